@@ -49,9 +49,23 @@ pub(crate) struct Changer {
     done: AtomicU32,
 }
 
+/// Ends the changes, also where a measurement fails, which would wait for their thread without end.
+pub(crate) struct Going<'a>(&'a Changer);
+
+impl Drop for Going<'_> {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Changer {
     /// Changes services at their pace, and makes up for what a busy machine kept it from.
-    pub(crate) fn start<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, node: &'scope Node) {
+    #[must_use]
+    pub(crate) fn start<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        node: &'scope Node,
+    ) -> Going<'scope> {
         scope.spawn(move || {
             let begun = Instant::now();
             while !self.stop.load(Ordering::Relaxed) {
@@ -60,14 +74,11 @@ impl Changer {
                 sleep((begun + PACE * (done + 1)).saturating_duration_since(Instant::now()));
             }
         });
+        Going(self)
     }
 
     pub(crate) fn done(&self) -> u32 {
         self.done.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
     }
 }
 

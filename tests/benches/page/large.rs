@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use holdfast_tests::size::sized;
 
 use crate::browser::{Browser, Kind};
-use crate::memory::{ARGUMENTS, renderer};
+use crate::memory::{ARGUMENTS, heap, renderer};
 use crate::node::Node;
 use crate::process::private;
 
@@ -31,6 +31,7 @@ pub(crate) fn measure() {
 
 fn opened(node: &Node, services: u32, endpoints: u32) {
     let mut browser = Browser::start_with(Kind::Chromium, &ARGUMENTS);
+    browser.keep_no_answers();
     let all = if services < 1_000 { services.to_string() } else { format!("{},000", services / 1_000) };
     browser.first(&NOTE.replace("TOLD", &format!("'{all} of {all} '")));
     browser.open(&node.url("frontends"));
@@ -39,11 +40,11 @@ fn opened(node: &Node, services: u32, endpoints: u32) {
     let whole = browser.value("window.whole");
     let renderer = renderer(&mut browser);
     let most = private(renderer);
-    let heap = browser.value("(gc(), performance.memory.usedJSHeapSize)").as_f64().unwrap();
+    browser.collected();
+    let heap = heap(&mut browser);
     println!(
         "{services} services of {endpoints} endpoints: first paint after {paint} ms, all rows after {whole} ms; \
-         {most:.1} MB private then, {:.1} MB of JavaScript after a collection",
-        heap / f64::from(1 << 20)
+         {most:.1} MB private then, {heap:.1} MB of JavaScript after a collection",
     );
 }
 

@@ -16,62 +16,101 @@ const VIEWS: [&str; 3] =
 /// As the page promises.
 const MEGABYTES_MAX: f64 = 100.0;
 
-/// So that what nobody refers to can be told from what is kept.
-pub(crate) const ARGUMENTS: [&str; 2] = ["--js-flags=--expose-gc", "--enable-precise-memory-info"];
+/// For each node of the document, as many as there may be: it may just have been drawn anew.
+const NODES_MAX: f64 = 2.5;
 
-/// Between two looks, and how many there are.
-fn looks() -> (Duration, u32) {
+/// What is thrown away has gone within a redraw or two; what is kept stays.
+const GONE_LIMIT: Duration = Duration::from_secs(20);
+
+pub(crate) const ARGUMENTS: [&str; 1] = ["--enable-precise-memory-info"];
+
+/// Between two rows, and how many there are.
+fn rows() -> (Duration, u32) {
     let minutes = std::env::var("MINUTES").ok().map(|minutes| minutes.parse().unwrap());
-    (sized(Duration::from_secs(60), Duration::from_secs(1)), minutes.unwrap_or(3))
+    (sized(Duration::from_secs(60), Duration::from_secs(1)), minutes.unwrap_or(6))
 }
 
 pub(crate) fn measure() {
     let (node, changer) = (changer::node(), Changer::default());
     let mut browser = Browser::start_with(Kind::Chromium, &ARGUMENTS);
+    browser.keep_no_answers();
     browser.open(&node.url(""));
     browser.until_text("#alive", "live");
     let renderer = renderer(&mut browser);
-    println!(
-        "one page, {} services; MB of its renderer that are private, of JavaScript after a collection",
-        changer::services()
-    );
-    row(&mut browser, renderer, "at rest", 0);
+    println!("one page, {} services; MB of its renderer that are private, at most", changer::services());
+    row(&mut browser, renderer, "at rest", private(renderer), 0);
     let most = std::thread::scope(|scope| {
-        changer.start(scope, &node);
-        let most = watched(&mut browser, renderer, &changer);
-        changer.stop();
-        most
+        let _going = changer.start(scope, &node);
+        watched(&mut browser, renderer, &changer)
     });
     println!("most of all: {most:.1} MB private; asked: {MEGABYTES_MAX}");
     assert!(most <= MEGABYTES_MAX, "the page takes {most} MB");
 }
 
 fn watched(browser: &mut Browser, renderer: u32, changer: &Changer) -> f64 {
-    let (pause, looks) = looks();
-    let begun = Instant::now();
+    let (pause, rows) = rows();
     let mut most: f64 = 0.0;
-    for look in 1..=looks {
-        let view = VIEWS[((look - 1) * 3 / looks) as usize];
+    let view_of = |row: u32| VIEWS[((row - 1) * 3 / rows) as usize];
+    for row in 1..=rows {
+        let view = view_of(row);
         browser.value(&format!("(location.hash = '#/{view}', 1)"));
-        sleep((begun + pause * look).saturating_duration_since(Instant::now()));
-        let shown = view.split('?').next().unwrap_or_default();
-        most = most.max(row(browser, renderer, if shown.is_empty() { "now" } else { shown }, changer.done()));
+        let highest = highest(renderer, Instant::now() + pause);
+        let shown = view.split('?').next().filter(|name| !name.is_empty()).unwrap_or("now");
+        self::row(browser, renderer, shown, highest, changer.done());
+        most = most.max(highest);
         assert!(browser.text("#alive").contains("live"), "{}", browser.text("#alive"));
+        if row == rows || view_of(row + 1) != view {
+            kept(browser, shown);
+        }
     }
     most
 }
 
-/// What it takes before a collection, which is what the machine has to have.
-fn row(browser: &mut Browser, renderer: u32, view: &str, changes: u32) -> f64 {
-    let private = private(renderer);
-    let heap =
-        browser.value("(gc(), performance.memory.usedJSHeapSize)").as_f64().unwrap() / f64::from(1 << 20);
+/// What the machine has to have for it: nothing is collected for the sake of this.
+fn highest(renderer: u32, end: Instant) -> f64 {
+    let mut most = private(renderer);
+    while Instant::now() < end {
+        sleep(end.saturating_duration_since(Instant::now()).min(Duration::from_secs(1)));
+        most = most.max(private(renderer));
+    }
+    most
+}
+
+fn row(browser: &mut Browser, renderer: u32, view: &str, highest: f64, changes: u32) {
     let elements = browser.value("document.querySelectorAll('*').length");
     let used = cpu(renderer, None).as_secs();
+    println!("{view:8} {highest:6.1}; {elements} elements, {changes} changes, {used} s of CPU time");
+}
+
+/// A view that keeps what it has drawn before is told by its nodes, long before by its megabytes.
+fn kept(browser: &mut Browser, view: &str) {
+    let end = Instant::now() + GONE_LIMIT;
+    let mut nodes = self::nodes(browser);
+    while nodes > NODES_MAX && Instant::now() < end {
+        sleep(Duration::from_millis(200));
+        nodes = self::nodes(browser);
+    }
     println!(
-        "{view:8} {private:6.1} {heap:6.1}; {elements} elements, {changes} changes, {used} s of CPU time"
+        "{view:8} after a collection: {:.1} MB of JavaScript, {nodes:.2} nodes for each of it",
+        heap(browser)
     );
-    private
+    assert!(
+        nodes <= NODES_MAX,
+        "{view} keeps what it has thrown away: {nodes} nodes for each in the document"
+    );
+}
+
+/// After a collection, for each in the document.
+fn nodes(browser: &mut Browser) -> f64 {
+    let all = browser.collected();
+    let shown = "(() => { const all = document.createNodeIterator(document); let count = 0; \
+                 while (all.nextNode()) count++; return count; })()";
+    all as f64 / browser.value(shown).as_f64().unwrap()
+}
+
+/// Megabytes of JavaScript.
+pub(crate) fn heap(browser: &mut Browser) -> f64 {
+    browser.value("performance.memory.usedJSHeapSize").as_f64().unwrap() / f64::from(1 << 20)
 }
 
 /// The browser's process that runs this page: which of them works while the page does.

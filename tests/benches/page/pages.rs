@@ -35,12 +35,11 @@ pub(crate) fn measure() {
     let (node, changer) = (changer::node(), Changer::default());
     let (rounds, mut alone, mut watched) = (sized(5, 1), Vec::new(), Vec::new());
     std::thread::scope(|scope| {
-        changer.start(scope, &node);
+        let _going = changer.start(scope, &node);
         for round in 0..rounds {
             alone.push(window(&node, &changer, 2 * round));
             watched.push(with_pages(&node, || window(&node, &changer, 2 * round + 1)));
         }
-        changer.stop();
     });
     println!("{} services, 100 changes a second; medians of {rounds} windows", changer::services());
     for (what, of) in FIGURES {

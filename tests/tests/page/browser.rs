@@ -201,13 +201,34 @@ impl Browser {
         STANDARD.decode(printed["data"].as_str().unwrap()).unwrap()
     }
 
-    /// From now on it looks as it would on paper. Chromium's own protocol alone can ask for it.
+    /// From now on it looks as it would on paper.
     #[track_caller]
     pub(crate) fn paper(&mut self) {
+        self.of_chromium("Emulation.setEmulatedMedia", &json!({"media": "print"}));
+    }
+
+    /// For its driver's sake the page's process keeps what the page is answered, up to 200 MB, which it does for nobody
+    /// else. From now on it does not, and what it has kept is gone.
+    #[allow(dead_code, reason = "the benchmark of the page needs it")]
+    #[track_caller]
+    pub(crate) fn keep_no_answers(&mut self) {
+        self.of_chromium("Network.disable", &json!({}));
+    }
+
+    /// What nobody refers to is thrown away; how many nodes there are after that, in documents and outside of them.
+    #[allow(dead_code, reason = "the benchmark of the page needs it")]
+    #[track_caller]
+    pub(crate) fn collected(&mut self) -> u64 {
+        self.of_chromium("HeapProfiler.collectGarbage", &json!({}));
+        self.of_chromium("Memory.getDOMCounters", &json!({}))["nodes"].as_u64().unwrap()
+    }
+
+    /// What Chromium's own protocol alone can ask for.
+    #[track_caller]
+    fn of_chromium(&mut self, method: &str, parameters: &Value) -> Value {
         let session = self.session.command("goog:cdp.getSession", &json!({"context": self.window}));
-        let emulated = json!({"method": "Emulation.setEmulatedMedia", "params": {"media": "print"},
-            "session": session["session"]});
-        self.session.command("goog:cdp.sendCommand", &emulated);
+        let command = json!({"method": method, "params": parameters, "session": session["session"]});
+        self.session.command("goog:cdp.sendCommand", &command)["result"].clone()
     }
 
     /// The process group of the browser and of all that it starts.
