@@ -186,7 +186,7 @@ nodes() {
 	fi
 }
 
-nodes 12 "conformance: Kubernetes' own tests, short form" scripts/conformance.sh short
+nodes 8 "conformance: Kubernetes' own tests, short form" scripts/conformance.sh short
 nodes 6 "nodes: what kubelet says, restarts, reboots" scripts/steady.sh \
 	cargo test --workspace --locked --features holdfast-tests/root,holdfast-conformance/cluster \
 	--test nodes --test heard -- --test-threads 2 --show-output
