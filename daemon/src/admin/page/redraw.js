@@ -70,7 +70,8 @@ function renew(element, ...children) {
 function settle(element, fresh) {
   const known = [...element.childNodes];
   const next = kept(known, fresh);
-  known.filter((node) => !next.includes(node)).forEach((node) => node.remove());
+  const stays = new Set(next);
+  known.filter((node) => !stays.has(node)).forEach((node) => node.remove());
   next.forEach((node, index) => {
     if (element.childNodes[index] !== node) element.insertBefore(node, element.childNodes[index] ?? null);
   });
@@ -79,23 +80,48 @@ function settle(element, fresh) {
 // For each that is wanted: the equal one that is there, in their order; else one of its kind between those, of which
 // only that is changed which differs; else itself.
 function kept(known, fresh) {
+  const equal = equals(known, fresh);
+  const wanted = new Set(fresh);
+  const ends = following(equal, known.length);
   let from = 0;
-  const equal = fresh.map((child) => {
-    const at = known.findIndex((node, index) => index >= from && (node === child || node.isEqualNode(child)));
-    if (at >= 0) from = at + 1;
-    return at;
-  });
-  from = 0;
   return fresh.map((child, index) => {
-    if (equal[index] >= 0) from = equal[index] + 1;
-    if (equal[index] >= 0) return known[equal[index]];
-    const end = equal.find((at, later) => later > index && at >= 0) ?? known.length;
-    const node = from < end ? known[from++] : null;
-    if (!node || fresh.includes(node) || !isOfItsKind(node, child)) return child;
+    if (equal[index] !== undefined) from = equal[index] + 1;
+    if (equal[index] !== undefined) return known[equal[index]];
+    const node = from < ends[index] ? known[from++] : null;
+    if (!node || wanted.has(node) || !isOfItsKind(node, child)) return child;
     settle(node, [...child.childNodes]);
     return node;
   });
 }
+
+// Where the equal of each is among those that are known, in their order: nothing that is long is searched for each.
+function equals(known, fresh) {
+  const places = new Map();
+  known.forEach((node, index) => {
+    const look = markup(node);
+    if (!places.has(look)) places.set(look, []);
+    places.get(look).push(index);
+  });
+  let from = 0;
+  return fresh.map((child) => {
+    const all = places.get(markup(child)) ?? [];
+    while (all.length > 0 && all[0] < from) all.shift();
+    if (all.length > 0) from = all[0] + 1;
+    return all.shift();
+  });
+}
+
+// Behind each: where the next one is that has a place.
+function following(places, end) {
+  const next = [];
+  for (let at = places.length - 1; at >= 0; at -= 1) {
+    next[at] = end;
+    end = places[at] ?? end;
+  }
+  return next;
+}
+
+const markup = (node) => node.outerHTML ?? `text ${node.data}`;
 
 // What stands in the page already is nobody else's kind.
 const isOfItsKind = (node, child) =>
