@@ -1,7 +1,7 @@
 //! A small cluster's network around a bed's node: clients behind a router, two nodes on a segment, both kinds of pods.
 //!
 //! ```text
-//! client ── router ──┬── node ──┬── pod-a, pod-b   each on a link of its own, as CNI ptp makes them
+//! client ── router ──┬── node ──┬── pod-a, pod-b   each on a link of its own (CNI ptp)
 //! (.2 .3 .9) (lan)   │          └── pod-c, pod-d   behind a bridge
 //!                    └── node2 ───── pod-r
 //! ```

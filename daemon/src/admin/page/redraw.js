@@ -54,8 +54,7 @@ const nodesOf = (children) =>
   children
     .flat(Infinity)
     .filter(isSomething)
-    .map(asNode)
-    .map((child) => (child instanceof Node ? child : document.createTextNode(child)));
+    .map((child) => (child instanceof Node ? child : document.createTextNode(visible(child))));
 
 // Something else in its place.
 function replace(element, ...children) {
