@@ -48,8 +48,13 @@ type Part = (&'static str, fn(&bed::Bed));
 /// Runs one part, named by the argument, or all.
 fn main() {
     let wanted = size::wanted();
-    let parts: [Part; 4] =
-        [("runs", runs::all), ("new", runs::first), ("memory", table::memory), ("sweep", table::sweep)];
+    let parts: [Part; 5] = [
+        ("runs", runs::all),
+        ("new", runs::first),
+        ("new", runs::picked),
+        ("memory", table::memory),
+        ("sweep", table::sweep),
+    ];
     for (name, part) in parts {
         if wanted.as_deref().is_none_or(|wanted| wanted == name) {
             bed(move |bed| {

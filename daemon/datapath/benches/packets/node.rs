@@ -6,11 +6,12 @@ use std::ops::{Range, RangeInclusive};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use holdfast_core::op::FrontendType;
+use holdfast_core::list::Scope;
+use holdfast_core::op::{FrontendType, WordFlags};
 use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, Side};
 use libbpf_rs::libbpf_sys as sys;
 
-use crate::bed::{Bed, Port, address};
+use crate::bed::{Bed, NONE, Port, address};
 use crate::craft::{ACK, SYN, Sent, see};
 use crate::feeder::{Client, Clients, Feeder, Last};
 use crate::network::{self, OUTER};
@@ -31,7 +32,7 @@ pub(crate) struct Way {
 const CLIENT4: &str = "198.51.100.7:40000";
 const CLIENT6: &str = "[2001:db8:1::7]:40000";
 
-/// To a pod of this node, over IPv4 and over IPv6.
+/// To a pod of this node under policy Local, so by the client's own port: over IPv4 and over IPv6.
 pub(crate) const NEAR: [Way; 2] = [
     Way { client: CLIENT4, frontend: "203.0.113.10:80", backend: "10.1.0.5:8080" },
     Way { client: CLIENT6, frontend: "[2001:db8:f::10]:80", backend: "[fd01::5]:8080" },
@@ -41,6 +42,12 @@ pub(crate) const NEAR: [Way; 2] = [
 pub(crate) const FAR: [Way; 2] = [
     Way { client: CLIENT4, frontend: "203.0.113.11:80", backend: "10.2.0.5:8080" },
     Way { client: CLIENT6, frontend: "[2001:db8:f::11]:80", backend: "[fd02::5]:8080" },
+];
+
+/// To a pod of this node under policy Cluster: by a port that the node picks.
+pub(crate) const PICKED: [Way; 2] = [
+    Way { client: CLIENT4, frontend: "203.0.113.13:80", backend: "10.1.0.7:8080" },
+    Way { client: CLIENT6, frontend: "[2001:db8:f::13]:80", backend: "[fd01::7]:8080" },
 ];
 
 /// Where nobody is, beside where somebody is.
@@ -82,16 +89,19 @@ impl Node {
         assert_eq!(maps.packets().unwrap().failure, None);
         let mut node =
             Self { maps, pins: options.bpffs, programs: [programs("packet_in"), programs("packet_out")] };
-        for (way, index) in NEAR.iter().chain(&FAR).zip(1..) {
-            node.serve(way, index);
+        let policies = [(&NEAR, NONE.with(WordFlags::EXTERNAL_LOCAL, true)), (&FAR, NONE), (&PICKED, NONE)];
+        let ways = policies.iter().flat_map(|(ways, flags)| ways.iter().map(move |way| (way, *flags)));
+        for ((way, flags), index) in ways.zip(1..) {
+            node.serve(way, flags, index);
         }
         node
     }
 
-    fn serve(&mut self, way: &Way, index: u32) {
+    fn serve(&mut self, way: &Way, flags: WordFlags, index: u32) {
         let (kind, backends) = (FrontendType::LoadBalancer, [address(way.backend)]);
-        let port = Port { index, kind, base: index, backends: &backends, ..Port::TCP };
-        Port { frontends: &[way.frontend], ..port }.serve(&mut self.maps);
+        let port = Port { index, kind, flags, backends: &backends, frontends: &[way.frontend], ..Port::TCP };
+        Port { base: 2 * index, ..port }.publish(&mut self.maps, Scope::Local);
+        Port { base: 2 * index + 1, ..port }.serve(&mut self.maps);
     }
 
     /// Where flows and what leads to them are pinned.

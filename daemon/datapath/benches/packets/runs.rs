@@ -10,7 +10,7 @@ use crate::clock::{median, time};
 use crate::craft::{ACK, SYN, Sent, see};
 use crate::feeder::{Client, Feeder, empty};
 use crate::network::OUTER;
-use crate::node::{FAR, NEAR, NEIGHBOUR, NOBODY, Node, Packet, Program, SERVER, Way};
+use crate::node::{FAR, NEAR, NEIGHBOUR, NOBODY, Node, PICKED, Packet, Program, SERVER, Way};
 use crate::size::sized;
 
 const ROUNDS: usize = 31;
@@ -129,15 +129,17 @@ pub(crate) fn all(bed: &Bed) {
     show(rows);
 }
 
+/// Flows of as many clients as a counter counts, at this node's backends or another's.
+fn beginning(node: &Node, empty: &OwnedFd, name: &'static str, goal: &'static str, ways: &[Way; 2]) -> Row {
+    row(node, empty, name, goal, each(ways, |way| way.first().of(Client::IsSource, 1 << 24)))
+}
+
 /// What begins: answered before the next round, and not at all.
 pub(crate) fn first(bed: &Bed) {
     let node = Node::new(bed, MANY);
     let (empty, count) = (empty(), sized(BEGINNINGS, 32));
-    let line = |name, goal, ways: &[Way; 2]| {
-        row(&node, &empty, name, goal, each(ways, |way| way.first().of(Client::IsSource, 1 << 24)))
-    };
-    let mut rows =
-        vec![line("the first of a flow", "800", &NEAR), line("the same to another node", "800", &FAR)];
+    let line = |name, ways| beginning(&node, &empty, name, "800", ways);
+    let mut rows = vec![line("the first of a flow, policy Local", &NEAR), line("… to another node", &FAR)];
     for _ in 0..sized(ROUNDS, 1) {
         for (row, ways) in rows.iter_mut().zip([&NEAR, &FAR]) {
             for (cost, way) in row.costs.iter_mut().zip(ways) {
@@ -148,14 +150,28 @@ pub(crate) fn first(bed: &Bed) {
             }
         }
     }
-    let mut flood = line("the first of a flow, in a flood", "", &NEAR);
+    let mut flood = beginning(&node, &empty, "… in a flood", "", &NEAR);
     for cost in &mut flood.costs {
         cost.fed.turn_to(1 << 20);
         cost.fed.run(sized(FLOOD, count));
         (0..sized(ROUNDS, 1)).for_each(|_| cost.take_turn(count));
     }
-    let new = median(rows[0].costs[0].times.clone());
     rows.push(flood);
     show(rows);
+}
+
+/// What begins by a port that the node picks, which nobody here could answer: all rounds together are fewer than may
+/// have no answer. Each round is of a client of its own, most of whose ports are free.
+pub(crate) fn picked(bed: &Bed) {
+    let node = Node::new(bed, MANY);
+    let mut row = beginning(&node, &empty(), "the first of a flow, policy Cluster", "800", &PICKED);
+    for round in 0..sized(ROUNDS, 1) {
+        for cost in &mut row.costs {
+            cost.fed.turn_to(u32::try_from(round).unwrap() << 16);
+            cost.take_turn(sized(BEGINNINGS, 32));
+        }
+    }
+    let new = median(row.costs[0].times.clone());
+    show(vec![row]);
     println!("new flows of one core, by that: {:.2} million a second (goal 1)", 1e3 / new);
 }
