@@ -244,35 +244,68 @@ ALONE int find_rival6(__u32 number, __u32 way)
 	return find_rival(number, way, false);
 }
 
-INLINE int put(__u32 number, enum way way, bool v4)
+INLINE int put(__u32 number, __u32 way, bool v4)
 {
 	return v4 ? put_way4(number, way) : put_way6(number, way);
 }
 
 /* The same, also in the place of a flow that is over. */
-INLINE int take_way(const struct arrival *arrival, enum way way, bool v4)
+INLINE int take_way(__u32 number, __u32 way, bool v4)
 {
-	__u32 number = arrival->number;
+	struct arrival *arrival = the_arrival();
 	int added = put(number, way, v4);
 
-	if (LIKELY(added != -EEXIST) || !(v4 ? find_rival4(number, way) : find_rival6(number, way)) ||
+	if (LIKELY(added != -EEXIST) || !arrival || !(v4 ? find_rival4(number, way) : find_rival6(number, way)) ||
 	    !end(arrival->rival, arrival->rival_serial, v4))
 		return added;
 	return put(number, way, v4);
 }
 
-/* By a port of chance, one whose flow is over only if it may take that. 0, or why not. */
-INLINE int add_any_remote(const struct arrival *arrival, struct flow *flow, bool takes, bool v4)
+/* Who is sent to the very port that it sends from: request and answer would look the same. */
+INLINE bool meets_itself(const struct flow *flow)
 {
+	return flow->through_port == flow->backend_port && is_own_backend(flow);
+}
+
+/* `false`: chance has found none. */
+INLINE bool give_any_port(struct flow *flow, __u32 way)
+{
+	if (way == WAY_OF_REMOTE) {
+		flow->nat_port = any_snat_port();
+		return flow->nat_port;
+	}
+	flow->through_port = any_through_port();
+	return flow->through_port && !meets_itself(flow);
+}
+
+/* By a port of chance, one whose flow is over only if it may take that. 0, or why not. */
+INLINE int put_any(__u32 number, __u32 way, __u32 takes, bool v4)
+{
+	struct flow *flow = flow_at(number);
 	int added = -EEXIST;
 
+	if (!flow)
+		return -ENOENT;
 	for (int tries = 0; tries < PORT_TRIES && added == -EEXIST; tries++) {
-		flow->nat_port = any_snat_port();
-		if (!flow->nat_port)
-			break;
-		added = takes ? take_way(arrival, WAY_OF_REMOTE, v4) : put(arrival->number, WAY_OF_REMOTE, v4);
+		if (give_any_port(flow, way))
+			added = takes ? take_way(number, way, v4) : put(number, way, v4);
 	}
 	return added;
+}
+
+ALONE int put_any4(__u32 number, __u32 way, __u32 takes)
+{
+	return put_any(number, way, takes, true);
+}
+
+ALONE int put_any6(__u32 number, __u32 way, __u32 takes)
+{
+	return put_any(number, way, takes, false);
+}
+
+INLINE int any_port(const struct arrival *arrival, enum way way, bool takes, bool v4)
+{
+	return v4 ? put_any4(arrival->number, way, takes) : put_any6(arrival->number, way, takes);
 }
 
 /*
@@ -282,19 +315,13 @@ INLINE int add_any_remote(const struct arrival *arrival, struct flow *flow, bool
  */
 INLINE int add_remote(const struct arrival *arrival, struct flow *flow, bool v4)
 {
-	int added = add_any_remote(arrival, flow, false, v4);
+	int added = any_port(arrival, WAY_OF_REMOTE, false, v4);
 
 	if (added == -EEXIST)
-		added = add_any_remote(arrival, flow, true, v4);
+		added = any_port(arrival, WAY_OF_REMOTE, true, v4);
 	if (added)
 		flow->nat_port = 0;
 	return added;
-}
-
-/* Who is sent to the very port that it sends from: request and answer would look the same. */
-INLINE bool meets_itself(const struct flow *flow)
-{
-	return flow->through_port == flow->backend_port && is_own_backend(flow);
 }
 
 INLINE int put_own_port(const struct arrival *arrival, struct flow *flow, bool v4)
@@ -306,20 +333,7 @@ INLINE int put_own_port(const struct arrival *arrival, struct flow *flow, bool v
 INLINE int take_own_port(const struct arrival *arrival, struct flow *flow, bool v4)
 {
 	flow->through_port = flow->client_port;
-	return meets_itself(flow) ? -EEXIST : take_way(arrival, WAY_THROUGH, v4);
-}
-
-/* As add_any_remote(). */
-INLINE int add_any_through(const struct arrival *arrival, struct flow *flow, bool takes, bool v4)
-{
-	int added = -EEXIST;
-
-	for (int tries = 0; tries < PORT_TRIES && added == -EEXIST; tries++) {
-		flow->through_port = any_through_port();
-		if (flow->through_port && !meets_itself(flow))
-			added = takes ? take_way(arrival, WAY_THROUGH, v4) : put(arrival->number, WAY_THROUGH, v4);
-	}
-	return added;
+	return meets_itself(flow) ? -EEXIST : take_way(arrival->number, WAY_THROUGH, v4);
 }
 
 /*
@@ -335,10 +349,10 @@ INLINE int add_through(const struct arrival *arrival, struct flow *flow, bool v4
 	if (arrival->keeps_port || flow->nat_port)
 		added = put_own_port(arrival, flow, v4);
 	if (added == -EEXIST)
-		added = add_any_through(arrival, flow, false, v4);
+		added = any_port(arrival, WAY_THROUGH, false, v4);
 	if (added == -EEXIST)
 		added = take_own_port(arrival, flow, v4);
-	return added == -EEXIST ? add_any_through(arrival, flow, true, v4) : added;
+	return added == -EEXIST ? any_port(arrival, WAY_THROUGH, true, v4) : added;
 }
 
 /*
