@@ -3,7 +3,7 @@
 #
 #   scripts/drill.sh [DRILL...]      the drills of these names, or all: a quarter of an hour
 #   scripts/drill.sh propagation     a change at the apiserver until it is on every node, 200 times
-#   scripts/drill.sh start           three starts of a cluster
+#   scripts/drill.sh start           five starts of a cluster with holdfast and with kube-proxy, in turns
 #   scripts/drill.sh short           `kill` for 20 s on two nodes, with the holdfast of the tests: for scripts/test.sh
 # PROXY=nftables has the real kube-proxy in holdfast's place; NODES=2 is a smaller cluster.
 set -euo pipefail
@@ -40,7 +40,8 @@ touch "$target/release/holdfast"
 cargo build --quiet --locked --profile test -p holdfast-conformance --bin drill
 proxy=(--proxy "${PROXY:-holdfast}")
 case ${1:-} in
-propagation | start) exec "$target/debug/drill" "$@" "${proxy[@]}" ;;
+propagation) exec "$target/debug/drill" "$@" "${proxy[@]}" ;;
+start) exec "$target/debug/drill" start ;;
 *)
 	[[ ${PROXY:-holdfast} != holdfast ]] || build_other
 	exec "$target/debug/drill" run "$@" "${proxy[@]}"

@@ -54,11 +54,8 @@ enum Order {
         #[arg(long, default_value_t = 1000)]
         services: u16,
     },
-    /// Time three starts of a cluster.
-    Start {
-        #[arg(long, default_value = "holdfast")]
-        proxy: String,
-    },
+    /// Time starts of a cluster with holdfast and with the real kube-proxy, in turns.
+    Start,
     /// In a machine or a pod: dial these, all the time.
     #[command(hide = true)]
     Client { targets: Vec<Target> },
@@ -79,7 +76,7 @@ enum Order {
 fn main() -> ExitCode {
     let order = Arguments::parse().order;
     match order {
-        Order::Run { .. } | Order::Propagation { .. } | Order::Start { .. } => guarded(|| done(order)),
+        Order::Run { .. } | Order::Propagation { .. } | Order::Start => guarded(|| done(order)),
         in_a_machine => done(in_a_machine),
     }
 }
@@ -103,7 +100,7 @@ fn run(order: Order) -> Result<bool, Failure> {
         Order::Propagation { proxy, changes, services } => {
             propagation::run(&proxy_of(&proxy)?, changes, services)
         }
-        Order::Start { proxy } => figures::starts(&proxy_of(&proxy)?),
+        Order::Start => figures::starts(),
         Order::Client { targets } => client::run(&targets).map(|()| true),
         Order::Ask { address } => Ok(client::name_at(address)? == client::ANSWER),
         Order::Serve { name, address } => server::run(&name, address).map(|()| true),
