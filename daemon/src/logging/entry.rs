@@ -52,9 +52,9 @@ impl Entry {
         let mut text = self.message.clone();
         for (name, value) in &self.fields {
             // Writing to a string cannot fail.
-            let _ = match value.contains(char::is_whitespace) || value.is_empty() {
-                true => write!(text, " {name}={value:?}"),
-                false => write!(text, " {name}={value}"),
+            let _ = match is_plain(value) {
+                true => write!(text, " {name}={value}"),
+                false => write!(text, " {name}={value:?}"),
             };
         }
         text
@@ -80,6 +80,12 @@ impl Visit for Entry {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         self.take(field, format!("{value:?}"));
     }
+}
+
+/// Whether it is read as it stands: what ends it is seen, and nothing in it is there unseen or turns the line around.
+fn is_plain(value: &str) -> bool {
+    let is_seen = |it: char| matches!(it, '"' | '\\' | '\'') || it.escape_debug().count() == 1;
+    !value.is_empty() && value.chars().all(|it| !it.is_whitespace() && is_seen(it))
 }
 
 /// The names that the journal takes: capitals, digits and underscores.

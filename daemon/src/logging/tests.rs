@@ -73,6 +73,18 @@ fn a_line_has_a_field_for_each_field_of_the_event_and_the_number_of_its_message(
 }
 
 #[test]
+fn what_nobody_sees_is_spelled_out_for_people_and_kept_for_programs() {
+    let fake = Fake::new();
+    fake.log(|| {
+        tracing::warn!(file = "token\u{202e}gpj", name = "a\u{1b}[2J", plain = r#"C:"x"é"#, "cannot be read");
+    });
+    let entry = fake.next().unwrap();
+    let told = r#"file="token\u{202e}gpj" name="a\u{1b}[2J" plain=C:"x"é"#;
+    has(&entry, &format!("MESSAGE=cannot be read {told}"));
+    has(&entry, "HOLDFAST_FILE=token\u{202e}gpj");
+}
+
+#[test]
 fn a_field_cannot_pretend_to_be_the_journals_own() {
     let fake = Fake::new();
     fake.log(|| tracing::warn!(PRIORITY = 0, _pid = 1, "odd.name" = "x\nMESSAGE=forged", "oddities"));
