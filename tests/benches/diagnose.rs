@@ -273,7 +273,8 @@ fn measure() {
     report("one that is silent", &silent);
 }
 
-/// A diagnosis with all of its answers. On a machine that is too busy a question may be given up; that is told.
+/// A diagnosis with all of its answers. On a machine that is too busy a question may be given up, or the daemon may ask
+/// something for itself meanwhile; that is told.
 fn answered(stage: &mut Stage, round: u32) -> Asked {
     let mut tries = 0;
     loop {
@@ -282,13 +283,12 @@ fn answered(stage: &mut Stage, round: u32) -> Asked {
         assert_eq!(said["endpoints"]["ready"], PODS, "{said:#}");
         let dialled = said["findings"].as_array().unwrap().iter().any(|it| it["id"] == "probe.backend");
         let has_pods = said["api"]["pods"].as_array().is_some_and(|pods| !pods.is_empty());
-        if dialled && has_pods {
-            assert!((2..=REQUESTS_MAX).contains(&asked.requests), "{} requests", asked.requests);
+        if dialled && has_pods && (2..=REQUESTS_MAX).contains(&asked.requests) {
             return asked;
         }
         tries += 1;
-        assert!(tries < TRIES_MAX, "an apiserver that answers was never heard: {said:#}");
-        println!("  not counted, because a question was given up: {} ms", asked.took.as_millis());
+        assert!(tries < TRIES_MAX, "{} requests, and not all heard: {said:#}", asked.requests);
+        println!("  not counted: {} requests, {} ms", asked.requests, asked.took.as_millis());
     }
 }
 
