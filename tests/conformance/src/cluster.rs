@@ -155,11 +155,9 @@ impl Cluster {
     /// Fills the cluster with what every cluster has, and waits for it.
     fn settle(&self) -> Result<(), ClusterError> {
         self.wait_for_apiserver()?;
-        self.apply(&node::objects(&self.topology))?;
-        if matches!(self.topology.proxy, Proxy::Holdfast { .. }) {
-            self.apply(RBAC)?;
-        }
-        self.apply(&node::cluster_dns(&self.topology))?;
+        let rights = if matches!(self.topology.proxy, Proxy::Holdfast { .. }) { RBAC } else { "" };
+        let objects = [&node::objects(&self.topology), rights, &node::cluster_dns(&self.topology)];
+        self.apply(&objects.join("\n---\n"))?;
         self.wait_for_nodes()?;
         self.kubectl(&["-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=180s"])?;
         Ok(())
