@@ -10,6 +10,7 @@
 
 #include <linux/errno.h>
 #include "flow.h"
+#include "lookup.h"
 #include "packet.h"
 
 /* How many flows there may be. */
@@ -267,15 +268,37 @@ INLINE bool meets_itself(const struct flow *flow)
 	return flow->through_port == flow->backend_port && is_own_backend(flow);
 }
 
+/* Over UDP an answer does not say what it is: to a frontend a pod or a socket of this node would send a question. */
+INLINE bool leads_to_frontend(__u32 number, bool v4)
+{
+	struct flow *flow = flow_at(number);
+
+	if (!flow)
+		return false;
+	return (v4 ? look4(flow->client[3], flow->through_port, flow->transport, DIALLED) :
+		     look6(flow->client, flow->through_port, flow->transport, DIALLED)) != NOT_FOUND;
+}
+
+ALONE int leads_to_frontend4(__u32 number)
+{
+	return leads_to_frontend(number, true);
+}
+
+ALONE int leads_to_frontend6(__u32 number)
+{
+	return leads_to_frontend(number, false);
+}
+
 /* `false`: chance has found none. */
-INLINE bool give_any_port(struct flow *flow, __u32 way)
+INLINE bool give_any_port(struct flow *flow, __u32 number, __u32 way, bool v4)
 {
 	if (way == WAY_OF_REMOTE) {
 		flow->nat_port = any_snat_port();
 		return flow->nat_port;
 	}
 	flow->through_port = any_through_port();
-	return flow->through_port && !meets_itself(flow);
+	return flow->through_port && !meets_itself(flow) &&
+	       !(v4 ? leads_to_frontend4(number) : leads_to_frontend6(number));
 }
 
 /* By a port of chance, one whose flow is over only if it may take that. 0, or why not. */
@@ -287,7 +310,7 @@ INLINE int put_any(__u32 number, __u32 way, __u32 takes, bool v4)
 	if (!flow)
 		return -ENOENT;
 	for (int tries = 0; tries < PORT_TRIES && added == -EEXIST; tries++) {
-		if (give_any_port(flow, way))
+		if (give_any_port(flow, number, way, v4))
 			added = takes ? take_way(number, way, v4) : put(number, way, v4);
 	}
 	return added;

@@ -460,7 +460,7 @@ struct flow {
 	__u16 frontend_port;
 	__u16 backend_port;
 	__u16 nat_port;
-	/* The client's port between the devices: its own, unless somebody has that with this backend already. */
+	/* The client's port between the devices: its own, or another one by which it meets no other connection there. */
 	__u16 through_port;
 	__u8 transport;
 	/* enum flow_state */

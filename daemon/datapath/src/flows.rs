@@ -77,7 +77,8 @@ pub struct Flow {
     pub backend: SocketAddr,
     /// What the backend sees instead of the client; `None`: the client.
     pub nat: Option<SocketAddr>,
-    /// The client's port as this node's own stack sees it: another than its own where two flows would look alike.
+    /// The client's port as this node's own stack sees it: its own, or another one by which it meets no other
+    /// connection there.
     pub through_port: u16,
     /// What it speaks.
     pub transport: Transport,
