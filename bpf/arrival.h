@@ -206,6 +206,17 @@ INLINE bool is_draining(void)
 	return settings && READ_ONCE(settings->drains);
 }
 
+/*
+ * Whoever asked for its address (policy Local) is to see its port too, and a pod has both to itself. Below
+ * THROUGH_FIRST only a superuser sends, and some servers ask for that. Without branches, as is_turned().
+ */
+INLINE __u32 keeps_port(const struct arrival *arrival, const struct dial *dial)
+{
+	__u32 is_reserved = ((__u32)bpf_ntohs(arrival->packet.tuple.source.port) - THROUGH_FIRST) >> 31;
+
+	return arrival->from_pod | (dial->scope == SCOPE_LOCAL) | is_reserved;
+}
+
 /* Whether it gets a backend, and which. */
 INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 {
@@ -225,7 +236,7 @@ INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 		return refuse(arrival, &dial, word);
 	arrival->backend = dial.backend;
 	arrival->port_index = dial.port_index;
-	arrival->keeps_port = arrival->from_pod || dial.scope == SCOPE_LOCAL;
+	arrival->keeps_port = keeps_port(arrival, &dial);
 	return CHOSEN;
 }
 

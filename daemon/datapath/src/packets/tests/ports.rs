@@ -150,6 +150,21 @@ fn kernel_a_port_of_what_is_over_is_taken_last() {
     });
 }
 
+/// Only a superuser sends from there, and servers ask for that (NFS): as kube-proxy, which draws such a port again.
+#[test]
+fn kernel_a_client_that_sends_from_a_reserved_port_is_seen_by_it() {
+    for (client, frontend, backend) in BOTH {
+        Node::test(move |node| {
+            node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+            give(node, THROUGH.start, 1);
+            for (port, is_kept) in [(1_u16, true), (1_023, true), (1_024, false)] {
+                let client = client.replace("40000", &port.to_string());
+                assert_eq!(seen(node, &client, frontend) == address(&client), is_kept, "{client}");
+            }
+        });
+    }
+}
+
 /// By UDP an answer does not say that it is one: what a pod sends to a frontend goes to a backend of that.
 #[test]
 fn kernel_no_client_comes_by_a_port_that_is_a_frontend_at_its_address() {
