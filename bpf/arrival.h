@@ -208,13 +208,15 @@ INLINE bool is_draining(void)
 
 /*
  * Whoever asked for its address (policy Local) is to see its port too, and a pod has both to itself. Below
- * THROUGH_FIRST only a superuser sends, and some servers ask for that. Without branches, as is_turned().
+ * THROUGH_FIRST only a superuser sends, and some servers ask for that. Where the backend is what was dialled nothing
+ * else changes, and a datagram that it sends later arrives as if nobody were there. Without branches, as is_turned().
  */
-INLINE __u32 keeps_port(const struct arrival *arrival, const struct dial *dial)
+INLINE __u32 keeps_port(const struct arrival *arrival, const struct dial *dial, bool v4)
 {
 	__u32 is_reserved = ((__u32)bpf_ntohs(arrival->packet.tuple.source.port) - THROUGH_FIRST) >> 31;
 
-	return arrival->from_pod | (dial->scope == SCOPE_LOCAL) | is_reserved;
+	return arrival->from_pod | (dial->scope == SCOPE_LOCAL) | is_reserved |
+	       same_place(&arrival->packet.tuple.destination, dial->backend.address, dial->backend.port, v4);
 }
 
 /* Whether it gets a backend, and which. */
@@ -236,7 +238,7 @@ INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 		return refuse(arrival, &dial, word);
 	arrival->backend = dial.backend;
 	arrival->port_index = dial.port_index;
-	arrival->keeps_port = keeps_port(arrival, &dial);
+	arrival->keeps_port = keeps_port(arrival, &dial, v4);
 	return CHOSEN;
 }
 

@@ -165,6 +165,21 @@ fn kernel_a_client_that_sends_from_a_reserved_port_is_seen_by_it() {
     }
 }
 
+/// A process of the node at the very port that is dialled: between the two nothing is translated.
+#[test]
+fn kernel_a_backend_that_is_its_own_frontend_sees_whom_it_would_see_without() {
+    for (client, at) in [(BOTH[0].0, "192.0.2.1:53"), (BOTH[1].0, "[2001:db8::1]:53")] {
+        Node::test(move |node| {
+            node.serve(&Port { frontends: &[at], backends: &[address(at)], ..Port::UDP });
+            let sent = Sent::udp(client, at, b"x");
+            let frame = sent.frame();
+            assert_eq!(node.come(&frame), (NEXT, frame));
+            left_as_it_was(node, &Sent::udp(at, client, b"x"));
+            assert_eq!(node.counted(packet_count::COUNT_FLOWS), 1);
+        });
+    }
+}
+
 /// By UDP an answer does not say that it is one: what a pod sends to a frontend goes to a backend of that.
 #[test]
 fn kernel_no_client_comes_by_a_port_that_is_a_frontend_at_its_address() {
