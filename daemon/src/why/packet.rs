@@ -350,7 +350,7 @@ impl Walk<'_> {
         self.note(StepKind::Choice, words::choice(slots.len(), seconds));
         let share = |slot: &Slot| self.share(met, slot, slots.len());
         let backends: Vec<Share> = slots.iter().take(SHARES_MAX).map(share).collect();
-        self.note(StepKind::SeenAs, words::seen(&backends, self.class));
+        self.note(StepKind::SeenAs, words::seen(&backends, self.class, scope));
         self.note(StepKind::WayBack, words::way_back(self.dialled, &backends));
         let here = if scope == Scope::Local { " on this node" } else { "" };
         let sentence = format!(

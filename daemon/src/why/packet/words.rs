@@ -4,6 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use holdfast_core::list::Scope;
 use holdfast_core::snapshot::{FrontendView, Verdict};
 
 use super::Share;
@@ -145,13 +146,21 @@ pub(super) fn choice(backends: usize, affinity: u32) -> String {
     format!("{each} Who came within the last {affinity} s gets the same again (session affinity).")
 }
 
-pub(super) fn seen(backends: &[Share], class: Class) -> String {
+/// As whom it is seen that keeps its address. Only policy Local asks for its port, too.
+const fn by_itself(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Local => "its own address and port",
+        Scope::Cluster => "its own address, by a port that this node gives it (through_port in /flows)",
+    }
+}
+
+pub(super) fn seen(backends: &[Share], class: Class, scope: Scope) -> String {
     if class == Class::Pod {
         return seen_of_pod(backends).to_owned();
     }
     let count = |wanted| backends.iter().filter(|it| it.seen_as.0 == wanted).count();
     let parts = [
-        (SeenAs::Client, "on this node", "its own address"),
+        (SeenAs::Client, "on this node", by_itself(scope)),
         (
             SeenAs::Node,
             "on other nodes",
