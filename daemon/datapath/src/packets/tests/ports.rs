@@ -183,17 +183,19 @@ fn kernel_a_backend_that_is_its_own_frontend_sees_whom_it_would_see_without() {
 /// By UDP an answer does not say that it is one: what a pod sends to a frontend goes to a backend of that.
 #[test]
 fn kernel_no_client_comes_by_a_port_that_is_a_frontend_at_its_address() {
-    Node::test(|node| {
-        let only = THROUGH.start;
-        give(node, only + 1, THROUGH.end - only - 1);
-        node.serve(&Port { frontends: &[FRONTENDS[0]], backends: &[address(HERE)], ..Port::UDP });
-        let theirs = client(only);
-        let others = [address("10.1.0.6:5353")];
-        node.serve(&Port { index: 2, base: 8, frontends: &[&theirs], backends: &others, ..Port::UDP });
-        for port in (30_000..60_000).cycle().take(60_000) {
-            let from = node.comes(&Sent::udp(&client(port), FRONTENDS[0], b"x")).from;
-            let answer = Sent::udp(HERE, &from.to_string(), b"y").frame();
-            assert_eq!(node.come_from_pod(&answer), (NEXT, answer), "{from}");
-        }
-    });
+    for (client, frontend, backend) in BOTH {
+        Node::test(move |node| {
+            let only = THROUGH.start;
+            give(node, only + 1, THROUGH.end - only - 1);
+            let client = |port: u16| client.replace("40000", &port.to_string());
+            let (theirs, others) = (client(only), [address(&backend.replace("8080", "5353"))]);
+            node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::UDP });
+            node.serve(&Port { index: 2, base: 8, frontends: &[&theirs], backends: &others, ..Port::UDP });
+            for port in (30_000..60_000).cycle().take(60_000) {
+                let from = node.comes(&Sent::udp(&client(port), frontend, b"x")).from;
+                let answer = Sent::udp(backend, &from.to_string(), b"y").frame();
+                assert_eq!(node.come_from_pod(&answer), (NEXT, answer), "{from}");
+            }
+        });
+    }
 }
