@@ -9,6 +9,7 @@ mod browser;
 mod clean;
 mod connections;
 mod hostile;
+mod kept;
 mod live;
 mod named;
 mod node;

@@ -152,6 +152,12 @@ function clockChoice() {
   place("clock").append(choice(false, "of this computer"), choice(true, "UTC"));
 }
 
+// The address of its link would be that of another view.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  place("main").focus();
+});
+
 clockChoice();
 addEventListener("hashchange", () => {
   show();
