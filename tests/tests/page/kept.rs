@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use crate::browser::{BOTH, Browser};
+use crate::live::service;
 use crate::node::Node;
 
 const ENTER: &str = "\u{e007}";
@@ -21,6 +22,12 @@ fn focus(browser: &mut Browser, selector: &str) {
     browser.value(&format!("(document.querySelector({selector:?}).focus(), 1)"));
 }
 
+/// So many endpoints, which is another part of a strip than with one more.
+fn backends(number: usize) -> String {
+    let all: Vec<String> = (1..=number).map(|last| format!("10.1.0.{last}")).collect();
+    service(&all.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 #[test]
 fn whoever_skips_to_the_content_stays_in_the_view() {
     let node = Node::demo();
@@ -33,4 +40,19 @@ fn whoever_skips_to_the_content_stays_in_the_view() {
         browser.value("[location.hash, document.title.split(' ')[0]]").to_string(),
         "[\"#/frontends?verdict=refusing\",\"Frontends\"]"
     );
+}
+
+#[test]
+fn how_long_the_daemon_is_silent_is_not_read_out_each_second() {
+    let mut node = Node::start(&[("web.yaml", &backends(1))]);
+    let mut browser = live(&node, "");
+    node.stop();
+    browser.until_text("#alive", "does not answer since 2 s");
+    // What is at fault may be told in other words by each try, and no later than the first few.
+    browser.value("(window.told = [], new MutationObserver((all) => all.filter(({target}) => \
+        !(target.parentElement?.closest('[aria-live=off]') ?? target.closest?.('[aria-live=off]')))\
+        .forEach(() => window.told.push(document.querySelector('#alive').textContent)))\
+        .observe(document.querySelector('#alive'), {childList: true, characterData: true, subtree: true}), 1)");
+    browser.until_text("#alive", "does not answer since 7 s");
+    assert_eq!(browser.value("window.told").to_string(), "[]");
 }

@@ -110,9 +110,12 @@ function frame() {
 function alive() {
   const { state, since, heard, why } = store.live;
   const age = span(Date.now() - (heard ?? since));
-  const words =
-    { asking: "asking…", live: live(), polling: `asked every few seconds: ${why ?? ""}` }[state] ??
-    `the daemon does not answer since ${age}: ${why ?? ""}. What is shown is as old.`;
+  const words = { asking: "asking…", live: live(), polling: `asked every few seconds: ${why ?? ""}` }[state] ?? [
+    "the daemon does not answer since ",
+    // It is not read out each time it grows.
+    h("span", { "aria-live": "off" }, age),
+    `: ${why ?? ""}. What is shown is as old.`,
+  ];
   document.body.classList.toggle("old", state === "gone");
   renew(place("alive"), words);
 }
