@@ -43,6 +43,18 @@ fn whoever_skips_to_the_content_stays_in_the_view() {
 }
 
 #[test]
+fn a_row_stays_in_its_place_when_its_service_is_asked_for_anew() {
+    let other = service(&["10.1.0.1"]).replace("web", "zoo").replace("0.10,", "0.11,");
+    let node = Node::start(&[("web.yaml", &backends(1)), ("zoo.yaml", &other)]);
+    let mut browser = live(&node, "frontends");
+    let first = "document.querySelector('.window tbody a')?.textContent";
+    browser.until(&format!("{first} === '10.96.0.10:80/TCP'"));
+    node.write("web.yaml", &backends(1).replace("{port: 80}", "{name: a, port: 80}, {name: b, port: 81}"));
+    browser.until_text(".window tbody", "10.96.0.10:81/TCP");
+    assert_eq!(browser.value(first), "10.96.0.10:80/TCP");
+}
+
+#[test]
 fn how_long_the_daemon_is_silent_is_not_read_out_each_second() {
     let mut node = Node::start(&[("web.yaml", &backends(1))]);
     let mut browser = live(&node, "");

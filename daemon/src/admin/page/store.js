@@ -72,7 +72,8 @@ async function askTable() {
 async function askService(service) {
   const [fresh, since] = [new Map(), store.seq];
   await askRows("/frontends", { service }, (row) => keepRow(fresh, row));
-  for (const [key, row] of store.rows) if (row.service === service) store.rows.delete(key);
+  // What stays keeps its place among all rows.
+  for (const [key, row] of store.rows) if (row.service === service && !fresh.has(key)) store.rows.delete(key);
   for (const [key, row] of fresh) store.rows.set(key, row);
   learnAgain(since);
 }
