@@ -43,6 +43,27 @@ fn whoever_skips_to_the_content_stays_in_the_view() {
 }
 
 #[test]
+fn a_service_that_cannot_be_asked_once_stays_on_the_screen() {
+    let node = Node::start(&[("web.yaml", &backends(1))]);
+    let mut browser = Browser::start(BOTH[0]);
+    browser.first("() => { const real = window.fetch; window.fetch = (url, options) => \
+        window.fails && String(url).startsWith('/explain') ? Promise.reject(new Error('cut off')) : real(url, options); }");
+    browser.open(&node.url("service/shop/web"));
+    browser.until_text("#alive", "live");
+    focus(&mut browser, "#from");
+    browser.keys("198.18");
+    browser.value("(window.fails = true, 1)");
+    node.write("web.yaml", &backends(2));
+    browser.until_text("main .bad", "cut off");
+    browser.keys(".0.9");
+    assert_eq!(browser.value("document.querySelector('#from')?.value"), "198.18.0.9");
+    browser.value("(window.fails = false, 1)");
+    browser.until_text(".ways", "10.1.0.2");
+    assert_eq!(browser.value("document.querySelector('#from').value"), "198.18.0.9");
+    assert!(!browser.text("main").contains("cut off"));
+}
+
+#[test]
 fn a_row_stays_in_its_place_when_its_service_is_asked_for_anew() {
     let other = service(&["10.1.0.1"]).replace("web", "zoo").replace("0.10,", "0.11,");
     let node = Node::start(&[("web.yaml", &backends(1)), ("zoo.yaml", &other)]);

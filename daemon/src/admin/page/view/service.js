@@ -7,6 +7,7 @@ function serviceView({ rest: [namespace, own], given }) {
   const service = `${namespace}/${own}`;
   const [from, to] = [given.get("from") ?? "", given.get("to") ?? ""];
   const root = h("div", {}, h("p", {}, "Asking…"));
+  const error = h("p", { class: "bad", role: "status" });
   const strip = stripOf([service]);
   let asked = null;
   const update = async () => {
@@ -17,8 +18,10 @@ function serviceView({ rest: [namespace, own], given }) {
       const explained = await ask("/explain", { service });
       const packet = from && to && (await packetOf(from, to));
       const past = await askText("/history", { service, limit: 50 });
+      renew(error);
       renew(
         root,
+        error,
         summary(service, explained),
         explained.services.map(wayOf),
         strip.root,
@@ -29,9 +32,10 @@ function serviceView({ rest: [namespace, own], given }) {
         sameService(service, from, to),
       );
       await strip.update();
-    } catch (error) {
+    } catch (failure) {
       asked = null;
-      replace(root, h("p", { class: "bad" }, `${service}: ${error.message}`));
+      renew(error, `${service}: ${failure.message}`);
+      if (!root.contains(error)) renew(root, error);
     }
   };
   return { title: service, root, update, pause: AGAIN };
