@@ -43,6 +43,22 @@ fn whoever_skips_to_the_content_stays_in_the_view() {
 }
 
 #[test]
+fn what_is_typed_over_a_proposal_stays_when_another_would_be_proposed() {
+    let node = Node::start(&[("web.yaml", &backends(1))]);
+    let mut browser = live(&node, "service/shop/web");
+    focus(&mut browser, "#to");
+    browser.value("(document.querySelector('#to').select(), 1)");
+    browser.keys("10.96.");
+    node.write("web.yaml", &backends(1).replace("10.96.0.10", "10.96.0.12"));
+    browser.until_text(".ways", "10.96.0.12");
+    browser.keys("7.7:80");
+    assert_eq!(browser.value("document.querySelector('#to').value"), "10.96.7.7:80");
+    let proposed = "document.querySelector('#to').getAttribute('value')";
+    assert_eq!(browser.value(proposed), "10.96.0.12:80/TCP");
+    assert_eq!(browser.value("document.querySelector('#dialled option').value"), "10.96.0.12:80/TCP");
+}
+
+#[test]
 fn a_service_that_cannot_be_asked_once_stays_on_the_screen() {
     let node = Node::start(&[("web.yaml", &backends(1))]);
     let mut browser = Browser::start(BOTH[0]);
@@ -64,6 +80,81 @@ fn a_service_that_cannot_be_asked_once_stays_on_the_screen() {
 }
 
 #[test]
+fn what_is_opened_in_a_diagnosis_stays_open_when_somebody_looks_again() {
+    let node = Node::demo();
+    let mut browser = live(&node, "diagnose/demo/empty");
+    browser.click("main summary");
+    browser.until("document.querySelector('main details').open");
+    let taken = browser.value("document.querySelector('main time').dateTime");
+    browser.value("([...document.querySelectorAll('main button')].find(it => it.textContent === 'Look again').click(), 1)");
+    browser.until(&format!("document.querySelector('main time').dateTime !== {taken}"));
+    assert_eq!(browser.value("document.querySelector('main details').open"), true);
+}
+
+#[test]
+fn whoever_has_come_to_the_table_of_a_strip_stays_there() {
+    let node = Node::start(&[("web.yaml", &backends(1))]);
+    let mut browser = live(&node, "time?services=shop/web");
+    focus(&mut browser, "main summary");
+    browser.keys(ENTER);
+    browser.until_text("[aria-label='What clients met']", "serving");
+    browser.value("(getSelection().selectAllChildren(document.querySelector('main td b, main td')), 1)");
+    let marked = browser.value("String(getSelection())");
+    assert_ne!(marked, "");
+    node.write("web.yaml", &backends(2));
+    browser.until("document.querySelectorAll('g.part').length === 2");
+    browser.until("document.querySelectorAll('main tbody tr').length === 2");
+    assert_eq!(browser.value("document.activeElement.localName"), "summary");
+    assert_eq!(browser.value("String(getSelection())"), marked);
+    browser.keys(ENTER);
+    browser.until("!document.querySelector('main details').open");
+    browser.until("!document.querySelector('main tbody')");
+}
+
+#[test]
+fn a_part_of_a_strip_that_somebody_has_come_to_is_told_once() {
+    let node = Node::start(&[("web.yaml", &backends(1))]);
+    node.write("web.yaml", &backends(2));
+    let mut browser = live(&node, "time?services=shop/web");
+    browser.until("document.querySelectorAll('g.part').length === 2");
+    focus(&mut browser, "g.part");
+    browser.until_text("[aria-live=polite]", "1 backend");
+    browser.value("(window.told = 0, window.part = document.activeElement, \
+        new MutationObserver((all) => { window.told += all.length; })\
+        .observe(document.querySelector('[aria-live=polite]'), {childList: true, characterData: true, subtree: true}), 1)");
+    for number in 3..5 {
+        node.write("web.yaml", &backends(number));
+        browser.until(&format!("document.querySelectorAll('g.part').length === {number}"));
+    }
+    assert_eq!(
+        browser.value("[window.told, document.activeElement === window.part]").to_string(),
+        "[0,true]"
+    );
+}
+
+#[test]
+fn whoever_has_come_to_a_part_stays_there_when_the_history_forgets_the_first() {
+    let node = Node::start(&[("web.yaml", &backends(1))]);
+    let change = |number: usize| {
+        node.write("web.yaml", &backends(1 + number % 7));
+        std::thread::sleep(Duration::from_millis(30));
+    };
+    (1..100).for_each(change);
+    let mut browser = live(&node, "time?services=shop/web");
+    focus(&mut browser, "g.part:nth-of-type(40)");
+    let (part, first) = (
+        "document.activeElement.getAttribute('aria-label')",
+        "document.querySelector('g.part').getAttribute('aria-label')",
+    );
+    let (known, oldest) = (browser.value(part), browser.value(first));
+    assert_ne!(known, serde_json::Value::Null);
+    (100..120).for_each(change);
+    browser.until(&format!("{first} !== {oldest}"));
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(browser.value(part), known);
+}
+
+#[test]
 fn a_row_stays_in_its_place_when_its_service_is_asked_for_anew() {
     let other = service(&["10.1.0.1"]).replace("web", "zoo").replace("0.10,", "0.11,");
     let node = Node::start(&[("web.yaml", &backends(1)), ("zoo.yaml", &other)]);
@@ -73,6 +164,17 @@ fn a_row_stays_in_its_place_when_its_service_is_asked_for_anew() {
     node.write("web.yaml", &backends(1).replace("{port: 80}", "{name: a, port: 80}, {name: b, port: 81}"));
     browser.until_text(".window tbody", "10.96.0.10:81/TCP");
     assert_eq!(browser.value(first), "10.96.0.10:80/TCP");
+}
+
+#[test]
+fn whoever_scrolls_away_from_a_row_goes_on_scrolling_the_rows() {
+    let node = Node::with_services(400);
+    let mut browser = live(&node, "frontends");
+    focus(&mut browser, ".window tbody a");
+    browser.value("(document.querySelector('.window').scrollTop = 8000, 1)");
+    browser.until("document.querySelector('.window tbody tr:nth-of-type(2)').ariaRowIndex !== '2'");
+    browser.until("document.querySelectorAll('.gap').length === 2");
+    assert_eq!(browser.value("document.activeElement.className"), "window");
 }
 
 #[test]
@@ -88,4 +190,18 @@ fn how_long_the_daemon_is_silent_is_not_read_out_each_second() {
         .observe(document.querySelector('#alive'), {childList: true, characterData: true, subtree: true}), 1)");
     browser.until_text("#alive", "does not answer since 7 s");
     assert_eq!(browser.value("window.told").to_string(), "[]");
+}
+
+#[test]
+fn the_first_screen_says_nothing_in_the_console_while_it_changes() {
+    let node = Node::start(&[("web.yaml", &backends(1))]);
+    for kind in BOTH {
+        node.write("web.yaml", &backends(1));
+        let mut browser = Browser::start(kind);
+        browser.open(&node.url(""));
+        browser.until_text(".legend", "serving");
+        node.write("web.yaml", &backends(0));
+        browser.until("!!document.querySelector('.bar .refusing, .bar .held')");
+        assert_eq!(browser.console(), [""; 0], "{kind:?}");
+    }
 }

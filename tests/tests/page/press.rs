@@ -169,3 +169,25 @@ fn what_somebody_types_or_marks_or_has_come_to_stays_while_things_change() {
         assert_eq!(browser.console(), [""; 0], "{kind:?}");
     }
 }
+
+/// What a click does by itself the browser does behind everybody who hears of it.
+#[test]
+fn a_press_opens_what_it_is_to_open_while_things_change() {
+    let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
+    for kind in BOTH {
+        let mut browser = Browser::start(kind);
+        browser.first(GATE);
+        browser.open(&node.url("time?services=shop/web"));
+        browser.until_text("#alive", "live");
+        browser.until("!!document.querySelector('main summary')");
+        browser.value("(window.shut(), 1)");
+        change(&node);
+        browser.until("window.waits('/watch')");
+        let place = browser.stands("main summary");
+        let held = json!({"type": "pause", "duration": HELD.as_millis()});
+        browser.pointer(Pointer::Mouse, &[Browser::to(&place), Browser::down(), held, Browser::up()]);
+        browser.until("!!document.querySelector('g.part[aria-label*=\"2 backends\"]')");
+        assert_eq!(browser.value("document.querySelector('main details').open"), true, "{kind:?}");
+        browser.until_text("main details table", "serving");
+    }
+}

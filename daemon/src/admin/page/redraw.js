@@ -28,14 +28,16 @@ function release() {
 addEventListener("pointerdown", ({ isPrimary }) => isPrimary && hold(PRESS_LIMIT), true);
 for (const end of ["pointerup", "pointercancel"])
   addEventListener(end, ({ isPrimary }) => isPrimary && pressed && hold(CLICK_LIMIT), true);
-addEventListener("click", release);
+// Behind what a click does by itself: what it opens, sends or leads to has to be there still.
+addEventListener("click", () => pressed && hold(0));
 
 function redraw(element, draw) {
   if (pressed) waiting.set(element, draw);
   else drawNow(element, draw);
 }
 
-// Whoever has come to something by keys stays there, even where it is another element now.
+// Whoever has come to something by keys stays there, even where it is another element now;
+// and around it where it is gone.
 function drawNow(element, draw) {
   const active = element.contains(document.activeElement) ? document.activeElement : null;
   draw();
@@ -45,9 +47,9 @@ function drawNow(element, draw) {
 const markOf = (element) => element.dataset.key ?? element.getAttribute("href");
 
 function focusOn(element, mark) {
-  if (!mark) return;
-  const [key, href] = ["data-key", "href"].map((name) => `[${name}="${CSS.escape(mark)}"]`);
-  (element.querySelector(key) ?? element.querySelector(href))?.focus({ preventScroll: true });
+  const [key, href] = ["data-key", "href"].map((name) => `[${name}="${CSS.escape(mark ?? "")}"]`);
+  const there = mark && (element.querySelector(key) ?? element.querySelector(href));
+  (there || element.closest("[tabindex]"))?.focus({ preventScroll: true });
 }
 
 const nodesOf = (children) =>
@@ -71,24 +73,30 @@ function settle(element, fresh) {
   const next = kept(known, fresh);
   const stays = new Set(next);
   known.filter((node) => !stays.has(node)).forEach((node) => node.remove());
-  next.forEach((node, index) => {
-    if (element.childNodes[index] !== node) element.insertBefore(node, element.childNodes[index] ?? null);
-  });
+  let place = element.firstChild;
+  for (const node of next) {
+    if (node === place) place = place.nextSibling;
+    else element.insertBefore(node, place);
+  }
 }
 
-// For each that is wanted: the equal one that is there, in their order; else one of its kind between those, of which
-// only that is changed which differs; else itself.
+// For each that is wanted: the one that is there with its key or its look, in their order; else the next one between
+// those. Of what is of its kind only that is changed which differs; else it is itself.
 function kept(known, fresh) {
   const equal = equals(known, fresh);
   const wanted = new Set(fresh);
   const ends = following(equal, known.length);
   let from = 0;
   return fresh.map((child, index) => {
-    if (equal[index] !== undefined) from = equal[index] + 1;
-    if (equal[index] !== undefined) return known[equal[index]];
-    const node = from < ends[index] ? known[from++] : null;
-    if (!node || wanted.has(node) || !isOfItsKind(node, child)) return child;
+    const place = equal[index] ?? (from < ends[index] ? from : null);
+    if (place === null) return child;
+    from = place + 1;
+    const node = known[place];
+    if (node === child || node.isEqualNode(child)) return node;
+    if (wanted.has(node) || !isOfItsKind(node, child)) return child;
     settle(node, [...child.childNodes]);
+    // What somebody has typed over it stays.
+    if (child.hasAttribute("value")) node.setAttribute("value", child.getAttribute("value"));
     return node;
   });
 }
@@ -97,13 +105,13 @@ function kept(known, fresh) {
 function equals(known, fresh) {
   const places = new Map();
   known.forEach((node, index) => {
-    const look = markup(node);
+    const look = lookOf(node);
     if (!places.has(look)) places.set(look, []);
     places.get(look).push(index);
   });
   let from = 0;
   return fresh.map((child) => {
-    const all = places.get(markup(child)) ?? [];
+    const all = places.get(lookOf(child)) ?? [];
     while (all.length > 0 && all[0] < from) all.shift();
     if (all.length > 0) from = all[0] + 1;
     return all.shift();
@@ -120,8 +128,15 @@ function following(places, end) {
   return next;
 }
 
-const markup = (node) => node.outerHTML ?? `text ${node.data}`;
+const lookOf = (node) => node.dataset?.key ?? node.outerHTML ?? `text ${node.data}`;
 
 // What stands in the page already is nobody else's kind.
 const isOfItsKind = (node, child) =>
-  node instanceof Element && !child.isConnected && node.cloneNode().isEqualNode(child.cloneNode());
+  node instanceof Element && child instanceof Element && !child.isConnected && bare(node).isEqualNode(bare(child));
+
+// What somebody opens or types in it does not make it another kind.
+function bare(element) {
+  const alone = element.cloneNode();
+  for (const own of ["open", "value"]) alone.removeAttribute(own);
+  return alone;
+}

@@ -56,23 +56,40 @@ function joined(parts) {
 function stripOf(services) {
   const picture = h("div", { class: "strips" });
   const told = h("div", { "aria-live": "polite" });
-  const root = h("section", {}, h("h3", {}, "Its time"), picture, told);
+  // Its rows are many times what the picture has, so they are made for who opens it.
+  const rows = h("div");
+  const drawTable = () => renew(rows, asTable.open && rowsOf(all));
+  const asTable = h("details", { ontoggle: drawTable }, h("summary", {}, "As a table"), rows);
+  const root = h("section", {}, h("h3", {}, "Its time"), picture, asTable, told);
   if (services.length > 1) root.firstChild.textContent = "Their time";
+  let [all, chosen] = [[], null];
+  const tell = () => {
+    const parts = all.flatMap(({ service, parts }) => parts.map((part) => [service, part]));
+    const one = parts.find((one) => keyOf(...one) === chosen);
+    if (one) renew(told, toldOf(...one));
+  };
+  const choose = ({ currentTarget }) => {
+    chosen = currentTarget.dataset.key;
+    tell();
+  };
   const update = async () => {
-    const all = [];
-    for (const service of services) all.push(await storyOf(service));
-    const isOpen = picture.querySelector("details")?.open;
-    replace(
+    const asked = [];
+    for (const service of services) asked.push(await storyOf(service));
+    all = asked;
+    const failed = all.filter(({ error }) => error);
+    renew(
       picture,
-      drawStrips(all, (service, part) => replace(told, toldOf(service, part))),
-      all
-        .filter(({ error }) => error)
-        .map(({ service, error }) => h("p", { class: "bad" }, `${service}: ${error}`)),
-      tableOf(all, isOpen),
+      drawStrips(all, choose),
+      failed.map(({ service, error }) => h("p", { class: "bad" }, `${service}: ${error}`)),
     );
+    drawTable();
+    tell();
   };
   return { root, update };
 }
+
+// What it begins with: the first ones go when there are too many.
+const keyOf = (service, { records: [first] }) => `${service} ${first?.seq ?? "before"}`;
 
 // What cannot be asked of one service is said, and the others are drawn.
 async function storyOf(service) {
@@ -117,21 +134,20 @@ function drawStrips(all, choose) {
 }
 
 function strip(service, parts, top, scale, now, most, choose) {
-  const boxes = parts.map((part, index) => {
+  const boxes = parts.map((part) => {
     const [from, to] = [scale(part.from), scale(part.to ?? now)];
     const words = toldText(service, part);
     const level = (part.backends / most) * (STRIP - 4);
-    const activate = () => choose(service, part);
     return svg(
       "g",
       {
         tabindex: "0",
         role: "button",
         "aria-label": words,
-        "data-key": `${service} ${index}`,
-        onclick: activate,
-        onfocus: activate,
-        onpointerenter: (event) => titled(event.currentTarget, words),
+        "data-key": keyOf(service, part),
+        onclick: choose,
+        onfocus: choose,
+        onpointermove: titled,
         class: "part",
       },
       svg("rect", {
@@ -166,7 +182,8 @@ function strip(service, parts, top, scale, now, most, choose) {
 }
 
 // Only under a pointer: hundreds of parts would each have one that nobody sees.
-function titled(part, words) {
+function titled({ currentTarget: part }) {
+  const words = part.getAttribute("aria-label");
   if (part.firstChild.nodeName !== "title") part.prepend(svg("title", {}, words));
 }
 
@@ -226,14 +243,6 @@ function causesOf({ records }) {
     triggers.map((trigger) => h("li", {}, moment(time), " ", causeOf(trigger))),
   );
   return causes.length > 0 && h("ul", { class: "causes" }, causes);
-}
-
-// Its rows are many times what the picture has, so they are made for who opens it.
-function tableOf(all, isOpen) {
-  const made = (event) =>
-    event.target.open && event.target.childElementCount === 1 && event.target.append(rowsOf(all));
-  const summary = h("summary", {}, "As a table");
-  return h("details", { open: isOpen, ontoggle: made }, summary, isOpen && rowsOf(all));
 }
 
 function rowsOf(all) {
