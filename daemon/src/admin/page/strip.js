@@ -60,7 +60,7 @@ function stripOf(services) {
   const rows = h("div");
   const drawTable = () => renew(rows, asTable.open && rowsOf(all));
   const asTable = h("details", { ontoggle: drawTable }, h("summary", {}, "As a table"), rows);
-  const root = h("section", {}, h("h3", {}, "Its time"), picture, asTable, told);
+  const root = h("section", {}, h("h3", {}, "Its time"), picture, told, asTable);
   if (services.length > 1) root.firstChild.textContent = "Their time";
   let [all, chosen] = [[], null];
   const tell = () => {
