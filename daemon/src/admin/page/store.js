@@ -34,17 +34,14 @@ const outdated = new Set();
 let tableAsked = 0;
 let told = false;
 
-// Views are told ten times a second at most, however much changes in between. A frame is not asked for: that is work for
-// a browser also where nothing is drawn in it.
-const TOLD_PAUSE = 100;
-
+// Views are told at most once in a frame, however much changes in between.
 function changed() {
   if (told) return;
   told = true;
-  setTimeout(() => {
+  requestAnimationFrame(() => {
     told = false;
     for (const watcher of watchers) watcher();
-  }, TOLD_PAUSE);
+  });
 }
 
 function onChange(watcher) {
