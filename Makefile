@@ -9,8 +9,8 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 STEPS ?= 1000000
 SECONDS ?= 60
 
-.PHONY: help setup build run try quick test conformance drill host deb rpm image matrix check bench simulate fuzz soak \
-	bless clean
+.PHONY: help setup build run try quick test test-all part parts ran conformance drill host deb rpm image matrix check \
+	bench simulate fuzz soak bless clean
 
 help: ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -31,8 +31,22 @@ try: ## Ask the holdfast that `make run` started, from another terminal.
 quick: ## While you write: the laws of the rules, the house rules, lints of what you changed. Under a minute.
 	@scripts/quick.sh
 
-test: ## Run every test that can run here; ends with `N passed, N failed`.
-	@scripts/test.sh
+test: ## Run what proves a change; ends with `N passed, N failed`.
+	@scripts/test.sh test
+
+test-all: ## Run every test that there is: also browsers, packages, other kernels, clusters. About an hour.
+	@scripts/test.sh all
+
+part: ## Run parts of the tests: PART=packets, PART="host@trixie page"; `make parts` lists them.
+	@scripts/test.sh $(if $(filter due,$(PART)),--seconds $(SECONDS)) $(PART)
+
+parts: ## List the parts of the tests, and when each passed last.
+	@scripts/test-programs.sh --quiet
+	@$${CARGO_TARGET_DIR:-target}/debug/suite parts
+
+ran: ## Take over into tests/ran.tsv what passed on this machine since the last landing.
+	@scripts/test-programs.sh --quiet
+	@$${CARGO_TARGET_DIR:-target}/debug/suite merge
 
 conformance: ## Kubernetes' own tests in clusters, as root: SHORT=1, or FOCUS= NODES= CNI= FAMILY= PROXY=.
 	@scripts/conformance.sh $(if $(SHORT),short)
@@ -41,7 +55,7 @@ drill: ## Disasters on three nodes under clients that connect all the time, as r
 	@scripts/drill.sh $(DRILL)
 
 host: ## The packages on booted systems, as root: from installation to purge.
-	@scripts/host.sh
+	@scripts/test.sh package host machine
 
 deb: ## Build the Debian package, target/packages/*.deb; for arm64: ARCH=arm64.
 	@scripts/setup package
@@ -56,6 +70,7 @@ image: ## Build the container image, target/packages/*.oci.tar, without a contai
 	@scripts/package.sh image $(ARCH)
 
 matrix: ## The kernel's tests in Debian's kernels, emulated; BLESS=1 rewrites the table in docs/kernels.md.
+	@scripts/test-programs.sh --quiet
 	@scripts/matrix.sh
 
 check: ## Formatting, lints, licences and advisories, documentation, alerts, shell scripts.

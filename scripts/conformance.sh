@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
 # Kubernetes' own tests in clusters of real nodes (tests/conformance), and what those clusters are made of. Needs root.
 #
-#   scripts/conformance.sh build     programs, root of the machines, images: into the folder `conformance` of the target
-#                                    folder. A quarter of an hour the first time; silent when nothing has changed since
-#   scripts/conformance.sh programs  of these what needs neither cargo nor apt-get, after `scripts/setup conformance`:
-#                                    to begin with it while something else runs
-#   scripts/conformance.sh           runs everything, topology after topology: more than half an hour
-#   scripts/conformance.sh short     one test of each kind, within ten minutes
+#   scripts/conformance.sh build  programs, root of the machines, images: into the folder `conformance` of the target
+#                                 folder. A quarter of an hour the first time; silent when nothing has changed since
+#   scripts/conformance.sh        runs everything, topology after topology: more than half an hour
+#   scripts/conformance.sh short  one test of each kind, within ten minutes
 # The environment chooses, as for `make conformance`: FOCUS NODES CNI FAMILY PROXY BLESS.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=/usr/local/go/bin:$PATH
-out=$(realpath -m "${CARGO_TARGET_DIR:-target}")/conformance
 peers=$(realpath -m "${CARGO_TARGET_DIR:-target}")/peers
+# Shared by all clones with the same sources.
+made_from=(scripts/conformance.sh tests/peers/{go.mod,go.sum,tools.go} tests/conformance/{node,dns}/*)
+out=$(go env GOVERSION | scripts/cached.sh conformance "${made_from[@]}" tests/conformance/src/images.rs)
 kubernetes=k8s.io/kubernetes
 containerd=github.com/containerd/containerd/v2
 export CGO_ENABLED=0 GOFLAGS=-mod=readonly
 
 # program FOLDER NAME PACKAGE [LINKER FLAGS]: builds a program of the module in FOLDER.
 program() {
-	(cd "$1" && nice -n 10 go build -trimpath -buildvcs=false -tags no_btrfs,no_zfs,no_devmapper,no_tracing \
+	(cd "$1" && go build -trimpath -buildvcs=false -tags no_btrfs,no_zfs,no_devmapper,no_tracing \
 		-ldflags "-s -w ${4:-}" -o "$out/bin/$2" "$3")
 }
 
@@ -49,7 +49,7 @@ build_tests() {
 		"-X main.Version=$(cat "$from/test/images/agnhost/VERSION")"
 	program tests/peers regression-issue-74839 "$kubernetes/test/images/regression-issue-74839"
 	program tests/peers ginkgo github.com/onsi/ginkgo/v2/ginkgo
-	(cd tests/peers && nice -n 10 go test -c -trimpath -buildvcs=false -ldflags "-s -w $flags" \
+	(cd tests/peers && go test -c -trimpath -buildvcs=false -ldflags "-s -w $flags" \
 		-o "$out/bin/e2e.test" "$kubernetes/test/e2e")
 	gcc -Os -static -o "$out/bin/pause" "$from/build/pause/linux/pause.c"
 	install -D -m 644 -t "$out/porter" "$from"/test/images/agnhost/porter/localhost.{crt,key}
@@ -78,7 +78,7 @@ make_root() {
 		"runc,$tools,kmod,tcpdump,strace,busybox-static,$first"
 }
 
-run() { cargo run --quiet --locked --profile test -p holdfast-conformance --bin conformance -- "$@"; }
+run() { "${CARGO_TARGET_DIR:-target}/debug/conformance" "$@"; }
 
 # Two runs at once build once.
 lock() {
@@ -105,20 +105,16 @@ build() {
 	exec 9>&-
 }
 
-if [[ ${1:-} == programs ]]; then
-	lock
-	programs
-	exit 0
-fi
+scripts/test-programs.sh --quiet
 build
 [[ ${1:-} != build ]] || exit 0
 # What is tested is what stands here, and the last build of it is taken: the tests' for the short form, else a release.
+target=${CARGO_TARGET_DIR:-target}
 if [[ ${1:-} == short ]]; then
-	scripts/test-programs.sh --quiet
-	touch "$out/../debug/holdfast"
+	touch "$target/debug/holdfast"
 else
 	cargo build --quiet --release --locked -p holdfast
-	touch "$out/../release/holdfast"
+	touch "$target/release/holdfast"
 fi
 
 choice=()

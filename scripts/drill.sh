@@ -4,17 +4,17 @@
 #   scripts/drill.sh [DRILL...]      the drills of these names, or all: a quarter of an hour
 #   scripts/drill.sh propagation     a change at the apiserver until it is on every node, 200 times
 #   scripts/drill.sh start           five starts of a cluster with holdfast and with kube-proxy, in turns
-#   scripts/drill.sh short           `kill` for 20 s on two nodes, with the holdfast of the tests: for scripts/test.sh
+#   scripts/drill.sh short           `kill` for 20 s on two nodes, with the holdfast of the tests: a part of the tests
 # PROXY=nftables has the real kube-proxy in holdfast's place; NODES=2 is a smaller cluster.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-other=$target/conformance/holdfast-other
+other=$target/clusters/holdfast-other
 
 # Another version for the upgrade: the same code, but its maps have another layout, so that it cannot adopt ours and we
 # cannot adopt its.
 build_other() {
-	local tree=$target/conformance/other pins=daemon/datapath/src/pins.rs sum
+	local tree=$target/clusters/other pins=daemon/datapath/src/pins.rs sum
 	sum=$(git rev-parse HEAD)
 	[[ $(cat "$other.stamp" 2>/dev/null) != "$sum" ]] || return 0
 	rm -rf "$tree"
@@ -30,14 +30,12 @@ build_other() {
 
 scripts/conformance.sh build
 if [[ ${1:-} == short ]]; then
-	scripts/test-programs.sh --quiet
 	touch "$target/debug/holdfast"
 	KILLS=20 NODES=2 exec "$target/debug/drill" run kill
 fi
 # What is tried is what stands here: the last build is taken.
 cargo build --quiet --release --locked -p holdfast
 touch "$target/release/holdfast"
-cargo build --quiet --locked --profile test -p holdfast-conformance --bin drill
 proxy=(--proxy "${PROXY:-holdfast}")
 case ${1:-} in
 propagation) exec "$target/debug/drill" "$@" "${proxy[@]}" ;;

@@ -5,8 +5,8 @@
 #   scripts/package.sh rpm
 #   scripts/package.sh image
 #
-# PACKAGE_VERSION instead of the version in Cargo.toml, HOLDFAST_BINARY instead of a build. Equal sources give equal
-# bytes.
+# PACKAGE_VERSION instead of the version in Cargo.toml, HOLDFAST_BINARY instead of a build, PACKAGE_FOLDER instead of
+# target/packages. Equal sources give equal bytes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kind=$1
@@ -20,7 +20,7 @@ export SOURCE_DATE_EPOCH TZ=UTC LC_ALL=C.UTF-8
 umask 022
 
 binary=${HOLDFAST_BINARY:-$(scripts/package-build.sh "$architecture")}
-out=${CARGO_TARGET_DIR:-target}/packages
+out=${PACKAGE_FOLDER:-${CARGO_TARGET_DIR:-target}/packages}
 mkdir -p "$out"
 out=$(realpath "$out")
 work=$(mktemp -d)

@@ -1,21 +1,35 @@
 #!/usr/bin/env bash
 # Builds the real Kubernetes servers that the cluster tests run (tests/peers) into the folder `peers` of the target
-# folder. Minutes and 2 GB of caches the first time; silent when nothing has changed since.
+# folder, which is shared by all clones. Minutes and 2 GB of caches the first time; silent when nothing has changed
+# since.
+#
+#   scripts/peers.sh            all of them
+#   scripts/peers.sh apiserver  those that a life with an apiserver needs
 set -euo pipefail
 cd "$(dirname "$0")/.."
-out=$(realpath -m "${CARGO_TARGET_DIR:-target}")/peers
-mkdir -p "$out"
-cd tests/peers
+PATH=$PATH:/usr/local/go/bin
+out=$({ go env GOVERSION && cat tests/peers/*/*.go; } | scripts/cached.sh peers tests/peers/go.mod tests/peers/go.sum)
 
 # Two test runs at once build once.
 exec 9>"$out/lock"
 flock 9
-stamp=$({ go env GOVERSION && cat go.mod go.sum ./*/*.go; } | sha256sum)
-[[ $(cat "$out/stamp" 2>/dev/null) != "$stamp" ]] || exit 0
+cd tests/peers
+if [[ ${1:-} == apiserver ]]; then
+	set -- ./etcd ./kube-apiserver ./kube-controller-manager
+else
+	set -- ./*/
+fi
+absent=()
+for program; do
+	name=$(basename "$program")
+	[[ -x $out/$name ]] || absent+=("./$name")
+done
+((${#absent[@]} > 0)) || exit 0
 
-echo "peers: building etcd and Kubernetes' servers (once; takes minutes)" >&2
+echo "peers: building ${absent[*]#./} (once; takes minutes)" >&2
 # Servers and clients of Kubernetes compare versions; a build from the module alone has none.
 version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
 flags="-s -w -X k8s.io/component-base/version.gitVersion=$version"
-CGO_ENABLED=0 GOFLAGS=-mod=readonly nice -n 10 go build -trimpath -buildvcs=false -ldflags "$flags" -o "$out/" ./...
-echo "$stamp" >"$out/stamp"
+rm -rf "$out/new"
+CGO_ENABLED=0 GOFLAGS=-mod=readonly go build -trimpath -buildvcs=false -ldflags "$flags" -o "$out/new/" "${absent[@]}"
+mv "$out"/new/* "$out"

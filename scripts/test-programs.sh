@@ -1,8 +1,41 @@
 #!/usr/bin/env bash
-# Builds the programs that tests start, which no test of cargo's asks for: the daemon, `bed_child`, `vm`, `drill`,
-# `conformance`. Arguments go to cargo.
+# Builds all test programs, and the programs that tests start (the daemon, `bed_child`, `vm`, `drill`, `conformance`):
+# in one way for everything, so that nothing is compiled twice. Where the test programs lie is in the target folder's
+# suite/built.json. Arguments go to cargo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# The smallest test is built with them: only then has cargo the same features for what they are made from as for what
-# tests are made from. Without it most libraries and the daemon are compiled once more, which takes minutes.
-exec cargo build --workspace --locked --features holdfast-tests/root --profile test --bins --test tidy "$@"
+target=${CARGO_TARGET_DIR:-target}
+mkdir -p "$target/suite"
+
+# Everywhere the same: libraries in C are compiled anew whenever it changes.
+unset SOURCE_DATE_EPOCH
+# In a folder that is new, what is kept for the next build costs more than it saves. A developer's folder has it.
+[[ -z ${CI:-} ]] || export CARGO_INCREMENTAL=0
+
+# Libraries of others are the same for all clones: a new folder begins with them. Cargo sees by itself what fits.
+libraries=$({ rustc --version && echo "${RUSTFLAGS:-}"; } | scripts/cached.sh libraries Cargo.lock Cargo.toml)
+copy() {
+	local folder
+	for folder in deps build .fingerprint; do
+		mkdir -p "$2/$folder"
+		# What has no dot in its name, of the files, is a program of ours.
+		find "$1/$folder" -mindepth 1 -maxdepth 1 ! -name '*holdfast*' \( -type d -o -name '*.*' \) \
+			-exec cp -a --reflink=auto -t "$2/$folder" {} +
+	done
+}
+[[ -d $target/debug || ! -d $libraries/whole ]] || copy "$libraries/whole" "$target/debug"
+
+built=$target/suite/built.json
+cargo test --workspace --locked --no-run --lib --bins --test '*' --bench '*' --message-format=json-render-diagnostics \
+	"$@" >"$built.new"
+# A test of cargo's brings the programs of its own package only. The smallest one is built with the rest: only then has
+# cargo the same features for what they are made from as for what tests are made from.
+cargo build --workspace --locked --profile test --bins --test tidy "$@"
+mv "$built.new" "$built"
+
+# Whole or absent, also where two runs do it at once.
+if [[ ! -d $libraries/whole ]]; then
+	half=$(mktemp -d "$libraries/half.XXXXXX")
+	copy "$target/debug" "$half"
+	mv -T "$half" "$libraries/whole" 2>/dev/null || rm -rf "$half"
+fi

@@ -2,8 +2,7 @@
 //! unprivileged process can.
 //!
 //! The engine's loop as the daemon runs it, over memory maps. A change is an endpoint of a service in a namespace of
-//! its own; its time is from handing the event over until readers see it, so the maps are written by then. `--short`: a
-//! tenth of it.
+//! its own; its time is from handing the event over until readers see it, so the maps are written by then.
 
 // Every line of a measurement may panic.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout)]
@@ -30,6 +29,7 @@ use holdfast_core::keys::{
 };
 use holdfast_core::maps::{Capacity, MemoryMaps};
 use holdfast_core::snapshot::{ServiceView, Snapshot};
+use holdfast_tests::size::sized;
 use tokio::sync::{mpsc, watch};
 
 const SOURCE: Source = Source::Kubernetes;
@@ -417,8 +417,7 @@ async fn ask_all(asker: &Asker, goes_on: &AtomicBool) {
 }
 
 fn main() {
-    let is_short = std::env::args().any(|argument| argument == "--short");
-    let changes = if is_short { CHANGES / 10 } else { CHANGES };
+    let changes = sized(CHANGES, CHANGES / 10);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     let accepting = NonZeroU16::new(listener.local_addr().unwrap().port()).unwrap();

@@ -86,37 +86,6 @@ fn section<'a>(text: &'a str, heading: &'a str, next: &'a str) -> impl Iterator<
     after.take_while(move |(_, line)| !line.starts_with(next))
 }
 
-/// The rungs ask the whole workspace for a test by its name. One that needs a feature has its name for itself, or cargo
-/// refuses the rung that asks for the other.
-pub(crate) fn selected_tests_have_their_names_alone(sources: &[Source]) -> Vec<Finding> {
-    let manifests = sources.iter().filter(|source| source.path.ends_with("Cargo.toml"));
-    let selected = manifests.flat_map(|manifest| {
-        selected_tests(&manifest.text).into_iter().map(move |(line, name)| (manifest, line, name))
-    });
-    let shared = selected.filter(|(_, _, name)| tests_named(name, sources) > 1);
-    shared
-        .map(|(manifest, line, name)| manifest.finding(line, format!("one test is named `{name}`")))
-        .collect()
-}
-
-fn tests_named(name: &str, sources: &[Source]) -> usize {
-    let packages = sources.iter().filter_map(|source| source.path.strip_suffix("Cargo.toml"));
-    let places = packages
-        .flat_map(|package| [format!("{package}tests/{name}.rs"), format!("{package}tests/{name}/main.rs")]);
-    places.filter(|place| sources.iter().any(|source| source.path == *place)).count()
-}
-
-/// Lines and names of the tests that need a feature.
-fn selected_tests(manifest: &str) -> Vec<(usize, &str)> {
-    let lines: Vec<&str> = manifest.lines().collect();
-    let sections = lines.windows(3).enumerate();
-    let selected = sections.filter_map(|(at, lines)| match lines {
-        ["[[test]]", name, features] if features.starts_with("required-features") => Some((at + 2, *name)),
-        _ => None,
-    });
-    selected.filter_map(|(line, name)| Some((line, name.split('"').nth(1)?))).collect()
-}
-
 /// A page that nothing links to is read by nobody.
 pub(crate) fn pages_are_linked(sources: &[Source]) -> Vec<Finding> {
     let linked: Vec<String> = ["README.md", "docs/README.md"]
@@ -302,17 +271,6 @@ mod tests {
         );
         check(targets_are_explained, &[("Makefile", "a: ## Do a.\nb: a\n")], &[("Makefile", 2)]);
         check_repository(targets_are_explained);
-    }
-
-    #[test]
-    fn a_rung_finds_the_one_test_that_it_names() {
-        let manifest = "[[test]]\nname = \"all\"\nrequired-features = [\"root\"]\n";
-        let rule = selected_tests_have_their_names_alone;
-        let (first, second) = (("Cargo.toml", manifest), ("a/Cargo.toml", ""));
-        let (own, module) = (("tests/all/main.rs", ""), ("a/src/tests/all.rs", ""));
-        check(rule, &[first, second, own, module], &[]);
-        check(rule, &[first, second, own, ("a/tests/all.rs", "")], &[("Cargo.toml", 2)]);
-        check_repository(rule);
     }
 
     #[test]

@@ -244,9 +244,7 @@ pub(crate) fn no_ignored_tests(source: &Source) -> Vec<Finding> {
     let found =
         attributes.zip(examples).enumerate().filter(|(_, (attribute, example))| *attribute || *example);
     found
-        .map(|(at, _)| {
-            source.finding(at + 1, "no ignored tests: make it run, or name its rung in scripts/test.sh")
-        })
+        .map(|(at, _)| source.finding(at + 1, "no ignored tests: make it run, in a part of tests/parts.toml"))
         .collect()
 }
 

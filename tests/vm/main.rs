@@ -2,7 +2,7 @@
 //!
 //! `vm fetch` brings qemu and the kernels into cargo's target folder, without root and without installing anything.
 //! `vm run KERNEL PROGRAM ARGUMENTS…` boots and ends with the program's own exit code; 125 says that there was none.
-//! `vm matrix PROGRAM…` runs the tests of programs in all kernels.
+//! `vm matrix -- PROGRAM…` runs the tests of programs in all kernels.
 
 mod apt;
 mod cpio;
@@ -63,7 +63,10 @@ enum Order {
         /// The page with the table of what was observed; BLESS=1 in the environment writes the table anew.
         #[arg(long)]
         page: PathBuf,
-        #[arg(required = true)]
+        /// Kernels, by their series; all of them if none is named.
+        #[arg(long = "kernel")]
+        kernels: Vec<String>,
+        #[arg(required = true, last = true)]
         programs: Vec<PathBuf>,
     },
 }
@@ -84,8 +87,8 @@ fn obey(store: &Store, order: Order) -> Result<u8, Failure> {
             let build = Build { memory_mib, disk: disk.as_deref(), deadline: Duration::from_secs(seconds) };
             machine::run(store, &store.kernel(&series)?, &errand, &build, &mut say)
         }
-        Order::Matrix { page, programs } => {
-            let done = matrix::run(store, &page, &programs)?;
+        Order::Matrix { page, kernels, programs } => {
+            let done = matrix::run(store, &page, &kernels, &programs)?;
             Ok(u8::from(!done))
         }
     }

@@ -234,7 +234,7 @@ fn growth_refused(op: &'static str) -> impl FnOnce(StartError) -> MapError {
 }
 
 #[cfg(test)]
-#[path = "../tests/bed.rs"]
+#[path = "../tests/kernel/bed.rs"]
 pub(crate) mod bed;
 
 #[cfg(test)]

@@ -43,7 +43,8 @@ impl Built {
             images: needed("images.tar")?,
             pause,
             holdfast: holdfast(&target)?,
-            folder,
+            // What clusters are made of is shared by all clones; what they do is not.
+            folder: target.join("clusters"),
         })
     }
 }

@@ -50,7 +50,7 @@ impl Cgroups {
     }
 
     /// The hierarchy of v2, as if it were alone.
-    #[cfg(all(test, feature = "cluster"))]
+    #[cfg(test)]
     pub(crate) fn only_v2(mut self) -> Self {
         self.mounts.retain(|mount| mount.join("cgroup.controllers").exists());
         self.layout = Layout::Pure;

@@ -309,7 +309,7 @@ fn joined(folders: &[PathBuf]) -> String {
     folders.iter().map(|folder| folder.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-#[cfg(all(test, feature = "cluster"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Topology, leftovers};

@@ -10,7 +10,7 @@ use holdfast_datapath::{KernelMaps, Namespaces, Options, Refusal, Served, StaleS
 use holdfast_tests::bed::{Bed, Layout, Location, Role, Server};
 
 // The same ports as in the datapath's own tests.
-#[path = "../../../daemon/datapath/tests/bed.rs"]
+#[path = "../../../daemon/datapath/tests/kernel/bed.rs"]
 mod datapath;
 
 pub(crate) use datapath::{Port, address, knows_its_netns};

@@ -20,7 +20,7 @@
 #[path = "../../../../tests/src/size.rs"]
 mod size;
 
-#[path = "../../tests/bed.rs"]
+#[path = "../../tests/kernel/bed.rs"]
 mod bed;
 
 #[path = "../common/clock.rs"]

@@ -4,15 +4,12 @@
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-#[path = "../../daemon/datapath/tests/bed.rs"]
-mod bed;
-
 use std::fs;
 use std::num::NonZeroU16;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use bed::{Bed, bed};
+use crate::bed::{Bed, bed};
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Timestamp};

@@ -3,16 +3,14 @@
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-mod bed;
-
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use bed::{
-    Bed, MARK, Port, address, answer, ask, bed, check_errno, check_udp_denied, connect_marked, dial, dropped,
-    knows_its_netns, tcp_backend, udp_backend, udp_client,
+use crate::bed::{
+    self, Bed, MARK, Port, address, answer, ask, bed, check_errno, check_udp_denied, connect_marked, dial,
+    dropped, knows_its_netns, tcp_backend, udp_backend, udp_client,
 };
 use holdfast_core::keys::Transport;
 use holdfast_core::list::{Scope, SlotState};

@@ -4,15 +4,12 @@
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-#[path = "../../daemon/datapath/tests/bed.rs"]
-mod bed;
-
 use std::ffi::OsString;
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bed::{Port, address, bed, check_errno, dropped, tcp_backend};
+use crate::bed::{Port, address, bed, check_errno, dropped, tcp_backend};
 use holdfast::cli::{self, Command, Exit};
 use holdfast::datapath::{LatestRefusals, RefusalLog};
 use holdfast_core::op::WordFlags;

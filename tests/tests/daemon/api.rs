@@ -1,7 +1,5 @@
 //! End to end: a folder of manifests, the engine, the admin API, and curl as the client.
 
-#![cfg(test)]
-
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};

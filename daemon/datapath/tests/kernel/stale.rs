@@ -3,12 +3,10 @@
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-mod bed;
-
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
-use bed::{
+use crate::bed::{
     Bed, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE, Port, address, answer, bed,
     check_errno, in_pod, sweep, swept, udp_backend, udp_client, with_capabilities,
 };

@@ -5,13 +5,11 @@
 // Everything here is a test.
 #![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-mod bed;
-
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use bed::{Port, address, answer, bed, check_errno, tcp_backend, udp_backend, udp_client};
+use crate::bed::{Port, address, answer, bed, check_errno, tcp_backend, udp_backend, udp_client};
 
 const VIP: &str = "10.96.0.10:80";
 const OTHER_VIP: &str = "10.96.0.11:80";

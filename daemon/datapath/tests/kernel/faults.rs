@@ -3,8 +3,6 @@
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-mod bed;
-
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
@@ -12,8 +10,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-use bed::{
-    Bed, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, Port, address, bed, check_errno, dial, hide, pinned,
+use crate::bed::{
+    self, Bed, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, Port, address, bed, check_errno, dial, hide, pinned,
     tcp_backend, unmount_cgroups, with_capabilities, with_mounts,
 };
 use holdfast_core::maps::Maps;

@@ -1,7 +1,6 @@
 //! Every scenario file with the whole daemon around the rules: what sources send is what the daemon reads, and
 //! a restart goes through the disk. What other maps and other orders of events do is shown for the rules
 //! alone, in `daemon/core/tests`.
-#![cfg(test)]
 
 use std::path::{Path, PathBuf};
 

@@ -4,11 +4,9 @@
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-mod bed;
-
 use std::net::{SocketAddr, UdpSocket};
 
-use bed::{Port, address, answer, ask, bed, check_errno, sweep, udp_backend, udp_client};
+use crate::bed::{Port, address, answer, ask, bed, check_errno, sweep, udp_backend, udp_client};
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Maps;
 use holdfast_core::op::{Coming, WordFlags};

@@ -1,7 +1,6 @@
 //! `make run`: what it made is gone when it has ended, however impatient whoever ends it is.
 //!
 //! The real script with stand-ins for what takes long: the build, the daemon and its backends.
-#![cfg(test)]
 
 use std::fs;
 use std::io::{BufRead, BufReader};

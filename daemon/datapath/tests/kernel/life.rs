@@ -3,14 +3,12 @@
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-mod bed;
-
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bed::{Bed, Port, address, bed, check_errno, dial, hide, pinned, show, tcp_backend};
+use crate::bed::{self, Bed, Port, address, bed, check_errno, dial, hide, pinned, show, tcp_backend};
 use holdfast_core::keys::Family;
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Maps;

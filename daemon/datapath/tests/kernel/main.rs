@@ -1,0 +1,20 @@
+//! The kernel's side of the datapath, in this machine's kernel and in those of `make matrix`. Needs root.
+//!
+//! Invariant: each test has a bed to itself and leaves nothing.
+
+#[cfg(test)]
+mod bed;
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod life;
+#[cfg(test)]
+mod maps;
+#[cfg(test)]
+mod shown;
+#[cfg(test)]
+mod sockets;
+#[cfg(test)]
+mod stale;
+#[cfg(test)]
+mod udp;

@@ -1,0 +1,171 @@
+//! Which parts a command runs.
+//!
+//! Invariant: of the parts that are due, first come those whose paths changed since they passed, then those that passed
+//! longest ago; together they take no longer than they may, as far as earlier runs say.
+
+use crate::error::SuiteError;
+use crate::record::{Row, Rows};
+use crate::supply::wanted;
+use crate::table::{Run, Set, Table};
+
+/// What somebody who runs tests has asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Set(Set),
+    /// Parts of `make test-all` that are due, for so many seconds.
+    Due(u64),
+    /// By name: `host`, `host@trixie`.
+    Named(Vec<String>),
+}
+
+/// The runs that were asked for, in the table's order.
+pub(crate) fn choose(
+    asked: &Asked,
+    table: &Table,
+    rows: &Rows,
+    changed: impl Fn(&Row, &Run) -> bool,
+) -> Result<Vec<Run>, SuiteError> {
+    let all: Vec<Run> = table.parts.iter().flat_map(crate::table::Part::runs).collect();
+    match asked {
+        Asked::Set(set) => Ok(all.into_iter().filter(|run| run.part.by <= *set).collect()),
+        Asked::Named(names) => named(names, &all),
+        Asked::Due(seconds) => Ok(due(*seconds, all, table, rows, changed)),
+    }
+}
+
+fn named(names: &[String], all: &[Run]) -> Result<Vec<Run>, SuiteError> {
+    let of = |name: &String| -> Result<Vec<Run>, SuiteError> {
+        let found: Vec<Run> =
+            all.iter().filter(|run| run.part.name == *name || run.name() == *name).cloned().collect();
+        if found.is_empty() { Err(SuiteError::NoPart(name.clone())) } else { Ok(found) }
+    };
+    names.iter().map(of).collect::<Result<Vec<_>, _>>().map(|found| found.into_iter().flatten().collect())
+}
+
+fn due(
+    seconds: u64,
+    all: Vec<Run>,
+    table: &Table,
+    rows: &Rows,
+    changed: impl Fn(&Row, &Run) -> bool,
+) -> Vec<Run> {
+    let rest = all.into_iter().filter(|run| run.part.by == Set::All);
+    let mut rest: Vec<(bool, u32, Run)> = rest
+        .map(|run| {
+            let row = rows.get(&run.name());
+            let stays = row.is_some_and(|row| !changed(row, &run));
+            (stays, row.map_or(0, |row| row.landing), run)
+        })
+        .collect();
+    rest.sort_by_key(|(stays, landing, _)| (*stays, *landing));
+    let mut left = seconds;
+    let (mut chosen, mut made) = (Vec::new(), Vec::new());
+    for (_, _, run) in rest {
+        let supplies: Vec<String> = wanted(table, &run).into_iter().map(|supply| supply.name).collect();
+        let missing = supplies.iter().filter(|name| !made.contains(*name));
+        let cost = cost(&run, missing, rows);
+        if cost <= left {
+            left -= cost;
+            made.extend(supplies);
+            chosen.push(run);
+        }
+    }
+    chosen
+}
+
+/// What a run is expected to take: as long as it took last, with the supplies that are made for it. One that never ran
+/// may take all that it is allowed.
+fn cost<'a>(run: &Run, supplies: impl Iterator<Item = &'a String>, rows: &Rows) -> u64 {
+    let own = rows.get(&run.name()).map_or(run.part.limit, |row| row.seconds);
+    own + supplies.filter_map(|name| rows.get(&supply_row(name))).map(|row| row.seconds).sum::<u64>()
+}
+
+/// Under which name the record has a supply.
+pub(crate) fn supply_row(name: &str) -> String {
+    format!("supply {name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let part = |name: &str, by: &str, more: &str| {
+            format!(
+                "[[part]]\nname = \"{name}\"\nby = \"{by}\"\nlimit = 500\nguards = [\"{name}\"]\ncommand = [\"x\"]\n{more}\n"
+            )
+        };
+        let text = [
+            part("laws", "test", ""),
+            part("page", "all", "supplies = [\"tools\"]"),
+            part("host", "all", "turns = [\"a\", \"b\"]\nsupplies = [\"tools\"]"),
+            part("never", "all", ""),
+            "[[supply]]\nname = \"tools\"\ncommand = [\"t\"]".to_owned(),
+        ];
+        toml::from_str(&text.concat()).unwrap()
+    }
+
+    fn rows(known: &[(&str, u32, u64)]) -> Rows {
+        let row = |(part, landing, seconds): &(&str, u32, u64)| {
+            let part = (*part).to_owned();
+            let row = Row {
+                part: part.clone(),
+                landing: *landing,
+                commit: "c".to_owned(),
+                day: "d".to_owned(),
+                seconds: *seconds,
+                tests: 1,
+            };
+            (part, row)
+        };
+        known.iter().map(row).collect()
+    }
+
+    #[track_caller]
+    fn check(asked: &Asked, known: &[(&str, u32, u64)], changed: &[&str], expected: &[&str]) {
+        let changed = |_: &Row, run: &Run| changed.contains(&run.part.name.as_str());
+        let chosen = choose(asked, &table(), &rows(known), changed).unwrap();
+        assert_eq!(chosen.iter().map(Run::name).collect::<Vec<_>>(), expected, "{asked:?}");
+    }
+
+    #[test]
+    fn each_command_runs_what_the_one_before_it_runs() {
+        check(&Asked::Set(Set::Test), &[], &[], &["laws"]);
+        check(&Asked::Set(Set::All), &[], &[], &["laws", "page", "host@a", "host@b", "never"]);
+    }
+
+    #[test]
+    fn a_part_is_named_alone_or_with_its_turn() {
+        let named = |names: &[&str]| Asked::Named(names.iter().map(|name| (*name).to_owned()).collect());
+        check(&named(&["host"]), &[], &[], &["host@a", "host@b"]);
+        check(&named(&["host@b", "laws"]), &[], &[], &["host@b", "laws"]);
+        let wrong = choose(&named(&["hots"]), &table(), &Rows::new(), |_, _| false).unwrap_err().to_string();
+        assert!(wrong.contains("hots"), "{wrong}");
+    }
+
+    #[test]
+    fn what_changed_comes_first_and_then_what_ran_longest_ago() {
+        let known = [("page", 3, 100), ("host@a", 1, 100), ("host@b", 2, 100), ("never", 4, 100)];
+        check(&Asked::Due(100), &known, &[], &["host@a"]);
+        check(&Asked::Due(200), &known, &["never"], &["never", "host@a"]);
+        check(&Asked::Due(1_000), &known, &[], &["host@a", "host@b", "page", "never"]);
+    }
+
+    #[test]
+    fn supplies_cost_once_and_what_does_not_fit_waits() {
+        let known = [
+            ("page", 1, 100),
+            ("host@a", 2, 100),
+            ("host@b", 3, 100),
+            ("never", 4, 50),
+            ("supply tools", 1, 150),
+        ];
+        check(&Asked::Due(240), &known, &[], &["never"]);
+        check(&Asked::Due(400), &known, &[], &["page", "host@a", "never"]);
+    }
+
+    #[test]
+    fn a_part_that_never_ran_is_due_if_its_limit_fits() {
+        check(&Asked::Due(500), &[("page", 1, 10), ("host@a", 1, 10), ("host@b", 1, 10)], &[], &["never"]);
+    }
+}

@@ -1,0 +1,30 @@
+//! What git knows of this tree.
+//!
+//! Invariant: nothing here changes it.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn git(root: &Path, arguments: &[&str]) -> Option<Output> {
+    Command::new("git").current_dir(root).args(arguments).stdin(Stdio::null()).output().ok()
+}
+
+fn said(root: &Path, arguments: &[&str]) -> Option<String> {
+    let output = git(root, arguments).filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The commit that the tree is, if nothing of it was changed since: its short name and its day.
+pub(crate) fn commit(root: &Path) -> Option<(String, String)> {
+    let is_clean = said(root, &["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    let line = said(root, &["log", "-1", "--abbrev=12", "--format=%h %cs"])?;
+    let (commit, day) = line.split_once(' ')?;
+    is_clean.then(|| (commit.to_owned(), day.to_owned()))
+}
+
+/// Whether something below one of the paths differs from what it was at a commit. One that is not known was long ago.
+pub(crate) fn changed_since(root: &Path, commit: &str, paths: &[String]) -> bool {
+    let mut arguments = vec!["diff", "--quiet", commit, "--"];
+    arguments.extend(paths.iter().map(String::as_str));
+    git(root, &arguments).is_none_or(|output| !output.status.success())
+}

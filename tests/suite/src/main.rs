@@ -1,0 +1,164 @@
+//! Runs the tests of holdfast, part by part; `make test` and `make test-all` call it.
+//!
+//! `tests/parts.toml` says which parts there are. Invariant: the last line of a run is `N passed, N failed`, and the
+//! exit code is 0 if some passed and none failed.
+
+mod built;
+mod choose;
+mod error;
+mod git;
+mod needs;
+mod pattern;
+mod pool;
+mod process;
+mod record;
+mod report;
+mod session;
+mod supply;
+mod table;
+mod times;
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::choose::Asked;
+use crate::error::SuiteError;
+use crate::record::Records;
+use crate::session::{Places, Session, say};
+use crate::table::{Set, Table};
+
+#[derive(Debug, Parser)]
+#[command(about = "Runs the tests of holdfast, part by part")]
+struct Arguments {
+    /// The folder of the repository.
+    #[arg(long, default_value = ".")]
+    root: PathBuf,
+    #[command(subcommand)]
+    order: Order,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Order {
+    /// Run parts: `test` and `all` name sets, `due` those of `make test-all` that are due.
+    Run {
+        /// Sets, or parts such as `host` or `host@trixie`.
+        #[arg(required = true)]
+        parts: Vec<String>,
+        /// How long those that are due may take together.
+        #[arg(long, default_value_t = 600)]
+        seconds: u64,
+        /// What the build before took, for the report.
+        #[arg(long)]
+        build: Option<u64>,
+    },
+    /// List the parts, and when each passed last.
+    Parts,
+    /// List all tests, each after its part.
+    Tests,
+    /// Take over into the repository what runs have recorded since the last landing.
+    Merge,
+    /// The paths of the test programs whose `package/target` fits one of the patterns.
+    Programs { patterns: Vec<String> },
+}
+
+fn main() -> ExitCode {
+    let done =
+        process::end_all_on_signals().map_err(error::at("listen for signals in", Path::new("/proc/self")));
+    done.and_then(|()| obey(Arguments::parse())).unwrap_or_else(|error| {
+        let mut text = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            text = format!("{text}: {cause}");
+            source = cause.source();
+        }
+        let _ = writeln!(io::stderr(), "suite: {text}");
+        ExitCode::FAILURE
+    })
+}
+
+fn obey(arguments: Arguments) -> Result<ExitCode, SuiteError> {
+    let places = places(&arguments.root)?;
+    match arguments.order {
+        Order::Run { parts, seconds, build } => run(places, &asked(parts, seconds), build),
+        Order::Parts => list_parts(places),
+        Order::Tests => list_tests(places),
+        Order::Merge => merge(&places),
+        Order::Programs { patterns } => programs(&places, &patterns),
+    }
+}
+
+fn places(root: &PathBuf) -> Result<Places, SuiteError> {
+    let root = std::path::absolute(root).map_err(error::at("find", root))?;
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path));
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
+    let caches = std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from);
+    Ok(Places { root, target, cache: caches.join("holdfast") })
+}
+
+fn asked(parts: Vec<String>, seconds: u64) -> Asked {
+    match parts.first().map(String::as_str) {
+        Some("test") if parts.len() == 1 => Asked::Set(Set::Test),
+        Some("all") if parts.len() == 1 => Asked::Set(Set::All),
+        Some("due") if parts.len() == 1 => Asked::Due(seconds),
+        _ => Asked::Named(parts),
+    }
+}
+
+fn run(places: Places, asked: &Asked, build: Option<u64>) -> Result<ExitCode, SuiteError> {
+    let mut session = Session::open(places)?;
+    session.find_tests()?;
+    let runs = session.choose(asked)?;
+    if runs.is_empty() {
+        say("nothing is due\n0 passed, 0 failed");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let report = session.run(&runs, build)?;
+    say(&report.text());
+    Ok(ExitCode::from(u8::from(report.failed() > 0 || report.passed() == 0)))
+}
+
+fn list_parts(places: Places) -> Result<ExitCode, SuiteError> {
+    let session = Session::open(places)?;
+    let rows = session.records.rows()?;
+    for part in &session.table.parts {
+        for name in part.runs().iter().map(table::Run::name) {
+            let last = rows.get(&name).map_or_else(
+                || "never".to_owned(),
+                |row| format!("{} at {}, {} tests, {} s", row.day, row.commit, row.tests, row.seconds),
+            );
+            say(&format!("{name:<20} make {:<9} {last}", part.by.command()));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list_tests(places: Places) -> Result<ExitCode, SuiteError> {
+    let mut session = Session::open(places)?;
+    session.find_tests()?;
+    for (part, tests) in session.listed() {
+        tests.iter().for_each(|test| say(&format!("{part}\t{}", test.name)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn merge(places: &Places) -> Result<ExitCode, SuiteError> {
+    let table = Table::read(&places.root)?;
+    let runs: Vec<String> = table.parts.iter().flat_map(table::Part::runs).map(|run| run.name()).collect();
+    let exists = |name: &str| name.starts_with("supply ") || runs.iter().any(|run| run == name);
+    let number = Records::new(&places.root, &places.cache).merge(exists)?;
+    say(&format!("{number} rows taken over into {}", record::RAN));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn programs(places: &Places, patterns: &[String]) -> Result<ExitCode, SuiteError> {
+    let found = session::built(places)?;
+    let fitting =
+        found.iter().filter(|program| patterns.iter().any(|pattern| pattern::fits(pattern, &program.name)));
+    fitting.for_each(|program| say(&program.path.display().to_string()));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,61 @@
+//! What a machine has to have before a part can run on it.
+//!
+//! Invariant: a need that is not met is named with what brings it; it never counts as a test that passed.
+
+use std::path::Path;
+
+/// A word of `needs` in the table, how it is looked for, and what to do where it is absent.
+const NEEDS: [(&str, Look, &str); 6] = [
+    ("root", Look::Root, "run it as root"),
+    ("apt", Look::Program("apt-get"), "run it on Debian or Ubuntu"),
+    ("go", Look::Program("go"), "scripts/setup go"),
+    ("npm", Look::Program("npm"), "install Node.js with npm"),
+    ("browser", Look::Program("chromium"), "scripts/setup page"),
+    ("x86_64", Look::Machine("x86_64"), "run it on an x86_64 machine"),
+];
+
+#[derive(Clone, Copy, Debug)]
+enum Look {
+    Root,
+    Program(&'static str),
+    Machine(&'static str),
+}
+
+/// The first of these needs that this machine does not meet: what is absent, and what to do.
+pub(crate) fn unmet(needs: &[String]) -> Option<String> {
+    needs.iter().find_map(|need| match NEEDS.iter().find(|(name, _, _)| name == need) {
+        Some((_, look, _)) if look.is_met() => None,
+        Some((name, _, remedy)) => Some(format!("needs {name}: {remedy}")),
+        None => Some(format!("needs {need}, which tests/suite/src/needs.rs does not know")),
+    })
+}
+
+impl Look {
+    fn is_met(self) -> bool {
+        match self {
+            Self::Root => nix::unistd::geteuid().is_root(),
+            Self::Machine(name) => std::env::consts::ARCH == name,
+            Self::Program(name) => folders().iter().any(|folder| Path::new(folder).join(name).is_file()),
+        }
+    }
+}
+
+fn folders() -> Vec<String> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    path.split(':').map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_absent_is_named_with_what_brings_it() {
+        let met = format!("needs machine {}", std::env::consts::ARCH);
+        assert_eq!(unmet(&[]), None, "{met}");
+        let unknown = unmet(&["no-such-thing".to_owned()]).unwrap();
+        assert!(unknown.contains("no-such-thing"), "{unknown}");
+        assert!(!Look::Program("no-such-program").is_met());
+        assert!(Look::Program("sh").is_met());
+    }
+}

@@ -1,0 +1,105 @@
+//! Many processes of tests at once.
+//!
+//! Invariant: each test is run once, no more of them at the same time than asked, and the longest begin first, so that
+//! none is left alone at the end.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::built::Test;
+use crate::error::SuiteError;
+use crate::process::{self, Ended};
+use crate::table::Run;
+use crate::times::Times;
+
+/// A test, and how it went.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) test: String,
+    pub(crate) ended: Ended,
+}
+
+/// How tests of one part are run.
+#[derive(Debug)]
+pub(crate) struct Pool<'a> {
+    pub(crate) run: &'a Run,
+    /// Cargo's target folder.
+    pub(crate) target: &'a Path,
+    /// Where what they write is kept.
+    pub(crate) logs: &'a Path,
+}
+
+static LOGS: AtomicUsize = AtomicUsize::new(0);
+
+impl Pool<'_> {
+    /// Runs them all; the order of what comes back is that in which they ended.
+    pub(crate) fn all(
+        &self,
+        tests: &[Test],
+        times: &Times,
+        at_once: usize,
+    ) -> Result<Vec<Outcome>, SuiteError> {
+        let mut waiting: Vec<&Test> = tests.iter().collect();
+        // The last one is taken first.
+        waiting.sort_by_key(|test| times.of(&test.name));
+        let (waiting, ended) = (Mutex::new(waiting), Mutex::new(Vec::new()));
+        // The lock is given back before the test begins.
+        let next = || lock(&waiting).pop();
+        let work = || {
+            while let Some(test) = next() {
+                let outcome = self.one(test);
+                lock(&ended).push(outcome);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..at_once.min(tests.len()) {
+                scope.spawn(work);
+            }
+        });
+        ended.into_inner().unwrap_or_default().into_iter().collect()
+    }
+
+    fn one(&self, test: &Test) -> Result<Outcome, SuiteError> {
+        let mut command = test.program.command();
+        command.args(&test.arguments);
+        command.envs(self.run.environment(self.target));
+        let ended = process::run(&mut command, Duration::from_secs(self.run.part.limit), &self.log())?;
+        Ok(Outcome { test: test.name.clone(), ended })
+    }
+
+    /// A file that no other process writes to.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.logs.join(format!("{}.log", LOGS.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::built::Program;
+
+    /// Two tests that each wait until the other has begun.
+    #[test]
+    fn tests_run_at_the_same_time_as_many_as_are_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let meet =
+            "touch $1; i=0; while [ ! -e $2 ]; do sleep 0.01; i=$((i + 1)); [ $i -lt 6000 ] || exit 1; done";
+        let test = |own: &str, other: &str| Test {
+            name: own.to_owned(),
+            program: Program::of_path("/bin/sh", folder.path()),
+            arguments: ["-c", meet, "sh", own, other].map(str::to_owned).to_vec(),
+        };
+        let run = Run::for_tests();
+        let pool = Pool { run: &run, target: folder.path(), logs: folder.path() };
+        let times = Times::read(folder.path().join("times"));
+        let outcomes = pool.all(&[test("a", "b"), test("b", "a")], &times, 2).unwrap();
+        assert!(outcomes.iter().all(|outcome| outcome.ended.passed), "{outcomes:?}");
+    }
+}

@@ -1,0 +1,232 @@
+//! What a run says: a line for each part, what failed, where the time went, and the sum as the last line.
+//!
+//! Invariant: the sum counts each test once; a part that was asked for and could not run counts as a failure where
+//! `CI` is set, and is named everywhere.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::pool::Outcome;
+use crate::supply::Made;
+
+/// More than these in one run are no accident.
+const UNSTEADY_MAX: usize = 2;
+
+/// Of the tests that took longest.
+const SLOWEST_SHOWN: usize = 10;
+
+/// Of what a failed test wrote, at the end of everything: there is more where it failed.
+const LINES_AT_END: usize = 40;
+
+/// How one part went.
+#[derive(Debug, Default)]
+pub(crate) struct PartReport {
+    pub(crate) name: String,
+    pub(crate) passed: usize,
+    pub(crate) failed: Vec<Failed>,
+    /// Tests that failed beside others and passed alone.
+    pub(crate) unsteady: Vec<String>,
+    /// What tests that passed could not try on this machine, with their names.
+    pub(crate) untried: Vec<String>,
+    /// Why it did not run.
+    pub(crate) absent: Option<String>,
+    pub(crate) waited: Duration,
+    pub(crate) wall: Duration,
+    pub(crate) cpu: Duration,
+    /// Names and times.
+    pub(crate) times: Vec<(String, Duration)>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Failed {
+    pub(crate) test: String,
+    pub(crate) how: String,
+    pub(crate) output: String,
+}
+
+impl Failed {
+    pub(crate) fn of(outcome: &Outcome) -> Self {
+        let ended = &outcome.ended;
+        Self { test: outcome.test.clone(), how: ended.how.clone(), output: ended.output() }
+    }
+}
+
+impl PartReport {
+    pub(crate) fn is_whole(&self) -> bool {
+        self.absent.is_none() && self.failed.is_empty() && self.passed > 0
+    }
+
+    /// The line that is shown when the part has ended.
+    pub(crate) fn line(&self) -> String {
+        if let Some(why) = &self.absent {
+            return format!("{:<24} not run: {why}", self.name);
+        }
+        let (wall, cpu) = (self.wall.as_secs_f64(), self.cpu.as_secs_f64());
+        let mut line = format!(
+            "{:<24} {:>5} passed {:>3} failed {wall:>7.1} s, CPU {cpu:.1} s",
+            self.name,
+            self.passed,
+            self.failed.len()
+        );
+        if self.waited > Duration::from_secs(1) {
+            let _ = write!(line, ", after waiting {:.0} s", self.waited.as_secs_f64());
+        }
+        line
+    }
+}
+
+/// All parts of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) parts: Vec<PartReport>,
+    pub(crate) supplies: Vec<(String, Made)>,
+    /// Seconds that cargo took before this program began.
+    pub(crate) build: Option<u64>,
+    pub(crate) in_ci: bool,
+}
+
+impl Report {
+    pub(crate) fn passed(&self) -> usize {
+        self.parts.iter().map(|part| part.passed).sum()
+    }
+
+    pub(crate) fn failed(&self) -> usize {
+        let failed: usize = self.parts.iter().map(|part| part.failed.len()).sum();
+        let absent = self.parts.iter().filter(|part| part.absent.is_some()).count();
+        let unsteady = usize::from(self.unsteady().count() > UNSTEADY_MAX);
+        failed + unsteady + if self.in_ci { absent } else { 0 }
+    }
+
+    fn unsteady(&self) -> impl Iterator<Item = &String> {
+        self.parts.iter().flat_map(|part| &part.unsteady)
+    }
+
+    /// Everything that is said at the end.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        self.tell_failures(&mut text);
+        self.tell_unsteady(&mut text);
+        self.tell_times(&mut text);
+        for what in self.parts.iter().flat_map(|part| &part.untried) {
+            let _ = writeln!(text, "not tried: {what}");
+        }
+        for part in self.parts.iter().filter(|part| part.absent.is_some()) {
+            let _ = writeln!(text, "{}", part.line());
+        }
+        let _ = write!(text, "{} passed, {} failed", self.passed(), self.failed());
+        text
+    }
+
+    fn tell_failures(&self, text: &mut String) {
+        for part in &self.parts {
+            for failed in &part.failed {
+                let _ = writeln!(text, "failed: {} ({}), of part {}", failed.test, failed.how, part.name);
+                let lines: Vec<&str> = failed.output.lines().collect();
+                for line in lines.iter().skip(lines.len().saturating_sub(LINES_AT_END)) {
+                    let _ = writeln!(text, "  | {line}");
+                }
+            }
+        }
+    }
+
+    fn tell_unsteady(&self, text: &mut String) {
+        let all: Vec<&String> = self.unsteady().collect();
+        for test in &all {
+            let _ = writeln!(text, "unsteady: {test}");
+        }
+        if all.len() > UNSTEADY_MAX {
+            let _ = writeln!(text, "more than {UNSTEADY_MAX} unsteady tests are a failure");
+        }
+    }
+
+    fn tell_times(&self, text: &mut String) {
+        let _ = writeln!(text, "\nWhere the time went:");
+        if let Some(seconds) = self.build {
+            let _ = writeln!(text, "{:<24} {seconds:>5} s", "build");
+        }
+        for (name, made) in &self.supplies {
+            let (wall, cpu) = (made.wall.as_secs_f64(), made.cpu.as_secs_f64());
+            let _ = writeln!(
+                text,
+                "{:<24} {wall:>5.0} s, CPU {cpu:.0} s, beside the tests",
+                format!("supply {name}")
+            );
+        }
+        for part in self.parts.iter().filter(|part| part.absent.is_none()) {
+            let _ = writeln!(text, "{}", part.line());
+        }
+        let mut times: Vec<&(String, Duration)> = self.parts.iter().flat_map(|part| &part.times).collect();
+        times.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+        let _ = writeln!(text, "\nThe slowest tests:");
+        for (name, time) in times.iter().take(SLOWEST_SHOWN) {
+            let _ = writeln!(text, "{:>7.1} s  {name}", time.as_secs_f64());
+        }
+        text.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(name: &str, passed: usize, failed: &[&str], unsteady: &[&str]) -> PartReport {
+        let failed = failed.iter().map(|test| Failed {
+            test: (*test).to_owned(),
+            how: "exit status: 101".to_owned(),
+            output: "panicked".to_owned(),
+        });
+        PartReport {
+            name: name.to_owned(),
+            passed,
+            failed: failed.collect(),
+            unsteady: unsteady.iter().map(|test| (*test).to_owned()).collect(),
+            ..PartReport::default()
+        }
+    }
+
+    fn absent(name: &str) -> PartReport {
+        PartReport {
+            name: name.to_owned(),
+            absent: Some("needs root: run it as root".to_owned()),
+            ..PartReport::default()
+        }
+    }
+
+    fn last_line(parts: Vec<PartReport>, in_ci: bool) -> String {
+        let report = Report { parts, in_ci, ..Report::default() };
+        report.text().lines().last().unwrap().to_owned()
+    }
+
+    #[test]
+    fn the_last_line_is_the_sum() {
+        assert_eq!(
+            last_line(vec![part("a", 3, &[], &[]), part("b", 2, &["x"], &[])], false),
+            "5 passed, 1 failed"
+        );
+    }
+
+    #[test]
+    fn a_part_that_could_not_run_fails_in_ci_and_is_named_everywhere() {
+        assert_eq!(last_line(vec![part("a", 3, &[], &[]), absent("page")], false), "3 passed, 0 failed");
+        assert_eq!(last_line(vec![part("a", 3, &[], &[]), absent("page")], true), "3 passed, 1 failed");
+        let text = Report { parts: vec![absent("page")], ..Report::default() }.text();
+        assert!(text.contains("not run: needs root"), "{text}");
+    }
+
+    #[test]
+    fn more_than_two_unsteady_tests_are_a_failure() {
+        assert_eq!(last_line(vec![part("a", 3, &[], &["x", "y"])], false), "3 passed, 0 failed");
+        assert_eq!(
+            last_line(vec![part("a", 3, &[], &["x", "y"]), part("b", 1, &[], &["z"])], false),
+            "4 passed, 1 failed"
+        );
+    }
+
+    #[test]
+    fn what_failed_is_told_at_the_end_with_its_part() {
+        let report = Report { parts: vec![part("a", 0, &["t/x"], &[])], ..Report::default() };
+        let text = report.text();
+        assert!(text.contains("failed: t/x (exit status: 101), of part a\n  | panicked"), "{text}");
+        assert!(!report.parts[0].is_whole());
+    }
+}

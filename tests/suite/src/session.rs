@@ -1,0 +1,285 @@
+//! One run of tests, from what was asked for to the report.
+//!
+//! Invariant: what was chosen runs or is named with its reason; a row is written for what passed whole, and for nothing
+//! else.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::iter::repeat;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::built::{self, Program, Test};
+use crate::choose::{Asked, choose, supply_row};
+use crate::error::{SuiteError, at};
+use crate::git;
+use crate::needs;
+use crate::pattern::fits;
+use crate::pool::{Outcome, Pool};
+use crate::process;
+use crate::record::{Records, Row};
+use crate::report::{Failed, PartReport, Report};
+use crate::supply::{self, Supplies, Wanted};
+use crate::table::{Run, Table};
+use crate::times::Times;
+
+/// Only so few may show that they pass alone: more have a cause in common.
+const AGAIN_MAX: usize = 3;
+
+/// Where everything lies.
+#[derive(Debug)]
+pub(crate) struct Places {
+    /// The folder of the repository.
+    pub(crate) root: PathBuf,
+    /// Cargo's target folder.
+    pub(crate) target: PathBuf,
+    /// What clones share.
+    pub(crate) cache: PathBuf,
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    places: Places,
+    pub(crate) table: Table,
+    pub(crate) records: Records,
+    times: Times,
+    tests: BTreeMap<String, Vec<Test>>,
+    logs: PathBuf,
+}
+
+impl Session {
+    pub(crate) fn open(places: Places) -> Result<Self, SuiteError> {
+        let logs = places.target.join("suite/logs");
+        let _ = fs::remove_dir_all(&logs);
+        for folder in [&logs, &places.cache] {
+            fs::create_dir_all(folder).map_err(at("create", folder))?;
+        }
+        let table = Table::read(&places.root)?;
+        let records = Records::new(&places.root, &places.cache);
+        let times = Times::read(places.cache.join("times.tsv"));
+        Ok(Self { places, table, records, times, tests: BTreeMap::new(), logs })
+    }
+
+    /// Learns from cargo's messages which tests there are, and which part each belongs to.
+    pub(crate) fn find_tests(&mut self) -> Result<(), SuiteError> {
+        for program in built(&self.places)? {
+            for test in program.tests()? {
+                let part =
+                    self.part_of(&test.name).ok_or_else(|| SuiteError::Unclaimed(test.name.clone()))?;
+                self.tests.entry(part).or_default().push(test);
+            }
+        }
+        self.check_patterns()
+    }
+
+    fn part_of(&self, test: &str) -> Option<String> {
+        let part = self.table.parts.iter().find(|part| part.tests.iter().any(|pattern| fits(pattern, test)));
+        part.map(|part| part.name.clone())
+    }
+
+    /// A pattern that fits nothing is one whose tests were renamed.
+    fn check_patterns(&self) -> Result<(), SuiteError> {
+        let all = || self.tests.values().flatten();
+        for part in &self.table.parts {
+            let lost = part.tests.iter().find(|pattern| !all().any(|test| fits(pattern, &test.name)));
+            if let Some(pattern) = lost {
+                return Err(SuiteError::Empty { part: part.name.clone(), pattern: pattern.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// The tests of each part, in the table's order.
+    pub(crate) fn listed(&self) -> Vec<(&str, &[Test])> {
+        let of = |name: &String| self.tests.get(name).map_or(&[][..], Vec::as_slice);
+        self.table.parts.iter().map(|part| (part.name.as_str(), of(&part.name))).collect()
+    }
+
+    /// The runs that are asked for.
+    pub(crate) fn choose(&self, asked: &Asked) -> Result<Vec<Run>, SuiteError> {
+        let root = &self.places.root;
+        let changed = |row: &Row, run: &Run| git::changed_since(root, &row.commit, &run.part.guards);
+        choose(asked, &self.table, &self.records.rows()?, changed)
+    }
+
+    /// Runs them, one part after another, while what later ones need is made.
+    pub(crate) fn run(&mut self, runs: &[Run], build: Option<u64>) -> Result<Report, SuiteError> {
+        let supplies = Supplies::default();
+        let able = runs.iter().filter(|run| needs::unmet(&run.part.needs).is_none());
+        let wanted: Vec<Wanted> = able.flat_map(|run| supply::wanted(&self.table, run)).collect();
+        let logs = self.logs.clone();
+        let parts = supply::beside(&supplies, &wanted, &logs, || self.run_parts(runs, &supplies))?;
+        let in_ci = std::env::var_os("CI").is_some();
+        let report = Report { parts, supplies: supplies.all(), build, in_ci };
+        self.keep(&report)?;
+        Ok(report)
+    }
+
+    fn run_parts(&mut self, runs: &[Run], supplies: &Supplies) -> Result<Vec<PartReport>, SuiteError> {
+        let mut parts = Vec::new();
+        for run in runs {
+            let part = self.run_part(run, supplies)?;
+            say(&part.line());
+            parts.push(part);
+        }
+        Ok(parts)
+    }
+
+    fn run_part(&mut self, run: &Run, supplies: &Supplies) -> Result<PartReport, SuiteError> {
+        let name = run.name();
+        if let Some(why) = needs::unmet(&run.part.needs) {
+            return Ok(PartReport { name, absent: Some(why), ..PartReport::default() });
+        }
+        let begun = Instant::now();
+        for wanted in supply::wanted(&self.table, run) {
+            if let Some(why) = supplies.wait(&wanted).failed {
+                return Ok(PartReport {
+                    name,
+                    absent: Some(format!("{} failed: {why}", wanted.name)),
+                    ..PartReport::default()
+                });
+            }
+        }
+        let waited = begun.elapsed();
+        let begun = Instant::now();
+        let part = if run.part.command.is_empty() { self.run_tests(run)? } else { self.run_command(run)? };
+        Ok(PartReport { name, waited, wall: begun.elapsed(), ..part })
+    }
+
+    fn run_tests(&mut self, run: &Run) -> Result<PartReport, SuiteError> {
+        let none = Vec::new();
+        let tests = self.tests.get(&run.part.name).unwrap_or(&none);
+        let pool = Pool { run, target: &self.places.target, logs: &self.logs };
+        let outcomes = pool.all(tests, &self.times, run.part.at_once)?;
+        let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| !outcome.ended.passed).collect();
+        failed.iter().for_each(|outcome| tell(&Failed::of(outcome)));
+        let again: Vec<Test> =
+            tests.iter().filter(|test| failed.iter().any(|it| it.test == test.name)).cloned().collect();
+        let second = if run.part.again && again.len() <= AGAIN_MAX {
+            pool.all(&again, &self.times, 1)?
+        } else {
+            Vec::new()
+        };
+        let unsteady: Vec<String> = second
+            .iter()
+            .filter(|outcome| outcome.ended.passed)
+            .map(|outcome| outcome.test.clone())
+            .collect();
+        let lasting = failed.iter().filter(|outcome| !unsteady.contains(&outcome.test));
+        let untried = outcomes.iter().filter(|outcome| outcome.ended.passed).flat_map(untried).collect();
+        let part = PartReport {
+            untried,
+            passed: outcomes.len() - failed.len() + unsteady.len(),
+            failed: lasting.map(|outcome| Failed::of(outcome)).collect(),
+            unsteady,
+            cpu: outcomes.iter().map(|outcome| outcome.ended.cpu).sum(),
+            times: outcomes.iter().map(|outcome| (outcome.test.clone(), outcome.ended.wall)).collect(),
+            ..PartReport::default()
+        };
+        self.times.learn(&outcomes);
+        Ok(part)
+    }
+
+    /// A program of its own: it says how many passed, or counts as one test.
+    fn run_command(&self, run: &Run) -> Result<PartReport, SuiteError> {
+        let mut words = run.part.command.iter().map(|word| run.with_turn(word));
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words).current_dir(&self.places.root);
+        command.envs(run.environment(&self.places.target));
+        let log = Pool { run, target: &self.places.target, logs: &self.logs }.log();
+        let ended = process::run(&mut command, Duration::from_secs(run.part.limit), &log)?;
+        let output = ended.output();
+        let (passed, failed) =
+            sums(&output).unwrap_or((usize::from(ended.passed), usize::from(!ended.passed)));
+        let failed = failed.max(usize::from(!ended.passed));
+        let failure = |output| Failed { test: run.name(), how: ended.how.clone(), output };
+        // What it wrote is told once.
+        let failures: Vec<Failed> =
+            [output].into_iter().chain(repeat(String::new())).take(failed).map(failure).collect();
+        failures.first().into_iter().for_each(tell);
+        Ok(PartReport {
+            passed,
+            failed: failures,
+            cpu: ended.cpu,
+            times: vec![(run.name(), ended.wall)],
+            ..PartReport::default()
+        })
+    }
+
+    /// Writes down what passed whole, if the tree is a commit.
+    fn keep(&mut self, report: &Report) -> Result<(), SuiteError> {
+        let tests = &self.tests;
+        self.times.keep(|name| tests.values().flatten().any(|test| test.name == name));
+        let Some(commit) = git::commit(&self.places.root) else { return Ok(()) };
+        let row = |part: String, wall: Duration, tests: usize| Row {
+            part,
+            landing: 0,
+            commit: commit.0.clone(),
+            day: commit.1.clone(),
+            seconds: wall.as_secs() + 1,
+            tests,
+        };
+        for part in report.parts.iter().filter(|part| part.is_whole()) {
+            self.records.add(&row(part.name.clone(), part.wall, part.passed))?;
+        }
+        // What was there already says nothing of what making it takes.
+        let made = report.supplies.iter().filter(|(_, made)| made.failed.is_none() && made.wall > MADE_LEAST);
+        for (name, made) in made {
+            self.records.add(&row(supply_row(name), made.wall, 0))?;
+        }
+        report
+            .parts
+            .iter()
+            .flat_map(|part| &part.unsteady)
+            .try_for_each(|test| self.records.add_unsteady(test, &commit))
+    }
+}
+
+/// What a test that passed says that it could not try here.
+fn untried(outcome: &Outcome) -> Vec<String> {
+    let output = outcome.ended.output();
+    let lines = output.lines().filter_map(|line| line.strip_prefix("not tried: "));
+    lines.map(|what| format!("{}: {what}", outcome.test)).collect()
+}
+
+/// What takes longer was made; looking whether it is there takes less.
+const MADE_LEAST: Duration = Duration::from_secs(10);
+
+/// Of the last line that says so.
+fn sums(output: &str) -> Option<(usize, usize)> {
+    output.lines().rev().find_map(|line| {
+        let (passed, rest) = line.split_once(" passed, ")?;
+        let (failed, _) = rest.split_once(" failed")?;
+        Some((passed.parse().ok()?, failed.parse().ok()?))
+    })
+}
+
+fn tell(failed: &Failed) {
+    say(&format!("failed: {} ({})\n{}", failed.test, failed.how, failed.output));
+}
+
+/// The test programs of the last build, which `scripts/test-programs.sh` has written down.
+pub(crate) fn built(places: &Places) -> Result<Vec<Program>, SuiteError> {
+    let path = places.target.join("suite/built.json");
+    let messages = fs::read_to_string(&path).map_err(at("read", &path))?;
+    Ok(built::programs(&messages))
+}
+
+/// Writes a line to the standard output; a closed pipe is no reason to stop.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_says_its_sums_in_its_last_such_line() {
+        assert_eq!(sums("3 passed, 1 failed\nmore\n5 passed, 0 failed\nend"), Some((5, 0)));
+        assert_eq!(sums("kernel 5.10: 3 passed, 1 failed"), None);
+        assert_eq!(sums(""), None);
+    }
+}

@@ -1,0 +1,204 @@
+//! What parts need and what is made once: tools, kernels, servers, packages. Made in the background, in the order in
+//! which parts ask, by what the processors have left beside the tests.
+//!
+//! Invariant: a part begins only when everything that it asked for is there; what could not be made says why.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::error::SuiteError;
+use crate::process::{self, Ended, Started};
+use crate::table::{Run, Supply, Table};
+
+/// The longest that one may take to be made: an hour, where a network is slow.
+const LIMIT: Duration = Duration::from_secs(3600);
+
+/// One thing to make: the supply's name and the turn.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Wanted {
+    pub(crate) name: String,
+    command: Vec<String>,
+}
+
+/// How making it went.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Made {
+    /// Why it is not there.
+    pub(crate) failed: Option<String>,
+    pub(crate) wall: Duration,
+    pub(crate) cpu: Duration,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Supplies {
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    made: BTreeMap<Wanted, Made>,
+    /// The group of what is being made.
+    making: Option<i32>,
+    /// Whether a part waits.
+    is_awaited: bool,
+}
+
+/// What a part asks for, in its order.
+pub(crate) fn wanted(table: &Table, run: &Run) -> Vec<Wanted> {
+    let supply = |name: &String| table.supplies.iter().find(|supply| supply.name == *name);
+    run.part.supplies.iter().filter_map(supply).map(|supply| Wanted::of(supply, run)).collect()
+}
+
+impl Wanted {
+    fn of(supply: &Supply, run: &Run) -> Self {
+        let command: Vec<String> = supply.command.iter().map(|word| run.with_turn(word)).collect();
+        let name = if command == supply.command {
+            supply.name.clone()
+        } else {
+            format!("{}@{}", supply.name, run.with_turn("{turn}"))
+        };
+        Self { name, command }
+    }
+
+    fn start(&self, niceness: i32, log: &Path) -> Result<Started, SuiteError> {
+        let mut command = Command::new("nice");
+        command.args(["-n", &niceness.to_string()]).args(&self.command);
+        process::start(&mut command, log)
+    }
+}
+
+impl Made {
+    fn of(wanted: &Wanted, ended: &Ended) -> Self {
+        let why = || format!("`{}`: {}\n{}", wanted.command.join(" "), ended.how, ended.output());
+        Self { failed: (!ended.passed).then(why), wall: ended.wall, cpu: ended.cpu }
+    }
+}
+
+impl Supplies {
+    /// Makes all of them, each once.
+    fn make(&self, all: &[Wanted], logs: &Path) {
+        let log = logs.join("supply.log");
+        for wanted in all {
+            if !self.state().made.contains_key(wanted) {
+                let made = self.make_one(wanted, &log);
+                self.state().made.insert(wanted.clone(), made);
+                self.news.notify_all();
+            }
+        }
+    }
+
+    fn make_one(&self, wanted: &Wanted, log: &Path) -> Made {
+        // A part that begins to wait in between finds either the group here, or its wish is seen by the start.
+        let started = {
+            let mut state = self.state();
+            let started = wanted.start(state.niceness(), log);
+            state.making = started.as_ref().ok().map(Started::group);
+            started
+        };
+        let made = match started {
+            Ok(started) => Made::of(wanted, &started.finish(LIMIT)),
+            Err(error) => Made { failed: Some(error.to_string()), wall: Duration::ZERO, cpu: Duration::ZERO },
+        };
+        self.state().making = None;
+        made
+    }
+
+    /// Waits until it was made, or was not. What is made meanwhile has nothing to give way to.
+    pub(crate) fn wait(&self, wanted: &Wanted) -> Made {
+        let mut state = self.state();
+        while !state.made.contains_key(wanted) {
+            if !state.is_awaited {
+                state.is_awaited = true;
+                state.renice();
+            }
+            state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.is_awaited = false;
+        state.renice();
+        state.made.get(wanted).cloned().unwrap_or_default()
+    }
+
+    /// Everything that was made, by name.
+    pub(crate) fn all(&self) -> Vec<(String, Made)> {
+        self.state().made.iter().map(|(wanted, made)| (wanted.name.clone(), made.clone())).collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Tests have clocks of peers beside them, and go first. Not by the idle class: beside other work of the machine
+    /// what a part waits for would never be ready.
+    fn niceness(&self) -> i32 {
+        if self.is_awaited { 0 } else { 19 }
+    }
+
+    /// Without root what is being made stays as nice as it began.
+    fn renice(&self) {
+        let Some(group) = self.making else { return };
+        let mut command = Command::new("renice");
+        command.args(["-n", &self.niceness().to_string(), "-g", &group.to_string()]);
+        let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+}
+
+/// Runs `during` while supplies are made.
+pub(crate) fn beside<T>(supplies: &Supplies, all: &[Wanted], logs: &Path, during: impl FnOnce() -> T) -> T {
+    thread::scope(|scope| {
+        scope.spawn(|| supplies.make(all, logs));
+        during()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(script: &str) -> Wanted {
+        Wanted { name: script.to_owned(), command: ["sh", "-c", script].map(str::to_owned).to_vec() }
+    }
+
+    #[test]
+    fn what_a_part_waits_for_is_no_longer_nice() {
+        let folder = tempfile::tempdir().unwrap();
+        let (begun, seen) = (folder.path().join("begun"), folder.path().join("seen"));
+        let nice = "cut -d ' ' -f 19 /proc/self/stat";
+        let script = format!(
+            "{nice} > {0}; i=0; while [ $({nice}) = 19 ] && [ $i -lt 3000 ]; do i=$((i + 1)); sleep 0.01; done; {nice} > {1}",
+            begun.display(),
+            seen.display()
+        );
+        let (supplies, slow) = (Supplies::default(), wanted(&script));
+        let made = beside(&supplies, std::slice::from_ref(&slow), folder.path(), || {
+            while std::fs::read_to_string(&begun).unwrap_or_default().is_empty() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            supplies.wait(&slow)
+        });
+        assert_eq!(made.failed, None);
+        assert_eq!(std::fs::read_to_string(begun).unwrap(), "19\n");
+        if nix::unistd::geteuid().is_root() {
+            assert_eq!(std::fs::read_to_string(seen).unwrap(), "0\n");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_made_says_why_and_is_made_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let count = folder.path().join("count");
+        let broken = wanted(&format!("echo x >> {}; echo no network; exit 1", count.display()));
+        let supplies = Supplies::default();
+        let made =
+            beside(&supplies, &[broken.clone(), broken.clone()], folder.path(), || supplies.wait(&broken));
+        assert!(made.failed.unwrap().contains("no network"));
+        assert_eq!(std::fs::read_to_string(count).unwrap(), "x\n");
+        assert_eq!(supplies.all().len(), 1);
+    }
+}

@@ -1,0 +1,44 @@
+//! How long each test took when it ran last.
+//!
+//! Invariant: it only decides which test begins first; without the file all tests run just as well.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::pool::Outcome;
+
+#[derive(Debug)]
+pub(crate) struct Times {
+    path: PathBuf,
+    known: BTreeMap<String, Duration>,
+}
+
+impl Times {
+    pub(crate) fn read(path: PathBuf) -> Self {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let rows = text.lines().filter_map(|line| line.split_once('\t'));
+        let known = rows
+            .filter_map(|(name, time)| Some((name.to_owned(), Duration::from_millis(time.parse().ok()?))));
+        Self { known: known.collect(), path }
+    }
+
+    /// A test that is not known begins before the short ones, because it may be long.
+    pub(crate) fn of(&self, test: &str) -> Duration {
+        self.known.get(test).copied().unwrap_or(Duration::from_secs(1))
+    }
+
+    pub(crate) fn learn(&mut self, outcomes: &[Outcome]) {
+        let took = outcomes.iter().map(|outcome| (outcome.test.clone(), outcome.ended.wall));
+        self.known.extend(took);
+    }
+
+    /// Keeps what was learnt, of tests that exist. One that cannot be kept costs order, no more.
+    pub(crate) fn keep(&mut self, exists: impl Fn(&str) -> bool) {
+        self.known.retain(|name, _| exists(name));
+        let rows: String =
+            self.known.iter().map(|(name, time)| format!("{name}\t{}\n", time.as_millis())).collect();
+        let _ = fs::write(&self.path, rows);
+    }
+}
