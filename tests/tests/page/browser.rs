@@ -1,6 +1,7 @@
 //! One browser with one window, driven as a person drives it.
 //!
-//! Invariant: its profile is a folder of its own, and both are gone when the test ends.
+//! Invariant: its profile is a folder of its own, its ports are the kernel's choice, and the browser is gone when the
+//! test ends, in whatever way that is.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -54,6 +55,9 @@ impl Browser {
 
     /// The same, with further arguments for Chromium.
     pub(crate) fn start_with(kind: Kind, arguments: &[&str]) -> Self {
+        if let Some(why) = lacking(kind, &std::env::var("PATH").unwrap_or_default()) {
+            panic!("{why}");
+        }
         let profile = tempfile::tempdir().unwrap();
         let (process, mut session) = match kind {
             Kind::Chromium => chromium(&profile, arguments),
@@ -254,8 +258,23 @@ impl Drop for Browser {
     }
 }
 
+/// Runs a program in the shell's group, and ends that group when the shell's input ends: a test that was killed ends
+/// nothing any more, but the kernel closes what the test held.
+const GUARD: &str = "exec 3<&0; \"$@\" </dev/null 3<&- & exec >/dev/null 2>&1; read -r _ <&3; kill -KILL 0";
+
 /// A program in a group of its own, which ends with it, even if the browser never answered.
 struct Program(Child);
+
+impl Program {
+    /// Its group is guarded, and what it says can be read.
+    fn start(program: &str, arguments: &[&str], said: impl FnOnce(&mut Command)) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", GUARD, "sh", program]).args(arguments);
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        said(&mut command);
+        Self(command.spawn().unwrap())
+    }
+}
 
 impl Drop for Program {
     fn drop(&mut self) {
@@ -263,6 +282,17 @@ impl Drop for Program {
         let _ = killpg(group, Signal::SIGKILL);
         let _ = self.0.wait();
     }
+}
+
+/// The first of a browser's programs that these folders lack, with what brings it.
+pub(crate) fn lacking(kind: Kind, folders: &str) -> Option<String> {
+    let programs: &[&str] = match kind {
+        Kind::Chromium => &["chromium", "chromedriver"],
+        Kind::Firefox => &["firefox-esr"],
+    };
+    let is_there = |name: &str| std::env::split_paths(folders).any(|folder| folder.join(name).is_file());
+    let absent = programs.iter().find(|name| !is_there(name))?;
+    Some(format!("{absent} is not installed: run scripts/setup page"))
 }
 
 /// The rest of the first line in which a program says these words.
@@ -273,10 +303,10 @@ fn said(output: impl Read, words: &str) -> String {
 }
 
 fn chromium(profile: &TempDir, more: &[&str]) -> (Program, Session) {
-    let mut command = Command::new("chromedriver");
-    // What it says of a browser that is being closed is no fault.
-    command.arg("--port=0").process_group(0).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut driver = Program(command.spawn().unwrap());
+    // What it says as an error, of a browser that is being closed, is no fault.
+    let mut driver = Program::start("chromedriver", &["--port=0"], |command| {
+        command.stdout(Stdio::piped());
+    });
     let port = said(driver.0.stdout.take().unwrap(), "started successfully on port ");
     let folder = format!("--user-data-dir={}", profile.path().display());
     // Its own sandbox does not let root in; the page that it opens is ours.
@@ -295,12 +325,11 @@ fn chromium(profile: &TempDir, more: &[&str]) -> (Program, Session) {
 }
 
 fn firefox(profile: &TempDir) -> (Program, Session) {
-    let mut command = Command::new("firefox-esr");
-    command
-        .args(["--headless", "--no-remote", "--remote-debugging-port", "0", "--profile"])
-        .arg(profile.path());
-    command.process_group(0).stderr(Stdio::piped()).stdout(Stdio::null());
-    let mut browser = Program(command.spawn().unwrap());
+    let folder = profile.path().to_str().unwrap();
+    let arguments = ["--headless", "--no-remote", "--remote-debugging-port", "0", "--profile", folder];
+    let mut browser = Program::start("firefox-esr", &arguments, |command| {
+        command.stderr(Stdio::piped());
+    });
     let url = said(browser.0.stderr.take().unwrap(), "WebDriver BiDi listening on ");
     let mut session = Session::connect(&format!("{}/session", url.trim()));
     session.command("session.new", &json!({"capabilities": {}}));

@@ -17,5 +17,6 @@ mod operator;
 mod paper;
 mod press;
 mod socket;
+mod starts;
 mod tunnel;
 mod way;

@@ -3,12 +3,12 @@
 //! Invariant: it listens on a port of its own, and everything that it writes is in one folder, which goes with it.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 
 /// A daemon is ready in less than a second; a busy machine may take its time.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -17,7 +17,9 @@ pub(crate) struct Node {
     program: PathBuf,
     more: String,
     folder: TempDir,
-    port: u16,
+    /// Bound and not listening, so that the kernel gives its port to no other program, also while the daemon is
+    /// stopped; the daemon, which reuses addresses, may listen there.
+    place: TcpSocket,
     process: Option<Child>,
 }
 
@@ -46,9 +48,10 @@ impl Node {
     fn prepare(program: PathBuf) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("manifests")).unwrap();
-        // Free a moment ago: two tests never have the same, and nobody else listens there meanwhile.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        Self { program, more: String::new(), folder, port, process: None }
+        let place = TcpSocket::new_v4().unwrap();
+        place.set_reuseaddr(true).unwrap();
+        place.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        Self { program, more: String::new(), folder, place, process: None }
     }
 
     /// The demo of `make run`.
@@ -67,7 +70,7 @@ impl Node {
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.port
+        self.place.local_addr().unwrap().port()
     }
 
     #[allow(dead_code, reason = "the benchmark of the page needs it")]
@@ -89,7 +92,7 @@ impl Node {
     }
 
     pub(crate) fn url(&self, view: &str) -> String {
-        format!("http://localhost:{}/#/{view}", self.port)
+        format!("http://localhost:{}/#/{view}", self.port())
     }
 
     /// A manifest in place of what was there, at once.
@@ -105,7 +108,7 @@ impl Node {
             "[node]\nname = \"node-1\"\nzone = \"zone-a\"\n[datapath]\nkind = \"memory\"\n[packets]\nenabled = false\n\
              [manifests]\npath = \"{folder}/manifests\"\n[state]\npath = \"{folder}/state\"\n\
              [admin]\nlisten = \"127.0.0.1:{}\"\nsocket = \"{folder}/admin.sock\"\n{more}",
-            self.port
+            self.port()
         );
         let path = self.folder.path().join("holdfast.toml");
         fs::write(&path, config).unwrap();
@@ -114,7 +117,7 @@ impl Node {
         command.args(["run", "--config"]).arg(path).stdout(Stdio::null()).stderr(log);
         self.process = Some(command.spawn().unwrap());
         let end = Instant::now() + READY_LIMIT;
-        while ureq::get(&format!("http://localhost:{}/readyz", self.port)).call().is_err() {
+        while ureq::get(&format!("http://localhost:{}/readyz", self.port())).call().is_err() {
             assert!(Instant::now() < end, "never ready: {}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }

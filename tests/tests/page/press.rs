@@ -18,8 +18,11 @@ const HELD: Duration = Duration::from_millis(700);
 const CHANGES: u8 = 100;
 const PACE: Duration = Duration::from_millis(10);
 
-/// From `shut` on each answer, and what the stream says, waits for the next pointer that comes down.
+/// From `shut` on each answer, and what the stream says, waits for the next pointer that comes down. The page's second
+/// for a press is a minute: a busy machine is no slow hand.
 const GATE: &str = "() => {
+  const timeout = window.setTimeout;
+  window.setTimeout = (wake, time) => timeout(wake, window.event?.type === 'pointerdown' ? 60 * time : time);
   const [real, waiting] = [window.fetch, new Set()];
   let [open, opened] = [() => {}, Promise.resolve()];
   window.shut = () => { waiting.clear(); opened = new Promise((wake) => { open = wake; }); };
@@ -104,16 +107,24 @@ fn presses(kind: Kind) -> Vec<(Pointer, (&'static str, &'static str, &'static st
     by_mouse.chain(others.iter().map(|pointer| (*pointer, CASES[0]))).collect()
 }
 
+#[track_caller]
+fn loses_no_press(kind: Kind) {
+    let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
+    let mut browser = Browser::start(kind);
+    browser.first(GATE);
+    let mut lost = presses(kind);
+    lost.retain(|(pointer, case)| !press(&mut browser, &node, *pointer, *case));
+    assert!(lost.is_empty(), "{kind:?} lost {lost:?}");
+}
+
 #[test]
 fn a_press_is_not_lost_while_things_change() {
-    let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
-    for kind in BOTH {
-        let mut browser = Browser::start(kind);
-        browser.first(GATE);
-        let mut lost = presses(kind);
-        lost.retain(|(pointer, case)| !press(&mut browser, &node, *pointer, *case));
-        assert!(lost.is_empty(), "{kind:?} lost {lost:?}");
-    }
+    loses_no_press(Kind::Chromium);
+}
+
+#[test]
+fn a_press_is_not_lost_in_firefox_either() {
+    loses_no_press(Kind::Firefox);
 }
 
 #[test]
