@@ -14,8 +14,10 @@ step() {
 }
 
 step "format" cargo fmt --all --check
-step "lints" cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
-step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+# The profile of the tests: what build scripts and macros are made of is then built once.
+step "lints" cargo clippy --profile test --workspace --all-targets --all-features --locked -- -D warnings
+step "documentation" env RUSTDOCFLAGS="-D warnings" \
+	cargo doc --profile test --workspace --no-deps --document-private-items --locked
 step "licences, bans, sources" cargo deny --locked check -A unused-wrapper licenses bans sources
 if cargo deny fetch db 2>/dev/null; then
 	step "advisories" cargo deny --locked check --disable-fetch advisories

@@ -14,11 +14,13 @@ changed() {
 		case $path in
 		daemon/core/*) echo holdfast-core ;;
 		daemon/datapath/* | bpf/*) echo holdfast-datapath ;;
+		daemon/objects/*) echo holdfast-objects ;;
 		daemon/knowledge/* | knowledge/*) echo holdfast-knowledge ;;
 		daemon/*) echo holdfast ;;
 		tests/conformance/*.rs) echo holdfast-conformance ;;
 		tests/laws/*) echo holdfast-laws ;;
 		tests/remains/*) echo holdfast-remains ;;
+		tests/suite/*) echo holdfast-suite ;;
 		tests/tidy/*) echo holdfast-tidy ;;
 		tests/*.rs) echo holdfast-tests ;;
 		esac
@@ -31,6 +33,6 @@ cargo test --locked --quiet -p holdfast-core
 mapfile -t packages < <(changed)
 if ((${#packages[@]} > 0)); then
 	echo "lints of ${packages[*]}"
-	cargo clippy --locked --quiet --all-targets --no-deps "${packages[@]/#/--package=}" -- -D warnings
+	cargo clippy --profile test --locked --quiet --all-targets --no-deps "${packages[@]/#/--package=}" -- -D warnings
 fi
 echo "quick: clean"

@@ -20,10 +20,13 @@ copy() {
 		mkdir -p "$2/$folder"
 		# What has no dot in its name, of the files, is a program of ours.
 		find "$1/$folder" -mindepth 1 -maxdepth 1 ! -name '*holdfast*' \( -type d -o -name '*.*' \) \
-			-exec cp -a --reflink=auto -t "$2/$folder" {} +
+			-exec cp -a -n --reflink=auto -t "$2/$folder" {} +
 	done
 }
-[[ -d $target/debug || ! -d $libraries/whole ]] || copy "$libraries/whole" "$target/debug"
+if [[ $(cat "$target/suite/libraries" 2>/dev/null) != "$libraries" && -d $libraries/whole ]]; then
+	copy "$libraries/whole" "$target/debug"
+fi
+echo "$libraries" >"$target/suite/libraries"
 
 built=$target/suite/built.json
 cargo test --workspace --locked --no-run --lib --bins --test '*' --bench '*' --message-format=json-render-diagnostics \

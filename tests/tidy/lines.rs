@@ -9,9 +9,6 @@ use crate::tree::{Finding, Source};
 /// Past this, a line does not fit beside another file, nor on a reviewer's page.
 const LINE_LENGTH_MAX: usize = 120;
 
-/// So few words say what the name below them says already.
-const WORDS_TOO_FEW: usize = 2;
-
 /// What is read by people fits on their screens.
 pub(crate) fn line_length(source: &Source) -> Vec<Finding> {
     let judged = if source.is_rust() {
@@ -48,29 +45,11 @@ fn prose(page: &str) -> String {
     kept
 }
 
-/// A doc comment says more than the name that it stands over, or is left out.
-pub(crate) fn docs_say_something(source: &Source) -> Vec<Finding> {
-    let lines: Vec<&str> = source.text.lines().map(str::trim).collect();
-    let docs = lines.chunk_by(|a, b| is_doc(a) && is_doc(b)).scan(0, |at, chunk| {
-        *at += chunk.len();
-        Some((*at, chunk))
-    });
-    let short = docs.filter_map(|(at, chunk)| match chunk {
-        [only] if is_doc(only) && only.split_whitespace().count() <= 1 + WORDS_TOO_FEW => Some(at),
-        _ => None,
-    });
-    short.map(|at| source.finding(at, "say more than the name does, or leave it out")).collect()
-}
-
 /// A module says what it owns and what is always true; what is missing is only worth a line where it surprises.
 pub(crate) fn no_ritual_header(source: &Source) -> Vec<Finding> {
     let header = source.text.lines().take_while(|line| line.starts_with("//!")).enumerate();
     let ritual = header.filter(|(_, line)| line.contains("Deliberately"));
     ritual.map(|(at, _)| source.finding(at + 1, "say what is so, not what is deliberately absent")).collect()
-}
-
-fn is_doc(line: &str) -> bool {
-    line.starts_with("/// ") || line == "///"
 }
 
 #[cfg(test)]
@@ -101,14 +80,6 @@ mod tests {
         check(line_length, "a.rs", &format!("let a = \"{long}\";\n/// {long}\n"), &[2]);
         check(line_length, "a.md", &format!("| {long} |\n```\n{long}\n```\n- [a](b) {long}\n{long}\n"), &[6]);
         check_repository(line_length);
-    }
-
-    #[test]
-    fn doc_comments_say_more_than_the_name() {
-        check(docs_say_something, "a.rs", "/// The name.\nname: u8,\n    /// Which.\n    a: u8,\n", &[1, 3]);
-        check(docs_say_something, "a.rs", "/// The name of it.\n// Why.\n//! A.\nlet a = 1;\n", &[]);
-        check(docs_say_something, "a.rs", "/// The name.\n///\n/// It is.\na: u8,\n", &[]);
-        check_repository(docs_say_something);
     }
 
     #[test]

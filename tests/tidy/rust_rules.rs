@@ -16,8 +16,8 @@ const FUNCTION_LINES_MAX: usize = 60;
 
 /// Which folders may know a library, or may be unsafe at all.
 const HOMES: [(&str, &[&str]); 6] = [
-    ("kube::", &["daemon/src/sources", "daemon/src/apiserver"]),
-    ("k8s_openapi::", &["daemon/src/sources", "daemon/src/apiserver", "daemon/src/diagnose/gather/cluster"]),
+    ("kube::", &["daemon/src/apiserver"]),
+    ("k8s_openapi::", &["daemon/src/apiserver", "daemon/src/diagnose/gather/cluster"]),
     ("jiff::", &["daemon/src/rfc3339", "daemon/objects/src/rfc3339", "daemon/knowledge/src/rfc3339"]),
     ("axum::", &["daemon/src/admin"]),
     ("libbpf_rs::", &["daemon/datapath/"]),
@@ -310,7 +310,8 @@ mod tests {
         check(homes, "daemon/src/engine.rs", "fn a(x: ::kube::Client)", &[1]);
         check(homes, "daemon/src/engine.rs", "\nuse k8s_openapi::api;\nuse axum::Router;", &[2, 3]);
         check(homes, "daemon/src/engine.rs", "use crate::kube::x; // kube::y", &[]);
-        check(homes, "daemon/src/sources/kubernetes.rs", "use kube::Client;", &[]);
+        check(homes, "daemon/src/sources/kubernetes.rs", "use kube::Client;", &[1]);
+        check(homes, "daemon/src/apiserver/credentials.rs", "use kube::Client;", &[]);
         check(homes, "daemon/src/admin.rs", "use axum::Router;", &[]);
         check(homes, "daemon/src/sources.rs", "use axum::Router;", &[1]);
         check(homes, "daemon/src/engine.rs", "use libbpf_rs::Map;\nunsafe { a() }", &[1, 2]);

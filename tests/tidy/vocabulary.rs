@@ -1,4 +1,4 @@
-//! The words of the project: each that ARCHITECTURE.md lists names something, and none that was given up comes back.
+//! The words of the project: each that ARCHITECTURE.md lists names something.
 //!
 //! Invariant: only names are judged. What a sentence needs for being plain, it may use.
 
@@ -8,9 +8,6 @@ use crate::code::{code_only, tokens, without_tests, words};
 use crate::tree::{Finding, Source};
 
 const PAGE: &str = "ARCHITECTURE.md";
-
-/// Words that named several things or none. A test's name is a sentence, so a function only may not be called so alone.
-const RETIRED: [&str; 8] = ["bench", "moment", "parts", "radix", "shelf", "story", "told", "what"];
 
 const TYPES: [&str; 6] = ["struct", "enum", "trait", "type", "union", "mod"];
 
@@ -44,18 +41,6 @@ fn words_of_names(sources: &[Source]) -> BTreeSet<String> {
     .collect()
 }
 
-/// No type or module has a retired word in its name, and no function is called so.
-pub(crate) fn retired_words_stay_away(source: &Source) -> Vec<Finding> {
-    let found = declared(&code_only(&source.text)).into_iter().filter_map(|(line, is_function, name)| {
-        let is_retired = |word: &String| RETIRED.contains(&word.as_str());
-        let word = if is_function { Some(name) } else { words(&name).into_iter().find(is_retired) };
-        Some((line, word.filter(is_retired)?))
-    });
-    found
-        .map(|(line, word)| source.finding(line, format!("`{word}` says too little; name what it is")))
-        .collect()
-}
-
 /// The names that are declared: where, whether it is a function, and which.
 fn declared(code: &str) -> Vec<(usize, bool, String)> {
     let lines = code.lines().enumerate();
@@ -80,12 +65,6 @@ mod tests {
         assert_eq!(found, lines, "{rows}: {code}");
     }
 
-    #[track_caller]
-    fn check_retired(code: &str, lines: &[usize]) {
-        let found = retired_words_stay_away(&Source::new("a.rs", code));
-        assert_eq!(found.iter().map(|finding| finding.line).collect::<Vec<_>>(), lines, "{code}");
-    }
-
     #[test]
     fn each_word_of_the_list_names_something() {
         check_listed("| slot | one |\n", "struct FreeSlots;", &[]);
@@ -93,17 +72,5 @@ mod tests {
         check_listed("| slot | one |\n", "// struct Slot\nlet slot = 1;", &[5]);
         check_listed("| slot | one |\n", "#[cfg(test)]\nmod tests {\n    struct Slot;\n}\n", &[5]);
         assert_none(&listed_words_are_used(&repository().unwrap()));
-    }
-
-    #[test]
-    fn retired_words_do_not_come_back() {
-        check_retired("struct TopShelf;\nmod told;\nenum What {}\ntype Parts = u8;", &[1, 2, 3, 4]);
-        check_retired(
-            "fn told() {}\nfn who_is_told() {}\nstruct History;\nlet what = 1;\nmod benches;",
-            &[1],
-        );
-        let sources = repository().unwrap();
-        let judged = sources.iter().filter(|source| source.is_rust());
-        assert_none(&judged.flat_map(retired_words_stay_away).collect::<Vec<_>>());
     }
 }
