@@ -7,6 +7,7 @@ pub mod fake;
 pub mod fuzz;
 pub mod host;
 pub mod packets;
+pub mod patience;
 pub mod peers;
 pub mod program;
 pub mod readings;

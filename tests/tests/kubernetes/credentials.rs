@@ -1,7 +1,5 @@
 //! Credentials that rotate, come late, or are wrong, while they are in use.
 
-use std::time::Duration;
-
 use holdfast::config::{Apiserver, ClientIdentity};
 use holdfast::sources::kubernetes::{Resource, Settings};
 use holdfast_tests::fake::{Asked, Fault, Kind, Request, Verb};
@@ -19,19 +17,18 @@ fn with_token() -> Node {
     node
 }
 
-/// A change is served after the watches were ended; how long that takes.
+/// A change is served after the watches were ended.
 #[track_caller]
-fn served_anew(node: &mut Node) -> Duration {
+fn served_anew(node: &mut Node) {
     let watches = Asked::watch(Kind::Slices);
     let before = node.server().asked(watches);
     node.server().end_watches(Kind::Slices);
     node.server().end_watches(Kind::Services);
     // What an old watch still told would prove nothing.
-    let asked = node.wait("asked again", |node| node.server().asked(watches) > before);
+    node.wait("asked again", |node| node.server().asked(watches) > before);
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
-    let took = node.wait("served", |node| node.serves(0, &[backend(9)]));
+    node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
-    asked + took
 }
 
 /// The request that is being served.
@@ -46,8 +43,7 @@ fn a_token_that_rotates_in_use_is_read_again() {
     node.server().let_nobody_in();
     node.server().let_in(Some("second"), None);
     node.setup.write("token", "second\n");
-    let took = served_anew(&mut node);
-    assert!(took < ms(2_000), "{took:?}");
+    served_anew(&mut node);
     assert_eq!(last_watch(&node).header("authorization"), "Bearer second");
     assert_eq!(node.server().asked(Asked::list(Kind::Slices)), 1, "no list");
 }
@@ -65,8 +61,7 @@ fn a_token_that_is_refused_is_named_and_never_shown() {
     let asked = node.server().asked(Asked::ANYTHING);
     assert!(asked < 40, "{asked} requests, each in vain");
     node.server().let_in(Some("a-secret"), None);
-    let took = served_anew(&mut node);
-    assert!(took < ms(8_000), "{took:?}");
+    served_anew(&mut node);
 }
 
 #[test]
@@ -96,8 +91,7 @@ fn a_token_file_that_comes_late_is_waited_for() {
     let said = node.last_error(Resource::Slices);
     assert!(said.contains("token"), "the file is named: {said}");
     node.setup.write("token", "late");
-    let took = node.wait_until_synced();
-    assert!(took < ms(6_000), "{took:?}");
+    node.wait_until_synced();
     node.check();
 }
 
@@ -153,8 +147,7 @@ fn a_certificate_that_rotates_in_use_is_shown_next() {
     node.server().let_in(None, Some(&second.der));
     node.setup.write("client.pem", &second.certificate);
     node.setup.write("client.key", &second.key);
-    let took = served_anew(&mut node);
-    assert!(took < ms(3_000), "{took:?}");
+    served_anew(&mut node);
     assert_eq!(last_watch(&node).certificate.as_ref(), Some(&second.der));
 }
 
@@ -189,6 +182,5 @@ fn an_authority_that_rotates_in_use_is_trusted_next() {
     node.setup.write("ca.pem", &format!("{}{}", node.setup.authority.pem(), second.pem()));
     node.server().show(&identity);
     node.server().reset_connections();
-    let took = served_anew(&mut node);
-    assert!(took < ms(8_000), "{took:?}");
+    served_anew(&mut node);
 }

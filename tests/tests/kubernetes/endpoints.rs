@@ -1,36 +1,34 @@
 //! Which apiserver is asked, how soon another one is, and how the better one is found again.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
 use holdfast::config::ApiserverUrl;
 use holdfast::sources::kubernetes::{Resource, Settings, Timing};
 use holdfast_tests::fake::{Asked, Cluster, Fault, Greeting, Kind, Names, Server};
+use holdfast_tests::patience::NOT_FOR_EVER;
 use serde_json::json;
+use tokio::time::timeout;
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
 const READY: &str = "/readyz";
 
-/// Asks once over a new access; the time it took, and who answered or what was wrong with each.
-fn ask(setup: &Setup) -> (Duration, Result<String, String>) {
+/// Asks once over a new access: who answered, or what was wrong with each.
+fn ask(setup: &Setup) -> Result<String, String> {
     let access = setup.access(setup.apiserver());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let begun = Instant::now();
-    let reply = runtime.block_on(access.get(READY, None));
-    let took = begun.elapsed();
-    (took, reply.map(|reply| reply.endpoint.to_string()).map_err(|error| error.to_string()))
+    let reply = runtime.block_on(async { timeout(NOT_FOR_EVER, access.get(READY, None)).await });
+    let reply = reply.expect("each endpoint that does not answer is given up");
+    reply.map(|reply| reply.endpoint.to_string()).map_err(|error| error.to_string())
 }
 
 /// The first endpoint is wrong in this way, the second is sound.
 #[track_caller]
-fn check_failover(name: &str, within: Duration, break_it: impl FnOnce(&Setup, &Server)) {
+fn check_failover(name: &str, break_it: impl FnOnce(&Setup, &Server)) {
     let setup = Setup::new(2);
     break_it(&setup, &setup.servers[0]);
-    let (took, answer) = ask(&setup);
+    let answer = ask(&setup);
     assert_eq!(answer, Ok(setup.servers[1].address().to_string()), "{name}");
-    println!("{name}: the next endpoint answered after {took:?}");
-    assert!(took < within, "{name}: {took:?}");
 }
 
 /// The only endpoint is wrong in this way, and this is said of it.
@@ -38,7 +36,7 @@ fn check_failover(name: &str, within: Duration, break_it: impl FnOnce(&Setup, &S
 fn check_words(name: &str, words: &str, break_it: impl FnOnce(&Setup, &Server)) {
     let setup = Setup::new(1);
     break_it(&setup, &setup.servers[0]);
-    let (_, answer) = ask(&setup);
+    let answer = ask(&setup);
     let said = answer.expect_err(name);
     assert!(said.contains(words), "{name}: {said}");
     assert!(said.contains(&setup.servers[0].address().to_string()), "{name}: {said}");
@@ -47,47 +45,38 @@ fn check_words(name: &str, words: &str, break_it: impl FnOnce(&Setup, &Server)) 
 #[test]
 fn the_first_endpoint_is_asked_first() {
     let setup = Setup::new(3);
-    let (_, answer) = ask(&setup);
+    let answer = ask(&setup);
     assert_eq!(answer, Ok(setup.servers[0].address().to_string()));
     assert_eq!(setup.servers[1].connections() + setup.servers[2].connections(), 0);
 }
 
 #[test]
-fn a_refused_connection_leads_on_within_50_ms() {
-    let setup = Setup::new(2);
-    setup.servers[0].stop();
-    // Files, a handshake and the cluster's identity are in it too; the fastest of some tries is the least disturbed.
-    let fastest = (0..5).map(|_| ask(&setup)).map(|(took, answer)| answer.map(|_| took).unwrap()).min();
-    println!("refused: the next endpoint answered after {fastest:?}");
-    assert!(fastest.unwrap() < ms(50), "{fastest:?}");
+fn a_refused_connection_leads_on() {
+    check_failover("refused", |_, server| server.stop());
     check_words("refused", "connection refused", |_, server| server.stop());
 }
 
-/// A new access reads its files, and a busy machine makes a TLS handshake slow: more than either takes, less
-/// than any timeout.
-const SLACK: Duration = Duration::from_millis(450);
-
 #[test]
-fn a_silent_server_leads_on_within_3_s() {
-    check_failover("silent", ms(3_000) + SLACK, |_, server| server.greet(Greeting::Silent));
+fn a_silent_server_leads_on() {
+    check_failover("silent", |_, server| server.greet(Greeting::Silent));
     check_words("silent", "accepts but does not answer", |_, server| server.greet(Greeting::Silent));
 }
 
 #[test]
-fn a_host_that_drops_packets_leads_on_within_3_s() {
-    check_failover("no packets", ms(3_000) + SLACK, |_, server| server.drop_packets(true));
+fn a_host_that_drops_packets_leads_on() {
+    check_failover("no packets", |_, server| server.drop_packets(true));
     check_words("no packets", "does not answer", |_, server| server.drop_packets(true));
 }
 
 #[test]
-fn a_closed_connection_leads_on_at_once() {
-    check_failover("closed", SLACK, |_, server| server.greet(Greeting::Close));
+fn a_closed_connection_leads_on() {
+    check_failover("closed", |_, server| server.greet(Greeting::Close));
     check_words("closed", "closed the connection", |_, server| server.greet(Greeting::Close));
 }
 
 #[test]
 fn a_port_of_somebody_else_is_no_apiserver() {
-    check_failover("clear text", SLACK, |_, server| server.greet(Greeting::ClearText));
+    check_failover("clear text", |_, server| server.greet(Greeting::ClearText));
     check_words("clear text", "not an apiserver", |_, server| server.greet(Greeting::ClearText));
 }
 
@@ -95,7 +84,7 @@ fn a_port_of_somebody_else_is_no_apiserver() {
 fn a_gateway_without_an_apiserver_leads_on() {
     for (code, reason) in [(502, "BadGateway"), (503, "ServiceUnavailable"), (504, "Timeout")] {
         let always = Fault::status(code, reason);
-        check_failover(reason, SLACK, |_, server| server.always(Asked::ANYTHING, always.clone()));
+        check_failover(reason, |_, server| server.always(Asked::ANYTHING, always.clone()));
         let words = format!("{code}: ");
         check_words(reason, &words, |_, server| server.always(Asked::ANYTHING, always));
     }
@@ -107,7 +96,7 @@ fn another_authority_is_named() {
         let stranger = holdfast_tests::fake::Authority::new().unwrap();
         server.show(&stranger.server(&Names::Kubernetes).unwrap());
     };
-    check_failover("authority", SLACK, break_it);
+    check_failover("authority", break_it);
     check_words("authority", "certificate not signed by the given CA", break_it);
 }
 
@@ -115,7 +104,7 @@ fn another_authority_is_named() {
 fn another_name_is_named() {
     let other = Names::Other("somebody.example".to_owned());
     let break_it = |setup: &Setup, server: &Server| server.show(&setup.authority.server(&other).unwrap());
-    check_failover("name", SLACK, break_it);
+    check_failover("name", break_it);
     check_words("name", "certificate is for somebody.example, not kubernetes.default.svc", break_it);
 }
 
@@ -123,7 +112,7 @@ fn another_name_is_named() {
 fn an_expired_certificate_is_named() {
     let break_it =
         |setup: &Setup, server: &Server| server.show(&setup.authority.server(&Names::Expired).unwrap());
-    check_failover("expired", SLACK, break_it);
+    check_failover("expired", break_it);
     check_words("expired", "certificate expired", break_it);
 }
 
@@ -160,8 +149,7 @@ fn a_watch_goes_on_over_another_endpoint() {
     node.guard(0);
     node.setup.servers[0].stop();
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
-    let took = node.wait("served", |node| node.serves(0, &[backend(9)]));
-    assert!(took < ms(1_500), "{took:?}");
+    node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
     assert_eq!(node.setup.servers[1].asked(Asked::list(Kind::Slices)), 0, "no list");
     assert_eq!(
@@ -174,8 +162,8 @@ fn a_watch_goes_on_over_another_endpoint() {
 fn a_cable_that_is_pulled_is_noticed_without_a_word() {
     let setup = Setup::new(2);
     setup.services(1);
-    // Only the socket itself can notice: silence is allowed for longer than the test takes.
-    let timing = Timing { watch_idle: Duration::from_secs(90), ..quick() };
+    // Only the socket itself can notice: silence is allowed for longer than the test waits.
+    let timing = Timing { watch_idle: NOT_FOR_EVER * 2, ..quick() };
     let mut node = Node::start_with(setup, Settings { timing, ..Settings::default() });
     node.wait_until_synced();
     node.guard(0);
@@ -187,11 +175,9 @@ fn a_cable_that_is_pulled_is_noticed_without_a_word() {
     let is_noticed = |node: &Node| node.watch(Resource::Slices).restarts > 0;
     let noticed = node.wait("noticed", is_noticed);
     println!("a pulled cable: noticed after {noticed:?}");
-    assert!((ms(5_000)..ms(10_000)).contains(&noticed), "{noticed:?}");
+    assert!(noticed >= ms(5_000), "{noticed:?}");
     // The first one is still the preferred one, and its silence is waited for when it is dialled.
-    let took = node.wait("served over the other one", |node| node.serves(0, &[backend(9)]));
-    println!("served over the other one {took:?} later");
-    assert!(took < ms(3_000) + SLACK, "{took:?}");
+    node.wait("served over the other one", |node| node.serves(0, &[backend(9)]));
     node.setup.servers[0].drop_packets(false);
     node.check();
 }
@@ -206,11 +192,10 @@ fn a_better_endpoint_that_is_back_is_used_again() {
     node.wait_until_synced();
     node.guard(0);
     node.setup.servers[0].start_again().unwrap();
-    let took = node.wait("back", |node| {
+    node.wait("back", |node| {
         let first = &node.setup.servers[0];
         first.watches(Kind::Slices) == 1 && first.watches(Kind::Services) == 1
     });
-    assert!(took < Duration::from_secs(35), "{took:?}");
     node.check();
     assert_eq!(node.setup.servers[0].asked(Asked::list(Kind::Slices)), 0, "no list");
 }
@@ -242,8 +227,7 @@ fn addresses_that_the_cluster_tells_are_learned_and_used() {
     node.live(ms(300));
     node.setup.servers[0].stop();
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
-    let took = node.wait("served over the learned one", |node| node.serves(0, &[backend(9)]));
-    assert!(took < ms(2_000), "{took:?}");
+    node.wait("served over the learned one", |node| node.serves(0, &[backend(9)]));
     node.check_guard();
     assert!(node.setup.servers[1].connections() > 0);
 }

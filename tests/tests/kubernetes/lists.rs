@@ -1,6 +1,6 @@
 //! What goes wrong with a list, at the start and later, when there is something to lose.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use holdfast::sources::kubernetes::Resource;
 use holdfast_tests::fake::{Asked, Fault, Kind};
@@ -9,16 +9,15 @@ use crate::node::{Node, Setup, backend, ms, service_object, slice_object, vip, w
 
 const SLICES: Asked = Asked::list(Kind::Slices);
 
-/// The first list meets a fault, and the next one is served within this time.
+/// The first list meets a fault, and the next one is served.
 #[track_caller]
-fn check_first(name: &str, fault: Fault, within: Duration, words: &str) -> Node {
+fn check_first(name: &str, fault: Fault, words: &str) -> Node {
     let setup = Setup::new(1);
     setup.services(3);
     setup.servers[0].once(SLICES, fault);
     let mut node = Node::start(setup);
     node.wait("tried", |node| node.server().asked(SLICES) >= 1);
-    let took = node.wait_until_synced();
-    assert!(took < within, "{name}: {took:?}\n{}", node.log());
+    node.wait_until_synced();
     assert_eq!(node.server().asked(SLICES), 2, "{name}");
     let said = node.last_error(Resource::Slices);
     assert!(said.contains(words), "{name}: {said}");
@@ -29,7 +28,7 @@ fn check_first(name: &str, fault: Fault, within: Duration, words: &str) -> Node 
 
 /// A list after an outage meets a fault; meanwhile, what is known stays, and then all of it is right.
 #[track_caller]
-fn check_later(name: &str, fault: Fault, within: Duration) {
+fn check_later(name: &str, fault: Fault) {
     let mut node = Node::serving(3);
     node.guard(0);
     node.server().stop();
@@ -41,46 +40,45 @@ fn check_later(name: &str, fault: Fault, within: Duration) {
     node.server().start_again().unwrap();
     node.wait("tried", |node| node.server().asked(SLICES) >= 2);
     assert!(node.serves(2, &[backend(2)]), "{name}: what is known stays");
-    let took = node.wait(name, |node| node.serves(0, &[backend(0), backend(9)]) && !node.has(1));
-    assert!(took < within, "{name}: {took:?}");
+    node.wait(name, |node| node.serves(0, &[backend(0), backend(9)]) && !node.has(1));
     node.check();
     assert_eq!(node.server().asked(SLICES), 3, "{name}");
 }
 
 #[test]
 fn a_list_that_is_cut_off_counts_for_nothing() {
-    check_first("cut off", Fault::CutAfter(700), ms(2_000), "closed the connection");
-    check_later("cut off", Fault::CutAfter(700), ms(2_000));
+    check_first("cut off", Fault::CutAfter(700), "closed the connection");
+    check_later("cut off", Fault::CutAfter(700));
 }
 
 #[test]
 fn a_list_whose_connection_is_reset_is_asked_for_again() {
-    check_first("reset", Fault::Reset, ms(2_000), "closed the connection");
-    check_later("reset", Fault::Reset, ms(2_000));
+    check_first("reset", Fault::Reset, "closed the connection");
+    check_later("reset", Fault::Reset);
 }
 
 #[test]
 fn a_body_that_never_comes_is_given_up() {
-    check_first("silent body", Fault::SilentBody, ms(4_000), "nothing came");
-    check_later("silent body", Fault::SilentBody, ms(4_000));
+    check_first("silent body", Fault::SilentBody, "nothing came");
+    check_later("silent body", Fault::SilentBody);
 }
 
 #[test]
 fn headers_that_never_come_are_given_up() {
-    check_first("silent headers", Fault::Silent, ms(14_000), "accepts but does not answer");
+    check_first("silent headers", Fault::Silent, "accepts but does not answer");
 }
 
 #[test]
 fn a_body_shorter_than_its_length_counts_for_nothing() {
     let short = Fault::raw("200 OK", &["Content-Length: 9999"], r#"{"metadata":{"GARBAGE":1},"items":[]"#);
-    check_first("short", short.clone(), ms(2_000), "closed the connection");
-    check_later("short", short, ms(2_000));
+    check_first("short", short.clone(), "closed the connection");
+    check_later("short", short);
 }
 
 #[test]
 fn a_length_that_is_no_number_is_no_answer() {
     let garbage = Fault::raw("200 OK", &["Content-Length: GARBAGE"], "");
-    check_first("no length", garbage, ms(2_000), "");
+    check_first("no length", garbage, "");
 }
 
 #[test]
@@ -90,26 +88,26 @@ fn a_page_from_a_proxy_is_no_list() {
         &["Content-Type: text/html", "Content-Length: 35"],
         "<html><body>GARBAGE!</body></html>\n",
     );
-    check_first("html", html.clone(), ms(2_000), "");
-    check_later("html", html, ms(2_000));
+    check_first("html", html.clone(), "");
+    check_later("html", html);
 }
 
 #[test]
 fn a_redirect_is_not_followed() {
     let redirect = Fault::raw("302 Found", &["Location: https://192.0.2.1/", "Content-Length: 0"], "");
-    check_first("redirect", redirect, ms(2_000), "302");
+    check_first("redirect", redirect, "302");
 }
 
 #[test]
 fn a_server_that_is_starting_is_asked_again() {
-    check_first("503", Fault::status(503, "ServiceUnavailable"), ms(3_000), "503");
-    check_later("503", Fault::status(503, "ServiceUnavailable"), ms(3_000));
+    check_first("503", Fault::status(503, "ServiceUnavailable"), "503");
+    check_later("503", Fault::status(503, "ServiceUnavailable"));
 }
 
 #[test]
 fn an_internal_error_is_asked_again() {
-    check_first("500", Fault::status(500, "InternalError"), ms(2_000), "InternalError");
-    check_later("500", Fault::status(500, "InternalError"), ms(2_000));
+    check_first("500", Fault::status(500, "InternalError"), "InternalError");
+    check_later("500", Fault::status(500, "InternalError"));
 }
 
 #[test]
@@ -118,10 +116,8 @@ fn a_server_with_too_much_to_do_says_when_to_come_back() {
     setup.services(1);
     let patience = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(1) };
     setup.servers[0].once(SLICES, patience);
-    let begun = Instant::now();
     let mut node = Node::start(setup);
     node.wait_until_synced();
-    assert!(begun.elapsed() >= ms(1_000) && begun.elapsed() < ms(3_500), "{:?}", begun.elapsed());
     let requests = node.server().requests();
     let lists: Vec<Instant> = requests
         .iter()
@@ -172,8 +168,7 @@ fn a_token_that_expires_between_pages_begins_the_list_anew() {
     setup.servers[0].times(SLICES, Fault::Slow(ms(1)), 1);
     setup.servers[0].once(SLICES, Fault::status(410, "Expired"));
     let mut node = Node::start(setup);
-    let took = node.wait_until_synced();
-    assert!(took < ms(4_000), "{took:?}");
+    node.wait_until_synced();
     assert!(node.server().asked(SLICES) <= 4, "{}", node.server().asked(SLICES));
     node.check();
 }

@@ -35,14 +35,12 @@ use holdfast_laws::observing::{ObservingMaps, Witness};
 use holdfast_laws::scenario::{difference, frontends};
 use holdfast_objects::{Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice};
 use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server};
+use holdfast_tests::patience::NOT_FOR_EVER;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tracing::subscriber::DefaultGuard;
-
-/// Longer than anything here takes on a machine that is not stuck.
-const PATIENCE: Duration = Duration::from_secs(40);
 
 /// The uid of the cluster that is ours.
 pub(crate) const OUR_CLUSTER: &str = "7c8d4a2e-0000-4000-8000-000000000001";
@@ -342,7 +340,7 @@ impl Node {
     pub(crate) fn wait(&mut self, what: &str, mut seen: impl FnMut(&Self) -> bool) -> Duration {
         let begun = Instant::now();
         while !seen(self) {
-            assert!(begun.elapsed() < PATIENCE, "still waiting until {what}\n{}", self.log());
+            assert!(begun.elapsed() < NOT_FOR_EVER, "still waiting until {what}\n{}", self.log());
             self.live(ms(1));
         }
         begun.elapsed()
@@ -433,7 +431,7 @@ impl Node {
         let expected = from_scratch(&self.setup.cluster);
         let begun = Instant::now();
         let mut seen = frontends(&self.snapshots.borrow());
-        while seen != expected && begun.elapsed() < ms(5_000) {
+        while seen != expected && begun.elapsed() < NOT_FOR_EVER {
             self.live(ms(10));
             seen = frontends(&self.snapshots.borrow());
         }

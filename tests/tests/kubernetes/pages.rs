@@ -30,14 +30,13 @@ fn begun(node: &Node) -> usize {
 
 /// The second of three pages meets a fault; the list is not begun anew.
 #[track_caller]
-fn check_second_page(name: &str, fault: Fault, within: Duration) -> Node {
+fn check_second_page(name: &str, fault: Fault) -> Node {
     let setup = with_pages(3);
     setup.servers[0].times(SLICES, Fault::Slow(ms(1)), 1);
     setup.servers[0].once(SLICES, fault);
     let mut node = Node::start(setup);
-    let took = node.wait_until_synced();
+    node.wait_until_synced();
     assert_eq!((begun(&node), pages(&node).len()), (1, 4), "{name}");
-    assert!(took < within, "{name}: {took:?}");
     assert_eq!(node.watch(Resource::Slices).objects, 1_500, "{name}");
     assert_eq!((node.watch(Resource::Slices).lists, node.watch(Resource::Slices).restarts), (1, 0), "{name}");
     node.check();
@@ -47,19 +46,19 @@ fn check_second_page(name: &str, fault: Fault, within: Duration) -> Node {
 #[test]
 fn a_page_that_meets_a_throttle_is_asked_for_again_and_no_other() {
     let fault = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(1) };
-    let node = check_second_page("429", fault, ms(6_000));
+    let node = check_second_page("429", fault);
     let asked: Vec<Instant> = pages(&node).iter().map(|it| it.at).collect();
     assert!(asked[2] - asked[1] >= ms(1_000), "not before it was asked to");
 }
 
 #[test]
 fn a_page_that_goes_wrong_is_asked_for_again_and_no_other() {
-    check_second_page("500", Fault::status(500, "InternalError"), ms(6_000));
-    check_second_page("503", Fault::status(503, "ServiceUnavailable"), ms(6_000));
-    check_second_page("reset", Fault::Reset, ms(6_000));
-    check_second_page("cut off", Fault::CutAfter(40_000), ms(6_000));
-    check_second_page("silent body", Fault::SilentBody, ms(8_000));
-    check_second_page("html", Fault::say("<html>maintenance</html>"), ms(6_000));
+    check_second_page("500", Fault::status(500, "InternalError"));
+    check_second_page("503", Fault::status(503, "ServiceUnavailable"));
+    check_second_page("reset", Fault::Reset);
+    check_second_page("cut off", Fault::CutAfter(40_000));
+    check_second_page("silent body", Fault::SilentBody);
+    check_second_page("html", Fault::say("<html>maintenance</html>"));
 }
 
 #[test]

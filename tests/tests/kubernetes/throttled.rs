@@ -9,6 +9,9 @@ use crate::node::{Node, Setup, backend, ms, slice_object, web};
 
 const IDENTITY: Asked = Asked::get(Kind::Namespaces);
 
+/// The longest patience, in seconds: far longer than what does not wait takes on any machine.
+const LONG: u32 = 60;
+
 fn throttle(code: u16, seconds: u32) -> Fault {
     Fault::Status { code, reason: "TooManyRequests", retry_after: Some(seconds) }
 }
@@ -33,8 +36,7 @@ fn throttled_questions_for_the_identity_wait_for_as_long_as_they_are_told() {
         );
         assert_eq!(node.log().matches("state=\"failed\"").count(), 0, "{}", node.log());
         node.server().heal();
-        let took = node.wait_until_synced();
-        assert!(took < ms(6_000), "{code}: {took:?}");
+        node.wait_until_synced();
         assert_eq!(node.access.view().endpoints[0].state.as_str(), "healthy", "{code}");
         node.check();
     }
@@ -44,10 +46,10 @@ fn throttled_questions_for_the_identity_wait_for_as_long_as_they_are_told() {
 fn another_apiserver_is_asked_meanwhile() {
     let setup = Setup::new(2);
     setup.services(1);
-    setup.servers[0].always(IDENTITY, throttle(429, 30));
+    setup.servers[0].always(IDENTITY, throttle(429, LONG));
     let mut node = Node::start(setup);
     let took = node.wait_until_synced();
-    assert!(took < ms(3_000), "{took:?}");
+    assert!(took < Duration::from_secs(LONG.into()), "the throttled one was waited for: {took:?}");
     node.live(ms(2_000));
     assert!(node.setup.servers[0].asked(IDENTITY) <= 3, "{}", node.setup.servers[0].asked(IDENTITY));
     assert_eq!(node.access.view().endpoints[0].state.as_str(), "throttled");
@@ -71,12 +73,12 @@ fn a_request_that_is_throttled_says_nothing_of_the_others() {
     let mut node = Node::start(setup);
     node.wait_until_synced();
     node.guard(0);
-    node.server().times(Asked::watch(Kind::Services), throttle(429, 30), 1);
+    node.server().times(Asked::watch(Kind::Services), throttle(429, LONG), 1);
     node.server().end_watches(Kind::Services);
     node.server().end_watches(Kind::Slices);
     node.wait("asked", |node| node.last_error(Resource::Services).contains("TooManyRequests"));
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
     let took = node.wait("slices are followed", |node| node.serves(0, &[backend(9)]));
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(took < Duration::from_secs(LONG.into()), "the throttled one was waited for: {took:?}");
     node.check_guard();
 }
