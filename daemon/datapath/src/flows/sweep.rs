@@ -27,7 +27,7 @@ const SLICE: Duration = Duration::from_millis(5);
 const REST: u32 = 9;
 
 /// How many records are looked at between two looks at the clock: with each of them ended, less than a millisecond.
-const AT_ONCE: u32 = 64;
+pub(super) const AT_ONCE: u32 = 64;
 
 /// Records whose entry somebody has deleted without doing the rest, as a process does that is killed at that moment. So
 /// many are remembered at once; more of them are found by the next pass.

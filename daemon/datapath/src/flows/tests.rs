@@ -19,6 +19,9 @@ use crate::load;
 use crate::map;
 use holdfast_core::maps::Capacity;
 
+/// Says "not for ever", and nothing else: ten times what the slowest wait here needs on a machine that rests.
+const NOT_FOR_EVER: std::time::Duration = std::time::Duration::from_secs(100);
+
 /// Long enough after the machine's start for the oldest of flows.
 const NOW: u32 = 200_000;
 const TCP: u8 = 6;
