@@ -18,12 +18,6 @@ const SERVING: &str = "serving 10.1.0.1:8080 10.1.0.2:8080";
 /// Long enough for every wait of the daemon to have grown to its bound.
 const AWAY: Duration = Duration::from_secs(20);
 
-/// From an apiserver that is ready to a table that is confirmed.
-const SYNCED_MAX: Duration = Duration::from_secs(5);
-
-/// From the start of the daemon to the first client that is served by what it remembered.
-const COLD_MAX: Duration = Duration::from_secs(5);
-
 const WEB: &str = "
 apiVersion: v1
 kind: Service
@@ -113,7 +107,6 @@ fn reboot(daemon: &mut Daemon<'_>, clients: &mut Dialer) {
     until(SOON, "a served client", || Ok((clients.tally().unwrap().connected > 0).then_some(()))).unwrap();
     let cold = begun.elapsed();
     println!("started with empty maps and no apiserver: a client is served after {cold:?}");
-    assert!(cold < COLD_MAX, "{cold:?}");
     daemon.wait_until(|daemon| Ok(daemon.is_ready())).unwrap();
 }
 
@@ -157,6 +150,5 @@ fn a_node_serves_through_restarts_while_both_apiservers_are_away() {
     println!("confirmed {synced:?} after an apiserver was ready");
     cluster.start_part(Part::Apiserver(1)).unwrap();
     check_lists(&before, &cluster.requests_of(stage::USER).unwrap());
-    assert!(synced < SYNCED_MAX, "{synced:?}");
     check_served(&mut clients, "while the apiservers came back");
 }

@@ -320,6 +320,26 @@ fn event(api: &Api<'_>, name: &str, reason: &str, (component, kind): (&str, &str
     assert_eq!(reply.status, 201, "{}", reply.text);
 }
 
+/// Nothing of the load balancer is at fault. The controllers that run here may have Events of their own about the
+/// service, such as of its slices, which are findings by right; so there may be another one.
+#[track_caller]
+fn expect_no_balancer_at_fault(daemon: &Daemon<'_>, service: &str) -> String {
+    let words = ["diagnose", service, "--no-probe"];
+    let mut last = String::new();
+    let well = until(SOON, "a balancer that is well", || {
+        last = daemon.answer(&[&words[..], &["-o", "json"]].concat())?.1;
+        let answer: Value = serde_json::from_str(&last).unwrap();
+        let state = |id: &str| {
+            answer["findings"].as_array().unwrap().iter().any(|it| it["id"] == id && it["state"] == "ok")
+        };
+        let first = answer["verdict"]["finding"].as_str().unwrap_or_default();
+        let is_well = ["lb.state", "lb.pending", "lb.stuck-ensuring"].into_iter().all(state);
+        Ok((is_well && !first.starts_with("lb.")).then_some(()))
+    });
+    well.unwrap_or_else(|error| panic!("{error}: {last}"));
+    daemon.answer(&words).unwrap().1
+}
+
 #[test]
 fn what_other_controllers_say_is_understood_and_what_may_not_be_read_is_said() {
     let cluster = cluster();
@@ -359,14 +379,7 @@ fn what_other_controllers_say_is_understood_and_what_may_not_be_read_is_said() {
     let ingress = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.168.1.10"}]}}});
     api.merge_status(Kind::Service, "default/k3s", &ingress).unwrap();
     restart(&mut daemon);
-    let text = expect_unprobed(
-        &daemon,
-        &Wanted {
-            service: "default/k3s",
-            findings: &["lb.state ok", "lb.pending ok", "lb.stuck-ensuring ok"],
-            ..WELL
-        },
-    );
+    let text = expect_no_balancer_at_fault(&daemon, "default/k3s");
     shows("A load balancer of k3s, which is made by pods and says no more than that", &text);
     let long = format!(
         "\u{1b}[31m\u{202e}Error syncing load balancer: failed to ensure load balancer: QuotaExceeded {}",

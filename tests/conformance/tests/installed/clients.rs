@@ -41,8 +41,7 @@ impl<'a> Clients<'a> {
             let node_port = format!("{address}:{NODE_PORT}");
             for to in [CLUSTER_IP, &node_port] {
                 clients.add(node, &format!("host-{node}"), DIALER, to);
-                let in_pod = format!("kubectl exec --stdin dialer-{node} -- {DIALER}");
-                clients.add("cp", &format!("pod-{node}"), &in_pod, to);
+                clients.add("cp", &format!("pod-{node}"), &in_pod(&format!("dialer-{node}")), to);
             }
             clients.add("out", &format!("outside-{node}"), DIALER, &node_port);
         }
@@ -75,6 +74,18 @@ impl<'a> Clients<'a> {
         }
         println!("{during}: {tallies:?}");
     }
+}
+
+/// A kubelet that was started a moment ago may not know a pod yet that runs: only that is a reason to ask once more, and
+/// nothing was dialled then.
+fn in_pod(pod: &str) -> String {
+    let script = format!(
+        r#"said=$(mktemp); for try in $(seq 60); do
+kubectl exec --stdin {pod} -- {DIALER} "$1" 2>"$said" && exit 0
+grep -q "unable to upgrade connection: pod does not exist" "$said" || break
+sleep 1; done; cat "$said" >&2; exit 1"#
+    );
+    format!("sh -c '{script}' in-pod")
 }
 
 /// What a client counts.
