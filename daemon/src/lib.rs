@@ -22,6 +22,8 @@ pub mod kube_proxy;
 pub mod logging;
 pub mod node;
 pub mod overheard;
+#[cfg(test)]
+mod patience;
 pub mod probes;
 pub mod proxies;
 pub mod readings;

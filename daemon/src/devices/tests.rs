@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use super::LOOK_AGAIN;
 use super::decide::{Address, Decision, Link, Listed, decide};
 use super::ports::shared;
 use crate::config::Config;
 use crate::engine::ask;
+use crate::patience::NOT_FOR_EVER;
 
 /// A world in lines: `INDEX NAME KIND [in MASTER] [ADDRESS …] [gateway|default]`. A kind of "-" is hardware, "tap" a
 /// "tun" with an Ethernet header.
@@ -248,7 +250,7 @@ async fn follow(test: impl AsyncFnOnce(&mut watch::Receiver<Arc<[Decision]>>, &w
 async fn until(now: &mut watch::Receiver<Arc<[Decision]>>, expected: &str) -> Duration {
     let begun = Instant::now();
     let holds = now.wait_for(|decisions| shown(decisions).contains(expected));
-    let decided = tokio::time::timeout(Duration::from_secs(20), holds).await.is_ok();
+    let decided = tokio::time::timeout(NOT_FOR_EVER, holds).await.is_ok();
     assert!(decided, "{expected:?} is awaited, and there is:\n{}", shown(&now.borrow()));
     begun.elapsed()
 }
@@ -267,7 +269,7 @@ fn kernel_devices_are_followed_as_they_come_change_and_go() {
             ip("link set near up");
             ip("route add default via 10.9.0.2 dev near");
             let took = until(now, "near outer Gateway 10.9.0.1\n").await;
-            assert!(took < Duration::from_secs(3), "by the kernel's notice: {took:?}");
+            assert!(took < LOOK_AGAIN / 2, "by the kernel's notice: {took:?}");
             ip("link set near name uplink");
             until(now, "uplink outer Gateway 10.9.0.1\n").await;
             let (named, _) = Config::parse("[packets]\npod_devices = [\"aw*\"]\n", "config.toml").unwrap();
@@ -279,7 +281,7 @@ fn kernel_devices_are_followed_as_they_come_change_and_go() {
             until(now, "uplink outer Gateway 10.9.0.1\n").await;
             ip("link delete uplink");
             let gone = now.wait_for(|decisions| !shown(decisions).contains("uplink"));
-            tokio::time::timeout(Duration::from_secs(20), gone).await.unwrap().unwrap();
+            tokio::time::timeout(NOT_FOR_EVER, gone).await.unwrap().unwrap();
         }));
     };
     std::thread::spawn(test).join().unwrap();

@@ -1,7 +1,6 @@
 //! What is wrong, in the words that an operator reads.
 
 use std::path::Path;
-use std::time::Instant;
 
 use rcgen::{CertificateParams, date_time_ymd};
 
@@ -60,9 +59,7 @@ async fn a_socket_that_does_not_serve_is_named() {
     fixture.check_manner(Manner::Close, "closed the connection").await;
     fixture.check_manner(Manner::CloseAfterRequest, "closed the connection").await;
     fixture.check_manner(Manner::PlainText, "not an apiserver: it does not speak TLS").await;
-    let start = Instant::now();
     fixture.check_manner(Manner::SilentTcp, "accepts but does not answer").await;
-    assert!(start.elapsed().as_millis() < 3_500, "{:?}", start.elapsed());
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let keys = format!("endpoints = [\"https://{address}\"]\nca_file = \"ca.crt\"");
     let error = access(fixture.folder.path(), &keys).get("/", None).await.unwrap_err();

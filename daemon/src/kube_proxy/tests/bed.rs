@@ -16,6 +16,8 @@ use holdfast_core::time::Now;
 use holdfast_objects::{Defaulting, Provenance, from_value};
 use serde_json::{Value, json};
 
+use crate::patience::NOT_FOR_EVER;
+
 /// The node that everything is seen from.
 pub(super) const NODE: &str = "n1";
 
@@ -121,7 +123,7 @@ impl Answer {
 /// One request, on a connection of its own.
 pub(super) fn ask(address: SocketAddr, path: &str) -> std::io::Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(NOT_FOR_EVER))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: load-balancer\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
@@ -130,15 +132,12 @@ pub(super) fn ask(address: SocketAddr, path: &str) -> std::io::Result<Answer> {
     Ok(Answer { status, head: head.to_owned(), body: body.to_owned() })
 }
 
-/// Far more than anything here takes.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-
 /// Waits until it is so.
 #[track_caller]
 pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
+        assert!(begun.elapsed() < NOT_FOR_EVER, "{what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -16,12 +16,10 @@ use super::super::{Kubernetes, Oddities, OddityView, Resource, Settings, Timing,
 use crate::apiserver::tests::access;
 use crate::apiserver::tests::server::{Asked, Authority, Manner, Server, ours};
 use crate::node::{Described, NodeReport};
+use crate::patience::NOT_FOR_EVER;
 
 /// Groups of events; a test that only counts requests takes none, and must not hold up the watches by that.
 const UNTAKEN_MAX: usize = 64;
-
-/// Longer than any test waits for what comes.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The answers that are left, by resource and whether it is a watch.
 #[derive(Default)]
@@ -156,7 +154,7 @@ impl Bed {
                 continue;
             }
             let more =
-                timeout(PATIENCE, running.more()).await.unwrap_or_else(|_| panic!("only {told:?} came"));
+                timeout(NOT_FOR_EVER, running.more()).await.unwrap_or_else(|_| panic!("only {told:?} came"));
             running.ready.extend(more);
         }
         assert!(running.ready.is_empty(), "{told:?}, and {:?} more", running.ready);
@@ -205,7 +203,7 @@ impl Bed {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(PATIENCE, enough).await.unwrap_or_else(|_| panic!("only {:?}", self.paths(resource)));
+        timeout(NOT_FOR_EVER, enough).await.unwrap_or_else(|_| panic!("only {:?}", self.paths(resource)));
     }
 
     pub(super) fn watch(&self, what: Resource) -> Watch {
@@ -225,7 +223,7 @@ impl Bed {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(PATIENCE, so).await.unwrap_or_else(|_| panic!("only {:?}", view.now()));
+        timeout(NOT_FOR_EVER, so).await.unwrap_or_else(|_| panic!("only {:?}", view.now()));
     }
 }
 
