@@ -76,8 +76,8 @@ impl<'a> Clients<'a> {
     }
 }
 
-/// A kubelet that was started a moment ago may not know a pod yet that runs: only that is a reason to ask once more, and
-/// nothing was dialled then.
+/// A kubelet that was started a moment ago may not know a pod yet that runs: only that is a reason to ask once more,
+/// and nothing was dialled then.
 fn in_pod(pod: &str) -> String {
     let script = format!(
         r#"said=$(mktemp); for try in $(seq 60); do
