@@ -1,7 +1,7 @@
 //! How long a test waits for what has to come.
 //!
-//! Invariant: no time that passes on a wall's clock is judged by anything tighter than this. A test whose subject is a
-//! time has virtual time, or shows that something did not come before its time.
+//! Invariant: what only has to come is waited for by this alone. A tighter bound is the time of what must not have been
+//! waited for, or says itself how many times what is needed it is.
 
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 //! whatever apiservers have been seen to do. One test for each fault.
 //!
 //! After each fault the table has to be the one that a daemon would have which had started just then, and at no instant
-//! between two ops may a service that keeps its backends be without them. How soon things come is judged in virtual
-//! time, by units.
+//! between two ops may a service that keeps its backends be without them. How soon things come is not
+//! judged here.
 
 #![cfg(test)]
 
