@@ -387,7 +387,8 @@ async fn slices_that_are_not_for_proxies_are_told_of_where_they_were_before() {
     let events = [("MODIFIED", "ours", "12"), ("MODIFIED", "never", "13"), ("ADDED", "another", "14")];
     let events = events.map(|(kind, name, version)| event(kind, &headless(name, version)));
     bed.watches("endpointslices", [bed::hang(&events)]);
-    let timing = Timing { audit_every: ms(100), audit_again: ms(20), ..bed.timing() };
+    // Later than the watch, also on a machine that has other things to do.
+    let timing = Timing { audit_every: ms(2_000), audit_again: ms(20), ..bed.timing() };
     bed.start(Settings { timing, ..Settings::default() }).await;
     assert_eq!(bed.heard(3).await, ["+ours@3", "synced", "+ours@12"]);
     bed.until(|watch| watch.what == Resource::Slices && watch.audits > 1).await;
