@@ -4,7 +4,7 @@
 //! longest ago; together they take no longer than they may, as far as earlier runs say.
 
 use crate::error::SuiteError;
-use crate::record::{Row, Rows};
+use crate::record::{Row, Rows, supply_row};
 use crate::supply::wanted;
 use crate::table::{Run, Set, Table};
 
@@ -78,11 +78,6 @@ fn due(
 fn cost<'a>(run: &Run, supplies: impl Iterator<Item = &'a String>, rows: &Rows) -> u64 {
     let own = rows.get(&run.name()).map_or(run.part.limit, |row| row.seconds);
     own + supplies.filter_map(|name| rows.get(&supply_row(name))).map(|row| row.seconds).sum::<u64>()
-}
-
-/// Under which name the record has a supply.
-pub(crate) fn supply_row(name: &str) -> String {
-    format!("supply {name}")
 }
 
 #[cfg(test)]

@@ -149,7 +149,7 @@ fn list_tests(places: Places) -> Result<ExitCode, SuiteError> {
 fn merge(places: &Places) -> Result<ExitCode, SuiteError> {
     let table = Table::read(&places.root)?;
     let runs: Vec<String> = table.parts.iter().flat_map(table::Part::runs).map(|run| run.name()).collect();
-    let exists = |name: &str| name.starts_with("supply ") || runs.iter().any(|run| run == name);
+    let exists = |name: &str| record::is_supply(name) || runs.iter().any(|run| run == name);
     let number = Records::new(&places.root, &places.cache).merge(exists)?;
     say(&format!("{number} rows taken over into {}", record::RAN));
     Ok(ExitCode::SUCCESS)

@@ -12,14 +12,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::built::{self, Program, Test};
-use crate::choose::{Asked, choose, supply_row};
+use crate::choose::{Asked, choose};
 use crate::error::{SuiteError, at};
 use crate::git;
 use crate::needs;
 use crate::pattern::fits;
 use crate::pool::{Outcome, Pool};
 use crate::process;
-use crate::record::{Records, Row};
+use crate::record::{Records, Row, supply_row};
 use crate::report::{Failed, PartReport, Report};
 use crate::supply::{self, Supplies, Wanted};
 use crate::table::{Run, Table};
@@ -224,8 +224,7 @@ impl Session {
         for part in report.parts.iter().filter(|part| part.is_whole()) {
             self.records.add(&row(part.name.clone(), part.wall, part.passed))?;
         }
-        // What was there already says nothing of what making it takes.
-        let made = report.supplies.iter().filter(|(_, made)| made.failed.is_none() && made.wall > MADE_LEAST);
+        let made = report.supplies.iter().filter(|(_, made)| made.failed.is_none());
         for (name, made) in made {
             self.records.add(&row(supply_row(name), made.wall, 0))?;
         }
@@ -243,9 +242,6 @@ fn untried(outcome: &Outcome) -> Vec<String> {
     let lines = output.lines().filter_map(|line| line.strip_prefix("not tried: "));
     lines.map(|what| format!("{}: {what}", outcome.test)).collect()
 }
-
-/// What takes longer was made; looking whether it is there takes less.
-const MADE_LEAST: Duration = Duration::from_secs(10);
 
 /// Of the last line that says so.
 fn sums(output: &str) -> Option<(usize, usize)> {
