@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_core::dialable::is_reserved;
 use holdfast_core::event::Event;
 use holdfast_core::facts::NodeFacts;
 use nix::ifaddrs::getifaddrs;
@@ -51,12 +52,21 @@ pub struct Described {
 pub fn facts(config: &Config, name: &NodeName, said: &Described) -> NodeFacts {
     let configured = config.node.zone.as_deref().map(Into::into);
     let setting = &config.node.node_port_addresses;
+    let local = local_addresses();
     NodeFacts {
         name: name.as_str().into(),
         zone: configured.or_else(|| said.zone.clone()),
-        node_port_addresses: node_port_addresses(setting, &local_addresses(), &said.addresses),
+        node_port_addresses: node_port_addresses(setting, &local, &said.addresses),
+        addresses: own_addresses(&local, &said.addresses),
         is_leaving: said.is_leaving,
     }
+}
+
+/// What the host has, or is said to have. Those of the loopback and of links are left out: they come and go with every
+/// pod, each change has everything decided anew, and no pod has them anyhow.
+fn own_addresses(local: &[LocalAddress], said: &[IpAddr]) -> BTreeSet<IpAddr> {
+    let all = local.iter().map(|it| it.address).chain(said.iter().copied());
+    all.filter(|address| !is_reserved(*address)).collect()
 }
 
 /// What the source says of the node.
@@ -211,6 +221,16 @@ mod tests {
         let found = node_port_addresses(&config.node.node_port_addresses, &local(local_text), &said);
         let expected: BTreeSet<IpAddr> = expected.iter().map(|text| text.parse().unwrap()).collect();
         assert_eq!(found, expected, "{name}");
+    }
+
+    #[test]
+    fn all_that_the_host_has_or_is_said_to_have_is_its_own_but_for_loopback_and_links() {
+        let found = own_addresses(
+            &local("127.0.0.1@lo ::1@lo 10.0.0.5 192.168.1.7@default fe80::1@default 10.1.1.1@lo"),
+            &["203.0.113.7".parse().unwrap()],
+        );
+        let expected = ["10.0.0.5", "10.1.1.1", "192.168.1.7", "203.0.113.7"];
+        assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Asks the backends of held lists whether they are there.
 //!
-//! Invariant: only an address is dialled that a service of the table had as a ready backend, and only while its list is
-//! held; from a socket that no program translates. Probes in flight and per second are bounded whatever is held.
+//! Invariant: only an address is dialled that a service of the table had as a ready backend and that a pod can have,
+//! and only while its list is held; from a socket that no program translates. Probes in flight, per second and per
+//! address are bounded whatever is held, and the nodes of a cluster do not begin at the same time.
 
+mod addresses;
 mod schedule;
 
 use std::io;
@@ -33,6 +35,10 @@ const IN_FLIGHT_MAX: usize = 512;
 
 /// How often it is looked at what is held while snapshots keep coming: the longest that a new hold waits to be noticed.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// The most that a node waits before it asks a new list: all nodes hear of a loss at once, and one probe of each
+/// backend by each node of thousands is spread over this time. As long as the pause between two by default.
+const BEGIN_WITHIN: Duration = Duration::from_secs(2);
 
 /// How many probes met which answer, since the start.
 #[derive(Debug, Default)]
@@ -84,7 +90,8 @@ async fn run_by<A: Future<Output = Answer> + Send + 'static>(
                 is_news = false;
                 look = Instant::now() + LOOK;
                 let snapshot = Arc::clone(&snapshots.borrow_and_update());
-                schedule.follow(&snapshot, Instant::now());
+                let most = config.borrow().hold.probe_interval.min(BEGIN_WITHIN);
+                schedule.follow(&snapshot, Instant::now(), &|| most.mul_f64(part()));
             }
             Some(Ok(probed)) = probes.join_next() => {
                 counts.count(probed.answer);
@@ -114,9 +121,12 @@ async fn until(at: Option<Instant>) {
 
 /// Up to a fifth more or less, so that many backends do not stay in step.
 fn spread(interval: Duration) -> Duration {
-    // Without randomness they merely stay in step.
-    let part = f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX);
-    interval.mul_f64(0.8 + 0.4 * part)
+    interval.mul_f64(0.8 + 0.4 * part())
+}
+
+/// Between 0 and 1. Without randomness nodes and backends merely stay in step.
+fn part() -> f64 {
+    f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
 }
 
 async fn ask(backend: SocketAddr) -> Answer {

@@ -75,6 +75,11 @@ impl Frontend {
         self.first.map(|claim| claim.service)
     }
 
+    /// Whether it is a cluster IP's: nobody who merely writes a service can have chosen it.
+    pub(crate) fn is_given(&self) -> bool {
+        self.first.is_some_and(|claim| !claim.is_chosen)
+    }
+
     /// Those who claim it in vain, in the order in which they would inherit it.
     pub(crate) fn losers(&self) -> impl Iterator<Item = ServiceId> {
         self.rest.iter().map(|claim| claim.service)

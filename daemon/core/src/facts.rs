@@ -276,6 +276,8 @@ pub struct NodeFacts {
     pub zone: Option<Arc<str>>,
     /// The local addresses that answer NodePorts.
     pub node_port_addresses: BTreeSet<IpAddr>,
+    /// All that it has, or is said to have, but for those of its loopback and of links: no pod can have them.
+    pub addresses: BTreeSet<IpAddr>,
     /// It is to be deleted, so load balancers are to send it no new connections. What it serves stays as it is.
     pub is_leaving: bool,
 }

@@ -350,11 +350,10 @@ impl LastList {
         }
     }
 
-    /// These have been put where proxies are not to look, which is no accident either: they count as seen terminating.
-    pub(crate) fn withdraw(&mut self, withdrawn: &BTreeSet<IpAddr>) {
-        let (Some(last), false) = (&mut self.rows, withdrawn.is_empty()) else { return };
-        let members = Arc::make_mut(last).rows.iter_mut().filter(|row| row.is_chosen());
-        members.filter(|row| withdrawn.contains(&row.address)).for_each(Row::mark_seen_terminating);
+    /// Whether a member of that list has one of these addresses.
+    pub(crate) fn is_any_in(&self, addresses: &BTreeSet<IpAddr>) -> bool {
+        let members = self.rows.iter().flat_map(|rows| rows.rows.iter()).filter(|row| row.is_chosen());
+        !addresses.is_empty() && members.into_iter().any(|row| addresses.contains(&row.address))
     }
 
     /// Whether there ever was a list with a backend in it.

@@ -13,7 +13,7 @@ use core::net::SocketAddr;
 use crate::change::Cause;
 use crate::claims::{Rank, Wanted};
 use crate::facts::ServiceFacts;
-use crate::hold::{Case, Hold, Kept, OnEmpty};
+use crate::hold::{Case, Hold, Kept, Lists, OnEmpty};
 use crate::keys::{FrontendKey, PortKey};
 use crate::limits;
 use crate::list::{Row, Rows, Scope, SlotState};
@@ -350,9 +350,11 @@ impl Service {
         self.passing.binary_search(key).is_ok()
     }
 
-    /// Whether any of its ports has a list, held or not.
-    pub(crate) fn has_list(&self) -> bool {
-        self.ports.iter().any(|port| port.rows.has_any_list())
+    /// Whether any of its ports has a list, held or not, and whether any has one that is not held.
+    pub(crate) fn lists(&self) -> Lists {
+        let has = |port: &&Port| port.rows.has_any_list();
+        let mut with = self.ports.iter().filter(has).peekable();
+        Lists { any: with.peek().is_some(), standing: with.any(|port| port.kept.hold.is_none()) }
     }
 
     /// The holds of all its ports.

@@ -90,7 +90,7 @@ impl World {
             Event::Interrupted(source) | Event::Resumed(source) | Event::Synced(source) => {
                 self.interrupt(*source);
             }
-            Event::SliceApplied(slice) => self.claim_addresses(slice),
+            Event::SliceApplied(slice) => self.hear_claims(slice),
             _ => {}
         }
         if let Event::Probed(probed) = event {

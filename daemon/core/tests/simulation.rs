@@ -42,7 +42,7 @@ fn invariant_10_room_that_comes_free_is_given_and_nobody_loses_any() {
 }
 
 /// Every way into a hold and out of it, but for those that need many services or a long time.
-const HAPPENS: [(&str, &str); 10] = [
+const HAPPENS: [(&str, &str); 11] = [
     ("held", "vanished"),
     ("held", "resync"),
     ("held", "control"),
@@ -52,7 +52,8 @@ const HAPPENS: [(&str, &str); 10] = [
     ("refusing", "all-unready"),
     ("refusing", "hold-expired"),
     ("refusing", "probes-failed"),
-    ("refusing", "claimed"),
+    ("held", "hidden"),
+    ("refusing", "hidden"),
 ];
 
 #[test]
@@ -87,4 +88,9 @@ fn simulation_finds_a_policy_that_holds_without_bound() {
 #[test]
 fn simulation_finds_a_policy_that_takes_null_for_scaled_down() {
     check_told_apart(|signs| rule(&Signs { ended: signs.ended || !signs.listed, ..*signs }));
+}
+
+#[test]
+fn simulation_finds_a_policy_that_takes_a_label_for_scaled_down() {
+    check_told_apart(|signs| rule(&Signs { ended: signs.ended || signs.hidden, ..*signs }));
 }

@@ -1,11 +1,14 @@
 //! Whose turn it is to be probed.
 //!
-//! Invariant: a list of which nobody was asked goes before any list of which somebody was; the others take turns,
-//! however many backends each has, and so do the backends of one list. A turn costs the logarithm of what is held.
+//! Invariant: a new list comes after a pause, by which the nodes of a cluster do not all begin at once. From then on a
+//! list of which nobody was asked goes before any list of which somebody was; the others take turns, however many
+//! backends each has, and so do the backends of one list. A backend whose address was asked just now waits for it, and
+//! holds up no backend at other addresses. A turn costs the logarithm of what is held.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdfast_core::hold::{Answer, Hold, Probed};
 use holdfast_core::keys::{PortKey, ServiceKey};
@@ -13,6 +16,12 @@ use holdfast_core::op::ServiceId;
 use holdfast_core::snapshot::{PortView, ServiceView, Snapshot};
 use holdfast_core::time::Uptime;
 use tokio::time::Instant;
+
+use super::addresses::{Addresses, Place};
+
+/// Turns of backends that have to wait for their addresses, one after the other: each of them waits in another place
+/// from then on.
+const WAITING_AT_ONCE: usize = 64;
 
 /// A held list.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,7 +31,7 @@ struct Name {
 }
 
 /// One backend of a held list, whose turn it is.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Target {
     list: Arc<Name>,
     pub(super) backend: SocketAddr,
@@ -45,24 +54,64 @@ enum Turn {
     Again(Instant),
 }
 
+impl Turn {
+    fn is_due(self, now: Instant) -> bool {
+        match self {
+            Self::First(_) => true,
+            Self::Again(at) => at <= now,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct List {
     turn: Turn,
+    /// Until then it takes no turns, because it is new.
+    pauses: Option<Instant>,
     /// A list that returned and was lost again is a new one.
     begun: Uptime,
     due: BTreeSet<(Instant, SocketAddr)>,
     known: BTreeMap<SocketAddr, Instant>,
+    /// Those that wait for their addresses, each at its place there.
+    waiting: BTreeMap<SocketAddr, Place>,
+    /// Those that were asked out of turn: once is enough.
+    hurried: BTreeSet<SocketAddr>,
 }
 
 impl List {
-    /// Asks for these backends and no others; what is new is due at once.
-    fn follow(&mut self, backends: &BTreeSet<SocketAddr>, now: Instant) {
-        let Self { due, known, .. } = self;
-        known.retain(|backend, at| backends.contains(backend) || !due.remove(&(*at, *backend)));
+    fn new(turn: Turn, begun: Uptime, pauses: Instant) -> Self {
+        let (due, known, waiting) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        Self { turn, pauses: Some(pauses), begun, due, known, waiting, hurried: BTreeSet::new() }
+    }
+
+    /// Asks for these backends and no others; what is new is due at once. Gives those that wait no more.
+    fn follow(&mut self, backends: &BTreeSet<SocketAddr>, now: Instant) -> Vec<(SocketAddr, Place)> {
+        let Self { due, known, waiting, hurried, .. } = self;
+        let stays = |backend: &SocketAddr| backends.contains(backend);
+        known.retain(|backend, at| {
+            stays(backend) || {
+                due.remove(&(*at, *backend));
+                false
+            }
+        });
+        hurried.retain(stays);
+        let left = waiting.iter().filter(|(backend, _)| !stays(backend)).map(|(it, place)| (*it, *place));
+        let left: Vec<_> = left.collect();
+        waiting.retain(|backend, _| stays(backend));
         for backend in backends {
             if !self.known.contains_key(backend) {
                 self.plan(*backend, now);
             }
+        }
+        left
+    }
+
+    /// This one is asked from that time on, if it was to be later.
+    fn hurry(&mut self, backend: SocketAddr, at: Instant) {
+        let Some(planned) = self.known.get(&backend).copied() else { return };
+        if self.hurried.insert(backend) && self.due.remove(&(planned, backend)) {
+            self.plan(backend, planned.min(at));
+            self.turn = self.turn.min(Turn::Again(at));
         }
     }
 
@@ -72,32 +121,43 @@ impl List {
     }
 
     /// The backend that has waited longest.
-    fn take_first(&mut self, again: Instant) -> Option<SocketAddr> {
-        let (_, backend) = self.due.pop_first()?;
-        self.plan(backend, again);
-        Some(backend)
+    fn take_first(&mut self) -> Option<SocketAddr> {
+        self.due.pop_first().map(|(_, backend)| backend)
     }
 
-    /// Its next turn, if it had one at this time or before.
-    fn after(&self, last: Instant) -> Turn {
-        Turn::Again(self.due.first().map_or(last, |(at, _)| last.max(*at)))
+    /// Its next turn, if it had one at this time or before; none while all of it wait for their addresses.
+    fn after(&self, last: Instant) -> Option<Turn> {
+        self.due.first().map(|(at, _)| Turn::Again(last.max(*at)))
+    }
+
+    /// Its next turn after what was planned has changed.
+    fn goes_on(&self) -> Option<Turn> {
+        match self.turn {
+            Turn::Again(at) => self.after(at),
+            first @ Turn::First(_) => Some(first),
+        }
     }
 }
 
 /// All lists that are probed.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
+    /// New lists, and until when they pause.
+    pausing: BTreeSet<(Instant, Arc<Name>)>,
     turns: BTreeSet<(Turn, Arc<Name>)>,
+    addresses: Addresses<Target>,
     lists: BTreeMap<Arc<Name>, List>,
     /// What was seen of each service last; most do not change from one look to the next.
     seen: BTreeMap<ServiceId, Arc<ServiceView>>,
     /// The number of the list that had its first turn last.
     served: u64,
+    /// Next is one that has waited for its address, if nobody has a first turn.
+    is_for_waiting: bool,
 }
 
 impl Schedule {
-    /// Takes over what is held now.
-    pub(super) fn follow(&mut self, snapshot: &Snapshot, now: Instant) {
+    /// Takes over what is held now; each new list pauses for so long.
+    pub(super) fn follow(&mut self, snapshot: &Snapshot, now: Instant, pause: &dyn Fn() -> Duration) {
         let gone: Vec<_> = self.seen.keys().filter(|id| !snapshot.held.contains(id)).copied().collect();
         for id in gone {
             if let Some(view) = self.seen.remove(&id) {
@@ -116,7 +176,8 @@ impl Schedule {
             }
             let is_news = |list: &(_, _)| !before.as_ref().is_some_and(|before| has(before, view, *list));
             for (port, hold) in held(view).filter(is_news) {
-                self.follow_list(name(view, port), port, hold, &mut number, now);
+                let times = (now, now + pause());
+                self.follow_list(name(view, port), port, hold, &mut number, times);
             }
         }
     }
@@ -126,59 +187,135 @@ impl Schedule {
         let now = now.filter(|now| now.key == before.key).into_iter().flat_map(held);
         let stay: BTreeSet<_> = now.map(|(port, _)| &port.key).collect();
         for (port, _) in held(before).filter(|(port, _)| !stay.contains(&port.key)) {
-            self.remove(&name(before, port));
+            let name = name(before, port);
+            if let Some(list) = self.remove(&name) {
+                self.leave(&name, list.waiting.into_iter());
+            }
         }
+    }
+
+    fn leave(&mut self, name: &Name, waiting: impl Iterator<Item = (SocketAddr, Place)>) {
+        let namespace = name.service.name.namespace();
+        waiting.for_each(|(backend, place)| self.addresses.leave(backend.ip(), namespace, place));
     }
 
     fn remove(&mut self, name: &Arc<Name>) -> Option<List> {
         let list = self.lists.remove(name)?;
         self.turns.remove(&(list.turn, Arc::clone(name)));
+        if let Some(pauses) = list.pauses {
+            self.pausing.remove(&(pauses, Arc::clone(name)));
+        }
         Some(list)
     }
 
-    fn follow_list(&mut self, name: Arc<Name>, port: &PortView, hold: &Hold, number: &mut u64, now: Instant) {
-        let backends: BTreeSet<SocketAddr> = hold.probes(port.key.transport).collect();
-        let before = self.remove(&name).filter(|list| list.begun == hold.begun);
-        let mut list = before.unwrap_or_else(|| {
-            *number += 1;
-            let (due, known) = (BTreeSet::new(), BTreeMap::new());
-            List { turn: Turn::First(*number), begun: hold.begun, due, known }
+    fn follow_list(
+        &mut self,
+        name: Arc<Name>,
+        port: &PortView,
+        hold: &Hold,
+        number: &mut u64,
+        (now, later): (Instant, Instant),
+    ) {
+        let transport = port.key.transport;
+        let backends: BTreeSet<SocketAddr> = hold.probes(transport).collect();
+        let before = self.remove(&name);
+        let (same, other) = before.map_or((None, None), |list| {
+            if list.begun == hold.begun { (Some(list), None) } else { (None, Some(list)) }
         });
-        list.follow(&backends, now);
-        if list.due.is_empty() {
+        self.leave(&name, other.into_iter().flat_map(|list| list.waiting));
+        let mut list = same.unwrap_or_else(|| {
+            *number += 1;
+            List::new(Turn::First(*number), hold.begun, later)
+        });
+        let left = list.follow(&backends, now);
+        self.leave(&name, left.into_iter());
+        hold.claimed(transport).for_each(|backend| list.hurry(backend, later));
+        if list.known.is_empty() {
             return;
         }
-        if let Turn::Again(at) = list.turn {
-            list.turn = list.after(at);
-        }
-        self.insert(name, list);
+        let turn = list.goes_on();
+        self.insert(name, list, turn);
     }
 
-    fn insert(&mut self, name: Arc<Name>, list: List) {
-        self.turns.insert((list.turn, Arc::clone(&name)));
+    fn insert(&mut self, name: Arc<Name>, mut list: List, turn: Option<Turn>) {
+        list.turn = turn.unwrap_or(list.turn);
+        match (list.pauses, turn) {
+            (Some(pauses), _) => drop(self.pausing.insert((pauses, Arc::clone(&name)))),
+            (None, Some(turn)) => drop(self.turns.insert((turn, Arc::clone(&name)))),
+            (None, None) => {}
+        }
         self.lists.insert(name, list);
     }
 
     /// When the next turn is, but not before this time.
     pub(super) fn next(&self, earliest: Instant) -> Option<Instant> {
-        let (turn, _) = self.turns.first()?;
-        Some(match turn {
+        let turn = self.turns.first().map(|(turn, _)| match turn {
             Turn::First(_) => earliest,
-            Turn::Again(at) => earliest.max(*at),
-        })
+            Turn::Again(at) => *at,
+        });
+        let others = [self.pausing.first().map(|(at, _)| *at), self.addresses.next()];
+        Some(earliest.max(others.into_iter().chain([turn]).flatten().min()?))
     }
 
-    /// Whose turn it is. It is asked again at that time.
+    /// Whose turn it is, if it is anybody's. It is asked again at that time.
     pub(super) fn take_first(&mut self, now: Instant, again: Instant) -> Option<Target> {
-        let (turn, name) = self.turns.pop_first()?;
-        let mut list = self.lists.remove(&name)?;
+        self.end_pauses(now);
+        let is_first = matches!(self.turns.first(), Some((Turn::First(_), _)));
+        // However many wait for addresses, whoever needs not wait gets every second turn.
+        self.is_for_waiting = !self.is_for_waiting && !is_first;
+        if self.is_for_waiting {
+            return self.take_waiting(now, again).or_else(|| self.take_turns(now, again));
+        }
+        self.take_turns(now, again).or_else(|| self.take_waiting(now, again))
+    }
+
+    fn take_turns(&mut self, now: Instant, again: Instant) -> Option<Target> {
+        (0..WAITING_AT_ONCE).find_map(|_| self.take_turn(now, again))
+    }
+
+    fn end_pauses(&mut self, now: Instant) {
+        while let Some((at, name)) = self.pausing.first().filter(|(at, _)| *at <= now).cloned() {
+            self.pausing.remove(&(at, Arc::clone(&name)));
+            if let Some(list) = self.lists.get_mut(&name) {
+                list.pauses = None;
+                self.turns.insert((list.turn, name));
+            }
+        }
+    }
+
+    /// The next backend, unless it has to wait for its address.
+    fn take_turn(&mut self, now: Instant, again: Instant) -> Option<Target> {
+        let (turn, name) = self.turns.first().filter(|(turn, _)| turn.is_due(now)).cloned()?;
+        let mut list = self.remove(&name)?;
         if let Turn::First(number) = turn {
             self.served = number;
         }
-        let backend = list.take_first(again);
-        list.turn = list.after(now);
-        self.insert(Arc::clone(&name), list);
-        Some(Target { list: name, backend: backend? })
+        let target = list.take_first().map(|backend| Target { list: Arc::clone(&name), backend });
+        let waits = target.as_ref().and_then(|target| {
+            let namespace = name.service.name.namespace();
+            let place = self.addresses.take(target.backend.ip(), now, namespace, || target.clone())?;
+            Some((target.backend, place))
+        });
+        match (waits, &target) {
+            (Some((backend, place)), _) => drop(list.waiting.insert(backend, place)),
+            (None, Some(target)) => list.plan(target.backend, again),
+            (None, None) => {}
+        }
+        let turn = list.after(now);
+        list.turn = Turn::Again(now);
+        self.insert(name, list, turn);
+        target.filter(|_| waits.is_none())
+    }
+
+    /// Who has waited for its address has it now.
+    fn take_waiting(&mut self, now: Instant, again: Instant) -> Option<Target> {
+        let target = self.addresses.take_waiting(now)?;
+        let mut list = self.remove(&target.list)?;
+        list.waiting.remove(&target.backend);
+        list.plan(target.backend, again);
+        let turn = list.goes_on();
+        self.insert(Arc::clone(&target.list), list, turn);
+        Some(target)
     }
 }
 

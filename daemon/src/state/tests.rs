@@ -125,6 +125,8 @@ fn check_table(kept: Kept) {
             port.index = None;
             for hold in port.hold.iter_mut().map(Arc::make_mut) {
                 hold.begun = Uptime(expected.clock.wall_at(hold.begun).0);
+                // Who may be probed is decided anew.
+                hold.backends.iter_mut().for_each(|it| it.is_open = false);
             }
         }
         for frontend in &mut view.frontends {

@@ -359,7 +359,12 @@ fn reasons(port: &PortView, row: &Row, snapshot: &Snapshot) -> Vec<String> {
             .map_or_else(|| "without limit".to_owned(), |at| format!("until {}", Rfc3339(at)));
         reasons.push(format!("held {until}"));
         let is_probed = hold.probes(port.key.transport).any(|backend| backend == row.backend());
+        let is_barred = hold.barred(port.key.transport).any(|backend| backend == row.backend());
+        if it.is_claimed {
+            reasons.push("listed for another target too, which proves nothing".to_owned());
+        }
         reasons.push(match (it.answered, it.failures) {
+            _ if is_barred => "not probed, because no pod can have this address".to_owned(),
             _ if !is_probed => "not probed".to_owned(),
             _ if it.asked == Asked::Due => "not probed yet".to_owned(),
             (false, 0) => "no probe taken yet".to_owned(),

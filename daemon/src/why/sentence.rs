@@ -133,7 +133,7 @@ pub(crate) fn why(reason: Option<Reason>) -> &'static str {
         Some(Reason::HoldExpired) => "its endpoints vanished, and the hold has reached its bound",
         Some(Reason::ProbesFailed) => "its endpoints vanished, and none of them took a probe any more",
         Some(Reason::LocalPolicy) => "its traffic policy is Local and nobody usable is on this node",
-        Some(Reason::Claimed) => "somebody else has the address",
+        Some(Reason::Claimed) => "another service has the address",
         Some(Reason::Address) => "the address may not be a frontend",
         Some(Reason::Protocol) => "its protocol cannot be translated",
         Some(Reason::Control) => "it is how this node reaches the apiserver",
@@ -176,7 +176,10 @@ fn after_hold(port: &PortView, snapshot: &Snapshot) -> String {
         Some(until) => Rfc3339(until),
     };
     let probed = hold.backends.iter().filter(|it| it.answered && it.lost.is_none()).count();
+    let transport = port.key.transport;
+    let is_barred = hold.probes(transport).next().is_none() && hold.barred(transport).next().is_some();
     let probes = match hold.bound {
+        _ if is_barred => "no backend is probed, because no pod can have such an address",
         Bound::Guarded if probed == 0 && hold.waits() => "not every backend has been probed yet",
         Bound::Guarded if probed == 0 => "no backend has taken a probe yet, and one that does prolongs it",
         _ if probed == 0 => "no backend has taken a probe yet",

@@ -184,6 +184,8 @@ impl Simulation {
                 0 => self.lose_everything(),
                 1..40 => self.probe(),
                 40..55 => self.rename_port(),
+                55..75 => self.claim(),
+                75..77 => self.lose_namespace(),
                 _ => {
                     let event = self.change();
                     self.tell(event);

@@ -100,6 +100,20 @@ pub struct HeldBackend {
     pub failures: u8,
     /// Why it is no longer in the list.
     pub lost: Option<Reason>,
+    /// A pod can have its address, as far as the node knows, or the administrator wrote it. Decided anew after a
+    /// restart, and until then nobody is asked.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub is_open: bool,
+    /// Another object lists its address for another target, so it is asked out of turn, once in a hold.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub is_claimed: bool,
+}
+
+impl HeldBackend {
+    /// Of whom nothing was found yet, and may not be.
+    pub const fn new(row: Row, asked: Asked) -> Self {
+        Self { row, asked, answered: false, failures: 0, lost: None, is_open: false, is_claimed: false }
+    }
 }
 
 /// A connection must prove something, which it does for TCP; and what was only draining may be gone by right.
@@ -131,13 +145,7 @@ impl Hold {
         (reason, bound): (Reason, Bound),
     ) -> Self {
         let chosen = last.all().iter().filter(|row| row.is_chosen());
-        let backend = |row: &Row| HeldBackend {
-            row: row.held(),
-            asked: Asked::before(row, transport),
-            answered: false,
-            failures: 0,
-            lost: None,
-        };
+        let backend = |row: &Row| HeldBackend::new(row.held(), Asked::before(row, transport));
         Self { reason, begun: now, asked: None, bound, slices, backends: chosen.map(backend).collect() }
     }
 
@@ -153,8 +161,34 @@ impl Hold {
 
     /// Whom to probe: nobody of a list that is never let go, because nothing must follow.
     pub fn probes(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> {
+        self.probed(transport).map(|it| it.row.backend())
+    }
+
+    /// Whom to probe out of turn.
+    pub fn claimed(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> {
+        self.probed(transport).filter(|it| it.is_claimed).map(|it| it.row.backend())
+    }
+
+    fn probed(&self, transport: Transport) -> impl Iterator<Item = &HeldBackend> {
         let is_probed = self.bound != Bound::Unlimited;
-        self.rows().filter(move |row| is_probed && can_be_asked(row, transport)).map(Row::backend)
+        let left = self.backends.iter().filter(|it| it.lost.is_none());
+        left.filter(move |it| is_probed && it.is_open && can_be_asked(&it.row, transport))
+    }
+
+    /// Backends that could be asked, and may not be, because no pod can have their addresses.
+    pub fn barred(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> {
+        let left = self.backends.iter().filter(|it| it.lost.is_none() && !it.is_open);
+        left.filter(move |it| can_be_asked(&it.row, transport)).map(|it| it.row.backend())
+    }
+
+    /// Takes notice of whose addresses pods can have.
+    pub(crate) fn open(hold: &mut Arc<Self>, is_open: impl Fn(SocketAddr) -> bool) {
+        let differs = |it: &HeldBackend| it.is_open != is_open(it.row.backend());
+        // Readers share it, so it is copied only where it changes.
+        if hold.backends.iter().any(differs) {
+            let backends = &mut Arc::make_mut(hold).backends;
+            backends.iter_mut().for_each(|it| it.is_open = is_open(it.row.backend()));
+        }
     }
 
     /// When it ends at the latest, as things stand. Whoever was not asked has not failed to answer.
@@ -213,17 +247,31 @@ impl Hold {
         before != *held
     }
 
-    /// Somebody else has the address now. `true`: that one was in the list.
-    pub(crate) fn give_up(&mut self, backend: SocketAddr, by: Target<'_>) -> bool {
-        let target = self.backend(backend).map(|held| held.row).and_then(|row| self.target(&row));
-        let is_other = target.is_some_and(|target| !target.uid.is_empty() && target.uid != by.uid);
-        let lost = self.backend(backend).filter(|_| is_other && !by.uid.is_empty());
-        lost.map(|held| held.lost = Some(Reason::Claimed)).is_some()
+    /// Another object lists the address for another target, which may be so or not. `true`: nobody had said so in this
+    /// hold, and it is one that a probe may end.
+    pub(crate) fn is_news(&self, backend: SocketAddr, by: Target<'_>) -> bool {
+        let held = self.position(backend).and_then(|position| self.backends.get(position));
+        let Some(held) = held.filter(|held| held.lost.is_none() && !held.is_claimed) else { return false };
+        let is_other = |target: Target<'_>| !target.uid.is_empty() && target.uid != by.uid;
+        matches!(self.bound, Bound::Guarded | Bound::Limit)
+            && !by.uid.is_empty()
+            && self.target(&held.row).is_some_and(is_other)
+    }
+
+    /// Has it probed out of turn.
+    pub(crate) fn hear(&mut self, backend: SocketAddr) {
+        if let Some(held) = self.backend(backend) {
+            held.is_claimed = true;
+        }
+    }
+
+    fn position(&self, backend: SocketAddr) -> Option<usize> {
+        let wanted = (backend.ip(), backend.port());
+        self.backends.binary_search_by(|it| it.row.position().cmp(&wanted)).ok()
     }
 
     fn backend(&mut self, backend: SocketAddr) -> Option<&mut HeldBackend> {
-        let wanted = (backend.ip(), backend.port());
-        let position = self.backends.binary_search_by(|it| it.row.position().cmp(&wanted)).ok()?;
+        let position = self.position(backend)?;
         self.backends.get_mut(position).filter(|it| it.lost.is_none())
     }
 
@@ -259,7 +307,6 @@ impl Kept {
         case: &Case<'_>,
     ) {
         self.last.observe(listed);
-        self.last.withdraw(&case.withdrawn);
         let Some(last) = self.last.rows() else { return };
         let judgement = match judge(case.evidence(&self.last, listed)) {
             Judgement::Hold(reason, bound) => Some((reason, bound)),

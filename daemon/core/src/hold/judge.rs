@@ -99,8 +99,10 @@ pub struct Evidence {
     pub is_control: bool,
     /// Endpoints are listed, and none is usable.
     pub is_listed: bool,
-    /// Every member of the last list was seen terminating, or is in a slice that is not for proxies any more.
+    /// Every member of the last list was seen terminating.
     pub is_scaled_down: bool,
+    /// A member of it stands in a slice with the label that keeps proxies away.
+    pub is_hidden: bool,
     /// The source was interrupted a short time ago.
     pub is_resync: bool,
 }
@@ -116,8 +118,9 @@ pub enum Judgement {
 
 impl Judgement {
     /// Every reason for which a list is held: those that [`judge`] gives, and that of many losses at once.
-    pub const REASONS: [Reason; 6] = [
+    pub const REASONS: [Reason; 7] = [
         Reason::Vanished,
+        Reason::Hidden,
         Reason::Resync,
         Reason::MassLoss,
         Reason::Control,
@@ -174,6 +177,8 @@ fn classify(evidence: Evidence) -> Reason {
         Reason::AllUnready
     } else if evidence.is_scaled_down {
         Reason::ScaledDown
+    } else if evidence.is_hidden {
+        Reason::Hidden
     } else if evidence.is_resync {
         Reason::Resync
     } else {
@@ -190,7 +195,7 @@ pub(crate) struct Case<'a> {
     /// As they were when its last lists were made.
     pub(crate) slices: Arc<[Arc<SliceFacts>]>,
     /// Endpoints whose slices are labelled as not for proxies now.
-    pub(crate) withdrawn: BTreeSet<IpAddr>,
+    pub(crate) hidden: BTreeSet<IpAddr>,
     pub(crate) key: ServiceKey,
     pub(crate) settings: &'a Settings,
 }
@@ -204,6 +209,7 @@ impl Case<'_> {
             is_control: last.rows().is_some_and(|last| self.is_control(last)),
             is_listed: !listed.is_empty(),
             is_scaled_down: last.was_scaled_down(),
+            is_hidden: last.is_any_in(&self.hidden),
             is_resync: self.is_resync,
         }
     }

@@ -1,8 +1,8 @@
 //! The ledger over all services: which lists are held and what may end each hold, and who lost a list lately.
 //!
 //! Invariant: what it says follows from what was entered, in whatever order a batch was entered. It is as large as the
-//! held lists and the losses within the window, and a deadline is forgotten when it has passed. It decides nothing
-//! about a service's lists; it names the services to look at again.
+//! held lists, the losses within the window and the namespaces that claimed something lately, and a deadline is
+//! forgotten when it has passed. It decides nothing about a service's lists; it names the services to look at again.
 
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -12,10 +12,18 @@ use core::net::SocketAddr;
 
 use super::held::Hold;
 use super::judge::{Bound, Policy, RESYNC_WINDOW};
+use super::losses::{Lists, Losses, MassLoss};
 use crate::keys::Source;
 use crate::list::Row;
 use crate::op::ServiceId;
 use crate::time::Uptime;
+
+/// So many held addresses that a namespace lists for other targets are looked at within [`CLAIMS_WINDOW`]: each makes a
+/// service dirty that is somebody else's. More than pods that take over addresses of others in that time.
+const CLAIMS_MAX: usize = 16;
+
+/// Seconds after which a namespace is heard again.
+const CLAIMS_WINDOW: i64 = 10;
 
 /// All holds, found by what may end them, and all losses that are recent.
 #[derive(Debug, Default)]
@@ -26,55 +34,12 @@ pub(crate) struct Ledger {
     addresses: BTreeMap<SocketAddr, BTreeSet<ServiceId>>,
     addresses_of: BTreeMap<ServiceId, Vec<SocketAddr>>,
     losses: Losses,
-    /// Services with a list.
-    populated: usize,
+    /// How many claims were heard of each namespace, since when.
+    claims: BTreeMap<Arc<str>, usize>,
+    claims_since: Uptime,
     /// Sources that were interrupted since the last decision.
     interrupted_now: BTreeSet<Source>,
     interrupted: BTreeMap<Source, Uptime>,
-}
-
-/// So many services lost their lists that all of them are held for that.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct MassLoss {
-    /// How many lost theirs.
-    pub(crate) lost: usize,
-    /// Of how many with a list.
-    pub(crate) populated: usize,
-    /// Who they are.
-    pub(crate) services: Vec<ServiceId>,
-}
-
-/// Services that lost their lists within the window of a mass loss, and have not got them back.
-#[derive(Debug, Default)]
-struct Losses {
-    order: BTreeSet<(Uptime, ServiceId)>,
-    services: BTreeMap<ServiceId, Uptime>,
-    /// All of them are part of a mass loss, but for those that came since.
-    is_mass: bool,
-    came: bool,
-}
-
-impl Losses {
-    /// When a service lost its list last, if it is held for that.
-    fn put(&mut self, id: ServiceId, lost: Option<Uptime>) {
-        let before = match lost {
-            Some(at) => self.services.insert(id, at),
-            None => self.services.remove(&id),
-        };
-        self.order.extend(lost.map(|at| (at, id)));
-        if let Some(before) = before.filter(|before| Some(*before) != lost) {
-            self.order.remove(&(before, id));
-        }
-        self.came |= lost.is_some();
-    }
-
-    /// Forgets those before the window.
-    fn pass(&mut self, now: Uptime, window: i64) {
-        while let Some((at, id)) = self.order.first().copied().filter(|(at, _)| now.since(*at) > window) {
-            self.order.remove(&(at, id));
-            self.services.remove(&id);
-        }
-    }
 }
 
 impl Ledger {
@@ -93,6 +58,18 @@ impl Ledger {
         for source in core::mem::take(&mut self.interrupted_now) {
             self.interrupted.insert(source, now);
         }
+        if now.since(self.claims_since) >= CLAIMS_WINDOW {
+            self.claims.clear();
+            self.claims_since = now;
+        }
+    }
+
+    /// Whether another claim of this namespace is looked at.
+    pub(crate) fn hears(&mut self, namespace: &Arc<str>) -> bool {
+        let heard = self.claims.entry(Arc::clone(namespace)).or_default();
+        let hears = *heard < CLAIMS_MAX;
+        *heard += usize::from(hears);
+        hears
     }
 
     /// The next service of which a hold has reached its bound.
@@ -124,25 +101,24 @@ impl Ledger {
     /// A remembered service has a list, or holds one, before anything is decided.
     pub(crate) fn remember<'a>(
         &mut self,
-        id: ServiceId,
+        (id, namespace): (ServiceId, &Arc<str>),
         holds: impl Iterator<Item = &'a Hold> + Clone,
-        has_list: bool,
+        lists: Lists,
         policy: &Policy,
     ) {
-        self.populated += usize::from(has_list);
+        self.losses.count(namespace, (Lists::default(), lists));
         self.index(id, holds, policy);
     }
 
     /// Keeps account of what a decision made of a service's lists, before and after, and of its holds.
     pub(crate) fn account<'a>(
         &mut self,
-        id: ServiceId,
+        (id, namespace): (ServiceId, &Arc<str>),
         holds: impl Iterator<Item = &'a Hold> + Clone,
-        (had_list, has_list): (bool, bool),
+        lists: (Lists, Lists),
         (policy, now): (&Policy, Uptime),
     ) {
-        self.populated += usize::from(has_list);
-        self.populated = self.populated.saturating_sub(usize::from(had_list));
+        self.losses.count(namespace, lists);
         if holds.clone().next().is_some() || self.held.contains(&id) {
             self.index(id, holds.clone(), policy);
         }
@@ -151,23 +127,12 @@ impl Ledger {
             now.since(hold.begun) <= policy.mass_loss_window
                 && matches!(hold.bound, Bound::Guarded | Bound::MassLoss)
         };
-        self.losses.put(id, holds.filter(is_lost).map(|hold| hold.begun).max());
+        self.losses.put(id, namespace, holds.filter(is_lost).map(|hold| hold.begun).max());
     }
 
-    /// Whether it is a mass loss that services lost their lists within the window, if there is anything new to
-    /// say of it.
-    pub(crate) fn judge_mass(&mut self, policy: &Policy, now: Uptime) -> Option<MassLoss> {
-        self.losses.pass(now, policy.mass_loss_window);
-        let (lost, populated) = (self.losses.services.len(), self.populated);
-        let is_mass = policy.is_mass_loss(lost, populated);
-        let was_mass = core::mem::replace(&mut self.losses.is_mass, is_mass);
-        let came = core::mem::take(&mut self.losses.came);
-        let is_news = is_mass && (!was_mass || came);
-        is_news.then(|| MassLoss {
-            lost,
-            populated,
-            services: self.losses.services.keys().copied().collect(),
-        })
+    /// Every mass loss of which there is anything new to say.
+    pub(crate) fn judge_mass(&mut self, policy: &Policy, now: Uptime) -> Vec<MassLoss> {
+        self.losses.judge(policy, now)
     }
 
     /// Finds a service from now on by what may end its holds.

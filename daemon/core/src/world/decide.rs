@@ -89,10 +89,11 @@ impl World {
         let Some(case) = self.case(id, &settings, now) else { return self.count_impossible() };
         let Self { services, space, .. } = self;
         let Some(service) = services.get_mut(id) else { return self.count_impossible() };
-        let had_list = service.has_list();
+        let before = service.lists();
         service.take(desired, facts, &case);
         space.indices.put_all(&service.ports);
-        self.account_for_holds(id, had_list, &settings, now.uptime());
+        self.open_holds(id, &settings, &node);
+        self.account_for_holds(id, before, &settings, now.uptime());
         self.claim(id, &wanted, rank);
     }
 

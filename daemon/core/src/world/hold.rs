@@ -1,25 +1,37 @@
 //! What the world asks and tells the hold room: which services to decide for again because of a hold, and why.
 //!
 //! Invariant: a hold is entered and left by a decision for its own service alone; other services reach it only by
-//! claiming a held address or by being part of the same mass loss, and each of these is a cause of its own.
+//! listing a held address, which has it probed and no more, or by being part of the same mass loss, and each of these
+//! is a cause of its own.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
+use core::num::NonZeroU16;
 
 use super::World;
 use crate::change::Cause;
-use crate::facts::{Endpoint, Settings, SliceFacts};
-use crate::hold::{Case, Hold, MassLoss, Probed};
-use crate::keys::Source;
+use crate::claims::Frontend;
+use crate::dialable::is_reserved;
+use crate::facts::{Endpoint, NodeFacts, Settings, SliceFacts};
+use crate::hold::{Case, Hold, Lists, MassLoss, Policy, Probed};
+use crate::keys::{FrontendKey, Source, Transport};
 use crate::op::ServiceId;
 use crate::time::{Now, Uptime};
 
 /// Those that stand in slices which are not for proxies, and may have been a moment ago.
-fn withdrawn(slices: &[Arc<SliceFacts>]) -> BTreeSet<IpAddr> {
+fn hidden(slices: &[Arc<SliceFacts>]) -> BTreeSet<IpAddr> {
     let headless = slices.iter().filter(|slice| slice.headless);
     headless.flat_map(|slice| slice.endpoints.iter_brief()).map(|(address, _)| address).collect()
+}
+
+/// Whether a pod can have this address, as far as a node knows: not what means a host, a link or everybody, none of the
+/// node's own and none at which an apiserver is. Other nodes' addresses cannot be told from those of pods.
+fn can_be_a_pods(address: IpAddr, node: &NodeFacts, settings: &Settings) -> bool {
+    let address = address.to_canonical();
+    let is_of_node = node.addresses.contains(&address) || node.node_port_addresses.contains(&address);
+    !is_reserved(address) && !is_of_node && !settings.bypass.iter().any(|it| it.ip() == address)
 }
 
 impl World {
@@ -32,7 +44,7 @@ impl World {
             own: known.facts.as_deref().and_then(crate::tables::on_empty),
             is_resync: self.ledger.is_resync(known.key.source, now.uptime()),
             now,
-            withdrawn: withdrawn(&known.slices),
+            hidden: hidden(&known.slices),
             slices: before.map(|view| Arc::clone(&view.slices)).unwrap_or_default(),
             key: known.key.clone(),
             settings,
@@ -61,19 +73,20 @@ impl World {
         }
     }
 
-    /// Lets go of held addresses that this slice lists for somebody else: a probe would find that one there.
-    pub(super) fn claim_addresses(&mut self, slice: &SliceFacts) {
+    /// Has held addresses asked out of turn that this slice lists for somebody else. That it does so proves nothing:
+    /// any tenant can write it, and so can a controller that is not Kubernetes' own.
+    pub(super) fn hear_claims(&mut self, slice: &SliceFacts) {
         if self.ledger.is_empty() {
             return;
         }
         for port in &slice.ports {
             for endpoint in slice.endpoints.iter() {
-                self.claim_address(SocketAddr::new(endpoint.address, port.port.get()), endpoint, slice);
+                self.hear_claim(SocketAddr::new(endpoint.address, port.port.get()), endpoint, slice);
             }
         }
     }
 
-    fn claim_address(&mut self, address: SocketAddr, endpoint: Endpoint<'_>, slice: &SliceFacts) {
+    fn hear_claim(&mut self, address: SocketAddr, endpoint: Endpoint<'_>, slice: &SliceFacts) {
         let (Some(ids), Some(by)) = (self.ledger.holders(address), endpoint.target) else { return };
         let Some(claimant) = crate::tables::service_of(slice) else { return };
         for id in ids.clone() {
@@ -81,51 +94,76 @@ impl World {
                 self.report.counters.impossible += 1;
                 continue;
             };
-            let given_up = service.holds_mut().map(|hold| Arc::make_mut(hold).give_up(address, by));
-            let lost = given_up.filter(|lost| *lost).count();
-            if lost > 0 {
-                let cause = Cause::AddressClaimed(address, claimant.clone());
-                self.services.mark(id, cause, true);
+            if !service.holds().any(|hold| hold.is_news(address, by)) {
+                continue;
             }
+            if !self.ledger.hears(slice.key.name.shared_namespace()) {
+                return;
+            }
+            let heard = service.holds_mut().filter(|hold| hold.is_news(address, by));
+            heard.for_each(|hold| Arc::make_mut(hold).hear(address));
+            self.services.mark(id, Cause::AddressClaimed(address, claimant.clone()), false);
         }
+    }
+
+    /// Takes notice of which held backends may be probed.
+    pub(super) fn open_holds(&mut self, id: ServiceId, settings: &Settings, node: &NodeFacts) {
+        let Self { services, frontends, tables, .. } = self;
+        let (Some(service), Some(known)) = (services.get_mut(id), tables.get(id)) else { return };
+        let is_tenants = known.key.source == Source::Kubernetes;
+        let is_given = |backend: SocketAddr| {
+            let port = NonZeroU16::new(backend.port())?;
+            frontends.get(&FrontendKey { address: backend.ip(), port, transport: Transport::Tcp })
+        };
+        let is_open = |backend: SocketAddr| {
+            !is_tenants
+                || can_be_a_pods(backend.ip(), node, settings)
+                    && !is_given(backend).is_some_and(Frontend::is_given)
+        };
+        service.holds_mut().for_each(|hold| Hold::open(hold, is_open));
     }
 
     /// Keeps account of what a decision made of a service's holds.
     pub(super) fn account_for_holds(
         &mut self,
         id: ServiceId,
-        had_list: bool,
+        before: Lists,
         settings: &Settings,
         now: Uptime,
     ) {
-        let Some(service) = self.services.get(id) else { return self.count_impossible() };
-        let lists = (had_list, service.has_list());
+        let (Some(service), Some(known)) = (self.services.get(id), self.tables.get(id)) else {
+            return self.count_impossible();
+        };
+        let lists = (before, service.lists());
+        let id = (id, known.key.name.shared_namespace());
         self.ledger.account(id, service.holds(), lists, (&settings.hold, now));
     }
 
     /// A remembered service has a list, or holds one, before anything is decided.
     pub(super) fn account_for_remembered(&mut self, id: ServiceId) {
-        let Some(service) = self.services.get(id) else { return self.count_impossible() };
-        self.ledger.remember(id, service.holds(), service.has_list(), &self.tables.settings.hold);
+        let (Some(service), Some(known)) = (self.services.get(id), self.tables.get(id)) else {
+            return self.count_impossible();
+        };
+        let id = (id, known.key.name.shared_namespace());
+        self.ledger.remember(id, service.holds(), service.lists(), &self.tables.settings.hold);
     }
 
     /// Who lost its list within the window is held as long as a mass loss is, if there are so many. Judged once for all
     /// that a batch decided, so that its order does not matter.
     pub(super) fn judge_mass(&mut self, now: Uptime) {
         let policy = self.tables.settings.hold;
-        let Some(MassLoss { lost, populated, services }) = self.ledger.judge_mass(&policy, now) else {
-            return;
-        };
-        for id in services {
-            let Some(service) = self.services.get_mut(id) else {
-                self.count_impossible();
-                continue;
-            };
-            if service.holds_mut().map(Hold::join_mass_loss).filter(|joined| *joined).count() > 0 {
-                self.ledger.index(id, service.holds(), &policy);
-                let cause = Cause::MassLoss { lost, populated };
-                self.services.mark(id, cause, false);
+        for MassLoss { lost, populated, services } in self.ledger.judge_mass(&policy, now) {
+            for id in services {
+                self.join_mass_loss(id, &policy, Cause::MassLoss { lost, populated });
             }
+        }
+    }
+
+    fn join_mass_loss(&mut self, id: ServiceId, policy: &Policy, cause: Cause) {
+        let Some(service) = self.services.get_mut(id) else { return self.count_impossible() };
+        if service.holds_mut().map(Hold::join_mass_loss).filter(|joined| *joined).count() > 0 {
+            self.ledger.index(id, service.holds(), policy);
+            self.services.mark(id, cause, false);
         }
     }
 

@@ -13,6 +13,7 @@ mod reasons;
 mod renames;
 mod since;
 mod sources;
+mod tenants;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

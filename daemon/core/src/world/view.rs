@@ -216,8 +216,9 @@ fn why_nobody(port: &Port) -> Reason {
 
 /// Who stands in a slice that a label keeps proxies away from is neither gone nor was it never there.
 fn tell_hidden(row: &mut FrontendView, slices: &[Arc<SliceFacts>]) {
-    let is_nobody = matches!(row.verdict, Verdict::Refusing | Verdict::Passing)
-        && matches!(row.reason, Some(Reason::NoEndpoints | Reason::ScaledDown));
+    let is_nobody = matches!(row.verdict, Verdict::Refusing | Verdict::Passing);
+    let tells_less = [Reason::NoEndpoints, Reason::ScaledDown, Reason::Vanished, Reason::HoldExpired];
+    let is_nobody = is_nobody && row.reason.is_some_and(|reason| tells_less.contains(&reason));
     let family = AddressType::Ip(Family::of(row.address));
     let hides = |slice: &Arc<SliceFacts>| {
         slice.headless && slice.address_type == family && slice.endpoints.iter_brief().next().is_some()

@@ -9,6 +9,7 @@ use holdfast_core::hold::{Asked, Bound, HeldBackend};
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::Reason;
 
+use super::super::addresses::ADDRESS_GAP;
 use super::*;
 use crate::admin::tests::fixture::many;
 
@@ -17,7 +18,7 @@ fn hold(service: u8, backends: u8, begun: i64) -> Hold {
     let backend = |number: u8| {
         let address = IpAddr::from([10, 0, service, number]);
         let row = Row::new(address, NonZeroU16::MIN, Conditions::READY, 0, 0);
-        HeldBackend { row, asked: Asked::Due, answered: false, failures: 0, lost: None }
+        HeldBackend { is_open: true, ..HeldBackend::new(row, Asked::Due) }
     };
     Hold {
         reason: Reason::Vanished,
@@ -53,7 +54,7 @@ impl Fixture {
     }
 
     fn look(&mut self) {
-        self.schedule.follow(&self.snapshot, self.now);
+        self.schedule.follow(&self.snapshot, self.now, &|| Duration::ZERO);
     }
 
     /// The next turns, one each second, as far as they are due: the service and the backend of each.
@@ -175,4 +176,142 @@ fn another_service_in_the_same_place_is_not_taken_for_the_one_before() {
     fixture.snapshot.services.set(1, Some(Arc::new(view)));
     fixture.look();
     assert_eq!((fixture.services(9), fixture.schedule.lists.len()), (vec![1], 1));
+}
+
+/// So many ports at one address are held of the service at a place, in that namespace.
+fn hold_ports(fixture: &mut Fixture, service: u8, namespace: &str, ports: u16) {
+    hold_at(fixture, service, namespace, &[9], ports);
+}
+
+/// So many ports at each of these addresses.
+fn hold_at(fixture: &mut Fixture, service: u8, namespace: &str, addresses: &[u8], ports: u16) {
+    fixture.hold(service, 1, 0);
+    let mut view = ServiceView::clone(fixture.snapshot.services.get(service.into()).unwrap());
+    let name = format!("s-{service}");
+    view.key.name = holdfast_core::keys::ObjectName::new(namespace, &name).unwrap();
+    let all = addresses.iter().flat_map(|last| (1..=ports).map(move |port| ([10, 9, 9, *last], port)));
+    let row = |(address, port): ([u8; 4], u16)| {
+        Row::new(address.into(), NonZeroU16::new(port).unwrap(), Conditions::READY, 0, 0)
+    };
+    let backend = |it| HeldBackend { is_open: true, ..HeldBackend::new(row(it), Asked::Due) };
+    let mut held = hold(service, 0, 0);
+    held.backends = all.map(backend).collect();
+    view.ports[0].hold = Some(Arc::new(held));
+    fixture.snapshot.services.set(service.into(), Some(Arc::new(view)));
+}
+
+/// Who is asked within a time: the namespace, and the port.
+fn asked_within(fixture: &mut Fixture, time: Duration) -> Vec<(Instant, String, u16)> {
+    let end = fixture.now + time;
+    let mut asked = Vec::new();
+    while let Some(at) = fixture.schedule.next(fixture.now).filter(|at| *at <= end) {
+        fixture.now = at;
+        if let Some(target) = fixture.schedule.take_first(at, at + Duration::from_secs(2)) {
+            let namespace = target.list.service.name.namespace().to_owned();
+            asked.push((at, namespace, target.backend.port()));
+        }
+        fixture.now += Duration::from_millis(2);
+    }
+    asked
+}
+
+#[test]
+fn one_address_is_asked_a_few_times_a_second_however_many_lists_have_it() {
+    let mut fixture = Fixture::new();
+    (0..20).for_each(|service| hold_ports(&mut fixture, service, "tenant", 200));
+    fixture.look();
+    let asked = asked_within(&mut fixture, Duration::from_secs(10));
+    assert!((25..=32).contains(&asked.len()), "{}", asked.len());
+    let apart = asked.windows(2).map(|two| two[1].0 - two[0].0).min().unwrap();
+    assert!(apart >= ADDRESS_GAP, "{apart:?}");
+}
+
+#[test]
+fn who_has_thousands_of_ports_at_an_address_keeps_nobody_elses_from_being_asked() {
+    let mut fixture = Fixture::new();
+    (0..20).for_each(|service| hold_ports(&mut fixture, service, "tenant", 200));
+    fixture.look();
+    asked_within(&mut fixture, Duration::from_secs(5));
+    hold_ports(&mut fixture, 50, "bystander", 1);
+    fixture.hold(60, 1, 0);
+    fixture.look();
+    let asked = asked_within(&mut fixture, Duration::from_secs(10));
+    let of = |namespace: &str| asked.iter().filter(|(_, of, _)| of == namespace).count();
+    assert!((4..=6).contains(&of("bystander")), "every two seconds, as if it were alone: {asked:?}");
+    let others = asked.len() - of("bystander") - of("tenant");
+    assert!(others >= 5, "and other addresses do not wait: {asked:?}");
+}
+
+#[test]
+fn who_waits_for_an_address_is_forgotten_with_its_list() {
+    let mut fixture = Fixture::new();
+    (0..5).for_each(|service| hold_ports(&mut fixture, service, "tenant", 50));
+    fixture.look();
+    asked_within(&mut fixture, Duration::from_secs(3));
+    (0..5).for_each(|service| fixture.hold(service, 0, 0));
+    fixture.look();
+    assert_eq!(asked_within(&mut fixture, Duration::from_secs(10)), []);
+    let Schedule { pausing, turns, lists, addresses, .. } = &fixture.schedule;
+    assert_eq!((pausing.len(), turns.len(), lists.len(), addresses.len()), (0, 0, 0, 0));
+}
+
+#[test]
+fn a_backend_that_somebody_claims_is_asked_out_of_turn_and_once() {
+    let mut fixture = Fixture::new();
+    fixture.hold(1, 3, 0);
+    fixture.look();
+    assert_eq!(fixture.turns(9).len(), 3);
+    for expected in [vec![(1, 2)], vec![]] {
+        let mut view = ServiceView::clone(fixture.snapshot.services.get(1).unwrap());
+        let mut held = Hold::clone(view.ports[0].hold.as_ref().unwrap());
+        held.backends[2].is_claimed = true;
+        view.ports[0].hold = Some(Arc::new(held));
+        fixture.snapshot.services.set(1, Some(Arc::new(view)));
+        fixture.look();
+        assert_eq!(fixture.turns(9), expected);
+    }
+}
+
+#[test]
+fn who_may_not_be_probed_gets_no_turn() {
+    let mut fixture = Fixture::new();
+    fixture.hold(1, 3, 0);
+    let mut view = ServiceView::clone(fixture.snapshot.services.get(1).unwrap());
+    let mut held = Hold::clone(view.ports[0].hold.as_ref().unwrap());
+    held.backends[0].is_open = false;
+    held.backends[2].is_open = false;
+    view.ports[0].hold = Some(Arc::new(held));
+    fixture.snapshot.services.set(1, Some(Arc::new(view)));
+    fixture.look();
+    assert_eq!(fixture.turns(9), [(1, 1)]);
+}
+
+#[test]
+fn a_new_list_begins_after_its_pause_and_not_all_nodes_at_once() {
+    let mut begun: Vec<Duration> = Vec::new();
+    for node in 0..40_u64 {
+        let mut fixture = Fixture::new();
+        fixture.hold(1, 1, 0);
+        let pause = Duration::from_millis(node * 50);
+        fixture.schedule.follow(&fixture.snapshot, fixture.now, &|| pause);
+        let at = fixture.schedule.next(fixture.now).unwrap();
+        assert!(fixture.schedule.take_first(at, at + Duration::from_secs(2)).is_some());
+        begun.push(at - fixture.now);
+    }
+    assert_eq!((begun[0], begun[39]), (Duration::ZERO, Duration::from_millis(1_950)));
+}
+
+#[test]
+fn whoever_needs_not_wait_for_an_address_is_not_held_up_by_those_who_do() {
+    let mut fixture = Fixture::new();
+    let addresses: Vec<u8> = (0..=254).collect();
+    (0..8).for_each(|service| hold_at(&mut fixture, service, "tenant", &addresses, 20));
+    fixture.look();
+    asked_within(&mut fixture, Duration::from_secs(20));
+    (50..60).for_each(|service| fixture.hold(service, 1, 0));
+    fixture.look();
+    let asked = asked_within(&mut fixture, Duration::from_secs(10));
+    let others = asked.iter().filter(|(_, of, _)| of != "tenant").count();
+    assert!(others >= 40, "{others} of {}", asked.len());
+    assert!(asked.len() > 4_000, "and no time is lost: {}", asked.len());
 }

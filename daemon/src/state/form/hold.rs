@@ -62,7 +62,7 @@ impl HeldBackend3 {
     fn now(self, transport: Transport) -> HeldBackend {
         let Self { row, answered, failures, lost } = self;
         let asked = if answered { Asked::Done } else { Asked::before(&row, transport) };
-        HeldBackend { row, asked, answered, failures, lost }
+        HeldBackend { answered, failures, lost, ..HeldBackend::new(row, asked) }
     }
 }
 

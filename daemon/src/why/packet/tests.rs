@@ -94,6 +94,7 @@ fn world() -> (Arc<Snapshot>, Engine<MemoryMaps>) {
         name: "node-1".into(),
         node_port_addresses: addresses.into(),
         zone: None,
+        addresses: [].into(),
         is_leaving: false,
     };
     let files = BTreeMap::from([(Arc::from("world.yaml"), WORLD.as_bytes().to_vec())]);

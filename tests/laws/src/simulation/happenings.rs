@@ -147,6 +147,36 @@ impl Simulation {
         }
     }
 
+    /// Some tenant empties every slice of its namespace, and of no other.
+    pub(super) fn lose_namespace(&mut self) {
+        let position = self.random.below(population::SLICES_MAX);
+        let own = population::slice_key(position);
+        let is_own = |key: &SliceKey| key.name.namespace() == own.name.namespace();
+        for key in (0..population::SLICES_MAX).map(population::slice_key).filter(is_own) {
+            let Some(old) = self.watch().model.facts.slices.get(&key).cloned() else { continue };
+            let new = Arc::new(population::emptied(&old));
+            self.replace_slice(&key, Some(&old), Some(&new));
+            self.tell(Event::SliceApplied(new));
+        }
+    }
+
+    /// Some tenant writes a slice that lists a held address for a pod of its own, if any is held.
+    pub(super) fn claim(&mut self) {
+        let snapshot = Arc::clone(&self.snapshot);
+        let ports = snapshot.services.iter().flat_map(|view| view.ports.iter());
+        let held: Vec<_> = ports.flat_map(|port| port.hold.iter().flat_map(|hold| hold.rows())).collect();
+        if held.is_empty() {
+            return;
+        }
+        let Some(row) = held.get(self.random.below(held.len())) else { return };
+        let position = self.random.below(population::SLICES_MAX);
+        let new = Arc::new(population::claiming(&mut self.random, position, row.address, row.port));
+        let key = new.key.clone();
+        let old = self.watch().model.facts.slices.get(&key).cloned();
+        self.replace_slice(&key, old.as_ref(), Some(&new));
+        self.tell(Event::SliceApplied(new));
+    }
+
     /// A port of a service gets another name, or two swap theirs, while the numbers stay. The slices follow now or
     /// later, or did before.
     pub(super) fn rename_port(&mut self) {

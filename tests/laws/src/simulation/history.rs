@@ -17,8 +17,8 @@ use holdfast_core::list::{Slot, SlotState};
 use holdfast_core::snapshot::{Reason, ServiceView};
 use holdfast_core::time::Now;
 
-use super::model::{Expected, ExpectedPort, Facts, PortName, withdrawn};
-use super::policy::{self, Probing, Rule, Signs};
+use super::model::{Expected, ExpectedPort, Facts, PortName, hidden};
+use super::policy::{self, Lost, Probing, Rule, Signs};
 
 /// Seconds after an interruption in which a loss may come of it.
 const RESYNC: i64 = 60;
@@ -283,6 +283,7 @@ impl History {
         }
     }
 
+    /// Whoever lists a held address for somebody else may have it asked, and ends nothing.
     fn claim(&mut self, slice: &SliceFacts) {
         let Some(by) = &slice.service else { return };
         let Ok(name) = ObjectName::new(slice.key.name.namespace(), by) else { return };
@@ -294,9 +295,7 @@ impl History {
                 let backend = SocketAddr::new(endpoint.address, port.port.get());
                 for (service, held) in self.all_held() {
                     let other = |it: &&mut HeldMember| !it.member.uid.is_empty() && it.member.uid != uid;
-                    let member = held.find(backend).filter(other).filter(|_| !uid.is_empty());
-                    if let Some(member) = member {
-                        member.lost = Some(Reason::Claimed);
+                    if held.find(backend).filter(other).filter(|_| !uid.is_empty()).is_some() {
                         claims.push((service.clone(), backend, by.clone()));
                     }
                 }
@@ -323,7 +322,7 @@ impl History {
         let gone = |name: &PortName| expected.is_none_or(|it| !it.ports.contains_key(name));
         pasts.iter_mut().filter(|(name, _)| gone(name)).for_each(|(_, past)| past.leave());
         let hold = &facts.settings.hold;
-        let withdrawn = withdrawn(facts, service);
+        let hidden = hidden(facts, service);
         let interrupted = self.interrupted.get(&service.source);
         let interrupted = interrupted.is_some_and(|at| seconds(self.now) - at < RESYNC);
         for (name, port) in expected.iter().flat_map(|it| &it.ports) {
@@ -334,8 +333,7 @@ impl History {
             }
             let Some(last) = &past.last else { continue };
             let members = last.iter().map(|it| it.slot.backend());
-            let leaves = |it: &SocketAddr| port.terminating.contains(it) || withdrawn.contains(&it.ip());
-            past.terminating.extend(members.filter(leaves));
+            past.terminating.extend(members.filter(|it| port.terminating.contains(it)));
             let bypassed = |it: &Member| facts.settings.bypass.contains(&it.slot.backend());
             let own = (service.name.namespace(), service.name.name()) == ("default", "kubernetes");
             let signs = Signs {
@@ -344,6 +342,7 @@ impl History {
                 control: own || last.iter().any(bypassed),
                 listed: port.listed > 0,
                 ended: past.is_ended(),
+                hidden: last.iter().any(|it| hidden.contains(&it.slot.address)),
                 interrupted,
             };
             past.judge((self.rule)(&signs), hold, (seconds(self.now), name.1));
@@ -355,22 +354,33 @@ impl History {
         let from = seconds(self.now) - policy.mass_loss_window;
         let lost = self.all_held().filter(|(_, held)| held.is_lost_since(from));
         let lost: BTreeSet<_> = lost.map(|(key, _)| key.clone()).collect();
-        let has_list = |it: &ExpectedPort| !it.is_empty();
-        let of = |(key, it): (&ServiceKey, &Expected)| {
-            it.ports.iter().any(|(name, port)| has_list(&self.effective(key, name, port)))
-        };
-        let populated = services.iter().filter(|it| of(*it)).count();
-        if !policy::is_mass(lost.len(), populated, policy) {
-            return;
-        }
+        let counts = self.count(services, &lost);
         let mut joined = BTreeSet::new();
-        for (key, held) in
-            self.all_held().filter(|(key, held)| held.bound == Bound::Guarded && lost.contains(key))
-        {
-            (held.reason, held.bound) = (Reason::MassLoss, Bound::MassLoss);
-            joined.insert(key.clone());
+        for (key, held) in self.all_held().filter(|(_, held)| held.bound == Bound::Guarded) {
+            let namespace = key.name.namespace().to_owned();
+            if lost.contains(key) && policy::is_mass(&namespace, &counts, policy) {
+                (held.reason, held.bound) = (Reason::MassLoss, Bound::MassLoss);
+                joined.insert(key.clone());
+            }
         }
         self.joined = joined;
+    }
+
+    /// What each namespace has and has lost.
+    fn count(
+        &self,
+        services: &BTreeMap<ServiceKey, Expected>,
+        lost: &BTreeSet<ServiceKey>,
+    ) -> BTreeMap<String, Lost> {
+        let mut counts: BTreeMap<String, Lost> = BTreeMap::new();
+        for (key, expected) in services {
+            let ports = || expected.ports.iter().map(|(name, port)| self.effective(key, name, port));
+            let count = counts.entry(key.name.namespace().to_owned()).or_default();
+            count.populated += usize::from(ports().any(|port| !port.is_empty()));
+            count.standing += usize::from(ports().any(|port| !port.is_empty() && port.held.is_none()));
+            count.lost += usize::from(lost.contains(key));
+        }
+        counts
     }
 
     /// What a client gets of the lists of a port.

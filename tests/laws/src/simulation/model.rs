@@ -357,18 +357,19 @@ fn is_of(slice: &SliceFacts, service: &ServiceKey) -> bool {
 }
 
 /// Whom a label keeps proxies away from.
-pub fn withdrawn(facts: &Facts, service: &ServiceKey) -> BTreeSet<IpAddr> {
+pub fn hidden(facts: &Facts, service: &ServiceKey) -> BTreeSet<IpAddr> {
     let headless = facts.slices.values().filter(|slice| slice.headless && is_of(slice, service));
     headless.flat_map(|slice| slice.endpoints.iter().map(|it| it.address)).collect()
 }
 
 /// Nobody is there whom proxies are to see, and somebody whom they are not to.
 fn tell_hidden(port: &mut ExpectedPort, family: Family, service: &ServiceKey, facts: &Facts) {
-    let hidden = withdrawn(facts, service).into_iter().any(|address| Family::of(address) == family);
+    let hidden = hidden(facts, service).into_iter().any(|address| Family::of(address) == family);
     if port.nobody.is_empty() {
         port.nobody.push(Reason::NoEndpoints);
     }
-    let is_told = |reason: &&mut Reason| matches!(reason, Reason::NoEndpoints | Reason::ScaledDown);
+    let tells_less = [Reason::NoEndpoints, Reason::ScaledDown, Reason::Vanished, Reason::HoldExpired];
+    let is_told = |reason: &&mut Reason| tells_less.contains(reason);
     port.nobody.iter_mut().filter(is_told).filter(|_| hidden).for_each(|reason| *reason = Reason::Hidden);
 }
 

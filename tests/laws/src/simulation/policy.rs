@@ -2,6 +2,8 @@
 //!
 //! Invariant: nothing of the core's judgement is used here.
 
+use std::collections::BTreeMap;
+
 use holdfast_core::hold::{Bound, OnEmpty, Policy};
 use holdfast_core::snapshot::Reason;
 
@@ -18,6 +20,8 @@ pub struct Signs {
     pub listed: bool,
     /// All of the last list were seen terminating.
     pub ended: bool,
+    /// Some of it stand in slices with a label that keeps proxies away.
+    pub hidden: bool,
     /// Its source was interrupted shortly before.
     pub interrupted: bool,
 }
@@ -39,9 +43,10 @@ pub fn rule(signs: &Signs) -> Option<(Reason, Bound)> {
 }
 
 fn reason_of(signs: &Signs) -> Reason {
-    match (signs.listed, signs.ended, signs.interrupted) {
+    match (signs.listed, signs.ended, signs.hidden, signs.interrupted) {
         (true, ..) => Reason::AllUnready,
-        (_, true, _) => Reason::ScaledDown,
+        (_, true, ..) => Reason::ScaledDown,
+        (_, _, true, _) => Reason::Hidden,
         (.., true) => Reason::Resync,
         _ => Reason::Vanished,
     }
@@ -71,8 +76,26 @@ pub fn end(bound: Bound, hold: Probing, policy: &Policy) -> Option<i64> {
     }
 }
 
-/// Whether so many losses are one: more than three, and more than the share of those that had a list.
-pub fn is_mass(lost: usize, populated: usize, policy: &Policy) -> bool {
-    let share = populated as u64 * u64::from(policy.mass_loss_share) / 1_000_000;
-    lost as u64 > share.max(3)
+/// Of one namespace: how many services had a list, how many have one that is not held, how many lost theirs lately.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lost {
+    pub populated: usize,
+    pub standing: usize,
+    pub lost: usize,
+}
+
+/// Whether the losses of a namespace are a mass loss: those of all of it, if they are more than three services and more
+/// than the share; or of more than one namespace, if they are so many, and would be without any one of the others.
+pub fn is_mass<K: Ord>(of: &K, all: &BTreeMap<K, Lost>, policy: &Policy) -> bool {
+    let is_many = |lost: usize, populated: usize| {
+        lost as u64 > (populated as u64 * u64::from(policy.mass_loss_share) / 1_000_000).max(3)
+    };
+    let many = |without: Option<&K>| {
+        let counted = || all.iter().filter(|(key, _)| Some(*key) != without).map(|(_, it)| it);
+        is_many(counted().map(|it| it.lost).sum(), counted().map(|it| it.populated).sum())
+    };
+    let Some(own) = all.get(of).filter(|own| own.lost > 0) else { return false };
+    let mut others = all.iter().filter(|(key, it)| *key != of && it.lost > 0).map(|(key, _)| key).peekable();
+    let spans = others.peek().is_some() && many(None) && others.all(|other| many(Some(other)));
+    spans || own.standing == 0 && is_many(own.lost, own.populated)
 }

@@ -345,6 +345,24 @@ pub fn emptied(old: &SliceFacts) -> SliceFacts {
     SliceFacts { endpoints, endpoints_null: true, ports: Box::default(), ..old.clone() }
 }
 
+/// The slice at a place, with this one address, for a pod that nobody else knows.
+pub fn claiming(random: &mut Random, position: usize, address: IpAddr, number: NonZeroU16) -> SliceFacts {
+    let family = Family::of(address);
+    let mut builder = EndpointsBuilder::new(family);
+    let target = Target {
+        kind: "Pod",
+        namespace: "default",
+        name: "pod".into(),
+        uid: UidText::parse(random.pick(&["forged-1", "forged-2"])),
+    };
+    let (conditions, target) = (conditions(random), Some(target));
+    // Only an illegal address is refused, and a held one is none.
+    let _ = builder.push(Endpoint { address, conditions, node: None, zone: None, hints: None, target });
+    let ports = [SlicePort { name: "".into(), protocol: Protocol::TCP, port: number }].into();
+    let (address_type, endpoints) = (AddressType::Ip(family), builder.finish());
+    SliceFacts { ports, address_type, endpoints, ..slice(random, position) }
+}
+
 /// The same endpoints, on their way out.
 fn ending(random: &mut Random, old: &SliceFacts) -> Endpoints {
     let AddressType::Ip(family) = old.address_type else { return old.endpoints.clone() };
@@ -438,6 +456,7 @@ pub fn node(random: &mut Random) -> NodeFacts {
         name: random.pick(&["n1", "n1", "n2"]).into(),
         zone,
         node_port_addresses: addresses,
+        addresses: [].into(),
         is_leaving: false,
     }
 }

@@ -21,7 +21,10 @@ fn hold_of(bound: Bound, transport: Transport) -> Hold {
         row
     };
     let rows = Rows::new(vec![row(A), row(B)], &Rows::default(), Timestamp(90));
-    Hold::new(&rows, Arc::default(), (Uptime(100), transport), (Reason::Vanished, bound))
+    let hold = Hold::new(&rows, Arc::default(), (Uptime(100), transport), (Reason::Vanished, bound));
+    let mut hold = Arc::new(hold);
+    Hold::open(&mut hold, |_| true);
+    Arc::unwrap_or_clone(hold)
 }
 
 #[track_caller]
@@ -81,7 +84,7 @@ fn who_was_given_up_is_waited_for_no_longer() {
     let mut hold = hold(Bound::Guarded);
     hold.observe(A.parse().unwrap(), Answer::Silent);
     assert_eq!(end(&mut hold, 100), None);
-    hold.backends[1].lost = Some(Reason::Claimed);
+    hold.backends[1].lost = Some(Reason::ProbesFailed);
     assert_eq!((end(&mut hold, 129), end(&mut hold, 130)), (None, Some(Reason::HoldExpired)));
 }
 

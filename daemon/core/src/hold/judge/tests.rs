@@ -11,6 +11,7 @@ const NOTHING: Evidence = Evidence {
     is_control: false,
     is_listed: false,
     is_scaled_down: false,
+    is_hidden: false,
     is_resync: false,
 };
 
@@ -24,9 +25,14 @@ fn what_was_lost_is_held_and_what_was_ended_is_refused() {
     let listed = Evidence { is_listed: true, ..NOTHING };
     let scaled = Evidence { is_scaled_down: true, ..NOTHING };
     let resync = Evidence { is_resync: true, ..NOTHING };
+    let hidden = Evidence { is_hidden: true, ..NOTHING };
     let guarded = |reason| Judgement::Hold(reason, Bound::Guarded);
     check("vanished", NOTHING, guarded(Reason::Vanished));
     check("resync", resync, guarded(Reason::Resync));
+    check("hidden", hidden, guarded(Reason::Hidden));
+    check("hidden after a resync", Evidence { is_resync: true, ..hidden }, guarded(Reason::Hidden));
+    check("scaled down, then hidden", Evidence { is_hidden: true, ..scaled }, Judgement::Refuse);
+    check("hidden, and others unready", Evidence { is_hidden: true, ..listed }, Judgement::Refuse);
     check("all unready", listed, Judgement::Refuse);
     check("scaled down", scaled, Judgement::Refuse);
     check("scaled down, then resync", Evidence { is_resync: true, ..scaled }, Judgement::Refuse);
@@ -73,13 +79,14 @@ fn every_evidence() -> impl Iterator<Item = Evidence> {
     let settings = asked.flat_map(|own| OnEmpty::ALL.map(|fallback| (own, fallback)));
     let bit = |bits: u8, position: u8| bits & 1 << position != 0;
     settings.flat_map(move |(own, fallback)| {
-        (0..16).map(move |bits| Evidence {
+        (0..32).map(move |bits| Evidence {
             own,
             fallback,
             is_control: bit(bits, 0),
             is_listed: bit(bits, 1),
             is_scaled_down: bit(bits, 2),
             is_resync: bit(bits, 3),
+            is_hidden: bit(bits, 4),
         })
     })
 }
@@ -141,6 +148,15 @@ fn policy_finds_a_judge_that_takes_null_for_scaled_down() {
 }
 
 #[test]
+fn policy_finds_a_judge_that_takes_a_label_for_scaled_down() {
+    let labelled = |evidence: Evidence| {
+        let is_scaled_down = evidence.is_scaled_down || evidence.is_hidden;
+        judge(Evidence { is_scaled_down, ..evidence })
+    };
+    assert_eq!(broken_rules(labelled), ["what was lost is held"]);
+}
+
+#[test]
 fn a_mass_loss_is_more_than_three_services_and_more_than_the_share() {
     let policy = Policy::default();
     for (lost, populated, expected) in
@@ -161,8 +177,9 @@ fn settings_are_spelled_in_one_way() {
 #[test]
 fn every_reason_for_which_a_list_is_held_is_one_that_can_be_counted() {
     let mut seen = vec![Reason::MassLoss];
-    for position in 0..16 {
+    for position in 0..32 {
         let evidence = Evidence {
+            is_hidden: position & 16 > 0,
             own: Some(OnEmpty::Hold).filter(|_| position & 8 == 0),
             is_control: position & 1 > 0,
             is_listed: position & 2 > 0,

@@ -63,25 +63,41 @@ fn reasons_follow_what_was_seen() {
     check("a mark is taken back by being ready again", &back, refused(Reason::Vanished));
 }
 
-/// The label that keeps proxies away is set by somebody who means it, so nothing is held against it.
+/// A controller alone writes that label on slices of a service that is served, so it is no sign of intent.
 #[test]
-fn who_stands_in_a_slice_that_is_not_for_proxies_any_more_has_not_vanished() {
-    let withdrawn = |endpoints: &[&str]| {
+fn who_stands_in_a_slice_that_is_not_for_proxies_any_more_is_held_and_the_label_is_named() {
+    let labelled = |endpoints: &[&str]| {
         Event::SliceApplied(Arc::new(SliceFacts { headless: true, ..slice_facts("a", "a", endpoints) }))
     };
-    for (endpoints, expected) in [
-        (&["1.1.1.1", "1.1.1.2"][..], (Verdict::Refusing, Some(Reason::Hidden))),
-        (&["1.1.1.1"], (Verdict::Held, Some(Reason::Resync))),
-        (&[], (Verdict::Held, Some(Reason::Resync))),
+    for (setting, endpoints, expected) in [
+        (OnEmpty::Auto, &["1.1.1.1", "1.1.1.2"][..], (Verdict::Held, Some(Reason::Hidden), 2)),
+        (OnEmpty::Auto, &["1.1.1.1"], (Verdict::Held, Some(Reason::Hidden), 2)),
+        (OnEmpty::Auto, &["1.1.1.7"], (Verdict::Held, Some(Reason::Resync), 2)),
+        (OnEmpty::Auto, &[], (Verdict::Held, Some(Reason::Resync), 2)),
+        (OnEmpty::Refuse, &["1.1.1.1"], (Verdict::Refusing, Some(Reason::Hidden), 0)),
     ] {
         let mut rig = Rig::new();
         let facts = service("a", "10.0.0.1", &[]);
-        rig.turn(vec![settings(OnEmpty::Auto), applied(facts), slice("a", &["1.1.1.1", "1.1.1.2"])]);
-        let snapshot = rig.turn(vec![withdrawn(endpoints)]);
+        rig.turn(vec![settings(setting), applied(facts), slice("a", &["1.1.1.1", "1.1.1.2"])]);
+        let snapshot = rig.turn(vec![labelled(endpoints)]);
         let view = view(&snapshot, "a");
         let row = row(&view, "10.0.0.1");
-        assert_eq!((row.verdict, row.reason), expected, "{endpoints:?}");
+        assert_eq!((row.verdict, row.reason, view.backends(row).count()), expected, "{endpoints:?}");
     }
+}
+
+#[test]
+fn a_hold_against_a_label_ends_at_its_bound_and_the_label_is_still_named() {
+    let mut rig = Rig::new();
+    let facts = service("a", "10.0.0.1", &[]);
+    rig.turn(vec![settings(OnEmpty::Auto), applied(facts), slice("a", &["1.1.1.1"])]);
+    let facts = SliceFacts { headless: true, ..slice_facts("a", "a", &["1.1.1.1"]) };
+    rig.turn(vec![Event::SliceApplied(Arc::new(facts))]);
+    rig.now += 120;
+    let snapshot = rig.turn(vec![]);
+    let view = view(&snapshot, "a");
+    let row = row(&view, "10.0.0.1");
+    assert_eq!((row.verdict, row.reason), (Verdict::Refusing, Some(Reason::Hidden)));
 }
 
 /// Whoever reads that it was scaled down looks no further.

@@ -216,6 +216,7 @@ impl Given {
             name: if self.own.nameless { "".into() } else { name.as_str().into() },
             zone: zone.as_deref().map(Into::into),
             node_port_addresses: addresses.iter().copied().collect(),
+            addresses: [].into(),
             is_leaving: false,
         }
     }

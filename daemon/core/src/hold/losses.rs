@@ -1,0 +1,201 @@
+//! Who lost a list lately, counted by namespace: what one tenant empties is no mass loss of anybody else.
+//!
+//! Invariant: a namespace takes part in a mass loss if the losses span namespaces and are as many without any single
+//! other one of them, or if all of its own services have lost theirs. What it says follows from what was entered, in
+//! whatever order. It is as large as the namespaces with a list and the losses within the window.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::judge::Policy;
+use crate::op::ServiceId;
+use crate::time::Uptime;
+
+/// What a service has of lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lists {
+    /// Some list, held or not.
+    pub(crate) any: bool,
+    /// A list that is not held.
+    pub(crate) standing: bool,
+}
+
+/// So many services lost their lists that all of them are held for that.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct MassLoss {
+    /// How many lost theirs.
+    pub(crate) lost: usize,
+    /// Of how many with a list.
+    pub(crate) populated: usize,
+    /// Who they are.
+    pub(crate) services: Vec<ServiceId>,
+}
+
+/// The services of one namespace.
+#[derive(Debug, Default)]
+struct Tenant {
+    /// With a list, held or not.
+    populated: usize,
+    /// With a list that is not held.
+    standing: usize,
+    /// Lost theirs within the window, and have not got them back.
+    lost: BTreeSet<ServiceId>,
+    /// All of those are part of a mass loss, but for those that came since.
+    is_mass: bool,
+    came: bool,
+}
+
+impl Tenant {
+    /// Whether nobody in it has a list that is not held, and enough of them lost theirs now.
+    fn lost_all(&self, policy: &Policy) -> bool {
+        self.standing == 0 && policy.is_mass_loss(self.lost.len(), self.populated)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.populated == 0 && self.lost.is_empty()
+    }
+
+    /// Takes part, or does not. `true`: there is something new to tell of it.
+    fn take_part(&mut self, is_mass: bool) -> bool {
+        let was_mass = core::mem::replace(&mut self.is_mass, is_mass);
+        is_mass && (core::mem::take(&mut self.came) || !was_mass)
+    }
+}
+
+/// Of whom the losses over all namespaces are a mass loss.
+#[derive(Debug)]
+enum Span {
+    Nobody,
+    Everybody,
+    /// Of one alone: without it they would be none for the others.
+    Only(Arc<str>),
+}
+
+impl Span {
+    fn has(&self, namespace: &Arc<str>) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::Everybody => true,
+            Self::Only(one) => one == namespace,
+        }
+    }
+}
+
+/// Services that lost their lists within the window of a mass loss, and have not got them back.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    order: BTreeSet<(Uptime, ServiceId)>,
+    services: BTreeMap<ServiceId, (Uptime, Arc<str>)>,
+    tenants: BTreeMap<Arc<str>, Tenant>,
+    /// Over all of them.
+    populated: usize,
+    /// By which it was judged last; `None`: something was entered since.
+    judged: Option<Policy>,
+}
+
+impl Losses {
+    /// What a service has of lists was one thing, and is another.
+    pub(super) fn count(&mut self, namespace: &Arc<str>, (before, after): (Lists, Lists)) {
+        if before == after {
+            return;
+        }
+        let step = |count: &mut usize, was: bool, is: bool| {
+            *count = (*count + usize::from(is)).saturating_sub(usize::from(was));
+        };
+        let tenant = self.tenants.entry(Arc::clone(namespace)).or_default();
+        step(&mut tenant.populated, before.any, after.any);
+        step(&mut tenant.standing, before.standing, after.standing);
+        step(&mut self.populated, before.any, after.any);
+        self.judged = None;
+        self.forget_empty(namespace);
+    }
+
+    /// When a service lost its list last, if it is held for that.
+    pub(super) fn put(&mut self, id: ServiceId, namespace: &Arc<str>, lost: Option<Uptime>) {
+        if lost.is_none() && !self.services.contains_key(&id) {
+            return;
+        }
+        self.remove(id);
+        if let Some(at) = lost {
+            self.services.insert(id, (at, Arc::clone(namespace)));
+            self.order.insert((at, id));
+            let tenant = self.tenants.entry(Arc::clone(namespace)).or_default();
+            tenant.lost.insert(id);
+            tenant.came = true;
+        }
+        self.judged = None;
+    }
+
+    /// Forgets those before the window.
+    fn pass(&mut self, now: Uptime, window: i64) {
+        while let Some((_, id)) = self.order.first().copied().filter(|(at, _)| now.since(*at) > window) {
+            self.remove(id);
+            self.judged = None;
+        }
+    }
+
+    fn remove(&mut self, id: ServiceId) {
+        let Some((at, namespace)) = self.services.remove(&id) else { return };
+        self.order.remove(&(at, id));
+        if let Some(tenant) = self.tenants.get_mut(&namespace) {
+            tenant.lost.remove(&id);
+        }
+        self.forget_empty(&namespace);
+    }
+
+    fn forget_empty(&mut self, namespace: &Arc<str>) {
+        if self.tenants.get(namespace).is_some_and(Tenant::is_empty) {
+            self.tenants.remove(namespace);
+        }
+    }
+
+    /// Every mass loss of which there is anything new to say: the one that spans namespaces, then those of one alone.
+    pub(super) fn judge(&mut self, policy: &Policy, now: Uptime) -> Vec<MassLoss> {
+        self.pass(now, policy.mass_loss_window);
+        if self.judged.replace(*policy) == Some(*policy) {
+            return Vec::new();
+        }
+        let span = self.span(policy);
+        let mut over_all =
+            MassLoss { lost: self.services.len(), populated: self.populated, services: Vec::new() };
+        let mut found = Vec::new();
+        for (namespace, tenant) in &mut self.tenants {
+            let spans = span.has(namespace) && !tenant.lost.is_empty();
+            let is_whole = tenant.lost_all(policy);
+            if !tenant.take_part(spans || is_whole) {
+                continue;
+            }
+            if spans {
+                over_all.services.extend(&tenant.lost);
+            } else {
+                let (lost, populated) = (tenant.lost.len(), tenant.populated);
+                found.push(MassLoss { lost, populated, services: tenant.lost.iter().copied().collect() });
+            }
+        }
+        if !over_all.services.is_empty() {
+            found.insert(0, over_all);
+        }
+        found
+    }
+
+    fn span(&self, policy: &Policy) -> Span {
+        if !policy.is_mass_loss(self.services.len(), self.populated) {
+            return Span::Nobody;
+        }
+        let losers = || self.tenants.iter().filter(|(_, tenant)| !tenant.lost.is_empty());
+        let is_needed = |tenant: &Tenant| {
+            let lost = self.services.len().saturating_sub(tenant.lost.len());
+            !policy.is_mass_loss(lost, self.populated.saturating_sub(tenant.populated))
+        };
+        let mut needed = losers().filter(|(_, tenant)| is_needed(tenant)).map(|(namespace, _)| namespace);
+        match (losers().nth(1), needed.next(), needed.next()) {
+            (None, ..) | (_, _, Some(_)) => Span::Nobody,
+            (_, None, _) => Span::Everybody,
+            (_, Some(one), None) => Span::Only(Arc::clone(one)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+//! What a tenant who may write any object of one namespace cannot do to the holds of another.
+
+use std::format;
+use std::string::String;
+
+use super::*;
+use crate::change::Cause;
+use crate::facts::Target;
+use crate::facts::endpoints::UidText;
+use crate::hold::Bound;
+use crate::snapshot::{Reason, Verdict};
+
+const TENANT: &str = "tenant";
+
+fn key_in(namespace: &str, name: &str) -> ObjectName {
+    ObjectName::new(namespace, name).unwrap()
+}
+
+/// The service of that name in a namespace, and a slice of it with one backend that is this pod's.
+fn served(namespace: &str, number: u8, source: Source) -> [Event; 2] {
+    let name = key_in(namespace, &format!("s-{number}"));
+    let key = ServiceKey { name: name.clone(), source };
+    let facts = ServiceFacts { key, ..service("x", &format!("10.0.0.{number}"), &[]) };
+    [applied(facts), pods(name, source, &[&format!("1.1.1.{number}")], "one")]
+}
+
+fn pods(name: ObjectName, source: Source, addresses: &[&str], uid: &str) -> Event {
+    let mut builder = EndpointsBuilder::new(Family::V4);
+    for address in addresses {
+        let target =
+            Target { kind: "Pod", namespace: "default", name: "p-1".into(), uid: UidText::parse(uid) };
+        let (address, conditions) = (ip(address), Conditions::READY);
+        let target = Some(target);
+        let endpoint = Endpoint { address, conditions, node: None, zone: None, hints: None, target };
+        builder.push(endpoint).unwrap();
+    }
+    let service = Some(name.name().into());
+    let endpoints = builder.finish();
+    let key = SliceKey { name, source };
+    Event::SliceApplied(Arc::new(SliceFacts { key, service, endpoints, ..slice_facts("x", "x", &[]) }))
+}
+
+fn emptied(namespace: &str, number: u8) -> Event {
+    pods(key_in(namespace, &format!("s-{number}")), SOURCE, &[], "one")
+}
+
+/// So many services in each namespace, numbered on, an hour after the start.
+fn peopled(namespaces: &[(&str, u8)]) -> Rig {
+    let mut rig = Rig::new();
+    rig.turn(vec![super::settings(OnEmpty::Auto)]);
+    let mut number = 0;
+    for (namespace, count) in namespaces {
+        for _ in 0..*count {
+            number += 1;
+            rig.turn(served(namespace, number, SOURCE).into());
+        }
+    }
+    rig.now += 3_600;
+    rig
+}
+
+/// Who is held, and for which reason.
+fn held(snapshot: &Snapshot, namespace: &str) -> Vec<Reason> {
+    let of = snapshot.services.iter().filter(|view| view.key.name.namespace() == namespace);
+    let holds = of.flat_map(|view| view.ports.iter().filter_map(|port| port.hold.clone()));
+    holds.map(|hold| hold.reason).collect()
+}
+
+fn claims(changes: &[Change]) -> usize {
+    let causes = changes.iter().flat_map(|change| &change.causes);
+    causes.filter(|cause| matches!(cause, Cause::AddressClaimed(..))).count()
+}
+
+#[test]
+fn invariant_05_who_lists_a_held_address_for_another_target_ends_no_hold() {
+    for uid in ["one", "", "two"] {
+        let mut rig = peopled(&[("default", 2)]);
+        rig.turn(vec![emptied("default", 1)]);
+        let claim = || pods(key_in(TENANT, "nobody"), SOURCE, &["1.1.1.1"], uid);
+        assert_eq!(held(&rig.turn(vec![claim()]), "default"), [Reason::Vanished], "{uid}");
+        let first = claims(&rig.changes);
+        assert_eq!(first, usize::from(uid == "two"), "it is told, and asked now");
+        for _ in 0..3 {
+            assert_eq!(held(&rig.turn(vec![claim()]), "default"), [Reason::Vanished], "{uid}");
+            assert_eq!(claims(&rig.changes), 0, "once in a hold");
+        }
+    }
+}
+
+#[test]
+fn who_lists_an_address_that_is_held_as_control_or_in_a_mass_loss_is_not_even_heard() {
+    let mut rig = peopled(&[("default", 5)]);
+    let bypass = ["1.1.1.1:8080".parse().unwrap()].into();
+    let hold = Policy::default();
+    rig.turn(vec![Event::SettingsApplied(Arc::new(Settings { bypass, hold, ..Settings::default() }))]);
+    rig.turn((1..=5).map(|number| emptied("default", number)).collect());
+    let all: Vec<String> = (1..=5).map(|number| format!("1.1.1.{number}")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let snapshot = rig.turn(vec![pods(key_in(TENANT, "nobody"), SOURCE, &all, "two")]);
+    let mass = [Reason::MassLoss; 4];
+    assert_eq!(held(&snapshot, "default"), [&[Reason::Control], &mass[..]].concat());
+    assert_eq!(claims(&rig.changes), 0);
+}
+
+#[test]
+fn invariant_10_claims_of_one_namespace_are_bounded_and_others_are_still_heard() {
+    let mut rig = peopled(&[("default", 200)]);
+    let all: Vec<String> = (1..=60).map(|number| format!("1.1.1.{number}")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let hold = Policy { mass_loss_share: 1_000_000, ..Policy::default() };
+    rig.turn(vec![Event::SettingsApplied(Arc::new(Settings { hold, ..Settings::default() }))]);
+    rig.turn((1..=60).map(|number| emptied("default", number)).collect());
+    rig.turn(vec![pods(key_in(TENANT, "nobody"), SOURCE, &all, "two")]);
+    let heard = claims(&rig.changes);
+    assert!((1..=20).contains(&heard), "{heard} of one namespace");
+    rig.turn(vec![pods(key_in("other", "nobody"), SOURCE, &["1.1.1.60"], "two")]);
+    assert_eq!(claims(&rig.changes), 1, "who writes nothing else is heard");
+    rig.now += 10;
+    rig.turn(vec![]);
+    rig.turn(vec![pods(key_in(TENANT, "nobody"), SOURCE, &all, "two")]);
+    assert_eq!(claims(&rig.changes), heard, "and the same namespace again, later, for others of them");
+}
+
+#[test]
+fn what_one_namespace_empties_prolongs_no_hold_of_another() {
+    let mut rig = peopled(&[(TENANT, 60), ("default", 2), ("shop", 3)]);
+    rig.turn(vec![emptied("default", 61)]);
+    let snapshot = rig.turn((1..=60).map(|number| emptied(TENANT, number)).collect());
+    assert_eq!(held(&snapshot, "default"), [Reason::Vanished]);
+    assert_eq!(held(&snapshot, TENANT), vec![Reason::MassLoss; 60], "its own are all of it");
+    let snapshot = rig.turn(vec![emptied("shop", 63)]);
+    assert_eq!(held(&snapshot, "default"), [Reason::Vanished]);
+    assert_eq!(held(&snapshot, "shop"), [Reason::Vanished]);
+}
+
+#[test]
+fn losses_of_some_services_of_one_namespace_are_no_mass_loss() {
+    let mut rig = peopled(&[(TENANT, 60), ("default", 2)]);
+    let snapshot = rig.turn((1..=59).map(|number| emptied(TENANT, number)).collect());
+    assert_eq!(held(&snapshot, TENANT), vec![Reason::Vanished; 59]);
+    let snapshot = rig.turn(vec![emptied(TENANT, 60)]);
+    assert_eq!(held(&snapshot, TENANT), vec![Reason::MassLoss; 60]);
+}
+
+/// As a controller that goes wrong does it, or an apiserver with an old disk.
+#[test]
+fn a_loss_that_spans_namespaces_is_a_mass_loss_of_all_of_them() {
+    let namespaces = [("a", 3), ("b", 1), ("c", 40), ("d", 2), ("e", 2)];
+    let mut rig = peopled(&namespaces);
+    // A part of each namespace, and of some all.
+    let lost = [("a", 1), ("a", 2), ("b", 4), ("c", 5), ("c", 6), ("c", 7), ("d", 45), ("d", 46), ("e", 47)];
+    let hold = Policy { mass_loss_share: 100_000, ..Policy::default() };
+    rig.turn(vec![Event::SettingsApplied(Arc::new(Settings { hold, ..Settings::default() }))]);
+    let snapshot = rig.turn(lost.iter().map(|(namespace, number)| emptied(namespace, *number)).collect());
+    let counts = namespaces.map(|(namespace, _)| held(&snapshot, namespace));
+    assert!(counts.iter().flatten().all(|reason| *reason == Reason::MassLoss), "{counts:?}");
+    assert_eq!(counts.map(|held| held.len()), [2, 1, 3, 2, 1]);
+}
+
+/// In the incident, every node lost the lists of `default`; its way to the apiserver is no part of the count.
+#[test]
+fn a_namespace_whose_other_services_are_held_as_control_can_lose_all() {
+    let mut rig = peopled(&[("default", 5), ("shop", 40)]);
+    let bypass = ["1.1.1.1:8080".parse().unwrap()].into();
+    rig.turn(vec![Event::SettingsApplied(Arc::new(Settings { bypass, ..Settings::default() }))]);
+    let snapshot = rig.turn((1..=5).map(|number| emptied("default", number)).collect());
+    let expected = [&[Reason::Control], &[Reason::MassLoss; 4][..]].concat();
+    assert_eq!(held(&snapshot, "default"), expected);
+}
+
+/// Whom to probe of the hold of the first service.
+fn probed(rig: &mut Rig, address: &str, node: NodeFacts, bypass: &[&str], source: Source) -> (usize, Bound) {
+    rig.world =
+        World::new(Seed::default(), Capacity { slots: 64, ports: 64, ..Capacity::default() }, &[source]);
+    rig.world.limit_pieces(u64::MAX);
+    let bypass = bypass.iter().map(|text| text.parse().unwrap()).collect();
+    let own = ServiceFacts {
+        on_empty: Some("hold".into()),
+        key: ServiceKey { name: key_in(TENANT, "s-1"), source },
+        ..service("x", "10.0.0.1", &[])
+    };
+    let other = ServiceFacts {
+        key: ServiceKey { name: key_in("default", "s-2"), source },
+        ports: vec![ServicePort {
+            port: 8080.try_into().unwrap(),
+            ..service("x", "10.0.0.2", &[]).ports[0].clone()
+        }],
+        ..service("x", "10.0.0.2", &["10.0.0.77"])
+    };
+    rig.turn(vec![
+        Event::NodeApplied(Arc::new(node)),
+        Event::SettingsApplied(Arc::new(Settings { bypass, ..Settings::default() })),
+        applied(own),
+        applied(other),
+        pods(key_in(TENANT, "s-1"), source, &[address], "one"),
+        Event::Synced(source),
+    ]);
+    let snapshot = rig.turn(vec![pods(key_in(TENANT, "s-1"), source, &[], "one")]);
+    let view = snapshot.services.iter().find(|view| view.key.name.namespace() == TENANT).unwrap();
+    assert_eq!(view.frontends[0].verdict, Verdict::Held, "{address}");
+    let hold = view.ports[0].hold.as_deref().unwrap();
+    assert!(hold.waits() || hold.probes(view.ports[0].key.transport).count() == 0);
+    (hold.probes(view.ports[0].key.transport).count(), hold.bound)
+}
+
+#[test]
+fn only_addresses_that_pods_can_have_are_probed() {
+    let node = || NodeFacts {
+        name: "here".into(),
+        node_port_addresses: [ip("192.0.2.1")].into(),
+        ..NodeFacts::default()
+    };
+    let mut rig = Rig::new();
+    for (address, expected) in [
+        ("1.1.1.1", 1),
+        ("192.0.2.1", 0),
+        ("127.0.0.1", 0),
+        ("169.254.169.254", 0),
+        ("198.51.100.7", 0),
+        ("10.0.0.2", 0),
+        // An external IP is what any tenant may write, so it must not keep probes from a pod of somebody else.
+        ("10.0.0.77", 1),
+    ] {
+        let apiserver = &["198.51.100.7:6443"];
+        assert_eq!(probed(&mut rig, address, node(), apiserver, Source::Kubernetes).0, expected, "{address}");
+        // What the administrator writes is probed wherever it is.
+        assert_eq!(probed(&mut rig, address, node(), apiserver, Source::Manifests).0, 1, "{address}");
+    }
+}
