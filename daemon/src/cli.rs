@@ -176,6 +176,11 @@ pub enum Question {
     },
     /// Are apiserver, memory and maps equal? The exit code says so
     Verify,
+    /// Is the daemon alive, or ready? The exit code says so, for probes
+    Health {
+        /// What is asked
+        what: Health,
+    },
     /// Which clients were not served, newest first
     Refusals(RefusalFilter),
     /// Which clients from outside have which backend, and what happened to their packets
@@ -214,6 +219,15 @@ pub enum Question {
         /// The shell that will read them
         shell: Shell,
     },
+}
+
+/// What a probe asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Health {
+    /// The engine, the one task that writes to the kernel, moves: `/livez`
+    Live,
+    /// The kernel serves what is known: `/readyz`
+    Ready,
 }
 
 /// What can be done about the apiservers that are known.
@@ -430,6 +444,7 @@ impl Cli {
             Question::Diagnose(asked) => self.diagnose(asked, out),
             Question::Events { service } => self.events(service, out),
             Question::Verify => self.verify(out),
+            Question::Health { what } => self.health(*what, out),
             Question::Refusals(RefusalFilter { service, address }) => {
                 self.table("refusals", &[("service", service), ("address", address)], out)
             }
@@ -555,6 +570,18 @@ impl Cli {
         }
         out.flush()?;
         Ok(if answer.equal { Exit::Good } else { Exit::Finding })
+    }
+
+    /// The answer that it is not well is one, and says why.
+    fn health(&self, what: Health, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let path = match what {
+            Health::Live => "/livez",
+            Health::Ready => "/readyz",
+        };
+        let mut answer = self.client().get(&format!("{path}?format={}", self.output.as_str()))?;
+        let is_good = answer.status == 200;
+        answer.copy(out)?;
+        Ok(if is_good { Exit::Good } else { Exit::Finding })
     }
 
     /// Only the socket takes it.

@@ -17,6 +17,7 @@ pub mod diagnose;
 pub mod engine;
 mod exempt;
 mod exposition;
+mod guests;
 pub mod knowledge;
 pub mod kube_proxy;
 pub mod logging;

@@ -1,16 +1,23 @@
 //! The accept loop of a door and the life of one connection.
 //!
 //! Invariant: a door has at most the connections that [`Door`] has places for, and each of them ends by itself within
-//! bounded time. Who comes when all places are taken is told so and sent away; nobody waits in a queue.
+//! bounded time. A client that comes when all places are taken gets the place of one that asks nothing; where each of
+//! them has a request under way, it is told so and sent away, and none waits in a queue.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::Extension;
+use hyper::Request;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -22,6 +29,7 @@ use super::door::{Door, Place, Visit, Way};
 use super::listen::{Socket, Tcp};
 use super::stall::Unstalled;
 use super::{AdminError, limits, listen, routes};
+use crate::guests::{Asking, Guest, Guests};
 use crate::readings::{Peer, Readings};
 
 const ALL_PLACES_TAKEN: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
@@ -139,16 +147,17 @@ async fn serve(
 ) {
     let door = Arc::new(door);
     let router = routes::router(Visit { readings, door: Arc::clone(&door), peer: None });
+    let mut guests = Guests::default();
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             _ = stopping.changed() => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => match door.connections.take(peer) {
+                Ok((stream, peer)) => match place(&door, &mut guests, peer).await {
                     Some(place) => {
-                        let router = known(router.clone(), peer);
-                        connections.spawn(connection(stream, router, place, stopping.clone()));
+                        let (router, guest) = (known(router.clone(), peer), guests.enter());
+                        connections.spawn(connection(stream, router, guest, place, stopping.clone()));
                     }
                     None => turn_away(stream).await,
                 },
@@ -163,6 +172,18 @@ async fn serve(
     let drained = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(limits::DRAIN_TIME_MAX, drained).await.is_err() {
         tracing::debug!("admin clients were cut off at stop");
+    }
+}
+
+/// A place that is free, or that a client leaves who asks nothing.
+async fn place(door: &Door, guests: &mut Guests, peer: Option<Peer>) -> Option<Place> {
+    loop {
+        if let Some(place) = door.connections.take(peer) {
+            return Some(place);
+        }
+        if !guests.make_room().await {
+            return None;
+        }
     }
 }
 
@@ -183,26 +204,60 @@ async fn turn_away(mut stream: Box<dyn Stream>) {
     let _ = tokio::time::timeout(limits::TURN_AWAY_TIME_MAX, told).await;
 }
 
+// The place is dropped before the guest, as the last of what is given is the first to be dropped.
 async fn connection(
     stream: Box<dyn Stream>,
     router: Router,
+    guest: Guest,
     _place: Place,
     mut stopping: watch::Receiver<bool>,
 ) {
+    let answer = |request: Request<Incoming>| {
+        let (asking, answered) = (guest.asks(), TowerToHyperService::new(router.clone()).call(request));
+        async move { answered.await.map(|answer| answer.map(|body| Asked { body, _asking: asking })) }
+    };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits::HEADER_TIME_MAX)
         .max_buf_size(limits::HEADER_BYTES_MAX)
-        .serve_connection(TokioIo::new(Unstalled::new(stream)), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(Unstalled::new(guest.listen(stream))), service_fn(answer));
     let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        _ = stopping.changed() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let served = async {
+        tokio::select! {
+            ended = connection.as_mut() => ended,
+            _ = stopping.changed() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         }
     };
-    if let Err(error) = ended {
+    if let Some(Err(error)) = guest.stay(served).await {
         tracing::debug!(%error, "an admin connection ended early");
+    }
+}
+
+/// An answer, whose request is under way until all of it is written.
+struct Asked {
+    body: axum::body::Body,
+    _asking: Asking,
+}
+
+impl Body for Asked {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

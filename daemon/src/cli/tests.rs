@@ -779,6 +779,18 @@ fn programs_can_read_what_a_reload_led_to() {
 }
 
 #[test]
+fn a_probe_gets_its_answer_as_an_exit_code() {
+    let served = serve(everything());
+    let ran = served.ask(&["health", "live"]);
+    assert_eq!((ran.exit, &*ran.out), (Exit::Good, "ok\n"));
+    assert_eq!(served.ask(&["health", "ready"]).exit, Exit::Good);
+    served.snapshots.send_replace(Arc::default());
+    let ran = served.ask(&["health", "ready"]);
+    assert_eq!((ran.exit, &*ran.out), (Exit::Finding, "the engine has not published anything yet\n"));
+    assert_eq!(run(&["--socket", "/nowhere/admin.sock", "health", "live"]).exit, Exit::Unreachable);
+}
+
+#[test]
 fn verify_fails_where_something_cannot_be_compared() {
     let ran = serve(everything()).ask(&["verify"]);
     assert_eq!(ran.exit, Exit::Finding);

@@ -1,8 +1,8 @@
 //! One port: taking it, and the life of the connections to it.
 //!
-//! Invariant: a port has at most so many connections, and whoever comes when all places are taken gets the place of who
-//! has stayed for longest, but for those who have only just come: they are read first. A check asks at once and is
-//! answered at once, so idle clients keep nobody out, however many.
+//! Invariant: a port has at most so many connections and accepts on and on: a client that comes when all places are taken
+//! gets the place of the one that has sent nothing for longest. A check asks at once and is answered at once, so idle
+//! clients keep no check out, however many.
 
 use std::convert::Infallible;
 use std::io;
@@ -17,11 +17,12 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
 
 use super::closed::{ClosedPorts, Purpose};
 use super::limits;
+use crate::guests::{Guests, Listening};
 
 /// Who answers at a port.
 pub(super) trait Answerer: Send + Sync + 'static {
@@ -66,8 +67,8 @@ fn is_unknown(error: &io::Error) -> bool {
     error.raw_os_error() == Some(nix::libc::EAFNOSUPPORT)
 }
 
-/// Clients that are waiting to be accepted.
-const BACKLOG: u32 = 128;
+/// Clients that are waiting to be accepted, which none does for long: so many may come while the thread has another turn.
+const BACKLOG: u32 = 1_024;
 
 /// Serves a port as soon as it is free.
 pub(super) async fn open_and_serve(
@@ -80,7 +81,7 @@ pub(super) async fn open_and_serve(
         match open(address, Families::Both) {
             Ok(listener) => {
                 closed.tell(purpose, address, None);
-                return serve(listener, limits::CONNECTIONS_MAX, answerer).await;
+                return serve(listener, Room::own(limits::CONNECTIONS_MAX), answerer).await;
             }
             Err(error) => closed.tell(purpose, address, Some(why(&error))),
         }
@@ -102,16 +103,31 @@ pub(super) fn why(error: &io::Error) -> String {
     }
 }
 
+/// How many connections a port may have.
+#[derive(Clone, Debug)]
+pub(super) struct Room {
+    /// Of its own.
+    pub(super) own: usize,
+    /// With those that it shares with other ports, while there are any.
+    pub(super) most: usize,
+    pub(super) shared: Arc<Semaphore>,
+}
+
+impl Room {
+    /// As many for one port, whatever others do.
+    pub(super) fn own(places: usize) -> Self {
+        Self { own: places, most: places, shared: Arc::new(Semaphore::const_new(0)) }
+    }
+}
+
 /// Serves until it is dropped, and its connections with it.
-pub(super) async fn serve(listener: TcpListener, places: usize, answerer: Arc<dyn Answerer>) {
-    let mut connections = Connections { places, tasks: JoinSet::new(), stay: Vec::new() };
+pub(super) async fn serve(listener: TcpListener, room: Room, answerer: Arc<dyn Answerer>) {
+    let mut connections = Connections { room, tasks: JoinSet::new(), guests: Guests::default() };
     loop {
-        let full = connections.full_until();
         tokio::select! {
             Some(_) = connections.tasks.join_next() => {}
-            () = tokio::time::sleep_until(full.unwrap_or_else(Instant::now)), if full.is_some() => {}
-            accepted = listener.accept(), if full.is_none() => match accepted {
-                Ok((stream, _)) => connections.add(stream, Arc::clone(&answerer)),
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => connections.add(stream, Arc::clone(&answerer)).await,
                 Err(error) => {
                     tracing::debug!(%error, "a port of kube-proxy cannot accept a connection");
                     tokio::time::sleep(limits::ACCEPT_PAUSE).await;
@@ -121,37 +137,44 @@ pub(super) async fn serve(listener: TcpListener, places: usize, answerer: Arc<dy
     }
 }
 
-/// Those of one port, who has stayed for longest first.
+/// Those of one port.
 struct Connections {
-    places: usize,
+    room: Room,
     tasks: JoinSet<()>,
-    stay: Vec<Stay>,
-}
-
-struct Stay {
-    since: Instant,
-    task: AbortHandle,
+    guests: Guests,
 }
 
 impl Connections {
-    /// Until when nobody has to make room, where all places are taken.
-    fn full_until(&mut self) -> Option<Instant> {
-        self.stay.retain(|it| !it.task.is_finished());
-        let longest = self.stay.first().filter(|_| self.stay.len() >= self.places)?;
-        Some(longest.since + limits::STAY_MIN).filter(|until| Instant::now() < *until)
+    async fn add(&mut self, stream: TcpStream, answerer: Arc<dyn Answerer>) {
+        let place = self.place().await;
+        let guest = self.guests.enter();
+        // Without it an answer is merely later.
+        let _ = stream.set_nodelay(true);
+        self.tasks.spawn(async move {
+            let connection = connection(guest.listen(stream), answerer);
+            let _ = guest.stay(connection).await;
+            drop(place);
+        });
     }
 
-    fn add(&mut self, stream: TcpStream, answerer: Arc<dyn Answerer>) {
-        let too_many = (self.stay.len() + 1).saturating_sub(self.places);
-        self.stay.drain(..too_many.min(self.stay.len())).for_each(|it| it.task.abort());
-        let task = self.tasks.spawn(connection(stream, answerer));
-        self.stay.push(Stay { since: Instant::now(), task });
+    /// A place of its own has nothing to give back.
+    async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
+        loop {
+            while self.tasks.try_join_next().is_some() {}
+            if self.tasks.len() < self.room.own {
+                return None;
+            }
+            if self.tasks.len() < self.room.most
+                && let Ok(place) = Arc::clone(&self.room.shared).try_acquire_owned()
+            {
+                return Some(place);
+            }
+            self.guests.make_room().await;
+        }
     }
 }
 
-async fn connection(stream: TcpStream, answerer: Arc<dyn Answerer>) {
-    // Without it an answer is merely later.
-    let _ = stream.set_nodelay(true);
+async fn connection(stream: Listening<TcpStream>, answerer: Arc<dyn Answerer>) {
     let answer = service_fn(move |request: Request<Incoming>| {
         let answer = answerer.answer(&request);
         async move { Ok::<_, Infallible>(answer) }

@@ -13,16 +13,16 @@ pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// Connections to health and to metrics at one time, for each of the two. Load balancers have some checkers each.
 pub(super) const CONNECTIONS_MAX: usize = 64;
 
-/// Connections to the health check port of one Service. A check takes a millisecond, and who has stayed for longest
-/// makes room for the next.
-pub(super) const SERVICE_CONNECTIONS_MAX: usize = 4;
+/// Connections to the health check port of one Service that no other port can take. A check takes a millisecond, and who
+/// has sent nothing for longest makes room for the next.
+pub(super) const SERVICE_CONNECTIONS_MIN: usize = 4;
 
-/// How long a connection stays at least, so that what has come with it is read before it makes room: several checkers
-/// of one balancer ask at the same moment.
-pub(super) const STAY_MIN: Duration = Duration::from_millis(100);
+/// Connections that all health check ports of Services share beyond those, each up to [`CONNECTIONS_MAX`]: the checkers
+/// of a balancer ask at the same moment, and where idle clients come on and on a check has the longer to say its word.
+pub(super) const SHARED_CONNECTIONS_MAX: usize = 512;
 
 /// Addresses at which Services' checks are answered: a cluster of some thousand nodes has some hundred such Services.
-/// With their connections they take 5,120 file descriptors, of the 8,192 that the unit allows.
+/// With their connections they take 5,632 file descriptors, of the 8,192 that the unit allows.
 pub(super) const LISTENERS_MAX: usize = 1_024;
 
 /// Ports that are closed against the wish of a Service and named; the rest is counted.

@@ -9,13 +9,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::answers::{Check, ServiceDoor};
 use super::closed::{ClosedPort, ClosedPorts, Purpose};
-use super::door::{self, Families};
+use super::door::{self, Families, Room};
 use super::health::Health;
 use super::limits;
 use super::service_ports::Plan;
@@ -27,7 +27,12 @@ pub(super) async fn run(
     health: watch::Receiver<Health>,
     closed: Arc<ClosedPorts>,
 ) {
-    let mut listeners = Listeners { open: BTreeMap::new(), failed: BTreeMap::new(), health };
+    let room = Room {
+        own: limits::SERVICE_CONNECTIONS_MIN,
+        most: limits::CONNECTIONS_MAX,
+        shared: Arc::new(Semaphore::new(limits::SHARED_CONNECTIONS_MAX)),
+    };
+    let mut listeners = Listeners { open: BTreeMap::new(), failed: BTreeMap::new(), health, room };
     loop {
         let plan = plans.borrow_and_update().clone();
         listeners.follow(&plan, Instant::now()).await;
@@ -45,6 +50,7 @@ struct Listeners {
     open: BTreeMap<SocketAddr, Listener>,
     failed: BTreeMap<SocketAddr, Failed>,
     health: watch::Receiver<Health>,
+    room: Room,
 }
 
 struct Listener {
@@ -106,7 +112,7 @@ impl Listeners {
         self.failed.remove(&address);
         let (check, checks) = watch::channel(check.clone());
         let answerer = Arc::new(ServiceDoor { check: checks, health: self.health.clone() });
-        let task = tokio::spawn(door::serve(listener, limits::SERVICE_CONNECTIONS_MAX, answerer));
+        let task = tokio::spawn(door::serve(listener, self.room.clone(), answerer));
         self.open.insert(address, Listener { check, task });
     }
 }

@@ -1,8 +1,11 @@
 //! The ports themselves, over sockets of loopback.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use holdfast_core::facts::{NodeFacts, Timestamp};
@@ -132,7 +135,7 @@ fn checked() -> (SocketAddr, Open) {
 #[test]
 fn of_several_checkers_that_come_at_once_each_is_answered() {
     let (at, _open) = checked();
-    let together = 3 * limits::SERVICE_CONNECTIONS_MAX;
+    let together = 3 * limits::SERVICE_CONNECTIONS_MIN;
     let mut checkers: Vec<TcpStream> = (0..together).map(|_| TcpStream::connect(at).unwrap()).collect();
     checkers.iter_mut().for_each(|it| it.write_all(b"GET / HTTP/1.1\r\nHost: n1\r\n\r\n").unwrap());
     for mut checker in checkers {
@@ -207,17 +210,76 @@ fn whoever_fills_one_port_keeps_nobody_from_it_nor_from_another() {
     for (filled, places) in [
         (open.addresses.health.unwrap(), limits::CONNECTIONS_MAX),
         (open.addresses.metrics.unwrap(), limits::CONNECTIONS_MAX),
-        (at, limits::SERVICE_CONNECTIONS_MAX),
+        (at, limits::CONNECTIONS_MAX),
     ] {
         let mut idle: Vec<TcpStream> = (0..3 * places).map(|_| TcpStream::connect(filled).unwrap()).collect();
         idle.iter_mut().for_each(|stream| stream.write_all(b"GET /healthz HT").unwrap());
         assert_eq!(open.health("/healthz").status, "HTTP/1.1 200 OK");
         assert_eq!(open.metrics("/healthz").body, "ok");
         assert_eq!(ask(at, "/").unwrap().status, "HTTP/1.1 200 OK");
-        // Who has stayed for longest has made room.
+        // Who has sent nothing for longest has made room.
         let first = &mut idle[0];
         first.set_read_timeout(Some(NOT_FOR_EVER)).unwrap();
         assert!(matches!(first.read(&mut [0; 1]), Ok(0) | Err(_)));
+    }
+}
+
+/// Connects again and again and says nothing, some two thousand times a second, until it is dropped.
+struct Idlers {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Idlers {
+    /// Returns when there are more than any bound of a port and its queue.
+    fn at(address: SocketAddr) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (told, many) = (Arc::clone(&stop), Arc::new(AtomicBool::new(false)));
+        let is_many = Arc::clone(&many);
+        let thread = std::thread::spawn(move || {
+            let mut idle = VecDeque::new();
+            while !told.load(Ordering::Relaxed) {
+                // Where the queue is full a connect waits for long.
+                idle.extend(TcpStream::connect_timeout(&address, Duration::from_millis(2)).ok());
+                is_many.fetch_or(idle.len() > 180, Ordering::Relaxed);
+                idle.drain(..idle.len().saturating_sub(600));
+                std::thread::sleep(Duration::from_micros(400));
+            }
+        });
+        until("many are idle", || many.load(Ordering::Relaxed));
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Idlers {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// What a balancer's check does: it waits for a second, and the third that fails takes the node out.
+fn is_answered_in_three_tries(address: SocketAddr, path: &str) -> bool {
+    let within = Duration::from_secs(1);
+    (0..3).any(|_| {
+        let ask = || {
+            let mut stream = TcpStream::connect_timeout(&address, within)?;
+            stream.set_read_timeout(Some(within))?;
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: n1\r\n\r\n")?;
+            let mut answer = [0; 15];
+            stream.read_exact(&mut answer).map(|()| answer)
+        };
+        ask().is_ok_and(|answer: [u8; 15]| &answer == b"HTTP/1.1 200 OK")
+    })
+}
+
+#[test]
+fn checks_are_answered_while_idle_clients_come_on_and_on() {
+    let (at, open) = checked();
+    let health = open.addresses.health.unwrap();
+    for (address, path) in [(at, "/"), (health, "/healthz")] {
+        let _idlers = Idlers::at(address);
+        (0..20).for_each(|_| assert!(is_answered_in_three_tries(address, path), "{address}{path}"));
     }
 }
 

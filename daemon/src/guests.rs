@@ -1,0 +1,227 @@
+//! Of the clients at one port: which of them makes room for the next.
+//!
+//! Invariant: the client that has sent nothing for longest goes first, a client with a request under way never, and
+//! what has come from a client is read before that client goes. So idle clients keep none out who asks, however many.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+
+/// What is known of one client.
+#[derive(Debug, Default)]
+struct Known {
+    /// At which of all clients' arrivals and words it was heard last.
+    heard: AtomicU64,
+    /// Requests that are not answered in full.
+    requests: AtomicUsize,
+    asked_to_go: Notify,
+    /// It has gone, or has a request after all.
+    decided: Notify,
+}
+
+/// All clients at one port.
+#[derive(Debug, Default)]
+pub(crate) struct Guests {
+    all: Vec<Weak<Known>>,
+    moment: Arc<AtomicU64>,
+}
+
+impl Guests {
+    /// One more, who is heard at this moment.
+    pub(crate) fn enter(&mut self) -> Guest {
+        self.all.retain(|it| it.strong_count() > 0);
+        let voice = Voice { known: Arc::default(), moment: Arc::clone(&self.moment) };
+        voice.is_heard();
+        self.all.push(Arc::downgrade(&voice.known));
+        Guest(voice)
+    }
+
+    /// Asks the next one to go and waits for what becomes of it, which is within a turn of the runtime. `false`: each
+    /// of them has a request under way.
+    pub(crate) async fn make_room(&mut self) -> bool {
+        let idle = self.all.iter().filter_map(Weak::upgrade);
+        let idle = idle.filter(|it| it.requests.load(Ordering::Relaxed) == 0);
+        let Some(next) = idle.min_by_key(|it| it.heard.load(Ordering::Relaxed)) else { return false };
+        next.asked_to_go.notify_one();
+        next.decided.notified().await;
+        true
+    }
+}
+
+/// What tells when a client says something.
+#[derive(Clone, Debug)]
+struct Voice {
+    known: Arc<Known>,
+    moment: Arc<AtomicU64>,
+}
+
+impl Voice {
+    fn is_heard(&self) {
+        self.known.heard.store(self.moment.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// One client. To be dropped last of what it has, because its place is free then.
+#[derive(Debug)]
+pub(crate) struct Guest(Voice);
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.0.known.decided.notify_one();
+    }
+}
+
+impl Guest {
+    /// A request, until what this gives is dropped.
+    pub(crate) fn asks(&self) -> Asking {
+        self.0.known.requests.fetch_add(1, Ordering::Relaxed);
+        Asking(Arc::clone(&self.0.known))
+    }
+
+    /// The same client's end, which hears what it says.
+    pub(crate) fn listen<S>(&self, stream: S) -> Listening<S> {
+        Listening { stream, voice: self.0.clone() }
+    }
+
+    /// Serves it until it ends, or has to go.
+    pub(crate) async fn stay<T>(&self, connection: impl Future<Output = T>) -> Option<T> {
+        let known = &self.0.known;
+        let mut connection = pin!(connection);
+        loop {
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => return Some(ended),
+                () = known.asked_to_go.notified() => {}
+            }
+            // The runtime looks at sockets in between, so what has come is read now.
+            tokio::task::yield_now().await;
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => return Some(ended),
+                () = std::future::ready(()) => {}
+            }
+            if known.requests.load(Ordering::Relaxed) == 0 {
+                return None;
+            }
+            known.decided.notify_one();
+        }
+    }
+}
+
+/// A request that is under way.
+#[derive(Debug)]
+pub(crate) struct Asking(Arc<Known>);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A client's end.
+#[derive(Debug)]
+pub(crate) struct Listening<S> {
+    stream: S,
+    voice: Voice,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            self.voice.is_heard();
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Listening<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    /// A client, and the task that serves it; `asks`: what it says first is a request without an answer.
+    fn come(guests: &mut Guests, asks: bool) -> (DuplexStream, tokio::task::JoinHandle<()>) {
+        let (ours, theirs) = duplex(16);
+        let guest = guests.enter();
+        let mut stream = guest.listen(ours);
+        let serving = async move {
+            let mut asking = None;
+            let connection = async {
+                while stream.read_u8().await.is_ok() {
+                    asking = asks.then(|| guest.asks());
+                }
+            };
+            let _ = guest.stay(connection).await;
+        };
+        (theirs, tokio::spawn(serving))
+    }
+
+    #[tokio::test]
+    async fn who_has_sent_nothing_for_longest_goes_first() {
+        let mut guests = Guests::default();
+        let mut all: Vec<_> = (0..3).map(|_| come(&mut guests, false)).collect();
+        tokio::task::yield_now().await;
+        all[0].0.write_u8(1).await.unwrap();
+        tokio::task::yield_now().await;
+        for gone in [1, 2, 0] {
+            assert!(guests.make_room().await);
+            tokio::task::yield_now().await;
+            assert!(all[gone].1.is_finished(), "{gone}");
+        }
+        assert!(!guests.make_room().await, "nobody is left");
+    }
+
+    #[tokio::test]
+    async fn what_has_come_is_read_before_its_client_goes_and_a_request_is_never_broken_off() {
+        let mut guests = Guests::default();
+        let (mut asks, asking) = come(&mut guests, true);
+        let (_idle, idles) = come(&mut guests, false);
+        // No task has run yet, so nothing of this is read.
+        asks.write_u8(1).await.unwrap();
+        assert!(guests.make_room().await);
+        tokio::task::yield_now().await;
+        assert_eq!((asking.is_finished(), idles.is_finished()), (false, false), "it was read, and stays");
+        assert!(guests.make_room().await);
+        tokio::task::yield_now().await;
+        assert_eq!((asking.is_finished(), idles.is_finished()), (false, true));
+        assert!(!guests.make_room().await, "who asks is not asked to go");
+    }
+}
