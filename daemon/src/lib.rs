@@ -31,6 +31,7 @@ pub mod readings;
 pub mod recorder;
 pub mod rejections;
 pub mod rfc3339;
+pub mod room;
 pub mod sources;
 pub mod state;
 pub mod systemd;

@@ -33,6 +33,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::logging::messages::{self, say};
 use crate::rfc3339::Millis;
+use crate::room::Room;
 use files::{Disk, Files};
 use numbers::{Mark, Numbers, Reserve};
 use writer::{Disks, ToDisk};
@@ -65,6 +66,7 @@ pub struct Recorder {
     reserve: Arc<Reserve>,
     lost: u64,
     queue: Option<SyncSender<ToDisk>>,
+    to_disk: Room,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -89,6 +91,7 @@ impl Recorder {
             reserve: Arc::new(Reserve::new(None)),
             lost: 0,
             queue: None,
+            to_disk: Room::new(writer::WAITING_BYTES_MAX),
             writer: None,
         };
         (recorder, history)
@@ -208,10 +211,13 @@ impl Recorder {
         self.history.push(&line);
         let (seq, urgent) = (self.seq, is_urgent(record));
         // The writer sees by the numbers what had no room.
-        let sent = self.queue.as_ref().map(|queue| queue.try_send(ToDisk { line, urgent }));
+        let sent = self.queue.as_ref().map(|queue| {
+            let room = self.to_disk.take(line.bytes());
+            room.is_some() && queue.try_send(ToDisk { line, urgent, _room: room }).is_ok()
+        });
         self.history.note(|recorded| {
             recorded.seq = seq;
-            recorded.file.lost += u64::from(matches!(sent, Some(Err(_))));
+            recorded.file.lost += u64::from(sent == Some(false));
         });
     }
 

@@ -225,7 +225,7 @@ fn recorder() {
     });
     let (count, at, begun, cpu) = (made.len(), SystemTime::now(), Instant::now(), own_cpu());
     for change in made {
-        let timed = TimedChange { change, at, mono: Duration::ZERO, elapsed: begun.elapsed() };
+        let timed = TimedChange { change, at, mono: Duration::ZERO, elapsed: begun.elapsed(), room: None };
         assert!(changes.try_send(timed).is_ok());
     }
     let sent = own_cpu() - cpu;

@@ -100,3 +100,12 @@ pub struct Change {
     /// What the maps refused, if they did.
     pub error: Option<Arc<str>>,
 }
+
+impl Change {
+    /// What it keeps in memory as long as it waits, at most: views may be shared with a change before or behind it, and
+    /// with readers.
+    pub fn bytes(&self) -> usize {
+        let views = self.before.iter().chain(&self.after).map(|view| view.bytes());
+        size_of::<Self>() + self.causes.len() * size_of::<Cause>() + views.sum::<usize>()
+    }
+}

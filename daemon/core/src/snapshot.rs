@@ -320,6 +320,13 @@ pub struct ServiceView {
 }
 
 impl ServiceView {
+    /// What it keeps in memory, but for what it shares with the tables.
+    pub fn bytes(&self) -> usize {
+        let rows =
+            self.ports.iter().map(|port| size_of::<PortView>() + port.rows.all().len() * size_of::<Row>());
+        size_of::<Self>() + rows.sum::<usize>() + self.frontends.len() * size_of::<FrontendView>()
+    }
+
     /// The list that this node's own processes and pods get at a frontend: none unless the verdict gives one.
     pub fn backends<'a>(&'a self, frontend: &'a FrontendView) -> impl Iterator<Item = &'a Row> {
         let scope = frontend.scope;

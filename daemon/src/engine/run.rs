@@ -21,12 +21,17 @@ use tokio::sync::{mpsc, watch};
 use super::ask::{self, Ask, Checks};
 use super::steps::Steps;
 use crate::recorder::TimedChange;
+use crate::room::Room;
 
 /// Groups that may wait for the engine. A source that is faster waits, and reads its own input later.
 pub const GROUPS_WAITING_MAX: usize = 64;
 
 /// Change records that may wait for the recorder. What does not fit is counted, never waited for.
 pub const CHANGES_WAITING_MAX: usize = 65_536;
+
+/// What those keep in memory together. A record of a small service keeps a kilobyte, one of a thousand frontends some
+/// hundred of them before and after; this is a tenth of a second of the heaviest changes and many of small ones.
+pub const CHANGES_BYTES_MAX: usize = 64 << 20;
 
 /// Events of one batch; a large object counts as several. What a batch of this size touches fits a core's own cache,
 /// and is taken in within a few milliseconds. A group is taken whole, however large it is.
@@ -70,7 +75,7 @@ pub async fn run<M: Maps>(
     mut look_after: impl FnMut(&mut Engine<M>),
 ) -> Engine<M> {
     let started = Instant::now();
-    let mut dropped = 0;
+    let (mut dropped, room) = (0, Room::new(CHANGES_BYTES_MAX));
     let mut checks = Checks::default();
     let (mut looked, mut checked, mut asked) = (started, started, started);
     let mut was_written = false;
@@ -95,8 +100,10 @@ pub async fn run<M: Maps>(
         }
         let (at, mono, begun) = (SystemTime::now(), since_boot(), Instant::now());
         let mut snapshot = engine.step(now(started, at), &mut |change| {
-            let timed = TimedChange { change, at, mono, elapsed: begun.elapsed() };
-            dropped += u64::from(ends.changes.try_send(timed).is_err());
+            let taken = room.take(change.bytes());
+            let has_room = taken.is_some();
+            let timed = TimedChange { change, at, mono, elapsed: begun.elapsed(), room: taken };
+            dropped += u64::from(!has_room || ends.changes.try_send(timed).is_err());
         });
         let counters = &mut Arc::make_mut(&mut snapshot).counters;
         counters.changes_dropped = dropped;

@@ -27,15 +27,19 @@ fn name(name: &str) -> ObjectName {
 }
 
 fn service(service: &str, cluster_ip: &str) -> Event {
+    Event::ServiceApplied(Arc::new(facts(service, cluster_ip)))
+}
+
+fn facts(service: &str, cluster_ip: &str) -> ServiceFacts {
     let key = ServiceKey { name: name(service), source: Source::Manifests };
     let port = ServicePort { name: "".into(), protocol: Protocol::TCP, port: PORT, node_port: None };
     let cluster_ips = vec![cluster_ip.parse().unwrap()];
-    Event::ServiceApplied(Arc::new(ServiceFacts {
+    ServiceFacts {
         cluster_ips,
         ports: vec![port],
         on_empty: Some("refuse".into()),
         ..ServiceFacts::new(key, ServiceType::ClusterIp)
-    }))
+    }
 }
 
 fn slice(service: &str, endpoints: &[&str]) -> Event {

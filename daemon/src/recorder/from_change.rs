@@ -18,6 +18,7 @@ use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, S
 use super::compare;
 use super::record::{Diff, Kind, LastWriter, Met, Outcome, Record, Transition, Trigger, Word};
 use crate::rfc3339::Millis;
+use crate::room::Taken;
 
 /// Frontends named in one entry; the addresses of a service of one port seldom are more.
 const FRONTENDS_MAX: usize = 16;
@@ -53,6 +54,8 @@ pub struct TimedChange {
     pub mono: Duration,
     /// From then until all of it was written.
     pub elapsed: Duration,
+    /// What it takes of the queue's memory, given back with it; `None`: nobody counts.
+    pub room: Option<Arc<Taken>>,
 }
 
 impl TimedChange {

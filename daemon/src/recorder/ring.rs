@@ -61,7 +61,7 @@ impl Line {
         serde_json::from_str(&self.json).ok()
     }
 
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let reasons = self.reasons.iter().map(|reason| size_of::<Word>() + reason.len());
         LINE_BYTES + reasons.sum::<usize>() + self.json.len()
     }

@@ -112,8 +112,9 @@ impl Rig {
         let at = UNIX_EPOCH + Duration::from_secs(THEN + self.steps);
         let mut told = Vec::new();
         let elapsed = Duration::from_micros(50);
-        self.engine
-            .step(Now { wall, mono }, &mut |change| told.push(TimedChange { change, at, mono, elapsed }));
+        self.engine.step(Now { wall, mono }, &mut |change| {
+            told.push(TimedChange { change, at, mono, elapsed, room: None })
+        });
         told
     }
 }

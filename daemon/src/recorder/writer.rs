@@ -19,9 +19,13 @@ use super::restore::gap_record;
 use super::ring::Line;
 use crate::logging::messages::{self, say};
 use crate::rfc3339::Millis;
+use crate::room::Taken;
 
 /// Records that may wait for the disk: some 8 MB, and more than a second of the fastest changes.
 const WAITING_MAX: usize = 8_192;
+
+/// What those are together at most; that of a service of many ports may have ten times the usual kilobyte.
+pub(super) const WAITING_BYTES_MAX: usize = 16 << 20;
 
 /// Records of one write.
 const BATCH_MAX: usize = 256;
@@ -38,6 +42,8 @@ pub(super) struct ToDisk {
     pub(super) line: Arc<Line>,
     /// Clients are turned away, or are no longer: nothing later may be known of it if the machine stops now.
     pub(super) urgent: bool,
+    /// What it takes of [`WAITING_BYTES_MAX`].
+    pub(super) _room: Option<Arc<Taken>>,
 }
 
 /// What it writes to.

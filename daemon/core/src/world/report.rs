@@ -11,7 +11,7 @@ use crate::change::{Cause, Change};
 use crate::facts::Timestamp;
 use crate::op::ServiceId;
 use crate::service::{Cursor, Service};
-use crate::snapshot::{Checked, Counters, Fill, ServiceView, Snapshot};
+use crate::snapshot::{Checked, Counters, Fill, FrontendView, ServiceView, Snapshot, Verdict};
 use crate::time::Now;
 use crate::work;
 
@@ -156,9 +156,21 @@ impl World {
 fn is_visible(before: Option<&ServiceView>, after: Option<&ServiceView>) -> bool {
     match (before, after) {
         (Some(before), Some(after)) => {
-            before.state != after.state || before.frontends != after.frontends || before.ports != after.ports
+            let (old, new) = (&before.frontends, &after.frontends);
+            before.state != after.state
+                || before.ports != after.ports
+                || old.len() != new.len()
+                || old.iter().zip(new.iter()).any(|(old, new)| differs(old, new))
         }
         (None, None) => false,
         _ => true,
     }
+}
+
+/// Whether clients or the service's owner meet something else there. Who has an address that is lost either way stands
+/// in the row and makes no record: thousands may claim one that changes hands all the time.
+fn differs(old: &FrontendView, new: &FrontendView) -> bool {
+    let is_lost = |row: &FrontendView| row.verdict == Verdict::Conflict;
+    let without_owner = |row: &FrontendView| FrontendView { owner: None, ..row.clone() };
+    old != new && !(is_lost(old) && is_lost(new) && without_owner(old) == without_owner(new))
 }

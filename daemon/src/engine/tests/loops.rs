@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::*;
 use crate::engine::ask::{self, Ask, Asker};
-use crate::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+use crate::engine::run::{CHANGES_BYTES_MAX, CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(30);
@@ -203,6 +203,44 @@ fn who_waits_for_news_is_not_woken_by_the_time() {
     let woken = async { tokio::time::timeout(Duration::from_millis(2_500), reader.changed()).await.is_ok() };
     assert!(!runtime.block_on(woken), "nothing is new");
     assert!(task.snapshots.borrow().mono > before, "and whoever looks sees the time go on");
+    task.stop.send_replace(true);
+    thread.join().unwrap();
+}
+
+/// Services of many ports, of which one comes and goes, and a recorder that takes nothing.
+#[test]
+fn what_waits_for_the_recorder_has_a_bound_in_bytes_and_is_given_back() {
+    let heavy = |number: u16, round: u16| {
+        let mut facts = super::facts(&format!("s{number}"), &format!("10.0.1.{number}"));
+        let port = |at| ServicePort {
+            port: NonZeroU16::new(1 + at).unwrap(),
+            name: format!("p{at}").into(),
+            ..facts.ports[0].clone()
+        };
+        facts.ports = (0..1_000 - round % 2).map(port).collect();
+        Event::ServiceApplied(Arc::new(facts))
+    };
+    let (mut task, thread) = task(|_| ());
+    let runtime = runtime();
+    for round in 0..24 {
+        runtime.block_on(task.events.send((1..=20).map(|number| heavy(number, round)).collect())).unwrap();
+        let ports = 1_000 - usize::from(round % 2);
+        wait(&runtime, &mut task, |snapshot| {
+            snapshot.services.iter().filter(|it| it.frontends.len() == ports).count() == 20
+        });
+    }
+    wait(&runtime, &mut task, |snapshot| snapshot.counters.changes_dropped > 0);
+    let mut held = 0;
+    while let Ok(timed) = task.changes.try_recv() {
+        held += timed.change.bytes();
+    }
+    assert!(held <= CHANGES_BYTES_MAX && held > CHANGES_BYTES_MAX / 2, "{held}");
+    let dropped = task.snapshots.borrow().counters.changes_dropped;
+    runtime.block_on(task.events.send(vec![heavy(1, 1)])).unwrap();
+    runtime.block_on(task.events.send(vec![heavy(1, 0)])).unwrap();
+    let more = async { tokio::time::timeout(LONG, task.changes.recv()).await };
+    assert!(runtime.block_on(more).is_ok_and(|it| it.is_some()), "there is room again");
+    assert_eq!(task.snapshots.borrow().counters.changes_dropped, dropped);
     task.stop.send_replace(true);
     thread.join().unwrap();
 }

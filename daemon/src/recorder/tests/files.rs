@@ -165,7 +165,7 @@ fn a_full_disk_is_named_once_and_leaves_a_gap() {
         Disks { files, numbers: Numbers::open(folder.path()).0, reserve: Arc::new(Reserve::new(None)) };
     let (queue, writer) = writer::start(disks, 0, boot_id(), Arc::clone(&history)).unwrap();
     let line = full.select(&Wanted::default()).pop().unwrap();
-    queue.send(ToDisk { line, urgent: true }).unwrap();
+    queue.send(ToDisk { line, urgent: true, _room: None }).unwrap();
     drop(queue);
     writer.join().unwrap();
     let records = all(&recorded(Vec::new(), Some(folder.path())));

@@ -9,6 +9,7 @@ fn created(name: &str, at: i64) -> Event {
     applied(ServiceFacts { meta, ..service(name, &own, &["10.0.0.9"]) })
 }
 
+#[track_caller]
 fn check_row(snapshot: &Snapshot, name: &str, verdict: Verdict, owner: Option<&str>) {
     let view = view(snapshot, name);
     let row = row(&view, "10.0.0.9");
@@ -36,6 +37,35 @@ fn every_loser_shows_the_new_owner() {
     let third = rig.turn(vec![created("a", 1)]);
     check_row(&third, "b", Verdict::Conflict, Some("a"));
     check_row(&third, "c", Verdict::Conflict, Some("a"));
+}
+
+/// A hundred services of which each claims the same twenty ports at one address; the oldest is rewritten again and
+/// again, with the address and without it.
+#[test]
+fn who_only_has_another_owner_than_before_makes_no_record() {
+    let mut rig = Rig::with(Capacity { slots: 256, ports: 4_096, ..Capacity::default() });
+    let one = |number: i64, external: &[&str]| {
+        let meta = Meta { created: Some(Timestamp(number)), ..Meta::default() };
+        let own = std::format!("10.0.1.{number}");
+        let facts = service(&std::format!("s{number:03}"), &own, external);
+        let port = |at: u16| ServicePort {
+            port: NonZeroU16::new(80 + at).unwrap(),
+            name: std::format!("p{at}").into(),
+            ..facts.ports[0].clone()
+        };
+        applied(ServiceFacts { meta, ports: (0..20).map(port).collect(), ..facts })
+    };
+    rig.turn((0..100).map(|number| one(number, &["10.0.0.9"])).collect());
+    for round in 0..20 {
+        let external: &[&str] = if round % 2 == 0 { &[] } else { &["10.0.0.9"] };
+        let snapshot = rig.turn(vec![one(0, external)]);
+        let mut told: Vec<_> =
+            rig.changes.iter().map(|change| std::format!("{}", change.service.name)).collect();
+        told.sort_unstable();
+        assert_eq!(told, ["default/s000", "default/s001"], "round {round}");
+        let owner = if round % 2 == 0 { "s001" } else { "s000" };
+        check_row(&snapshot, "s099", Verdict::Conflict, Some(owner));
+    }
 }
 
 #[test]
