@@ -1,7 +1,10 @@
 //! Who owns a frontend: all claims are kept, the best one wins.
 //!
 //! Invariant: the winner depends on the claims alone, never on the order in which they came: source precedence, then a
-//! cluster IP before what somebody merely writes down, then the oldest service, then namespace and name.
+//! cluster IP before what a controller writes into a status, and that before what anybody may write down, then the
+//! oldest service, then namespace and name.
+
+pub(crate) mod covers;
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -10,7 +13,7 @@ use core::mem;
 use crate::facts::ServiceFacts;
 use crate::index::{Index, Seed};
 use crate::keys::{FrontendKey, Source};
-use crate::op::{FrontendValue, ServiceId};
+use crate::op::{FrontendType, FrontendValue, ServiceId};
 
 /// What decides between two services, but for the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +23,10 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
+    pub(crate) const fn source(self) -> Source {
+        self.source
+    }
+
     /// A service without a creation time counts as the youngest.
     pub(crate) fn of(service: &ServiceFacts) -> Self {
         let created = service.meta.created.map_or(i64::MAX, |created| created.0);
@@ -31,21 +38,40 @@ impl Rank {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Wanted {
     pub(crate) key: FrontendKey,
-    /// An external IP or a load balancer's address: whoever may write the service chose it, where the apiserver gives
-    /// cluster IPs out, each once.
-    pub(crate) is_chosen: bool,
+    pub(crate) given: Given,
+}
+
+/// How a service came to its address. The order is the precedence within one source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Given {
+    /// The apiserver gives cluster IPs and node ports out, each once; the administrator wrote a static one.
+    Out,
+    /// A load balancer's: a controller wrote it into the status.
+    ByController,
+    /// An external IP: whoever may write the service chose it.
+    ByAnybody,
+}
+
+impl Given {
+    pub(crate) const fn of(kind: FrontendType) -> Self {
+        match kind {
+            FrontendType::LoadBalancer => Self::ByController,
+            FrontendType::ExternalIp => Self::ByAnybody,
+            FrontendType::ClusterIp | FrontendType::NodePort | FrontendType::Static => Self::Out,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Claim {
     rank: Rank,
-    is_chosen: bool,
+    given: Given,
     service: ServiceId,
 }
 
 impl Claim {
-    const fn rank(&self) -> (Source, bool, i64) {
-        (self.rank.source, self.is_chosen, self.rank.created)
+    const fn rank(&self) -> (Source, Given, i64) {
+        (self.rank.source, self.given, self.rank.created)
     }
 }
 
@@ -136,9 +162,9 @@ impl Frontends {
         rank: Rank,
         by_name: ByName<'_>,
     ) -> Claimed {
-        let Wanted { key, is_chosen } = wanted;
+        let Wanted { key, given } = wanted;
         let entry = self.entries.get_or_insert_with(key, Frontend::default);
-        let mine = Claim { rank, is_chosen, service };
+        let mine = Claim { rank, given, service };
         let Some(first) = entry.first else {
             entry.first = Some(mine);
             return Claimed::Alone;

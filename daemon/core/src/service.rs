@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use crate::change::Cause;
+use crate::claims::covers::Coverage;
 use crate::claims::{Rank, Wanted};
 use crate::facts::ServiceFacts;
 use crate::hold::{Case, Hold, Kept, Lists, OnEmpty};
@@ -217,6 +218,8 @@ pub(crate) struct Service {
     /// The first `wanted` are desired, in the order that [`DesiredFrontend::position`] means; the rest is leaving.
     pub(crate) ports: Vec<Port>,
     pub(crate) wanted: usize,
+    /// What it covers beside its own frontends.
+    pub(crate) coverage: Coverage,
     /// In the order of their keys.
     pub(crate) claimed: Vec<Wanted>,
     /// Of those, the ones that are left to the real balancer. Sorted.
@@ -255,6 +258,7 @@ impl Default for Service {
             desired: Vec::new(),
             ports: Vec::new(),
             wanted: 0,
+            coverage: Coverage::default(),
             claimed: Vec::new(),
             passing: Vec::new(),
             frontends: BTreeSet::new(),

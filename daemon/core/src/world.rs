@@ -27,6 +27,7 @@ use alloc::vec::Vec;
 
 use crate::change::Cause;
 use crate::claims::Frontends;
+use crate::claims::covers::Covers;
 use crate::event::Event;
 use crate::hold::Ledger;
 use crate::index::Seed;
@@ -48,6 +49,8 @@ pub(crate) struct World {
     /// What each service wants, and has in the maps.
     services: services::Services,
     /// Who claims which frontend, and what the maps say of it.
+    /// What addresses cover beside those.
+    covers: Covers,
     frontends: Frontends,
     /// What is taken of the maps.
     space: space::Space,
@@ -73,6 +76,7 @@ impl World {
             tables: Tables::new(seed, sources, capacity.services),
             services: services::Services::default(),
             frontends: Frontends::new(seed),
+            covers: Covers::default(),
             space: space::Space::new(capacity),
             starved: starved::Starved::default(),
             node: node::NodeAddresses::default(),

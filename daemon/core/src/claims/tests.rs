@@ -14,15 +14,17 @@ const KEY: FrontendKey = FrontendKey {
     transport: Transport::Tcp,
 };
 
+const GIVEN: [Given; 3] = [Given::Out, Given::ByController, Given::ByAnybody];
+
 fn by_name(a: ServiceId, b: ServiceId) -> core::cmp::Ordering {
     a.cmp(&b)
 }
 
-/// Source, whether somebody chose the address, and the time of creation.
-type Said = (Source, bool, i64);
+/// Source, how it came to the address, and the time of creation.
+type Said = (Source, Given, i64);
 
-fn claim(frontends: &mut Frontends, service: u32, (source, is_chosen, created): Said) -> Claimed {
-    let wanted = Wanted { key: KEY, is_chosen };
+fn claim(frontends: &mut Frontends, service: u32, (source, given, created): Said) -> Claimed {
+    let wanted = Wanted { key: KEY, given };
     frontends.claim(wanted, ServiceId(service), Rank { source, created }, &by_name)
 }
 
@@ -38,7 +40,7 @@ fn check_winner(name: &str, claims: &[Said], winner: u32) {
 #[test]
 fn the_winner_is_ruled() {
     use Source::{Config, Kubernetes, Manifests};
-    let (cluster_ip, chosen) = (false, true);
+    let (cluster_ip, status, chosen) = (Given::Out, Given::ByController, Given::ByAnybody);
     check_winner("alone", &[(Kubernetes, chosen, 5)], 0);
     check_winner("config before manifests", &[(Manifests, chosen, 1), (Config, chosen, 9)], 1);
     check_winner("manifests before kubernetes", &[(Kubernetes, chosen, 1), (Manifests, chosen, 9)], 1);
@@ -50,6 +52,8 @@ fn the_winner_is_ruled() {
     );
     check_winner("then by name", &[(Kubernetes, chosen, 1), (Kubernetes, chosen, 1)], 0);
     check_winner("a cluster IP, however young", &[(Kubernetes, chosen, 1), (Kubernetes, cluster_ip, 9)], 1);
+    check_winner("what a controller wrote", &[(Kubernetes, chosen, 1), (Kubernetes, status, 9)], 1);
+    check_winner("a cluster IP before it", &[(Kubernetes, status, 1), (Kubernetes, cluster_ip, 9)], 1);
     check_winner("the oldest cluster IP", &[(Manifests, cluster_ip, 9), (Manifests, cluster_ip, 1)], 1);
     check_winner("who administers the node decides", &[(Kubernetes, cluster_ip, 1), (Config, chosen, 9)], 1);
 }
@@ -57,10 +61,10 @@ fn the_winner_is_ruled() {
 proptest! {
     #[test]
     fn the_order_of_claims_does_not_matter(
-        claims in prop::collection::vec((0_u8..3, any::<bool>(), 0_i64..3), 1..6),
+        claims in prop::collection::vec((0_u8..3, 0_u8..3, 0_i64..3), 1..6),
         shuffle in any::<prop::sample::Index>(),
     ) {
-        let ranks: Vec<_> = claims.iter().map(|(s, chosen, c)| (Source::ALL[usize::from(*s)], *chosen, *c)).collect();
+        let ranks: Vec<_> = claims.iter().map(|(s, given, c)| (Source::ALL[usize::from(*s)], GIVEN[usize::from(*given)], *c)).collect();
         let mut one = Frontends::new(Seed(1));
         let mut other = Frontends::new(Seed(2));
         let turn = shuffle.index(ranks.len());

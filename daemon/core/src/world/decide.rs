@@ -9,9 +9,10 @@ use core::net::SocketAddr;
 
 use super::World;
 use crate::change::Cause;
-use crate::claims::{Claimed, Rank, Wanted};
+use crate::claims::covers::Coverage;
+use crate::claims::{Claimed, Given, Rank, Wanted};
 use crate::facts::{NodeFacts, Settings};
-use crate::keys::{Family, FrontendKey, Transport};
+use crate::keys::{Family, FrontendKey, Source, Transport};
 use crate::op::{FrontendType, ServiceId};
 use crate::resolve::{self, DesiredFrontend};
 use crate::time::Now;
@@ -32,12 +33,24 @@ impl World {
             {
                 left = left.saturating_sub(self.decide_next(id, now));
             }
+            self.decide_again(now);
             if self.is_judging(now.uptime()) {
                 self.judge_mass(now.uptime());
             }
             if left == 0 || !self.has_more() {
                 return self.gather();
             }
+        }
+    }
+
+    /// Those of the piece that were decided before another service covered what they ask for, or ceased to.
+    fn decide_again(&mut self, now: Now) {
+        let is_stale = |id: &ServiceId| self.services.get(*id).is_some_and(|service| service.stale);
+        let again: Vec<_> = self.turns.piece.iter().copied().filter(is_stale).collect();
+        for id in again {
+            self.services.get_mut(id).into_iter().for_each(|service| service.stale = false);
+            self.decide_one(id, now);
+            self.is_decided(id);
         }
     }
 
@@ -84,8 +97,9 @@ impl World {
         let settings = Arc::clone(&self.tables.settings);
         let desired = resolve::resolve(facts.as_deref(), &known.slices, &node, &settings);
         self.tables.cut_short(id, desired.cut);
-        let wanted = claimable(&desired.frontends, &settings, &node);
         let rank = facts.as_deref().map(Rank::of);
+        self.cover(id, rank, Coverage::of(&desired.frontends, &node));
+        let wanted = self.claimable(&desired.frontends, id, rank);
         let Some(case) = self.case(id, &settings, now) else { return self.count_impossible() };
         let Self { services, space, .. } = self;
         let Some(service) = services.get_mut(id) else { return self.count_impossible() };
@@ -95,6 +109,50 @@ impl World {
         self.open_holds(id, &settings, &node);
         self.account_for_holds(id, before, &settings, now.uptime());
         self.claim(id, &wanted, rank);
+    }
+
+    /// Replaces what the service covers. Those who have something inside are decided for anew.
+    fn cover(&mut self, id: ServiceId, rank: Option<Rank>, now: Coverage) {
+        let Self { services, covers, tables, .. } = self;
+        let (Some(service), Some(known)) = (services.get_mut(id), tables.get(id)) else { return };
+        if service.coverage == now {
+            return;
+        }
+        let before = core::mem::replace(&mut service.coverage, now.clone());
+        let source = rank.map_or(known.key.source, Rank::source);
+        let told = covers.replace((source, id), &before, &now);
+        work::done(told.len());
+        for (other, key) in told {
+            services.mark(other, Cause::ClaimLost(key, known.key.clone()), true);
+        }
+    }
+
+    /// What a service claims, sorted: all that can be programmed, but for the apiserver's own addresses, those of the
+    /// node, and what another service covers.
+    fn claimable(&self, frontends: &[DesiredFrontend], id: ServiceId, rank: Option<Rank>) -> Vec<Wanted> {
+        let (settings, node) = (&self.tables.settings, &self.tables.node);
+        let Some(source) = rank.map(Rank::source) else { return Vec::new() };
+        let is_free = |key: &FrontendKey, kind| {
+            !is_bypassed(key, settings, node)
+                && !is_nodes(key, kind, source, node)
+                && self.covered_by(key, kind, (source, id)).is_none()
+        };
+        let all = frontends.iter().filter_map(|it| Some((it.kind, it.key()?)));
+        let free = all.filter(|(kind, key)| is_free(key, *kind));
+        let mut wanted: Vec<_> = free.map(|(kind, key)| Wanted { key, given: Given::of(kind) }).collect();
+        wanted.sort_unstable();
+        wanted
+    }
+
+    /// The other service that covers a frontend.
+    pub(super) fn covered_by(
+        &self,
+        key: &FrontendKey,
+        kind: FrontendType,
+        of: (Source, ServiceId),
+    ) -> Option<ServiceId> {
+        let name = |id| self.tables.get(id).map(|known| &known.key);
+        self.covers.owner(key, kind, &self.tables.node, of, &|a, b| name(a).cmp(&name(b)))
     }
 
     /// Replaces the claims of a service. With another rank, all of them are entered anew.
@@ -162,15 +220,20 @@ fn missing<'a>(of: &'a [Wanted], others: &'a [Wanted]) -> impl Iterator<Item = &
     })
 }
 
-/// What a service claims, sorted: all that can be programmed, but for the apiserver's own addresses.
-fn claimable(frontends: &[DesiredFrontend], settings: &Settings, node: &NodeFacts) -> Vec<Wanted> {
-    let is_chosen = |kind| matches!(kind, FrontendType::LoadBalancer | FrontendType::ExternalIp);
-    let all =
-        frontends.iter().filter_map(|it| Some(Wanted { key: it.key()?, is_chosen: is_chosen(it.kind) }));
-    let mut wanted: Vec<_> = all.filter(|it| !is_bypassed(&it.key, settings, node)).collect();
-    wanted.sort_unstable();
-    wanted
+/// Whether this is an address of the node, all ports of which are the node's own, and a tenant chose it.
+pub(super) fn is_nodes(key: &FrontendKey, kind: FrontendType, source: Source, node: &NodeFacts) -> bool {
+    source == Source::Kubernetes
+        && node.node_port_addresses.contains(&key.address)
+        && match Given::of(kind) {
+            Given::Out => false,
+            Given::ByController => NODES_PORTS.contains(&key.port.get()),
+            Given::ByAnybody => true,
+        }
 }
+
+/// What listens at each node's own addresses: kubelet, and the health of this daemon. A controller that gives a
+/// balancer the node's address, as some do that have no other, does not mean these.
+const NODES_PORTS: [u16; 2] = [10_250, 10_256];
 
 /// Whether this is the apiserver's own address, or a NodePort that would answer at it on this node.
 pub(super) fn is_bypassed(key: &FrontendKey, settings: &Settings, node: &NodeFacts) -> bool {

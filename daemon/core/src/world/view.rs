@@ -12,9 +12,9 @@ use core::net::IpAddr;
 use core::num::NonZeroU16;
 
 use super::World;
-use super::decide::is_bypassed;
+use super::decide::{is_bypassed, is_nodes};
 use crate::facts::{AddressType, ServiceFacts, SliceFacts, Timestamp};
-use crate::keys::{Family, Protocol};
+use crate::keys::{Family, Protocol, Source};
 use crate::lifecycle::Seen;
 use crate::list::{Row, Rows, Scope};
 use crate::op::{FrontendValue, PortIndex, ServiceId, WordFlags};
@@ -78,8 +78,14 @@ impl World {
             (view.verdict, view.reason) = (Verdict::Bypassed, Some(Reason::Control));
             return view;
         }
+        let source = self.tables.get(id).map_or(Source::Kubernetes, |known| known.key.source);
+        if is_nodes(&key, it.kind, source, &self.tables.node) {
+            view.reason = Some(Reason::Address);
+            return view;
+        }
         let entry = self.frontends.get(&key);
-        let winner = entry.and_then(crate::claims::Frontend::winner);
+        let covered_by = self.covered_by(&key, it.kind, (source, id));
+        let winner = covered_by.or_else(|| entry.and_then(crate::claims::Frontend::winner));
         if winner != Some(id) {
             (view.verdict, view.reason) = (Verdict::Conflict, Some(Reason::Claimed));
             view.owner = winner.and_then(|winner| Some(self.tables.get(winner)?.key.clone()));

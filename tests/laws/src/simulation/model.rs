@@ -534,10 +534,17 @@ impl Model {
                 if key.transport == Transport::Tcp && self.facts.settings.bypass.contains(&dialled) {
                     continue;
                 }
+                if self.is_nodes(service, frontend) || self.coverer(service, frontend).is_some() {
+                    continue;
+                }
                 let created = self.facts.services.get(service).and_then(|it| it.meta.created);
                 let source = Source::ALL.iter().position(|it| *it == service.source);
-                let chosen = matches!(frontend.kind, FrontendType::LoadBalancer | FrontendType::ExternalIp);
-                let rank = (source, chosen, created.map_or(i64::MAX, |it| it.0), &service.name);
+                let given = match frontend.kind {
+                    FrontendType::LoadBalancer => 1,
+                    FrontendType::ExternalIp => 2,
+                    _ => 0,
+                };
+                let rank = (source, given, created.map_or(i64::MAX, |it| it.0), &service.name);
                 if best.get(&key).is_none_or(|old| rank < *old) {
                     best.insert(key, rank);
                     let holder = Holder { service: service.clone(), port, kind: frontend.kind };
@@ -545,6 +552,45 @@ impl Model {
                 }
             }
         }
+    }
+
+    /// Whether a tenant chose an address of the node.
+    pub fn is_nodes(&self, service: &ServiceKey, frontend: &ExpectedFrontend) -> bool {
+        let number = frontend.number.get();
+        let is_nodes = match frontend.kind {
+            FrontendType::ExternalIp => true,
+            FrontendType::LoadBalancer => number == 10_250 || number == 10_256,
+            _ => false,
+        };
+        is_nodes
+            && service.source == Source::Kubernetes
+            && self.facts.node.node_port_addresses.contains(&frontend.address)
+    }
+
+    /// The other service whose cluster IP or node port covers this frontend.
+    pub fn coverer(&self, service: &ServiceKey, frontend: &ExpectedFrontend) -> Option<&ServiceKey> {
+        if !matches!(frontend.kind, FrontendType::LoadBalancer | FrontendType::ExternalIp) {
+            return None;
+        }
+        let at_node = self.facts.node.node_port_addresses.contains(&frontend.address);
+        let family = Family::of(frontend.address);
+        let place = |of: &ServiceKey| Source::ALL.iter().position(|it| *it == of.source);
+        let covering = |all: &Expected, node: bool| {
+            all.frontends.iter().any(|it| match it.kind {
+                FrontendType::ClusterIp => !node && it.address == frontend.address && it.key().is_some(),
+                FrontendType::NodePort => {
+                    let same = (it.number, &it.protocol) == (frontend.number, &frontend.protocol);
+                    node && at_node && same && Family::of(it.address) == family
+                }
+                _ => false,
+            })
+        };
+        let others = || self.services.iter().filter(|(of, _)| *of != service && place(of) <= place(service));
+        let first = |node| {
+            let all = others().filter(|(_, expected)| covering(expected, node));
+            all.map(|(of, _)| of).min_by_key(|of| (place(of), *of))
+        };
+        first(false).or_else(|| first(true))
     }
 
     /// The key that a dialled address means: its own, or the wildcard of a NodePort.

@@ -95,3 +95,76 @@ fn a_frontend_goes_when_its_heir_went_before_taking_over() {
         |op: &Op| matches!(op.action, Action::RemoveFrontend(key) if key.address == ip("10.0.0.9"));
     assert_eq!(rig.log.iter().filter(|op| of_shared(op)).count(), 1, "{:?}", rig.log);
 }
+
+/// A Service of one port, with a node port or an address that it chose.
+fn covering(name: &str, at: i64, port: u16, node_port: Option<u16>, external: &[&str]) -> ServiceFacts {
+    let meta = Meta { created: Some(Timestamp(at)), ..Meta::default() };
+    let facts = service(name, &std::format!("10.0.0.{at}"), external);
+    let node_port = node_port.and_then(NonZeroU16::new);
+    let port = ServicePort { port: NonZeroU16::new(port).unwrap(), node_port, ..facts.ports[0].clone() };
+    ServiceFacts { meta, kind: ServiceType::NodePort, ports: vec![port], ..facts }
+}
+
+fn at_node() -> Event {
+    let node_port_addresses = ["192.0.2.7", "10.0.0.9"].map(ip).into();
+    Event::NodeApplied(Arc::new(NodeFacts {
+        name: "here".into(),
+        node_port_addresses,
+        ..NodeFacts::default()
+    }))
+}
+
+#[test]
+fn what_a_node_port_or_a_cluster_ip_covers_no_other_service_takes_in_whatever_order() {
+    let owner = || applied(covering("owner", 8, 80, Some(30_080), &[]));
+    let at_node_port = || applied(covering("thief", 1, 30_080, None, &["10.0.0.9"]));
+    let at_cluster_ip = || {
+        applied(ServiceFacts {
+            external_ips: vec![ip("10.0.0.8"), ip("10.0.0.9")],
+            ..covering("thief", 1, 9_999, None, &[])
+        })
+    };
+    for first in [true, false] {
+        let mut rig = Rig::new();
+        rig.turn(vec![at_node(), slice("owner", &["1.1.1.1"]), slice("thief", &["1.1.1.2"])]);
+        rig.turn(vec![if first { owner() } else { at_node_port() }]);
+        let both = rig.turn(vec![if first { at_node_port() } else { owner() }]);
+        check_row(&both, "thief", Verdict::Conflict, Some("owner"));
+        let alone = rig.turn(vec![deleted("owner")]);
+        check_row(&alone, "thief", Verdict::Serving, None);
+        let again = rig.turn(vec![owner()]);
+        check_row(&again, "thief", Verdict::Conflict, Some("owner"));
+        let other = rig.turn(vec![at_cluster_ip()]);
+        check_row(&other, "thief", Verdict::Serving, None);
+        let view = view(&other, "thief");
+        let inside = row(&view, "10.0.0.8");
+        assert_eq!((inside.verdict, inside.owner.clone()), (Verdict::Conflict, Some(service_key("owner"))));
+        rig.turn(vec![deleted("owner"), deleted("thief")]);
+        assert!(rig.world.covers.is_empty(), "nothing is left behind");
+    }
+}
+
+#[test]
+fn a_tenant_chooses_no_address_of_the_node_and_no_controller_gives_the_nodes_own_ports() {
+    let mut rig = Rig::new();
+    rig.turn(vec![at_node()]);
+    let ingress = |address: &&str| crate::facts::Ingress { address: ip(address), proxied: false };
+    let shown = |rig: &mut Rig, port, external: &[&str], status: &[&str]| {
+        let facts = covering("tenant", 1, port, None, external);
+        let key = ServiceKey { source: Source::Kubernetes, ..facts.key.clone() };
+        let facts = ServiceFacts { key, ingress: status.iter().map(ingress).collect(), ..facts };
+        let snapshot = rig.turn(vec![applied(facts)]);
+        let view = snapshot.services.iter().find(|it| it.key.name.name() == "tenant").cloned().unwrap();
+        (row(&view, "10.0.0.9").verdict, row(&view, "10.0.0.9").reason)
+    };
+    let barred = (Verdict::Unprogrammed, Some(Reason::Address));
+    for port in [80, 10_250, 10_256] {
+        assert_eq!(shown(&mut rig, port, &["10.0.0.9"], &[]), barred, "{port}");
+    }
+    assert_eq!(shown(&mut rig, 10_250, &[], &["10.0.0.9"]), barred);
+    assert_eq!(
+        shown(&mut rig, 80, &[], &["10.0.0.9"]).0,
+        Verdict::Refusing,
+        "some controllers have no other"
+    );
+}

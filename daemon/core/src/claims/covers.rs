@@ -1,0 +1,137 @@
+//! What a service's address covers beside its own frontends, so that no other service takes anything of it.
+//!
+//! Invariant: a cluster IP covers all of its ports, and a node port all addresses of the node, whether its service is
+//! served there or not; who covers what depends on no order. What an address inside waits for is known, so its service
+//! is decided anew when that comes or goes.
+
+use alloc::collections::BTreeMap;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use core::num::NonZeroU16;
+
+use super::{ByName, Given};
+use crate::facts::NodeFacts;
+use crate::keys::{Family, FrontendKey, Source, Transport};
+use crate::op::{FrontendType, ServiceId};
+use crate::resolve::DesiredFrontend;
+
+/// What is covered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Cover {
+    /// All ports of a cluster IP.
+    Address(IpAddr),
+    /// A number at all addresses of the node.
+    NodePort(Family, NonZeroU16, Transport),
+}
+
+/// What one service covers, and what it asks for that others may cover. Both are sorted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Coverage {
+    covers: Vec<Cover>,
+    inside: Vec<(Cover, FrontendKey)>,
+}
+
+impl Coverage {
+    pub(crate) fn of(frontends: &[DesiredFrontend], node: &NodeFacts) -> Self {
+        let mut coverage = Self::default();
+        for (it, key) in frontends.iter().filter_map(|it| Some((it, it.key()?))) {
+            match it.kind {
+                FrontendType::ClusterIp => coverage.covers.push(Cover::Address(key.address)),
+                FrontendType::NodePort => coverage.covers.push(node_port(&key)),
+                _ => coverage.inside.extend(around(&key, it.kind, node).map(|cover| (cover, key))),
+            }
+        }
+        coverage.covers.sort_unstable();
+        coverage.covers.dedup();
+        coverage.inside.sort_unstable();
+        // One key of each is enough to be told by.
+        coverage.inside.dedup_by_key(|(cover, _)| *cover);
+        coverage
+    }
+}
+
+const fn node_port(key: &FrontendKey) -> Cover {
+    Cover::NodePort(Family::of(key.address), key.port, key.transport)
+}
+
+/// What may cover a frontend. Nothing covers what is given out, or what the administrator wrote.
+fn around(key: &FrontendKey, kind: FrontendType, node: &NodeFacts) -> impl Iterator<Item = Cover> + use<> {
+    let may_be = Given::of(kind) != Given::Out;
+    let at_node = may_be && node.node_port_addresses.contains(&key.address);
+    let address = may_be.then_some(Cover::Address(key.address));
+    address.into_iter().chain(at_node.then(|| node_port(key)))
+}
+
+/// All that is covered.
+#[derive(Debug, Default)]
+pub(crate) struct Covers {
+    owners: BTreeMap<Cover, BTreeSet<(Source, ServiceId)>>,
+    inside: BTreeMap<Cover, BTreeMap<ServiceId, FrontendKey>>,
+}
+
+impl Covers {
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.owners.is_empty() && self.inside.is_empty()
+    }
+
+    /// The other service that covers a frontend, of the same source or one that goes before it.
+    pub(crate) fn owner(
+        &self,
+        key: &FrontendKey,
+        kind: FrontendType,
+        node: &NodeFacts,
+        (source, id): (Source, ServiceId),
+        by_name: ByName<'_>,
+    ) -> Option<ServiceId> {
+        around(key, kind, node).find_map(|cover| {
+            let others = self.owners.get(&cover)?.iter().filter(|(of, it)| *of <= source && *it != id);
+            // Of several, no order of arrival decides which is named.
+            let first = others.min_by(|a, b| a.0.cmp(&b.0).then_with(|| by_name(a.1, b.1)));
+            first.map(|(_, owner)| *owner)
+        })
+    }
+
+    /// Replaces what a service covers and has inside. Gives the others that have something inside of what it began or
+    /// ceased to cover.
+    pub(crate) fn replace(
+        &mut self,
+        (source, id): (Source, ServiceId),
+        before: &Coverage,
+        now: &Coverage,
+    ) -> Vec<(ServiceId, FrontendKey)> {
+        for (cover, _) in &before.inside {
+            remove(&mut self.inside, cover, |inside| inside.remove(&id).is_some(), BTreeMap::is_empty);
+        }
+        for (cover, key) in &now.inside {
+            self.inside.entry(*cover).or_default().insert(id, *key);
+        }
+        let is_new = |cover: &&Cover| before.covers.binary_search(cover).is_err();
+        let is_gone = |cover: &&Cover| now.covers.binary_search(cover).is_err();
+        let (new, gone) = (now.covers.iter().filter(is_new), before.covers.iter().filter(is_gone));
+        let mut told = Vec::new();
+        for cover in gone {
+            let owner = (source, id);
+            remove(&mut self.owners, cover, |owners| owners.remove(&owner), BTreeSet::is_empty);
+            told.extend(self.inside.get(cover).into_iter().flatten());
+        }
+        for cover in new {
+            self.owners.entry(*cover).or_default().insert((source, id));
+            told.extend(self.inside.get(cover).into_iter().flatten());
+        }
+        told.into_iter().filter(|(other, _)| **other != id).map(|(other, key)| (*other, *key)).collect()
+    }
+}
+
+fn remove<V>(
+    map: &mut BTreeMap<Cover, V>,
+    cover: &Cover,
+    take: impl FnOnce(&mut V) -> bool,
+    is_empty: impl FnOnce(&V) -> bool,
+) {
+    let Some(entry) = map.get_mut(cover) else { return };
+    if take(entry) && is_empty(entry) {
+        map.remove(cover);
+    }
+}
