@@ -221,7 +221,8 @@ impl App {
         let (refusals, refused_no_more) = maps.refusals()?;
         let (views, datapath) = watch::channel(Arc::new(maps.view()));
         let described = start::described(config, &maps, kept.as_ref());
-        let below = kept.as_ref().map_or(0, |kept| kept.context.numbers_below);
+        let (below, damage) =
+            kept.as_ref().map_or((0, None), |kept| (kept.context.numbers_below, kept.damage.clone()));
         let now_known = known_now(config, &node, &described, access.as_ref());
         let engine = start::engine(maps, seed, &sources_of(config), now_known, kept)?;
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
@@ -229,7 +230,7 @@ impl App {
         let (engine, changes) = EngineThread::start(engine, incoming, look_after(views, fail, devices))?;
         let (history, recorded) = start::record(&config.state.path, below, changes, &engine)?;
         let (effective, effective_now) = watch::channel(Arc::new(settings::effective(config)));
-        let (keeper, written) = start::keeper(folder, &engine, (&access, &kubernetes), &history);
+        let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
         let (reloads, forgets, wishes) = Wishes::channels();
         let ((refused, refused_now), (shut, shut_now)) = (watch::channel(None), watch::channel(Vec::new()));
         let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);

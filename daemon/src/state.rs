@@ -1,14 +1,17 @@
 //! What survives a restart: the table as readers saw it, in one file, so that a node that boots while the apiserver is
 //! away still serves.
 //!
-//! Invariant: the file is whole or it is not used; a new one replaces it in one step. Nothing here can stop the daemon
+//! Invariant: a record is whole or it is not used, and what is damaged takes no other with it; a new file replaces the
+//! old one in one step, which stays beside it. Nothing here can stop the daemon
 //! but another one that uses the folder: what is wrong with the folder or the file is named, and tried again. Nothing
 //! is decided from it here, and the history is a file of its own.
 
 mod claim;
 mod codec;
+mod damage;
 mod file;
 mod form;
+mod frames;
 mod keeper;
 
 #[cfg(test)]
@@ -23,11 +26,18 @@ use holdfast_core::snapshot::Snapshot;
 use crate::sources::kubernetes::Oddities;
 
 pub use claim::{Claim, Taken};
+pub use damage::Damage;
 pub use file::{LeftOut, LoadError, StoreError, Stored};
 pub use keeper::{Keeper, Written};
 
 /// The name of the file in the state's folder.
 const FILE: &str = "snapshot";
+
+/// The name of the one before it.
+const BEFORE: &str = "snapshot.before";
+
+/// The name of one that was found damaged, kept for whoever wants to know why.
+const DAMAGED: &str = "snapshot.damaged";
 
 /// What goes with the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,6 +63,8 @@ pub struct Kept {
     pub context: Context,
     /// The table as readers saw it last.
     pub remembered: Remembered,
+    /// What was wrong with the file, if anything was.
+    pub damage: Option<Arc<Damage>>,
 }
 
 /// The folder of what survives a restart.
@@ -72,13 +84,25 @@ impl Folder {
         claim::claim(&self.path)
     }
 
-    /// What a former process wrote down. `None`: nothing yet.
+    /// What a former process wrote down, as far as it is whole. `None`: nothing yet. A damaged file is put aside, so
+    /// that it never replaces the good one before it.
     pub fn load(&self) -> Result<Option<Kept>, LoadError> {
-        file::load(&self.path.join(FILE))
+        let path = self.path.join(FILE);
+        let older = || file::load(&self.path.join(BEFORE)).ok().flatten();
+        let what = "some of its records are not as they were written";
+        let damaged = || LoadError::Damaged { path: path.clone(), what };
+        let newest = file::load(&path);
+        let is_damaged = newest.as_ref().map_or(true, |found| found.as_ref().is_some_and(|it| it.is_damaged));
+        let kept = damage::mended(newest, older, damaged);
+        if is_damaged {
+            // Where it cannot be renamed nothing else can be written either, and that is told.
+            let _ = std::fs::rename(&path, self.path.join(DAMAGED));
+        }
+        kept
     }
 
     /// Writes all of it but for services beyond all bounds, or leaves what is there.
     pub fn store(&self, context: &Context, snapshot: &Snapshot) -> Result<Stored, StoreError> {
-        file::store(&self.path, FILE, context, snapshot, file::RECORD_BYTES_MAX)
+        file::store(&self.path, (FILE, BEFORE), context, snapshot, file::RECORD_BYTES_MAX)
     }
 }

@@ -20,6 +20,7 @@ use crate::kube_proxy::{ClosedPort, Purpose};
 use crate::readings::Readings;
 use crate::recorder::Recorded;
 use crate::rfc3339::Rfc3339;
+use crate::state::Damage;
 
 /// Whether something is well.
 #[derive(Serialize, JsonSchema)]
@@ -116,8 +117,31 @@ struct SnapshotRow {
     bytes: u64,
     /// Services that are too large for it, as `namespace/name`; the first ones.
     left_out: Vec<Arc<str>>,
+    /// What was wrong with the one that this process began with; null if it was whole.
+    damage: Option<DamageRow>,
     /// Why the last write failed.
     error: Option<Arc<str>>,
+}
+
+/// What was wrong with the snapshot that a start began with.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SnapshotDamage")]
+struct DamageRow {
+    /// What is wrong with the file.
+    error: Arc<str>,
+    /// Services that were taken from the file before it.
+    older: u64,
+    /// Services of which nothing was whole.
+    lost: u64,
+    /// The first ones of these, as `namespace/name`.
+    lost_services: Vec<Arc<str>>,
+}
+
+impl From<&Damage> for DamageRow {
+    fn from(Damage { error, older, lost }: &Damage) -> Self {
+        let (error, lost_services) = (Arc::clone(error), lost.named.clone());
+        Self { error, older: older.count, lost: lost.count, lost_services }
+    }
 }
 
 /// How the recording goes.
@@ -168,6 +192,7 @@ pub(super) fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
         written: written.at.map(Rfc3339),
         bytes: written.bytes,
         left_out: written.left_out.named,
+        damage: written.damage.as_deref().map(DamageRow::from),
         error: written.error,
     };
     let stale_since = snapshot.stale_since.map(Rfc3339);

@@ -38,13 +38,22 @@ pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state
     let taken = |_: &state::Taken| Some(Holder(None));
     let claim = patience::until_free(patience::MOST, "the state", || folder.claim(), taken)?;
     let kept = match folder.load() {
-        Ok(kept) => kept,
+        Ok(kept) => {
+            kept.iter().filter_map(|kept| kept.damage.as_deref()).for_each(say_damage);
+            kept
+        }
         Err(error) => {
             say!(warn, messages::SNAPSHOT_NOT_USED, %error);
             None
         }
     };
     Ok((claim, kept))
+}
+
+fn say_damage(damage: &state::Damage) {
+    let state::Damage { error, older, lost } = damage;
+    let (older, lost) = (older.spelled(), lost.spelled());
+    say!(warn, messages::SNAPSHOT_DAMAGED, %error, older, lost);
 }
 
 /// `known_cluster` is the one that the snapshot is from.
@@ -120,14 +129,15 @@ pub(super) fn engine(
 
 /// What writes the table down, and where it tells how it goes.
 pub(super) fn keeper(
-    folder: state::Folder,
+    (folder, damage): (state::Folder, Option<Arc<state::Damage>>),
     engine: &EngineThread,
     (access, kubernetes): (&Option<Access>, &Option<Kubernetes>),
     history: &Arc<recorder::History>,
 ) -> (state::Keeper, watch::Receiver<state::Written>) {
     let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
     let (snapshots, odd) = (engine.snapshots.clone(), kubernetes.as_ref().map(Kubernetes::oddities));
-    state::Keeper::new(folder, snapshots, clusters, odd, Arc::clone(history))
+    let (keeper, written) = state::Keeper::new(folder, snapshots, clusters, odd, Arc::clone(history));
+    (keeper.begun_with(damage), written)
 }
 
 /// The recorder on a thread of its own, because it formats and may wait for the journal; and what tells that

@@ -70,7 +70,17 @@ struct History {
 struct Kept {
     written: Option<String>,
     bytes: u64,
+    #[serde(default)]
+    damage: Option<Damage>,
     error: Option<String>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Damage {
+    error: String,
+    older: u64,
+    lost: u64,
+    lost_services: Vec<String>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -353,7 +363,20 @@ impl Kept {
             None => "not written yet".to_owned(),
         };
         let error = self.error.as_deref().map(|error| format!("; {}", plain(error))).unwrap_or_default();
-        format!("{written}{error}")
+        let damage = self.damage.as_ref().map(Damage::spelled).unwrap_or_default();
+        format!("{written}{error}{damage}")
+    }
+}
+
+impl Damage {
+    fn spelled(&self) -> String {
+        let Self { error, older, lost, lost_services } = self;
+        let named =
+            if *lost > 0 { format!(" ({})", plain(&lost_services.join(", "))) } else { String::new() };
+        format!(
+            "; at the start {}: {older} services were as in the file before, {lost} were lost{named}",
+            plain(error)
+        )
     }
 }
 

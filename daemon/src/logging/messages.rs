@@ -78,6 +78,8 @@ messages! {
     OTHER_PROXY = "ef24ba3e79f39a7a1e48e02b040101ab", "another proxy serves on this node too";
     /// The snapshot of a former daemon cannot be read.
     SNAPSHOT_NOT_USED = "782dcfe9c369d4575f3e3aa03b46cf88", "the snapshot cannot be used; a new one will replace it";
+    /// Parts of the snapshot of a former daemon are damaged.
+    SNAPSHOT_DAMAGED = "c0d3c1a8b4e64a0f9a3b7d52f6e1904b", "the snapshot is damaged; what is whole in it and in the one before is used";
     /// The queue of changes was full.
     CHANGES_MISSING = "54390a3c446ba2f27756c5194818152c", "too many changes at once to record; the history has a gap";
     /// The disk does not take records.

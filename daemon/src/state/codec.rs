@@ -1,4 +1,5 @@
-//! From the table to records and back: a head, then one record for each service.
+//! From the table to records and back: a head, the names of all services, one record for each service, and head and
+//! names once more.
 //!
 //! Invariant: what is read equals what was written, or the record is refused whole. What the version before wrote is
 //! read too: an upgrade must not let go of what is held.
@@ -8,21 +9,26 @@ use std::sync::Arc;
 
 use holdfast_core::event::Watched;
 use holdfast_core::facts::{ObjectKey, Timestamp};
-use holdfast_core::keys::{ServiceKey, SliceKey, Source};
+use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
 use holdfast_core::snapshot::{ServiceView, Snapshot};
 use serde::{Deserialize, Serialize};
 
+use super::Context;
+use super::damage::Found;
 use super::form::odd::{self, OddForm};
 use super::form::{HoldForm, HoldForm3, ServiceForm};
-use super::{Context, Kept};
+use super::frames::Kind;
 use crate::sources::kubernetes::Oddities;
 
 /// The version of the records that are written.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 
-/// The oldest that are read: those of the two versions before, as soon as there are two. Whoever changes a form keeps
+/// The oldest that are read: at least those of the two versions before. Whoever changes a form keeps
 /// the former one beside it, as [`Head3`] is, and a file of it for the tests.
 pub(super) const VERSION_MIN: u32 = 3;
+
+/// The first whose records have marks and checksums of their own.
+pub(super) const HAS_FRAMES: u32 = 6;
 
 /// The first that has what Services say of their load balancers. After an older one all Services are listed once.
 const HAS_BALANCERS: u32 = 5;
@@ -75,54 +81,67 @@ impl Head {
     }
 }
 
-/// Takes a record, and whose it is; the head is nobody's.
-type Write<'a> = dyn FnMut(Option<&ServiceKey>, &[u8]) -> io::Result<()> + 'a;
+/// Takes a record with what it is; that of a service also with whose it is.
+type Write<'a> = dyn FnMut(Kind, Option<&ServiceKey>, &[u8]) -> io::Result<()> + 'a;
 
-/// Gives the records one by one, those of services with whose it is; each is gone with the next.
+/// Gives the records one by one; each is gone with the next.
 pub(super) fn encode(context: &Context, snapshot: &Snapshot, write: &mut Write<'_>) -> io::Result<()> {
-    let mut record = to_bytes(&Head::new(context, snapshot), Vec::new())?;
-    write(None, &record)?;
+    let head = to_bytes(&Head::new(context, snapshot), Vec::new())?;
+    let names = snapshot.services.iter().map(|view| (&view.key.name, view.key.source));
+    let names = to_bytes(&names.collect::<Vec<_>>(), Vec::new())?;
+    write(Kind::Head, None, &head)?;
+    write(Kind::Names, None, &names)?;
+    let mut record = Vec::new();
     for view in snapshot.services.iter() {
         record.clear();
         record = to_bytes(&ServiceForm::new(view, snapshot.clock()), record)?;
-        write(Some(&view.key), &record)?;
+        write(Kind::Service, Some(&view.key), &record)?;
     }
-    Ok(())
+    write(Kind::Names, None, &names)?;
+    write(Kind::Head, None, &head)
+}
+
+/// The record of a service that has none.
+pub(super) fn left_out(key: &ServiceKey) -> io::Result<Vec<u8>> {
+    to_bytes(&(&key.name, key.source), Vec::new())
 }
 
 fn to_bytes(value: &impl Serialize, buffer: Vec<u8>) -> io::Result<Vec<u8>> {
     postcard::to_extend(value, buffer).map_err(io::Error::other)
 }
 
-/// Takes records in, the head first.
+/// Takes records in, in any order.
 pub(super) struct Reading<'a> {
-    kept: &'a mut Kept,
+    found: &'a mut Found,
     version: u32,
-    has_head: bool,
 }
 
 impl<'a> Reading<'a> {
     /// Of a version from [`VERSION_MIN`] to [`VERSION`].
-    pub(super) fn new(kept: &'a mut Kept, version: u32) -> Self {
-        Self { kept, version, has_head: false }
-    }
-
-    pub(super) fn is_complete(&self) -> bool {
-        self.has_head
+    pub(super) const fn new(found: &'a mut Found, version: u32) -> Self {
+        Self { found, version }
     }
 
     /// `None`: the record makes no sense.
-    pub(super) fn take(&mut self, record: &[u8]) -> Option<()> {
-        if self.has_head {
-            self.kept.remembered.services.push(service(self.version, record)?);
-        } else {
-            self.take_head(head(self.version, record)?);
+    pub(super) fn take(&mut self, kind: Kind, record: &[u8]) -> Option<()> {
+        match kind {
+            Kind::Head if self.found.has_head => {}
+            Kind::Head => self.take_head(head(self.version, record)?),
+            Kind::Names => {
+                self.found.names =
+                    Some(postcard::from_bytes::<Vec<_>>(record).ok()?.into_iter().map(key).collect())
+            }
+            Kind::Service => self.found.kept.remembered.services.push(service(self.version, record)?),
+            Kind::LeftOut => {
+                self.found.left_out.insert(key(postcard::from_bytes(record).ok()?));
+            }
         }
         Some(())
     }
 
     fn take_head(&mut self, Head { before: head, numbers_below }: Head) {
-        self.has_head = true;
+        let kept = &mut self.found.kept;
+        self.found.has_head = true;
         let odd = Oddities {
             services: odd::odds(head.odd_services, |name| {
                 ObjectKey::Service(ServiceKey { name, source: Source::Kubernetes })
@@ -132,13 +151,17 @@ impl<'a> Reading<'a> {
             }),
         };
         let Head3 { boot, cluster, zone, proxy_name, .. } = head;
-        self.kept.context = Context { boot, cluster, zone, proxy_name, odd, numbers_below };
-        self.kept.remembered.at = Timestamp(head.at);
+        kept.context = Context { boot, cluster, zone, proxy_name, odd, numbers_below };
+        kept.remembered.at = Timestamp(head.at);
         let services_version = head.services_version.filter(|_| self.version >= HAS_BALANCERS);
         let versions = [(Watched::Services, services_version), (Watched::Slices, head.slices_version)];
-        self.kept.remembered.progress =
+        kept.remembered.progress =
             versions.into_iter().filter_map(|(watched, version)| Some((watched, version?))).collect();
     }
+}
+
+fn key((name, source): (ObjectName, Source)) -> ServiceKey {
+    ServiceKey { name, source }
 }
 
 /// What each version wrote of a service, as it is now.

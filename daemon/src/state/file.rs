@@ -1,8 +1,8 @@
-//! The file: a magic, a version, records with their length, a checksum over all of it.
+//! The file: a magic, a version, and records of which each has its own checksum. Beside it lies the one before it.
 //!
-//! Invariant: `store` leaves the old file or the whole new one, on disk and not only in a cache; `load` gives all of
-//! what was stored or an error that says what is wrong. One service beyond all bounds is left out and named, and takes
-//! no other with it.
+//! Invariant: `store` leaves the old file or the whole new one, on disk and not only in a cache; `load` gives all
+//! records that are as they were stored, and says whether those are all. One service beyond all bounds is left out and
+//! named, and takes no other with it. Up to version 5 there is one checksum over all, and damage leaves nothing.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -13,10 +13,15 @@ use std::sync::Arc;
 use holdfast_core::keys::ServiceKey;
 use holdfast_core::snapshot::Snapshot;
 
-use super::codec::{self, VERSION, VERSION_MIN};
-use super::{Context, Kept};
+use super::Context;
+use super::codec::{self, HAS_FRAMES, VERSION, VERSION_MIN};
+use super::damage::Found;
+use super::frames::{self, Frames, Kind};
 
 const MAGIC: &[u8; 12] = b"holdfast\0\0\0\n";
+
+/// Where the first record begins.
+const BODY: u64 = MAGIC.len() as u64 + 4;
 
 /// One record is one service; 100,000 endpoints take about 8 MB.
 pub(super) const RECORD_BYTES_MAX: u32 = 256 << 20;
@@ -77,7 +82,7 @@ pub struct Stored {
     pub left_out: LeftOut,
 }
 
-/// Services that the file does not have, because each of them is too large.
+/// Services that the file does not have, because each of them is too large, or was damaged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
     /// How many there are, named or not.
@@ -87,7 +92,17 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    fn add(&mut self, key: &ServiceKey) {
+    /// The names, and how many more there are.
+    pub fn spelled(&self) -> String {
+        let more = self.count.saturating_sub(self.named.len() as u64);
+        match (self.count, more) {
+            (0, _) => "none".to_owned(),
+            (_, 0) => self.named.join(", "),
+            (_, more) => format!("{} and {more} more", self.named.join(", ")),
+        }
+    }
+
+    pub(super) fn add(&mut self, key: &ServiceKey) {
         self.count += 1;
         if self.named.len() < NAMED_MAX {
             self.named.push(key.name.to_string().into());
@@ -95,10 +110,11 @@ impl LeftOut {
     }
 }
 
-/// Writes beside the file, and puts it in its place when all of it is on disk. `most`: bytes of one service.
+/// Writes beside the file, and puts it in its place when all of it is on disk; what was there stays beside it as
+/// `before`, for the day on which the new one is damaged. `most`: bytes of one service.
 pub(super) fn store(
     folder: &Path,
-    name: &str,
+    (name, before): (&str, &str),
     context: &Context,
     snapshot: &Snapshot,
     most: u32,
@@ -112,46 +128,46 @@ pub(super) fn store(
     let written = write(&fresh, context, snapshot, most)
         .inspect_err(|_| drop(fs::remove_file(&fresh)))
         .map_err(failed(&fresh))?;
+    keep(&folder.join(name), &folder.join(before)).map_err(failed(&folder.join(before)))?;
     fs::rename(&fresh, folder.join(name)).map_err(failed(&fresh))?;
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed(folder))?;
     Ok(written)
 }
 
+/// Gives the file a second name. It never is without the first one.
+fn keep(path: &Path, before: &Path) -> io::Result<()> {
+    let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    fs::remove_file(before).or_else(|error| if is_missing(&error) { Ok(()) } else { Err(error) })?;
+    fs::hard_link(path, before).or_else(|error| if is_missing(&error) { Ok(()) } else { Err(error) })
+}
+
 fn write(path: &Path, context: &Context, snapshot: &Snapshot, most: u32) -> io::Result<Stored> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(MODE).open(path)?;
-    let mut out =
-        Summed { inner: BufWriter::with_capacity(1 << 18, file), sum: crc32fast::Hasher::new(), bytes: 0 };
+    let mut out = Counted { inner: BufWriter::with_capacity(1 << 18, file), bytes: 0 };
     out.write_all(MAGIC)?;
     out.write_all(&VERSION.to_le_bytes())?;
     let mut left_out = LeftOut::default();
-    codec::encode(context, snapshot, &mut |key, record| match (
-        u32::try_from(record.len()).ok().filter(|length| *length <= most),
-        key,
-    ) {
-        (Some(length), _) => write_record(&mut out, length, record),
-        (None, Some(key)) => {
-            left_out.add(key);
-            Ok(())
+    codec::encode(context, snapshot, &mut |kind, key, record| {
+        let length = u32::try_from(record.len()).ok();
+        let most = if key.is_some() { most } else { RECORD_BYTES_MAX };
+        match (length.filter(|length| *length <= most), key) {
+            (Some(length), _) => frames::put(&mut out, kind, length, record),
+            (None, Some(key)) => {
+                left_out.add(key);
+                let name = codec::left_out(key)?;
+                frames::put(&mut out, Kind::LeftOut, name.len().try_into().unwrap_or(u32::MAX), &name)
+            }
+            (None, None) => Err(io::Error::other("the head is too large")),
         }
-        (None, None) => Err(io::Error::other("the head is too large")),
     })?;
-    out.write_all(&0_u32.to_le_bytes())?;
-    let sum = out.sum.clone().finalize();
-    out.write_all(&sum.to_le_bytes())?;
     let bytes = out.bytes;
     out.inner.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
     Ok(Stored { bytes, left_out })
 }
 
-fn write_record(out: &mut impl Write, length: u32, record: &[u8]) -> io::Result<()> {
-    out.write_all(&length.to_le_bytes())?;
-    out.write_all(record)
-}
-
-/// Reads it twice: first for the checksum, so that nothing of a damaged file is ever looked at.
-pub(super) fn load(path: &Path) -> Result<Option<Kept>, LoadError> {
+/// All that is whole in the file, and whether that is all of it. `None`: there is no file.
+pub(super) fn load(path: &Path) -> Result<Option<Found>, LoadError> {
     let failed = |source| LoadError::Io { path: path.to_owned(), source };
-    let damaged = |what| LoadError::Damaged { path: path.to_owned(), what };
     let length = match fs::metadata(path) {
         Ok(found) if found.is_file() => found.len(),
         Ok(_) => return Err(LoadError::Foreign(path.to_owned())),
@@ -159,19 +175,40 @@ pub(super) fn load(path: &Path) -> Result<Option<Kept>, LoadError> {
         Err(error) => return Err(failed(error)),
     };
     let version = version_of(path)?;
+    let mut found = Found::default();
+    let mut reading = codec::Reading::new(&mut found, version);
+    if version < HAS_FRAMES {
+        load_former(path, length, &mut reading)?;
+    } else {
+        let mut input = open(path).map_err(failed)?;
+        skip(&mut input, BODY).map_err(failed)?;
+        let (mut frames, mut record) = (Frames::new(input, BODY, length), Vec::new());
+        let mut last = None;
+        while let Some(kind) = frames.next(&mut record).map_err(failed)? {
+            let taken = reading.take(kind, &record);
+            frames.is_damaged |= taken.is_none();
+            last = Some(kind);
+        }
+        found.is_damaged = frames.is_damaged || last != Some(Kind::Head);
+    }
+    Ok(Some(found))
+}
+
+/// A file of one checksum, twice: first for that, so that nothing of a damaged one is ever looked at.
+fn load_former(path: &Path, length: u64, reading: &mut codec::Reading<'_>) -> Result<(), LoadError> {
+    let failed = |source| LoadError::Io { path: path.to_owned(), source };
+    let damaged = |what| LoadError::Damaged { path: path.to_owned(), what };
     if !is_whole(path, length).map_err(failed)? {
         return Err(damaged("its checksum is wrong; it was cut short or changed"));
     }
     let mut input = open(path).map_err(failed)?;
-    skip(&mut input, MAGIC.len() + 4).map_err(failed)?;
-    let mut record = Vec::new();
-    let mut kept = Kept::default();
-    let mut reading = codec::Reading::new(&mut kept, version);
+    skip(&mut input, BODY).map_err(failed)?;
+    let (mut record, mut kind) = (Vec::new(), Kind::Head);
     while next_record(&mut input, &mut record).map_err(failed)? {
-        reading.take(&record).ok_or_else(|| damaged("a record cannot be read"))?;
+        reading.take(kind, &record).ok_or_else(|| damaged("a record cannot be read"))?;
+        kind = Kind::Service;
     }
-    reading.is_complete().then_some(()).ok_or_else(|| damaged("it has no head"))?;
-    Ok(Some(kept))
+    (kind == Kind::Service).then_some(()).ok_or_else(|| damaged("it has no head"))
 }
 
 fn version_of(path: &Path) -> Result<u32, LoadError> {
@@ -221,23 +258,20 @@ fn open(path: &Path) -> io::Result<BufReader<File>> {
     Ok(BufReader::with_capacity(1 << 18, File::open(path)?))
 }
 
-fn skip(input: &mut impl Read, bytes: usize) -> io::Result<()> {
-    let bytes = bytes as u64;
+fn skip(input: &mut impl Read, bytes: u64) -> io::Result<()> {
     let skipped = io::copy(&mut input.take(bytes), &mut io::sink())?;
     if skipped == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// A writer that sums up what goes through.
-struct Summed<W> {
+/// A writer that counts what goes through.
+struct Counted<W> {
     inner: W,
-    sum: crc32fast::Hasher,
     bytes: u64,
 }
 
-impl<W: Write> Write for Summed<W> {
+impl<W: Write> Write for Counted<W> {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         let written = self.inner.write(data)?;
-        self.sum.update(data.get(..written).unwrap_or_default());
         self.bytes += written as u64;
         Ok(written)
     }

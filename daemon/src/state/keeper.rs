@@ -13,7 +13,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
 use tokio::sync::watch;
 
-use super::{Context, Folder, LeftOut, Stored};
+use super::{Context, Damage, Folder, LeftOut, Stored};
 use crate::logging::messages::{self, say};
 use crate::recorder::{History, boot_id};
 use crate::sources::kubernetes::OddityView;
@@ -39,6 +39,8 @@ pub struct Written {
     pub bytes: u64,
     /// What it does not have.
     pub left_out: LeftOut,
+    /// What of it was not whole when this process began.
+    pub damage: Option<Arc<Damage>>,
     /// Why the last try failed.
     pub error: Option<Arc<str>>,
 }
@@ -78,6 +80,13 @@ impl Keeper {
         let (written, reader) = watch::channel(Written::default());
         let boot = boot_id();
         (Self { folder, boot, cluster, odd, snapshots, written, history, known: None }, reader)
+    }
+
+    /// With what was wrong with the file at the start, for readers.
+    #[must_use]
+    pub fn begun_with(self, damage: Option<Arc<Damage>>) -> Self {
+        self.written.send_modify(|written| written.damage = damage);
+        self
     }
 
     /// Writes until `stop` says so, and once more then.
@@ -120,7 +129,8 @@ impl Keeper {
         Some(match stored {
             Ok(Ok(Stored { bytes, left_out })) => {
                 self.known = Some(content);
-                self.tell(Written { at: Some(at), bytes, left_out, error: None });
+                let damage = self.written.borrow().damage.clone();
+                self.tell(Written { at: Some(at), bytes, left_out, damage, error: None });
                 (begun.elapsed() * SHARE).clamp(GAP, GAP_MAX)
             }
             Ok(Err(error)) => self.failed(&error.to_string()),

@@ -1,9 +1,11 @@
 //! The description of the API: to the letter, and against real answers, field by field, both ways.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use expect_test::expect_file;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use super::fixture::{everything, serve, serve_with};
 use super::tables::rows;
@@ -12,6 +14,7 @@ use crate::admin::flows;
 use crate::described::Code;
 use crate::recorder::tests::incident_history;
 use crate::recorder::{Changed, Gap, GapCause};
+use crate::state::{Damage, LeftOut, Written};
 use crate::why::{PacketShare, SeenAs};
 
 /// Compares the keys of a real value with the schema, and notes which schemas were seen.
@@ -138,7 +141,12 @@ fn share() -> Value {
 
 #[test]
 fn every_answer_is_described_field_by_field() {
-    let served = serve_with(everything(), |readings| readings.history = incident_history());
+    let served = serve_with(everything(), |readings| {
+        readings.history = incident_history();
+        let left_out = || LeftOut { count: 1, named: vec!["default/web".into()] };
+        let damage = Damage { error: "damaged".into(), older: left_out(), lost: left_out() };
+        readings.written = watch::channel(Written { damage: Some(Arc::new(damage)), ..Written::default() }).1;
+    });
     let document = document(&served);
     let mut seen = BTreeSet::new();
     for (answer, schema) in answers(&served, &document) {

@@ -1,0 +1,98 @@
+//! What is made of a damaged file: its whole records, and for the others those of the file before it.
+//!
+//! Invariant: no record that is whole in one of the two is lost, and what is lost is named as far as either says its
+//! name. Whatever was not whole is listed anew: no version is remembered then, from which a watch could go on.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use holdfast_core::keys::ServiceKey;
+
+use super::Kept;
+use super::file::{LeftOut, LoadError};
+
+/// What a start found of the table was not whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// What is wrong with the file.
+    pub error: Arc<str>,
+    /// Services as the file before had them; one that has gone since is served until the first list.
+    pub older: LeftOut,
+    /// Services of which neither file has anything whole.
+    pub lost: LeftOut,
+}
+
+/// What one file has.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) kept: Kept,
+    pub(super) has_head: bool,
+    /// Whose records it should have; `None`: that is lost too.
+    pub(super) names: Option<BTreeSet<ServiceKey>>,
+    /// Who is too large to have one.
+    pub(super) left_out: BTreeSet<ServiceKey>,
+    /// These are not all of its records.
+    pub(super) is_damaged: bool,
+}
+
+impl Found {
+    fn have(&self) -> BTreeSet<ServiceKey> {
+        self.kept.remembered.services.iter().map(|view| view.key.clone()).collect()
+    }
+
+    /// Whether a service has a record, or should have one that is not whole.
+    fn lacks(&self, have: &BTreeSet<ServiceKey>, key: &ServiceKey) -> bool {
+        let is_named = self.names.as_ref().is_none_or(|names| names.contains(key));
+        is_named && !have.contains(key) && !self.left_out.contains(key)
+    }
+}
+
+/// The table of the newest file, mended with the one before it where that is needed.
+pub(super) fn mended(
+    newest: Result<Option<Found>, LoadError>,
+    older: impl FnOnce() -> Option<Found>,
+    damaged: impl FnOnce() -> LoadError,
+) -> Result<Option<Kept>, LoadError> {
+    let (newest, why) = match newest {
+        Ok(Some(found)) if !found.is_damaged => return Ok(Some(found.kept)),
+        Ok(Some(found)) => (Some(found), Some(damaged())),
+        Ok(None) => (None, None),
+        Err(error) => (None, Some(error)),
+    };
+    let mended = mend(newest.unwrap_or_default(), older());
+    match (mended, why) {
+        (Some((mut kept, older, lost)), why) => {
+            let error = why.map_or_else(|| "it is missing".to_owned(), |why| why.to_string()).into();
+            kept.damage = Some(Arc::new(Damage { error, older, lost }));
+            Ok(Some(kept))
+        }
+        (None, Some(error)) => Err(error),
+        (None, None) => Ok(None),
+    }
+}
+
+/// `None`: neither says which cluster its records are of.
+fn mend(mut newest: Found, older: Option<Found>) -> Option<(Kept, LeftOut, LeftOut)> {
+    let older = older.unwrap_or_default();
+    if !newest.has_head && !older.has_head {
+        return None;
+    }
+    if !newest.has_head {
+        newest.kept.context = older.kept.context;
+        newest.kept.remembered.at = older.kept.remembered.at;
+    }
+    let mut have = newest.have();
+    let mut taken = LeftOut::default();
+    for view in older.kept.remembered.services {
+        if newest.lacks(&have, &view.key) {
+            taken.add(&view.key);
+            have.insert(view.key.clone());
+            newest.kept.remembered.services.push(view);
+        }
+    }
+    let mut lost = LeftOut::default();
+    let names = newest.names.as_ref().or(older.names.as_ref()).into_iter().flatten();
+    names.filter(|key| newest.lacks(&have, key)).for_each(|key| lost.add(key));
+    newest.kept.remembered.progress.clear();
+    Some((newest.kept, taken, lost))
+}

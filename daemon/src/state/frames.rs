@@ -1,0 +1,131 @@
+//! Records in a file: each with a mark, what it is, its length and its own checksum.
+//!
+//! Invariant: what is given is what was written, to the byte. Behind bytes that are no whole record the next mark is
+//! looked for, so damage takes only the records that it is in.
+
+use std::io::{self, BufRead, Read, Seek, SeekFrom, Write};
+
+use super::file::RECORD_BYTES_MAX;
+
+/// Where a record begins. Two of its bytes are in no text of UTF-8, so no name or word of an object looks like it.
+const MARK: [u8; 7] = *b"\xff\xferec\xfe\xff";
+
+/// Mark, kind, length, checksum.
+const HEAD_BYTES: usize = MARK.len() + 1 + 4 + 4;
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// What goes with the table; the first and the last record.
+    Head,
+    /// Whose records there are, behind the first head and before the last one.
+    Names,
+    /// One service.
+    Service,
+    /// The name of a service that is too large to be written down.
+    LeftOut,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Head, Self::Names, Self::Service, Self::LeftOut];
+
+    const fn byte(self) -> u8 {
+        match self {
+            Self::Head => b'h',
+            Self::Names => b'n',
+            Self::Service => b's',
+            Self::LeftOut => b'o',
+        }
+    }
+}
+
+fn sum(kind: u8, length: [u8; 4], record: &[u8]) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(&[kind]);
+    sum.update(&length);
+    sum.update(record);
+    sum.finalize()
+}
+
+/// Writes one record. `length` is its own.
+pub(super) fn put(out: &mut impl Write, kind: Kind, length: u32, record: &[u8]) -> io::Result<()> {
+    let length = length.to_le_bytes();
+    out.write_all(&MARK)?;
+    out.write_all(&[kind.byte()])?;
+    out.write_all(&length)?;
+    out.write_all(&sum(kind.byte(), length, record).to_le_bytes())?;
+    out.write_all(record)
+}
+
+/// The records of a file, from the place where its input is.
+#[derive(Debug)]
+pub(super) struct Frames<R> {
+    input: R,
+    at: u64,
+    end: u64,
+    /// Bytes were no record.
+    pub(super) is_damaged: bool,
+}
+
+impl<R: BufRead + Seek> Frames<R> {
+    /// `at` is where the input is, and `end` where the file ends.
+    pub(super) const fn new(input: R, at: u64, end: u64) -> Self {
+        Self { input, at, end, is_damaged: false }
+    }
+
+    /// The next whole record. `None`: there is no more.
+    pub(super) fn next(&mut self, record: &mut Vec<u8>) -> io::Result<Option<Kind>> {
+        while self.at < self.end {
+            if let Some(kind) = self.read(record)? {
+                self.at += (HEAD_BYTES + record.len()) as u64;
+                return Ok(Some(kind));
+            }
+            self.is_damaged = true;
+            self.skip_to_mark()?;
+        }
+        Ok(None)
+    }
+
+    fn read(&mut self, record: &mut Vec<u8>) -> io::Result<Option<Kind>> {
+        record.clear();
+        self.input.by_ref().take(HEAD_BYTES as u64).read_to_end(record)?;
+        let Some((kind, length, written)) = head(record) else { return Ok(None) };
+        let room = self.end.saturating_sub(self.at + HEAD_BYTES as u64);
+        let bytes = u64::from(u32::from_le_bytes(length));
+        if bytes > room.min(u64::from(RECORD_BYTES_MAX)) {
+            return Ok(None);
+        }
+        record.clear();
+        self.input.by_ref().take(bytes).read_to_end(record)?;
+        let is_whole = record.len() as u64 == bytes && sum(kind.byte(), length, record) == written;
+        Ok(is_whole.then_some(kind))
+    }
+
+    /// Goes to the next mark behind the place where a record should be, or to the end.
+    fn skip_to_mark(&mut self) -> io::Result<()> {
+        self.at += 1;
+        self.input.seek(SeekFrom::Start(self.at))?;
+        let mut matched = 0;
+        while matched < MARK.len() {
+            let mut byte = [0];
+            if self.input.read(&mut byte)? == 0 {
+                self.at = self.end;
+                return Ok(());
+            }
+            self.at += 1;
+            // Only the first byte of a mark can begin another one.
+            let goes_on = MARK.get(matched) == byte.first();
+            matched = if goes_on { matched + 1 } else { usize::from(MARK.first() == byte.first()) };
+        }
+        self.at -= MARK.len() as u64;
+        self.input.seek(SeekFrom::Start(self.at))?;
+        Ok(())
+    }
+}
+
+fn head(bytes: &[u8]) -> Option<(Kind, [u8; 4], u32)> {
+    let (kind, rest) = bytes.strip_prefix(&MARK)?.split_first()?;
+    let (length, sum) = rest.split_at_checked(4)?;
+    let kind = Kind::ALL.into_iter().find(|it| it.byte() == *kind)?;
+    Some((kind, length.try_into().ok()?, u32::from_le_bytes(sum.try_into().ok()?)))
+}

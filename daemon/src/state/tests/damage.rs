@@ -1,0 +1,117 @@
+//! What a damaged file gives: all that is whole in it, the rest from the file before it, and a name for what is lost.
+
+use super::*;
+
+/// Two files: the newest one, and the one before it, both of the same table.
+fn twice() -> (tempfile::TempDir, Folder) {
+    let (folder, state) = written();
+    state.store(&context(), &snapshot()).unwrap();
+    (folder, state)
+}
+
+fn damage(state: &Folder, damage: impl FnOnce(&mut Vec<u8>)) {
+    let path = state.path.join(FILE);
+    let mut bytes = fs::read(&path).unwrap();
+    damage(&mut bytes);
+    fs::write(path, bytes).unwrap();
+}
+
+fn names(kept: &Kept) -> Vec<String> {
+    kept.remembered.services.iter().map(|view| view.key.name.to_string()).collect()
+}
+
+fn all() -> Vec<String> {
+    let mut names: Vec<_> = snapshot().services.iter().map(|view| view.key.name.to_string()).collect();
+    names.sort();
+    names
+}
+
+/// Ways in which disks, file systems and hands spoil a file.
+fn damages(length: usize) -> Vec<(String, Box<dyn Fn(&mut Vec<u8>)>)> {
+    let mut damages: Vec<(String, Box<dyn Fn(&mut Vec<u8>)>)> = vec![
+        ("emptied".to_owned(), Box::new(Vec::clear)),
+        ("another file".to_owned(), Box::new(|it| *it = b"[apiserver]\n".to_vec())),
+        ("another version".to_owned(), Box::new(|it| it[12] = 99)),
+        ("longer".to_owned(), Box::new(|it| it.push(0))),
+    ];
+    for part in 1..20 {
+        let at = length * part / 20;
+        damages.push((format!("cut at {at}"), Box::new(move |it| it.truncate(at))));
+        damages.push((format!("flipped at {at}"), Box::new(move |it| it[at] ^= 4)));
+        damages.push((
+            format!("zeroed at {at}"),
+            Box::new(move |it| it[at..].iter_mut().take(64).for_each(|b| *b = 0)),
+        ));
+    }
+    damages
+}
+
+#[test]
+fn whatever_is_damaged_in_the_newest_file_every_service_is_there() {
+    let (_folder, state) = twice();
+    let length = usize::try_from(fs::metadata(state.path.join(FILE)).unwrap().len()).unwrap();
+    for (what, spoil) in damages(length) {
+        let (_folder, state) = twice();
+        damage(&state, spoil);
+        let kept = state.load().unwrap_or_else(|error| panic!("{what}: {error}")).unwrap();
+        let mut found = names(&kept);
+        found.sort();
+        assert_eq!(found, all(), "{what}");
+    }
+}
+
+/// Where there is only the newest file, damage takes what it is in, and names it.
+#[test]
+fn damage_takes_the_records_that_it_is_in_and_names_them() {
+    let (_folder, state) = written();
+    let name = b"full";
+    damage(&state, |bytes| {
+        // The last one: its own record, not the list of names.
+        let places: Vec<_> = (0..bytes.len() - 4).filter(|at| &bytes[*at..*at + 4] == name).collect();
+        bytes[places[1]] ^= 1;
+    });
+    let kept = state.load().unwrap().unwrap();
+    let damage = kept.damage.clone().unwrap();
+    assert_eq!((damage.lost.count, damage.older.count, damage.lost.spelled().as_str()), (1, 0, "shop/full"));
+    assert_eq!(names(&kept).len(), all().len() - 1);
+    assert!(!names(&kept).contains(&"shop/full".to_owned()));
+    assert!(kept.remembered.progress.is_empty(), "a watch that goes on would never bring it back");
+    assert_eq!(kept.context, context());
+}
+
+#[test]
+fn a_whole_file_has_no_damage_and_a_damaged_one_never_replaces_the_one_before() {
+    let (_folder, state) = twice();
+    assert_eq!(state.load().unwrap().unwrap().damage, None);
+    damage(&state, |bytes| bytes.truncate(30));
+    let kept = state.load().unwrap().unwrap();
+    let damage = kept.damage.unwrap();
+    assert_eq!((usize::try_from(damage.older.count).unwrap(), damage.lost.count), (all().len(), 0));
+    assert!(damage.error.ends_with("some of its records are not as they were written"), "{}", damage.error);
+    // As after a crash before the first write.
+    assert_eq!(state.load().unwrap().unwrap().remembered.services.len(), all().len());
+    state.store(&context(), &snapshot()).unwrap();
+    assert_eq!(state.load().unwrap().unwrap().damage, None);
+}
+
+proptest! {
+    /// Neither a service that was not written nor fewer than all but the one that is hit.
+    #[test]
+    fn any_changed_byte_is_noticed_and_takes_one_service_at_most(place in any::<prop::sample::Index>(), bit in 0_u8..8) {
+        let (_folder, state) = written();
+        let mut at = 0;
+        damage(&state, |bytes| {
+            at = place.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+        });
+        match state.load() {
+            Ok(kept) => {
+                let kept = kept.unwrap();
+                prop_assert!(kept.damage.is_some());
+                prop_assert!(names(&kept).len() >= all().len() - 1);
+                prop_assert!(names(&kept).iter().all(|name| all().contains(name)));
+            }
+            Err(_) => prop_assert!(at < 16, "only the magic and the version belong to all"),
+        }
+    }
+}
