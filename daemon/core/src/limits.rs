@@ -97,5 +97,6 @@ pub const HOSTNAMES_MAX: usize = 4;
 /// Managers kept that wrote a Service's status; more than one is worth a word, and more than these say nothing new.
 pub const STATUS_WRITERS_MAX: usize = 4;
 
-/// Bytes of each of those texts: longer than any name in use, and 16 of them are 2 KiB at most.
+/// Bytes of each of those texts, and of every other one that is kept of an object and has no bound of its own (words of
+/// annotations, versions, writers): longer than any in use, and 16 of them are 2 KiB at most.
 pub const BALANCER_TEXT_LENGTH_MAX: usize = 128;

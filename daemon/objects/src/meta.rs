@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use holdfast_core::facts::balancer::kept_text;
 use holdfast_core::facts::{Meta, Timestamp, Writer};
 use holdfast_core::keys::ObjectName;
 
@@ -39,9 +40,9 @@ pub(super) fn meta(wire: &MetaWire<'_>, provenance: &Provenance) -> Result<Meta,
     })
 }
 
-/// A text that says something.
+/// A text that says something, as it is kept: everything that is not served but shown enters here.
 pub(super) fn text(wire: Option<&Text<'_>>) -> Option<Arc<str>> {
-    wire.filter(|text| !text.is_empty()).map(|text| (&**text).into())
+    wire.filter(|text| !text.is_empty()).map(|text| kept_text(text))
 }
 
 fn created(wire: &MetaWire<'_>) -> Result<Option<Timestamp>, ObjectError> {
@@ -60,8 +61,8 @@ fn last_writer(entries: &[ManagedFieldsWire<'_>]) -> Option<Writer> {
     let timed = entries.iter().map(|entry| (entry.time.as_deref().and_then(rfc3339::parse), entry));
     let (at, last) = timed.max_by_key(|(at, _)| *at)?;
     Some(Writer {
-        manager: last.manager.as_deref().unwrap_or_default().into(),
-        operation: last.operation.as_deref().unwrap_or_default().into(),
+        manager: text(last.manager.as_ref()).unwrap_or_default(),
+        operation: text(last.operation.as_ref()).unwrap_or_default(),
         subresource: text(last.subresource.as_ref()),
         at,
     })

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use holdfast_core::facts::balancer::kept_text;
 use holdfast_core::facts::{Rejection, ServiceFacts, ServicePort, ServiceType, TrafficPolicy};
 use holdfast_core::keys::{Protocol, ServiceKey};
 use holdfast_core::limits;
@@ -51,7 +52,7 @@ fn facts(
     let mut facts = ServiceFacts::new(key, service_type(spec)?);
     facts.meta = meta::meta(metadata, provenance)?;
     facts.proxy_name =
-        metadata.labels.as_ref().and_then(|labels| labels.proxy_name.as_deref()).map(Into::into);
+        metadata.labels.as_ref().and_then(|labels| labels.proxy_name.as_deref()).map(kept_text);
     facts.on_empty = metadata.annotations.as_ref().and_then(|notes| meta::text(notes.on_empty.as_ref()));
     addresses::read(&mut facts, spec, wire.status.as_ref(), provenance.defaulting)?;
     facts.ports = ports(spec.ports.as_deref().unwrap_or_default())?;

@@ -53,9 +53,20 @@ impl BalancerFacts {
     }
 }
 
-/// A text that is kept of an object, cut at a character's end where it is longer than any real one.
+/// A text that is kept of an object: cut at a character's end where it is longer than any real one, and one line in
+/// which what cannot be seen, or turns what is beside it around, is `?`.
 pub fn kept_text(text: &str) -> Arc<str> {
-    text.get(..text.floor_char_boundary(limits::BALANCER_TEXT_LENGTH_MAX)).unwrap_or_default().into()
+    let text = text.get(..text.floor_char_boundary(limits::BALANCER_TEXT_LENGTH_MAX)).unwrap_or_default();
+    // What is written as an escape is not seen as it is, but for what only stands in quotes.
+    let is_seen = |it: char| matches!(it, '"' | '\\' | '\'') || it.escape_debug().count() == 1;
+    match text.chars().all(is_seen) {
+        true => text.into(),
+        false => text
+            .chars()
+            .map(|it| if is_seen(it) { it } else { '?' })
+            .collect::<alloc::string::String>()
+            .into(),
+    }
 }
 
 #[cfg(test)]
@@ -81,7 +92,8 @@ mod tests {
     #[test]
     fn a_text_is_cut_between_two_characters() {
         let most = limits::BALANCER_TEXT_LENGTH_MAX;
-        assert_eq!(&*kept_text("example.com/a"), "example.com/a");
+        assert_eq!(&*kept_text("example.com/a \"b\""), "example.com/a \"b\"");
+        assert_eq!(&*kept_text("a\nb\u{202e}c\u{1b}[2J\u{200b}"), "a?b?c?[2J?");
         assert_eq!(kept_text(&"a".repeat(most + 9)).len(), most);
         assert_eq!(kept_text(&"é".repeat(most)).len(), most - most % 2);
         assert_eq!(&*kept_text(&"\u{20ac}".repeat(most)), "\u{20ac}".repeat(most / 3));

@@ -173,6 +173,32 @@ fn labels_and_annotations_of_a_service() {
     assert_eq!(facts.on_empty.as_deref(), Some("pass"));
 }
 
+/// Kept is what can be shown in one line, and no more of it than says what it is.
+#[test]
+fn a_value_of_a_closed_set_is_cut_and_cleaned_where_it_enters() {
+    let hostile = format!("no\nService is held\u{202e}{}", "x".repeat(250_000));
+    let writer = json!({"manager": hostile, "operation": hostile, "subresource": hostile, "time": "2026-01-08T11:11:55Z"});
+    let object = json!({"metadata": {"name": "web", "uid": hostile, "resourceVersion": hostile,
+        "labels": {"service.kubernetes.io/service-proxy-name": hostile},
+        "annotations": {"holdfast.io/on-empty": hostile}, "managedFields": [writer]}});
+    let facts = decode_service(&object, Defaulting::AsApiserver).expect("legal");
+    let (meta, writer) = (&facts.meta, facts.meta.writer.as_ref().expect("a writer"));
+    let kept = [
+        facts.on_empty.as_ref(),
+        facts.proxy_name.as_ref(),
+        meta.uid.as_ref(),
+        meta.resource_version.as_ref(),
+        Some(&writer.manager),
+        Some(&writer.operation),
+        writer.subresource.as_ref(),
+    ];
+    for text in kept.map(|it| it.expect("something is kept")) {
+        assert!(text.len() <= 256, "{} bytes", text.len());
+        assert!(!text.contains(['\n', '\u{202e}']), "{text:?}");
+        assert!(text.starts_with("no"), "{text:?}");
+    }
+}
+
 #[test]
 fn meta_names_version_and_last_writer() {
     let entry = |manager, time: Value| json!({"manager": manager, "operation": "Update", "time": time, "fieldsV1": {"f:x": {}}});
