@@ -1,6 +1,7 @@
 //! Where log lines go: the journal where systemd started the daemon, standard error otherwise.
 //!
-//! Invariant: nobody waits for the journal; what it does not take at once is counted, and the count is told.
+//! Invariant: nobody waits for the journal; what it does not take at once is counted, and the count is told. However
+//! much happens, and wherever lines go, they are bounded.
 
 mod entry;
 mod flood;
@@ -18,20 +19,23 @@ use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::{Registry, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::config::{Log, LogFormat, LogLevel};
+use flood::{Bound, LeftOut};
 use journal::{Journal, JournalLayer};
+use messages::say;
 
 /// What was started: to change its level, and to let it tell what it did not write.
 #[derive(Debug)]
 pub struct Logging {
     level: Handle<LevelFilter, Registry>,
     journal: Option<Arc<Journal>>,
+    bound: Bound,
 }
 
 impl Logging {
     /// One that nobody hears, for tests.
     #[cfg(test)]
     pub(crate) fn silent(log: &Log) -> Self {
-        Self { level: reload::Layer::new(filter(log.level)).1, journal: None }
+        Self { level: reload::Layer::new(filter(log.level)).1, journal: None, bound: Bound::new() }
     }
 
     /// From now on, this level counts.
@@ -42,8 +46,11 @@ impl Logging {
 
     /// Tells how many lines were left out, if nobody has since. To be called about once a second.
     pub fn tell_what_is_missing(&self) {
+        if let Some(LeftOut { count, kinds, namespaces }) = self.bound.take() {
+            say!(warn, messages::LEFT_OUT, count, kinds, namespaces);
+        }
         if let Some(journal) = &self.journal {
-            journal.tell_what_is_missing();
+            journal.tell_what_is_lost();
         }
     }
 }
@@ -52,7 +59,8 @@ impl Logging {
 pub fn start(log: &Log) -> Logging {
     let (level, handle) = reload::Layer::new(filter(log.level));
     let journal = journal_for(log.format);
-    let registry = tracing_subscriber::registry().with(level);
+    let bound = Bound::new();
+    let registry = tracing_subscriber::registry().with(level).with(bound.clone());
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_target(false);
     match (&journal, log.format) {
         (Some(journal), _) => registry.with(JournalLayer(Arc::clone(journal))).init(),
@@ -61,7 +69,7 @@ pub fn start(log: &Log) -> Logging {
             registry.with(lines.with_ansi(io::stderr().is_terminal())).init();
         }
     }
-    Logging { level: handle, journal }
+    Logging { level: handle, journal, bound }
 }
 
 /// Without a socket, lines go to standard error, where at least somebody may find them.

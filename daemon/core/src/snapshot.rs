@@ -20,7 +20,7 @@ use crate::shared_vec::SharedVec;
 use crate::time::Now;
 
 /// What a new connection to a frontend gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// A ready backend.
     Serving,
@@ -73,7 +73,7 @@ impl Verdict {
 }
 
 /// Why a verdict is not `serving`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// There never was a usable endpoint.
     NoEndpoints,

@@ -34,13 +34,24 @@ pub(super) fn history(readings: &Readings, query: Query, form: Form) -> Response
     let (shown, content_type): (fn(&Line) -> String, _) = match form {
         Form::Json => (json, JSON_LINES),
         Form::Table | Form::Wide if lines.is_empty() => {
-            return answer::text(StatusCode::OK, "nothing is recorded of that\n");
+            return answer::text(StatusCode::OK, nothing(readings.history.fill().dropped));
         }
         Form::Table | Form::Wide => (in_words, Form::Table.content_type()),
     };
     // Made one by one while the client reads, so that an answer takes no memory of its size.
     let pieces = lines.into_iter().map(move |line: Arc<Line>| Ok::<_, Infallible>(Bytes::from(shown(&line))));
     answer::typed(StatusCode::OK, content_type, Body::from_stream(stream::iter(pieces)))
+}
+
+/// What was dropped may have been of that.
+fn nothing(dropped: u64) -> String {
+    match dropped {
+        0 => "nothing is recorded of that\n".to_owned(),
+        dropped => format!(
+            "nothing is recorded of that any more; {dropped} records made room for others, those of services that are gone \
+             first, and may have been of that\n"
+        ),
+    }
 }
 
 fn json(line: &Line) -> String {

@@ -1,18 +1,34 @@
-//! How many lines the journal gets: more than people read in a moment, fewer than it would drop by itself.
+//! How many lines the log gets: more than people read in a moment, fewer than journald would drop by itself.
 //!
-//! Invariant: what is left out is counted by kind, and every count is told once. Services have no limits of their own;
-//! what is left out here is still in the history.
+//! Invariant: no namespace takes the lines of another: each has its own share, and its first warnings in a window are
+//! written whatever others say. What is left out is counted by kind and by namespace, and every count is told once. It
+//! is still in the history.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{Debug, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines of level info and below in one window. With [`LOUD_MAX`] this is less than the 10,000 lines in 30 s after
-/// which journald drops what a service says, warnings included.
-pub(super) const LINES_MAX: u32 = 2_500;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
 
-/// Warnings and errors in one window: a flood of others must not drown them.
+use super::messages;
+
+/// Lines of level info and below in one window. With twice [`LOUD_MAX`] this is less than the 10,000 lines in 30 s after
+/// which journald drops what a service says, warnings included.
+pub(super) const LINES_MAX: u32 = 2_000;
+
+/// Warnings and errors in one window: a flood of others must not drown them. Those that are a namespace's first ones
+/// have as much room again.
 pub(super) const LOUD_MAX: u32 = 500;
+
+/// A namespace has a fifth of either, so that several may be loud at once.
+const SHARE: u32 = 5;
+
+/// Warnings of a namespace that are written although others have used up the window.
+const FIRST_MAX: u32 = 10;
 
 /// How long a window is.
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
@@ -20,32 +36,83 @@ pub(super) const WINDOW: Duration = Duration::from_secs(10);
 /// Kinds of lines that are counted apart; there are fewer in the program.
 const KINDS_MAX: usize = 64;
 
+/// Namespaces that are counted apart in one window; all others share the lines of one. Each takes some 100 bytes.
+const NAMESPACES_MAX: usize = 4_096;
+
+/// Namespaces that are named as those of which most was left out.
+const NAMED_MAX: usize = 3;
+
+/// What was written, and what was not.
+#[derive(Debug, Default)]
+struct Count {
+    lines: u32,
+    loud: u32,
+    left_out: u64,
+}
+
 /// The count of this window.
 #[derive(Debug)]
 pub(super) struct Flood {
     since: Instant,
-    lines: u32,
-    loud: u32,
+    all: Count,
+    /// Lines that are of no namespace have a place of their own, without a share.
+    namespaces: BTreeMap<String, Count>,
     left_out: BTreeMap<String, u64>,
+    loudest: BTreeMap<String, u64>,
+}
+
+/// What was left out: how much, of which kinds, and of which namespaces most.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct LeftOut {
+    pub(super) count: u64,
+    pub(super) kinds: String,
+    pub(super) namespaces: String,
 }
 
 impl Flood {
     pub(super) fn new(now: Instant) -> Self {
-        Self { since: now, lines: 0, loud: 0, left_out: BTreeMap::new() }
+        let all = Count { lines: 0, loud: 0, left_out: 0 };
+        let (namespaces, left_out, loudest) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { since: now, all, namespaces, left_out, loudest }
     }
 
-    /// Whether this line is written; if not, it is counted.
-    pub(super) fn admits(&mut self, now: Instant, is_loud: bool, kind: &str) -> bool {
+    /// Whether this line is written; if not, it is counted. An empty namespace is none.
+    pub(super) fn admits(&mut self, now: Instant, is_loud: bool, kind: &str, namespace: &str) -> bool {
         if now.duration_since(self.since) >= WINDOW {
-            (self.since, self.lines, self.loud) = (now, 0, 0);
+            self.end_window(now);
         }
-        let (count, most) = if is_loud { (&mut self.loud, LOUD_MAX) } else { (&mut self.lines, LINES_MAX) };
-        *count = count.saturating_add(1);
-        if *count <= most {
+        if self.takes(is_loud, namespace) {
             return true;
         }
         self.count(kind);
         false
+    }
+
+    fn end_window(&mut self, now: Instant) {
+        (self.since, self.all) = (now, Count::default());
+        for (name, count) in std::mem::take(&mut self.namespaces) {
+            if count.left_out > 0 && (self.loudest.len() < NAMESPACES_MAX || self.loudest.contains_key(&name))
+            {
+                *self.loudest.entry(name).or_default() += count.left_out;
+            }
+        }
+    }
+
+    fn takes(&mut self, is_loud: bool, namespace: &str) -> bool {
+        let is_known = self.namespaces.contains_key(namespace) || self.namespaces.len() < NAMESPACES_MAX;
+        let own = self.namespaces.entry(if is_known { namespace } else { "others" }.to_owned()).or_default();
+        let most = if is_loud { LOUD_MAX } else { LINES_MAX };
+        let share = if namespace.is_empty() { most } else { most / SHARE };
+        let (own_count, all) =
+            if is_loud { (&mut own.loud, &mut self.all.loud) } else { (&mut own.lines, &mut self.all.lines) };
+        let is_first = is_loud && *own_count < FIRST_MAX && *all < LOUD_MAX * 2;
+        let is_taken = is_first || (*own_count < share && *all < most);
+        if is_taken {
+            (*own_count, *all) = (*own_count + 1, *all + 1);
+        } else {
+            own.left_out += 1;
+        }
+        is_taken
     }
 
     fn count(&mut self, kind: &str) {
@@ -54,15 +121,97 @@ impl Flood {
         *self.left_out.entry(kind.to_owned()).or_default() += 1;
     }
 
-    /// What was left out since this was asked last: how many, and of which kinds.
-    pub(super) fn take(&mut self) -> Option<(u64, String)> {
+    /// What was left out since this was asked last.
+    pub(super) fn take(&mut self) -> Option<LeftOut> {
         let left_out = std::mem::take(&mut self.left_out);
         let count = left_out.values().sum();
-        let mut kinds = String::new();
-        for (kind, count) in &left_out {
-            // Writing to a string cannot fail.
-            let _ = write!(kinds, "{}{kind}: {count}", if kinds.is_empty() { "" } else { ", " });
+        if count == 0 {
+            return None;
         }
-        (count > 0).then_some((count, kinds))
+        let mut of = std::mem::take(&mut self.loudest);
+        for (name, own) in &mut self.namespaces {
+            *of.entry(name.clone()).or_default() += std::mem::take(&mut own.left_out);
+        }
+        let mut most: Vec<_> =
+            of.into_iter().filter(|(name, count)| !name.is_empty() && *count > 0).collect();
+        most.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        most.truncate(NAMED_MAX);
+        Some(LeftOut { count, kinds: counted(left_out), namespaces: counted(most) })
+    }
+}
+
+/// As `name: count`, one after the other.
+fn counted(all: impl IntoIterator<Item = (String, u64)>) -> String {
+    let mut text = String::new();
+    for (name, count) in all {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{}{name}: {count}", if text.is_empty() { "" } else { ", " });
+    }
+    text
+}
+
+/// The bound of the log, wherever its lines go.
+#[derive(Clone, Debug)]
+pub(super) struct Bound(Arc<Mutex<Flood>>);
+
+impl Bound {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Mutex::new(Flood::new(Instant::now()))))
+    }
+
+    fn flood(&self) -> MutexGuard<'_, Flood> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was left out since this was asked last.
+    pub(super) fn take(&self) -> Option<LeftOut> {
+        self.flood().take()
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Bound {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        if event.metadata().name() == messages::LEFT_OUT.id {
+            return true;
+        }
+        let mut said = Said::default();
+        event.record(&mut said);
+        let is_loud = *event.metadata().level() <= Level::WARN;
+        self.flood().admits(Instant::now(), is_loud, &said.message, &said.namespace)
+    }
+}
+
+/// What a line says, and about whose object.
+#[derive(Debug, Default)]
+struct Said {
+    message: String,
+    namespace: String,
+}
+
+impl Said {
+    /// Objects are named as `namespace/name`, with their kind or source before that.
+    fn name(&mut self, text: &str) {
+        let name = text.split_whitespace().find_map(|word| word.split_once('/'));
+        if let Some((namespace, _)) = name.filter(|_| self.namespace.is_empty()) {
+            namespace.clone_into(&mut self.namespace);
+        }
+    }
+}
+
+impl Visit for Said {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        match field.name() {
+            "message" => self.message = format!("{value:?}"),
+            "service" | "object" => self.name(&format!("{value:?}")),
+            _ => {}
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "message" => value.clone_into(&mut self.message),
+            "service" | "object" => self.name(value),
+            _ => {}
+        }
     }
 }

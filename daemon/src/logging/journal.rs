@@ -8,19 +8,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
 use super::entry::{Entry, Origin};
-use super::flood::Flood;
 use super::messages::{self, Message};
 
 const SOCKET: &str = "/run/systemd/journal/socket";
@@ -31,7 +28,6 @@ pub(super) struct Journal {
     socket: UnixDatagram,
     // Not connected, so a journald that was started anew is met by the next line.
     path: PathBuf,
-    flood: Mutex<Flood>,
     lost: AtomicU64,
 }
 
@@ -43,32 +39,16 @@ impl Journal {
     pub(super) fn at(path: &Path) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
-        let flood = Mutex::new(Flood::new(Instant::now()));
-        Ok(Self { socket, path: path.to_owned(), flood, lost: AtomicU64::new(0) })
-    }
-
-    fn flood(&self) -> MutexGuard<'_, Flood> {
-        self.flood.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(Self { socket, path: path.to_owned(), lost: AtomicU64::new(0) })
     }
 
     fn log(&self, entry: &Entry, origin: Origin) {
-        let is_loud = origin.level <= Level::WARN;
-        if self.flood().admits(Instant::now(), is_loud, &entry.message) {
-            self.tell_what_is_lost();
-            self.send_or_count(&entry.encoded(origin));
-        }
+        self.tell_what_is_lost();
+        self.send_or_count(&entry.encoded(origin));
     }
 
     /// Also while nobody logs, so that no count waits for a line to come with.
-    pub(super) fn tell_what_is_missing(&self) {
-        let left_out = self.flood().take();
-        if let Some((count, kinds)) = left_out {
-            self.tell(messages::LEFT_OUT, &format!(" count={count} kinds={kinds:?}"), count);
-        }
-        self.tell_what_is_lost();
-    }
-
-    fn tell_what_is_lost(&self) {
+    pub(super) fn tell_what_is_lost(&self) {
         let count = self.lost.swap(0, Ordering::Relaxed);
         if count > 0 {
             self.tell(messages::LOST, &format!(" count={count}"), count);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tracing_subscriber::layer::SubscriberExt;
 
-use super::flood::{Flood, LINES_MAX, LOUD_MAX, WINDOW};
+use super::flood::{Bound, Flood, LINES_MAX, LOUD_MAX, WINDOW};
 use super::journal::{Journal, JournalLayer};
 use super::messages::{self, MESSAGES, say};
 use super::{is_named, last_words};
@@ -41,7 +41,7 @@ impl Fake {
     fn log(&self, say: impl FnOnce()) -> Arc<Journal> {
         let journal = Arc::new(Journal::at(&self.path).unwrap());
         let layer = JournalLayer(Arc::clone(&journal));
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), say);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(Bound::new()).with(layer), say);
         journal
     }
 }
@@ -105,11 +105,11 @@ fn what_the_journal_does_not_take_is_counted_and_nobody_waits() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     let taken = std::iter::from_fn(|| fake.next()).count();
     assert!((1..2_000).contains(&taken), "{taken}");
-    journal.tell_what_is_missing();
+    journal.tell_what_is_lost();
     let entry = fake.next().unwrap();
     has(&entry, &format!("HOLDFAST_COUNT={}", 2_000 - taken));
     has(&entry, &format!("MESSAGE_ID={}", messages::LOST.id));
-    journal.tell_what_is_missing();
+    journal.tell_what_is_lost();
     assert_eq!(fake.next(), None, "it is told once");
 }
 
@@ -161,26 +161,67 @@ fn owned(fd: std::os::fd::RawFd) -> std::fs::File {
 fn a_flood_is_cut_and_summed_up_by_kind_and_warnings_have_a_place_of_their_own() {
     let now = Instant::now();
     let mut flood = Flood::new(now);
-    let admitted = (0..LINES_MAX + 100).filter(|_| flood.admits(now, false, "frontend added")).count();
+    let admitted = (0..LINES_MAX + 100).filter(|_| flood.admits(now, false, "frontend added", "")).count();
     assert_eq!(admitted, LINES_MAX as usize);
-    assert!(!flood.admits(now, false, "backends changed"));
-    let admitted = (0..LOUD_MAX + 5).filter(|_| flood.admits(now, true, "trouble")).count();
+    assert!(!flood.admits(now, false, "backends changed", ""));
+    let admitted = (0..LOUD_MAX + 5).filter(|_| flood.admits(now, true, "trouble", "")).count();
     assert_eq!(admitted, LOUD_MAX as usize);
-    let kinds = "backends changed: 1, frontend added: 100, trouble: 5".to_owned();
-    assert_eq!(flood.take(), Some((106, kinds)));
+    let left_out = flood.take().unwrap();
+    assert_eq!(
+        (left_out.count, &*left_out.kinds),
+        (106, "backends changed: 1, frontend added: 100, trouble: 5")
+    );
     assert_eq!(flood.take(), None);
-    assert!(flood.admits(now + WINDOW, false, "frontend added"));
+    assert!(flood.admits(now + WINDOW, false, "frontend added", ""));
+}
+
+/// Many tenants together are no louder than the bound, and each is heard.
+#[test]
+fn a_namespace_has_a_share_and_its_first_warnings_have_a_place_whatever_others_say() {
+    let now = Instant::now();
+    let mut flood = Flood::new(now);
+    let mut written = 0;
+    for tenant in 0..8 {
+        let of = format!("tenant-{tenant}");
+        let admitted = (0..10_000).filter(|_| flood.admits(now, true, "held", &of)).count();
+        assert!((10..=100).contains(&admitted), "{of}: {admitted}");
+        written += admitted;
+    }
+    assert_eq!((0..5).filter(|_| flood.admits(now, true, "held", "prod")).count(), 5);
+    assert_eq!(flood.take().unwrap().count, 80_000 - written as u64);
+    let all = (0..1_000).flat_map(|tenant| std::iter::repeat_n(tenant, 20));
+    let all =
+        all.filter(|tenant| flood.admits(now, true, "held", &format!("x-{tenant}"))).count() + written + 5;
+    assert!(all <= 2 * LOUD_MAX as usize, "{all}");
+}
+
+/// Each namespace has lines of its own, and what it does not get is told with its name.
+#[test]
+fn a_namespaces_noise_silences_no_others_warnings() {
+    let fake = Fake::new();
+    let mut told = Vec::new();
+    fake.log(|| {
+        let mut warn = |service: String| {
+            say!(warn, messages::LIST_HELD, service);
+            told.extend(fake.next());
+        };
+        (0..20_000).for_each(|number| warn(format!("noisy/n-{number}")));
+        (0..5).for_each(|number| warn(format!("prod/web-{number}")));
+    });
+    let of = |namespace: &str| told.iter().filter(|it| it.contains(&format!("SERVICE={namespace}/"))).count();
+    assert_eq!(of("prod"), 5);
+    assert!((50..=500).contains(&of("noisy")), "{}", of("noisy"));
 }
 
 #[test]
 fn kinds_beyond_the_bound_are_counted_together() {
     let now = Instant::now();
     let mut flood = Flood::new(now);
-    (0..LINES_MAX).for_each(|_| assert!(flood.admits(now, false, "")));
-    (0..1_000).for_each(|kind| assert!(!flood.admits(now, false, &kind.to_string())));
-    let (count, kinds) = flood.take().unwrap();
-    assert_eq!(count, 1_000);
-    assert!(kinds.ends_with("others: 936"), "{kinds}");
+    (0..LINES_MAX).for_each(|_| assert!(flood.admits(now, false, "", "")));
+    (0..1_000).for_each(|kind| assert!(!flood.admits(now, false, &kind.to_string(), "")));
+    let left_out = flood.take().unwrap();
+    assert_eq!(left_out.count, 1_000);
+    assert!(left_out.kinds.ends_with("others: 936"), "{left_out:?}");
 }
 
 fn catalog() -> String {

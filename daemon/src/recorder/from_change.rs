@@ -17,6 +17,7 @@ use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, S
 
 use super::compare;
 use super::record::{Diff, Kind, LastWriter, Met, Outcome, Record, Transition, Trigger, Word};
+use super::ring::SERVICE_GONE;
 use crate::rfc3339::Millis;
 use crate::room::Taken;
 
@@ -30,7 +31,7 @@ const TRANSITIONS_MAX: usize = 16;
 pub const RULES: [&str; 10] = [
     "usable-endpoints",
     "no-effect",
-    "service-gone",
+    SERVICE_GONE,
     "refused-by-the-maps",
     ServiceState::NoAddress.as_str(),
     ServiceState::Headless.as_str(),
@@ -95,7 +96,7 @@ fn rule(change: &Change, transitions: &[Transition]) -> Word {
     let was_there = change.before.as_ref().is_some_and(|before| before.facts.is_some());
     let after = match &change.after {
         Some(after) if after.facts.is_some() || !was_there => after,
-        Some(_) | None => return "service-gone".into(),
+        Some(_) | None => return SERVICE_GONE.into(),
     };
     let reasons = transitions.iter().filter_map(|it| it.after.as_ref()?.reason.clone());
     if change.error.is_some() {

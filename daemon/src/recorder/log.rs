@@ -1,7 +1,9 @@
-//! Every change in the log, one line per transition.
+//! Every change in the log, one line for a service and what became of it, however many frontends that is true of.
 //!
 //! Invariant: a line tells what a client gets from now on and which object made it so, with the number of the record
 //! that has the rest; a change that clients do not notice is told at debug level only.
+
+use std::collections::BTreeMap;
 
 use holdfast_core::change::Change;
 use holdfast_core::keys::ServiceKey;
@@ -17,63 +19,132 @@ pub(super) fn write(change: &Change, record: &Record) {
     if let Some(error) = &change.error {
         say!(warn, messages::SERVICE_NOT_UPDATED, service = %change.service, %error, seq, cause);
     }
-    let before = change.before.as_deref();
-    let after = change.after.as_deref();
-    let known = places(before);
-    for (view, row) in after.into_iter().flat_map(|view| view.frontends.iter().map(move |row| (view, row))) {
-        let old = known.get(&key(row)).and_then(|old| Some((before?, *old)));
-        write_frontend(&change.service, old, (view, row), (seq, &cause));
-    }
-    let stays = places(after);
-    for old in rows(before).filter(|old| !stays.contains_key(&key(old))) {
-        let frontend = name(old);
-        say!(info, messages::FRONTEND_REMOVED, service = %change.service, frontend, seq, cause);
+    for (what, told) in &told(change) {
+        what.say(&change.service, told, (seq, &cause));
     }
 }
 
-fn write_frontend(
-    service: &ServiceKey,
-    old: Option<(&ServiceView, &FrontendView)>,
-    (after, new): (&ServiceView, &FrontendView),
-    (seq, cause): (Option<u64>, &str),
-) {
-    let (frontend, verdict) = (name(new), new.verdict.as_str());
-    let reason = new.reason.map(Reason::as_str);
-    let backends = after.backends(new).count();
-    match old {
-        None => {
-            say!(info, messages::FRONTEND_ADDED, %service, frontend, verdict, reason, backends, seq, cause);
+/// What clients of a frontend notice. Frontends of which the same is to be said share a line.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Removed,
+    Added(Verdict, Option<Reason>),
+    /// What it was, and what it is.
+    Verdict(Verdict, Verdict, Option<Reason>),
+    Backends(Verdict),
+    Remembered(Verdict),
+    Updated(Verdict),
+    Same(Verdict),
+}
+
+/// The frontends of one line, the first ones by name.
+#[derive(Default)]
+struct Told {
+    named: Vec<String>,
+    count: usize,
+    /// Of the first one, after and before.
+    backends: usize,
+    was: usize,
+}
+
+impl Told {
+    fn add(&mut self, row: &FrontendView, backends: usize, was: usize) {
+        if self.count == 0 {
+            (self.backends, self.was) = (backends, was);
         }
-        Some((_, old)) if (old.verdict, old.reason) != (new.verdict, new.reason) => {
-            write_verdict(service, (after, new), old.verdict, (seq, cause));
+        if self.named.len() < NAMED_MAX {
+            self.named.push(name(row));
+        }
+        self.count += 1;
+    }
+
+    fn spelled(&self) -> String {
+        let more = self.count - self.named.len();
+        let named = self.named.join(", ");
+        if more > 0 { format!("{named} and {more} more") } else { named }
+    }
+}
+
+/// Frontends of a line that are named; the record has more of them.
+const NAMED_MAX: usize = 3;
+
+fn told(change: &Change) -> BTreeMap<What, Told> {
+    let (before, after) = (change.before.as_deref(), change.after.as_deref());
+    let (known, stays) = (places(before), places(after));
+    let mut all = BTreeMap::<What, Told>::new();
+    for (view, row) in after.into_iter().flat_map(|view| view.frontends.iter().map(move |row| (view, row))) {
+        let old = known.get(&key(row)).and_then(|old| Some((before?, *old)));
+        let was = old.map_or(0, |(view, old)| view.backends(old).count());
+        all.entry(what(old, (view, row))).or_default().add(row, view.backends(row).count(), was);
+    }
+    for old in rows(before).filter(|old| !stays.contains_key(&key(old))) {
+        all.entry(What::Removed).or_default().add(old, 0, 0);
+    }
+    all
+}
+
+fn what(old: Option<(&ServiceView, &FrontendView)>, (after, new): (&ServiceView, &FrontendView)) -> What {
+    let verdict = new.verdict;
+    match old {
+        None => What::Added(verdict, new.reason),
+        Some((_, old)) if (old.verdict, old.reason) != (verdict, new.reason) => {
+            What::Verdict(old.verdict, verdict, new.reason)
         }
         Some((before, old)) if !before.backends(old).map(slot).eq(after.backends(new).map(slot)) => {
-            let was = before.backends(old).count();
-            say!(info, messages::BACKENDS_CHANGED, %service, frontend, verdict, backends, was, seq, cause);
+            What::Backends(verdict)
         }
         Some((_, old)) if old.status == Status::Pending && new.status == Status::Done => {
-            say!(info, messages::REMEMBERED_WRITTEN, %service, frontend, verdict, backends, seq, cause);
+            What::Remembered(verdict)
         }
-        Some((_, old)) if old.status != new.status && new.status == Status::Done => {
-            say!(info, messages::FRONTEND_UPDATED, %service, frontend, verdict, backends, seq, cause);
-        }
-        Some(_) => {
-            tracing::debug!(%service, frontend, verdict, backends, seq, cause, "unchanged for clients");
+        Some((_, old)) if old.status != new.status && new.status == Status::Done => What::Updated(verdict),
+        Some(_) => What::Same(verdict),
+    }
+}
+
+impl What {
+    fn say(self, service: &ServiceKey, told: &Told, (seq, cause): (Option<u64>, &str)) {
+        let (frontend, backends, was) = (told.spelled(), told.backends, told.was);
+        match self {
+            Self::Removed => {
+                say!(info, messages::FRONTEND_REMOVED, %service, frontend, seq, cause);
+            }
+            Self::Added(verdict, reason) => {
+                let (verdict, reason) = (verdict.as_str(), reason.map(Reason::as_str));
+                say!(info, messages::FRONTEND_ADDED, %service, frontend, verdict, reason, backends, seq, cause);
+            }
+            Self::Verdict(was, verdict, reason) => {
+                say_verdict(service, (was, verdict, reason), told, (seq, cause));
+            }
+            Self::Backends(verdict) => {
+                let verdict = verdict.as_str();
+                say!(info, messages::BACKENDS_CHANGED, %service, frontend, verdict, backends, was, seq, cause);
+            }
+            Self::Remembered(verdict) => {
+                let verdict = verdict.as_str();
+                say!(info, messages::REMEMBERED_WRITTEN, %service, frontend, verdict, backends, seq, cause);
+            }
+            Self::Updated(verdict) => {
+                let verdict = verdict.as_str();
+                say!(info, messages::FRONTEND_UPDATED, %service, frontend, verdict, backends, seq, cause);
+            }
+            Self::Same(verdict) => {
+                let verdict = verdict.as_str();
+                tracing::debug!(%service, frontend, verdict, backends, seq, cause, "unchanged for clients");
+            }
         }
     }
 }
 
 /// A hold is never silent: neither when it begins, nor when it ends.
-fn write_verdict(
+fn say_verdict(
     service: &ServiceKey,
-    (after, new): (&ServiceView, &FrontendView),
-    old: Verdict,
+    (old, new, reason): (Verdict, Verdict, Option<Reason>),
+    told: &Told,
     (seq, cause): (Option<u64>, &str),
 ) {
-    let (frontend, verdict, was) = (name(new), new.verdict.as_str(), old.as_str());
-    let reason = new.reason.map(Reason::as_str);
-    let backends = after.backends(new).count();
-    match (old == Verdict::Held, new.verdict == Verdict::Held) {
+    let (frontend, backends) = (told.spelled(), told.backends);
+    let (verdict, was, reason) = (new.as_str(), old.as_str(), reason.map(Reason::as_str));
+    match (old == Verdict::Held, new == Verdict::Held) {
         (false, true) => {
             say!(warn, messages::LIST_HELD, %service, frontend, verdict, was, reason, backends, seq, cause);
         }

@@ -1,8 +1,9 @@
 //! The latest records of every service, in memory, also of services that are gone.
 //!
 //! Invariant: all rings together stay below a number of bytes. When it is reached, the service that changes gives up
-//! its own oldest record, so one that flaps never takes another's last one; only a service that has none gets room from
-//! the one that has been quiet for longest.
+//! its own oldest record, so one that flaps never takes another's last one; a service that has none gets room from one
+//! that is gone, or else from the one of the largest namespace that has been quiet for longest. So a tenant's churn
+//! takes its own records. What was dropped is counted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,6 +18,9 @@ const RECORDS_PER_SERVICE_MAX: usize = 64;
 
 /// All of memory. 10,000 services have room for some four records each; most have fewer, and the file has more.
 pub(super) const BYTES_MAX: usize = 32 << 20;
+
+/// What decided where a service went.
+pub(super) const SERVICE_GONE: &str = "service-gone";
 
 /// Gaps that are named; they are rare, and each may concern any service.
 const GAPS_MAX: usize = 64;
@@ -35,6 +39,8 @@ pub struct Line {
     pub service: Option<ObjectName>,
     /// What decided, and what clients were told.
     pub reasons: Box<[Word]>,
+    /// It says that its service is gone.
+    pub is_gone: bool,
     /// The record, one JSON object without a line end.
     pub json: Box<str>,
 }
@@ -53,7 +59,8 @@ impl Line {
 
     fn of(record: &Record, json: Box<str>) -> Self {
         let service = record.service.as_deref().and_then(named);
-        Self { seq: record.seq, time: record.time, service, reasons: record.reasons(), json }
+        let is_gone = record.rule == SERVICE_GONE;
+        Self { seq: record.seq, time: record.time, service, reasons: record.reasons(), is_gone, json }
     }
 
     /// The record that was written as JSON.
@@ -76,32 +83,59 @@ fn named(service: &str) -> Option<ObjectName> {
 #[derive(Debug)]
 pub(super) struct Rings {
     rings: BTreeMap<ObjectName, VecDeque<Arc<Line>>>,
-    /// Who changed when last, by the number of its latest record.
-    quiet: BTreeMap<u64, ObjectName>,
+    namespaces: BTreeMap<String, Space>,
     gaps: VecDeque<Arc<Line>>,
     bytes: usize,
     bytes_max: usize,
+    dropped: u64,
+}
+
+/// What one namespace has.
+#[derive(Debug, Default)]
+struct Space {
+    bytes: usize,
+    /// Who changed when last, by the number of its latest record.
+    quiet: BTreeMap<u64, ObjectName>,
+    /// Those of them that are gone.
+    gone: BTreeMap<u64, ObjectName>,
+}
+
+impl Space {
+    fn forget(&mut self, seq: u64) {
+        self.quiet.remove(&seq);
+        self.gone.remove(&seq);
+    }
+
+    /// The one that gives way: quiet for longest, and gone if any is. Never the one that has just come.
+    fn gives_way(&self, is_gone: bool, newest: &ObjectName) -> Option<&ObjectName> {
+        let of = if is_gone { &self.gone } else { &self.quiet };
+        of.values().find(|name| *name != newest)
+    }
 }
 
 impl Rings {
     pub(super) fn new(bytes_max: usize) -> Self {
-        let (rings, quiet, gaps) = Default::default();
-        Self { rings, quiet, gaps, bytes: 0, bytes_max }
+        let (rings, namespaces, gaps) = Default::default();
+        Self { rings, namespaces, gaps, bytes: 0, bytes_max, dropped: 0 }
     }
 
     /// Takes a line that has a number higher than all before.
     pub(super) fn push(&mut self, line: Arc<Line>) {
         let Some(seq) = line.seq else { return };
         let Some(service) = line.service.clone() else { return self.push_gap(line) };
+        let space = self.namespaces.entry(service.namespace().to_owned()).or_default();
         self.bytes += line.bytes();
+        space.bytes += line.bytes();
         let ring = self.rings.entry(service.clone()).or_default();
         if let Some(last) = ring.back().and_then(|last| last.seq) {
-            self.quiet.remove(&last);
+            space.forget(last);
+        }
+        space.quiet.insert(seq, service.clone());
+        if line.is_gone {
+            space.gone.insert(seq, service.clone());
         }
         ring.push_back(line);
-        let too_long = ring.len() > RECORDS_PER_SERVICE_MAX;
-        self.quiet.insert(seq, service.clone());
-        if too_long {
+        if ring.len() > RECORDS_PER_SERVICE_MAX {
             self.drop_oldest(&service);
         }
         while self.bytes > self.bytes_max && self.make_room(&service) {}
@@ -116,22 +150,40 @@ impl Rings {
 
     /// Drops one record. `false`: only the newest is left.
     fn make_room(&mut self, newest: &ObjectName) -> bool {
-        if self.rings.get(newest).is_some_and(|ring| ring.len() > 1) {
-            self.drop_oldest(newest);
-            return true;
-        }
-        let quietest = self.quiet.values().next().filter(|name| *name != newest).cloned();
-        quietest.map(|name| self.drop_oldest(&name)).is_some()
+        let own = self.rings.get(newest).filter(|ring| ring.len() > 1).map(|_| newest.clone());
+        let Some(name) = own.or_else(|| self.gives_way(newest)) else { return false };
+        self.drop_oldest(&name);
+        self.dropped += 1;
+        true
+    }
+
+    /// Of all that are gone one of the largest namespace, or else one of the largest.
+    fn gives_way(&self, newest: &ObjectName) -> Option<ObjectName> {
+        let largest = |is_gone: bool| {
+            let candidates = self
+                .namespaces
+                .values()
+                .filter_map(|space| Some((space.bytes, space.gives_way(is_gone, newest)?)));
+            candidates.max_by_key(|(bytes, _)| *bytes).map(|(_, name)| name.clone())
+        };
+        largest(true).or_else(|| largest(false))
     }
 
     fn drop_oldest(&mut self, service: &ObjectName) {
         let Some(ring) = self.rings.get_mut(service) else { return };
-        if let Some(gone) = ring.pop_front() {
-            self.bytes = self.bytes.saturating_sub(gone.bytes());
-            if let (true, Some(seq)) = (ring.is_empty(), gone.seq) {
-                self.rings.remove(service);
-                self.quiet.remove(&seq);
-            }
+        let (Some(gone), Some(space)) = (ring.pop_front(), self.namespaces.get_mut(service.namespace()))
+        else {
+            return;
+        };
+        let is_last = ring.is_empty();
+        self.bytes = self.bytes.saturating_sub(gone.bytes());
+        space.bytes = space.bytes.saturating_sub(gone.bytes());
+        if let (true, Some(seq)) = (is_last, gone.seq) {
+            self.rings.remove(service);
+            space.forget(seq);
+        }
+        if space.quiet.is_empty() {
+            self.namespaces.remove(service.namespace());
         }
     }
 
@@ -148,7 +200,7 @@ impl Rings {
 
     pub(super) fn fill(&self) -> Fill {
         let records = self.rings.values().map(VecDeque::len).sum();
-        Fill { services: self.rings.len(), records, bytes: self.bytes }
+        Fill { services: self.rings.len(), records, bytes: self.bytes, dropped: self.dropped }
     }
 }
 
@@ -161,6 +213,8 @@ pub struct Fill {
     pub records: usize,
     /// Bytes, as [`Line`]s are counted.
     pub bytes: usize,
+    /// Records that made room for others, since the start.
+    pub dropped: u64,
 }
 
 #[cfg(test)]
@@ -170,7 +224,7 @@ mod tests {
     fn line(seq: u64, service: Option<&str>) -> Arc<Line> {
         let service = service.map(|name| ObjectName::new("default", name).unwrap());
         let (reasons, json) = (Box::default(), "x".repeat(80).into());
-        Arc::new(Line { seq: Some(seq), time: Millis(0), service, reasons, json })
+        Arc::new(Line { seq: Some(seq), time: Millis(0), service, reasons, is_gone: false, json })
     }
 
     #[track_caller]
@@ -186,7 +240,7 @@ mod tests {
         (1..=100).for_each(|seq| rings.push(line(seq, Some("a"))));
         let last: Vec<u64> = (37..=100).collect();
         check(&rings, "a", &last);
-        assert_eq!(rings.fill(), Fill { services: 1, records: 64, bytes: 64 * 400 });
+        assert_eq!(rings.fill(), Fill { services: 1, records: 64, bytes: 64 * 400, dropped: 0 });
     }
 
     #[test]
@@ -209,7 +263,7 @@ mod tests {
         check(&rings, "s3", &[3]);
         check(&rings, "s1", &[4]);
         check(&rings, "new", &[5]);
-        assert_eq!(rings.fill(), Fill { services: 3, records: 3, bytes: 3 * 400 });
+        assert_eq!(rings.fill(), Fill { services: 3, records: 3, bytes: 3 * 400, dropped: 2 });
     }
 
     #[test]
@@ -221,7 +275,8 @@ mod tests {
         }
         let fill = rings.fill();
         assert_eq!(fill.records, (1 << 20) / 400);
-        assert_eq!(rings.quiet.len(), fill.services);
+        let quiet = rings.namespaces.values().map(|space| space.quiet.len());
+        assert_eq!(quiet.sum::<usize>(), fill.services);
     }
 
     #[test]

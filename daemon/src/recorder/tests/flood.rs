@@ -60,3 +60,35 @@ fn a_watcher_that_does_not_read_holds_nobody_up() {
     let lagged = watched.try_recv().unwrap_err();
     assert!(matches!(lagged, tokio::sync::broadcast::error::TryRecvError::Lagged(977)), "{lagged:?}");
 }
+
+/// A line as it is read back.
+fn line(seq: u64, service: &str, rule: &str) -> Arc<Line> {
+    let time = "2026-01-08T11:11:55.000Z";
+    let json = format!(
+        r#"{{"seq":{seq},"time":"{time}","monotonic_us":0,"boot_id":"b","kind":"change","service":"{service}","rule":"{rule}"}}"#
+    );
+    Arc::new(Line::parse(&json).unwrap())
+}
+
+fn kept_of(rings: &ring::Rings, namespace: &str) -> usize {
+    let is_theirs = |line: &Arc<Line>| line.service.as_ref().is_some_and(|it| it.namespace() == namespace);
+    rings.lines(None).into_iter().filter(is_theirs).count()
+}
+
+/// What is gone gives way first, and then the namespace that has most.
+#[test]
+fn a_namespaces_churn_takes_no_others_records() {
+    for rules in [["usable-endpoints", "service-gone"], ["usable-endpoints", "no-effect"]] {
+        let (mut rings, mut seq) = (ring::Rings::new(1 << 20), 0);
+        let mut push = |rings: &mut ring::Rings, service: &str, rule| {
+            seq += 1;
+            rings.push(line(seq, service, rule));
+        };
+        (0..20).for_each(|number| push(&mut rings, &format!("prod/web-{number}"), "usable-endpoints"));
+        for number in 0..15_000 {
+            rules.iter().for_each(|rule| push(&mut rings, &format!("noisy/n-{number}"), *rule));
+        }
+        assert_eq!(kept_of(&rings, "prod"), 20, "{rules:?}");
+        assert!(rings.fill().bytes <= 1 << 20 && kept_of(&rings, "noisy") > 500, "{:?}", rings.fill());
+    }
+}
