@@ -63,6 +63,8 @@ pub struct Timing {
     pub watch_overrun: Duration,
     /// How long a watch may be silent. An apiserver sends a bookmark each minute.
     pub watch_idle: Duration,
+    /// How long a watch that follows an interruption may be silent until the server is asked which version it has.
+    pub doubt: Duration,
     /// A watch that ends earlier did not end by itself.
     pub watch_short: Duration,
     /// How long a list may pause.
@@ -91,6 +93,7 @@ impl Default for Timing {
             watch_length: Duration::from_secs(220),
             watch_overrun: Duration::from_secs(30),
             watch_idle: Duration::from_secs(90),
+            doubt: Duration::from_secs(2),
             watch_short: Duration::from_secs(10),
             list_idle: Duration::from_secs(30),
             list_silence: Duration::from_secs(300),
@@ -346,6 +349,9 @@ fn start(
         view,
         odds,
         endings,
+        reached: version.clone(),
+        // What another process has reached may be another store's.
+        is_doubtful: version.is_some(),
         version,
         codec: PhantomData,
     };

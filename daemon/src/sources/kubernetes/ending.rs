@@ -51,6 +51,11 @@ pub(super) enum Ending {
     /// Room became free for something that the table had to leave out.
     #[error("room became free for objects that waited; all are listed again")]
     Asked,
+    /// The store of the apiserver is older than what it has told.
+    #[error(
+        "the apiserver went back from version {from} to {to}, as after a restore from a backup; all is read again"
+    )]
+    Rewound { from: Arc<str>, to: Arc<str> },
     /// The watch missed something that the server has.
     #[error("the watch missed changes: {0}")]
     Differs(Arc<str>),
@@ -123,7 +128,7 @@ impl Stuck {
         self.0 += u32::from(ending.may_be_version());
         let is_needed = ending.is_gone()
             || ending.is_bad_request()
-            || matches!(ending, Ending::Differs(_) | Ending::Asked)
+            || matches!(ending, Ending::Differs(_) | Ending::Asked | Ending::Rewound { .. })
             || self.0 >= STUCK_MAX;
         if is_needed {
             self.0 = 0;
@@ -196,6 +201,11 @@ mod tests {
             "an error twice from one version needs a list",
             &[(failed(500, ""), false), (failed(500, ""), false)],
             "wl",
+        );
+        check(
+            "versions that went back need a list",
+            &[(Ending::Rewound { from: "9".into(), to: "5".into() }, false)],
+            "l",
         );
         check("a watch that lies is not asked again", &[(Ending::Differs("a".into()), true)], "l");
     }

@@ -7,6 +7,7 @@
 
 mod listing;
 mod paging;
+mod rewound;
 mod watching;
 
 use std::marker::PhantomData;
@@ -66,6 +67,10 @@ pub(super) struct Reflector<C> {
     pub(super) endings: mpsc::Receiver<Ending>,
     /// Where the next watch begins; nothing if a list is needed.
     pub(super) version: Option<Arc<str>>,
+    /// The highest version that was told; also while a list is needed.
+    pub(super) reached: Option<Arc<str>>,
+    /// The store may be another one since then: the last watch was interrupted, or was another process's.
+    pub(super) is_doubtful: bool,
     pub(super) codec: PhantomData<C>,
 }
 
@@ -156,6 +161,7 @@ impl<C: Codec> Reflector<C> {
         if has_moved {
             self.recovered(failures);
         }
+        self.is_doubtful = !self.is_normal(ending, lived);
         let mut wait = failures.wait(ending, from.is_some(), lived);
         if failures.stuck.needs_list(ending, has_moved) && self.version.take().is_some() {
             wait += pace::part(self.timing.list_spread, chance());
@@ -197,10 +203,14 @@ impl<C: Codec> Reflector<C> {
         self.selection.what == Resource::Node && self.delivered.lock().len() == 0
     }
 
+    /// Whether a watch has ended as all of them should.
+    fn is_normal(&self, ending: &Ending, lived: Duration) -> bool {
+        matches!(ending, Ending::Over) && lived >= self.timing.watch_short
+    }
+
     /// Whether this is no ordinary ending.
     fn say(&self, ending: &Ending, lived: Duration, failures: &mut Failures) -> bool {
-        let is_normal = matches!(ending, Ending::Over) && lived >= self.timing.watch_short;
-        if is_normal {
+        if self.is_normal(ending, lived) {
             return false;
         }
         self.view.send_modify(|view| {

@@ -95,6 +95,13 @@ impl Selection {
         query
     }
 
+    /// As little as says which version the server has.
+    pub(super) fn newest(&self) -> String {
+        let mut query = self.list();
+        push(&mut query, "limit", "1");
+        query
+    }
+
     /// What happens after a version.
     pub(super) fn watch(&self, version: &str, timeout_s: u64) -> String {
         let mut query = self.list();

@@ -35,6 +35,7 @@ impl<C: Codec> Reflector<C> {
         self.view.send_modify(|view| view.enter(State::Listing));
         let selection = self.asked_for();
         let version = self.pages(&selection).await?;
+        self.check_newest(&version)?;
         let what = self.selection.what;
         let mut commit = self.delivered.lock().commit(|name| Message::gone(what, name, None));
         commit.messages.extend(Message::progress(what, &version));
@@ -50,7 +51,7 @@ impl<C: Codec> Reflector<C> {
         self.deliver(commit.messages).await?;
         self.selection.set(selection);
         self.doubts = 0;
-        self.version = Some(version);
+        (self.version, self.reached, self.is_doubtful) = (Some(Arc::clone(&version)), Some(version), false);
         self.show(|view| {
             view.lists += 1;
             view.losses += u64::from(is_loss);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::listing::provenance;
 use super::{Reflector, Stop, chance};
@@ -48,8 +48,9 @@ impl<C: Codec> Reflector<C> {
         self.view.send_modify(|view| view.enter(State::Watching));
         let provenance = provenance(&reply.endpoint);
         let deadline = Instant::now() + length + self.timing.watch_overrun;
+        let doubt = Instant::now() + self.timing.doubt;
         let mut frames = C::Frames::default();
-        while let Some(chunk) = self.next(&mut reply, deadline).await? {
+        while let Some(chunk) = self.next(&mut reply, (deadline, doubt)).await? {
             let batch = self.batch(&mut frames, &chunk, &provenance);
             self.hand_over(batch).await?;
         }
@@ -57,7 +58,11 @@ impl<C: Codec> Reflector<C> {
     }
 
     /// The next chunk. A watch that goes on where another daemon was has arrived when it was quiet for a moment.
-    async fn next(&mut self, reply: &mut Reply, deadline: Instant) -> Result<Option<Bytes>, Stop> {
+    async fn next(
+        &mut self,
+        reply: &mut Reply,
+        (deadline, doubt): (Instant, Instant),
+    ) -> Result<Option<Bytes>, Stop> {
         let idle = self.timing.watch_idle;
         if self.outlet.is_awaited() {
             if let Ok(first) = timeout(self.timing.quiet, chunk(reply, idle)).await {
@@ -65,6 +70,12 @@ impl<C: Codec> Reflector<C> {
             }
             self.outlet.arrived().await?;
             self.show(|_| ());
+        }
+        if self.is_doubtful {
+            if let Ok(first) = timeout_at(doubt, chunk(reply, idle)).await {
+                return Ok(first?);
+            }
+            self.ask_for_newest().await?;
         }
         tokio::select! {
             chunk = chunk(reply, idle) => Ok(chunk?),
@@ -85,7 +96,7 @@ impl<C: Codec> Reflector<C> {
         messages.extend(version.as_ref().and_then(|version| Message::progress(self.selection.what, version)));
         self.deliver(messages).await?;
         if version.is_some() {
-            self.version = version;
+            (self.version, self.reached, self.is_doubtful) = (version.clone(), version, false);
             self.outlet.arrived().await?;
         }
         self.show(|view| {

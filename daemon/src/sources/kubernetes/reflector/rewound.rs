@@ -1,0 +1,69 @@
+//! Versions that go back: etcd was restored from a backup, or another store answers.
+//!
+//! Invariant: a watch from a version that is still to come is silent for ever, so the first silence after an
+//! interruption is not believed: the server is asked once which version it has. What was delivered under versions that
+//! are given out a second time is compared with nothing; all of it is read again.
+
+use std::sync::Arc;
+
+use super::{Reflector, Stop};
+use crate::sources::kubernetes::codec::{Codec, Splitter};
+use crate::sources::kubernetes::ending::Ending;
+use crate::sources::kubernetes::piece::Piece;
+
+/// Whether both are numbers, and the first one is lower. Versions of others say nothing of their order.
+fn is_before(one: &str, other: &str) -> bool {
+    matches!((one.parse::<u64>(), other.parse::<u64>()), (Ok(one), Ok(other)) if one < other)
+}
+
+impl<C: Codec> Reflector<C> {
+    /// Asks once after each interruption. A server that does not say it is as silent as before.
+    pub(super) async fn ask_for_newest(&mut self) -> Result<(), Stop> {
+        self.is_doubtful = false;
+        let asking = tokio::time::timeout(self.timing.list_idle, self.newest());
+        match asking.await {
+            Ok(Ok(newest)) => Ok(self.check_newest(&newest)?),
+            Ok(Err(error)) => {
+                tracing::debug!(watch = %self.selection.what, %error, "the server does not say which version it has");
+                Ok(())
+            }
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Gives up everything that is compared by versions where they went back.
+    pub(super) fn check_newest(&mut self, newest: &Arc<str>) -> Result<(), Ending> {
+        let Some(from) = self.reached.clone().filter(|reached| is_before(newest, reached)) else {
+            return Ok(());
+        };
+        self.reached = Some(Arc::clone(newest));
+        self.delivered.lock().forget_versions();
+        Err(Ending::Rewound { from, to: Arc::clone(newest) })
+    }
+
+    async fn newest(&self) -> Result<Arc<str>, Ending> {
+        let query = self.selection.now().newest();
+        let reply = self.access.get_as(C::METADATA, &query, None).await.map_err(Ending::Away)?;
+        let mut reply = self.accepted(reply).await.map_err(|(ending, _)| ending)?;
+        let (mut page, idle) = (C::Page::default(), self.timing.list_idle);
+        let mut ignore = |_: Piece<'_>| ();
+        while let Some(chunk) = reply.chunk(idle).await.map_err(|error| Ending::of_body(error, idle))? {
+            page.take(&chunk, &mut ignore)?;
+        }
+        Ok(page.end(&mut ignore)?.metadata.resource_version.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_before;
+
+    #[test]
+    fn only_numbers_have_an_order() {
+        for (one, other, expected) in
+            [("9", "10", true), ("10", "9", false), ("9", "9", false), ("a", "b", false), ("", "1", false)]
+        {
+            assert_eq!(is_before(one, other), expected, "{one} {other}");
+        }
+    }
+}
