@@ -241,6 +241,8 @@ fn first(findings: &[Finding]) -> Option<usize> {
     place(&|it| it.stands_alone() && it.judgement.state == State::Error)
         .or_else(|| place(&|it| it.judgement.state == State::Info && !it.explains.is_empty()))
         .or_else(|| place(&Finding::stands_alone))
+        // Nothing is wrong with it yet, but it is not well either.
+        .or_else(|| place(&|it| it.check.id == "lb.pending" && it.judgement.state == State::Info))
 }
 
 fn end(findings: &[Finding], is_there: bool) -> End {

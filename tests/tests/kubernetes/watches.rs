@@ -247,7 +247,8 @@ fn versions_that_went_back_are_noticed_at_the_first_silence() {
     node.cluster().rewind(500);
     scale(&node, &[9]);
     node.server().reset_connections();
-    node.wait("listed", |node| node.serves(0, &[backend(9)]));
+    let took = node.wait("listed", |node| node.serves(0, &[backend(9)]));
+    assert!(took < timing.watch_idle, "it was not the watch's silence that told: {took:?}");
     node.check();
     assert!(node.log().contains("went back from version"), "{}", node.log());
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use holdfast_core::facts::{BalancerFacts, Timestamp};
 use holdfast_core::lifecycle::{
-    self, Balancer, Confidence, Controller, Finding, FindingId, Heard, Meaning, Severity, Statement,
+    self, Balancer, Confidence, Controller, Finding, FindingId, Heard, Meaning, Phase, Severity, Statement,
 };
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::Verdict;
@@ -247,7 +247,20 @@ pub(super) fn pending(case: &Case<'_>) -> Judgement {
     let words = |it: &Finding| format!("It has had no external address{}.", for_long(it));
     let others = Remedy::safe("See the other findings of its load balancer.");
     let remedies = permit(&case.cluster().events).into_iter().chain([others]);
-    found(case, FindingId::Pending, words, remedies.collect())
+    let judgement = found(case, FindingId::Pending, words, remedies.collect());
+    // Too early for a finding, and too early to call it well.
+    let known = case.facts().filter(|facts| facts.balancer.is_some());
+    match known.filter(|facts| judgement.state == State::Ok && Phase::of(facts) == Phase::Pending) {
+        Some(facts) => {
+            let age = facts.meta.created.map(|at| format!(", {} old", span(case.material.taken.0 - at.0)));
+            let age = age.unwrap_or_default();
+            Judgement::info(format!(
+                "It has no external address yet{age}; its controller may still be at it."
+            ))
+            .remedy(Remedy::safe("Wait two minutes, and look again."))
+        }
+        None => judgement,
+    }
 }
 
 pub(super) fn flapping(case: &Case<'_>) -> Judgement {

@@ -119,7 +119,7 @@ pub(super) fn port_name(case: &Case<'_>) -> Judgement {
         .map(|port| (&*port.name, port.protocol.as_str()))
         .collect();
     if offered.is_empty() {
-        return Judgement::skipped("No slice has a port to compare with.");
+        return no_ports(case);
     }
     let lacks = |name: &str, protocol: &str| !offered.contains(&(name, protocol));
     let lacking = facts.ports.iter().filter(|port| lacks(&port.name, port.protocol.as_str()));
@@ -134,6 +134,25 @@ pub(super) fn port_name(case: &Case<'_>) -> Judgement {
         .remedy(Remedy::safe("Give the ports of hand-written slices the names of the Service's ports."))
         .remedy(Remedy::safe("If the target port has a name, see pods.named-port.")),
     }
+}
+
+/// The controller writes slices without ports where a pod has no port of the name that targetPort says: each slice says
+/// it by itself, whoever may not list pods.
+fn no_ports(case: &Case<'_>) -> Judgement {
+    let full = case.slices().find(|slice| slice.endpoints.len() > 0 && !slice.headless);
+    let is_asked = case.facts().is_some_and(|facts| !facts.ports.is_empty());
+    let Some(slice) = full.filter(|_| is_asked) else {
+        return Judgement::skipped("No slice has a port to compare with.");
+    };
+    let endpoints = count(slice.endpoints.len(), "endpoint");
+    Judgement::error(format!(
+        "EndpointSlice {} has {endpoints} and no port: its targetPort names no port of the pods.",
+        slice.key.name
+    ))
+    .remedy(Remedy::safe(
+        "Give the pods' container a port of the name that targetPort says, or write its number there.",
+    ))
+    .remedy(Remedy::safe("If somebody else writes its slices, give them the Service's ports."))
 }
 
 pub(super) fn family(case: &Case<'_>) -> Judgement {

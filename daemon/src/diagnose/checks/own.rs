@@ -118,6 +118,15 @@ pub(super) fn control(case: &Case<'_>) -> Judgement {
     };
     let healthy: Vec<&EndpointView> = healthy(view).collect();
     let shown = Command::of(&[Word::Ours("holdfast"), Word::Ours("apiserver")]);
+    // A list or a watch that came is an answer, before any look at an endpoint has called it healthy.
+    let heard = case.material.own.watches.iter().filter_map(|it| it.silent).min();
+    let is_untold = healthy.is_empty() && view.endpoints.iter().any(|it| it.last_error.is_none());
+    if let (true, Some(silent)) = (is_untold, heard.filter(|silent| *silent <= SILENT_WARNING)) {
+        let ago = span(i64::try_from(silent.as_secs()).unwrap_or(i64::MAX));
+        let active = view.endpoints.iter().find(|it| it.active).map(|it| format!(" at {}", it.address));
+        return Judgement::ok(format!("The apiserver{} was heard {ago} ago.", active.unwrap_or_default()))
+            .with("endpoints", addresses(view));
+    }
     let Some(used) = healthy.iter().find(|it| it.active).or(healthy.first()) else {
         return Judgement::error(format!("No apiserver answers: {}.", errors(view)))
             .with("endpoints", addresses(view))

@@ -236,7 +236,11 @@ pub(super) fn collision(case: &Case<'_>) -> Judgement {
     let owner = first.owner.as_ref().map_or_else(|| "another service".to_owned(), |key| key.name.to_string());
     let address = SocketAddr::new(first.address, first.port.get());
     let all = lost.iter().map(|it| format!("{}/{}", SocketAddr::new(it.address, it.port.get()), it.protocol));
-    Judgement::error(format!("{address}/{} belongs to {owner}, which has the older claim.", first.protocol))
+    // Age alone does not decide: a cluster IP comes before an external IP, however old that is.
+    Judgement::error(format!(
+        "{address}/{} belongs to {owner}, whose claim comes first (by source, kind of address, age, then name).",
+        first.protocol
+    ))
         .with("owner", owner)
         .with("frontends", json!(all.take(NAMED_MAX).collect::<Vec<_>>()))
         .remedy(Remedy::disruptive("Change the address or the port of one of the two."))

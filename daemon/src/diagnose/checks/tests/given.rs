@@ -327,12 +327,13 @@ impl OwnGiven {
             active: state == State::Healthy,
             preferred: false,
             connections: 0,
-            last_error: (state != State::Healthy).then(|| ("connection refused".to_owned(), TAKEN)),
+            last_error: matches!(state, State::Failed).then(|| ("connection refused".to_owned(), TAKEN)),
             seen: None,
             learned: None,
         };
         let (first, second) = match self.apiserver.as_deref() {
             Some("down") => (State::Failed, State::Failed),
+            Some("unreached") => (State::Unknown, State::Unknown),
             Some("fallback") => (State::Failed, State::Healthy),
             _ => (State::Healthy, State::Healthy),
         };
