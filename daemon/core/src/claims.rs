@@ -103,7 +103,7 @@ impl Frontend {
 
     /// Whether it is a cluster IP's: nobody who merely writes a service can have chosen it.
     pub(crate) fn is_given(&self) -> bool {
-        self.first.is_some_and(|claim| !claim.is_chosen)
+        self.first.is_some_and(|claim| claim.given == Given::Out)
     }
 
     /// Those who claim it in vain, in the order in which they would inherit it.
