@@ -221,8 +221,7 @@ impl App {
         let (refusals, refused_no_more) = maps.refusals()?;
         let (views, datapath) = watch::channel(Arc::new(maps.view()));
         let described = start::described(config, &maps, kept.as_ref());
-        let (below, damage) =
-            kept.as_ref().map_or((0, None), |kept| (kept.context.numbers_below, kept.damage.clone()));
+        let (below, damage) = start::known_of(kept.as_ref());
         let now_known = known_now(config, &node, &described, access.as_ref());
         let engine = start::engine(maps, seed, &sources_of(config), now_known, kept)?;
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));

@@ -50,6 +50,11 @@ pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state
     Ok((claim, kept))
 }
 
+/// Which numbers of records may have been given out, and what was wrong with the snapshot.
+pub(super) fn known_of(kept: Option<&state::Kept>) -> (u64, Option<Arc<state::Damage>>) {
+    kept.map_or((0, None), |kept| (kept.context.numbers_below, kept.damage.clone()))
+}
+
 fn say_damage(damage: &state::Damage) {
     let state::Damage { error, older, lost } = damage;
     let (older, lost) = (older.spelled(), lost.spelled());

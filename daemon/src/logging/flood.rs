@@ -16,8 +16,8 @@ use tracing_subscriber::layer::Context;
 
 use super::messages;
 
-/// Lines of level info and below in one window. With twice [`LOUD_MAX`] this is less than the 10,000 lines in 30 s after
-/// which journald drops what a service says, warnings included.
+/// Lines of level info and below in one window. With twice [`LOUD_MAX`] this is less than the 10,000 lines in 30 s
+/// after which journald drops what a service says, warnings included.
 pub(super) const LINES_MAX: u32 = 2_000;
 
 /// Warnings and errors in one window: a flood of others must not drown them. Those that are a namespace's first ones

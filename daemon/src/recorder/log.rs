@@ -19,14 +19,14 @@ pub(super) fn write(change: &Change, record: &Record) {
     if let Some(error) = &change.error {
         say!(warn, messages::SERVICE_NOT_UPDATED, service = %change.service, %error, seq, cause);
     }
-    for (what, told) in &told(change) {
-        what.say(&change.service, told, (seq, &cause));
+    for (outcome, rows) in &by_outcome(change) {
+        outcome.say(&change.service, rows, (seq, &cause));
     }
 }
 
 /// What clients of a frontend notice. Frontends of which the same is to be said share a line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum Outcome {
     Removed,
     Added(Verdict, Option<Reason>),
     /// What it was, and what it is.
@@ -39,7 +39,7 @@ enum What {
 
 /// The frontends of one line, the first ones by name.
 #[derive(Default)]
-struct Told {
+struct Alike {
     named: Vec<String>,
     count: usize,
     /// Of the first one, after and before.
@@ -47,7 +47,7 @@ struct Told {
     was: usize,
 }
 
-impl Told {
+impl Alike {
     fn add(&mut self, row: &FrontendView, backends: usize, was: usize) {
         if self.count == 0 {
             (self.backends, self.was) = (backends, was);
@@ -68,42 +68,45 @@ impl Told {
 /// Frontends of a line that are named; the record has more of them.
 const NAMED_MAX: usize = 3;
 
-fn told(change: &Change) -> BTreeMap<What, Told> {
+fn by_outcome(change: &Change) -> BTreeMap<Outcome, Alike> {
     let (before, after) = (change.before.as_deref(), change.after.as_deref());
     let (known, stays) = (places(before), places(after));
-    let mut all = BTreeMap::<What, Told>::new();
+    let mut all = BTreeMap::<Outcome, Alike>::new();
     for (view, row) in after.into_iter().flat_map(|view| view.frontends.iter().map(move |row| (view, row))) {
         let old = known.get(&key(row)).and_then(|old| Some((before?, *old)));
         let was = old.map_or(0, |(view, old)| view.backends(old).count());
-        all.entry(what(old, (view, row))).or_default().add(row, view.backends(row).count(), was);
+        all.entry(outcome(old, (view, row))).or_default().add(row, view.backends(row).count(), was);
     }
     for old in rows(before).filter(|old| !stays.contains_key(&key(old))) {
-        all.entry(What::Removed).or_default().add(old, 0, 0);
+        all.entry(Outcome::Removed).or_default().add(old, 0, 0);
     }
     all
 }
 
-fn what(old: Option<(&ServiceView, &FrontendView)>, (after, new): (&ServiceView, &FrontendView)) -> What {
+fn outcome(
+    old: Option<(&ServiceView, &FrontendView)>,
+    (after, new): (&ServiceView, &FrontendView),
+) -> Outcome {
     let verdict = new.verdict;
     match old {
-        None => What::Added(verdict, new.reason),
+        None => Outcome::Added(verdict, new.reason),
         Some((_, old)) if (old.verdict, old.reason) != (verdict, new.reason) => {
-            What::Verdict(old.verdict, verdict, new.reason)
+            Outcome::Verdict(old.verdict, verdict, new.reason)
         }
         Some((before, old)) if !before.backends(old).map(slot).eq(after.backends(new).map(slot)) => {
-            What::Backends(verdict)
+            Outcome::Backends(verdict)
         }
         Some((_, old)) if old.status == Status::Pending && new.status == Status::Done => {
-            What::Remembered(verdict)
+            Outcome::Remembered(verdict)
         }
-        Some((_, old)) if old.status != new.status && new.status == Status::Done => What::Updated(verdict),
-        Some(_) => What::Same(verdict),
+        Some((_, old)) if old.status != new.status && new.status == Status::Done => Outcome::Updated(verdict),
+        Some(_) => Outcome::Same(verdict),
     }
 }
 
-impl What {
-    fn say(self, service: &ServiceKey, told: &Told, (seq, cause): (Option<u64>, &str)) {
-        let (frontend, backends, was) = (told.spelled(), told.backends, told.was);
+impl Outcome {
+    fn say(self, service: &ServiceKey, alike: &Alike, (seq, cause): (Option<u64>, &str)) {
+        let (frontend, backends, was) = (alike.spelled(), alike.backends, alike.was);
         match self {
             Self::Removed => {
                 say!(info, messages::FRONTEND_REMOVED, %service, frontend, seq, cause);
@@ -113,7 +116,7 @@ impl What {
                 say!(info, messages::FRONTEND_ADDED, %service, frontend, verdict, reason, backends, seq, cause);
             }
             Self::Verdict(was, verdict, reason) => {
-                say_verdict(service, (was, verdict, reason), told, (seq, cause));
+                say_verdict(service, (was, verdict, reason), alike, (seq, cause));
             }
             Self::Backends(verdict) => {
                 let verdict = verdict.as_str();
@@ -139,10 +142,10 @@ impl What {
 fn say_verdict(
     service: &ServiceKey,
     (old, new, reason): (Verdict, Verdict, Option<Reason>),
-    told: &Told,
+    alike: &Alike,
     (seq, cause): (Option<u64>, &str),
 ) {
-    let (frontend, backends) = (told.spelled(), told.backends);
+    let (frontend, backends) = (alike.spelled(), alike.backends);
     let (verdict, was, reason) = (new.as_str(), old.as_str(), reason.map(Reason::as_str));
     match (old == Verdict::Held, new == Verdict::Held) {
         (false, true) => {

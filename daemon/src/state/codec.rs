@@ -128,8 +128,8 @@ impl<'a> Reading<'a> {
             Kind::Head if self.found.has_head => {}
             Kind::Head => self.take_head(head(self.version, record)?),
             Kind::Names => {
-                self.found.names =
-                    Some(postcard::from_bytes::<Vec<_>>(record).ok()?.into_iter().map(key).collect())
+                let names = postcard::from_bytes::<Vec<_>>(record).ok()?;
+                self.found.names = Some(names.into_iter().map(key).collect());
             }
             Kind::Service => self.found.kept.remembered.services.push(service(self.version, record)?),
             Kind::LeftOut => {

@@ -20,7 +20,7 @@ pub(super) enum Kind {
     Head,
     /// Whose records there are, behind the first head and before the last one.
     Names,
-    /// One service.
+    /// One service with its slices.
     Service,
     /// The name of a service that is too large to be written down.
     LeftOut,

@@ -139,7 +139,7 @@ pub(super) fn port_name(case: &Case<'_>) -> Judgement {
 /// The controller writes slices without ports where a pod has no port of the name that targetPort says: each slice says
 /// it by itself, whoever may not list pods.
 fn no_ports(case: &Case<'_>) -> Judgement {
-    let full = case.slices().find(|slice| slice.endpoints.len() > 0 && !slice.headless);
+    let full = case.slices().find(|slice| !slice.endpoints.is_empty() && !slice.headless);
     let is_asked = case.facts().is_some_and(|facts| !facts.ports.is_empty());
     let Some(slice) = full.filter(|_| is_asked) else {
         return Judgement::skipped("No slice has a port to compare with.");

@@ -26,9 +26,12 @@ fn all() -> Vec<String> {
     names
 }
 
+/// What spoils a file, with its name.
+type Spoiling = (String, Box<dyn Fn(&mut Vec<u8>)>);
+
 /// Ways in which disks, file systems and hands spoil a file.
-fn damages(length: usize) -> Vec<(String, Box<dyn Fn(&mut Vec<u8>)>)> {
-    let mut damages: Vec<(String, Box<dyn Fn(&mut Vec<u8>)>)> = vec![
+fn damages(length: usize) -> Vec<Spoiling> {
+    let mut damages: Vec<Spoiling> = vec![
         ("emptied".to_owned(), Box::new(Vec::clear)),
         ("another file".to_owned(), Box::new(|it| *it = b"[apiserver]\n".to_vec())),
         ("another version".to_owned(), Box::new(|it| it[12] = 99)),
@@ -97,7 +100,10 @@ fn a_whole_file_has_no_damage_and_a_damaged_one_never_replaces_the_one_before() 
 proptest! {
     /// Neither a service that was not written nor fewer than all but the one that is hit.
     #[test]
-    fn any_changed_byte_is_noticed_and_takes_one_service_at_most(place in any::<prop::sample::Index>(), bit in 0_u8..8) {
+    fn any_changed_byte_is_noticed_and_takes_one_service_at_most(
+        place in any::<prop::sample::Index>(),
+        bit in 0_u8..8,
+    ) {
         let (_folder, state) = written();
         let mut at = 0;
         damage(&state, |bytes| {
