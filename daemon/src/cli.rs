@@ -6,6 +6,7 @@
 mod check;
 mod cleanup;
 mod client;
+mod health;
 mod paint;
 mod report;
 mod status;
@@ -179,7 +180,7 @@ pub enum Question {
     /// Is the daemon alive, or ready? The exit code says so, for probes
     Health {
         /// What is asked
-        what: Health,
+        what: health::Health,
     },
     /// Which clients were not served, newest first
     Refusals(RefusalFilter),
@@ -219,15 +220,6 @@ pub enum Question {
         /// The shell that will read them
         shell: Shell,
     },
-}
-
-/// What a probe asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Health {
-    /// The engine, the one task that writes to the kernel, moves: `/livez`
-    Live,
-    /// The kernel serves what is known: `/readyz`
-    Ready,
 }
 
 /// What can be done about the apiservers that are known.
@@ -444,7 +436,7 @@ impl Cli {
             Question::Diagnose(asked) => self.diagnose(asked, out),
             Question::Events { service } => self.events(service, out),
             Question::Verify => self.verify(out),
-            Question::Health { what } => self.health(*what, out),
+            Question::Health { what } => health::health(&self.client(), *what, self.output, out),
             Question::Refusals(RefusalFilter { service, address }) => {
                 self.table("refusals", &[("service", service), ("address", address)], out)
             }
@@ -570,18 +562,6 @@ impl Cli {
         }
         out.flush()?;
         Ok(if answer.equal { Exit::Good } else { Exit::Finding })
-    }
-
-    /// The answer that it is not well is one, and says why.
-    fn health(&self, what: Health, out: &mut impl Write) -> Result<Exit, ClientError> {
-        let path = match what {
-            Health::Live => "/livez",
-            Health::Ready => "/readyz",
-        };
-        let mut answer = self.client().get(&format!("{path}?format={}", self.output.as_str()))?;
-        let is_good = answer.status == 200;
-        answer.copy(out)?;
-        Ok(if is_good { Exit::Good } else { Exit::Finding })
     }
 
     /// Only the socket takes it.

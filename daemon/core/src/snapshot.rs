@@ -322,8 +322,7 @@ pub struct ServiceView {
 impl ServiceView {
     /// What it keeps in memory, but for what it shares with the tables.
     pub fn bytes(&self) -> usize {
-        let rows =
-            self.ports.iter().map(|port| size_of::<PortView>() + port.rows.all().len() * size_of::<Row>());
+        let rows = self.ports.iter().map(|port| size_of::<PortView>() + size_of_val(port.rows.all()));
         size_of::<Self>() + rows.sum::<usize>() + self.frontends.len() * size_of::<FrontendView>()
     }
 

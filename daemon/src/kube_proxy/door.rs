@@ -1,7 +1,7 @@
 //! One port: taking it, and the life of the connections to it.
 //!
-//! Invariant: a port has at most so many connections and accepts on and on: a client that comes when all places are taken
-//! gets the place of the one that has sent nothing for longest. A check asks at once and is answered at once, so idle
+//! Invariant: a port has at most so many connections and accepts on and on: a client that comes when all are taken gets
+//! the place of the one that has sent nothing for longest. A check asks at once and is answered at once, so idle
 //! clients keep no check out, however many.
 
 use std::convert::Infallible;
@@ -67,7 +67,7 @@ fn is_unknown(error: &io::Error) -> bool {
     error.raw_os_error() == Some(nix::libc::EAFNOSUPPORT)
 }
 
-/// Clients that are waiting to be accepted, which none does for long: so many may come while the thread has another turn.
+/// Clients that are waiting to be accepted, none for long: so many may come while the thread has another turn.
 const BACKLOG: u32 = 1_024;
 
 /// Serves a port as soon as it is free.

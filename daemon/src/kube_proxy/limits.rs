@@ -13,8 +13,8 @@ pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// Connections to health and to metrics at one time, for each of the two. Load balancers have some checkers each.
 pub(super) const CONNECTIONS_MAX: usize = 64;
 
-/// Connections to the health check port of one Service that no other port can take. A check takes a millisecond, and who
-/// has sent nothing for longest makes room for the next.
+/// Connections to the health check port of one Service that no other port can take. A check takes a millisecond, and
+/// who has sent nothing for longest makes room for the next.
 pub(super) const SERVICE_CONNECTIONS_MIN: usize = 4;
 
 /// Connections that all health check ports of Services share beyond those, each up to [`CONNECTIONS_MAX`]: the checkers

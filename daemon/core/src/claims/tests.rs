@@ -64,7 +64,10 @@ proptest! {
         claims in prop::collection::vec((0_u8..3, 0_u8..3, 0_i64..3), 1..6),
         shuffle in any::<prop::sample::Index>(),
     ) {
-        let ranks: Vec<_> = claims.iter().map(|(s, given, c)| (Source::ALL[usize::from(*s)], GIVEN[usize::from(*given)], *c)).collect();
+        let rank = |(source, given, created): &(u8, u8, i64)| {
+            (Source::ALL[usize::from(*source)], GIVEN[usize::from(*given)], *created)
+        };
+        let ranks: Vec<_> = claims.iter().map(rank).collect();
         let mut one = Frontends::new(Seed(1));
         let mut other = Frontends::new(Seed(2));
         let turn = shuffle.index(ranks.len());

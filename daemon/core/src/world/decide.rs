@@ -98,7 +98,7 @@ impl World {
         let desired = resolve::resolve(facts.as_deref(), &known.slices, &node, &settings);
         self.tables.cut_short(id, desired.cut);
         let rank = facts.as_deref().map(Rank::of);
-        self.cover(id, rank, Coverage::of(&desired.frontends, &node));
+        self.cover(id, rank, &Coverage::of(&desired.frontends, &node));
         let wanted = self.claimable(&desired.frontends, id, rank);
         let Some(case) = self.case(id, &settings, now) else { return self.count_impossible() };
         let Self { services, space, .. } = self;
@@ -112,15 +112,15 @@ impl World {
     }
 
     /// Replaces what the service covers. Those who have something inside are decided for anew.
-    fn cover(&mut self, id: ServiceId, rank: Option<Rank>, now: Coverage) {
+    fn cover(&mut self, id: ServiceId, rank: Option<Rank>, now: &Coverage) {
         let Self { services, covers, tables, .. } = self;
         let (Some(service), Some(known)) = (services.get_mut(id), tables.get(id)) else { return };
-        if service.coverage == now {
+        if service.coverage == *now {
             return;
         }
         let before = core::mem::replace(&mut service.coverage, now.clone());
         let source = rank.map_or(known.key.source, Rank::source);
-        let told = covers.replace((source, id), &before, &now);
+        let told = covers.replace((source, id), &before, now);
         work::done(told.len());
         for (other, key) in told {
             services.mark(other, Cause::ClaimLost(key, known.key.clone()), true);
