@@ -66,10 +66,12 @@ pub(crate) fn telling_names(source: &Source) -> Vec<Finding> {
     in_path.into_iter().chain(declared).map(name_it).collect()
 }
 
+/// A type inside of something is one that a trait has named.
 fn declared_name(line: &str) -> Option<&str> {
+    let is_inside = line.starts_with(' ');
     let mut tokens = tokens(line);
-    tokens.find(|token| ["struct", "enum", "trait", "type", "union", "mod"].contains(token))?;
-    tokens.next()
+    let word = tokens.find(|token| ["struct", "enum", "trait", "type", "union", "mod"].contains(token))?;
+    tokens.next().filter(|_| word != "type" || !is_inside)
 }
 
 fn banned_word(name: &str) -> Option<String> {

@@ -252,7 +252,10 @@ pub(super) fn pending(case: &Case<'_>) -> Judgement {
     let known = case.facts().filter(|facts| facts.balancer.is_some());
     match known.filter(|facts| judgement.state == State::Ok && Phase::of(facts) == Phase::Pending) {
         Some(facts) => {
-            let age = facts.meta.created.map(|at| format!(", {} old", span(case.material.taken.0 - at.0)));
+            let age = facts
+                .meta
+                .created
+                .map(|at| format!(", {} old", span(case.material.taken.0.saturating_sub(at.0))));
             let age = age.unwrap_or_default();
             Judgement::info(format!(
                 "It has no external address yet{age}; its controller may still be at it."
