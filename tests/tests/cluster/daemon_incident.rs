@@ -267,8 +267,8 @@ fn the_incident_touches_neither_the_vip_nor_the_daemons_own_watch() {
     clients.check_served("while the apiserver came back");
     let asked = cluster.requests_of(stage::USER).unwrap();
     println!("asked of both apiservers: {asked:?}");
-    // The first ones, and those of `holdfast verify`, which asks once more where a slice changes meanwhile. A watch that
-    // is silent after each of the two interruptions asks for one object, to see which version the server has.
+    // The first ones, and those of `holdfast verify`, which asks once more where a slice changes meanwhile. A watch
+    // that is silent after each of the two interruptions asks for one object, to see which version the server has.
     let lists = (asked["list services"], asked["list endpointslices"]);
     assert!(matches!(lists, (2..=4, 2..=5)), "{lists:?}");
     let watches = daemon.ask(&["apiserver"]).unwrap()["watches"].as_array().unwrap().clone();
