@@ -189,6 +189,15 @@ enum heard {
 	HEARD_RST = 4,
 };
 
+/* What the client of a TCP connection has said that the backend has to answer, and has not. */
+enum waits {
+	WAITS_FOR_NOTHING = 0,
+	/* Data, or the end of it. */
+	WAITS_FOR_ANSWER = 1,
+	/* A SYN, where the two had agreed before. */
+	WAITS_FOR_SYN = 2,
+};
+
 /* Seconds without a packet after which a flow has ended. */
 enum lifetime {
 	LIFE_OPENING = 30,
@@ -205,6 +214,8 @@ enum lifetime {
 	 * others on its way too.
 	 */
 	LIFE_RESET_BY_CLIENT = 600,
+	/* The backend does not answer what it has to: as conntrack has it. */
+	LIFE_UNANSWERED = 300,
 	/* As conntrack has it: a question and its answer, and what goes on for longer than STREAM_AFTER. */
 	LIFE_UDP_BRIEF = 30,
 	LIFE_UDP = 120,
@@ -470,7 +481,8 @@ struct flow {
 	__u8 of_backend;
 	/* Whether this is IPv4. */
 	__u8 v4;
-	__u8 pad;
+	/* enum waits. Whoever was before it left 0 here. */
+	__u8 waits;
 	__u32 port_index;
 	/* Not 0 while all the above belongs together; each flow has another one. */
 	__u32 serial;

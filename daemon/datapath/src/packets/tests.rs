@@ -4,6 +4,7 @@
 
 #![allow(unsafe_code)]
 
+mod anew;
 mod answers;
 mod craft;
 mod errors;
