@@ -16,4 +16,5 @@ mod lives;
 mod network;
 mod node;
 mod ports;
+mod snat;
 mod verified;
