@@ -143,9 +143,11 @@ INLINE int error_out(struct __sk_buff *skb, bool v4)
 	if (!write_quoted(skb, &quoted, &to, v4))
 		return SHOT;
 	to = packet.tuple;
-	/* A backend that answers with an error has the address that was dialled, as it has in all its answers. */
-	if (same_address(packet.tuple.source.address, seen.source.address))
-		copy_address(to.source.address, shown.source.address);
+	/*
+	 * It comes from where all that is sent there comes from: the address that was dialled, or this node's. A router
+	 * that is passed twice would drop what comes from itself.
+	 */
+	copy_address(to.source.address, shown.source.address);
 	copy_address(to.destination.address, shown.destination.address);
 	count_packet(COUNT_ERRORS);
 	return write_outer(skb, &packet, &to, quoted.sum, v4) ? NEXT : SHOT;

@@ -225,6 +225,20 @@ pub const ASYMMETRIC: Uplink = Uplink {
     ..PLAIN
 };
 
+/// Every node has one gateway, and reaches the other one's pods by it too: what this node sends on passes that router
+/// twice.
+pub const ONE_GATEWAY: Uplink = Uplink {
+    is_behind_router: true,
+    node_besides: &[
+        "route replace 10.244.9.0/24 via 10.0.0.1",
+        "route replace fd00:244:9::/64 via fd00:a::1",
+        "route add 10.0.0.6 via 10.0.0.1",
+        "route add fd00:a::6 via fd00:a::1",
+    ],
+    other_besides: &["route add 10.0.0.5 via 10.0.0.1", "route add fd00:a::5 via fd00:a::1"],
+    ..PLAIN
+};
+
 impl Uplink {
     /// With the numbers of this bed's networks.
     pub(super) fn lines(&self, bed: &Bed, lines: &[&str]) -> Result<Vec<String>, BedError> {

@@ -18,6 +18,8 @@ mod pods;
 #[cfg(test)]
 mod regressions;
 #[cfg(test)]
+mod routers;
+#[cfg(test)]
 mod served;
 #[cfg(test)]
 mod survival;

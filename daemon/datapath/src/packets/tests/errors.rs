@@ -101,18 +101,29 @@ fn check_errors(node: &Node, case: &Case, udp: bool) {
             assert!(seen.is_valid, "{seen:?}");
             let (.., about) = seen.error.unwrap();
             assert_eq!((about.from, about.to), (address(backend), address(&at_backend)), "as it sent it");
-            assert_eq!(seen.to.ip(), address(backend).ip());
+            let ends = (seen.from.ip(), seen.to.ip());
+            assert_eq!(
+                ends,
+                (address(&at_backend).ip(), address(backend).ip()),
+                "from the node, not the router"
+            );
         }
         // The backend, or a router before it: nobody there, or too big.
         let request = packet(udp, &at_backend, backend, SYN);
         let code = if client.starts_with('[') { (1, 4) } else { (3, 3) };
-        let sent = error(&ip(backend), &ip(&at_backend), code, &request.packet(), quoted);
-        let frame = if is_remote { node.come(&sent).1 } else { sent };
-        let (verdict, frame) = node.leave(&frame);
-        let seen = see(&frame, true);
-        assert_eq!((verdict, seen.is_valid), (NEXT, true), "{seen:?}");
-        assert_eq!((seen.from.ip(), seen.to.ip()), (address(frontend).ip(), address(client).ip()));
-        let (.., about) = seen.error.unwrap();
-        assert_eq!((about.from, about.to), (address(client), address(frontend)), "as the client sent it");
+        for (who, code) in [(ip(backend), code), (router.to_owned(), too_big)] {
+            let sent = error(&who, &ip(&at_backend), code, &request.packet(), quoted);
+            let frame = if is_remote { node.come(&sent).1 } else { sent };
+            let (verdict, frame) = node.leave(&frame);
+            let seen = see(&frame, true);
+            assert_eq!((verdict, seen.is_valid), (NEXT, true), "{seen:?}");
+            assert_eq!(
+                (seen.from.ip(), seen.to.ip()),
+                (address(frontend).ip(), address(client).ip()),
+                "{who}"
+            );
+            let (.., about) = seen.error.unwrap();
+            assert_eq!((about.from, about.to), (address(client), address(frontend)), "as the client sent it");
+        }
     }
 }

@@ -488,8 +488,8 @@ impl Judge {
         if !self.follows(way, about.protocol, before, after) {
             return Err("it quotes nothing of a flow");
         }
-        let by_backend = way == Way::Out && read.from == before.0.ip();
-        let by = if by_backend { after.0.ip() } else { read.from };
+        // As whatever goes there is from the frontend or the node, whichever router said it.
+        let by = if way == Way::Out { after.0.ip() } else { read.from };
         // To whoever sent what it quotes.
         if (made.from, made.to) == (by, after.1.ip()) { Ok(()) } else { Err("it goes astray") }
     }
