@@ -11,6 +11,7 @@
 #include "lookup.h"
 #include "opening.h"
 #include "packet.h"
+#include "stray.h"
 #include "verdict.h"
 
 /* What the kernel calls a UDP socket that is connected. */
@@ -182,13 +183,30 @@ INLINE bool says_to_be_node(const struct packet *packet, bool v4)
 	return v4 ? is_node4(address[3]) : is_node6(address);
 }
 
+/* It is outside of the ranges for which the load balancer's addresses are. */
+INLINE bool is_barred(const struct arrival *arrival, const struct dial *dial, __u64 cluster)
+{
+	return word_flags(cluster) & WORD_SOURCES && dial->kind == LOAD_BALANCER &&
+	       !is_allowed_source(dial, arrival->packet.tuple.source.address, dial->v4);
+}
+
+/* A segment of a connection that may be another proxy's. Whoever would hear nothing of a SYN hears nothing of this. */
+INLINE void leave_to_stack(const struct arrival *arrival, struct dial *dial)
+{
+	__u64 cluster, word = read_word_for(arrival, dial, &cluster);
+	bool is_dropped = !word_count(word) && verdict_of(word) == VERDICT_DROPPED;
+
+	count_packet(COUNT_MIDWAY);
+	note_stray(&arrival->packet, is_dropped || is_barred(arrival, dial, cluster));
+}
+
 /* Whether it is no client of a frontend, whatever it sends there. */
-INLINE bool is_nobodys(struct __sk_buff *skb, const struct arrival *arrival, const struct dial *dial)
+INLINE bool is_nobodys(struct __sk_buff *skb, const struct arrival *arrival, struct dial *dial)
 {
 	const struct packet *packet = &arrival->packet;
 
 	if (dial->transport == IPPROTO_TCP && (packet->flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN) {
-		count_packet(COUNT_MIDWAY);
+		leave_to_stack(arrival, dial);
 		return true;
 	}
 	if (!is_answer_to_own_socket(skb, dial, &packet->tuple, dial->v4))
@@ -231,8 +249,7 @@ INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 	if (is_draining() || !find_frontend(&dial) || is_nobodys(skb, arrival, &dial) || says_to_be_node(&arrival->packet, v4))
 		return NEXT;
 	read_word_for(arrival, &dial, &cluster);
-	if (word_flags(cluster) & WORD_SOURCES && dial.kind == LOAD_BALANCER &&
-	    !is_allowed_source(&dial, arrival->packet.tuple.source.address, v4))
+	if (is_barred(arrival, &dial, cluster))
 		return drop(arrival, &dial, REASON_SOURCE, COUNT_SOURCE);
 	if (!choose_twice(arrival, &dial, &word))
 		return refuse(arrival, &dial, word);

@@ -9,6 +9,7 @@
 #include "errors.h"
 #include "flow.h"
 #include "packet.h"
+#include "stray.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -488,6 +489,14 @@ INLINE int leave(struct __sk_buff *skb, bool v4)
 	ALONE int error_out##family(struct __sk_buff *skb)         \
 	{                                                          \
 		return error_out(skb, v4);                         \
+	}                                                          \
+	ALONE int find_stray##family(struct __sk_buff *skb)        \
+	{                                                          \
+		return find_stray(skb, v4);                        \
+	}                                                          \
+	ALONE int deny##family(struct __sk_buff *skb)              \
+	{                                                          \
+		return deny(skb, v4);                              \
 	}
 
 STEPS(4, true)
@@ -535,6 +544,13 @@ INLINE int out(struct __sk_buff *skb, bool v4)
 {
 	int next;
 
+	if (UNLIKELY(any_stray())) {
+		next = v4 ? find_stray4(skb) : find_stray6(skb);
+		if (next == DENIABLE)
+			return v4 ? deny4(skb) : deny6(skb);
+		if (next == DROPPED)
+			return SHOT;
+	}
 	if (LIKELY(v4 ? leaves_from_nobody4(skb) : leaves_from_nobody6(skb)))
 		return NEXT;
 	next = v4 ? leave4(skb) : leave6(skb);

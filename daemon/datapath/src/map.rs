@@ -1,7 +1,7 @@
 //! Every map of the programs: its name, where it is kept, how large it is.
 //!
-//! Invariant: these are the maps of `bpf/maps.h`, `bpf/flow_maps.h` and `bpf/opening.h`, and no others, and their names
-//! stand nowhere else in this crate.
+//! Invariant: these are the maps of `bpf/maps.h`, `bpf/flow_maps.h`, `bpf/opening.h` and `bpf/stray.h`, and no others,
+//! and their names stand nowhere else in this crate.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -92,6 +92,7 @@ maps! {
     PacketCounts, "packet_counts", Room::Packets;
     PacketPace, "packet_pace", Room::Packets;
     Arrivals, "arrivals", Room::Packets;
+    Strays, "strays", Room::Packets;
     Flows, "flow_table", Room::Flows(|flows| flows);
     Entries4, "entries4", Room::Flows(|flows| flows.saturating_mul(ENTRIES_OF_FLOW));
     Entries6, "entries6", Room::Flows(|flows| flows.saturating_mul(ENTRIES_OF_FLOW));

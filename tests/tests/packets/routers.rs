@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::ask::{Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
 use holdfast_tests::bed::fabric::{self, Switches};
+use holdfast_tests::bed::tracked::untrack;
 use holdfast_tests::bed::uplinks::ONE_GATEWAY;
 use holdfast_tests::bed::{Bed, Location, succeed};
 use holdfast_tests::packets::{Clients, Family, frontend, outside};
 
-use crate::node::{SERVED, on_this};
+use crate::node::{Around, SERVED, daemon, on_this};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
@@ -77,4 +78,60 @@ fn a_router_that_is_passed_twice_tells_backends_of_a_narrow_hop_to_clients() {
 #[test]
 fn a_router_that_is_passed_twice_tells_clients_of_a_narrow_hop_to_backends() {
     check_narrow(&["10.244.9.0/24 via 10.0.0.6", "fd00:244:9::/64 via fd00:a::6"]);
+}
+
+/// As another proxy leads clients of two load balancers on: to a backend here, and to one of another node.
+const OTHER_PROXY: &str = "table inet other {
+ chain pre {
+  type nat hook prerouting priority dstnat;
+  ip daddr 203.0.113.1 tcp dport 80 dnat ip to 10.244.1.10:8080
+  ip daddr 203.0.113.3 tcp dport 80 dnat ip to 10.244.9.10:8080
+  ip6 daddr 2001:db8:113::1 tcp dport 80 dnat ip6 to [fd00:244:1::10]:8080
+  ip6 daddr 2001:db8:113::3 tcp dport 80 dnat ip6 to [fd00:244:9::10]:8080
+ }
+ chain post {
+  type nat hook postrouting priority srcnat;
+  ip daddr 10.244.9.10 ct status dnat masquerade
+  ip6 daddr fd00:244:9::10 ct status dnat masquerade
+ }
+}
+";
+
+/// Connections of each client, to one place, in one family.
+const EACH: usize = 2;
+
+/// Clients have connections by way of another proxy, which go on as long as conntrack has them. Then nobody knows them
+/// any more, as after a reboot, or where the address has just come from another node.
+#[track_caller]
+fn check_strangers(switches: Switches) {
+    let bed = fabric::bed(switches).unwrap();
+    let mut around = Around::start(&bed);
+    fabric::rules(&bed, OTHER_PROXY).unwrap();
+    let outside = around.clients.of("outside").unwrap();
+    for (service, family) in ["here", "away"].into_iter().flat_map(|it| FAMILIES.map(|of| (it, of))) {
+        let held = outside.hold(frontend(service, "balancer", family).unwrap(), None, EACH).unwrap();
+        assert_eq!(held, Held { alive: EACH, ..Held::default() }, "{service} {family:?}");
+    }
+    let mut daemon = daemon(&bed, "");
+    daemon.start().unwrap();
+    around.wait_until_served(&daemon);
+    let mut tried = || around.clients.of("outside").unwrap().try_held().unwrap();
+    assert_eq!(tried(), Held { alive: 4 * EACH, ..Held::default() }, "conntrack has them");
+    fabric::rules(&bed, "delete table inet other").unwrap();
+    untrack(&bed, Location::OUTSIDE).unwrap();
+    assert_eq!(
+        tried(),
+        Held { alive: 0, broken: [("Reset".to_owned(), 4 * EACH)].into() },
+        "nobody has them"
+    );
+}
+
+#[test]
+fn a_connection_that_nobody_here_knows_is_reset_and_one_of_another_proxy_goes_on() {
+    check_strangers(Switches::default());
+}
+
+#[test]
+fn a_connection_that_nobody_here_knows_is_reset_where_checksums_are_computed() {
+    check_strangers(Switches { no_offload: true, tracked: true, ..Switches::default() });
 }

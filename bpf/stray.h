@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Segments that go astray: they come for a frontend, are of no flow, and leave this node again as they came, because
+ * the frontend is none of its addresses and nobody else here has translated them. They would circle between node and
+ * router until their TTL ends, and the client would go on waiting. It is told instead that there is no such connection.
+ *
+ * What a connection of another proxy needs is to have passed the stack: conntrack has sent it to its backend by then.
+ * So nobody has to be asked whose it is, and only what leaves as it came is answered.
+ */
+#ifndef HOLDFAST_STRAY_H
+#define HOLDFAST_STRAY_H
+
+#include "answer.h"
+#include "flow.h"
+#include "packet.h"
+
+/* The last segment for a frontend that this CPU left to the stack. What the stack forwards leaves by the same CPU. */
+struct stray {
+	struct tuple tuple;
+	/* enum astray */
+	__u32 state;
+};
+
+/* What is to be done with it if it leaves: nothing more, because it has left; no answer; an answer. */
+enum astray { GONE, DROPPED, DENIABLE };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct stray);
+} strays SEC(".maps");
+
+/* In which second any CPU has left one to the stack; 0: long ago, so whatever leaves is not looked at for that. */
+__u32 strayed_at;
+
+INLINE struct stray *the_stray(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&strays, &zero);
+}
+
+/* A segment that acknowledges nothing begins a connection or ends one: neither is answered so. */
+INLINE void note_stray(const struct packet *packet, bool is_dropped)
+{
+	struct stray *stray = the_stray();
+
+	if (!stray || (packet->flags & (TCP_ACK | TCP_RST)) != TCP_ACK)
+		return;
+	stray->tuple = packet->tuple;
+	stray->state = is_dropped ? DROPPED : DENIABLE;
+	*(volatile __u32 *)&strayed_at = seconds();
+}
+
+INLINE bool any_stray(void)
+{
+	return READ_ONCE(strayed_at);
+}
+
+/* Whether this is it: enum astray. */
+INLINE int find_stray(struct __sk_buff *skb, bool v4)
+{
+	struct stray *stray = the_stray();
+	struct packet packet = {};
+	__u32 state;
+
+	if (seconds() - READ_ONCE(strayed_at) > 1)
+		*(volatile __u32 *)&strayed_at = 0;
+	/* What this node has sent of its own is none. */
+	if (!skb->ingress_ifindex || !stray || stray->state == GONE || !parse(skb, &packet, v4) ||
+	    packet.tuple.transport != IPPROTO_TCP || packet.part != WHOLE || !parse_transport(skb, &packet) ||
+	    !same_place(&packet.tuple.source, stray->tuple.source.address, stray->tuple.source.port, false) ||
+	    !same_place(&packet.tuple.destination, stray->tuple.destination.address, stray->tuple.destination.port,
+			false))
+		return GONE;
+	state = stray->state;
+	stray->state = GONE;
+	return state;
+}
+
+/* The header of IP says how much is left. */
+INLINE bool shorten4(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
+	__u16 before;
+
+	if (!ip)
+		return false;
+	before = ip->tot_len;
+	ip->tot_len = bpf_htons(packet->transport - packet->ip + sizeof(struct tcphdr));
+	ip->check = ~fold16((__u16)~ip->check + (__u64)(__u16)~before + ip->tot_len);
+	return true;
+}
+
+INLINE bool shorten6(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
+	__u16 before, after;
+
+	if (!ip)
+		return false;
+	before = ip->payload_len;
+	after = bpf_htons(packet->transport - packet->ip - sizeof(*ip) + sizeof(struct tcphdr));
+	ip->payload_len = after;
+	note_change(skb, (__u64)(__u16)~before + after);
+	return true;
+}
+
+/*
+ * A header alone, which says what a host says that knows no such connection. What it has said before is in its sum, of
+ * which a network card may still have to finish all but the addresses and the length: `length` is that of before.
+ */
+INLINE bool deny_segment(struct __sk_buff *skb, const struct packet *packet, __u32 length, bool v4)
+{
+	struct tcphdr *tcp = header(skb, packet->transport, sizeof(*tcp));
+	__u32 at = packet->transport + offsetof(struct tcphdr, check);
+	struct tcphdr denied = {};
+	__u64 lengths, sum;
+
+	if (!tcp)
+		return false;
+	denied.source = packet->tuple.destination.port;
+	denied.dest = packet->tuple.source.port;
+	denied.seq = tcp->ack_seq;
+	((__u16 *)&denied)[6] = bpf_htons(sizeof(denied) / 4 << 12 | TCP_RST);
+	sum = sum_of(&denied, sizeof(denied), pseudo_header(&packet->tuple, length, IPPROTO_TCP, v4)) + tcp->check;
+	denied.check = tcp->check;
+	*tcp = denied;
+	lengths = delta(0, bpf_htonl(length), bpf_htonl(sizeof(denied)));
+	return !bpf_l4_csum_replace(skb, at, 0, fold32(lengths), BPF_F_PSEUDO_HDR) &&
+	       !bpf_l4_csum_replace(skb, at, 0, fold32(sum), 0);
+}
+
+/* To whoever sent it, by the device by which it came. */
+INLINE int send_back(struct __sk_buff *skb)
+{
+	count_packet(COUNT_ANSWERS);
+	return link_header ? bpf_redirect_neigh(skb->ingress_ifindex, NULL, 0, 0) : bpf_redirect(skb->ifindex, 0);
+}
+
+INLINE int deny(struct __sk_buff *skb, bool v4)
+{
+	struct packet packet = {};
+	__u32 length;
+
+	if (!parse(skb, &packet, v4) || !parse_transport(skb, &packet) || !may_answer(seconds())) {
+		count_packet(COUNT_UNANSWERABLE);
+		return SHOT;
+	}
+	length = skb->len - packet.transport;
+	if (bpf_skb_change_tail(skb, packet.transport + sizeof(struct tcphdr), 0))
+		return SHOT;
+	if (v4 ? !shorten4(skb, &packet) || !turn_ip4(skb, &packet) : !shorten6(skb, &packet) || !turn_ip6(skb, &packet))
+		return SHOT;
+	return deny_segment(skb, &packet, length, v4) ? send_back(skb) : SHOT;
+}
+
+#endif
