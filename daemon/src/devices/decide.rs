@@ -3,12 +3,15 @@
 //! Invariant: pure, and the same for equal lists in any order. A device of which nothing shows that others come by it
 //! is left alone.
 
+mod sources;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use holdfast_datapath::{Device, Side};
 
 use crate::config::{DeviceName, OuterDevices, Packets, PodDevices};
+use sources::Seen;
 
 /// A device as the kernel lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +32,19 @@ pub(super) struct Link {
 pub(super) struct Address {
     pub(super) index: u32,
     pub(super) address: IpAddr,
+    /// How many of its bits are those of its network.
+    pub(super) bits: u8,
+}
+
+/// How a device leads to a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Way {
+    pub(super) index: u32,
+    /// It leads everywhere.
+    pub(super) is_default: bool,
+    pub(super) gateway: Option<IpAddr>,
+    /// The address from which this node sends by it, where the route says so.
+    pub(super) source: Option<IpAddr>,
 }
 
 /// What the kernel lists.
@@ -41,6 +57,8 @@ pub(super) struct Listed {
     pub(super) gateways: BTreeSet<u32>,
     /// Those of them by which a default route does.
     pub(super) defaults: BTreeSet<u32>,
+    /// What is known of them.
+    pub(super) ways: BTreeSet<Way>,
 }
 
 /// What a device is to packets.
@@ -82,6 +100,7 @@ pub enum Reason {
     PodSide,
     NoAddress,
     OthersNamed,
+    LeftOut,
     Absent,
 }
 
@@ -100,6 +119,10 @@ impl Reason {
             Self::PodSide => "it leads to pods of this node alone: no route leads to a gateway by it",
             Self::NoAddress => "it has no global address, and no route leads to a gateway by it",
             Self::OthersNamed => "packets.devices names others",
+            Self::LeftOut => {
+                "packets.devices names others, though a route leads to a gateway by it: clients outside reach no backend \
+                 that is behind it"
+            }
             Self::Absent => "packets.devices names it, and it is not there",
         }
     }
@@ -162,26 +185,6 @@ fn absent<'a>(listed: &'a Listed, config: &'a Packets) -> impl Iterator<Item = D
     })
 }
 
-/// The addresses by which clients are known to others.
-#[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    v4: Option<Ipv4Addr>,
-    v6: Option<Ipv6Addr>,
-}
-
-impl Seen {
-    fn or(self, other: Self) -> Self {
-        Self { v4: self.v4.or(other.v4), v6: self.v6.or(other.v6) }
-    }
-
-    fn with(self, address: IpAddr) -> Self {
-        match address {
-            IpAddr::V4(address) => self.or(Self { v4: Some(address), v6: None }),
-            IpAddr::V6(address) => self.or(Self { v4: None, v6: Some(address) }),
-        }
-    }
-}
-
 /// The lists, by device.
 struct World<'a> {
     listed: &'a Listed,
@@ -194,11 +197,8 @@ struct World<'a> {
 impl<'a> World<'a> {
     fn new(listed: &'a Listed) -> Self {
         let by_index = listed.links.iter().map(|link| (link.index, link)).collect();
-        let mut addresses: BTreeMap<u32, Seen> = BTreeMap::new();
-        for it in &listed.addresses {
-            let seen = addresses.entry(it.index).or_default();
-            *seen = seen.with(it.address);
-        }
+        let addresses = listed.links.iter().map(|link| link.index);
+        let addresses = addresses.map(|index| (index, sources::seen(listed, index))).collect();
         let hardware =
             listed.links.iter().filter(|link| matches!(link.kind.as_str(), "" | "bond" | "team" | "vlan"));
         let uplinks = hardware.filter_map(|link| link.master).collect();
@@ -213,6 +213,9 @@ impl<'a> World<'a> {
             OuterDevices::Named(names) if names.iter().any(|name| name.covers(&link.name)) => {
                 (Class::Outer, Reason::Named)
             }
+            OuterDevices::Named(_) if self.listed.gateways.contains(&link.index) => {
+                (Class::None, Reason::LeftOut)
+            }
             OuterDevices::Named(_) => (Class::None, Reason::OthersNamed),
             OuterDevices::Auto => self.judge_by_routes(link),
         };
@@ -224,7 +227,7 @@ impl<'a> World<'a> {
 
     fn judge_by_routes(&self, link: &Link) -> (Class, Reason) {
         let has_gateway = self.listed.gateways.contains(&link.index);
-        let has_address = self.addresses.contains_key(&link.index);
+        let has_address = self.listed.addresses.iter().any(|it| it.index == link.index);
         if self.is_member(link) {
             (Class::None, Reason::Member)
         } else if link.kind == "dummy" {
@@ -279,10 +282,16 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The node's own: those of the devices that lead everywhere go first.
+    /// The node's own: those of the devices that lead everywhere go first. Where no device that leads anywhere has one,
+    /// it is the loopback's, or that of a device that is there for nothing else, or any.
     fn of_node(&self, outer: impl Iterator<Item = u32> + Clone) -> Seen {
         let first = outer.clone().filter(|index| self.listed.defaults.contains(index));
-        first.chain(outer).map(|index| self.seen(index)).fold(Seen::default(), Seen::or)
+        let kept = |is_kept: fn(&Link) -> bool| {
+            self.by_index.values().filter(move |link| is_kept(link)).map(|link| link.index)
+        };
+        let besides =
+            kept(|link| link.is_loopback).chain(kept(|link| link.kind == "dummy")).chain(kept(|_| true));
+        first.chain(outer).chain(besides).map(|index| self.seen(index)).fold(Seen::default(), Seen::or)
     }
 }
 

@@ -3,7 +3,6 @@
 //! Invariant: bounded in time and bytes, whatever is there. A listing that the kernel could not give whole is an error
 //! and no list. What a notice says is not read: each is a reason to list again, and so is one that was lost.
 
-use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -15,7 +14,7 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use tokio::net::UnixDatagram;
 
-use super::decide::{Address, Link, Listed};
+use super::decide::{Address, Link, Listed, Way};
 
 /// A router with a million routes has some 100 MB of them; each datagram is looked at and forgotten.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -27,6 +26,8 @@ const ANSWER_TIME_MAX: i64 = 1;
 const LINKS_MAX: usize = 4096;
 /// Addresses that are looked at: a node that had IPVS keeps one of each Service on one device.
 const ADDRESSES_MAX: usize = 65_536;
+/// Ways to gateways that are looked at: of a million routes most have the same few.
+const WAYS_MAX: usize = 1024;
 /// How often a list is begun anew that changes while it is read.
 const TRIES: usize = 5;
 /// Notices that are taken at once, so that a storm of them ends.
@@ -59,6 +60,7 @@ const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
+const RTA_PREFSRC: u16 = 7;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_VIA: u16 = 18;
 const RTN_UNICAST: u8 = 1;
@@ -112,7 +114,7 @@ pub(super) fn list() -> io::Result<Listed> {
     // Where routes never rest no list of them is whole, and none needs to be: devices have many, or ones that stay.
     dump(RTM_GETROUTE, ROUTE, |kind, body| {
         if kind == RTM_NEWROUTE {
-            route(body, &mut listed.gateways, &mut listed.defaults);
+            route(body, &mut listed);
         }
     })?;
     Ok(listed)
@@ -225,7 +227,7 @@ fn link(body: &[u8]) -> Option<Link> {
 
 /// An `ifaddrmsg`; `None`: others are not to see it.
 fn address(body: &[u8]) -> Option<Address> {
-    let (mut flags, scope, index) = (u32::from(*body.get(2)?), *body.get(3)?, number(body, 4));
+    let (bits, mut flags, scope) = (*body.get(1)?, u32::from(*body.get(2)?), *body.get(3)?);
     let (mut own, mut other) = (None, None);
     for (kind, value) in attributes(body.get(ADDRESS..)?) {
         match kind {
@@ -236,7 +238,8 @@ fn address(body: &[u8]) -> Option<Address> {
         }
     }
     let address = own.or(other).filter(|address| is_global(*address))?;
-    (scope == RT_SCOPE_UNIVERSE && flags & UNFIT == 0).then_some(Address { index, address })
+    let is_fit = scope == RT_SCOPE_UNIVERSE && flags & UNFIT == 0;
+    is_fit.then_some(Address { index: number(body, 4), address, bits })
 }
 
 fn is_global(address: IpAddr) -> bool {
@@ -252,40 +255,43 @@ fn ip(value: &[u8]) -> Option<IpAddr> {
     v4().or_else(|| <[u8; 16]>::try_from(value).ok().map(IpAddr::from))
 }
 
-/// An `rtmsg`: by which devices it leads to a gateway.
-fn route(body: &[u8], gateways: &mut BTreeSet<u32>, defaults: &mut BTreeSet<u32>) {
+/// An `rtmsg`: by which devices it leads to a gateway, to which, and from which address.
+fn route(body: &[u8], listed: &mut Listed) {
     let (Some(bits), Some(table), Some(kind)) = (body.get(1), body.get(4), body.get(7)) else { return };
     if *kind != RTN_UNICAST || *table == RT_TABLE_LOCAL {
         return;
     }
-    let attributes_of = || attributes(body.get(ROUTE..).unwrap_or_default());
-    let mut found = BTreeSet::new();
-    let is_led = attributes_of().any(|(kind, _)| leads(kind));
-    for (kind, value) in attributes_of() {
-        match kind {
-            RTA_OIF if is_led => _ = found.insert(number(value, 0)),
-            RTA_MULTIPATH => found.extend(hops(value)),
-            _ => {}
+    let rest = body.get(ROUTE..).unwrap_or_default();
+    let one = |wanted| attributes(rest).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let source = one(RTA_PREFSRC).and_then(ip);
+    let mut ways = hops(one(RTA_MULTIPATH).unwrap_or_default()).collect::<Vec<_>>();
+    if attributes(rest).any(|(kind, _)| leads(kind)) {
+        ways.extend(one(RTA_OIF).map(|index| (number(index, 0), one(RTA_GATEWAY).and_then(ip))));
+    }
+    for (index, gateway) in ways {
+        listed.gateways.insert(index);
+        if *bits == 0 {
+            listed.defaults.insert(index);
+        }
+        if listed.ways.len() < WAYS_MAX {
+            listed.ways.insert(Way { index, is_default: *bits == 0, gateway, source });
         }
     }
-    if *bits == 0 {
-        defaults.extend(&found);
-    }
-    gateways.append(&mut found);
 }
 
 const fn leads(kind: u16) -> bool {
     matches!(kind, RTA_GATEWAY | RTA_VIA)
 }
 
-/// The devices of a route with several ways, of those ways that lead to a gateway.
-fn hops(mut rest: &[u8]) -> impl Iterator<Item = u32> {
+/// The devices of a route with several ways, of those ways that lead to a gateway, and to which.
+fn hops(mut rest: &[u8]) -> impl Iterator<Item = (u32, Option<IpAddr>)> {
     let next = move || {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
         let hop = rest.get(..length).filter(|_| length >= HOP)?;
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        let is_led = attributes(hop.get(HOP..)?).any(|(kind, _)| leads(kind));
-        Some(is_led.then(|| number(hop, 4)))
+        let found = || attributes(hop.get(HOP..).unwrap_or_default());
+        let gateway = found().find(|(kind, _)| *kind == RTA_GATEWAY).and_then(|(_, value)| ip(value));
+        Some(found().any(|(kind, _)| leads(kind)).then(|| (number(hop, 4), gateway)))
     };
     std::iter::from_fn(next).flatten()
 }

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::LOOK_AGAIN;
-use super::decide::{Address, Decision, Link, Listed, decide};
+use super::decide::{Address, Decision, Link, Listed, Way, decide};
 use super::ports::{free, shared, waiting};
 use crate::config::Config;
 use crate::engine::ask;
 use crate::patience::NOT_FOR_EVER;
 
-/// A world in lines: `INDEX NAME KIND [in MASTER] [ADDRESS …] [gateway|default]`. A kind of "-" is hardware, "tap" a
-/// "tun" with an Ethernet header.
+/// A world in lines: `INDEX NAME KIND [in MASTER] [ADDRESS[/BITS] …] [gateway|default] [via GATEWAY] [from SOURCE]`. A
+/// kind of "-" is hardware, "tap" a "tun" with an Ethernet header. `via` and `from` speak of default routes.
 fn listed(text: &str) -> Listed {
     let mut listed = Listed::default();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -39,7 +39,20 @@ fn listed(text: &str) -> Listed {
                     listed.gateways.insert(index);
                     listed.defaults.insert(index);
                 }
-                address => listed.addresses.push(Address { index, address: address.parse().unwrap() }),
+                "via" | "from" => {
+                    let address = words.next().map(|address| address.parse().unwrap());
+                    let way = Way { index, is_default: true, gateway: None, source: None };
+                    listed.ways.insert(if word == "via" {
+                        Way { gateway: address, ..way }
+                    } else {
+                        Way { source: address, ..way }
+                    });
+                }
+                address => {
+                    let (address, bits) = address.split_once('/').unwrap_or((address, "24"));
+                    let (address, bits) = (address.parse().unwrap(), bits.parse().unwrap());
+                    listed.addresses.push(Address { index, address, bits });
+                }
             }
         }
         listed.links.push(link);
@@ -165,9 +178,9 @@ fn names_of_the_configuration_go_before_everything_else() {
          3 eth1 -
          4 veth7 veth",
         "lo none Loopback
-         eth0 none OthersNamed
-         eth1 outer Named
-         veth7 pod PodNamed
+         eth0 none LeftOut
+         eth1 outer Named 10.0.0.5
+         veth7 pod PodNamed 10.0.0.5
          eth9 none Absent",
     );
 }
@@ -195,6 +208,68 @@ fn pods_are_served_at_each_device_that_leads_to_one() {
     );
 }
 
+/// As kube-vip and keepalived set them: the newest of IPv6 is listed first, and of IPv4 the one that stayed.
+#[test]
+fn a_floating_address_is_never_the_one_that_backends_see_while_there_is_another() {
+    check(
+        "",
+        "1 lo loopback
+         2 eth0 - 10.0.0.99/32 10.0.0.5/24 fd00::99/128 fd00::5/64 default",
+        "lo none Loopback
+         eth0 outer Gateway 10.0.0.5 fd00::5",
+    );
+    check("", "2 eth0 - 10.0.0.99/32 fd00::99/128 default", "eth0 outer Gateway 10.0.0.99 fd00::99");
+}
+
+#[test]
+fn backends_see_the_address_that_a_route_would_send_from() {
+    check(
+        "",
+        "2 eth0 - 10.9.0.5/24 10.0.0.5/24 fd00::55/64 fd00::5/64 default via 10.0.0.1 via fe80::1 from fd00::5",
+        "eth0 outer Gateway 10.0.0.5 fd00::5",
+    );
+    check(
+        "",
+        "2 eth0 - 10.128.0.99/32 10.128.0.5/32 default from 10.128.0.5",
+        "eth0 outer Gateway 10.128.0.5",
+    );
+}
+
+/// Pods of other nodes behind an overlay that the configuration does not name.
+#[test]
+fn a_device_that_leads_to_gateways_and_is_left_out_is_said() {
+    check(
+        "devices = [\"eth0\"]",
+        "2 eth0 - 10.0.0.5 default
+         3 flannel.1 vxlan 10.244.0.0 gateway
+         4 docker0 bridge 172.17.0.1",
+        "eth0 outer Named 10.0.0.5
+         flannel.1 none LeftOut
+         docker0 none OthersNamed",
+    );
+}
+
+/// Routing on the host: the uplink has no address, and the node's is elsewhere.
+#[test]
+fn an_uplink_without_an_address_shows_the_nodes_wherever_that_is() {
+    check(
+        "",
+        "1 lo loopback 10.0.0.99/32 10.0.0.5/32 fd00::5/128
+         2 eth0 - default from 10.0.0.5",
+        "lo none Loopback
+         eth0 outer Gateway 10.0.0.5 fd00::5",
+    );
+    check(
+        "",
+        "1 lo loopback
+         2 eth0 - default
+         3 node0 dummy 10.0.0.5/32 fd00::5/128",
+        "lo none Loopback
+         eth0 outer Gateway 10.0.0.5 fd00::5
+         node0 none Dummy",
+    );
+}
+
 /// A container's only way out is a veth too.
 #[test]
 fn what_leads_to_a_gateway_leads_to_no_pod_whatever_else_is_named() {
@@ -203,7 +278,7 @@ fn what_leads_to_a_gateway_leads_to_no_pod_whatever_else_is_named() {
         "2 eth0 veth 172.18.0.2 default
          3 eth1 veth 172.19.0.2
          4 veth7 veth",
-        "eth0 none OthersNamed
+        "eth0 none LeftOut
          eth1 outer Named 172.19.0.2
          veth7 pod LeadsToPod 172.19.0.2",
     );

@@ -239,6 +239,31 @@ pub const ONE_GATEWAY: Uplink = Uplink {
     ..PLAIN
 };
 
+/// Routing on the host: the device that leads out has no address, and the node's are at one that leads nowhere.
+pub const UNNUMBERED: Uplink = Uplink {
+    router_besides: &[
+        "neighbour add 10.0.0.5 lladdr 02:00:00:00:00:05 dev lan",
+        "neighbour add fd00:a::5 lladdr 02:00:00:00:00:05 dev lan",
+    ],
+    node: &["link add node0 type veth peer name nowhere", "link set node0 up"],
+    node_besides: &[
+        "address add 10.0.0.5/32 dev node0",
+        "address add fd00:a::5/128 dev node0 nodad",
+        "address delete 10.0.0.5/24 dev eth0",
+        "address delete fd00:a::5/64 dev eth0",
+        "address delete fd00:a::55/64 dev eth0",
+        "route replace default via 10.0.0.1 dev eth0 onlink",
+        "route replace default via fd00:a::1 dev eth0 onlink",
+        "route replace 10.244.9.0/24 via 10.0.0.6 dev eth0 onlink",
+        "route replace fd00:244:9::/64 via fd00:a::6 dev eth0 onlink",
+    ],
+    other_besides: &[
+        "neighbour add 10.0.0.5 lladdr 02:00:00:00:00:05 dev eth0",
+        "neighbour add fd00:a::5 lladdr 02:00:00:00:00:05 dev eth0",
+    ],
+    ..PLAIN
+};
+
 impl Uplink {
     /// With the numbers of this bed's networks.
     pub(super) fn lines(&self, bed: &Bed, lines: &[&str]) -> Result<Vec<String>, BedError> {

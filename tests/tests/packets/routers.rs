@@ -1,15 +1,18 @@
 //! Routers around a node: one that is passed twice, hops that are too narrow, and addresses that lead elsewhere.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
-use holdfast_tests::bed::fabric::{self, Switches};
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, Switches};
 use holdfast_tests::bed::tracked::untrack;
-use holdfast_tests::bed::uplinks::ONE_GATEWAY;
+use holdfast_tests::bed::uplinks::{ONE_GATEWAY, UNNUMBERED};
 use holdfast_tests::bed::{Bed, Location, succeed};
 use holdfast_tests::packets::{Clients, Family, frontend, outside};
 
 use crate::node::{Around, SERVED, daemon, on_this};
+use crate::talk::while_clients_talk;
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
@@ -134,4 +137,63 @@ fn a_connection_that_nobody_here_knows_is_reset_and_one_of_another_proxy_goes_on
 #[test]
 fn a_connection_that_nobody_here_knows_is_reset_where_checksums_are_computed() {
     check_strangers(Switches { no_offload: true, tracked: true, ..Switches::default() });
+}
+
+/// A backend of another node sees the node's own address, by which its answers come back.
+#[track_caller]
+fn check_seen(clients: &mut Clients) {
+    for (family, transport) in
+        FAMILIES.into_iter().flat_map(|of| [(of, Transport::Tcp), (of, Transport::Udp)])
+    {
+        let question = Question::new(transport, frontend("away", "balancer", family).unwrap());
+        let outcome = clients.of("outside").unwrap().ask(question).unwrap();
+        let own: IpAddr = family.of(NODE_ADDRESSES).parse().unwrap();
+        let is_own = matches!(&outcome, Outcome::Answered { seen, .. } if seen.ip() == own);
+        assert!(is_own, "{family:?} {transport:?}: {outcome:?}");
+    }
+}
+
+/// All that happened before is known to the daemon once it lists a device that was made after it.
+#[track_caller]
+fn wait_until_followed(bed: &Bed, daemon: &Daemon<'_>) {
+    ip(bed, "node", "link add later type veth peer name later-far");
+    let until = Instant::now() + SERVED;
+    while !daemon.ask(&["datapath"]).unwrap()["kernel"]["packets"]["devices"]
+        .to_string()
+        .contains("\"later\"")
+    {
+        assert!(Instant::now() < until, "a new device is not listed");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// As kube-vip and keepalived set it: the newest one of IPv6 is the first in the kernel's list, and of IPv4 the one
+/// that was there when the node's was set anew.
+#[test]
+fn connections_outlast_a_floating_address_that_moves() {
+    on_this(&fabric::bed(Switches::default()).unwrap(), "", |bed, daemon, clients| {
+        for words in [
+            "address delete 10.0.0.5/24 dev eth0",
+            "address add 10.0.0.77/32 dev eth0",
+            "address add 10.0.0.5/24 dev eth0",
+            "route replace default via 10.0.0.1",
+            "route replace 10.244.9.0/24 via 10.0.0.6",
+            "address add fd00:a::77/128 dev eth0 nodad",
+        ] {
+            ip(bed, "node", words);
+        }
+        wait_until_followed(bed, daemon);
+        check_seen(clients);
+        while_clients_talk(bed, &[("away", "balancer")], || {
+            ip(bed, "node", "address delete 10.0.0.77/32 dev eth0");
+            ip(bed, "node", "address delete fd00:a::77/128 dev eth0");
+        });
+    });
+}
+
+#[test]
+fn backends_of_other_nodes_are_reached_by_an_uplink_that_has_no_address() {
+    let bed = Bed::lay(&fabric::layout()).unwrap();
+    fabric::lay_by(&bed, Switches::default(), &UNNUMBERED).unwrap();
+    on_this(&bed, "", |_, _, clients| check_seen(clients));
 }
