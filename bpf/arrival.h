@@ -272,6 +272,9 @@ INLINE int begin(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 	case NO_ROOM:
 		dial_of(&dial, &arrival->packet.tuple, v4);
 		return drop(arrival, &dial, REASON_FLOWS, COUNT_FULL);
+	case NO_ADDRESS:
+		dial_of(&dial, &arrival->packet.tuple, v4);
+		return drop(arrival, &dial, REASON_ADDRESS, COUNT_NO_PORT);
 	default:
 		dial_of(&dial, &arrival->packet.tuple, v4);
 		return drop(arrival, &dial, REASON_PORTS, COUNT_NO_PORT);

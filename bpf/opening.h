@@ -130,8 +130,9 @@ INLINE __u32 device_of_nat(struct __sk_buff *skb, const struct arrival *arrival,
  * A backend of another node answers to this one, and not past it. Whoever asked for the client's address (policy Local)
  * has backends here alone, and what comes from a pod is known everywhere; only the pod itself drops what says that it
  * comes from the pod.
+ * `false`: it has to get an address, and there is none to give, so no answer would come back this way.
  */
-INLINE void set_nat(struct __sk_buff *skb, const struct arrival *arrival, struct flow *flow, bool v4)
+INLINE bool set_nat(struct __sk_buff *skb, const struct arrival *arrival, struct flow *flow, bool v4)
 {
 	__u32 number = device_of_nat(skb, arrival, flow, v4);
 	struct device *device = number ? bpf_map_lookup_elem(&devices, &number) : NULL;
@@ -140,13 +141,14 @@ INLINE void set_nat(struct __sk_buff *skb, const struct arrival *arrival, struct
 	copy_address(flow->nat, none);
 	flow->nat_port = 0;
 	if (!device || !(device->flags & DEVICE_OUTER || arrival->from_pod))
-		return;
+		return true;
 	if (v4 && device->address4) {
 		flow->nat[2] = MAPPED;
 		flow->nat[3] = device->address4;
 	} else if (!v4) {
 		copy_address(flow->nat, device->address6);
 	}
+	return has_address(flow->nat);
 }
 
 /* How many ports there are that nothing else of this node uses. */
@@ -645,7 +647,7 @@ INLINE int give_up(const struct arrival *arrival, struct flow *flow, bool is_thr
 }
 
 /* What became of it. */
-enum opened { OPENED, OPENED_BY_ANOTHER, NO_ROOM, NO_PORT };
+enum opened { OPENED, OPENED_BY_ANOTHER, NO_ROOM, NO_PORT, NO_ADDRESS };
 
 /* The ways back come before the way there, so nobody is sent anywhere whence no answer comes. */
 INLINE enum opened open_flow(struct __sk_buff *skb, struct arrival *arrival, bool v4)
@@ -660,7 +662,10 @@ INLINE enum opened open_flow(struct __sk_buff *skb, struct arrival *arrival, boo
 		return NO_ROOM;
 	fill(flow, arrival, now, v4);
 	note_backend_port(flow->backend_port);
-	set_nat(skb, arrival, flow, v4);
+	if (UNLIKELY(!set_nat(skb, arrival, flow, v4))) {
+		undo(arrival, flow, false, v4);
+		return NO_ADDRESS;
+	}
 	if (has_address(flow->nat))
 		added = add_remote(arrival, flow, v4);
 	if (!added)

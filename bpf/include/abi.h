@@ -148,6 +148,8 @@ enum reason {
 	REASON_FLOWS = 2,
 	/* There is no port left by which another node could answer. */
 	REASON_PORTS = 3,
+	/* This node has no address to which another node could answer. */
+	REASON_ADDRESS = 4,
 };
 
 /* What a client is known by when it comes again. */
@@ -239,7 +241,7 @@ enum packet_count {
 	COUNT_SOURCE = 3,
 	/* Dropped: no room for a flow. */
 	COUNT_FULL = 4,
-	/* Dropped: no port by which another node could answer. */
+	/* Dropped: no port, or no address, by which another node could answer. */
 	COUNT_NO_PORT = 5,
 	/* Flows that ended unanswered to make room for others. */
 	COUNT_UNANSWERED = 6,

@@ -37,13 +37,16 @@ pub enum Cause {
     Flows,
     /// There is no port left by which a backend on another node could answer.
     Ports,
+    /// This node has no address to which a backend on another node could answer.
+    Address,
 }
 
-const CAUSES: [(Cause, types::reason); 4] = [
+const CAUSES: [(Cause, types::reason); 5] = [
     (Cause::NoBackend, types::reason::REASON_NO_BACKEND),
     (Cause::Source, types::reason::REASON_SOURCE),
     (Cause::Flows, types::reason::REASON_FLOWS),
     (Cause::Ports, types::reason::REASON_PORTS),
+    (Cause::Address, types::reason::REASON_ADDRESS),
 ];
 
 /// How a client's packet came.
@@ -174,8 +177,8 @@ mod tests {
 
     #[test]
     fn a_refused_packet_names_its_source_its_device_and_why() {
-        let causes = [(0, Cause::NoBackend), (1, Cause::Source), (2, Cause::Flows), (3, Cause::Ports)];
-        for (reason, cause) in causes {
+        let causes = [Cause::NoBackend, Cause::Source, Cause::Flows, Cause::Ports, Cause::Address];
+        for (reason, cause) in (0..).zip(causes) {
             let refusal = types::refusal {
                 address: [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes([192, 0, 2, 5])],
                 source: [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes([203, 0, 113, 9])],

@@ -196,6 +196,9 @@ words! {
         Flows = "flows",
         /// No port was left by which a backend on another node could answer: widen `snat_ports` under `[packets]`.
         Ports = "ports",
+        /// This node had no address of that family to which a backend on another node could answer: `holdfast datapath`
+        /// lists the devices with theirs.
+        Address = "address",
     }
 }
 
@@ -206,6 +209,7 @@ impl From<holdfast_datapath::Cause> for Cause {
             holdfast_datapath::Cause::Source => Self::Source,
             holdfast_datapath::Cause::Flows => Self::Flows,
             holdfast_datapath::Cause::Ports => Self::Ports,
+            holdfast_datapath::Cause::Address => Self::Address,
         }
     }
 }

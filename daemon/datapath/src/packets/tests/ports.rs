@@ -2,9 +2,11 @@
 
 use super::craft::{ACK, FIN, RST, SYN, Sent, address, see};
 use super::lives::{BOTH, age, change, found, left_as_it_was};
+use super::network::OUTER;
 use super::node::{NEXT, Node, SHOT, THROUGH};
 use crate::abi::bytes;
 use crate::abi::flow::types::heard;
+use crate::abi::packets::device;
 use crate::abi::packets::types::{packet_count, packet_settings, port_range};
 use crate::kernel::bed::Port;
 use crate::map::Map;
@@ -34,6 +36,26 @@ pub(super) fn close(node: &Node, client: &str, seconds: u32) {
         flow.state = u8::try_from(crate::abi::flow::types::flow_state::FLOW_OPEN.0).unwrap();
     });
     age(node, client, seconds);
+}
+
+/// Sent on as it is, it would be answered past this node, and the client would wait without anything said of it.
+#[test]
+fn kernel_a_client_that_no_other_node_could_answer_is_dropped_and_counted() {
+    let [here, here6] = BOTH;
+    let away = (here.0, here.1, AWAY);
+    for (client, frontend, backend) in [here, here6, away, (here6.0, here6.1, "[fd02::5]:8080")] {
+        let is_away = ![here.2, here6.2].contains(&backend);
+        Node::test(move |node| {
+            node.put(Map::Devices, &OUTER.to_ne_bytes(), bytes(&device(true, None, None)));
+            node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+            let expected = if is_away { SHOT } else { NEXT };
+            for _ in 0..3 {
+                assert_eq!(node.come(&Sent::tcp(client, frontend, SYN).frame()).0, expected, "{backend}");
+            }
+            let counted = [packet_count::COUNT_NO_PORT, packet_count::COUNT_FLOWS].map(|it| node.counted(it));
+            assert_eq!(counted, if is_away { [3, 0] } else { [0, 1] }, "{backend}");
+        });
+    }
 }
 
 /// A node of the cluster dials NodePorts of another one, and pods there: its ports come round, and to a backend that
