@@ -6,6 +6,7 @@
 #ifndef HOLDFAST_ANSWER_H
 #define HOLDFAST_ANSWER_H
 
+#include <linux/if_packet.h>
 #include "packet.h"
 
 /* Of one CPU in one second. The kernel sends a thousand errors of its own. */
@@ -265,13 +266,25 @@ INLINE int unreachable6(struct __sk_buff *skb, const struct packet *packet)
 	return turn_back(skb);
 }
 
+/* Whether an answer would go to one host. Who sends to all, or in the name of all or of none, hears nothing. */
+INLINE bool is_one_host(const struct __sk_buff *skb, const __u32 *source, bool v4)
+{
+	__u32 first = bpf_ntohl(source[v4 ? 3 : 0]) >> 24;
+
+	if (skb->pkt_type == PACKET_BROADCAST || skb->pkt_type == PACKET_MULTICAST)
+		return false;
+	if (v4)
+		return first && first != 127 && first - 224 >= 16 && source[3] != ~0U;
+	return first != 0xff && (source[0] | source[1] | source[2] | (source[3] & ~bpf_htonl(1)));
+}
+
 /* A packet that was cut into pieces gets none: its other pieces may still be on their way. */
 INLINE int answer(struct __sk_buff *skb, bool v4)
 {
 	struct packet packet = {};
 
 	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_transport(skb, &packet) ||
-	    !may_answer(bpf_ktime_get_ns() / 1000000000)) {
+	    !is_one_host(skb, packet.tuple.source.address, v4) || !may_answer(bpf_ktime_get_ns() / 1000000000)) {
 		count_packet(COUNT_UNANSWERABLE);
 		return SHOT;
 	}

@@ -57,6 +57,34 @@ fn kernel_who_is_dropped_hears_nothing() {
     });
 }
 
+/// In the name of whom nobody is, or many are, and to whomever it may concern.
+#[test]
+fn kernel_a_refusal_goes_to_one_host_or_to_nobody() {
+    Node::test(|node| {
+        refuse(node, WordFlags::default());
+        let [(client, frontend), (_, frontend6)] = CLIENTS;
+        for source in ["127.0.0.1", "0.0.0.0", "224.0.0.1", "239.255.255.250", "255.255.255.255"] {
+            let source = format!("{source}:40000");
+            assert_eq!(node.come(&Sent::tcp(&source, frontend, SYN).frame()).0, SHOT, "{source}");
+            assert_eq!(node.come(&Sent::udp(&source, frontend, b"x").frame()).0, SHOT, "{source}");
+        }
+        for source in ["::1", "::", "ff02::1"] {
+            let source = format!("[{source}]:40000");
+            assert_eq!(node.come(&Sent::tcp(&source, frontend6, SYN).frame()).0, SHOT, "{source}");
+            assert_eq!(node.come(&Sent::udp(&source, frontend6, b"x").frame()).0, SHOT, "{source}");
+        }
+        for link in [[0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
+            let mut frame = Sent::udp(client, frontend, b"x").frame();
+            frame[..6].copy_from_slice(&link);
+            assert_eq!(node.come(&frame).0, SHOT, "{link:02x?}");
+        }
+        for source in ["223.255.255.255", "240.0.0.1", "1.0.0.1"] {
+            let source = format!("{source}:40000");
+            assert_eq!(node.come(&Sent::udp(&source, frontend, b"x").frame()).0, REDIRECTED, "{source}");
+        }
+    });
+}
+
 #[test]
 fn kernel_no_more_answers_than_a_node_may_give() {
     Node::test(|node| {
