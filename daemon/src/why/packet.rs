@@ -99,6 +99,8 @@ struct Walk<'a> {
     dialled: SocketAddr,
     transport: Transport,
     class: Class,
+    /// It may come by the device of a pod that is no endpoint of any service: then it is another's way.
+    may_be_pod: bool,
     snapshot: &'a Snapshot,
     steps: Vec<Step>,
 }
@@ -133,6 +135,7 @@ pub(crate) fn of(
         dialled: dialled.address,
         transport: asked.unwrap_or(Transport::Tcp),
         class: class(snapshot, from),
+        may_be_pod: false,
         snapshot,
         steps: Vec::new(),
     };
@@ -210,6 +213,7 @@ impl Walk<'_> {
         self.note(StepKind::Device, words::device(names, is_pod));
         self.note(StepKind::Client, words::client(self.from, self.class));
         if self.class == Class::Outside && !pods.is_empty() {
+            self.may_be_pod = true;
             self.note(StepKind::Client, words::unless_pod(pods));
         }
         Ok(self)
@@ -222,7 +226,8 @@ impl Walk<'_> {
 
     /// `TCP from 203.0.113.9 to 10.0.0.5:30080`.
     fn named(&self) -> String {
-        format!("A {} packet from {} to {}", self.transport.as_str(), self.from, self.dialled)
+        let way = if self.may_be_pod { ", if it comes from outside," } else { "" };
+        format!("A {} packet from {} to {}{way}", self.transport.as_str(), self.from, self.dialled)
     }
 
     fn ends(self, outcome: Outcome, sentence: &str) -> Packet {
