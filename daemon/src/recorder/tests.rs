@@ -113,7 +113,7 @@ impl Rig {
         let mut told = Vec::new();
         let elapsed = Duration::from_micros(50);
         self.engine.step(Now { wall, mono }, &mut |change| {
-            told.push(TimedChange { change, at, mono, elapsed, room: None })
+            told.push(TimedChange { change, at, mono, elapsed, room: None });
         });
         told
     }

@@ -128,7 +128,7 @@ fn watches_that_end_at_once_are_no_flood() {
     node.live(ms(5_000));
     node.wait("asked again and again", |node| node.server().asked(WATCHES) >= 3);
     let (asked, took) = (node.server().asked(WATCHES), begun.elapsed());
-    assert!(asked as u64 <= 9 * took.as_secs().div_ceil(5), "{asked} watches in {took:?}");
+    assert!(asked <= 9 * took.as_secs().div_ceil(5), "{asked} watches in {took:?}");
     node.server().heal();
     scale(&node, &[9]);
     node.wait("served", |node| node.serves(0, &[backend(9)]));
