@@ -20,6 +20,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::error::{SuiteError, at};
 
+/// Says to scripts that the test programs are built, so that none waits for cargo's lock while another one builds.
+const BUILT: &str = "TEST_PROGRAMS_BUILT";
+
 /// How often an ended process is looked for.
 const POLL: Duration = Duration::from_millis(4);
 
@@ -93,7 +96,7 @@ pub(crate) fn start(command: &mut Command, log: &Path) -> Result<Started, SuiteE
     let both = file.try_clone().map_err(at("open", log))?;
     let program = command.get_program().to_string_lossy().into_owned();
     let begun = Instant::now();
-    command.stdin(Stdio::null()).stdout(file).stderr(both).process_group(0);
+    command.env(BUILT, "1").stdin(Stdio::null()).stdout(file).stderr(both).process_group(0);
     let child = command.spawn().map_err(|source| SuiteError::Start { program, source })?;
     let started = Started { child, begun, log: log.to_owned() };
     running().insert(started.group());
