@@ -113,7 +113,7 @@ impl Session {
         let parts = supply::beside(&supplies, &wanted, &logs, || self.run_parts(runs, &supplies))?;
         let in_ci = std::env::var_os("CI").is_some();
         let report = Report { parts, supplies: supplies.all(), build, in_ci };
-        self.keep(&report)?;
+        self.keep_supplies(&report)?;
         Ok(report)
     }
 
@@ -122,6 +122,7 @@ impl Session {
         for run in runs {
             let part = self.run_part(run, supplies)?;
             say(&part.line());
+            self.keep_part(&part)?;
             parts.push(part);
         }
         Ok(parts)
@@ -208,32 +209,28 @@ impl Session {
         })
     }
 
-    /// Writes down what passed whole, if the tree is a commit.
-    fn keep(&mut self, report: &Report) -> Result<(), SuiteError> {
+    /// Writes down what passed whole, if the tree is a commit: at once, because a run may be interrupted.
+    fn keep_part(&self, part: &PartReport) -> Result<(), SuiteError> {
+        let Some(commit) = git::commit(&self.places.root) else { return Ok(()) };
+        if part.is_whole() {
+            self.records.add(&row(part.name.clone(), &commit, (part.wall, part.passed)))?;
+        }
+        part.unsteady.iter().try_for_each(|test| self.records.add_unsteady(test, &commit))
+    }
+
+    fn keep_supplies(&mut self, report: &Report) -> Result<(), SuiteError> {
         let tests = &self.tests;
         self.times.keep(|name| tests.values().flatten().any(|test| test.name == name));
         let Some(commit) = git::commit(&self.places.root) else { return Ok(()) };
-        let row = |part: String, wall: Duration, tests: usize| Row {
-            part,
-            landing: 0,
-            commit: commit.0.clone(),
-            day: commit.1.clone(),
-            seconds: wall.as_secs() + 1,
-            tests,
-        };
-        for part in report.parts.iter().filter(|part| part.is_whole()) {
-            self.records.add(&row(part.name.clone(), part.wall, part.passed))?;
-        }
         let made = report.supplies.iter().filter(|(_, made)| made.failed.is_none());
-        for (name, made) in made {
-            self.records.add(&row(supply_row(name), made.wall, 0))?;
-        }
-        report
-            .parts
-            .iter()
-            .flat_map(|part| &part.unsteady)
-            .try_for_each(|test| self.records.add_unsteady(test, &commit))
+        made.map(|(name, made)| row(supply_row(name), &commit, (made.wall, 0)))
+            .try_for_each(|row| self.records.add(&row))
     }
+}
+
+fn row(part: String, (commit, day): &(String, String), (wall, tests): (Duration, usize)) -> Row {
+    let (commit, day) = (commit.clone(), day.clone());
+    Row { part, landing: 0, commit, day, seconds: wall.as_secs() + 1, tests }
 }
 
 /// What a test that passed says that it could not try here.
