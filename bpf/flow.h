@@ -334,8 +334,8 @@ INLINE bool is_over(const struct flow *flow)
 
 /*
  * Whether whoever needs the port of a flow may have it, where no other one is free. A backend that closed a connection
- * itself remembers it for a while (TIME_WAIT), and takes a SYN that comes later than what it knows; of one that seems
- * to come earlier it says what it knows, and the client takes that back and asks again after a second.
+ * itself remembers it for a while (TIME_WAIT), and takes a SYN that comes later than what it knows; of one that seems to
+ * come earlier it says what it knows, and the client takes that back and asks again after a second.
  */
 INLINE bool may_yield(const struct flow *flow, __u32 now)
 {
@@ -451,8 +451,7 @@ INLINE bool is_syn(const struct flow *flow, const struct packet *packet)
 
 /*
  * The first packet of a client in a second. A client that has had no answer, and gives up or asks for another
- * connection, gives no new life to a flow. Whether there is data is looked at once a second: who is not heard says it
- * again.
+ * connection, gives no new life to a flow. Whether there is data is looked at once a second: who is not heard says it again.
  */
 INLINE void note_client(struct __sk_buff *skb, struct flow *flow, const struct packet *packet, __u32 now)
 {

@@ -393,9 +393,9 @@ INLINE bool begins_past(const struct flow *flow, __u32 number, enum direction di
 }
 
 /*
- * Whether a backend agrees to a connection anew that is none of its frontend's any more: the former one is over, and
- * the client, which asks again, is led to where the frontend leads now. That the client has asked anew is known, so
- * what a backend says twice of an opening is none of this.
+ * Whether a backend agrees to a connection anew that is none of its frontend's any more: the former one is over, and the
+ * client, which asks again, is led to where the frontend leads now. That the client has asked anew is known, so what a
+ * backend says twice of an opening is none of this.
  */
 INLINE bool agrees_for_another(const struct flow *flow, __u32 number, enum direction direction, bool v4)
 {

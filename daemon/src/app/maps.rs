@@ -166,7 +166,7 @@ fn packets(configured: &config::Packets) -> Option<PacketOptions> {
             "the kernel gives ports of packets.snat_ports to sockets of this node; choose others, or name them in net.ipv4.ip_local_reserved_ports"
         );
     }
-    configured.enabled.then_some(PacketOptions { flows: configured.flows, snat_ports })
+    configured.enabled.then(|| PacketOptions { flows: configured.flows, snat_ports })
 }
 
 /// What an operator may not have meant, and nobody would notice.
