@@ -17,10 +17,10 @@
 const volatile __u32 flows_most = 1;
 
 /*
- * So many ports between client and backend are tried by chance: where the daemon leaves one of five to them, 39 of 40
- * clients find one. Where there is none a client comes by its own.
+ * So many ports between client and backend are tried by chance: of ten, nine may be taken, and every other client still
+ * finds one. Where there is none a client comes by its own.
  */
-#define PORT_TRIES 16
+#define PORT_TRIES 8
 /*
  * So many ports towards another node are tried by chance, which finds one where of a hundred ninety are taken, but for
  * one client in a thousand. Then they are gone through one after the other, in batches, until there is no further one.

@@ -54,40 +54,12 @@ INLINE bool any_packet_port(__u16 port)
 	return bits && READ_ONCE(*bits) >> (number % 64) & 1;
 }
 
-/* Whether that is one of the ports that are given to clients on their way to other nodes. */
-INLINE bool is_snat_port(__u16 port)
-{
-	__u32 zero = 0, number = bpf_ntohs(port);
-	struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
-	__u64 at, is_in = 0;
-
-	if (!settings)
-		return false;
-	for (int range = 0; range < SNAT_RANGES; range++) {
-		at = (__u64)number - settings->snat[range].first;
-		is_in |= (at - settings->snat[range].count) >> 63 & ~at >> 63;
-	}
-	return is_in;
-}
-
-/*
- * A port at which packets for this node may be of a flow. Those for SNAT are most of all ports, also of those at which
- * others serve: what is an answer there comes from where a backend is.
- */
-INLINE bool is_port_of_flow(__u16 port, __u16 source)
-{
-	const struct port_bytes *backends = the_backend_ports();
-
-	return any_packet_port(port) &&
-	       (any_node_port(port) || !backends || backends->is_set[source] || !is_snat_port(port));
-}
-
 /* What a packet that comes must look like to be of a flow, or to open one. */
-INLINE bool may_be_ours(const __u32 *address, __u16 port, __u16 source, bool v4)
+INLINE bool may_be_ours(const __u32 *address, __u16 port, bool v4)
 {
 	struct dial dial = { .v4 = v4 };
 
-	if (is_port_of_flow(port, source))
+	if (any_packet_port(port))
 		return true;
 	copy_address(dial.to.address, address);
 	return may_be_frontend(&dial);
@@ -138,7 +110,7 @@ INLINE enum whose comes_to4(const struct __sk_buff *skb)
 	if (!packet)
 		return UNKNOWN;
 	address[3] = packet->ip.daddr;
-	return may_be_ours(address, packet->destination_port, packet->source_port, true) ? MAYBE_OURS : NOBODYS;
+	return may_be_ours(address, packet->destination_port, true) ? MAYBE_OURS : NOBODYS;
 }
 
 INLINE enum whose comes_to6(const struct __sk_buff *skb)
@@ -147,9 +119,7 @@ INLINE enum whose comes_to6(const struct __sk_buff *skb)
 
 	if (!packet)
 		return UNKNOWN;
-	return may_be_ours(packet->ip.daddr.in6_u.u6_addr32, packet->destination_port, packet->source_port, false) ?
-		       MAYBE_OURS :
-		       NOBODYS;
+	return may_be_ours(packet->ip.daddr.in6_u.u6_addr32, packet->destination_port, false) ? MAYBE_OURS : NOBODYS;
 }
 
 INLINE bool leaves_from_nobody4(const struct __sk_buff *skb)
@@ -333,8 +303,7 @@ INLINE int come(struct __sk_buff *skb, enum whose whose, bool v4)
 		return IS_ERROR;
 	if (!is_transport(packet.tuple.transport) || !know_ports(skb, &packet, LEG_IN))
 		return NEXT;
-	if (whose == UNKNOWN && !may_be_ours(packet.tuple.destination.address, packet.tuple.destination.port,
-					     packet.tuple.source.port, v4))
+	if (whose == UNKNOWN && !may_be_ours(packet.tuple.destination.address, packet.tuple.destination.port, v4))
 		return NEXT;
 	if (UNLIKELY(packet.part == FIRST_FRAGMENT))
 		remember_fragment(&packet, LEG_IN);

@@ -20,7 +20,7 @@ use crate::engine::ask::Asker;
 
 pub(crate) use decide::CLASSES;
 pub use decide::{Class, Decision, Reason};
-pub(crate) use ports::{shared_with_sockets, snat_ports};
+pub(crate) use ports::shared_with_sockets;
 
 use decide::Listed;
 use netlink::Notices;

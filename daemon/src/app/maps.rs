@@ -158,15 +158,15 @@ fn kernel(config: &Config, capacity: Capacity) -> Result<KernelMaps, AppError> {
 }
 
 fn packets(configured: &config::Packets) -> Option<PacketOptions> {
-    let snat_ports = devices::snat_ports(&configured.snat_ports);
-    if let Some(shared) = devices::shared_with_sockets(&snat_ports).filter(|_| configured.enabled) {
+    let ports = &configured.snat_ports;
+    if let Some(shared) = devices::shared_with_sockets(ports).filter(|_| configured.enabled) {
         tracing::warn!(
             first = shared.start(),
             last = shared.end(),
             "the kernel gives ports of packets.snat_ports to sockets of this node; choose others, or name them in net.ipv4.ip_local_reserved_ports"
         );
     }
-    configured.enabled.then(|| PacketOptions { flows: configured.flows, snat_ports })
+    configured.enabled.then(|| PacketOptions { flows: configured.flows, snat_ports: ports.ranges().to_vec() })
 }
 
 /// What an operator may not have meant, and nobody would notice.
