@@ -326,23 +326,6 @@ INLINE bool may_go(const struct flow *flow, __u32 now)
 	return since > lifetime(flow) || (since > LIFE_CROWDED && is_about_over(flow));
 }
 
-/* The connection is over by what the backend has said, and not by what was said in the client's name alone. */
-INLINE bool is_over(const struct flow *flow)
-{
-	return is_closed(flow) || is_broken_off(flow);
-}
-
-/*
- * Whether whoever needs the port of a flow may have it, where no other one is free. A backend that closed a connection
- * itself remembers it for a while (TIME_WAIT), and takes a SYN that comes later than what it knows; of one that seems to
- * come earlier it says what it knows, and the client takes that back and asks again after a second.
- */
-INLINE bool may_yield(const struct flow *flow, __u32 now)
-{
-	return may_go(flow, now) ||
-	       (flow->transport == IPPROTO_TCP && is_over(flow) && silence(flow, now) > LIFE_LINGERING);
-}
-
 /*
  * The end of a flow that belongs to the caller. What leads to it goes first: whoever is led to a record that is
  * nobody's may take that entry for one that was left.

@@ -16,22 +16,8 @@
 /* How many flows there may be. */
 const volatile __u32 flows_most = 1;
 
-/*
- * So many ports between client and backend are tried by chance: of ten, nine may be taken, and every other client still
- * finds one. Where there is none a client comes by its own.
- */
+/* So many ports are tried by chance: of ten, nine may be taken, and every other client still finds one. */
 #define PORT_TRIES 8
-/*
- * So many ports towards another node are tried by chance, which finds one where of a hundred ninety are taken, but for
- * one client in a thousand. Then they are gone through one after the other, in batches, until there is no further one.
- */
-#define SNAT_TRIES 64
-#define SNAT_BATCH 256
-#define SNAT_BATCHES ((1 << 16) / SNAT_BATCH)
-/* Says that ports are to be tried by chance. */
-#define BY_CHANCE (~0U)
-/* To go through all ports takes milliseconds. Where that was so often in vain in one second, chance alone is tried. */
-#define SEARCHES_MOST 4
 
 #define FAMILY4 2
 #define FAMILY6 10
@@ -151,25 +137,16 @@ INLINE bool set_nat(struct __sk_buff *skb, const struct arrival *arrival, struct
 	return has_address(flow->nat);
 }
 
-/* How many ports there are that nothing else of this node uses. */
-INLINE __u32 count_of_snat_ports(void)
-{
-	__u32 zero = 0;
-	const struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
-
-	return settings ? settings->snat_ports : 0;
-}
-
-/* One of them, counted round and round; 0: there are none. Without branches, as is_turned(). */
-ALONE int snat_port(__u32 number)
+/* One of the ports that nothing else of this node uses; 0: there are none. Without branches, as is_turned(). */
+INLINE __u16 any_snat_port(void)
 {
 	__u32 zero = 0, port = 0;
 	struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
 	__u64 at, is_in, was_in = 0;
 
-	if (!settings || !settings->snat_ports)
+	if (!settings)
 		return 0;
-	at = number % settings->snat_ports;
+	at = (__u64)bpf_get_prandom_u32() * settings->snat_ports >> 32;
 	for (int range = 0; range < SNAT_RANGES; range++) {
 		is_in = (at - settings->snat[range].count) >> 63;
 		port |= (settings->snat[range].first + (__u32)at) & -(__u32)(is_in & ~was_in);
@@ -257,7 +234,7 @@ INLINE bool find_rival(__u32 number, __u32 way, bool v4)
 	if (!flow)
 		return false;
 	arrival->rival_serial = READ_ONCE(flow->serial);
-	return arrival->rival_serial && may_yield(flow, seconds());
+	return arrival->rival_serial && may_go(flow, seconds());
 }
 
 ALONE int find_rival4(__u32 number, __u32 way)
@@ -275,32 +252,16 @@ INLINE int put(__u32 number, __u32 way, bool v4)
 	return v4 ? put_way4(number, way) : put_way6(number, way);
 }
 
-/* The same, and if it may take that, in the place of a flow that is over. */
-INLINE int put_or_take(__u32 number, __u32 way, __u32 takes, bool v4)
+/* The same, also in the place of a flow that is over. */
+INLINE int take_way(__u32 number, __u32 way, bool v4)
 {
 	struct arrival *arrival = the_arrival();
 	int added = put(number, way, v4);
 
-	if (LIKELY(added != -EEXIST) || !takes || !arrival ||
-	    !(v4 ? find_rival4(number, way) : find_rival6(number, way)) ||
+	if (LIKELY(added != -EEXIST) || !arrival || !(v4 ? find_rival4(number, way) : find_rival6(number, way)) ||
 	    !end(arrival->rival, arrival->rival_serial, v4))
 		return added;
 	return put(number, way, v4);
-}
-
-ALONE int put_or_take4(__u32 number, __u32 way, __u32 takes)
-{
-	return put_or_take(number, way, takes, true);
-}
-
-ALONE int put_or_take6(__u32 number, __u32 way, __u32 takes)
-{
-	return put_or_take(number, way, takes, false);
-}
-
-INLINE int take(__u32 number, __u32 way, __u32 takes, bool v4)
-{
-	return v4 ? put_or_take4(number, way, takes) : put_or_take6(number, way, takes);
 }
 
 /* Who is sent to the very port that it sends from: request and answer would look the same. */
@@ -331,15 +292,19 @@ ALONE int leads_to_frontend6(__u32 number)
 }
 
 /* `false`: chance has found none. */
-INLINE bool give_through_port(struct flow *flow, __u32 number, bool v4)
+INLINE bool give_any_port(struct flow *flow, __u32 number, __u32 way, bool v4)
 {
+	if (way == WAY_OF_REMOTE) {
+		flow->nat_port = any_snat_port();
+		return flow->nat_port;
+	}
 	flow->through_port = any_through_port();
 	return flow->through_port && !meets_itself(flow) &&
 	       !(v4 ? leads_to_frontend4(number) : leads_to_frontend6(number));
 }
 
-/* Between client and backend, by a port of chance, one whose flow is over only if it may take that. 0, or why not. */
-INLINE int put_any(__u32 number, __u32 takes, bool v4)
+/* By a port of chance, one whose flow is over only if it may take that. 0, or why not. */
+INLINE int put_any(__u32 number, __u32 way, __u32 takes, bool v4)
 {
 	struct flow *flow = flow_at(number);
 	int added = -EEXIST;
@@ -347,106 +312,25 @@ INLINE int put_any(__u32 number, __u32 takes, bool v4)
 	if (!flow)
 		return -ENOENT;
 	for (int tries = 0; tries < PORT_TRIES && added == -EEXIST; tries++) {
-		if (give_through_port(flow, number, v4))
-			added = take(number, WAY_THROUGH, takes, v4);
+		if (give_any_port(flow, number, way, v4))
+			added = takes ? take_way(number, way, v4) : put(number, way, v4);
 	}
 	return added;
 }
 
-ALONE int put_any4(__u32 number, __u32 takes)
+ALONE int put_any4(__u32 number, __u32 way, __u32 takes)
 {
-	return put_any(number, takes, true);
+	return put_any(number, way, takes, true);
 }
 
-ALONE int put_any6(__u32 number, __u32 takes)
+ALONE int put_any6(__u32 number, __u32 way, __u32 takes)
 {
-	return put_any(number, takes, false);
+	return put_any(number, way, takes, false);
 }
 
-INLINE int any_port(const struct arrival *arrival, bool takes, bool v4)
+INLINE int any_port(const struct arrival *arrival, enum way way, bool takes, bool v4)
 {
-	return v4 ? put_any4(arrival->number, takes) : put_any6(arrival->number, takes);
-}
-
-/* Towards another node, by one of the ports from that one on, or of chance. 0, or why not. */
-INLINE int put_some(__u32 number, __u32 takes, __u32 at, bool v4)
-{
-	struct flow *flow = flow_at(number);
-	__u32 most = at == BY_CHANCE ? SNAT_TRIES : SNAT_BATCH;
-	int added = -EEXIST;
-
-	if (!flow)
-		return -ENOENT;
-	for (__u32 tries = 0; tries < SNAT_BATCH; tries++) {
-		if (tries >= most)
-			break;
-		flow->nat_port = snat_port(most == SNAT_TRIES ? bpf_get_prandom_u32() : at + tries);
-		added = take(number, WAY_OF_REMOTE, takes, v4);
-		if (added != -EEXIST)
-			break;
-	}
-	return added;
-}
-
-ALONE int put_some4(__u32 number, __u32 takes, __u32 at)
-{
-	return put_some(number, takes, at, true);
-}
-
-ALONE int put_some6(__u32 number, __u32 takes, __u32 at)
-{
-	return put_some(number, takes, at, false);
-}
-
-INLINE int ports_from(const struct arrival *arrival, bool takes, __u32 at, bool v4)
-{
-	return v4 ? put_some4(arrival->number, takes, at) : put_some6(arrival->number, takes, at);
-}
-
-/* The second in which all ports were gone through in vain, and in the lower half how often. */
-__u64 searched_in_vain;
-
-INLINE bool may_search(__u32 now)
-{
-	__u64 searched = READ_ONCE(searched_in_vain);
-
-	return searched >> 32 != now || (__u32)searched < SEARCHES_MOST;
-}
-
-/* Where two CPUs write at once, one of them searches once more. */
-INLINE void note_search(__u32 now)
-{
-	__u64 searched = READ_ONCE(searched_in_vain), so_far = searched >> 32 == now ? (__u32)searched : 0;
-
-	*(volatile __u64 *)&searched_in_vain = (__u64)now << 32 | (so_far + 1);
-}
-
-/* Goes through all ports from one of chance on. 0, or why not. */
-INLINE int search_port(const struct arrival *arrival, bool takes, bool v4)
-{
-	__u32 from = bpf_get_prandom_u32() >> 1, count = count_of_snat_ports(), now = seconds();
-	int added = -EEXIST;
-
-	if (!may_search(now))
-		return added;
-	for (__u32 batch = 0; batch < SNAT_BATCHES; batch++) {
-		if (batch * SNAT_BATCH >= count)
-			break;
-		added = ports_from(arrival, takes, from + batch * SNAT_BATCH, v4);
-		if (added != -EEXIST)
-			break;
-	}
-	if (added == -EEXIST)
-		note_search(now);
-	return added;
-}
-
-/* By chance, and if that finds none by a search. */
-INLINE int remote_port(const struct arrival *arrival, bool takes, bool v4)
-{
-	int added = count_of_snat_ports() ? ports_from(arrival, takes, BY_CHANCE, v4) : -EEXIST;
-
-	return LIKELY(added != -EEXIST) ? added : search_port(arrival, takes, v4);
+	return v4 ? put_any4(arrival->number, way, takes) : put_any6(arrival->number, way, takes);
 }
 
 /*
@@ -456,10 +340,10 @@ INLINE int remote_port(const struct arrival *arrival, bool takes, bool v4)
  */
 INLINE int add_remote(const struct arrival *arrival, struct flow *flow, bool v4)
 {
-	int added = remote_port(arrival, false, v4);
+	int added = any_port(arrival, WAY_OF_REMOTE, false, v4);
 
-	if (UNLIKELY(added == -EEXIST))
-		added = remote_port(arrival, true, v4);
+	if (added == -EEXIST)
+		added = any_port(arrival, WAY_OF_REMOTE, true, v4);
 	if (added)
 		flow->nat_port = 0;
 	return added;
@@ -474,7 +358,7 @@ INLINE int put_own_port(const struct arrival *arrival, struct flow *flow, bool v
 INLINE int take_own_port(const struct arrival *arrival, struct flow *flow, bool v4)
 {
 	flow->through_port = flow->client_port;
-	return meets_itself(flow) ? -EEXIST : take(arrival->number, WAY_THROUGH, true, v4);
+	return meets_itself(flow) ? -EEXIST : take_way(arrival->number, WAY_THROUGH, v4);
 }
 
 /*
@@ -490,10 +374,10 @@ INLINE int add_through(const struct arrival *arrival, struct flow *flow, bool v4
 	if (arrival->keeps_port || flow->nat_port)
 		added = put_own_port(arrival, flow, v4);
 	if (added == -EEXIST)
-		added = any_port(arrival, false, v4);
+		added = any_port(arrival, WAY_THROUGH, false, v4);
 	if (added == -EEXIST)
 		added = take_own_port(arrival, flow, v4);
-	return added == -EEXIST ? any_port(arrival, true, v4) : added;
+	return added == -EEXIST ? any_port(arrival, WAY_THROUGH, true, v4) : added;
 }
 
 /*

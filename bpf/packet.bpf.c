@@ -218,6 +218,12 @@ ALONE int leads_elsewhere6(__u32 number)
 	return leads_elsewhere(number, false);
 }
 
+/* The connection is over by what the backend has said, and not by what was said in the client's name alone. */
+INLINE bool is_over(const struct flow *flow)
+{
+	return is_closed(flow) || is_broken_off(flow);
+}
+
 /* A client begins anew with the tuple of a connection that is over. */
 INLINE bool begins_anew(const struct flow *flow, const struct packet *packet)
 {

@@ -223,8 +223,6 @@ enum lifetime {
 	LIFE_UDP = 120,
 	/* Where there is no room, what was closed or reset, or was a question and its answer, ends so early. */
 	LIFE_CROWDED = 10,
-	/* Where there is no other port, that of a connection which both sides have ended is another one's so early. */
-	LIFE_LINGERING = 1,
 	/* So many seconds after its first packet a conversation over UDP is a stream. */
 	STREAM_AFTER = 2,
 };

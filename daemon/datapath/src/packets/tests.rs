@@ -16,5 +16,4 @@ mod lives;
 mod network;
 mod node;
 mod ports;
-mod snat;
 mod verified;

@@ -228,7 +228,7 @@ fn kernel_a_port_is_taken_from_a_flow_that_is_over() {
         let other = Sent::tcp(OTHER, FRONTEND, SYN);
         assert_eq!(node.come(&other.frame()).0, SHOT, "its last segments are under way");
         assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 1);
-        age(node, CLIENT, 2);
+        age(node, CLIENT, 11);
         assert_eq!(node.comes(&other).to, address(AWAY));
         assert_eq!(node.leaves(&Sent::tcp(OTHER, AWAY, SYN)).from, address(nat));
         assert_eq!(node.comes(&Sent::tcp(AWAY, nat, SYN | ACK)).to, address(OTHER));
