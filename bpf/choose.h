@@ -67,49 +67,6 @@ INLINE bool read_slot(const struct dial *dial, __u32 at, struct place *backend)
 	return true;
 }
 
-/*
- * All ones if the one comes before the other as lists are sorted: by address, then by port. Without branches, each of
- * which the verifier would follow in each step of a search.
- */
-INLINE __u32 comes_before(const struct place *one, const struct place *other, __u32 *is_same)
-{
-	__u64 before = 0, same = 1, a, b;
-
-	for (int at = 0; at < 4; at++) {
-		a = bpf_ntohl(one->address[at]);
-		b = bpf_ntohl(other->address[at]);
-		before |= same & (a - b) >> 63;
-		same &= ((a ^ b) - 1) >> 63;
-	}
-	a = bpf_ntohs(one->port);
-	b = bpf_ntohs(other->port);
-	before |= same & (a - b) >> 63;
-	*is_same = same & ((a ^ b) - 1) >> 63;
-	return -(__u32)before;
-}
-
-/* A list is halved so often until nothing is left of it. */
-#define LIST_HALVES (WORD_FLAGS_AT - WORD_COUNT_AT + 1)
-
-/* Whether the backend is in that list, which is sorted. Also where somebody is just writing it. */
-INLINE bool is_listed(const struct dial *dial, __u64 word)
-{
-	__u32 first = word_base(word), count = word_count(word), half, before, is_same;
-	struct place place = {};
-
-	for (int step = 0; step < LIST_HALVES && count; step++) {
-		half = count / 2;
-		if (!read_slot(dial, first + half, &place))
-			return true;
-		before = comes_before(&place, &dial->backend, &is_same);
-		if (is_same)
-			return true;
-		first += (half + 1) & before;
-		count = (half & ~before) | ((count - half - 1) & before);
-	}
-	return false;
-}
-
 INLINE void affinity_key_of(struct affinity_key *key, const struct dial *dial)
 {
 	copy_address(key->client, dial->client.id);

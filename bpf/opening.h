@@ -511,7 +511,7 @@ INLINE void fill(struct flow *flow, const struct arrival *arrival, __u32 now, bo
 	flow->of_client = tuple->transport == IPPROTO_TCP ? HEARD_SYN : 0;
 	flow->of_backend = 0;
 	flow->v4 = v4;
-	flow->waits = WAITS_FOR_NOTHING;
+	flow->pad = 0;
 	flow->port_index = arrival->port_index;
 	flow->seen = flow->began = now;
 }

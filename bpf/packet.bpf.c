@@ -19,7 +19,6 @@ const volatile struct told {
 	enum leg leg;
 	enum flow_state flow_state;
 	enum heard heard;
-	enum waits waits;
 	enum lifetime lifetime;
 	enum packet_count packet_count;
 } told_to_daemon = {};
@@ -186,38 +185,6 @@ INLINE bool has_left(const struct flow *flow, __u32 number, bool v4)
 	return flow->transport == IPPROTO_UDP && (v4 ? serves_no_more4(number) : serves_no_more6(number));
 }
 
-/*
- * Whether the frontend of a flow leads to other backends than that of the flow, or is none any more. To whom it leads
- * is what counts where somebody begins; whether that one still serves, where somebody goes on.
- */
-INLINE bool leads_elsewhere(__u32 number, bool v4)
-{
-	struct flow *flow = flow_at(number);
-	struct dial dial = {};
-	struct tuple tuple;
-	struct port *port;
-
-	if (!flow)
-		return false;
-	from_client(&tuple, flow);
-	dial_of(&dial, &tuple, v4);
-	if (!find_frontend(&dial))
-		return true;
-	set_place(&dial.backend, flow->backend, flow->backend_port);
-	port = port_of(&dial);
-	return !port || !(is_listed(&dial, READ_ONCE(port->cluster)) || is_listed(&dial, READ_ONCE(port->local)));
-}
-
-ALONE int leads_elsewhere4(__u32 number)
-{
-	return leads_elsewhere(number, true);
-}
-
-ALONE int leads_elsewhere6(__u32 number)
-{
-	return leads_elsewhere(number, false);
-}
-
 /* The connection is over by what the backend has said, and not by what was said in the client's name alone. */
 INLINE bool is_over(const struct flow *flow)
 {
@@ -227,23 +194,7 @@ INLINE bool is_over(const struct flow *flow)
 /* A client begins anew with the tuple of a connection that is over. */
 INLINE bool begins_anew(const struct flow *flow, const struct packet *packet)
 {
-	return is_syn(flow, packet) && is_over(flow);
-}
-
-/*
- * A backend that lives answers at once, also whoever asks in the name of a client that goes on: it says that it knows
- * of a connection. So what had no answer in the second before has no connection that could be cut.
- */
-INLINE bool has_no_answer(const struct flow *flow, __u32 now)
-{
-	return (flow->state == FLOW_OPENING && !(flow->of_backend & HEARD_SYN)) || (flow->waits && flow->seen != now);
-}
-
-/* A client begins anew with the tuple of a connection whose backend is silent, and no backend of its frontend now. */
-INLINE bool begins_elsewhere(const struct flow *flow, __u32 number, const struct packet *packet, __u32 now, bool v4)
-{
-	return is_syn(flow, packet) && has_no_answer(flow, now) &&
-	       (v4 ? leads_elsewhere4(number) : leads_elsewhere6(number));
+	return flow->transport == IPPROTO_TCP && (packet->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN && is_over(flow);
 }
 
 /* Whether a packet of a client may not follow its flow any more, which is ended then. */
@@ -251,8 +202,7 @@ INLINE bool ends(struct flow *flow, __u32 number, const struct packet *packet, _
 {
 	if (LIKELY(flow->seen == now && !is_reset(flow) && !is_closed(flow)))
 		return false;
-	if (!has_expired(flow, now) && !begins_anew(flow, packet) && !has_left(flow, number, v4) &&
-	    !begins_elsewhere(flow, number, packet, now, v4))
+	if (!has_expired(flow, now) && !begins_anew(flow, packet) && !has_left(flow, number, v4))
 		return false;
 	end(number, READ_ONCE(flow->serial), v4);
 	return true;
@@ -277,10 +227,9 @@ INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, int *v
 		now = seconds();
 		if (UNLIKELY(ends(flow, number, packet, now, v4)))
 			return false;
-		if (UNLIKELY(flow->seen != now))
-			note_client(skb, flow, packet, now);
 		if (packet->part != LATER_FRAGMENT)
 			hear_client(flow, packet);
+		note_seen(flow, now);
 	}
 	*verdict = write(skb, packet, &to, v4);
 	return true;
@@ -368,17 +317,6 @@ INLINE bool begins_past(const struct flow *flow, __u32 number, enum direction di
 }
 
 /*
- * Whether a backend agrees to a connection anew that is none of its frontend's any more: the former one is over, and the
- * client, which asks again, is led to where the frontend leads now. That the client has asked anew is known, so what a
- * backend says twice of an opening is none of this.
- */
-INLINE bool agrees_for_another(const struct flow *flow, __u32 number, enum direction direction, bool v4)
-{
-	return direction == TO_CLIENT && flow->state == FLOW_OPEN && flow->waits == WAITS_FOR_SYN &&
-	       (v4 ? leads_elsewhere4(number) : leads_elsewhere6(number));
-}
-
-/*
  * What an answer says of its flow. A late one is passed on, but revives nothing: somebody may be taking it away. What
  * is said by a backend that serves no more is passed on too, and keeps no client with it.
  */
@@ -402,12 +340,8 @@ INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 
 
 	if (direction == NOWHERE || UNLIKELY(is_of_others(flow, packet, direction)))
 		return NEXT;
-	if (UNLIKELY(packet->flags & TCP_SYN)) {
-		if (begins_past(flow, number, direction))
-			return IS_PAST;
-		if (agrees_for_another(flow, number, direction, v4))
-			return IS_FOREIGN;
-	}
+	if (UNLIKELY(packet->flags & TCP_SYN) && begins_past(flow, number, direction))
+		return IS_PAST;
 	if (direction == TO_CLIENT)
 		note_answer(flow, number, packet, v4);
 	return write(skb, packet, &to, v4);
@@ -534,7 +468,7 @@ INLINE int out(struct __sk_buff *skb, bool v4)
 	if (next == IS_ERROR)
 		return v4 ? error_out4(skb) : error_out6(skb);
 	end_rival(v4);
-	return next == IS_PAST ? NEXT : SHOT;
+	return NEXT;
 }
 
 SEC("tc")

@@ -191,15 +191,6 @@ enum heard {
 	HEARD_RST = 4,
 };
 
-/* What the client of a TCP connection has said that the backend has to answer, and has not. */
-enum waits {
-	WAITS_FOR_NOTHING = 0,
-	/* Data, or the end of it. */
-	WAITS_FOR_ANSWER = 1,
-	/* A SYN, where the two had agreed before. */
-	WAITS_FOR_SYN = 2,
-};
-
 /* Seconds without a packet after which a flow has ended. */
 enum lifetime {
 	LIFE_OPENING = 30,
@@ -216,8 +207,6 @@ enum lifetime {
 	 * others on its way too.
 	 */
 	LIFE_RESET_BY_CLIENT = 600,
-	/* The backend does not answer what it has to: as conntrack has it. */
-	LIFE_UNANSWERED = 300,
 	/* As conntrack has it: a question and its answer, and what goes on for longer than STREAM_AFTER. */
 	LIFE_UDP_BRIEF = 30,
 	LIFE_UDP = 120,
@@ -483,8 +472,7 @@ struct flow {
 	__u8 of_backend;
 	/* Whether this is IPv4. */
 	__u8 v4;
-	/* enum waits. Whoever was before it left 0 here. */
-	__u8 waits;
+	__u8 pad;
 	__u32 port_index;
 	/* Not 0 while all the above belongs together; each flow has another one. */
 	__u32 serial;

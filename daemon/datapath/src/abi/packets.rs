@@ -26,7 +26,7 @@ abi!(flow {
     of_client: u8,
     of_backend: u8,
     v4: u8,
-    waits: u8,
+    pad: u8,
     port_index: u32,
     serial: u32,
     seen: u32,

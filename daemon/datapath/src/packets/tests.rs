@@ -4,7 +4,6 @@
 
 #![allow(unsafe_code)]
 
-mod anew;
 mod answers;
 mod craft;
 mod errors;
