@@ -13,7 +13,7 @@ use holdfast_tests::bed::{Bed, Layout, Location, Role, Server};
 #[path = "../../../daemon/datapath/tests/kernel/bed.rs"]
 mod datapath;
 
-pub(crate) use datapath::{Port, address, knows_its_netns};
+pub(crate) use datapath::{Port, address, knows_its_netns, tells_what_sockets_keep};
 
 pub(crate) const UDP: Port<'_> = Port::UDP;
 

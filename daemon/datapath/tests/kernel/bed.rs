@@ -8,12 +8,16 @@
 #![allow(
     unsafe_code,
     dead_code,
+    unused_imports,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::cast_possible_truncation
 )]
+
+#[path = "lacks.rs"]
+mod lacks;
 
 use std::fs;
 use std::io;
@@ -23,6 +27,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+pub(crate) use lacks::{knows_its_netns, tells_what_sockets_keep};
 
 use holdfast_core::facts::{Conditions, Timestamp};
 use holdfast_core::keys::{Family, FrontendKey, Transport};
@@ -520,19 +526,6 @@ pub(crate) fn reset_when_closed(stream: &TcpStream) -> io::Result<()> {
 #[track_caller]
 pub(crate) fn dial(to: &str) -> SocketAddr {
     TcpStream::connect(address(to)).unwrap().peer_addr().unwrap()
-}
-
-/// Whether this kernel tells a process which network namespace it is in (`SO_NETNS_COOKIE`, Linux 5.14). Where it does
-/// not, the machine's first one counts as the node's.
-pub(crate) fn knows_its_netns() -> bool {
-    const SO_NETNS_COOKIE: i32 = 71;
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let (mut cookie, mut length) = (0_u64, 8_u32);
-    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-    let value = (&raw mut cookie).cast();
-    // SAFETY: the kernel writes at most eight bytes to the cookie.
-    let returned = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE, value, &raw mut length) };
-    returned == 0
 }
 
 /// What a dropped connect ends with: where a program cannot say it, a closed port does.
