@@ -1,9 +1,9 @@
-//! How each server is started: where its program lies, and its arguments.
+//! How each server is started: its program, and its arguments.
 //!
 //! Invariant: as a cluster of users is set up where clients can tell the difference (TLS, certificates, authorization,
 //! service accounts), and quick where they cannot (no fsync, no leader election).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::server::Server;
 use super::{
@@ -47,7 +47,7 @@ pub(super) fn server(
         Part::IptablesProxy => ("kube-proxy", kube_proxy(authority, apiservers, pods, "iptables")?),
     };
     let arguments = flags.into_iter().map(|(name, value)| format!("--{name}={value}")).collect();
-    Ok(Server::new(part, program_path(program)?, arguments, folder))
+    Ok(Server::new(part, program, arguments, folder))
 }
 
 type Flags = Vec<(&'static str, String)>;
@@ -166,13 +166,4 @@ fn kube_proxy(
     flags.extend(pods.map(|pods| ("cluster-cidr", pods.to_owned())));
     flags.extend(CONNTRACK.map(|name| (name, "0".to_owned())));
     Ok(flags)
-}
-
-/// The folder `peers` lies in the target folder, some folders above the test's own program.
-fn program_path(program: &str) -> Result<PathBuf, PeersError> {
-    let near = std::env::current_exe()
-        .map_err(|source| PeersError::File { path: PathBuf::from("/proc/self/exe"), source })?;
-    let mut paths = near.ancestors().skip(1).map(|folder| folder.join("peers").join(program));
-    let found = paths.find(|path| path.is_file());
-    found.ok_or_else(|| PeersError::NotBuilt { program: program.to_owned(), near })
 }

@@ -26,14 +26,14 @@ const LOG_BYTES: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Server {
     part: Part,
-    program: PathBuf,
+    program: &'static str,
     arguments: Vec<String>,
     log: PathBuf,
     running: Mutex<Option<Child>>,
 }
 
 impl Server {
-    pub(super) fn new(part: Part, program: PathBuf, arguments: Vec<String>, folder: &Path) -> Self {
+    pub(super) fn new(part: Part, program: &'static str, arguments: Vec<String>, folder: &Path) -> Self {
         let name = format!("{part:?}.log").replace(['(', ')'], "-");
         Self { part, program, arguments, log: folder.join(name), running: Mutex::new(None) }
     }
@@ -46,7 +46,7 @@ impl Server {
     pub(super) fn start(&self, bed: &Bed, further: &[&str]) -> Result<(), PeersError> {
         let file = |source| PeersError::File { path: self.log.clone(), source };
         let log = File::options().create(true).append(true).open(&self.log).map_err(file)?;
-        let mut command = bed.command(Location::OUTSIDE, &self.program)?;
+        let mut command = bed.command(Location::OUTSIDE, path_of(self.program)?)?;
         command.args(&self.arguments).args(further).stdin(Stdio::null());
         command.stdout(log.try_clone().map_err(file)?).stderr(log);
         *self.running() = Some(crate::bed::spawn(&mut command)?);
@@ -119,4 +119,13 @@ impl Drop for Server {
             let _ = child.wait();
         }
     }
+}
+
+/// The folder `peers` lies in the target folder, some folders above the test's own program.
+fn path_of(program: &str) -> Result<PathBuf, PeersError> {
+    let near = std::env::current_exe()
+        .map_err(|source| PeersError::File { path: PathBuf::from("/proc/self/exe"), source })?;
+    let mut paths = near.ancestors().skip(1).map(|folder| folder.join("peers").join(program));
+    let found = paths.find(|path| path.is_file());
+    found.ok_or_else(|| PeersError::NotBuilt { program: program.to_owned(), near })
 }
