@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 
-use crate::facts::{Conditions, Timestamp};
+use crate::facts::{Conditions, Endpoints, Timestamp};
 
 /// Which of a port's two lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -160,8 +160,8 @@ impl Row {
         }
     }
 
-    pub(crate) fn mark_seen_terminating(&mut self) {
-        self.bits |= SEEN_TERMINATING;
+    pub(crate) const fn see_terminating(&mut self, is_seen: bool) {
+        self.bits = self.bits & !SEEN_TERMINATING | if is_seen { SEEN_TERMINATING } else { 0 };
     }
 
     /// The row in none but these lists.
@@ -345,8 +345,30 @@ impl LastList {
         };
         for row in Arc::make_mut(last).rows.iter_mut().filter(|row| row.is_chosen()) {
             if terminating(row) {
-                row.mark_seen_terminating();
+                row.see_terminating(true);
             }
+        }
+    }
+
+    /// Takes notice of what a slice said that nobody decided by: marks the members that it had terminating, and takes
+    /// the mark of those that it had ready, because with them the list would not have been empty.
+    pub(crate) fn observe_told(&mut self, endpoints: &Endpoints, port: NonZeroU16) {
+        let Some(last) = &mut self.rows else { return };
+        let told = |(address, told): (IpAddr, Conditions)| {
+            let at = last.rows.binary_search_by(|row| row.position().cmp(&(address, port.get()))).ok()?;
+            let is_member = last.rows.get(at).is_some_and(Row::is_chosen);
+            (is_member && (told.terminating || told.ready)).then_some((at, told.terminating))
+        };
+        let told: Vec<_> = endpoints.iter_brief().filter_map(told).collect();
+        let says_more = |(at, ends): &(usize, bool)| {
+            last.rows.get(*at).is_some_and(|row| row.was_seen_terminating() != *ends)
+        };
+        if !told.iter().any(says_more) {
+            return;
+        }
+        let rows = &mut Arc::make_mut(last).rows;
+        for (at, ends) in told {
+            rows.get_mut(at).into_iter().for_each(|row| row.see_terminating(ends));
         }
     }
 

@@ -13,9 +13,9 @@ use core::net::SocketAddr;
 use crate::change::Cause;
 use crate::claims::covers::Coverage;
 use crate::claims::{Rank, Wanted};
-use crate::facts::ServiceFacts;
+use crate::facts::{AddressType, ServiceFacts, SliceFacts, SlicePort};
 use crate::hold::{Case, Hold, Kept, Lists, OnEmpty};
-use crate::keys::{FrontendKey, PortKey};
+use crate::keys::{FrontendKey, PortKey, Protocol};
 use crate::limits;
 use crate::list::{Row, Rows, Scope, SlotState};
 use crate::op::{FrontendType, Membership, PortFacts, PortIndex, Range, Word, WordFlags};
@@ -369,6 +369,22 @@ impl Service {
     /// The same, to change.
     pub(crate) fn holds_mut(&mut self) -> impl Iterator<Item = &mut Arc<Hold>> {
         self.ports.iter_mut().filter_map(|port| port.kept.hold.as_mut())
+    }
+
+    /// Takes notice of what a slice says of the last lists, though another version of it came before that was decided
+    /// by.
+    pub(crate) fn observe_told(&mut self, slice: &SliceFacts) {
+        for port in &mut self.ports {
+            let joins = |it: &&SlicePort| {
+                it.name == port.key.name && it.protocol == Protocol::Transport(port.key.transport)
+            };
+            if slice.address_type != AddressType::Ip(port.key.family) {
+                continue;
+            }
+            for joined in slice.ports.iter().filter(joins) {
+                port.kept.last.observe_told(&slice.endpoints, joined.port);
+            }
+        }
     }
 
     /// The hold of one port.

@@ -118,6 +118,12 @@ impl Tables {
         self.services.get(id.0 as usize)?.as_ref()
     }
 
+    /// A slice that is known, and whose it is.
+    pub(crate) fn slice(&self, key: &SliceKey) -> Option<(&Arc<SliceFacts>, ServiceId)> {
+        let (slice, service) = self.slices.get(key)?;
+        Some((slice, (*service)?))
+    }
+
     /// The id of a service that is known.
     pub(crate) fn id_of(&self, key: &ServiceKey) -> Option<ServiceId> {
         self.names.get(key).copied()

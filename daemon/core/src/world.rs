@@ -94,7 +94,11 @@ impl World {
             Event::Interrupted(source) | Event::Resumed(source) | Event::Synced(source) => {
                 self.interrupt(*source);
             }
-            Event::SliceApplied(slice) => self.hear_claims(slice),
+            Event::SliceApplied(slice) => {
+                self.hear_claims(slice);
+                self.note_told(&slice.key);
+            }
+            Event::SliceDeleted(key, _) => self.note_told(key),
             _ => {}
         }
         if let Event::Probed(probed) = event {

@@ -186,6 +186,7 @@ impl Simulation {
                 40..55 => self.rename_port(),
                 55..75 => self.claim(),
                 75..77 => self.lose_namespace(),
+                77..87 => self.finish(),
                 _ => {
                     let event = self.change();
                     self.tell(event);

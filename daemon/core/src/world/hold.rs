@@ -16,7 +16,7 @@ use crate::claims::Frontend;
 use crate::dialable::is_reserved;
 use crate::facts::{Endpoint, NodeFacts, Settings, SliceFacts};
 use crate::hold::{Case, Hold, Lists, MassLoss, Policy, Probed};
-use crate::keys::{FrontendKey, Source, Transport};
+use crate::keys::{FrontendKey, SliceKey, Source, Transport};
 use crate::op::ServiceId;
 use crate::time::{Now, Uptime};
 
@@ -70,6 +70,19 @@ impl World {
         let hold = self.services.get_mut(id).and_then(|service| service.hold_of(&probed.port));
         if hold.is_some_and(|hold| Arc::make_mut(hold).observe(probed.backend, probed.answer)) {
             self.services.mark(id, Cause::Probed(probed), true);
+        }
+    }
+
+    /// A slice is about to be another one, or to go. What it said is noted if nobody has decided by it: that somebody
+    /// was seen terminating is told once, and must not be lost because more was told within one batch.
+    pub(super) fn note_told(&mut self, key: &SliceKey) {
+        let Some((told, id)) = self.tables.slice(key) else { return };
+        let Some(service) = self.services.get_mut(id).filter(|service| service.stale) else { return };
+        let decided = service.view.as_deref().map_or(&[][..], |view| &view.slices);
+        let at = decided.binary_search_by(|it| it.key.cmp(key));
+        let is_decided = at.ok().and_then(|at| decided.get(at)).is_some_and(|it| it == told);
+        if !is_decided && !told.headless {
+            service.observe_told(&Arc::clone(told));
         }
     }
 

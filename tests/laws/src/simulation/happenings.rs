@@ -147,6 +147,21 @@ impl Simulation {
         }
     }
 
+    /// All of a slice's endpoints are terminating, and then they are gone, within one batch or two.
+    pub(super) fn finish(&mut self) {
+        let key = population::slice_key(self.random.below(population::SLICES_MAX));
+        let Some(old) = self.watch().model.facts.slices.get(&key).cloned() else { return };
+        let ending = Arc::new(population::ended(&mut self.random, &old));
+        let empty = Arc::new(population::emptied(&old));
+        self.replace_slice(&key, Some(&old), Some(&ending));
+        self.tell(Event::SliceApplied(Arc::clone(&ending)));
+        if self.random.chance(200) {
+            self.turn();
+        }
+        self.replace_slice(&key, Some(&ending), Some(&empty));
+        self.tell(Event::SliceApplied(empty));
+    }
+
     /// Some tenant empties every slice of its namespace, and of no other.
     pub(super) fn lose_namespace(&mut self) {
         let position = self.random.below(population::SLICES_MAX);

@@ -10,14 +10,14 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use holdfast_core::event::Event;
-use holdfast_core::facts::{ServiceFacts, ServicePort, ServiceType, SliceFacts};
+use holdfast_core::facts::{AddressType, ServiceFacts, ServicePort, ServiceType, SliceFacts, SlicePort};
 use holdfast_core::hold::{Answer, Asked, Bound, OnEmpty, Policy, Probed};
-use holdfast_core::keys::{ObjectName, Protocol, ServiceKey, Source, Transport};
+use holdfast_core::keys::{ObjectName, Protocol, ServiceKey, SliceKey, Source, Transport};
 use holdfast_core::list::{Slot, SlotState};
 use holdfast_core::snapshot::{Reason, ServiceView};
 use holdfast_core::time::Now;
 
-use super::model::{Expected, ExpectedPort, Facts, PortName, hidden};
+use super::model::{Expected, ExpectedPort, Facts, PortName, hidden, is_of};
 use super::policy::{self, Lost, Probing, Rule, Signs};
 
 /// Seconds after an interruption in which a loss may come of it.
@@ -187,7 +187,7 @@ type Pasts = BTreeMap<ServiceKey, BTreeMap<PortName, Past>>;
 
 /// The past of all ports, as far as a process that dies writes it down, and when it did.
 #[derive(Clone, Debug, Default)]
-pub struct Memory(Pasts, Now);
+pub struct Memory(Pasts, Now, Slices);
 
 impl Memory {
     /// Services of which something was written down.
@@ -208,7 +208,14 @@ pub struct History {
     pub claims: Vec<(ServiceKey, SocketAddr, ServiceKey)>,
     /// Who became part of a mass loss.
     pub joined: BTreeSet<ServiceKey>,
+    /// Each slice as it was told last, and as it was when its service was decided for last.
+    told: Slices,
+    decided: Slices,
+    /// Told, and replaced before anything was decided by it.
+    missed: Vec<Arc<SliceFacts>>,
 }
+
+type Slices = BTreeMap<SliceKey, Arc<SliceFacts>>;
 
 impl History {
     /// Nothing has happened yet.
@@ -221,6 +228,9 @@ impl History {
             interrupted: BTreeMap::new(),
             claims: Vec::new(),
             joined: BTreeSet::new(),
+            told: memory.2.clone(),
+            decided: memory.2,
+            missed: Vec::new(),
         }
     }
 
@@ -238,7 +248,7 @@ impl History {
 
     /// What would be written down now.
     pub fn memory(&self) -> Memory {
-        Memory(self.pasts.clone(), self.now)
+        Memory(self.pasts.clone(), self.now, self.decided.clone())
     }
 
     /// Services of which some list is held.
@@ -262,8 +272,42 @@ impl History {
                 self.interrupted_now.insert(*source);
             }
             Event::Probed(probed) => self.probed(probed),
-            Event::SliceApplied(slice) => self.claim(slice),
+            Event::SliceApplied(slice) => {
+                self.claim(slice);
+                self.replace(&slice.key, Some(slice));
+            }
+            Event::SliceDeleted(key, _) => self.replace(key, None),
             _ => {}
+        }
+    }
+
+    /// What was told and not decided by is remembered, whatever is told next.
+    fn replace(&mut self, key: &SliceKey, new: Option<&Arc<SliceFacts>>) {
+        let old = match new {
+            Some(new) if self.told.get(key) == Some(new) => return,
+            Some(new) => self.told.insert(key.clone(), Arc::clone(new)),
+            None => self.told.remove(key),
+        };
+        self.missed.extend(old.filter(|old| self.decided.get(key) != Some(old)));
+    }
+
+    /// Who was terminating, or ready, in what was missed of a service's port.
+    fn recall(past: &mut Past, missed: &[Arc<SliceFacts>], name: &PortName) {
+        let Some(last) = past.last.clone() else { return };
+        let own = |it: &&Arc<SliceFacts>| !it.headless && it.address_type == AddressType::Ip(name.2);
+        for slice in missed.iter().filter(own) {
+            let joins = |it: &&SlicePort| it.name == name.0 && it.protocol == Protocol::Transport(name.1);
+            for port in slice.ports.iter().filter(joins) {
+                for endpoint in slice.endpoints.iter() {
+                    let backend = SocketAddr::new(endpoint.address, port.port.get());
+                    let conditions = endpoint.conditions;
+                    if conditions.terminating && last.iter().any(|it| it.slot.backend() == backend) {
+                        past.terminating.insert(backend);
+                    } else if conditions.ready {
+                        past.terminating.remove(&backend);
+                    }
+                }
+            }
         }
     }
 
@@ -319,6 +363,8 @@ impl History {
         if let (Some(expected), Some(facts)) = (expected, facts.services.get(service)) {
             rename(pasts, expected, facts);
         }
+        let is_own = |it: &&Arc<SliceFacts>| is_of(it, service);
+        let missed: Vec<_> = self.missed.iter().filter(is_own).cloned().collect();
         let gone = |name: &PortName| expected.is_none_or(|it| !it.ports.contains_key(name));
         pasts.iter_mut().filter(|(name, _)| gone(name)).for_each(|(_, past)| past.leave());
         let hold = &facts.settings.hold;
@@ -331,6 +377,7 @@ impl History {
                 past.keep(&port.chosen);
                 continue;
             }
+            Self::recall(past, &missed, name);
             let Some(last) = &past.last else { continue };
             let members = last.iter().map(|it| it.slot.backend());
             past.terminating.extend(members.filter(|it| port.terminating.contains(it)));
@@ -346,6 +393,14 @@ impl History {
                 interrupted,
             };
             past.judge((self.rule)(&signs), hold, (seconds(self.now), name.1));
+        }
+    }
+
+    /// … and has decided for all.
+    pub fn end(&mut self) {
+        self.missed.clear();
+        if self.decided != self.told {
+            self.decided = self.told.clone();
         }
     }
 

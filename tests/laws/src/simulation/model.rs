@@ -350,7 +350,7 @@ impl Listed<'_> {
     }
 }
 
-fn is_of(slice: &SliceFacts, service: &ServiceKey) -> bool {
+pub(super) fn is_of(slice: &SliceFacts, service: &ServiceKey) -> bool {
     slice.key.source == service.source
         && slice.key.name.namespace() == service.name.namespace()
         && slice.service.as_deref() == Some(service.name.name())
@@ -502,6 +502,7 @@ impl Model {
         for key in &touched {
             self.history.conclude(key, self.listed.get(key), &self.facts);
         }
+        self.history.end();
         self.history.judge_mass(&self.facts.settings.hold, &self.listed);
         for key in &touched {
             self.take_effect(key);
@@ -593,11 +594,18 @@ impl Model {
         first(false).or_else(|| first(true))
     }
 
-    /// The key that a dialled address means: its own, or the wildcard of a NodePort.
+    /// The key that a dialled address means: its own, or the wildcard of a NodePort. Who leaves an address of the node
+    /// to others leaves it to a NodePort first.
     pub fn owner(&self, dialled: FrontendKey) -> Option<&Holder> {
         let wildcard = FrontendKey { address: Family::of(dialled.address).unspecified(), ..dialled };
         let is_node = self.facts.node.node_port_addresses.contains(&dialled.address);
-        self.owners.get(&dialled).or_else(|| self.owners.get(&wildcard).filter(|_| is_node))
+        let behind = self.owners.get(&wildcard).filter(|_| is_node);
+        let exact = self.owners.get(&dialled);
+        if exact.is_some_and(|holder| self.is_left(holder)) { behind.or(exact) } else { exact.or(behind) }
+    }
+
+    fn is_left(&self, holder: &Holder) -> bool {
+        self.services.get(&holder.service).is_some_and(|it| it.is_passing(holder.kind, &holder.port))
     }
 
     /// What a client must get.

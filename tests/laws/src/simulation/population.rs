@@ -43,6 +43,9 @@ pub const SLICES_MAX: usize = 28;
 const PORT_NAMES: [&str; 4] = ["", "", "http", "dns"];
 const NUMBERS: [u16; 2] = [80, 443];
 const NODE_PORTS: [u16; 2] = [30_080, 30_443];
+
+/// Ports that a tenant may choose to be in the way of others: node ports of theirs, and kubelet's own.
+const TAKEN: [u16; 3] = [30_080, 30_443, 10_250];
 const NODES: [&str; 3] = ["", "n1", "n2"];
 const ZONES: [&str; 3] = ["", "z1", "z2"];
 
@@ -73,7 +76,7 @@ const NOBODYS: [IpAddr; 6] = [
 /// The node's own addresses.
 pub const NODE_ADDRESSES: [IpAddr; 3] = [v4(192, 168, 0, 1), v4(192, 168, 0, 2), v6(0xffff)];
 
-const fn v4(a: u8, b: u8, c: u8, d: u8) -> IpAddr {
+pub(super) const fn v4(a: u8, b: u8, c: u8, d: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(a, b, c, d))
 }
 
@@ -85,17 +88,19 @@ const fn v6(last: u16) -> IpAddr {
 pub fn dialled() -> impl Iterator<Item = SocketAddr> {
     let vips = VIPS.into_iter().flat_map(|ip| NUMBERS.map(|port| SocketAddr::new(ip, port)));
     let nodes = NODE_ADDRESSES.into_iter().flat_map(|ip| NODE_PORTS.map(|port| SocketAddr::new(ip, port)));
+    let chosen = NUMBERS.into_iter().chain([10_250]);
+    let at_nodes = chosen.flat_map(|port| NODE_ADDRESSES.map(|ip| SocketAddr::new(ip, port)));
     let nobodys = NOBODYS.into_iter().filter(|ip| !ip.is_unspecified()).map(|ip| SocketAddr::new(ip, 80));
-    vips.chain(nodes).chain(nobodys)
+    vips.chain(nodes).chain(at_nodes).chain(nobodys)
 }
 
 // The names above and the numbers of slices are legal.
 #[allow(clippy::expect_used)]
-fn name(namespace: &str, name: &str) -> ObjectName {
+pub(super) fn name(namespace: &str, name: &str) -> ObjectName {
     ObjectName::new(namespace, name).expect("a legal name")
 }
 
-fn port(number: u16) -> NonZeroU16 {
+pub(super) fn port(number: u16) -> NonZeroU16 {
     NonZeroU16::new(number).unwrap_or(NonZeroU16::MIN)
 }
 
@@ -203,7 +208,7 @@ fn ports(random: &mut Random, count: usize) -> Vec<ServicePort> {
     let one = |_| ServicePort {
         name: random.pick(&PORT_NAMES).into(),
         protocol: protocol(random),
-        port: port(random.pick(&NUMBERS)),
+        port: port(if random.chance(80) { random.pick(&TAKEN) } else { random.pick(&NUMBERS) }),
         node_port: random.chance(400).then(|| port(random.pick(&NODE_PORTS))),
     };
     (0..count).map(one).collect()
@@ -227,12 +232,14 @@ fn vip(random: &mut Random) -> IpAddr {
     VIPS.get(random.below(VIPS.len())).copied().unwrap_or(v6(1))
 }
 
-/// What somebody who may write a service writes down: mostly somebody's address, now and then one that nobody may have.
+/// What somebody who may write a service writes down: mostly somebody's address, now and then one of the node's, or one
+/// that nobody may have.
 fn chosen_address(random: &mut Random) -> IpAddr {
-    if random.chance(850) {
-        return vip(random);
+    match random.below(20) {
+        0..14 => vip(random),
+        14..17 => NODE_ADDRESSES.get(random.below(NODE_ADDRESSES.len())).copied().unwrap_or(v6(0xffff)),
+        _ => NOBODYS.get(random.below(NOBODYS.len())).copied().unwrap_or(v6(1)),
     }
-    NOBODYS.get(random.below(NOBODYS.len())).copied().unwrap_or(v6(1))
 }
 
 fn policy(random: &mut Random) -> TrafficPolicy {
@@ -373,6 +380,11 @@ fn ending(random: &mut Random, old: &SliceFacts) -> Endpoints {
         let _ = builder.push(Endpoint { conditions, ..endpoint });
     }
     builder.finish()
+}
+
+/// The same slice, whose endpoints are all on their way out.
+pub fn ended(random: &mut Random, old: &SliceFacts) -> SliceFacts {
+    SliceFacts { endpoints: ending(random, old), ..old.clone() }
 }
 
 fn slice_port(random: &mut Random) -> SlicePort {

@@ -11,6 +11,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, ServiceKey};
 use holdfast_core::list::{Row, Slot};
 use holdfast_core::maps::Answer;
+use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Status, Verdict};
 
 use super::model::Expected;
@@ -153,6 +154,13 @@ fn look_at_answer(view: &ServiceView, row: &FrontendView, watch: &mut Watch) {
         Some(slots) => Answer::Served(slots),
         None => from_here.clone(),
     };
+    // A NodePort may have what is left to others.
+    if verdict == Verdict::Passing && local != &Answer::Passed {
+        let owner = watch.model.owner(key);
+        if owner.is_some_and(|holder| holder.kind == FrontendType::NodePort) {
+            return;
+        }
+    }
     let served = !matches!(verdict, Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed);
     if served && row.status == Status::Done && (&from_here, &from_there) != (local, outside) {
         let what = format!(

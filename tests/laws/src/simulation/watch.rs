@@ -53,6 +53,8 @@ pub struct Watch {
     pub faulty: bool,
     /// Ops that had an effect.
     pub ops: u64,
+    // … when every client looked last.
+    looked: u64,
     pointing: BTreeMap<FrontendKey, FrontendValue>,
     // Of each service: whether the internal and the external policy are Local, as the maps have it for certain.
     policies: BTreeMap<ServiceKey, (bool, bool)>,
@@ -85,6 +87,7 @@ impl Watch {
             violation: None,
             faulty: false,
             ops: 0,
+            looked: 0,
             pointing: BTreeMap::new(),
             policies: BTreeMap::new(),
         }
@@ -121,8 +124,12 @@ impl Watch {
 
     /// Every client looks again. At rest, nobody but the owner holds a frontend.
     pub fn end(&mut self, maps: &MemoryMaps, is_at_rest: bool) {
+        // Nobody meets anything else where nothing was written.
+        let is_written = std::mem::replace(&mut self.looked, self.ops) != self.ops;
         for position in 0..self.dialled.len() {
-            self.look(maps, position, "the end of the step");
+            if is_written {
+                self.look(maps, position, None);
+            }
             let Self { model, dialled, .. } = self;
             let Some(dialled) = dialled.get_mut(position).filter(|_| is_at_rest) else { continue };
             let same = |(client, actual): (&Client, &Answer)| model.answer(dialled.key, *client) == *actual;
@@ -148,7 +155,8 @@ impl Watch {
         }
     }
 
-    fn look(&mut self, maps: &MemoryMaps, position: usize, why: &str) {
+    /// `why`: the op after which; none means the end of the step.
+    fn look(&mut self, maps: &MemoryMaps, position: usize, why: Option<&Action>) {
         for (which, client) in CLIENTS.into_iter().enumerate() {
             let Some(dialled) = self.dialled.get(position) else { continue };
             let key = dialled.key;
@@ -160,6 +168,7 @@ impl Watch {
             };
             if !is_legal {
                 let wanted = self.model.answer(key, client);
+                let why = why.map_or_else(|| "the step".to_owned(), |action| format!("{action:?}"));
                 let what = format!(
                     "after {why}, {client:?} client of {key} meets {now:?}; before it was {before:?}, wanted is {wanted:?} of {:?}; it points to {:?} and was held by {:#?}",
                     self.model.owner(key),
@@ -242,14 +251,14 @@ impl Watch {
         }
     }
 
-    fn look_at_port(&mut self, maps: &MemoryMaps, index: PortIndex, why: &str) {
+    fn look_at_port(&mut self, maps: &MemoryMaps, index: PortIndex, why: Option<&Action>) {
         let keys = self.pointing.iter().filter(|(_, it)| it.port == index).map(|(key, _)| *key);
         for key in keys.collect::<Vec<_>>() {
             self.look_at_key(maps, key, why);
         }
     }
 
-    fn look_at_key(&mut self, maps: &MemoryMaps, key: FrontendKey, why: &str) {
+    fn look_at_key(&mut self, maps: &MemoryMaps, key: FrontendKey, why: Option<&Action>) {
         let wild = key.address.is_unspecified();
         for position in 0..self.dialled.len() {
             let concerns = |it: &Dialled| {
@@ -274,8 +283,8 @@ impl Witness<MemoryMaps> for Watch {
 
     fn after(&mut self, maps: &MemoryMaps, action: &Action) {
         self.ops += 1;
-        let why = format!("{action:?}");
-        let why = why.as_str();
+        // Its text is made where something is wrong, and not for each of millions.
+        let why = Some(action);
         match action {
             Action::InsertFrontend(key, value) => {
                 self.pointing.insert(*key, *value);
