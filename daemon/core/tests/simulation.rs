@@ -4,6 +4,7 @@
 use holdfast_core::hold::Bound;
 use holdfast_core::snapshot::Reason;
 use holdfast_laws::simulation::crowd::crowd;
+use holdfast_laws::simulation::hostile::beside;
 use holdfast_laws::simulation::policy::{Rule, Signs, rule};
 use holdfast_laws::simulation::{simulate, simulate_by};
 
@@ -38,6 +39,15 @@ fn invariant_10_room_that_comes_free_is_given_and_nobody_loses_any() {
         let report = crowd(seed, 5_000).unwrap_or_else(|violation| panic!("{violation}"));
         let happened = report.waited > 0 && report.starved > 0 && report.restarts > 0;
         assert!(happened, "a life in which somebody waits: {report:?}");
+    }
+}
+
+#[test]
+fn invariant_05_hostile_tenants_change_nothing_of_a_bystander() {
+    for seed in 61..=64 {
+        let report = beside(seed, 6_000).unwrap_or_else(|violation| panic!("{violation}"));
+        let happened = [report.gone, report.held, report.heard, report.rests, report.fought];
+        assert!(happened.iter().all(|count| *count > 0), "lives in which something happens: {report:?}");
     }
 }
 

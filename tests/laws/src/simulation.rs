@@ -8,6 +8,7 @@
 pub mod crowd;
 mod happenings;
 pub mod history;
+pub mod hostile;
 pub mod model;
 pub mod policy;
 pub mod population;

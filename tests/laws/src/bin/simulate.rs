@@ -1,4 +1,5 @@
-//! `simulate --steps N --seed S --faults PER_MILLE`: lives a life and says what was wrong in it.
+//! `simulate --steps N --seed S --faults PER_MILLE`: lives three lives, one after the other, and says what was wrong in
+//! them: one with failing maps and crashes, one with too little room, and one beside hostile tenants.
 //!
 //! There is one thread: a seed is one life, whatever the machine.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -7,6 +8,7 @@ use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
 
 use holdfast_laws::simulation::crowd::crowd;
+use holdfast_laws::simulation::hostile::beside;
 use holdfast_laws::simulation::simulate;
 
 const USAGE: &str = "usage: simulate [--steps N] [--seed S] [--faults PER_MILLE]";
@@ -44,11 +46,12 @@ fn main() -> ExitCode {
     };
     println!("seed {seed}: {steps} steps, up to {faults} of 1000 ops fail");
     let started = Instant::now();
-    let lived = simulate(seed, steps, faults).and_then(|report| Ok((report, crowd(seed, steps)?)));
+    let lived = simulate(seed, steps, faults)
+        .and_then(|report| Ok((report, crowd(seed, steps)?, beside(seed, steps)?)));
     match lived {
-        Ok((report, crowded)) => {
+        Ok((report, crowded, beside)) => {
             let seconds = started.elapsed().as_secs_f64();
-            println!("no violation: {report:?}, {crowded:?}, {seconds:.1} s");
+            println!("no violation: {report:?}, {crowded:?}, {beside:?}, {seconds:.1} s");
             ExitCode::SUCCESS
         }
         Err(violation) => {

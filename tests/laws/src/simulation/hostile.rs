@@ -1,0 +1,400 @@
+//! Two lives at once of the same services: one without anybody beside them, and one beside hostile tenants who claim
+//! their addresses, list their backends, and come and go by the thousands.
+//!
+//! Invariant: whatever the tenants do, a bystander has the same lists, holds, ends of holds, rows, records and answers
+//! in both, and has them within a few pieces of work; an address that tenants fight for belongs to the one whom the
+//! rules name, and all others are told who that is. The same seed lives the same lives.
+
+mod bystanders;
+mod compare;
+mod tenant;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::change::Cause;
+use holdfast_core::engine::Engine;
+use holdfast_core::event::Event;
+use holdfast_core::facts::{NodeFacts, ServiceFacts, Settings, SliceFacts, Timestamp};
+use holdfast_core::hold::{Answer, Probed};
+use holdfast_core::index::Seed;
+use holdfast_core::keys::{Protocol, ServiceKey, SliceKey, Source, Transport};
+use holdfast_core::maps::{Capacity, Client, MemoryMaps};
+use holdfast_core::snapshot::{Reason, ServiceView, Snapshot, Verdict};
+use holdfast_core::time::Now;
+
+use super::{Random, Violation};
+use bystanders::BYSTANDERS;
+use compare::Record;
+
+/// Pieces of work after which a bystander has what it asked for, whatever else is to be done.
+const PIECES_MAX: usize = 3;
+
+/// … and after which all is done.
+const REST_MAX: usize = 20_000;
+
+/// The tenant makes or removes so many services at once, at most.
+const BURST_MAX: usize = 300;
+
+/// Nothing here is full.
+const CAPACITY: Capacity = Capacity { slots: 1 << 16, ports: 1 << 15, services: 1 << 13 };
+
+/// What happened in such lives.
+#[derive(Clone, Debug, Default)]
+pub struct Beside {
+    /// Events of tenants.
+    pub hostile: u64,
+    /// Their services that went.
+    pub gone: u64,
+    /// How often a list of a bystander was found held.
+    pub held: u64,
+    /// How often a bystander was told that somebody lists its held address.
+    pub heard: u64,
+    /// How often everything was at rest and the owners of what tenants fight for were compared.
+    pub rests: u64,
+    /// Of those, how many addresses had more than one claimant.
+    pub fought: u64,
+}
+
+struct Life {
+    engine: Engine<MemoryMaps>,
+    snapshot: Arc<Snapshot>,
+    records: Vec<Record>,
+    heard: u64,
+}
+
+struct Lives {
+    alone: Life,
+    beside: Life,
+    random: Random,
+    clock: Duration,
+    own: BTreeMap<ServiceKey, usize>,
+    services: Vec<Option<Arc<ServiceFacts>>>,
+    tenants: BTreeMap<usize, Arc<ServiceFacts>>,
+    slices: BTreeMap<SliceKey, Arc<SliceFacts>>,
+    report: Beside,
+}
+
+/// Lives so many steps.
+pub fn beside(seed: u64, steps: u64) -> Result<Beside, Violation> {
+    let fail = |step, what| Violation { seed, step, faults: 0, what };
+    let mut lives = Lives::new(seed).map_err(|what| fail(0, what))?;
+    for step in 1..=steps {
+        lives.step().map_err(|what| fail(step, what))?;
+    }
+    lives.rest().map_err(|what| fail(steps, what))?;
+    lives.report.heard = lives.beside.heard;
+    Ok(lives.report)
+}
+
+impl Life {
+    fn new(seed: u64) -> Result<Self, String> {
+        let (engine, _) = Engine::start(MemoryMaps::new(CAPACITY), Seed(seed), &[Source::Kubernetes])
+            .map_err(|error| error.to_string())?;
+        Ok(Self { engine, snapshot: Arc::default(), records: Vec::new(), heard: 0 })
+    }
+
+    /// So many pieces, or all that there is to do. `true`: nothing is left.
+    fn advance(&mut self, now: Now, pieces: usize, own: &BTreeMap<ServiceKey, usize>) -> bool {
+        for _ in 0..pieces {
+            let Self { engine, records, heard, .. } = self;
+            self.snapshot = engine.step(now, &mut |change| {
+                if own.contains_key(&change.service) {
+                    let is_heard = |cause: &Cause| matches!(cause, Cause::AddressClaimed(..));
+                    *heard += u64::from(change.causes.iter().any(is_heard));
+                    records.extend(Record::of(&change));
+                }
+            });
+            if self.engine.next_due(now.mono) != Some(now.mono) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn views(&self, own: &BTreeMap<ServiceKey, usize>) -> BTreeMap<usize, Arc<ServiceView>> {
+        let place = |view: &Arc<ServiceView>| own.get(&view.key).copied();
+        self.snapshot.services.iter().filter_map(|view| Some((place(view)?, Arc::clone(view)))).collect()
+    }
+}
+
+impl Lives {
+    fn new(seed: u64) -> Result<Self, String> {
+        let mut lives = Self {
+            alone: Life::new(seed)?,
+            beside: Life::new(seed ^ 1)?,
+            random: Random::new(seed),
+            clock: Duration::ZERO,
+            own: (0..BYSTANDERS).map(|position| (bystanders::key(position), position)).collect(),
+            services: vec![None; BYSTANDERS],
+            tenants: BTreeMap::new(),
+            slices: BTreeMap::new(),
+            report: Beside::default(),
+        };
+        let node = NodeFacts {
+            name: "n1".into(),
+            zone: None,
+            node_port_addresses: tenant::NODE.into(),
+            addresses: tenant::NODE.into(),
+            is_leaving: false,
+        };
+        lives.tell(&Event::NodeApplied(Arc::new(node)));
+        lives.tell(&Event::SettingsApplied(Arc::new(Settings::default())));
+        (0..BYSTANDERS).for_each(|position| lives.create(position));
+        bystanders::whole().for_each(|slice| lives.tell(&Event::SliceApplied(slice)));
+        lives.tell(&Event::Synced(Source::Kubernetes));
+        Ok(lives)
+    }
+
+    fn now(&self) -> Now {
+        let wall = Timestamp(1_000_000 + i64::try_from(self.clock.as_secs()).unwrap_or(0));
+        Now { wall, mono: self.clock }
+    }
+
+    /// What a bystander does happens in both lives.
+    fn tell(&mut self, event: &Event) {
+        self.alone.engine.apply(event.clone());
+        self.beside.engine.apply(event.clone());
+    }
+
+    /// What a tenant does happens in one.
+    fn hostile(&mut self, event: Event) {
+        self.report.hostile += 1;
+        self.beside.engine.apply(event);
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        match self.random.below(1_000) {
+            0..120 => self.change_slice(),
+            120..200 => self.change_service(),
+            200..240 => self.probe(),
+            240..245 => self.tell(&Event::Interrupted(Source::Kubernetes)),
+            245..420 => self.change_tenant(),
+            420..600 => self.list_what_it_likes(),
+            600..996 => return self.advance(),
+            996 => self.burst(),
+            997 => self.empty_everything(),
+            _ => return self.rest(),
+        }
+        Ok(())
+    }
+
+    fn create(&mut self, position: usize) {
+        let facts = Arc::new(bystanders::service(position));
+        self.put(position, Some(facts));
+    }
+
+    fn put(&mut self, position: usize, facts: Option<Arc<ServiceFacts>>) {
+        let event = match &facts {
+            Some(facts) => Event::ServiceApplied(Arc::clone(facts)),
+            None => Event::ServiceDeleted(bystanders::key(position), None),
+        };
+        self.tell(&event);
+        if let Some(slot) = self.services.get_mut(position) {
+            *slot = facts;
+        }
+    }
+
+    fn change_service(&mut self) {
+        let position = self.random.below(BYSTANDERS);
+        match self.services.get(position).cloned().flatten() {
+            None => self.create(position),
+            Some(_) if self.random.chance(30) => self.put(position, None),
+            Some(old) => {
+                let new = bystanders::edited(&mut self.random, &old);
+                self.put(position, Some(Arc::new(new)));
+            }
+        }
+    }
+
+    fn change_slice(&mut self) {
+        let (position, number) = (self.random.below(BYSTANDERS), self.random.below(2));
+        let event = match bystanders::slice(&mut self.random, position, number) {
+            Some(slice) => Event::SliceApplied(Arc::new(slice)),
+            None => Event::SliceDeleted(bystanders::slice_key(position, number), None),
+        };
+        self.tell(&event);
+    }
+
+    /// What a held backend answers is nothing that a tenant decides.
+    fn probe(&mut self) {
+        let mut probes = Vec::new();
+        for view in self.alone.snapshot.services.iter() {
+            for port in &view.ports {
+                let held = port.hold.iter().flat_map(|hold| hold.probes(port.key.transport));
+                probes.extend(held.map(|backend| (view.key.clone(), port.key.clone(), backend)));
+            }
+        }
+        if probes.is_empty() {
+            return;
+        }
+        let (service, port, backend) = probes.swap_remove(self.random.below(probes.len()));
+        let answer = Answer::ALL.get(self.random.below(3)).copied().unwrap_or(Answer::Silent);
+        let probed = Probed { service, port, backend, answer };
+        for _ in 0..1 + self.random.below(3) {
+            self.tell(&Event::Probed(Box::new(probed.clone())));
+        }
+    }
+
+    fn change_tenant(&mut self) {
+        let position = self.random.below(tenant::SERVICES);
+        // Few of them are changed often, so that what they fight for goes to and fro.
+        let position = if self.random.chance(500) { position % 8 } else { position };
+        if self.tenants.contains_key(&position) && self.random.chance(400) {
+            return self.remove_tenant(position);
+        }
+        let facts = Arc::new(tenant::service(&mut self.random, position));
+        self.tenants.insert(position, Arc::clone(&facts));
+        self.hostile(Event::ServiceApplied(facts));
+    }
+
+    fn remove_tenant(&mut self, position: usize) {
+        self.tenants.remove(&position);
+        self.report.gone += 1;
+        self.hostile(Event::ServiceDeleted(tenant::key(position), None));
+    }
+
+    /// Hundreds of its services come, or go.
+    fn burst(&mut self) {
+        let (from, count) = (self.random.below(tenant::SERVICES), self.random.below(BURST_MAX));
+        let comes = self.random.chance(500);
+        for position in (from..from + count).map(|position| position % tenant::SERVICES) {
+            if comes {
+                let facts = Arc::new(tenant::service(&mut self.random, position));
+                self.tenants.insert(position, Arc::clone(&facts));
+                self.hostile(Event::ServiceApplied(facts));
+            } else if self.tenants.contains_key(&position) {
+                self.remove_tenant(position);
+            }
+        }
+    }
+
+    fn list_what_it_likes(&mut self) {
+        let position = self.random.below(tenant::SLICES);
+        let slice = Arc::new(tenant::slice(&mut self.random, position));
+        if self.slices.contains_key(&slice.key) && self.random.chance(300) {
+            self.slices.remove(&slice.key);
+            return self.hostile(Event::SliceDeleted(slice.key.clone(), None));
+        }
+        self.slices.insert(slice.key.clone(), Arc::clone(&slice));
+        self.hostile(Event::SliceApplied(slice));
+    }
+
+    /// All of its lists vanish at once.
+    fn empty_everything(&mut self) {
+        for key in std::mem::take(&mut self.slices).into_keys() {
+            self.hostile(Event::SliceDeleted(key, None));
+        }
+    }
+
+    /// Time passes, both go on, and whoever looks at a bystander sees the same.
+    fn advance(&mut self) -> Result<(), String> {
+        let pause =
+            if self.random.chance(20) { self.random.number() % 200_000 } else { self.random.number() % 500 };
+        self.clock += Duration::from_millis(pause);
+        let now = self.now();
+        self.alone.advance(now, REST_MAX, &self.own);
+        self.beside.advance(now, PIECES_MAX, &self.own);
+        self.compare(false)
+    }
+
+    /// A node port waits for its turn where a balancer's address was before at an address of the node.
+    fn compare(&mut self, is_at_rest: bool) -> Result<(), String> {
+        let (alone, beside) = (self.alone.views(&self.own), self.beside.views(&self.own));
+        for (position, key) in (0..BYSTANDERS).map(|position| (position, bystanders::key(position))) {
+            let found = match (alone.get(&position), beside.get(&position)) {
+                (None, None) => None,
+                (Some(alone), Some(beside)) => compare::difference(alone, beside),
+                (alone, _) => Some(format!("{key} is known alone: {}", alone.is_some())),
+            };
+            found.map_or(Ok(()), Err)?;
+            self.compare_answers(position, is_at_rest)?;
+        }
+        self.report.held +=
+            u64::from(alone.values().any(|view| view.ports.iter().any(|port| port.hold.is_some())));
+        let mut alone = std::mem::take(&mut self.alone.records);
+        let mut beside = std::mem::take(&mut self.beside.records);
+        if !compare::are_same(&mut alone, &mut beside) {
+            return Err(format!("the records are {beside:#?}, and alone they are {alone:#?}"));
+        }
+        Ok(())
+    }
+
+    /// What clients meet where a bystander has an address.
+    fn compare_answers(&self, position: usize, is_at_rest: bool) -> Result<(), String> {
+        if self.services.get(position).is_none_or(Option::is_none) {
+            return Ok(());
+        }
+        let is_dialled = |it: &SocketAddr| is_at_rest || it.ip() != tenant::NODE[0];
+        for dialled in bystanders::dialled(position, tenant::NODE[0]).filter(is_dialled) {
+            for client in [Client::Local, Client::Outside] {
+                let met = |life: &Life| {
+                    life.engine.maps().lookup(dialled.ip(), dialled.port(), Transport::Tcp, client)
+                };
+                let (alone, beside) = (met(&self.alone), met(&self.beside));
+                if alone != beside {
+                    return Err(format!(
+                        "{client:?} client of {dialled} meets {beside:?}, and alone {alone:?}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that tenants want is done, and whoever owns what they fight for is told.
+    fn rest(&mut self) -> Result<(), String> {
+        self.advance()?;
+        let now = self.now();
+        if !self.beside.advance(now, REST_MAX, &self.own) {
+            return Err(format!("after {REST_MAX} pieces something is left to do"));
+        }
+        self.compare(true)?;
+        self.report.rests += 1;
+        let claims = self.claims();
+        self.report.fought += claims.values().filter(|claims| claims.len() > 1).count() as u64;
+        self.compare_owners(&claims)
+    }
+
+    /// Who claims which of the addresses that tenants fight for, the best claim first: what a controller wrote, then
+    /// the oldest, then by name.
+    fn claims(&self) -> BTreeMap<SocketAddr, BTreeSet<(bool, i64, ServiceKey)>> {
+        let mut all: BTreeMap<SocketAddr, BTreeSet<_>> = BTreeMap::new();
+        for facts in self.tenants.values() {
+            let given = facts.ingress.iter().filter(|it| !it.proxied).map(|it| (false, it.address));
+            let chosen = facts.external_ips.iter().map(|address| (true, *address));
+            let created = facts.meta.created.map_or(i64::MAX, |it| it.0);
+            for (is_chosen, address) in given.chain(chosen).filter(|(_, it)| tenant::SHARED.contains(it)) {
+                for port in facts.ports.iter().filter(|port| port.protocol == Protocol::TCP) {
+                    let claim = (is_chosen, created, facts.key.clone());
+                    all.entry(SocketAddr::new(address, port.port.get())).or_default().insert(claim);
+                }
+            }
+        }
+        all
+    }
+
+    fn compare_owners(
+        &self,
+        claims: &BTreeMap<SocketAddr, BTreeSet<(bool, i64, ServiceKey)>>,
+    ) -> Result<(), String> {
+        for view in self.beside.snapshot.services.iter().filter(|view| !self.own.contains_key(&view.key)) {
+            for row in view.frontends.iter().filter(|row| tenant::SHARED.contains(&row.address)) {
+                let place = SocketAddr::new(row.address, row.port.get());
+                if row.protocol != Protocol::TCP {
+                    continue;
+                }
+                let best = claims.get(&place).and_then(BTreeSet::first).map(|(.., key)| key);
+                let owner =
+                    if row.reason == Some(Reason::Claimed) { row.owner.as_ref() } else { Some(&view.key) };
+                let is_told = (row.verdict == Verdict::Conflict) == (owner != Some(&view.key));
+                if best != owner || !is_told {
+                    return Err(format!("{place} is {best:?}'s, and {} shows {row:?}", view.key));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! What a bystander has in two lives: with hostile tenants beside it, and without.
+//!
+//! Invariant: everything of it is compared but its places in the maps, and that a held backend may be asked out of turn
+//! because another object lists its address, which is told in the history once and changes nothing.
+
+use std::mem::{Discriminant, discriminant};
+
+use holdfast_core::change::{Cause, Change};
+use holdfast_core::facts::Timestamp;
+use holdfast_core::hold::Hold;
+use holdfast_core::keys::ServiceKey;
+use holdfast_core::snapshot::{PortView, ServiceView};
+
+/// What the record of one change says.
+#[derive(Debug)]
+pub(super) struct Record {
+    service: ServiceKey,
+    at: Timestamp,
+    causes: Vec<Discriminant<Cause>>,
+    suppressed: u32,
+    is_visible: bool,
+    has_failed: bool,
+    /// Somebody lists an address of it, which readers see, or something was cleared away meanwhile.
+    is_more: bool,
+}
+
+impl Record {
+    /// `None`: nothing happened but that others list its address, or that what it left behind was cleared away.
+    pub(super) fn of(change: &Change) -> Option<Self> {
+        let is_own =
+            |cause: &&Cause| !matches!(cause, Cause::AddressClaimed(..) | Cause::ReadersLeft | Cause::Retry);
+        let causes: Vec<_> = change.causes.iter().filter(is_own).map(discriminant).collect();
+        let is_told = change.error.is_some() || !causes.is_empty();
+        is_told.then(|| Self {
+            service: change.service.clone(),
+            at: change.at,
+            causes,
+            suppressed: change.suppressed,
+            is_visible: change.visible,
+            has_failed: change.error.is_some(),
+            is_more: change.ops > 0 || change.causes.iter().any(|cause| !is_own(&cause)),
+        })
+    }
+
+    fn is_same(&self, beside: &Self) -> bool {
+        let told = |it: &Self| (it.service.clone(), it.at, it.causes.clone(), it.suppressed, it.has_failed);
+        told(self) == told(beside) && (self.is_visible == beside.is_visible || self.is_more || beside.is_more)
+    }
+}
+
+/// Whether both have the same records of each service.
+pub(super) fn are_same(alone: &mut [Record], beside: &mut [Record]) -> bool {
+    // Whose turn comes first is nothing that a service notices.
+    alone.sort_by(|a, b| a.service.cmp(&b.service));
+    beside.sort_by(|a, b| a.service.cmp(&b.service));
+    alone.len() == beside.len() && alone.iter().zip(beside.iter()).all(|(a, b)| a.is_same(b))
+}
+
+/// The first thing that is not the same, of a service alone and beside others.
+pub(super) fn difference(alone: &ServiceView, beside: &ServiceView) -> Option<String> {
+    let differs = |what: &str, a: &dyn std::fmt::Debug, b: &dyn std::fmt::Debug| {
+        Some(format!("{} of {}: {b:#?}, and alone it is {a:#?}", what, alone.key))
+    };
+    if (&alone.facts, &alone.slices, alone.state) != (&beside.facts, &beside.slices, beside.state) {
+        return differs("the objects", &alone.facts, &beside.facts);
+    }
+    if alone.frontends != beside.frontends {
+        return differs("the rows", &alone.frontends, &beside.frontends);
+    }
+    if alone.seen != beside.seen {
+        return differs("what was seen", &alone.seen, &beside.seen);
+    }
+    if alone.ports.len() != beside.ports.len() {
+        return differs("the ports", &alone.ports, &beside.ports);
+    }
+    let mut pairs = alone.ports.iter().zip(&beside.ports);
+    let (a, b) = pairs.find(|(a, b)| !is_same_port(a, b))?;
+    differs("a port", a, b)
+}
+
+fn is_same_port(a: &PortView, b: &PortView) -> bool {
+    let lists = |it: &PortView| {
+        (it.key.clone(), it.rows.clone(), it.last.clone(), it.ended, it.cluster_used, it.local_used)
+    };
+    lists(a) == lists(b) && hold_of(a) == hold_of(b)
+}
+
+fn hold_of(port: &PortView) -> Option<Hold> {
+    let mut hold = Hold::clone(port.hold.as_deref()?);
+    hold.backends.iter_mut().for_each(|backend| backend.is_claimed = false);
+    Some(hold)
+}
