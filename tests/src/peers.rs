@@ -54,6 +54,7 @@ pub use self::crowd::Crowd;
 pub(crate) use self::crowd::mixed;
 pub use self::rules::{Client, Frontend, Way, ways};
 use self::server::Server;
+pub use self::store::Backup;
 pub use self::watch::{Seen, Watch};
 pub use self::workload::Pod;
 use crate::bed::{Bed, BedError, Layout, Location};

@@ -4,13 +4,23 @@
 //! Invariant: an object is written whole, as an apiserver last read it but for the change. The apiservers hear of it as
 //! of any other write.
 
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::api::{Kind, malformed};
-use super::{Cluster, ETCD, PeersError};
+use super::{Cluster, ETCD, Part, PeersError};
 use crate::bed::Location;
+
+/// A copy of all that etcd held at some time.
+#[derive(Debug)]
+pub struct Backup {
+    folder: PathBuf,
+}
 
 impl Cluster {
     /// Writes an object anew with a change that no apiserver sees to: `metadata.creationTimestamp`, for one.
@@ -26,6 +36,31 @@ impl Cluster {
         self.store(&format!("{}/{name}", prefix(kind)?), &object)
     }
 
+    /// Copies what etcd holds now. It is away meanwhile, as nothing else gives a whole copy of its files.
+    pub fn back_up(&self, name: &str) -> Result<Backup, PeersError> {
+        let backup = Backup { folder: self.folder().join(name) };
+        self.stop(Part::Etcd)?;
+        copy(&self.store_folder(), &backup.folder)?;
+        self.start_part(Part::Etcd)?;
+        self.wait_ready(Part::Apiserver(0))?;
+        Ok(backup)
+    }
+
+    /// As the documentation of Kubernetes has it: the apiservers end, etcd gets the files of before, all begin again.
+    /// Nothing tells them that versions are given out a second time.
+    pub fn restore(&self, backup: &Backup, apiservers: usize) -> Result<(), PeersError> {
+        (0..apiservers).try_for_each(|index| self.kill(Part::Apiserver(index)))?;
+        self.stop(Part::Etcd)?;
+        fs::remove_dir_all(self.store_folder()).map_err(at(&self.store_folder()))?;
+        copy(&backup.folder, &self.store_folder())?;
+        self.start_part(Part::Etcd)?;
+        (0..apiservers).try_for_each(|index| self.start_part(Part::Apiserver(index)))
+    }
+
+    fn store_folder(&self) -> PathBuf {
+        self.folder().join("etcd")
+    }
+
     /// By etcd's own gateway, which speaks HTTP; apiservers read objects as JSON too.
     fn store(&self, key: &str, object: &Value) -> Result<(), PeersError> {
         let put = json!({"key": STANDARD.encode(key), "value": STANDARD.encode(object.to_string())});
@@ -37,6 +72,27 @@ impl Cluster {
         let send = || ureq::post(&url).send(put.to_string()).map(drop);
         self.bed.within(Location::OUTSIDE, send)?.map_err(unreached)
     }
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> PeersError + use<> {
+    let path = path.to_owned();
+    move |source| PeersError::File { path: path.clone(), source }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), PeersError> {
+    fs::create_dir_all(to).map_err(at(to))?;
+    for entry in fs::read_dir(from).map_err(at(from))? {
+        let entry = entry.map_err(at(from))?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        if source.is_dir() {
+            copy(&source, &target)?;
+        } else {
+            fs::copy(&source, &target).map_err(at(&source))?;
+        }
+    }
+    // It may be read by nobody else, or etcd complains.
+    let private = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o700);
+    fs::set_permissions(to, private).map_err(at(to))
 }
 
 /// Where apiservers keep the objects of a kind.

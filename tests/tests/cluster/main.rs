@@ -14,6 +14,8 @@ mod daemon_incident;
 #[cfg(test)]
 mod daemon_ports;
 #[cfg(test)]
+mod daemon_restored;
+#[cfg(test)]
 mod daemon_table;
 #[cfg(test)]
 mod diagnosed;

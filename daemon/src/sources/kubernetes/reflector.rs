@@ -219,7 +219,8 @@ impl<C: Codec> Reflector<C> {
             view.failed(ending);
         });
         let what = self.selection.what;
-        if std::mem::replace(&mut failures.is_told, true) {
+        let is_news = matches!(ending, Ending::Rewound { .. });
+        if std::mem::replace(&mut failures.is_told, true) && !is_news {
             tracing::debug!(watch = %what, error = %ending, "still not watching");
         } else if self.is_without_node() {
             self.say_no_node(ending);
