@@ -7,7 +7,7 @@ use holdfast_tests::fake::{Asked, Fault, Kind, Request, Verb};
 use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
 /// A node whose apiserver lets in whoever shows the token `first`.
-fn with_token() -> Node {
+pub(crate) fn with_token() -> Node {
     let setup = Setup::new(1);
     setup.services(1);
     setup.servers[0].let_in(Some("first"), None);
@@ -32,7 +32,7 @@ fn served_anew(node: &mut Node) {
 }
 
 /// The request that is being served.
-fn last_watch(node: &Node) -> Request {
+pub(crate) fn last_watch(node: &Node) -> Request {
     let requests = node.server().requests();
     requests.into_iter().rfind(|it| (it.verb, it.kind) == (Verb::Watch, Kind::Slices)).unwrap()
 }
@@ -121,7 +121,7 @@ fn without_permission_to_see_the_namespace_it_is_said_once() {
 }
 
 /// A node that shows a certificate.
-fn with_certificate() -> Node {
+pub(crate) fn with_certificate() -> Node {
     let setup = Setup::new(1);
     setup.services(1);
     let client = setup.authority.client("system:node:first").unwrap();

@@ -19,5 +19,6 @@ mod node;
 mod objects;
 mod own_node;
 mod pages;
+mod rotated;
 mod throttled;
 mod watches;

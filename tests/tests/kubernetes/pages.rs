@@ -10,7 +10,7 @@ use crate::node::{Node, Setup, backend, ms, quick, slice_object};
 const SLICES: Asked = Asked::list(Kind::Slices);
 
 /// A cluster whose list of slices has so many pages.
-fn with_pages(pages: u16) -> Setup {
+pub(crate) fn with_pages(pages: u16) -> Setup {
     let setup = Setup::new(1);
     setup.services(1);
     for number in 0..pages * 500 - 1 {
@@ -19,12 +19,12 @@ fn with_pages(pages: u16) -> Setup {
     setup
 }
 
-fn pages(node: &Node) -> Vec<Request> {
+pub(crate) fn pages(node: &Node) -> Vec<Request> {
     let requests = node.server().requests().into_iter();
     requests.filter(|it| (it.verb, it.kind) == (Verb::List, Kind::Slices)).collect()
 }
 
-fn begun(node: &Node) -> usize {
+pub(crate) fn begun(node: &Node) -> usize {
     pages(node).iter().filter(|it| !it.target.contains("continue=")).count()
 }
 

@@ -1,0 +1,180 @@
+//! Tokens, certificates and authorities that rotate while a list or a watch is under way: nothing is emptied, no list
+//! begins anew, an open watch stays open, and what is wrong meanwhile is said.
+
+use std::time::Duration;
+
+use holdfast::sources::kubernetes::Resource;
+use holdfast_tests::fake::{Asked, Authority, Fault, Kind, Names};
+
+use crate::credentials::{last_watch, with_certificate, with_token};
+use crate::node::{Node, backend, ms, slice_object, web};
+use crate::pages::{begun, pages, with_pages};
+
+const SLICES: Asked = Asked::list(Kind::Slices);
+const WATCHES: Asked = Asked::watch(Kind::Slices);
+
+/// What is wrong is said at the first answer, so it takes as long as a busy machine does.
+const SAID_WITHIN: Duration = Duration::from_secs(10);
+
+fn scale(node: &Node, backends: &[u8]) {
+    let backends: Vec<_> = backends.iter().map(|number| backend(*number)).collect();
+    node.cluster().apply(slice_object(&web(0), &backends)).unwrap();
+}
+
+/// A node that serves and has to list once more, in three pages, of which the second is under way.
+fn between_pages() -> Node {
+    let setup = with_pages(3);
+    setup.servers[0].let_in(Some("first"), None);
+    let mut node = Node::start(setup);
+    node.wait_until_synced();
+    node.guard(0);
+    node.server().forget_requests();
+    node.server().reset_connections();
+    scale(&node, &[0, 9]);
+    node.cluster().compact();
+    node.server().times(SLICES, Fault::Slow(ms(1)), 1);
+    node.server().once(SLICES, Fault::Slow(ms(400)));
+    node.wait("the second page is under way", |node| pages(node).len() == 2);
+    node
+}
+
+/// The list comes to its end without a second beginning.
+#[track_caller]
+fn goes_on(node: &mut Node, pages_max: usize) {
+    node.wait("served", |node| node.serves(0, &[backend(0), backend(9)]));
+    assert_eq!(begun(node), 1, "the list was begun anew: {}", node.log());
+    let asked = pages(node).len();
+    assert!((4..=pages_max).contains(&asked), "{asked} pages");
+    node.check();
+}
+
+/// The node says this of its watch, and of the apiserver.
+#[track_caller]
+fn says(node: &mut Node, words: &str) {
+    let of_endpoint = |node: &Node| {
+        let view = node.access.view();
+        let errors = view.endpoints.iter().filter_map(|it| it.last_error.as_ref());
+        errors.map(|(text, _)| text.clone()).collect::<String>()
+    };
+    let took = node.wait(words, |node| {
+        node.last_error(Resource::Slices).contains(words) && of_endpoint(node).contains(words)
+    });
+    assert!(took < SAID_WITHIN, "{took:?}");
+    assert!(node.serves(0, &[backend(0)]), "what is known stays");
+}
+
+#[test]
+fn a_token_that_ends_between_two_pages_costs_one_page() {
+    let mut node = between_pages();
+    node.server().let_nobody_in();
+    node.server().let_in(Some("second"), None);
+    node.setup.write("token", "second");
+    goes_on(&mut node, 4);
+}
+
+#[test]
+fn a_token_whose_file_is_written_late_costs_no_list_and_is_told_meanwhile() {
+    let mut node = between_pages();
+    node.server().let_nobody_in();
+    says(&mut node, "401");
+    node.server().let_in(Some("second"), None);
+    node.setup.write("token", "second");
+    goes_on(&mut node, 20);
+}
+
+#[test]
+fn a_burst_of_401_between_two_pages_costs_no_list() {
+    let mut node = between_pages();
+    node.server().times(Asked::ANYTHING, Fault::status(401, "Unauthorized"), 6);
+    goes_on(&mut node, 20);
+}
+
+#[test]
+fn a_burst_of_401_on_watches_costs_no_list_and_ends_by_itself() {
+    let mut node = with_token();
+    node.server().times(Asked::ANYTHING, Fault::status(401, "Unauthorized"), 8);
+    node.server().reset_connections();
+    scale(&node, &[0, 9]);
+    node.wait("served", |node| node.serves(0, &[backend(0), backend(9)]));
+    assert!(node.last_error(Resource::Slices).contains("401"), "{}", node.last_error(Resource::Slices));
+    assert_eq!(node.server().asked(SLICES), 1, "no list");
+    node.check();
+}
+
+/// The server shows another authority's certificate, and only that authority is trusted from now on.
+fn replace_authority(node: &Node, files_first: bool) {
+    let second = Authority::new().unwrap();
+    let identity = second.server(&Names::Kubernetes).unwrap();
+    let files = || node.setup.write("ca.pem", &second.pem());
+    if files_first {
+        files();
+    }
+    node.server().show(&identity);
+    node.server().reset_connections();
+    if !files_first {
+        node.live(ms(700));
+        files();
+    }
+}
+
+#[test]
+fn an_authority_that_is_replaced_between_two_pages_costs_one_page() {
+    let mut node = between_pages();
+    replace_authority(&node, true);
+    goes_on(&mut node, 4);
+}
+
+#[test]
+fn an_authority_whose_file_is_written_late_costs_no_list() {
+    let mut node = between_pages();
+    replace_authority(&node, false);
+    goes_on(&mut node, 20);
+}
+
+#[test]
+fn an_authority_that_is_replaced_while_a_watch_is_open_ends_no_watch_and_is_told_at_the_next() {
+    let mut node = with_token();
+    let second = Authority::new().unwrap();
+    node.setup.write("ca.pem", &second.pem());
+    node.live(ms(300));
+    scale(&node, &[0, 9]);
+    node.wait("served", |node| node.serves(0, &[backend(0), backend(9)]));
+    assert_eq!(node.server().asked(WATCHES), 1, "the watch that was open went on");
+    scale(&node, &[0]);
+    node.wait("served", |node| node.serves(0, &[backend(0)]));
+
+    node.server().reset_connections();
+    says(&mut node, "certificate");
+    node.server().show(&second.server(&Names::Kubernetes).unwrap());
+    scale(&node, &[0, 9]);
+    node.wait("served", |node| node.serves(0, &[backend(0), backend(9)]));
+    assert_eq!(node.server().asked(SLICES), 1, "no list");
+    node.check();
+}
+
+#[test]
+fn a_certificate_that_is_renewed_while_a_watch_is_open_ends_no_watch_and_is_shown_at_the_next() {
+    let mut node = with_certificate();
+    let first = last_watch(&node);
+    let second = node.setup.authority.client("system:node:second").unwrap();
+    node.server().let_in(None, Some(&second.der));
+    node.setup.write("client.pem", &second.certificate);
+    node.setup.write("client.key", &second.key);
+    node.live(ms(300));
+    scale(&node, &[0, 9]);
+    node.wait("served", |node| node.serves(0, &[backend(0), backend(9)]));
+    let asked = last_watch(&node);
+    assert_eq!((asked.at, asked.connection), (first.at, first.connection), "the open watch went on");
+
+    node.server().let_nobody_in();
+    node.server().let_in(None, Some(&second.der));
+    let before = node.server().asked(WATCHES);
+    node.server().reset_connections();
+    // What the old watch still told would prove nothing.
+    node.wait("asked again", |node| node.server().asked(WATCHES) > before);
+    scale(&node, &[0, 7]);
+    node.wait("served", |node| node.serves(0, &[backend(0), backend(7)]));
+    assert_eq!(last_watch(&node).certificate.as_ref(), Some(&second.der));
+    assert_eq!(node.server().asked(SLICES), 1, "no list");
+    node.check();
+}
