@@ -6,7 +6,7 @@
 
 pub(crate) mod covers;
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::mem;
 
@@ -88,7 +88,8 @@ pub(crate) struct RealizedFrontend {
 pub(crate) struct Frontend {
     // The winner; most frontends have no other.
     first: Option<Claim>,
-    rest: Vec<Claim>,
+    // From the best on, so that the address goes from one owner to the next without a move of all others.
+    rest: VecDeque<Claim>,
     pub(crate) realized: Option<RealizedFrontend>,
     /// An op failed, so the maps may say something else than `realized`.
     pub(crate) uncertain: bool,
@@ -112,12 +113,12 @@ impl Frontend {
     }
 
     fn withdraw(&mut self, service: ServiceId) -> Option<ServiceId> {
-        self.rest.retain(|claim| claim.service != service);
-        if self.first.is_none_or(|claim| claim.service != service) {
-            return None;
+        if self.winner() == Some(service) {
+            self.first = self.rest.pop_front();
+            return self.winner();
         }
-        self.first = if self.rest.is_empty() { None } else { Some(self.rest.remove(0)) };
-        self.winner()
+        self.rest.retain(|claim| claim.service != service);
+        None
     }
 
     fn is_forgotten(&self) -> bool {
@@ -173,7 +174,7 @@ impl Frontends {
             |a: &Claim, b: &Claim| a.rank().cmp(&b.rank()).then_with(|| by_name(a.service, b.service));
         if better(&mine, &first).is_lt() {
             entry.first = Some(mine);
-            entry.rest.insert(0, first);
+            entry.rest.push_front(first);
             return Claimed::WonFrom(first.service);
         }
         let position = entry.rest.partition_point(|other| better(other, &mine).is_lt());

@@ -197,7 +197,8 @@ impl<M: Maps> Engine<M> {
         }
         let waits_for_grace = self.first_grace.is_some() || self.world.next_grace().is_some();
         let poll = waits_for_grace.then(|| now + GRACE_POLL);
-        [self.retries.next_due(), self.upkeep_due, poll, opens.filter(|due| *due > now)]
+        let owners = self.world.owners_due().filter(|_| may_write).map(|due| due.max(now));
+        [self.retries.next_due(), self.upkeep_due, poll, opens.filter(|due| *due > now), owners]
             .into_iter()
             .flatten()
             .min()

@@ -10,6 +10,7 @@ mod decide;
 mod drift;
 mod hold;
 mod node;
+mod owners;
 mod piece;
 mod plan;
 mod queue;
@@ -49,9 +50,11 @@ pub(crate) struct World {
     /// What each service wants, and has in the maps.
     services: services::Services,
     /// Who claims which frontend, and what the maps say of it.
+    frontends: Frontends,
     /// What addresses cover beside those.
     covers: Covers,
-    frontends: Frontends,
+    /// Frontends whose losers name a former owner.
+    misnamed: owners::Misnamed,
     /// What is taken of the maps.
     space: space::Space,
     /// Who has no room in them.
@@ -77,6 +80,7 @@ impl World {
             services: services::Services::default(),
             frontends: Frontends::new(seed),
             covers: Covers::default(),
+            misnamed: owners::Misnamed::default(),
             space: space::Space::new(capacity),
             starved: starved::Starved::default(),
             node: node::NodeAddresses::default(),

@@ -176,7 +176,7 @@ impl World {
             let name = |id| tables.get(id).map(|known| &known.key);
             match self.frontends.claim(*it, id, rank, &|a, b| name(a).cmp(&name(b))) {
                 Claimed::Alone | Claimed::LostTo(_) => {}
-                Claimed::WonFrom(_) => self.lost(it.key, id),
+                Claimed::WonFrom(former) => self.lost(former, it.key, id),
             }
         }
     }
@@ -186,7 +186,15 @@ impl World {
             let cause = Cause::ClaimWon(key, from.key.clone());
             self.services.mark(heir, cause, false);
         }
-        self.lost(key, heir);
+        self.changed_hands(key);
+    }
+
+    /// The one that owned it until now. All others lost it before, and merely name another owner.
+    fn lost(&mut self, former: ServiceId, key: FrontendKey, to: ServiceId) {
+        let Some(to) = self.tables.get(to) else { return self.count_impossible() };
+        let cause = Cause::ClaimLost(key, to.key.clone());
+        self.services.mark(former, cause, false);
+        self.changed_hands(key);
     }
 
     /// Nobody claims it any more, and the one that withdrew never took it over: whoever has it in the maps removes it.
@@ -195,18 +203,6 @@ impl World {
         let owner = entry.realized.and_then(|realized| realized.owner);
         if let Some(owner) = owner.filter(|owner| *owner != by) {
             self.services.mark(owner, Cause::Retry, false);
-        }
-    }
-
-    /// All other claimants: the one that owned it until now, and those whose rows name the owner.
-    fn lost(&mut self, key: FrontendKey, to: ServiceId) {
-        let (Some(to), Some(entry)) = (self.tables.get(to), self.frontends.get(&key)) else {
-            return self.count_impossible();
-        };
-        for loser in entry.losers() {
-            work::done(1);
-            let cause = Cause::ClaimLost(key, to.key.clone());
-            self.services.mark(loser, cause, false);
         }
     }
 }

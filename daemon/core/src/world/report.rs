@@ -62,6 +62,7 @@ impl World {
         for id in mem::take(&mut self.turns.woken) {
             self.retry(id);
         }
+        self.tell_owners(now.mono);
         self.report.snapshot.programmed |= self.is_programmed();
         self.publish(now)
     }

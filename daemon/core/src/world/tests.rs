@@ -49,6 +49,8 @@ pub(super) struct Rig {
     /// What the last turn wrote.
     pub(super) log: Vec<Op>,
     pub(super) changes: Vec<Change>,
+    /// Whom the last turn planned.
+    pub(super) planned: usize,
     pub(super) refuse: fn(&Op) -> bool,
 }
 
@@ -64,7 +66,8 @@ impl Rig {
         world.apply(Event::NodeApplied(Arc::new(node)));
         world.apply(settings(OnEmpty::Refuse));
         world.apply(Event::Synced(SOURCE));
-        Self { world, now: 100, ahead: 0, booted: 0, log: Vec::new(), changes: Vec::new(), refuse: |_| false }
+        let (log, changes) = Default::default();
+        Self { world, now: 100, ahead: 0, booted: 0, log, changes, planned: 0, refuse: |_| false }
     }
 
     pub(super) fn clock(&self) -> Now {
@@ -84,6 +87,7 @@ impl Rig {
             return self.world.publish(now);
         }
         let dirty = self.world.piece().to_vec();
+        self.planned = dirty.len();
         let mut whole = Vec::new();
         for id in dirty {
             let mut ops = Vec::new();

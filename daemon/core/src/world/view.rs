@@ -84,11 +84,10 @@ impl World {
             return view;
         }
         let entry = self.frontends.get(&key);
-        let covered_by = self.covered_by(&key, it.kind, (source, id));
-        let winner = covered_by.or_else(|| entry.and_then(crate::claims::Frontend::winner));
-        if winner != Some(id) {
+        let owner = self.owner_of(&key, it.kind, (source, id));
+        if owner != Some(id) {
             (view.verdict, view.reason) = (Verdict::Conflict, Some(Reason::Claimed));
-            view.owner = winner.and_then(|winner| Some(self.tables.get(winner)?.key.clone()));
+            view.owner = owner.and_then(|owner| Some(self.tables.get(owner)?.key.clone()));
             return view;
         }
         let realized = entry.and_then(|entry| entry.realized);

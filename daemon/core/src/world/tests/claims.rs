@@ -39,26 +39,31 @@ fn every_loser_shows_the_new_owner() {
     check_row(&third, "c", Verdict::Conflict, Some("a"));
 }
 
-/// A hundred services of which each claims the same twenty ports at one address; the oldest is rewritten again and
-/// again, with the address and without it.
+/// So many services of which each claims the same twenty ports at one address.
+fn crowd(services: u8) -> Rig {
+    let mut rig = Rig::with(Capacity { slots: 256, ports: 8_192, ..Capacity::default() });
+    rig.turn((0..services).map(|number| of_crowd(number, true)).collect());
+    rig
+}
+
+fn of_crowd(number: u8, claims: bool) -> Event {
+    let meta = Meta { created: Some(Timestamp(number.into())), ..Meta::default() };
+    let external: &[&str] = if claims { &["10.0.0.9"] } else { &[] };
+    let facts = service(&std::format!("s{number:03}"), &std::format!("10.0.1.{number}"), external);
+    let port = |at: u16| ServicePort {
+        port: NonZeroU16::new(80 + at).unwrap(),
+        name: std::format!("p{at}").into(),
+        ..facts.ports[0].clone()
+    };
+    applied(ServiceFacts { meta, ports: (0..20).map(port).collect(), ..facts })
+}
+
+/// The oldest of a hundred is rewritten again and again, with the address and without it.
 #[test]
 fn who_only_has_another_owner_than_before_makes_no_record() {
-    let mut rig = Rig::with(Capacity { slots: 256, ports: 4_096, ..Capacity::default() });
-    let one = |number: i64, external: &[&str]| {
-        let meta = Meta { created: Some(Timestamp(number)), ..Meta::default() };
-        let own = std::format!("10.0.1.{number}");
-        let facts = service(&std::format!("s{number:03}"), &own, external);
-        let port = |at: u16| ServicePort {
-            port: NonZeroU16::new(80 + at).unwrap(),
-            name: std::format!("p{at}").into(),
-            ..facts.ports[0].clone()
-        };
-        applied(ServiceFacts { meta, ports: (0..20).map(port).collect(), ..facts })
-    };
-    rig.turn((0..100).map(|number| one(number, &["10.0.0.9"])).collect());
+    let mut rig = crowd(100);
     for round in 0..20 {
-        let external: &[&str] = if round % 2 == 0 { &[] } else { &["10.0.0.9"] };
-        let snapshot = rig.turn(vec![one(0, external)]);
+        let snapshot = rig.turn(vec![of_crowd(0, round % 2 == 1)]);
         let mut told: Vec<_> =
             rig.changes.iter().map(|change| std::format!("{}", change.service.name)).collect();
         told.sort_unstable();
@@ -66,6 +71,32 @@ fn who_only_has_another_owner_than_before_makes_no_record() {
         let owner = if round % 2 == 0 { "s001" } else { "s000" };
         check_row(&snapshot, "s099", Verdict::Conflict, Some(owner));
     }
+}
+
+#[test]
+fn invariant_10_who_loses_an_address_either_way_is_not_planned_when_it_changes_hands() {
+    let toggled = |services| {
+        let mut rig = crowd(services);
+        rig.turn(vec![of_crowd(0, false)]);
+        crate::work::take();
+        for round in 0..21 {
+            // All within the same second.
+            rig.now -= 1;
+            rig.turn(vec![of_crowd(0, round % 2 == 0)]);
+            assert_eq!(rig.planned, 2, "round {round}: its owner before and its owner now");
+        }
+        let work = crate::work::take();
+        // The former owner has let go.
+        rig.now -= 1;
+        rig.turn(vec![]);
+        let late = rig.turn(vec![]);
+        assert_eq!((rig.planned, rig.changes.len()), (0, 0));
+        check_row(&late, &std::format!("s{:03}", services - 1), Verdict::Conflict, Some("s000"));
+        assert_eq!(rig.world.owners_due(), None, "nothing is left to be told");
+        work
+    };
+    let (few, many) = (toggled(100), toggled(200));
+    assert!(many * 100 <= few * 101, "21 changes of hands among 100 cost {few}, among 200 {many}");
 }
 
 #[test]

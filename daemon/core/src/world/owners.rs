@@ -1,0 +1,141 @@
+//! Who loses an address either way, while it goes from one owner to another: its row names the owner, and nothing else
+//! of it changes.
+//!
+//! Invariant: such a service is neither dirty nor planned. Its row names the new owner within [`WAIT`] of a piece's
+//! time, and many changes of hands within that are told as one; so an address that thousands claim and that changes
+//! hands all the time costs what its two owners cost.
+
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem;
+use core::time::Duration;
+
+use super::World;
+use crate::claims::Frontend;
+use crate::keys::{FrontendKey, ServiceKey, Source};
+use crate::op::{FrontendType, ServiceId};
+use crate::snapshot::{ServiceView, Verdict};
+use crate::work;
+
+/// How long a row may name a former owner, where it changed a moment ago too. The first change is told at once.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// What is to be told.
+#[derive(Debug, Default)]
+pub(super) struct Misnamed {
+    /// Changed hands since the last look.
+    waiting: BTreeSet<FrontendKey>,
+    /// Those that are looked at now, and who lost one of them.
+    looked_at: BTreeSet<FrontendKey>,
+    losers: BTreeSet<ServiceId>,
+    /// When everything was told last.
+    told: Option<Duration>,
+}
+
+impl Misnamed {
+    fn is_under_way(&self) -> bool {
+        !self.looked_at.is_empty() || !self.losers.is_empty()
+    }
+
+    fn due(&self) -> Option<Duration> {
+        if self.is_under_way() {
+            return Some(Duration::ZERO);
+        }
+        let next = self.told.map_or(Duration::ZERO, |told| told + WAIT);
+        (!self.waiting.is_empty()).then_some(next)
+    }
+
+    /// Begins a look, if it is time. `false`: there is none.
+    fn begin(&mut self, now: Duration) -> bool {
+        if !self.is_under_way() && self.due().is_some_and(|due| due <= now) {
+            self.looked_at = mem::take(&mut self.waiting);
+        }
+        self.is_under_way()
+    }
+}
+
+impl World {
+    /// A frontend has another owner than before.
+    pub(super) fn changed_hands(&mut self, key: FrontendKey) {
+        if self.frontends.get(&key).is_some_and(|entry| entry.losers().next().is_some()) {
+            self.misnamed.waiting.insert(key);
+        }
+    }
+
+    /// When rows are due that name a former owner.
+    pub(crate) fn owners_due(&self) -> Option<Duration> {
+        self.misnamed.due()
+    }
+
+    /// Who has a frontend that a service asks for: whoever covers it, or whose claim comes first.
+    pub(super) fn owner_of(
+        &self,
+        key: &FrontendKey,
+        kind: FrontendType,
+        of: (Source, ServiceId),
+    ) -> Option<ServiceId> {
+        let winner = || self.frontends.get(key).and_then(Frontend::winner);
+        self.covered_by(key, kind, of).or_else(winner)
+    }
+
+    /// Writes rows anew that name a former owner, as many as a piece takes.
+    pub(super) fn tell_owners(&mut self, now: Duration) {
+        if !self.misnamed.begin(now) {
+            return;
+        }
+        let mut left = self.most_work();
+        while left > 0
+            && let Some(key) = self.misnamed.looked_at.pop_first()
+        {
+            let losers: Vec<_> = self.frontends.get(&key).into_iter().flat_map(Frontend::losers).collect();
+            work::done(losers.len());
+            left = left.saturating_sub(1 + losers.len() as u64);
+            self.misnamed.losers.extend(losers);
+        }
+        while left > 0
+            && let Some(id) = self.misnamed.losers.pop_first()
+        {
+            left = left.saturating_sub(self.tell_owners_to(id));
+        }
+        if !self.misnamed.is_under_way() {
+            self.misnamed.told = Some(now);
+        }
+    }
+
+    /// Gives the work that it took. Whoever is dirty says it with its next view.
+    fn tell_owners_to(&mut self, id: ServiceId) -> u64 {
+        let Some(service) = self.services.get(id).filter(|service| !service.dirty) else { return 1 };
+        let Some(view) = service.view.as_deref() else { return 1 };
+        let work = view.frontends.len();
+        work::done(work);
+        let changed = self.other_owners(id, view);
+        if !changed.is_empty() {
+            let mut view = view.clone();
+            for (position, owner) in changed {
+                if let Some(row) = view.frontends.get_mut(position) {
+                    row.owner = Some(owner);
+                }
+            }
+            let view = Some(Arc::new(view));
+            if let Some(service) = self.services.get_mut(id) {
+                service.view.clone_from(&view);
+            }
+            self.report.snapshot.services.set(id.0 as usize, view);
+        }
+        1 + work as u64
+    }
+
+    /// Which rows name a former owner, and who has it now.
+    fn other_owners(&self, id: ServiceId, view: &ServiceView) -> Vec<(usize, ServiceKey)> {
+        let desired = self.services.get(id).map(|service| service.desired.as_slice()).unwrap_or_default();
+        let rows = view.frontends.iter().zip(desired).enumerate();
+        let lost = rows.filter(|(_, (row, _))| row.verdict == Verdict::Conflict);
+        let changed = lost.filter_map(|(position, (row, it))| {
+            let owner = self.owner_of(&it.key()?, it.kind, (view.key.source, id))?;
+            let owner = self.tables.get(owner)?.key.clone();
+            (row.owner.as_ref() != Some(&owner)).then_some((position, owner))
+        });
+        changed.collect()
+    }
+}
