@@ -13,6 +13,7 @@
 #include "packet.h"
 #include "stray.h"
 #include "verdict.h"
+#include "way.h"
 
 /* What the kernel calls a UDP socket that is connected. */
 #define CONNECTED 1
@@ -50,18 +51,13 @@ INLINE void socket_tuple(struct bpf_sock_tuple *socket, const struct tuple *tupl
 	}
 }
 
-/*
- * A process of this node that sends from a port which is also a node port waits for its answers there. Over TCP an
- * answer is no SYN; a datagram does not say what it is.
- */
-INLINE bool is_answer_to_own_socket(struct __sk_buff *skb, const struct dial *dial, const struct tuple *tuple, bool v4)
+/* A process of this node that is connected there. */
+INLINE bool is_for_connected_socket(struct __sk_buff *skb, const struct tuple *tuple, bool v4)
 {
 	struct bpf_sock_tuple asked = {};
 	struct bpf_sock *socket;
 	bool connected;
 
-	if (tuple->transport != IPPROTO_UDP || !is_node(dial))
-		return false;
 	socket_tuple(&asked, tuple, v4);
 	socket = bpf_sk_lookup_udp(skb, &asked, v4 ? sizeof(asked.ipv4) : sizeof(asked.ipv6), BPF_F_CURRENT_NETNS, 0);
 	if (!socket)
@@ -69,6 +65,58 @@ INLINE bool is_answer_to_own_socket(struct __sk_buff *skb, const struct dial *di
 	connected = socket->state == CONNECTED;
 	bpf_sk_release(socket);
 	return connected;
+}
+
+INLINE void talk_key_of(struct talk_key *key, const struct place *source, const struct place *destination)
+{
+	copy_address(key->source, source->address);
+	copy_address(key->destination, destination->address);
+	key->source_port = source->port;
+	key->destination_port = destination->port;
+}
+
+/*
+ * Who sends from a port which is also a node port waits for its answers there: a process of this node, or a pod that the
+ * kernel has given this node's address. Over TCP an answer is no SYN; a datagram does not say what it is. So what this
+ * node says there is kept in mind, for as long as conntrack would.
+ */
+INLINE void note_own_talk(const struct packet *packet, bool v4)
+{
+	const struct place *own = &packet->tuple.source;
+	struct tuple answered;
+	struct talk_key key;
+	__u32 now, *said;
+
+	if (packet->tuple.transport != IPPROTO_UDP || !any_node_port(own->port) ||
+	    !(v4 ? is_node4(own->address[3]) : is_node6(own->address)))
+		return;
+	/* The answer to a client of the node port, which another device has sent here. */
+	turned(&answered, &packet->tuple);
+	if (find_entry(&answered, LEG_IN, v4))
+		return;
+	talk_key_of(&key, &packet->tuple.destination, own);
+	now = seconds();
+	said = bpf_map_lookup_elem(&own_talks, &key);
+	if (!said)
+		bpf_map_update_elem(&own_talks, &key, &now, BPF_ANY);
+	else if (*said != now)
+		*said = now;
+}
+
+INLINE bool is_of_own_talk(const struct tuple *tuple)
+{
+	struct talk_key key;
+	__u32 *said;
+
+	talk_key_of(&key, &tuple->source, &tuple->destination);
+	said = bpf_map_lookup_elem(&own_talks, &key);
+	return said && (__s32)(seconds() - *said) <= LIFE_UDP;
+}
+
+INLINE bool is_answer_to_own(struct __sk_buff *skb, const struct dial *dial, const struct tuple *tuple, bool v4)
+{
+	return tuple->transport == IPPROTO_UDP && is_node(dial) &&
+	       (is_of_own_talk(tuple) || is_for_connected_socket(skb, tuple, v4));
 }
 
 /* --- Whether it may. --- */
@@ -200,16 +248,23 @@ INLINE void leave_to_stack(const struct arrival *arrival, struct dial *dial)
 	note_stray(&arrival->packet, is_dropped || is_barred(arrival, dial, cluster));
 }
 
+/* It begins something, as far as a packet can say that. */
+INLINE bool begins(const struct packet *packet)
+{
+	return packet->tuple.transport != IPPROTO_TCP ||
+	       (packet->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+}
+
 /* Whether it is no client of a frontend, whatever it sends there. */
 INLINE bool is_nobodys(struct __sk_buff *skb, const struct arrival *arrival, struct dial *dial)
 {
 	const struct packet *packet = &arrival->packet;
 
-	if (dial->transport == IPPROTO_TCP && (packet->flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN) {
+	if (!begins(packet)) {
 		leave_to_stack(arrival, dial);
 		return true;
 	}
-	if (!is_answer_to_own_socket(skb, dial, &packet->tuple, dial->v4))
+	if (!is_answer_to_own(skb, dial, &packet->tuple, dial->v4))
 		return false;
 	count_packet(COUNT_OWN_SOCKET);
 	return true;
@@ -237,16 +292,69 @@ INLINE __u32 keeps_port(const struct arrival *arrival, const struct dial *dial, 
 	       same_place(&arrival->packet.tuple.destination, dial->backend.address, dial->backend.port, v4);
 }
 
+/* --- Ports that no service has. --- */
+
+INLINE bool is_cluster_ip(const struct dial *dial)
+{
+	struct in6 key;
+
+	if (dial->v4)
+		return bpf_map_lookup_elem(&cluster_ips4, &dial->to.address[3]) != NULL;
+	copy_address(key.address, dial->to.address);
+	return bpf_map_lookup_elem(&cluster_ips6, &key) != NULL;
+}
+
+/* What somebody of this node has as its own address is for it to refuse: kube-proxy refuses what is sent on alone. */
+INLINE bool is_sent_on(struct __sk_buff *skb, bool v4)
+{
+	const struct arrival *arrival = the_arrival();
+	const struct tuple *tuple;
+
+	if (!arrival)
+		return false;
+	tuple = &arrival->packet.tuple;
+	return way_out(skb, tuple->source.address, tuple->destination.address, tuple->source.port,
+		       tuple->destination.port, tuple->transport, v4);
+}
+
+ALONE int is_sent_on4(struct __sk_buff *skb)
+{
+	return is_sent_on(skb, true);
+}
+
+ALONE int is_sent_on6(struct __sk_buff *skb)
+{
+	return is_sent_on(skb, false);
+}
+
+/* Of an address that belongs to a service, a port that none of its ports is. */
+INLINE int miss(struct __sk_buff *skb, const struct arrival *arrival, const struct dial *dial)
+{
+	const struct packet *packet = &arrival->packet;
+
+	if (!is_cluster_ip(dial) || !begins(packet) || says_to_be_node(packet, dial->v4) ||
+	    !(dial->v4 ? is_sent_on4(skb) : is_sent_on6(skb)))
+		return NEXT;
+	note_refusal(arrival, dial, VERDICT_REFUSED, REASON_NO_SUCH_PORT);
+	return REFUSED;
+}
+
 /* Whether it gets a backend, and which. */
 INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 {
 	struct device *device = bpf_map_lookup_elem(&devices, &arrival->device);
+	__u32 flags = device ? device->flags : 0;
 	struct dial dial = {};
 	__u64 word, cluster;
 
-	arrival->from_pod = device ? device->flags & DEVICE_POD : 0;
+	arrival->from_pod = flags & DEVICE_POD;
+	arrival->by_address = !!(flags & DEVICE_BY_ADDRESS);
 	dial_of(&dial, &arrival->packet.tuple, v4);
-	if (is_draining() || !find_frontend(&dial) || is_nobodys(skb, arrival, &dial) || says_to_be_node(&arrival->packet, v4))
+	if (flags & DEVICE_BACKENDS || is_draining())
+		return NEXT;
+	if (!find_frontend(&dial))
+		return miss(skb, arrival, &dial);
+	if (is_nobodys(skb, arrival, &dial) || says_to_be_node(&arrival->packet, v4))
 		return NEXT;
 	read_word_for(arrival, &dial, &cluster);
 	if (is_barred(arrival, &dial, cluster))

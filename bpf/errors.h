@@ -52,14 +52,6 @@ INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, str
 	return true;
 }
 
-/* Where there is a packet, who sent it gets the error. */
-INLINE void turned(struct tuple *to, const struct tuple *from)
-{
-	to->source = from->destination;
-	to->destination = from->source;
-	to->transport = from->transport;
-}
-
 INLINE bool write_quoted(struct __sk_buff *skb, const struct quoted *quoted, const struct tuple *to, bool v4)
 {
 	const struct packet *packet = &quoted->packet;
@@ -129,15 +121,18 @@ INLINE int error_out(struct __sk_buff *skb, bool v4)
 	struct quoted quoted = {};
 	struct packet packet = {};
 	struct tuple seen, shown, to;
+	enum direction direction;
 	struct flow *flow;
-	__u32 *number;
+	__u32 *number, led;
 
 	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_quoted(skb, &packet, &quoted, v4))
 		return NEXT;
 	turned(&seen, &quoted.packet.tuple);
 	number = find_entry(&seen, LEG_THROUGH, v4);
-	flow = number ? flow_at(*number) : NULL;
-	if (!flow || turn_out(flow, &seen, &shown, v4) == NOWHERE)
+	led = number ? *number : 0;
+	flow = number ? flow_at(led) : NULL;
+	direction = flow ? turn_out(flow, &seen, &shown, v4) : NOWHERE;
+	if (direction == NOWHERE)
 		return NEXT;
 	turned(&to, &shown);
 	if (!write_quoted(skb, &quoted, &to, v4))
@@ -150,7 +145,9 @@ INLINE int error_out(struct __sk_buff *skb, bool v4)
 	copy_address(to.source.address, shown.source.address);
 	copy_address(to.destination.address, shown.destination.address);
 	count_packet(COUNT_ERRORS);
-	return write_outer(skb, &packet, &to, quoted.sum, v4) ? NEXT : SHOT;
+	if (!write_outer(skb, &packet, &to, quoted.sum, v4))
+		return SHOT;
+	return direction == TO_CLIENT ? way_of_answer(skb, flow, led, v4) : NEXT;
 }
 
 #endif

@@ -10,6 +10,7 @@
 
 #include "choose.h"
 #include "packet.h"
+#include "way.h"
 
 /* In which direction a packet of a flow goes. */
 enum direction { NOWHERE, TO_BACKEND, TO_CLIENT };
@@ -197,6 +198,14 @@ INLINE bool same_place(const struct place *place, const __u32 *address, __u16 po
 	return !(differs | (v4 ? place->address[3] ^ address[3] : differences(place->address, address)));
 }
 
+/* As the packet that answers it. */
+INLINE void turned(struct tuple *to, const struct tuple *from)
+{
+	to->source = from->destination;
+	to->destination = from->source;
+	to->transport = from->transport;
+}
+
 INLINE bool is_v4(const struct flow *flow)
 {
 	return flow->v4;
@@ -246,6 +255,44 @@ INLINE enum direction turn_out(const struct flow *flow, const struct tuple *tupl
 		direction = TO_BACKEND;
 	}
 	return serial && READ_ONCE(flow->serial) == serial ? direction : NOWHERE;
+}
+
+/* --- The way of answers. --- */
+
+/*
+ * The kernel has routed an answer as a packet of its backend, because it bears the address that was dialled only from
+ * here on. Where rules of routing tell the two apart it goes by the device that they have for that address: a network
+ * that takes nothing else of it would drop what comes by another.
+ */
+INLINE int leave_by_address(struct __sk_buff *skb, __u32 number, bool v4)
+{
+	struct flow *flow = flow_at(number);
+	__u32 device;
+
+	if (!flow)
+		return NEXT;
+	device = way_out(skb, flow->frontend, flow->client, flow->frontend_port, flow->client_port, flow->transport, v4);
+	if (!device || device == skb->ifindex)
+		return NEXT;
+	return bpf_redirect_neigh(device, NULL, 0, 0);
+}
+
+ALONE int leave_by_address4(struct __sk_buff *skb, __u32 number)
+{
+	return leave_by_address(skb, number, true);
+}
+
+ALONE int leave_by_address6(struct __sk_buff *skb, __u32 number)
+{
+	return leave_by_address(skb, number, false);
+}
+
+/* What becomes of an answer that has been written. */
+INLINE int way_of_answer(struct __sk_buff *skb, const struct flow *flow, __u32 number, bool v4)
+{
+	if (LIKELY(!flow->by_address))
+		return NEXT;
+	return v4 ? leave_by_address4(skb, number) : leave_by_address6(skb, number);
 }
 
 /* --- Its life. --- */

@@ -99,6 +99,31 @@ struct {
 	__type(value, __u32);
 } source_ranges6 SEC(".maps");
 
+/* A cluster IP with any port in the maps. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, CLUSTER_IPS);
+	__type(key, __u32);
+	__type(value, __u32);
+} cluster_ips4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, CLUSTER_IPS);
+	__type(key, struct in6);
+	__type(value, __u32);
+} cluster_ips6 SEC(".maps");
+
+/* In which second this node said its last there. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, OWN_TALKS);
+	__type(key, struct talk_key);
+	__type(value, __u32);
+} own_talks SEC(".maps");
+
 /*
  * A bit for each port number at which packets for the node itself may be of a flow: node ports, also those of flows
  * that outlive them, and the ports that are given to clients. A bit too many costs one look at the entries.

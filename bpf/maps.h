@@ -75,10 +75,6 @@ struct {
 	__type(value, __u32);
 } node_addresses4 SEC(".maps");
 
-struct in6 {
-	__u32 address[4];
-};
-
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

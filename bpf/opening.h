@@ -12,15 +12,13 @@
 #include "flow.h"
 #include "lookup.h"
 #include "packet.h"
+#include "way.h"
 
 /* How many flows there may be. */
 const volatile __u32 flows_most = 1;
 
 /* So many ports are tried by chance: of ten, nine may be taken, and every other client still finds one. */
 #define PORT_TRIES 8
-
-#define FAMILY4 2
-#define FAMILY6 10
 
 /*
  * What is known of a client that arrives. It stands in a map, from which it is read back: so the verifier knows no more
@@ -36,6 +34,8 @@ struct arrival {
 	__u32 from_pod;
 	/* The backend is to see the port that the client sends from, where it can. */
 	__u32 keeps_port;
+	/* Answers go as the frontend's address is routed. */
+	__u32 by_address;
 	/* Of the flow that is made. */
 	__u32 number;
 	/* Of the one whose place or room it needs, or past which it began. */
@@ -68,32 +68,6 @@ INLINE void copy_source(struct flow *flow, const struct tuple *tuple)
 	flow->transport = tuple->transport;
 }
 
-/* The device by which the kernel would send it to the backend; 0: it stays on this node, or nobody knows. */
-INLINE __u32 way_out(struct __sk_buff *skb, const struct flow *flow, bool v4)
-{
-	struct bpf_fib_lookup route = {
-		.family = v4 ? FAMILY4 : FAMILY6,
-		.l4_protocol = flow->transport,
-		.sport = flow->client_port,
-		.dport = flow->backend_port,
-		.ifindex = skb->ifindex,
-	};
-	long found;
-
-	if (v4) {
-		route.ipv4_src = flow->client[3];
-		route.ipv4_dst = flow->backend[3];
-	} else {
-		copy_address(route.ipv6_src, flow->client);
-		copy_address(route.ipv6_dst, flow->backend);
-	}
-	found = bpf_fib_lookup(skb, &route, sizeof(route), 0);
-	if (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH ||
-	    found == BPF_FIB_LKUP_RET_FRAG_NEEDED)
-		return route.ifindex;
-	return 0;
-}
-
 INLINE bool has_address(const __u32 *address)
 {
 	return address[0] | address[1] | address[2] | address[3];
@@ -109,7 +83,7 @@ INLINE __u32 device_of_nat(struct __sk_buff *skb, const struct arrival *arrival,
 {
 	if (arrival->from_pod)
 		return is_own_backend(flow) ? arrival->device : 0;
-	return way_out(skb, flow, v4);
+	return way_out(skb, flow->client, flow->backend, flow->client_port, flow->backend_port, flow->transport, v4);
 }
 
 /*
@@ -126,7 +100,7 @@ INLINE bool set_nat(struct __sk_buff *skb, const struct arrival *arrival, struct
 
 	copy_address(flow->nat, none);
 	flow->nat_port = 0;
-	if (!device || !(device->flags & DEVICE_OUTER || arrival->from_pod))
+	if (!device || !(device->flags & (DEVICE_OUTER | DEVICE_BACKENDS) || arrival->from_pod))
 		return true;
 	if (v4 && device->address4) {
 		flow->nat[2] = MAPPED;
@@ -511,7 +485,7 @@ INLINE void fill(struct flow *flow, const struct arrival *arrival, __u32 now, bo
 	flow->of_client = tuple->transport == IPPROTO_TCP ? HEARD_SYN : 0;
 	flow->of_backend = 0;
 	flow->v4 = v4;
-	flow->pad = 0;
+	flow->by_address = arrival->by_address;
 	flow->port_index = arrival->port_index;
 	flow->seen = flow->began = now;
 }

@@ -121,18 +121,26 @@ INLINE enum whose comes_to6(const struct __sk_buff *skb)
 	return may_be_ours(packet->ip.daddr.in6_u.u6_addr32, packet->destination_port, false) ? MAYBE_OURS : NOBODYS;
 }
 
+/* What this node says at the number of a node port has an answer that is its own. */
+INLINE bool may_be_own_talk(__u8 transport, __u16 source_port)
+{
+	return transport == IPPROTO_UDP && any_node_port(source_port);
+}
+
 INLINE bool leaves_from_nobody4(const struct __sk_buff *skb)
 {
 	const struct plain4 *packet = plain4(skb);
 
-	return packet && !may_be_of_flow(packet->source_port, packet->destination_port);
+	return packet && !may_be_of_flow(packet->source_port, packet->destination_port) &&
+	       !may_be_own_talk(packet->ip.protocol, packet->source_port);
 }
 
 INLINE bool leaves_from_nobody6(const struct __sk_buff *skb)
 {
 	const struct plain6 *packet = plain6(skb);
 
-	return packet && !may_be_of_flow(packet->source_port, packet->destination_port);
+	return packet && !may_be_of_flow(packet->source_port, packet->destination_port) &&
+	       !may_be_own_talk(packet->ip.nexthdr, packet->source_port);
 }
 
 INLINE int write(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
@@ -342,9 +350,12 @@ INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 
 		return NEXT;
 	if (UNLIKELY(packet->flags & TCP_SYN) && begins_past(flow, number, direction))
 		return IS_PAST;
-	if (direction == TO_CLIENT)
-		note_answer(flow, number, packet, v4);
-	return write(skb, packet, &to, v4);
+	if (direction != TO_CLIENT)
+		return write(skb, packet, &to, v4);
+	note_answer(flow, number, packet, v4);
+	if (write(skb, packet, &to, v4) != NEXT)
+		return SHOT;
+	return way_of_answer(skb, flow, number, v4);
 }
 
 INLINE int leave(struct __sk_buff *skb, bool v4)
@@ -362,8 +373,10 @@ INLINE int leave(struct __sk_buff *skb, bool v4)
 	entry = find_entry(&packet.tuple, LEG_THROUGH, v4);
 	number = entry ? *entry : 0;
 	flow = entry ? flow_at(number) : NULL;
-	if (LIKELY(!flow))
+	if (LIKELY(!flow)) {
+		note_own_talk(&packet, v4);
 		return NEXT;
+	}
 	if (UNLIKELY(packet.part == FIRST_FRAGMENT))
 		remember_fragment(&packet, LEG_THROUGH);
 	return follow_out(skb, &packet, number, flow, v4);

@@ -51,6 +51,10 @@ enum size {
 	DEVICES = 1024,
 	/* Ranges of sources, times the ports that they are for. */
 	SOURCE_RANGES = 1 << 16,
+	/* Cluster IPs of one family: more services than a cluster is tested with. */
+	CLUSTER_IPS = 1 << 17,
+	/* Conversations over UDP that began on this node at the number of a node port; the least recently used go first. */
+	OWN_TALKS = 8192,
 	/* Ranges of ports that are given to clients on their way to other nodes; the configuration allows as many. */
 	SNAT_RANGES = 4,
 	/*
@@ -150,6 +154,8 @@ enum reason {
 	REASON_PORTS = 3,
 	/* This node has no address to which another node could answer. */
 	REASON_ADDRESS = 4,
+	/* The cluster IP is a service's, and none of its ports is that one. */
+	REASON_NO_SUCH_PORT = 5,
 };
 
 /* What a client is known by when it comes again. */
@@ -166,6 +172,10 @@ enum device_flag {
 	DEVICE_OUTER = 1,
 	/* Who sends by it is a pod of this node. */
 	DEVICE_POD = 2,
+	/* It leads to backends of other nodes, and nobody who comes by it is a client. */
+	DEVICE_BACKENDS = 4,
+	/* Answers to who came by it go as rules of routing have it for the address that they bear, and not for the backend. */
+	DEVICE_BY_ADDRESS = 8,
 };
 
 /* Where a packet shows the addresses of an entry. */
@@ -222,7 +232,7 @@ enum packet_count {
 	COUNT_FLOWS = 0,
 	/* TCP segments to a frontend that are of no flow and open none: left to the stack. */
 	COUNT_MIDWAY = 1,
-	/* Clients of node ports whose datagram is the answer to a socket of the node. */
+	/* Datagrams at node ports that are of a conversation of the node's own. */
 	COUNT_OWN_SOCKET = 2,
 	/* Dropped: outside of the ranges of sources. */
 	COUNT_SOURCE = 3,
@@ -349,6 +359,12 @@ struct member_key {
 };
 SIZE_IS(member_key, 32);
 
+/* An IPv6 address. */
+struct in6 {
+	__u32 address[4];
+};
+SIZE_IS(in6, 16);
+
 /* A client of a port with affinity. */
 struct affinity_key {
 	/* A cookie in the first half, low word first, and zeros; or an address. enum client_kind says which. */
@@ -472,7 +488,8 @@ struct flow {
 	__u8 of_backend;
 	/* Whether this is IPv4. */
 	__u8 v4;
-	__u8 pad;
+	/* Whether answers go as the frontend's address is routed. What was written before this had a name says no. */
+	__u8 by_address;
 	__u32 port_index;
 	/* Not 0 while all the above belongs together; each flow has another one. */
 	__u32 serial;
@@ -566,6 +583,15 @@ struct source6_key {
 	__u32 address[4];
 };
 SIZE_IS(source6_key, 24);
+
+/* A datagram as it would come that answers this node. */
+struct talk_key {
+	__u32 source[4];
+	__u32 destination[4];
+	__u16 source_port;
+	__u16 destination_port;
+};
+SIZE_IS(talk_key, 36);
 
 /* Port numbers that are next to each other. */
 struct port_range {

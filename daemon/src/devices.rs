@@ -7,6 +7,7 @@
 mod decide;
 mod netlink;
 mod ports;
+mod rules;
 #[cfg(test)]
 mod tests;
 
@@ -18,8 +19,8 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::engine::ask::Asker;
 
-pub(crate) use decide::CLASSES;
-pub use decide::{Class, Decision, Reason};
+pub(crate) use decide::{ANSWERS, CLASSES};
+pub use decide::{Answers, Class, Decision, Reason};
 pub(crate) use ports::shared_with_sockets;
 
 use decide::Listed;
@@ -65,6 +66,12 @@ pub async fn run(
             notices.forget();
         }
     }
+}
+
+/// The device by which this node reaches everybody over IPv6, by the main table: rules of routing have others.
+pub(crate) fn default_device6() -> Option<String> {
+    let index = netlink::default_device6().ok()??;
+    nix::net::if_::if_indextoname(index).ok()?.into_string().ok()
 }
 
 fn tell(attempt: &str, error: &std::io::Error) {

@@ -5,7 +5,7 @@
 //! object brings it here.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use nix::net::if_::InterfaceFlags;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::{Config, NoNodeName, NodeName, NodePortAddresses};
+use crate::devices;
 
 /// How often the host's addresses are looked at again. An address that comes late waits at most this long
 /// for its NodePorts.
@@ -157,7 +158,7 @@ fn is_link_local(address: IpAddr) -> bool {
 
 /// Every address of every interface that is up, in the kernel's order. Unreadable counts as none.
 fn local_addresses() -> Vec<LocalAddress> {
-    let (v4_route, v6_route) = (default_interface_v4(), default_interface_v6());
+    let (v4_route, v6_route) = (default_interface_v4(), devices::default_device6());
     let Ok(interfaces) = getifaddrs() else { return Vec::new() };
     let up = interfaces.filter(|it| it.flags.contains(InterfaceFlags::IFF_UP));
     up.filter_map(|it| {
@@ -181,16 +182,6 @@ fn default_interface_v4() -> Option<String> {
     table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>()).find_map(|fields| {
         let default = fields.get(1) == Some(&zero.as_str()) && fields.get(7) == Some(&zero.as_str());
         fields.first().filter(|_| default).map(|name| (*name).to_owned())
-    })
-}
-
-/// `/proc/net/ipv6_route`: likewise; `lo` carries the unreachable default of a host without IPv6.
-fn default_interface_v6() -> Option<String> {
-    let table = std::fs::read_to_string("/proc/net/ipv6_route").ok()?;
-    let zero = format!("{:032x}", Ipv6Addr::UNSPECIFIED.to_bits());
-    table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find_map(|fields| {
-        let default = fields.first() == Some(&zero.as_str()) && fields.get(1) == Some(&"00");
-        fields.last().filter(|name| default && **name != "lo").map(|name| (*name).to_owned())
     })
 }
 

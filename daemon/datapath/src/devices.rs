@@ -67,6 +67,8 @@ pub enum Side {
     Outer,
     /// A pod of this node.
     Pod,
+    /// Backends of other nodes, and no client.
+    Backends,
 }
 
 /// A device at which packets are translated.
@@ -82,6 +84,8 @@ pub struct Device {
     pub address4: Option<Ipv4Addr>,
     /// As above, of IPv6.
     pub address6: Option<Ipv6Addr>,
+    /// Answers to who came by it go as the address that they bear is routed, and not as the backend's is.
+    pub by_address: bool,
 }
 
 /// A device at one moment.
@@ -248,7 +252,7 @@ impl Devices {
         if device.name.is_empty() {
             return Ok(());
         }
-        let value = packets::device(device.side == Side::Outer, device.address4, device.address6);
+        let value = packets::device(device);
         let put = self.entries.put(&device.index.to_ne_bytes(), abi::bytes(&value));
         put.map_err(|error| io::Error::other(format!("cannot tell the programs of it: {error:#}")))
     }
@@ -398,7 +402,14 @@ pub(crate) fn layers_of(devices: &[Device]) -> Vec<Layer> {
 
 /// A device of which only the number is known.
 fn unnamed(index: u32) -> Device {
-    Device { index, name: String::new(), side: Side::Outer, address4: None, address6: None }
+    Device {
+        index,
+        name: String::new(),
+        side: Side::Outer,
+        address4: None,
+        address6: None,
+        by_address: false,
+    }
 }
 
 fn not_attached(direction: Direction, error: &io::Error) -> io::Error {

@@ -3,6 +3,7 @@
 //! Invariant: an op has its whole effect or none that a program could see; an endpoint change needs no system call.
 //! Which ops come, and in which order, core decides.
 
+mod cluster_ips;
 mod dump;
 mod exempt;
 mod flows;
@@ -66,6 +67,7 @@ pub struct KernelMaps {
     // Where packets are translated.
     flows: Option<flows::Flows>,
     sources: sources::Sources,
+    cluster_ips: cluster_ips::ClusterIps,
 }
 
 /// What outlives the daemon.
@@ -95,16 +97,18 @@ impl KernelMaps {
         let bytes = FrontendBytes::new(key);
         let put = self.generation.frontends_mut(family).put(bytes.key(), &bytes.with(value));
         put.map_err(|error| refused("insert frontend", FRONTENDS, &error))?;
-        self.note_inserted(key);
+        self.note_inserted(key, value);
         Ok(())
     }
 
-    fn note_inserted(&mut self, key: &FrontendKey) {
+    fn note_inserted(&mut self, key: &FrontendKey, value: FrontendValue) {
         self.shared.note_inserted(key);
         self.packets.note_inserted(key);
+        self.cluster_ips.note_inserted(key, value);
     }
 
     fn remove_frontend(&mut self, key: &FrontendKey) -> Result<(), MapError> {
+        self.cluster_ips.note_removed(key);
         let bytes = FrontendBytes::new(key);
         let removed = self.generation.frontends_mut(Family::of(key.address)).remove(bytes.key());
         removed.map_err(|error| refused("remove frontend", FRONTENDS, &error))?;

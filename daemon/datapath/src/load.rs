@@ -175,12 +175,13 @@ pub(crate) fn packets_of_ethernet(
     given: &Handles,
     flows: u32,
 ) -> Result<(PacketPrograms, Handles), StartError> {
-    let (mut programs, maps) = packets_at(&[Layer::Ethernet], given, flows)?;
+    let (mut programs, maps) = packets_at(&[Layer::Ethernet], given, (flows, 0))?;
     Ok((programs.remove(0), maps))
 }
 
 /// Loads the programs of packets, one pair for each of these layers, over the maps of sockets and over those of packets
-/// that are given. The other ones are made, for so many flows; flows that are given stay as many as they are.
+/// that are given. The other ones are made, for so many flows; flows that are given stay as many as they are. What the
+/// programs send on bears that mark.
 pub(crate) fn packets_at(
     layers: &[Layer],
     given: &Handles,
@@ -274,7 +275,7 @@ mod tests {
     fn kernel_packet_programs_load_beside_those_of_sockets() {
         let shape = Shape { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
         let (made, programs) = load(shape, Features::probe().unwrap(), &Handles::new(), |_, maps| {
-            let (programs, made) = packets_at(&Layer::ALL, &maps, 64)?;
+            let (programs, made) = packets_at(&Layer::ALL, &maps, (64, 1 << 14))?;
             Ok((made, programs))
         })
         .unwrap();

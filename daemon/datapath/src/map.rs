@@ -87,6 +87,9 @@ maps! {
     Devices, "devices", Room::Packets;
     SourceRanges4, "source_ranges4", Room::Packets;
     SourceRanges6, "source_ranges6", Room::Packets;
+    ClusterIps4, "cluster_ips4", Room::Packets;
+    ClusterIps6, "cluster_ips6", Room::Packets;
+    OwnTalks, "own_talks", Room::Packets;
     PacketPorts, "packet_ports", Room::Packets;
     PacketSettings, "packet_settings", Room::Packets;
     PacketCounts, "packet_counts", Room::Packets;

@@ -39,14 +39,17 @@ pub enum Cause {
     Ports,
     /// This node has no address to which a backend on another node could answer.
     Address,
+    /// What it dialled is a cluster IP, of a service that has no such port.
+    NoSuchPort,
 }
 
-const CAUSES: [(Cause, types::reason); 5] = [
+const CAUSES: [(Cause, types::reason); 6] = [
     (Cause::NoBackend, types::reason::REASON_NO_BACKEND),
     (Cause::Source, types::reason::REASON_SOURCE),
     (Cause::Flows, types::reason::REASON_FLOWS),
     (Cause::Ports, types::reason::REASON_PORTS),
     (Cause::Address, types::reason::REASON_ADDRESS),
+    (Cause::NoSuchPort, types::reason::REASON_NO_SUCH_PORT),
 ];
 
 /// How a client's packet came.
@@ -177,8 +180,7 @@ mod tests {
 
     #[test]
     fn a_refused_packet_names_its_source_its_device_and_why() {
-        let causes = [Cause::NoBackend, Cause::Source, Cause::Flows, Cause::Ports, Cause::Address];
-        for (reason, cause) in (0..).zip(causes) {
+        for (reason, cause) in (0..).zip(CAUSES.map(|(cause, _)| cause)) {
             let refusal = types::refusal {
                 address: [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes([192, 0, 2, 5])],
                 source: [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes([203, 0, 113, 9])],

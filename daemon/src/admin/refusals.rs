@@ -150,7 +150,9 @@ impl<'a> RefusalRow<'a> {
         cells.put_optional(self.service);
         match self.cause.0 {
             Cause::NoBackend => cells.put_optional(self.reason),
-            Cause::Source | Cause::Flows | Cause::Ports | Cause::Address => cells.put(self.cause),
+            Cause::Source | Cause::Flows | Cause::Ports | Cause::Address | Cause::NoSuchPort => {
+                cells.put(self.cause);
+            }
         }
         cells.put(self.count);
         cells.put_optional(self.source);

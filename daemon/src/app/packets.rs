@@ -91,6 +91,7 @@ mod tests {
                 side: Side::Outer,
                 address4: None,
                 address6: None,
+                by_address: false,
             },
             attached: error.is_none(),
             others: 0,

@@ -108,6 +108,27 @@ struct Kernel {
     #[serde(default)]
     behind_hooks: Vec<String>,
     grace_failure: Option<String>,
+    #[serde(default)]
+    packets: Option<Packets>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Packets {
+    devices: Vec<Device>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Device {
+    name: String,
+    class: String,
+    why: String,
+}
+
+/// A device that leads to backends, and that the configuration leaves out.
+#[derive(Debug, Serialize)]
+struct LeftOut {
+    device: String,
+    why: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -146,6 +167,7 @@ struct Status {
     reason: Option<String>,
     faults: Vec<String>,
     other_proxies: Vec<OtherProxy>,
+    left_out_devices: Vec<LeftOut>,
     sources: Vec<Source>,
     apiserver: Apiserver,
     stale_since: Option<String>,
@@ -183,11 +205,10 @@ struct Failed {
 pub(super) fn status(client: &Client, json: bool, out: &mut impl Write) -> Result<Exit, ClientError> {
     let version = read(client, "/version?format=json")?;
     let readiness = read(client, "/readyz?format=json")?;
-    let mut datapath: Datapath = read(client, "/datapath?format=json")?;
-    let other_proxies = std::mem::take(&mut datapath.other_proxies);
+    let datapath = read(client, "/datapath?format=json")?;
     let apiserver = read(client, "/apiserver?format=json")?;
     let services = read(client, "/services?format=json")?;
-    let status = Status::of(version, readiness, (datapath.faults(), other_proxies), apiserver, services);
+    let status = Status::of(version, readiness, datapath, apiserver, services);
     if json {
         let text =
             serde_json::to_string_pretty(&status).map_err(|error| ClientError::Broken(error.into()))?;
@@ -212,11 +233,12 @@ impl Status {
     fn of(
         version: Version,
         readiness: Readiness,
-        (faults, other_proxies): (Vec<String>, Vec<OtherProxy>),
+        datapath: Datapath,
         apiserver: Apiserver,
         services: Services,
     ) -> Self {
         let Services { services, rejected, rejected_dropped } = services;
+        let (faults, left_out_devices) = (datapath.faults(), datapath.left_out());
         let failed = services.iter().filter(|service| service.status == "error");
         let errors: Vec<Failed> = failed.map(Failed::from).collect();
         let (held, not_serving) =
@@ -227,7 +249,8 @@ impl Status {
             ready: readiness.healthy,
             reason: readiness.reason,
             faults,
-            other_proxies,
+            other_proxies: datapath.other_proxies,
+            left_out_devices,
             sources: readiness.sources,
             apiserver,
             stale_since: readiness.stale_since,
@@ -258,6 +281,9 @@ impl Status {
         writeln!(out, "datapath   {datapath}{note}")?;
         for OtherProxy { proxy, evidence } in &self.other_proxies {
             writeln!(out, "beside     {} ({})", plain(proxy), plain(&evidence.join(", ")))?;
+        }
+        for LeftOut { device, why } in &self.left_out_devices {
+            writeln!(out, "left out   {} ({})", plain(device), plain(why))?;
         }
         writeln!(out, "sources    {}", listed(self.sources.iter().map(Source::spelled)))?;
         if let Some(apiserver) = self.apiserver.spelled() {
@@ -327,15 +353,21 @@ pub(super) fn plain(text: &str) -> String {
 
 impl Datapath {
     /// What clients are not served by, or will not be, although everything else may look well.
-    fn faults(self) -> Vec<String> {
-        let Some(kernel) = self.kernel else { return Vec::new() };
+    fn faults(&self) -> Vec<String> {
+        let Some(kernel) = &self.kernel else { return Vec::new() };
         let broken =
             |hook: &String| format!("{hook}: the program or its pin was removed and cannot be put back");
-        let grace = kernel.grace_failure.map(|why| format!("grace periods do not end: {why}"));
+        let grace = kernel.grace_failure.as_ref().map(|why| format!("grace periods do not end: {why}"));
         let waiting = kernel.waiting.then(|| "another version's programs still serve".to_owned());
         let behind = |hook: &String| format!("{hook}: the program reads maps that are no longer written");
         let hooks = kernel.broken_hooks.iter().map(broken).chain(kernel.behind_hooks.iter().map(behind));
         waiting.into_iter().chain(hooks).chain(grace).collect()
+    }
+
+    fn left_out(&self) -> Vec<LeftOut> {
+        let packets = self.kernel.iter().filter_map(|kernel| kernel.packets.as_ref());
+        let left_out = packets.flat_map(|packets| &packets.devices).filter(|it| it.class == "backends");
+        left_out.map(|it| LeftOut { device: it.name.clone(), why: it.why.clone() }).collect()
     }
 }
 

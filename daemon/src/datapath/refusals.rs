@@ -199,6 +199,8 @@ words! {
         /// This node had no address of that family to which a backend on another node could answer: `holdfast datapath`
         /// lists the devices with theirs.
         Address = "address",
+        /// It is a cluster IP of a service that has no such port.
+        NoSuchPort = "no-such-port",
     }
 }
 
@@ -210,6 +212,7 @@ impl From<holdfast_datapath::Cause> for Cause {
             holdfast_datapath::Cause::Flows => Self::Flows,
             holdfast_datapath::Cause::Ports => Self::Ports,
             holdfast_datapath::Cause::Address => Self::Address,
+            holdfast_datapath::Cause::NoSuchPort => Self::NoSuchPort,
         }
     }
 }

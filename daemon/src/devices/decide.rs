@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use holdfast_datapath::{Device, Side};
 
 use crate::config::{DeviceName, OuterDevices, Packets, PodDevices};
+use super::rules::{self, Rule};
 use sources::Seen;
 
 /// A device as the kernel lists it.
@@ -25,6 +26,8 @@ pub(super) struct Link {
     pub(super) is_ethernet: bool,
     /// The device that it belongs to.
     pub(super) master: Option<u32>,
+    /// Its other end is in this network namespace too, as those of `cilium_host` and `cilium_net` are.
+    pub(super) ends_here: bool,
 }
 
 /// An address that may be given to others: global, and neither old nor for a short time.
@@ -57,8 +60,12 @@ pub(super) struct Listed {
     pub(super) gateways: BTreeSet<u32>,
     /// Those of them by which a default route does.
     pub(super) defaults: BTreeSet<u32>,
+    /// Devices by which a route leads to others, that the kernel has not made for an address.
+    pub(super) routed: BTreeSet<u32>,
     /// What is known of them.
     pub(super) ways: BTreeSet<Way>,
+    /// Rules by which the kernel chooses a table of routes, as far as they count here.
+    pub(super) rules: Vec<Rule>,
 }
 
 /// What a device is to packets.
@@ -68,6 +75,8 @@ pub enum Class {
     Outer,
     /// It leads to a pod that is served by its packets.
     Pod,
+    /// It leads to backends; nobody is served who comes by it.
+    Backends,
     /// Nothing is done there.
     None,
 }
@@ -78,13 +87,15 @@ impl Class {
         match self {
             Self::Outer => "outer",
             Self::Pod => "pod",
+            Self::Backends => "backends",
             Self::None => "none",
         }
     }
 }
 
 /// All that [`Class::as_str`] gives.
-pub(crate) const CLASSES: [&str; 3] = [Class::Outer.as_str(), Class::Pod.as_str(), Class::None.as_str()];
+pub(crate) const CLASSES: [&str; 4] =
+    [Class::Outer.as_str(), Class::Pod.as_str(), Class::Backends.as_str(), Class::None.as_str()];
 
 /// Why a device is what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,15 +103,18 @@ pub enum Reason {
     Named,
     Address,
     Gateway,
+    Route,
     PodNamed,
     LeadsToPod,
     Loopback,
     Member,
     Dummy,
+    EndsHere,
     PodSide,
     NoAddress,
     OthersNamed,
     LeftOut,
+    NearLeftOut,
     Absent,
 }
 
@@ -111,22 +125,49 @@ impl Reason {
             Self::Named => "packets.devices names it",
             Self::Address => "it has a global address",
             Self::Gateway => "a route leads to a gateway by it",
+            Self::Route => "a route leads to others by it",
             Self::PodNamed => "packets.pod_devices names it",
             Self::LeadsToPod => "it leads to a pod",
             Self::Loopback => "it is the loopback",
             Self::Member => "it belongs to another device, which counts in its place",
             Self::Dummy => "no packet ever comes by a dummy",
+            Self::EndsHere => "its other end is this node's too, and no pod's",
             Self::PodSide => "it leads to pods of this node alone: no route leads to a gateway by it",
-            Self::NoAddress => "it has no global address, and no route leads to a gateway by it",
+            Self::NoAddress => "it has no global address, and no route leads to others by it",
             Self::OthersNamed => "packets.devices names others",
             Self::LeftOut => {
-                "packets.devices names others, though a route leads to a gateway by it: clients outside reach no backend \
-                 that is behind it"
+                "packets.devices names others, though a route leads to others by it: backends behind it are reached as \
+                 everywhere, and nobody is served who comes by it"
+            }
+            Self::NearLeftOut => {
+                "packets.devices names others: backends near it are reached, and nobody is served who comes by it"
             }
             Self::Absent => "packets.devices names it, and it is not there",
         }
     }
 }
+
+/// How answers to clients are routed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answers {
+    /// As packets of the backend: that is how the kernel does it.
+    Backend,
+    /// As packets of the address that was dialled, since rules of routing tell the two apart.
+    Dialled,
+}
+
+impl Answers {
+    /// As answers spell it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Backend => "backend",
+            Self::Dialled => "dialled",
+        }
+    }
+}
+
+/// All that [`Answers::as_str`] gives.
+pub(crate) const ANSWERS: [&str; 2] = [Answers::Backend.as_str(), Answers::Dialled.as_str()];
 
 /// One device, what it is, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,9 +177,11 @@ pub struct Decision {
     pub name: String,
     pub class: Class,
     pub reason: Reason,
-    /// What backends of other nodes see of clients, if it is an outer one; of a pod's, what the pod sees of itself.
+    /// What backends of other nodes see of clients; of a pod's device, what the pod sees of itself.
     pub address4: Option<Ipv4Addr>,
     pub address6: Option<Ipv6Addr>,
+    /// By what answers leave to who came by it, if it is an outer one.
+    pub answers: Answers,
 }
 
 impl Decision {
@@ -147,10 +190,12 @@ impl Decision {
         let side = match self.class {
             Class::Outer => Side::Outer,
             Class::Pod => Side::Pod,
+            Class::Backends => Side::Backends,
             Class::None => return None,
         };
         let (address4, address6) = (self.address4, self.address6);
-        Some(Device { index: self.index, name: self.name.clone(), side, address4, address6 })
+        let by_address = self.answers == Answers::Dialled;
+        Some(Device { index: self.index, name: self.name.clone(), side, address4, address6, by_address })
     }
 }
 
@@ -162,15 +207,19 @@ pub(super) fn decide(listed: &Listed, config: &Packets) -> Vec<Decision> {
     let judged: Vec<_> = links.into_iter().map(|link| (link, world.judge(link, config))).collect();
     let outer = judged.iter().filter(|(_, (class, _))| *class == Class::Outer);
     let of_node = world.of_node(outer.map(|(link, _)| link.index));
-    let there = judged
-        .iter()
-        .map(|(link, (class, reason))| decision(link, *class, *reason, world.seen_by(link, *class, of_node)));
+    let is_told_apart = rules::tell_apart(&listed.rules, &listed.addresses);
+    let there = judged.iter().map(|(link, (class, reason))| {
+        let of_clients = is_told_apart && *class == Class::Outer;
+        let answers = if of_clients { Answers::Dialled } else { Answers::Backend };
+        Decision { answers, ..decision(link, *class, *reason, world.seen_by(link, *class, of_node)) }
+    });
     there.chain(absent(listed, config)).collect()
 }
 
 fn decision(link: &Link, class: Class, reason: Reason, seen: Seen) -> Decision {
     let (index, name) = (link.index, link.name.clone());
-    Decision { index, name, class, reason, address4: seen.v4, address6: seen.v6 }
+    let answers = Answers::Backend;
+    Decision { index, name, class, reason, address4: seen.v4, address6: seen.v6, answers }
 }
 
 fn absent<'a>(listed: &'a Listed, config: &'a Packets) -> impl Iterator<Item = Decision> + 'a {
@@ -213,16 +262,22 @@ impl<'a> World<'a> {
             OuterDevices::Named(names) if names.iter().any(|name| name.covers(&link.name)) => {
                 (Class::Outer, Reason::Named)
             }
-            OuterDevices::Named(_) if self.listed.gateways.contains(&link.index) => {
-                (Class::None, Reason::LeftOut)
-            }
-            OuterDevices::Named(_) => (Class::None, Reason::OthersNamed),
+            OuterDevices::Named(_) => self.judge_left_out(link),
             OuterDevices::Auto => self.judge_by_routes(link),
         };
         if class == Class::Outer {
             return (class, reason);
         }
         self.pod(link, &config.pod_devices).map_or((class, reason), |reason| (Class::Pod, reason))
+    }
+
+    /// A name that is missing takes away clients who come by it, and no backend from those who come by others.
+    fn judge_left_out(&self, link: &Link) -> (Class, Reason) {
+        match self.judge_by_routes(link) {
+            (Class::Outer, Reason::Address) => (Class::Backends, Reason::NearLeftOut),
+            (Class::Outer, _) => (Class::Backends, Reason::LeftOut),
+            _ => (Class::None, Reason::OthersNamed),
+        }
     }
 
     fn judge_by_routes(&self, link: &Link) -> (Class, Reason) {
@@ -234,10 +289,14 @@ impl<'a> World<'a> {
             (Class::None, Reason::Dummy)
         } else if has_gateway {
             (Class::Outer, Reason::Gateway)
+        } else if link.ends_here {
+            (Class::None, Reason::EndsHere)
         } else if self.is_pod_side(link) {
             (Class::None, Reason::PodSide)
         } else if has_address {
             (Class::Outer, Reason::Address)
+        } else if self.listed.routed.contains(&link.index) {
+            (Class::Outer, Reason::Route)
         } else {
             (Class::None, Reason::NoAddress)
         }
@@ -276,7 +335,7 @@ impl<'a> World<'a> {
     fn seen_by(&self, link: &Link, class: Class, of_node: Seen) -> Seen {
         let own = self.seen(link.index);
         match class {
-            Class::Outer => own.or(of_node),
+            Class::Outer | Class::Backends => own.or(of_node),
             Class::Pod => own.or(link.master.map_or_else(Seen::default, |it| self.seen(it))).or(of_node),
             Class::None => Seen::default(),
         }
@@ -297,5 +356,6 @@ impl<'a> World<'a> {
 
 /// A device with one pod or virtual machine at its other end.
 fn leads_to_one(link: &Link) -> bool {
-    matches!(link.kind.as_str(), "veth" | "netkit" | "macvtap") || (link.kind == "tun" && link.is_ethernet)
+    let is_one = matches!(link.kind.as_str(), "veth" | "netkit" | "macvtap");
+    (is_one && !link.ends_here) || (link.kind == "tun" && link.is_ethernet)
 }

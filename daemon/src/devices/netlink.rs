@@ -15,6 +15,7 @@ use nix::sys::time::TimeVal;
 use tokio::net::UnixDatagram;
 
 use super::decide::{Address, Link, Listed, Way};
+use super::rules::{self, RTM_GETRULE, RTM_NEWRULE};
 
 /// A router with a million routes has some 100 MB of them; each datagram is looked at and forgotten.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -26,6 +27,8 @@ const ANSWER_TIME_MAX: i64 = 1;
 const LINKS_MAX: usize = 4096;
 /// Addresses that are looked at: a node that had IPVS keeps one of each Service on one device.
 const ADDRESSES_MAX: usize = 65_536;
+/// Rules of routing that are looked at: a node with some hundred pods has two of each.
+const RULES_MAX: usize = 8192;
 /// Ways to gateways that are looked at: of a million routes most have the same few.
 const WAYS_MAX: usize = 1024;
 /// How often a list is begun anew that changes while it is read.
@@ -46,24 +49,31 @@ const NLMSG_DONE: u16 = 3;
 const DUMP: u16 = 0x301;
 /// `NLM_F_DUMP_INTR`: something has changed while the kernel was listing.
 const INTERRUPTED: u16 = 0x10;
-/// `RTMGRP_LINK`, `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV6_IFADDR` and `_IPV6_ROUTE`.
-const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
+/// `RTMGRP_LINK`, `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV4_RULE`, `_IPV6_IFADDR` and `_IPV6_ROUTE`, and the group of
+/// `RTNLGRP_IPV6_RULE`.
+const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18;
 const HEADER: usize = 16;
 
 /// From `linux/if_link.h`, `linux/if_addr.h` and `linux/rtnetlink.h`.
 const IFLA_IFNAME: u16 = 3;
+const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_INFO_KIND: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
+const RTA_PRIORITY: u16 = 6;
 const RTA_PREFSRC: u16 = 7;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_VIA: u16 = 18;
 const RTN_UNICAST: u8 = 1;
+/// The kernel has made it, for an address.
+const RTPROT_KERNEL: u8 = 2;
+const RT_TABLE_MAIN: u8 = 254;
 const RT_TABLE_LOCAL: u8 = 255;
 const RT_SCOPE_UNIVERSE: u8 = 0;
 /// `IFA_F_DADFAILED`, `_DEPRECATED` and `_TENTATIVE`; in IPv6 `_TEMPORARY` too, whose bit says in IPv4 that another
@@ -72,7 +82,7 @@ const UNFIT: u32 = 0x08 | 0x20 | 0x40 | 0x01;
 /// Of `ifinfomsg`, `ifaddrmsg`, `rtmsg` and `rtnexthop`.
 const LINK: usize = 16;
 const ADDRESS: usize = 8;
-const ROUTE: usize = 12;
+pub(super) const ROUTE: usize = 12;
 const HOP: usize = 8;
 
 /// Notices of the kernel: datagrams, as if of a socket that this runtime knows how to wait for.
@@ -110,7 +120,8 @@ impl Notices {
 pub(super) fn list() -> io::Result<Listed> {
     let links = dump_whole((RTM_GETLINK, RTM_NEWLINK), (LINK, LINKS_MAX), link)?;
     let addresses = dump_whole((RTM_GETADDR, RTM_NEWADDR), (ADDRESS, ADDRESSES_MAX), address)?;
-    let mut listed = Listed { links, addresses, ..Listed::default() };
+    let rules = dump_whole((RTM_GETRULE, RTM_NEWRULE), (ROUTE, RULES_MAX), rules::rule)?;
+    let mut listed = Listed { links, addresses, rules, ..Listed::default() };
     // Where routes never rest no list of them is whole, and none needs to be: devices have many, or ones that stay.
     dump(RTM_GETROUTE, ROUTE, |kind, body| {
         if kind == RTM_NEWROUTE {
@@ -118,6 +129,30 @@ pub(super) fn list() -> io::Result<Listed> {
         }
     })?;
     Ok(listed)
+}
+
+/// The number of the device by which the main table leads everywhere, in IPv6; the best of several.
+pub(super) fn default_device6() -> io::Result<Option<u32>> {
+    let mut best: Option<(u32, u32)> = None;
+    dump(RTM_GETROUTE, ROUTE, |kind, body| {
+        let found = (kind == RTM_NEWROUTE).then(|| default6(body)).flatten();
+        best = best.into_iter().chain(found).min();
+    })?;
+    Ok(best.map(|(_, index)| index))
+}
+
+/// The priority of a default route of the main table, and its device.
+fn default6(body: &[u8]) -> Option<(u32, u32)> {
+    let [family, bits, _, _, table, _, _, kind, ..] = *body else { return None };
+    let is_v6 = i32::from(family) == nix::libc::AF_INET6;
+    if !is_v6 || bits != 0 || table != RT_TABLE_MAIN || kind != RTN_UNICAST {
+        return None;
+    }
+    let rest = body.get(ROUTE..)?;
+    let one = |wanted| attributes(rest).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let of_several = || hops(one(RTA_MULTIPATH)?).next().map(|(index, _)| index);
+    let index = one(RTA_OIF).map(|index| number(index, 0)).or_else(of_several)?;
+    Some((one(RTA_PRIORITY).map_or(0, |priority| number(priority, 0)), index))
 }
 
 /// What changes while it is listed is listed anew.
@@ -181,7 +216,7 @@ fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, u16, &[u8])> {
 }
 
 /// Type and value of each attribute, without the flag of those that hold others.
-fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
         let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & 0x3fff;
@@ -192,7 +227,7 @@ fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 /// 32 bits at that place; 0 where there are none.
-fn number(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn number(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |four| u32::from_ne_bytes(*four))
 }
 
@@ -211,8 +246,11 @@ fn link(body: &[u8]) -> Option<Link> {
         is_loopback: kind_of_layer == nix::libc::ARPHRD_LOOPBACK,
         ..Link::default()
     };
+    let (mut has_other, mut is_elsewhere) = (false, false);
     for (kind, value) in attributes(body.get(LINK..)?) {
         match kind {
+            IFLA_LINK => has_other = number(value, 0) != 0,
+            IFLA_LINK_NETNSID => is_elsewhere = true,
             IFLA_IFNAME => link.name = text(value),
             IFLA_MASTER => link.master = Some(number(value, 0)).filter(|master| *master != 0),
             IFLA_LINKINFO => {
@@ -222,6 +260,8 @@ fn link(body: &[u8]) -> Option<Link> {
             _ => {}
         }
     }
+    // Of a VLAN and the like it is the device below.
+    link.ends_here = matches!(link.kind.as_str(), "veth" | "netkit") && has_other && !is_elsewhere;
     Some(link)
 }
 
@@ -250,19 +290,22 @@ fn is_global(address: IpAddr) -> bool {
     !(is_link_local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
 }
 
-fn ip(value: &[u8]) -> Option<IpAddr> {
+pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
     let v4 = || <[u8; 4]>::try_from(value).ok().map(IpAddr::from);
     v4().or_else(|| <[u8; 16]>::try_from(value).ok().map(IpAddr::from))
 }
 
-/// An `rtmsg`: by which devices it leads to a gateway, to which, and from which address.
+/// An `rtmsg`: by which devices it leads to others or to a gateway, to which, and from which address.
 fn route(body: &[u8], listed: &mut Listed) {
-    let (Some(bits), Some(table), Some(kind)) = (body.get(1), body.get(4), body.get(7)) else { return };
+    let [_, bits, _, _, table, origin, _, kind, ..] = body else { return };
     if *kind != RTN_UNICAST || *table == RT_TABLE_LOCAL {
         return;
     }
     let rest = body.get(ROUTE..).unwrap_or_default();
     let one = |wanted| attributes(rest).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    if *origin != RTPROT_KERNEL {
+        listed.routed.extend(one(RTA_OIF).map(|index| number(index, 0)));
+    }
     let source = one(RTA_PREFSRC).and_then(ip);
     let mut ways = hops(one(RTA_MULTIPATH).unwrap_or_default()).collect::<Vec<_>>();
     if attributes(rest).any(|(kind, _)| leads(kind)) {

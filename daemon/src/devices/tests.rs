@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::engine::ask;
 use crate::patience::NOT_FOR_EVER;
 
-/// A world in lines: `INDEX NAME KIND [in MASTER] [ADDRESS[/BITS] …] [gateway|default] [via GATEWAY] [from SOURCE]`. A
+/// A world in lines: `INDEX NAME KIND [here] [in MASTER] [ADDRESS[/BITS] …] [route|gateway|default] [via GATEWAY] [from SOURCE]`. A
 /// kind of "-" is hardware, "tap" a "tun" with an Ethernet header. `via` and `from` speak of default routes.
 fn listed(text: &str) -> Listed {
     let mut listed = Listed::default();
@@ -30,10 +30,13 @@ fn listed(text: &str) -> Listed {
             is_loopback: kind == "loopback",
             is_ethernet: !matches!(kind, "tun" | "wireguard" | "loopback"),
             master: None,
+            ends_here: false,
         };
         while let Some(word) = words.next() {
             match word {
+                "here" => link.ends_here = true,
                 "in" => link.master = words.next().map(|master| master.parse().unwrap()),
+                "route" => _ = listed.routed.insert(index),
                 "gateway" => _ = listed.gateways.insert(index),
                 "default" => {
                     listed.gateways.insert(index);
@@ -178,7 +181,7 @@ fn names_of_the_configuration_go_before_everything_else() {
          3 eth1 -
          4 veth7 veth",
         "lo none Loopback
-         eth0 none LeftOut
+         eth0 backends LeftOut 10.0.0.5
          eth1 outer Named 10.0.0.5
          veth7 pod PodNamed 10.0.0.5
          eth9 none Absent",
@@ -237,15 +240,57 @@ fn backends_see_the_address_that_a_route_would_send_from() {
 
 /// Pods of other nodes behind an overlay that the configuration does not name.
 #[test]
-fn a_device_that_leads_to_gateways_and_is_left_out_is_said() {
+fn a_device_that_leads_to_others_and_is_left_out_leads_to_backends_alone_and_is_said() {
     check(
         "devices = [\"eth0\"]",
         "2 eth0 - 10.0.0.5 default
          3 flannel.1 vxlan 10.244.0.0 gateway
-         4 docker0 bridge 172.17.0.1",
+         4 docker0 bridge 172.17.0.1
+         5 wg0 wireguard route
+         6 eth1 - 10.1.0.5
+         7 eth2 - in 8
+         8 bond0 bond
+         9 veth7 veth route",
         "eth0 outer Named 10.0.0.5
-         flannel.1 none LeftOut
-         docker0 none OthersNamed",
+         flannel.1 backends LeftOut 10.244.0.0
+         docker0 none OthersNamed
+         wg0 backends LeftOut 10.0.0.5
+         eth1 backends NearLeftOut 10.1.0.5
+         eth2 none OthersNamed
+         bond0 none OthersNamed
+         veth7 none OthersNamed",
+    );
+}
+
+/// Cilium has a link with both ends on the node, of which one leads to all other nodes' pods.
+#[test]
+fn a_link_with_both_ends_here_leads_to_no_pod() {
+    check(
+        "pod_devices = \"auto\"",
+        "2 eth0 - 10.0.0.5 default
+         3 cilium_net veth here
+         4 cilium_host veth here 10.244.0.7/32 gateway
+         5 lxc1 veth
+         6 node0 veth here 10.9.0.1",
+        "eth0 outer Gateway 10.0.0.5
+         cilium_net none EndsHere
+         cilium_host outer Gateway 10.244.0.7
+         lxc1 pod LeadsToPod 10.0.0.5
+         node0 none EndsHere",
+    );
+}
+
+/// As Calico and Cilium route by WireGuard: no gateway, and no address at the device.
+#[test]
+fn a_tunnel_by_which_a_route_leads_to_others_is_an_outer_one_without_gateway_and_address() {
+    check(
+        "",
+        "2 eth0 - 10.0.0.5 default
+         3 wg0 wireguard route
+         4 veth7 veth route",
+        "eth0 outer Gateway 10.0.0.5
+         wg0 outer Route 10.0.0.5
+         veth7 none PodSide",
     );
 }
 
@@ -278,7 +323,7 @@ fn what_leads_to_a_gateway_leads_to_no_pod_whatever_else_is_named() {
         "2 eth0 veth 172.18.0.2 default
          3 eth1 veth 172.19.0.2
          4 veth7 veth",
-        "eth0 none LeftOut
+        "eth0 backends LeftOut 172.18.0.2
          eth1 outer Named 172.19.0.2
          veth7 pod LeadsToPod 172.19.0.2",
     );
@@ -338,7 +383,7 @@ fn kernel_devices_are_followed_as_they_come_change_and_go() {
         runtime.block_on(follow(async |now, config| {
             until(now, "lo none Loopback\n").await;
             ip("link add near type veth peer name away");
-            until(now, "near none PodSide\n").await;
+            until(now, "near none EndsHere\n").await;
             ip("address add 10.9.0.1/24 dev near");
             ip("address add 10.9.0.9/24 dev near");
             ip("link set near up");
@@ -351,7 +396,7 @@ fn kernel_devices_are_followed_as_they_come_change_and_go() {
             config.send_replace(Arc::new(named));
             until(now, "away pod PodNamed 10.9.0.1\n").await;
             ip("route delete default");
-            until(now, "uplink none PodSide\n").await;
+            until(now, "uplink none EndsHere\n").await;
             ip("route add 10.8.0.0/16 nexthop via 10.9.0.3 dev uplink nexthop via 10.9.0.4 dev uplink");
             until(now, "uplink outer Gateway 10.9.0.1\n").await;
             ip("link delete uplink");

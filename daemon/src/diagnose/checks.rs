@@ -4,6 +4,7 @@
 //! the material is, and none asks anybody.
 
 mod balancer;
+mod devices;
 mod dns;
 mod endpoints;
 mod events;
@@ -177,6 +178,7 @@ pub(crate) static ALL: &[Check] = &[
     check("host.sysctls", Group::Host, &[Host], host::sysctls),
     check("host.conntrack", Group::Host, &[Host], host::conntrack),
     check("host.routes", Group::Host, &[Host], host::routes),
+    check("host.devices", Group::Host, &[Host, Kernel], devices::devices),
     check("view.api-cache", Group::Views, &[Slices, Watch], views::api_cache),
     check("view.cache-table", Group::Views, &[Watch, Table], views::cache_table),
     check("view.table-kernel", Group::Views, &[Table, Kernel], views::table_kernel),

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use holdfast_core::keys::{Family, FrontendKey, Protocol, Transport};
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{Entry, FrontendType, Word, WordFlags};
-use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Verdict};
+use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Status, Verdict};
 use holdfast_core::sources;
 use holdfast_datapath::Side;
 use schemars::JsonSchema;
@@ -194,7 +194,7 @@ fn class(snapshot: &Snapshot, from: IpAddr) -> Class {
     if slices.into_iter().any(|slice| has(slice)) { Class::Pod } else { Class::Outside }
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
     fn note(&mut self, step: StepKind, says: impl Into<String>) {
         self.steps.push(Step { step: Code(step), says: says.into() });
     }
@@ -250,14 +250,41 @@ impl Walk<'_> {
     /// No program changes it.
     fn passes(mut self, subjects: &[Subject]) -> Packet {
         let row = subjects.iter().find_map(|subject| Some((&subject.view, subject.frontends().next()?)));
-        let why = match row {
-            Some((view, it)) => {
+        let why = match (row, self.lacking()) {
+            (Some((view, it)), _) => {
                 format!("{} asks for it, and it is not in the maps ({})", view.key.name, words::absent(it))
             }
-            None => "no service has that frontend".to_owned(),
+            (None, Some(view)) => return self.misses(view),
+            (None, None) => "no service has that frontend".to_owned(),
         };
         self.note(StepKind::Frontend, format!("{}: {why}.", self.dialled));
         self.ends(Outcome::Passed, &format!("goes on as it is, because {why}."))
+    }
+
+    /// The service whose cluster IP it is, where that has no such port and others in the maps.
+    fn lacking(&self) -> Option<&'a ServiceView> {
+        let is_one = |it: &FrontendView| {
+            it.kind == FrontendType::ClusterIp
+                && it.address == self.dialled.ip()
+                && it.status == Status::Done
+                && !matches!(
+                    it.verdict,
+                    Verdict::Conflict | Verdict::Unprogrammed | Verdict::Bypassed | Verdict::Passing
+                )
+        };
+        let views = self.snapshot.services.iter().map(AsRef::as_ref);
+        let mut with_it = views.filter(|view: &&ServiceView| view.frontends.iter().any(is_one));
+        with_it.next().filter(|_| self.class != Class::Node)
+    }
+
+    /// As kube-proxy does, which refuses whatever a cluster IP has no port for.
+    fn misses(mut self, view: &ServiceView) -> Packet {
+        let why = format!("{} is a cluster IP of {}, which has no such port", self.dialled.ip(), view.key.name);
+        self.note(StepKind::Frontend, format!("{}: {why}.", self.dialled));
+        let answer = words::refusal(self.transport);
+        let says = format!("{answer} from {}, unless a process of this node has the address.", self.dialled);
+        self.note(StepKind::Answer, words::capital(&says));
+        self.ends(Outcome::Refused, &format!("is refused by {answer}, because {why}."))
     }
 
     fn meets(mut self, met: &Met<'_>) -> Packet {
@@ -340,10 +367,7 @@ impl Walk<'_> {
             let why = "its traffic policy is Local and every usable endpoint is on another node";
             return self.ends(Outcome::Dropped, &format!("is dropped without an answer, because {why}."));
         }
-        let answer = match self.transport {
-            Transport::Tcp => "a TCP reset",
-            Transport::Udp => "an ICMP port unreachable",
-        };
+        let answer = words::refusal(self.transport);
         let says = format!("{answer} from {}; in a flood only some get one.", self.dialled);
         self.note(StepKind::Answer, words::capital(&says));
         let why = super::sentence::why(met.row.reason);

@@ -154,7 +154,12 @@ const TRACKED: &str = "table inet tracked {
 
 /// Gives the node rules of its own besides, as nft reads them.
 pub fn rules(bed: &Bed, text: &str) -> Result<(), BedError> {
-    feed(bed, Location::OUTSIDE, &["nft", "-f", "-"], text)
+    rules_of(bed, Location::OUTSIDE, text)
+}
+
+/// The same of any place.
+pub fn rules_of(bed: &Bed, place: Location<'_>, text: &str) -> Result<(), BedError> {
+    feed(bed, place, &["nft", "-f", "-"], text)
 }
 
 /// How many packets the guarded node has dropped because conntrack could not place them.

@@ -225,6 +225,22 @@ pub const ASYMMETRIC: Uplink = Uplink {
     ..PLAIN
 };
 
+/// A second network card, by which what is sent from some addresses leaves. `TABLE_OF_SECOND` is asked by rules alone.
+pub const SECOND_CARD: Uplink = Uplink {
+    router: ASYMMETRIC.router,
+    node_besides: &[
+        "link set eth1 up",
+        "address add 10.1.0.5/24 dev eth1",
+        "address add fd00:c::5/64 dev eth1 nodad",
+        "route add default via 10.1.0.1 dev eth1 table 2",
+        "route add default via fd00:c::1 dev eth1 table 2",
+    ],
+    ..PLAIN
+};
+
+/// The table of routes by the second card.
+pub const TABLE_OF_SECOND: &str = "2";
+
 /// Every node has one gateway, and reaches the other one's pods by it too: what this node sends on passes that router
 /// twice.
 pub const ONE_GATEWAY: Uplink = Uplink {

@@ -6,10 +6,9 @@
 use super::Row;
 
 /// What holdfast does not do as kube-proxy does, by decision.
-pub const DIFFERENCES: [(&str, &str); 5] = [
+pub const DIFFERENCES: [(&str, &str); 4] = [
     ("kept", "The client's address is kept where the backend's answer comes back by this node anyway."),
-    ("undefined", "A port that a cluster IP does not have is nobody's business: the packet goes its way."),
-    ("unallocated", "A cluster IP that no service has is nobody's business either."),
+    ("unallocated", "A cluster IP that no service has is nobody's business: the packet goes its way."),
     ("ranges", "Source ranges are for clients that come by a device; a process of the node is let in."),
     ("direct", "A process whose socket is served dials the backend itself."),
 ];
@@ -39,7 +38,8 @@ outside    unready       node        refused
 outside    ending        node        a as node      a as client     kept
 outside    ending        balancer    a as node      a as client     kept
 outside    here          node-other  refused
-outside    here          cluster:81  refused        lost            undefined
+outside    here          cluster:81  refused
+outside    none          cluster:81  refused
 outside    here          balancer:81  lost
 outside    none          unallocated  silent        lost            unallocated
 outside    local         cluster     a|r as node    a|r as any      kept
@@ -121,6 +121,8 @@ bare-a     host          node        host as client
 bare-a     host-away     cluster     host2 as client
 bare-a     host-away     node        host2 as node  host2 as client  kept
 bare-a     many          cluster     a|c|r as any
+bare-a     here          cluster:81  refused
+bare-a     away          cluster:81  refused
 bare-a     none          cluster     refused
 bare-a     none          node        refused
 bare-a     none          balancer    refused
@@ -138,6 +140,7 @@ bare-c     here          cluster     a as client
 bare-c     here          node        a as node      a as client     kept
 bare-c     away          cluster     r as client
 bare-c     host          node        host as client
+bare-c     here          cluster:81  refused
 bare-c     none          cluster     refused
 bare-c     closed        cluster     refused
 bare-d     bridged       cluster     c as client

@@ -29,3 +29,5 @@ mod taken;
 mod talk;
 #[cfg(test)]
 mod uplinks;
+#[cfg(test)]
+mod ways;

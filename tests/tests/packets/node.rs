@@ -14,9 +14,9 @@ use serde_json::Value;
 pub(crate) const SERVED: Duration = Duration::from_secs(30);
 
 /// The node of the table, and nothing that outlasts its endpoints: kube-proxy holds nothing.
-const CONFIG: &str = "[node]\nname = \"n1\"\n[hold]\non_empty = \"refuse\"\n";
+const CONFIG: &str = "[hold]\non_empty = \"refuse\"\n[node]\nname = \"n1\"\n";
 
-/// A daemon that has all objects of the table, in one file.
+/// A daemon that has all objects of the table, in one file. What comes first of `more` is about the node.
 pub(crate) fn daemon<'a>(bed: &'a Bed, more: &str) -> Daemon<'a> {
     let daemon = Daemon::new(bed, &format!("{CONFIG}{more}")).unwrap();
     write(&daemon, "table", &objects());

@@ -1,7 +1,10 @@
 //! Traffic that other proxies of nodes are known to have broken, where no other test here has it.
 
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
-use holdfast_tests::bed::fabric::{self, Switches};
+use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, Switches};
 use holdfast_tests::bed::uplinks::ASYMMETRIC;
 use holdfast_tests::bed::{Bed, Location, succeed};
 use holdfast_tests::packets::{Family, frontend, outside};
@@ -19,22 +22,21 @@ const MUCH: usize = 8 << 20;
 const MASQUERADE: &str = "table inet outgoing {
  chain post {
   type nat hook postrouting priority srcnat;
-  ip saddr 10.244.1.10 ip daddr 10.20.0.0/24 tcp dport 9001 masquerade to :30001
+  ip saddr 10.244.1.10 ip daddr 10.20.0.0/24 meta l4proto { tcp, udp } th dport 9001 masquerade to :30001
   ip saddr 10.244.1.10 ip daddr 10.20.0.0/24 meta l4proto { tcp, udp } th dport 9002 masquerade to :61234
-  ip6 saddr fd00:244:1::10 ip6 daddr fd00:20::/64 tcp dport 9001 masquerade to :30001
+  ip6 saddr fd00:244:1::10 ip6 daddr fd00:20::/64 meta l4proto { tcp, udp } th dport 9001 masquerade to :30001
   ip6 saddr fd00:244:1::10 ip6 daddr fd00:20::/64 meta l4proto { tcp, udp } th dport 9002 masquerade to :61234
  }
 }
 ";
 
-/// cilium#30858, #45492, kubernetes#139276. A datagram that answers a masqueraded one at the number of a node port of
-/// UDP is the one that cannot be told from a client's: docs/packets.md says so.
+/// cilium#30858, #45492, kubernetes#139276.
 #[test]
 fn answers_to_what_the_kernel_masqueraded_are_left_to_it() {
     on_a_node(Switches::default(), "", |bed, _, clients| {
         fabric::rules(bed, MASQUERADE).unwrap();
-        let ports =
-            [(9001, 30_001, Transport::Tcp), (9002, 61_234, Transport::Tcp), (9002, 61_234, Transport::Udp)];
+        let both = [(9001, 30_001), (9002, 61_234)];
+        let ports = both.map(|(port, seen)| [Transport::Tcp, Transport::Udp].map(|of| (port, seen, of))).concat();
         let far = [9001, 9002].map(|port| FAMILIES.map(|family| outside(family, port))).concat();
         let _server = bed.tell_whom(Location::far("client"), "far", &far).unwrap();
         for ((port, seen_port, transport), family) in ports.iter().flat_map(|it| FAMILIES.map(|of| (*it, of)))
@@ -45,6 +47,36 @@ fn answers_to_what_the_kernel_masqueraded_are_left_to_it() {
                 panic!("{transport:?} {family:?}: {outcome:?}")
             };
             assert_eq!((by.as_str(), seen.port()), ("far", seen_port), "{transport:?} {family:?}");
+        }
+    });
+}
+
+/// A resolver asks from a port of chance by a socket that is connected to nobody, and that may be the number of a node
+/// port. What others send to that port is for the service all the same.
+#[test]
+fn answers_to_a_socket_that_is_connected_to_nobody_are_its_own() {
+    on_a_node(Switches::default(), "", |bed, _, clients| {
+        for family in FAMILIES {
+            let own = SocketAddr::new(family.of(NODE_ADDRESSES).parse().unwrap(), 30_001);
+            let socket = |place, at| bed.within(place, || UdpSocket::bind(at)).unwrap().unwrap();
+            let far = socket(Location::far("client"), outside(family, 9_053));
+            let near = socket(Location::OUTSIDE, own);
+            for socket in [&near, &far] {
+                socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            }
+            let mut datagram = [0; 64];
+            for round in 0..3 {
+                near.send_to(b"question", far.local_addr().unwrap()).unwrap();
+                let (_, asker) = far.recv_from(&mut datagram).unwrap();
+                assert_eq!(asker, own, "{family:?}");
+                far.send_to(b"answer", asker).unwrap();
+                let heard = near.recv_from(&mut datagram).map(|(count, from)| (datagram[..count].to_vec(), from));
+                let expected = (b"answer".to_vec(), far.local_addr().unwrap());
+                assert_eq!(heard.ok(), Some(expected), "{family:?}, round {round}");
+            }
+            let other = Question::new(Transport::Udp, own).from(outside(family, 9_054));
+            let outcome = clients.of("outside").unwrap().ask(other).unwrap();
+            assert!(matches!(&outcome, Outcome::Answered { by, .. } if by == "a"), "{family:?}: {outcome:?}");
         }
     });
 }

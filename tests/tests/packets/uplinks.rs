@@ -169,6 +169,23 @@ fn an_overlay_between_nodes_leads_to_remote_backends() {
     });
 }
 
+/// Pods of the other node are behind a device that the configuration leaves out, as one names the uplink alone.
+#[test]
+fn backends_behind_a_device_that_is_left_out_are_reached_and_that_is_said() {
+    let Some(bed) = lay(Switches::default(), &OVERLAY) else { return };
+    let why = "packets.devices names others, though a route leads to others by it: backends behind it are reached as \
+               everywhere, and nobody is served who comes by it";
+    on_this(&bed, "[packets]\ndevices = [\"eth0\"]\n", |bed, daemon, clients| {
+        assert_eq!(shown(daemon, &["flannel.1"]), [format!("flannel.1 backends, attached: {why}")]);
+        let status = daemon.tell(&["status"]).unwrap();
+        assert!(status.contains(&format!("left out   flannel.1 ({why})")), "{status}");
+        check_rows(clients);
+        while_clients_talk(bed, &PLACES, || ());
+        let found = daemon.tell(&["diagnose", "default/away", "--no-probe", "-o", "json"]).unwrap();
+        assert!(found.contains("packets.devices leaves out flannel.1, which leads to"), "{found}");
+    });
+}
+
 const BOTH_OUTER: [&str; 2] = [
     "eth0 outer, attached: a route leads to a gateway by it",
     "eth1 outer, attached: a route leads to a gateway by it",

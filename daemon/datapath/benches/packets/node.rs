@@ -83,6 +83,7 @@ impl Node {
             side: Side::Outer,
             address4: Some([192, 0, 2, 1].into()),
             address6: Some("2001:db8::1".parse().unwrap()),
+            by_address: false,
         };
         maps.set_devices(&[outer]);
         maps.serve_packets();

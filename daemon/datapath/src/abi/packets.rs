@@ -2,10 +2,11 @@
 //!
 //! Invariant: as for [`super`]; its types are those of `packet.bpf.c`.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::{Abi, address4, address6, from_mapped};
+use crate::devices::{Device, Side};
 pub(crate) use crate::skeleton::packet::types;
 
 abi!(device { address4: u32, address6: [u32; 4], flags: u32 });
@@ -26,24 +27,25 @@ abi!(flow {
     of_client: u8,
     of_backend: u8,
     v4: u8,
-    pad: u8,
+    by_address: u8,
     port_index: u32,
     serial: u32,
     seen: u32,
     began: u32,
 });
 
-/// What the programs know of a device: whether it leads outside, and whose address others see.
-pub(crate) fn device(
-    outer: bool,
-    address4_seen: Option<Ipv4Addr>,
-    address6_seen: Option<Ipv6Addr>,
-) -> types::device {
-    let flag = if outer { types::device_flag::DEVICE_OUTER } else { types::device_flag::DEVICE_POD };
+/// What the programs know of a device: who sends by it, and whose address others see.
+pub(crate) fn device(device: &Device) -> types::device {
+    let side = match device.side {
+        Side::Outer => types::device_flag::DEVICE_OUTER,
+        Side::Pod => types::device_flag::DEVICE_POD,
+        Side::Backends => types::device_flag::DEVICE_BACKENDS,
+    };
+    let by_address = if device.by_address { types::device_flag::DEVICE_BY_ADDRESS.0 } else { 0 };
     types::device {
-        address4: address4_seen.map_or(0, address4),
-        address6: address6_seen.map_or([0; 4], address6),
-        flags: flag.0,
+        address4: device.address4.map_or(0, address4),
+        address6: device.address6.map_or([0; 4], address6),
+        flags: side.0 | by_address,
     }
 }
 

@@ -30,7 +30,7 @@ impl KernelMaps {
         let accepted = self.generation.frontends_mut(family).put_new(&keys, &values);
         for (key, value) in together.iter().take(accepted) {
             self.reached.ports = self.reached.ports.max(value.port.0.saturating_add(1));
-            self.note_inserted(key);
+            self.note_inserted(key, *value);
         }
         accepted
     }

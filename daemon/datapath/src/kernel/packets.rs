@@ -214,6 +214,7 @@ impl KernelMaps {
         let adopted = packets::adopted(&handles)?;
         let ports = packets::ports(&handles, &options, self.shared.node_ports(), &adopted)?;
         self.sources.begin(&handles)?;
+        self.cluster_ips.begin(&handles)?;
         attached.pins.pin_packets(&mut handles)?;
         let kind = self.hook_kind();
         let entries = table(&handles, Map::Devices)?;
@@ -257,6 +258,7 @@ impl KernelMaps {
             self.move_packets();
         }
         let mut mended = Mended::default();
+        self.cluster_ips.settle();
         let (Some(running), Some(attached)) = (&mut self.packets.running, &self.attached) else {
             return Ok(mended);
         };

@@ -9,6 +9,7 @@ use holdfast_core::maps::Capacity;
 
 use libbpf_rs::MapHandle;
 
+use super::cluster_ips::ClusterIps;
 use super::exempt::{Exempt, Served};
 use super::packets::Packets;
 use super::sources::Sources;
@@ -154,6 +155,7 @@ impl KernelMaps {
         let generation = Generation::new(maps)?;
         let found = dump::frontends(&generation);
         let found = found.map_err(|source| StartError::Map { attempt: "read", map: "frontends", source })?;
+        let cluster_ips = ClusterIps::of(&found);
         let found: Vec<_> = found.iter().map(|(key, _)| *key).collect();
         Ok(Self {
             // What was found may be larger than the limits of today.
@@ -171,6 +173,7 @@ impl KernelMaps {
             packets: Packets::default(),
             flows: None,
             sources: Sources::default(),
+            cluster_ips,
         })
     }
 }

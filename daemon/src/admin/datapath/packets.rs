@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::super::shown::Cells;
 use super::aligned;
-use crate::devices::{CLASSES, Class, Decision};
+use crate::devices::{ANSWERS, Answers, CLASSES, Class, Decision};
 
 /// What hangs at a device.
 const HOOKS: [&str; 2] = [TCX, CLSACT];
@@ -38,18 +38,23 @@ struct Device<'a> {
     name: &'a str,
     /// Its number; 0 if the configuration names it and it is not there.
     index: u32,
-    /// What it is to packets: others reach this node by it, it leads to a pod, or nothing is done there.
+    /// What it is to packets: others reach this node by it, it leads to a pod, it leads to backends and nobody is served
+    /// who comes by it, or nothing is done there.
     #[schemars(extend("enum" = CLASSES))]
     class: &'static str,
     /// Why it is that.
     why: &'static str,
     /// Whether the programs are there, for what comes and for what leaves.
     attached: bool,
-    /// As whom backends of other nodes see IPv4 clients, of an outer one; as whom a pod sees itself, of a pod's.
+    /// As whom backends of other nodes see IPv4 clients; of a pod's, as whom the pod sees itself.
     address4: Option<Ipv4Addr>,
-    /// As whom backends of other nodes see IPv6 clients, of an outer one; as whom a pod sees itself, of a pod's.
+    /// As whom backends of other nodes see IPv6 clients; of a pod's, as whom the pod sees itself.
     address6: Option<Ipv6Addr>,
-    /// How many programs and filters of others are there, of an outer one. They still run.
+    /// How answers are routed to who came by it, of an outer one: as packets of the backend, or of the address that was
+    /// dialled, since rules of routing tell the two apart. Null of others.
+    #[schemars(extend("enum" = [ANSWERS[0], ANSWERS[1], None::<&str>]))]
+    answers: Option<&'static str>,
+    /// How many programs and filters of others are there, but of a pod's. They still run.
     others: usize,
     /// Why the programs are not there; tried again each second.
     error: Option<&'a str>,
@@ -104,6 +109,7 @@ impl<'a> Device<'a> {
             attached: status.is_some_and(|status| status.attached),
             address4: decision.address4,
             address6: decision.address6,
+            answers: (decision.class == Class::Outer).then(|| decision.answers.as_str()),
             others: status.map_or(0, |status| status.others),
             error: status.and_then(|status| status.error.as_deref()),
         }
@@ -118,12 +124,20 @@ impl<'a> Device<'a> {
         cells.put(self.address4.map_or_else(|| "-".to_owned(), |it| it.to_string()));
         cells.put(self.address6.map_or_else(|| "-".to_owned(), |it| it.to_string()));
         cells.put(match self.error {
-            None => self.why.to_owned(),
+            None => format!("{}{}", self.why, self.by_address()),
             Some(error) => format!("{}; {error}", self.why),
         });
         cells
     }
 }
+
+impl Device<'_> {
+    fn by_address(&self) -> &'static str {
+        if self.answers == Some(Answers::Dialled.as_str()) { BY_ADDRESS } else { "" }
+    }
+}
+
+const BY_ADDRESS: &str = "; answers are routed by the address that was dialled";
 
 fn heading() -> Cells {
     let mut cells = Cells::default();

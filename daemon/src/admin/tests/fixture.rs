@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, watch};
 use crate::admin::{Admin, Settings, start};
 use crate::apiserver::{ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View};
 use crate::datapath::{DatapathView, RefusalLog};
-use crate::devices::{Class, Decision, Reason as Why};
+use crate::devices::{Answers, Class, Decision, Reason as Why};
 use crate::diagnose::gather::Gatherer;
 use crate::knowledge::Edition;
 use crate::kube_proxy::{ClosedPort, ClosedPorts, Purpose};
@@ -544,7 +544,7 @@ pub(crate) fn status() -> holdfast_datapath::Status {
     }
 }
 
-/// One that leads outside, one that could not be served, and one that is left alone.
+/// One that leads outside, one that could not be served, one that is left alone, and one that is left out by name.
 fn devices() -> Arc<[Decision]> {
     let device = |index, name: &str, class, reason| Decision {
         index,
@@ -553,11 +553,13 @@ fn devices() -> Arc<[Decision]> {
         reason,
         address4: (class == Class::Outer).then(|| [192, 0, 2, 5].into()),
         address6: None,
+        answers: Answers::Backend,
     };
     [
         device(1, "lo", Class::None, Why::Loopback),
         device(2, "eth0", Class::Outer, Why::Gateway),
         device(7, "veth7", Class::Pod, Why::LeadsToPod),
+        device(8, "flannel.1", Class::Backends, Why::LeftOut),
     ]
     .into()
 }

@@ -5,7 +5,7 @@ use holdfast_datapath::{DeviceStatus, HookKind};
 use super::super::follow::translates_packets;
 use crate::admin::tests::fixture;
 use crate::datapath::DatapathView;
-use crate::devices::{Class, Decision, Reason};
+use crate::devices::{Answers, Class, Decision, Reason};
 
 /// `eth0 outer Gateway !`: the mark stands for a device that has no programs.
 fn decision(index: u32, text: &str) -> (Decision, bool) {
@@ -18,8 +18,10 @@ fn decision(index: u32, text: &str) -> (Decision, bool) {
         "Address" => Reason::Address,
         _ => Reason::PodSide,
     };
-    let (address4, address6) = (None, None);
-    (Decision { index, name: words[0].to_owned(), class, reason, address4, address6 }, words.len() == 3)
+    let (address4, address6, answers) = (None, None, Answers::Backend);
+    let decision =
+        Decision { index, name: words[0].to_owned(), class, reason, address4, address6, answers };
+    (decision, words.len() == 3)
 }
 
 #[track_caller]

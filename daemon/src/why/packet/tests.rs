@@ -205,6 +205,23 @@ fn each_step_is_told() {
     expect_file!["golden.txt"].assert_eq(&book);
 }
 
+#[test]
+fn a_port_that_a_cluster_ip_has_not_is_refused_and_an_address_of_no_service_is_not() {
+    let (snapshot, mut engine) = world();
+    for (to, from, outcome, says) in [
+        ("10.96.0.1:81", "198.51.100.9", Outcome::Refused, "10.96.0.1 is a cluster IP of default/web, which has no such port."),
+        ("10.96.0.1:80/UDP", "10.1.0.1", Outcome::Refused, "is refused by an ICMP port unreachable, because"),
+        ("10.96.0.4:81", "198.51.100.9", Outcome::Refused, "of default/nobody, which has no such port."),
+        ("10.96.0.9:80", "198.51.100.9", Outcome::Passed, "because no service has that frontend."),
+        ("192.0.2.10:81", "198.51.100.9", Outcome::Passed, "because no service has that frontend."),
+        ("10.96.0.1:81", "10.0.0.5", Outcome::Passed, "because no service has that frontend."),
+    ] {
+        let packet = ask(&snapshot, &mut engine, &at(&["eth0"], &["veth7"]), (to, from));
+        assert_eq!(packet.outcome.0, outcome, "{to}: {}", packet.sentence);
+        assert!(packet.sentence.contains(says), "{to}: {}", packet.sentence);
+    }
+}
+
 /// Programs know a pod by its device, so without one nobody looks.
 #[test]
 fn a_pod_or_somebody_outside_without_a_device_is_looked_at_by_nobody() {

@@ -4,6 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use holdfast_core::keys::Transport;
 use holdfast_core::list::Scope;
 use holdfast_core::snapshot::{FrontendView, Verdict};
 
@@ -135,6 +136,14 @@ pub(super) const fn absent(it: &FrontendView) -> &'static str {
         Verdict::Serving | Verdict::Draining | Verdict::Held | Verdict::Refusing | Verdict::Dropping => {
             "it is not written yet, or answers at other addresses only"
         }
+    }
+}
+
+/// What a client hears that is refused.
+pub(super) const fn refusal(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tcp => "a TCP reset",
+        Transport::Udp => "an ICMP port unreachable",
     }
 }
 

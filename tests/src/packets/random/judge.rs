@@ -12,9 +12,8 @@ use super::{Kind, PORTS_EACH, Target};
 use crate::bed::ears::{Fate, Reply, Sent};
 
 /// What holdfast does not do as kube-proxy does, and the words of the guide that say so.
-pub const REASONS: [(&str, &str); 6] = [
+pub const REASONS: [(&str, &str); 5] = [
     ("kept", "policy Cluster, a client outside, a backend on this node"),
-    ("undefined", "a port that a ClusterIP does not have"),
     ("unallocated", "a ClusterIP that no service has"),
     ("pod", "policy Cluster, a pod whose packets are served"),
     ("elsewhere", "a pod of another node dials this one"),
@@ -178,9 +177,8 @@ impl<'a> Pair<'a> {
         if self.is_same() {
             return Verdict::Same;
         }
-        let rules: [(&str, Rule<'a>); 6] = [
+        let rules: [(&str, Rule<'a>); 5] = [
             ("kept", Self::is_kept),
-            ("undefined", Self::is_undefined),
             ("unallocated", Self::is_unallocated),
             ("pod", Self::is_pods_own),
             ("elsewhere", Self::is_of_another_node),
@@ -204,11 +202,6 @@ impl<'a> Pair<'a> {
 
     fn is_kept(&self) -> bool {
         self.theirs.kept(is_here) == *self.ours
-    }
-
-    fn is_undefined(&self) -> bool {
-        let Target { kind, has, .. } = self.target;
-        *kind == Kind::Cluster && !has && self.theirs.says(Reply::Refused) && self.ours.is_lost()
     }
 
     fn is_unallocated(&self) -> bool {
@@ -311,8 +304,7 @@ mod tests {
 
     #[test]
     fn nobody_is_told_only_where_nobody_is_meant_to_be() {
-        let of_nobody = target(Kind::Cluster, false, &[]);
-        check("outside", &of_nobody, &["refused"], &["lost"], Verdict::Known("undefined"));
+        check("outside", &target(Kind::Cluster, false, &[]), &["refused"], &["lost"], Verdict::Different);
         check("outside", &target(Kind::Cluster, true, &[]), &["refused"], &["lost"], Verdict::Different);
         let unallocated = target(Kind::Unallocated, false, &[]);
         check("outside", &unallocated, &["nothing"], &["lost"], Verdict::Known("unallocated"));

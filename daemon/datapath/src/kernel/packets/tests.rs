@@ -68,7 +68,7 @@ fn packets_of(maps: &KernelMaps) -> PacketStatus {
 
 fn outer(index: u32, name: &str) -> Device {
     let address4 = Some([10, 9, 0, 1].into());
-    Device { index, name: name.to_owned(), side: Side::Outer, address4, address6: None }
+    Device { index, name: name.to_owned(), side: Side::Outer, address4, address6: None, by_address: false }
 }
 
 fn errors(maps: &KernelMaps) -> BTreeMap<u32, Option<String>> {

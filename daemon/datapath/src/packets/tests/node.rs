@@ -1,6 +1,6 @@
 //! A node whose programs are run by hand.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use holdfast_core::list::Scope;
@@ -12,6 +12,7 @@ use super::craft::{Seen, Sent, see};
 use super::network::{self, OUTER, PODS};
 use crate::abi;
 use crate::abi::packets::{self, types};
+use crate::devices::{Device, Side};
 use crate::kernel::KernelMaps;
 use crate::kernel::bed::{Bed, CAPACITY, Port, bed};
 use crate::load::{self, PacketPrograms};
@@ -129,11 +130,25 @@ impl Node {
         run(&self.programs.ingress, frame, OUTER).unwrap()
     }
 
+    /// Says who sends by the device of that side, and whose addresses are seen there.
+    pub(super) fn tell_of_device(&self, side: Side, seen: [Option<IpAddr>; 2]) {
+        let index = if side == Side::Pod { PODS } else { OUTER };
+        let [address4, address6] = seen;
+        let device = packets::device(&Device {
+            index,
+            name: "device".to_owned(),
+            side,
+            address4: address4.and_then(|it| if let IpAddr::V4(it) = it { Some(it) } else { None }),
+            address6: address6.and_then(|it| if let IpAddr::V6(it) = it { Some(it) } else { None }),
+            by_address: false,
+        });
+        self.put(Map::Devices, &index.to_ne_bytes(), abi::bytes(&device));
+    }
+
     /// What becomes of a frame that a pod of this node sends.
     #[track_caller]
     pub(super) fn come_from_pod(&self, frame: &[u8]) -> (i32, Vec<u8>) {
-        let device = packets::device(false, Some(POD_GATE), Some(POD_GATE6));
-        self.put(Map::Devices, &PODS.to_ne_bytes(), abi::bytes(&device));
+        self.tell_of_device(Side::Pod, [Some(POD_GATE.into()), Some(POD_GATE6.into())]);
         run(&self.programs.ingress, frame, PODS).unwrap()
     }
 

@@ -10,7 +10,7 @@ use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::maps::{Capacity, Maps as _, MemoryMaps};
 use holdfast_core::snapshot::{Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
-use holdfast_datapath::{Beside, Shape};
+use holdfast_datapath::{Beside, DeviceStatus, PacketStatus, Shape};
 use holdfast_knowledge::{ClusterEvent, Knowledge};
 use holdfast_objects::{Defaulting, Provenance, from_value, service, slice};
 use serde::Deserialize;
@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use crate::admin::tests::fixture;
 use crate::apiserver::{EndpointView, State, Tier, View};
 use crate::datapath::DatapathView;
+use crate::devices::{Answers, Class, Decision, Reason as Why};
 use crate::diagnose::focus::{Focus, HttpPath, PortWanted};
 use crate::diagnose::gather::views;
 use crate::diagnose::lookup::look_up;
@@ -109,6 +110,35 @@ struct OwnGiven {
     stale: bool,
     /// Nobody has told this node's name.
     nameless: bool,
+    /// Devices that lead elsewhere, by what each is.
+    devices: Vec<DeviceGiven>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeviceGiven {
+    name: String,
+    /// The configuration names others.
+    #[serde(default)]
+    left_out: bool,
+    /// What backends see.
+    address: Option<std::net::Ipv4Addr>,
+    /// Why no program is there.
+    error: Option<String>,
+}
+
+impl DeviceGiven {
+    fn decision(&self, index: u32) -> Decision {
+        Decision {
+            index,
+            name: self.name.clone(),
+            class: if self.left_out { Class::Backends } else { Class::Outer },
+            reason: if self.left_out { Why::LeftOut } else { Why::Gateway },
+            address4: self.address,
+            address6: None,
+            answers: Answers::Backend,
+        }
+    }
 }
 
 impl Given {
@@ -313,7 +343,7 @@ impl OwnGiven {
             stalled: self.stalled.map(Duration::from_secs),
             watches: ["services", "endpointslices", "nodes"].map(watch).into(),
             apiserver: Some(Arc::new(self.apiserver())),
-            datapath: Arc::new(DatapathView::kernel(self.status())),
+            datapath: Arc::new(DatapathView::kernel(self.status()).with_devices(self.decisions())),
             proxies: self.proxies(),
         }
     }
@@ -350,6 +380,22 @@ impl OwnGiven {
         }
     }
 
+    fn decisions(&self) -> Arc<[Decision]> {
+        (10..).zip(&self.devices).map(|(index, it)| it.decision(index)).collect()
+    }
+
+    fn device_statuses(&self) -> Vec<DeviceStatus> {
+        let decisions = self.decisions();
+        let with_devices = decisions.iter().filter_map(Decision::device).zip(&self.devices);
+        let status = |(device, given): (_, &DeviceGiven)| DeviceStatus {
+            device,
+            attached: given.error.is_none(),
+            others: 0,
+            error: given.error.clone(),
+        };
+        with_devices.map(status).collect()
+    }
+
     fn status(&self) -> holdfast_datapath::Status {
         let hook = |name: &String| if name == "connect4" { "connect4" } else { "connect6" };
         let few = Shape { frontends: [16; 2], ports: 16, slots: [64; 2], members: 16 };
@@ -369,6 +415,10 @@ impl OwnGiven {
             hooks_put_back: self.hooks_put_back,
             frontends: [14, 14],
             limits: if self.full { few } else { status.limits },
+            packets: status.packets.map(|packets| {
+                let devices = packets.devices.iter().cloned().chain(self.device_statuses()).collect();
+                PacketStatus { devices, ..packets }
+            }),
             ..status
         }
     }

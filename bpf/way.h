@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Which way the kernel would send a packet on, by its own routes and rules. */
+#ifndef HOLDFAST_WAY_H
+#define HOLDFAST_WAY_H
+
+#include "dial.h"
+
+#define FAMILY4 2
+#define FAMILY6 10
+
+/* The device by which it would leave, had it come by this one; 0: it stays on this node, or nobody knows. */
+INLINE __u32 way_out(struct __sk_buff *skb, const __u32 *from, const __u32 *to, __u16 from_port, __u16 to_port,
+		     __u8 transport, bool v4)
+{
+	struct bpf_fib_lookup route = {
+		.family = v4 ? FAMILY4 : FAMILY6,
+		.l4_protocol = transport,
+		.sport = from_port,
+		.dport = to_port,
+		.ifindex = skb->ifindex,
+	};
+	long found;
+
+	if (v4) {
+		route.ipv4_src = from[3];
+		route.ipv4_dst = to[3];
+	} else {
+		copy_address(route.ipv6_src, from);
+		copy_address(route.ipv6_dst, to);
+	}
+	found = bpf_fib_lookup(skb, &route, sizeof(route), 0);
+	if (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH ||
+	    found == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		return route.ifindex;
+	return 0;
+}
+
+#endif

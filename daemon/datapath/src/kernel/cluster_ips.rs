@@ -1,0 +1,150 @@
+//! Which addresses are cluster IPs, so that programs at devices refuse whoever dials a port that such an address has
+//! not.
+//!
+//! Invariant: an address is in the maps only while a frontend of it is, and not before the look that comes after the
+//! first one: who dials a service that is just being written is not refused for a port that is written next. What a
+//! former daemon's programs read goes only when it is wrong.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use holdfast_core::keys::FrontendKey;
+use holdfast_core::op::{FrontendType, FrontendValue};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::abi;
+use crate::error::StartError;
+use crate::map::{self, Handles, Map, handle};
+
+/// What stands behind each key.
+const IS_THERE: u32 = 1;
+
+const MAPS: [Map; 2] = [Map::ClusterIps4, Map::ClusterIps6];
+
+/// The frontends at cluster IPs, and the maps that tell programs of them while packets are translated.
+#[derive(Debug, Default)]
+pub(super) struct ClusterIps {
+    ports: BTreeMap<IpAddr, BTreeSet<FrontendKey>>,
+    // Those that have come since the last look.
+    fresh: BTreeSet<IpAddr>,
+    maps: Option<Handles>,
+}
+
+impl ClusterIps {
+    /// What was found in the maps of a former daemon has been there long enough.
+    pub(super) fn of(found: &[(FrontendKey, FrontendValue)]) -> Self {
+        let mut all = Self::default();
+        found.iter().for_each(|(key, value)| all.note_inserted(key, *value));
+        all.fresh.clear();
+        all
+    }
+
+    /// From now on programs look for them here.
+    pub(super) fn begin(&mut self, given: &Handles) -> Result<(), StartError> {
+        let maps = map::copies(MAPS.iter().filter_map(|map| given.get_key_value(map)))?;
+        for which in MAPS {
+            let map = handle(&maps, which)?;
+            let stale = map.keys().filter(|key| !self.is_known(key)).collect::<Vec<_>>();
+            stale.iter().for_each(|key| drop(map.delete(key)));
+        }
+        self.maps = Some(maps);
+        self.ports.keys().filter(|address| !self.fresh.contains(address)).for_each(|it| self.tell(*it));
+        Ok(())
+    }
+
+    fn is_known(&self, key: &[u8]) -> bool {
+        abi::node_address_of(key).is_some_and(|address| self.ports.contains_key(&address))
+    }
+
+    /// A frontend has come, or has become another one.
+    pub(super) fn note_inserted(&mut self, key: &FrontendKey, value: FrontendValue) {
+        if value.kind != FrontendType::ClusterIp {
+            return self.note_removed(key);
+        }
+        let ports = self.ports.entry(key.address).or_default();
+        if ports.is_empty() {
+            self.fresh.insert(key.address);
+        }
+        ports.insert(*key);
+    }
+
+    /// A frontend has gone, or is about to.
+    pub(super) fn note_removed(&mut self, key: &FrontendKey) {
+        let Some(ports) = self.ports.get_mut(&key.address) else { return };
+        if ports.remove(key) && ports.is_empty() {
+            self.ports.remove(&key.address);
+            self.fresh.remove(&key.address);
+            let gone = abi::node_address_bytes(key.address);
+            self.map_of(key.address).into_iter().for_each(|map| drop(map.delete(&gone)));
+        }
+    }
+
+    /// Those that have stayed since the last look are told to the programs.
+    pub(super) fn settle(&mut self) {
+        for address in std::mem::take(&mut self.fresh) {
+            self.tell(address);
+        }
+    }
+
+    /// A map that has no room has its client meet what it met without: its packet goes on as it is.
+    fn tell(&self, address: IpAddr) {
+        let key = abi::node_address_bytes(address);
+        let put = |map: &MapHandle| map.update(&key, &IS_THERE.to_ne_bytes(), MapFlags::ANY);
+        self.map_of(address).into_iter().for_each(|map| drop(put(map)));
+    }
+
+    fn map_of(&self, address: IpAddr) -> Option<&MapHandle> {
+        let [v4, v6] = MAPS;
+        self.maps.as_ref()?.get(if address.is_ipv4() { &v4 } else { &v6 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU16;
+
+    use holdfast_core::keys::Transport;
+    use holdfast_core::op::PortIndex;
+
+    use super::*;
+
+    fn key(address: &str, port: u16) -> FrontendKey {
+        let port = NonZeroU16::new(port).unwrap();
+        FrontendKey { address: address.parse().unwrap(), port, transport: Transport::Tcp }
+    }
+
+    fn value(kind: FrontendType) -> FrontendValue {
+        FrontendValue { port: PortIndex(1), kind }
+    }
+
+    /// Addresses that programs would be told, those that are fresh with a question mark.
+    fn shown(all: &ClusterIps) -> Vec<String> {
+        let mark = |address: &IpAddr| if all.fresh.contains(address) { "?" } else { "" };
+        all.ports.keys().map(|address| format!("{address}{}", mark(address))).collect()
+    }
+
+    #[test]
+    fn an_address_is_told_after_a_look_and_until_its_last_port_goes() {
+        let mut all = ClusterIps::default();
+        all.note_inserted(&key("10.96.0.1", 80), value(FrontendType::ClusterIp));
+        all.note_inserted(&key("10.96.0.1", 81), value(FrontendType::ClusterIp));
+        all.note_inserted(&key("fd00::1", 80), value(FrontendType::ClusterIp));
+        all.note_inserted(&key("192.0.2.1", 80), value(FrontendType::LoadBalancer));
+        assert_eq!(shown(&all), ["10.96.0.1?", "fd00::1?"]);
+        all.settle();
+        assert_eq!(shown(&all), ["10.96.0.1", "fd00::1"]);
+        all.note_removed(&key("10.96.0.1", 80));
+        all.note_removed(&key("10.96.0.1", 80));
+        assert_eq!(shown(&all), ["10.96.0.1", "fd00::1"]);
+        all.note_removed(&key("10.96.0.1", 81));
+        assert_eq!(shown(&all), ["fd00::1"]);
+    }
+
+    #[test]
+    fn a_frontend_that_becomes_another_kind_is_no_port_of_a_cluster_ip() {
+        let mut all = ClusterIps::of(&[(key("10.96.0.1", 80), value(FrontendType::ClusterIp))]);
+        assert_eq!(shown(&all), ["10.96.0.1"], "what was found was there before");
+        all.note_inserted(&key("10.96.0.1", 80), value(FrontendType::ExternalIp));
+        assert_eq!(shown(&all), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,185 @@
+//! Rules of routing, and whether they send a packet of a node's address another way than one of a pod's.
+//!
+//! Invariant: pure, and the order of the list does not count. A rule that asks for more than an address or a mark says
+//! nothing here.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::decide::Address;
+use super::netlink::{ROUTE, attributes, ip, number};
+
+/// From `linux/rtnetlink.h` and `linux/fib_rules.h`.
+pub(super) const RTM_NEWRULE: u16 = 32;
+pub(super) const RTM_GETRULE: u16 = 34;
+const FRA_DST: u16 = 1;
+const FRA_SRC: u16 = 2;
+const FRA_IIFNAME: u16 = 3;
+const FRA_PRIORITY: u16 = 6;
+const FRA_FWMARK: u16 = 10;
+const FRA_TABLE: u16 = 15;
+const FRA_OIFNAME: u16 = 17;
+const FR_ACT_TO_TBL: u8 = 1;
+const FIB_RULE_INVERT: u32 = 2;
+/// `RT_TABLE_DEFAULT`, `_MAIN` and `_LOCAL`: what every node has.
+const COMMON: [u32; 3] = [253, MAIN, 255];
+const MAIN: u32 = 254;
+
+/// What a rule goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// A mark, which a firewall gives to packets.
+    Mark,
+    /// Who sends it: an address, and how many of its bits count.
+    Source(IpAddr, u8),
+}
+
+/// One rule: what is looked up where. Rules are asked in the order of their priorities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rule {
+    pub(super) priority: u32,
+    pub(super) by: By,
+    pub(super) table: u32,
+    pub(super) is_v4: bool,
+}
+
+/// Whether answers have to be routed by the address that they bear.
+///
+/// A rule for an address of the node itself says so. So does one that brings packets with a mark back to the main table
+/// before others send those of pods elsewhere, as the AWS VPC CNI has it: its firewall marks connections that were
+/// dialled at the node itself, and can no longer tell them when their packets come to it.
+pub(super) fn tell_apart(rules: &[Rule], addresses: &[Address]) -> bool {
+    let elsewhere = || rules.iter().filter(|rule| !COMMON.contains(&rule.table));
+    let is_of_node = |rule: &&Rule| addresses.iter().any(|it| rule.is_from(it.address));
+    let returns = |marked: &&Rule, other: &Rule| {
+        marked.by == By::Mark
+            && marked.table == MAIN
+            && marked.is_v4 == other.is_v4
+            && marked.priority < other.priority
+    };
+    let is_after_mark = |rule: &&Rule| {
+        matches!(rule.by, By::Source(..)) && rules.iter().any(|marked| returns(&marked, rule))
+    };
+    elsewhere().any(|rule| is_of_node(&rule) || is_after_mark(&rule))
+}
+
+impl Rule {
+    fn is_from(&self, address: IpAddr) -> bool {
+        let By::Source(source, bits) = self.by else { return false };
+        let differs = match (source, address) {
+            (IpAddr::V4(one), IpAddr::V4(other)) => u128::from(one.to_bits() ^ other.to_bits()) << 96,
+            (IpAddr::V6(one), IpAddr::V6(other)) => one.to_bits() ^ other.to_bits(),
+            _ => return false,
+        };
+        bits > 0 && differs.leading_zeros() >= u32::from(bits)
+    }
+}
+
+/// From a `fib_rule_hdr`; `None`: it does not count.
+pub(super) fn rule(body: &[u8]) -> Option<Rule> {
+    let [family, to_bits, from_bits, _, table, _, _, action, ..] = *body else { return None };
+    let is_inverted = number(body, 8) & FIB_RULE_INVERT != 0;
+    if action != FR_ACT_TO_TBL || is_inverted || to_bits > 0 {
+        return None;
+    }
+    let is_v4 = i32::from(family) == nix::libc::AF_INET;
+    let mut rule = Rule { priority: 0, by: by_all(is_v4), table: table.into(), is_v4 };
+    for (kind, value) in attributes(body.get(ROUTE..)?) {
+        match kind {
+            FRA_PRIORITY => rule.priority = number(value, 0),
+            FRA_TABLE => rule.table = number(value, 0),
+            FRA_FWMARK if number(value, 0) != 0 => rule.by = By::Mark,
+            FRA_SRC => rule.by = By::Source(ip(value)?, from_bits),
+            FRA_DST | FRA_IIFNAME | FRA_OIFNAME => return None,
+            _ => {}
+        }
+    }
+    Some(rule)
+}
+
+/// Of packets from anywhere.
+fn by_all(is_v4: bool) -> By {
+    let any = if is_v4 { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { IpAddr::from([0; 16]) };
+    By::Source(any, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of `PRIORITY from ADDRESS[/BITS]|mark TABLE`.
+    fn rules(text: &str) -> Vec<Rule> {
+        let one = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (by, is_v4) = match words[1] {
+                "mark" => (By::Mark, true),
+                _ => {
+                    let (address, bits) = words[2].split_once('/').unwrap();
+                    let address: IpAddr = address.parse().unwrap();
+                    (By::Source(address, bits.parse().unwrap()), address.is_ipv4())
+                }
+            };
+            Rule {
+                priority: words[0].parse().unwrap(),
+                by,
+                table: words.last().unwrap().parse().unwrap(),
+                is_v4,
+            }
+        };
+        text.lines().map(str::trim).filter(|line| !line.is_empty()).map(one).collect()
+    }
+
+    #[track_caller]
+    fn check(text: &str, expected: bool) {
+        let address = |index, text: &str| Address { index, address: text.parse().unwrap(), bits: 24 };
+        let addresses = [address(2, "10.0.0.5"), address(3, "10.1.0.5"), address(3, "fd00:c::5")];
+        let mut rules = rules(text);
+        assert_eq!(tell_apart(&rules, &addresses), expected, "{text}");
+        rules.reverse();
+        assert_eq!(tell_apart(&rules, &addresses), expected, "in another order: {text}");
+    }
+
+    #[test]
+    fn what_every_node_has_and_rules_of_pods_alone_tell_nothing_apart() {
+        check("", false);
+        check("0 from 0.0.0.0/0 255\n32766 from 0.0.0.0/0 254\n32767 from 0.0.0.0/0 253", false);
+        check("1536 from 10.244.1.10/32 2", false);
+        check("9 mark 2004\n1536 from 10.244.1.10/32 2", false);
+    }
+
+    /// As the AWS VPC CNI writes them.
+    #[test]
+    fn a_mark_that_leads_back_before_pods_are_sent_elsewhere_tells_apart() {
+        check("1024 mark 254\n1536 from 10.244.1.10/32 2", true);
+        check("2024 mark 254\n1536 from 10.244.1.10/32 2", false);
+        check("1024 mark 254\n1536 from fd00:244::1/128 2", false);
+    }
+
+    /// As cloud images do for a second network card.
+    #[test]
+    fn a_rule_for_an_address_of_the_node_tells_apart() {
+        check("101 from 10.1.0.5/32 101", true);
+        check("101 from 10.1.0.0/24 101", true);
+        check("101 from fd00:c::5/128 101", true);
+        check("101 from 10.1.0.5/32 254", false);
+        check("101 from 10.2.0.0/24 101", false);
+    }
+
+    #[test]
+    fn a_rule_that_is_cut_off_or_asks_for_more_says_nothing() {
+        // from 10.1.0.5 lookup 101
+        let whole: Vec<u8> = [
+            &[2, 0, 32, 0, 101, 0, 0, 1, 0, 0, 0, 0][..],
+            &[8, 0, 2, 0, 10, 1, 0, 5],
+            &[8, 0, 6, 0, 101, 0, 0, 0],
+        ]
+        .concat();
+        let expected =
+            Rule { priority: 101, by: By::Source([10, 1, 0, 5].into(), 32), table: 101, is_v4: true };
+        assert_eq!(rule(&whole), Some(expected));
+        for length in 0..ROUTE {
+            assert_eq!(rule(&whole[..length]), None);
+        }
+        let by_device = [&whole[..], &[8, 0, 3, 0, b'l', b'o', 0, 0]].concat();
+        assert_eq!(rule(&by_device), None);
+    }
+}

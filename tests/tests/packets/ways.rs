@@ -1,0 +1,231 @@
+//! Nodes whose network cards and rules of routing send a pod's packets another way than the client came: each as a CNI or
+//! a cloud makes it, in front of a network that takes from each card nothing but what bears that card's addresses.
+//!
+//! A reference stands beside: the kernel's own translation with masquerading, as kube-proxy has it.
+
+use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::fabric::{self, Switches};
+use holdfast_tests::bed::uplinks::{BRIDGE, SECOND_CARD, TABLE_OF_SECOND, Uplink};
+use holdfast_tests::bed::{Bed, Location, succeed};
+use holdfast_tests::packets::{Clients, Family, frontend, outside};
+
+use crate::node::{Around, SERVED, on_this};
+use crate::talk::while_clients_talk;
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+/// Many times what is on its way at once.
+const MUCH: usize = 200_000;
+
+/// The pod behind the service `here`.
+const POD: [&str; 2] = ["10.244.1.10", "fd00:244:1::10"];
+
+#[track_caller]
+fn ip(bed: &Bed, place: &str, words: &str) {
+    let location = if place == "node" { Location::OUTSIDE } else { Location::far(place) };
+    let mut command = bed.command(location, "ip").unwrap();
+    command.args(words.split(' '));
+    succeed(command, SERVED).unwrap();
+}
+
+/// What a cloud's network takes from each of the node's cards.
+const STRICT: &str = "table inet strict {
+ chain pre {
+  type filter hook prerouting priority raw;
+  iifname \"node-b\" ip saddr != 10.1.0.0/24 counter drop
+  iifname \"node-b\" ip6 saddr != { fd00:c::/64, fe80::/10 } counter drop
+  iifname \"lan\" ip saddr 10.1.0.0/24 counter drop
+  iifname \"lan\" ip6 saddr fd00:c::/64 counter drop
+ }
+}
+";
+
+/// As kube-proxy would translate two NodePorts.
+const REFERENCE: &str = "table inet reference {
+ chain pre {
+  type nat hook prerouting priority dstnat;
+  ip daddr 10.0.0.5 meta l4proto { tcp, udp } th dport 30001 dnat ip to 10.244.1.10:8080
+  ip6 daddr fd00:a::5 meta l4proto { tcp, udp } th dport 30001 dnat ip6 to [fd00:244:1::10]:8080
+  ip daddr 10.0.0.5 meta l4proto { tcp, udp } th dport 30002 dnat ip to 10.244.2.10:8080
+  ip6 daddr fd00:a::5 meta l4proto { tcp, udp } th dport 30002 dnat ip6 to [fd00:244:2::10]:8080
+ }
+ chain post {
+  type nat hook postrouting priority srcnat;
+  ct status dnat masquerade
+ }
+}
+";
+
+/// With that uplink, in front of such a network.
+fn lay(uplink: &Uplink) -> Bed {
+    let bed = Bed::lay(&fabric::layout()).unwrap();
+    fabric::lay_by(&bed, Switches::default(), uplink).unwrap();
+    fabric::rules_of(&bed, Location::far("router"), STRICT).unwrap();
+    bed
+}
+
+fn is_answered(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Answered { .. })
+}
+
+/// By TCP with much there and back, by UDP, in both families, at addresses of that kind.
+fn asked(service: &str, address: &str) -> Vec<Question> {
+    let of = |family: Family| {
+        let to = frontend(service, address, family).unwrap();
+        let question = move |transport| Question::new(transport, to).from(outside(family, 0));
+        [
+            question(Transport::Tcp),
+            question(Transport::Tcp).sized(MUCH, MUCH),
+            question(Transport::Udp),
+        ]
+    };
+    FAMILIES.map(of).concat()
+}
+
+#[track_caller]
+fn check_answered(clients: &mut Clients, questions: &[Question], who: &str) {
+    let outcomes = clients.of("outside").unwrap().ask_all(questions).unwrap();
+    let bad: Vec<_> = questions.iter().zip(&outcomes).filter(|(_, outcome)| !is_answered(outcome)).collect();
+    assert!(bad.is_empty(), "{who}: {} of {} fail: {bad:?}", bad.len(), questions.len());
+}
+
+#[track_caller]
+fn check_reference(bed: &Bed, service: &str) {
+    let mut around = Around::start(bed);
+    fabric::rules(bed, REFERENCE).unwrap();
+    check_answered(&mut around.clients, &asked(service, "node"), "the kernel's own translation");
+    fabric::rules(bed, "delete table inet reference").unwrap();
+}
+
+/// The AWS VPC CNI: pods have addresses of a second card, and rules send what they say by it. Connections that were
+/// dialled at the node's own address are marked when they come, so that what answers them goes back by the first.
+fn aws(bed: &Bed) {
+    for (family, pod) in ["-4", "-6"].iter().zip(POD) {
+        ip(bed, "node", &format!("{family} rule add pref 512 to {pod} lookup main"));
+        ip(bed, "node", &format!("{family} rule add pref 1024 fwmark 0x80/0x80 lookup main"));
+        ip(bed, "node", &format!("{family} rule add pref 1536 from {pod} lookup {TABLE_OF_SECOND}"));
+    }
+    fabric::rules(bed, AWS).unwrap();
+}
+
+/// `CONNMARK` of that CNI, with `--dst-type LOCAL` written out.
+const AWS: &str = "table inet aws {
+ chain pre {
+  type filter hook prerouting priority mangle;
+  iifname \"eth0\" ip daddr { 10.0.0.5, 10.0.0.55 } ct mark set ct mark | 0x80
+  iifname \"eth0\" ip6 daddr { fd00:a::5, fd00:a::55 } ct mark set ct mark | 0x80
+  iifname \"pod-a\" meta mark set ct mark & 0x80
+ }
+}
+";
+
+/// What `/datapath` says of how answers are routed to who came by a device.
+fn answers(daemon: &holdfast_tests::bed::daemon::Daemon<'_>, device: &str) -> String {
+    let answer = daemon.ask(&["datapath"]).unwrap();
+    let devices = answer["kernel"]["packets"]["devices"].as_array().unwrap();
+    devices.iter().find(|it| it["name"] == device).unwrap()["answers"].to_string()
+}
+
+#[test]
+fn pods_of_a_second_card_answer_by_the_card_that_was_dialled() {
+    let bed = lay(&SECOND_CARD);
+    aws(&bed);
+    check_reference(&bed, "here");
+    on_this(&bed, "", |bed, daemon, clients| {
+        assert_eq!(answers(daemon, "eth0"), "\"dialled\"");
+        for address in ["node", "balancer", "external"] {
+            check_answered(clients, &asked("here", address), address);
+        }
+        for service in ["away", "host", "bridged"] {
+            check_answered(clients, &asked(service, "node"), service);
+        }
+        for family in FAMILIES {
+            // Nobody listens there: the pod's own ICMP error has to come back the same way.
+            let closed = Question::new(Transport::Udp, frontend("closed", "node", family).unwrap());
+            let outcome = clients.of("outside").unwrap().ask(closed.from(outside(family, 0))).unwrap();
+            assert_eq!(outcome, Outcome::Refused, "{family:?}");
+        }
+        while_clients_talk(bed, &[("here", "node"), ("away", "node")], || ());
+    });
+}
+
+/// Flows are asked again long after others, and still answered as they were dialled.
+#[test]
+fn who_talks_to_a_node_port_by_udp_of_a_pod_of_a_second_card_does_so_again_and_again() {
+    let bed = lay(&SECOND_CARD);
+    aws(&bed);
+    on_this(&bed, "", |_, _, clients| {
+        for family in FAMILIES {
+            let to = frontend("here", "node", family).unwrap();
+            let question = Question::new(Transport::Udp, to).from(outside(family, 40_123));
+            for round in 0..4 {
+                let outcome = clients.of("outside").unwrap().ask(question.clone()).unwrap();
+                assert!(is_answered(&outcome), "{family:?}, round {round}: {outcome:?}");
+            }
+            let held = clients.of("outside").unwrap().hold(to, None, 5).unwrap();
+            assert_eq!(held, Held { alive: 5, ..Held::default() });
+        }
+    });
+}
+
+/// As images of clouds do it: what is sent from the second card's address leaves by that card. The kernel's own
+/// translation fails here, since it routes an answer as a packet of the pod.
+#[test]
+fn a_second_card_that_is_dialled_answers_by_itself() {
+    let bed = lay(&SECOND_CARD);
+    for (family, address) in [("-4", "10.1.0.5"), ("-6", "fd00:c::5")] {
+        ip(&bed, "node", &format!("{family} rule add pref 1000 from {address} lookup {TABLE_OF_SECOND}"));
+    }
+    on_this(&bed, "node_port_addresses = [\"10.0.0.0/15\", \"fd00::/16\"]\n", |_, daemon, clients| {
+        assert_eq!(answers(daemon, "eth1"), "\"dialled\"");
+        for (family, own) in FAMILIES.into_iter().zip(["10.1.0.5", "fd00:c::5"]) {
+            for (service, port) in [("here", 30_001), ("bridged", 30_002), ("away", 30_003), ("host", 30_004)] {
+                let to = (own.parse::<std::net::IpAddr>().unwrap(), port).into();
+                let question = |transport| Question::new(transport, to).from(outside(family, 0));
+                let questions = [
+                    question(Transport::Tcp),
+                    question(Transport::Tcp).sized(MUCH, MUCH),
+                    question(Transport::Udp),
+                ];
+                check_answered(clients, &questions, service);
+            }
+        }
+        check_answered(clients, &asked("here", "node"), "the first card");
+    });
+}
+
+/// Azure CNI in bridge mode: card and pods are ports of one bridge, and pods have addresses of the card's network, whose
+/// gateway is the router. What they answer to a client would go past the node.
+#[test]
+fn pods_on_the_bridge_of_the_uplink_answer_by_the_node() {
+    let bed = lay(&BRIDGE);
+    for (place, words) in [
+        ("node", "address delete 10.244.2.1/24 dev cni0"),
+        ("node", "address delete fd00:244:2::1/64 dev cni0"),
+        ("node", "link set pod-c nomaster"),
+        ("node", "link set pod-c master br0"),
+        ("node", "route add 10.244.2.0/24 dev br0"),
+        ("node", "route add fd00:244:2::/64 dev br0"),
+        ("router", "route delete 10.244.2.0/24"),
+        ("router", "route delete fd00:244:2::/64"),
+        ("router", "address add 10.244.2.1/24 dev lan"),
+        ("router", "address add fd00:244:2::1/64 dev lan nodad"),
+    ] {
+        ip(&bed, place, words);
+    }
+    check_reference(&bed, "bridged");
+    on_this(&bed, "", |_, _, clients| {
+        for address in ["node", "balancer"] {
+            check_answered(clients, &asked("bridged", address), address);
+        }
+    });
+}
+
+/// Azure CNI in transparent mode, and any node with one card: nothing is told apart, and nobody pays for it.
+#[test]
+fn a_node_with_one_way_routes_answers_as_the_kernel_does() {
+    on_this(&fabric::bed(Switches::default()).unwrap(), "", |_, daemon, clients| {
+        assert_eq!(answers(daemon, "eth0"), "\"backend\"");
+        check_answered(clients, &asked("here", "node"), "here");
+    });
+}
