@@ -201,8 +201,10 @@ INLINE int send_first(struct __sk_buff *skb, const struct arrival *arrival, bool
 	if (flow) {
 		to.source.port = flow->through_port;
 		set_place(&to.destination, flow->backend, flow->backend_port);
-		if (rewrite(skb, &arrival->packet, &to, v4))
+		if (rewrite(skb, &arrival->packet, &to, v4)) {
+			mark_for_firewall(skb);
 			return NEXT;
+		}
 	}
 	count_packet(COUNT_UNWRITABLE);
 	return SHOT;

@@ -239,6 +239,7 @@ INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, int *v
 			hear_client(flow, packet);
 		note_seen(flow, now);
 	}
+	mark_for_firewall(skb);
 	*verdict = write(skb, packet, &to, v4);
 	return true;
 }

@@ -22,6 +22,9 @@
 /* How long the header before that of IP is: 14, and 0 at a device that knows none. */
 const volatile __u32 link_header = ETH_HLEN;
 
+/* By which a firewall knows what is sent on for a service, as it knew kube-proxy's; 0: by nothing. */
+const volatile __u32 forward_mark = 0;
+
 /*
  * A function that the verifier looks at once, whoever calls it, so it is told nothing but the packet and numbers, and
  * reads the rest anew. What most packets do not need stands in such. Its stack is beside that of its callers: all of
@@ -498,6 +501,12 @@ INLINE bool write_sum(struct __sk_buff *skb, const struct packet *packet, const 
 	zero = packet->tuple.transport == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
 	return !bpf_l4_csum_replace(skb, at, 0, fold32(change->addresses), zero | BPF_F_PSEUDO_HDR) &&
 	       !bpf_l4_csum_replace(skb, at, 0, fold32(change->ports), zero);
+}
+
+INLINE void mark_for_firewall(struct __sk_buff *skb)
+{
+	if (forward_mark)
+		skb->mark |= forward_mark;
 }
 
 /* From now on the packet goes from where to where `to` says. `false`: it is spoiled, and must not go on. */

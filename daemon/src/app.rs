@@ -27,7 +27,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::admin;
 use crate::apiserver::Access;
-use crate::config::{Config, ConfigFile, DatapathKind, NodeName};
+use crate::config::{Config, ConfigFile, DatapathKind, Mark, NodeName};
 use crate::datapath::DatapathView;
 use crate::devices::{self, Decision};
 use crate::diagnose::gather::Gatherer;
@@ -36,6 +36,7 @@ use crate::knowledge::{self, Edition};
 use crate::logging::Logging;
 use crate::logging::messages::{self, say};
 use crate::overheard::{self, Overheard};
+use crate::proxies::filters::{self, Filter};
 use crate::readings::{
     About, EffectiveConfig, FORGETS_WAITING_MAX, ForgetWish, RELOADS_WAITING_MAX, Readings, ReloadWish,
     Reloaded, Verifications,
@@ -140,6 +141,7 @@ struct Beside {
     readings: Readings,
     proxies: watch::Sender<Arc<[proxies::OtherProxy]>>,
     devices: watch::Sender<Arc<[Decision]>>,
+    filters: watch::Sender<Arc<[Filter]>>,
     wishes: Wishes,
 }
 
@@ -182,11 +184,14 @@ impl Beside {
         let (ports, closed) = (in_force.borrow().kube_proxy, Arc::clone(&self.readings.closed_ports));
         tasks.spawn(kube_proxy::run(in_force, self.readings.clone()));
         tasks.spawn(proxies::run(self.proxies, move || closed.own_metrics_port(ports)));
+        let snapshots = self.readings.snapshots.clone();
         let watched = systemd::Watched { readings: self.readings, logging: Arc::clone(&reload.logging) };
         tasks.spawn(systemd::run(watched, stopping));
         let config = reload.config.subscribe();
         if translates_packets(&config.borrow()) {
             tasks.spawn(devices::run(config.clone(), self.devices, engine));
+            let accepted = config.borrow().packets.forward_mark.map_or(0, Mark::bit);
+            tasks.spawn(filters::run(self.filters, snapshots, accepted));
         }
         self.wishes
     }
@@ -226,6 +231,7 @@ impl App {
         let engine = start::engine(maps, seed, &sources_of(config), now_known, kept)?;
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
         let ((proxies, proxies_now), (decisions, devices)) = (none_yet(), none_yet());
+        let (filters, filters_now) = none_yet();
         let (engine, changes) = EngineThread::start(engine, incoming, look_after(views, fail, devices))?;
         let (history, recorded) = start::record(&config.state.path, below, changes, &engine)?;
         let (effective, effective_now) = watch::channel(Arc::new(settings::effective(config)));
@@ -249,6 +255,7 @@ impl App {
             verifications: Verifications::default(),
             liveness: engine.liveness(),
             proxies: proxies_now,
+            filters: filters_now,
             refused_reload: refused_now,
             shut: shut_now,
             closed_ports: Arc::default(),
@@ -264,7 +271,7 @@ impl App {
             node,
             described,
             engine,
-            beside: Beside { readings, proxies, devices: decisions, wishes },
+            beside: Beside { readings, proxies, devices: decisions, filters, wishes },
             written: (recorded, keeper, claim),
             seed,
             failures,

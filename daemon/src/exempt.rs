@@ -61,9 +61,10 @@ mod tests {
     fn the_default_mark_is_a_bit_that_others_are_not_known_to_use() {
         let others = [
             ("kube-proxy", 0xc000),
-            ("Cilium", 0x0f00),
+            ("Cilium", 0xff00),
             ("AWS VPC CNI", 0x80),
-            ("Antrea", 0x8000_00ff),
+            ("Tailscale", 0x00ff_0000),
+            ("Antrea, which numbers its egress addresses from 1 on", 0x8000_003f),
             ("Calico with iptables", 0xffff_0000),
             ("Calico with eBPF", 0x1ff0_0000),
             ("the portmap plugin", 0x2000),

@@ -4,6 +4,7 @@
 //! not read, because the kernel shows them only by a system call of its own; a kube-proxy that uses them is found by
 //! its port while it runs.
 
+pub(crate) mod filters;
 mod leads;
 mod named;
 mod rules;
@@ -23,6 +24,7 @@ use tokio::sync::watch;
 
 use crate::logging::messages::{self, say};
 
+pub use filters::Filter;
 pub(crate) use named::{Found, host_ports, naming};
 
 /// How often it is looked again: somebody may start one while holdfast runs.

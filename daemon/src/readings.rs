@@ -26,6 +26,7 @@ use crate::kube_proxy::ClosedPorts;
 use crate::overheard::Overheard;
 use crate::probes::Probes;
 use crate::proxies::OtherProxy;
+use crate::proxies::filters::Filter;
 use crate::recorder::History;
 use crate::sources::kubernetes::View as Watches;
 use crate::state::Written;
@@ -120,6 +121,8 @@ pub struct Readings {
     pub liveness: Liveness,
     /// Other proxies that serve on this node.
     pub proxies: watch::Receiver<Arc<[OtherProxy]>>,
+    /// Rules of a firewall that meet packets of services otherwise than with kube-proxy.
+    pub filters: watch::Receiver<Arc<[Filter]>>,
     /// Why the last reload was refused, until one is not.
     pub refused_reload: watch::Receiver<Option<String>>,
     /// Why nobody can ask at the TCP address or at the socket now.

@@ -29,6 +29,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         verifications: Verifications::default(),
         liveness: Liveness::new(|| None),
         proxies: watch::channel(Arc::default()).1,
+        filters: watch::channel(Arc::default()).1,
         refused_reload: watch::channel(None).1,
         shut: watch::channel(Vec::new()).1,
         closed_ports: Arc::default(),

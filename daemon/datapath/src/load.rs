@@ -185,7 +185,7 @@ pub(crate) fn packets_of_ethernet(
 pub(crate) fn packets_at(
     layers: &[Layer],
     given: &Handles,
-    flows: u32,
+    (flows, forward_mark): (u32, u32),
 ) -> Result<(Vec<PacketPrograms>, Handles), StartError> {
     let mut maps = map::copies(given)?;
     let flows = maps.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
@@ -195,6 +195,7 @@ pub(crate) fn packets_at(
         let mut open = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::loading)?;
         if let Some(switches) = open.maps.rodata_data.as_mut() {
             switches.link_header = layer.header();
+            switches.forward_mark = forward_mark;
             switches.flows_most = given.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
         }
         prepare(open.open_object_mut(), Size::Flows(flows), &maps)?;

@@ -24,6 +24,8 @@ pub struct PacketOptions {
     pub flows: u32,
     /// The ports that clients get on their way to backends of other nodes; the first four ranges count.
     pub snat_ports: Vec<RangeInclusive<u16>>,
+    /// The mark of what is sent on for a service, by which a firewall may accept it; 0: none.
+    pub forward_mark: u32,
 }
 
 /// Where packets of a former daemon's flows arrive.

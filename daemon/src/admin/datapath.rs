@@ -21,6 +21,7 @@ use super::shown::{Cells, Widths};
 use crate::datapath::{DatapathView, KINDS};
 use crate::devices::Decision;
 use crate::proxies::OtherProxy;
+use crate::proxies::filters::Filter;
 use crate::readings::Readings;
 
 use packets::Packets;
@@ -32,6 +33,8 @@ pub(super) struct Datapath<'a> {
     kind: &'static str,
     /// Other proxies that serve, or served, on this node. They are left alone.
     other_proxies: &'a [OtherProxy],
+    /// Rules of a firewall that meet packets of services otherwise than with kube-proxy.
+    filters: &'a [Filter],
     /// Null with memory maps.
     kernel: Option<Kernel<'a>>,
 }
@@ -300,21 +303,33 @@ fn aligned(lines: &[Cells], out: &mut Vec<u8>) {
 pub(super) fn datapath(readings: &Readings, _: Query, form: Form) -> Response {
     let (view, snapshot) = (readings.datapath(), readings.snapshot());
     let proxies = Arc::clone(&readings.proxies.borrow());
+    let filters = Arc::clone(&readings.filters.borrow());
     let kernel = view.status().map(|status| Kernel::of(status, view.devices(), &snapshot.fill));
     match form {
         Form::Json => {
-            answer::json(StatusCode::OK, &Datapath { kind: view.kind(), other_proxies: &proxies, kernel })
+            let (kind, other_proxies) = (view.kind(), &*proxies);
+            answer::json(StatusCode::OK, &Datapath { kind, other_proxies, filters: &filters, kernel })
         }
-        Form::Table | Form::Wide => answer::text(StatusCode::OK, text(&view, &proxies, kernel.as_ref())),
+        Form::Table | Form::Wide => {
+            answer::text(StatusCode::OK, text(&view, &proxies, &filters, kernel.as_ref()))
+        }
     }
 }
 
-fn text(view: &DatapathView, proxies: &[OtherProxy], kernel: Option<&Kernel<'_>>) -> Vec<u8> {
+fn text(
+    view: &DatapathView,
+    proxies: &[OtherProxy],
+    filters: &[Filter],
+    kernel: Option<&Kernel<'_>>,
+) -> Vec<u8> {
     let note =
         if kernel.is_some() { "" } else { ": everything is computed and shown, no traffic is touched" };
     let mut out = format!("datapath {}{note}\n", view.kind()).into_bytes();
     for OtherProxy { proxy, evidence } in proxies {
         out.extend(format!("other proxy: {proxy} ({})\n", evidence.join(", ")).into_bytes());
+    }
+    for Filter { place, rule, .. } in filters {
+        out.extend(format!("filter: {place}: {rule}\n").into_bytes());
     }
     if let Some(kernel) = kernel {
         kernel.write(&mut out);

@@ -166,7 +166,12 @@ fn packets(configured: &config::Packets) -> Option<PacketOptions> {
             "the kernel gives ports of packets.snat_ports to sockets of this node; choose others, or name them in net.ipv4.ip_local_reserved_ports"
         );
     }
-    configured.enabled.then(|| PacketOptions { flows: configured.flows, snat_ports: ports.ranges().to_vec() })
+    let forward_mark = configured.forward_mark.map_or(0, config::Mark::bit);
+    configured.enabled.then(|| PacketOptions {
+        flows: configured.flows,
+        snat_ports: ports.ranges().to_vec(),
+        forward_mark,
+    })
 }
 
 /// What an operator may not have meant, and nobody would notice.

@@ -92,6 +92,8 @@ struct Source {
 #[derive(Debug, Deserialize)]
 struct Datapath {
     other_proxies: Vec<OtherProxy>,
+    #[serde(default)]
+    filters: Vec<Filter>,
     kernel: Option<Kernel>,
 }
 
@@ -99,6 +101,13 @@ struct Datapath {
 struct OtherProxy {
     proxy: String,
     evidence: Vec<String>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Filter {
+    kind: String,
+    place: String,
+    rule: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -168,6 +177,7 @@ struct Status {
     faults: Vec<String>,
     other_proxies: Vec<OtherProxy>,
     left_out_devices: Vec<LeftOut>,
+    filters: Vec<Filter>,
     sources: Vec<Source>,
     apiserver: Apiserver,
     stale_since: Option<String>,
@@ -251,6 +261,7 @@ impl Status {
             faults,
             other_proxies: datapath.other_proxies,
             left_out_devices,
+            filters: datapath.filters,
             sources: readiness.sources,
             apiserver,
             stale_since: readiness.stale_since,
@@ -301,6 +312,8 @@ impl Status {
         let verdicts = listed(self.verdicts.iter().map(|(verdict, count)| format!("{count} {verdict}")));
         writeln!(out, "verdicts   {verdicts}")?;
         section(out, "datapath", self.faults.iter().cloned(), 0)?;
+        let filters = self.filters.iter().map(|it| format!("{}: {}", it.place, it.rule));
+        section(out, "filters", filters, 0)?;
         section(out, "held", self.held.iter().map(NotServing::spelled), 0)?;
         section(out, "not serving", self.not_serving.iter().map(NotServing::spelled), 0)?;
         section(out, "errors", self.errors.iter().map(Failed::spelled), 0)?;

@@ -169,6 +169,7 @@ fn packets(packets: &Packets) -> Value {
         ("snat_ports", if let [ports] = ports.as_slice() { text(ports) } else { list(&ports) }),
         ("flows", Some(packets.flows.into())),
         ("mark", text(&packets.mark)),
+        ("forward_mark", packets.forward_mark.map_or_else(|| text("none"), |mark| text(&mark))),
     ])
 }
 

@@ -13,9 +13,9 @@ use super::value::{boolean, expected, integer, quote, string};
 pub struct Mark(u32);
 
 impl Mark {
-    /// The only bit that nobody else is known to use: kube-proxy has 14 and 15, Calico all from 16 on, Cilium 8 to 11,
-    /// Antrea and the AWS VPC CNI the lowest eight, the portmap plugin 13.
-    pub const DEFAULT: Self = Self(1 << 12);
+    /// A bit that nobody is known to use, as docs/packets.md has them: kube-proxy has 14 and 15, Cilium all from 8 to 15,
+    /// Calico all from 16 on and Tailscale some of these, the AWS VPC CNI 7, the portmap plugin 13.
+    pub const DEFAULT: Self = Self(1 << 6);
 
     /// The mark of a socket or a packet.
     pub const fn bit(self) -> u32 {
@@ -125,6 +125,8 @@ pub struct Packets {
     pub flows: u32,
     /// The bit that marks the daemon's own sockets.
     pub mark: Mark,
+    /// The bit by which a firewall knows what is sent on for a service.
+    pub forward_mark: Option<Mark>,
 }
 
 impl Default for Packets {
@@ -136,6 +138,7 @@ impl Default for Packets {
             snat_ports: SnatPorts::default(),
             flows: 65_536,
             mark: Mark::default(),
+            forward_mark: None,
         }
     }
 }
@@ -149,6 +152,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Packets {
         snat_ports: table.take("snat_ports", snat_ports).unwrap_or(default.snat_ports),
         flows: table.take("flows", integer(FLOWS)).unwrap_or(default.flows),
         mark: table.take("mark", mark).unwrap_or(default.mark),
+        forward_mark: table.take("forward_mark", forward_mark).unwrap_or(default.forward_mark),
     }
 }
 
@@ -249,7 +253,14 @@ fn hexadecimal(text: &str) -> Option<u32> {
     u32::from_str_radix(digits, 16).ok()
 }
 
-const LEGAL: &str = "one bit of 32, such as \"0x1000\"";
+const LEGAL: &str = "one bit of 32, such as \"0x40\"";
+
+fn forward_mark(value: &DeValue<'_>) -> Result<Option<Mark>, String> {
+    match value {
+        DeValue::String(text) if text == "none" => Ok(None),
+        _ => mark(value).map(Some),
+    }
+}
 
 fn mark(value: &DeValue<'_>) -> Result<Mark, String> {
     let number = match value {

@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use holdfast_datapath::{Device, Side};
 
-use crate::config::{DeviceName, OuterDevices, Packets, PodDevices};
 use super::rules::{self, Rule};
+use crate::config::{DeviceName, OuterDevices, Packets, PodDevices};
 use sources::Seen;
 
 /// A device as the kernel lists it.

@@ -56,9 +56,8 @@ pub(super) fn tell_apart(rules: &[Rule], addresses: &[Address]) -> bool {
             && marked.is_v4 == other.is_v4
             && marked.priority < other.priority
     };
-    let is_after_mark = |rule: &&Rule| {
-        matches!(rule.by, By::Source(..)) && rules.iter().any(|marked| returns(&marked, rule))
-    };
+    let is_after_mark =
+        |rule: &&Rule| matches!(rule.by, By::Source(..)) && rules.iter().any(|marked| returns(&marked, rule));
     elsewhere().any(|rule| is_of_node(&rule) || is_after_mark(&rule))
 }
 

@@ -8,6 +8,7 @@ mod devices;
 mod dns;
 mod endpoints;
 mod events;
+mod filters;
 mod foreign;
 mod host;
 mod http;
@@ -171,6 +172,7 @@ pub(crate) static ALL: &[Check] = &[
     check("lb.health-port", Group::Balancer, &[Watch, Host], balancer::health_port),
     check("lb.node-eligible", Group::Balancer, &[Nodes], balancer::node_eligible),
     check("lb.nodeports", Group::Balancer, &[Service], balancer::node_ports),
+    check("host.filters", Group::Host, &[Host], filters::filters),
     check("nodeport.addresses", Group::Host, &[Table], host::node_port_addresses),
     check("host.listener", Group::Host, &[Host], host::listener),
     check("host.ephemeral", Group::Host, &[Host], host::ephemeral),

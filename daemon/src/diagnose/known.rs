@@ -117,5 +117,6 @@ fn own(readings: &Readings, snapshot: &Snapshot) -> Own {
         apiserver: readings.apiserver(),
         datapath: readings.datapath(),
         proxies: Arc::clone(&readings.proxies.borrow()),
+        filters: Arc::clone(&readings.filters.borrow()),
     }
 }

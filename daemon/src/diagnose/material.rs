@@ -20,6 +20,7 @@ use super::focus::Focus;
 use crate::apiserver::View as ApiserverView;
 use crate::datapath::DatapathView;
 use crate::proxies::OtherProxy;
+use crate::proxies::filters::Filter;
 use crate::recorder::Record;
 use crate::why::Outcome;
 
@@ -243,6 +244,7 @@ pub(crate) struct Own {
     pub(crate) apiserver: Option<Arc<ApiserverView>>,
     pub(crate) datapath: Arc<DatapathView>,
     pub(crate) proxies: Arc<[OtherProxy]>,
+    pub(crate) filters: Arc<[Filter]>,
 }
 
 /// How one watch of the apiserver is doing.

@@ -117,7 +117,7 @@ pub(crate) fn host_ports() -> io::Result<BTreeSet<u16>> {
 }
 
 /// What a table has under a name; a table or a name that is not there has nothing.
-fn asked(kind: u16, family: u8, table: &str, name: &str) -> io::Result<Vec<u8>> {
+pub(super) fn asked(kind: u16, family: u8, table: &str, name: &str) -> io::Result<Vec<u8>> {
     let bytes = dump(kind, family, &[(TABLE, table), (OF_TABLE, name)])?;
     let refusal = messages(&bytes).find(|(kind, _)| kind & 0xff00 != NFTABLES);
     let errno = refusal.and_then(|(_, body)| body.first_chunk().map(|errno| i32::from_ne_bytes(*errno)));
@@ -226,7 +226,7 @@ const COMPARE_WITH: u16 = 3;
 const EQUAL: u32 = 0;
 const MATCH_INFO: u16 = 3;
 
-fn number(body: &[u8], attribute: u16) -> Option<u32> {
+pub(super) fn number(body: &[u8], attribute: u16) -> Option<u32> {
     let (_, value) = find(body, attribute)?;
     value.first_chunk().map(|four| u32::from_be_bytes(*four))
 }

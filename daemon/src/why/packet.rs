@@ -279,7 +279,8 @@ impl<'a> Walk<'a> {
 
     /// As kube-proxy does, which refuses whatever a cluster IP has no port for.
     fn misses(mut self, view: &ServiceView) -> Packet {
-        let why = format!("{} is a cluster IP of {}, which has no such port", self.dialled.ip(), view.key.name);
+        let why =
+            format!("{} is a cluster IP of {}, which has no such port", self.dialled.ip(), view.key.name);
         self.note(StepKind::Frontend, format!("{}: {why}.", self.dialled));
         let answer = words::refusal(self.transport);
         let says = format!("{answer} from {}, unless a process of this node has the address.", self.dialled);

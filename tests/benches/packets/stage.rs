@@ -179,7 +179,7 @@ fn maps(bed: &Bed) -> Result<KernelMaps, Failed> {
         mark: 0,
         stale_sockets: StaleSockets::default(),
         served: Served::default(),
-        packets: Some(PacketOptions { flows: FLOWS, snat_ports: SNAT_PORTS.to_vec() }),
+        packets: Some(PacketOptions { flows: FLOWS, snat_ports: SNAT_PORTS.to_vec(), forward_mark: 0 }),
     })?;
     let [address4, address6] = NODE_ADDRESSES;
     maps.set_devices(&[Device {

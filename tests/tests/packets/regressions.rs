@@ -36,7 +36,8 @@ fn answers_to_what_the_kernel_masqueraded_are_left_to_it() {
     on_a_node(Switches::default(), "", |bed, _, clients| {
         fabric::rules(bed, MASQUERADE).unwrap();
         let both = [(9001, 30_001), (9002, 61_234)];
-        let ports = both.map(|(port, seen)| [Transport::Tcp, Transport::Udp].map(|of| (port, seen, of))).concat();
+        let ports =
+            both.map(|(port, seen)| [Transport::Tcp, Transport::Udp].map(|of| (port, seen, of))).concat();
         let far = [9001, 9002].map(|port| FAMILIES.map(|family| outside(family, port))).concat();
         let _server = bed.tell_whom(Location::far("client"), "far", &far).unwrap();
         for ((port, seen_port, transport), family) in ports.iter().flat_map(|it| FAMILIES.map(|of| (*it, of)))
@@ -70,7 +71,8 @@ fn answers_to_a_socket_that_is_connected_to_nobody_are_its_own() {
                 let (_, asker) = far.recv_from(&mut datagram).unwrap();
                 assert_eq!(asker, own, "{family:?}");
                 far.send_to(b"answer", asker).unwrap();
-                let heard = near.recv_from(&mut datagram).map(|(count, from)| (datagram[..count].to_vec(), from));
+                let heard =
+                    near.recv_from(&mut datagram).map(|(count, from)| (datagram[..count].to_vec(), from));
                 let expected = (b"answer".to_vec(), far.local_addr().unwrap());
                 assert_eq!(heard.ok(), Some(expected), "{family:?}, round {round}");
             }

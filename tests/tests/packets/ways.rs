@@ -73,11 +73,7 @@ fn asked(service: &str, address: &str) -> Vec<Question> {
     let of = |family: Family| {
         let to = frontend(service, address, family).unwrap();
         let question = move |transport| Question::new(transport, to).from(outside(family, 0));
-        [
-            question(Transport::Tcp),
-            question(Transport::Tcp).sized(MUCH, MUCH),
-            question(Transport::Udp),
-        ]
+        [question(Transport::Tcp), question(Transport::Tcp).sized(MUCH, MUCH), question(Transport::Udp)]
     };
     FAMILIES.map(of).concat()
 }
@@ -179,7 +175,8 @@ fn a_second_card_that_is_dialled_answers_by_itself() {
     on_this(&bed, "node_port_addresses = [\"10.0.0.0/15\", \"fd00::/16\"]\n", |_, daemon, clients| {
         assert_eq!(answers(daemon, "eth1"), "\"dialled\"");
         for (family, own) in FAMILIES.into_iter().zip(["10.1.0.5", "fd00:c::5"]) {
-            for (service, port) in [("here", 30_001), ("bridged", 30_002), ("away", 30_003), ("host", 30_004)] {
+            for (service, port) in [("here", 30_001), ("bridged", 30_002), ("away", 30_003), ("host", 30_004)]
+            {
                 let to = (own.parse::<std::net::IpAddr>().unwrap(), port).into();
                 let question = |transport| Question::new(transport, to).from(outside(family, 0));
                 let questions = [

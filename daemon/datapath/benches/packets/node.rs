@@ -74,7 +74,7 @@ impl Node {
     /// In a bed, with room for so many flows.
     pub(crate) fn new(bed: &Bed, flows: u32) -> Self {
         network::lay();
-        let packets = Some(PacketOptions { flows, snat_ports: vec![SNAT_PORTS] });
+        let packets = Some(PacketOptions { flows, snat_ports: vec![SNAT_PORTS], forward_mark: 0 });
         let options = Options { packets, ..bed.options() };
         let mut maps = KernelMaps::start(&options).unwrap();
         let outer = Device {

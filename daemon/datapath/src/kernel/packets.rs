@@ -205,7 +205,8 @@ impl KernelMaps {
             packets::tell(&found, &options)?;
         }
         let given = map::copies(self.shared.handles().iter().chain(self.generation.handles()).chain(&found))?;
-        let (programs, maps) = load::packets_at(&self.packets.layers(), &given, options.flows)?;
+        let (programs, maps) =
+            load::packets_at(&self.packets.layers(), &given, (options.flows, options.forward_mark))?;
         let mut handles = own(&maps)?;
         if are_new {
             packets::fill_numbers(&handles)?;
@@ -243,9 +244,10 @@ impl KernelMaps {
 
     fn load_packets_anew(&mut self) -> Result<(), StartError> {
         let layers = self.packets.layers();
+        let forward_mark = self.packets.options.as_ref().map_or(0, |options| options.forward_mark);
         let Some(running) = &mut self.packets.running else { return Ok(()) };
         let all = self.shared.handles().iter().chain(self.generation.handles()).chain(&running.handles);
-        let (programs, _) = load::packets_at(&layers, &map::copies(all)?, 0)?;
+        let (programs, _) = load::packets_at(&layers, &map::copies(all)?, (0, forward_mark))?;
         running.devices.update(programs);
         self.packets.behind = false;
         Ok(())
@@ -257,8 +259,8 @@ impl KernelMaps {
         if self.packets.behind && self.packets.retry.is_due() {
             self.move_packets();
         }
-        let mut mended = Mended::default();
         self.cluster_ips.settle();
+        let mut mended = Mended::default();
         let (Some(running), Some(attached)) = (&mut self.packets.running, &self.attached) else {
             return Ok(mended);
         };

@@ -34,6 +34,7 @@ use crate::diagnose::gather::Gatherer;
 use crate::knowledge::Edition;
 use crate::kube_proxy::{ClosedPort, ClosedPorts, Purpose};
 use crate::proxies::OtherProxy;
+use crate::proxies::filters::{Filter, FilterKind};
 use crate::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
 use crate::sources::kubernetes::{self as watching, LastError, Resource, View as Watches, Watch};
 use crate::state::Written;
@@ -701,6 +702,28 @@ fn watches() -> Watches {
     }])
 }
 
+fn filters() -> Arc<[Filter]> {
+    let filter = |kind, place: &str, rule: &str| Filter {
+        kind: Code(kind),
+        place: place.to_owned(),
+        rule: rule.to_owned(),
+        about: Vec::new(),
+    };
+    [
+        filter(
+            FilterKind::Early,
+            "table ip raw, chain PREROUTING (prerouting, priority -300)",
+            "drops what is sent to port 30080, and sees it no more",
+        ),
+        filter(
+            FilterKind::Forward,
+            "table ip filter, chain FORWARD (forward, priority 0)",
+            "policy drop: what no rule accepts is not forwarded to backends",
+        ),
+    ]
+    .into()
+}
+
 fn proxies() -> Arc<[OtherProxy]> {
     let evidence = vec!["listens on port 10249".to_owned(), "nftables table kube-proxy".to_owned()];
     [OtherProxy { proxy: "kube-proxy", evidence }].into()
@@ -738,6 +761,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         verifications: Verifications::default(),
         liveness: Liveness::new(|| None),
         proxies: watch::channel(proxies()).1,
+        filters: watch::channel(filters()).1,
         refused_reload: watch::channel(None).1,
         shut: watch::channel(Vec::new()).1,
         closed_ports: closed_ports(),
@@ -756,6 +780,7 @@ pub(crate) fn in_memory(readings: &mut Readings) {
     readings.watches = Watches::default();
     readings.refusals = RefusalLog::none();
     readings.proxies = watch::channel(Arc::default()).1;
+    readings.filters = watch::channel(Arc::default()).1;
 }
 
 pub(crate) fn serve(snapshot: Snapshot) -> Served {

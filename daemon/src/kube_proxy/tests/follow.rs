@@ -19,8 +19,7 @@ fn decision(index: u32, text: &str) -> (Decision, bool) {
         _ => Reason::PodSide,
     };
     let (address4, address6, answers) = (None, None, Answers::Backend);
-    let decision =
-        Decision { index, name: words[0].to_owned(), class, reason, address4, address6, answers };
+    let decision = Decision { index, name: words[0].to_owned(), class, reason, address4, address6, answers };
     (decision, words.len() == 3)
 }
 

@@ -209,7 +209,12 @@ fn each_step_is_told() {
 fn a_port_that_a_cluster_ip_has_not_is_refused_and_an_address_of_no_service_is_not() {
     let (snapshot, mut engine) = world();
     for (to, from, outcome, says) in [
-        ("10.96.0.1:81", "198.51.100.9", Outcome::Refused, "10.96.0.1 is a cluster IP of default/web, which has no such port."),
+        (
+            "10.96.0.1:81",
+            "198.51.100.9",
+            Outcome::Refused,
+            "10.96.0.1 is a cluster IP of default/web, which has no such port.",
+        ),
         ("10.96.0.1:80/UDP", "10.1.0.1", Outcome::Refused, "is refused by an ICMP port unreachable, because"),
         ("10.96.0.4:81", "198.51.100.9", Outcome::Refused, "of default/nobody, which has no such port."),
         ("10.96.0.9:80", "198.51.100.9", Outcome::Passed, "because no service has that frontend."),

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use crate::admin::tests::fixture;
 use crate::apiserver::{EndpointView, State, Tier, View};
 use crate::datapath::DatapathView;
+use crate::described::Code;
 use crate::devices::{Answers, Class, Decision, Reason as Why};
 use crate::diagnose::focus::{Focus, HttpPath, PortWanted};
 use crate::diagnose::gather::views;
@@ -28,6 +29,7 @@ use crate::diagnose::material::{
     ProbeOf, ProbeOutcome, WatchSeen,
 };
 use crate::proxies::OtherProxy;
+use crate::proxies::filters::{Filter, FilterKind};
 use crate::rfc3339::Rfc3339;
 
 /// When every case is taken: 2026-11-20T14:02:11Z.
@@ -106,6 +108,8 @@ struct OwnGiven {
     refused: Option<String>,
     /// `kube-proxy`, `Cilium` and others, each with what shows it.
     proxies: Vec<(String, String)>,
+    /// Rules of a firewall, and what has to be dialled for each to count.
+    filters: Vec<FilterGiven>,
     drift: u64,
     stale: bool,
     /// Nobody has told this node's name.
@@ -125,6 +129,24 @@ struct DeviceGiven {
     address: Option<std::net::Ipv4Addr>,
     /// Why no program is there.
     error: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FilterGiven {
+    kind: String,
+    place: String,
+    rule: String,
+    #[serde(default)]
+    about: Vec<(Option<std::net::IpAddr>, u16)>,
+}
+
+impl FilterGiven {
+    fn filter(&self) -> Filter {
+        let kind = FilterKind::ALL.into_iter().find(|it| it.as_str() == self.kind).unwrap();
+        let (place, rule) = (self.place.clone(), self.rule.clone());
+        Filter { kind: Code(kind), place, rule, about: self.about.clone() }
+    }
 }
 
 impl DeviceGiven {
@@ -345,6 +367,7 @@ impl OwnGiven {
             apiserver: Some(Arc::new(self.apiserver())),
             datapath: Arc::new(DatapathView::kernel(self.status()).with_devices(self.decisions())),
             proxies: self.proxies(),
+            filters: self.filters.iter().map(FilterGiven::filter).collect(),
         }
     }
 

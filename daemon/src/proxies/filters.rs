@@ -1,0 +1,225 @@
+//! Rules of a firewall that meet a service's packets otherwise than they met kube-proxy's.
+//!
+//! A packet is sent to its backend before the first hook of netfilter, so a rule in front of kube-proxy's translation that
+//! drops what is dialled sees nothing of it any more; and a chain that forwards nothing but what a rule accepts no longer
+//! finds the mark by which it accepted what kube-proxy had translated. Limits of the connection table that kube-proxy set
+//! are gone with the next boot.
+//!
+//! Invariant: it looks, and changes nothing; a rule that is understood only in part is not named. Bounded as
+//! [`super::named`] is.
+
+mod chains;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::{FrontendView, Snapshot};
+use schemars::JsonSchema;
+use serde::Serialize;
+use tokio::sync::watch;
+
+use super::named::asked;
+use super::rules::dump;
+use crate::described::{Code, words};
+use chains::{Chain, Rule, Verdict};
+
+/// How often it is looked again: rules come and go.
+const LOOK_AGAIN: Duration = Duration::from_secs(300);
+/// A start has its services by then.
+const LOOK_FIRST: Duration = Duration::from_secs(5);
+/// Filters that are told of; more are rules of one kind.
+const FILTERS_MAX: usize = 32;
+/// Chains that are followed from all hooks together.
+const CHAINS_MAX: usize = 256;
+/// What kube-proxy sets `nf_conntrack_max` to: so many for each processor, and no fewer than the other.
+const CONNECTIONS_EACH: u64 = 32_768;
+const CONNECTIONS_LEAST: u64 = 131_072;
+
+words! {
+    /// What a filter does to the packets of services.
+    pub(crate) FilterKind {
+        /// It drops what is dialled, in front of where kube-proxy translated, and sees it no more.
+        Early = "early",
+        /// It forwards only what a rule accepts, and may not accept what kube-proxy's mark let through.
+        Forward = "forward",
+        /// The table of connections is smaller than kube-proxy made it.
+        Connections = "connections",
+    }
+}
+
+/// A rule of a firewall, or a limit, that services meet otherwise than with kube-proxy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Filter {
+    pub(crate) kind: Code<FilterKind>,
+    /// `nftables table inet guard, chain pre (prerouting, priority -300)`.
+    pub(crate) place: String,
+    /// What it says, in short.
+    pub(crate) rule: String,
+    /// What has to be dialled for it to count; nothing: whatever is.
+    #[serde(skip)]
+    pub(crate) about: Vec<(Option<IpAddr>, u16)>,
+}
+
+/// What clients dial, as far as rules name it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dialled {
+    pub(crate) node_ports: BTreeSet<u16>,
+    /// Load-balancer and external addresses, with their ports.
+    pub(crate) addresses: BTreeSet<(IpAddr, u16)>,
+}
+
+impl Dialled {
+    pub(crate) fn of<'a>(frontends: impl Iterator<Item = &'a FrontendView>) -> Self {
+        let mut dialled = Self::default();
+        for it in frontends {
+            match it.kind {
+                FrontendType::NodePort => dialled.node_ports.extend([it.port.get()]),
+                FrontendType::LoadBalancer | FrontendType::ExternalIp => {
+                    dialled.addresses.extend([(it.address, it.port.get())]);
+                }
+                FrontendType::ClusterIp | FrontendType::Static => {}
+            }
+        }
+        dialled
+    }
+
+    /// Which of these a rule is about. It has to name a port or an address.
+    fn met_by(&self, rule: &Rule) -> Vec<(Option<IpAddr>, u16)> {
+        let has = |port: u16| rule.ports.iter().any(|range| range.contains(&port));
+        match rule.address {
+            Some(address) => {
+                let is_it =
+                    |(own, port): &&(IpAddr, u16)| *own == address && (rule.ports.is_empty() || has(*port));
+                self.addresses.iter().filter(is_it).map(|(own, port)| (Some(*own), *port)).collect()
+            }
+            None => self.node_ports.iter().filter(|port| has(**port)).map(|port| (None, *port)).collect(),
+        }
+    }
+
+    /// Whether a filter is about one of these.
+    pub(crate) fn is_met_by(&self, filter: &Filter) -> bool {
+        filter.about.iter().any(|(address, port)| match address {
+            Some(address) => self.addresses.contains(&(*address, *port)),
+            None => self.node_ports.contains(port),
+        })
+    }
+}
+
+/// Looks now and then, and says in the log what is new.
+pub(crate) async fn run(
+    found: watch::Sender<Arc<[Filter]>>,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    accepted: u32,
+) {
+    tokio::time::sleep(LOOK_FIRST).await;
+    loop {
+        let dialled = Dialled::of(snapshots.borrow().services.iter().flat_map(|view| view.frontends.iter()));
+        let look = tokio::task::spawn_blocking(move || look(Path::new("/"), &dialled, accepted));
+        if let Ok(Ok(now)) = look.await {
+            for new in now.iter().filter(|it| !found.borrow().contains(it)) {
+                let (place, rule) = (&new.place, &new.rule);
+                tracing::warn!(
+                    place,
+                    rule,
+                    "a filter meets packets of services otherwise than with kube-proxy"
+                );
+            }
+            found.send_replace(now.into());
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// All that there are now. Packets that services sent on bear the mark `accepted`; 0: none.
+pub(crate) fn look(root: &Path, dialled: &Dialled, accepted: u32) -> io::Result<Vec<Filter>> {
+    let mut room = CHAINS_MAX;
+    let mut found = Vec::new();
+    for chain in chains::all(&dump(chains::GET_CHAINS, 0, &[])?) {
+        if chain.is_before_translation() {
+            found.extend(early(&chain, dialled, &mut room)?);
+        } else if chain.is_of_forward() {
+            found.extend(forward(&chain, accepted, &mut room)?);
+        }
+    }
+    found.extend(connections(root));
+    found.truncate(FILTERS_MAX);
+    Ok(found)
+}
+
+fn filter(kind: FilterKind, place: String, rule: String) -> Filter {
+    Filter { kind: Code(kind), place, rule, about: Vec::new() }
+}
+
+/// Rules of a hook in front of kube-proxy's that drop what clients dial.
+fn early(chain: &Chain, dialled: &Dialled, room: &mut usize) -> io::Result<Vec<Filter>> {
+    let rules = reached(chain, room)?;
+    let drops = rules.iter().filter(|(_, rule)| rule.verdict == Some(Verdict::Drop));
+    let met = drops.map(|(name, rule)| Filter {
+        about: dialled.met_by(rule),
+        ..filter(FilterKind::Early, chain.place(name), rule.spelled())
+    });
+    Ok(met.filter(|it| !it.about.is_empty()).collect())
+}
+
+/// A chain that forwards only what a rule accepts, unless one accepts what bears the mark.
+fn forward(chain: &Chain, accepted: u32, room: &mut usize) -> io::Result<Option<Filter>> {
+    let rules = reached(chain, room)?;
+    let ends = rules.iter().rfind(|(name, _)| *name == chain.name);
+    let is_closed =
+        chain.drops || ends.is_some_and(|(_, it)| it.is_bare && it.verdict == Some(Verdict::Drop));
+    let lets_in = |rule: &Rule| {
+        let all = rule.is_bare && rule.verdict == Some(Verdict::Accept);
+        all || (rule.verdict == Some(Verdict::Accept) && rule.mark.is_some_and(|mark| mark & accepted != 0))
+    };
+    if !is_closed || rules.iter().any(|(_, rule)| lets_in(rule)) {
+        return Ok(None);
+    }
+    let how = if chain.drops { "policy drop" } else { "its last rule drops everything" };
+    let rule = match accepted {
+        0 => format!("{how}: what no rule accepts is not forwarded to backends"),
+        mark => format!("{how}, and no rule accepts what bears the mark {mark:#x}"),
+    };
+    Ok(Some(filter(FilterKind::Forward, chain.place(&chain.name), rule)))
+}
+
+/// The rules of a chain and of those that it leads to, each with the chain's name.
+fn reached(chain: &Chain, room: &mut usize) -> io::Result<Vec<(String, Rule)>> {
+    let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
+    let mut waiting = vec![chain.name.clone()];
+    while let Some(name) = waiting.pop().filter(|_| *room > 0) {
+        if !seen.insert(name.clone()) {
+            continue;
+        }
+        *room -= 1;
+        let bytes = asked(chains::GET_RULES, chain.family, &chain.table, &name)?;
+        for mut rule in chains::rules(&bytes) {
+            for set in std::mem::take(&mut rule.sets) {
+                let elements = asked(chains::GET_ELEMENTS, chain.family, &chain.table, &set)?;
+                rule.ports.extend(chains::ports(&elements));
+            }
+            waiting.extend(rule.leads.clone());
+            found.push((name.clone(), rule));
+        }
+    }
+    Ok(found)
+}
+
+/// Where connections are tracked at all.
+fn connections(root: &Path) -> Option<Filter> {
+    const MOST: &str = "proc/sys/net/netfilter/nf_conntrack_max";
+    let most: u64 = fs::read_to_string(root.join(MOST)).ok()?.trim().parse().ok()?;
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let wanted = (processors * CONNECTIONS_EACH).max(CONNECTIONS_LEAST);
+    let rule = format!("{most} connections, where kube-proxy set {wanted} at each of its starts");
+    let is_small = most < wanted;
+    is_small.then(|| filter(FilterKind::Connections, "net.netfilter.nf_conntrack_max".to_owned(), rule))
+}
+
+#[cfg(test)]
+mod tests;

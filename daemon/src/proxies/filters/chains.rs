@@ -1,0 +1,332 @@
+//! Base chains and their rules, as far as they say which packets they drop or accept.
+//!
+//! Invariant: pure; what is cut off or not understood says nothing, and a rule of which a condition is not understood is
+//! never bare.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use super::super::named::{find, number, text};
+use super::super::rules::{FAMILY_LEN, NFTABLES, attributes, messages};
+
+/// `NFT_MSG_GETCHAIN`, `_GETRULE` and `_GETSETELEM`.
+pub(super) const GET_CHAINS: u16 = NFTABLES | 4;
+pub(super) const GET_RULES: u16 = NFTABLES | 7;
+pub(super) const GET_ELEMENTS: u16 = NFTABLES | 13;
+
+/// `NFTA_CHAIN_TABLE`, `_NAME`, `_HOOK` and `_POLICY`; `NFTA_HOOK_HOOKNUM` and `_PRIORITY`.
+const TABLE: u16 = 1;
+const NAME: u16 = 3;
+const HOOK: u16 = 4;
+const POLICY: u16 = 5;
+const HOOK_NUMBER: u16 = 1;
+const PRIORITY: u16 = 2;
+/// `NF_INET_PRE_ROUTING`, `NF_INET_FORWARD`, and `NF_INET_INGRESS` of the family `inet`.
+const PREROUTING: u32 = 0;
+const FORWARD: u32 = 2;
+const INGRESS: u32 = 5;
+/// `NFPROTO_INET`, `_IPV4`, `_NETDEV` (whose only hook is the ingress of a device) and `_IPV6`.
+const INET: u8 = 1;
+const IPV4: u8 = 2;
+const NETDEV: u8 = 5;
+const IPV6: u8 = 10;
+/// Where kube-proxy translated: `NF_IP_PRI_NAT_DST`.
+const TRANSLATION: i32 = -100;
+/// `NF_DROP` and `NF_ACCEPT`.
+const DROP: u32 = 0;
+const ACCEPT: u32 = 1;
+
+/// A chain that a hook of the kernel's runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Chain {
+    pub(super) family: u8,
+    pub(super) table: String,
+    pub(super) name: String,
+    hook: u32,
+    priority: i32,
+    /// What no rule decides is dropped.
+    pub(super) drops: bool,
+}
+
+impl Chain {
+    /// Whether it saw what clients dialled, with kube-proxy.
+    pub(super) fn is_before_translation(&self) -> bool {
+        match self.family {
+            NETDEV => true,
+            INET if self.hook == INGRESS => true,
+            INET | IPV4 | IPV6 => self.hook == PREROUTING && self.priority < TRANSLATION,
+            _ => false,
+        }
+    }
+
+    pub(super) fn is_of_forward(&self) -> bool {
+        matches!(self.family, INET | IPV4 | IPV6) && self.hook == FORWARD
+    }
+
+    /// With the chain that the rule stands in, which this one leads to.
+    pub(super) fn place(&self, name: &str) -> String {
+        let family = match self.family {
+            INET => "inet",
+            IPV4 => "ip",
+            NETDEV => "netdev",
+            _ => "ip6",
+        };
+        let hook = match self.hook {
+            FORWARD if self.family != NETDEV => "forward",
+            PREROUTING if self.family != NETDEV => "prerouting",
+            _ => "ingress",
+        };
+        let Self { table, priority, .. } = self;
+        format!("table {family} {}, chain {} ({hook}, priority {priority})", clean(table), clean(name))
+    }
+}
+
+/// Names may hold what would steer a terminal.
+fn clean(name: &str) -> String {
+    name.replace(char::is_control, "?")
+}
+
+/// All chains that hooks run.
+pub(super) fn all(bytes: &[u8]) -> Vec<Chain> {
+    let of_tables = messages(bytes).filter(|(kind, _)| kind & 0xff00 == NFTABLES);
+    of_tables.filter_map(|(_, body)| chain(body)).collect()
+}
+
+fn chain(body: &[u8]) -> Option<Chain> {
+    let (family, rest) = (*body.first()?, body.get(FAMILY_LEN..)?);
+    let (_, hook) = find(rest, HOOK)?;
+    let name = |attribute| find(rest, attribute).map(|(_, name)| text(name).to_owned());
+    Some(Chain {
+        family,
+        table: name(TABLE)?,
+        name: name(NAME)?,
+        hook: number(hook, HOOK_NUMBER)?,
+        priority: number(hook, PRIORITY)?.cast_signed(),
+        drops: number(rest, POLICY) == Some(DROP),
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Or an answer that says so.
+    Drop,
+    Accept,
+}
+
+/// What a rule says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rule {
+    /// Ports that are dialled.
+    pub(super) ports: Vec<RangeInclusive<u16>>,
+    /// Sets that such a port has to be in.
+    pub(super) sets: Vec<String>,
+    /// The one address that is dialled.
+    pub(super) address: Option<IpAddr>,
+    /// Bits of the mark that have to be there.
+    pub(super) mark: Option<u32>,
+    pub(super) verdict: Option<Verdict>,
+    /// The chain that it leads to.
+    pub(super) leads: Option<String>,
+    /// It asks for nothing.
+    pub(super) is_bare: bool,
+}
+
+impl Rule {
+    pub(super) fn spelled(&self) -> String {
+        let range = |range: &RangeInclusive<u16>| match (range.start(), range.end()) {
+            (first, last) if first == last => first.to_string(),
+            (first, last) => format!("{first}-{last}"),
+        };
+        let ports: Vec<String> = self.ports.iter().take(8).map(range).collect();
+        let port = (!ports.is_empty()).then(|| format!("port {}", ports.join(", ")));
+        let address = self.address.map(|it| it.to_string());
+        let what: Vec<String> = address.into_iter().chain(port).collect();
+        format!("drops what is sent to {}, and sees it no more", what.join(" "))
+    }
+}
+
+/// What is in the register that the next expression looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loaded {
+    Port,
+    Address,
+    Mark,
+    Protocol,
+    Other,
+}
+
+pub(super) fn rules(bytes: &[u8]) -> Vec<Rule> {
+    /// `NFTA_RULE_EXPRESSIONS`.
+    const EXPRESSIONS: u16 = 4;
+    let bodies = messages(bytes).filter(|(kind, _)| kind & 0xff00 == NFTABLES);
+    let lists = bodies.filter_map(|(_, body)| find(body.get(FAMILY_LEN..)?, EXPRESSIONS));
+    lists.map(|(_, expressions)| rule(expressions)).collect()
+}
+
+/// The elements of a set of ports, if it is one.
+pub(super) fn ports(bytes: &[u8]) -> Vec<RangeInclusive<u16>> {
+    /// `NFTA_SET_ELEM_LIST_ELEMENTS`, `NFTA_SET_ELEM_KEY` and `NFTA_DATA_VALUE`.
+    const ELEMENTS: u16 = 3;
+    const KEY: u16 = 1;
+    let bodies = messages(bytes).filter(|(kind, _)| kind & 0xff00 == NFTABLES);
+    let lists = bodies.filter_map(|(_, body)| find(body.get(FAMILY_LEN..)?, ELEMENTS));
+    let keys = lists.flat_map(|(_, list)| attributes(list));
+    let values = keys.filter_map(|(_, element)| {
+        let (_, key) = find(element, KEY)?;
+        let (_, value) = find(key, KEY)?;
+        (value.len() == 2).then(|| port(value)).flatten()
+    });
+    values.map(|port| port..=port).collect()
+}
+
+fn port(value: &[u8]) -> Option<u16> {
+    value.first_chunk().map(|two| u16::from_be_bytes(*two))
+}
+
+fn rule(expressions: &[u8]) -> Rule {
+    let (mut rule, mut loaded) = (Rule { is_bare: true, ..Rule::default() }, Loaded::Other);
+    for (_, expression) in attributes(expressions) {
+        // `NFTA_EXPR_NAME` and `NFTA_EXPR_DATA`.
+        let name = find(expression, 1).map_or("", |(_, name)| text(name));
+        let body = find(expression, 2).map_or(&[][..], |(_, body)| body);
+        match name {
+            "counter" | "log" | "notrack" => {}
+            "immediate" => rule.take_verdict(body),
+            "reject" => rule.verdict = Some(Verdict::Drop),
+            "target" => rule.take_target(body),
+            _ => {
+                rule.is_bare = false;
+                loaded = rule.take_condition(name, body, loaded);
+            }
+        }
+    }
+    rule
+}
+
+impl Rule {
+    /// `NFTA_IMMEDIATE_DATA`, `NFTA_DATA_VERDICT`, `NFTA_VERDICT_CODE` and `_CHAIN`.
+    fn take_verdict(&mut self, body: &[u8]) {
+        let verdict = find(body, 2).and_then(|(_, data)| find(data, 2)).map_or(&[][..], |(_, it)| it);
+        self.verdict = match number(verdict, 1) {
+            Some(DROP) => Some(Verdict::Drop),
+            Some(ACCEPT) => Some(Verdict::Accept),
+            _ => self.verdict,
+        };
+        self.leads = find(verdict, 2).map(|(_, chain)| text(chain).to_owned());
+    }
+
+    /// `NFTA_TARGET_NAME`: of xtables.
+    fn take_target(&mut self, body: &[u8]) {
+        if find(body, 1).is_some_and(|(_, name)| matches!(text(name), "REJECT" | "DROP")) {
+            self.verdict = Some(Verdict::Drop);
+        }
+    }
+
+    /// What the next expression finds loaded.
+    fn take_condition(&mut self, name: &str, body: &[u8], loaded: Loaded) -> Loaded {
+        match name {
+            "payload" => return payload(body),
+            "meta" => return meta(body),
+            "bitwise" if loaded == Loaded::Mark => self.mark = value(body, 4).and_then(native),
+            "cmp" => self.take_comparison(body, loaded),
+            "range" if loaded == Loaded::Port && number(body, 2) == Some(EQUAL) => {
+                let ends = value(body, 3).and_then(port).zip(value(body, 4).and_then(port));
+                self.ports.extend(ends.map(|(first, last)| first..=last));
+            }
+            // `NFTA_LOOKUP_SET`; with flags it may be the opposite.
+            "lookup" if loaded == Loaded::Port && number(body, 5).is_none_or(|flags| flags == 0) => {
+                self.sets.extend(find(body, 1).map(|(_, set)| text(set).to_owned()));
+            }
+            "match" => self.take_match(body),
+            _ => {}
+        }
+        loaded
+    }
+
+    fn take_comparison(&mut self, body: &[u8], loaded: Loaded) {
+        let (by, Some(with)) = (number(body, 2), value(body, 3)) else { return };
+        match (loaded, by) {
+            (Loaded::Port, Some(EQUAL)) => self.ports.extend(port(with).map(|it| it..=it)),
+            (Loaded::Port, Some(AT_LEAST)) => self.ports.extend(port(with).map(|it| it..=u16::MAX)),
+            (Loaded::Port, Some(AT_MOST)) => {
+                let first = self.ports.pop().map_or(0, |range| *range.start());
+                self.ports.extend(port(with).map(|last| first..=last));
+            }
+            (Loaded::Address, Some(EQUAL)) => self.address = address(with),
+            (Loaded::Mark, Some(EQUAL)) if self.mark.is_none() => self.mark = native(with),
+            (Loaded::Mark, Some(NOT_EQUAL)) if self.mark.is_none() => self.mark = Some(u32::MAX),
+            _ => {}
+        }
+    }
+
+    /// `NFTA_MATCH_NAME` and `_INFO`: matches of xtables, in the byte order of the host.
+    fn take_match(&mut self, body: &[u8]) {
+        let info = find(body, 3).map_or(&[][..], |(_, info)| info);
+        let port = |at: usize| Some(u16::from_ne_bytes(*info.get(at..)?.first_chunk()?));
+        match find(body, 1).map_or("", |(_, name)| text(name)) {
+            // First and last source port, then first and last of the destination; all of them is no condition.
+            "tcp" | "udp" => {
+                let ends = port(4).zip(port(6)).filter(|ends| *ends != (0, u16::MAX));
+                self.ports.extend(ends.map(|(first, last)| first..=last));
+            }
+            // Which ports (1: of the destination, 2: of either), how many, the ports, and which begin a range.
+            "multiport" => {
+                let count = info.get(1).map_or(0, |count| usize::from(*count).min(15));
+                let begins = |at: usize| info.get(32 + at).is_some_and(|flag| *flag != 0);
+                let mut at = 0;
+                while at < count && matches!(info.first(), Some(1 | 2)) {
+                    let (first, width) = (port(2 + 2 * at), if begins(at) { 2 } else { 1 });
+                    let last = port(2 + 2 * (at + width - 1));
+                    self.ports.extend(first.zip(last).map(|(first, last)| first..=last));
+                    at += width;
+                }
+            }
+            // Mark, mask, and whether it is the opposite.
+            "mark" => self.mark = info.get(4..).and_then(native).filter(|_| info.get(8) == Some(&0)),
+            _ => {}
+        }
+    }
+}
+
+/// `NFT_CMP_EQ`, `_NEQ`, `_LTE` and `_GTE`.
+const EQUAL: u32 = 0;
+const NOT_EQUAL: u32 = 1;
+const AT_MOST: u32 = 3;
+const AT_LEAST: u32 = 5;
+
+/// The value of an attribute that holds data.
+fn value(body: &[u8], attribute: u16) -> Option<&[u8]> {
+    let (_, data) = find(body, attribute)?;
+    find(data, 1).map(|(_, value)| value)
+}
+
+fn native(value: &[u8]) -> Option<u32> {
+    value.first_chunk().map(|four| u32::from_ne_bytes(*four))
+}
+
+fn address(value: &[u8]) -> Option<IpAddr> {
+    match value.len() {
+        4 => value.first_chunk::<4>().map(|it| IpAddr::from(*it)),
+        16 => value.first_chunk::<16>().map(|it| IpAddr::from(*it)),
+        _ => None,
+    }
+}
+
+/// `NFTA_PAYLOAD_BASE`, `_OFFSET` and `_LEN`.
+fn payload(body: &[u8]) -> Loaded {
+    match (number(body, 2), number(body, 3), number(body, 4)) {
+        (Some(1), Some(16), Some(4)) | (Some(1), Some(24), Some(16)) => Loaded::Address,
+        (Some(1), Some(9), Some(1)) | (Some(1), Some(6), Some(1)) => Loaded::Protocol,
+        (Some(2), Some(2), Some(2)) => Loaded::Port,
+        _ => Loaded::Other,
+    }
+}
+
+/// `NFTA_META_KEY`: `NFT_META_MARK`, `_L4PROTO` and `_NFPROTO`, of which the last two narrow nothing that counts here.
+fn meta(body: &[u8]) -> Loaded {
+    match number(body, 2) {
+        Some(3) => Loaded::Mark,
+        Some(15 | 16) => Loaded::Protocol,
+        _ => Loaded::Other,
+    }
+}
