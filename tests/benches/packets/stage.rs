@@ -188,6 +188,7 @@ fn maps(bed: &Bed) -> Result<KernelMaps, Failed> {
         side: Side::Outer,
         address4: Some(address4.parse()?),
         address6: Some(address6.parse()?),
+        by_address: false,
     }]);
     maps.serve_packets();
     maps.follow_flows()?;

@@ -29,6 +29,7 @@ use tokio::sync::{mpsc, watch};
 use crate::admin::{Admin, Settings, start};
 use crate::apiserver::{ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View};
 use crate::datapath::{DatapathView, RefusalLog};
+use crate::described::Code;
 use crate::devices::{Answers, Class, Decision, Reason as Why};
 use crate::diagnose::gather::Gatherer;
 use crate::knowledge::Edition;
