@@ -350,7 +350,7 @@ INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 	__u64 word, cluster;
 
 	arrival->from_pod = flags & DEVICE_POD;
-	arrival->by_address = !!(flags & DEVICE_BY_ADDRESS);
+	arrival->by_address = flags & DEVICE_BY_ADDRESS ? IS_BY_ADDRESS : 0;
 	dial_of(&dial, &arrival->packet.tuple, v4);
 	if (flags & DEVICE_BACKENDS || is_draining())
 		return NEXT;
@@ -369,26 +369,33 @@ INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 	return CHOSEN;
 }
 
-/* Opens the flow of a client that has got its backend, and sends its packet there. */
-INLINE int begin(struct __sk_buff *skb, struct arrival *arrival, bool v4)
+/* It gets no flow. */
+INLINE int drop_for(const struct arrival *arrival, enum opened why, bool v4)
 {
 	struct dial dial = { .port_index = arrival->port_index };
 
-	switch (open_flow(skb, arrival, v4)) {
-	case OPENED:
-		return send_first(skb, arrival, v4);
-	case OPENED_BY_ANOTHER:
-		return FOLLOWS;
-	case NO_ROOM:
-		dial_of(&dial, &arrival->packet.tuple, v4);
+	dial_of(&dial, &arrival->packet.tuple, v4);
+	if (why == NO_ROOM)
 		return drop(arrival, &dial, REASON_FLOWS, COUNT_FULL);
-	case NO_ADDRESS:
-		dial_of(&dial, &arrival->packet.tuple, v4);
-		return drop(arrival, &dial, REASON_ADDRESS, COUNT_NO_PORT);
-	default:
-		dial_of(&dial, &arrival->packet.tuple, v4);
-		return drop(arrival, &dial, REASON_PORTS, COUNT_NO_PORT);
-	}
+	return drop(arrival, &dial, why == NO_ADDRESS ? REASON_ADDRESS : REASON_PORTS, COUNT_NO_PORT);
+}
+
+/* Begins the flow of a client that has got its backend. */
+INLINE int begin(struct __sk_buff *skb, struct arrival *arrival, bool v4)
+{
+	enum opened opened = begin_flow(skb, arrival, v4);
+
+	return LIKELY(opened == OPENED) ? BEGUN : drop_for(arrival, opened, v4);
+}
+
+/* Sends the packet there, if the flow has got all that it needs. */
+INLINE int settle(struct __sk_buff *skb, struct arrival *arrival, int added, bool v4)
+{
+	enum opened opened = end_opening(arrival, added, v4);
+
+	if (LIKELY(opened == OPENED))
+		return send_first(skb, arrival, v4);
+	return opened == OPENED_BY_ANOTHER ? FOLLOWS : drop_for(arrival, opened, v4);
 }
 
 #endif

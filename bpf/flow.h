@@ -290,7 +290,7 @@ ALONE int leave_by_address6(struct __sk_buff *skb, __u32 number)
 /* What becomes of an answer that has been written. */
 INLINE int way_of_answer(struct __sk_buff *skb, const struct flow *flow, __u32 number, bool v4)
 {
-	if (LIKELY(!flow->by_address))
+	if (LIKELY(!(flow->of_client & IS_BY_ADDRESS)))
 		return NEXT;
 	return v4 ? leave_by_address4(skb, number) : leave_by_address6(skb, number);
 }
@@ -320,20 +320,29 @@ INLINE bool is_stream(const struct flow *flow)
 	return (__s32)(flow->seen - flow->began) > STREAM_AFTER;
 }
 
+/* Of a TCP connection whose two have agreed. */
+INLINE __u32 lifetime_of_agreed(const struct flow *flow)
+{
+	if (is_reset(flow))
+		return LIFE_RESET_BY_CLIENT;
+	if (is_closed(flow))
+		return LIFE_CLOSED;
+	return (flow->of_client | flow->of_backend) & HEARD_FIN ? LIFE_HALF_CLOSED : LIFE_TCP;
+}
+
 /* The daemon judges by the same rule: see `flows/life.rs`. */
 INLINE __u32 lifetime(const struct flow *flow)
 {
+	__u32 agreed;
+
 	if (flow->state == FLOW_OPENING)
 		return LIFE_OPENING;
 	if (flow->transport == IPPROTO_UDP)
 		return is_stream(flow) ? LIFE_UDP : LIFE_UDP_BRIEF;
 	if (is_broken_off(flow))
 		return LIFE_RESET;
-	if (is_reset(flow))
-		return LIFE_RESET_BY_CLIENT;
-	if (is_closed(flow))
-		return LIFE_CLOSED;
-	return (flow->of_client | flow->of_backend) & HEARD_FIN ? LIFE_HALF_CLOSED : LIFE_TCP;
+	agreed = lifetime_of_agreed(flow);
+	return flow->waits && agreed > LIFE_UNANSWERED ? LIFE_UNANSWERED : agreed;
 }
 
 /* Of two clocks that are read at about the same time either may be ahead. */
@@ -362,6 +371,23 @@ INLINE bool may_go(const struct flow *flow, __u32 now)
 	__u32 since = silence(flow, now);
 
 	return since > lifetime(flow) || (since > LIFE_CROWDED && is_about_over(flow));
+}
+
+/* The connection is over by what the backend has said, and not by what was said in the client's name alone. */
+INLINE bool is_over(const struct flow *flow)
+{
+	return is_closed(flow) || is_broken_off(flow);
+}
+
+/*
+ * Whether whoever needs the port of a flow may have it, where no other one is free. A backend that closed a connection
+ * itself remembers it for a while (TIME_WAIT), and takes a SYN that comes later than what it knows; of one that seems
+ * to come earlier it says what it knows, and the client takes that back and asks again after a second.
+ */
+INLINE bool may_yield(const struct flow *flow, __u32 now)
+{
+	return may_go(flow, now) ||
+	       (flow->transport == IPPROTO_TCP && is_over(flow) && silence(flow, now) > LIFE_LINGERING);
 }
 
 /*
@@ -464,10 +490,36 @@ INLINE void hear(__u8 *heard, __u8 flags)
 		*heard = after;
 }
 
+/* Whether a client asks for a connection. */
+INLINE bool is_syn(const struct flow *flow, const struct packet *packet)
+{
+	return flow->transport == IPPROTO_TCP && (packet->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+}
+
+/*
+ * The first packet of a client in a second. A client that has had no answer, and gives up or asks for another
+ * connection, gives no new life to a flow. Whether there is data is looked at once a second: who is not heard says it
+ * again.
+ */
+INLINE void note_client(struct __sk_buff *skb, struct flow *flow, const struct packet *packet, __u32 now)
+{
+	if (flow->state == FLOW_OPEN && flow->waits && packet->flags & (TCP_SYN | TCP_RST))
+		return;
+	note_seen(flow, now);
+	if (flow->transport == IPPROTO_TCP && packet->part == WHOLE && !flow->waits &&
+	    has_data(skb, packet->ip, packet->transport))
+		flow->waits = WAITS_FOR_ANSWER;
+}
+
+/* What begins another connection says nothing of the one that is there. */
 INLINE void hear_client(struct flow *flow, const struct packet *packet)
 {
 	if (flow->transport != IPPROTO_TCP)
 		return;
+	if (UNLIKELY(flow->state == FLOW_OPEN && is_syn(flow, packet))) {
+		flow->waits = WAITS_FOR_SYN;
+		return;
+	}
 	hear(&flow->of_client, packet->flags);
 	if (UNLIKELY(flow->state == FLOW_OPENING && flow->of_backend & HEARD_SYN &&
 		     (packet->flags & (TCP_ACK | TCP_RST)) == TCP_ACK))
@@ -480,6 +532,8 @@ INLINE void hear_client(struct flow *flow, const struct packet *packet)
  */
 INLINE void hear_backend(struct flow *flow, const struct packet *packet)
 {
+	if (UNLIKELY(flow->waits))
+		flow->waits = WAITS_FOR_NOTHING;
 	if (flow->transport == IPPROTO_TCP) {
 		hear(&flow->of_backend, packet->flags);
 		if (UNLIKELY(packet->flags & TCP_SYN && flow->state == FLOW_OPEN))

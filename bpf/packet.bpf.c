@@ -8,6 +8,8 @@
 #include "arrival.h"
 #include "errors.h"
 #include "flow.h"
+#include "glance.h"
+#include "listed.h"
 #include "packet.h"
 #include "stray.h"
 
@@ -19,6 +21,7 @@ const volatile struct told {
 	enum leg leg;
 	enum flow_state flow_state;
 	enum heard heard;
+	enum waits waits;
 	enum lifetime lifetime;
 	enum packet_count packet_count;
 } told_to_daemon = {};
@@ -42,105 +45,6 @@ INLINE bool is_for_another_host(const struct __sk_buff *skb)
 		return false;
 	device = bpf_map_lookup_elem(&devices, &number);
 	return !device || !(device->flags & DEVICE_POD);
-}
-
-INLINE bool any_packet_port(__u16 port)
-{
-	__u32 number = bpf_ntohs(port);
-	__u32 at = number / 64;
-	__u64 *bits = bpf_map_lookup_elem(&packet_ports, &at);
-
-	return bits && READ_ONCE(*bits) >> (number % 64) & 1;
-}
-
-/* What a packet that comes must look like to be of a flow, or to open one. */
-INLINE bool may_be_ours(const __u32 *address, __u16 port, bool v4)
-{
-	struct dial dial = { .v4 = v4 };
-
-	if (any_packet_port(port))
-		return true;
-	copy_address(dial.to.address, address);
-	return may_be_frontend(&dial);
-}
-
-/* A packet as most are: nothing between the header of IP and that of the transport. */
-struct plain4 {
-	struct iphdr ip;
-	__u16 source_port;
-	__u16 destination_port;
-};
-
-struct plain6 {
-	struct ipv6hdr ip;
-	__u16 source_port;
-	__u16 destination_port;
-};
-
-/*
- * Nearly all packets of a node are none of ours, and must not cost anything: those are known by a few words at places
- * that are known. Of whatever looks otherwise nothing is said.
- */
-INLINE const struct plain4 *plain4(const struct __sk_buff *skb)
-{
-	const struct plain4 *packet = header(skb, link_header, sizeof(*packet));
-
-	if (!packet || *(__u8 *)&packet->ip != 0x45 || !is_transport(packet->ip.protocol) ||
-	    packet->ip.frag_off & bpf_htons(MORE_FRAGMENTS | FRAGMENT_OFFSET))
-		return NULL;
-	return packet;
-}
-
-INLINE const struct plain6 *plain6(const struct __sk_buff *skb)
-{
-	const struct plain6 *packet = header(skb, link_header, sizeof(*packet));
-
-	return packet && packet->ip.version == 6 && is_transport(packet->ip.nexthdr) ? packet : NULL;
-}
-
-/* Whose a packet is, by its first look. */
-enum whose { NOBODYS, MAYBE_OURS, UNKNOWN };
-
-INLINE enum whose comes_to4(const struct __sk_buff *skb)
-{
-	const struct plain4 *packet = plain4(skb);
-	__u32 address[4] = {};
-
-	if (!packet)
-		return UNKNOWN;
-	address[3] = packet->ip.daddr;
-	return may_be_ours(address, packet->destination_port, true) ? MAYBE_OURS : NOBODYS;
-}
-
-INLINE enum whose comes_to6(const struct __sk_buff *skb)
-{
-	const struct plain6 *packet = plain6(skb);
-
-	if (!packet)
-		return UNKNOWN;
-	return may_be_ours(packet->ip.daddr.in6_u.u6_addr32, packet->destination_port, false) ? MAYBE_OURS : NOBODYS;
-}
-
-/* What this node says at the number of a node port has an answer that is its own. */
-INLINE bool may_be_own_talk(__u8 transport, __u16 source_port)
-{
-	return transport == IPPROTO_UDP && any_node_port(source_port);
-}
-
-INLINE bool leaves_from_nobody4(const struct __sk_buff *skb)
-{
-	const struct plain4 *packet = plain4(skb);
-
-	return packet && !may_be_of_flow(packet->source_port, packet->destination_port) &&
-	       !may_be_own_talk(packet->ip.protocol, packet->source_port);
-}
-
-INLINE bool leaves_from_nobody6(const struct __sk_buff *skb)
-{
-	const struct plain6 *packet = plain6(skb);
-
-	return packet && !may_be_of_flow(packet->source_port, packet->destination_port) &&
-	       !may_be_own_talk(packet->ip.nexthdr, packet->source_port);
 }
 
 INLINE int write(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
@@ -193,16 +97,61 @@ INLINE bool has_left(const struct flow *flow, __u32 number, bool v4)
 	return flow->transport == IPPROTO_UDP && (v4 ? serves_no_more4(number) : serves_no_more6(number));
 }
 
-/* The connection is over by what the backend has said, and not by what was said in the client's name alone. */
-INLINE bool is_over(const struct flow *flow)
+/*
+ * Whether the frontend of a flow leads to other backends than that of the flow, or is none any more. To whom it leads
+ * is what counts where somebody begins; whether that one still serves, where somebody goes on.
+ */
+INLINE bool leads_elsewhere(__u32 number, bool v4)
 {
-	return is_closed(flow) || is_broken_off(flow);
+	struct arrival *arrival = the_arrival();
+	struct flow *flow = flow_at(number);
+	struct dial dial = {};
+	struct tuple tuple;
+	struct port *port;
+
+	if (!flow || !arrival)
+		return false;
+	from_client(&tuple, flow);
+	dial_of(&dial, &tuple, v4);
+	if (!find_frontend(&dial))
+		return true;
+	port = port_of(&dial);
+	if (!port)
+		return true;
+	set_place(&arrival->sought, flow->backend, flow->backend_port);
+	return !is_listed(arrival, READ_ONCE(port->cluster), v4) && !is_listed(arrival, READ_ONCE(port->local), v4);
+}
+
+ALONE int leads_elsewhere4(__u32 number)
+{
+	return leads_elsewhere(number, true);
+}
+
+ALONE int leads_elsewhere6(__u32 number)
+{
+	return leads_elsewhere(number, false);
 }
 
 /* A client begins anew with the tuple of a connection that is over. */
 INLINE bool begins_anew(const struct flow *flow, const struct packet *packet)
 {
-	return flow->transport == IPPROTO_TCP && (packet->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN && is_over(flow);
+	return is_syn(flow, packet) && is_over(flow);
+}
+
+/*
+ * A backend that lives answers at once, also whoever asks in the name of a client that goes on: it says that it knows
+ * of a connection. So what had no answer in the second before has no connection that could be cut.
+ */
+INLINE bool has_no_answer(const struct flow *flow, __u32 now)
+{
+	return (flow->state == FLOW_OPENING && !(flow->of_backend & HEARD_SYN)) || (flow->waits && flow->seen != now);
+}
+
+/* A client begins anew with the tuple of a connection whose backend is silent, and no backend of its frontend now. */
+INLINE bool begins_elsewhere(const struct flow *flow, __u32 number, const struct packet *packet, __u32 now, bool v4)
+{
+	return is_syn(flow, packet) && has_no_answer(flow, now) &&
+	       (v4 ? leads_elsewhere4(number) : leads_elsewhere6(number));
 }
 
 /* Whether a packet of a client may not follow its flow any more, which is ended then. */
@@ -210,7 +159,8 @@ INLINE bool ends(struct flow *flow, __u32 number, const struct packet *packet, _
 {
 	if (LIKELY(flow->seen == now && !is_reset(flow) && !is_closed(flow)))
 		return false;
-	if (!has_expired(flow, now) && !begins_anew(flow, packet) && !has_left(flow, number, v4))
+	if (!has_expired(flow, now) && !begins_anew(flow, packet) && !has_left(flow, number, v4) &&
+	    !begins_elsewhere(flow, number, packet, now, v4))
 		return false;
 	end(number, READ_ONCE(flow->serial), v4);
 	return true;
@@ -235,9 +185,10 @@ INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, int *v
 		now = seconds();
 		if (UNLIKELY(ends(flow, number, packet, now, v4)))
 			return false;
+		if (UNLIKELY(flow->seen != now))
+			note_client(skb, flow, packet, now);
 		if (packet->part != LATER_FRAGMENT)
 			hear_client(flow, packet);
-		note_seen(flow, now);
 	}
 	mark_for_firewall(skb);
 	*verdict = write(skb, packet, &to, v4);
@@ -267,7 +218,8 @@ INLINE int come(struct __sk_buff *skb, enum whose whose, bool v4)
 		return IS_ERROR;
 	if (!is_transport(packet.tuple.transport) || !know_ports(skb, &packet, LEG_IN))
 		return NEXT;
-	if (whose == UNKNOWN && !may_be_ours(packet.tuple.destination.address, packet.tuple.destination.port, v4))
+	if (whose == UNKNOWN && !may_be_ours(packet.tuple.destination.address, packet.tuple.destination.port,
+					     packet.tuple.source.port, v4))
 		return NEXT;
 	if (UNLIKELY(packet.part == FIRST_FRAGMENT))
 		remember_fragment(&packet, LEG_IN);
@@ -288,6 +240,20 @@ INLINE int open(struct __sk_buff *skb, bool v4)
 	struct arrival *arrival = the_arrival();
 
 	return arrival ? begin(skb, arrival, v4) : NEXT;
+}
+
+INLINE int find_ports(bool v4)
+{
+	struct arrival *arrival = the_arrival();
+
+	return arrival ? give_ports(arrival, v4) : -ENOENT;
+}
+
+INLINE int end_open(struct __sk_buff *skb, int added, bool v4)
+{
+	struct arrival *arrival = the_arrival();
+
+	return arrival ? settle(skb, arrival, added, v4) : NEXT;
 }
 
 /* What comes back from another node has been sent to the port that is the flow's alone. */
@@ -326,6 +292,17 @@ INLINE bool begins_past(const struct flow *flow, __u32 number, enum direction di
 }
 
 /*
+ * Whether a backend agrees to a connection anew that is none of its frontend's any more: the former one is over, and
+ * the client, which asks again, is led to where the frontend leads now. That the client has asked anew is known, so
+ * what a backend says twice of an opening is none of this.
+ */
+INLINE bool agrees_for_another(const struct flow *flow, __u32 number, enum direction direction, bool v4)
+{
+	return direction == TO_CLIENT && flow->state == FLOW_OPEN && flow->waits == WAITS_FOR_SYN &&
+	       (v4 ? leads_elsewhere4(number) : leads_elsewhere6(number));
+}
+
+/*
  * What an answer says of its flow. A late one is passed on, but revives nothing: somebody may be taking it away. What
  * is said by a backend that serves no more is passed on too, and keeps no client with it.
  */
@@ -349,8 +326,12 @@ INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 
 
 	if (direction == NOWHERE || UNLIKELY(is_of_others(flow, packet, direction)))
 		return NEXT;
-	if (UNLIKELY(packet->flags & TCP_SYN) && begins_past(flow, number, direction))
-		return IS_PAST;
+	if (UNLIKELY(packet->flags & TCP_SYN)) {
+		if (begins_past(flow, number, direction))
+			return IS_PAST;
+		if (agrees_for_another(flow, number, direction, v4))
+			return IS_FOREIGN;
+	}
 	if (direction != TO_CLIENT)
 		return write(skb, packet, &to, v4);
 	note_answer(flow, number, packet, v4);
@@ -397,6 +378,14 @@ INLINE int leave(struct __sk_buff *skb, bool v4)
 	{                                                          \
 		return open(skb, v4);                              \
 	}                                                          \
+	ALONE int find_ports##family(void)                         \
+	{                                                          \
+		return find_ports(v4);                             \
+	}                                                          \
+	ALONE int settle##family(struct __sk_buff *skb, int added) \
+	{                                                          \
+		return end_open(skb, added, v4);                   \
+	}                                                          \
 	ALONE int answer##family(struct __sk_buff *skb)            \
 	{                                                          \
 		return answer(skb, v4);                            \
@@ -432,6 +421,8 @@ INLINE int let_arrive(struct __sk_buff *skb, bool v4)
 
 	if (next == CHOSEN)
 		next = v4 ? open4(skb) : open6(skb);
+	if (next == BEGUN)
+		next = v4 ? settle4(skb, find_ports4()) : settle6(skb, find_ports6());
 	if (next == FOLLOWS)
 		next = v4 ? come4(skb, MAYBE_OURS) : come6(skb, MAYBE_OURS);
 	if (next == REFUSED)
@@ -482,7 +473,7 @@ INLINE int out(struct __sk_buff *skb, bool v4)
 	if (next == IS_ERROR)
 		return v4 ? error_out4(skb) : error_out6(skb);
 	end_rival(v4);
-	return NEXT;
+	return next == IS_PAST ? NEXT : SHOT;
 }
 
 SEC("tc")

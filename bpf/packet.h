@@ -54,6 +54,10 @@ enum step {
 	IS_ERROR = 104,
 	/* It goes on as it is, and the flow that it went past is to end. */
 	IS_PAST = 105,
+	/* It ends here, with its flow: see agrees_for_another(). */
+	IS_FOREIGN = 106,
+	/* It has a record, and no ports yet. */
+	BEGUN = 107,
 };
 
 /* IPv6 may have more, and nobody sends them. */
@@ -310,6 +314,26 @@ INLINE bool parse_transport(struct __sk_buff *skb, struct packet *packet)
 	packet->tuple.source.port = ports[0];
 	packet->tuple.destination.port = ports[1];
 	return true;
+}
+
+/*
+ * Whether a segment of TCP has something that the other side has to acknowledge. Of one that is too long for the header
+ * of IP to say, nothing stands there.
+ */
+ALONE int has_data(struct __sk_buff *skb, __u32 at, __u32 transport)
+{
+	__u8 ip[6], tcp[2];
+	__u32 length, headers;
+
+	if (bpf_skb_load_bytes(skb, at, ip, sizeof(ip)) || bpf_skb_load_bytes(skb, transport + 12, tcp, sizeof(tcp)))
+		return 0;
+	if (tcp[1] & TCP_FIN)
+		return 1;
+	headers = transport - at + (tcp[0] >> 4) * 4;
+	length = ip[0] >> 4 == 4 ? ip[2] << 8 | ip[3] : (ip[4] << 8 | ip[5]);
+	if (ip[0] >> 4 != 4 && length)
+		length += sizeof(struct ipv6hdr);
+	return !length || length > headers;
 }
 
 /* The headers of IP. `false`: it is none of ours, whatever it is. */

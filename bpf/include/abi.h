@@ -199,6 +199,17 @@ enum heard {
 	HEARD_SYN = 1,
 	HEARD_FIN = 2,
 	HEARD_RST = 4,
+	/* Of the client's side alone, and nothing that was heard: answers go as the frontend's address is routed. What was written before this had a name says no. */
+	IS_BY_ADDRESS = 32,
+};
+
+/* What the client of a TCP connection has said that the backend has to answer, and has not. */
+enum waits {
+	WAITS_FOR_NOTHING = 0,
+	/* Data, or the end of it. */
+	WAITS_FOR_ANSWER = 1,
+	/* A SYN, where the two had agreed before. */
+	WAITS_FOR_SYN = 2,
 };
 
 /* Seconds without a packet after which a flow has ended. */
@@ -217,11 +228,15 @@ enum lifetime {
 	 * others on its way too.
 	 */
 	LIFE_RESET_BY_CLIENT = 600,
+	/* The backend does not answer what it has to: as conntrack has it. */
+	LIFE_UNANSWERED = 300,
 	/* As conntrack has it: a question and its answer, and what goes on for longer than STREAM_AFTER. */
 	LIFE_UDP_BRIEF = 30,
 	LIFE_UDP = 120,
 	/* Where there is no room, what was closed or reset, or was a question and its answer, ends so early. */
 	LIFE_CROWDED = 10,
+	/* Where there is no other port, that of a connection which both sides have ended is another one's so early. */
+	LIFE_LINGERING = 1,
 	/* So many seconds after its first packet a conversation over UDP is a stream. */
 	STREAM_AFTER = 2,
 };
@@ -488,8 +503,8 @@ struct flow {
 	__u8 of_backend;
 	/* Whether this is IPv4. */
 	__u8 v4;
-	/* Whether answers go as the frontend's address is routed. What was written before this had a name says no. */
-	__u8 by_address;
+	/* enum waits. Whoever was before it left 0 here. */
+	__u8 waits;
 	__u32 port_index;
 	/* Not 0 while all the above belongs together; each flow has another one. */
 	__u32 serial;

@@ -21,7 +21,7 @@ use crate::engine::ask::Asker;
 
 pub(crate) use decide::{ANSWERS, CLASSES};
 pub use decide::{Answers, Class, Decision, Reason};
-pub(crate) use ports::shared_with_sockets;
+pub(crate) use ports::{shared_with_sockets, snat_ports};
 
 use decide::Listed;
 use netlink::Notices;

@@ -1,6 +1,6 @@
 //! Every map of the programs: its name, where it is kept, how large it is.
 //!
-//! Invariant: these are the maps of `bpf/maps.h`, `bpf/flow_maps.h`, `bpf/opening.h` and `bpf/stray.h`, and no others,
+//! Invariant: these are the maps of `bpf/maps.h`, `bpf/flow_maps.h`, `bpf/arrived.h` and `bpf/stray.h`, and no others,
 //! and their names stand nowhere else in this crate.
 
 use std::collections::BTreeMap;

@@ -158,8 +158,8 @@ fn kernel(config: &Config, capacity: Capacity) -> Result<KernelMaps, AppError> {
 }
 
 fn packets(configured: &config::Packets) -> Option<PacketOptions> {
-    let ports = &configured.snat_ports;
-    if let Some(shared) = devices::shared_with_sockets(ports).filter(|_| configured.enabled) {
+    let snat_ports = devices::snat_ports(&configured.snat_ports);
+    if let Some(shared) = devices::shared_with_sockets(&snat_ports).filter(|_| configured.enabled) {
         tracing::warn!(
             first = shared.start(),
             last = shared.end(),
@@ -167,11 +167,7 @@ fn packets(configured: &config::Packets) -> Option<PacketOptions> {
         );
     }
     let forward_mark = configured.forward_mark.map_or(0, config::Mark::bit);
-    configured.enabled.then(|| PacketOptions {
-        flows: configured.flows,
-        snat_ports: ports.ranges().to_vec(),
-        forward_mark,
-    })
+    configured.enabled.then_some(PacketOptions { flows: configured.flows, snat_ports, forward_mark })
 }
 
 /// What an operator may not have meant, and nobody would notice.

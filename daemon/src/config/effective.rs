@@ -161,7 +161,7 @@ fn packets(packets: &Packets) -> Value {
         PodDevices::Auto => text("auto"),
         PodDevices::Named(patterns) => list(patterns),
     };
-    let ports: Vec<String> = packets.snat_ports.spelled().collect();
+    let ports = packets.snat_ports.spelled();
     table([
         ("enabled", Some(packets.enabled.into())),
         ("devices", devices),

@@ -39,10 +39,10 @@ pub(super) const DEVICE_NAME_BYTES_MAX: usize = 15;
 pub(super) const FLOWS: (u32, u32) = (1_024, 4_194_304);
 
 /// The most ranges of ports that clients get: as many as the programs have room for.
-pub(super) const SNAT_RANGES_MAX: usize = 4;
+pub(crate) const SNAT_RANGES_MAX: usize = 4;
 
 /// The ports that an apiserver gives to Services of type NodePort, unless its operator chose others.
-pub(super) const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
+pub(crate) const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 
 /// The most problems a report holds; the rest is counted. More than anyone reads before the first fix.
 pub(super) const PROBLEMS_MAX: usize = 1_000;

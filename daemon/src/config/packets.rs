@@ -87,26 +87,23 @@ pub enum PodDevices {
     Named(Vec<DeviceName>),
 }
 
-/// Ports that clients get on their way to backends of other nodes: a few ranges that do not overlap.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SnatPorts(Vec<RangeInclusive<u16>>);
-
-impl SnatPorts {
-    /// At least one.
-    pub fn ranges(&self) -> &[RangeInclusive<u16>] {
-        &self.0
-    }
-
-    /// As they are written.
-    pub fn spelled(&self) -> impl Iterator<Item = String> {
-        self.0.iter().map(spelled)
-    }
+/// Ports that clients get on their way to backends of other nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SnatPorts {
+    /// Most of what nobody else on the node uses.
+    #[default]
+    Auto,
+    /// A few ranges that do not overlap, at least one.
+    Ranges(Vec<RangeInclusive<u16>>),
 }
 
-impl Default for SnatPorts {
-    /// What the kernel gives no socket by default, above all node ports.
-    fn default() -> Self {
-        Self(vec![61_000..=65_535])
+impl SnatPorts {
+    /// As they are written.
+    pub fn spelled(&self) -> Vec<String> {
+        match self {
+            Self::Auto => vec!["auto".to_owned()],
+            Self::Ranges(ranges) => ranges.iter().map(spelled).collect(),
+        }
     }
 }
 
@@ -213,8 +210,9 @@ fn spelled(range: &RangeInclusive<u16>) -> String {
 }
 
 fn snat_ports(value: &DeValue<'_>) -> Result<SnatPorts, String> {
-    const WHAT: &str = "ports such as \"61000-65535\", or a list of them";
+    const WHAT: &str = "\"auto\", ports such as \"61000-65535\", or a list of them";
     let mut ranges = match value {
+        DeValue::String(text) if text == "auto" => return Ok(SnatPorts::Auto),
         DeValue::String(_) => vec![port_range(value)?],
         _ => items(value, WHAT, SNAT_RANGES_MAX, port_range)?,
     };
@@ -223,7 +221,7 @@ fn snat_ports(value: &DeValue<'_>) -> Result<SnatPorts, String> {
     if let Some((one, next)) = clash {
         return Err(format!("{} and {} have ports in common", spelled(one), spelled(next)));
     }
-    Ok(SnatPorts(ranges))
+    Ok(SnatPorts::Ranges(ranges))
 }
 
 fn port_range(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, String> {

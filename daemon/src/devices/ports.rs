@@ -1,17 +1,92 @@
-//! Whether the kernel gives sockets the ports that clients are to have.
+//! Which ports clients get on their way to other nodes, and whether the kernel gives those to sockets.
 //!
-//! Invariant: what cannot be read is no reason for a warning.
+//! Invariant: what cannot be read is no reason for a warning, and takes no port that was always given.
 
+use std::fs::File;
+use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use crate::config::{SnatPorts, overlap};
+use crate::config::{NODE_PORTS, SNAT_RANGES_MAX, SnatPorts, overlap};
+
+/// Below these only a superuser sends, and some servers ask for that.
+const UNPRIVILEGED: RangeInclusive<u16> = 1024..=u16::MAX;
+
+/// What the kernel gives sockets where nobody says otherwise.
+const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
+
+/// Left to clients on their way to backends of this node (`THROUGH_FIRST` in `abi.h`), which get none of the others.
+const THROUGH: RangeInclusive<u16> = 24_000..=29_999;
+
+/// What is left where nothing else is: above all that the kernel gives by default, and above node ports.
+const LAST: RangeInclusive<u16> = 61_000..=65_535;
+
+/// Of one list of sockets: those that listen come first, and nobody has more than 100,000 of them.
+const LIST_BYTES_MAX: u64 = 16 << 20;
+
+/// The ports that are meant, at most as many ranges as the programs have room for.
+pub(crate) fn snat_ports(ports: &SnatPorts) -> Vec<RangeInclusive<u16>> {
+    match ports {
+        SnatPorts::Ranges(ranges) => ranges.clone(),
+        SnatPorts::Auto => {
+            let given = setting("ip_local_port_range").and_then(|it| pair(&it)).unwrap_or(EPHEMERAL);
+            let mut taken = reserved(&setting("ip_local_reserved_ports").unwrap_or_default());
+            taken.extend(bound(Path::new("/proc/net")).into_iter().map(|port| port..=port));
+            free(&given, &taken)
+        }
+    }
+}
+
+/// The largest ranges of ports that nobody has, in order.
+pub(super) fn free(given: &RangeInclusive<u16>, taken: &[RangeInclusive<u16>]) -> Vec<RangeInclusive<u16>> {
+    let mut is_free: Vec<bool> = (0..=u16::MAX).map(|port| UNPRIVILEGED.contains(&port)).collect();
+    for range in [given, &NODE_PORTS, &THROUGH].into_iter().chain(taken) {
+        let range = usize::from(*range.start())..=usize::from(*range.end());
+        is_free.get_mut(range).unwrap_or_default().fill(false);
+    }
+    let mut found: Vec<RangeInclusive<u16>> = Vec::new();
+    for (port, _) in (0..=u16::MAX).zip(is_free).filter(|(_, is_free)| *is_free) {
+        match found.last_mut() {
+            Some(last) if last.end().checked_add(1) == Some(port) => *last = *last.start()..=port,
+            _ => found.push(port..=port),
+        }
+    }
+    found.sort_by_key(|range| std::cmp::Reverse(range.len()));
+    found.truncate(SNAT_RANGES_MAX);
+    found.sort_by_key(|range| *range.start());
+    if found.is_empty() { vec![LAST] } else { found }
+}
+
+/// The ports at which sockets of this network namespace wait for others.
+fn bound(folder: &Path) -> Vec<u16> {
+    let read = |name: &str| {
+        let mut text = String::new();
+        let read =
+            File::open(folder.join(name)).and_then(|it| it.take(LIST_BYTES_MAX).read_to_string(&mut text));
+        read.map_or_else(|_| Vec::new(), |_| waiting(&text))
+    };
+    ["tcp", "tcp6", "udp", "udp6"].into_iter().flat_map(read).collect()
+}
+
+/// Those of a list that listen, or are connected to nobody.
+pub(super) fn waiting(list: &str) -> Vec<u16> {
+    let port = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (_, port) = fields.next()?.rsplit_once(':')?;
+        let state = fields.nth(1)?;
+        matches!(state, "0A" | "07").then(|| u16::from_str_radix(port, 16).ok()).flatten()
+    };
+    list.lines().skip(1).filter_map(port).collect()
+}
+
+fn setting(name: &str) -> Option<String> {
+    std::fs::read_to_string(Path::new("/proc/sys/net/ipv4").join(name)).ok()
+}
 
 /// The ports of which sockets of this network namespace may get one without asking for it.
-pub(crate) fn shared_with_sockets(ports: &SnatPorts) -> Option<RangeInclusive<u16>> {
-    let read = |name: &str| std::fs::read_to_string(Path::new("/proc/sys/net/ipv4").join(name)).ok();
-    let reserved = read("ip_local_reserved_ports").unwrap_or_default();
-    shared(ports.ranges(), &read("ip_local_port_range")?, &reserved)
+pub(crate) fn shared_with_sockets(ranges: &[RangeInclusive<u16>]) -> Option<RangeInclusive<u16>> {
+    let reserved = setting("ip_local_reserved_ports").unwrap_or_default();
+    shared(ranges, &setting("ip_local_port_range")?, &reserved)
 }
 
 /// `given` is two numbers with white space between them, `reserved` a list of ranges that are left out.
@@ -20,14 +95,23 @@ pub(super) fn shared(
     given: &str,
     reserved: &str,
 ) -> Option<RangeInclusive<u16>> {
-    let mut numbers = given.split_whitespace().map(str::parse::<u16>);
-    let given = numbers.next()?.ok()?..=numbers.next()?.ok()?;
-    let reserved: Vec<_> = reserved.trim().split(',').filter_map(range).collect();
+    let given = pair(given)?;
+    let reserved = self::reserved(reserved);
     let is_free = |port: &u16| !reserved.iter().any(|range| range.contains(port));
     let shared = ranges.iter().filter(|range| overlap(range, &given)).cloned().flatten();
     let shared = shared.filter(|port| given.contains(port)).filter(is_free);
     let (first, last) = (shared.clone().min()?, shared.max()?);
     Some(first..=last)
+}
+
+/// Two numbers with white space between them.
+fn pair(text: &str) -> Option<RangeInclusive<u16>> {
+    let mut numbers = text.split_whitespace().map(str::parse::<u16>);
+    Some(numbers.next()?.ok()?..=numbers.next()?.ok()?)
+}
+
+fn reserved(text: &str) -> Vec<RangeInclusive<u16>> {
+    text.trim().split(',').filter_map(range).collect()
 }
 
 fn range(text: &str) -> Option<RangeInclusive<u16>> {

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::LOOK_AGAIN;
 use super::decide::{Address, Decision, Link, Listed, Way, decide};
-use super::ports::shared;
+use super::ports::{free, shared, waiting};
 use crate::config::Config;
 use crate::engine::ask;
 use crate::patience::NOT_FOR_EVER;
@@ -405,4 +405,24 @@ fn kernel_devices_are_followed_as_they_come_change_and_go() {
         }));
     };
     std::thread::spawn(test).join().unwrap();
+}
+
+#[test]
+fn clients_get_most_of_the_ports_that_nobody_has() {
+    let usual = 32_768..=60_999;
+    assert_eq!(free(&usual, &[]), [1_024..=23_999, 61_000..=65_535]);
+    let taken = [6_443..=6_443, 10_248..=10_260, 2_379..=2_380, 61_000..=61_000, 9_890..=9_890];
+    let four = [2_381..=6_442, 6_444..=9_889, 10_261..=23_999, 61_001..=65_535];
+    assert_eq!(free(&usual, &taken), four, "the largest of what is between them");
+    assert_eq!(free(&(1_024..=65_535), &[]), [61_000..=65_535], "as little as there always was");
+}
+
+#[test]
+fn a_list_of_sockets_says_who_waits_for_others() {
+    let list = "  sl  local_address rem_address   st tx_queue rx_queue\n\
+        \x20  0: 0100007F:26A2 00000000:0000 0A 00000000:00000000 00:00000000 00000000\n\
+        \x20  1: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000\n\
+        \x20  2: 00000000000000000000000000000000:14E9 00000000000000000000000000000000:0000 07 0:0\n\
+        \x20  3: strange\n";
+    assert_eq!(waiting(list), [0x26a2, 0x14e9]);
 }

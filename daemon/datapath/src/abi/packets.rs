@@ -27,7 +27,7 @@ abi!(flow {
     of_client: u8,
     of_backend: u8,
     v4: u8,
-    by_address: u8,
+    waits: u8,
     port_index: u32,
     serial: u32,
     seen: u32,

@@ -84,7 +84,12 @@ pub(super) fn lifetime(flow: &types::flow) -> Option<u32> {
         (Stage::Reset, Transport::Tcp) if is_broken_off(flow) => life::LIFE_RESET,
         (Stage::Reset, Transport::Tcp) => life::LIFE_RESET_BY_CLIENT,
     };
-    Some(seconds.0)
+    Some(if waits(flow) { seconds.0.min(life::LIFE_UNANSWERED.0) } else { seconds.0 })
+}
+
+/// The backend does not answer what it has to.
+fn waits(flow: &types::flow) -> bool {
+    flow.waits != 0 && transport_of(flow.transport) == Some(Transport::Tcp)
 }
 
 /// More than a question and its answer.
@@ -123,39 +128,56 @@ pub(crate) mod tests {
     const FIN: u8 = 2;
     const RST: u8 = 4;
 
-    /// Transport, state, what was heard of client and backend; for how long it had packets; its lifetime. Programs are
-    /// held to it too.
-    pub(crate) const LIFETIMES: [([u8; 4], u32, u32); 24] = [
-        ([TCP, OPENING, 0, 0], 0, 30),
-        ([TCP, OPENING, SYN, 0], 0, 30),
-        ([TCP, OPENING, SYN, SYN], 9, 30),
-        ([TCP, OPENING, SYN | FIN, 0], 0, 30),
-        ([TCP, OPENING, SYN, RST], 0, 30),
-        ([TCP, OPENING, SYN | RST, SYN], 0, 30),
-        ([TCP, OPEN, SYN, SYN], 0, 86_400),
-        ([TCP, OPEN, 0, 0], 9, 86_400),
-        ([TCP, OPEN, SYN | FIN, SYN], 0, 3_600),
-        ([TCP, OPEN, SYN, SYN | FIN], 9, 3_600),
-        ([TCP, OPEN, SYN | FIN, SYN | FIN], 9, 120),
-        ([TCP, OPEN, RST, SYN], 9, 600),
-        ([TCP, OPEN, SYN | FIN | RST, SYN], 0, 600),
-        ([TCP, OPEN, SYN, RST], 9, 30),
-        ([TCP, OPEN, SYN | RST, SYN | FIN], 9, 30),
-        ([TCP, OPEN, SYN | FIN, SYN | FIN | RST], 9, 30),
-        ([UDP, OPENING, 0, 0], 0, 30),
-        ([UDP, OPENING, 0, 0], 9, 30),
+    /// Transport, state, what was heard of client and backend, what the backend owes an answer; for how long it had
+    /// packets; its lifetime. Programs are held to it too.
+    pub(crate) const LIFETIMES: [([u8; 5], u32, u32); 32] = [
+        ([TCP, OPENING, 0, 0, 0], 0, 30),
+        ([TCP, OPENING, SYN, 0, 0], 0, 30),
+        ([TCP, OPENING, SYN, SYN, 0], 9, 30),
+        ([TCP, OPENING, SYN | FIN, 0, 0], 0, 30),
+        ([TCP, OPENING, SYN, RST, 0], 0, 30),
+        ([TCP, OPENING, SYN | RST, SYN, 0], 0, 30),
+        ([TCP, OPEN, SYN, SYN, 0], 0, 86_400),
+        ([TCP, OPEN, 0, 0, 0], 9, 86_400),
+        ([TCP, OPEN, SYN | FIN, SYN, 0], 0, 3_600),
+        ([TCP, OPEN, SYN, SYN | FIN, 0], 9, 3_600),
+        ([TCP, OPEN, SYN | FIN, SYN | FIN, 0], 9, 120),
+        ([TCP, OPEN, RST, SYN, 0], 9, 600),
+        ([TCP, OPEN, SYN | FIN | RST, SYN, 0], 0, 600),
+        ([TCP, OPEN, SYN, RST, 0], 9, 30),
+        ([TCP, OPEN, SYN | RST, SYN | FIN, 0], 9, 30),
+        ([TCP, OPEN, SYN | FIN, SYN | FIN | RST, 0], 9, 30),
+        ([TCP, OPENING, SYN, SYN, 1], 0, 30),
+        ([TCP, OPEN, SYN, SYN, 1], 0, 300),
+        ([TCP, OPEN, SYN, SYN, 2], 9, 300),
+        ([TCP, OPEN, SYN | FIN, SYN, 1], 9, 300),
+        ([TCP, OPEN, SYN | FIN, SYN | FIN, 1], 9, 120),
+        ([TCP, OPEN, SYN | RST, SYN, 2], 9, 300),
+        ([TCP, OPEN, SYN, RST, 1], 9, 30),
+        ([UDP, OPENING, 0, 0, 0], 0, 30),
+        ([UDP, OPENING, 0, 0, 0], 9, 30),
         // Another processor's clock was a second behind.
-        ([UDP, OPEN, 0, 0], u32::MAX, 30),
-        ([UDP, OPEN, 0, 0], 0, 30),
-        ([UDP, OPEN, 0, 0], 2, 30),
-        ([UDP, OPEN, 0, 0], 3, 120),
-        ([UDP, OPEN, SYN | FIN, FIN], 9, 120),
-        ([UDP, OPEN, RST, 0], 9, 120),
+        ([UDP, OPEN, 0, 0, 0], u32::MAX, 30),
+        ([UDP, OPEN, 0, 0, 0], 0, 30),
+        ([UDP, OPEN, 0, 0, 0], 2, 30),
+        ([UDP, OPEN, 0, 0, 0], 3, 120),
+        ([UDP, OPEN, SYN | FIN, FIN, 0], 9, 120),
+        ([UDP, OPEN, RST, 0, 0], 9, 120),
+        ([UDP, OPEN, 0, 0, 1], 9, 120),
     ];
 
-    fn flow([transport, state, of_client, of_backend]: [u8; 4], lived: u32) -> types::flow {
+    fn flow([transport, state, of_client, of_backend, waits]: [u8; 5], lived: u32) -> types::flow {
         let began = 1_000_u32.wrapping_sub(lived);
-        types::flow { transport, state, of_client, of_backend, seen: 1_000, began, ..types::flow::default() }
+        types::flow {
+            transport,
+            state,
+            of_client,
+            of_backend,
+            waits,
+            seen: 1_000,
+            began,
+            ..types::flow::default()
+        }
     }
 
     #[test]
@@ -193,7 +215,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_no_program_wrote_has_no_lifetime_and_never_ends() {
-        for strange in [[TCP, 0, 0, 0], [TCP, 3, 0, 0], [0, OPEN, 0, 0], [132, OPENING, 0, 0]] {
+        for strange in [[TCP, 0, 0, 0, 0], [TCP, 3, 0, 0, 0], [0, OPEN, 0, 0, 0], [132, OPENING, 0, 0, 1]] {
             assert_eq!(lifetime(&flow(strange, 0)), None, "{strange:?}");
             assert!(!is_expired(&flow(strange, 0), u32::MAX, 0), "{strange:?}");
         }

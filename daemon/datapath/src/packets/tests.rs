@@ -4,6 +4,7 @@
 
 #![allow(unsafe_code)]
 
+mod anew;
 mod answers;
 mod craft;
 mod errors;
@@ -15,4 +16,5 @@ mod lives;
 mod network;
 mod node;
 mod ports;
+mod snat;
 mod verified;

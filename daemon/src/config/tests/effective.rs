@@ -150,7 +150,7 @@ fn the_text_is_the_files_own() {
         flows = 65536
         mark = "0x1000"
         pod_devices = "none"
-        snat_ports = "61000-65535"
+        snat_ports = "auto"
 
         [[service]]
         backends = ["192.0.2.1:8080", "[2001:db8::1]:8080"]

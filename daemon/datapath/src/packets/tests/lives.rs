@@ -96,7 +96,7 @@ fn kernel_programs_and_daemon_have_flows_live_equally_long() {
         node.serve_local(&Port { index: 1, backends: &[address(HERE)], ..TCP });
         node.serve_local(&Port { index: 2, base: 2, backends: &[address(HERE)], ..UDP });
         for (case, lived, seconds) in LIFETIMES {
-            let [transport, state, of_client, of_backend] = case;
+            let [transport, state, of_client, of_backend, waits] = case;
             let tcp = transport == 6;
             let flags = if tcp { SYN } else { 0 };
             if found(node, CLIENT).is_none_or(|(_, flow)| flow.transport != transport) {
@@ -113,6 +113,7 @@ fn kernel_programs_and_daemon_have_flows_live_equally_long() {
                         state,
                         of_client,
                         of_backend,
+                        waits,
                         seen,
                         began: seen.wrapping_sub(lived),
                         ..*flow
@@ -227,7 +228,7 @@ fn kernel_a_port_is_taken_from_a_flow_that_is_over() {
         let other = Sent::tcp(OTHER, FRONTEND, SYN);
         assert_eq!(node.come(&other.frame()).0, SHOT, "its last segments are under way");
         assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 1);
-        age(node, CLIENT, 11);
+        age(node, CLIENT, 2);
         assert_eq!(node.comes(&other).to, address(AWAY));
         assert_eq!(node.leaves(&Sent::tcp(OTHER, AWAY, SYN)).from, address(nat));
         assert_eq!(node.comes(&Sent::tcp(AWAY, nat, SYN | ACK)).to, address(OTHER));
@@ -261,6 +262,10 @@ fn kernel_two_packets_of_a_stranger_cut_no_connection() {
         node.serve_local(&Port { backends: &[address(HERE_TOO)], ..TCP });
         for flags in [RST, SYN, ACK, RST] {
             assert_eq!(goes(node, true, CLIENT, flags), address(HERE), "{flags}");
+            if flags == SYN {
+                let doubt = node.leaves(&Sent::tcp(HERE, CLIENT, ACK));
+                assert_eq!(doubt.from, address(FRONTEND), "who has a connection says so (RFC 5961)");
+            }
         }
         age(node, CLIENT, 500);
         assert_eq!(node.leaves(&Sent::tcp(HERE, CLIENT, ACK)).from, address(FRONTEND), "it has been idle");

@@ -28,7 +28,7 @@ fn seen(node: &Node, client: &str, frontend: &str) -> std::net::SocketAddr {
 
 /// Both have closed it, so many seconds ago.
 #[track_caller]
-fn close(node: &Node, client: &str, seconds: u32) {
+pub(super) fn close(node: &Node, client: &str, seconds: u32) {
     change(node, client, |flow| {
         let all = u8::try_from(heard::HEARD_SYN.0 | heard::HEARD_FIN.0).unwrap();
         (flow.of_client, flow.of_backend) = (all, all);
@@ -98,7 +98,7 @@ fn kernel_who_is_to_be_seen_is_seen_by_its_own_port() {
 }
 
 /// These are the ports to give, from that one on.
-fn give(node: &Node, first: u16, count: u16) {
+pub(super) fn give(node: &Node, first: u16, count: u16) {
     let mut settings = packet_settings { snat_ports: count.into(), ..Default::default() };
     settings.snat[0] = port_range { first, count };
     node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), bytes(&settings));

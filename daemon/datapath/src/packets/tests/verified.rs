@@ -26,7 +26,8 @@ fn logs() -> Vec<Log> {
     let given = map::copies(maps.handles_for_tests()).unwrap();
     let mut logs = Vec::new();
     load::packets_as(&given, 64, |mut program| {
-        let mut log = vec![0_u8; 4096];
+        // A line for each call of a function on its own, in each round of a loop.
+        let mut log = vec![0_u8; 1 << 18];
         program.set_log_level(STATISTICS);
         // SAFETY: the bytes stay where they are until the programs are loaded, also when their owner moves.
         let set = unsafe {

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What the steps of a client's first packet tell each other. */
+#ifndef HOLDFAST_ARRIVED_H
+#define HOLDFAST_ARRIVED_H
+
+#include "packet.h"
+
+/*
+ * What is known of a client that arrives. It stands in a map, from which it is read back: so the verifier knows no more
+ * of it than the program may, and looks at what follows once, not once for each way here.
+ */
+struct arrival {
+	struct packet packet;
+	/* Which backend of which port it got. */
+	struct place backend;
+	__u32 port_index;
+	__u32 device;
+	/* Who came by a device of a pod is inside of this node. */
+	__u32 from_pod;
+	/* The backend is to see the port that the client sends from, where it can. */
+	__u32 keeps_port;
+	/* 0, or IS_BY_ADDRESS: answers go as the frontend's address is routed. */
+	__u32 by_address;
+	/* Of the flow that is made. */
+	__u32 number;
+	/* Of the one whose place or room it needs, or past which it began. */
+	__u32 rival;
+	__u32 rival_serial;
+	/* A backend that is sought in a list, and what is left of that: see listed.h. */
+	struct place sought;
+	__u32 first;
+	__u32 left;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct arrival);
+} arrivals SEC(".maps");
+
+INLINE struct arrival *the_arrival(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&arrivals, &zero);
+}
+
+#endif

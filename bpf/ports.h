@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * By which ports a client goes on: towards another node, and between itself and a backend of this one.
+ *
+ * To put in the entry that only one flow can have is to have the port.
+ */
+#ifndef HOLDFAST_PORTS_H
+#define HOLDFAST_PORTS_H
+
+#include <linux/errno.h>
+#include "arrived.h"
+#include "flow.h"
+#include "lookup.h"
+#include "packet.h"
+
+/*
+ * So many ports between client and backend are tried by chance: where the daemon leaves one of five to them, 39 of 40
+ * clients find one. Where there is none a client comes by its own.
+ */
+#define PORT_TRIES 16
+/*
+ * So many ports towards another node are tried by chance, which finds one where of a hundred ninety are taken, but for
+ * one client in a thousand. Then they are gone through one after the other, in batches, until there is no further one.
+ */
+#define SNAT_TRIES 64
+#define SNAT_BATCH 256
+#define SNAT_BATCHES ((1 << 16) / SNAT_BATCH)
+/*
+ * To go through all ports takes milliseconds. Where that was so often in vain in one second for backends of one number,
+ * or for all, chance alone is tried: so nobody who uses up the ports of one backend has others' found no more.
+ */
+#define SEARCHES_MOST 4
+#define ALL_SEARCHES_MOST 32
+/* What backends are counted by: two that share a number are rare. */
+#define SEARCHED 1024
+
+/* --- Numbers. --- */
+
+/* How many ports there are that nothing else of this node uses. */
+INLINE __u32 count_of_snat_ports(void)
+{
+	__u32 zero = 0;
+	const struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
+
+	return settings ? settings->snat_ports : 0;
+}
+
+/* One of them, counted round and round; 0: there are none. Without branches, as is_turned(). */
+ALONE int snat_port(__u32 number)
+{
+	__u32 zero = 0, port = 0;
+	struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
+	__u64 at, is_in, was_in = 0;
+
+	if (!settings || !settings->snat_ports)
+		return 0;
+	at = number % settings->snat_ports;
+	for (int range = 0; range < SNAT_RANGES; range++) {
+		is_in = (at - settings->snat[range].count) >> 63;
+		port |= (settings->snat[range].first + (__u32)at) & -(__u32)(is_in & ~was_in);
+		was_in |= is_in;
+		at -= settings->snat[range].count;
+	}
+	return bpf_htons(port);
+}
+
+/*
+ * One of the ports that a client does not send from by itself; 0: it is none. A client that is a node of the cluster
+ * may come to the same backend by a port of the others, which that node gave to a client of its own.
+ */
+INLINE __u16 any_through_port(void)
+{
+	__u32 zero = 0, port = THROUGH_FIRST + ((__u64)bpf_get_prandom_u32() * THROUGH_PORTS >> 32);
+	struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
+	__u64 at, is_snat = 0;
+
+	if (!settings)
+		return 0;
+	for (int range = 0; range < SNAT_RANGES; range++) {
+		at = (__u64)port - settings->snat[range].first;
+		is_snat |= (at - settings->snat[range].count) >> 63 & ~at >> 63;
+	}
+	return is_snat ? 0 : bpf_htons(port);
+}
+
+/* --- Entries. --- */
+
+/* What one entry of a flow is for. */
+enum way { WAY_THROUGH, WAY_OF_REMOTE };
+
+INLINE void tuple_of_way(struct tuple *tuple, const struct flow *flow, __u32 way)
+{
+	if (way == WAY_THROUGH)
+		through(tuple, flow);
+	else
+		from_remote(tuple, flow);
+}
+
+INLINE enum leg leg_of_way(__u32 way)
+{
+	return way == WAY_THROUGH ? LEG_THROUGH : LEG_IN;
+}
+
+/* An entry of a flow that is being made, where nobody has that place. 0, or why not. */
+INLINE int put_way(__u32 number, __u32 way, bool v4)
+{
+	struct flow *flow = flow_at(number);
+	struct tuple tuple;
+
+	if (!flow)
+		return -ENOENT;
+	tuple_of_way(&tuple, flow, way);
+	return add_entry(&tuple, leg_of_way(way), number, v4);
+}
+
+ALONE int put_way4(__u32 number, __u32 way)
+{
+	return put_way(number, way, true);
+}
+
+ALONE int put_way6(__u32 number, __u32 way)
+{
+	return put_way(number, way, false);
+}
+
+/* Whether who has that place is over, and so whom to end. */
+INLINE bool find_rival(__u32 number, __u32 way, bool v4)
+{
+	struct arrival *arrival = the_arrival();
+	struct flow *flow = flow_at(number);
+	struct tuple tuple;
+	__u32 *there;
+
+	if (!arrival || !flow)
+		return false;
+	tuple_of_way(&tuple, flow, way);
+	there = find_entry(&tuple, leg_of_way(way), v4);
+	if (!there)
+		return false;
+	arrival->rival = *there;
+	flow = flow_at(arrival->rival);
+	if (!flow)
+		return false;
+	arrival->rival_serial = READ_ONCE(flow->serial);
+	return arrival->rival_serial && may_yield(flow, seconds());
+}
+
+ALONE int find_rival4(__u32 number, __u32 way)
+{
+	return find_rival(number, way, true);
+}
+
+ALONE int find_rival6(__u32 number, __u32 way)
+{
+	return find_rival(number, way, false);
+}
+
+INLINE int put(__u32 number, __u32 way, bool v4)
+{
+	return v4 ? put_way4(number, way) : put_way6(number, way);
+}
+
+/* The same, and if it may take that, in the place of a flow that is over. */
+INLINE int put_or_take(__u32 number, __u32 way, __u32 takes, bool v4)
+{
+	struct arrival *arrival = the_arrival();
+	int added = put(number, way, v4);
+
+	if (LIKELY(added != -EEXIST) || !takes || !arrival ||
+	    !(v4 ? find_rival4(number, way) : find_rival6(number, way)) ||
+	    !end(arrival->rival, arrival->rival_serial, v4))
+		return added;
+	return put(number, way, v4);
+}
+
+ALONE int put_or_take4(__u32 number, __u32 way, __u32 takes)
+{
+	return put_or_take(number, way, takes, true);
+}
+
+ALONE int put_or_take6(__u32 number, __u32 way, __u32 takes)
+{
+	return put_or_take(number, way, takes, false);
+}
+
+INLINE int take(__u32 number, __u32 way, __u32 takes, bool v4)
+{
+	return v4 ? put_or_take4(number, way, takes) : put_or_take6(number, way, takes);
+}
+
+INLINE bool is_own_backend(const struct flow *flow)
+{
+	return same_address(flow->client, flow->backend);
+}
+
+/* Who is sent to the very port that it sends from: request and answer would look the same. */
+INLINE bool meets_itself(const struct flow *flow)
+{
+	return flow->through_port == flow->backend_port && is_own_backend(flow);
+}
+
+/* Over UDP an answer does not say what it is: to a frontend a pod or a socket of this node would send a question. */
+INLINE bool leads_to_frontend(__u32 number, bool v4)
+{
+	struct flow *flow = flow_at(number);
+
+	if (!flow)
+		return false;
+	return (v4 ? look4(flow->client[3], flow->through_port, flow->transport, DIALLED) :
+		     look6(flow->client, flow->through_port, flow->transport, DIALLED)) != NOT_FOUND;
+}
+
+ALONE int leads_to_frontend4(__u32 number)
+{
+	return leads_to_frontend(number, true);
+}
+
+ALONE int leads_to_frontend6(__u32 number)
+{
+	return leads_to_frontend(number, false);
+}
+
+/* `false`: chance has found none. */
+INLINE bool give_through_port(struct flow *flow, __u32 number, bool v4)
+{
+	flow->through_port = any_through_port();
+	return flow->through_port && !meets_itself(flow) &&
+	       !(v4 ? leads_to_frontend4(number) : leads_to_frontend6(number));
+}
+
+/* Between client and backend, by a port of chance, one whose flow is over only if it may take that. 0, or why not. */
+INLINE int put_any(__u32 number, __u32 takes, bool v4)
+{
+	struct flow *flow = flow_at(number);
+	int added = -EEXIST;
+
+	if (!flow)
+		return -ENOENT;
+	for (int tries = 0; tries < PORT_TRIES && added == -EEXIST; tries++) {
+		if (give_through_port(flow, number, v4))
+			added = take(number, WAY_THROUGH, takes, v4);
+	}
+	return added;
+}
+
+ALONE int put_any4(__u32 number, __u32 takes)
+{
+	return put_any(number, takes, true);
+}
+
+ALONE int put_any6(__u32 number, __u32 takes)
+{
+	return put_any(number, takes, false);
+}
+
+INLINE int any_port(const struct arrival *arrival, bool takes, bool v4)
+{
+	return v4 ? put_any4(arrival->number, takes) : put_any6(arrival->number, takes);
+}
+
+/* Towards another node, by one of the ports of chance. 0, or why not. */
+INLINE int put_chance(__u32 number, __u32 takes, bool v4)
+{
+	struct flow *flow = flow_at(number);
+	int added = -EEXIST;
+
+	if (!flow)
+		return -ENOENT;
+	for (int tries = 0; tries < SNAT_TRIES; tries++) {
+		flow->nat_port = snat_port(bpf_get_prandom_u32());
+		added = take(number, WAY_OF_REMOTE, takes, v4);
+		if (added != -EEXIST)
+			return added;
+	}
+	return added;
+}
+
+ALONE int put_chance4(__u32 number, __u32 takes)
+{
+	return put_chance(number, takes, true);
+}
+
+ALONE int put_chance6(__u32 number, __u32 takes)
+{
+	return put_chance(number, takes, false);
+}
+
+/* Towards another node, by one of the ports from that one on. 0, or why not. */
+INLINE int put_batch(__u32 number, __u32 takes, __u32 at, bool v4)
+{
+	struct flow *flow = flow_at(number);
+	int added = -EEXIST;
+
+	if (!flow)
+		return -ENOENT;
+	for (__u32 tries = 0; tries < SNAT_BATCH; tries++) {
+		flow->nat_port = snat_port(at + tries);
+		added = take(number, WAY_OF_REMOTE, takes, v4);
+		if (added != -EEXIST)
+			return added;
+	}
+	return added;
+}
+
+ALONE int put_batch4(__u32 number, __u32 takes, __u32 at)
+{
+	return put_batch(number, takes, at, true);
+}
+
+ALONE int put_batch6(__u32 number, __u32 takes, __u32 at)
+{
+	return put_batch(number, takes, at, false);
+}
+
+/*
+ * Of backends by their number, for free ports and for those of what is over: the second in which all ports were gone
+ * through in vain, and in the lower half how often. The last one counts for all backends.
+ */
+__u64 searched_in_vain[2 * SEARCHED + 1];
+
+/* Where it is noted of that backend. The bound is written so that no compiler moves it away from the verifier. */
+INLINE __u64 *searched_at(const struct flow *flow, __u32 takes)
+{
+	__u64 at = (flow->backend[3] * 0x9e3779b1 + flow->backend_port * 0x85ebca6b) >> 16 << 1 | (takes & 1);
+
+	asm volatile("%0 &= %1" : "+r"(at) : "i"(2 * SEARCHED - 1));
+	return &searched_in_vain[at];
+}
+
+INLINE bool may_search(const __u64 *in_vain, __u32 most, __u32 now)
+{
+	__u64 searched = READ_ONCE(*in_vain);
+
+	return searched >> 32 != now || (__u32)searched < most;
+}
+
+/* Where two CPUs write at once, one of them searches once more. */
+INLINE void note_search(__u64 *in_vain, __u32 now)
+{
+	__u64 searched = READ_ONCE(*in_vain), so_far = searched >> 32 == now ? (__u32)searched : 0;
+
+	*(volatile __u64 *)in_vain = (__u64)now << 32 | (so_far + 1);
+}
+
+/* Goes through all ports from one of chance on. 0, or why not. */
+INLINE int search_port(__u32 number, __u32 takes, bool v4)
+{
+	__u32 from = bpf_get_prandom_u32() >> 1, count = count_of_snat_ports();
+	int added = -EEXIST;
+
+	for (__u32 batch = 0; batch < SNAT_BATCHES; batch++) {
+		if (batch * SNAT_BATCH >= count)
+			return added;
+		added = v4 ? put_batch4(number, takes, from + batch * SNAT_BATCH) :
+			     put_batch6(number, takes, from + batch * SNAT_BATCH);
+		if (added != -EEXIST)
+			return added;
+	}
+	return added;
+}
+
+ALONE int search_port4(__u32 number, __u32 takes)
+{
+	return search_port(number, takes, true);
+}
+
+ALONE int search_port6(__u32 number, __u32 takes)
+{
+	return search_port(number, takes, false);
+}
+
+/* The same, where it was not in vain too often. */
+INLINE int search_with_patience(__u32 number, __u32 takes, bool v4)
+{
+	const struct flow *flow = flow_at(number);
+	__u64 *of_all = &searched_in_vain[2 * SEARCHED], *of_some;
+	__u32 now = seconds();
+	int added = -EEXIST;
+
+	if (!flow)
+		return -ENOENT;
+	of_some = searched_at(flow, takes);
+	if (!may_search(of_some, SEARCHES_MOST, now) || !may_search(of_all, ALL_SEARCHES_MOST, now))
+		return added;
+	added = v4 ? search_port4(number, takes) : search_port6(number, takes);
+	if (added == -EEXIST) {
+		note_search(of_some, now);
+		note_search(of_all, now);
+	}
+	return added;
+}
+
+ALONE int remote_port4(__u32 number, __u32 takes)
+{
+	int added = put_chance4(number, takes);
+
+	return LIKELY(added != -EEXIST) ? added : search_with_patience(number, takes, true);
+}
+
+ALONE int remote_port6(__u32 number, __u32 takes)
+{
+	int added = put_chance6(number, takes);
+
+	return LIKELY(added != -EEXIST) ? added : search_with_patience(number, takes, false);
+}
+
+/* By chance, and if that finds none by a search. */
+INLINE int remote_port(const struct arrival *arrival, bool takes, bool v4)
+{
+	if (!count_of_snat_ports())
+		return -EEXIST;
+	return v4 ? remote_port4(arrival->number, takes) : remote_port6(arrival->number, takes);
+}
+
+/*
+ * The way back of another node's backend. To put it in is to have the port. Where a connection of another proxy has it
+ * the daemon has put in one that leads to nobody. A backend remembers for a while what is over (TIME_WAIT), and may
+ * doubt who comes from there: so those ports are taken last. 0, or why not.
+ */
+INLINE int add_remote(const struct arrival *arrival, struct flow *flow, bool v4)
+{
+	int added = remote_port(arrival, false, v4);
+
+	if (UNLIKELY(added == -EEXIST))
+		added = remote_port(arrival, true, v4);
+	if (added)
+		flow->nat_port = 0;
+	return added;
+}
+
+INLINE int put_own_port(const struct arrival *arrival, struct flow *flow, bool v4)
+{
+	return meets_itself(flow) ? -EEXIST : put(arrival->number, WAY_THROUGH, v4);
+}
+
+/* The same, also in the place of a flow that is over. */
+INLINE int take_own_port(const struct arrival *arrival, struct flow *flow, bool v4)
+{
+	flow->through_port = flow->client_port;
+	return meets_itself(flow) ? -EEXIST : take(arrival->number, WAY_THROUGH, true, v4);
+}
+
+/*
+ * Between backend and client. A client that dials the backend itself as well comes round to the same ports both ways,
+ * and to the backend the two would be one. So it gets another port here; not where its own is to be seen, nor where the
+ * backend, on another node, sees a port of this one. A client may also come from one port to two frontends with one
+ * backend. 0, or why not.
+ */
+INLINE int add_through(const struct arrival *arrival, struct flow *flow, bool v4)
+{
+	int added = -EEXIST;
+
+	if (arrival->keeps_port || flow->nat_port)
+		added = put_own_port(arrival, flow, v4);
+	if (added == -EEXIST)
+		added = any_port(arrival, false, v4);
+	if (added == -EEXIST)
+		added = take_own_port(arrival, flow, v4);
+	return added == -EEXIST ? any_port(arrival, true, v4) : added;
+}
+
+#endif

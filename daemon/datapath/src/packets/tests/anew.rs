@@ -1,0 +1,183 @@
+//! Who begins anew from the port of a connection whose backend is gone, and for how long one is kept that is silent.
+
+use super::craft::{ACK, FIN, RST, SYN, Sent, address};
+use super::lives::{BOTH, age, found};
+use super::node::{NEXT, Node, SHOT};
+use crate::abi::packets::types::packet_count;
+use crate::kernel::bed::Port;
+
+/// Another backend for each of [`BOTH`].
+const OTHERS: [&str; 2] = ["10.1.0.6:8080", "[fd01::6]:8080"];
+
+type Way = (&'static str, &'static str, &'static str, &'static str);
+
+/// Runs a test in each family: client, frontend, a backend, another one.
+fn in_both(test: fn(&mut Node, Way)) {
+    for ((client, frontend, backend), other) in BOTH.into_iter().zip(OTHERS) {
+        Node::test(move |node| test(node, (client, frontend, backend, other)));
+    }
+}
+
+fn lead(node: &mut Node, frontend: &str, backends: &[&str]) {
+    let backends: Vec<_> = backends.iter().map(|it| address(it)).collect();
+    node.serve_local(&Port { frontends: &[frontend], backends: &backends, ..Port::TCP });
+}
+
+#[track_caller]
+fn goes(node: &Node, (client, frontend, ..): Way, flags: u8) -> std::net::SocketAddr {
+    node.comes(&Sent::tcp(client, frontend, flags)).to
+}
+
+/// What the client sends while it has something to say.
+fn asked((client, frontend, ..): Way) -> Sent {
+    Sent { payload: b"ask".to_vec(), ..Sent::tcp(client, frontend, ACK) }
+}
+
+#[track_caller]
+fn agree(node: &Node, way @ (client, frontend, backend, _): Way) {
+    assert_eq!(goes(node, way, SYN), address(backend));
+    assert_eq!(node.leaves(&Sent::tcp(backend, client, SYN | ACK)).from, address(frontend));
+    assert_eq!(goes(node, way, ACK), address(backend));
+}
+
+/// So long that the next packet is in another second.
+fn next_second(node: &Node, (client, ..): Way) {
+    age(node, client, 1);
+}
+
+#[test]
+fn kernel_who_dials_again_from_the_port_of_a_connection_to_a_dead_backend_gets_one_that_lives() {
+    in_both(|node, way @ (_, frontend, backend, other)| {
+        for end in [&[ACK][..], &[RST], &[FIN | ACK]] {
+            lead(node, frontend, &[backend]);
+            agree(node, way);
+            lead(node, frontend, &[other]);
+            end.iter().for_each(|flags| assert_eq!(goes(node, way, *flags), address(backend)));
+            next_second(node, way);
+            goes(node, way, SYN);
+            next_second(node, way);
+            assert_eq!(goes(node, way, SYN), address(other), "{end:?}");
+            age(node, way.0, 100_000);
+            node.come(&Sent::tcp(way.0, frontend, ACK).frame());
+        }
+    });
+}
+
+#[test]
+fn kernel_whoever_asked_in_vain_is_led_elsewhere_by_its_first_syn() {
+    in_both(|node, way @ (_, frontend, backend, other)| {
+        lead(node, frontend, &[backend]);
+        agree(node, way);
+        lead(node, frontend, &[other]);
+        next_second(node, way);
+        assert_eq!(node.comes(&asked(way)).to, address(backend), "a connection stays where it is");
+        next_second(node, way);
+        assert_eq!(goes(node, way, RST), address(backend));
+        assert_eq!(goes(node, way, SYN), address(other));
+    });
+}
+
+#[test]
+fn kernel_a_syn_that_nobody_has_answered_is_decided_anew_when_its_backend_has_left() {
+    in_both(|node, way @ (_, frontend, backend, other)| {
+        lead(node, frontend, &[backend]);
+        assert_eq!(goes(node, way, SYN), address(backend));
+        next_second(node, way);
+        assert_eq!(goes(node, way, SYN), address(backend), "while it is one of the frontend's");
+        lead(node, frontend, &[other]);
+        next_second(node, way);
+        assert_eq!(goes(node, way, SYN), address(other));
+        lead(node, frontend, &[]);
+        next_second(node, way);
+        assert_ne!(node.come(&Sent::tcp(way.0, frontend, SYN).frame()).0, NEXT, "nobody is there");
+    });
+}
+
+/// The backend lives: it says what it thinks of a SYN, and the client's connection goes on.
+#[test]
+fn kernel_no_syn_of_a_stranger_takes_a_connection_from_a_backend_that_leaves() {
+    in_both(|node, way @ (client, frontend, backend, other)| {
+        lead(node, frontend, &[backend]);
+        agree(node, way);
+        lead(node, frontend, &[other]);
+        for flags in [RST, SYN, ACK, SYN, SYN, RST, SYN] {
+            next_second(node, way);
+            assert_eq!(goes(node, way, flags), address(backend), "{flags}");
+            assert_eq!(node.leaves(&Sent::tcp(backend, client, ACK)).from, address(frontend), "{flags}");
+        }
+    });
+}
+
+/// The pod of a service that was deleted lives on for a while, and agrees to anything.
+#[test]
+fn kernel_the_pod_of_a_deleted_service_gets_no_connection_of_the_one_that_has_its_address_now() {
+    in_both(|node, way @ (client, frontend, backend, other)| {
+        lead(node, frontend, &[backend]);
+        agree(node, way);
+        let others = [address(other)];
+        node.serve_local(&Port { index: 2, base: 8, frontends: &[frontend], backends: &others, ..Port::TCP });
+        next_second(node, way);
+        for flags in [RST, SYN] {
+            assert_eq!(goes(node, way, flags), address(backend), "{flags}");
+        }
+        assert_eq!(node.leave(&Sent::tcp(backend, client, SYN | ACK).frame()).0, SHOT);
+        assert_eq!(goes(node, way, SYN), address(other), "as it says again");
+    });
+}
+
+/// What a backend says twice, because its first answer was lost, is no other connection.
+#[test]
+fn kernel_a_backend_that_repeats_its_answer_while_it_leaves_keeps_its_client() {
+    in_both(|node, way @ (client, frontend, backend, other)| {
+        lead(node, frontend, &[backend]);
+        agree(node, way);
+        lead(node, frontend, &[other]);
+        assert_eq!(node.leaves(&Sent::tcp(backend, client, SYN | ACK)).from, address(frontend));
+        assert_eq!(goes(node, way, ACK), address(backend));
+    });
+}
+
+/// A backend of many is found in its list, wherever it stands there.
+#[test]
+fn kernel_a_syn_stays_with_its_backend_while_its_frontend_leads_there() {
+    in_both(|node, way @ (_, frontend, backend, _)| {
+        lead(node, frontend, &[backend]);
+        agree(node, way);
+        let (host, v4) = (address(backend).ip(), address(backend).is_ipv4());
+        let near = |at: usize| match v4 {
+            true => format!("10.1.0.{at}:8080"),
+            false => format!("[fd01::{at:x}]:8080"),
+        };
+        for (before, after) in [(0, 0), (0, 1), (1, 0), (2, 5), (4, 4), (4, 11)] {
+            let all: Vec<_> = (5 - before..=5 + after).map(near).collect();
+            lead(node, frontend, &all.iter().map(String::as_str).collect::<Vec<_>>());
+            for _ in 0..2 {
+                next_second(node, way);
+                assert_eq!(goes(node, way, SYN).ip(), host, "{before} before it, {after} after");
+            }
+        }
+    });
+}
+
+/// Conntrack gives up after 300 seconds, too.
+#[test]
+fn kernel_what_nobody_acknowledges_keeps_no_flow_for_a_day() {
+    in_both(|node, way @ (client, frontend, backend, _)| {
+        lead(node, frontend, &[backend]);
+        let midway = |node: &Node| node.counted(packet_count::COUNT_MIDWAY);
+        agree(node, way);
+        next_second(node, way);
+        assert_eq!(node.comes(&asked(way)).to, address(backend));
+        assert_eq!(node.leaves(&Sent::tcp(backend, client, ACK)).from, address(frontend));
+        age(node, client, 80_000);
+        assert_eq!(goes(node, way, ACK), address(backend), "what was answered is kept for a day");
+        age(node, client, 80_000);
+        assert_eq!(node.comes(&asked(way)).to, address(backend));
+        age(node, client, 290);
+        assert_eq!(goes(node, way, ACK), address(backend));
+        age(node, client, 302);
+        node.come(&asked(way).frame());
+        assert_eq!(midway(node), 1, "it has ended");
+        assert!(found(node, client).is_none());
+    });
+}

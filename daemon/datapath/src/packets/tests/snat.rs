@@ -1,0 +1,62 @@
+//! Ports for clients of other nodes' backends: each is found while it is free, and soon after it was.
+
+use super::craft::{SYN, Sent, address};
+use super::lives::found;
+use super::node::{NEXT, Node, SHOT};
+use super::ports::{close, give};
+use crate::abi::packets::types::packet_count;
+use crate::kernel::bed::Port;
+
+/// A frontend, a backend of another node, and the clients of it.
+const WAYS: [(&str, &str, &str); 2] = [
+    ("203.0.113.10:80", "10.2.0.5:8080", "198.51.100.7"),
+    ("[2001:db8:f::10]:80", "[fd02::5]:8080", "[2001:db8:1::7]"),
+];
+
+/// More than are looked at by chance, and one at a time.
+const PORTS: u16 = 1_000;
+
+/// With `LONG` in the environment nearly as many as may wait for an answer at once.
+fn ports() -> u16 {
+    if std::env::var_os("LONG").is_some() { 16_000 } else { PORTS }
+}
+
+fn begin(node: &Node, (frontend, _, client): (&str, &str, &str), port: u16) -> i32 {
+    node.come(&Sent::tcp(&format!("{client}:{port}"), frontend, SYN).frame()).0
+}
+
+#[test]
+fn kernel_a_client_gets_a_port_for_another_node_while_there_is_one() {
+    for way @ (frontend, backend, client) in WAYS {
+        Node::test_with(2 * u32::from(ports()), move |node| {
+            node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+            give(node, 1_024, ports());
+            for port in 1_024..1_024 + ports() {
+                assert_eq!(begin(node, way, port), NEXT, "{port}");
+            }
+            assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 0);
+            assert_eq!(begin(node, way, 65_535), SHOT, "all are taken");
+            assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 1);
+            let one = format!("{client}:{}", 1_024 + ports() / 2);
+            close(node, &one, 2);
+            assert_eq!(begin(node, way, 65_535), NEXT, "one has been closed for a second");
+            assert!(found(node, &one).is_none());
+        });
+    }
+}
+
+/// Whoever asks when there is none costs no more than a few searches a second.
+#[test]
+fn kernel_no_flood_has_all_ports_searched_again_and_again() {
+    let way @ (frontend, backend, client) = WAYS[0];
+    Node::test_with(2 * u32::from(PORTS), move |node| {
+        node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+        give(node, 1_024, PORTS);
+        (1_024..1_024 + PORTS).for_each(|port| assert_eq!(begin(node, way, port), NEXT, "{port}"));
+        (40_000..40_100).for_each(|port| assert_eq!(begin(node, way, port), SHOT, "{port}"));
+        close(node, &format!("{client}:1500"), 2);
+        let later = std::time::Duration::from_millis(1_100);
+        std::thread::sleep(later);
+        assert_eq!(begin(node, way, 50_000), NEXT, "they are searched again in another second");
+    });
+}
