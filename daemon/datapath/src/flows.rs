@@ -7,6 +7,7 @@
 mod count;
 mod entries;
 mod find;
+mod fullest;
 mod kept_free;
 mod life;
 mod records;
@@ -35,6 +36,7 @@ use crate::map::{Handles, Map, handle};
 pub use count::{PACKET_DROPS, PACKET_EVENTS, PacketCounts, Tally};
 use entries::Entries;
 pub use find::{FlowFilter, FlowReport, Place};
+pub use fullest::Fullest;
 pub(crate) use kept_free::KeptFree;
 pub use life::Stage;
 #[cfg(test)]

@@ -155,6 +155,7 @@ pub(super) fn fills(status: &Status, fill: &Fill) -> [MapFill; 6] {
 
 impl<'a> Kernel<'a> {
     fn of(status: &'a Status, decisions: &'a [Decision], fill: &Fill) -> Self {
+        let swept = status.flows.as_ref().map(|seen| &seen.swept);
         Self {
             cgroup: status.cgroup.as_deref(),
             own_cgroup_exempt: status.own_cgroup_exempt,
@@ -182,7 +183,7 @@ impl<'a> Kernel<'a> {
             sockets: if status.served.pods { ALL } else { HOST },
             udp_sockets: status.served.udp,
             exempt_cgroups: exempt_cgroups(status),
-            packets: status.packets.as_ref().map(|packets| Packets::of(packets, decisions)),
+            packets: status.packets.as_ref().map(|packets| Packets::of(packets, swept, decisions)),
         }
     }
 

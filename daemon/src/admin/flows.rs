@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_datapath::{
-    Flow, FlowReport, FlowsSwept, Heard, PACKET_DROPS, PACKET_EVENTS, PacketCounts, Stage,
+    Flow, FlowReport, FlowsSwept, Fullest, Heard, PACKET_DROPS, PACKET_EVENTS, PacketCounts, Stage,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -41,6 +41,10 @@ pub(super) struct Flows<'a> {
     expired: u64,
     /// How many have a port of this node, by which a backend of another node answers.
     snat_ports: u64,
+    /// Of how many ports of this node one is given, towards each port of each backend of another node.
+    snat_ports_max: u32,
+    /// Where the fewest of them are left, as it was some seconds ago; null: no flow has one.
+    fullest: Option<FullestBackend>,
     states: Vec<StateCount>,
     /// Packets that were dropped, since the maps were made.
     dropped: Vec<DropCount>,
@@ -50,6 +54,36 @@ pub(super) struct Flows<'a> {
     flows: Vec<FlowRow<'a>>,
     /// How many more there are like those in `flows`.
     omitted: u64,
+}
+
+/// A backend of another node, and how many ports of this node flows have there.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct FullestBackend {
+    protocol: Code<Transport>,
+    backend_address: IpAddr,
+    backend_port: u16,
+    /// As whom clients come there.
+    nat_address: IpAddr,
+    /// How many ports are taken.
+    ports: u32,
+}
+
+impl FullestBackend {
+    pub(super) fn of(it: &Fullest) -> Self {
+        Self {
+            protocol: Code(it.transport),
+            backend_address: it.backend.ip(),
+            backend_port: it.backend.port(),
+            nat_address: it.nat,
+            ports: it.taken,
+        }
+    }
+
+    /// Of so many.
+    pub(super) fn spelled(&self, most: u32) -> String {
+        let backend = SocketAddr::new(self.backend_address, self.backend_port);
+        format!("{} of {most} at {backend}/{}", self.ports, self.protocol)
+    }
 }
 
 /// How many flows have come so far.
@@ -239,6 +273,8 @@ impl<'a> Flows<'a> {
             live: tally.live(),
             expired: tally.expired,
             snat_ports: tally.nat,
+            snat_ports_max: seen.as_ref().map_or(0, |(_, it)| it.snat_ports),
+            fullest: seen.as_ref().and_then(|(_, it)| it.fullest.as_ref()).map(FullestBackend::of),
             states: tally.stages().map(state).collect(),
             dropped: counts.dropped.map(|(reason, count)| DropCount { reason, count }).into(),
             events: counts.events.map(|(event, count)| EventCount { event, count }).into(),
@@ -276,8 +312,10 @@ impl<'a> Flows<'a> {
         } else {
             format!(", {kept} kept free for another proxy's connections")
         };
+        let fullest = self.fullest.as_ref().map(|it| format!(", {}", it.spelled(self.snat_ports_max)));
+        let fullest = fullest.unwrap_or_default();
         let mut text = format!(
-            "flows       {} of {}{}\nSNAT ports  {}{kept}\ndropped     {}\nevents      {}\n",
+            "flows       {} of {}{}\nSNAT ports  {}{fullest}{kept}\ndropped     {}\nevents      {}\n",
             self.live,
             self.max,
             states.collect::<String>(),
@@ -369,7 +407,15 @@ pub(super) mod tests {
         let owners = Owners::of(&snapshot, report.found.iter().filter_map(dialled));
         let failure = failure.map(str::to_owned);
         let kept_free_failure = failure.as_ref().map(|_| "EPERM: Operation not permitted".to_owned());
-        let swept = FlowsSwept { passes: 3, ended: 5, left: 0, kept_free: 2, failure, kept_free_failure };
+        let fullest = Some(Fullest {
+            backend: "10.1.0.1:8080".parse().unwrap(),
+            nat: "192.0.2.5".parse().unwrap(),
+            transport: Transport::Tcp,
+            taken: 1,
+        });
+        let (passes, ended, left, kept_free, snat_ports) = (3, 5, 0, 2, 27_512);
+        let swept =
+            FlowsSwept { passes, ended, left, kept_free, snat_ports, fullest, failure, kept_free_failure };
         let mut counts = PacketCounts::default();
         counts.dropped[1].1 = 4;
         show(&Flows::of(Some((131_072, swept)), &report, &counts, &owners))
@@ -388,7 +434,7 @@ pub(super) mod tests {
     fn flows_are_counted_first_and_then_told_one_by_one() {
         expect![[r#"
             flows       3 of 131072, 1 TCP open, 1 TCP half-closed, 1 UDP open
-            SNAT ports  1, 2 kept free for another proxy's connections
+            SNAT ports  1, 1 of 27512 at 10.1.0.1:8080/TCP, 2 kept free for another proxy's connections
             dropped     source 0, flows 4, ports 0, unwritable 0
             events      begun 0, midway 0, own-socket 0, unanswered 0, reclaimed 0, fragment 0, answer 0, unanswerable 0, icmp-error 0
 

@@ -55,6 +55,11 @@ impl KeptFree {
         self.due = (self.failure.is_some() || !self.kept.is_empty()).then(|| now + PACE);
     }
 
+    /// Of how many ports a client is given one.
+    pub(crate) fn ports(&self) -> u32 {
+        self.ports.iter().map(|range| u32::try_from(range.len()).unwrap_or(u32::MAX)).sum()
+    }
+
     /// How many there are, and why it is not known which there should be.
     pub(crate) fn state(&self) -> (usize, Option<String>) {
         (self.kept.len(), self.failure.clone())

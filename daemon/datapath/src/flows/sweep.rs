@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::fullest::{Counting, Fullest};
 use super::life::{MARGIN, is_expired};
 use super::{FlowTable, KeptFree, Maps, NOT_STILL};
 use crate::abi::flow::{entry_between, types};
@@ -56,6 +57,10 @@ pub struct FlowsSwept {
     pub left: u64,
     /// Ports that no client is given at one backend, because a connection of somebody else has them there.
     pub kept_free: usize,
+    /// Of how many ports each client gets one, on its way to a backend of another node.
+    pub snat_ports: u32,
+    /// Where the fewest of them are left, as the last pass has shown it; `None`: no client has one.
+    pub fullest: Option<Fullest>,
     /// Why some flows stay that have ended; `None`: the last pass met no error.
     pub failure: Option<String>,
     /// Why it is not known which ports others have; `None`: it is.
@@ -71,6 +76,7 @@ pub(super) struct Sweep {
     // Of this pass: how many flows had begun before it, and how many it has found.
     begun: u64,
     found: u64,
+    counting: Counting,
     // By their numbers.
     left: BTreeMap<u32, Left>,
     // Of this pass.
@@ -81,7 +87,8 @@ pub(super) struct Sweep {
 impl Sweep {
     pub(super) fn new(table: FlowTable) -> Self {
         let (left, swept) = (BTreeMap::new(), FlowsSwept::default());
-        Self { table, at: 0, begun: 0, found: 0, left, failure: None, swept }
+        let counting = Counting::default();
+        Self { table, at: 0, begun: 0, found: 0, counting, left, failure: None, swept }
     }
 
     /// One part of the table, or as much of it as fits before that time. `false`: the part is not done.
@@ -109,6 +116,7 @@ impl Sweep {
     /// `false`: there is nothing to look at.
     fn begin_pass(&mut self) -> bool {
         if self.table.is_still() {
+            self.swept.fullest = None;
             return false;
         }
         (self.begun, self.found) = (self.table.begun(), 0);
@@ -121,6 +129,7 @@ impl Sweep {
         for (number, flow) in records.some(from, count) {
             self.found += 1;
             if !is_expired(&flow, now, MARGIN) {
+                self.counting.add(&flow);
                 continue;
             }
             if let Err(error) = self.end(number, &flow) {
@@ -162,6 +171,7 @@ impl Sweep {
         let pass = self.swept.passes;
         self.left.retain(|_, left| left.pass == pass);
         self.swept.failure = self.failure.take();
+        self.swept.fullest = self.counting.take();
         self.swept.passes += 1;
     }
 }
@@ -229,6 +239,7 @@ fn run(mut sweep: Sweep, mut kept_free: KeptFree, told: &Mutex<FlowsSwept>, stop
         let is_done = sweep.some(part, began + SLICE);
         kept_free.follow(began);
         (sweep.swept.kept_free, sweep.swept.kept_free_failure) = kept_free.state();
+        sweep.swept.snat_ports = kept_free.ports();
         *locked(told) = sweep.swept.clone();
         let rest = if is_done { PART_REST } else { began.elapsed() * REST };
         if stopped.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {

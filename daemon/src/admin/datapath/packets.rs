@@ -4,10 +4,11 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use holdfast_datapath::{DeviceStatus, HookKind, PacketStatus};
+use holdfast_datapath::{DeviceStatus, FlowsSwept, HookKind, PacketStatus};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::super::flows::FullestBackend;
 use super::super::shown::Cells;
 use super::aligned;
 use crate::devices::{ANSWERS, Answers, CLASSES, Class, Decision};
@@ -27,6 +28,10 @@ pub(super) struct Packets<'a> {
     hook: Option<&'static str>,
     /// The most flows; 0 while packets are not translated.
     flows: u32,
+    /// Of how many ports of this node one is given, towards each port of each backend of another node.
+    snat_ports: u32,
+    /// Where the fewest of them are left, as it was some seconds ago; null: no flow has one.
+    fullest: Option<FullestBackend>,
     /// How often a program was put back that somebody else had taken from a device.
     repaired: u64,
     devices: Vec<Device<'a>>,
@@ -61,13 +66,19 @@ struct Device<'a> {
 }
 
 impl<'a> Packets<'a> {
-    pub(super) fn of(status: &'a PacketStatus, decisions: &'a [Decision]) -> Self {
+    pub(super) fn of(
+        status: &'a PacketStatus,
+        swept: Option<&FlowsSwept>,
+        decisions: &'a [Decision],
+    ) -> Self {
         let [tcx, clsact] = HOOKS;
         let hook = |kind| if kind == HookKind::Tcx { tcx } else { clsact };
         Self {
             failure: status.failure.as_deref(),
             hook: status.hooks.map(hook),
             flows: status.flows,
+            snat_ports: swept.map_or(0, |it| it.snat_ports),
+            fullest: swept.and_then(|it| it.fullest.as_ref()).map(FullestBackend::of),
             repaired: status.repaired,
             devices: decisions.iter().map(|decision| Device::of(decision, &status.devices)).collect(),
         }
@@ -77,9 +88,16 @@ impl<'a> Packets<'a> {
         match (self.hook, self.failure) {
             (None, None) => "not yet translated".to_owned(),
             (None, Some(why)) => format!("not translated: {why}"),
-            (Some(hook), None) => format!("up to {} flows, by {hook}{}", self.flows, self.put_back()),
+            (Some(hook), None) => {
+                format!("up to {} flows, by {hook}{}{}", self.flows, self.ports_taken(), self.put_back())
+            }
             (Some(hook), Some(why)) => format!("by {hook}, from tables of before: {why}"),
         }
+    }
+
+    fn ports_taken(&self) -> String {
+        let fullest = self.fullest.as_ref().map(|it| format!(", SNAT ports {}", it.spelled(self.snat_ports)));
+        fullest.unwrap_or_default()
     }
 
     fn put_back(&self) -> String {

@@ -25,6 +25,11 @@ pub(super) fn write(out: &mut Exposition, view: &DatapathView) {
     let help = "Flows by whose port of this node a backend of another node answers.";
     out.gauge("holdfast_snat_ports_in_use", help, tally.nat);
     let swept = seen.map(|seen| seen.swept.clone()).unwrap_or_default();
+    let help =
+        "Of how many ports of this node one is given, towards each port of each backend of another node.";
+    out.gauge("holdfast_snat_ports_max", help, swept.snat_ports);
+    let help = "Of those the ports that flows have at the backend where they have most.";
+    out.gauge("holdfast_snat_ports_fullest", help, swept.fullest.as_ref().map_or(0, |it| it.taken));
     out.counter("holdfast_flows_swept_total", "Flows that were taken away after their end.", swept.ended);
     let help = "Whether some flows cannot be taken away after their end.";
     out.gauge("holdfast_flows_sweep_failed", help, u8::from(swept.failure.is_some()));

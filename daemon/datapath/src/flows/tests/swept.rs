@@ -37,7 +37,10 @@ fn kernel_what_has_ended_is_taken_away_with_all_that_led_there_and_what_lives_st
     for (at, (number, it)) in begun.iter().enumerate() {
         if at.is_multiple_of(2) { bed.check_gone(*number, it) } else { bed.check_whole(*number, it) }
     }
-    assert_eq!(sweep.swept, FlowsSwept { passes: 1, ended: 12, ..FlowsSwept::default() });
+    let fullest = sweep.swept.fullest.clone().unwrap();
+    assert_eq!(fullest.taken, 1, "{fullest:?}");
+    let fullest = Some(fullest);
+    assert_eq!(sweep.swept, FlowsSwept { passes: 1, ended: 12, fullest, ..FlowsSwept::default() });
     pass(&mut sweep);
     assert_eq!(sweep.swept.ended, 12, "once is enough");
     assert_eq!(bed.free(), 32 - 12, "their numbers can be had again");

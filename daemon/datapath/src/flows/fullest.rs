@@ -1,0 +1,97 @@
+//! At which backend of another node the fewest ports are left.
+//!
+//! Invariant: of a pass over the table; so many backends at most are told apart, and those of one that are counted first
+//! stay counted.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use holdfast_core::keys::Transport;
+
+use crate::abi::flow::{self, types};
+use crate::abi::{from_mapped, transport_of};
+
+/// A node's clients reach fewer ports of other nodes' backends at once; each takes some 60 bytes while a pass goes on.
+const BACKENDS_MAX: usize = 1 << 14;
+
+/// A port of a backend, and the ports of this node that flows have there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fullest {
+    /// The backend, on another node.
+    pub backend: SocketAddr,
+    /// As whom this node's clients come there.
+    pub nat: IpAddr,
+    /// What they speak.
+    pub transport: Transport,
+    /// How many ports flows have.
+    pub taken: u32,
+}
+
+/// A backend as records have it, who comes there, and how.
+type Key = (flow::End, [u32; 4], u8);
+
+/// The counts of a pass that goes on.
+#[derive(Debug, Default)]
+pub(super) struct Counting(BTreeMap<Key, u32>);
+
+impl Counting {
+    pub(super) fn add(&mut self, it: &types::flow) {
+        if it.nat_port == 0 {
+            return;
+        }
+        let key = ((it.backend, it.backend_port), it.nat, it.transport);
+        if let Some(count) = self.0.get_mut(&key) {
+            *count = count.saturating_add(1);
+        } else if self.0.len() < BACKENDS_MAX {
+            self.0.insert(key, 1);
+        }
+    }
+
+    /// What the pass has shown; the next one begins with nothing.
+    pub(super) fn take(&mut self) -> Option<Fullest> {
+        let counts = std::mem::take(&mut self.0);
+        let ((backend, nat, transport), taken) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let transport = transport_of(transport)?;
+        Some(Fullest { backend: flow::shown(backend), nat: from_mapped(nat), transport, taken })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(backend: &str, transport: u8, nat_port: u16) -> types::flow {
+        let (backend, backend_port) = flow::end(backend.parse().unwrap());
+        let (nat, _) = flow::end("192.0.2.1:0".parse().unwrap());
+        types::flow { backend, backend_port, nat, nat_port, transport, ..types::flow::default() }
+    }
+
+    #[test]
+    fn the_backend_with_the_most_ports_in_use_is_told() {
+        let mut counting = Counting::default();
+        for (backend, transport, times) in
+            [("10.2.0.5:80", 6, 3), ("10.2.0.5:80", 17, 2), ("[fd00::5]:80", 6, 1), ("10.2.0.6:80", 6, 1)]
+        {
+            (0..times).for_each(|at| counting.add(&flow(backend, transport, 1_024 + at)));
+        }
+        counting.add(&flow("10.2.0.7:80", 6, 0));
+        let fullest = counting.take().unwrap();
+        let wanted = Fullest {
+            backend: "10.2.0.5:80".parse().unwrap(),
+            nat: "192.0.2.1".parse().unwrap(),
+            transport: Transport::Tcp,
+            taken: 3,
+        };
+        assert_eq!(fullest, wanted);
+        assert_eq!(counting.take(), None, "another pass begins");
+    }
+
+    #[test]
+    fn no_crowd_of_backends_takes_more_than_its_room() {
+        let mut counting = Counting::default();
+        for at in 0..u32::try_from(BACKENDS_MAX).unwrap() + 10 {
+            counting.add(&types::flow { backend: [at; 4], nat_port: 1, ..types::flow::default() });
+        }
+        assert_eq!(counting.0.len(), BACKENDS_MAX);
+    }
+}
