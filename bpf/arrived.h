@@ -26,6 +26,8 @@ struct arrival {
 	/* Of the one whose place or room it needs, or past which it began. */
 	__u32 rival;
 	__u32 rival_serial;
+	/* How readily that one is given up. */
+	__u32 readiness;
 	/* A backend that is sought in a list, and what is left of that: see listed.h. */
 	struct place sought;
 	__u32 first;

@@ -390,6 +390,36 @@ INLINE bool may_yield(const struct flow *flow, __u32 now)
 	       (flow->transport == IPPROTO_TCP && is_over(flow) && silence(flow, now) > LIFE_LINGERING);
 }
 
+/* --- How many there are. --- */
+
+INLINE __u64 *flow_count(__u32 at)
+{
+	return bpf_map_lookup_elem(&flow_counts, &at);
+}
+
+/* A flow counts for the port behind its frontend; two that share a number are as one. */
+INLINE __u32 share_of(__u32 port_index)
+{
+	return COUNT_OF_SHARES + (port_index & (FLOW_SHARES - 1));
+}
+
+INLINE void count_flow(__u32 port_index, __s64 more)
+{
+	__u64 *all = flow_count(COUNT_OF_ALL), *of_port = flow_count(share_of(port_index));
+
+	if (all && of_port) {
+		__sync_fetch_and_add(all, more);
+		__sync_fetch_and_add(of_port, more);
+	}
+}
+
+/* No more. One that began before flows were counted is in no count. */
+INLINE void uncount(const struct flow *flow)
+{
+	if (flow->of_backend & IS_COUNTED)
+		count_flow(flow->port_index, -1);
+}
+
 /*
  * The end of a flow that belongs to the caller. What leads to it goes first: whoever is led to a record that is
  * nobody's may take that entry for one that was left.
@@ -404,6 +434,7 @@ INLINE void wipe(struct flow *flow, bool v4)
 		from_remote(&tuple, flow);
 		remove_entry(&tuple, LEG_IN, v4);
 	}
+	uncount(flow);
 	flow->serial = 0;
 	flow->state = FLOW_FREE;
 }
@@ -541,60 +572,6 @@ INLINE void hear_backend(struct flow *flow, const struct packet *packet)
 	} else if (UNLIKELY(flow->state == FLOW_OPENING)) {
 		flow->state = FLOW_OPEN;
 	}
-}
-
-/* --- Room. --- */
-
-/* How many of the flows that had no answer when they began are looked at for one that has none still. */
-#define FORGET_TRIES 16
-
-/* Nobody has answered it, and it is no stream that goes on without answers. */
-INLINE bool is_unanswered(const struct flow *flow, __u32 now)
-{
-	if (flow->transport == IPPROTO_UDP && is_stream(flow) && silence(flow, now) <= LIFE_CROWDED)
-		return false;
-	return flow->state == FLOW_OPENING;
-}
-
-/*
- * The oldest flow that had no answer when it began makes room for the next one, if it still has none: a flood pushes
- * out nothing but itself. Who needs room in that queue alone has it, whatever it was that stood there; who needs a flow
- * goes on.
- */
-ALONE int forget_unanswered(__u32 now, __u32 needs_flow)
-{
-	struct flow *flow;
-	__u64 oldest;
-	__u32 number;
-
-	for (int tries = 0; tries < FORGET_TRIES; tries++) {
-		if (bpf_map_pop_elem(&opening_flows, &oldest))
-			return 0;
-		number = (__u32)oldest;
-		flow = flow_at(number);
-		if (flow && READ_ONCE(flow->serial) == oldest >> 32 && flow->state == FLOW_OPENING) {
-			if (is_unanswered(flow, now))
-				break;
-			bpf_map_push_elem(&opening_flows, &oldest, BPF_ANY);
-		} else if (!needs_flow) {
-			return 0;
-		}
-		flow = NULL;
-	}
-	if (!flow || !end(number, oldest >> 32, flow->v4))
-		return 0;
-	count_packet(COUNT_UNANSWERED);
-	return 1;
-}
-
-INLINE void note_opening(__u32 number, __u32 serial, __u32 now)
-{
-	__u64 opening = (__u64)serial << 32 | number;
-
-	if (LIKELY(!bpf_map_push_elem(&opening_flows, &opening, BPF_ANY)))
-		return;
-	forget_unanswered(now, false);
-	bpf_map_push_elem(&opening_flows, &opening, BPF_EXIST);
 }
 
 #endif

@@ -47,7 +47,7 @@ struct {
 	__type(value, __u32);
 } free_flows SEC(".maps");
 
-/* Flows that had no answer when they began, the oldest first: the number, and above it the serial. */
+/* The last flows that had no answer when they began, the oldest first: the number, and above it the serial. */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, OPENING_FLOWS);
@@ -150,6 +150,15 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } packet_counts SEC(".maps");
+
+/* How many flows there are: see enum flow_count. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, FLOW_COUNTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} flow_counts SEC(".maps");
 
 /* What each CPU has sent of its own in the second that is on. */
 struct {

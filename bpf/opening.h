@@ -9,14 +9,9 @@
 #define HOLDFAST_OPENING_H
 
 #include "ports.h"
+#include "room.h"
 #include "way.h"
 
-
-/* How many flows there may be. */
-const volatile __u32 flows_most = 1;
-
-#define FAMILY4 2
-#define FAMILY6 10
 
 /* --- As whom it goes on. --- */
 
@@ -120,71 +115,10 @@ INLINE void undo(const struct arrival *arrival, struct flow *flow, bool is_throu
 		from_remote(&tuple, flow);
 		remove_entry(&tuple, LEG_IN, v4);
 	}
+	uncount(flow);
 	flow->serial = 0;
 	flow->state = FLOW_FREE;
 	give_back(arrival->number);
-}
-
-/* What ended while there was room is swept by the daemon. Who needs room looks at so many. */
-#define RECLAIM_TRIES 4
-
-/* Among some of one family, one that is over: where the daemon is away nobody sweeps. */
-INLINE bool find_over(__u32 now, bool v4)
-{
-	struct arrival *arrival = the_arrival();
-	__u32 at = bpf_get_prandom_u32();
-
-	for (int tries = 0; arrival && tries < RECLAIM_TRIES; tries++) {
-		struct flow *flow;
-
-		at += 0x9e3779b1;
-		arrival->rival = (__u64)at * flows_most >> 32;
-		flow = flow_at(arrival->rival);
-		if (!flow)
-			continue;
-		arrival->rival_serial = READ_ONCE(flow->serial);
-		if (arrival->rival_serial && flow->v4 == v4 && may_go(flow, now))
-			return true;
-	}
-	return false;
-}
-
-ALONE int find_over4(__u32 now)
-{
-	return find_over(now, true);
-}
-
-ALONE int find_over6(__u32 now)
-{
-	return find_over(now, false);
-}
-
-/* `true`: the number of the rival is the caller's. */
-INLINE bool reclaim(const struct arrival *arrival, __u32 now, bool v4)
-{
-	if (!(v4 ? find_over4(now) : find_over6(now)) || !claim(arrival->rival, arrival->rival_serial, v4))
-		return false;
-	count_packet(COUNT_RECLAIMED);
-	return true;
-}
-
-/* NULL: there is no room for a flow. What is over goes before what nobody has answered. */
-INLINE struct flow *take_flow(struct arrival *arrival, __u32 now, bool v4)
-{
-	if (LIKELY(!bpf_map_pop_elem(&free_flows, &arrival->number)))
-		return flow_at(arrival->number);
-	if (reclaim(arrival, now, v4))
-		arrival->number = arrival->rival;
-	else if (!forget_unanswered(now, true) || bpf_map_pop_elem(&free_flows, &arrival->number))
-		return NULL;
-	return flow_at(arrival->number);
-}
-
-/* There is no room for what leads to a flow: the next client has that of one that is over. */
-INLINE void make_room(const struct arrival *arrival, __u32 now, bool v4)
-{
-	if (reclaim(arrival, now, v4))
-		give_back(arrival->rival);
 }
 
 /* What a flow says before anybody can find it. */
@@ -198,11 +132,12 @@ INLINE void fill(struct flow *flow, const struct arrival *arrival, __u32 now, bo
 	flow->backend_port = arrival->backend.port;
 	flow->state = FLOW_OPENING;
 	flow->of_client = (tuple->transport == IPPROTO_TCP ? HEARD_SYN : 0) | arrival->by_address;
-	flow->of_backend = 0;
+	flow->of_backend = IS_COUNTED;
 	flow->v4 = v4;
 	flow->waits = WAITS_FOR_NOTHING;
 	flow->port_index = arrival->port_index;
 	flow->seen = flow->began = now;
+	count_flow(flow->port_index, 1);
 }
 
 INLINE __u32 any_serial(void)
@@ -215,7 +150,7 @@ INLINE int give_up(struct arrival *arrival, struct flow *flow, bool is_through, 
 {
 	undo(arrival, flow, is_through, v4);
 	if (why != -EEXIST)
-		make_room(arrival, seconds(), v4);
+		make_room(arrival, seconds());
 	return why;
 }
 
@@ -226,7 +161,7 @@ enum opened { OPENED, OPENED_BY_ANOTHER, NO_ROOM, NO_PORT, NO_ADDRESS };
 INLINE enum opened begin_flow(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 {
 	__u32 now = seconds();
-	struct flow *flow = take_flow(arrival, now, v4);
+	struct flow *flow = take_flow(arrival, now);
 
 	if (!flow)
 		return NO_ROOM;
@@ -265,7 +200,7 @@ INLINE enum opened end_opening(struct arrival *arrival, int added, bool v4)
 	added = v4 ? put_way_there4(arrival->number) : put_way_there6(arrival->number);
 	if (added)
 		return give_up(arrival, flow, true, added, v4) == -EEXIST ? OPENED_BY_ANOTHER : NO_ROOM;
-	note_opening(arrival->number, serial, seconds());
+	note_opening(arrival->number, serial);
 	count_packet(COUNT_FLOWS);
 	return OPENED;
 }

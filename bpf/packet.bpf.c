@@ -21,6 +21,7 @@ const volatile struct told {
 	enum leg leg;
 	enum flow_state flow_state;
 	enum heard heard;
+	enum flow_count flow_count;
 	enum waits waits;
 	enum lifetime lifetime;
 	enum packet_count packet_count;

@@ -43,8 +43,10 @@ enum size {
 	CGROUP_LEVELS = 16,
 	/* Bytes of refusals that wait for the daemon: some 2,500. */
 	REFUSAL_BYTES = 1 << 18,
-	/* Flows whose client or backend has not answered yet; the oldest go first. */
+	/* So many of the flows that have not been answered are known by their age; others are found by chance. */
 	OPENING_FLOWS = 1 << 14,
+	/* What flows are counted by, for who has how many: ports, a power of two. */
+	FLOW_SHARES = 1 << 12,
 	/* Datagrams whose fragments are on their way; the least recently used go first. */
 	FRAGMENTED = 8192,
 	/* Devices at which packets are translated. */
@@ -201,6 +203,18 @@ enum heard {
 	HEARD_RST = 4,
 	/* Of the client's side alone, and nothing that was heard: answers go as the frontend's address is routed. What was written before this had a name says no. */
 	IS_BY_ADDRESS = 32,
+	/* Of the backend's side alone, and nothing that was heard: the flow is in the counts of flows. */
+	IS_COUNTED = 128,
+};
+
+/* Where flows are counted, as far as they began since they are. */
+enum flow_count {
+	COUNT_OF_ALL = 0,
+	/* No count of flows, but of the numbers of records that were handed out so far; the daemon's alone. */
+	COUNT_OF_NUMBERS = 1,
+	/* From here on by the port behind the frontend, modulo FLOW_SHARES. */
+	COUNT_OF_SHARES = 2,
+	FLOW_COUNTS = COUNT_OF_SHARES + FLOW_SHARES,
 };
 
 /* What the client of a TCP connection has said that the backend has to answer, and has not. */

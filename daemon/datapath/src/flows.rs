@@ -12,6 +12,7 @@ mod kept_free;
 mod life;
 mod records;
 mod sample;
+mod shares;
 mod sweep;
 
 #[cfg(test)]
@@ -43,6 +44,7 @@ pub use life::Stage;
 pub(crate) use life::tests::LIFETIMES;
 use records::Records;
 pub use sample::Sampled;
+use shares::Shares;
 pub use sweep::FlowsSwept;
 pub(crate) use sweep::Sweeping;
 
@@ -135,6 +137,7 @@ struct Maps {
     // Numbers of records that nobody has.
     free: MapHandle,
     counts: MapHandle,
+    shares: Shares,
     // How many flows had begun in all before the last pass found none.
     still_since: AtomicU64,
     clock: fn() -> u32,
@@ -156,6 +159,7 @@ impl FlowTable {
             entries: Entries::new([copy(Map::Entries4)?, copy(Map::Entries6)?]),
             free: copy(Map::FreeFlows)?,
             counts: copy(Map::PacketCounts)?,
+            shares: Shares::new(maps)?,
             still_since: AtomicU64::new(NOT_STILL),
             clock,
         })))
@@ -193,7 +197,24 @@ impl FlowTable {
             entries.remove(&key, number)?;
         }
         records.free(number);
+        self.0.shares.uncount(ended);
         self.give_back(number)
+    }
+
+    /// Hands out some more numbers of records, where not all of them are. `true`: all are. They are noted first: who is
+    /// killed meanwhile leaves a few that nobody gets, and none that two get.
+    fn hand_out(&self, count: u32) -> Result<bool, libbpf_rs::Error> {
+        let Some(noted) = self.0.shares.numbers() else { return Ok(true) };
+        let (so_far, max) = (noted.load(Ordering::Acquire), u64::from(self.max()));
+        if so_far == 0 || so_far >= max {
+            return Ok(true);
+        }
+        let next = so_far.saturating_add(count.into()).min(max);
+        noted.store(next, Ordering::Release);
+        for number in so_far..next {
+            self.give_back(u32::try_from(number).unwrap_or(u32::MAX))?;
+        }
+        Ok(next == max)
     }
 
     /// A number that nobody has any more.

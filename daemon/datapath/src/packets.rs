@@ -1,7 +1,7 @@
 //! The maps of packets, and what the daemon tells their programs at its start.
 //!
 //! Invariant: flows of a former daemon stay, and their packets are looked at: at the ports and in the blocks of
-//! addresses where they arrive. The numbers of flows are handed out once, when the flows are made.
+//! addresses where they arrive. Each number of a flow is handed out once, after the flows are made.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -43,16 +43,24 @@ pub(crate) fn whole(mut found: Handles) -> Handles {
     found
 }
 
-/// Hands out the number of each flow.
-pub(crate) fn fill_numbers(maps: &Handles) -> Result<(), StartError> {
-    let numbers = handle(maps, Map::FreeFlows)?;
-    for number in 0..handle(maps, Map::Flows)?.max_entries() {
+/// So many numbers are handed out before anybody is served: enough until the rest is.
+const NUMBERS_FIRST: u32 = 1 << 16;
+
+/// Hands out the first numbers of flows. The others follow in pieces: a start does not wait for millions.
+pub(crate) fn hand_out_first(maps: &Handles) -> Result<(), StartError> {
+    let (numbers, counts) = (handle(maps, Map::FreeFlows)?, view(maps, Map::FlowCounts)?);
+    let first = handle(maps, Map::Flows)?.max_entries().min(NUMBERS_FIRST);
+    for number in 0..first {
         let pushed = numbers.update(&[], &number.to_ne_bytes(), MapFlags::ANY);
         pushed.map_err(|error| StartError::Map {
             attempt: "fill",
             map: Map::FreeFlows.name(),
             source: std::io::Error::other(format!("{error:#}")),
         })?;
+    }
+    for (at, count) in counts.iter().enumerate() {
+        let is_of_numbers = at == packets::types::flow_count::COUNT_OF_NUMBERS.0 as usize;
+        count.store(if is_of_numbers { first.into() } else { 0 }, Ordering::Release);
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::fullest::{Counting, Fullest};
 use super::life::{MARGIN, is_expired};
+use super::shares::Recount;
 use super::{FlowTable, KeptFree, Maps, NOT_STILL};
 use crate::abi::flow::{entry_between, types};
 
@@ -29,6 +30,9 @@ const REST: u32 = 9;
 
 /// How many records are looked at between two looks at the clock: with each of them ended, less than a millisecond.
 pub(super) const AT_ONCE: u32 = 64;
+
+/// How many numbers of records are handed out at once, while there are some left: some milliseconds.
+const NUMBERS_AT_ONCE: u32 = 4096;
 
 /// Records whose entry somebody has deleted without doing the rest, as a process does that is killed at that moment. So
 /// many are remembered at once; more of them are found by the next pass.
@@ -77,6 +81,7 @@ pub(super) struct Sweep {
     begun: u64,
     found: u64,
     counting: Counting,
+    recount: Recount,
     // By their numbers.
     left: BTreeMap<u32, Left>,
     // Of this pass.
@@ -87,8 +92,8 @@ pub(super) struct Sweep {
 impl Sweep {
     pub(super) fn new(table: FlowTable) -> Self {
         let (left, swept) = (BTreeMap::new(), FlowsSwept::default());
-        let counting = Counting::default();
-        Self { table, at: 0, begun: 0, found: 0, counting, left, failure: None, swept }
+        let (counting, recount) = (Counting::default(), Recount::default());
+        Self { table, at: 0, begun: 0, found: 0, counting, recount, left, failure: None, swept }
     }
 
     /// One part of the table, or as much of it as fits before that time. `false`: the part is not done.
@@ -113,6 +118,14 @@ impl Sweep {
         true
     }
 
+    /// `true`: each number of a record is somebody's, or can be had.
+    fn hand_out(&mut self) -> bool {
+        self.table.hand_out(NUMBERS_AT_ONCE).unwrap_or_else(|error| {
+            self.failure = Some(format!("{error:#}"));
+            true
+        })
+    }
+
     /// `false`: there is nothing to look at.
     fn begin_pass(&mut self) -> bool {
         if self.table.is_still() {
@@ -128,6 +141,7 @@ impl Sweep {
         let Maps { records, .. } = &*table.0;
         for (number, flow) in records.some(from, count) {
             self.found += 1;
+            self.recount.add(&flow);
             if !is_expired(&flow, now, MARGIN) {
                 self.counting.add(&flow);
                 continue;
@@ -172,6 +186,8 @@ impl Sweep {
         self.left.retain(|_, left| left.pass == pass);
         self.swept.failure = self.failure.take();
         self.swept.fullest = self.counting.take();
+        let begun = self.table.begun().saturating_sub(self.begun);
+        self.recount.conclude(&self.table.0.shares, begun);
         self.swept.passes += 1;
     }
 }
@@ -241,7 +257,8 @@ fn run(mut sweep: Sweep, mut kept_free: KeptFree, told: &Mutex<FlowsSwept>, stop
         (sweep.swept.kept_free, sweep.swept.kept_free_failure) = kept_free.state();
         sweep.swept.snat_ports = kept_free.ports();
         *locked(told) = sweep.swept.clone();
-        let rest = if is_done { PART_REST } else { began.elapsed() * REST };
+        let are_out = sweep.hand_out();
+        let rest = if is_done && are_out { PART_REST } else { began.elapsed() * REST };
         if stopped.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {
             return;
         }

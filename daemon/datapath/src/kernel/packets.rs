@@ -209,7 +209,7 @@ impl KernelMaps {
             load::packets_at(&self.packets.layers(), &given, (options.flows, options.forward_mark))?;
         let mut handles = own(&maps)?;
         if are_new {
-            packets::fill_numbers(&handles)?;
+            packets::hand_out_first(&handles)?;
         }
         packets::tell(&handles, &options)?;
         let adopted = packets::adopted(&handles)?;

@@ -16,5 +16,6 @@ mod lives;
 mod network;
 mod node;
 mod ports;
+mod room;
 mod snat;
 mod verified;

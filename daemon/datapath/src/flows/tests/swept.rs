@@ -47,6 +47,51 @@ fn kernel_what_has_ended_is_taken_away_with_all_that_led_there_and_what_lives_st
 }
 
 #[test]
+fn kernel_who_takes_a_flow_away_takes_it_out_of_the_counts() {
+    let bed = Bed::new(4);
+    let counted = |n| types::flow { of_backend: said::IS_COUNTED.0 as u8, ..flow(n, UDP, 1) };
+    let (old, young) = (counted(0), types::flow { seen: NOW, ..counted(1) });
+    let shares = &bed.table.0.shares;
+    for it in [old, young] {
+        bed.begin(it);
+        shares.count(&it);
+    }
+    bed.begin(flow(2, UDP, 1));
+    pass(&mut sweep(&bed));
+    assert_eq!(shares.of(&young), [1, 1], "one that began before flows were counted is in no count");
+}
+
+#[test]
+fn kernel_numbers_of_records_are_handed_out_in_pieces_and_each_once() {
+    let bed = Bed::with(0, |given| load::packet_maps(given, 100_000).unwrap());
+    crate::packets::hand_out_first(&bed.handles).unwrap();
+    let mut pieces = 0;
+    while !bed.table.hand_out(4096).unwrap() {
+        pieces += 1;
+    }
+    assert_eq!(pieces, (100_000 - 65_536) / 4096, "and one that is no whole piece");
+    assert!(bed.table.hand_out(4096).unwrap());
+    let mut all: Vec<u32> =
+        std::iter::from_fn(|| bed.handles[&Map::FreeFlows].lookup_and_delete(&[]).unwrap())
+            .map(|number| u32::from_ne_bytes(number.try_into().unwrap()))
+            .collect();
+    all.sort_unstable();
+    assert!(all.into_iter().eq(0..100_000));
+}
+
+/// A process that was killed between the two leaves a count too high, and its service would get less than its part.
+#[test]
+fn kernel_a_count_that_is_too_high_is_put_right() {
+    let bed = Bed::new(4);
+    let it = types::flow { of_backend: said::IS_COUNTED.0 as u8, ..flow(0, UDP, NOW) };
+    let shares = &bed.table.0.shares;
+    bed.begin(it);
+    (0..5).for_each(|_| shares.count(&it));
+    pass(&mut sweep(&bed));
+    assert_eq!(shares.of(&it), [1, 1]);
+}
+
+#[test]
 fn kernel_a_flow_that_a_program_takes_away_at_that_moment_is_the_programs() {
     let bed = Bed::new(4);
     let it = flow(0, UDP, 1);

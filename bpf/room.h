@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Who gives way where there is no room for another flow.
+ *
+ * Whatever somebody may still need stays: connections that are open, and conversations that go on. Of the rest the
+ * least worth keeping goes. Who has most of the table makes room for itself, while there is some left for others.
+ */
+#ifndef HOLDFAST_ROOM_H
+#define HOLDFAST_ROOM_H
+
+#include "arrived.h"
+#include "flow.h"
+
+/* How many flows there may be. */
+const volatile __u32 flows_most = 1;
+
+/*
+ * A port may have so many times the room that nobody has: alone eight of nine parts, two of them less than a half each,
+ * and who has none finds some in any case.
+ */
+#define SHARE_OF_REST 8
+
+/* How many flows are looked at, by chance, for the least worth keeping; and until one is found that is worth less. */
+#define ROOM_TRIES 16
+#define ROOM_TRIES_MOST 64
+
+/* Who has no more than one of so many parts of the table has no more than its part, whatever is left. */
+#define SMALL_PART 16
+
+/* How many of the flows that had no answer when they began are looked at for one that has none still. */
+#define FORGET_TRIES 16
+
+/* How readily a flow is given up. Of those that are so equally the one goes that is silent for longest. */
+enum worth {
+	IS_NEEDED = 0,
+	/* A question and its answer, of just now. */
+	IS_FRESH = 1,
+	/* Nobody has answered it, and it is no stream that goes on without answers. */
+	IS_UNANSWERED = 2,
+	/* A question and its answer. */
+	IS_ANSWERED = 3,
+	/* Both sides have said their last, or its time is up. */
+	IS_OVER = 4,
+};
+
+/* Where in a number the worth stands, above the seconds of silence. */
+#define WORTH_AT 20
+
+INLINE bool is_unanswered(const struct flow *flow, __u32 now)
+{
+	if (flow->transport == IPPROTO_UDP && is_stream(flow) && silence(flow, now) <= LIFE_CROWDED)
+		return false;
+	return flow->state == FLOW_OPENING;
+}
+
+INLINE enum worth worth_of(const struct flow *flow, __u32 now)
+{
+	if (may_yield(flow, now))
+		return IS_OVER;
+	if (is_unanswered(flow, now))
+		return IS_UNANSWERED;
+	if (flow->transport == IPPROTO_UDP && flow->state == FLOW_OPEN && !is_stream(flow))
+		return silence(flow, now) > LIFE_LINGERING ? IS_ANSWERED : IS_FRESH;
+	return IS_NEEDED;
+}
+
+/* Whether a port has more than its part of the table, so that it gets room from its own alone. */
+INLINE bool has_its_part(__u32 port_index)
+{
+	const __u64 *all = flow_count(COUNT_OF_ALL), *own = flow_count(share_of(port_index));
+	__s64 rest, has;
+
+	if (!all || !own)
+		return false;
+	rest = (__s64)flows_most - (__s64)READ_ONCE(*all);
+	has = READ_ONCE(*own);
+	return has > SHARE_OF_REST * (rest > 0 ? rest : 0) && has > flows_most / SMALL_PART;
+}
+
+/* How readily a flow is given up for another; more is more readily. */
+INLINE __u32 readiness(const struct flow *flow, __u32 now)
+{
+	__u32 since = silence(flow, now), most = (1 << WORTH_AT) - 1;
+
+	return (__u32)worth_of(flow, now) << WORTH_AT | (since < most ? since : most);
+}
+
+/* Whether that flow is of the newcomer's port, or of one that has more than it. */
+INLINE bool is_of_greater(const struct flow *flow, __u32 own)
+{
+	const __u64 *of_own = flow_count(own), *of_other = flow_count(share_of(flow->port_index));
+
+	return share_of(flow->port_index) == own ||
+	       (of_own && of_other && (__s64)READ_ONCE(*of_other) > (__s64)READ_ONCE(*of_own));
+}
+
+/*
+ * Notes that flow as the rival, if it is given up more readily than the one before it. Where the port of the newcomer
+ * has its part, only flows of its own count, and of ports that have more.
+ */
+ALONE int weigh(__u32 number, __u32 now, __u32 has_part)
+{
+	struct arrival *arrival = the_arrival();
+	const struct flow *flow = flow_at(number);
+	__u32 serial, ready;
+
+	if (!arrival || !flow)
+		return 0;
+	serial = READ_ONCE(flow->serial);
+	if (!serial || (has_part && !is_of_greater(flow, share_of(arrival->port_index))))
+		return 0;
+	ready = readiness(flow, now);
+	if (ready <= arrival->readiness)
+		return 0;
+	arrival->readiness = ready;
+	arrival->rival = number;
+	arrival->rival_serial = serial;
+	return 0;
+}
+
+/* Notes as the rival the flow that is least worth keeping, among some of chance. What comes of it is its worth. */
+ALONE int find_least(__u32 now, __u32 has_part)
+{
+	struct arrival *arrival = the_arrival();
+	__u32 at = bpf_get_prandom_u32();
+
+	if (!arrival)
+		return IS_NEEDED;
+	arrival->readiness = 0;
+	for (int tries = 0; tries < ROOM_TRIES_MOST; tries++) {
+		if (tries >= ROOM_TRIES && arrival->readiness >> WORTH_AT != IS_NEEDED)
+			break;
+		at += 0x9e3779b1;
+		weigh((__u64)at * flows_most >> 32, now, has_part);
+	}
+	return arrival->readiness >> WORTH_AT;
+}
+
+/* Claims the rival, of whichever family. `true`: its number is the caller's. */
+INLINE bool take_rival(const struct arrival *arrival, enum packet_count counted)
+{
+	const struct flow *rival = flow_at(arrival->rival);
+
+	if (!rival || !claim(arrival->rival, arrival->rival_serial, rival->v4))
+		return false;
+	count_packet(counted);
+	return true;
+}
+
+/*
+ * The oldest flow that had no answer when it began makes room for the next one, if it still has none: a flood pushes
+ * out nothing but itself.
+ */
+ALONE int forget_unanswered(__u32 now)
+{
+	struct flow *flow;
+	__u64 oldest;
+	__u32 number;
+
+	for (int tries = 0; tries < FORGET_TRIES; tries++) {
+		if (bpf_map_pop_elem(&opening_flows, &oldest))
+			return 0;
+		number = (__u32)oldest;
+		flow = flow_at(number);
+		if (flow && READ_ONCE(flow->serial) == oldest >> 32 && flow->state == FLOW_OPENING) {
+			if (is_unanswered(flow, now))
+				break;
+			bpf_map_push_elem(&opening_flows, &oldest, BPF_ANY);
+		}
+		flow = NULL;
+	}
+	if (!flow || !end(number, oldest >> 32, flow->v4))
+		return 0;
+	count_packet(COUNT_UNANSWERED);
+	return 1;
+}
+
+/* What finds no room there is found by chance, as long as it is not answered. */
+INLINE void note_opening(__u32 number, __u32 serial)
+{
+	__u64 opening = (__u64)serial << 32 | number;
+
+	bpf_map_push_elem(&opening_flows, &opening, BPF_EXIST);
+}
+
+/* `false`: all that was looked at is needed. */
+INLINE bool take_least(const struct arrival *arrival, int worth)
+{
+	return worth != IS_NEEDED &&
+	       take_rival(arrival, worth == IS_UNANSWERED ? COUNT_UNANSWERED : COUNT_RECLAIMED);
+}
+
+/*
+ * Room from its own, for who has its part, or from who has more. Its part is less when others come: so it gives up two
+ * for one, until it has no more than that.
+ */
+INLINE bool take_own(struct arrival *arrival, __u32 now)
+{
+	if (!take_least(arrival, find_least(now, true)))
+		return false;
+	arrival->number = arrival->rival;
+	if (take_least(arrival, find_least(now, true)))
+		give_back(arrival->rival);
+	return true;
+}
+
+/* Of all. What has been answered goes before what may still be, and that before what is just being answered. */
+INLINE bool take_any(struct arrival *arrival, __u32 now)
+{
+	int worth = find_least(now, false);
+
+	if (worth < IS_ANSWERED && forget_unanswered(now) && !bpf_map_pop_elem(&free_flows, &arrival->number))
+		return true;
+	if (!take_least(arrival, worth))
+		return false;
+	arrival->number = arrival->rival;
+	return true;
+}
+
+/* NULL: there is no room for a flow. */
+INLINE struct flow *take_flow(struct arrival *arrival, __u32 now)
+{
+	bool of_own = has_its_part(arrival->port_index);
+
+	if (LIKELY(!of_own) && LIKELY(!bpf_map_pop_elem(&free_flows, &arrival->number)))
+		return flow_at(arrival->number);
+	if (!(of_own ? take_own(arrival, now) : take_any(arrival, now)))
+		return NULL;
+	return flow_at(arrival->number);
+}
+
+/* There is no room for what leads to a flow: the next client has that of the least that is worth keeping. */
+INLINE void make_room(struct arrival *arrival, __u32 now)
+{
+	if (find_least(now, false) >= IS_ANSWERED && take_rival(arrival, COUNT_RECLAIMED))
+		give_back(arrival->rival);
+}
+
+#endif

@@ -1,0 +1,99 @@
+//! How many flows there are, in all and of each port, as the programs count them to share the table.
+//!
+//! Invariant: who ends a flow takes it out of the counts. What is left there by a process that was killed meanwhile is
+//! taken back by the next pass: a count is never left higher than what was found and what has begun since.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::abi::flow::types;
+use crate::error::StartError;
+use crate::generation::view;
+use crate::map::{Handles, Map};
+use crate::view::View;
+
+/// Where counts of ports begin.
+const FIRST: u32 = types::flow_count::COUNT_OF_SHARES.0;
+
+/// How many ports are told apart: a power of two.
+const SHARES: u32 = types::flow_count::FLOW_COUNTS.0 - FIRST;
+
+/// The counts, mapped.
+#[derive(Debug)]
+pub(super) struct Shares(View);
+
+/// Where that flow is counted beside all of them; `None`: it is not.
+fn place(it: &types::flow) -> Option<usize> {
+    let is_counted = u32::from(it.of_backend) & types::heard::IS_COUNTED.0 != 0;
+    is_counted.then_some((FIRST + it.port_index % SHARES) as usize)
+}
+
+impl Shares {
+    pub(super) fn new(maps: &Handles) -> Result<Self, StartError> {
+        view(maps, Map::FlowCounts).map(Self)
+    }
+
+    /// How many numbers of records were handed out; 0: all of them, by a version that did so at once.
+    pub(super) fn numbers(&self) -> Option<&AtomicU64> {
+        self.0.get(types::flow_count::COUNT_OF_NUMBERS.0 as usize)
+    }
+
+    /// A flow has ended.
+    pub(super) fn uncount(&self, ended: &types::flow) {
+        let Some(place) = place(ended) else { return };
+        for at in [types::flow_count::COUNT_OF_ALL.0 as usize, place] {
+            if let Some(count) = self.0.get(at) {
+                count.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// What a pass over the table has found so far, in the order of the counts.
+#[derive(Debug)]
+pub(super) struct Recount(Vec<u64>);
+
+impl Default for Recount {
+    fn default() -> Self {
+        Self(vec![0; types::flow_count::FLOW_COUNTS.0 as usize])
+    }
+}
+
+impl Recount {
+    pub(super) fn add(&mut self, it: &types::flow) {
+        let Some(place) = place(it) else { return };
+        for at in [types::flow_count::COUNT_OF_ALL.0 as usize, place] {
+            if let Some(found) = self.0.get_mut(at) {
+                *found += 1;
+            }
+        }
+    }
+
+    /// The pass is over, while so many flows began. Counts are numbers with a sign in the programs' eyes.
+    pub(super) fn conclude(&mut self, shares: &Shares, begun: u64) {
+        let are_flows = |at: &usize| *at != types::flow_count::COUNT_OF_NUMBERS.0 as usize;
+        let counts = shares.0.iter().zip(&mut self.0).enumerate();
+        for (_, (count, found)) in counts.filter(|(at, _)| are_flows(at)) {
+            let most = std::mem::take(found).saturating_add(begun).cast_signed();
+            let over = count.load(Ordering::Relaxed).cast_signed().saturating_sub(most);
+            if over > 0 {
+                count.fetch_sub(over.cast_unsigned(), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+impl Shares {
+    /// Of all, and of that flow's port.
+    pub(super) fn of(&self, it: &types::flow) -> [u64; 2] {
+        let read = |at: usize| self.0.get(at).unwrap().load(Ordering::Relaxed);
+        [read(0), read((FIRST + it.port_index % SHARES) as usize)]
+    }
+
+    /// As a program counts, or one that was killed before it could take that back.
+    pub(super) fn count(&self, it: &types::flow) {
+        for at in [0, (FIRST + it.port_index % SHARES) as usize] {
+            self.0.get(at).unwrap().fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Who gives way where the table of flows is full, and who does not.
+
+use super::craft::{ACK, SYN, Sent, address};
+use super::lives::{age, found};
+use super::node::{NEXT, Node, SHOT};
+use crate::abi::packets::types::packet_count;
+use crate::kernel::bed::Port;
+
+/// A frontend and its backend of this node, a second one and its, and a client without its port.
+type Place = (&'static str, &'static str, &'static str, &'static str, &'static str);
+
+const PLACES: [Place; 2] = [
+    ("203.0.113.10:53", "10.1.0.5:53", "203.0.113.11:80", "10.1.0.6:8080", "198.51.100.7"),
+    ("[2001:db8:f::10]:53", "[fd01::5]:53", "[2001:db8:f::11]:80", "[fd01::6]:8080", "[2001:db8:1::7]"),
+];
+
+const FLOWS: u32 = 256;
+
+/// Runs a test in each family: one service over UDP, another one over TCP.
+fn in_both(test: fn(&Node, Place)) {
+    for place @ (asked, answers, other, backend, _) in PLACES {
+        Node::test_with(FLOWS, move |node| {
+            node.serve_local(&Port { frontends: &[asked], backends: &[address(answers)], ..Port::UDP });
+            let to = [address(backend)];
+            node.serve_local(&Port { index: 2, base: 8, frontends: &[other], backends: &to, ..Port::TCP });
+            test(node, place);
+        });
+    }
+}
+
+fn ask(node: &Node, (asked, answers, .., client): Place, port: u16) {
+    let client = format!("{client}:{port}");
+    assert_eq!(node.come(&Sent::udp(&client, asked, b"ask").frame()).0, NEXT, "{client}");
+    assert_eq!(node.leaves(&Sent::udp(answers, &client, b"told")).from, address(asked));
+}
+
+fn connect(node: &Node, (_, _, other, backend, client): Place, port: u16) -> bool {
+    let client = format!("{client}:{port}");
+    if node.come(&Sent::tcp(&client, other, SYN).frame()).0 != NEXT {
+        return false;
+    }
+    assert_eq!(node.leaves(&Sent::tcp(backend, &client, SYN | ACK)).from, address(other));
+    assert_eq!(node.comes(&Sent::tcp(&client, other, ACK)).to, address(backend));
+    true
+}
+
+/// Questions in others' names, faster than any of them is old.
+#[test]
+fn kernel_answered_questions_keep_no_client_of_another_service_out() {
+    in_both(|node, place| {
+        for round in 0..4 {
+            (0..500).for_each(|at| ask(node, place, 2_000 + 500 * round + at));
+            (0..10).for_each(|at| assert!(connect(node, place, 30_000 + 10 * round + at), "{round} {at}"));
+        }
+        assert_eq!(node.counted(packet_count::COUNT_FULL), 0);
+        let all = (30_000..30_040).all(|port| found(node, &format!("{}:{port}", place.4)).is_some());
+        assert!(all, "and no connection gave way to a question");
+    });
+}
+
+#[test]
+fn kernel_no_service_takes_the_room_that_another_one_wants() {
+    in_both(|node, place| {
+        let most = (0..300).find(|at| !connect(node, place, 30_000 + at)).unwrap();
+        let parts = FLOWS / 9;
+        assert!((7 * parts..=8 * parts + 8).contains(&most.into()), "alone it has eight of nine: {most}");
+        assert_eq!(node.counted(packet_count::COUNT_FULL), 1);
+        (0..100).for_each(|at| ask(node, place, 2_000 + at));
+        assert_eq!(node.counted(packet_count::COUNT_FULL), 1);
+        let all = (30_000..30_000 + most).all(|port| found(node, &format!("{}:{port}", place.4)).is_some());
+        assert!(all, "what lives stays");
+    });
+}
+
+#[test]
+fn kernel_the_least_worth_keeping_goes_first() {
+    in_both(|node, place @ (.., client)| {
+        (0..40).for_each(|at| assert!(connect(node, place, 30_000 + at)));
+        (0..40).for_each(|at| {
+            let client = format!("{client}:{}", 31_000 + at);
+            assert_eq!(node.come(&Sent::tcp(&client, place.2, SYN).frame()).0, NEXT);
+        });
+        (0..400).for_each(|at| ask(node, place, 2_000 + at));
+        let kept =
+            |from: u16| (from..from + 40).filter(|at| found(node, &format!("{client}:{at}")).is_some());
+        assert_eq!(kept(30_000).count(), 40, "connections");
+        assert_eq!(kept(31_000).count(), 40, "what may still be answered goes after what has been");
+        assert_eq!(node.counted(packet_count::COUNT_UNANSWERED), 0);
+    });
+}
+
+/// What is answered soon after it began leaves no trace by which others would be pushed out.
+#[test]
+fn kernel_answered_flows_push_no_unanswered_one_out() {
+    let place @ (_, _, other, _, client) = PLACES[0];
+    Node::test_with(40_000, move |node| {
+        node.serve_local(&Port { frontends: &[place.0], backends: &[address(place.1)], ..Port::UDP });
+        let to = [address(place.3)];
+        node.serve_local(&Port { index: 2, base: 8, frontends: &[other], backends: &to, ..Port::TCP });
+        let silent = format!("{client}:1111");
+        assert_eq!(node.come(&Sent::tcp(&silent, other, SYN).frame()).0, NEXT);
+        (0..17_000).for_each(|at| ask(node, place, 2_000 + at));
+        assert!(found(node, &silent).is_some());
+        assert_eq!(node.counted(packet_count::COUNT_UNANSWERED), 0);
+        assert_eq!(node.counted(packet_count::COUNT_RECLAIMED), 0);
+    });
+}
+
+/// Whoever has nothing but what lives is dropped, and its own that are over make room again.
+#[test]
+fn kernel_who_has_its_part_gets_room_from_what_is_its_own() {
+    in_both(|node, place @ (.., client)| {
+        let most = (0..300).find(|at| !connect(node, place, 30_000 + at)).unwrap();
+        let refused = node.come(&Sent::tcp(&format!("{client}:2222"), place.2, SYN).frame()).0;
+        assert_eq!(refused, SHOT);
+        (0..most).for_each(|at| age(node, &format!("{client}:{}", 30_000 + at), 100_000));
+        assert!(connect(node, place, 29_000));
+        assert!(node.counted(packet_count::COUNT_RECLAIMED) > 0);
+    });
+}
