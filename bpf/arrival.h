@@ -11,6 +11,7 @@
 #include "lookup.h"
 #include "opening.h"
 #include "packet.h"
+#include "sticky.h"
 #include "stray.h"
 #include "verdict.h"
 #include "way.h"
@@ -211,13 +212,13 @@ INLINE int send_first(struct __sk_buff *skb, const struct arrival *arrival, bool
 }
 
 /* Twice, as sockets do: see translate(). */
-INLINE bool choose_twice(const struct arrival *arrival, struct dial *dial, __u64 *word)
+INLINE bool choose_twice(struct arrival *arrival, struct dial *dial, __u64 *word)
 {
 	__u64 cluster;
 
 	for (int attempt = 0; attempt < 2; attempt++) {
 		*word = read_word_for(arrival, dial, &cluster);
-		if (word_count(*word) && choose(dial, *word))
+		if (word_count(*word) && choose_for_packet(dial, *word, &arrival->sticks))
 			return true;
 		if (!find_frontend(dial))
 			return false;

@@ -74,6 +74,14 @@ struct {
 	__type(value, struct fragment_value);
 } fragments SEC(".maps");
 
+/* Clients of ports with affinity, by their addresses. Those of sockets are elsewhere. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, CLIENTS);
+	__type(key, struct client_key);
+	__type(value, struct client_value);
+} clients SEC(".maps");
+
 /* By the number of the device. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

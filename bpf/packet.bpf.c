@@ -303,6 +303,13 @@ INLINE bool agrees_for_another(const struct flow *flow, __u32 number, enum direc
 	       (v4 ? leads_elsewhere4(number) : leads_elsewhere6(number));
 }
 
+/* Whether that is the first answer to a client which is to come back to this backend. */
+INLINE bool agrees_to_come_back(const struct flow *flow, const struct packet *packet)
+{
+	return flow->state == FLOW_OPENING && flow->of_client & (STICKS_CLUSTER | STICKS_LOCAL) &&
+	       (flow->transport == IPPROTO_UDP || packet->flags & TCP_SYN);
+}
+
 /*
  * What an answer says of its flow. A late one is passed on, but revives nothing: somebody may be taking it away. What
  * is said by a backend that serves no more is passed on too, and keeps no client with it.
@@ -335,6 +342,8 @@ INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 
 	}
 	if (direction != TO_CLIENT)
 		return write(skb, packet, &to, v4);
+	if (UNLIKELY(agrees_to_come_back(flow, packet)))
+		remember_client(number);
 	note_answer(flow, number, packet, v4);
 	if (write(skb, packet, &to, v4) != NEXT)
 		return SHOT;

@@ -33,8 +33,11 @@ enum size {
 	REVERSE_ENTRIES = 1 << 17,
 	/* Destinations that one UDP socket remembers: what it is connected to, and what it sent datagrams to. */
 	UDP_PAIRS = 8,
-	/* Clients times ports with affinity; the least recently used go first. */
+	/* Network namespaces times ports with affinity; the least recently used go first. */
 	AFFINITY_ENTRIES = 1 << 16,
+	/* Clients by their addresses times ports with affinity, and how many of one list of a port: a power of two. */
+	CLIENTS = 1 << 16,
+	CLIENTS_OF_PORT = 1 << 14,
 	/* Addresses of one node. */
 	NODE_ADDRESSES = 4096,
 	/* Subtrees of cgroups that are left alone; the configuration allows as many. */
@@ -201,7 +204,10 @@ enum heard {
 	HEARD_SYN = 1,
 	HEARD_FIN = 2,
 	HEARD_RST = 4,
-	/* Of the client's side alone, and nothing that was heard: answers go as the frontend's address is routed. What was written before this had a name says no. */
+	/* Of the client's side alone, and nothing that was heard: who answers is to be its backend again, of that list. */
+	STICKS_CLUSTER = 64,
+	STICKS_LOCAL = 128,
+	/* Likewise: answers go as the frontend's address is routed. What was written before this had a name says no. */
 	IS_BY_ADDRESS = 32,
 	/* Of the backend's side alone, and nothing that was heard: the flow is in the counts of flows. */
 	IS_COUNTED = 128,
@@ -415,6 +421,24 @@ struct affinity_value {
 	__u64 at_ns;
 };
 SIZE_IS(affinity_value, 32);
+
+/* Where a client of a port with affinity may be remembered that is known by its address: see sticky.h. */
+struct client_key {
+	__u32 port_index;
+	/* Of enum scope, times CLIENTS_OF_PORT, and one of so many. */
+	__u32 place;
+};
+SIZE_IS(client_key, 8);
+
+/* Who that is, where it went last, and when. */
+struct client_value {
+	__u32 client[4];
+	__u32 address[4];
+	__u16 port;
+	__u16 pad[3];
+	__u64 at_ns;
+};
+SIZE_IS(client_value, 48);
 
 /* A TCP socket and what it dialled, at its cookie modulo REVERSE_ENTRIES. */
 struct reverse_entry {

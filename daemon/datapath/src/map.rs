@@ -94,6 +94,7 @@ maps! {
     PacketSettings, "packet_settings", Room::Packets;
     PacketCounts, "packet_counts", Room::Packets;
     PacketPace, "packet_pace", Room::Packets;
+    Clients, "clients", Room::Packets;
     FlowCounts, "flow_counts", Room::Packets;
     Arrivals, "arrivals", Room::Packets;
     Strays, "strays", Room::Packets;

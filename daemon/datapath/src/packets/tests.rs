@@ -18,4 +18,5 @@ mod node;
 mod ports;
 mod room;
 mod snat;
+mod sticky;
 mod verified;

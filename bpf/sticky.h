@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Clients whose packets are translated, and which come back to the backend that they had.
+ *
+ * Whoever is not known gets its backend by its address, so that connections that begin at once begin at one. It is
+ * known from when that backend has answered: what is sent in others' names is never remembered. A port has so many
+ * places, whoever crowds there: its clients push out each other, and nobody else's.
+ */
+#ifndef HOLDFAST_STICKY_H
+#define HOLDFAST_STICKY_H
+
+#include "choose.h"
+#include "flow.h"
+
+/* Both the places at which a client may stand. */
+#define PLACES 2
+
+INLINE __u64 mixed_client(const __u32 *client, __u32 port_index)
+{
+	return mix(mix(port_index, client[3], client[2]), client[1], client[0]);
+}
+
+/* One of them. Without branches, as is_turned(). */
+INLINE void client_key_of(struct client_key *key, __u64 mixed, __u32 port_index, __u32 scope, __u32 which)
+{
+	key->port_index = port_index;
+	key->place = scope * CLIENTS_OF_PORT | (mixed >> 16 * which & (CLIENTS_OF_PORT - 1));
+}
+
+/*
+ * The client's last choice, if it is young enough and still in the list. A torn one is no member. The clock is read
+ * last: another CPU may choose for the same client meanwhile, and nobody's choice is of the future.
+ */
+INLINE bool choose_known(struct dial *dial, __u64 mixed)
+{
+	struct port *port = port_of(dial);
+	struct client_value *last;
+	struct client_key key;
+	__u64 at_ns, now;
+
+	for (__u32 which = 0; port && which < PLACES; which++) {
+		client_key_of(&key, mixed, dial->port_index, dial->scope, which);
+		last = bpf_map_lookup_elem(&clients, &key);
+		if (!last || !same_address(last->client, dial->client.id))
+			continue;
+		at_ns = READ_ONCE(last->at_ns);
+		now = bpf_ktime_get_ns();
+		copy_address(dial->backend.address, last->address);
+		dial->backend.port = last->port;
+		if (now - at_ns >= port->facts.affinity_timeout * NS_PER_SECOND || !is_member(dial, dial->scope))
+			return false;
+		last->at_ns = now;
+		return true;
+	}
+	return false;
+}
+
+/* Always the same one of a list, for the same client. */
+INLINE bool choose_by_client(struct dial *dial, __u64 word, __u64 mixed)
+{
+	return read_slot(dial, word_base(word) + ((mixed >> 32) * word_count(word) >> 32), &dial->backend);
+}
+
+/* As choose(). `sticks`: what is chosen is to be remembered once it has answered. */
+INLINE bool choose_for_packet(struct dial *dial, __u64 word, __u32 *sticks)
+{
+	struct port *port = port_of(dial);
+	__u64 mixed;
+
+	*sticks = 0;
+	if (LIKELY(!has_affinity(word))) {
+		if (!choose_random(dial, word))
+			return false;
+	} else {
+		mixed = mixed_client(dial->client.id, dial->port_index);
+		if (!choose_known(dial, mixed)) {
+			if (!choose_by_client(dial, word, mixed))
+				return false;
+			*sticks = dial->scope == SCOPE_LOCAL ? STICKS_LOCAL : STICKS_CLUSTER;
+		}
+	}
+	if (LIKELY(port))
+		count_connect(port);
+	return true;
+}
+
+/* Its own place, or one that nobody has, or that of whoever came less lately. */
+INLINE void take_place(struct client_key *place, const struct flow *flow, __u32 scope)
+{
+	__u64 mixed = mixed_client(flow->client, flow->port_index), oldest = ~0ULL, at_ns;
+	const struct client_value *there;
+	struct client_key key;
+
+	for (__u32 which = 0; which < PLACES; which++) {
+		client_key_of(&key, mixed, flow->port_index, scope, which);
+		there = bpf_map_lookup_elem(&clients, &key);
+		at_ns = there ? READ_ONCE(there->at_ns) : 1;
+		if (there && same_address(there->client, flow->client))
+			at_ns = 0;
+		if (at_ns < oldest) {
+			oldest = at_ns;
+			*place = key;
+		}
+	}
+}
+
+/* The backend of that flow has answered: its client comes back to it. */
+ALONE int remember_client(__u32 number)
+{
+	const struct flow *flow = flow_at(number);
+	struct client_value value = {};
+	struct client_key key = {};
+
+	if (!flow)
+		return 0;
+	value.at_ns = bpf_ktime_get_ns();
+	copy_address(value.client, flow->client);
+	copy_address(value.address, flow->backend);
+	value.port = flow->backend_port;
+	take_place(&key, flow, flow->of_client & STICKS_LOCAL ? SCOPE_LOCAL : SCOPE_CLUSTER);
+	bpf_map_update_elem(&clients, &key, &value, BPF_ANY);
+	return 0;
+}
+
+#endif

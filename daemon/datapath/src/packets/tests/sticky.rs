@@ -1,0 +1,135 @@
+//! Clients that come back to the backend that they had.
+
+use std::net::SocketAddr;
+
+use holdfast_core::list::{Scope, SlotState};
+use holdfast_core::maps::Maps;
+use holdfast_core::op::{Action, MemberKey, Membership, PortFacts, PortIndex, WordFlags};
+
+use super::craft::{ACK, SYN, Sent, address};
+use super::node::{NEXT, Node};
+use crate::kernel::bed::Port;
+
+/// A frontend, its backends of this node, the first of its clients; the same of another service.
+type Place = ([&'static str; 2], fn(u16) -> String, fn(u32) -> String);
+
+const PLACES: [Place; 2] = [
+    (
+        ["203.0.113.10:80", "203.0.113.11:80"],
+        |at| format!("10.1.0.{at}:8080"),
+        |at| format!("198.{}.{}.{}", 18 + (at >> 16), at >> 8 & 255, at & 255),
+    ),
+    (
+        ["[2001:db8:f::10]:80", "[2001:db8:f::11]:80"],
+        |at| format!("[fd01::{at:x}]:8080"),
+        |at| format!("[2001:db8:1::{:x}:{:x}]", at >> 16, at & 0xffff),
+    ),
+];
+
+fn lead(node: &mut Node, index: u32, frontend: &str, backends: &[SocketAddr]) {
+    let flags = WordFlags::default().with(WordFlags::AFFINITY, true);
+    let port = PortIndex(index);
+    for scope in [Scope::Cluster, Scope::Local] {
+        for backend in backends {
+            let member = MemberKey { port, membership: Membership::List(scope), backend: *backend };
+            node.maps.execute(&Action::InsertMember(member, SlotState::Active)).unwrap();
+        }
+    }
+    node.maps.execute(&Action::WriteFacts(port, PortFacts { affinity_timeout: 10_800 })).unwrap();
+    node.serve_local(&Port { index, base: 8 * index, frontends: &[frontend], backends, flags, ..Port::TCP });
+}
+
+/// Where a SYN goes.
+fn begins(node: &Node, client: &str, port: u16, frontend: &str) -> SocketAddr {
+    node.comes(&Sent::tcp(&format!("{client}:{port}"), frontend, SYN)).to
+}
+
+fn answers(node: &Node, client: &str, port: u16, backend: SocketAddr) {
+    node.leaves(&Sent::tcp(&backend.to_string(), &format!("{client}:{port}"), SYN | ACK));
+}
+
+#[test]
+fn kernel_connections_of_a_client_that_begin_at_once_begin_at_one_backend() {
+    for ([frontend, _], backend, client) in PLACES {
+        Node::test(move |node| {
+            let backends: Vec<_> = (5..9).map(|at| address(&backend(at))).collect();
+            lead(node, 1, frontend, &backends);
+            let mut chosen = std::collections::BTreeSet::new();
+            for at in 0..10 {
+                let first = begins(node, &client(at), 40_000, frontend);
+                assert!((40_001..40_005).all(|port| begins(node, &client(at), port, frontend) == first));
+                chosen.insert(first);
+            }
+            assert!(chosen.len() > 1, "not all of them at the same: {chosen:?}");
+        });
+    }
+}
+
+/// Its backend is one of others later, by whose number alone it would get another one.
+#[test]
+fn kernel_a_client_is_remembered_when_its_backend_has_answered() {
+    for ([frontend, _], backend, client) in PLACES {
+        Node::test(move |node| {
+            let few: Vec<_> = (8..10).map(|at| address(&backend(at))).collect();
+            let many: Vec<_> = (2..10).map(|at| address(&backend(at))).collect();
+            lead(node, 1, frontend, &few);
+            let firsts: Vec<_> = (0..20).map(|at| begins(node, &client(at), 40_000, frontend)).collect();
+            for (at, first) in (0..10).zip(&firsts) {
+                answers(node, &client(at), 40_000, *first);
+            }
+            lead(node, 1, frontend, &many);
+            let again: Vec<_> = (0..20).map(|at| begins(node, &client(at), 40_001, frontend)).collect();
+            assert_eq!(again[..10], firsts[..10], "they have been answered");
+            assert_ne!(again[10..], firsts[10..], "of these nobody knows who sent them");
+        });
+    }
+}
+
+/// All of them real, or at least answered: of the table of clients they get no more than their part.
+#[test]
+fn kernel_no_flood_of_one_service_moves_clients_of_another() {
+    for ([frontend, other], backend, client) in PLACES {
+        Node::test(move |node| {
+            let few: Vec<_> = (8..10).map(|at| address(&backend(at))).collect();
+            let many: Vec<_> = (2..10).map(|at| address(&backend(at))).collect();
+            lead(node, 1, frontend, &few);
+            lead(node, 2, other, &few);
+            let firsts: Vec<_> = (0..30).map(|at| begins(node, &client(at), 40_000, frontend)).collect();
+            (0..30).zip(&firsts).for_each(|(at, first)| answers(node, &client(at), 40_000, *first));
+            for at in 0..80_000 {
+                let sent = Sent::tcp(&format!("{}:40000", client(at)), other, SYN);
+                let (verdict, frame) = node.come(&sent.frame());
+                assert_eq!(verdict, NEXT, "{at}");
+                answers(node, &client(at), 40_000, super::craft::see(&frame, true).to);
+            }
+            lead(node, 1, frontend, &many);
+            let again: Vec<_> = (0..30).map(|at| begins(node, &client(at), 40_001, frontend)).collect();
+            assert_eq!(again, firsts);
+        });
+    }
+}
+
+/// Its own place is its own, also where many have one.
+#[test]
+fn kernel_thousands_of_clients_of_one_service_stay_where_they_are() {
+    let ([frontend, _], backend, client) = PLACES[0];
+    Node::test(move |node| {
+        let few: Vec<_> = (8..10).map(|at| address(&backend(at))).collect();
+        let many: Vec<_> = (2..10).map(|at| address(&backend(at))).collect();
+        lead(node, 1, frontend, &few);
+        let firsts: Vec<_> = (0..4_000)
+            .map(|at| {
+                let first = begins(node, &client(at), 40_000, frontend);
+                answers(node, &client(at), 40_000, first);
+                node.comes(&Sent::tcp(&format!("{}:40000", client(at)), frontend, ACK | super::craft::RST));
+                first
+            })
+            .collect();
+        lead(node, 1, frontend, &many);
+        let moved = (0..4_000)
+            .zip(&firsts)
+            .filter(|(at, first)| begins(node, &client(*at), 40_001, frontend) != **first)
+            .count();
+        assert!(moved < 200, "{moved} of 4000 were moved");
+    });
+}
