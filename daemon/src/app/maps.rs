@@ -166,8 +166,17 @@ fn packets(configured: &config::Packets) -> Option<PacketOptions> {
             "the kernel gives ports of packets.snat_ports to sockets of this node; choose others, or name them in net.ipv4.ip_local_reserved_ports"
         );
     }
+    let flows = configured.flows.most(memory());
     let forward_mark = configured.forward_mark.map_or(0, config::Mark::bit);
-    configured.enabled.then_some(PacketOptions { flows: configured.flows, snat_ports, forward_mark })
+    configured.enabled.then_some(PacketOptions { flows, snat_ports, forward_mark })
+}
+
+/// The bytes of this node's memory; 0: nobody knows.
+fn memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kilobytes = total.and_then(|it| it.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kilobytes.unwrap_or_default().saturating_mul(1024)
 }
 
 /// What an operator may not have meant, and nobody would notice.

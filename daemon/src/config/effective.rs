@@ -16,7 +16,7 @@ use super::kube_proxy::OFF;
 use super::value::{Word, show_duration, show_word};
 use super::{
     Admin, Apiserver, Cgroup, CheckKind, ClientIdentity, Config, Datapath, DatapathLimits, ExternalIps,
-    HealthCheck, Hold, KubeProxy, Kubernetes, Log, Node, NodePortAddresses, OuterDevices, Packets,
+    Flows, HealthCheck, Hold, KubeProxy, Kubernetes, Log, Node, NodePortAddresses, OuterDevices, Packets,
     PodDevices, ServiceBlock, StaleSockets,
 };
 
@@ -167,10 +167,17 @@ fn packets(packets: &Packets) -> Value {
         ("devices", devices),
         ("pod_devices", pod_devices),
         ("snat_ports", if let [ports] = ports.as_slice() { text(ports) } else { list(&ports) }),
-        ("flows", Some(packets.flows.into())),
+        ("flows", flows(packets.flows)),
         ("mark", text(&packets.mark)),
         ("forward_mark", packets.forward_mark.map_or_else(|| text("none"), |mark| text(&mark))),
     ])
+}
+
+fn flows(flows: Flows) -> Option<Value> {
+    match flows {
+        Flows::Auto => text("auto"),
+        Flows::Most(most) => Some(most.into()),
+    }
 }
 
 fn kube_proxy(ports: KubeProxy) -> Value {

@@ -107,6 +107,36 @@ impl SnatPorts {
     }
 }
 
+/// How many flows there may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Flows {
+    /// As many as fit into a small part of the node's memory.
+    #[default]
+    Auto,
+    /// So many.
+    Most(u32),
+}
+
+/// The part of the node's memory that flows may take, where nobody says how many there may be: one of so many.
+const MEMORY_PART: u64 = 256;
+
+/// Bytes of a flow, with all that leads there.
+const FLOW_BYTES: u64 = 450;
+
+/// What every node has, as large as it always was.
+const FLOWS_LEAST: u64 = 65_536;
+
+impl Flows {
+    /// On a node with so many bytes of memory: a power of two, unless the configuration says how many.
+    pub fn most(self, memory: u64) -> u32 {
+        if let Self::Most(most) = self {
+            return most;
+        }
+        let fit = (memory / MEMORY_PART / FLOW_BYTES).max(FLOWS_LEAST);
+        u32::try_from(1_u64 << fit.ilog2()).unwrap_or(u32::MAX).min(FLOWS.1)
+    }
+}
+
 /// The table `[packets]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packets {
@@ -119,7 +149,7 @@ pub struct Packets {
     /// Ports that clients get on their way to backends of other nodes.
     pub snat_ports: SnatPorts,
     /// The most flows.
-    pub flows: u32,
+    pub flows: Flows,
     /// The bit that marks the daemon's own sockets.
     pub mark: Mark,
     /// The bit by which a firewall knows what is sent on for a service.
@@ -133,7 +163,7 @@ impl Default for Packets {
             devices: OuterDevices::default(),
             pod_devices: PodDevices::default(),
             snat_ports: SnatPorts::default(),
-            flows: 65_536,
+            flows: Flows::default(),
             mark: Mark::default(),
             forward_mark: None,
         }
@@ -147,9 +177,17 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Packets {
         devices: table.take("devices", outer_devices).unwrap_or(default.devices),
         pod_devices: table.take("pod_devices", pod_devices).unwrap_or(default.pod_devices),
         snat_ports: table.take("snat_ports", snat_ports).unwrap_or(default.snat_ports),
-        flows: table.take("flows", integer(FLOWS)).unwrap_or(default.flows),
+        flows: table.take("flows", flows).unwrap_or(default.flows),
         mark: table.take("mark", mark).unwrap_or(default.mark),
         forward_mark: table.take("forward_mark", forward_mark).unwrap_or(default.forward_mark),
+    }
+}
+
+fn flows(value: &DeValue<'_>) -> Result<Flows, String> {
+    match value {
+        DeValue::String(text) if text == "auto" => Ok(Flows::Auto),
+        DeValue::String(_) => Err(expected("\"auto\" or a whole number", value)),
+        _ => integer(FLOWS)(value).map(Flows::Most),
     }
 }
 

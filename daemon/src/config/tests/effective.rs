@@ -147,7 +147,7 @@ fn the_text_is_the_files_own() {
         [packets]
         devices = "auto"
         enabled = true
-        flows = 65536
+        flows = "auto"
         mark = "0x1000"
         pod_devices = "none"
         snat_ports = "auto"

@@ -7,8 +7,8 @@ use holdfast_core::hold::OnEmpty;
 
 use super::effective::check_round_trip;
 use crate::config::{
-    CheckKind, ClientIdentity, Config, Discovery, EventsRead, ExternalIps, NodeName, NodePortAddresses,
-    Protocol, ServiceBlock,
+    CheckKind, ClientIdentity, Config, Discovery, EventsRead, ExternalIps, Flows, NodeName,
+    NodePortAddresses, Protocol, ServiceBlock,
 };
 
 #[track_caller]
@@ -101,6 +101,23 @@ fn an_apiserver_enables_kubernetes_unless_the_file_says_no() {
 }
 
 /// kube-proxy's own ports are answered where holdfast stands in its place, and elsewhere if the file says so.
+/// One part of 256 of it, 450 bytes each, as a power of two.
+#[test]
+fn flows_take_a_small_part_of_the_nodes_memory() {
+    let gibibytes = |count: u64| count << 30;
+    for (memory, most) in [
+        (0, 65_536),
+        (gibibytes(4), 65_536),
+        (gibibytes(16), 131_072),
+        (gibibytes(64), 524_288),
+        (gibibytes(8192), 4_194_304),
+    ] {
+        assert_eq!(Flows::Auto.most(memory), most, "{memory}");
+    }
+    assert_eq!(read("[packets]\nflows = 2048").packets.flows.most(gibibytes(64)), 2048);
+    assert_eq!(read("[packets]\nflows = \"auto\"").packets.flows, Flows::Auto);
+}
+
 #[test]
 fn the_ports_of_kube_proxy_are_open_in_its_place_only() {
     let ports = |text: &str| {
