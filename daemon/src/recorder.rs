@@ -16,7 +16,7 @@ mod record;
 mod restore;
 mod ring;
 mod sentence;
-
+mod thin;
 mod writer;
 
 #[cfg(test)]
@@ -41,7 +41,8 @@ use writer::{Disks, ToDisk};
 pub use from_change::{RULES, TimedChange};
 pub use history::{Heard, History, Kept, Recorded, Wanted};
 pub use record::{
-    Changed, Diff, Gap, GapCause, Kind, LastWriter, Met, Outcome, Record, Transition, Trigger, Word,
+    Changed, Diff, Gap, GapCause, Kind, LastWriter, Met, NamespaceShare, Outcome, Record, Transition,
+    Trigger, Word,
 };
 pub use ring::{Fill, Line};
 
@@ -131,7 +132,10 @@ impl Recorder {
         let Some(folder) = self.folder.clone() else { return };
         let (mut numbers, mark) = Numbers::open(&folder);
         let mark = mark.or(self.remembered);
-        let restored = match restore::restore(&folder, &self.boot_id, mark) {
+        let history = Arc::clone(&self.history);
+        let restored = match restore::restore(&folder, &self.boot_id, mark, &mut |line| {
+            history.restore(&line)
+        }) {
             Ok(restored) => restored,
             Err(error) => {
                 tracing::warn!(%error, folder = %folder.display(), "the history from before the restart cannot be read; a new one begins");
@@ -140,7 +144,6 @@ impl Recorder {
             }
         };
         self.seq = restored.seq;
-        restored.lines.iter().for_each(|line| self.history.restore(line));
         let below = numbers.reserve(self.seq).inspect_err(|error| {
             tracing::warn!(%error, "cannot write the file of used record numbers");
         });

@@ -48,8 +48,8 @@ fn nothing(dropped: u64) -> String {
     match dropped {
         0 => "nothing is recorded of that\n".to_owned(),
         dropped => format!(
-            "nothing is recorded of that any more; {dropped} records made room for others, those of services that are gone \
-             first, and may have been of that\n"
+            "nothing is recorded of that any more; {dropped} records of the namespaces with most of them made room for \
+             others, and may have been of that\n"
         ),
     }
 }

@@ -1,7 +1,8 @@
-//! The files: a folder of segments, the newest is appended to, the oldest makes room.
+//! The files: a folder of segments, the newest is appended to, and of the oldest two becomes one when all are full.
 //!
 //! Invariant: all segments together stay below a number of bytes, and nothing is appended behind half a record: what a
-//! failed write left is cut off again, or the next write begins a new segment.
+//! failed write left is cut off again, or the next write begins a new segment. What makes room is not what is oldest but
+//! what [`super::thin`] takes; only where that cannot be done, a whole segment goes.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -10,12 +11,14 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::frames::{self, HEADER};
+use super::thin;
 
-/// One segment. The oldest quarter of the history goes when a new segment begins.
-const SEGMENT_BYTES_MAX: u64 = 16 << 20;
+/// One segment, also the one that two become: so much is written anew for as many new records, and twice as much read.
+const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 
-/// Segments; with the size of one they make the 64 MiB that the history may take.
-const SEGMENTS_MAX: usize = 4;
+/// What all segments have at most when a new one begins, in full ones. That grows to one more, and while two become one
+/// there is one more beside them, which makes the 64 MiB that the history may take.
+const SEGMENTS_MAX: u64 = 6;
 
 /// The end of a segment's name; before it stands the number of its first record, in 20 digits.
 const SUFFIX: &str = ".history";
@@ -146,7 +149,7 @@ impl Files {
             self.open = Some((self.disk.open)(&path)?);
             self.segments.push_back(Segment { path, first, bytes: 0 });
             self.is_spoilt = false;
-            self.remove_oldest()?;
+            self.make_room()?;
             return File::open(&self.folder)?.sync_all();
         }
         if let (None, Some(segment)) = (&self.open, self.segments.back()) {
@@ -155,12 +158,33 @@ impl Files {
         Ok(())
     }
 
-    fn remove_oldest(&mut self) -> io::Result<()> {
-        while self.segments.len() > SEGMENTS_MAX {
-            if let Some(segment) = self.segments.pop_front() {
-                fs::remove_file(&segment.path)?;
+    fn make_room(&mut self) -> io::Result<()> {
+        while self.bytes() > self.disk.segment_bytes_max.saturating_mul(SEGMENTS_MAX) {
+            let thinned = thin::thin(self.segments.make_contiguous(), self.disk.segment_bytes_max);
+            match thinned {
+                Ok(Some(thinned)) => self.replace_oldest(thinned)?,
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot take from the history what has most of it; a whole file of it goes");
+                    self.remove_oldest()?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// The second of the two has become part of the first.
+    fn replace_oldest(&mut self, thinned: Segment) -> io::Result<()> {
+        self.segments.pop_front();
+        let second = self.segments.pop_front();
+        self.segments.push_front(thinned);
+        second.map_or(Ok(()), |second| fs::remove_file(second.path))
+    }
+
+    /// One that was thinned has the records of those who have few.
+    fn remove_oldest(&mut self) -> io::Result<()> {
+        let is_thinned = self.segments.front().is_some_and(|it| thin::is_thinned(&it.path).unwrap_or(false));
+        let removed = self.segments.remove(usize::from(is_thinned && self.segments.len() > 2));
+        removed.map_or(Ok(()), |removed| fs::remove_file(removed.path))
     }
 }

@@ -10,6 +10,9 @@ use memchr::memmem;
 /// The first bytes of a file: whose it is, and the version of all that follows.
 pub(super) const HEADER: &[u8; 20] = b"holdfast history\0\0\0\x01";
 
+/// The same of a file of which records were taken to make room: that numbers are missing in it is no damage.
+pub(super) const THINNED: &[u8; 20] = b"holdfast thinned\0\0\0\x01";
+
 const MARK: [u8; 4] = [0xF5, b'h', b'f', 0xF6];
 const FRAME_BYTES: usize = 12;
 
@@ -19,6 +22,11 @@ const RECORD_BYTES_MAX: usize = 1 << 20;
 /// Whether a record can be read back.
 pub(super) const fn fits(json: &str) -> bool {
     json.len() <= RECORD_BYTES_MAX
+}
+
+/// What a record takes of a file.
+pub(super) const fn bytes(json: &str) -> usize {
+    FRAME_BYTES + json.len()
 }
 
 /// Appends a record. One that is too long to be read back is an error.
@@ -52,7 +60,7 @@ pub(super) fn pieces(bytes: &[u8]) -> impl Iterator<Item = Piece<'_>> {
             return None;
         }
         let (piece, used) = match first(rest) {
-            Some(json) => (Piece::Record(json), FRAME_BYTES + json.len()),
+            Some(json) => (Piece::Record(json), self::bytes(json)),
             None => {
                 let bad = next_record(rest);
                 (Piece::Bad(bad), bad)

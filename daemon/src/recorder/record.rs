@@ -260,6 +260,18 @@ pub struct Gap {
     /// The file of the history that they are missing in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
+    /// Whose they were, where that is known: the namespaces with most of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<NamespaceShare>,
+}
+
+/// What a namespace has of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NamespaceShare {
+    /// Its name.
+    pub namespace: String,
+    /// How many records.
+    pub records: u64,
 }
 
 /// Why records are missing.
@@ -278,12 +290,14 @@ pub enum GapCause {
     NotWritten,
     /// The daemon or the machine stopped at once, and what it had not written yet is unknown.
     Killed,
+    /// The files were full, and these namespaces had most of them.
+    MadeRoom,
 }
 
 impl Gap {
     /// Nothing is known but the cause.
     pub const fn new(cause: GapCause) -> Self {
-        Self { cause, records: None, at_most: None, bytes: None, file: None }
+        Self { cause, records: None, at_most: None, bytes: None, file: None, namespaces: Vec::new() }
     }
 }
 
@@ -297,6 +311,7 @@ impl GapCause {
             Self::OtherVersion => "the file is of another version",
             Self::NotWritten => "the disk did not take them",
             Self::Killed => "the daemon stopped before it had written them",
+            Self::MadeRoom => "they made room for others",
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: reading is bounded in time and never fails: what is whole is read, what is not becomes a gap, and a tail
 //! that was torn is cut off so that new records follow whole ones. No number is given out twice: what was given out and
 //! has no record is a gap, and the name of a file is believed only where it is no further ahead than numbers can be.
-//! Only the end is read; memory could not keep more.
+//! All is read, a segment at a time: whose few records memory has room for may stand anywhere.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -11,15 +11,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::files::{self, Segment};
-use super::frames::{HEADER, Piece, pieces};
+use super::frames::{HEADER, Piece, THINNED, pieces};
 use super::from_change::GAP;
 use super::numbers::{Mark, NUMBER_MAX};
 use super::record::{Gap, GapCause, Kind, Record};
 use super::ring::Line;
 use crate::rfc3339::Millis;
 
-/// What is read, from the end: a quarter of all, in some 100 ms.
-const TAIL_BYTES_MAX: u64 = 16 << 20;
+/// What is read, from the end: all that a folder may have, in some 300 ms.
+const READ_BYTES_MAX: u64 = 64 << 20;
 
 /// The shortest record; so many bytes of a file that cannot be read hold at most so many numbers.
 const RECORD_BYTES_MIN: u64 = 128;
@@ -31,12 +31,13 @@ const AHEAD_MAX: u64 = 1 << 24;
 /// So much of a file shows its first record.
 const HEAD_BYTES_MAX: u64 = 2 << 20;
 
-/// What the end of the history holds.
+/// Gets records and gaps, oldest first.
+pub(super) type Found<'a> = &'a mut dyn FnMut(Arc<Line>);
+
+/// What the history holds beside its records.
 #[derive(Debug, Default)]
 pub(super) struct Restored {
-    /// Records and gaps, oldest first.
-    pub(super) lines: Vec<Arc<Line>>,
-    /// How many of those are gaps that were found just now.
+    /// How many gaps were found just now.
     pub(super) gaps: u64,
     /// Gaps that belong behind all records, and are to be written down.
     pub(super) torn: Option<Gap>,
@@ -48,20 +49,16 @@ pub(super) struct Restored {
     pub(super) is_spoilt: bool,
 }
 
-/// Reads the end of what is in a folder. `mark`: what is known of the numbers beside the records.
-pub(super) fn restore(folder: &Path, boot_id: &Arc<str>, mark: Option<Mark>) -> io::Result<Restored> {
+/// Reads what is in a folder. `mark`: what is known of the numbers beside the records.
+pub(super) fn restore(
+    folder: &Path,
+    boot_id: &Arc<str>,
+    mark: Option<Mark>,
+    found: Found<'_>,
+) -> io::Result<Restored> {
     let segments = believable(files::segments(folder)?, mark);
-    let mut restored = Restored { segments, ..Restored::default() };
-    let segments = restored.segments.clone();
-    let mut room = TAIL_BYTES_MAX;
-    let mut begins = Vec::new();
-    for segment in segments.iter().rev() {
-        let taken = segment.bytes.min(room);
-        room -= taken;
-        begins.push(segment.bytes - taken);
-    }
-    let mut reading = Reading { restored: &mut restored, boot_id, time: Millis(0) };
-    for (segment, begin) in segments.iter().zip(begins.into_iter().rev()) {
+    let mut reading = Reading::new(segments.clone(), boot_id, found);
+    for (segment, begin) in segments.iter().zip(begins(&segments)) {
         if begin == segment.bytes && segment.bytes > 0 {
             reading.reach(segment.first);
         } else if let Err(error) = reading.segment(segment, begin) {
@@ -69,9 +66,41 @@ pub(super) fn restore(folder: &Path, boot_id: &Arc<str>, mark: Option<Mark>) -> 
             reading.unreadable(segment, GapCause::Damaged);
         }
     }
+    let Reading { mut restored, leftovers, .. } = reading;
+    restored.segments.retain(|segment| !leftovers.contains(segment));
+    leftovers.iter().for_each(remove_leftover);
     restored.cut_torn_tail();
     restored.account_for(mark);
     Ok(restored)
+}
+
+/// Where reading begins in each, so that all of it is as much as is read.
+fn begins(segments: &[Segment]) -> Vec<u64> {
+    let mut room = READ_BYTES_MAX;
+    let newest_first = segments.iter().rev().map(|segment| {
+        let taken = segment.bytes.min(room);
+        room -= taken;
+        segment.bytes - taken
+    });
+    let mut begins: Vec<_> = newest_first.collect();
+    begins.reverse();
+    begins
+}
+
+/// Reads some segments of all, for whoever thins them.
+pub(super) fn read(all: &[Segment], some: &[Segment], boot_id: &Arc<str>) -> io::Result<Vec<Arc<Line>>> {
+    let mut lines = Vec::new();
+    let mut found = |line| lines.push(line);
+    let mut reading = Reading::new(all.to_vec(), boot_id, &mut found);
+    some.iter().try_for_each(|segment| reading.segment(segment, 0))?;
+    Ok(lines)
+}
+
+/// The daemon stopped after its records had become part of another file, and before it went.
+fn remove_leftover(segment: &Segment) {
+    if let Err(error) = std::fs::remove_file(&segment.path) {
+        tracing::warn!(%error, file = %segment.path.display(), "cannot remove a file whose records are in another one");
+    }
 }
 
 /// Without the files whose names no record of theirs can have. They are left alone.
@@ -94,7 +123,7 @@ fn believable(segments: Vec<Segment>, mark: Option<Mark>) -> Vec<Segment> {
 fn begins_as_named(segment: &Segment) -> io::Result<bool> {
     let mut bytes = Vec::new();
     File::open(&segment.path)?.take(HEAD_BYTES_MAX).read_to_end(&mut bytes)?;
-    let records = bytes.strip_prefix(HEADER).unwrap_or_default();
+    let records = bytes.strip_prefix(HEADER).or_else(|| bytes.strip_prefix(THINNED)).unwrap_or_default();
     let first = pieces(records).find_map(|piece| match piece {
         Piece::Record(json) => Line::parse(json)?.seq,
         Piece::Bad(_) => None,
@@ -104,14 +133,31 @@ fn begins_as_named(segment: &Segment) -> io::Result<bool> {
 }
 
 struct Reading<'a> {
-    restored: &'a mut Restored,
+    restored: Restored,
     boot_id: &'a Arc<str>,
+    found: Found<'a>,
     /// Of the record before.
     time: Millis,
+    /// Of this segment records were taken to make room.
+    is_thinned: bool,
+    /// Up to which number one that was read before has become part of such a segment.
+    thinned: Option<u64>,
+    /// What it was made from, and is still there.
+    leftovers: Vec<Segment>,
 }
 
-impl Reading<'_> {
+impl<'a> Reading<'a> {
+    fn new(segments: Vec<Segment>, boot_id: &'a Arc<str>, found: Found<'a>) -> Self {
+        let restored = Restored { segments, ..Restored::default() };
+        let (time, leftovers) = Default::default();
+        Self { restored, boot_id, found, time, is_thinned: false, thinned: None, leftovers }
+    }
+
     fn segment(&mut self, segment: &Segment, begin: u64) -> io::Result<()> {
+        if self.thinned.is_some_and(|until| segment.first <= until) {
+            self.leftovers.push(segment.clone());
+            return Ok(());
+        }
         let mut file = File::open(&segment.path)?;
         let mut header = [0; HEADER.len()];
         self.reach(segment.first.saturating_sub(1));
@@ -123,16 +169,23 @@ impl Reading<'_> {
             return Ok(());
         }
         file.read_exact(&mut header)?;
-        if header != *HEADER {
+        self.is_thinned = header == *THINNED;
+        if header != *HEADER && !self.is_thinned {
             self.unreadable(segment, GapCause::OtherVersion);
             return Ok(());
         }
         let begin = begin.max(HEADER.len() as u64);
         let mut bytes = Vec::new();
         file.seek(SeekFrom::Start(begin))?;
-        file.take(TAIL_BYTES_MAX).read_to_end(&mut bytes)?;
+        file.take(READ_BYTES_MAX).read_to_end(&mut bytes)?;
+        self.records(segment, begin, &bytes);
+        self.thinned = self.is_thinned.then_some(self.restored.seq);
+        Ok(())
+    }
+
+    fn records(&mut self, segment: &Segment, begin: u64, bytes: &[u8]) {
         let mut bad = 0;
-        for (place, piece) in pieces(&bytes).enumerate() {
+        for (place, piece) in pieces(bytes).enumerate() {
             match piece {
                 // Reading begins anywhere, so the first bytes may be the end of a record.
                 Piece::Bad(_) if place == 0 && begin > HEADER.len() as u64 => {}
@@ -148,7 +201,6 @@ impl Reading<'_> {
         if bad > 0 {
             self.end_in_bad_bytes(segment, bad);
         }
-        Ok(())
     }
 
     /// All up to this number were given out.
@@ -168,14 +220,14 @@ impl Reading<'_> {
         let is_gap = line.service.is_none();
         let first = self.time == Millis(0);
         self.time = line.time;
-        if bad > 0 || (missing > 0 && !is_gap && !first) {
+        if bad > 0 || (missing > 0 && !is_gap && !first && !self.is_thinned) {
             let records = Some(missing).filter(|missing| *missing > 0);
             let gap =
                 Gap { records, bytes: Some(bad).filter(|bad| *bad > 0), ..gap(GapCause::Damaged, segment) };
             self.push_gap(seq.saturating_sub(1), gap);
         }
         self.reach(seq);
-        self.restored.lines.push(Arc::new(line));
+        (self.found)(Arc::new(line));
     }
 
     /// In the newest segment that is a torn tail, in all others damage.
@@ -209,7 +261,9 @@ impl Reading<'_> {
     fn push_gap(&mut self, seq: u64, gap: Gap) {
         self.restored.gaps += 1;
         let record = gap_record(seq, self.time, 0, self.boot_id, gap);
-        self.restored.lines.extend(Line::new(&record).map(Arc::new));
+        if let Ok(line) = Line::new(&record) {
+            (self.found)(Arc::new(line));
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! The latest records of every service, in memory, also of services that are gone.
 //!
 //! Invariant: all rings together stay below a number of bytes. When it is reached, the service that changes gives up
-//! its own oldest record, so one that flaps never takes another's last one; a service that has none gets room from one
-//! that is gone, or else from the one of the largest namespace that has been quiet for longest. So a tenant's churn
-//! takes its own records. What was dropped is counted.
+//! its own oldest record, so one that flaps never takes another's last one; a service that has none gets room from the
+//! largest namespace, from one that is gone or else from the one that has been quiet for longest. So a tenant's churn
+//! takes its own records, whether its services stay or go. What was dropped is counted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -107,9 +107,8 @@ impl Space {
     }
 
     /// The one that gives way: quiet for longest, and gone if any is. Never the one that has just come.
-    fn gives_way(&self, is_gone: bool, newest: &ObjectName) -> Option<&ObjectName> {
-        let of = if is_gone { &self.gone } else { &self.quiet };
-        of.values().find(|name| *name != newest)
+    fn gives_way(&self, newest: &ObjectName) -> Option<&ObjectName> {
+        self.gone.values().chain(self.quiet.values()).find(|name| *name != newest)
     }
 }
 
@@ -157,16 +156,11 @@ impl Rings {
         true
     }
 
-    /// Of all that are gone one of the largest namespace, or else one of the largest.
+    /// One of the largest namespace that has another than the newest.
     fn gives_way(&self, newest: &ObjectName) -> Option<ObjectName> {
-        let largest = |is_gone: bool| {
-            let candidates = self
-                .namespaces
-                .values()
-                .filter_map(|space| Some((space.bytes, space.gives_way(is_gone, newest)?)));
-            candidates.max_by_key(|(bytes, _)| *bytes).map(|(_, name)| name.clone())
-        };
-        largest(true).or_else(|| largest(false))
+        let all = self.namespaces.values();
+        let candidates = all.filter_map(|space| Some((space.bytes, space.gives_way(newest)?)));
+        candidates.max_by_key(|(bytes, _)| *bytes).map(|(_, name)| name.clone())
     }
 
     fn drop_oldest(&mut self, service: &ObjectName) {

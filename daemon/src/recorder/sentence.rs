@@ -60,6 +60,11 @@ impl Gap {
         if let Some(file) = &self.file {
             add(&mut text, format_args!(": {file}"));
         }
+        let shares: Vec<String> =
+            self.namespaces.iter().map(|it| format!("{} of {}", it.records, it.namespace)).collect();
+        if !shares.is_empty() {
+            add(&mut text, format_args!(": {}", shares.join(", ")));
+        }
         text
     }
 }

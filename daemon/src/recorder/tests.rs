@@ -5,6 +5,7 @@
 mod files;
 mod flood;
 mod sentences;
+mod thinned;
 
 use std::num::NonZeroU16;
 use std::path::Path;

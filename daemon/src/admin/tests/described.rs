@@ -13,7 +13,7 @@ use super::{doors, fixture::Served};
 use crate::admin::flows;
 use crate::described::Code;
 use crate::recorder::tests::incident_history;
-use crate::recorder::{Changed, Gap, GapCause};
+use crate::recorder::{Changed, Gap, GapCause, NamespaceShare};
 use crate::state::{Damage, LeftOut, Written};
 use crate::why::{PacketShare, SeenAs};
 
@@ -125,7 +125,8 @@ fn answers(served: &Served, document: &Value) -> Vec<(Value, Value)> {
 
 fn gap() -> Value {
     let file = Some("history.1".to_owned());
-    serde_json::to_value(Gap { file, at_most: Some(7), ..Gap::new(GapCause::Killed) }).unwrap()
+    let namespaces = vec![NamespaceShare { namespace: "shop".to_owned(), records: 7 }];
+    serde_json::to_value(Gap { file, at_most: Some(7), namespaces, ..Gap::new(GapCause::Killed) }).unwrap()
 }
 
 fn changed() -> Value {

@@ -1,0 +1,207 @@
+//! What makes room in the files when they are full: records of the namespaces that have most of them, and of those the
+//! ones of services that are gone first.
+//!
+//! Invariant: a namespace with less than an equal share loses nothing, whatever others write. Two segments become one in
+//! one rename, so whatever stops this leaves all records: those of the second may stand in both, and the next start
+//! removes it. What was taken is a gap that says of whom, unless nothing older is left. Each time two segments are read
+//! and one is written, however many records come.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use holdfast_core::keys::ObjectName;
+
+use super::files::{FILE_MODE, Segment};
+use super::frames::{self, THINNED};
+use super::record::{Gap, GapCause, NamespaceShare};
+use super::restore;
+use super::ring::Line;
+use crate::rfc3339::Millis;
+
+/// The file while it is written; one that was left is written over by the next.
+const UNFINISHED: &str = "thinned.new";
+
+/// So much is collected before it is written.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// Room for the gap.
+const GAP_BYTES: usize = 1 << 10;
+
+/// Namespaces that a gap names.
+const NAMED_MAX: usize = 5;
+
+/// Makes one of the two oldest segments, in the place of the first. `None`: there is nothing but what is appended to.
+pub(super) fn thin(segments: &[Segment], bytes_max: u64) -> io::Result<Option<Segment>> {
+    let ([first, _, _, ..], Some(oldest)) = (segments, segments.get(..2)) else { return Ok(None) };
+    let boot_id = super::boot_id();
+    let lines = restore::read(segments, oldest, &boot_id)?;
+    let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+    let kept = keep(lines, bytes_max.saturating_sub(THINNED.len() + GAP_BYTES), &boot_id);
+    let bytes = write(&first.path, &kept)?;
+    Ok(Some(Segment { bytes, ..first.clone() }))
+}
+
+/// Whether a file is one that this made.
+pub(super) fn is_thinned(path: &Path) -> io::Result<bool> {
+    let mut header = [0; THINNED.len()];
+    File::open(path)?.read_exact(&mut header)?;
+    Ok(header == *THINNED)
+}
+
+/// Whole or not at all.
+fn write(path: &Path, lines: &[Arc<Line>]) -> io::Result<u64> {
+    let unfinished = path.with_file_name(UNFINISHED);
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(&unfinished)?;
+    let mut out = THINNED.to_vec();
+    for line in lines {
+        frames::put(&line.json, &mut out)?;
+        if out.len() >= WRITE_BYTES {
+            file.write_all(&out)?;
+            out.clear();
+        }
+    }
+    file.write_all(&out)?;
+    file.sync_all()?;
+    fs::rename(&unfinished, path)?;
+    // Before the second of the two goes.
+    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())?;
+    Ok(file.metadata()?.len())
+}
+
+/// What stays, with the gap of what does not.
+fn keep(lines: Vec<Arc<Line>>, bytes_max: usize, boot_id: &Arc<str>) -> Vec<Arc<Line>> {
+    let mut formers: BTreeMap<_, _> =
+        lines.iter().enumerate().filter_map(|(at, line)| Some((at, former(line)?))).collect();
+    let mut spaces = Spaces::of(&lines, &formers);
+    let mut going = BTreeSet::new();
+    while spaces.bytes > bytes_max
+        && let Some(at) = spaces.gives_way()
+    {
+        going.insert(at);
+    }
+    let (mut taken, mut kept) = (Taken::default(), Vec::new());
+    for (at, line) in lines.into_iter().enumerate() {
+        match formers.remove(&at) {
+            Some(gap) => taken.take_over(&line, gap),
+            None if going.contains(&at) => taken.take(&line),
+            None => kept.push(line),
+        }
+    }
+    taken.tell(&mut kept, boot_id);
+    kept
+}
+
+/// What such a gap of a former time says.
+fn former(line: &Line) -> Option<Gap> {
+    line.service.is_none().then(|| line.record()?.gap).flatten().filter(|gap| gap.cause == GapCause::MadeRoom)
+}
+
+/// All records by namespace; gaps, which are anybody's, are a namespace without a name.
+#[derive(Debug, Default)]
+struct Spaces<'a> {
+    spaces: BTreeMap<&'a str, Space>,
+    sizes: BTreeSet<(usize, &'a str)>,
+    costs: Vec<usize>,
+    bytes: usize,
+}
+
+/// What one namespace has, oldest first.
+#[derive(Debug, Default)]
+struct Space {
+    bytes: usize,
+    gone: VecDeque<usize>,
+    others: VecDeque<usize>,
+}
+
+impl<'a> Spaces<'a> {
+    /// But for what `formers` say, which one gap says instead.
+    fn of(lines: &'a [Arc<Line>], formers: &BTreeMap<usize, Gap>) -> Self {
+        let last: BTreeMap<_, _> = lines.iter().map(|line| (&line.service, line.is_gone)).collect();
+        let mut all = Self::default();
+        for (at, line) in lines.iter().enumerate() {
+            let namespace = line.service.as_ref().map_or("", ObjectName::namespace);
+            let (space, cost) = (all.spaces.entry(namespace).or_default(), frames::bytes(&line.json));
+            all.costs.push(cost);
+            if formers.contains_key(&at) {
+                continue;
+            }
+            let is_gone = last.get(&line.service) == Some(&true);
+            if is_gone { &mut space.gone } else { &mut space.others }.push_back(at);
+            space.bytes += cost;
+            all.bytes += cost;
+        }
+        all.sizes = all.spaces.iter().map(|(name, space)| (space.bytes, *name)).collect();
+        all
+    }
+
+    /// The next record of the namespace that has most.
+    fn gives_way(&mut self) -> Option<usize> {
+        let (_, name) = self.sizes.pop_last()?;
+        let space = self.spaces.get_mut(name)?;
+        let at = space.gone.pop_front().or_else(|| space.others.pop_front())?;
+        let cost = self.costs.get(at).copied().unwrap_or_default();
+        space.bytes = space.bytes.saturating_sub(cost);
+        self.bytes = self.bytes.saturating_sub(cost);
+        if space.bytes > 0 {
+            self.sizes.insert((space.bytes, name));
+        }
+        Some(at)
+    }
+}
+
+/// What was taken, now and before.
+#[derive(Debug, Default)]
+struct Taken {
+    records: u64,
+    namespaces: BTreeMap<String, u64>,
+    /// Number and time of the last one.
+    last: Option<(u64, Millis)>,
+}
+
+impl Taken {
+    fn take(&mut self, line: &Line) {
+        let namespace = line.service.iter().map(|name| (name.namespace().to_owned(), 1));
+        self.add(line, 1, namespace.collect());
+    }
+
+    fn take_over(&mut self, line: &Line, gap: Gap) {
+        let shares = gap.namespaces.into_iter().map(|it| (it.namespace, it.records));
+        self.add(line, gap.records.unwrap_or_default(), shares.collect());
+    }
+
+    fn add(&mut self, line: &Line, records: u64, shares: Vec<(String, u64)>) {
+        self.records = self.records.saturating_add(records);
+        self.last = line.seq.map(|seq| (seq, line.time)).or(self.last);
+        for (namespace, records) in shares {
+            let all = self.namespaces.entry(namespace).or_default();
+            *all = all.saturating_add(records);
+        }
+    }
+
+    /// Where older records stay, what is missing behind them is a gap.
+    fn tell(self, kept: &mut Vec<Arc<Line>>, boot_id: &Arc<str>) {
+        let Some((seq, time)) = self.last else { return };
+        let at = kept.partition_point(|line| line.seq < Some(seq));
+        let mut namespaces: Vec<_> = self
+            .namespaces
+            .into_iter()
+            .map(|(namespace, records)| NamespaceShare { namespace, records })
+            .collect();
+        namespaces.sort_by_key(|share| Reverse(share.records));
+        namespaces.truncate(NAMED_MAX);
+        let gap = Gap { records: Some(self.records), namespaces, ..Gap::new(GapCause::MadeRoom) };
+        let line = Line::new(&restore::gap_record(seq, time, 0, boot_id, gap));
+        if let Some(line) = line.ok().filter(|_| at > 0) {
+            kept.insert(at, Arc::new(line));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
