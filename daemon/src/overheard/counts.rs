@@ -1,7 +1,7 @@
 //! What was overheard, in numbers, and a line of each in the journal as long as there is room for lines.
 //!
 //! Invariant: labels are words of the catalogue and of our own topics, so nobody who writes Events makes a series. So
-//! many lines come at once, and so many a second; what comes faster is counted.
+//! many lines come at once, and so many a second, of which a namespace has its share; what comes faster is counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +18,13 @@ use crate::knowledge::{self, Edition, Editions};
 /// Lines that may come at once, and after that in a second.
 const LINES_AT_ONCE: f64 = 50.0;
 const LINES_A_SECOND: f64 = 2.0;
+
+/// A namespace has a fifth of either, so that several may be loud at once.
+const SHARE: f64 = 5.0;
+
+/// Namespaces that are told apart; all others share the lines of one.
+const NAMESPACES_MAX: usize = 1_023;
+const OTHERS: &str = "others";
 
 /// Whoever sends a reason that the catalogue knows from others.
 const SOMEBODY: &str = "other";
@@ -46,8 +53,52 @@ struct Counts {
     of_services: Causes,
     unrecognised: u64,
     unlogged: u64,
-    /// How many lines there was room for, and when.
-    room: Option<(f64, Instant)>,
+    lines: Lines,
+}
+
+/// Lines for which there is room: of all, and of each namespace that had some lately.
+#[derive(Debug, Default)]
+struct Lines {
+    all: Option<Room>,
+    namespaces: BTreeMap<String, Room>,
+}
+
+/// So many lines, and when.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    left: f64,
+    then: Instant,
+}
+
+impl Room {
+    /// What has grown of it until now.
+    fn grown(before: Option<Self>, now: Instant, share: f64) -> Self {
+        let most = LINES_AT_ONCE / share;
+        let Some(Self { left, then }) = before else { return Self { left: most, then: now } };
+        let grown = now.saturating_duration_since(then).as_secs_f64() * LINES_A_SECOND / share;
+        Self { left: (left + grown).min(most), then: now }
+    }
+
+    fn without_one(self) -> Option<Self> {
+        (self.left >= 1.0).then_some(Self { left: self.left - 1.0, ..self })
+    }
+}
+
+impl Lines {
+    fn take(&mut self, now: Instant, namespace: &str) -> bool {
+        if self.namespaces.len() >= NAMESPACES_MAX && !self.namespaces.contains_key(namespace) {
+            let is_full = |room: &Room| Room::grown(Some(*room), now, SHARE).left >= LINES_AT_ONCE / SHARE;
+            self.namespaces.retain(|_, room| !is_full(room));
+        }
+        let is_known = self.namespaces.contains_key(namespace) || self.namespaces.len() < NAMESPACES_MAX;
+        let name = if is_known { namespace } else { OTHERS };
+        let own = Room::grown(self.namespaces.get(name).copied(), now, SHARE).without_one();
+        let all = Room::grown(self.all, now, 1.0).without_one();
+        let (Some(own), Some(all)) = (own, all) else { return false };
+        self.all = Some(all);
+        self.namespaces.insert(name.to_owned(), own);
+        true
+    }
 }
 
 impl Overheard {
@@ -121,7 +172,7 @@ impl Overheard {
         }
         let now = Instant::now();
         counts.of_services.hear(event, &recognised, now);
-        let has_room = counts.has_room(now);
+        let has_room = counts.has_room(now, &event.object.namespace);
         drop(counts);
         if has_room {
             tracing::info!("the cluster says of {}", recognised.line(event));
@@ -188,12 +239,8 @@ impl Counts {
         self.causes = knowledge.causes().iter().map(|cause| (cause.id.clone(), count(&cause.id))).collect();
     }
 
-    fn has_room(&mut self, now: Instant) -> bool {
-        let (room, then) = self.room.unwrap_or((LINES_AT_ONCE, now));
-        let grown = now.saturating_duration_since(then).as_secs_f64() * LINES_A_SECOND;
-        let room = (room + grown).min(LINES_AT_ONCE);
-        let has_room = room >= 1.0;
-        self.room = Some((if has_room { room - 1.0 } else { room }, now));
+    fn has_room(&mut self, now: Instant, namespace: &str) -> bool {
+        let has_room = self.lines.take(now, namespace);
         self.unlogged += u64::from(!has_room);
         has_room
     }
@@ -273,12 +320,29 @@ mod tests {
         assert!(!overheard.metrics().contains("TideIsOut"), "no reload leaves series behind");
     }
 
+    /// How many lines of so many are written.
+    fn written(counts: &mut Counts, namespaces: usize, lines: usize, now: Instant) -> usize {
+        (0..lines).filter(|line| counts.has_room(now, &format!("n-{}", line % namespaces))).count()
+    }
+
     #[test]
     fn lines_come_at_a_bounded_rate() {
         let (mut counts, now) = (Counts::default(), Instant::now());
-        let lines = (0..1_000).filter(|_| counts.has_room(now)).count();
-        assert_eq!((lines, counts.unlogged), (50, 950));
+        assert_eq!((written(&mut counts, 100, 1_000, now), counts.unlogged), (50, 950));
         let later = now + Duration::from_secs(5);
-        assert_eq!((0..1_000).filter(|_| counts.has_room(later)).count(), 10);
+        assert_eq!(written(&mut counts, 100, 1_000, later), 10);
+    }
+
+    #[test]
+    fn a_namespace_that_says_a_hundred_thousand_takes_no_line_of_another() {
+        let (mut counts, now) = (Counts::default(), Instant::now());
+        assert_eq!(written(&mut counts, 1, 100_000, now), 10, "its share");
+        let others = ["shop", "bank", "mill"].map(|namespace| counts.has_room(now, namespace));
+        assert_eq!(others, [true; 3]);
+        let later = now + Duration::from_secs(5);
+        assert_eq!((written(&mut counts, 1, 1_000, later), counts.has_room(later, "shop")), (2, true));
+        let forged =
+            (0..100_000).filter(|number| counts.has_room(later, &format!("forged-{number}"))).count();
+        assert!(forged <= 50 && counts.lines.namespaces.len() <= NAMESPACES_MAX + 1, "{forged}");
     }
 }
