@@ -19,6 +19,7 @@ mod errand;
 pub mod fabric;
 mod keeper;
 mod knock;
+pub mod limits;
 mod links;
 pub mod load;
 mod raw;

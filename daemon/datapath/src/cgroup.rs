@@ -107,6 +107,14 @@ impl Site for Cgroup {
         matches!(&link.info, LinkTypeInfo::Cgroup(found) if found.cgroup_id == self.id.0)
     }
 
+    fn renew(&mut self) {
+        if let Ok(Some(found)) = Self::open_folder(&self.path)
+            && found.id != self.id
+        {
+            *self = Self { is_of_namespace: self.is_of_namespace, ..found };
+        }
+    }
+
     fn programs(&self, hook: &str) -> io::Result<Vec<u32>> {
         let known = HOOKS.iter().find(|(name, _)| *name == hook);
         known.map_or_else(|| Ok(Vec::new()), |(_, hook)| foreign::attached(self.folder.as_raw_fd(), *hook))

@@ -184,6 +184,9 @@ impl<S: Site> Links<S> {
         broken: &[&'static str],
     ) -> Result<Vec<&'static str>, StartError> {
         let (mut mended, mut failure) = (Vec::new(), None);
+        if !broken.is_empty() {
+            self.site.renew();
+        }
         for (hook, program) in programs.of(&self.site) {
             if !broken.contains(&hook) && !self.behind.contains(&hook) {
                 continue;

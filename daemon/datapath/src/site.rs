@@ -24,6 +24,9 @@ pub(crate) trait Site: Debug + Display {
     /// Whether a link is at this very site, not at one that had its name before.
     fn holds(&self, link: &LinkInfo) -> bool;
 
+    /// Looks for itself anew, where it was removed and somebody has made it again.
+    fn renew(&mut self);
+
     /// The numbers of all programs at a hook, ours and those of others.
     fn programs(&self, hook: &str) -> io::Result<Vec<u32>>;
 }

@@ -34,6 +34,8 @@ pub(super) struct Kernel {
     maps: KernelMaps,
     devices: Arc<[Decision]>,
     told: Lines,
+    /// Why something could not be put back, as long as it cannot.
+    trouble: Option<String>,
 }
 
 impl AppMaps {
@@ -44,7 +46,8 @@ impl AppMaps {
             DatapathKind::Memory => Ok(Self::Memory(Box::new(MemoryMaps::new(capacity)))),
             DatapathKind::Kernel => {
                 let (devices, told) = (Arc::default(), Lines::default());
-                Ok(Self::Kernel(Box::new(Kernel { maps: kernel(config, capacity)?, devices, told })))
+                let maps = kernel(config, capacity)?;
+                Ok(Self::Kernel(Box::new(Kernel { maps, devices, told, trouble: None })))
             }
         }
     }
@@ -84,9 +87,9 @@ impl AppMaps {
     /// is all that there is.
     pub(super) fn look_after(&mut self, is_whole: bool, is_synced: bool) -> Result<(), AppError> {
         let Self::Kernel(kernel) = self else { return Ok(()) };
-        let Kernel { maps, devices, told } = kernel.as_mut();
+        let Kernel { maps, devices, told, trouble } = kernel.as_mut();
         if !maps.is_waiting() {
-            look_after(maps, is_whole && is_synced);
+            look_after(maps, trouble, is_whole && is_synced);
         } else if is_whole {
             maps.take_over()?;
             say!(info, messages::TOOK_OVER);
@@ -104,10 +107,13 @@ impl AppMaps {
     }
 }
 
-fn look_after(maps: &mut KernelMaps, is_whole: bool) {
+fn look_after(maps: &mut KernelMaps, trouble: &mut Option<String>, is_whole: bool) {
     match maps.repair() {
-        Ok(repaired) => tell_repaired(repaired),
-        Err(error) => tracing::warn!(%error, "cannot put back programs or pins"),
+        Ok(repaired) => {
+            *trouble = None;
+            tell_repaired(repaired);
+        }
+        Err(error) => tell_trouble(trouble, error.to_string()),
     }
     follow_flows(maps);
     if let Err(error) = maps.end_stale_sockets(is_whole) {
@@ -119,6 +125,14 @@ fn follow_flows(maps: &mut KernelMaps) {
     if let Err(error) = maps.follow_flows() {
         tracing::warn!(%error, "cannot open the flows: they are not shown, and what has ended is not taken away");
     }
+}
+
+/// It is tried again each second, and said when it is another one.
+fn tell_trouble(known: &mut Option<String>, error: String) {
+    if known.as_ref() != Some(&error) {
+        tracing::warn!(error, "cannot put back programs or pins; this is tried again");
+    }
+    *known = Some(error);
 }
 
 fn tell_repaired(Repaired { hooks, devices, pins, bits, leftover }: Repaired) {

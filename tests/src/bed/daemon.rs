@@ -60,6 +60,18 @@ impl<'a> Daemon<'a> {
         Ok(daemon)
     }
 
+    /// Another program than the one beside: a benchmark that starts itself as the daemon.
+    #[must_use]
+    pub fn started_as(mut self, program: PathBuf) -> Self {
+        self.program = program;
+        self
+    }
+
+    /// The number of its process, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// Has its pins elsewhere and remembers nothing, from its next start.
     pub fn move_pins(&mut self, name: &str, more: &str) -> Result<(), BedError> {
         name.clone_into(&mut self.pins);
@@ -76,7 +88,7 @@ impl<'a> Daemon<'a> {
             self.pins,
             path(&self.socket()),
             path(&self.manifests()),
-            path(&self.folder.path().join("state").join(&self.pins)),
+            path(&self.state()),
         );
         fs::write(self.config(), text).map_err(at("write", &self.config()))
     }
@@ -84,6 +96,11 @@ impl<'a> Daemon<'a> {
     /// The folder of all that it has.
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// The folder of its snapshot and its history.
+    pub fn state(&self) -> PathBuf {
+        self.folder.path().join("state").join(&self.pins)
     }
 
     /// The folder that it watches.

@@ -14,6 +14,7 @@
 mod busy;
 mod doors;
 mod files;
+mod machine;
 mod objects;
 mod sockets;
 mod stage;
