@@ -1,11 +1,6 @@
-//! How long a change of one service takes while somebody else does the worst that a tenant or an
-//! unprivileged process can.
+//! The engine's loop as the daemon runs it, over memory maps.
 //!
-//! The engine's loop as the daemon runs it, over memory maps. A change is an endpoint of a service in a namespace of
-//! its own; its time is from handing the event over until readers see it, so the maps are written by then.
-
-// Every line of a measurement may panic.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout)]
+//! A change's time is from handing the event over until readers see it, so the maps are written by then.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::num::NonZeroU16;
@@ -351,7 +346,7 @@ impl Daemon {
         took
     }
 
-    async fn measure(&mut self, what: &str, load: Load, changes: u32) -> Duration {
+    async fn measure(&mut self, what: &str, load: Load, changes: u32) {
         let goes_on = Arc::new(AtomicBool::new(true));
         let loading = self.load(load, Arc::clone(&goes_on));
         let mut times = Vec::new();
@@ -361,16 +356,7 @@ impl Daemon {
         }
         goes_on.store(false, Ordering::Relaxed);
         loading.join().unwrap();
-        times.sort_unstable();
-        let at = |share: usize| times[(times.len() * share / 1_000).min(times.len() - 1)];
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        println!(
-            "{what}: p50 {:.2} ms, p99 {:.2} ms, most {:.2} ms",
-            ms(at(500)),
-            ms(at(990)),
-            ms(at(1_000))
-        );
-        at(990)
+        super::report(what, times);
     }
 
     fn load(&self, load: Load, goes_on: Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
@@ -416,7 +402,8 @@ async fn ask_all(asker: &Asker, goes_on: &AtomicBool) {
     }
 }
 
-fn main() {
+/// Every row.
+pub(super) fn measure() {
     let changes = sized(CHANGES, CHANGES / 10);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();

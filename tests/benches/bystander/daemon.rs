@@ -1,0 +1,285 @@
+//! The whole daemon, as its users start it, over maps of memory, beside the fake apiserver.
+//!
+//! A change's time is from the write at the apiserver until a watcher of the daemon is told, so it is in the maps and
+//! recorded by then. While the load goes on, eight more services of the bystander lose their backends: each has to be
+//! held, to have its record and its warning; what is served stays served, and checks are answered.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::{Bed, Layout, Location};
+use holdfast_tests::fake::{Authority, Cluster, Names, Server};
+use holdfast_tests::patience::NOT_FOR_EVER;
+use holdfast_tests::size::sized;
+use serde_json::{Value, json};
+
+use super::tenant::{Load, Tenant};
+
+const CHANGES: u32 = 500;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Before this change the bystander loses the backends of its other services.
+const LOSS: u32 = 20;
+
+/// Services that are held, and the network of their backends, which is the node's own: nobody asks them.
+pub(super) const HELD: u32 = 8;
+const NETWORK: &str = "10.128.0.1/24";
+
+/// The admin API, what balancers ask of the node, and what they ask of a service.
+pub(super) const DOORS: [u16; 3] = [9_890, 10_256, 32_000];
+
+pub(super) fn held_backend(number: u32) -> String {
+    format!("10.128.0.{}", 10 + number)
+}
+
+/// Every row.
+pub(super) fn measure() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("the daemon needs root");
+    }
+    for (what, load) in Load::ALL {
+        measure_one(what, load);
+    }
+}
+
+fn measure_one(what: &str, load: Load) {
+    on_stage(load, |stage| {
+        let times = beside(stage, |watcher| {
+            let times = (0..sized(CHANGES, CHANGES / 10)).map(|change| {
+                if change == LOSS {
+                    (0..HELD).for_each(|number| drop(stage.cluster.apply(held(number, false)).unwrap()));
+                }
+                thread::sleep(PAUSE);
+                watcher.change(stage.cluster)
+            });
+            let times = times.collect();
+            check(stage.bed, stage.daemon);
+            times
+        });
+        super::report(what, times);
+        println!("  {}", memory(stage.daemon));
+    });
+}
+
+/// The daemon's memory and the bystander's changes while a load goes on for so long, and after it.
+pub(super) fn series(what: &str, load: Load, whole: Duration, each: Duration) {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("the daemon needs root");
+    }
+    println!("{what}, for {} s:", whole.as_secs());
+    on_stage(load, |stage| {
+        println!("  before: {}", memory(stage.daemon));
+        let begun = Instant::now();
+        let window = |watcher: &mut Watcher, what: &str| {
+            let (until, mut times) = (Instant::now() + each, Vec::new());
+            while Instant::now() < until {
+                thread::sleep(PAUSE);
+                times.push(watcher.change(stage.cluster));
+            }
+            super::report(
+                &format!("  {what} {:4} s: {}", begun.elapsed().as_secs(), memory(stage.daemon)),
+                times,
+            );
+        };
+        beside(stage, |watcher| {
+            while begun.elapsed() < whole {
+                window(watcher, "after");
+            }
+        });
+        let mut watcher = Watcher::arrive(stage.daemon);
+        (0..3).for_each(|_| window(&mut watcher, "at rest since,"));
+    });
+}
+
+/// What is there.
+#[derive(Clone, Copy)]
+struct Stage<'a> {
+    load: Load,
+    bed: &'a Bed,
+    cluster: &'a Cluster,
+    daemon: &'a Daemon<'a>,
+}
+
+fn on_stage(load: Load, play: impl FnOnce(Stage<'_>)) {
+    let bed = Bed::lay(&Layout { local: vec![NETWORK], ..Layout::default() }).unwrap();
+    let cluster = Cluster::new("7c8d4a2e-0000-4000-8000-00000000a77a");
+    let authority = Authority::new().unwrap();
+    let identity = authority.server(&Names::Kubernetes).unwrap();
+    let server = bed.within(Location::NODE, || Server::start(&cluster, &identity).unwrap()).unwrap();
+    residents(&cluster);
+    let services = Tenant::new(&cluster, &bed, load).settle();
+    let daemon = daemon(&bed, &authority, &server);
+    let known = || daemon.ask(&["services"]).unwrap()["services"].as_array().unwrap().len();
+    until("settled", || known() > services as usize);
+    play(Stage { load, bed: &bed, cluster: &cluster, daemon: &daemon });
+}
+
+/// Does something while the load goes on.
+fn beside<T>(stage: Stage<'_>, act: impl FnOnce(&mut Watcher) -> T) -> T {
+    let mut watcher = Watcher::arrive(stage.daemon);
+    let ends = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut tenant = Tenant::new(stage.cluster, stage.bed, stage.load);
+            for round in 1.. {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                tenant.act(round);
+                thread::sleep(stage.load.pause());
+            }
+        });
+        let done = act(&mut watcher);
+        ends.store(true, Ordering::Relaxed);
+        done
+    })
+}
+
+fn daemon<'a>(bed: &'a Bed, authority: &Authority, server: &Server) -> Daemon<'a> {
+    let mut daemon = Daemon::new(bed, "").unwrap().started_as(std::env::current_exe().unwrap());
+    let ca = daemon.folder().join("ca.pem");
+    fs::write(&ca, authority.pem()).unwrap();
+    let mut more = format!(
+        "[node]\nname = \"n1\"\nnode_port_addresses = [\"10.128.0.0/24\"]\nzone = \"z\"\n[kube_proxy]\nhealth = \"0.0.0.0:{}\"\n",
+        DOORS[1]
+    );
+    write!(
+        more,
+        "[apiserver]\nendpoints = [\"{}\"]\nca_file = {:?}\ndiscover = []\ntls_server_name = \"kubernetes.default.svc\"\n",
+        server.url(),
+        ca.display().to_string()
+    )
+    .unwrap();
+    daemon.configure(&more).unwrap();
+    let text = fs::read_to_string(daemon.config()).unwrap();
+    fs::write(daemon.config(), text.replacen("[datapath]", "[datapath]\nkind = \"memory\"", 1)).unwrap();
+    daemon.start().unwrap();
+    daemon
+}
+
+/// What the bystander has.
+fn residents(cluster: &Cluster) {
+    let apply = |object: Value| drop(cluster.apply(object).unwrap());
+    let mut web = service("web", "10.96.255.1");
+    web["spec"]["type"] = json!("LoadBalancer");
+    web["spec"]["externalTrafficPolicy"] = json!("Local");
+    web["spec"]["healthCheckNodePort"] = json!(DOORS[2]);
+    apply(web);
+    apply(slice("web", "192.0.2.1", true));
+    for number in 0..HELD {
+        apply(service(&format!("held-{number}"), &format!("10.96.254.{}", number + 1)));
+        apply(held(number, true));
+    }
+}
+
+fn service(name: &str, address: &str) -> Value {
+    json!({
+        "kind": "Service", "apiVersion": "v1", "metadata": {"namespace": "bystander", "name": name},
+        "spec": {"type": "ClusterIP", "clusterIP": address, "clusterIPs": [address], "ports": [{"name": "", "protocol": "TCP", "port": 80}]},
+    })
+}
+
+fn slice(service: &str, backend: &str, is_there: bool) -> Value {
+    let endpoints = json!([{"addresses": [backend], "conditions": {"ready": true}, "nodeName": "n1"}]);
+    json!({
+        "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
+        "metadata": {"namespace": "bystander", "name": format!("{service}-1"),
+                     "labels": {"kubernetes.io/service-name": service}},
+        "addressType": "IPv4", "ports": [{"name": "", "protocol": "TCP", "port": 8080}],
+        "endpoints": if is_there { endpoints } else { json!([]) },
+    })
+}
+
+fn held(number: u32, is_there: bool) -> Value {
+    slice(&format!("held-{number}"), &held_backend(number), is_there)
+}
+
+/// Who hears of each change of the bystander.
+struct Watcher {
+    told: BufReader<UnixStream>,
+    changes: u32,
+}
+
+impl Watcher {
+    fn arrive(daemon: &Daemon<'_>) -> Self {
+        let mut stream = UnixStream::connect(daemon.socket()).unwrap();
+        stream.set_read_timeout(Some(NOT_FOR_EVER)).unwrap();
+        let request = "GET /watch?service=bystander/web HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut watcher = Self { told: BufReader::new(stream), changes: 1 };
+        watcher.hear(": watching");
+        watcher
+    }
+
+    fn change(&mut self, cluster: &Cluster) -> Duration {
+        self.changes = self.changes % 250 + 1;
+        let backend = format!("192.0.2.{}", self.changes);
+        let object = slice("web", &backend, true);
+        let begun = Instant::now();
+        cluster.apply(object).unwrap();
+        self.hear(&format!("{backend}:8080"));
+        begun.elapsed()
+    }
+
+    fn hear(&mut self, word: &str) {
+        let mut line = String::new();
+        while !line.contains(word) {
+            line.clear();
+            assert!(self.told.read_line(&mut line).unwrap() > 0, "the watcher was sent away before {word}");
+        }
+    }
+}
+
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + NOT_FOR_EVER;
+    while !holds() {
+        assert!(Instant::now() < end, "never {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What is the bystander's is its own.
+fn check(bed: &Bed, daemon: &Daemon<'_>) {
+    let row = |name: &str| daemon.ask(&["frontends", "--service", name]).unwrap()["frontends"][0].clone();
+    assert_eq!(row("bystander/web")["verdict"], "serving");
+    for number in 0..HELD {
+        let name = format!("bystander/held-{number}");
+        assert_eq!(row(&name)["verdict"], "held", "{name}: its hold");
+        let told = daemon.tell(&["history", &name]).unwrap();
+        assert!(told.contains("serving -> held"), "{name}: its record: {told}");
+        let is_warning = |line: &str| line.contains("WARN") && line.contains(&name) && line.contains("held");
+        until("warned of", || daemon.logged().lines().any(is_warning));
+    }
+    for (port, path) in [(DOORS[1], "/healthz"), (DOORS[2], "/")] {
+        assert_eq!(bed.within(Location::NODE, || checked(port, path)).unwrap(), "HTTP/1.1 200", "{port}");
+    }
+}
+
+fn checked(port: u16, path: &str) -> String {
+    let mut stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::new(10, 128, 0, 1), port))).unwrap();
+    stream.set_read_timeout(Some(NOT_FOR_EVER)).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.chars().take("HTTP/1.1 200".len()).collect()
+}
+
+/// What the daemon has, and had at most.
+fn memory(daemon: &Daemon<'_>) -> String {
+    let pid = daemon.pid().unwrap();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let of = |key: &str| {
+        let line = status.lines().find(|line| line.starts_with(key)).unwrap_or_default();
+        line.split_whitespace().nth(1).and_then(|kb| kb.parse::<f64>().ok()).unwrap_or_default() / 1024.0
+    };
+    format!("{:.0} MB resident, {:.0} MB at most", of("VmRSS"), of("VmHWM"))
+}

@@ -1,0 +1,56 @@
+//! How long a change of one service takes while somebody else does the worst that a tenant or an
+//! unprivileged process can.
+//!
+//! A change is an endpoint of a service in a namespace of its own. `-- engine` is the engine's loop alone, `-- daemon`
+//! the whole program. `-- toggles` and `-- churn` draw the program's memory for a minute and a half, and for as many
+//! minutes as `MINUTES` says.
+
+// Every line of a measurement may panic.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout)]
+
+mod daemon;
+mod engine;
+mod tenant;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use holdfast_tests::program::command_line;
+use holdfast_tests::size::{self, sized};
+
+use self::tenant::Load;
+
+fn main() -> ExitCode {
+    let wanted = size::wanted();
+    if matches!(wanted.as_deref(), Some("run")) || std::env::args().any(|word| word == "--socket") {
+        return command_line();
+    }
+    let is_wanted = |part: &str| wanted.as_deref().is_none_or(|wanted| wanted == part);
+    if is_wanted("engine") {
+        engine::measure();
+    }
+    if is_wanted("daemon") {
+        daemon::measure();
+    }
+    if is_wanted("toggles") {
+        let (whole, each) = sized((90, 10), (2, 1));
+        series("an address that 1500 services claim changes hands", Load::SharedAddress, whole, each);
+    }
+    if is_wanted("churn") {
+        let minutes = std::env::var("MINUTES").ok().and_then(|it| it.parse().ok()).unwrap_or(1);
+        let (whole, each) = sized((minutes * 60, 60), (2, 1));
+        series("15000 services come and go", Load::Churn, whole, each);
+    }
+    ExitCode::SUCCESS
+}
+
+fn series(what: &str, load: Load, whole: u64, each: u64) {
+    daemon::series(what, load, Duration::from_secs(whole), Duration::from_secs(each));
+}
+
+/// One row.
+fn report(what: &str, mut times: Vec<Duration>) {
+    times.sort_unstable();
+    let at = |share: usize| times[(times.len() * share / 1_000).min(times.len() - 1)].as_secs_f64() * 1e3;
+    println!("{what}: p50 {:.2} ms, p99 {:.2} ms, most {:.2} ms", at(500), at(990), at(1_000));
+}
