@@ -33,6 +33,7 @@ mod audit;
 mod authority;
 mod crowd;
 mod flags;
+mod kubelet;
 mod rules;
 mod server;
 mod store;
@@ -52,6 +53,7 @@ pub use self::api::{Api, Identity, Kind, Reply};
 pub use self::authority::{Authority, Credential};
 pub use self::crowd::Crowd;
 pub(crate) use self::crowd::mixed;
+pub use self::kubelet::Kubelet;
 pub use self::rules::{Client, Frontend, Way, ways};
 use self::server::Server;
 pub use self::store::Backup;
@@ -187,6 +189,8 @@ pub enum Part {
     /// A second kube-controller-manager, with the controllers of nodes: as nobody renews a node here, it calls each of
     /// them lost within seconds. It runs only when a test starts it.
     NodeControllers,
+    /// A third one, with the controllers of workloads. It runs only when a test starts it.
+    WorkloadControllers,
     /// The cloud-controller-manager, for a cloud that answers as the Services' annotations ask (`tests/peers`). It runs
     /// only when a test starts it.
     CloudControllers,
@@ -195,8 +199,14 @@ pub enum Part {
 }
 
 /// What runs only when a test starts it.
-const OPTIONAL: [Part; 5] =
-    [Part::Proxy, Part::IptablesProxy, Part::NodeControllers, Part::CloudControllers, Part::Scheduler];
+const OPTIONAL: [Part; 6] = [
+    Part::Proxy,
+    Part::IptablesProxy,
+    Part::NodeControllers,
+    Part::WorkloadControllers,
+    Part::CloudControllers,
+    Part::Scheduler,
+];
 
 /// Where an apiserver listens.
 pub fn apiserver(index: usize) -> Result<SocketAddr, PeersError> {
@@ -356,7 +366,11 @@ impl Cluster {
                 Ok(self.bed.within(Location::OUTSIDE, || std::net::TcpStream::connect(ETCD).is_ok())?)
             }
             Part::Apiserver(index) => self.serves(index),
-            Part::Controllers | Part::NodeControllers | Part::CloudControllers | Part::Scheduler => Ok(true),
+            Part::Controllers
+            | Part::NodeControllers
+            | Part::WorkloadControllers
+            | Part::CloudControllers
+            | Part::Scheduler => Ok(true),
             Part::Proxy => rules::are_written(self),
             Part::IptablesProxy => rules::has_chain(self, "KUBE-SERVICES"),
         }

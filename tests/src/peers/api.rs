@@ -47,10 +47,16 @@ pub enum Kind {
     ClusterRole,
     /// Who may do it.
     ClusterRoleBinding,
+    /// Pods that a controller makes and replaces.
+    Deployment,
+    /// The same, each with a name that it keeps.
+    StatefulSet,
+    /// By what a kubelet says that its node lives.
+    Lease,
 }
 
 /// The kinds that can be applied.
-const KINDS: [Kind; 10] = [
+const KINDS: [Kind; 13] = [
     Kind::Namespace,
     Kind::Node,
     Kind::Pod,
@@ -61,7 +67,12 @@ const KINDS: [Kind; 10] = [
     Kind::ServiceCidr,
     Kind::ClusterRole,
     Kind::ClusterRoleBinding,
+    Kind::Deployment,
+    Kind::StatefulSet,
+    Kind::Lease,
 ];
+
+const APPS: &str = "apps/v1";
 
 const DISCOVERY: &str = "discovery.k8s.io/v1";
 
@@ -101,6 +112,9 @@ impl Kind {
             Self::ServiceCidr => row("networking.k8s.io/v1", "ServiceCIDR", "servicecidrs", false),
             Self::ClusterRole => row(RBAC, "ClusterRole", "clusterroles", false),
             Self::ClusterRoleBinding => row(RBAC, "ClusterRoleBinding", "clusterrolebindings", false),
+            Self::Deployment => row(APPS, "Deployment", "deployments", true),
+            Self::StatefulSet => row(APPS, "StatefulSet", "statefulsets", true),
+            Self::Lease => row("coordination.k8s.io/v1", "Lease", "leases", true),
         }
     }
 
@@ -231,6 +245,12 @@ impl<'a> Api<'a> {
         let (slices, name) = path.rsplit_once('/').unwrap_or_default();
         let list =
             self.expect("GET", &format!("{slices}?labelSelector=kubernetes.io/service-name%3D{name}"), None)?;
+        Ok(list.get("items").and_then(Value::as_array).cloned().unwrap_or_default())
+    }
+
+    /// All pods of a namespace.
+    pub fn pods(&self, namespace: &str) -> Result<Vec<Value>, PeersError> {
+        let list = self.expect("GET", &Kind::Pod.row().collection(Some(namespace)), None)?;
         Ok(list.get("items").and_then(Value::as_array).cloned().unwrap_or_default())
     }
 

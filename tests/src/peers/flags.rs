@@ -17,6 +17,10 @@ const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-cont
 /// Those that say of a node, and of its pods, that it is lost.
 const NODE_CONTROLLERS: &str = "node-lifecycle-controller,taint-eviction-controller,node-ipam-controller";
 
+/// Those that make and replace pods, and clear away what their owners left.
+const WORKLOAD_CONTROLLERS: &str = "deployment-controller,replicaset-controller,statefulset-controller,\
+    garbage-collector-controller,pod-garbage-collector-controller";
+
 /// Those that make load balancers, and that remove nodes which have no machine.
 const CLOUD_CONTROLLERS: &str = "service-lb-controller,cloud-node-lifecycle-controller";
 
@@ -41,6 +45,9 @@ pub(super) fn server(
         Part::Apiserver(index) => ("kube-apiserver", kube_apiserver(index, folder, authority)?),
         Part::Controllers => ("kube-controller-manager", controllers(authority, apiservers, CONTROLLERS)?),
         Part::NodeControllers => ("kube-controller-manager", node_controllers(authority, apiservers)?),
+        Part::WorkloadControllers => {
+            ("kube-controller-manager", controllers(authority, apiservers, WORKLOAD_CONTROLLERS)?)
+        }
         Part::CloudControllers => ("cloud-controller-manager", cloud_controllers(authority, apiservers)?),
         Part::Scheduler => ("kube-scheduler", scheduler(authority, apiservers)?),
         Part::Proxy => ("kube-proxy", kube_proxy(authority, apiservers, pods, "nftables")?),

@@ -2,6 +2,8 @@
 //! that `scripts/peers.sh` builds, so the `root` feature selects it.
 
 #[cfg(test)]
+mod daemon_actions;
+#[cfg(test)]
 mod daemon_away;
 #[cfg(test)]
 mod daemon_events;
