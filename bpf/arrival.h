@@ -30,8 +30,14 @@ INLINE void dial_of(struct dial *dial, const struct tuple *tuple, bool v4)
 	dial->client.kind = CLIENT_ADDRESS;
 }
 
+/*
+ * The loopback is dialled by this host's own processes, which send no packet here. What comes from elsewhere to such an
+ * address the kernel drops, and would not if it were translated before.
+ */
 INLINE bool find_frontend(struct dial *dial)
 {
+	if (means_loopback(dial))
+		return false;
 	if (find_exact(dial))
 		return true;
 	return any_node_port(dial->to.port) && is_node(dial) && find_node_port(dial);

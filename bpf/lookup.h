@@ -131,10 +131,20 @@ INLINE bool is_node6(const __u32 *address)
 	return bpf_map_lookup_elem(&node_addresses6, &key) != NULL;
 }
 
-/* Whether what is dialled is an address at which this node answers node ports. */
+/* Whether what is dialled is an address at which this node answers the node ports of others too. */
 INLINE bool is_node(const struct dial *dial)
 {
+	if (means_loopback(dial))
+		return false;
 	return dial->v4 ? is_node4(dial->to.address[3]) : is_node6(dial->to.address);
+}
+
+/* Whether it answers them at its loopback, all of which the first address stands for. */
+INLINE bool has_loopback_ports(const struct dial *dial)
+{
+	const __u32 first[4] = { 0, 0, 0, bpf_htonl(1) };
+
+	return dial->v4 ? is_node4(bpf_htonl(0x7f000001)) : is_node6(first);
 }
 
 /* IPv4: the first half of the address. IPv6: a hash of its first half, which the addresses of one network share. */
@@ -162,7 +172,7 @@ INLINE bool find_exact(struct dial *dial)
 	return may_be_frontend(dial) && find_at(dial, dial->to.address, DIALLED);
 }
 
-/* A node port. On which addresses there are any, is_node() and means_loopback() say. */
+/* A node port. On which addresses there are any, is_node() and has_loopback_ports() say. */
 INLINE bool find_node_port(struct dial *dial)
 {
 	const __u32 any[4] = {};

@@ -66,7 +66,7 @@ struct {
 
 /* --- Shared by all generations. --- */
 
-/* A local IPv4 address that answers node ports. */
+/* A local IPv4 address that answers node ports; 127.0.0.1 stands for all of the loopback, and so does ::1 below. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

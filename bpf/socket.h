@@ -137,10 +137,10 @@ INLINE void know_client(struct bpf_sock_addr *ctx, struct client *client)
 
 /* --- What it dials, and whom it gets. --- */
 
-/* Whether it dials an address of this node. */
+/* Whether it dials an address at which this node answers node ports. */
 INLINE bool is_here(struct bpf_sock_addr *ctx, const struct dial *dial)
 {
-	return means_loopback(dial) ? in_host_netns(ctx) : is_node(dial);
+	return means_loopback(dial) ? has_loopback_ports(dial) && in_host_netns(ctx) : is_node(dial);
 }
 
 /* An exact frontend, or a node port on an address of this node. */

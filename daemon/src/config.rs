@@ -38,7 +38,7 @@ pub use self::datapath::{
 pub use self::hold::Hold;
 pub use self::kube_proxy::KubeProxy;
 pub(crate) use self::limits::{NODE_PORTS, SNAT_RANGES_MAX};
-pub use self::node::{NoNodeName, Node, NodeName, NodePortAddresses};
+pub use self::node::{NoNodeName, Node, NodeName, NodePortAddresses, OuterAddresses};
 pub use self::packets::{DeviceName, Flows, Mark, OuterDevices, Packets, PodDevices, SnatPorts, overlap};
 pub use self::problem::{ConfigErrors, Place, Position, Problem};
 pub use self::service::{CheckKind, HealthCheck, Protocol, ServiceBlock};

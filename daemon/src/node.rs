@@ -12,11 +12,12 @@ use std::time::Duration;
 use holdfast_core::dialable::is_reserved;
 use holdfast_core::event::Event;
 use holdfast_core::facts::NodeFacts;
+use holdfast_core::keys::Family;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::config::{Config, NoNodeName, NodeName, NodePortAddresses};
+use crate::config::{Cidr, Config, NoNodeName, NodeName, NodePortAddresses, OuterAddresses};
 use crate::devices;
 
 /// How often the host's addresses are looked at again. An address that comes late waits at most this long
@@ -115,38 +116,54 @@ pub async fn run(
 ///
 /// `primary` is, per family, what the Node object says if this host has it, else the first address of the interface
 /// with the default route, else the first that is not loopback. CIDRs speak only for their own family: a family without
-/// one answers at all its addresses, as in kube-proxy.
+/// one answers at all its addresses, as in kube-proxy. The loopback is in none of these, as in kube-proxy's nftables
+/// mode, because what listens there is meant for this host alone; it has a word of its own, and one address of each
+/// family stands for all of it.
 pub fn node_port_addresses(
     setting: &NodePortAddresses,
     local: &[LocalAddress],
     said: &[IpAddr],
 ) -> BTreeSet<IpAddr> {
-    let families = [true, false].map(|ipv4| local.iter().filter(move |it| it.address.is_ipv4() == ipv4));
-    let chosen = families.into_iter().flat_map(|own| match setting {
-        NodePortAddresses::All => own.map(|it| it.address).collect(),
-        NodePortAddresses::Primary => primary(&own.copied(), said).into_iter().collect::<Vec<_>>(),
-        NodePortAddresses::Cidrs(cidrs) => {
-            let ipv4 = own.clone().any(|it| it.address.is_ipv4());
-            let mut speaking = cidrs.iter().filter(|cidr| cidr.network().is_ipv4() == ipv4).peekable();
-            let silent = speaking.peek().is_none();
-            let speaking: Vec<_> = speaking.collect();
-            let covers = |address| silent || speaking.iter().any(|cidr| cidr.contains(address));
-            own.map(|it| it.address).filter(|address| covers(*address)).collect()
-        }
+    let families = [Family::V4, Family::V6];
+    let outer = families.into_iter().flat_map(|family| {
+        let is_outer = |it: &LocalAddress| Family::of(it.address) == family && !it.address.is_loopback();
+        let own: Vec<_> = local.iter().copied().filter(is_outer).collect();
+        outer_addresses(&setting.outer, family, &own, said)
     });
-    chosen.collect()
+    let looped = local.iter().filter(|it| it.address.is_loopback() && setting.localhost);
+    outer.chain(looped.map(|it| Family::of(it.address).loopback())).collect()
 }
 
-fn primary(own: &(impl Iterator<Item = LocalAddress> + Clone), said: &[IpAddr]) -> Option<IpAddr> {
-    let usable = |it: &LocalAddress| !it.loopback && !is_link_local(it.address);
-    // A node's address may be on the loopback interface, where routers are told of it; a loopback address is nobody's.
-    let is_said = |it: &LocalAddress| said.contains(&it.address) && !it.address.is_loopback();
-    let known = || own.clone().filter(is_said);
+/// Of one family.
+fn outer_addresses(
+    setting: &OuterAddresses,
+    family: Family,
+    own: &[LocalAddress],
+    said: &[IpAddr],
+) -> Vec<IpAddr> {
+    let all = own.iter().map(|it| it.address);
+    match setting {
+        OuterAddresses::Nowhere => Vec::new(),
+        OuterAddresses::All => all.collect(),
+        OuterAddresses::Primary => primary(own, said).into_iter().collect(),
+        OuterAddresses::Cidrs(cidrs) => {
+            let speaks = |cidr: &&Cidr| Family::of(cidr.network()) == family;
+            let speaking: Vec<_> = cidrs.iter().filter(speaks).collect();
+            let covers = |address: &IpAddr| speaking.iter().any(|cidr| cidr.contains(*address));
+            all.filter(|address| speaking.is_empty() || covers(address)).collect()
+        }
+    }
+}
+
+fn primary(own: &[LocalAddress], said: &[IpAddr]) -> Option<IpAddr> {
+    let usable = |it: &&LocalAddress| !it.loopback && !is_link_local(it.address);
+    // A node's address may be on the loopback interface, where routers are told of it.
+    let known = || own.iter().filter(|it| said.contains(&it.address));
     if let Some(known) = known().find(|it| it.default_route).or_else(|| known().next()) {
         return Some(known.address);
     }
-    let routed = own.clone().filter(usable).find(|it| it.default_route);
-    routed.or_else(|| own.clone().find(usable)).map(|it| it.address)
+    let routed = own.iter().filter(usable).find(|it| it.default_route);
+    routed.or_else(|| own.iter().find(usable)).map(|it| it.address)
 }
 
 fn is_link_local(address: IpAddr) -> bool {
@@ -230,13 +247,25 @@ mod tests {
         check("primary is on the default route", "[\"primary\"]", all, &["192.168.1.7", "fd00::7"]);
         check("without a route the first", "[\"primary\"]", "127.0.0.1@lo 10.0.0.5 10.0.0.6", &["10.0.0.5"]);
         check("loopback is never primary", "[\"primary\"]", "127.0.0.1@lo", &[]);
-        check("all", "[\"all\"]", "127.0.0.1@lo 10.0.0.5", &["127.0.0.1", "10.0.0.5"]);
+        check("all", "[\"all\"]", "127.0.0.1@lo 10.0.0.5 10.9.9.9@lo", &["10.0.0.5", "10.9.9.9"]);
         check(
             "a family without a CIDR answers everywhere",
             "[\"10.0.0.0/8\"]",
             "10.0.0.5 192.168.1.7 ::1@lo fd00::7",
-            &["10.0.0.5", "::1", "fd00::7"],
+            &["10.0.0.5", "fd00::7"],
         );
+    }
+
+    #[test]
+    fn node_ports_answer_at_the_loopback_only_where_its_word_stands() {
+        let all = "127.0.0.1@lo 127.0.0.53@lo ::1@lo 192.168.1.7@default fd00::7@default";
+        for without in ["[\"primary\"]", "[\"all\"]", "[\"0.0.0.0/0\", \"::/0\"]", "[\"192.168.0.0/16\"]"] {
+            check(without, without, all, &["192.168.1.7", "fd00::7"]);
+            let with = without.replace(']', ", \"localhost\"]");
+            check(&with, &with, all, &["127.0.0.1", "::1", "192.168.1.7", "fd00::7"]);
+        }
+        check("alone", "[\"localhost\"]", all, &["127.0.0.1", "::1"]);
+        check("a host without IPv6", "[\"localhost\"]", "127.0.0.1@lo 10.0.0.5", &["127.0.0.1"]);
     }
 
     #[test]

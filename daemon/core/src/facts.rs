@@ -274,12 +274,25 @@ pub struct NodeFacts {
     pub name: Arc<str>,
     /// The label `topology.kubernetes.io/zone`; an empty one never matches a hint.
     pub zone: Option<Arc<str>>,
-    /// The local addresses that answer NodePorts.
+    /// The local addresses that answer NodePorts; of each family's loopback its first one stands for all.
     pub node_port_addresses: BTreeSet<IpAddr>,
     /// All that it has, or is said to have, but for those of its loopback and of links: no pod can have them.
     pub addresses: BTreeSet<IpAddr>,
     /// It is to be deleted, so load balancers are to send it no new connections. What it serves stays as it is.
     pub is_leaving: bool,
+}
+
+impl NodeFacts {
+    /// Whether a client of the host that dials this address gets NodePorts.
+    pub fn has_node_ports_at(&self, address: IpAddr) -> bool {
+        let known = if address.is_loopback() { Family::of(address).loopback() } else { address };
+        self.node_port_addresses.contains(&known)
+    }
+
+    /// Where others reach its NodePorts.
+    pub fn outer_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.node_port_addresses.iter().copied().filter(|address| !address.is_loopback())
+    }
 }
 
 /// What the configuration decides for all services.

@@ -229,6 +229,14 @@ impl Family {
         }
     }
 
+    /// `127.0.0.1` or `::1`, which stands for all of the host's loopback.
+    pub const fn loopback(self) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(core::net::Ipv4Addr::LOCALHOST),
+            Self::V6 => IpAddr::V6(core::net::Ipv6Addr::LOCALHOST),
+        }
+    }
+
     /// `0.0.0.0` or `::`, the address that a NodePort frontend is shown with.
     pub const fn unspecified(self) -> IpAddr {
         match self {

@@ -88,7 +88,7 @@ pub fn of(service: &ServiceFacts, node: &NodeFacts, family: Family) -> Option<So
         return None;
     }
     let is_allowed = |address: &IpAddr| ranges.iter().any(|range| range.has(*address));
-    if node.node_port_addresses.iter().any(is_allowed) {
+    if node.outer_addresses().any(|address| is_allowed(&address)) {
         // What this node sends to such an address may come back to it with that address as its source.
         let ingress = service.ingress.iter().filter(|ingress| !ingress.proxied);
         let own = ingress.map(|ingress| ingress.address).filter(|it| Family::of(*it) == family);

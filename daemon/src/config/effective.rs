@@ -16,8 +16,8 @@ use super::kube_proxy::OFF;
 use super::value::{Word, show_duration, show_word};
 use super::{
     Admin, Apiserver, Cgroup, CheckKind, ClientIdentity, Config, Datapath, DatapathLimits, ExternalIps,
-    Flows, HealthCheck, Hold, KubeProxy, Kubernetes, Log, Node, NodePortAddresses, OuterDevices, Packets,
-    PodDevices, ServiceBlock, StaleSockets,
+    Flows, HealthCheck, Hold, KubeProxy, Kubernetes, Log, Node, OuterAddresses, OuterDevices, Packets, PodDevices,
+    ServiceBlock, StaleSockets,
 };
 
 impl Config {
@@ -51,11 +51,14 @@ impl Config {
 }
 
 fn node(node: &Node) -> Value {
-    let addresses = match &node.node_port_addresses {
-        NodePortAddresses::Primary => list(["primary"]),
-        NodePortAddresses::All => list(["all"]),
-        NodePortAddresses::Cidrs(cidrs) => list(cidrs),
+    let setting = &node.node_port_addresses;
+    let outer = match &setting.outer {
+        OuterAddresses::Nowhere => Vec::new(),
+        OuterAddresses::Primary => vec!["primary".to_owned()],
+        OuterAddresses::All => vec!["all".to_owned()],
+        OuterAddresses::Cidrs(cidrs) => cidrs.iter().map(ToString::to_string).collect(),
     };
+    let addresses = list(outer.into_iter().chain(setting.localhost.then(|| "localhost".to_owned())));
     table([
         ("name", node.name.as_ref().and_then(|name| text(name.as_str()))),
         ("zone", node.zone.as_ref().and_then(text)),

@@ -35,7 +35,25 @@ impl NodeName {
 
 /// Which local addresses answer NodePorts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodePortAddresses {
+pub struct NodePortAddresses {
+    /// Those by which others reach this host.
+    pub outer: OuterAddresses,
+    /// The host's loopback.
+    pub localhost: bool,
+}
+
+impl NodePortAddresses {
+    /// These, and not the loopback.
+    pub const fn of(outer: OuterAddresses) -> Self {
+        Self { outer, localhost: false }
+    }
+}
+
+/// Which local addresses answer NodePorts, but for the loopback.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OuterAddresses {
+    /// None.
+    Nowhere,
     /// The node's primary address of each family, as kube-proxy's nftables mode does.
     Primary,
     /// Every local address.
@@ -57,7 +75,7 @@ pub struct Node {
 
 impl Default for Node {
     fn default() -> Self {
-        Self { name: None, zone: None, node_port_addresses: NodePortAddresses::Primary }
+        Self { name: None, zone: None, node_port_addresses: NodePortAddresses::of(OuterAddresses::Primary) }
     }
 }
 
@@ -74,14 +92,15 @@ fn node_name(value: &DeValue<'_>) -> Result<NodeName, String> {
     NodeName::parse(string(value, "a node's name")?)
 }
 
-/// One item of the list: a word that stands alone, or a range.
+/// One item of the list: a word, or a range.
 enum Item {
-    Alone(&'static str, NodePortAddresses),
+    Alone(&'static str, OuterAddresses),
+    Localhost,
     Range(Cidr),
 }
 
 const ADDRESSES: Items = Items {
-    what: "\"primary\", \"all\" or ranges such as \"10.0.0.0/8\"",
+    what: "\"primary\", \"all\", \"localhost\" or ranges such as \"10.0.0.0/8\"",
     // It could mean none or all, and kube-proxy has used it for all.
     when_empty: WhenEmpty::Refused,
     most: CIDRS_MAX,
@@ -89,16 +108,27 @@ const ADDRESSES: Items = Items {
 
 fn node_port_addresses(table: &mut Table<'_, '_, '_>) -> Option<NodePortAddresses> {
     let items = table.list("node_port_addresses", &ADDRESSES, item)?;
+    let (localhost, outer): (Vec<_>, Vec<_>) =
+        items.into_iter().partition(|found| matches!(found.value, Item::Localhost));
+    for again in localhost.iter().skip(1) {
+        table.report().error(&again.site, "\"localhost\" is already in the list".to_owned());
+    }
+    Some(NodePortAddresses { outer: outer_addresses(table, &outer)?, localhost: !localhost.is_empty() })
+}
+
+fn outer_addresses(table: &mut Table<'_, '_, '_>, items: &[Found<Item>]) -> Option<OuterAddresses> {
     let mut words = items.iter().filter_map(|found| match &found.value {
         Item::Alone(word, meaning) => Some((&found.site, *word, meaning.clone())),
-        Item::Range(_) => None,
+        Item::Range(_) | Item::Localhost => None,
     });
     match words.next_back() {
-        None => Some(NodePortAddresses::Cidrs(ranges(table, &items))),
+        None if items.is_empty() => Some(OuterAddresses::Nowhere),
+        None => Some(OuterAddresses::Cidrs(ranges(table, items))),
         Some((_, _, meaning)) if items.len() == 1 => Some(meaning),
         Some((site, word, _)) => {
-            let message =
-                format!("{word:?} cannot stand beside others: remove it, or everything else in the list");
+            let message = format!(
+                "{word:?} cannot stand beside others: remove it, or everything else in the list but \"localhost\""
+            );
             table.report().error(site, message);
             None
         }
@@ -113,17 +143,27 @@ fn ranges(table: &mut Table<'_, '_, '_>, items: &[Found<Item>]) -> Vec<Cidr> {
                 table.report().error(&found.site, format!("{cidr} is already in the list"));
             }
             Item::Range(cidr) => cidrs.push(cidr),
-            Item::Alone(..) => (),
+            Item::Alone(..) | Item::Localhost => (),
         }
     }
     cidrs
 }
 
 fn item(value: &DeValue<'_>) -> Result<Item, String> {
-    match string(value, "\"primary\", \"all\" or a range such as \"10.0.0.0/8\"")? {
-        "primary" => Ok(Item::Alone("primary", NodePortAddresses::Primary)),
-        "all" => Ok(Item::Alone("all", NodePortAddresses::All)),
-        text if text.contains('/') => cidr(text).map(Item::Range),
+    match string(value, "\"primary\", \"all\", \"localhost\" or a range such as \"10.0.0.0/8\"")? {
+        "primary" => Ok(Item::Alone("primary", OuterAddresses::Primary)),
+        "all" => Ok(Item::Alone("all", OuterAddresses::All)),
+        "localhost" => Ok(Item::Localhost),
+        text if text.contains('/') => range(text).map(Item::Range),
         text => Err(format!("{} is not a range: legal are {}", quote(text), ADDRESSES.what)),
+    }
+}
+
+/// No range stands for the loopback, however wide it is, so one of nothing else would be empty.
+fn range(text: &str) -> Result<Cidr, String> {
+    let range = cidr(text)?;
+    match range.network().is_loopback() {
+        true => Err(format!("{range} is the host's loopback: write \"localhost\"")),
+        false => Ok(range),
     }
 }

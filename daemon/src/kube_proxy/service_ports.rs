@@ -18,7 +18,7 @@ use holdfast_core::snapshot::{PortView, ServiceState, ServiceView, Snapshot};
 use super::answers::Check;
 use super::closed::{ClosedPort, Purpose};
 use super::limits;
-use crate::config::NodePortAddresses;
+use crate::config::{NodePortAddresses, OuterAddresses};
 
 /// What is to be open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -142,7 +142,7 @@ fn open_all(
     check: &Check,
 ) {
     let at = |address| SocketAddr::new(address, port.get());
-    if *setting == NodePortAddresses::All {
+    if setting.outer == OuterAddresses::All {
         return plan.add(at(family.unspecified()), check.clone());
     }
     // An address that means another host on each interface is no load balancer's.

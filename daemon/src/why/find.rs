@@ -151,11 +151,11 @@ fn places(view: &ServiceView, matches: impl Fn(&FrontendView) -> bool) -> Option
     Some(places.collect::<Vec<_>>()).filter(|places| !places.is_empty())
 }
 
-/// A NodePort answers at the node's own addresses, and at loopback.
+/// A NodePort answers at the node's own addresses that are configured for it.
 fn answers_at(snapshot: &Snapshot, it: &FrontendView, dialled: &Dialled) -> bool {
     let address = dialled.address;
     let same_family = Family::of(it.address) == Family::of(address.ip());
-    let is_own = || snapshot.node.node_port_addresses.contains(&address.ip()) || address.ip().is_loopback();
+    let is_own = || snapshot.node.has_node_ports_at(address.ip());
     dialled.is_by(&it.protocol)
         && it.port.get() == address.port()
         && (it.address == address.ip() || it.address.is_unspecified() && same_family && is_own())

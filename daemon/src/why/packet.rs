@@ -155,10 +155,14 @@ pub(crate) fn of(
     }
 }
 
-/// What programs look up, in their order: this very address, then the node port if the address is the node's.
+/// What programs look up, in their order: this very address, then the node port if the address is the node's. Nobody's
+/// packet is for the loopback.
 fn keys(snapshot: &Snapshot, dialled: &Dialled) -> Vec<FrontendKey> {
     let address = dialled.address;
     let Ok(port) = address.port().try_into() else { return Vec::new() };
+    if address.ip().is_loopback() {
+        return Vec::new();
+    }
     let is_asked =
         |it: &Transport| dialled.protocol.as_ref().is_none_or(|asked| *asked == Protocol::Transport(*it));
     let is_own = snapshot.node.node_port_addresses.contains(&address.ip());

@@ -31,6 +31,7 @@ fn invariant_09_kernel_what_is_programmed_outlives_the_daemon() {
         let node_port =
             Port { index: 2, kind: FrontendType::NodePort, frontends: &["0.0.0.0:30080"], ..Port::TCP };
         node_port.serve(&mut maps);
+        maps.execute(&Action::InsertNodeAddress("127.0.0.1".parse().unwrap())).unwrap();
         let dump = maps.dump().unwrap();
         drop(maps);
         assert_eq!(dial(VIP), address(VIP), "nobody runs, and clients are served");

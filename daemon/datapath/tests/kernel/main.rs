@@ -11,6 +11,8 @@ mod life;
 #[cfg(test)]
 mod maps;
 #[cfg(test)]
+mod node_ports;
+#[cfg(test)]
 mod shown;
 #[cfg(test)]
 mod sockets;

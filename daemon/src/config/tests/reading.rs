@@ -7,8 +7,8 @@ use holdfast_core::hold::OnEmpty;
 
 use super::effective::check_round_trip;
 use crate::config::{
-    CheckKind, ClientIdentity, Config, Discovery, EventsRead, ExternalIps, Flows, NodeName,
-    NodePortAddresses, Protocol, ServiceBlock,
+    CheckKind, ClientIdentity, Config, Discovery, EventsRead, ExternalIps, Flows, NodeName, NodePortAddresses,
+    OuterAddresses, Protocol, ServiceBlock,
 };
 
 #[track_caller]
@@ -214,17 +214,26 @@ fn relative_paths_start_from_the_folder_of_the_file() {
 }
 
 #[test]
-fn node_ports_take_a_word_or_ranges() {
+fn node_ports_take_a_word_or_ranges_and_the_loopback_beside_them() {
     let addresses = |list| read(&format!("[node]\nnode_port_addresses = {list}")).node.node_port_addresses;
-    assert_eq!(addresses("[\"all\"]"), NodePortAddresses::All);
-    assert_eq!(addresses("[\"primary\"]"), NodePortAddresses::Primary);
-    let NodePortAddresses::Cidrs(cidrs) =
+    assert_eq!(addresses("[\"all\"]"), NodePortAddresses::of(OuterAddresses::All));
+    assert_eq!(addresses("[\"primary\"]"), NodePortAddresses::of(OuterAddresses::Primary));
+    for (list, outer) in [
+        ("[\"all\", \"localhost\"]", OuterAddresses::All),
+        ("[\"localhost\", \"primary\"]", OuterAddresses::Primary),
+        ("[\"localhost\"]", OuterAddresses::Nowhere),
+    ] {
+        assert_eq!(addresses(list), NodePortAddresses { outer, localhost: true }, "{list}");
+    }
+    let NodePortAddresses { outer: OuterAddresses::Cidrs(cidrs), localhost: false } =
         addresses("[\"10.0.0.0/8\", \"fd00::/64\", \"0.0.0.0/0\", \"::/0\"]")
     else {
         panic!("ranges")
     };
     let shown: Vec<String> = cidrs.iter().map(ToString::to_string).collect();
     assert_eq!(shown, ["10.0.0.0/8", "fd00::/64", "0.0.0.0/0", "::/0"]);
+    let text = read("[node]\nnode_port_addresses = [\"localhost\", \"10.0.0.0/8\"]").effective_text();
+    assert!(text.contains("node_port_addresses = [\"10.0.0.0/8\", \"localhost\"]"), "{text}");
 }
 
 #[test]

@@ -5,8 +5,10 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use holdfast_core::facts::NodeFacts;
 use holdfast_core::keys::Family;
 use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::{FrontendView, Verdict};
 use serde_json::json;
 
 use crate::diagnose::case::{Case, missing};
@@ -28,13 +30,48 @@ pub(super) fn node_port_addresses(case: &Case<'_>) -> Judgement {
     if ports.is_empty() {
         return Judgement::skipped("It has no node port.");
     }
-    let addresses = &case.material.snapshot.node.node_port_addresses;
-    let wanted: BTreeSet<Family> =
-        case.frontends_of(FrontendType::NodePort).map(|it| Family::of(it.address)).collect();
-    match addresses.iter().any(|address| wanted.contains(&Family::of(*address))) {
-        true => Judgement::ok(format!("Its node ports answer at {}.", some(addresses))),
-        false => Judgement::error("No address of this node answers its node ports.")
-            .remedy(Remedy::safe("Look at `node_port_addresses` of the configuration.")),
+    let served: BTreeSet<Family> = case
+        .frontends_of(FrontendType::NodePort)
+        .filter(is_in_maps)
+        .map(|it| Family::of(it.address))
+        .collect();
+    if served.is_empty() {
+        return Judgement::skipped("None of its node ports is in the maps; `verdict` says why.");
+    }
+    let node = &case.material.snapshot.node;
+    let at = |family: &Family| answered_at(node, *family);
+    let silent: Vec<_> = served.iter().filter(|family| at(family).is_empty()).map(family_name).collect();
+    let all: Vec<String> = served.iter().flat_map(at).collect();
+    let remedy = Remedy::safe("Look at `node_port_addresses` of the configuration.");
+    match (all.is_empty(), silent.first()) {
+        (true, _) => Judgement::error("No address of this node answers its node ports.").remedy(remedy),
+        (false, None) => Judgement::ok(format!("Its node ports answer at {}.", some(all))),
+        (false, Some(silent)) => {
+            Judgement::info(format!("Its node ports answer at {}, and at no address of {silent}.", some(all)))
+                .remedy(remedy)
+        }
+    }
+}
+
+/// Whether programs find it.
+fn is_in_maps(it: &&FrontendView) -> bool {
+    !matches!(it.verdict, Verdict::Passing | Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed)
+}
+
+/// The addresses of a family at which node ports answer; the loopback as all that it is.
+fn answered_at(node: &NodeFacts, family: Family) -> Vec<String> {
+    let outer = node.outer_addresses().filter(|address| Family::of(*address) == family);
+    let looped = node.has_node_ports_at(family.loopback()).then(|| match family {
+        Family::V4 => "127.0.0.0/8 (this host's own processes)".to_owned(),
+        Family::V6 => "::1 (this host's own processes)".to_owned(),
+    });
+    outer.map(|address| address.to_string()).chain(looped).collect()
+}
+
+const fn family_name(family: &Family) -> &'static str {
+    match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
     }
 }
 
@@ -204,6 +241,6 @@ pub(super) fn routes(case: &Case<'_>) -> Judgement {
 }
 
 /// A frontend as an address with its port.
-pub(super) fn at(it: &holdfast_core::snapshot::FrontendView) -> SocketAddr {
+pub(super) fn at(it: &FrontendView) -> SocketAddr {
     SocketAddr::new(it.address, it.port.get())
 }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::super::{ClosedPorts, Ports, limits};
 use super::bed::{Answer, Rules, ask, balanced, free, slice, until};
 use crate::admin::tests::fixture;
-use crate::config::{Config, KubeProxy, NodePortAddresses};
+use crate::config::{Config, KubeProxy, OuterAddresses};
 use crate::patience::NOT_FOR_EVER;
 use crate::readings::{Liveness, Readings};
 
@@ -150,7 +150,7 @@ fn of_several_checkers_that_come_at_once_each_is_answered() {
 fn a_port_that_moves_from_one_address_to_all_of_them_stays_open() {
     let (at, open) = checked();
     open.config.send_modify(|config| {
-        Arc::make_mut(config).node.node_port_addresses = NodePortAddresses::All;
+        Arc::make_mut(config).node.node_port_addresses.outer = OuterAddresses::All;
     });
     until("everywhere", || {
         assert_eq!(open.closed(), []);

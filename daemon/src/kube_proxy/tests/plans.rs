@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use super::super::limits;
 use super::super::service_ports::{Plan, Planner};
 use super::bed::{Rules, balanced, slice};
-use crate::config::NodePortAddresses;
+use crate::config::{NodePortAddresses, OuterAddresses};
 
-const PRIMARY: NodePortAddresses = NodePortAddresses::Primary;
+const PRIMARY: NodePortAddresses = NodePortAddresses::of(OuterAddresses::Primary);
+const RANGES: NodePortAddresses = NodePortAddresses::of(OuterAddresses::Cidrs(Vec::new()));
 
 fn shown(plan: &Plan) -> Vec<String> {
     let open = plan.open.iter();
@@ -104,8 +105,11 @@ fn the_addresses_are_those_of_node_ports() {
     let plan = |addresses: &[&str], setting: &NodePortAddresses| {
         Planner::default().plan(&Rules::new(addresses, &objects).snapshot(), setting)
     };
-    assert_eq!(shown(&plan(&["10.9.0.5", "127.0.0.1"], &NodePortAddresses::All)), ["0.0.0.0:30123 web 1"]);
-    let two = plan(&["10.9.0.5", "10.9.0.6", "fe80::1"], &NodePortAddresses::Cidrs(Vec::new()));
+    assert_eq!(
+        shown(&plan(&["10.9.0.5", "127.0.0.1"], &NodePortAddresses::of(OuterAddresses::All))),
+        ["0.0.0.0:30123 web 1"]
+    );
+    let two = plan(&["10.9.0.5", "10.9.0.6", "fe80::1"], &RANGES);
     assert_eq!(shown(&two), ["10.9.0.5:30123 web 1", "10.9.0.6:30123 web 1"]);
     let none = plan(&["fd09::5"], &PRIMARY);
     assert_eq!(shown(&none), [] as [&str; 0]);
@@ -120,7 +124,7 @@ fn listeners_have_a_bound_and_go_by_age() {
         (0..400_u32).map(|n| IpAddr::from((0x0a09_0000 + n).to_be_bytes()).to_string()).collect();
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
     let snapshot = Rules::new(&addresses, &services).snapshot();
-    let plan = Planner::default().plan(&snapshot, &NodePortAddresses::Cidrs(Vec::new()));
+    let plan = Planner::default().plan(&snapshot, &RANGES);
     assert_eq!(plan.open.len(), limits::LISTENERS_MAX);
     let of = |name: &str| plan.open.values().filter(|check| check.service.name() == name).count();
     assert_eq!((of("s1"), of("s2"), of("s3"), of("s4")), (400, 400, 224, 0));

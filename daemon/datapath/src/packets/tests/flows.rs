@@ -105,6 +105,33 @@ fn kernel_a_node_port_is_answered_at_each_address_of_the_node() {
     });
 }
 
+/// The kernel drops such a packet, and would not if its destination were another one by then.
+#[test]
+fn kernel_no_packet_that_comes_from_elsewhere_gets_what_is_served_at_the_loopback() {
+    Node::test(|node| {
+        let (v4, v6) = ([address("10.1.0.5:8080")], [address("[fd00:1::5]:8080")]);
+        let any = Port { kind: FrontendType::NodePort, ..Port::TCP };
+        node.serve(&Port { frontends: &["0.0.0.0:30080"], backends: &v4, ..any });
+        node.serve(&Port { index: 2, base: 2, frontends: &["[::]:30080"], backends: &v6, ..any });
+        let own = Port { kind: FrontendType::Static, ..Port::TCP };
+        node.serve(&Port { index: 3, base: 3, frontends: &["127.0.0.1:80"], backends: &v4, ..own });
+        node.serve(&Port { index: 4, base: 4, frontends: &["[::1]:80"], backends: &v6, ..own });
+        for loopback in ["127.0.0.1", "::1"] {
+            node.answers_node_ports_at(loopback.parse().unwrap());
+        }
+        for (client, to) in [
+            (CLIENT, "127.0.0.1:30080"),
+            (CLIENT, "127.9.9.9:30080"),
+            (CLIENT, "127.0.0.1:80"),
+            (CLIENT6, "[::1]:30080"),
+            (CLIENT6, "[::1]:80"),
+        ] {
+            node.check_passed(&Sent::tcp(client, to, SYN));
+        }
+        assert_eq!(node.counted(packet_count::COUNT_FLOWS), 0);
+    });
+}
+
 #[test]
 fn kernel_invariant_13_what_is_no_frontends_goes_on_untouched() {
     Node::test(|node| {

@@ -89,6 +89,10 @@ impl Node {
         (SNAT_FIRST..SNAT_FIRST + SNAT_COUNT).for_each(|port| self.watch(port));
     }
 
+    pub(super) fn answers_node_ports_at(&mut self, address: IpAddr) {
+        self.maps.execute(&Action::InsertNodeAddress(address)).unwrap();
+    }
+
     /// Packets to that port of the node are looked at.
     pub(super) fn watch(&self, port: u16) {
         let key = u32::from(port / 64).to_ne_bytes();
