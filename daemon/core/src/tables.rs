@@ -13,6 +13,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 use crate::change::Cause;
 use crate::event::{Event, Watched};
@@ -222,15 +223,21 @@ impl Tables {
     }
 
     fn node_applied(&mut self, node: Arc<NodeFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
-        // Where NodePorts answer matters to a decision only beside an address that is bypassed.
-        let same_addresses =
-            self.settings.bypass.is_empty() || self.node.node_port_addresses == node.node_port_addresses;
-        let same_place = self.node.name == node.name && self.node.zone == node.zone && same_addresses;
         let moved = self.node.node_port_addresses != node.node_port_addresses;
+        // Where NodePorts answer matters to all decisions only beside an address that is bypassed.
+        let same_addresses = self.settings.bypass.is_empty() || !moved;
+        let same_place = self.node.name == node.name && self.node.zone == node.zone && same_addresses;
+        let turned = &(&self.node.node_port_addresses ^ &node.node_port_addresses)
+            | &(&self.node.addresses ^ &node.addresses);
         self.node = node;
-        // A node within the ranges of a service's sources adds to them.
-        let has_sources = |known: &Known| known.facts.as_ref().is_some_and(|it| !it.source_ranges.is_empty());
-        let is_touched = |id: &ServiceId| !same_place || moved && self.get(*id).is_some_and(has_sources);
+        // A node within the ranges of a service's sources adds to them, and no tenant chooses what is the node's.
+        let is_concerned = |facts: &ServiceFacts| {
+            moved && !facts.source_ranges.is_empty() || chosen(facts).any(|address| turned.contains(&address))
+        };
+        let is_touched = |id: &ServiceId| {
+            let facts = self.get(*id).and_then(|known| known.facts.as_deref());
+            !same_place || facts.is_some_and(is_concerned)
+        };
         self.ids().filter(is_touched).for_each(|id| dirty(id, Cause::NodeApplied));
     }
 
@@ -341,6 +348,11 @@ fn rows_beyond(cut: usize) -> Option<String> {
              ones first; spread them over several services"
         )
     })
+}
+
+/// The addresses of a service that the apiserver does not give out.
+fn chosen(facts: &ServiceFacts) -> impl Iterator<Item = IpAddr> {
+    facts.external_ips.iter().copied().chain(facts.ingress.iter().map(|ingress| ingress.address))
 }
 
 #[cfg(test)]

@@ -216,14 +216,19 @@ fn missing<'a>(of: &'a [Wanted], others: &'a [Wanted]) -> impl Iterator<Item = &
     })
 }
 
-/// Whether this is an address of the node, all ports of which are the node's own, and a tenant chose it.
+/// Whether this is the node's own, and a tenant chose it: all ports of the addresses at which it answers NodePorts, and
+/// its own ports at any other.
 pub(super) fn is_nodes(key: &FrontendKey, kind: FrontendType, source: Source, node: &NodeFacts) -> bool {
+    let is_main = node.node_port_addresses.contains(&key.address);
+    let is_own_port = NODES_PORTS.contains(&key.port.get());
     source == Source::Kubernetes
-        && node.node_port_addresses.contains(&key.address)
         && match Given::of(kind) {
             Given::Out => false,
-            Given::ByController => NODES_PORTS.contains(&key.port.get()),
-            Given::ByAnybody => true,
+            Given::ByAnybody if is_main => true,
+            // What floats from node to node is here for what is asked for at it, and not for these.
+            Given::ByAnybody | Given::ByController => {
+                is_own_port && (is_main || node.addresses.contains(&key.address))
+            }
         }
 }
 
@@ -234,8 +239,7 @@ const NODES_PORTS: [u16; 2] = [10_250, 10_256];
 /// Whether this is the apiserver's own address, or a NodePort that would answer at it on this node.
 pub(super) fn is_bypassed(key: &FrontendKey, settings: &Settings, node: &NodeFacts) -> bool {
     let family = Family::of(key.address);
-    let is_here =
-        |it: &&SocketAddr| Family::of(it.ip()) == family && node.node_port_addresses.contains(&it.ip());
+    let is_here = |it: &&SocketAddr| Family::of(it.ip()) == family && node.has_node_ports_at(it.ip());
     key.transport == Transport::Tcp
         && if key.address.is_unspecified() {
             settings.bypass.iter().filter(is_here).any(|it| it.port() == key.port.get())

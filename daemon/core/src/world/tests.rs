@@ -1,5 +1,6 @@
 //! The rules between events and ops, with maps that accept everything or what the test lets them.
 
+mod addresses;
 mod adopt;
 mod balancers;
 mod bounds;

@@ -79,7 +79,9 @@ impl World {
             return view;
         }
         let source = self.tables.get(id).map_or(Source::Kubernetes, |known| known.key.source);
-        if is_nodes(&key, it.kind, source, &self.tables.node) {
+        // Whose it is says more than that it is nobody's to choose.
+        let covered_by = self.covered_by(&key, it.kind, (source, id));
+        if covered_by.is_none() && is_nodes(&key, it.kind, source, &self.tables.node) {
             view.reason = Some(Reason::Address);
             return view;
         }

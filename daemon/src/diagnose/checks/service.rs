@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::{Family, ObjectName, Protocol, Source};
-use holdfast_core::snapshot::{ServiceState, ServiceView, Verdict};
+use holdfast_core::snapshot::{FrontendView, ServiceState, ServiceView, Verdict};
 use serde_json::json;
 
 use super::selector::distance;
@@ -232,7 +232,7 @@ pub(super) fn selector(case: &Case<'_>) -> Judgement {
 
 pub(super) fn collision(case: &Case<'_>) -> Judgement {
     let lost: Vec<_> = case.frontends().filter(|it| it.verdict == Verdict::Conflict).collect();
-    let Some(first) = lost.first() else { return Judgement::ok("No other service claims its addresses.") };
+    let Some(first) = lost.first() else { return rivals(case) };
     let owner = first.owner.as_ref().map_or_else(|| "another service".to_owned(), |key| key.name.to_string());
     let address = SocketAddr::new(first.address, first.port.get());
     let all = lost.iter().map(|it| format!("{}/{}", SocketAddr::new(it.address, it.port.get()), it.protocol));
@@ -244,6 +244,27 @@ pub(super) fn collision(case: &Case<'_>) -> Judgement {
         .with("owner", owner)
         .with("frontends", json!(all.take(NAMED_MAX).collect::<Vec<_>>()))
         .remedy(Remedy::disruptive("Change the address or the port of one of the two."))
+}
+
+/// Who asks in vain for what it has, or for an address that its node ports or cluster IPs cover.
+fn rivals(case: &Case<'_>) -> Judgement {
+    let Some(own) = case.view else { return Judgement::skipped("There is no Service.") };
+    let is_in_vain =
+        |it: &&FrontendView| it.verdict == Verdict::Conflict && it.owner.as_ref() == Some(&own.key);
+    let views = case.material.snapshot.services.iter();
+    let mut all =
+        views.flat_map(|view| view.frontends.iter().filter(is_in_vain).map(move |it| (&view.key.name, it)));
+    let shown = |(of, it): (&ObjectName, &FrontendView)| {
+        format!("{of} ({}/{})", SocketAddr::new(it.address, it.port.get()), it.protocol)
+    };
+    let named: Vec<String> = all.by_ref().take(NAMED_MAX).map(shown).collect();
+    let sentence = match (named.len(), all.count()) {
+        (0, _) => return Judgement::ok("No other service claims its addresses."),
+        (1, _) => format!("{} asks for what is its, and does not get it.", some(&named)),
+        (_, 0) => format!("{} ask for what is its, and do not get it.", some(&named)),
+        (_, more) => format!("{} and {more} more ask for what is its, and do not get it.", some(&named)),
+    };
+    Judgement::info(sentence).with("rivals", json!(named))
 }
 
 pub(super) fn cluster_ip(case: &Case<'_>) -> Judgement {

@@ -557,15 +557,16 @@ impl Model {
 
     /// Whether a tenant chose an address of the node.
     pub fn is_nodes(&self, service: &ServiceKey, frontend: &ExpectedFrontend) -> bool {
-        let number = frontend.number.get();
+        let node = &self.facts.node;
+        let is_main = node.node_port_addresses.contains(&frontend.address);
+        let is_own = is_main || node.addresses.contains(&frontend.address);
+        let is_own_port = [10_250, 10_256].contains(&frontend.number.get());
         let is_nodes = match frontend.kind {
-            FrontendType::ExternalIp => true,
-            FrontendType::LoadBalancer => number == 10_250 || number == 10_256,
+            FrontendType::ExternalIp => is_main || is_own && is_own_port,
+            FrontendType::LoadBalancer => is_own && is_own_port,
             _ => false,
         };
-        is_nodes
-            && service.source == Source::Kubernetes
-            && self.facts.node.node_port_addresses.contains(&frontend.address)
+        is_nodes && service.source == Source::Kubernetes
     }
 
     /// The other service whose cluster IP or node port covers this frontend.

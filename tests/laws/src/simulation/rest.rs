@@ -273,12 +273,12 @@ pub(super) fn shown(
     if is_bypassed(key, model) {
         return bare(Verdict::Bypassed, Reason::Control, None);
     }
+    if let Some(other) = model.coverer(service, row) {
+        return bare(Verdict::Conflict, Reason::Claimed, Some(other.clone()));
+    }
     if model.is_nodes(service, row) {
         let (row, said, owner) = bare(Verdict::Unprogrammed, Reason::Address, None);
         return (ExpectedFrontend { barred: true, ..row }, said, owner);
-    }
-    if let Some(other) = model.coverer(service, row) {
-        return bare(Verdict::Conflict, Reason::Claimed, Some(other.clone()));
     }
     if let Some(other) = model.owners.get(&key).filter(|it| it.service != *service) {
         return bare(Verdict::Conflict, Reason::Claimed, Some(other.service.clone()));

@@ -1,0 +1,136 @@
+//! What a tenant who may write any object of one namespace cannot do to the addresses of others, nor to the node's.
+
+use alloc::collections::BTreeSet;
+use std::format;
+
+use super::*;
+use crate::snapshot::{Reason, Verdict};
+
+const TENANT: &str = "tenant";
+
+/// A node of one main address of each family, of which the host may have others.
+fn node_at(main: &[&str], others: &[&str]) -> Event {
+    let all = |texts: &[&str]| texts.iter().map(|text| ip(text)).collect::<BTreeSet<_>>();
+    let node_port_addresses = all(main);
+    let addresses = &node_port_addresses | &all(others);
+    Event::NodeApplied(Arc::new(NodeFacts {
+        name: "here".into(),
+        node_port_addresses,
+        addresses,
+        ..NodeFacts::default()
+    }))
+}
+
+/// With a cluster IP of each family.
+fn dual(number: u8, facts: ServiceFacts) -> ServiceFacts {
+    let cluster_ips = vec![ip(&format!("10.0.0.{number}")), ip(&format!("fd00:8::{number}"))];
+    ServiceFacts { cluster_ips, ip_families: Family::ALL.to_vec(), ..facts }
+}
+
+/// A tenant's Service with one port at addresses that it chose, and at those of a status.
+fn chosen(port: u16, external: &[&str], status: &[&str]) -> Event {
+    let facts = service("x", "10.0.0.66", external);
+    let port = ServicePort { port: port.try_into().unwrap(), ..facts.ports[0].clone() };
+    let key = ServiceKey { name: ObjectName::new(TENANT, "s-1").unwrap(), source: Source::Kubernetes };
+    let ingress = status.iter().map(|text| crate::facts::Ingress { address: ip(text), proxied: false });
+    applied(ServiceFacts { key, ports: vec![port], ingress: ingress.collect(), ..dual(66, facts) })
+}
+
+/// What the tenant's row at an address says, and who has it.
+fn met(snapshot: &Snapshot, address: &str) -> (Verdict, Option<Reason>, Option<ServiceKey>) {
+    let view = snapshot.services.iter().find(|view| view.key.name.namespace() == TENANT).unwrap();
+    let row = row(view, address);
+    (row.verdict, row.reason, row.owner.clone())
+}
+
+const BARRED: (Verdict, Option<Reason>, Option<ServiceKey>) =
+    (Verdict::Unprogrammed, Some(Reason::Address), None);
+
+#[test]
+fn a_tenant_who_chose_the_node_and_a_node_port_of_another_sees_whose_it_is() {
+    let owned = || {
+        let facts = service("owner", "10.0.0.8", &[]);
+        let port = ServicePort { node_port: NonZeroU16::new(30_080), ..facts.ports[0].clone() };
+        applied(ServiceFacts { kind: ServiceType::NodePort, ports: vec![port], ..dual(8, facts) })
+    };
+    let node = || node_at(&["192.0.2.7", "2001:db8::7"], &[]);
+    for address in ["192.0.2.7", "2001:db8::7"] {
+        for events in [
+            vec![node(), owned(), chosen(30_080, &[address], &[])],
+            vec![chosen(30_080, &[address], &[]), owned(), node()],
+        ] {
+            let mut rig = Rig::new();
+            let mut snapshot = Snapshot::default();
+            events.into_iter().for_each(|event| snapshot = rig.turn(vec![event]));
+            let conflict = (Verdict::Conflict, Some(Reason::Claimed), Some(service_key("owner")));
+            assert_eq!(met(&snapshot, address), conflict, "{address}");
+            let alone = rig.turn(vec![deleted("owner")]);
+            assert_eq!(met(&alone, address), BARRED, "{address}: it stays the node's");
+        }
+    }
+}
+
+#[test]
+fn what_the_node_has_or_is_given_later_is_as_little_a_tenants() {
+    let mut rig = Rig::new();
+    let nowhere = || node_at(&[], &[]);
+    let is_served = |met: (Verdict, Option<Reason>, Option<ServiceKey>)| met.0 == Verdict::Refusing;
+    for (address, main) in [("192.0.2.7", "192.0.2.7"), ("2001:db8::7", "2001:db8::7")] {
+        rig.turn(vec![nowhere(), chosen(80, &[address], &[])]);
+        let later = rig.turn(vec![node_at(&[main], &[])]);
+        assert_eq!(met(&later, address), BARRED);
+        assert!(is_served(met(&rig.turn(vec![nowhere()]), address)), "{address} is the node's no longer");
+    }
+    // At any further address of the host kubelet and the health of this daemon answer too.
+    for number in [10_250, 10_256] {
+        let events = [chosen(number, &["192.0.2.8"], &[]), chosen(number, &[], &["192.0.2.8"])];
+        for event in events {
+            assert!(is_served(met(&rig.turn(vec![nowhere(), event]), "192.0.2.8")));
+            let later = rig.turn(vec![node_at(&["192.0.2.7"], &["192.0.2.8"])]);
+            assert_eq!(met(&later, "192.0.2.8"), BARRED, "{number}");
+        }
+    }
+    // One that floats, and is here today, serves what is asked for there.
+    let floating = rig.turn(vec![chosen(80, &["192.0.2.8"], &[])]);
+    assert!(is_served(met(&floating, "192.0.2.8")));
+}
+
+#[test]
+fn a_balancers_address_is_what_a_status_says_whenever_it_comes_and_however_old_the_other_is() {
+    let balanced = |port: u16, address: &str| {
+        let facts = service("owner", "10.0.0.8", &[]);
+        let port = ServicePort { port: port.try_into().unwrap(), ..facts.ports[0].clone() };
+        let key = ServiceKey { source: Source::Kubernetes, ..facts.key.clone() };
+        let ingress = vec![crate::facts::Ingress { address: ip(address), proxied: false }];
+        let meta = Meta { created: Some(Timestamp(99)), ..Meta::default() };
+        let facts = ServiceFacts { ports: vec![port], ingress, meta, ..dual(8, facts) };
+        (key.clone(), applied(ServiceFacts { key, ..facts }))
+    };
+    let older = |address: &str| {
+        let Event::ServiceApplied(facts) = chosen(443, &[address], &[]) else { panic!("a service") };
+        let meta = Meta { created: Some(Timestamp(1)), ..Meta::default() };
+        applied(ServiceFacts { meta, ..ServiceFacts::clone(&facts) })
+    };
+    for address in ["198.51.100.9", "2001:db8:9::9"] {
+        for first in [true, false] {
+            let mut rig = Rig::new();
+            let (key, owner) = balanced(443, address);
+            let (one, other) = if first { (owner, older(address)) } else { (older(address), owner) };
+            rig.turn(vec![one]);
+            let conflict = (Verdict::Conflict, Some(Reason::Claimed), Some(key));
+            assert_eq!(met(&rig.turn(vec![other]), address), conflict, "{address}, {first}");
+        }
+    }
+    // The node's own address, as a balancer without addresses of its own gives it: no node port of another goes with it.
+    let mut rig = Rig::new();
+    let owner = service("owner", "10.0.0.8", &[]);
+    let port = ServicePort { node_port: NonZeroU16::new(30_080), ..owner.ports[0].clone() };
+    rig.turn(vec![
+        node_at(&["192.0.2.7"], &[]),
+        applied(ServiceFacts { kind: ServiceType::NodePort, ports: vec![port], ..owner }),
+    ]);
+    let taken = rig.turn(vec![chosen(30_080, &[], &["192.0.2.7"])]);
+    let conflict = (Verdict::Conflict, Some(Reason::Claimed), Some(service_key("owner")));
+    assert_eq!(met(&taken, "192.0.2.7"), conflict);
+    assert_eq!(met(&rig.turn(vec![chosen(443, &[], &["192.0.2.7"])]), "192.0.2.7").0, Verdict::Refusing);
+}
