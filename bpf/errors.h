@@ -17,11 +17,19 @@ INLINE bool is_error(__u8 type, bool v4)
 	return type && type < ICMP6_MESSAGES;
 }
 
+INLINE bool is_refusal(const struct icmp *icmp, bool v4)
+{
+	return v4 ? icmp->type == ICMP_UNREACHABLE && icmp->code == ICMP_NO_PORT :
+		    icmp->type == ICMP6_UNREACHABLE && icmp->code == ICMP6_NO_PORT;
+}
+
 /* The packet that an error quotes. Eight bytes behind its header of IP are there: the ports, and of UDP the sum. */
 struct quoted {
 	struct packet packet;
 	/* Where the error has its own sum. */
 	__u32 sum;
+	/* Whether nobody was at the port. */
+	bool is_refusal;
 };
 
 INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, struct quoted *quoted, bool v4)
@@ -35,6 +43,7 @@ INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, str
 	icmp = header(skb, packet->transport, sizeof(*icmp));
 	if (!icmp || !is_error(icmp->type, v4))
 		return false;
+	quoted->is_refusal = is_refusal(icmp, v4);
 	quoted->sum = packet->transport + offsetof(struct icmp, checksum);
 	quoted->packet.ip = packet->transport + sizeof(*icmp);
 	if (!make_readable(skb, quoted->packet.ip + least))
@@ -50,6 +59,18 @@ INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, str
 	quoted->packet.tuple.source.port = ports[0];
 	quoted->packet.tuple.destination.port = ports[1];
 	return true;
+}
+
+/*
+ * A backend says itself that it has nobody at that port. Nothing is decided by it, for anybody may write it in the
+ * backend's name: whoever looks for a fault is told.
+ */
+INLINE void hear_refusal(struct flow *flow, const struct packet *packet, const struct quoted *quoted)
+{
+	if (quoted->is_refusal && flow->transport == IPPROTO_UDP && !(flow->of_backend & HEARD_REFUSAL) &&
+	    same_address(packet->tuple.source.address, flow->backend) &&
+	    quoted->packet.tuple.destination.port == flow->backend_port)
+		flow->of_backend |= HEARD_REFUSAL;
 }
 
 INLINE bool write_quoted(struct __sk_buff *skb, const struct quoted *quoted, const struct tuple *to, bool v4)
@@ -105,6 +126,7 @@ INLINE int error_in(struct __sk_buff *skb, bool v4)
 	flow = number ? flow_at(*number) : NULL;
 	if (!flow || turn_in(flow, &sent, &shown, v4) == NOWHERE)
 		return NEXT;
+	hear_refusal(flow, &packet, &quoted);
 	turned(&to, &shown);
 	if (!write_quoted(skb, &quoted, &to, v4))
 		return SHOT;
@@ -134,6 +156,7 @@ INLINE int error_out(struct __sk_buff *skb, bool v4)
 	direction = flow ? turn_out(flow, &seen, &shown, v4) : NOWHERE;
 	if (direction == NOWHERE)
 		return NEXT;
+	hear_refusal(flow, &packet, &quoted);
 	turned(&to, &shown);
 	if (!write_quoted(skb, &quoted, &to, v4))
 		return SHOT;

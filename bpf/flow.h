@@ -569,9 +569,12 @@ INLINE void hear_backend(struct flow *flow, const struct packet *packet)
 		hear(&flow->of_backend, packet->flags);
 		if (UNLIKELY(packet->flags & TCP_SYN && flow->state == FLOW_OPEN))
 			flow->state = FLOW_OPENING;
-	} else if (UNLIKELY(flow->state == FLOW_OPENING)) {
-		flow->state = FLOW_OPEN;
+		return;
 	}
+	if (UNLIKELY(flow->of_backend & HEARD_REFUSAL))
+		flow->of_backend &= ~HEARD_REFUSAL;
+	if (UNLIKELY(flow->state == FLOW_OPENING))
+		flow->state = FLOW_OPEN;
 }
 
 #endif

@@ -199,11 +199,13 @@ enum flow_state {
 	FLOW_OPEN = 2,
 };
 
-/* What was heard of one side of a TCP connection. */
+/* What was heard of one side of a TCP connection; of a backend by UDP the last one alone. */
 enum heard {
 	HEARD_SYN = 1,
 	HEARD_FIN = 2,
 	HEARD_RST = 4,
+	/* It has told that nobody is at that port, and has not answered since. */
+	HEARD_REFUSAL = 8,
 	/* Of the client's side alone, and nothing that was heard: who answers is to be its backend again, of that list. */
 	STICKS_CLUSTER = 64,
 	STICKS_LOCAL = 128,

@@ -25,6 +25,7 @@ pub mod node;
 pub mod overheard;
 #[cfg(test)]
 mod patience;
+mod plain;
 pub mod probes;
 pub mod proxies;
 pub mod readings;

@@ -14,11 +14,16 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
 use nix::sys::stat::fstat;
+use tracing::Subscriber;
+use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::{MakeWriter, format::debug_fn};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::reload::{self, Handle};
-use tracing_subscriber::{Registry, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::config::{Log, LogFormat, LogLevel};
+use crate::plain::Plain;
 use flood::{Bound, LeftOut};
 use journal::{Journal, JournalLayer};
 use messages::say;
@@ -61,15 +66,31 @@ pub fn start(log: &Log) -> Logging {
     let journal = journal_for(log.format);
     let bound = Bound::new();
     let registry = tracing_subscriber::registry().with(level).with(bound.clone());
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_target(false);
     match (&journal, log.format) {
         (Some(journal), _) => registry.with(JournalLayer(Arc::clone(journal))).init(),
-        (None, LogFormat::Json) => registry.with(lines.json().flatten_event(true)).init(),
+        (None, LogFormat::Json) => {
+            let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_target(false);
+            registry.with(lines.json().flatten_event(true)).init();
+        }
         (None, LogFormat::Auto | LogFormat::Text | LogFormat::Journald) => {
-            registry.with(lines.with_ansi(io::stderr().is_terminal())).init();
+            registry.with(text(io::stderr, io::stderr().is_terminal())).init();
         }
     }
     Logging { level: handle, journal, bound }
+}
+
+/// A line for each event, whatever others wrote that stands in it.
+fn text<S, W>(writer: W, in_colours: bool) -> impl Layer<S>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    W: for<'a> MakeWriter<'a> + 'static,
+{
+    let fields = debug_fn(|line, field, value| match field.name() {
+        "message" => write!(line, "{}", Plain(format_args!("{value:?}"))),
+        name => write!(line, "{name}={}", Plain(format_args!("{value:?}"))),
+    });
+    let lines = tracing_subscriber::fmt::layer().fmt_fields(fields.delimited(" "));
+    lines.with_writer(writer).with_target(false).with_ansi(in_colours)
 }
 
 /// Without a socket, lines go to standard error, where at least somebody may find them.

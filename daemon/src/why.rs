@@ -9,11 +9,12 @@ mod details;
 mod find;
 mod packet;
 mod past;
+mod refusing;
 mod sentence;
 mod states;
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use holdfast_core::facts::{ObjectKey, Rejection};
@@ -74,6 +75,8 @@ pub(crate) struct Explained<'a> {
     pub(crate) rejected: Vec<Rejected<'a>>,
     pub(crate) endpoints: Vec<EndpointRow<'a>>,
     pub(crate) refusals: Vec<RefusedRow>,
+    /// Backends by UDP that said that nobody is at their port, as far as clients outside heard it through this node.
+    pub(crate) refusing_backends: Vec<String>,
     /// The latest records of the history, oldest first.
     pub(crate) history: Vec<Record>,
 }
@@ -121,12 +124,16 @@ impl Walk {
     pub(crate) fn end<'a>(&'a self, readings: &Readings, read: &ReadBack) -> Explanation<'a> {
         let Self { snapshot, question, found, subjects, .. } = self;
         let packet = self.packet(&readings.datapath(), read);
+        let refusing = refusing::seen(readings, subjects);
         let sentence = packet.as_ref().map(|packet| packet.sentence.clone());
         Explanation {
             found: Code(*found),
             sentence: sentence.unwrap_or_else(|| headline(snapshot, question, *found, subjects)),
             packet,
-            services: subjects.iter().map(|it| explained(readings, snapshot, it, read)).collect(),
+            services: subjects
+                .iter()
+                .map(|it| explained(readings, snapshot, it, (read, &refusing)))
+                .collect(),
             near: near(snapshot, question, *found),
             past: past::past(readings, question, *found),
             apiserver: details::apiserver(readings),
@@ -220,7 +227,7 @@ fn explained<'a>(
     readings: &Readings,
     snapshot: &'a Snapshot,
     subject: &'a Subject,
-    read: &ReadBack,
+    (read, refusing): (&ReadBack, &BTreeSet<SocketAddr>),
 ) -> Explained<'a> {
     let view = &*subject.view;
     let (policy, counters) = (&snapshot.settings.hold, Counters::of(&readings.datapath()));
@@ -240,6 +247,7 @@ fn explained<'a>(
         rejected: Rejected::of(snapshot, view),
         endpoints: details::endpoints(view, snapshot),
         refusals: details::refusals(readings, subject),
+        refusing_backends: refusing::of(view, refusing),
         history: past::of_service(readings, &view.key.name),
     }
 }

@@ -48,7 +48,7 @@ use shares::Shares;
 pub use sweep::FlowsSwept;
 pub(crate) use sweep::Sweeping;
 
-/// What one side of a TCP connection was heard to say.
+/// What one side of a connection was heard to say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
     /// It asked for a connection, or agreed to one.
@@ -57,6 +57,8 @@ pub struct Heard {
     pub fin: bool,
     /// It broke the connection off.
     pub rst: bool,
+    /// By UDP: it told that nobody is at that port, and has not answered since.
+    pub refusal: bool,
 }
 
 impl Heard {
@@ -66,6 +68,7 @@ impl Heard {
             syn: has(types::heard::HEARD_SYN),
             fin: has(types::heard::HEARD_FIN),
             rst: has(types::heard::HEARD_RST),
+            refusal: has(types::heard::HEARD_REFUSAL),
         }
     }
 }

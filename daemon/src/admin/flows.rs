@@ -155,18 +155,24 @@ struct FlowRow<'a> {
     port_name: Option<&'a str>,
 }
 
-/// What one side of a TCP connection was heard to say.
+/// What one side of a connection was heard to say; by UDP a refusal alone: nobody is at that port.
 #[derive(Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Said {
     Syn,
     Fin,
     Rst,
+    Refusal,
 }
 
 impl Said {
     fn of(heard: Heard) -> Vec<Self> {
-        let all = [(heard.syn, Self::Syn), (heard.fin, Self::Fin), (heard.rst, Self::Rst)];
+        let all = [
+            (heard.syn, Self::Syn),
+            (heard.fin, Self::Fin),
+            (heard.rst, Self::Rst),
+            (heard.refusal, Self::Refusal),
+        ];
         all.into_iter().filter(|(was_heard, _)| *was_heard).map(|(_, said)| said).collect()
     }
 
@@ -175,6 +181,7 @@ impl Said {
             Self::Syn => "syn",
             Self::Fin => "fin",
             Self::Rst => "rst",
+            Self::Refusal => "refusal",
         }
     }
 }

@@ -17,6 +17,7 @@ use super::form::Form;
 use super::query::Query;
 use crate::described::{Code, Text};
 use crate::kube_proxy::{ClosedPort, Purpose};
+use crate::plain::Plain;
 use crate::readings::Readings;
 use crate::recorder::Recorded;
 use crate::rfc3339::Rfc3339;
@@ -36,7 +37,7 @@ fn health(reason: Option<String>, form: Form) -> Response {
     match form {
         Form::Json => answer::json(status, &Health { healthy, reason }),
         Form::Table | Form::Wide => {
-            answer::text(status, format!("{}\n", reason.unwrap_or_else(|| "ok".to_owned())))
+            answer::text(status, format!("{}\n", Plain(reason.as_deref().unwrap_or("ok"))))
         }
     }
 }

@@ -1,8 +1,9 @@
 //! How single values are shown in the cells of tables.
 
-use std::fmt::{self, Display, Write as _};
+use std::fmt::{Display, Write as _};
 
 use super::limits;
+use crate::plain::Through;
 
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
@@ -35,11 +36,12 @@ impl Cells {
         self.ends.clear();
     }
 
-    /// Adds a cell. An empty one is shown as `-`; what could move a terminal's cursor is shown as `?`.
+    /// Adds a cell. An empty one is shown as `-`; what could turn the line or move a terminal's cursor is
+    /// shown as `?`.
     pub(super) fn put(&mut self, value: impl Display) {
         let begin = self.text.len();
         // Writing to a String cannot fail, and a Display that fails has nothing to show.
-        let _ = write!(Plain(&mut self.text), "{value}");
+        let _ = write!(Through(&mut self.text), "{value}");
         if self.text.len() == begin {
             self.text.push('-');
         }
@@ -57,15 +59,6 @@ impl Cells {
     fn iter(&self) -> impl Iterator<Item = &str> {
         let begins = std::iter::once(0).chain(self.ends.iter().copied());
         begins.zip(&self.ends).map(|(begin, end)| self.text.get(begin..*end).unwrap_or_default())
-    }
-}
-
-struct Plain<'a>(&'a mut String);
-
-impl fmt::Write for Plain<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.extend(text.chars().map(|c| if c.is_control() { '?' } else { c }));
-        Ok(())
     }
 }
 
@@ -106,11 +99,11 @@ mod tests {
     #[test]
     fn a_cell_cannot_move_the_cursor() {
         let mut cells = Cells::default();
-        cells.put("a\u{1b}[2Jb\nc");
+        cells.put("a\u{1b}[2Jb\nc\u{202e}d");
         cells.put("");
         cells.put_optional(None::<&str>);
         let mut out = Vec::new();
         Widths::default().line(&cells, &mut out);
-        assert_eq!(String::from_utf8(out).unwrap(), "a?[2Jb?c  -  -\n");
+        assert_eq!(String::from_utf8(out).unwrap(), "a?[2Jb?c?d  -  -\n");
     }
 }

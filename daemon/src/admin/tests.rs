@@ -7,6 +7,7 @@ mod events;
 mod explanations;
 pub(crate) mod fixture;
 mod history;
+mod hostile;
 mod live;
 mod metrics;
 mod page;

@@ -16,6 +16,7 @@ use super::answer;
 use super::door::{Visit, Way};
 use super::form::Form;
 use super::query::Query;
+use crate::plain::plain;
 use crate::readings::{Comparison, of_flows};
 use crate::sources::kubernetes::Asker;
 
@@ -70,7 +71,7 @@ fn text(it: &Comparison) -> String {
     };
     let lines = it.differences.iter().map(|it| format!("  {it}"));
     let lines = std::iter::once(format!("{}: {verdict}{age}", it.what)).chain(lines);
-    lines.map(|line| line.replace(char::is_control, "?") + "\n").collect()
+    lines.map(|line| plain(&line) + "\n").collect()
 }
 
 /// A turn first, among those of this door: who waits for one keeps nobody of the other door waiting.

@@ -10,6 +10,7 @@ use rustls::{AlertDescription, CertificateError};
 
 use super::identity::ClusterId;
 use super::limits::{THROTTLED, THROTTLED_MOST};
+use crate::plain::is_unfit;
 
 /// The most characters of a server's text that a trouble repeats, so that it stays one line.
 const SAID_CHARACTERS_MAX: usize = 200;
@@ -225,7 +226,7 @@ fn names(presented: &[String]) -> String {
 
 /// One line of what somebody else wrote.
 fn line(text: &str) -> String {
-    let clean = text.chars().map(|it| if it.is_control() { ' ' } else { it });
+    let clean = text.chars().map(|it| if is_unfit(it) { ' ' } else { it });
     clean.take(SAID_CHARACTERS_MAX).collect::<String>().trim().to_owned()
 }
 

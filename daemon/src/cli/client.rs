@@ -28,6 +28,7 @@ use super::Exit;
 use crate::admin::hint::{COMMAND, WORDS_HEADER};
 use crate::admin::limits::HEADER_BYTES_MAX;
 use crate::diagnose::EXIT_HEADER;
+use crate::plain::plain_lines;
 use stream::{QuestionFirst, Stream, connect_socket, connect_tcp};
 
 /// Longer than the longest comparison that the daemon makes before it answers.
@@ -317,7 +318,7 @@ fn message(status: u16, text: &[u8]) -> String {
     };
     match said.strip_prefix("error: ").unwrap_or(&said).trim_end() {
         "" => format!("the daemon refused the question with status {status} and no word"),
-        message => message.replace(|c: char| c.is_control() && c != '\n', "?"),
+        message => plain_lines(message),
     }
 }
 

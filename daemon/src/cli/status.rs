@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use self::apiserver::Apiserver;
 use super::Exit;
 use super::client::{Client, ClientError};
+use crate::plain::plain;
 
 /// What fits on a screen with the rest.
 const LINES_MAX: usize = 10;
@@ -357,11 +358,6 @@ fn section(
         writeln!(out, "  and {more} more")?;
     }
     Ok(())
-}
-
-/// What an object says must not move the terminal's cursor.
-pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 impl Datapath {

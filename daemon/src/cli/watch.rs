@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::client::{Client, ClientError};
 use super::{Exit, Output};
+use crate::plain::Plain;
 use crate::recorder::Record;
 
 #[derive(Debug, Deserialize)]
@@ -36,7 +37,7 @@ pub(super) fn watch(
             }
             Some(("data", json)) => {
                 let Last { why } = parsed(json)?;
-                writeln!(err, "holdfast: {}", why.replace(char::is_control, "?"))?;
+                writeln!(err, "holdfast: {}", Plain(why))?;
                 return Ok(Exit::Unreachable);
             }
             Some(_) | None => {}

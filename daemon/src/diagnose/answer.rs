@@ -123,7 +123,7 @@ const EDGES: [(&str, &[&str]); 40] = [
     ("slices.exist", &["slices.counts", "slices.missing", "verdict", "probe.frontend"]),
     ("slices.missing", &["slices.counts", "verdict"]),
     ("slices.port-name", &["verdict", "probe.frontend"]),
-    ("slices.stale", &["probe.backend", "flows.stale"]),
+    ("slices.stale", &["probe.backend", "flows.stale", "flows.refused"]),
     ("hold.state", &["slices.counts", "verdict", "probe.backend"]),
     ("slices.counts", &["verdict", "probe.frontend", "policy.local-draining"]),
     ("self.hooks", &["probe.frontend"]),

@@ -189,6 +189,7 @@ pub(crate) static ALL: &[Check] = &[
     check("verdict", Group::Views, &[Table], views::verdict),
     check("lookup", Group::Views, &[Kernel], paths::lookup),
     check("flows.stale", Group::Views, &[Flows, Table], paths::stale),
+    check("flows.refused", Group::Views, &[Flows, Table], paths::refused),
     check("foreign.kube-proxy", Group::Foreign, &[Host], foreign::kube_proxy),
     check("foreign.cilium", Group::Foreign, &[Host], foreign::cilium),
     check("foreign.calico", Group::Foreign, &[Host], foreign::calico),

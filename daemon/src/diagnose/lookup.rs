@@ -18,7 +18,7 @@ use crate::why::{Dialled, Question, ReadBack, Walk};
 
 /// Where a client dials a frontend; a node port, at an address of the node. None: nowhere.
 pub(crate) fn dialled(snapshot: &Snapshot, it: &FrontendView) -> Option<SocketAddr> {
-    let own = || snapshot.node.node_port_addresses.iter().copied().filter(|own| !own.is_loopback());
+    let own = || snapshot.node.outer_addresses();
     let address = match it.kind {
         FrontendType::NodePort => own().find(|own| own.is_ipv4() == it.address.is_ipv4())?,
         _ => it.address,
@@ -72,7 +72,20 @@ pub(crate) fn flows(material: &Material) -> Asked<Flows> {
         flows.list.extend(report.found.iter().filter(of_it).map(shown));
         flows.more += report.more;
     }
+    // Few are refused, so all of them are looked at, whichever frontend they dialled.
+    let refused = FlowFilter { refused: true, ..FlowFilter::default() };
+    let refused = seen.table.report(&refused, FLOWS_MAX).found;
+    for flow in refused.iter().filter(|flow| lives(flow) && is_behind(&material.views, flow)).map(shown) {
+        if !flows.list.contains(&flow) {
+            flows.list.push(flow);
+        }
+    }
     Asked::Answered(flows)
+}
+
+fn is_behind(views: &[Arc<ServiceView>], flow: &Flow) -> bool {
+    let mut ports = views.iter().flat_map(|view| view.ports.iter());
+    ports.any(|port| port.key.transport == flow.transport && port.rows.find(flow.backend).is_some())
 }
 
 /// One that is over stays for a while, and says nothing.
@@ -81,5 +94,10 @@ const fn lives(flow: &Flow) -> bool {
 }
 
 fn shown(flow: &Flow) -> FlowSeen {
-    FlowSeen { client: flow.client, backend: flow.backend, is_udp: flow.transport == Transport::Udp }
+    FlowSeen {
+        client: flow.client,
+        backend: flow.backend,
+        is_udp: flow.transport == Transport::Udp,
+        is_refused: flow.backend_heard.refusal,
+    }
 }

@@ -222,6 +222,9 @@ pub(crate) struct FlowSeen {
     /// A conversation goes on where it began; a connection ends by itself when its backend has gone.
     #[cfg_attr(test, serde(default))]
     pub(crate) is_udp: bool,
+    /// The backend told that nobody is at that port, and has not answered since.
+    #[cfg_attr(test, serde(default))]
+    pub(crate) is_refused: bool,
 }
 
 /// One frontend, compared with its entry in the maps.

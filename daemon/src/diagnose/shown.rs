@@ -6,10 +6,18 @@
 use serde_json::{Map, Value};
 
 use super::limits::{NAMED_MAX, TEXT_LENGTH_MAX};
+use crate::plain::is_unfit;
 
-/// One line: what would steer a terminal is dropped, and what is too long is cut.
+/// One line: what would steer a terminal is dropped, what is too long is cut, and of several blanks one is left, so
+/// that no text stands in columns as ours do.
 pub(crate) fn clean(text: &str) -> String {
-    let mut visible = text.chars().map(blank).filter(|character| !is_hidden(*character));
+    let mut is_first = true;
+    let mut visible = text.chars().map(blank).filter(|character| !is_unfit(*character)).filter(|character| {
+        let is_blank = *character == ' ';
+        let is_kept = !is_blank || is_first;
+        is_first = !is_blank;
+        is_kept
+    });
     let mut out: String = visible.by_ref().take(TEXT_LENGTH_MAX).collect();
     if visible.next().is_some() {
         out.push('…');
@@ -65,13 +73,6 @@ const fn blank(character: char) -> char {
     }
 }
 
-/// Control characters, and marks that turn or join what is around them.
-const fn is_hidden(character: char) -> bool {
-    matches!(character,
-        '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -81,6 +82,7 @@ mod tests {
     #[test]
     fn what_would_steer_a_terminal_is_dropped() {
         assert_eq!(clean("a\x1b[31mb\u{202e}c\nd\u{9b}2J"), "a[31mbc d2J");
+        assert_eq!(clean("x\n  error    pods.match"), "x error pods.match");
         assert_eq!(clean(&"x".repeat(100_000)).chars().count(), TEXT_LENGTH_MAX + 1);
     }
 
@@ -94,7 +96,7 @@ mod tests {
         #[test]
         fn no_text_comes_out_with_a_control_character(text in any::<String>()) {
             let out = clean(&text);
-            prop_assert!(!out.chars().any(|it| it.is_control() || is_hidden(it)));
+            prop_assert!(!out.chars().any(|it| is_unfit(it)));
             prop_assert!(out.chars().count() <= TEXT_LENGTH_MAX + 1);
         }
     }

@@ -65,7 +65,8 @@ fn answer(out: &mut String, it: &Diagnosis<'_>) {
         "certain" => String::new(),
         confidence => format!(" ({confidence})"),
     };
-    wrapped(out, 0, 0, &format!("{verdict}{}{sure}", it.verdict.headline));
+    // No line but a first one begins at the edge, so that no text of others does.
+    wrapped(out, 0, 2, &format!("{verdict}{}{sure}", it.verdict.headline));
     if let Some(next) = &it.verdict.next {
         let risk = match next.risk.0 {
             Risk::Safe => String::new(),

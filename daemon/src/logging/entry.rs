@@ -8,6 +8,8 @@ use std::fmt::{Debug, Write};
 use tracing::Level;
 use tracing::field::{Field, Visit};
 
+use crate::plain::plain;
+
 /// What an event says: its message, and everything else by name.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
@@ -49,7 +51,7 @@ impl Entry {
 
     /// For people, who see nothing but this: the message and every field.
     fn text(&self) -> String {
-        let mut text = self.message.clone();
+        let mut text = plain(&self.message);
         for (name, value) in &self.fields {
             // Writing to a string cannot fail.
             let _ = match is_plain(value) {

@@ -14,7 +14,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use super::flood::{Bound, Flood, LINES_MAX, LOUD_MAX, WINDOW};
 use super::journal::{Journal, JournalLayer};
 use super::messages::{self, MESSAGES, say};
-use super::{is_named, last_words};
+use super::{is_named, last_words, text};
+use crate::plain::tests::{HOSTILE, check_lines};
 
 /// A journald that takes what it is sent, or does not.
 struct Fake {
@@ -82,6 +83,27 @@ fn what_nobody_sees_is_spelled_out_for_people_and_kept_for_programs() {
     let told = r#"file="token\u{202e}gpj" name="a\u{1b}[2J" plain=C:"x"é"#;
     has(&entry, &format!("MESSAGE=cannot be read {told}"));
     has(&entry, "HOLDFAST_FILE=token\u{202e}gpj");
+}
+
+#[test]
+fn no_text_of_others_writes_or_turns_a_line_of_the_log() {
+    let told =
+        || tracing::warn!(service = HOSTILE, reason = %HOSTILE, why = ?HOSTILE, "{HOSTILE} cannot be read");
+    let file = Arc::new(tempfile::tempfile().unwrap());
+    for in_colours in [false, true] {
+        let subscriber = tracing_subscriber::registry().with(text(Arc::clone(&file), in_colours));
+        tracing::subscriber::with_default(subscriber, told);
+    }
+    let mut written = String::new();
+    (&*file).rewind().unwrap();
+    (&*file).read_to_string(&mut written).unwrap();
+    let (plain, _coloured) = written.split_once('\n').unwrap();
+    check_lines("the log", plain);
+    assert_eq!(written.lines().count(), 2, "{written}");
+    let fake = Fake::new();
+    fake.log(told);
+    let entry = fake.next().unwrap();
+    check_lines("the journal", entry.split("\nPRIORITY=").next().unwrap());
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! A record as people read it: one line that goes from what clients get to why.
 //!
-//! Invariant: a line has no line end in it and nothing that moves a terminal's cursor, whatever an object says. It has
-//! no columns, because it has no fixed number of clauses; it begins with what can be searched for.
+//! Invariant: a line has no line end in it and nothing that turns it or moves a terminal's cursor, whatever an object
+//! says. It has no columns, because it has no fixed number of clauses; it begins with what can be searched for.
 
 use std::fmt::Write as _;
 
 use super::record::{Diff, Gap, LastWriter, Met, Record, Transition, Trigger};
+use crate::plain::plain;
 
 /// Addresses named of one diff; JSON has more of them.
 const ADDRESSES_MAX: usize = 6;
@@ -217,8 +218,4 @@ impl LastWriter {
 fn add(text: &mut String, more: std::fmt::Arguments<'_>) {
     // Writing to a String cannot fail.
     let _ = text.write_fmt(more);
-}
-
-fn plain(line: &str) -> String {
-    line.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -10,8 +10,9 @@ mod thinned;
 use std::num::NonZeroU16;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use holdfast_core::change::Change;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{
     AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, ServiceFacts, ServicePort, ServiceType,
@@ -153,6 +154,15 @@ fn services(rig: &mut Rig, count: u16) -> Vec<TimedChange> {
         [service(&of, &ip(number), meta("1", "kubectl")), slice(&of, &["10.1.1.1"], false, meta("2", "kcm"))]
     });
     rig.batch(events.collect::<Vec<_>>())
+}
+
+/// What is recorded of these changes, for whoever shows records.
+pub(crate) fn history_of(changes: Vec<Change>) -> Arc<History> {
+    let (at, mono, elapsed) = (SystemTime::UNIX_EPOCH, Duration::ZERO, Duration::ZERO);
+    recorded(
+        changes.into_iter().map(|change| TimedChange { change, at, mono, elapsed, room: None }).collect(),
+        None,
+    )
 }
 
 /// What is recorded of the incident in small, for whoever shows records.

@@ -16,6 +16,8 @@ mod node;
 #[cfg(test)]
 mod pods;
 #[cfg(test)]
+mod refused;
+#[cfg(test)]
 mod regressions;
 #[cfg(test)]
 mod routers;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use super::count::Tally;
 use super::life::{Stage, is_expired};
-use super::{Flow, FlowTable, Maps};
+use super::{Flow, FlowTable, Heard, Maps};
 use crate::abi::flow::{End, types};
 use crate::abi::mapped;
 
@@ -37,6 +37,8 @@ pub struct FlowFilter {
     pub backend: Option<Place>,
     /// How far it has come.
     pub stage: Option<Stage>,
+    /// Only those whose backend told that nobody is at that port, and has not answered since.
+    pub refused: bool,
 }
 
 impl FlowFilter {
@@ -46,6 +48,7 @@ impl FlowFilter {
             && is(self.frontend, (it.frontend, it.frontend_port))
             && is(self.backend, (it.backend, it.backend_port))
             && self.stage.is_none_or(|stage| Stage::of(it) == Some(stage))
+            && (!self.refused || Heard::of(it.of_backend).refusal)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::datapath::Clients;
+use crate::plain::Plain;
 use crate::why::{
     EndpointRow, Explained, Explanation, FrontendRow, ObjectRef, Packet, PacketShare, RefusedRow, SeenAs,
     SliceRef,
@@ -10,7 +11,8 @@ use crate::why::{
 
 /// All of it as lines.
 pub(super) fn write(explanation: &Explanation<'_>) -> String {
-    let mut out = format!("{}\n", explanation.sentence);
+    let mut out = String::new();
+    line(&mut out, 0, &explanation.sentence);
     if let Some(packet) = &explanation.packet {
         write_packet(&mut out, packet);
     }
@@ -18,19 +20,19 @@ pub(super) fn write(explanation: &Explanation<'_>) -> String {
         write_service(&mut out, service);
     }
     if !explanation.near.is_empty() {
-        out.push_str("\nNear it:\n");
+        heading(&mut out, "Near it:");
     }
     for near in &explanation.near {
         line(&mut out, 1, &format!("{}: {}", near.what, near.name));
     }
     if !explanation.past.is_empty() {
-        out.push_str("\nBefore:\n");
+        heading(&mut out, "Before:");
     }
     for record in &explanation.past {
         line(&mut out, 1, &record.sentence());
     }
     if let Some(apiserver) = &explanation.apiserver {
-        line(&mut out, 0, &format!("\nApiserver: {apiserver}"));
+        heading(&mut out, &format!("Apiserver: {apiserver}"));
     }
     if let Some(since) = explanation.stale_since {
         line(&mut out, 0, &format!("Stale: as remembered from {since}; a source has not spoken since"));
@@ -38,15 +40,21 @@ pub(super) fn write(explanation: &Explanation<'_>) -> String {
     out
 }
 
+/// Whatever of the text others wrote, it stays on its line.
 fn line(out: &mut String, depth: usize, text: &str) {
-    // Writing to a String cannot fail. What could move a terminal's cursor is shown as `?`.
-    let plain: String = text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect();
-    let _ = writeln!(out, "{}{plain}", "  ".repeat(depth));
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "{:depth$}{}", "", Plain(text), depth = depth * 2);
+}
+
+/// After a blank line.
+fn heading(out: &mut String, text: &str) {
+    out.push('\n');
+    line(out, 0, text);
 }
 
 /// Each step behind its name, all of them in one column.
 fn write_packet(out: &mut String, packet: &Packet) {
-    line(out, 0, "\nStep by step, from the maps as they are; nothing was sent:");
+    heading(out, "Step by step, from the maps as they are; nothing was sent:");
     for step in &packet.steps {
         line(out, 1, &format!("{:<9} {}", step.step.to_string(), step.says));
     }
@@ -70,7 +78,7 @@ fn share_line(it: &PacketShare) -> String {
 }
 
 fn write_service(out: &mut String, it: &Explained<'_>) {
-    line(out, 0, &format!("\nService {} ({}, {})", it.service, it.source, it.state));
+    heading(out, &format!("Service {} ({}, {})", it.service, it.source, it.state));
     if let Some(balancer) = &it.load_balancer {
         line(out, 1, &format!("Load balancer ({}): {}", balancer.state, balancer.sentence(&it.service)));
     }
@@ -90,6 +98,10 @@ fn write_service(out: &mut String, it: &Explained<'_>) {
     }
     for refused in &it.refusals {
         line(out, 1, &refused_line(refused));
+    }
+    for backend in &it.refusing_backends {
+        let said = "nobody is at that port there (ICMP port unreachable)";
+        line(out, 1, &format!("{backend}/UDP refuses clients outside: {said}"));
     }
     if !it.history.is_empty() {
         line(out, 1, "History:");

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use holdfast_core::keys::{Protocol, Transport};
 use serde_json::json;
 
 use crate::diagnose::case::{Case, missing};
@@ -80,6 +81,46 @@ pub(super) fn stale(case: &Case<'_>) -> Judgement {
         )),
     };
     judgement.with("stale", lost.len()).with("flows", flows.list.len())
+}
+
+/// Whether backends said themselves that nobody is at their port by UDP. Nobody is asked for it: a datagram may mean
+/// anything to whoever gets it.
+pub(super) fn refused(case: &Case<'_>) -> Judgement {
+    let by_udp = Protocol::Transport(Transport::Udp);
+    if !case.frontends().any(|it| it.protocol == by_udp) {
+        return Judgement::skipped("It has no port by UDP.");
+    }
+    let Some(flows) = case.material.flows.answer() else {
+        return missing(&case.material.flows, "Whether its backends refuse datagrams");
+    };
+    let conversations: Vec<&FlowSeen> =
+        flows.list.iter().filter(|it| it.is_udp && case.is_backend(it.backend)).collect();
+    if conversations.is_empty() {
+        return Judgement::skipped(
+            "No client outside speaks to it by UDP through this node now, so nothing is known of its backends' ports.",
+        );
+    }
+    let refused: Vec<_> = conversations.iter().filter(|it| it.is_refused).collect();
+    let backends: BTreeSet<SocketAddr> = refused.iter().map(|it| it.backend).collect();
+    let all: BTreeSet<SocketAddr> = conversations.iter().map(|it| it.backend).collect();
+    if refused.is_empty() {
+        return Judgement::ok(format!("None of {} was refused.", count(conversations.len(), "conversation")));
+    }
+    let who = count(refused.len(), "client");
+    Judgement::error_if(
+        backends == all,
+        format!(
+            "{who} outside {} refused by {}: nobody is at that port there (ICMP port unreachable).",
+            if refused.len() == 1 { "is" } else { "are" },
+            some(&backends)
+        ),
+    )
+    .with("backends", json!(backends.iter().take(NAMED_MAX).map(ToString::to_string).collect::<Vec<_>>()))
+    .with("refused", refused.len())
+    .with("conversations", conversations.len())
+    .remedy(Remedy::safe(
+        "Look at which port the application listens by UDP, and correct targetPort or the application.",
+    ))
 }
 
 /// Of what nothing is known.

@@ -3,7 +3,10 @@
 use holdfast_core::op::FrontendType;
 
 use super::craft::{ACK, SYN, Sent, address, error, see};
+use super::lives::all;
 use super::node::{NEXT, Node};
+use crate::abi::flow::end;
+use crate::abi::flow::types::heard;
 use crate::kernel::bed::Port;
 
 struct Case {
@@ -73,6 +76,13 @@ fn kernel_errors_reach_whoever_sent_the_packet_and_show_it_as_it_was_sent() {
     }
 }
 
+/// Whether that backend said itself that nobody is at its port.
+fn is_refused(node: &Node, backend: &str) -> bool {
+    let backend = end(address(backend));
+    let its = all(node).filter(|(_, it)| (it.backend, it.backend_port) == backend);
+    its.map(|(_, it)| u32::from(it.of_backend)).any(|said| said & heard::HEARD_REFUSAL.0 != 0)
+}
+
 fn packet(udp: bool, from: &str, to: &str, flags: u8) -> Sent {
     let payload = b"abcdefgh".to_vec();
     if udp { Sent::udp(from, to, &payload) } else { Sent { payload, ..Sent::tcp(from, to, flags) } }
@@ -124,6 +134,15 @@ fn check_errors(node: &Node, case: &Case, udp: bool) {
             );
             let (.., about) = seen.error.unwrap();
             assert_eq!((about.from, about.to), (address(client), address(frontend)), "as the client sent it");
+            assert_eq!(is_refused(node, backend), udp, "{who}: what the backend said stays until it answers");
         }
+        let answer = packet(udp, backend, &at_backend, ACK).frame();
+        let answer = if is_remote { node.come(&answer).1 } else { answer };
+        assert_eq!(node.leave(&answer).0, NEXT);
+        assert!(!is_refused(node, backend), "it has answered");
+        let other = error(router, &ip(&at_backend), code, &request.packet(), quoted);
+        let other = if is_remote { node.come(&other).1 } else { other };
+        assert_eq!(node.leave(&other).0, NEXT);
+        assert!(!is_refused(node, backend), "nobody else says so for it");
     }
 }

@@ -34,11 +34,16 @@ fn now() -> u32 {
 /// The flow of a client, and its number.
 pub(super) fn found(node: &Node, client: &str) -> Option<(u32, types::flow)> {
     let client = end(address(client));
+    all(node).find(|(_, it)| (it.client, it.client_port) == client)
+}
+
+/// All flows, by their numbers.
+pub(super) fn all(node: &Node) -> impl Iterator<Item = (u32, types::flow)> {
     let record = |number: u32| -> types::flow {
         value(&map(node, Map::Flows).lookup(&number.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap()).unwrap()
     };
-    let all = (0..map(node, Map::Flows).max_entries()).map(|number| (number, record(number)));
-    all.into_iter().find(|(_, it)| it.serial != 0 && (it.client, it.client_port) == client)
+    let all = (0..map(node, Map::Flows).max_entries()).map(move |number| (number, record(number)));
+    all.filter(|(_, it)| it.serial != 0)
 }
 
 #[track_caller]

@@ -15,6 +15,8 @@ use crate::diagnose::material::{
     Probe, ProbeOf, ProbeOutcome, Right,
 };
 use crate::diagnose::text;
+use crate::plain::is_unfit;
+use crate::plain::tests::HOSTILE;
 
 /// What may become of one question.
 fn other<T>(asked: &mut Asked<T>, how: u8) {
@@ -116,7 +118,7 @@ fn forge(material: &mut Material, text: &str, number: i64) {
 }
 
 fn is_plain(text: &str) -> bool {
-    !text.chars().any(|it| it.is_control() || matches!(it, '\u{202a}'..='\u{202e}' | '\u{200b}'..='\u{200f}'))
+    !text.chars().any(is_unfit)
 }
 
 proptest! {
@@ -128,7 +130,7 @@ proptest! {
         how in proptest::array::uniform24(0_u8..8),
         text in prop_oneof![
             any::<String>(),
-            select(vec!["\u{1b}[31m".to_owned(), "x".repeat(20_000), "$(reboot)\n".to_owned()]),
+            select(vec!["\u{1b}[31m".to_owned(), "x".repeat(20_000), "$(reboot)\n".to_owned(), format!("{} {HOSTILE}", "y".repeat(80))]),
         ],
         number in prop_oneof![any::<i64>(), select(vec![0, i64::MIN, i64::MAX, 1_795_183_331])],
     ) {
@@ -140,7 +142,7 @@ proptest! {
         let diagnosis = Diagnosis::of(&material, &answer, "1.0.0");
         prop_assert!(is_plain(&serde_json::to_string(&diagnosis).unwrap()));
         for line in text::write(&diagnosis, true).lines() {
-            prop_assert!(is_plain(line), "{line:?}");
+            prop_assert!(is_plain(line) && !line.starts_with("FORGED"), "{line:?}");
             prop_assert!(line.chars().count() <= COLUMNS_MAX || line.starts_with("        "), "{line}");
         }
         for finding in &answer.findings {

@@ -1,0 +1,42 @@
+//! Backends with nobody at their port: whoever looks for the fault is told, by what their hosts said to clients.
+
+use holdfast_tests::bed::ask::{Outcome, Question, Transport};
+use holdfast_tests::bed::fabric::Switches;
+use holdfast_tests::packets::{Clients, Family, SERVICES, Service};
+
+use crate::node::on_a_node;
+
+fn service(name: &str) -> Service {
+    *SERVICES.iter().find(|it| it.name == name).unwrap()
+}
+
+fn ask(clients: &mut Clients, name: &str, family: Family) -> Outcome {
+    let to = service(name).frontend("balancer", family).unwrap();
+    clients.of("outside").unwrap().ask(Question::new(Transport::Udp, to)).unwrap()
+}
+
+#[test]
+fn a_pod_that_refuses_datagrams_is_no_healthy_backend_and_nobody_had_to_ask_it() {
+    on_a_node(Switches::default(), "", |_, daemon, clients| {
+        let told = |words: &[&str]| daemon.tell(words).unwrap();
+        let diagnosed =
+            |name: &str| told(&["diagnose", &format!("default/{name}"), "--no-probe", "-o", "wide"]);
+        for name in ["closed", "closed-away", "here"] {
+            let before = diagnosed(name);
+            assert!(before.contains("skipped  flows.refused"), "nobody has sent it anything: {before}");
+        }
+        for (name, at) in [("closed", "8081"), ("closed-away", "8081")] {
+            for family in [Family::V4, Family::V6] {
+                assert_eq!(ask(clients, name, family), Outcome::Refused, "{name}");
+            }
+            let text = diagnosed(name);
+            assert!(text.contains("error    flows.refused"), "{text}");
+            assert!(text.contains("2 clients outside are refused by") && text.contains(at), "{text}");
+            let explained = told(&["explain", &format!("default/{name}")]);
+            assert!(explained.contains("/UDP refuses clients outside"), "{explained}");
+        }
+        assert!(matches!(ask(clients, "here", Family::V4), Outcome::Answered { .. }));
+        assert!(!diagnosed("here").contains("refused by"));
+        assert!(!told(&["explain", "default/here"]).contains("refuses clients outside"));
+    });
+}
