@@ -121,7 +121,7 @@ fn a_balancers_address_is_what_a_status_says_whenever_it_comes_and_however_old_t
             assert_eq!(met(&rig.turn(vec![other]), address), conflict, "{address}, {first}");
         }
     }
-    // The node's own address, as a balancer without addresses of its own gives it: no node port of another goes with it.
+    // The node's own, as a balancer without addresses of its own gives it: no node port of another goes with it.
     let mut rig = Rig::new();
     let owner = service("owner", "10.0.0.8", &[]);
     let port = ServicePort { node_port: NonZeroU16::new(30_080), ..owner.ports[0].clone() };
