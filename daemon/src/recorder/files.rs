@@ -1,8 +1,8 @@
 //! The files: a folder of segments, the newest is appended to, and of the oldest two becomes one when all are full.
 //!
 //! Invariant: all segments together stay below a number of bytes, and nothing is appended behind half a record: what a
-//! failed write left is cut off again, or the next write begins a new segment. What makes room is not what is oldest but
-//! what [`super::thin`] takes; only where that cannot be done, a whole segment goes.
+//! failed write left is cut off again, or the next write begins a new segment. What makes room is not what is oldest
+//! but what [`super::thin`] takes; only where that cannot be done, a whole segment goes.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};

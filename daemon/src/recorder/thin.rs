@@ -1,8 +1,8 @@
 //! What makes room in the files when they are full: records of the namespaces that have most of them, and of those the
 //! ones of services that are gone first.
 //!
-//! Invariant: a namespace with less than an equal share loses nothing, whatever others write. Two segments become one in
-//! one rename, so whatever stops this leaves all records: those of the second may stand in both, and the next start
+//! Invariant: a namespace with less than an equal share loses nothing, whatever others write. Two segments become one
+//! in one rename, so whatever stops this leaves all records: those of the second may stand in both, and the next start
 //! removes it. What was taken is a gap that says of whom, unless nothing older is left. Each time two segments are read
 //! and one is written, however many records come.
 

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Bed, Layout, Location};
+use holdfast_tests::bed::{Bed, Layout, Location, Role};
 use holdfast_tests::fake::{Authority, Cluster, Names, Server};
 use holdfast_tests::patience::NOT_FOR_EVER;
 use holdfast_tests::size::sized;
@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Before this change the bystander loses the backends of its other services.
 const LOSS: u32 = 20;
 
-/// Services that are held, and the network of their backends, which is the node's own: nobody asks them.
+/// Services that are held, and the network of their backends, all of whom take a probe.
 pub(super) const HELD: u32 = 8;
 const NETWORK: &str = "10.128.0.1/24";
 
@@ -109,15 +109,17 @@ struct Stage<'a> {
 
 fn on_stage(load: Load, play: impl FnOnce(Stage<'_>)) {
     let bed = Bed::lay(&Layout { local: vec![NETWORK], ..Layout::default() }).unwrap();
+    let everywhere = "0.0.0.0:8080".parse().unwrap();
+    let _backends = bed.serve(Location::NODE, Role::Tcp, "backends", everywhere).unwrap();
     let cluster = Cluster::new("7c8d4a2e-0000-4000-8000-00000000a77a");
     let authority = Authority::new().unwrap();
     let identity = authority.server(&Names::Kubernetes).unwrap();
     let server = bed.within(Location::NODE, || Server::start(&cluster, &identity).unwrap()).unwrap();
     residents(&cluster);
-    let services = Tenant::new(&cluster, &bed, load).settle();
+    let last = Tenant::new(&cluster, &bed, load).settle();
     let daemon = daemon(&bed, &authority, &server);
-    let known = || daemon.ask(&["services"]).unwrap()["services"].as_array().unwrap().len();
-    until("settled", || known() > services as usize);
+    let last = last.unwrap_or_else(|| "bystander/web".to_owned());
+    until("settled", || daemon.tell(&["services", "--service", &last]).unwrap().contains(&last));
     play(Stage { load, bed: &bed, cluster: &cluster, daemon: &daemon });
 }
 
@@ -252,7 +254,13 @@ fn check(bed: &Bed, daemon: &Daemon<'_>) {
     assert_eq!(row("bystander/web")["verdict"], "serving");
     for number in 0..HELD {
         let name = format!("bystander/held-{number}");
-        assert_eq!(row(&name)["verdict"], "held", "{name}: its hold");
+        let row = row(&name);
+        assert_eq!(
+            row["verdict"],
+            "held",
+            "{name}: its hold: {row}\n{}",
+            daemon.tell(&["history", &name]).unwrap()
+        );
         let told = daemon.tell(&["history", &name]).unwrap();
         assert!(told.contains("serving -> held"), "{name}: its record: {told}");
         let is_warning = |line: &str| line.contains("WARN") && line.contains(&name) && line.contains("held");

@@ -91,23 +91,25 @@ impl<'a> Tenant<'a> {
         objects.into_iter().for_each(|object| drop(self.cluster.apply(object).unwrap()));
     }
 
-    /// What it has before anything is measured, and how many services that are.
-    pub(super) fn settle(&self) -> u32 {
-        match self.load {
+    /// What it has before anything is measured; gives the name of the last service.
+    pub(super) fn settle(&self) -> Option<String> {
+        let (kind, count) = match self.load {
             Load::SharedAddress => {
-                self.write((0..sized(CLAIMANTS, 50)).map(|number| claimant(number, true)));
-                sized(CLAIMANTS, 50)
+                let count = sized(CLAIMANTS, 50);
+                self.write((0..count).map(|number| claimant(number, true)));
+                ("claimant", count)
             }
             Load::Noise => {
                 self.write((0..NOISY).flat_map(|number| resident("noise", number)));
-                NOISY
+                ("noise", NOISY)
             }
             Load::Probes => {
                 self.write((0..PROBED).flat_map(|number| probed(number, true)));
-                PROBED
+                ("probed", PROBED)
             }
-            Load::Nothing | Load::Claims | Load::Idle | Load::Churn | Load::Annotations => 0,
-        }
+            Load::Nothing | Load::Claims | Load::Idle | Load::Churn | Load::Annotations => return None,
+        };
+        Some(format!("tenant/{kind}-{}", count - 1))
     }
 
     /// What it does next.
