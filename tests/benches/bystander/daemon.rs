@@ -54,7 +54,7 @@ fn measure_one(what: &str, load: Load) {
         let times = beside(stage, |watcher| {
             let times = (0..sized(CHANGES, CHANGES / 10)).map(|change| {
                 if change == LOSS {
-                    (0..HELD).for_each(|number| drop(stage.cluster.apply(held(number, false)).unwrap()));
+                    (0..HELD).for_each(|number| _ = stage.cluster.apply(held(number, false)).unwrap());
                 }
                 thread::sleep(PAUSE);
                 watcher.change(stage.cluster)
@@ -168,7 +168,7 @@ fn daemon<'a>(bed: &'a Bed, authority: &Authority, server: &Server) -> Daemon<'a
 
 /// What the bystander has.
 fn residents(cluster: &Cluster) {
-    let apply = |object: Value| drop(cluster.apply(object).unwrap());
+    let apply = |object: Value| _ = cluster.apply(object).unwrap();
     let mut web = service("web", "10.96.255.1");
     web["spec"]["type"] = json!("LoadBalancer");
     web["spec"]["externalTrafficPolicy"] = json!("Local");

@@ -88,7 +88,7 @@ impl<'a> Tenant<'a> {
     }
 
     fn write(&self, objects: impl IntoIterator<Item = Value>) {
-        objects.into_iter().for_each(|object| drop(self.cluster.apply(object).unwrap()));
+        objects.into_iter().for_each(|object| _ = self.cluster.apply(object).unwrap());
     }
 
     /// What it has before anything is measured; gives the name of the last service.
