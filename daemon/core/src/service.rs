@@ -374,7 +374,7 @@ impl Service {
     /// Takes notice of what a slice says of the last lists, though another version of it came before that was decided
     /// by.
     pub(crate) fn observe_told(&mut self, slice: &SliceFacts) {
-        for port in &mut self.ports {
+        for port in self.ports.get_mut(..self.wanted).unwrap_or_default() {
             let joins = |it: &&SlicePort| {
                 it.name == port.key.name && it.protocol == Protocol::Transport(port.key.transport)
             };

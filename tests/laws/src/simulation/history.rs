@@ -114,6 +114,25 @@ impl Past {
         (self.held, self.ended, self.had_list, self.was_away) = (None, None, false, true);
     }
 
+    /// Who was terminating, or ready, in a slice that was replaced before anything was decided by it.
+    fn recall(&mut self, missed: &SliceFacts, name: &PortName) {
+        let Some(last) = self.last.clone() else { return };
+        if missed.headless || missed.address_type != AddressType::Ip(name.2) {
+            return;
+        }
+        let joins = |it: &&SlicePort| it.name == name.0 && it.protocol == Protocol::Transport(name.1);
+        for port in missed.ports.iter().filter(joins) {
+            for endpoint in missed.endpoints.iter() {
+                let backend = SocketAddr::new(endpoint.address, port.port.get());
+                if endpoint.conditions.terminating && last.iter().any(|it| it.slot.backend() == backend) {
+                    self.terminating.insert(backend);
+                } else if endpoint.conditions.ready {
+                    self.terminating.remove(&backend);
+                }
+            }
+        }
+    }
+
     fn is_ended(&self) -> bool {
         let last = self.last.iter().flat_map(|last| last.iter());
         last.map(|it| it.slot.backend()).all(|backend| self.terminating.contains(&backend))
@@ -162,7 +181,9 @@ impl Past {
             _ if self.is_ended() => Reason::ScaledDown,
             _ => Reason::Vanished,
         };
-        if self.was_away { vec![seen, Reason::NoEndpoints] } else { vec![seen] }
+        // Nor does it hear how those end whom it has forgotten.
+        let forgotten = [Reason::NoEndpoints, Reason::ScaledDown, Reason::Vanished];
+        [seen].into_iter().chain(forgotten.into_iter().filter(|_| self.was_away)).collect()
     }
 
     /// What a client gets of the lists of a port, held or not.
@@ -211,8 +232,6 @@ pub struct History {
     /// Each slice as it was told last, and as it was when its service was decided for last.
     told: Slices,
     decided: Slices,
-    /// Told, and replaced before anything was decided by it.
-    missed: Vec<Arc<SliceFacts>>,
 }
 
 type Slices = BTreeMap<SliceKey, Arc<SliceFacts>>;
@@ -230,7 +249,6 @@ impl History {
             joined: BTreeSet::new(),
             told: memory.2.clone(),
             decided: memory.2,
-            missed: Vec::new(),
         }
     }
 
@@ -288,25 +306,10 @@ impl History {
             Some(new) => self.told.insert(key.clone(), Arc::clone(new)),
             None => self.told.remove(key),
         };
-        self.missed.extend(old.filter(|old| self.decided.get(key) != Some(old)));
-    }
-
-    /// Who was terminating, or ready, in what was missed of a service's port.
-    fn recall(past: &mut Past, missed: &[Arc<SliceFacts>], name: &PortName) {
-        let Some(last) = past.last.clone() else { return };
-        let own = |it: &&Arc<SliceFacts>| !it.headless && it.address_type == AddressType::Ip(name.2);
-        for slice in missed.iter().filter(own) {
-            let joins = |it: &&SlicePort| it.name == name.0 && it.protocol == Protocol::Transport(name.1);
-            for port in slice.ports.iter().filter(joins) {
-                for endpoint in slice.endpoints.iter() {
-                    let backend = SocketAddr::new(endpoint.address, port.port.get());
-                    let conditions = endpoint.conditions;
-                    if conditions.terminating && last.iter().any(|it| it.slot.backend() == backend) {
-                        past.terminating.insert(backend);
-                    } else if conditions.ready {
-                        past.terminating.remove(&backend);
-                    }
-                }
+        let Some(missed) = old.filter(|old| self.decided.get(key) != Some(old)) else { return };
+        for (_, pasts) in self.pasts.iter_mut().filter(|(service, _)| is_of(&missed, service)) {
+            for (name, past) in pasts.iter_mut().filter(|(_, past)| !past.was_away) {
+                past.recall(&missed, name);
             }
         }
     }
@@ -363,8 +366,6 @@ impl History {
         if let (Some(expected), Some(facts)) = (expected, facts.services.get(service)) {
             rename(pasts, expected, facts);
         }
-        let is_own = |it: &&Arc<SliceFacts>| is_of(it, service);
-        let missed: Vec<_> = self.missed.iter().filter(is_own).cloned().collect();
         let gone = |name: &PortName| expected.is_none_or(|it| !it.ports.contains_key(name));
         pasts.iter_mut().filter(|(name, _)| gone(name)).for_each(|(_, past)| past.leave());
         let hold = &facts.settings.hold;
@@ -377,7 +378,6 @@ impl History {
                 past.keep(&port.chosen);
                 continue;
             }
-            Self::recall(past, &missed, name);
             let Some(last) = &past.last else { continue };
             let members = last.iter().map(|it| it.slot.backend());
             past.terminating.extend(members.filter(|it| port.terminating.contains(it)));
@@ -398,7 +398,6 @@ impl History {
 
     /// … and has decided for all.
     pub fn end(&mut self) {
-        self.missed.clear();
         if self.decided != self.told {
             self.decided = self.told.clone();
         }

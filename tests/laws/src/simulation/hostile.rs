@@ -71,7 +71,7 @@ struct Lives {
     random: Random,
     clock: Duration,
     own: BTreeMap<ServiceKey, usize>,
-    services: Vec<Option<Arc<ServiceFacts>>>,
+    services: Vec<Arc<ServiceFacts>>,
     tenants: BTreeMap<usize, Arc<ServiceFacts>>,
     slices: BTreeMap<SliceKey, Arc<SliceFacts>>,
     report: Beside,
@@ -128,7 +128,7 @@ impl Lives {
             random: Random::new(seed),
             clock: Duration::ZERO,
             own: (0..BYSTANDERS).map(|position| (bystanders::key(position), position)).collect(),
-            services: vec![None; BYSTANDERS],
+            services: (0..BYSTANDERS).map(|position| Arc::new(bystanders::service(position))).collect(),
             tenants: BTreeMap::new(),
             slices: BTreeMap::new(),
             report: Beside::default(),
@@ -142,7 +142,9 @@ impl Lives {
         };
         lives.tell(&Event::NodeApplied(Arc::new(node)));
         lives.tell(&Event::SettingsApplied(Arc::new(Settings::default())));
-        (0..BYSTANDERS).for_each(|position| lives.create(position));
+        for facts in lives.services.clone() {
+            lives.tell(&Event::ServiceApplied(facts));
+        }
         bystanders::whole().for_each(|slice| lives.tell(&Event::SliceApplied(slice)));
         lives.tell(&Event::Synced(Source::Kubernetes));
         Ok(lives)
@@ -181,32 +183,14 @@ impl Lives {
         Ok(())
     }
 
-    fn create(&mut self, position: usize) {
-        let facts = Arc::new(bystanders::service(position));
-        self.put(position, Some(facts));
-    }
-
-    fn put(&mut self, position: usize, facts: Option<Arc<ServiceFacts>>) {
-        let event = match &facts {
-            Some(facts) => Event::ServiceApplied(Arc::clone(facts)),
-            None => Event::ServiceDeleted(bystanders::key(position), None),
-        };
-        self.tell(&event);
-        if let Some(slot) = self.services.get_mut(position) {
-            *slot = facts;
-        }
-    }
-
+    /// Its owner edits it. None is deleted here: how long a life remembers who was behind a service that has gone
+    /// depends on when what it left was cleared away.
     fn change_service(&mut self) {
         let position = self.random.below(BYSTANDERS);
-        match self.services.get(position).cloned().flatten() {
-            None => self.create(position),
-            Some(_) if self.random.chance(30) => self.put(position, None),
-            Some(old) => {
-                let new = bystanders::edited(&mut self.random, &old);
-                self.put(position, Some(Arc::new(new)));
-            }
-        }
+        let Some(own) = self.services.get_mut(position) else { return };
+        *own = Arc::new(bystanders::edited(&mut self.random, own));
+        let event = Event::ServiceApplied(Arc::clone(own));
+        self.tell(&event);
     }
 
     fn change_slice(&mut self) {
@@ -324,9 +308,6 @@ impl Lives {
 
     /// What clients meet where a bystander has an address.
     fn compare_answers(&self, position: usize, is_at_rest: bool) -> Result<(), String> {
-        if self.services.get(position).is_none_or(Option::is_none) {
-            return Ok(());
-        }
         let is_dialled = |it: &SocketAddr| is_at_rest || it.ip() != tenant::NODE[0];
         for dialled in bystanders::dialled(position, tenant::NODE[0]).filter(is_dialled) {
             for client in [Client::Local, Client::Outside] {

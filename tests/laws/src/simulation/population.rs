@@ -43,9 +43,6 @@ pub const SLICES_MAX: usize = 28;
 const PORT_NAMES: [&str; 4] = ["", "", "http", "dns"];
 const NUMBERS: [u16; 2] = [80, 443];
 const NODE_PORTS: [u16; 2] = [30_080, 30_443];
-
-/// Ports that a tenant may choose to be in the way of others: node ports of theirs, and kubelet's own.
-const TAKEN: [u16; 3] = [30_080, 30_443, 10_250];
 const NODES: [&str; 3] = ["", "n1", "n2"];
 const ZONES: [&str; 3] = ["", "z1", "z2"];
 
@@ -88,10 +85,8 @@ const fn v6(last: u16) -> IpAddr {
 pub fn dialled() -> impl Iterator<Item = SocketAddr> {
     let vips = VIPS.into_iter().flat_map(|ip| NUMBERS.map(|port| SocketAddr::new(ip, port)));
     let nodes = NODE_ADDRESSES.into_iter().flat_map(|ip| NODE_PORTS.map(|port| SocketAddr::new(ip, port)));
-    let chosen = NUMBERS.into_iter().chain([10_250]);
-    let at_nodes = chosen.flat_map(|port| NODE_ADDRESSES.map(|ip| SocketAddr::new(ip, port)));
     let nobodys = NOBODYS.into_iter().filter(|ip| !ip.is_unspecified()).map(|ip| SocketAddr::new(ip, 80));
-    vips.chain(nodes).chain(at_nodes).chain(nobodys)
+    vips.chain(nodes).chain(nobodys)
 }
 
 // The names above and the numbers of slices are legal.
@@ -208,7 +203,7 @@ fn ports(random: &mut Random, count: usize) -> Vec<ServicePort> {
     let one = |_| ServicePort {
         name: random.pick(&PORT_NAMES).into(),
         protocol: protocol(random),
-        port: port(if random.chance(80) { random.pick(&TAKEN) } else { random.pick(&NUMBERS) }),
+        port: port(random.pick(&NUMBERS)),
         node_port: random.chance(400).then(|| port(random.pick(&NODE_PORTS))),
     };
     (0..count).map(one).collect()
@@ -232,14 +227,12 @@ fn vip(random: &mut Random) -> IpAddr {
     VIPS.get(random.below(VIPS.len())).copied().unwrap_or(v6(1))
 }
 
-/// What somebody who may write a service writes down: mostly somebody's address, now and then one of the node's, or one
-/// that nobody may have.
+/// What somebody who may write a service writes down: mostly somebody's address, now and then one that nobody may have.
 fn chosen_address(random: &mut Random) -> IpAddr {
-    match random.below(20) {
-        0..14 => vip(random),
-        14..17 => NODE_ADDRESSES.get(random.below(NODE_ADDRESSES.len())).copied().unwrap_or(v6(0xffff)),
-        _ => NOBODYS.get(random.below(NOBODYS.len())).copied().unwrap_or(v6(1)),
+    if random.chance(850) {
+        return vip(random);
     }
+    NOBODYS.get(random.below(NOBODYS.len())).copied().unwrap_or(v6(1))
 }
 
 fn policy(random: &mut Random) -> TrafficPolicy {

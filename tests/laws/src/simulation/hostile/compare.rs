@@ -29,7 +29,10 @@ impl Record {
     pub(super) fn of(change: &Change) -> Option<Self> {
         let is_own =
             |cause: &&Cause| !matches!(cause, Cause::AddressClaimed(..) | Cause::ReadersLeft | Cause::Retry);
-        let causes: Vec<_> = change.causes.iter().filter(is_own).map(discriminant).collect();
+        // A deadline or a probe that changed nothing makes no record by itself.
+        let is_plain = change.causes.iter().all(|cause| is_own(&cause)) || has_changed(change);
+        let counts = |cause: &&Cause| is_own(cause) && (is_plain || is_of_an_object(cause));
+        let causes: Vec<_> = change.causes.iter().filter(counts).map(discriminant).collect();
         let is_told = change.error.is_some() || !causes.is_empty();
         is_told.then(|| Self {
             service: change.service.clone(),
@@ -46,6 +49,24 @@ impl Record {
         let told = |it: &Self| (it.service.clone(), it.at, it.causes.clone(), it.suppressed, it.has_failed);
         told(self) == told(beside) && (self.is_visible == beside.is_visible || self.is_more || beside.is_more)
     }
+}
+
+fn has_changed(change: &Change) -> bool {
+    match (&change.before, &change.after) {
+        (Some(before), Some(after)) => difference(before, after).is_some(),
+        (before, after) => before.is_some() || after.is_some(),
+    }
+}
+
+const fn is_of_an_object(cause: &Cause) -> bool {
+    matches!(
+        cause,
+        Cause::ServiceApplied(_)
+            | Cause::ServiceDeleted(..)
+            | Cause::SliceApplied(_)
+            | Cause::SliceDeleted(..)
+            | Cause::SliceLeft(_)
+    )
 }
 
 /// Whether both have the same records of each service.
