@@ -80,7 +80,8 @@ impl World {
         let Some(service) = self.services.get_mut(id).filter(|service| service.stale) else { return };
         let decided = service.view.as_deref().map_or(&[][..], |view| &view.slices);
         let at = decided.binary_search_by(|it| it.key.cmp(key));
-        let is_decided = at.ok().and_then(|at| decided.get(at)).is_some_and(|it| it == told);
+        // The same words told once more are news: others may have come in between.
+        let is_decided = at.ok().and_then(|at| decided.get(at)).is_some_and(|it| Arc::ptr_eq(it, told));
         if !is_decided && !told.headless {
             service.observe_told(&Arc::clone(told));
         }

@@ -306,7 +306,8 @@ impl History {
             Some(new) => self.told.insert(key.clone(), Arc::clone(new)),
             None => self.told.remove(key),
         };
-        let Some(missed) = old.filter(|old| self.decided.get(key) != Some(old)) else { return };
+        let is_decided = |old: &Arc<SliceFacts>| self.decided.get(key).is_some_and(|it| Arc::ptr_eq(it, old));
+        let Some(missed) = old.filter(|old| !is_decided(old)) else { return };
         for (_, pasts) in self.pasts.iter_mut().filter(|(service, _)| is_of(&missed, service)) {
             for (name, past) in pasts.iter_mut().filter(|(_, past)| !past.was_away) {
                 past.recall(&missed, name);
@@ -398,9 +399,7 @@ impl History {
 
     /// … and has decided for all.
     pub fn end(&mut self) {
-        if self.decided != self.told {
-            self.decided = self.told.clone();
-        }
+        self.decided.clone_from(&self.told);
     }
 
     /// Who lost its list within the window is held as long as a mass loss is, if there are so many.
