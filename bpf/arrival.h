@@ -83,9 +83,9 @@ INLINE void talk_key_of(struct talk_key *key, const struct place *source, const 
 }
 
 /*
- * Who sends from a port which is also a node port waits for its answers there: a process of this node, or a pod that the
- * kernel has given this node's address. Over TCP an answer is no SYN; a datagram does not say what it is. So what this
- * node says there is kept in mind, for as long as conntrack would.
+ * Who sends from a port which is also a node port waits for its answers there: a process of this node, or a pod that
+ * the kernel has given this node's address. Over TCP an answer is no SYN; a datagram does not say what it is. So what
+ * this node says there is kept in mind, for as long as conntrack would.
  */
 INLINE void note_own_talk(const struct packet *packet, bool v4)
 {

@@ -269,7 +269,7 @@ INLINE bool is_by_own_port(const struct flow *flow, enum direction direction)
  */
 INLINE bool is_of_others(const struct flow *flow, const struct packet *packet, enum direction direction)
 {
-	return flow->transport == IPPROTO_TCP && flow->state == FLOW_OPENING && !(flow->of_backend & HEARD_SYN) &&
+	return flow->transport == IPPROTO_TCP && !(flow->of_backend & HEARD_SYN) &&
 	       !(packet->flags & (TCP_SYN | TCP_RST)) && !is_by_own_port(flow, direction);
 }
 
@@ -303,13 +303,6 @@ INLINE bool agrees_for_another(const struct flow *flow, __u32 number, enum direc
 	       (v4 ? leads_elsewhere4(number) : leads_elsewhere6(number));
 }
 
-/* Whether that is the first answer to a client which is to come back to this backend. */
-INLINE bool agrees_to_come_back(const struct flow *flow, const struct packet *packet)
-{
-	return flow->state == FLOW_OPENING && flow->of_client & (STICKS_CLUSTER | STICKS_LOCAL) &&
-	       (flow->transport == IPPROTO_UDP || packet->flags & TCP_SYN);
-}
-
 /*
  * What an answer says of its flow. A late one is passed on, but revives nothing: somebody may be taking it away. What
  * is said by a backend that serves no more is passed on too, and keeps no client with it.
@@ -327,12 +320,31 @@ INLINE void note_answer(struct flow *flow, __u32 number, const struct packet *pa
 		flow->seen = now;
 }
 
+/* Whether that is the first answer to a client which is to come back to this backend. */
+INLINE bool agrees_to_come_back(const struct flow *flow, const struct packet *packet, enum direction direction)
+{
+	return flow->of_client & (STICKS_CLUSTER | STICKS_LOCAL) && direction == TO_CLIENT &&
+	       (flow->transport == IPPROTO_UDP || packet->flags & TCP_SYN);
+}
+
+/* Of a flow whose two have not agreed yet. `false`: the packet is none of its. */
+INLINE bool open_out(const struct flow *flow, __u32 number, const struct packet *packet, enum direction direction)
+{
+	if (is_of_others(flow, packet, direction))
+		return false;
+	if (agrees_to_come_back(flow, packet, direction))
+		remember_client(number);
+	return true;
+}
+
 INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 number, struct flow *flow, bool v4)
 {
 	struct tuple to;
 	enum direction direction = turn_out(flow, &packet->tuple, &to, v4);
 
-	if (direction == NOWHERE || UNLIKELY(is_of_others(flow, packet, direction)))
+	if (direction == NOWHERE)
+		return NEXT;
+	if (UNLIKELY(flow->state == FLOW_OPENING) && !open_out(flow, number, packet, direction))
 		return NEXT;
 	if (UNLIKELY(packet->flags & TCP_SYN)) {
 		if (begins_past(flow, number, direction))
@@ -342,8 +354,6 @@ INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 
 	}
 	if (direction != TO_CLIENT)
 		return write(skb, packet, &to, v4);
-	if (UNLIKELY(agrees_to_come_back(flow, packet)))
-		remember_client(number);
 	note_answer(flow, number, packet, v4);
 	if (write(skb, packet, &to, v4) != NEXT)
 		return SHOT;
