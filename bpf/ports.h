@@ -26,11 +26,12 @@
 #define SNAT_BATCH 256
 #define SNAT_BATCHES ((1 << 16) / SNAT_BATCH)
 /*
- * To go through all ports takes milliseconds. Where that was so often in vain in one second for backends of one number,
- * or for all, chance alone is tried: so nobody who uses up the ports of one backend has others' found no more.
+ * To go through all ports takes some ten milliseconds. Where that was so often in vain in one second for backends of
+ * one number, or for all, chance alone is tried: so nobody who uses up the ports of one backend has others' found no
+ * more.
  */
-#define SEARCHES_MOST 4
-#define ALL_SEARCHES_MOST 32
+#define SEARCHES_MOST 2
+#define ALL_SEARCHES_MOST 8
 /* What backends are counted by: two that share a number are rare. */
 #define SEARCHED 1024
 
