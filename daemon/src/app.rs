@@ -223,21 +223,19 @@ impl App {
         let (claim, kept) = start::kept(&folder)?;
         let (access, kubernetes) = start::cluster(config, &node, seed, kept.as_ref())?;
         let maps = AppMaps::open(config)?;
-        let (refusals, refused_no_more) = maps.refusals()?;
-        let (views, datapath) = watch::channel(Arc::new(maps.view()));
+        let ((refusals, refused_no_more), (views, datapath)) = (maps.refusals()?, known(maps.view()));
         let described = start::described(config, &maps, kept.as_ref());
         let (below, damage) = start::known_of(kept.as_ref());
         let now_known = known_now(config, &node, &described, access.as_ref());
         let engine = start::engine(maps, seed, &sources_of(config), now_known, kept)?;
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
-        let ((proxies, proxies_now), (decisions, devices)) = (none_yet(), none_yet());
-        let (filters, filters_now) = none_yet();
+        let ((proxies, proxies_now), (filters, filters_now)) = (none_yet(), none_yet());
+        let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), none_yet());
         let (engine, changes) = EngineThread::start(engine, incoming, look_after(views, fail, devices))?;
         let (history, recorded) = start::record(&config.state.path, below, changes, &engine)?;
         let (effective, effective_now) = watch::channel(Arc::new(settings::effective(config)));
         let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
-        let (reloads, forgets, wishes) = Wishes::channels();
-        let ((refused, refused_now), (shut, shut_now)) = (watch::channel(None), watch::channel(Vec::new()));
+        let ((refused, refused_now), (reloads, forgets, wishes)) = (watch::channel(None), Wishes::channels());
         let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
@@ -329,6 +327,11 @@ impl App {
         admin.stop();
         Ok(())
     }
+}
+
+/// What is known from the start, and may be another thing later.
+fn known<T>(now: T) -> (watch::Sender<Arc<T>>, watch::Receiver<Arc<T>>) {
+    watch::channel(Arc::new(now))
 }
 
 /// What somebody will find out, and where it is read.

@@ -225,6 +225,7 @@ fn status_tells_what_is_not_well() {
             ready      yes
             datapath   kernel
             beside     kube-proxy (listens on port 10249, nftables table kube-proxy)
+            left out   flannel.1 (packets.devices names others, though a route leads to others by it: backends behind it are reached as everywhere, and nobody is served who comes by it)
             sources    config, kubernetes
             apiserver  [fd00::12]:6443
             snapshot   not written yet
@@ -236,6 +237,10 @@ fn status_tells_what_is_not_well() {
 
             datapath
               sendmsg6: the program or its pin was removed and cannot be put back
+
+            filters
+              table ip raw, chain PREROUTING (prerouting, priority -300): drops what is sent to port 30080, and sees it no more
+              table ip filter, chain FORWARD (forward, priority 0): policy drop: what no rule accepts is not forwarded to backends
 
             not serving
               default/elsewhere: dropping (local-policy)

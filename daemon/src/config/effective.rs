@@ -16,8 +16,8 @@ use super::kube_proxy::OFF;
 use super::value::{Word, show_duration, show_word};
 use super::{
     Admin, Apiserver, Cgroup, CheckKind, ClientIdentity, Config, Datapath, DatapathLimits, ExternalIps,
-    Flows, HealthCheck, Hold, KubeProxy, Kubernetes, Log, Node, OuterAddresses, OuterDevices, Packets, PodDevices,
-    ServiceBlock, StaleSockets,
+    Flows, HealthCheck, Hold, KubeProxy, Kubernetes, Log, Node, OuterAddresses, OuterDevices, Packets,
+    PodDevices, ServiceBlock, StaleSockets,
 };
 
 impl Config {

@@ -13,8 +13,8 @@ use super::value::{boolean, expected, integer, quote, string};
 pub struct Mark(u32);
 
 impl Mark {
-    /// A bit that nobody is known to use, as docs/packets.md has them: kube-proxy has 14 and 15, Cilium all from 8 to 15,
-    /// Calico all from 16 on and Tailscale some of these, the AWS VPC CNI 7, the portmap plugin 13.
+    /// A bit that nobody is known to use, as docs/packets.md has them: kube-proxy has 14 and 15, Cilium all from 8 to
+    /// 15, Calico all from 16 on and Tailscale some of these, the AWS VPC CNI 7, the portmap plugin 13.
     pub const DEFAULT: Self = Self(1 << 6);
 
     /// The mark of a socket or a packet.

@@ -1,9 +1,9 @@
 //! Rules of a firewall that meet a service's packets otherwise than they met kube-proxy's.
 //!
-//! A packet is sent to its backend before the first hook of netfilter, so a rule in front of kube-proxy's translation that
-//! drops what is dialled sees nothing of it any more; and a chain that forwards nothing but what a rule accepts no longer
-//! finds the mark by which it accepted what kube-proxy had translated. Limits of the connection table that kube-proxy set
-//! are gone with the next boot.
+//! A packet is sent to its backend before the first hook of netfilter, so a rule in front of kube-proxy's translation
+//! that drops what is dialled sees nothing of it any more; and a chain that forwards nothing but what a rule accepts no
+//! longer finds the mark by which it accepted what kube-proxy had translated. Limits of the connection table that
+//! kube-proxy set are gone with the next boot.
 //!
 //! Invariant: it looks, and changes nothing; a rule that is understood only in part is not named. Bounded as
 //! [`super::named`] is.

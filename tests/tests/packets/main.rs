@@ -10,6 +10,8 @@ mod drained;
 #[cfg(test)]
 mod fabric;
 #[cfg(test)]
+mod firewalls;
+#[cfg(test)]
 mod known;
 #[cfg(test)]
 mod node;

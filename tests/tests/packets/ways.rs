@@ -1,5 +1,5 @@
-//! Nodes whose network cards and rules of routing send a pod's packets another way than the client came: each as a CNI or
-//! a cloud makes it, in front of a network that takes from each card nothing but what bears that card's addresses.
+//! Nodes whose network cards and rules of routing send a pod's packets another way than the client came: each as a CNI
+//! or a cloud makes it, in front of a network that takes from each card nothing but what bears that card's addresses.
 //!
 //! A reference stands beside: the kernel's own translation with masquerading, as kube-proxy has it.
 
@@ -191,8 +191,8 @@ fn a_second_card_that_is_dialled_answers_by_itself() {
     });
 }
 
-/// Azure CNI in bridge mode: card and pods are ports of one bridge, and pods have addresses of the card's network, whose
-/// gateway is the router. What they answer to a client would go past the node.
+/// Azure CNI in bridge mode: card and pods are ports of one bridge, and pods have addresses of the card's network,
+/// whose gateway is the router. What they answer to a client would go past the node.
 #[test]
 fn pods_on_the_bridge_of_the_uplink_answer_by_the_node() {
     let bed = lay(&BRIDGE);

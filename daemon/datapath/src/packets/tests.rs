@@ -14,6 +14,7 @@ mod hard;
 mod judge;
 mod lives;
 mod network;
+mod networks;
 mod node;
 mod ports;
 mod room;

@@ -43,8 +43,8 @@ struct Device<'a> {
     name: &'a str,
     /// Its number; 0 if the configuration names it and it is not there.
     index: u32,
-    /// What it is to packets: others reach this node by it, it leads to a pod, it leads to backends and nobody is served
-    /// who comes by it, or nothing is done there.
+    /// What it is to packets: others reach this node by it, it leads to a pod, it leads to backends and nobody is
+    /// served who comes by it, or nothing is done there.
     #[schemars(extend("enum" = CLASSES))]
     class: &'static str,
     /// Why it is that.

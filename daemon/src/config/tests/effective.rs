@@ -148,7 +148,8 @@ fn the_text_is_the_files_own() {
         devices = "auto"
         enabled = true
         flows = "auto"
-        mark = "0x1000"
+        forward_mark = "none"
+        mark = "0x40"
         pod_devices = "none"
         snat_ports = "auto"
 

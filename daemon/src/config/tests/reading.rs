@@ -7,8 +7,8 @@ use holdfast_core::hold::OnEmpty;
 
 use super::effective::check_round_trip;
 use crate::config::{
-    CheckKind, ClientIdentity, Config, Discovery, EventsRead, ExternalIps, Flows, NodeName, NodePortAddresses,
-    OuterAddresses, Protocol, ServiceBlock,
+    CheckKind, ClientIdentity, Config, Discovery, EventsRead, ExternalIps, Flows, NodeName,
+    NodePortAddresses, OuterAddresses, Protocol, ServiceBlock,
 };
 
 #[track_caller]

@@ -1,7 +1,7 @@
 //! Base chains and their rules, as far as they say which packets they drop or accept.
 //!
-//! Invariant: pure; what is cut off or not understood says nothing, and a rule of which a condition is not understood is
-//! never bare.
+//! Invariant: pure; what is cut off or not understood says nothing, and a rule of which a condition is not understood
+//! is never bare.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;

@@ -37,21 +37,27 @@ fn check(program: &[&str], rules: &str, accepted: u32, expected: &[&str]) {
 #[test]
 fn kernel_rules_that_dropped_what_was_dialled_are_named() {
     let rules = "table inet guard {
-      set bad { type inet_service; elements = { 22, 30090 } }
-      chain early {
-        type filter hook prerouting priority raw; policy accept;
-        tcp dport 30080 ip saddr 192.0.2.0/24 drop
-        tcp dport 23 drop
-        tcp dport 30080 accept
-        udp dport 30000-32767 counter drop
-        meta l4proto { tcp, udp } th dport @bad reject
-        ip daddr 203.0.113.7 tcp dport 443 drop
-        ip daddr 203.0.113.8 tcp dport 443 drop
-        jump more
-      }
-      chain more { ip6 daddr 2001:db8::7 drop }
-      chain late { type filter hook prerouting priority filter; tcp dport 30080 drop; }
-    }";
+ set bad { type inet_service; elements = { 22, 30090 }; }
+ chain more {
+  ip6 daddr 2001:db8::7 drop
+ }
+ chain early {
+  type filter hook prerouting priority raw; policy accept;
+  tcp dport 30080 ip saddr 192.0.2.0/24 drop
+  tcp dport 23 drop
+  tcp dport 30080 accept
+  udp dport 30000-32767 counter drop
+  meta l4proto { tcp, udp } th dport @bad drop
+  ip daddr 203.0.113.7 tcp dport 443 drop
+  ip daddr 203.0.113.8 tcp dport 443 drop
+  jump more
+ }
+ chain late {
+  type filter hook prerouting priority filter;
+  tcp dport 30080 drop
+ }
+}
+";
     let place = "early table inet guard, chain";
     let of = |chain: &str, what: &str| {
         format!(
@@ -116,15 +122,19 @@ fn kernel_a_forward_chain_that_lets_nothing_through_is_named_unless_it_accepts_t
 fn kernel_a_forward_chain_whose_last_rule_drops_everything_is_named() {
     let chain = |mark: &str| {
         format!(
-            "table inet firewalld {{ chain filter_FORWARD {{
-               type filter hook forward priority filter + 10;
-               ct state established,related accept
-               {mark}
-               reject with icmpx admin-prohibited
-             }} }}"
+            "table inet firewalld {{
+ chain filter_FORWARD {{
+  type filter hook forward priority filter + 10;
+  ct state established,related accept
+  {mark}
+  reject with icmpx admin-prohibited
+ }}
+}}
+"
         )
     };
-    let place = "forward table inet firewalld, chain filter_FORWARD (forward, priority 10): its last rule drops everything";
+    let place = "forward table inet firewalld, chain filter_FORWARD (forward, priority 10): its last rule drops \
+                 everything";
     check(&NFT, &chain(""), 0, &[&format!("{place}: what no rule accepts is not forwarded to backends")]);
     check(&NFT, &chain("meta mark & 0x4000 == 0x4000 accept"), 1 << 14, &[]);
     check(&NFT, &chain("meta mark 0x4000 accept"), 1 << 14, &[]);

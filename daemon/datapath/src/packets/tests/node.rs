@@ -136,6 +136,11 @@ impl Node {
 
     /// Says who sends by the device of that side, and whose addresses are seen there.
     pub(super) fn tell_of_device(&self, side: Side, seen: [Option<IpAddr>; 2]) {
+        self.tell_of(side, seen, false);
+    }
+
+    /// The same, and whether answers to who came by it go as the address is routed that was dialled.
+    pub(super) fn tell_of(&self, side: Side, seen: [Option<IpAddr>; 2], by_address: bool) {
         let index = if side == Side::Pod { PODS } else { OUTER };
         let [address4, address6] = seen;
         let device = packets::device(&Device {
@@ -144,7 +149,7 @@ impl Node {
             side,
             address4: address4.and_then(|it| if let IpAddr::V4(it) = it { Some(it) } else { None }),
             address6: address6.and_then(|it| if let IpAddr::V6(it) = it { Some(it) } else { None }),
-            by_address: false,
+            by_address,
         });
         self.put(Map::Devices, &index.to_ne_bytes(), abi::bytes(&device));
     }
@@ -154,6 +159,12 @@ impl Node {
     pub(super) fn come_from_pod(&self, frame: &[u8]) -> (i32, Vec<u8>) {
         self.tell_of_device(Side::Pod, [Some(POD_GATE.into()), Some(POD_GATE6.into())]);
         run(&self.programs.ingress, frame, PODS).unwrap()
+    }
+
+    /// What becomes of a frame that leaves by the device of pods.
+    #[track_caller]
+    pub(super) fn leave_to_pod(&self, frame: &[u8]) -> (i32, Vec<u8>) {
+        run(&self.programs.egress, frame, PODS).unwrap()
     }
 
     /// What becomes of a frame that leaves by the outer device.

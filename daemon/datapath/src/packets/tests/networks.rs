@@ -1,0 +1,147 @@
+//! What depends on the network around a node: the device by which a packet comes or leaves, and who spoke first.
+
+use std::net::IpAddr;
+
+use holdfast_core::op::FrontendType;
+
+use super::craft::{ACK, RST, SYN, Sent, address, see};
+use super::node::{NEXT, NODE, Node, REDIRECTED};
+use crate::abi;
+use crate::abi::packets::types::{lifetime, packet_count};
+use crate::devices::Side;
+use crate::kernel::bed::Port;
+use crate::map::{self, Map};
+
+/// A client outside, what it dials, and a backend of this node.
+const WAYS: [(&str, &str, &str); 2] = [
+    ("198.51.100.7:40000", "203.0.113.10:80", "10.1.0.5:8080"),
+    ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd01::5]:8080"),
+];
+
+fn serve(node: &mut Node) {
+    for (index, (_, frontend, backend)) in (1..).zip(WAYS) {
+        let backends = [address(backend)];
+        let kind = FrontendType::LoadBalancer;
+        node.serve(&Port {
+            index,
+            kind,
+            frontends: &[frontend],
+            backends: &backends,
+            base: index,
+            ..Port::TCP
+        });
+    }
+}
+
+/// The kernel has sent the answer to the device of pods: that is where rules have the backend's packets go.
+#[test]
+fn kernel_an_answer_goes_by_the_device_that_the_dialled_address_is_routed_by() {
+    for (by_address, expected) in [(true, REDIRECTED), (false, NEXT)] {
+        Node::test(move |node| {
+            serve(node);
+            node.tell_of(Side::Outer, [None, None], by_address);
+            for (client, frontend, backend) in WAYS {
+                let seen = node.comes(&Sent::tcp(client, frontend, SYN));
+                let answer = Sent::tcp(backend, &seen.from.to_string(), SYN | ACK).frame();
+                let (verdict, frame) = node.leave_to_pod(&answer);
+                let left = see(&frame, true);
+                assert_eq!((left.from, left.to), (address(frontend), address(client)));
+                assert_eq!(verdict, expected, "{frontend}");
+                assert_eq!(node.leave(&answer).0, NEXT, "where it is right already it stays");
+            }
+        });
+    }
+}
+
+/// Who comes by a device that leads to backends alone is no client.
+#[test]
+fn kernel_a_device_that_leads_to_backends_alone_opens_no_flow() {
+    Node::test(|node| {
+        serve(node);
+        node.tell_of_device(Side::Backends, [None, None]);
+        for (client, frontend, _) in WAYS {
+            node.check_passed(&Sent::tcp(client, frontend, SYN));
+        }
+        assert_eq!(node.counted(packet_count::COUNT_FLOWS), 0);
+    });
+}
+
+/// In a network to which this node knows a way, and in one to which it knows none.
+const CLUSTER_IPS: [(&str, &str, &str, bool); 4] = [
+    ("198.51.100.7:40000", "10.2.0.9:80", "10.2.0.9:81", true),
+    ("[2001:db8:1::7]:40000", "[fd02::9]:80", "[fd02::9]:81", true),
+    ("198.51.100.7:40000", "203.0.113.20:80", "203.0.113.20:81", false),
+    ("[2001:db8:1::7]:40000", "[2001:db8:f::20]:80", "[2001:db8:f::20]:81", false),
+];
+
+#[test]
+fn kernel_a_port_that_a_cluster_ip_has_not_is_refused_where_the_packet_would_be_sent_on() {
+    Node::test(|node| {
+        for (index, (_, frontend, ..)) in (1..).zip(CLUSTER_IPS) {
+            node.serve(&Port { index, frontends: &[frontend], ..Port::TCP });
+        }
+        let untold = Sent::tcp(CLUSTER_IPS[0].0, CLUSTER_IPS[0].2, SYN);
+        node.check_passed(&untold);
+        for (client, frontend, missed, is_refused) in CLUSTER_IPS {
+            let map = if address(frontend).is_ipv4() { Map::ClusterIps4 } else { Map::ClusterIps6 };
+            node.put(map, &abi::node_address_bytes(address(frontend).ip()), &1_u32.to_ne_bytes());
+            if !is_refused {
+                node.check_passed(&Sent::tcp(client, missed, SYN));
+                continue;
+            }
+            let (verdict, frame) = node.come(&Sent::tcp(client, missed, SYN).frame());
+            let seen = see(&frame, true);
+            assert_eq!((verdict, seen.flags, seen.is_valid), (REDIRECTED, RST | ACK, true), "{missed}");
+            assert_eq!((seen.from, seen.to), (address(missed), address(client)));
+            let (verdict, frame) = node.come(&Sent::udp(client, missed, b"question").frame());
+            assert_eq!((verdict, see(&frame, true).is_valid), (REDIRECTED, true), "{missed}");
+            node.check_passed(&Sent::tcp(client, missed, ACK));
+        }
+    });
+}
+
+/// What stands in the map of this node's conversations is made so old.
+fn age(node: &Node, seconds: u32) {
+    let talks = map::handle(&node.handles, Map::OwnTalks).unwrap();
+    use libbpf_rs::{MapCore, MapFlags};
+    for key in talks.keys() {
+        let said = talks.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+        let said = u32::from_ne_bytes(said.try_into().unwrap()).wrapping_sub(seconds);
+        node.put(Map::OwnTalks, &key, &said.to_ne_bytes());
+    }
+}
+
+#[test]
+fn kernel_what_this_node_asks_from_a_node_ports_number_is_answered_to_itself_for_a_while() {
+    Node::test(|node| {
+        let own6: IpAddr = "2001:db8::1".parse().unwrap();
+        let own = [IpAddr::from(NODE), own6].map(|ip| std::net::SocketAddr::new(ip, 30_053).to_string());
+        let backends = ["10.1.0.5:8080", "[fd01::5]:8080"].map(address);
+        for (index, (wildcard, backend)) in (1..).zip(["0.0.0.0:30053", "[::]:30053"].iter().zip(&backends)) {
+            let (kind, frontends) = (FrontendType::NodePort, [*wildcard]);
+            let backends = [*backend];
+            node.serve(&Port {
+                index,
+                kind,
+                frontends: &frontends,
+                backends: &backends,
+                base: index,
+                ..Port::UDP
+            });
+        }
+        for (far, own) in ["198.51.100.7:53", "[2001:db8:1::7]:53"].iter().zip(&own) {
+            let answer = Sent::udp(far, own, b"answer");
+            let asked = Sent::udp(own, far, b"question").frame();
+            assert_eq!(node.leave(&asked), (NEXT, asked.clone()));
+            assert_eq!(node.come(&answer.frame()), (NEXT, answer.frame()), "its own");
+            let other = Sent::udp(&far.replace(":53", ":54"), own, b"question");
+            assert_ne!(node.comes(&other).to, address(own), "a client");
+            age(node, lifetime::LIFE_UDP.0 + 1);
+            assert_ne!(node.comes(&answer).to, address(own), "long after it is a client too");
+            // Of its flow this node's own words are the answers.
+            assert_eq!(node.leave(&asked).0, NEXT);
+            assert_ne!(node.comes(&answer).to, address(own));
+        }
+        assert_eq!(node.counted(packet_count::COUNT_OWN_SOCKET), 2);
+    });
+}
