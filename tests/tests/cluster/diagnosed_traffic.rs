@@ -143,8 +143,8 @@ fn empty(cluster: &Cluster, daemon: &Daemon<'_>, service: &str) {
     until(SOON, "a held list", is_held).unwrap();
 }
 
-/// The controller that mirrors Endpoints may look again before it has seen the slice that it made itself: it then says by
-/// an Event that the slice could not be made, which is so for a moment and no matter of this test.
+/// The controller that mirrors Endpoints may look again before it has seen the slice that it made itself: it then says
+/// by an Event that the slice could not be made, which is so for a moment and no matter of this test.
 fn forget_hurry_of_the_mirror(api: &Api<'_>) {
     let slices = || Ok(api.slices_of("default/mirrored")?.pop());
     until(SOON, "a mirrored slice", slices).unwrap();

@@ -1,7 +1,7 @@
 //! At which backend of another node the fewest ports are left.
 //!
-//! Invariant: of a pass over the table; so many backends at most are told apart, and those of one that are counted first
-//! stay counted.
+//! Invariant: of a pass over the table; so many backends at most are told apart, and those of one that are counted
+//! first stay counted.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
