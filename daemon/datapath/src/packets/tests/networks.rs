@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use holdfast_core::op::FrontendType;
+use libbpf_rs::{MapCore, MapFlags};
 
 use super::craft::{ACK, RST, SYN, Sent, address, see};
 use super::node::{NEXT, NODE, Node, REDIRECTED};
@@ -103,7 +104,6 @@ fn kernel_a_port_that_a_cluster_ip_has_not_is_refused_where_the_packet_would_be_
 /// What stands in the map of this node's conversations is made so old.
 fn age(node: &Node, seconds: u32) {
     let talks = map::handle(&node.handles, Map::OwnTalks).unwrap();
-    use libbpf_rs::{MapCore, MapFlags};
     for key in talks.keys() {
         let said = talks.lookup(&key, MapFlags::ANY).unwrap().unwrap();
         let said = u32::from_ne_bytes(said.try_into().unwrap()).wrapping_sub(seconds);
