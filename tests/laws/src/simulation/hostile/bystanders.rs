@@ -63,11 +63,11 @@ pub(super) fn cluster_ip(position: usize) -> IpAddr {
 
 /// The balancer's address of each third one.
 pub(super) fn balancer(position: usize) -> Option<IpAddr> {
-    (position % 3 == 0).then(|| v4(198, 51, 100, low(position)))
+    position.is_multiple_of(3).then(|| v4(198, 51, 100, low(position)))
 }
 
 pub(super) fn node_port(position: usize) -> Option<u16> {
-    (position % 2 == 0).then(|| 30_100 + u16::from(low(position)))
+    position.is_multiple_of(2).then(|| 30_100 + u16::from(low(position)))
 }
 
 fn backend(position: usize, number: usize) -> IpAddr {
@@ -180,7 +180,7 @@ fn endpoints(position: usize, number: usize, states: [Option<Conditions>; ENDPOI
         let which = which + ENDPOINTS * (number % SLICES);
         let uid = format!("pod-{position}-{which}");
         let target = Target { kind: "Pod", namespace: "prod", name: "pod".into(), uid: UidText::parse(&uid) };
-        let node = Some(if which % 2 == 0 { "n1" } else { "n2" });
+        let node = Some(if which.is_multiple_of(2) { "n1" } else { "n2" });
         let (address, target) = (backend(position, which), Some(target));
         // Only an illegal address is refused, and none of these is.
         let _ = builder.push(Endpoint { address, conditions, node, zone: None, hints: None, target });

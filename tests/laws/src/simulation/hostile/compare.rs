@@ -4,6 +4,7 @@
 //! because another object lists its address, which is told in the history once and changes nothing.
 
 use std::mem::{Discriminant, discriminant};
+use std::sync::Arc;
 
 use holdfast_core::change::{Cause, Change};
 use holdfast_core::facts::Timestamp;
@@ -101,7 +102,7 @@ pub(super) fn difference(alone: &ServiceView, beside: &ServiceView) -> Option<St
 
 fn is_same_port(a: &PortView, b: &PortView) -> bool {
     let lists = |it: &PortView| {
-        (it.key.clone(), it.rows.clone(), it.last.clone(), it.ended, it.cluster_used, it.local_used)
+        (it.key.clone(), Arc::clone(&it.rows), it.last.clone(), it.ended, it.cluster_used, it.local_used)
     };
     lists(a) == lists(b) && hold_of(a) == hold_of(b)
 }
