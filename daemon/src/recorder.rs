@@ -134,7 +134,7 @@ impl Recorder {
         let mark = mark.or(self.remembered);
         let history = Arc::clone(&self.history);
         let restored = match restore::restore(&folder, &self.boot_id, mark, &mut |line| {
-            history.restore(&line)
+            history.restore(&line);
         }) {
             Ok(restored) => restored,
             Err(error) => {

@@ -96,7 +96,7 @@ mod tests {
         #[test]
         fn no_text_comes_out_with_a_control_character(text in any::<String>()) {
             let out = clean(&text);
-            prop_assert!(!out.chars().any(|it| is_unfit(it)));
+            prop_assert!(!out.chars().any(is_unfit));
             prop_assert!(out.chars().count() <= TEXT_LENGTH_MAX + 1);
         }
     }

@@ -117,9 +117,11 @@ impl<'a> Tenant<'a> {
         match self.load {
             Load::Nothing => {}
             Load::Claims => self.write((0..60).map(|number| claim(number, round))),
-            Load::SharedAddress => self.write([claimant(0, round % 2 == 0)]),
+            Load::SharedAddress => self.write([claimant(0, round.is_multiple_of(2))]),
             Load::Idle => self.dial(),
-            Load::Noise => self.write((0..NOISY).map(|number| listed("noise", number, round % 2 == 0))),
+            Load::Noise => {
+                self.write((0..NOISY).map(|number| listed("noise", number, round.is_multiple_of(2))));
+            }
             Load::Churn => self.come_and_go(round),
             Load::Probes => {
                 let first = round * 50 % PROBED;
@@ -157,7 +159,7 @@ impl<'a> Tenant<'a> {
 
 fn resident(kind: &str, number: u32) -> [Value; 2] {
     [
-        service(kind, number, "", json!([{"name": "", "protocol": "TCP", "port": 80}]), json!({})),
+        service(kind, number, "", &json!([{"name": "", "protocol": "TCP", "port": 80}]), &json!({})),
         listed(kind, number, true),
     ]
 }
@@ -167,7 +169,7 @@ fn own(number: u32) -> String {
     format!("10.97.{}.{}", number / 250, number % 250 + 1)
 }
 
-fn service(kind: &str, number: u32, created: &str, ports: Value, annotations: Value) -> Value {
+fn service(kind: &str, number: u32, created: &str, ports: &Value, annotations: &Value) -> Value {
     let address = own(number);
     let created = if created.is_empty() { "2026-02-01T00:00:00Z" } else { created };
     json!({
@@ -206,7 +208,7 @@ fn claimant(number: u32, claims: bool) -> Value {
         .collect();
     let mut text = String::new();
     write!(text, "2026-01-{:02}T00:00:{:02}Z", number / 60 + 1, number % 60).unwrap();
-    let mut claimant = service("claimant", number, &text, json!(ports), json!({}));
+    let mut claimant = service("claimant", number, &text, &json!(ports), &json!({}));
     if claims {
         claimant["spec"]["externalIPs"] = json!(["198.18.0.1"]);
     }
@@ -219,7 +221,7 @@ fn probed(number: u32, has_it: bool) -> [Value; 2] {
     if !has_it {
         slice["endpoints"] = json!([]);
     }
-    [service("probed", number, "", json!([{"name": "", "protocol": "TCP", "port": 80}]), json!({})), slice]
+    [service("probed", number, "", &json!([{"name": "", "protocol": "TCP", "port": 80}]), &json!({})), slice]
 }
 
 fn annotated(number: u32, round: u32) -> Value {
@@ -228,7 +230,7 @@ fn annotated(number: u32, round: u32) -> Value {
         "annotated",
         number,
         "",
-        json!([{"name": "", "protocol": "TCP", "port": 80}]),
-        json!({"holdfast.io/on-empty": value}),
+        &json!([{"name": "", "protocol": "TCP", "port": 80}]),
+        &json!({"holdfast.io/on-empty": value}),
     )
 }

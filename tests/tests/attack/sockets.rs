@@ -111,7 +111,8 @@ fn nobody_who_makes_seventy_thousand_short_sockets_pushes_no_other_out() {
     let moved = (vip(), vip(), Some("two".to_owned()));
     until("ended with its backend", || is_refused() || ask(&mut idle) == moved);
     if is_refused() {
+        let mut told = io::stderr();
         let what = "this kernel lets no program see what sockets keep, so no UDP socket is ended";
-        writeln!(io::stderr(), "not tried: {what}").unwrap();
+        writeln!(told, "not tried: {what}").unwrap();
     }
 }

@@ -44,7 +44,8 @@ fn goes_on(node: &mut Node, pages_max: usize) {
     node.wait("served", |node| node.serves(0, &[backend(0), backend(9)]));
     assert_eq!(begun(node), 1, "the list was begun anew: {}", node.log());
     let asked = pages(node).len();
-    assert!((4..=pages_max).contains(&asked), "{asked} pages");
+    // Three make a list; one that broke off before it was heard is not counted.
+    assert!((3..=pages_max).contains(&asked), "{asked} pages");
     node.check();
 }
 

@@ -1,6 +1,7 @@
 //! The daemon that users run, where it cannot or must not start, and where it takes over.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use holdfast::logging::messages::TOOK_OVER;
@@ -39,6 +40,8 @@ fn refuse_all(bed: &Bed) -> KernelMaps {
     };
     let mut others = KernelMaps::start(&options).unwrap();
     others.execute(&Action::PublishWord(PortIndex(1), Scope::Cluster, Word::EMPTY)).unwrap();
+    // A node port is answered at the loopback only where that is one of the node's addresses.
+    others.execute(&Action::InsertNodeAddress(Ipv4Addr::LOCALHOST.into())).unwrap();
     for port in PORTS {
         let key = FrontendKey {
             address: "0.0.0.0".parse().unwrap(),

@@ -77,7 +77,7 @@ fn places(value: &Value, at: &str, into: &mut Vec<(String, bool)>) {
     match value {
         Value::String(_) => into.push((at.to_owned(), false)),
         Value::Array(all) => {
-            (0..).zip(all).for_each(|(n, it): (usize, _)| places(it, &format!("{at}/{n}"), into))
+            (0..).zip(all).for_each(|(n, it): (usize, _)| places(it, &format!("{at}/{n}"), into));
         }
         Value::Object(all) => {
             for (name, it) in all {
@@ -101,7 +101,7 @@ fn forged(mut object: Value, (place, is_name): &(String, bool)) -> Value {
         }
         parent => {
             *parent.pointer_mut(&format!("/{}", name.replace('~', "~0").replace('/', "~1"))).unwrap() =
-                HOSTILE.into()
+                HOSTILE.into();
         }
     }
     object

@@ -74,8 +74,8 @@ fn files(folder: &TempDir) -> BTreeMap<PathBuf, Vec<u8>> {
     of_ours.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }
 
-fn bytes(folder: &TempDir) -> usize {
-    files(folder).values().map(Vec::len).sum()
+fn bytes(folder: &TempDir) -> u64 {
+    files(folder).values().map(|file| file.len() as u64).sum()
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_namespaces_churn_takes_no_others_records_from_the_disk() {
     prod(&folder);
     for first in (0..CHURN).step_by(AT_ONCE as usize) {
         churn(&folder, first);
-        assert!(bytes(&folder) < 10 * SEGMENT as usize, "{first}: {} bytes", bytes(&folder));
+        assert!(bytes(&folder) < 10 * SEGMENT, "{first}: {} bytes", bytes(&folder));
     }
     let history = restarted(&folder);
     assert_eq!(of_prod(&history), 10);
@@ -133,7 +133,7 @@ fn where_two_files_cannot_become_one_a_whole_one_goes() {
     prod(&folder);
     for first in (0..2 * AT_ONCE).step_by(AT_ONCE as usize) {
         churn(&folder, first);
-        assert!(bytes(&folder) < 10 * SEGMENT as usize, "{}", bytes(&folder));
+        assert!(bytes(&folder) < 10 * SEGMENT, "{}", bytes(&folder));
     }
     let history = restarted(&folder);
     assert_eq!(history.recorded().file.failures, 0);

@@ -15,14 +15,12 @@ fn room(lines: usize) -> usize {
     lines * frames::bytes(&line(1_000, "prod/web-0", "usable-endpoints").json)
 }
 
+/// The number of a gap, how many records it stands for, and how many of those each namespace had.
+type Told<'a> = (u64, u64, &'a [(&'a str, u64)]);
+
 /// Who stays, by number, and the gap among them.
 #[track_caller]
-fn check(
-    lines: Vec<Arc<Line>>,
-    room: usize,
-    expected: &[u64],
-    gap: Option<(u64, u64, &[(&str, u64)])>,
-) -> Vec<Arc<Line>> {
+fn check(lines: Vec<Arc<Line>>, room: usize, expected: &[u64], gap: Option<Told<'_>>) -> Vec<Arc<Line>> {
     let kept = keep(lines, room, &"b".into());
     let (gaps, records): (Vec<_>, Vec<_>) = kept.iter().partition(|line| line.service.is_none());
     let seqs: Vec<_> = records.iter().filter_map(|line| line.seq).collect();
