@@ -139,7 +139,7 @@ fn whoever_asks_at_the_ports_of_kube_proxy_gets_its_answers() {
     );
     endpoints(&cluster, &[("10.9.0.1", stage::NODE, true), ("10.9.0.2", "n2", true)]);
     cluster.start_part(Part::Proxy).unwrap();
-    let own = stage::by_certificate(&cluster, 1).replace("\"all\"", "\"127.0.0.1/32\"");
+    let own = stage::by_certificate(&cluster, 1).replace("\"all\"", "\"localhost\"");
     let mut daemon = Daemon::new(cluster.bed(), &(own + PORTS)).unwrap();
     daemon.start().unwrap();
 
