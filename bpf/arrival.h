@@ -247,7 +247,7 @@ INLINE bool is_barred(const struct arrival *arrival, const struct dial *dial, __
 	       !is_allowed_source(dial, arrival->packet.tuple.source.address, dial->v4);
 }
 
-/* A segment of a connection that may be another proxy's. Whoever would hear nothing of a SYN hears nothing of this. */
+/* A segment of a connection that may be another proxy's. A client whose SYN is dropped gets no answer to it either. */
 INLINE void leave_to_stack(const struct arrival *arrival, struct dial *dial)
 {
 	__u64 cluster, word = read_word_for(arrival, dial, &cluster);
@@ -313,7 +313,7 @@ INLINE bool is_cluster_ip(const struct dial *dial)
 	return bpf_map_lookup_elem(&cluster_ips6, &key) != NULL;
 }
 
-/* What somebody of this node has as its own address is for it to refuse: kube-proxy refuses what is sent on alone. */
+/* The owner of an address on this node refuses for itself: like kube-proxy, this refuses only what is sent on. */
 INLINE bool is_sent_on(struct __sk_buff *skb, bool v4)
 {
 	const struct arrival *arrival = the_arrival();

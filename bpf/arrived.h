@@ -25,7 +25,7 @@ struct arrival {
 	__u32 by_address;
 	/* Of the flow that is made. */
 	__u32 number;
-	/* Of the one whose place or room it needs, or past which it began. */
+	/* The number of the flow that gives way to it, or past which it began. */
 	__u32 rival;
 	__u32 rival_serial;
 	/* How readily that one is given up. */

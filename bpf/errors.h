@@ -28,7 +28,7 @@ struct quoted {
 	struct packet packet;
 	/* Where the error has its own sum. */
 	__u32 sum;
-	/* Whether nobody was at the port. */
+	/* Whether the error says that the port is closed. */
 	bool is_refusal;
 };
 

@@ -37,7 +37,7 @@ INLINE __u32 comes_before(const struct place *one, const struct place *other, __
 	return -(__u32)before;
 }
 
-/* Also where somebody is just writing the list. */
+/* Also while the daemon is writing the list. */
 INLINE enum listed halve(bool v4)
 {
 	struct arrival *arrival = the_arrival();

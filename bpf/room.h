@@ -35,7 +35,7 @@ enum worth {
 	IS_NEEDED = 0,
 	/* A question and its answer, of just now. */
 	IS_FRESH = 1,
-	/* Nobody has answered it, and it is no stream that goes on without answers. */
+	/* The flow is unanswered, and it is no stream that goes on without answers. */
 	IS_UNANSWERED = 2,
 	/* A question and its answer. */
 	IS_ANSWERED = 3,

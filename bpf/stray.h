@@ -132,7 +132,7 @@ INLINE bool deny_segment(struct __sk_buff *skb, const struct packet *packet, __u
 	       !bpf_l4_csum_replace(skb, at, 0, fold32(sum), 0);
 }
 
-/* To whoever sent it, by the device by which it came. */
+/* To its sender, by the device by which it came. */
 INLINE int send_back(struct __sk_buff *skb)
 {
 	count_packet(COUNT_ANSWERS);

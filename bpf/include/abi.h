@@ -177,7 +177,7 @@ enum device_flag {
 	DEVICE_OUTER = 1,
 	/* Who sends by it is a pod of this node. */
 	DEVICE_POD = 2,
-	/* It leads to backends of other nodes, and nobody who comes by it is a client. */
+	/* The device leads to backends of other nodes; packets that come by it are of no client. */
 	DEVICE_BACKENDS = 4,
 	/* Answers to who came by it go as rules of routing have it for the address that they bear, and not for the backend. */
 	DEVICE_BY_ADDRESS = 8,
@@ -204,7 +204,7 @@ enum heard {
 	HEARD_SYN = 1,
 	HEARD_FIN = 2,
 	HEARD_RST = 4,
-	/* It has told that nobody is at that port, and has not answered since. */
+	/* The backend has told that its port is closed, and has not answered since. */
 	HEARD_REFUSAL = 8,
 	/* Of the client's side alone, and nothing that was heard: who answers is to be its backend again, of that list. */
 	STICKS_CLUSTER = 64,

@@ -57,7 +57,7 @@ pub struct Heard {
     pub fin: bool,
     /// It broke the connection off.
     pub rst: bool,
-    /// By UDP: it told that nobody is at that port, and has not answered since.
+    /// By UDP: the backend told that its port is closed, and has not answered since.
     pub refusal: bool,
 }
 

@@ -185,7 +185,7 @@ fn packets(configured: &config::Packets) -> Option<PacketOptions> {
     configured.enabled.then_some(PacketOptions { flows, snat_ports, forward_mark })
 }
 
-/// The bytes of this node's memory; 0: nobody knows.
+/// The bytes of this node's memory; 0: not known.
 fn memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));

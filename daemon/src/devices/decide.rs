@@ -75,7 +75,7 @@ pub enum Class {
     Outer,
     /// It leads to a pod that is served by its packets.
     Pod,
-    /// It leads to backends; nobody is served who comes by it.
+    /// The device leads to backends; packets that come by it are not served.
     Backends,
     /// Nothing is done there.
     None,

@@ -14,9 +14,9 @@ use crate::config::Config;
 use crate::engine::ask;
 use crate::patience::NOT_FOR_EVER;
 
-/// A world in lines: `INDEX NAME KIND [here] [in MASTER] [ADDRESS[/BITS] …] [route|gateway|default] [via GATEWAY] [from
-/// SOURCE]`. A kind of "-" is hardware, "tap" a "tun" with an Ethernet header. `via` and `from` speak of default
-/// routes.
+/// A world in lines: `INDEX NAME KIND [here] [in MASTER] [ADDRESS[/BITS] …] [route|gateway|default] [via GATEWAY]
+/// [from SOURCE]`. A kind of "-" is hardware, "tap" a "tun" with an Ethernet header. `via` and `from` speak of
+/// default routes.
 fn listed(text: &str) -> Listed {
     let mut listed = Listed::default();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {

@@ -222,7 +222,7 @@ pub(crate) struct FlowSeen {
     /// A conversation goes on where it began; a connection ends by itself when its backend has gone.
     #[cfg_attr(test, serde(default))]
     pub(crate) is_udp: bool,
-    /// The backend told that nobody is at that port, and has not answered since.
+    /// The backend told that its port is closed, and has not answered since.
     #[cfg_attr(test, serde(default))]
     pub(crate) is_refused: bool,
 }

@@ -1,4 +1,4 @@
-//! Backends that said themselves that nobody is at their port, to clients outside who speak UDP.
+//! Backends that said themselves that their port is closed, to clients outside who speak UDP.
 //!
 //! Invariant: nobody is asked for it. It is read off the table of flows, once for an answer, and only where a service
 //! of the answer has a port by UDP.

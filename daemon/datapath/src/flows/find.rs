@@ -37,7 +37,7 @@ pub struct FlowFilter {
     pub backend: Option<Place>,
     /// How far it has come.
     pub stage: Option<Stage>,
-    /// Only those whose backend told that nobody is at that port, and has not answered since.
+    /// Only those whose backend told that its port is closed, and has not answered since.
     pub refused: bool,
 }
 

@@ -76,7 +76,7 @@ fn kernel_errors_reach_whoever_sent_the_packet_and_show_it_as_it_was_sent() {
     }
 }
 
-/// Whether that backend said itself that nobody is at its port.
+/// Whether that backend said itself that its port is closed.
 fn is_refused(node: &Node, backend: &str) -> bool {
     let backend = end(address(backend));
     let its = all(node).filter(|(_, it)| (it.backend, it.backend_port) == backend);
