@@ -1,8 +1,8 @@
 //! Why a service was looked at again, and what came of it.
 //!
 //! Invariant: every visible change of a service makes exactly one [`Change`], with its causes; so does every event of
-//! an object that changed nothing visible, for whoever watches. It shares facts and views with the tables, so making
-//! one costs little; text is made of it elsewhere. The recorder adds numbers and storage.
+//! an object that changed nothing visible, because watchers want to hear of it. A change shares facts and views with
+//! the tables, so making one costs little; text is made of it elsewhere. The recorder adds numbers and storage.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -14,7 +14,7 @@ use crate::hold::Probed;
 use crate::keys::{FrontendKey, ServiceKey, SliceKey};
 use crate::snapshot::ServiceView;
 
-/// Why a service became dirty. Which object, which version and who wrote it is in the facts.
+/// Why a service became dirty. The facts tell the object, its version and its last writer.
 #[derive(Clone, Debug)]
 pub enum Cause {
     /// Its object came or changed.
@@ -43,7 +43,7 @@ pub enum Cause {
     HoldDue,
     /// A held backend was probed.
     Probed(Box<Probed>),
-    /// A slice of the other service lists a held address for somebody else.
+    /// A slice of the other service lists a held address for another target.
     AddressClaimed(SocketAddr, ServiceKey),
     /// So many services lost their lists at once that it is no accident of one of them.
     MassLoss {
@@ -51,12 +51,12 @@ pub enum Cause {
         /// Of so many with a list.
         populated: usize,
     },
-    /// Nobody reads any more what it left behind, so that can be emptied.
+    /// No reader sees any more what the service left behind, so that can be emptied.
     ReadersLeft,
 }
 
 impl Cause {
-    /// Whether somebody wrote or removed an object of this service.
+    /// Whether an object of this service was written or removed.
     pub(crate) const fn is_of_an_object(&self) -> bool {
         match self {
             Self::ServiceApplied(_)

@@ -1,8 +1,8 @@
-//! Who owns a frontend: all claims are kept, the best one wins.
+//! The owners of frontends: all claims are kept, the best one wins.
 //!
 //! Invariant: the winner depends on the claims alone, never on the order in which they came: source precedence, then a
-//! cluster IP before what a controller writes into a status, and that before what anybody may write down, then the
-//! oldest service, then namespace and name.
+//! cluster IP before what a controller writes into a status, and that before what any author of a service may write
+//! down, then the oldest service, then namespace and name.
 
 pub(crate) mod covers;
 
@@ -48,7 +48,7 @@ pub(crate) enum Given {
     Out,
     /// A load balancer's: a controller wrote it into the status.
     ByController,
-    /// An external IP: whoever may write the service chose it.
+    /// An external IP: the author of the service chose it.
     ByAnybody,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct RealizedFrontend {
     pub(crate) owner: Option<ServiceId>,
 }
 
-/// One frontend: who claims it, and what the maps say.
+/// One frontend: the services that claim it, and what the maps say.
 #[derive(Debug, Default)]
 pub(crate) struct Frontend {
     // The winner; most frontends have no other.
@@ -102,12 +102,13 @@ impl Frontend {
         self.first.map(|claim| claim.service)
     }
 
-    /// Whether it is a cluster IP's: nobody who merely writes a service can have chosen it.
+    /// Whether the winner's address was given out ([`Given::Out`]), so that no author of a service can simply have
+    /// written it down.
     pub(crate) fn is_given(&self) -> bool {
         self.first.is_some_and(|claim| claim.given == Given::Out)
     }
 
-    /// Those who claim it in vain, in the order in which they would inherit it.
+    /// The services that claim it in vain, in the order in which they would inherit it.
     pub(crate) fn losers(&self) -> impl Iterator<Item = ServiceId> {
         self.rest.iter().map(|claim| claim.service)
     }
@@ -134,7 +135,7 @@ pub(crate) struct Frontends {
     pub(crate) realized: usize,
     /// How many are planned in this piece and not in the maps yet.
     pub(crate) coming: usize,
-    /// In the maps, and somebody else wrote them.
+    /// Frontends in the maps that another writer put there.
     pub(crate) strays: BTreeSet<FrontendKey>,
 }
 
@@ -189,7 +190,8 @@ impl Frontends {
         heir
     }
 
-    /// What the maps say of a frontend is known for certain now. Gives what was known before, and who had doubts.
+    /// What the maps say of a frontend is known for certain now. Gives what was known before, and the services that had
+    /// doubts.
     pub(crate) fn is_certain(
         &mut self,
         key: FrontendKey,
@@ -238,7 +240,7 @@ impl Frontends {
 /// What came of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claimed {
-    /// Nobody else claims it.
+    /// No other service claims it.
     Alone,
     /// It owns the frontend; that one did until now.
     WonFrom(ServiceId),

@@ -1,6 +1,7 @@
-//! Addresses that are nobody's to have dialled, and those that the administrator allows.
+//! Addresses that no object may have as a frontend, and those that the administrator allows.
 //!
-//! Invariant: an address alone decides. A backend may have any of these: a pod or a host can.
+//! Invariant: an address alone decides. Backends have rules of their own: a pod or a host can have a loopback or
+//! link-local address.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -57,7 +58,7 @@ pub(crate) fn is_nobodys(address: IpAddr) -> bool {
     }
 }
 
-/// The network "this host", everybody on a link, groups.
+/// The network "this host", the broadcast address, multicast groups.
 const fn is_nobodys_v4(address: Ipv4Addr) -> bool {
     address.octets()[0] == 0 || address.is_broadcast() || address.is_multicast()
 }

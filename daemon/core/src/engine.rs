@@ -1,7 +1,7 @@
 //! The one writer: takes events in, plans, has the maps execute the ops, and gives what readers see.
 //!
-//! Invariant: nobody else touches tables, realized or maps; and an op whose owner is not dirty is not executed. The
-//! order of a step stands here and nowhere else:
+//! Invariant: nothing but the engine touches tables, realized or maps; and an op whose owner is not dirty is not
+//! executed. The order of a step stands here and nowhere else:
 //!
 //! ```text
 //! apply(event)*  →  due retries, grace periods that are over  →  decide
@@ -142,7 +142,7 @@ impl<M: Maps> Engine<M> {
         self.world.end_piece(now, changed)
     }
 
-    /// Compares the maps with what was realized. What somebody else changed is written anew by the next step.
+    /// Compares the maps with what was realized. The next step writes anew what another writer changed.
     pub fn check(&mut self) -> Result<Vec<Drift>, MapError> {
         self.begin_check()?;
         loop {
@@ -178,7 +178,7 @@ impl<M: Maps> Engine<M> {
         self.world.is_whole()
     }
 
-    /// Pieces of another size, for whoever wants to see many of them.
+    /// Sets another size of pieces, for a caller that wants many small ones or a single one.
     pub const fn limit_pieces(&mut self, most: u64) {
         self.world.limit_pieces(most);
     }
@@ -307,8 +307,8 @@ impl<M: Maps> Engine<M> {
         self.inserts = inserts;
     }
 
-    /// What belongs to no service: what a restart found that nobody wants, and new node addresses. In this order, so
-    /// that a new address does not answer for a NodePort that is about to go.
+    /// What belongs to no service: leftovers of a restart that no service claims, and new node addresses. In this
+    /// order, so that a new address does not answer for a NodePort that is about to go.
     fn upkeep(&mut self, now: Duration, departed: bool) {
         self.upkeep_at = now;
         let leftovers = self.carry_out(World::plan_leftovers);

@@ -24,7 +24,7 @@ pub use endpoints::{Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, 
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Timestamp(pub i64);
 
-/// Which object this was, which version, and who wrote it last.
+/// An object's identity, its version and its last writer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Meta {
@@ -34,7 +34,7 @@ pub struct Meta {
     pub resource_version: Option<Arc<str>>,
     /// Counts changes of the specification.
     pub generation: Option<i64>,
-    /// When it was created; decides who owns an address that two services claim.
+    /// When it was created; decides which of two services owns an address that both claim.
     pub created: Option<Timestamp>,
     /// The last one in `managedFields`.
     pub writer: Option<Writer>,
@@ -177,7 +177,7 @@ pub struct ServiceFacts {
 }
 
 impl ServiceFacts {
-    /// A service that says nothing but its name and kind; the rest is filled in by whoever reads the object.
+    /// A service with a name, a kind and nothing else; the reader of the object fills in the rest.
     pub fn new(key: ServiceKey, kind: ServiceType) -> Self {
         Self {
             key,
@@ -308,7 +308,8 @@ pub struct Settings {
     pub external_ips: ExternalIps,
     /// What becomes of lists that would become empty.
     pub hold: Policy,
-    /// Whoever serves is known in the maps for TCP too, because connections are ended by that. For UDP it always is.
+    /// Serving backends are known in the maps for TCP too, because connections are ended by that. For UDP they always
+    /// are.
     pub keeps_tcp_members: bool,
 }
 
@@ -340,7 +341,7 @@ impl ObjectKey {
         }
     }
 
-    /// Who says so.
+    /// The source that it came from.
     pub const fn source(&self) -> Source {
         match self {
             Self::Service(key) => key.source,

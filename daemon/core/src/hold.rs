@@ -1,12 +1,12 @@
 //! Holding: the whole policy of what becomes of a list that would become empty.
 //!
-//! **Who judges.** A service's own decision, at the moment when a list that had somebody would have nobody. [`judge()`]
-//! looks at the evidence alone: what the service asks for, whether the node reaches the apiserver by it, who is still
-//! listed, whether everybody was seen terminating, whether the source was interrupted. What was ended on purpose is
-//! refused at once; what went without a sign of intent is held; a label that only controllers write is no such sign. A
-//! service's own `refuse` or `hold` wins over the evidence. When more services than a share of all lose their lists
-//! within a short time, in more than one namespace or in all of one, the world judges them once more, together: that is
-//! a mass loss.
+//! **The judgement.** Each service decides for itself, at the moment when a list that had a backend would have none.
+//! [`judge()`] looks at the evidence alone: what the service asks for, whether the node reaches the apiserver by it,
+//! which endpoints are still listed, whether all of them were seen terminating, whether the source was interrupted.
+//! What was ended on purpose is refused at once; what went without a sign of intent is held; a label that only
+//! controllers write is no such sign. A service's own `refuse` or `hold` wins over the evidence. When more services
+//! than a share of all lose their lists within a short time, in more than one namespace or in all of one, the world
+//! judges them once more, together: that is a mass loss.
 //!
 //! **What is kept.** Of each port its last list that was not empty, with the members that were seen terminating since;
 //! while it is held, that list with what probes found of each backend; afterwards, why the hold ended. A hold writes
@@ -14,19 +14,19 @@
 //! with a renamed port.
 //!
 //! **When it ends.** When the service has a list again; when the evidence turns to intent; when no backend is left,
-//! because each failed its probes; and at its bound: [`Policy::limit`],
-//! [`UNANSWERED_LIMIT`] where all were asked and nobody took a probe, [`Policy::mass_loss_limit`] in a mass loss. Only
-//! the node's own way to the apiserver is held without limit. Another object that lists a held address proves nothing:
-//! its writer may be mistaken, or lie. It has the backend probed out of turn, once in a hold, and no more.
+//! because each failed its probes; and at its bound: [`Policy::limit`], [`UNANSWERED_LIMIT`] where all were asked and
+//! none took a probe, [`Policy::mass_loss_limit`] in a mass loss. Only the node's own way to the apiserver is held
+//! without limit. Another object that lists a held address proves nothing: its writer may be mistaken, or lie. It has
+//! the backend probed out of turn, once in a hold, and no more.
 //!
-//! **Who is probed.** Of what the apiserver's objects list, only addresses that pods can have: a tenant who writes a
-//! slice must not have the hosts of nodes asked from a node. The others are held for their bound without being asked.
+//! **What is probed.** Of what the apiserver's objects list, only addresses that pods can have: a tenant's slice must
+//! not make a node probe the hosts of other nodes. The others are held for their bound without being asked.
 //!
 //! | room | owns |
 //! |---|---|
 //! | `judge` | the pure decision and its evidence |
 //! | `held` | a list that is held, its probes and deadlines |
-//! | `ledger` | which holds are in force, and who may end them |
+//! | `ledger` | which holds are in force, and what may end them |
 //! | `losses` | what the services of each namespace lost lately, and whether that is a mass loss |
 //!
 //! Invariant: pure, and every hold has a bound but that one. The shell probes; the world marks services dirty, with a

@@ -1,8 +1,8 @@
 //! A hash index that can be asked, but not walked in its own order.
 //!
-//! Invariant: nothing that this crate computes depends on the order of a hash table, because there is no way to
-//! see that order. The seed comes from the shell, so that nobody who names services can craft collisions; it
-//! changes no result.
+//! Invariant: nothing that this crate computes depends on the order of a hash table, because there is no way to see
+//! that order. The seed comes from the shell, so that no author of objects can choose names that collide; it changes no
+//! result.
 
 use alloc::vec::Vec;
 use core::borrow::Borrow;

@@ -117,7 +117,7 @@ impl fmt::Display for ObjectName {
 pub struct ServiceKey {
     /// `namespace/name`; first, so that the order is that of the tables shown.
     pub name: ObjectName,
-    /// Who says so.
+    /// The source that has this service.
     pub source: Source,
 }
 
@@ -132,7 +132,7 @@ impl fmt::Display for ServiceKey {
 pub struct SliceKey {
     /// Shown as `namespace/name`.
     pub name: ObjectName,
-    /// Who says so.
+    /// The source that has this slice.
     pub source: Source,
 }
 

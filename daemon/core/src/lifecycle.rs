@@ -1,6 +1,6 @@
 //! Life cycles: how far the load balancer of a Service has come, and what is wrong with its endpoints.
 //!
-//! **A load balancer** is made by somebody else: a controller that reads the Service, asks a cloud or a pool for an
+//! **A load balancer** is made by a controller outside the daemon: it reads the Service, asks a cloud or a pool for an
 //! address and writes it into the status. What that controller does shows in three places: in the object, in what this
 //! node saw the object become ([`Seen`]), and in the Events that the controller wrote. [`load_balancer()`] puts them
 //! together; it is given what an Event means ([`Statement`]), never its text.
@@ -55,7 +55,7 @@ pub struct Case<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Balancer {
     pub state: State,
-    /// Since when, by the wall clock as it stands; `None`: nobody says.
+    /// Since when, by the wall clock as it stands; `None`: not known.
     pub since: Option<Timestamp>,
     /// The most specific one first.
     pub findings: Vec<Finding>,

@@ -15,8 +15,8 @@ pub const PORTS_PER_SERVICE_MAX: usize = 4096;
 /// External IPs, ingress IPs and source ranges of one service, as they are written; far above any real one.
 pub const ADDRESSES_PER_SERVICE_MAX: usize = 1024;
 
-/// Different source ranges of one family: as many as the maps take for a few ports, and far more than the balancers of
-/// clouds do, whose lists they mirror.
+/// Different source ranges of one family: as many as the maps take for a few ports, and far more than cloud balancers
+/// accept. The ranges of a service mirror the list of such a balancer.
 pub const SOURCE_RANGES_MAX: usize = 256;
 
 /// Ports times source ranges of one family: an eighth of what the maps hold for all services.

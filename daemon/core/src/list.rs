@@ -350,8 +350,9 @@ impl LastList {
         }
     }
 
-    /// Takes notice of what a slice said that nobody decided by: marks the members that it had terminating, and takes
-    /// the mark of those that it had ready, because with them the list would not have been empty.
+    /// Takes notice of the endpoints of a slice that no decision was made by: marks the members that it had
+    /// terminating, and takes the mark of those that it had ready, because with them the list would not have been
+    /// empty.
     pub(crate) fn observe_told(&mut self, endpoints: &Endpoints, port: NonZeroU16) {
         let Some(last) = &mut self.rows else { return };
         let told = |(address, told): (IpAddr, Conditions)| {

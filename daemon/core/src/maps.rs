@@ -1,4 +1,4 @@
-//! What the engine asks of the maps, whoever holds them: the kernel, or memory.
+//! The interface between the engine and the maps, be they the kernel's or in memory.
 //!
 //! Invariant: an op is executed whole or refused, and two readers never see one half done.
 
@@ -62,8 +62,7 @@ pub trait Maps: Send {
     fn execute(&mut self, action: &Action) -> Result<(), MapError>;
 
     /// Executes as many of these ops, from the first on, as suits the maps in one step. They insert frontends that the
-    /// maps do not have, so it matters to nobody in which order they come. Gives how many were accepted, or why the
-    /// first was not.
+    /// maps do not have, so their order does not matter. Gives how many were accepted, or why the first was not.
     fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
         inserts.first().map_or(Ok(0), |op| self.execute(&op.action).map(|()| 1))
     }

@@ -1,7 +1,7 @@
 //! Ops: single writes to the maps, as plain values.
 //!
-//! Invariant: an op says all that the maps need, and who it belongs to. How a value is laid out in a map is known to
-//! the datapath alone.
+//! Invariant: an op says all that the maps need, and its owner. How a value is laid out in a map is known to the
+//! datapath alone.
 
 use alloc::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
@@ -32,7 +32,7 @@ pub struct Range {
 /// What a client is told when a list is empty, and which list it gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WordFlags {
-    /// An empty list drops (somebody usable exists elsewhere) instead of refusing.
+    /// An empty list drops (a usable backend exists elsewhere) instead of refusing.
     pub drop: bool,
     /// In the cluster word: cluster IPs of this port use the local word.
     pub internal_local: bool,
@@ -40,11 +40,11 @@ pub struct WordFlags {
     pub affinity: bool,
     /// In the cluster word: traffic from outside uses the local word.
     pub external_local: bool,
-    /// In the cluster word: whoever serves is a member, so who is none does not serve.
+    /// In the cluster word: every serving backend is a member, so a backend that is no member does not serve.
     pub members: bool,
     /// In the cluster word: load-balancer addresses are for the sources of the port alone.
     pub sources: bool,
-    /// Read from the maps only: somebody else set what no rule sets, so the word is written anew.
+    /// Read from the maps only: another writer set a flag that no rule sets, so the word is written anew.
     pub unknown: bool,
 }
 
@@ -130,7 +130,7 @@ impl Word {
     }
 }
 
-/// What only some connects read. Whose port it is, is not kept here: the daemon knows that by the index.
+/// Facts of a port that only some connects read. The port's service is not kept here: the daemon finds it by the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortFacts {
     /// Seconds; 0: no affinity.
@@ -180,8 +180,8 @@ impl FrontendType {
     }
 }
 
-/// What the frontend map says of a key. It is replaced as a whole, so nobody meets half of a frontend that moves
-/// to another port.
+/// What the frontend map says of a key. It is replaced as a whole, so no client meets half of a frontend that moves to
+/// another port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrontendValue {
     /// Where its lists are.
@@ -224,7 +224,7 @@ pub enum Action {
 pub enum Membership {
     /// It is in that list, which clients with affinity ask for.
     List(Scope),
-    /// It serves, in a list or not: who talks to it over a socket keeps it.
+    /// It serves, in a list or not: a client that talks to it over a socket keeps it.
     Serving,
 }
 
@@ -248,21 +248,21 @@ pub struct SourceKey {
     pub range: SourceRange,
 }
 
-/// On whose behalf an op is done.
+/// What an op is done for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// This service and no other.
     Service(ServiceId),
     /// The node's own addresses.
     Node,
-    /// Nobody: a range that all readers have left, or something found in the maps that no service claims.
+    /// None of these: a range that all readers have left, or something found in the maps that no service claims.
     Nobody,
 }
 
 /// One map write with its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// On whose behalf.
+    /// What the op is done for.
     pub owner: Owner,
     pub action: Action,
 }

@@ -1,7 +1,7 @@
 //! Which slots of one backend array are taken: a buddy allocator.
 //!
 //! Invariant: no two ranges in use overlap, none is lost, and free neighbours join again, so the array never fragments
-//! beyond a factor of two. Whoever frees a range has waited until no reader sees it.
+//! beyond a factor of two. The caller gives a range back only when no reader sees it any more.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

@@ -1,7 +1,7 @@
 //! Which clients the load-balancer addresses of a service are for.
 //!
-//! Invariant: a family without a range lets everybody in, and so does one with a range of all addresses; where ranges
-//! are given that nobody can read, nobody gets in.
+//! Invariant: a family without a range lets every client in, and so does one with a range of all addresses; where
+//! ranges are given that cannot be read, no client gets in.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -78,7 +78,7 @@ impl fmt::Display for SourceRange {
 /// Ranges as the maps have them: each once, in their order.
 pub type SourceRanges = Arc<[SourceRange]>;
 
-/// The clients of one family that may use the service's load-balancer addresses; `None`: everybody.
+/// The clients of one family that may use the service's load-balancer addresses; `None`: all of them.
 pub fn of(service: &ServiceFacts, node: &NodeFacts, family: Family) -> Option<SourceRanges> {
     let is_own = |text: &&Arc<str>| text.contains(':') == (family == Family::V6);
     let texts = || service.source_ranges.iter().filter(is_own);

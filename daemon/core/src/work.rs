@@ -1,7 +1,7 @@
 //! How much was done, counted where it is done, so that a test can tell linear work from quadratic without a clock.
 //!
 //! Invariant: outside tests nothing is counted and nothing is paid for it. Loops count what they walk over, and keys
-//! count each comparison, so a search through a list shows even where nobody thought of counting it.
+//! count each comparison, so a search through a list shows even in code that counts nothing itself.
 
 /// So many things were looked at or made.
 #[cfg(not(test))]

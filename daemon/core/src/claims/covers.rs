@@ -1,8 +1,8 @@
 //! What a service's address covers beside its own frontends, so that no other service takes anything of it.
 //!
 //! Invariant: a cluster IP covers all of its ports, and a node port all addresses of the node, whether its service is
-//! served there or not; who covers what depends on no order. What an address inside waits for is known, so its service
-//! is decided anew when that comes or goes.
+//! served there or not; the owner of a cover depends on no order of arrival. Each address inside is known by the cover
+//! around it, so its service is decided anew when that cover comes or goes.
 
 use alloc::collections::BTreeMap;
 use alloc::collections::BTreeSet;

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use crate::op::ServiceId;
 
-/// The first wait: long enough for a busy map, short enough that nobody notices.
+/// The first wait: long enough for a busy map, short enough to go unnoticed.
 const WAIT_MIN: Duration = Duration::from_millis(20);
 
 /// The longest wait: a full map is looked at twice a minute.

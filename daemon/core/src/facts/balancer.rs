@@ -23,7 +23,7 @@ pub struct BalancerFacts {
     pub without_node_ports: bool,
     /// Entries of `status.loadBalancer.ingress` that have a host name and no address.
     pub hostnames: Box<[Arc<str>]>,
-    /// Who wrote the status, of `managedFields`: two of them may undo each other's work.
+    /// The writers of the status, of `managedFields`: two of them may undo each other's work.
     pub writers: Box<[Arc<str>]>,
     /// When any of those did last, as far as they say.
     pub written: Option<Timestamp>,

@@ -292,7 +292,7 @@ impl Endpoints {
         (0..self.len()).filter_map(|position| self.get(position))
     }
 
-    /// Addresses and conditions alone, in order: what choosing needs when nobody gives hints.
+    /// Addresses and conditions alone, in order: all that choosing needs where no endpoint has hints.
     pub fn iter_brief(&self) -> impl Iterator<Item = (IpAddr, Conditions)> {
         (0..self.len()).filter_map(|position| {
             Some((self.address(position)?, unpack_conditions(self.packed.get(position)?.flags)))

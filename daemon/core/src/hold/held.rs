@@ -15,7 +15,7 @@ use crate::resolve::PortPolicy;
 use crate::snapshot::Reason;
 use crate::time::Uptime;
 
-/// So many probes in a row that nobody took drop a backend.
+/// A backend is dropped after so many probes in a row that it did not accept.
 pub const FAILURES_MAX: u8 = 3;
 
 /// Seconds for which a list is held none of whose backends took a probe, from its first probe on. Longer than a restart
@@ -27,7 +27,7 @@ pub const UNANSWERED_LIMIT: i64 = 30;
 pub enum Answer {
     /// It accepted the connection.
     Accepted,
-    /// Its host says that nobody is there.
+    /// Its host says that nothing listens there.
     Refused,
     /// Nothing came back, which a filter between the node and the backend can do as well.
     Silent,
@@ -101,7 +101,7 @@ pub struct HeldBackend {
     /// Why it is no longer in the list.
     pub lost: Option<Reason>,
     /// A pod can have its address, as far as the node knows, or the administrator wrote it. Decided anew after a
-    /// restart, and until then nobody is asked.
+    /// restart, and until then no backend is probed.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub is_open: bool,
     /// Another object lists its address for another target, so it is asked out of turn, once in a hold.
@@ -110,7 +110,7 @@ pub struct HeldBackend {
 }
 
 impl HeldBackend {
-    /// Of whom nothing was found yet, and may not be.
+    /// A backend of which nothing was found yet, and that may not be probed yet.
     pub const fn new(row: Row, asked: Asked) -> Self {
         Self { row, asked, answered: false, failures: 0, lost: None, is_open: false, is_claimed: false }
     }
@@ -154,17 +154,17 @@ impl Hold {
         self.backends.iter().filter(|it| it.lost.is_none()).map(|it| &it.row)
     }
 
-    /// Whether somebody is still to be probed for the first time.
+    /// Whether a backend is still to be probed for the first time.
     pub fn waits(&self) -> bool {
         self.backends.iter().any(|it| it.asked == Asked::Due && it.lost.is_none())
     }
 
-    /// Whom to probe: nobody of a list that is never let go, because nothing must follow.
+    /// The backends to probe: none of a list that is never let go, because no answer would change anything.
     pub fn probes(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> {
         self.probed(transport).map(|it| it.row.backend())
     }
 
-    /// Whom to probe out of turn.
+    /// The backends to probe out of turn.
     pub fn claimed(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> {
         self.probed(transport).filter(|it| it.is_claimed).map(|it| it.row.backend())
     }
@@ -181,7 +181,7 @@ impl Hold {
         left.filter(move |it| can_be_asked(&it.row, transport)).map(|it| it.row.backend())
     }
 
-    /// Takes notice of whose addresses pods can have.
+    /// Takes notice of the backends that pods can have the addresses of.
     pub(crate) fn open(hold: &mut Arc<Self>, is_open: impl Fn(SocketAddr) -> bool) {
         let differs = |it: &HeldBackend| it.is_open != is_open(it.row.backend());
         // Readers share it, so it is copied only where it changes.
@@ -191,7 +191,7 @@ impl Hold {
         }
     }
 
-    /// When it ends at the latest, as things stand. Whoever was not asked has not failed to answer.
+    /// When it ends at the latest, as things stand. A backend that was not asked has not failed to answer.
     pub fn until(&self, policy: &Policy) -> Option<Uptime> {
         let limit = match self.bound {
             Bound::Unlimited => return None,
@@ -205,7 +205,7 @@ impl Hold {
         Some(if is_silent { limit.min(unanswered) } else { limit })
     }
 
-    /// Whether the first probe was made and nobody has noted when.
+    /// Whether the first probe was made and its time is not noted yet.
     fn is_asked_now(&self) -> bool {
         self.asked.is_none() && self.backends.iter().any(|it| it.asked == Asked::Done)
     }
@@ -237,7 +237,7 @@ impl Hold {
         held.asked = Asked::Done;
         match answer {
             Answer::Accepted => (held.answered, held.failures) = (true, 0),
-            // A filter answers nothing, so silence proves something only of one who did answer.
+            // A filter answers nothing, so silence proves something only of a backend that did answer.
             Answer::Silent if !held.answered => {}
             Answer::Refused | Answer::Silent => held.failures += 1,
         }
@@ -247,8 +247,8 @@ impl Hold {
         before != *held
     }
 
-    /// Another object lists the address for another target, which may be so or not. `true`: nobody had said so in this
-    /// hold, and it is one that a probe may end.
+    /// Another object lists the address for another target, which may be so or not. `true`: this is the first such
+    /// object in this hold, and the hold is one that a probe may end.
     pub(crate) fn is_news(&self, backend: SocketAddr, by: Target<'_>) -> bool {
         let held = self.position(backend).and_then(|position| self.backends.get(position));
         let Some(held) = held.filter(|held| held.lost.is_none() && !held.is_claimed) else { return false };
@@ -294,7 +294,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Nothing is to be held, be it because somebody is listed again or because nobody asks for the port.
+    /// Nothing is to be held: the list has a backend again, or no service asks for the port any more.
     pub(crate) fn let_go(&mut self) {
         (self.hold, self.ended) = (None, None);
     }
@@ -339,7 +339,7 @@ impl Kept {
     }
 
     /// What is held and what is listed, sorted; a backend that is both is shown as it is held. A list that no frontend
-    /// uses any more is not held for anybody.
+    /// uses any more is not held.
     pub(crate) fn add_to(&self, listed: Vec<Row>, policy: PortPolicy) -> Vec<Row> {
         let Some(hold) = &self.hold else { return listed };
         let used = |row: &Row| row.narrowed(policy.cluster_used, policy.local_used);

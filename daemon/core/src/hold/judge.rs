@@ -1,4 +1,4 @@
-//! The judgement of a list that has nobody any more: refused, or held, why and for how long.
+//! The judgement of a list that has no backend any more: refused, or held, why and for how long.
 //!
 //! Invariant: pure. The same evidence gives the same judgement, and every hold has a bound, but for the service that is
 //! the node's own way to the apiserver. Losses of many services at once are the ledger's ([`super::ledger`]).
@@ -88,7 +88,7 @@ impl Policy {
     }
 }
 
-/// What is known when a list has nobody any more.
+/// What is known when a list has no backend any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// The service's own setting, if it has one that can be understood.
@@ -157,7 +157,7 @@ impl Bound {
     }
 }
 
-/// Judges a list that has nobody any more.
+/// Judges a list that has no backend any more.
 pub fn judge(evidence: Evidence) -> Judgement {
     let seen = classify(evidence);
     let is_explicit = matches!(evidence.own, Some(OnEmpty::Refuse | OnEmpty::Hold));
@@ -194,14 +194,14 @@ pub(crate) struct Case<'a> {
     pub(crate) now: Now,
     /// As they were when its last lists were made.
     pub(crate) slices: Arc<[Arc<SliceFacts>]>,
-    /// Endpoints whose slices are labelled as not for proxies now.
+    /// Addresses of endpoints in slices that a label keeps proxies away from now.
     pub(crate) hidden: BTreeSet<IpAddr>,
     pub(crate) key: ServiceKey,
     pub(crate) settings: &'a Settings,
 }
 
 impl Case<'_> {
-    /// What is known of a list that has nobody any more, by the last one and by who is listed now.
+    /// What is known of a list that has no backend any more, by the last list and by the endpoints that are listed now.
     pub(super) fn evidence(&self, last: &LastList, listed: &[Row]) -> Evidence {
         Evidence {
             own: self.own,

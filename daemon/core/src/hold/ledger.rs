@@ -1,4 +1,4 @@
-//! The ledger over all services: which lists are held and what may end each hold, and who lost a list lately.
+//! The ledger over all services: the lists that are held, what may end each hold, and the lists that were lost lately.
 //!
 //! Invariant: what it says follows from what was entered, in whatever order a batch was entered. It is as large as the
 //! held lists, the losses within the window and the namespaces that claimed something lately, and a deadline is
@@ -18,8 +18,8 @@ use crate::list::Row;
 use crate::op::ServiceId;
 use crate::time::Uptime;
 
-/// So many held addresses that a namespace lists for other targets are looked at within [`CLAIMS_WINDOW`]: each makes a
-/// service dirty that is somebody else's. More than pods that take over addresses of others in that time.
+/// So many held addresses that a namespace lists for other targets are looked at within [`CLAIMS_WINDOW`]: each makes
+/// another owner's service dirty. More than pods that take over addresses of others in that time.
 const CLAIMS_MAX: usize = 16;
 
 /// Seconds after which a namespace is heard again.
@@ -83,12 +83,12 @@ impl Ledger {
         None
     }
 
-    /// Whether no address is held by anybody.
+    /// Whether no service holds an address.
     pub(crate) fn is_empty(&self) -> bool {
         self.addresses.is_empty()
     }
 
-    /// Who holds an address.
+    /// The services that hold an address.
     pub(crate) fn holders(&self, address: SocketAddr) -> Option<&BTreeSet<ServiceId>> {
         self.addresses.get(&address)
     }

@@ -1,4 +1,4 @@
-//! Who lost a list lately, counted by namespace: what one tenant empties is no mass loss of anybody else.
+//! The lists that were lost lately, counted by namespace: what one tenant empties is no mass loss of another tenant.
 //!
 //! Invariant: a namespace takes part in a mass loss if the losses span namespaces and are as many without any single
 //! other one of them, or if all of its own services have lost theirs. What it says follows from what was entered, in
@@ -28,7 +28,7 @@ pub(crate) struct MassLoss {
     pub(crate) lost: usize,
     /// Of how many with a list.
     pub(crate) populated: usize,
-    /// Who they are.
+    /// Those that lost theirs.
     pub(crate) services: Vec<ServiceId>,
 }
 
@@ -47,7 +47,7 @@ struct Tenant {
 }
 
 impl Tenant {
-    /// Whether nobody in it has a list that is not held, and enough of them lost theirs now.
+    /// Whether no service in it has a list that is not held, and enough of them lost theirs now.
     fn lost_all(&self, policy: &Policy) -> bool {
         self.standing == 0 && policy.is_mass_loss(self.lost.len(), self.populated)
     }
@@ -63,7 +63,7 @@ impl Tenant {
     }
 }
 
-/// Of whom the losses over all namespaces are a mass loss.
+/// The namespaces for which the losses over all namespaces are a mass loss.
 #[derive(Debug)]
 enum Span {
     Nobody,

@@ -1,8 +1,8 @@
 //! What is wrong with the endpoints of one service, as far as its slices and what this node saw can tell.
 //!
-//! Invariant: pure, and each finding names what it rests on, up to a bound. What only a reading can tell (who manages a
-//! slice, whether an Endpoints object was cut) is an argument that may be missing, and then nothing is said of it.
-//! Ages are at least as long as they are said to be: whatever changes of an endpoint begins its age anew.
+//! Invariant: pure, and each finding names what it rests on, up to a bound. What only a reading can tell (the manager
+//! of a slice, whether an Endpoints object was cut) is an argument that may be missing, and then nothing is said of it.
+//! Ages are at least as long as they are said to be: any change of an endpoint begins its age anew.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -28,7 +28,7 @@ pub enum EndpointFindingId {
     Manager,
     /// A slice of a service with an address is labelled as not for proxies.
     Hidden,
-    /// Whoever reads the Endpoints object sees a part of them.
+    /// A reader of the Endpoints object sees a part of them.
     Truncated,
     /// An endpoint has been listed for long, and was never ready.
     NeverReady,
@@ -73,7 +73,7 @@ pub struct Evidence {
     pub address: Option<IpAddr>,
     /// The slices that say so: the service's own first, then the one that says otherwise.
     pub slices: Vec<SliceKey>,
-    /// For how many seconds at least; `None`: nobody says.
+    /// For how many seconds at least; `None`: not known.
     pub age: Option<i64>,
 }
 
@@ -215,7 +215,7 @@ pub struct Turn {
     pub is_ready: bool,
 }
 
-/// Endpoints whose readiness changed again and again lately. What is told twice is one change.
+/// Endpoints with a readiness that changed again and again lately. A change that is told twice counts once.
 pub fn flapping(turns: &[Turn], now: Uptime) -> Option<EndpointFinding> {
     let is_late = |it: &&Turn| now.since(it.at) < limits::READY_FLAPS_WITHIN;
     let mut late: Vec<_> = turns.iter().filter(is_late).collect();
@@ -244,8 +244,7 @@ fn lasting<'a>(
     long.map(|(row, age)| Evidence { address: Some(row.address), slices: Vec::new(), age: Some(age) })
 }
 
-/// Endpoints that were listed long ago and that nobody has seen ready. `turns`: the history, which does not go back for
-/// ever.
+/// Endpoints that were listed long ago and never seen ready. `turns`: the history, which does not go back for ever.
 pub fn never_ready<'a>(
     rows: impl IntoIterator<Item = &'a Row>,
     turns: &[Turn],

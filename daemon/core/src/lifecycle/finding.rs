@@ -1,7 +1,7 @@
 //! What is wrong with a load balancer.
 //!
-//! Invariant: a finding that rests on silence is made only where somebody was asked and said nothing; none calls a
-//! balancer stuck because nobody called it done. What needs no Event is said without them, and says so.
+//! Invariant: a finding that rests on silence is made only where Events were read and said nothing; no balancer is
+//! called stuck because no Event called it done. A finding that needs no Event is made without them, and says so.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -14,15 +14,15 @@ use crate::facts::{BalancerFacts, ServiceFacts};
 /// What can be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FindingId {
-    /// It is made, nobody says why it has no address: the status was not written, or somebody took it back.
+    /// It is made, and nothing says why it has no address: the status was not written, or the address was taken back.
     EnsuredNoIngress,
     /// It could not be made, again and again.
     Failing,
     /// There is no node that could take its traffic.
     NoNodes,
-    /// Nobody acts on it.
+    /// No controller acts on it.
     NoController,
-    /// Nobody acts on its class.
+    /// No controller acts on its class.
     ClassUnserved,
     /// It is being made for too long, without an error.
     StuckEnsuring,
@@ -100,7 +100,7 @@ impl Severity {
 /// How sure it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confidence {
-    /// Somebody says so, or it stands in the object.
+    /// An Event says so, or it stands in the object.
     Certain,
     /// Nothing else that was looked at explains it.
     Likely,
@@ -128,11 +128,11 @@ pub struct Finding {
     pub id: FindingId,
     pub severity: Severity,
     pub confidence: Confidence,
-    /// For how many seconds, where somebody says.
+    /// For how many seconds, where that is known.
     pub age: Option<i64>,
     /// Why, by the id that came with what was told.
     pub cause: Option<Arc<str>>,
-    /// How often it was told; 0: nobody did.
+    /// How often it was told; 0: never.
     pub count: u32,
 }
 
@@ -211,7 +211,7 @@ impl Look<'_> {
             .then(|| Finding::new(FindingId::EnsuredNoIngress, Severity::Error, age))
     }
 
-    /// A retry that has begun is part of failing, until somebody calls it done.
+    /// A retry that has begun is part of failing, until an Event calls it done.
     fn failing(&self) -> Option<Finding> {
         const FAILED: [Meaning; 1] = [Meaning::SyncFailed];
         let failed = self.known.open(&FAILED).filter(|_| self.is_pending())?;
@@ -231,8 +231,8 @@ impl Look<'_> {
         Some(Finding { cause, count, ..Finding::new(FindingId::NoNodes, Severity::Error, told.oldest) })
     }
 
-    /// Somebody was asked and nothing was said. With a finalizer somebody was there once: only a Lease that has run out
-    /// tells that nobody is any more.
+    /// Events were read and there was none. A finalizer shows that a controller was there once: only a Lease that has
+    /// run out tells that it is gone.
     fn unserved(&self, of_a_class: bool, id: FindingId) -> Option<Finding> {
         let is_dead = self.case.controller == Controller::Silent && !of_a_class;
         let is_nobodys = !self.has_finalizer() || is_dead;
@@ -245,7 +245,7 @@ impl Look<'_> {
         is_so.then(|| Finding { confidence, ..Finding::new(id, Severity::Error, self.shown) })
     }
 
-    /// Not without Events: an error that nobody read is no silence.
+    /// Not without Events: an error in an Event that was not read is no silence.
     fn stuck_ensuring(&self) -> Option<Finding> {
         let is_at_work = matches!(self.state, State::Ensuring | State::Creating);
         let is_explained = self.is_called_done().is_some()

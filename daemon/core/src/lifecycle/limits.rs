@@ -16,13 +16,13 @@ pub const FAILURES_MIN: u32 = 3;
 /// wait for up to five minutes.
 pub const FAILING_AFTER: i64 = 120;
 
-/// Whoever waits for an address as long as this wants to know, whatever the reason.
+/// A service's owner who waits for an address as long as this wants to know, whatever the reason.
 pub const PENDING_AFTER: i64 = 600;
 
 /// A changed set of nodes is written within a minute; this is twice as much.
 pub const DEGRADED_AFTER: i64 = 120;
 
-/// So many changes of the address within [`FLAPS_WITHIN`] come of two who write it.
+/// So many changes of the address within [`FLAPS_WITHIN`] mean that two controllers write it.
 pub const FLAPS_MIN: usize = 3;
 
 /// See [`FLAPS_MIN`]: a new balancer changes its address once, or once for each family.

@@ -1,8 +1,8 @@
 //! How far a load balancer has come.
 //!
 //! Invariant: the same facts and the same words give the same state, in whatever order they were told. What an Event
-//! says never takes back what the object shows: with an address in the status it is ready, whether anybody said
-//! so or not.
+//! says never takes back what the object shows: with an address in the status it is ready, whether an Event said so or
+//! not.
 
 use super::seen::age_told;
 use super::statement::{Aged, Known};
@@ -16,7 +16,7 @@ pub enum State {
     None,
     /// It is left to a controller of its own class, which has said nothing.
     Foreign,
-    /// Nobody has acted on it.
+    /// No controller has acted on it.
     Requested,
     /// A controller is at work on it.
     Ensuring,
@@ -78,7 +78,7 @@ impl State {
 const RESULTS: [Meaning; 4] =
     [Meaning::Ensured, Meaning::Updated, Meaning::Created, Meaning::AddressAssigned];
 
-/// A state, and for how many seconds; `None`: nobody says.
+/// A state, and for how many seconds; `None`: not known.
 type Aging = (State, Option<i64>);
 
 /// The state of a load balancer.
@@ -132,8 +132,8 @@ fn addressed(facts: &ServiceFacts, known: &Known<'_>, case: &Case<'_>, age: Opti
     }
 }
 
-/// A change that was begun and that nobody has called done. Where nothing ever is called done, such as with controllers
-/// that leave the balancer to others, nothing is expected to be.
+/// A change that was begun and that no Event has called done. Where nothing ever is called done, such as with
+/// controllers that leave the balancer to others, nothing is expected to be.
 fn updating<'a>(facts: &ServiceFacts, known: &Known<'a>, case: &Case<'_>) -> Option<Aged<'a>> {
     let begun = known.latest(&[Meaning::Ensuring])?;
     let done = known.latest(&RESULTS)?;

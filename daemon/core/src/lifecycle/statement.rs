@@ -1,14 +1,14 @@
 //! What others say of a load balancer: Events by their meaning, and whether its controller is alive.
 //!
 //! Invariant: the order in which it is told makes no difference, and no time in it can make anything older than it is
-//! or lie ahead. Whoever was not asked has said nothing, which is not the same as no.
+//! or lie ahead. Events that were not read have said nothing, which is not the same as no.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::facts::Timestamp;
 
-/// What an Event about a load balancer means. Whoever reads Events knows the words; here they have none.
+/// What an Event about a load balancer means. The reader of Events knows the words; here they have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Meaning {
     /// A controller begins to bring the balancer in line with the Service.
@@ -35,7 +35,7 @@ pub enum Meaning {
     NoNodes,
     /// An address was chosen.
     AddressAssigned,
-    /// A controller said something else about it: somebody is there.
+    /// A controller said something else about it, so a controller is there.
     Other,
 }
 
@@ -58,21 +58,21 @@ impl Meaning {
     ];
 }
 
-/// One Event about a Service, as far as it is about the load balancer. It must be about this very object: whoever reads
+/// One Event about a Service, as far as it is about the load balancer. It must be about this very object: the reader of
 /// Events leaves out those of a former one of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
     pub meaning: Meaning,
-    /// When it was said first and last, by the clock of whoever said it.
+    /// When it was said first and last, by the clock of the Event's writer.
     pub first: Timestamp,
     pub last: Timestamp,
     /// How often it was said; 0, which no apiserver writes, is once.
     pub count: u32,
     /// Nothing that was said later has ended it.
     pub is_open: bool,
-    /// Why, by an id that means something to whoever knows the words.
+    /// Why, by an id that means something to the reader that knows the words.
     pub cause: Option<Arc<str>>,
-    /// Why a deletion with this cause may leave something at the provider: somebody needs it, or the right is missing.
+    /// Why a deletion with this cause may leave something at the provider: it is still in use, or the right is missing.
     pub strands: bool,
 }
 
@@ -81,14 +81,14 @@ pub struct Statement {
 pub enum Heard<'a> {
     /// They were not read, or may not be.
     NotAsked,
-    /// These and no others were there. Events live for an hour; whoever reads them bounds how many.
+    /// These and no others were there. Events live for an hour; their reader bounds how many.
     All(&'a [Statement]),
 }
 
 /// Whether the controller of load balancers is alive, by its Lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Controller {
-    /// Nobody asked, or no Lease says so.
+    /// No Lease was read, or none says so.
     #[default]
     Unknown,
     /// It has renewed its Lease.
@@ -131,7 +131,7 @@ impl Aged<'_> {
 /// All that was told, each kind looked up by what it means.
 #[derive(Clone, Debug)]
 pub(super) struct Known<'a> {
-    /// `None`: nobody was asked.
+    /// `None`: Events were not read.
     all: Option<Vec<Aged<'a>>>,
 }
 

@@ -17,7 +17,7 @@ use crate::op::{
     Range, SourceKey, Word, WordFlags,
 };
 
-/// Who dials: a process or pod of this node, or somebody outside.
+/// Where a client dials from: a process or pod of this node, or outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
     /// On this node.
@@ -81,7 +81,7 @@ impl Default for MemoryMaps {
 impl MemoryMaps {
     /// Empty maps of a given size.
     pub fn new(capacity: Capacity) -> Self {
-        // Only the rules write here, and they have refused what somebody could make collide.
+        // Only the rules write here, and they have refused keys that were made to collide.
         let seed = Seed::default();
         Self {
             frontends: Index::new(seed),
@@ -147,7 +147,7 @@ impl MemoryMaps {
         self.slots_of(self.word_found(reading), reading.family)
     }
 
-    /// All readers are gone, as after a reboot of whoever held them.
+    /// All readers are gone, as after a reboot of the node.
     pub fn forget_readers(&mut self) {
         self.readers.clear();
     }
@@ -157,7 +157,7 @@ impl MemoryMaps {
         self.members.get(key).copied()
     }
 
-    /// How many slots of all words and members would be found by somebody who walks every map: 0 when all is clean.
+    /// How many slots of all words and members a walk over every map would find: 0 when all is clean.
     pub fn entries(&self) -> usize {
         let words = self.words.iter().flatten().filter(|word| **word != Word::EMPTY).count();
         let slots = self.slots.iter().flatten().flatten().count();
