@@ -1,7 +1,7 @@
 //! From one service, its own slices, the node and the settings to what is desired: a pure function.
 //!
 //! Invariant: nothing of any other service goes in, so nothing of it can come out. What is chosen is exactly what
-//! kube-proxy chooses. Who owns an address that two services claim is decided by the claims.
+//! kube-proxy chooses. The claims decide which of two services owns an address that both claim.
 
 mod barred;
 pub mod choose;
@@ -42,7 +42,7 @@ pub struct DesiredPort {
     pub rows: Vec<Row>,
     /// Which lists its frontends use, and what holds when they are empty.
     pub policy: PortPolicy,
-    /// Whom its load-balancer addresses are for, if it has any; `None`: everybody.
+    /// The clients that its load-balancer addresses are for, if it has any; `None`: all.
     pub sources: Option<SourceRanges>,
 }
 
@@ -53,7 +53,7 @@ pub struct PortPolicy {
     pub cluster_used: bool,
     /// Some frontend uses the local list.
     pub local_used: bool,
-    /// Somebody usable exists, here or elsewhere.
+    /// A usable backend exists, here or elsewhere.
     pub has_any: bool,
     /// Cluster IPs use the local list.
     pub internal_local: bool,
@@ -65,7 +65,7 @@ pub struct PortPolicy {
     pub external_local: bool,
     /// Seconds; 0: none.
     pub affinity_timeout: u32,
-    /// Whoever serves is to be known, in a list or not.
+    /// Every serving backend is to be known, in a list or not.
     pub keeps_members: bool,
 }
 
@@ -82,7 +82,7 @@ pub struct DesiredFrontend {
     pub kind: FrontendType,
     /// Empty if unnamed.
     pub port_name: Arc<str>,
-    /// It is shown, and nobody can dial it.
+    /// It is shown and never programmed.
     pub barred: bool,
     /// Its port among [`Desired::ports`]; `None` if nothing can be programmed.
     pub position: Option<usize>,
@@ -90,7 +90,7 @@ pub struct DesiredFrontend {
     pub scope: Scope,
     /// Whether traffic from outside gets the local list.
     pub external_local: bool,
-    /// Nobody is there, and it is left to the real balancer.
+    /// No backend is there, and it is left to the real balancer.
     pub passes: bool,
 }
 

@@ -97,7 +97,7 @@ pub(crate) struct Port {
     pub(crate) index: Option<PortIndex>,
     pub(crate) rows: Arc<Rows>,
     pub(crate) policy: PortPolicy,
-    /// Whom its load-balancer addresses are for; `None`: everybody.
+    /// The clients that its load-balancer addresses are for; `None`: all.
     pub(crate) sources: Option<SourceRanges>,
     pub(crate) kept: Kept,
     pub(crate) realized: RealizedPort,
@@ -127,7 +127,7 @@ impl Port {
             self.kept.judge(&listed, (self.key.transport, self.rows.has_any_list()), case);
             self.kept.add_to(listed, policy)
         };
-        // Somebody exists elsewhere for as long as the list before is held.
+        // As long as the list before is held, its backends count as usable elsewhere.
         self.policy.has_any |= self.kept.hold.is_some();
         let rows = Rows::new(rows, &self.rows, case.now.wall);
         // An equal list keeps its identity, so that every reader shares it.
@@ -175,7 +175,7 @@ impl Port {
         }
     }
 
-    /// Whom its load-balancer addresses are for.
+    /// The clients that its load-balancer addresses are for.
     pub(crate) fn sources(&self) -> &[SourceRange] {
         self.sources.as_deref().unwrap_or_default()
     }
@@ -235,7 +235,7 @@ pub(crate) struct Service {
     pub(crate) stale: bool,
     /// Its facts were told while their source was being followed, not in a first list.
     pub(crate) is_live: bool,
-    /// The facts that it became dirty with, as long as nobody has decided what it claims by them.
+    /// The facts that it became dirty with, until it is decided what it claims by them.
     pub(crate) asked: Option<Arc<ServiceFacts>>,
     /// Others wait for its decision.
     pub(crate) awaited: bool,
@@ -325,8 +325,8 @@ impl Service {
         self.state = desired.state;
     }
 
-    /// Leaves the addresses that somebody else balances too to the real balancer, where nobody is there and the service
-    /// asks for it.
+    /// Leaves addresses that another balancer serves too to that real balancer, where no backend is there and the
+    /// service asks for it.
     fn pass(&mut self, case: &Case<'_>) {
         self.passing.clear();
         if case.own.unwrap_or(case.policy.on_empty) != OnEmpty::Pass {

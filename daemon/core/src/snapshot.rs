@@ -26,13 +26,13 @@ pub enum Verdict {
     Serving,
     /// A backend that is terminating, because no other is left.
     Draining,
-    /// ECONNREFUSED: nobody is usable anywhere.
+    /// ECONNREFUSED: no backend is usable anywhere.
     Refusing,
-    /// Nothing: the policy is Local, and whoever is usable is elsewhere.
+    /// Nothing: the policy is Local, and all usable backends are elsewhere.
     Dropping,
     /// The last list, although the slices do not list it any more.
     Held,
-    /// Not translated: nobody is there, and the real balancer is to answer.
+    /// Not translated: no backend is there, and the real balancer is to answer.
     Passing,
     /// Not translated: it is the apiserver's own address.
     Bypassed,
@@ -95,11 +95,11 @@ pub enum Reason {
     ProbesFailed,
     /// The policy is Local, and none is here.
     LocalPolicy,
-    /// Somebody else has the address.
+    /// Another service has the address.
     Claimed,
     /// The address is one that no object may have, or an external IP that the configuration does not allow.
     Address,
-    /// SCTP, or a protocol that nobody knows.
+    /// SCTP, or a protocol that Kubernetes does not know.
     Protocol,
     /// It is how nodes reach the apiserver.
     Control,
@@ -167,7 +167,7 @@ pub enum ServiceState {
     Headless,
     /// A DNS alias.
     ExternalName,
-    /// The label `service-proxy-name` gives it to somebody else.
+    /// The label `service-proxy-name` gives it to another proxy.
     OtherProxy,
     /// Slices are there, the service is not.
     NoService,
@@ -292,7 +292,7 @@ pub struct FrontendView {
     /// Whether the maps say so.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub status: Status,
-    /// Who owns the address, where it is not this service.
+    /// The owner of the address, where it is not this service.
     pub owner: Option<ServiceKey>,
     /// What the maps still serve here, where that is not what the port's rows say (yet).
     #[cfg_attr(feature = "serde", serde(skip))]
@@ -387,7 +387,7 @@ pub struct Counters {
     pub cross_service: u64,
     /// Steps that the rules left out because what they were about was not there, though it always is. Must stay 0.
     pub impossible: u64,
-    /// Things in the maps that somebody else had changed.
+    /// Things in the maps that another writer had changed.
     pub drift: u64,
     /// Change records that were made.
     pub changes: u64,
@@ -412,7 +412,7 @@ pub struct Fill {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked {
     pub at: Timestamp,
-    /// Things that somebody else had changed.
+    /// Things that another writer had changed.
     pub differences: usize,
 }
 

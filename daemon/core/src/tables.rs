@@ -119,7 +119,7 @@ impl Tables {
         self.services.get(id.0 as usize)?.as_ref()
     }
 
-    /// A slice that is known, and whose it is.
+    /// A slice that is known, and its service.
     pub(crate) fn slice(&self, key: &SliceKey) -> Option<(&Arc<SliceFacts>, ServiceId)> {
         let (slice, service) = self.slices.get(key)?;
         Some((slice, (*service)?))

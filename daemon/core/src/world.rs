@@ -1,9 +1,9 @@
 //! All state of the rules, each part with its owner, and what an event does to it.
 //!
-//! Invariant: the engine is the only one who asks for a step, in the order that stands there. A service is planned when
-//! its source has delivered its first list, or when what a former process wrote down stands in for it; what a start
-//! found in the maps is removed only when every source has. A piece is bounded by the work in it, so that events are
-//! taken between two.
+//! Invariant: only the engine asks for a step, in the order that stands there. A service is planned when its source has
+//! delivered its first list, or when what a former process wrote down stands in for it; what a start found in the maps
+//! is removed only when every source has delivered. A piece is bounded by the work in it, so that events are taken
+//! between two.
 
 mod adopt;
 mod decide;
@@ -49,7 +49,7 @@ pub(crate) struct World {
     tables: Tables,
     /// What each service wants, and has in the maps.
     services: services::Services,
-    /// Who claims which frontend, and what the maps say of it.
+    /// The claims on each frontend, and what the maps say of it.
     frontends: Frontends,
     /// What addresses cover beside those.
     covers: Covers,
@@ -57,14 +57,14 @@ pub(crate) struct World {
     misnamed: owners::Misnamed,
     /// What is taken of the maps.
     space: space::Space,
-    /// Who has no room in them.
+    /// The services without room in them.
     starved: starved::Starved,
     node: node::NodeAddresses,
     /// What a start found in the maps and no service has taken over.
     adopted: adopt::Adopted,
-    /// Which lists are held, and who lost one lately.
+    /// The lists that are held, and those that were lost lately.
     ledger: Ledger,
-    /// Who is carried out when.
+    /// The order in which services are carried out.
     turns: piece::Turns,
     /// A comparison with what the maps hold.
     checking: Option<drift::Checking>,
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// Whether every source has delivered, so that what nobody asks for may be removed.
+    /// Whether every source has delivered, so that what no service asks for may be removed.
     pub(crate) fn is_synced(&self) -> bool {
         self.tables.is_synced()
     }
@@ -146,7 +146,7 @@ impl World {
         self.services.get(id).is_some_and(|service| service.dirty)
     }
 
-    /// Whether the maps certainly do not have this frontend, so that it matters to nobody when it comes.
+    /// Whether the maps certainly do not have this frontend, so that it does not matter when it comes.
     pub(crate) fn is_new(&self, key: &FrontendKey) -> bool {
         self.frontends.get(key).is_none_or(|entry| entry.realized.is_none() && !entry.uncertain)
     }

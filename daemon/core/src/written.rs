@@ -1,6 +1,6 @@
 //! How names, words and endpoints are written and read by serde, where the derived way would not do.
 //!
-//! Invariant: whatever can be read could have been made by the constructors; the rest is an error of whoever reads. The
+//! Invariant: whatever can be read could have been made by the constructors; anything else is an error of reading. The
 //! order of fields is the form of the state's file, so a change of it is a new version of that file.
 
 mod endpoints;
@@ -35,8 +35,8 @@ impl TryFrom<UncheckedName> for ObjectName {
     }
 }
 
-/// The key of a part of something whose source is written once: only the name is. What is read has [`Source::Config`]
-/// until whoever reads the whole says which source it is.
+/// The key of a part of something that names its source once: only the name is written. What is read has
+/// [`Source::Config`] until the reader of the whole puts the right source in.
 pub(crate) mod name_alone {
     use super::{Deserialize, Deserializer, ObjectName, Serialize, Serializer, Source};
     use crate::keys::{ServiceKey, SliceKey};

@@ -147,7 +147,7 @@ impl MemoryMaps {
         self.slots_of(self.word_found(reading), reading.family)
     }
 
-    /// All readers are gone, as after a reboot of the node.
+    /// All readers are gone, as if their processes had ended: a grace period is over at once.
     pub fn forget_readers(&mut self) {
         self.readers.clear();
     }

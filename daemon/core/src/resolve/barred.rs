@@ -1,8 +1,8 @@
 //! Which addresses an object may have dialled as frontends.
 //!
-//! Invariant: an address that means this host, this link or everybody is nobody's frontend, whatever an object says:
-//! whoever may write a Service would otherwise take a node's own loopback or a cloud's metadata server. The
-//! administrator's `[[service]]` blocks may have loopback and link-local ones.
+//! Invariant: an address that means this host, this link or a group of hosts is no frontend, whatever an object says:
+//! the author of a Service would otherwise take a node's own loopback or a cloud's metadata server. The administrator's
+//! `[[service]]` blocks may have loopback and link-local ones.
 
 use core::net::IpAddr;
 

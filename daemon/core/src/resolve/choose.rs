@@ -9,7 +9,7 @@ use super::PortPolicy;
 use crate::facts::{Endpoint, HintSet, NodeFacts, SliceFacts};
 use crate::list::{Row, Scope};
 
-/// Marks the lists in the rows and tells whether somebody usable exists anywhere.
+/// Marks the lists in the rows and tells whether a usable backend exists anywhere.
 pub fn choose(rows: &mut [Row], slices: &[Arc<SliceFacts>], policy: PortPolicy, node: &NodeFacts) -> bool {
     let mut has_any = false;
     if policy.cluster_used {

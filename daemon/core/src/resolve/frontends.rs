@@ -187,7 +187,7 @@ fn frontend(
 }
 
 /// The cluster IP of one family: with `ipFamilies`, the address at that family's place; without, the first address
-/// alone (manifests, which nobody has defaulted, may list one of each).
+/// alone (manifests, which no apiserver has defaulted, may list one of each).
 fn cluster_ip(service: &ServiceFacts, family: Family) -> Option<IpAddr> {
     let own = |address: &IpAddr| Family::of(*address) == family;
     if service.ip_families.is_empty() {

@@ -1,9 +1,9 @@
 //! The endpoints of each port of a service, from all of its slices.
 //!
 //! Invariant: no more than [`limits::ROWS_PER_SERVICE_MAX`] rows are made, whatever the slices say. Ports in their
-//! order have all of their endpoints as long as there is room; half of it is divided evenly, so that none has
-//! nothing, and who is most likely to get traffic here comes first: an object that asks for too much makes lists
-//! shorter, never empty.
+//! order have all of their endpoints as long as there is room; half of it is divided evenly, so that no port has
+//! nothing, and the endpoints that are most likely to get traffic here come first: an object that asks for too much
+//! makes lists shorter, never empty.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -153,7 +153,7 @@ fn order(row: &Row) -> (u128, u64) {
 /// Where slices disagree about an endpoint, one that is not terminating wins, then one that is ready, then one that is
 /// serving, then the first slice by name. That it serves in any of them is kept.
 fn merged(mut rows: Vec<Row>) -> Vec<Row> {
-    // One slice whose addresses ascend is the common case, and needs neither sorting nor merging.
+    // One slice with ascending addresses is the common case, and needs neither sorting nor merging.
     if rows.is_sorted_by(|a: &Row, b| (a.address, a.port) < (b.address, b.port)) {
         return rows;
     }

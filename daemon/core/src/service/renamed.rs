@@ -1,9 +1,9 @@
 //! A port that gets another name, while clients go on dialling the same number with the same protocol.
 //!
 //! Invariant: what is known of a number's list goes along with the number, so a rename is never taken for the loss of a
-//! list that nobody had. A number that keeps its name, and a name whose number is new, keep what is theirs. In the maps
-//! the port under its new name is another one, so that no frontend that still leads to the former one meets a list that
-//! is not its own.
+//! list. A number that keeps its name, and a name with a new number, keep what is theirs. In the maps the port under
+//! its new name is another one, so that no frontend that still leads to the former one meets a list that is not its
+//! own.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -32,8 +32,8 @@ impl Past {
     }
 }
 
-/// The pasts of those wanted ports whose numbers clients knew under another name. Sorted sets, because a service may
-/// have thousands of ports, all of them renamed at once.
+/// The pasts of those wanted ports that clients knew, by their numbers, under another name. Sorted sets, because a
+/// service may have thousands of ports, all of them renamed at once.
 pub(super) fn pasts(
     ports: &[Port],
     wanted: &[DesiredPort],

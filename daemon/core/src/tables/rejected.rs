@@ -1,8 +1,8 @@
 //! What is rejected now.
 //!
-//! Invariant: each object counts once, for as long as it is rejected; what has no room by name takes the first
-//! that comes free. Where names are scarce every namespace gets its share of them, so one tenant's noise hides
-//! nobody's only one.
+//! Invariant: each object counts once, for as long as it is rejected; what has no room by name takes the first that
+//! comes free. Where names are scarce every namespace gets its share of them, so one tenant's noise never hides another
+//! tenant's only one.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;

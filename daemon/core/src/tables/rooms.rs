@@ -1,8 +1,8 @@
-//! Who has room: an id for a service, a place among a service's slices.
+//! What has room: a service has an id, a slice a place among its service's slices.
 //!
 //! Invariant: a service keeps its room until it goes; room that comes free is given in turns ([`super::waiting`]), and
-//! no newcomer gets it before those who wait. Of one service's slices the first by name have the places, in whatever
-//! order they came. Room in the maps is given by the plan.
+//! no newcomer gets it before the services that wait. Of one service's slices the first by name have the places, in
+//! whatever order they came. Room in the maps is given by the plan.
 
 use alloc::sync::Arc;
 
@@ -53,7 +53,7 @@ impl Tables {
         }
     }
 
-    /// Gives free room to those whose turn it is. What was written down of them is applied now.
+    /// Gives free room to the waiting services, in turn. What was written down of them is applied now.
     pub(crate) fn admit(&mut self, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         for _ in 0..limits::ADMITTED_PER_BATCH {
             let is_full = self.free.is_empty() && self.services.len() >= self.services_max;

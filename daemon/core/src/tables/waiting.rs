@@ -2,9 +2,9 @@
 //! beyond the most of one service.
 //!
 //! Invariant: what waits has a bound of its own; beyond it the namespace that has most waiting gives up its youngest,
-//! so nobody's thousands take the place of somebody else's one. Room goes by turns: sources in their precedence, then
-//! services whose object is there, then the namespace that has the fewest with room, then the oldest, then the name.
-//! Nobody who has room loses it.
+//! so one tenant's thousands never take the place of another tenant's one. Room goes by turns: sources in their
+//! precedence, then services whose object is there, then the namespace that has the fewest with room, then the oldest,
+//! then the name. A service that has room never loses it to another one.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -106,7 +106,7 @@ impl Waiting {
         Some(facts)
     }
 
-    /// Whose turn it is, with all that waits of it.
+    /// The service that has the next turn, with all that waits of it.
     pub(crate) fn next_service(&mut self, residents: &Residents) -> Option<(ServiceKey, Guest)> {
         let turns = self.namespaces.iter().filter_map(|(name, namespace)| {
             let (source, bare, created, key) = namespace.queue.first()?;

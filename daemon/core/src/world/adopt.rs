@@ -1,8 +1,8 @@
 //! A restart: what the maps hold is what was realized.
 //!
-//! Invariant: an index found in the maps is taken over by a port only if every frontend that points to it is
-//! that port's own, and of the same kind, so no client of another service can see its lists. What nobody takes
-//! over goes last.
+//! Invariant: an index found in the maps is taken over by a port only if every frontend that points to it is that
+//! port's own, and of the same kind, so no client of another service can see its lists. What no service takes over goes
+//! last.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -64,7 +64,8 @@ pub(super) struct AdoptedPort {
     pub(super) family: Family,
     pub(super) realized: RealizedPort,
     frontends: BTreeSet<FrontendKey>,
-    /// A frontend has left it, whose clients may not have read the word yet: nobody else's lists may come here.
+    /// A frontend has left it, and clients on their way from there may not have read the word yet: no other service's
+    /// lists may come here.
     has_left: bool,
 }
 
@@ -126,7 +127,7 @@ impl World {
         self.adopted.add(port.index, port.family, realized);
     }
 
-    /// Nobody dials an orphan; it only has to be wiped before its index is used again.
+    /// No client dials an orphan; it only has to be wiped before its index is used again.
     fn adopt_orphan(&mut self, index: PortIndex) {
         self.space.indices.reserve(index);
         let unknown = || RealizedList { uncertain: true, ..RealizedList::default() };
@@ -191,15 +192,15 @@ impl World {
         for (index, adopted) in &self.adopted.ports {
             let left = adopted.frontends.iter().filter(|key| self.is_unwanted(key));
             ops.extend(left.map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
-            // A frontend with a new owner is replaced by it, and until then its clients keep this list, as do those who
-            // are on their way from a frontend that has gone.
+            // A frontend with a new owner is replaced by it, and until then its clients keep this list, as do clients
+            // that are on their way from a frontend that has gone.
             if adopted.frontends.is_empty() && !self.space.freed.leads_to_found(*index) {
                 plan_wipe(&adopted.as_port(), *index, &mut |action| ops.push(Op { owner, action }));
             }
         }
     }
 
-    /// Nobody claims it, or whoever does leaves it to the real balancer.
+    /// No service claims it or is about to, or its owner leaves it to the real balancer.
     fn is_unwanted(&self, key: &FrontendKey) -> bool {
         let winner = self.frontends.winner(key).and_then(|id| self.services.get(id));
         winner.map_or_else(|| !self.turns.undecided.asks_for(key), |service| service.passes(key))

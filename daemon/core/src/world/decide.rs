@@ -1,4 +1,4 @@
-//! Decides again for every stale service, and settles who owns which frontend.
+//! Decides again for every stale service, and settles the owner of each frontend.
 //!
 //! Invariant: deciding for one service changes no other service's lists. The only thing that reaches another one is a
 //! claim won or lost, and it is marked dirty with that as its cause.
@@ -64,7 +64,7 @@ impl World {
         self.take_into_piece(id, is_stale)
     }
 
-    /// Of a first list that is not whole yet nothing counts: a service whose slices are still to come has nobody in it.
+    /// A first list that is not whole yet counts for nothing: a service with slices still to come has no backend in it.
     /// What is remembered is whole.
     fn set_aside(&mut self) {
         if self.tables.is_synced() {
@@ -111,7 +111,7 @@ impl World {
         self.claim(id, &wanted, rank);
     }
 
-    /// Replaces what the service covers. Those who have something inside are decided for anew.
+    /// Replaces what the service covers. Services that have something inside are decided for anew.
     fn cover(&mut self, id: ServiceId, rank: Option<Rank>, now: &Coverage) {
         let Self { services, covers, tables, .. } = self;
         let (Some(service), Some(known)) = (services.get_mut(id), tables.get(id)) else { return };
@@ -189,7 +189,7 @@ impl World {
         self.changed_hands(key);
     }
 
-    /// The one that owned it until now. All others lost it before, and merely name another owner.
+    /// Tells the service that owned it until now. All others lost it before, and merely name another owner.
     fn lost(&mut self, former: ServiceId, key: FrontendKey, to: ServiceId) {
         let Some(to) = self.tables.get(to) else { return self.count_impossible() };
         let cause = Cause::ClaimLost(key, to.key.clone());
@@ -197,7 +197,8 @@ impl World {
         self.changed_hands(key);
     }
 
-    /// Nobody claims it any more, and the one that withdrew never took it over: whoever has it in the maps removes it.
+    /// No service claims it any more, and the one that withdrew never took it over: the one that has it in the maps
+    /// removes it.
     fn left_over(&mut self, key: FrontendKey, by: ServiceId) {
         let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner().is_none()) else { return };
         let owner = entry.realized.and_then(|realized| realized.owner);

@@ -1,4 +1,4 @@
-//! What somebody else changed in the maps.
+//! What another writer changed in the maps.
 //!
 //! Invariant: what differs from realized is doubted, and its owner planned again, so the ordinary plan repairs it; what
 //! is in doubt already is left to the plan that is under way, and what was written since the maps were read is left to
@@ -22,7 +22,7 @@ use crate::sources::SourceRange;
 pub enum Drift {
     /// A frontend is gone, or points elsewhere.
     Frontend(ServiceKey, FrontendKey),
-    /// A frontend that nobody wrote.
+    /// A frontend that the engine never wrote.
     Stray(FrontendKey),
     /// A list, its word, its facts, its members or its sources.
     Port(ServiceKey, PortKey),

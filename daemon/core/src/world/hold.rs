@@ -20,14 +20,14 @@ use crate::keys::{FrontendKey, SliceKey, Source, Transport};
 use crate::op::ServiceId;
 use crate::time::{Now, Uptime};
 
-/// Those that stand in slices which are not for proxies, and may have been a moment ago.
+/// Addresses in slices that a label keeps proxies away from, which may have been backends a moment ago.
 fn hidden(slices: &[Arc<SliceFacts>]) -> BTreeSet<IpAddr> {
     let headless = slices.iter().filter(|slice| slice.headless);
     headless.flat_map(|slice| slice.endpoints.iter_brief()).map(|(address, _)| address).collect()
 }
 
-/// Whether a pod can have this address, as far as a node knows: not what means a host, a link or everybody, none of the
-/// node's own and none at which an apiserver is. Other nodes' addresses cannot be told from those of pods.
+/// Whether a pod can have this address, as far as a node knows: no address that means a host, a link or a group, none
+/// of the node's own and none at which an apiserver is. Other nodes' addresses cannot be told from those of pods.
 fn can_be_a_pods(address: IpAddr, node: &NodeFacts, settings: &Settings) -> bool {
     let address = address.to_canonical();
     let is_of_node = node.addresses.contains(&address) || node.node_port_addresses.contains(&address);
@@ -73,8 +73,8 @@ impl World {
         }
     }
 
-    /// A slice is about to be another one, or to go. What it said is noted if nobody has decided by it: that somebody
-    /// was seen terminating is told once, and must not be lost because more was told within one batch.
+    /// A slice is about to be another one, or to go. What it said is noted if no decision was made by it: that an
+    /// endpoint was seen terminating is told once, and must not be lost because more was told within one batch.
     pub(super) fn note_told(&mut self, key: &SliceKey) {
         let Some((told, id)) = self.tables.slice(key) else { return };
         let Some(service) = self.services.get_mut(id).filter(|service| service.stale) else { return };
@@ -87,8 +87,8 @@ impl World {
         }
     }
 
-    /// Has held addresses asked out of turn that this slice lists for somebody else. That it does so proves nothing:
-    /// any tenant can write it, and so can a controller that is not Kubernetes' own.
+    /// Has held addresses probed out of turn that this slice lists for another target. That proves nothing: any tenant
+    /// can write such a slice, and so can a controller that is not Kubernetes' own.
     pub(super) fn hear_claims(&mut self, slice: &SliceFacts) {
         if self.ledger.is_empty() {
             return;
@@ -162,8 +162,8 @@ impl World {
         self.ledger.remember(id, service.holds(), service.lists(), &self.tables.settings.hold);
     }
 
-    /// Who lost its list within the window is held as long as a mass loss is, if there are so many. Judged once for all
-    /// that a batch decided, so that its order does not matter.
+    /// The services that lost their lists within the window are held as long as a mass loss is, if there are so many.
+    /// Judged once for all that a batch decided, so that its order does not matter.
     pub(super) fn judge_mass(&mut self, now: Uptime) {
         let policy = self.tables.settings.hold;
         for MassLoss { lost, populated, services } in self.ledger.judge_mass(&policy, now) {

@@ -1,5 +1,5 @@
-//! Who loses an address either way, while it goes from one owner to another: its row names the owner, and nothing else
-//! of it changes.
+//! Services that lose an address either way, while it goes from one owner to another: their rows name the owner, and
+//! nothing else of them changes.
 //!
 //! Invariant: such a service is neither dirty nor planned. Its row names the new owner within [`WAIT`] of a piece's
 //! time, and many changes of hands within that are told as one; so an address that thousands claim and that changes
@@ -26,7 +26,7 @@ const WAIT: Duration = Duration::from_secs(1);
 pub(super) struct Misnamed {
     /// Changed hands since the last look.
     waiting: BTreeSet<FrontendKey>,
-    /// Those that are looked at now, and who lost one of them.
+    /// Those that are looked at now, and the services that lost one of them.
     looked_at: BTreeSet<FrontendKey>,
     losers: BTreeSet<ServiceId>,
     /// When everything was told last.
@@ -68,7 +68,8 @@ impl World {
         self.misnamed.due()
     }
 
-    /// Who has a frontend that a service asks for: whoever covers it, or whose claim comes first.
+    /// The owner of a frontend that a service asks for: the other service that covers it, else the winner of the
+    /// claims.
     pub(super) fn owner_of(
         &self,
         key: &FrontendKey,
@@ -103,7 +104,7 @@ impl World {
         }
     }
 
-    /// Gives the work that it took. Whoever is dirty says it with its next view.
+    /// Gives the work that it took. A dirty service says it with its next view.
     fn tell_owners_to(&mut self, id: ServiceId) -> u64 {
         let Some(service) = self.services.get(id).filter(|service| !service.dirty) else { return 1 };
         let Some(view) = service.view.as_deref() else { return 1 };
@@ -126,7 +127,7 @@ impl World {
         1 + work as u64
     }
 
-    /// Which rows name a former owner, and who has it now.
+    /// The rows that name a former owner, each with the owner now.
     fn other_owners(&self, id: ServiceId, view: &ServiceView) -> Vec<(usize, ServiceKey)> {
         let desired = self.services.get(id).map(|service| service.desired.as_slice()).unwrap_or_default();
         let rows = view.frontends.iter().zip(desired).enumerate();

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a piece has no more work than [`limits::PIECE_WORK`], but for one service's decision; namespaces take
 //! turns; and whatever was put off is still dirty, so it is planned again. Nothing is written by a start before
-//! everything that was known then is decided, so that no frontend goes to one who is about to lose it.
+//! everything that was known then is decided, so that no frontend goes to a service that is about to lose it.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -19,13 +19,13 @@ use crate::op::ServiceId;
 use crate::service::Service;
 use crate::time::Uptime;
 
-/// Who is carried out when.
+/// The order in which services are carried out.
 #[derive(Debug)]
 pub(super) struct Turns {
     queue: Queue,
     /// Dirty too, until their source has delivered.
     pub(super) waiting: Vec<ServiceId>,
-    /// Asked for what nobody has decided yet.
+    /// What services ask for that is not decided yet.
     pub(super) undecided: Undecided,
     /// To be planned again, because another service's op made way for them.
     pub(super) woken: BTreeSet<ServiceId>,
@@ -36,9 +36,9 @@ pub(super) struct Turns {
     /// Everything that was known when the first piece was begun is decided.
     is_open: bool,
     is_begun: bool,
-    /// Services for whose decision others wait.
+    /// How many services others wait for, until these are decided.
     awaited: usize,
-    /// Whose removals do.
+    /// Services that put off removals until then.
     held_up: BTreeSet<ServiceId>,
     /// Of those that the start began with, how many are not written.
     unwritten: usize,
@@ -119,7 +119,7 @@ impl World {
         self.services.get(id).is_some_and(|service| service.unfinished)
     }
 
-    /// Pieces of another size, for whoever wants to see many of them.
+    /// Sets another size of pieces, for a caller that wants many small ones or a single one.
     pub(crate) const fn limit_pieces(&mut self, most: u64) {
         self.turns.most = most;
     }
@@ -137,13 +137,13 @@ impl World {
         !self.services.dirty.is_empty() || !self.turns.queue.is_empty()
     }
 
-    /// Those that a start has decided for and not begun to write.
+    /// Services that a start has decided for and not begun to write.
     pub(super) fn gathered(&self) -> &[ServiceId] {
         &self.turns.gathered
     }
 
     /// What is decided now decides for all: what belongs to no service waits for every service that is stale now, but
-    /// for those whose source has yet to deliver.
+    /// for those of a source that has yet to deliver.
     pub(super) fn await_undecided(&mut self) {
         for position in 0..self.services.len() {
             let id = ServiceId(u32::try_from(position).unwrap_or(u32::MAX));
@@ -236,7 +236,7 @@ impl World {
         piece
     }
 
-    /// Whether a frontend that nobody claims stays for now, because somebody may be about to claim it.
+    /// Whether a frontend that no service claims stays for now, because one may be about to claim it.
     pub(super) fn is_held_up(&mut self, key: &FrontendKey, by: ServiceId) -> bool {
         if self.turns.awaited > 0 {
             self.turns.held_up.insert(by);
@@ -249,7 +249,7 @@ impl World {
         asked
     }
 
-    /// The decision for a service is made: nobody waits for what it will claim any more.
+    /// The decision for a service is made: no other one waits for what it will claim any more.
     pub(super) fn is_decided(&mut self, id: ServiceId) {
         let asked = self.services.get_mut(id).and_then(|service| service.asked.take());
         if let Some(facts) = asked {
@@ -274,7 +274,8 @@ impl Service {
         frontends as u64 * limits::FRONTEND_WORK + slots as u64 + 1
     }
 
-    /// The service is about to claim what these facts ask for. Gives those who waited for what it asked for before.
+    /// The service is about to claim what these facts ask for. Gives the services that waited for what it asked for
+    /// before.
     pub(super) fn ask_with(&mut self, facts: Arc<ServiceFacts>, undecided: &mut Undecided) -> Vec<ServiceId> {
         undecided.add(&facts);
         self.asked.replace(facts).map(|before| undecided.remove(&before)).unwrap_or_default()

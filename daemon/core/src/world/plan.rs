@@ -1,8 +1,8 @@
 //! From desired and realized to ops, in the order that clients in flight need.
 //!
 //! Invariant: range, then word, then frontend; a frontend goes, then a grace period passes, then its word is wiped.
-//! Lists of all services of a piece come first, removals after them and after those who may be about to claim what is
-//! removed, so that a frontend that changes hands is never missing in between.
+//! Lists of all services of a piece come first, removals after them and after the services that may be about to claim
+//! what is removed, so that a frontend that changes hands is never missing in between.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -123,7 +123,7 @@ impl World {
         limits::FRONTEND_WORK + port.map_or(0, |port| port.rows.all().len() as u64)
     }
 
-    /// What the maps still have of the frontends that this service leaves to the real balancer, whoever wrote it.
+    /// What the maps still have of the frontends that this service leaves to the real balancer, from any writer.
     fn passing(&self, id: ServiceId) -> impl Iterator<Item = FrontendKey> {
         let desired = self.services.get(id).into_iter().flat_map(|service| &service.desired);
         desired.filter(|it| it.passes).filter_map(DesiredFrontend::key).filter(move |key| {
@@ -250,7 +250,7 @@ impl World {
         }
     }
 
-    /// By which indices clients still find this service, and what nobody claims of what it has in the maps.
+    /// The indices by which clients still find this service, and what no service claims of what it has in the maps.
     fn dialled(&self, id: ServiceId) -> (Dialled, Vec<FrontendKey>) {
         let (mut dialled, mut left) = (Dialled::default(), Vec::new());
         let service = self.services.get(id);
@@ -266,7 +266,7 @@ impl World {
         (dialled, left)
     }
 
-    /// Removes what nobody claims, but for what somebody may be about to claim.
+    /// Removes what no service claims, but for what one may be about to claim.
     fn plan_left(&mut self, id: ServiceId, left: Vec<FrontendKey>, ops: &mut Vec<Op>) {
         let most = (self.most_work() / limits::FRONTEND_WORK).max(1);
         let begin = ops.len();
@@ -294,8 +294,8 @@ impl World {
 
 /// The word that readers are sent to goes first, and the cluster word is the one that sends them: with its new list and
 /// flags in one store it takes them back from the local word, or sends them to a local word that is there already.
-/// Where one policy turns to Local while the other turns to Cluster, some meet the new local list too early: the old
-/// one may have been out of use for long, and lead to nobody any more.
+/// Where one policy turns to Local while the other turns to Cluster, some clients meet the new local list too early:
+/// the old one may have been out of use for long, and lead to backends that are gone.
 fn publishing_order(port: &Port) -> [Scope; 2] {
     let (before, after) = (port.realized.cluster.word.flags, port.flags_for_now(Scope::Cluster));
     let lost = |of: WordFlags, by: WordFlags| {
@@ -309,7 +309,7 @@ fn publishing_order(port: &Port) -> [Scope; 2] {
 /// those clients keep this service's lists.
 #[derive(Default)]
 pub(super) struct Dialled {
-    /// Nobody knows which.
+    /// A frontend of these is uncertain, so any index may be one of them.
     any: bool,
     indices: BTreeSet<PortIndex>,
 }
@@ -361,8 +361,8 @@ pub(super) fn plan_list(
     Ok(())
 }
 
-/// Empties what none of the service's own frontends reads any more. A cluster word that sends nobody to the local one
-/// any more comes first, and then a grace period.
+/// Empties what none of the service's own frontends reads any more. A cluster word that sends no client to the local
+/// one any more comes first, and then a grace period.
 fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     for scope in Scope::ALL {
         let realized = port.realized.list(scope);
@@ -400,7 +400,7 @@ fn plan_stale_sources(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action
 }
 
 /// Backends that are known by their address: with affinity each one of a list, so that a client's last choice can be
-/// checked, and whoever serves, so that sockets stay with theirs.
+/// checked, and every serving one, so that sockets stay with theirs.
 fn members(port: &Port) -> impl Iterator<Item = (Membership, &Row)> {
     let has_any = port.policy.affinity_timeout > 0 || port.policy.keeps_members;
     let rows = if has_any { port.rows.all() } else { &[] };

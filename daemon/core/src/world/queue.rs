@@ -1,4 +1,4 @@
-//! Whose turn it is: dirty services by namespace, so that no tenant makes another one wait.
+//! The turns of dirty services, by namespace, so that no tenant makes another one wait.
 //!
 //! Invariant: a namespace that had nothing waiting comes before those that have, once; all others take turns and get
 //! the same amount of work, however many services they have and however heavy those are. Within a namespace the first
@@ -18,7 +18,7 @@ pub(super) struct Queue {
     /// The others, in turn. A lane is forgotten when it is found empty here, and not before: one that comes again and
     /// again is fresh only once in a round.
     others: VecDeque<Arc<str>>,
-    /// Whose service was given last.
+    /// The namespace of the service that was given last.
     current: Option<Arc<str>>,
     len: usize,
 }

@@ -110,9 +110,9 @@ impl World {
         self.space.freed.waiting.front().map(|(grace, _)| *grace)
     }
 
-    /// The next grace period is over: gives its indices back and the ops that wipe its ranges, as many as a
-    /// piece takes. Services whose words no reader is on its way to go on with their removals. `false`: there
-    /// are more ranges.
+    /// The next grace period is over: gives its indices back and the ops that wipe its ranges, as many as a piece
+    /// takes. Services with words that no reader can be on its way to any more go on with their removals. `false`:
+    /// there are more ranges.
     pub(crate) fn end_grace(&mut self, ops: &mut Vec<Op>) -> bool {
         let Some((grace, mut leaving)) = self.space.freed.waiting.pop_front() else { return true };
         self.starved.free(leaving.indices.len());
@@ -193,14 +193,15 @@ impl World {
         for id in owner.into_iter().chain(doubters) {
             self.let_go(id, key);
         }
-        // Whoever leaves it to the real balancer can say so now.
+        // The winner, if it leaves the frontend to the real balancer, can say so now.
         self.turns.woken.extend(self.frontends.winner(&key));
         if let Some(before) = before {
             self.adopted.leave(before.value.port, &key);
         }
     }
 
-    /// What the maps say of a frontend is known for certain now. Gives what was known before, and who had doubts.
+    /// What the maps say of a frontend is known for certain now. Gives what was known before, and the services that had
+    /// doubts.
     fn frontend_is_certain(
         &mut self,
         key: FrontendKey,
@@ -231,7 +232,7 @@ impl World {
         self.turns.woken.insert(id);
     }
 
-    /// Ranges that were written, or about to be, but whose word was never tried: nobody has seen them.
+    /// Ranges that were written, or about to be, but for a word that was never tried: no reader has seen them.
     fn give_back_unpublished(&mut self, ops: &[Op], failed: usize) {
         for (position, op) in ops.iter().enumerate() {
             let Action::WriteRange(range, ..) = op.action else { continue };

@@ -1,4 +1,5 @@
-//! The end of a piece: what readers see from now on, a record of each change, and what nobody needs any more.
+//! The end of a piece: what readers see from now on, a record of each change, and the removal of what is no longer
+//! needed.
 //!
 //! Invariant: a view says what clients meet, and each change is reported once.
 
@@ -58,7 +59,7 @@ impl World {
         self.release_gathered();
         self.admit();
         self.feed();
-        // Whoever was woken by another service's op is planned again in the next piece.
+        // A service that was woken by another service's op is planned again in the next piece.
         for id in mem::take(&mut self.turns.woken) {
             self.retry(id);
         }
@@ -67,7 +68,7 @@ impl World {
         self.publish(now)
     }
 
-    /// Those who waited for room that came free are decided for in a later piece.
+    /// Services that waited for room that came free are decided for in a later piece.
     fn admit(&mut self) {
         let Self { tables, services, .. } = self;
         tables.admit(&mut |id, cause| services.mark(id, cause, true));
@@ -168,8 +169,8 @@ fn is_visible(before: Option<&ServiceView>, after: Option<&ServiceView>) -> bool
     }
 }
 
-/// Whether clients or the service's owner meet something else there. Who has an address that is lost either way stands
-/// in the row and makes no record: thousands may claim one that changes hands all the time.
+/// Whether clients or the service's owner meet something else there. The owner of an address that is lost either way
+/// stands in the row and makes no record: thousands may claim one that changes hands all the time.
 fn differs(old: &FrontendView, new: &FrontendView) -> bool {
     let is_lost = |row: &FrontendView| row.verdict == Verdict::Conflict;
     let without_owner = |row: &FrontendView| FrontendView { owner: None, ..row.clone() };

@@ -1,7 +1,7 @@
 //! What the services share of the maps: slots, port indices, and what readers may still be on their way to.
 //!
-//! Invariant: what is taken is nobody else's until it is given back, and it is given back a grace period after the last
-//! reader could find it.
+//! Invariant: what is taken is given to no other port or list until it is given back, and it is given back a grace
+//! period after the last reader could find it.
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;

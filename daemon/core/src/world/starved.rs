@@ -2,7 +2,7 @@
 //!
 //! Invariant: namespaces take turns, and within one the oldest service comes first; so one tenant's thousands do not
 //! keep another one's only service waiting. As many are tried as room came free, and each service is tried in the end,
-//! because whoever retries what failed does so with these too.
+//! because the retries of failed services include these.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -17,14 +17,14 @@ use crate::op::ServiceId;
 
 type Turn = (i64, ServiceKey, ServiceId);
 
-/// Who has no room in the maps.
+/// The services without room in the maps.
 #[derive(Debug, Default)]
 pub(super) struct Starved {
     namespaces: BTreeMap<Arc<str>, BTreeSet<Turn>>,
     turns: BTreeMap<ServiceId, Turn>,
-    /// Whose turn it was last.
+    /// The namespace that had the last turn.
     last: Option<Arc<str>>,
-    /// Room in the maps that came free since somebody was tried.
+    /// Room in the maps that came free since a service was tried.
     freed: usize,
 }
 
@@ -55,7 +55,7 @@ impl Starved {
         }
     }
 
-    /// The oldest of the namespace whose turn it is. It is put back if there was no room for it.
+    /// The oldest service of the namespace that has the next turn. It is put back if there was no room for it.
     fn next(&mut self) -> Option<ServiceId> {
         let after = self.last.take().map_or(Bound::Unbounded, Bound::Excluded);
         let mut later = self.namespaces.range::<Arc<str>, _>((after, Bound::Unbounded));
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// Room came free: those whose turn it is are tried again, as many as there is room for.
+    /// Room came free: as many services as there is room for are tried again, in turn.
     pub(super) fn feed(&mut self) {
         let room = core::mem::take(&mut self.starved.freed).min(limits::FED_PER_BATCH);
         let fed: Vec<ServiceId> = (0..room).map_while(|_| self.starved.next()).collect();

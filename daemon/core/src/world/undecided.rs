@@ -1,8 +1,8 @@
-//! What services claim that nobody has decided for yet.
+//! What services claim that is not decided yet.
 //!
-//! Invariant: a frontend that nobody claims is not removed as long as a service that asks for its address waits for its
-//! decision: it may be about to change hands, and then it is replaced. Whoever waits for that is woken when the last
-//! such service is decided.
+//! Invariant: a frontend that no service claims is not removed as long as a service that asks for its address waits for
+//! its decision: the frontend may be about to change hands, and then it is replaced. A service that waits for that is
+//! woken when the last such decision is made.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ use crate::op::ServiceId;
 /// An address, or a NodePort's number on all addresses of a family.
 type Address = (IpAddr, u16);
 
-/// What is asked for, and who waits for it to be decided.
+/// What is asked for, and the services that wait for it to be decided.
 #[derive(Debug, Default)]
 pub(super) struct Undecided {
     asked: BTreeMap<Address, u32>,
@@ -28,7 +28,7 @@ impl Undecided {
         all_addresses(facts).for_each(|address| *self.asked.entry(address).or_default() += 1);
     }
 
-    /// It does no longer. Gives those who waited for that.
+    /// It waits no longer. Gives the services that waited for its decision.
     pub(super) fn remove(&mut self, facts: &ServiceFacts) -> Vec<ServiceId> {
         let mut woken = Vec::new();
         for address in all_addresses(facts) {
@@ -44,12 +44,12 @@ impl Undecided {
         woken
     }
 
-    /// Whether somebody may be about to claim this frontend.
+    /// Whether a service may be about to claim this frontend.
     pub(super) fn asks_for(&self, key: &FrontendKey) -> bool {
         !self.asked.is_empty() && self.asked.contains_key(&address_of(key))
     }
 
-    /// This service waits until it is decided who gets a frontend that it has in the maps.
+    /// This service waits until the next owner of a frontend that it has in the maps is decided.
     pub(super) fn wait(&mut self, key: &FrontendKey, id: ServiceId) {
         self.waiting.entry(address_of(key)).or_default().insert(id);
     }

@@ -79,7 +79,7 @@ impl World {
             return view;
         }
         let source = self.tables.get(id).map_or(Source::Kubernetes, |known| known.key.source);
-        // Whose it is says more than that it is nobody's to choose.
+        // The owner of an address says more than that no tenant may choose the address.
         let covered_by = self.covered_by(&key, it.kind, (source, id));
         if covered_by.is_none() && is_nodes(&key, it.kind, source, &self.tables.node) {
             view.reason = Some(Reason::Address);
@@ -204,7 +204,7 @@ fn filled_verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Re
     }
 }
 
-/// Why nobody is there.
+/// Why no backend is there.
 fn why_nobody(port: &Port) -> Reason {
     if let Some(hold) = &port.kept.hold {
         hold.reason
@@ -221,7 +221,7 @@ fn why_nobody(port: &Port) -> Reason {
     }
 }
 
-/// Who stands in a slice that a label keeps proxies away from is neither gone nor was it never there.
+/// Endpoints in a slice that a label keeps proxies away from are neither gone nor were they never there.
 fn tell_hidden(row: &mut FrontendView, slices: &[Arc<SliceFacts>]) {
     let is_nobody = matches!(row.verdict, Verdict::Refusing | Verdict::Passing);
     let tells_less = [Reason::NoEndpoints, Reason::ScaledDown, Reason::Vanished, Reason::HoldExpired];
