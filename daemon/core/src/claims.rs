@@ -93,7 +93,7 @@ pub(crate) struct Frontend {
     pub(crate) realized: Option<RealizedFrontend>,
     /// An op failed, so the maps may say something else than `realized`.
     pub(crate) uncertain: bool,
-    /// The services whose ops failed.
+    /// The services that had an op for it fail.
     pub(crate) doubters: Vec<ServiceId>,
 }
 

@@ -1,7 +1,7 @@
 //! The one writer: takes events in, plans, has the maps execute the ops, and gives what readers see.
 //!
-//! Invariant: nothing but the engine touches tables, realized or maps; and an op whose owner is not dirty is not
-//! executed. The order of a step stands here and nowhere else:
+//! Invariant: nothing but the engine touches tables, realized or maps; and an op is executed only while its owner is
+//! dirty. The order of a step stands here and nowhere else:
 //!
 //! ```text
 //! apply(event)*  →  due retries, grace periods that are over  →  decide

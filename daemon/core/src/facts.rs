@@ -320,7 +320,7 @@ pub enum ObjectKey {
     Slice(SliceKey),
     /// A file that cannot be read at all, by its name.
     File(Source, Arc<str>),
-    /// An object whose kind or name cannot be told: where it was found.
+    /// An object without a kind or a name that can be told: where it was found.
     Unnamed(Source, Arc<str>),
     /// Every object of a kind that is not read, by the kind's name and version.
     Kind(Source, Arc<str>),

@@ -298,7 +298,7 @@ pub struct Dump {
     pub orphans: alloc::vec::Vec<PortIndex>,
     /// Every member, sorted.
     pub members: alloc::vec::Vec<(MemberKey, SlotState)>,
-    /// Every source, sorted; `None`: these maps keep none, because nobody asks for them.
+    /// Every source, sorted; `None`: these maps keep none, because no program would read them.
     pub sources: Option<alloc::vec::Vec<SourceKey>>,
     /// Every node address, sorted.
     pub node_addresses: alloc::vec::Vec<IpAddr>,

@@ -1,4 +1,4 @@
-//! A vector whose copy is cheap and whose change copies only one chunk.
+//! A vector that is cheap to copy; a change copies one chunk and the table of chunks.
 //!
 //! Invariant: a clone never sees a later change. The engine keeps one and gives a clone to the readers with each batch.
 //! An element that is removed leaves its position empty: nothing moves.
@@ -6,7 +6,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// One change copies this many pointers; so does finding a chunk in a table of 64 thousand.
+/// One change copies this many pointers, and the table of chunks, which has as many for 64 thousand elements.
 const CHUNK: usize = 256;
 
 /// Places with or without an element.

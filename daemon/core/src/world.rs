@@ -53,7 +53,7 @@ pub(crate) struct World {
     frontends: Frontends,
     /// What addresses cover beside those.
     covers: Covers,
-    /// Frontends whose losers name a former owner.
+    /// Frontends with losers that still name a former owner.
     misnamed: owners::Misnamed,
     /// What is taken of the maps.
     space: space::Space,
@@ -151,7 +151,7 @@ impl World {
         self.frontends.get(key).is_none_or(|entry| entry.realized.is_none() && !entry.uncertain)
     }
 
-    /// Marks a service whose last plan was not carried out.
+    /// Marks a service to be planned again, because its last plan was not carried out.
     pub(crate) fn retry(&mut self, id: ServiceId) {
         if self.tables.get(id).is_some() {
             self.services.mark(id, Cause::Retry, false);

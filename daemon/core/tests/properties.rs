@@ -284,7 +284,7 @@ fn one_event(random: &mut Random, events: &[Event]) -> (Event, ServiceKey) {
 fn owners(snapshot: &Snapshot) -> BTreeMap<FrontendKey, ServiceKey> {
     let mut owners = BTreeMap::new();
     for view in snapshot.services.iter() {
-        // An address that this service may not have may be somebody else's.
+        // An address that this service may not have may be another one's.
         let may_have = |row: &&FrontendView| row.owner.is_none() && row.reason != Some(Reason::Address);
         for row in view.frontends.iter().filter(may_have) {
             if let Some(transport) = row.protocol.transport() {
@@ -408,7 +408,7 @@ proptest! {
         let mut one = start();
         events.iter().cloned().for_each(|event| one.apply(event));
         synced(&mut one);
-        // Another node, whose other sources say something else.
+        // Another node, with other sources of its own that say something else.
         let elsewhere = |event: &Event| match event {
             Event::NodeApplied(_) => false,
             Event::ServiceApplied(facts) => facts.key.source == Source::Kubernetes,

@@ -41,14 +41,14 @@ words! {
 }
 
 words! {
-    /// Who sends a reason today.
+    /// Whether a reason is sent today.
     Emitted {
         Current = "current",
         /// Sent under another spelling.
         Variant = "variant",
         /// Sent by older versions alone.
         Old = "old",
-        /// People look for it, and nobody sends it.
+        /// People look for it, and no component sends it.
         Never = "never",
         /// Not Kubernetes' own.
         ThirdParty = "third-party",
@@ -78,7 +78,7 @@ words! {
 }
 
 words! {
-    /// What a reason says about the life of an external load balancer, whoever works on it.
+    /// What a reason says about the life of an external load balancer, whichever controller works on it.
     Step {
         Ensuring = "ensuring",
         Ensured = "ensured",
@@ -121,7 +121,7 @@ pub struct EventReason {
     pub aliases: Vec<String>,
     /// The id of the reason that this spelling stands for; that one's causes and meaning hold.
     pub alias_of: Option<String>,
-    /// Who sends it; nobody named is anybody.
+    /// The components that send it; none named: any may.
     #[serde(default)]
     pub components: Vec<String>,
     /// Which kinds of objects it is about.
@@ -150,7 +150,7 @@ pub struct EventReason {
     /// Reasons that, seen later at the same object, end it.
     #[serde(default)]
     pub resolved_by: Vec<String>,
-    /// When whoever failed tries again.
+    /// When the component that failed tries again.
     pub retry: Option<Retry>,
     /// Ids of causes, the specific ones first.
     #[serde(default)]
@@ -171,7 +171,7 @@ const fn other() -> Subject {
     Subject::Other
 }
 
-/// Whom it hurts, and how much.
+/// What it does to users, to the service and to the cluster.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Impact {
@@ -214,7 +214,7 @@ pub struct Cause {
     /// … and none of these.
     #[serde(default)]
     pub not: Vec<String>,
-    /// Whose words these are; nobody named is anybody.
+    /// The providers that use these words; none named: any may.
     #[serde(default)]
     pub providers: Vec<String>,
     pub means: String,

@@ -39,9 +39,9 @@ pub struct ClusterEvent {
     /// Without the words that mark a merged one.
     pub message: String,
     pub action: String,
-    /// Who says it.
+    /// The sender.
     pub component: String,
-    /// Where that one runs, or which of several it is.
+    /// Where the sender runs, or which of several it is.
     pub host: String,
     pub first: Option<Time>,
     pub last: Option<Time>,

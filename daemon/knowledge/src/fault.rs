@@ -1,4 +1,4 @@
-//! What is wrong with a file of the operator, so that he finds and mends it.
+//! What is wrong with a file of the operator, said so that it can be found and mended.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub struct Fault {
     pub file: String,
     /// Counted from 1.
     pub line: Option<usize>,
-    /// The entry, as far as it says who it is.
+    /// The entry's id, if it has one that can be read.
     pub id: Option<String>,
     /// What is wrong, and what to do.
     pub message: String,

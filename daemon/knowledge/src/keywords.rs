@@ -1,7 +1,7 @@
 //! Looking for keywords in messages, fast.
 //!
 //! Invariant: capital letters do not matter. The name of the object that a message is about is not looked at, because
-//! whoever names an object would choose its cause.
+//! the author of an object would otherwise choose its cause by its name.
 
 use memchr::memmem::{self, Finder};
 

@@ -30,7 +30,7 @@ pub const FILE_BYTES_MAX: usize = 128 * 1_024;
 /// Reasons and causes that such files may have together; ours are not 200.
 pub const ENTRIES_MAX: usize = 512;
 
-/// Faults that are told; who has more has not looked at the first ones.
+/// Faults that are told; more of them say nothing until the first ones are mended.
 pub const FAULTS_MAX: usize = 50;
 
 /// Items of any list of an entry. It bounds what one message costs: so many causes with so many keywords.

@@ -30,7 +30,7 @@ pub(crate) struct Entries {
     pub(crate) faults: Vec<Fault>,
 }
 
-/// Who wrote a file, and therefore what it may have.
+/// The author of a file, which decides what the file may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Author {
     Us,

@@ -135,7 +135,7 @@ impl Knowledge {
         let message = Searched::new(&event.message, &event.object.namespace, &event.object.name);
         let (found, is_spelled_so) = self.index.find(&event.reason);
         let candidates = found.iter().filter_map(|at| self.candidate(*at, event, &message));
-        // The first one that is from whom we know; otherwise the first.
+        // The first one that is from a component known to send it; otherwise the first.
         let best = candidates.reduce(|best, other| if best.1 || !other.1 { best } else { other });
         let Some((at, is_from_whom_we_know)) = best else { return Recognised::unknown(event) };
         let (at, is_alias) = self.target(at);
@@ -147,7 +147,7 @@ impl Knowledge {
         self.read(at, confidence, &message).unwrap_or_else(|| Recognised::unknown(event))
     }
 
-    /// Whether the reason may be this Event's, and whether it is from whom we know.
+    /// Whether the reason may be this Event's, and whether the sender is one known to send it.
     fn candidate(&self, at: usize, event: &ClusterEvent, message: &Searched) -> Option<(usize, bool)> {
         let reason = self.reasons.get(at)?;
         let only_if = self.index.scans.get(at)?.only_if.as_ref();

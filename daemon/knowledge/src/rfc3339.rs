@@ -2,7 +2,7 @@
 //!
 //! Invariant: what is no time, or is of before 1970 (Go's zero time is of the year 1), is no time at all.
 
-/// Seconds since 1970, by the clock of whoever wrote it.
+/// Seconds since 1970, by the writer's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub i64);
 

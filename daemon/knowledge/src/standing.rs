@@ -1,7 +1,7 @@
 //! Which Events about one object still say something about now.
 //!
-//! Invariant: only what is seen later closes an Event. That nothing came for a while is no recovery: whoever fails
-//! waits up to five minutes between two tries.
+//! Invariant: only what is seen later closes an Event. That nothing came for a while is no recovery: a component that
+//! fails waits up to five minutes between two tries.
 
 use std::collections::BTreeMap;
 

@@ -71,7 +71,7 @@ impl Knowledge {
 
     /// What came with this program, with the files of the operator: the name and the text of each, in their order. An
     /// entry with the id of another takes its place, whole. What is wrong is left out and named. Nothing is kept beside
-    /// what is given, so whoever wants the faults alone holds no memory for them.
+    /// what is given, so a caller that wants the faults alone holds no memory for them.
     pub fn with_overrides(files: &[(&str, &str)]) -> (Self, Vec<Fault>) {
         let mut entries = Entries::default();
         for (at, (name, text)) in files.iter().enumerate() {
@@ -122,7 +122,7 @@ impl Knowledge {
         &self.refused_writes
     }
 
-    /// What is behind an error that the apiserver gave whoever wrote a Service.
+    /// The cause behind an error that the apiserver answered to a write of a Service.
     pub fn refused_write(&self, message: &str) -> Option<&Cause> {
         let message = message.to_ascii_lowercase();
         let says =
@@ -213,7 +213,7 @@ fn judged<T>(
                 "there are {ENTRIES_MAX} entries before it, and no more are legal: leave some out"
             )),
             true => judge(&placed.entry),
-            // Also if the first one is refused: nobody means the second one then.
+            // Also if the first one is refused: the operator does not mean the second one then.
             false => Err("an entry before it has the same id: leave one of them out".to_owned()),
         };
         Some(placed.fault(id, &judgement.err()?))

@@ -71,12 +71,13 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Who fills in what an object does not say.
+/// How what an object does not say is filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defaulting {
-    /// Nobody has yet: do as the apiserver would have done when it stored the object.
+    /// Not yet: the reader does as the apiserver would have done when it stored the object.
     AsApiserver,
-    /// The apiserver has: what is absent now is absent, and only kube-proxy's rules for absent values hold.
+    /// The apiserver has filled it in: what is absent now is absent, and only kube-proxy's rules for absent values
+    /// hold.
     Done,
 }
 
@@ -86,7 +87,7 @@ pub struct Provenance {
     pub source: Source,
     /// The file or apiserver endpoint.
     pub origin: Option<Arc<str>>,
-    /// Who fills in what the object does not say.
+    /// How what the object does not say is filled in.
     pub defaulting: Defaulting,
 }
 
@@ -99,7 +100,7 @@ pub fn from_value<Wire: Deserialize<'static>>(value: &Value) -> Result<Wire, Obj
     })
 }
 
-/// The rejection of an object that does not even fit its wire type, named as far as it says who it is.
+/// The rejection of an object that does not even fit its wire type, named as far as it has a name.
 pub fn reject(kind: Kind, value: &Value, error: &ObjectError, provenance: &Provenance) -> Rejection {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
     let name = meta::object_name(text("/metadata/namespace"), text("/metadata/name"), provenance.defaulting);

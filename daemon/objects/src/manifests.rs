@@ -1,6 +1,6 @@
-//! What a folder of manifests says, without a file system: whoever has the texts of all files gets the same events.
+//! What a folder of manifests says, without a file system: the same texts of all files give the same events.
 //!
-//! Invariant: pure; when a file is looked at is up to whoever has files.
+//! Invariant: pure; the caller has the files and decides when to look at them.
 
 mod decode;
 mod folder;
@@ -19,7 +19,7 @@ pub use folder::{Folder, Reading, refused};
 /// A list of all Services and slices of a cluster with 10,000 services has about 30 MB.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
 
-/// A folder whose files are all at hand, as tests have them.
+/// A folder with all of its files at hand, as tests have it.
 #[derive(Debug)]
 pub struct Texts {
     folder: Folder,

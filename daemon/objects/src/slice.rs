@@ -18,7 +18,7 @@ use super::service::{PORT_NAME_LENGTH_MAX, check_count, port_number, protocol, s
 use super::wire::{EndpointWire, HintWire, MetaWire, SlicePortWire, SliceWire, TargetWire};
 use super::{Defaulting, Kind, ObjectError, Provenance, address, meta};
 
-/// Skipped endpoints whose reasons are named; a rejection has room for few.
+/// Skipped endpoints that are named with their reasons; a rejection has room for few.
 const SKIPPED_NAMED_MAX: usize = 3;
 
 /// What a slice says, with the endpoints that had to be skipped, or why it cannot be taken.

@@ -123,7 +123,7 @@ pub struct LabelsWire<'a> {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
 pub struct AnnotationsWire<'a> {
-    /// On a Service: what to do when nobody is left.
+    /// On a Service: what to do when no backend is left.
     #[serde(rename = "holdfast.io/on-empty")]
     pub on_empty: Option<Text<'a>>,
 }

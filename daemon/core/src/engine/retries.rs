@@ -1,4 +1,4 @@
-//! When a service whose ops failed is tried again.
+//! When a service is tried again after its ops failed.
 //!
 //! Invariant: each failure in a row doubles the wait up to a bound, and one success forgets them all.
 
@@ -37,7 +37,7 @@ impl Retries {
         }
     }
 
-    /// The services whose wait is over. They keep their wait, so that the next failure doubles it.
+    /// The services that have waited long enough. They keep their wait, so that the next failure doubles it.
     pub(super) fn take_due(&mut self, now: Duration) -> Vec<ServiceId> {
         let mut due = Vec::new();
         while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {

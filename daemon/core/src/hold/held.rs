@@ -18,8 +18,8 @@ use crate::time::Uptime;
 /// A backend is dropped after so many probes in a row that it did not accept.
 pub const FAILURES_MAX: u8 = 3;
 
-/// Seconds for which a list is held none of whose backends took a probe, from its first probe on. Longer than a restart
-/// of an apiserver, and shorter than the time within which clients of a rejected service expect to be refused.
+/// Seconds for which a list is held while none of its backends takes a probe, from its first probe on. Longer than a
+/// restart of an apiserver, and shorter than the time within which clients of a rejected service expect to be refused.
 pub const UNANSWERED_LIMIT: i64 = 30;
 
 /// How a backend met a probe.

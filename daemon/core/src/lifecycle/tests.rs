@@ -77,7 +77,7 @@ fn one_statement(said: &str) -> Statement {
     }
 }
 
-/// `events`: as [`statement`] reads them; `-`: nobody read any.
+/// `events`: as [`statement`] reads them; `-`: they were not read.
 pub(super) fn look(object: &str, events: &str, controller: Controller) -> Balancer {
     let (facts, told) = (service(object), if events == "-" { Vec::new() } else { statements(events) });
     let heard = if events == "-" { Heard::NotAsked } else { Heard::All(&told) };

@@ -129,7 +129,7 @@ fn a_slice_belongs_to_a_service_of_its_own_source() {
     assert_eq!(tables.get(ServiceId(0)).unwrap().slices.len(), 0);
 }
 
-/// What those who waited and have room now look like.
+/// The services that waited and have room now, as they look then.
 fn admitted(tables: &mut Tables) -> Vec<String> {
     let mut ids = Vec::new();
     tables.admit(&mut |id, _| ids.push(id));

@@ -3,8 +3,8 @@
 //!
 //! Invariant: what waits has a bound of its own; beyond it the namespace that has most waiting gives up its youngest,
 //! so one tenant's thousands never take the place of another tenant's one. Room goes by turns: sources in their
-//! precedence, then services whose object is there, then the namespace that has the fewest with room, then the oldest,
-//! then the name. A service that has room never loses it to another one.
+//! precedence, then services with their object before those with slices alone, then the namespace that has the fewest
+//! with room, then the oldest, then the name. A service that has room never loses it to another one.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;

@@ -217,8 +217,9 @@ fn missing<'a>(of: &'a [Wanted], others: &'a [Wanted]) -> impl Iterator<Item = &
     })
 }
 
-/// Whether this is the node's own, and a tenant chose it: all ports of the addresses at which it answers NodePorts, and
-/// its own ports at any other.
+/// Whether this is the node's own, and no service of the cluster may have it: for an external IP, all ports of the
+/// addresses at which the node answers NodePorts; for that and for a balancer's address, the node's own ports at any
+/// address.
 pub(super) fn is_nodes(key: &FrontendKey, kind: FrontendType, source: Source, node: &NodeFacts) -> bool {
     let is_main = node.node_port_addresses.contains(&key.address);
     let is_own_port = NODES_PORTS.contains(&key.port.get());
@@ -226,7 +227,7 @@ pub(super) fn is_nodes(key: &FrontendKey, kind: FrontendType, source: Source, no
         && match Given::of(kind) {
             Given::Out => false,
             Given::ByAnybody if is_main => true,
-            // What floats from node to node is here for what is asked for at it, and not for these.
+            // An address that floats from node to node is here for what services ask for at it, and not for these.
             Given::ByAnybody | Given::ByController => {
                 is_own_port && (is_main || node.addresses.contains(&key.address))
             }

@@ -56,7 +56,7 @@ impl World {
         self.ledger.interrupt(source);
     }
 
-    /// Marks the services whose holds have reached their bounds.
+    /// Marks the services with a hold that has reached its bound.
     pub(super) fn expire_holds(&mut self, now: Uptime) {
         self.ledger.begin(now);
         while let Some(id) = self.ledger.take_due(now) {

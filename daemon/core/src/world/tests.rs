@@ -39,7 +39,7 @@ use crate::time::Now;
 
 const SOURCE: Source = Source::Manifests;
 
-/// A world whose ops are accepted, unless the test refuses them.
+/// A world with maps that accept every op, unless the test refuses it.
 pub(super) struct Rig {
     pub(super) world: World,
     pub(super) now: i64,
@@ -50,7 +50,7 @@ pub(super) struct Rig {
     /// What the last turn wrote.
     pub(super) log: Vec<Op>,
     pub(super) changes: Vec<Change>,
-    /// Whom the last turn planned.
+    /// How many services the last turn planned.
     pub(super) planned: usize,
     pub(super) refuse: fn(&Op) -> bool,
 }
@@ -138,7 +138,7 @@ impl Rig {
         true
     }
 
-    /// What a restart would find: what was realized, of services and of nobody.
+    /// What a restart would find: what was realized, with an owner and without.
     pub(super) fn dump(&self) -> Dump {
         let mut dump = Dump::default();
         let ids: Vec<_> = self.world.tables.ids().collect();

@@ -1,4 +1,4 @@
-//! What is widely believed of these Events and is not so: twenty times, a test that fails for whoever believes it.
+//! What is widely believed of these Events and is not so: twenty beliefs, each with a test that fails if it were true.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ fn remedies() -> impl Iterator<Item = (&'static Cause, &'static Remedy)> {
     knowledge().causes().iter().flat_map(|cause| cause.remedy.iter().map(move |remedy| (cause, remedy)))
 }
 
-/// Everything that is advised, with who advises it.
+/// Everything that is advised, with the entry that advises it.
 fn advice() -> impl Iterator<Item = (&'static str, &'static str)> {
     let of_causes = knowledge().causes().iter().flat_map(|cause| {
         let texts = cause.check.iter().chain(cause.remedy.iter().map(|remedy| &remedy.action));

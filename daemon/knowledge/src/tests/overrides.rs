@@ -112,7 +112,7 @@ fn one_bad_entry_leaves_the_others_of_its_file() {
     assert!(knowledge.cause("ours.tunnel").is_some());
 }
 
-/// The second one, whichever file it is in: the first may be the one that somebody relies on.
+/// The second one, whichever file it is in: the first may be the one that the operator relies on.
 #[test]
 fn an_id_that_two_files_have_is_named_with_the_second() {
     let other = changed(CAUSE, "Our tunnel to the cloud", "Another tunnel");

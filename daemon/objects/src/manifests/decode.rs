@@ -29,7 +29,7 @@ const DOCUMENTS_MAX: usize = 100_000;
 /// Events of the YAML parser; not the bound that matters, because the size of a file has one.
 const YAML_EVENTS_MAX: usize = 1 << 26;
 
-/// Kinds that are not read and are named of one file; who has more of them has something else in the folder.
+/// Kinds that are not read and are named of one file; a file with more of them is no file of manifests for this daemon.
 const KINDS_NAMED_MAX: usize = 16;
 
 /// Characters of a kind or a version that are shown as they are; real ones are shorter.

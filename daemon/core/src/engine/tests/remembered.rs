@@ -231,7 +231,7 @@ fn invariant_08_nothing_found_is_removed_before_every_source_has_spoken() {
     assert!(engine.is_written());
 }
 
-/// Services come before their slices; until those are there, a service has nobody in it.
+/// Services come before their slices; until those are there, a service has no backend.
 #[test]
 fn invariant_08_half_of_a_first_list_changes_nothing() {
     let mut former = former().1;

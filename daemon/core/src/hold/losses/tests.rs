@@ -43,7 +43,7 @@ impl Fixture {
         self.losses.judge(&POLICY, Uptime(now))
     }
 
-    /// Who takes part in any.
+    /// The services that take part in any mass loss.
     fn joined(&mut self, now: i64) -> Vec<u32> {
         let all = self.judge(now).into_iter().flat_map(|mass| mass.services);
         let mut all: Vec<_> = all.map(|id| id.0).collect();

@@ -142,7 +142,7 @@ fn an_address_in_two_slices_is_found_when_it_lasts_longer_than_a_move() {
         Severity::Error,
     );
     check_duplicates([Some(900), Some(300)], &["10.0.0.2=u1"], &[], Severity::Warning);
-    // Nobody says since when.
+    // One of the slices does not say since when.
     check_duplicates([Some(900), None], &same, &[], Severity::Warning);
     check_duplicates([Some(-900), Some(-900)], &same, &[], Severity::Warning);
 }

@@ -24,7 +24,7 @@ fn no_controller_is_found_where_nobody_said_a_word() {
     check("lb age=90", "Other-80", &[]);
     check("lb age=90 ip", "", &[]);
     check("lb class age=90", "", &["class-unserved error"]);
-    // Somebody has put a finalizer, and is alive as far as anybody knows.
+    // A controller has put a finalizer, and is alive as far as is known.
     check("lb cleanup age=90", "", &[]);
     for controller in [Controller::Unknown, Controller::Alive] {
         check_with("lb cleanup age=90", "", controller, &[]);
@@ -56,7 +56,7 @@ fn a_class_that_nobody_serves_is_found() {
     check("lb class age=600", "", &["class-unserved error", "pending warning"]);
     check("lb class age=90", "Other-80", &[]);
     check("lb class age=90 host", "", &[]);
-    // The controller whose Lease is looked at serves no class.
+    // The Lease is that of a controller that serves no class.
     check_with("lb class cleanup age=90", "", Controller::Silent, &[]);
 }
 

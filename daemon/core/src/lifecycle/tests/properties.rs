@@ -90,7 +90,7 @@ proptest! {
         }
     }
 
-    /// A lost Event is nothing that anybody said.
+    /// Also if the Event that called it done was lost.
     #[test]
     fn nothing_with_an_address_is_ever_stuck_and_a_missing_word_makes_nothing_so(
         facts in any_object(),

@@ -14,7 +14,7 @@ fn none_asks_for_no_load_balancer() {
     check("age=100", "-", State::None, None);
     check("age=100 other", "", State::None, None);
     check("age=100", "Ensuring-50", State::None, None);
-    // Addresses that somebody left behind change nothing.
+    // Addresses that were left behind change nothing.
     check("age=100 ip", "", State::None, None);
 }
 

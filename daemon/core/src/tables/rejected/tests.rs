@@ -1,4 +1,4 @@
-//! Who is named where names are scarce, and what is counted.
+//! Which objects are named where names are scarce, and what is counted.
 
 use alloc::format;
 use alloc::vec::Vec;

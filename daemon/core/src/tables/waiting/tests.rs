@@ -1,4 +1,4 @@
-//! Whose turn it is, and who gives way.
+//! Which service has the next turn, and which objects give way.
 
 use alloc::format;
 use alloc::string::String;

@@ -1,4 +1,4 @@
-//! What a tenant who may write any object of one namespace cannot do to the addresses of others, nor to the node's.
+//! What a tenant with every right in one namespace cannot do to the addresses of others, nor to the node's.
 
 use alloc::collections::BTreeSet;
 use std::format;
@@ -36,7 +36,7 @@ fn chosen(port: u16, external: &[&str], status: &[&str]) -> Event {
     applied(ServiceFacts { key, ports: vec![port], ingress: ingress.collect(), ..dual(66, facts) })
 }
 
-/// What the tenant's row at an address says, and who has it.
+/// What the tenant's row at an address says, and which service owns the address.
 fn met(snapshot: &Snapshot, address: &str) -> (Verdict, Option<Reason>, Option<ServiceKey>) {
     let view = snapshot.services.iter().find(|view| view.key.name.namespace() == TENANT).unwrap();
     let row = row(view, address);

@@ -1,4 +1,4 @@
-//! Two services, one address: who owns it, and what the others show.
+//! Two services, one address: which one owns it, and what the others show.
 
 use super::*;
 use crate::snapshot::{Reason, Verdict};

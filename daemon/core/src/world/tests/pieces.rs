@@ -1,4 +1,4 @@
-//! A batch in pieces: who waits for whom, and what a client meets between two of them.
+//! A batch in pieces: which services wait for which, and what a client meets between two pieces.
 
 use std::format;
 use std::string::String;

@@ -1,4 +1,4 @@
-//! Why nobody is there: what was there before decides.
+//! Why no backend is there: what was there before decides.
 
 use super::*;
 use crate::snapshot::{Reason, Verdict};
@@ -100,7 +100,7 @@ fn a_hold_against_a_label_ends_at_its_bound_and_the_label_is_still_named() {
     assert_eq!((row.verdict, row.reason), (Verdict::Refusing, Some(Reason::Hidden)));
 }
 
-/// Whoever reads that it was scaled down looks no further.
+/// An operator who reads that it was scaled down looks no further.
 #[test]
 fn who_stands_only_in_slices_that_are_not_for_proxies_is_said_to_be_hidden() {
     let hidden = |endpoints: &[&str]| {

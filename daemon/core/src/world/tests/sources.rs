@@ -1,5 +1,5 @@
-//! Whom the addresses of a load balancer are for: nobody who may come in is kept out, nor the other way round, not even
-//! for a moment.
+//! The clients that the addresses of a load balancer are for: none of them is kept out, and no other one is let in, not
+//! even for a moment.
 
 use super::*;
 use crate::facts::Ingress;
@@ -34,8 +34,8 @@ fn met(maps: &MemoryMaps) -> [Answer; 3] {
     CLIENTS.map(|(client, _)| maps.lookup(ip(VIP), 80, Transport::Tcp, Client::From(ip(client))))
 }
 
-/// Plays what was written, and looks after each op: whoever may come in before and after is never kept out, and whoever
-/// may not is never let in.
+/// Plays what was written, and looks after each op: a client that may come in before and after is never kept out, and
+/// one that may not is never let in.
 #[track_caller]
 fn play(rig: &Rig, maps: &mut MemoryMaps, allowed: [[bool; 3]; 2]) {
     let [before, after] = allowed;
@@ -53,7 +53,7 @@ fn play(rig: &Rig, maps: &mut MemoryMaps, allowed: [[bool; 3]; 2]) {
     }
 }
 
-/// Who may come in by these ranges at a VIP.
+/// Which clients may come in by these ranges at a VIP.
 fn allowed(ranges: Option<&[&str]>) -> [bool; 3] {
     let is_in = |ranges: &[&str], of: &[&str]| ranges.is_empty() || of.iter().any(|it| ranges.contains(it));
     CLIENTS.map(|(_, of)| ranges.is_some_and(|ranges| is_in(ranges, of)))

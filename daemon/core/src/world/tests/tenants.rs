@@ -1,4 +1,4 @@
-//! What a tenant who may write any object of one namespace cannot do to the holds of another.
+//! What a tenant with every right in one namespace cannot do to the holds of another.
 
 use std::format;
 use std::string::String;
@@ -59,7 +59,7 @@ fn peopled(namespaces: &[(&str, u8)]) -> Rig {
     rig
 }
 
-/// Who is held, and for which reason.
+/// The reasons for which the lists of a namespace are held.
 fn held(snapshot: &Snapshot, namespace: &str) -> Vec<Reason> {
     let of = snapshot.services.iter().filter(|view| view.key.name.namespace() == namespace);
     let holds = of.flat_map(|view| view.ports.iter().filter_map(|port| port.hold.clone()));
@@ -168,7 +168,7 @@ fn a_namespace_whose_other_services_are_held_as_control_can_lose_all() {
     assert_eq!(held(&snapshot, "default"), expected);
 }
 
-/// Whom to probe of the hold of the first service.
+/// How many backends of the first service's hold are to be probed, and the bound of that hold.
 fn probed(rig: &mut Rig, address: &str, node: NodeFacts, bypass: &[&str], source: Source) -> (usize, Bound) {
     rig.world =
         World::new(Seed::default(), Capacity { slots: 64, ports: 64, ..Capacity::default() }, &[source]);
@@ -218,7 +218,7 @@ fn only_addresses_that_pods_can_have_are_probed() {
         ("169.254.169.254", 0),
         ("198.51.100.7", 0),
         ("10.0.0.2", 0),
-        // An external IP is what any tenant may write, so it must not keep probes from a pod of somebody else.
+        // An external IP is what any tenant may write, so it must not keep probes from another tenant's pod.
         ("10.0.0.77", 1),
     ] {
         let apiserver = &["198.51.100.7:6443"];
