@@ -79,7 +79,7 @@ impl Cause {
     }
 }
 
-/// What came of it.
+/// What came of the causes.
 #[derive(Clone, Debug)]
 pub struct Change {
     pub service: ServiceKey,

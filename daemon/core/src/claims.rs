@@ -214,7 +214,7 @@ impl Frontends {
         before
     }
 
-    /// The maps may say either, because an op of this service failed.
+    /// The maps may have this frontend or not, because an op failed.
     pub(crate) fn doubt(&mut self, key: FrontendKey, by: Option<ServiceId>) {
         self.update(key, |entry| {
             entry.uncertain = true;
@@ -228,7 +228,7 @@ impl Frontends {
         self.realized += 1;
     }
 
-    /// Changes what is known of a frontend. The entry stays only while there is a reason.
+    /// Changes what is known of a frontend. The entry goes when nothing is known of the frontend any more.
     pub(crate) fn update(&mut self, key: FrontendKey, change: impl FnOnce(&mut Frontend)) {
         self.entries.update(key, Frontend::default, |entry| {
             change(entry);
@@ -242,9 +242,9 @@ impl Frontends {
 pub(crate) enum Claimed {
     /// No other service claims it.
     Alone,
-    /// It owns the frontend; that one did until now.
+    /// It owns the frontend; the service given here did until now.
     WonFrom(ServiceId),
-    /// That one owns it.
+    /// The service given here owns the frontend.
     LostTo(ServiceId),
 }
 

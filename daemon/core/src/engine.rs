@@ -67,10 +67,10 @@ pub struct Engine<M> {
     // A comparison is under way.
     checks: bool,
     upkeep_due: Option<Duration>,
-    // When it was done last.
+    // When what belongs to no service was written last.
     upkeep_at: Duration,
     ops: Vec<Op>,
-    // Of services that have their lists.
+    // New frontends, of services that have their lists.
     inserts: Vec<Op>,
 }
 
@@ -160,7 +160,7 @@ impl<M: Maps> Engine<M> {
         Ok(())
     }
 
-    /// Goes on with it, for as long as a piece takes. Gives what was found when it is done.
+    /// Goes on with the comparison, for as long as a piece takes. Gives what was found when it is done.
     pub fn check_some(&mut self) -> Option<Vec<Drift>> {
         let found = if self.checks { self.world.check_some()? } else { Vec::new() };
         self.checks = false;

@@ -36,7 +36,8 @@ pub const ENDPOINTS_PER_SLICE_MAX: usize = 10_000;
 pub const SLICES_PER_SERVICE_MAX: usize = 1_000;
 
 /// Ports times endpoints of one service: 32,000 endpoints at two ports, or in both families, fit; Kubernetes itself is
-/// tested with 5,000. They are decided for in one go, and more of them would keep others waiting for longer than 10 ms.
+/// tested with 5,000. All of them are decided for in one go, and more would keep other services waiting for longer than
+/// 10 ms.
 pub const ROWS_PER_SERVICE_MAX: usize = 1 << 16;
 
 /// Backends in one list: the count in a word has 20 bits.
@@ -60,8 +61,8 @@ pub const REJECTIONS_MAX: usize = 1_000;
 /// Rejected objects that are known beyond those, to be shown when others are mended; at most 25 MB of reasons.
 pub const REJECTED_MAX: usize = 16_384;
 
-/// About how much memory the objects take that wait for room: some 30,000 small services or 700 full slices. Beyond it
-/// their source is asked again when half of it is free.
+/// About how much memory is for objects that wait for room: some 30,000 small services or 700 full slices. What is
+/// turned away beyond it is asked for again, from its source, when half of it is free.
 pub const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// Services without room in the maps that are tried again in one batch.
@@ -76,9 +77,9 @@ pub const REJECTION_REASON_LENGTH_MAX: usize = 300;
 /// Causes named in one change record; a service that is written more often within one batch shows the last ones.
 pub const CAUSES_PER_CHANGE_MAX: usize = 8;
 
-/// Work that is done before others are looked at again, in the units of [`FRONTEND_WORK`]: some 250 ports and
-/// frontends, or 4,000 backends, which take about 1 ms of a slow machine. A service that is heavier is carried out
-/// in several pieces.
+/// The work of one piece, after which events are taken and other services have their turn, in the units of
+/// [`FRONTEND_WORK`]: some 250 ports and frontends, or 4,000 backends, which take about 1 ms of a slow machine. A
+/// service that is heavier is carried out in several pieces.
 pub const PIECE_WORK: u64 = 1 << 12;
 
 /// What a frontend or a port costs, if a slot of a list costs 1: look-ups in several tables and a system call,

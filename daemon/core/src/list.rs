@@ -73,7 +73,7 @@ const IN_CLUSTER: u8 = 1 << 3;
 const IN_LOCAL: u8 = 1 << 4;
 const SEEN_TERMINATING: u8 = 1 << 5;
 const HELD: u8 = 1 << 6;
-/// Another slice says that it serves, where the one that counts does not.
+/// Another slice says that the endpoint serves; the slice that counts says that it does not.
 const SERVES_ELSEWHERE: u8 = 1 << 7;
 
 const fn scope_bit(scope: Scope) -> u8 {
@@ -111,7 +111,7 @@ impl Row {
         self.bits & (IN_CLUSTER | IN_LOCAL) != 0
     }
 
-    /// Whether it is in the list although the slices do not say so any more.
+    /// Whether it is in a list only because the list is held.
     pub const fn is_held(&self) -> bool {
         self.bits & HELD != 0
     }
@@ -128,7 +128,7 @@ impl Row {
         if self.bits & (READY | HELD) != 0 { SlotState::Active } else { SlotState::Draining }
     }
 
-    /// Since when it is as it is.
+    /// When the row changed last.
     pub fn since(&self) -> Timestamp {
         Timestamp(i64::from(self.since))
     }
@@ -148,7 +148,7 @@ impl Row {
         Slot { address: self.address, port: self.port, state: self.state() }
     }
 
-    /// Takes it into that list.
+    /// Puts it into that list.
     pub fn choose(&mut self, scope: Scope) {
         self.bits |= scope_bit(scope);
     }
@@ -164,7 +164,7 @@ impl Row {
         self.bits = self.bits & !SEEN_TERMINATING | if is_seen { SEEN_TERMINATING } else { 0 };
     }
 
-    /// The row in none but these lists.
+    /// The row, taken out of the lists that are `false` here.
     pub(crate) const fn narrowed(self, cluster: bool, local: bool) -> Self {
         let cluster = if cluster { 0 } else { IN_CLUSTER };
         let local = if local { 0 } else { IN_LOCAL };
@@ -193,7 +193,7 @@ pub struct Rows {
     local: Summary,
 }
 
-/// What is asked of a list again and again, once for each frontend that leads to it.
+/// Facts about a list that are needed once for each frontend that leads to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Summary {
     len: u32,

@@ -85,13 +85,13 @@ impl WordFlags {
         }
     }
 
-    /// Only what sends clients to the local word.
+    /// Only the flags that send clients to the local word.
     #[must_use]
     pub const fn policy(self) -> Self {
         Self { internal_local: self.internal_local, external_local: self.external_local, ..Self::NONE }
     }
 
-    /// Only what has clients look further: at the local word, or at the sources.
+    /// Only the flags that have clients look further: at the local word, or at the sources.
     #[must_use]
     pub const fn leads(self) -> Self {
         Self { sources: self.sources, ..self.policy() }
@@ -116,7 +116,7 @@ pub struct Word {
     pub base: u32,
     /// How many slots; at most [`BACKENDS_PER_LIST_MAX`](crate::limits::BACKENDS_PER_LIST_MAX).
     pub count: u32,
-    /// What holds beside.
+    /// Which list a client gets, and what it is told when that is empty.
     pub flags: WordFlags,
 }
 

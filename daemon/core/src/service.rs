@@ -24,7 +24,7 @@ use crate::snapshot::{ServiceState, ServiceView, Status};
 use crate::sources::{SourceRange, SourceRanges};
 use crate::work;
 
-/// How far a service was planned that is too heavy for one piece.
+/// How far the plan of a service that is too heavy for one piece has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
     pub(crate) ports: usize,
@@ -58,7 +58,7 @@ pub(crate) struct RealizedPort {
 }
 
 impl RealizedPort {
-    /// What an index says that was never used, or was wiped.
+    /// The state of an index that was never used, or was wiped.
     pub(crate) fn unused() -> Self {
         Self { facts: Some(PortFacts::default()), ..Self::default() }
     }
@@ -186,7 +186,7 @@ impl Port {
         realized.sources.contains(range) && !realized.uncertain_sources.contains(range)
     }
 
-    /// What a backend is known for.
+    /// Whether the maps are to know the backend as such a member.
     pub(crate) fn is_member(&self, row: &Row, membership: Membership) -> bool {
         match membership {
             Membership::List(scope) => self.policy.affinity_timeout > 0 && row.is_in(scope),
@@ -371,8 +371,8 @@ impl Service {
         self.ports.iter_mut().filter_map(|port| port.kept.hold.as_mut())
     }
 
-    /// Takes notice of what a slice says of the last lists, though another version of it came before that was decided
-    /// by.
+    /// Takes notice of what a slice says of the last lists, though another version takes its place before any decision
+    /// was made by this one.
     pub(crate) fn observe_told(&mut self, slice: &SliceFacts) {
         for port in self.ports.get_mut(..self.wanted).unwrap_or_default() {
             let joins = |it: &&SlicePort| {
@@ -394,7 +394,7 @@ impl Service {
         wanted.get_mut(position)?.kept.hold.as_mut()
     }
 
-    /// What a row says that is not as it should be.
+    /// The status of a row that is not as it should be.
     pub(crate) fn status(&self) -> Status {
         self.error.clone().map_or(Status::Pending, Status::Error)
     }

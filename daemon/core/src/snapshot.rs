@@ -435,7 +435,7 @@ pub struct Snapshot {
     pub held: Arc<BTreeSet<ServiceId>>,
     /// Up to which version of the apiserver each kind is known.
     pub progress: BTreeMap<Watched, Arc<str>>,
-    /// When the sources had confirmed what is shown to a former process, as long as a source has not delivered since.
+    /// When the sources had confirmed, to a former process, what is shown; as long as a source has not delivered since.
     pub stale_since: Option<Timestamp>,
     /// Whether the maps follow the rules: from the first whole list on, or from what was remembered.
     pub programmed: bool,
@@ -447,7 +447,7 @@ pub struct Snapshot {
     pub checked: Option<Checked>,
     /// When it was published.
     pub published: Timestamp,
-    /// When, on the clock that holds are counted on.
+    /// When it was published, on the clock that holds are counted on.
     pub mono: Duration,
 }
 

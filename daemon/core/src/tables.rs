@@ -58,7 +58,7 @@ pub(crate) struct Tables {
     pub(crate) synced: BTreeMap<Source, bool>,
     pub(crate) progress: BTreeMap<Watched, Arc<str>>,
     unconfirmed: Unconfirmed,
-    /// What was left out because what always is there was not.
+    /// Steps that were left out, because something was missing that always is there.
     pub(crate) impossible: u64,
 }
 

@@ -18,7 +18,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// One with the file as such, or with what no entry has.
+    /// A fault of the file as such, or of a part that is no entry's.
     pub fn of_file(file: &str, line: Option<usize>, message: &str) -> Self {
         Self::of_entry(file, line, None, message)
     }

@@ -45,7 +45,7 @@ impl Coverage {
         coverage.covers.sort_unstable();
         coverage.covers.dedup();
         coverage.inside.sort_unstable();
-        // One key of each is enough to be told by.
+        // One key of each cover is enough to have the service told of a change.
         coverage.inside.dedup_by_key(|(cover, _)| *cover);
         coverage
     }

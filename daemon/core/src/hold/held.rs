@@ -53,7 +53,7 @@ pub struct Probed {
     pub service: ServiceKey,
     pub port: PortKey,
     pub backend: SocketAddr,
-    /// What came of it.
+    /// How the backend met it.
     pub answer: Answer,
 }
 

@@ -81,7 +81,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Whether it is a mass loss that so many of so many services with a list lost theirs.
+    /// Whether it is a mass loss when `lost` of `populated` services with a list lost theirs.
     pub fn is_mass_loss(&self, lost: usize, populated: usize) -> bool {
         let share = populated as u64 * u64::from(self.mass_loss_share) / 1_000_000;
         lost > MASS_LOSS_LEAST && lost as u64 > share
@@ -101,7 +101,7 @@ pub struct Evidence {
     pub is_listed: bool,
     /// Every member of the last list was seen terminating.
     pub is_scaled_down: bool,
-    /// A member of it stands in a slice with the label that keeps proxies away.
+    /// A member of the last list stands in a slice with the label that keeps proxies away.
     pub is_hidden: bool,
     /// The source was interrupted a short time ago.
     pub is_resync: bool,
@@ -132,7 +132,7 @@ impl Judgement {
 /// For how long a list is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// [`Policy::limit`], and [`super::UNANSWERED_LIMIT`] if all backends were probed and none took it.
+    /// [`Policy::limit`], and [`super::UNANSWERED_LIMIT`] if all backends were probed and none took a probe.
     Guarded,
     /// [`Policy::limit`], because the service asks for it.
     Limit,

@@ -68,7 +68,7 @@ impl Tenant {
 enum Span {
     Nobody,
     Everybody,
-    /// Of one alone: without it they would be none for the others.
+    /// One namespace alone: without its own losses, those of the others would be no mass loss.
     Only(Arc<str>),
 }
 
@@ -88,14 +88,14 @@ pub(super) struct Losses {
     order: BTreeSet<(Uptime, ServiceId)>,
     services: BTreeMap<ServiceId, (Uptime, Arc<str>)>,
     tenants: BTreeMap<Arc<str>, Tenant>,
-    /// Over all of them.
+    /// Services with a list, over all namespaces.
     populated: usize,
-    /// By which it was judged last; `None`: something was entered since.
+    /// The policy by which losses were judged last; `None`: something was entered since.
     judged: Option<Policy>,
 }
 
 impl Losses {
-    /// What a service has of lists was one thing, and is another.
+    /// Counts a change of what a service has of lists.
     pub(super) fn count(&mut self, namespace: &Arc<str>, (before, after): (Lists, Lists)) {
         if before == after {
             return;
@@ -127,7 +127,7 @@ impl Losses {
         self.judged = None;
     }
 
-    /// Forgets those before the window.
+    /// Forgets the losses before the window.
     fn pass(&mut self, now: Uptime, window: i64) {
         while let Some((_, id)) = self.order.first().copied().filter(|(at, _)| now.since(*at) > window) {
             self.remove(id);

@@ -48,7 +48,7 @@ fn has_address(facts: &ServiceFacts) -> bool {
     !facts.ingress.is_empty() || !hostnames(facts).is_empty()
 }
 
-/// Kept with the view of a service.
+/// What this node saw of one load balancer; kept with the view of its service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Since when the phase is what it is.
@@ -123,7 +123,7 @@ pub(super) fn age_told(phase: Phase, facts: &ServiceFacts, now: Timestamp) -> Op
         Phase::None => None,
         Phase::Pending => facts.meta.created,
         Phase::Addressed => balancer.and_then(|it| it.written).or(facts.meta.created),
-        // A type that was changed says nothing of when.
+        // A changed type does not say when it changed.
         Phase::Leaving | Phase::Left => balancer.and_then(|it| it.deleted),
     };
     at.filter(|at| at.0 > 0).map(|at| now.0.saturating_sub(at.0).max(0))

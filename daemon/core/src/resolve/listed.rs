@@ -133,8 +133,8 @@ fn rank(endpoint: &Endpoint<'_>, node: &NodeFacts) -> usize {
     }
 }
 
-/// By address and port, and of the same ones the one first that wins. As numbers, and by a sort that finds the order of
-/// each slice: a service may have tens of thousands of rows. All rows of a port are of one family.
+/// By address and port; of rows with the same ones, the row that wins comes first. As numbers, and by a sort that finds
+/// the order of each slice: a service may have tens of thousands of rows. All rows of a port are of one family.
 fn order(row: &Row) -> (u128, u64) {
     let address = match row.address {
         IpAddr::V4(address) => address.to_bits().into(),

@@ -112,7 +112,7 @@ impl Tables {
         Some(id)
     }
 
-    /// The limit is lower than it was.
+    /// A remembered service without room waits, because the limit is lower than it was.
     fn remember_waiting(&mut self, view: &ServiceView) {
         view.facts.iter().for_each(|facts| self.let_service_wait(Arc::clone(facts)));
         view.slices.iter().for_each(|slice| self.let_slice_wait(&view.key, Arc::clone(slice)));

@@ -43,7 +43,8 @@ impl World {
         }
     }
 
-    /// Those of the piece that were decided before another service covered what they ask for, or ceased to.
+    /// Decides again for services of the piece that were decided before another one covered what they ask for, or
+    /// ceased to.
     fn decide_again(&mut self, now: Now) {
         let is_stale = |id: &ServiceId| self.services.get(*id).is_some_and(|service| service.stale);
         let again: Vec<_> = self.turns.piece.iter().copied().filter(is_stale).collect();

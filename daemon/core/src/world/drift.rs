@@ -64,7 +64,7 @@ pub(super) struct Checking {
     service: usize,
     frontend: usize,
     drift: Vec<Drift>,
-    /// Written since the maps were read.
+    /// Services that were written since the maps were read.
     services: BTreeSet<ServiceId>,
     frontends: BTreeSet<FrontendKey>,
     addresses: BTreeSet<IpAddr>,

@@ -9,7 +9,7 @@ use core::net::IpAddr;
 
 use crate::op::{Action, Op, Owner};
 
-/// What the maps say of them.
+/// The addresses that the maps have.
 #[derive(Debug, Default)]
 pub(super) struct NodeAddresses {
     pub(super) realized: BTreeSet<IpAddr>,
@@ -48,7 +48,8 @@ impl NodeAddresses {
         self.uncertain.insert(address);
     }
 
-    /// Doubts what is otherwise in the maps than it was left, but for these. Gives what was not in doubt before.
+    /// Doubts each address that only the maps have, or that only they lack, but for those in `but`. Gives the addresses
+    /// that were not in doubt before.
     pub(super) fn compare(&mut self, found: &BTreeSet<IpAddr>, but: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
         let differing: Vec<_> = self.realized.symmetric_difference(found).copied().collect();
         differing.into_iter().filter(|it| !but.contains(it) && self.uncertain.insert(*it)).collect()

@@ -24,7 +24,7 @@ const WAIT: Duration = Duration::from_secs(1);
 /// What is to be told.
 #[derive(Debug, Default)]
 pub(super) struct Misnamed {
-    /// Changed hands since the last look.
+    /// Frontends that changed hands since the last look.
     waiting: BTreeSet<FrontendKey>,
     /// Those that are looked at now, and the services that lost one of them.
     looked_at: BTreeSet<FrontendKey>,

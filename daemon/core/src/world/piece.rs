@@ -23,15 +23,15 @@ use crate::time::Uptime;
 #[derive(Debug)]
 pub(super) struct Turns {
     queue: Queue,
-    /// Dirty too, until their source has delivered.
+    /// Dirty services that wait until their source has delivered.
     pub(super) waiting: Vec<ServiceId>,
     /// What services ask for that is not decided yet.
     pub(super) undecided: Undecided,
-    /// To be planned again, because another service's op made way for them.
+    /// Services to be planned again, because another service's op made way for them.
     pub(super) woken: BTreeSet<ServiceId>,
     /// The services of this piece, in their order.
     pub(super) piece: Vec<ServiceId>,
-    /// Decided by the start, and not to be written before all are.
+    /// Services that the start has decided for, not to be written before it has decided for all.
     gathered: Vec<ServiceId>,
     /// Everything that was known when the first piece was begun is decided.
     is_open: bool,
@@ -40,7 +40,7 @@ pub(super) struct Turns {
     awaited: usize,
     /// Services that put off removals until then.
     held_up: BTreeSet<ServiceId>,
-    /// Of those that the start began with, how many are not written.
+    /// How many of the services that the start began with are not written.
     unwritten: usize,
     /// When losses were judged last.
     judged: Uptime,
@@ -109,7 +109,7 @@ impl World {
         self.turns.is_open && self.turns.unwritten == 0
     }
 
-    /// Whether that is all there is: told by every source, or remembered.
+    /// Whether that is written, and is all there is: told by every source, or remembered.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_programmed() && (self.is_synced() || self.is_remembering())
     }
@@ -124,7 +124,7 @@ impl World {
         self.turns.most = most;
     }
 
-    /// What it takes to carry a service out, at most.
+    /// The most work that it takes to carry a service out.
     pub(super) fn work_of(&self, id: ServiceId) -> u64 {
         self.services.get(id).map_or(0, Service::work)
     }
@@ -224,7 +224,7 @@ impl World {
         !self.has_more() || before != now
     }
 
-    /// The piece is done, but for those that it was too small for. Gives the others.
+    /// The piece is done, but for the services that it was too small for. Gives those that are done.
     pub(super) fn take_piece(&mut self) -> Vec<ServiceId> {
         let mut piece = mem::take(&mut self.turns.piece);
         let unfinished: Vec<_> = piece.extract_if(.., |id| self.is_unfinished(*id)).collect();
@@ -267,7 +267,7 @@ impl World {
 }
 
 impl Service {
-    /// What it takes to carry it out, at most.
+    /// The most work that it takes to carry it out.
     fn work(&self) -> u64 {
         let frontends = self.desired.len().max(self.frontends.len()) + self.ports.len();
         let slots: usize = self.ports.iter().map(|port| port.rows.all().len()).sum();

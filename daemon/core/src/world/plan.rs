@@ -39,8 +39,8 @@ pub(crate) enum PlanError {
 }
 
 impl World {
-    /// What the services of the piece have not got yet, and at a start all that were gathered. Room for one that is
-    /// carried out in several pieces is made with the first of them.
+    /// What the services of the piece still lack in the maps; at a start, what all gathered services lack. Room for a
+    /// service that is carried out in several pieces is made with the first of these.
     pub(crate) fn coming(&self) -> Coming {
         let mut coming = Coming::default();
         let begins = |service: &&Service| !service.unfinished && service.cursor == Cursor::default();
@@ -85,7 +85,7 @@ impl World {
         let (wanted, begun) =
             self.services.get_mut(id).map_or_else(Default::default, |it| (it.wanted, it.cursor));
         if begun == Cursor::default() {
-            // Before the list goes that they led to.
+            // These go before the list that they led to.
             ops.extend(self.passing(id).map(|key| Op { owner, action: Action::RemoveFrontend(key) }));
         }
         let mut left = self.most_work();
@@ -103,7 +103,7 @@ impl World {
         let cursor = Cursor { ports: wanted, frontends: position };
         let is_heavy = begun != Cursor::default() && begun.frontends < desired;
         if position < desired || is_heavy && error.is_ok() {
-            // What it no longer has, and what readers see of it, is a piece of its own.
+            // The removals, and what readers see of the service, are a piece of their own.
             self.put_off(id, cursor);
         } else if let Some(service) = self.services.get_mut(id) {
             service.cursor = cursor;
@@ -178,7 +178,8 @@ impl World {
         Ok(index)
     }
 
-    /// From one place among them on. Gives the place that is not planned, because there was no work left for it.
+    /// Plans the frontends of a service from one place on. Gives the first place that is not planned, because the piece
+    /// had no work left for it.
     fn plan_frontends(
         &mut self,
         id: ServiceId,

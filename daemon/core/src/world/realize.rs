@@ -215,7 +215,7 @@ impl World {
         (before, doubters)
     }
 
-    /// The maps may say either; the service that tried keeps its port until that is settled.
+    /// The maps may have the frontend or not; the service that tried keeps its port until that is settled.
     fn doubt_frontend(&mut self, owner: Owner, key: FrontendKey) {
         let by = if let Owner::Service(id) = owner { Some(id) } else { None };
         self.frontends.doubt(key, by);
@@ -224,7 +224,7 @@ impl World {
         }
     }
 
-    /// A frontend is certainly not in the maps on this service's behalf: it can go on with its removals.
+    /// A frontend is certainly not in the maps on this service's behalf: the service can go on with its removals.
     fn let_go(&mut self, id: ServiceId, key: FrontendKey) {
         if let Some(service) = self.services.get_mut(id) {
             service.frontends.remove(&key);

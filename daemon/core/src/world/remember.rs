@@ -1,8 +1,8 @@
 //! Beginning with what a former process wrote down, before any source has spoken.
 //!
 //! Invariant: what is remembered is decided anew like anything else, and keeps the times and the memory of its last
-//! lists. The wall clock says how old a hold is, here and nowhere else. It may be written to the maps before the
-//! sources have delivered, but nothing found in the maps is removed for it.
+//! lists. The wall clock says how old a hold is, here and nowhere else. What is remembered may be written to the maps
+//! before the sources have delivered, but nothing found in the maps is removed for it.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -26,7 +26,7 @@ pub struct Remembered {
     pub clock: Now,
     /// All services, as readers saw them.
     pub services: Vec<ServiceView>,
-    /// Up to which version of the apiserver.
+    /// Up to which version of the apiserver each kind is known.
     pub progress: BTreeMap<Watched, Arc<str>>,
 }
 

@@ -36,12 +36,12 @@ impl World {
         }
     }
 
-    /// An op that was not even tried, because its owner was not dirty.
+    /// Counts an op that was not even tried, because its owner was not dirty.
     pub(crate) fn count_cross_service(&mut self) {
         self.report.counters.cross_service += 1;
     }
 
-    /// What always is there was not. The step is left out, and it shows.
+    /// Counts a step that was left out, because something was missing that always is there.
     pub(crate) fn count_impossible(&mut self) {
         self.report.counters.impossible += 1;
     }

@@ -40,7 +40,7 @@ fn advice() -> impl Iterator<Item = (&'static str, &'static str)> {
     of_causes.chain(knowledge().reasons().iter().map(|reason| (reason.id.as_str(), reason.fallback.as_str())))
 }
 
-/// Says nothing that has all of these words, in whichever order.
+/// Checks that no advice has all of these words, in whichever order.
 #[track_caller]
 fn nobody_says(words: &[&str]) {
     let has_all = |text: &str| words.iter().all(|word| text.to_lowercase().contains(word));
