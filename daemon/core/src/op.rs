@@ -116,7 +116,7 @@ pub struct Word {
     pub base: u32,
     /// How many slots; at most [`BACKENDS_PER_LIST_MAX`](crate::limits::BACKENDS_PER_LIST_MAX).
     pub count: u32,
-    /// Which list a client gets, and what it is told when that is empty.
+    /// What else holds for clients of the list.
     pub flags: WordFlags,
 }
 

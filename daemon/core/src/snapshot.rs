@@ -30,7 +30,7 @@ pub enum Verdict {
     Refusing,
     /// Nothing: the policy is Local, and all usable backends are elsewhere.
     Dropping,
-    /// The last list, although the slices do not list it any more.
+    /// The last list, although the slices no longer have a usable endpoint.
     Held,
     /// Not translated: no backend is there, and the real balancer is to answer.
     Passing,
@@ -366,9 +366,9 @@ pub struct Rejections {
     pub more: usize,
     /// How many objects wait for room; each of them is rejected until it has it.
     pub waiting: usize,
-    /// How many there were since the start that had no room by name at once.
+    /// How many rejections since the start had no room by name at once.
     pub dropped: u64,
-    /// How many there were since the start.
+    /// How many rejections there were since the start.
     pub total: u64,
 }
 

@@ -19,7 +19,7 @@ pub fn parse(text: &str) -> Option<Timestamp> {
     let offset = offset(zone)?;
     let legal = has_shape(local, LOCAL) && is_fraction(fraction);
     let at: DateTime = local.parse().ok().filter(|_| legal)?;
-    // jiff takes the second before.
+    // jiff reads a leap second as the second before it.
     let leap = i64::from(local.ends_with(":60"));
     Some(Timestamp(at.duration_since(EPOCH).as_secs() + leap - offset))
 }

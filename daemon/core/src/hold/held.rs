@@ -27,7 +27,7 @@ pub const UNANSWERED_LIMIT: i64 = 30;
 pub enum Answer {
     /// It accepted the connection.
     Accepted,
-    /// Its host says that nothing listens there.
+    /// Its host says that nothing listens there, or a router says that the host is not there.
     Refused,
     /// Nothing came back, which a filter between the node and the backend can do as well.
     Silent,
@@ -101,7 +101,7 @@ pub struct HeldBackend {
     /// Why it is no longer in the list.
     pub lost: Option<Reason>,
     /// A pod can have its address, as far as the node knows, or the administrator wrote it. Decided anew after a
-    /// restart, and until then no backend is probed.
+    /// restart, and until then the backend is not probed.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub is_open: bool,
     /// Another object lists its address for another target, so it is asked out of turn, once in a hold.

@@ -32,7 +32,7 @@ pub enum FindingId {
     DeleteStuck,
     /// What it was made of may stay at the provider, and cost money.
     OrphanRisk,
-    /// Its address changes again and again: two write it.
+    /// Its address changes again and again: two controllers write it.
     Flapping,
     /// It has no address for a long time, whatever the reason.
     Pending,

@@ -72,7 +72,8 @@ pub struct Statement {
     pub is_open: bool,
     /// Why, by an id that means something to the reader that knows the words.
     pub cause: Option<Arc<str>>,
-    /// Why a deletion with this cause may leave something at the provider: it is still in use, or the right is missing.
+    /// Whether a deletion with this cause may leave something at the provider, because it is still in use or the right
+    /// is missing.
     pub strands: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What has room: a service has an id, a slice a place among its service's slices.
+//! The room that objects have: a service has an id, a slice a place among its service's slices.
 //!
 //! Invariant: a service keeps its room until it goes; room that comes free is given in turns ([`super::waiting`]), and
 //! no newcomer gets it before the services that wait. Of one service's slices the first by name have the places, in

@@ -221,7 +221,8 @@ fn why_nobody(port: &Port) -> Reason {
     }
 }
 
-/// Endpoints in a slice that a label keeps proxies away from are neither gone nor were they never there.
+/// Gives the label as the reason where it keeps proxies away from a slice with endpoints: these are neither gone nor
+/// were they never there.
 fn tell_hidden(row: &mut FrontendView, slices: &[Arc<SliceFacts>]) {
     let is_nobody = matches!(row.verdict, Verdict::Refusing | Verdict::Passing);
     let tells_less = [Reason::NoEndpoints, Reason::ScaledDown, Reason::Vanished, Reason::HoldExpired];
