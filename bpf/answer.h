@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What a client hears that is refused: of TCP a reset, of UDP that nobody is at that port, from the address that it
- * dialled. Not more in a second than a node may send to whoever asks: who is asked may not be who is answered.
+ * What a refused client hears: of TCP a reset, of UDP that the port is closed, from the address that it dialled. Not
+ * more in a second than a node may send to any sender: a packet may bear an address that is not its sender's.
  */
 #ifndef HOLDFAST_ANSWER_H
 #define HOLDFAST_ANSWER_H
@@ -73,8 +73,8 @@ INLINE int turn_back(struct __sk_buff *skb)
 /* --- TCP. --- */
 
 /*
- * The SYN itself becomes the answer, as a host gives it where nobody listens. Its length and its options stay, so that
- * only what is written here changes its sum, which may be one that the network card is still to finish.
+ * The SYN itself becomes the answer, as a host gives it where no socket listens. Its length and its options stay, so
+ * that only what is written here changes its sum, which may be one that the network card is still to finish.
  */
 INLINE bool turn_segment(struct __sk_buff *skb, const struct packet *packet)
 {
@@ -266,7 +266,7 @@ INLINE int unreachable6(struct __sk_buff *skb, const struct packet *packet)
 	return turn_back(skb);
 }
 
-/* Whether an answer would go to one host. Who sends to all, or in the name of all or of none, hears nothing. */
+/* Whether an answer would go to one host. A packet to all, or in the name of all or of none, gets none. */
 INLINE bool is_one_host(const struct __sk_buff *skb, const __u32 *source, bool v4)
 {
 	__u32 first = bpf_ntohl(source[v4 ? 3 : 0]) >> 24;

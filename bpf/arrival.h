@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The first packet of a client: whom it dialled, whether it may, which backend it gets, and the flow that every packet
- * after it follows. The order is kube-proxy's: sources first, then whether anybody is there.
+ * The first packet of a client: the frontend that it dialled, whether it may, which backend it gets, and the flow that
+ * every packet after it follows. The order is kube-proxy's: sources first, then whether any backend is there.
  */
 #ifndef HOLDFAST_ARRIVAL_H
 #define HOLDFAST_ARRIVAL_H
@@ -19,7 +19,7 @@
 /* What the kernel calls a UDP socket that is connected. */
 #define CONNECTED 1
 
-/* --- Whom it dialled. --- */
+/* --- What it dialled. --- */
 
 INLINE void dial_of(struct dial *dial, const struct tuple *tuple, bool v4)
 {
@@ -83,9 +83,9 @@ INLINE void talk_key_of(struct talk_key *key, const struct place *source, const 
 }
 
 /*
- * Who sends from a port which is also a node port waits for its answers there: a process of this node, or a pod that
- * the kernel has given this node's address. Over TCP an answer is no SYN; a datagram does not say what it is. So what
- * this node says there is kept in mind, for as long as conntrack would.
+ * A sender at a port which is also a node port waits for its answers there: a process of this node, or a pod that the
+ * kernel has given this node's address. Over TCP an answer is no SYN; a datagram does not say what it is. So what this
+ * node says from such a port is kept in mind, for as long as conntrack would.
  */
 INLINE void note_own_talk(const struct packet *packet, bool v4)
 {
@@ -142,7 +142,7 @@ INLINE bool is_allowed_source(const struct dial *dial, const __u32 *source, bool
 	}
 }
 
-/* The list that is meant for who sends it. The flags that say so stand in the cluster word. */
+/* The list that is meant for the packet's sender. The flags that say so stand in the cluster word. */
 INLINE __u64 read_word_for(const struct arrival *arrival, struct dial *dial, __u64 *cluster)
 {
 	struct port *port = port_of(dial);
@@ -232,7 +232,7 @@ INLINE bool choose_twice(struct arrival *arrival, struct dial *dial, __u64 *word
 	return false;
 }
 
-/* Nobody outside has an address of this node, and the stack drops whoever says so. */
+/* No host outside has an address of this node, and the stack drops a packet that says so. */
 INLINE bool says_to_be_node(const struct packet *packet, bool v4)
 {
 	const __u32 *address = packet->tuple.source.address;
@@ -247,7 +247,7 @@ INLINE bool is_barred(const struct arrival *arrival, const struct dial *dial, __
 	       !is_allowed_source(dial, arrival->packet.tuple.source.address, dial->v4);
 }
 
-/* A segment of a connection that may be another proxy's. A client whose SYN is dropped gets no answer to it either. */
+/* A segment of a connection that may be another proxy's. Where a SYN would be dropped, it gets no answer either. */
 INLINE void leave_to_stack(const struct arrival *arrival, struct dial *dial)
 {
 	__u64 cluster, word = read_word_for(arrival, dial, &cluster);
@@ -279,7 +279,7 @@ INLINE bool is_nobodys(struct __sk_buff *skb, const struct arrival *arrival, str
 	return true;
 }
 
-/* What clients have goes on; whoever comes now is left to the next in line. */
+/* What clients have goes on; a client that comes now is left to the next in line. */
 INLINE bool is_draining(void)
 {
 	__u32 zero = 0;
@@ -289,9 +289,10 @@ INLINE bool is_draining(void)
 }
 
 /*
- * Whoever asked for its address (policy Local) is to see its port too, and a pod has both to itself. Below
- * THROUGH_FIRST only a superuser sends, and some servers ask for that. Where the backend is what was dialled nothing
- * else changes, and a datagram that it sends later arrives as if nobody were there. Without branches, as is_turned().
+ * A service that asks for its clients' addresses (policy Local) is to see their ports too, and a pod has both to
+ * itself. Below THROUGH_FIRST only a superuser sends, and some servers ask for that. Where the backend is what was
+ * dialled nothing else changes, and a datagram that it sends later arrives as if no proxy were there. Without branches,
+ * as is_turned().
  */
 INLINE __u32 keeps_port(const struct arrival *arrival, const struct dial *dial, bool v4)
 {

@@ -15,7 +15,7 @@ struct arrival {
 	struct place backend;
 	__u32 port_index;
 	__u32 device;
-	/* Who came by a device of a pod is inside of this node. */
+	/* A client that came by a device of a pod is inside of this node. */
 	__u32 from_pod;
 	/* The backend is to see the port that the client sends from, where it can. */
 	__u32 keeps_port;

@@ -91,7 +91,7 @@ INLINE bool is_member(const struct dial *dial, __u32 scope)
 
 /*
  * The client's last choice, if it is young enough and still in the list. A torn one is no member. The clock is read
- * last: another CPU may choose for the same client meanwhile, and nobody's choice is of the future.
+ * last: another CPU may choose for the same client meanwhile, and no choice is of the future.
  */
 INLINE bool choose_affine(struct dial *dial, const struct affinity_key *key)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Segments that go astray: they come for a frontend, are of no flow, and leave this node again as they came, because
- * the frontend is none of its addresses and nobody else here has translated them. They would circle between node and
+ * the frontend is none of its addresses and no other proxy here has translated them. They would circle between node and
  * router until their TTL ends, and the client would go on waiting. It is told instead that there is no such connection.
  *
  * What a connection of another proxy needs is to have passed the stack: conntrack has sent it to its backend by then.
- * So nobody has to be asked whose it is, and only what leaves as it came is answered.
+ * So the proxy of a segment need not be known, and only what leaves as it came is answered.
  */
 #ifndef HOLDFAST_STRAY_H
 #define HOLDFAST_STRAY_H
