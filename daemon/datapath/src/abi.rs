@@ -1,7 +1,7 @@
 //! Core's values as the bytes that the programs see, and back.
 //!
-//! Invariant: `bpf/include/abi.h` is the only definition; whoever renames, retypes or adds a field there is led here
-//! by the compiler.
+//! Invariant: `bpf/include/abi.h` is the only definition; a field that is renamed, retyped or added there does not
+//! compile until this module follows.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
@@ -16,7 +16,7 @@ use holdfast_core::op::{
 use crate::kernel::Connection;
 pub(crate) use crate::skeleton::types;
 
-/// A generated struct whose every byte is a field, so that its bytes are its value.
+/// A generated struct in which every byte belongs to a field, so that its bytes are its value.
 ///
 /// # Safety
 /// Implemented by `abi!` alone, which checks that no padding is hidden.
@@ -258,7 +258,7 @@ fn kind_of(number: u64) -> Option<FrontendType> {
     KINDS.iter().find(|(_, it)| u64::from(it.0) == number).map(|(kind, _)| *kind)
 }
 
-/// A number whose lowest bits are set, so many.
+/// A number with its lowest `count` bits set.
 const fn low_bits(count: u32) -> u64 {
     (1 << count) - 1
 }
@@ -285,7 +285,7 @@ pub(crate) fn word_bits(word: Word) -> u64 {
     u64::from(word.base) | (u64::from(word.count) & COUNTS) << COUNT_AT | flags << FLAGS_AT
 }
 
-/// The inverse of [`word_bits`]. Of flags that nobody knows it says only that there are some.
+/// The inverse of [`word_bits`]. Of unknown flags it says only that there are some.
 // Each part is masked to its width first.
 #[allow(clippy::cast_possible_truncation)]
 pub(crate) fn word_of(bits: u64) -> Word {

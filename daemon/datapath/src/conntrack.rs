@@ -1,10 +1,10 @@
-//! The kernel's own table of connections (conntrack), as far as others who translate here share ports with us: what
-//! they have is read (`translated`), and ports that flows have of this node are entered: whoever masquerades there, as
-//! kube-proxy does, gives none of them to somebody else.
+//! The kernel's own table of connections (conntrack), as far as another proxy on this node shares ports with us. Its
+//! connections are read (`translated`). The ports of this node that flows have are entered, so that a masquerading
+//! proxy such as kube-proxy gives none of them to another connection.
 //!
-//! Invariant: an entry that is there already stays as it is, whosever it is, and none is taken away: each runs out by
-//! itself. Nothing is asked of entries but to be there: the packets of these flows are translated after conntrack on
-//! their way out and before it on their way back. It sees the network namespace of the calling thread only.
+//! Invariant: an entry that is there already stays as it is, whatever made it, and none is taken away: each runs out by
+//! itself. An entry only has to be there: the packets of these flows are translated after conntrack on their way out
+//! and before it on their way back. Only the network namespace of the calling thread is seen.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -31,8 +31,8 @@ const BATCH: usize = 32;
 const ANSWER_TIME_MAX: i64 = 1;
 /// One answer: at most what it answers to, with a header.
 const ANSWER_BYTES_MAX: usize = 4096;
-/// A flow may last for a day. Who gives a node to another proxy asks again and again, and ports of flows that have
-/// ended are not to be missed for long.
+/// A flow may last for a day, but the ports of flows that have ended are not to be missed for long. A handover to
+/// another proxy asks again and again anyway.
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// An entry of no time at all is refused.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
@@ -65,14 +65,14 @@ const TCP_CONNTRACK_ESTABLISHED: u8 = 3;
 /// be answered with a reset, and is not to be dropped because conntrack has not followed its numbers.
 const LIBERAL: [u8; 2] = [8, 8];
 
-/// What came of it.
+/// The outcome of entering the ports of flows.
 #[derive(Debug, Default)]
 pub struct TakenPorts {
-    /// Flows whose port nobody gives away now.
+    /// Flows that no other connection can take the port of now.
     pub taken: u64,
-    /// Flows whose port somebody may give away.
+    /// Flows that another connection may still take the port of.
     pub refused: u64,
-    /// Why the first of these is one.
+    /// Why the first of these was refused.
     pub error: Option<io::Error>,
 }
 
@@ -200,7 +200,8 @@ impl Conntrack {
         for _ in batch {
             let answer = match self.answer() {
                 Ok(answer) => answer,
-                // Who may not ask at all hears so once, and nothing afterwards.
+                // The kernel refuses a caller without the capability once for the whole batch, and sends no other
+                // answer.
                 Err(error) => return Err(refusals.first.unwrap_or(error)),
             };
             refusals.note(answer.errno);

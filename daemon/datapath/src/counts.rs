@@ -18,7 +18,7 @@ use crate::view::View;
 pub struct Counted {
     /// Led to a backend: by connect(), or by the first datagram of a conversation.
     pub connects: u64,
-    /// Told that nobody serves: ECONNREFUSED.
+    /// Refused with ECONNREFUSED: no backend serves.
     pub refused: u64,
     /// Left without an answer.
     pub dropped: u64,

@@ -2,8 +2,8 @@
 //!
 //! Invariant: a device that has programs of ours has them at every moment; new ones replace the old ones in one step.
 //! What the programs have to know of a device is written before they are there, and wiped when they are gone. One
-//! device that fails stops no other, and is tried again. Programs of others stay, and still run. Nothing is done to a
-//! device that nobody named.
+//! device that fails stops no other, and is tried again. Programs of others stay, and still run. A device that was not
+//! named is left alone.
 
 mod clsact;
 mod link_layer;
@@ -60,10 +60,10 @@ impl Spot {
     }
 }
 
-/// Who sends by a device.
+/// The senders of the packets that come in by a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// Somebody outside of this node.
+    /// Hosts outside of this node.
     Outer,
     /// A pod of this node.
     Pod,
@@ -78,13 +78,14 @@ pub struct Device {
     pub index: u32,
     /// What people call it. It may change.
     pub name: String,
-    /// Who sends by it.
+    /// The senders of the packets that come in by it.
     pub side: Side,
-    /// What backends of other nodes see of IPv4 clients whose packets leave by it, and a pod that reaches itself.
+    /// The address that backends of other nodes see instead of an IPv4 client's, when packets leave by this device; a
+    /// pod that reaches itself sees it too.
     pub address4: Option<Ipv4Addr>,
     /// As above, of IPv6.
     pub address6: Option<Ipv6Addr>,
-    /// Answers to who came by it go as the address that they bear is routed, and not as the backend's is.
+    /// Answers to clients that came by it are routed by the address that they bear, and not by the backend's.
     pub by_address: bool,
 }
 
@@ -207,7 +208,8 @@ impl Devices {
         self.each(Self::put);
     }
 
-    /// Puts back what somebody took away, tries again what failed, and says at which hooks something was put right.
+    /// Puts back what was taken away from outside, tries again what failed, and says at which hooks something was
+    /// mended.
     pub(crate) fn repair(&mut self) -> Vec<String> {
         let mut mended = Vec::new();
         self.each(|devices, place| {
@@ -277,7 +279,7 @@ impl Devices {
         }
     }
 
-    /// A link that is there gets the program; one whose device has gone, or that somebody cut, is replaced.
+    /// Updates a link that holds; replaces one that was cut, or that lost its device.
     fn link(&self, place: &mut Place, spot: Spot, program: BorrowedFd<'_>) -> io::Result<()> {
         let pin = self.pin(spot);
         let [way_in, way_out] = &mut place.links;
@@ -375,7 +377,7 @@ impl Devices {
         layers_of(devices).into_iter().all(is_loaded)
     }
 
-    /// How often something was put back that somebody else had taken away.
+    /// How often something was put back that had been taken away from outside.
     pub(crate) fn repaired(&self) -> u64 {
         self.repaired
     }

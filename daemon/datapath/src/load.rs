@@ -22,8 +22,8 @@ type Opened<'a> = Box<dyn Open<'a> + 'a>;
 /// Reads one object, with its switches set.
 type Opener = for<'a> fn(&'a mut MaybeUninit<OpenObject>, Features) -> Result<Opened<'a>, StartError>;
 
-/// The objects whose programs hang at sites. All of them use the same maps. (Two are loaded apart, because a kernel may
-/// do without them: `kept.bpf.c` by `kernel::stale`, and `packet.bpf.c` by `packets_at`.)
+/// The objects with programs that hang at sites. All of them use the same maps. (Two are loaded apart, because a kernel
+/// may do without them: `kept.bpf.c` by `kernel::stale`, and `packet.bpf.c` by `packets_at`.)
 const OBJECTS: [Opener; 1] = [socket];
 
 /// A program that uses every switch.
@@ -215,7 +215,7 @@ pub(crate) fn packet_maps(given: &Handles, flows: u32) -> Result<Handles, StartE
     packets_as(given, flows, |mut program| program.set_autoload(false))
 }
 
-/// The maps of packets, and the programs as somebody wants each of them.
+/// The maps of packets, and the programs as the caller sets each of them.
 #[cfg(test)]
 pub(crate) fn packets_as(
     given: &Handles,

@@ -43,7 +43,7 @@ pub(crate) fn whole(mut found: Handles) -> Handles {
     found
 }
 
-/// So many numbers are handed out before anybody is served: enough until the rest is.
+/// So many numbers are handed out before any client is served: enough until the rest is.
 const NUMBERS_FIRST: u32 = 1 << 16;
 
 /// Hands out the first numbers of flows. The others follow in pieces: a start does not wait for millions.

@@ -70,7 +70,7 @@ pub(crate) fn is_there() -> io::Result<bool> {
     }
 }
 
-/// A link, which holds its program in place as long as anybody has it, or its pin is there.
+/// A link, which holds its program in place as long as a process has it open or its pin is there.
 #[derive(Debug)]
 pub(super) struct Link(OwnedFd);
 
@@ -116,7 +116,7 @@ impl Link {
         checked(returned).map(drop)
     }
 
-    /// At once, whoever else has it.
+    /// Detaches the program at once, even while other processes have the link open.
     pub(super) fn detach(&self) -> io::Result<()> {
         // SAFETY: it is open.
         checked(unsafe { sys::bpf_link_detach(self.0.as_raw_fd()) }).map(drop)

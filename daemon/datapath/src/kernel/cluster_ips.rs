@@ -1,9 +1,9 @@
-//! Which addresses are cluster IPs, so that programs at devices refuse whoever dials a port that such an address has
-//! not.
+//! Which addresses are cluster IPs, so that programs at devices refuse a client that dials a port which such an address
+//! does not have.
 //!
 //! Invariant: an address is in the maps only while a frontend of it is, and not before the look that comes after the
-//! first one: who dials a service that is just being written is not refused for a port that is written next. What a
-//! former daemon's programs read goes only when it is wrong.
+//! first one: a client that dials a service which is just being written is not refused for a port that is written next.
+//! What a former daemon's programs read goes only when it is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! The thread that ends sockets whose backend has left.
+//! The thread that ends sockets which have lost their backend.
 //!
 //! Invariant: it works when lists have changed, a small share of the time, and never keeps the caller waiting.
 
@@ -20,7 +20,7 @@ const REST: u32 = 19;
 /// Sockets that are remembered at once, some 8 MB. More of them are found by looking again.
 const STALE_MAX: usize = 1 << 16;
 
-/// What has been done about sockets whose backend has left.
+/// What has been done about sockets that have lost their backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// How often all sockets were looked at.
@@ -55,7 +55,7 @@ pub(crate) struct Sweeper<J> {
 
 impl<J: Judge + 'static> Sweeper<J> {
     pub(crate) fn start(which: StaleSockets) -> io::Result<Self> {
-        // Whoever is busy or rests takes no job.
+        // A thread that is busy or rests takes no job.
         let (jobs, job) = sync_channel(0);
         let (stop, stopped) = sync_channel(0);
         let swept = Arc::<Mutex<Swept>>::default();
@@ -165,7 +165,7 @@ impl Work {
                         let visited = home.visit(namespace, || self.sweep_here(judge));
                         note(visited.and_then(|there| there.unwrap_or(Ok(0))));
                     }
-                    // Whoever may not see them may not enter them either, and learns what is missing first.
+                    // A process that may not see namespaces may not enter them either; what it lacks is told first.
                     failure = found.failure.or(failure);
                 }
                 Err(error) => failure = Some(format!("cannot see other processes: {error}")),
