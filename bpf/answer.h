@@ -9,12 +9,12 @@
 #include <linux/if_packet.h>
 #include "packet.h"
 
-/* Of one CPU in one second. The kernel sends a thousand errors of its own. */
+/* Answers of one CPU in one second. The kernel sends a thousand errors of its own. */
 #define ANSWERS_MOST 1000
-/* The daemon keeps fewer, and those of sockets are to find room beside. */
+/* Refusals that one CPU tells in one second. The daemon keeps fewer, and those of sockets are to find room beside. */
 #define REFUSALS_MOST 100
 
-/* Where it stands in the headers of IP. */
+/* The time to live that an answer begins with. */
 #define ANSWER_TTL 64
 
 INLINE struct pace *pace_of(__u32 second)
@@ -52,7 +52,7 @@ INLINE __u64 sum_of(const void *from, __u32 size, __u64 sum)
 	return sum;
 }
 
-/* Back by the way that it came. */
+/* Sends the packet back by the way that it came. */
 INLINE int turn_back(struct __sk_buff *skb)
 {
 	struct ethhdr *link;
@@ -145,7 +145,7 @@ INLINE int reset(struct __sk_buff *skb, const struct packet *packet, bool v4)
 
 /* --- UDP. --- */
 
-/* What does not fit into the smallest frame with the error before it gets no answer. */
+/* A datagram that does not fit into the smallest frame with the error before it gets no answer. */
 #define QUOTED_MOST 1200
 
 struct unreachable4 {
@@ -158,7 +158,7 @@ struct unreachable6 {
 	struct icmp icmp;
 };
 
-/* Of addresses, length and protocol. */
+/* The sum of addresses, length and protocol. */
 INLINE __u64 pseudo_header(const struct tuple *tuple, __u16 length, __u8 protocol, bool v4)
 {
 	__u64 sum = bpf_htons(length) + bpf_htons(protocol);

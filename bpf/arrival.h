@@ -31,8 +31,8 @@ INLINE void dial_of(struct dial *dial, const struct tuple *tuple, bool v4)
 }
 
 /*
- * The loopback is dialled by this host's own processes, which send no packet here. What comes from elsewhere to such an
- * address the kernel drops, and would not if it were translated before.
+ * The loopback is dialled by this host's own processes, which send no packet here. The kernel drops a packet that comes
+ * from elsewhere to such an address, and would not if it were translated before.
  */
 INLINE bool find_frontend(struct dial *dial)
 {
@@ -58,7 +58,7 @@ INLINE void socket_tuple(struct bpf_sock_tuple *socket, const struct tuple *tupl
 	}
 }
 
-/* A process of this node that is connected there. */
+/* Whether a process of this node is connected there. */
 INLINE bool is_for_connected_socket(struct __sk_buff *skb, const struct tuple *tuple, bool v4)
 {
 	struct bpf_sock_tuple asked = {};
@@ -199,7 +199,7 @@ INLINE int refuse(const struct arrival *arrival, const struct dial *dial, __u64 
 
 /* --- The flow. --- */
 
-/* As the backend gets the first packet. */
+/* Sends the first packet on, as the backend gets it. */
 INLINE int send_first(struct __sk_buff *skb, const struct arrival *arrival, bool v4)
 {
 	struct flow *flow = flow_at(arrival->number);
@@ -240,7 +240,7 @@ INLINE bool says_to_be_node(const struct packet *packet, bool v4)
 	return v4 ? is_node4(address[3]) : is_node6(address);
 }
 
-/* It is outside of the ranges for which the load balancer's addresses are. */
+/* Whether the client is outside of the ranges that the load balancer's addresses are for. */
 INLINE bool is_barred(const struct arrival *arrival, const struct dial *dial, __u64 cluster)
 {
 	return word_flags(cluster) & WORD_SOURCES && dial->kind == LOAD_BALANCER &&
@@ -257,14 +257,14 @@ INLINE void leave_to_stack(const struct arrival *arrival, struct dial *dial)
 	note_stray(&arrival->packet, is_dropped || is_barred(arrival, dial, cluster));
 }
 
-/* It begins something, as far as a packet can say that. */
+/* Whether the packet begins something, as far as a packet can say that. */
 INLINE bool begins(const struct packet *packet)
 {
 	return packet->tuple.transport != IPPROTO_TCP ||
 	       (packet->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
 }
 
-/* Whether it is no client of a frontend, whatever it sends there. */
+/* Whether the packet is no new client's: it begins nothing, or it answers a socket of this node. */
 INLINE bool is_nobodys(struct __sk_buff *skb, const struct arrival *arrival, struct dial *dial)
 {
 	const struct packet *packet = &arrival->packet;
@@ -337,7 +337,7 @@ ALONE int is_sent_on6(struct __sk_buff *skb)
 	return is_sent_on(skb, false);
 }
 
-/* Of an address that belongs to a service, a port that none of its ports is. */
+/* The client dialled an address that belongs to a service, and a port that none of the service's ports is. */
 INLINE int miss(struct __sk_buff *skb, const struct arrival *arrival, const struct dial *dial)
 {
 	const struct packet *packet = &arrival->packet;
@@ -349,7 +349,7 @@ INLINE int miss(struct __sk_buff *skb, const struct arrival *arrival, const stru
 	return REFUSED;
 }
 
-/* Whether it gets a backend, and which. */
+/* Whether the client gets a backend, and which. */
 INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 {
 	struct device *device = bpf_map_lookup_elem(&devices, &arrival->device);
@@ -377,7 +377,7 @@ INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 	return CHOSEN;
 }
 
-/* It gets no flow. */
+/* The client gets no flow. */
 INLINE int drop_for(const struct arrival *arrival, enum opened why, bool v4)
 {
 	struct dial dial = { .port_index = arrival->port_index };

@@ -124,7 +124,7 @@ INLINE void remember_affine(const struct dial *dial, const struct affinity_key *
 	bpf_map_update_elem(&affinity, key, &value, BPF_ANY);
 }
 
-/* Does not ask for chance where there is none. */
+/* Asks for no chance where there is only one backend. */
 INLINE bool choose_random(struct dial *dial, __u64 word)
 {
 	__u64 count = word_count(word);
@@ -136,9 +136,9 @@ INLINE bool choose_random(struct dial *dial, __u64 word)
 }
 
 /*
- * A client that gets a backend: by connect(), or by the first datagram of a conversation. Not atomic, which would wait
- * for all that was written before, and cost as much as the rest: of two clients at the very same moment one may be
- * missing.
+ * Counts a client that gets a backend: by connect(), or by the first datagram of a conversation. Not atomic, because
+ * that would wait for all that was written before, and cost as much as the rest: of two clients at the very same moment
+ * one may be missing.
  */
 INLINE void count_connect(struct port *port)
 {

@@ -111,7 +111,7 @@ INLINE __u32 *find_entry(const struct tuple *tuple, enum leg leg, bool v4)
 	return v4 ? bpf_map_lookup_elem(&entries4, &key) : bpf_map_lookup_elem(&entries6, &key);
 }
 
-/* Only where there is none. */
+/* Adds an entry only where there is none. */
 INLINE long add_entry(const struct tuple *tuple, enum leg leg, __u32 number, bool v4)
 {
 	union entry_key key;
@@ -167,7 +167,7 @@ INLINE void set_place(struct place *place, const __u32 *address, __u16 port)
 	place->port = port;
 }
 
-/* As the client sends. */
+/* A packet as the client sends it. */
 INLINE void from_client(struct tuple *tuple, const struct flow *flow)
 {
 	set_place(&tuple->source, flow->client, flow->client_port);
@@ -175,7 +175,7 @@ INLINE void from_client(struct tuple *tuple, const struct flow *flow)
 	tuple->transport = flow->transport;
 }
 
-/* As a backend of another node answers. */
+/* A packet as a backend of another node answers. */
 INLINE void from_remote(struct tuple *tuple, const struct flow *flow)
 {
 	set_place(&tuple->source, flow->backend, flow->backend_port);
@@ -183,7 +183,7 @@ INLINE void from_remote(struct tuple *tuple, const struct flow *flow)
 	tuple->transport = flow->transport;
 }
 
-/* As the stack sees the answer. */
+/* An answer as the stack sees it. */
 INLINE void through(struct tuple *tuple, const struct flow *flow)
 {
 	set_place(&tuple->source, flow->backend, flow->backend_port);
@@ -198,7 +198,7 @@ INLINE bool same_place(const struct place *place, const __u32 *address, __u16 po
 	return !(differs | (v4 ? place->address[3] ^ address[3] : differences(place->address, address)));
 }
 
-/* As the packet that answers it. */
+/* The packet that answers this one. */
 INLINE void turned(struct tuple *to, const struct tuple *from)
 {
 	to->source = from->destination;
@@ -413,7 +413,7 @@ INLINE void count_flow(__u32 port_index, __s64 more)
 	}
 }
 
-/* No more. One that began before flows were counted is in no count. */
+/* Takes a flow out of the counts. One that began before flows were counted is in no count. */
 INLINE void uncount(const struct flow *flow)
 {
 	if (flow->of_backend & IS_COUNTED)

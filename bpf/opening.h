@@ -103,7 +103,7 @@ ALONE int put_way_there6(__u32 number)
 	return put_way_there(number, false);
 }
 
-/* What was put in before the rest found no room. */
+/* Takes out what was put in before the rest found no room. */
 INLINE void undo(const struct arrival *arrival, struct flow *flow, bool is_through, bool v4)
 {
 	struct tuple tuple;
@@ -146,7 +146,7 @@ INLINE __u32 any_serial(void)
 	return bpf_get_prandom_u32() | 1;
 }
 
-/* Takes back what was put in of a flow, and gives on why it has to be. */
+/* Takes back what was put in of a flow, and returns why it has to be. */
 INLINE int give_up(struct arrival *arrival, struct flow *flow, bool is_through, int why, bool v4)
 {
 	undo(arrival, flow, is_through, v4);
@@ -155,7 +155,7 @@ INLINE int give_up(struct arrival *arrival, struct flow *flow, bool is_through, 
 	return why;
 }
 
-/* What became of it. */
+/* What became of a flow that was to be opened. */
 enum opened { OPENED, OPENED_BY_ANOTHER, NO_ROOM, NO_PORT, NO_ADDRESS };
 
 /* A record of its own, and the address with which it goes on. `OPENED`: so far. */
@@ -187,7 +187,7 @@ INLINE int give_ports(const struct arrival *arrival, bool v4)
 	return added ? added : add_through(arrival, flow, v4);
 }
 
-/* The way there, where it has its ports. */
+/* Puts in the way there, if the flow has its ports. */
 INLINE enum opened end_opening(struct arrival *arrival, int added, bool v4)
 {
 	struct flow *flow = flow_at(arrival->number);

@@ -336,7 +336,7 @@ ALONE int has_data(struct __sk_buff *skb, __u32 at, __u32 transport)
 	return !length || length > headers;
 }
 
-/* The headers of IP. `false`: it is none of ours, whatever it is. */
+/* Reads the headers of IP. `false`: the packet is none of ours, whatever it is. */
 INLINE bool parse(struct __sk_buff *skb, struct packet *packet, bool v4)
 {
 	__u32 least = link_header + (v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
@@ -533,7 +533,7 @@ INLINE void mark_for_firewall(struct __sk_buff *skb)
 		skb->mark |= forward_mark;
 }
 
-/* From now on the packet goes from where to where `to` says. `false`: it is spoiled, and must not go on. */
+/* Gives the packet the source and the destination of `to`. `false`: it is spoiled, and must not go on. */
 INLINE bool rewrite(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
 {
 	struct change change = change_of(&packet->tuple, to, v4);

@@ -89,7 +89,7 @@ INLINE __u32 connected_pair(struct udp_socket *socket, __u32 found)
 	return 0;
 }
 
-/* A datagram leaves the pair of connect() alone: the socket stays connected, whomever it sends datagrams to. */
+/* A datagram leaves the pair of connect() alone: the socket stays connected, wherever it sends datagrams. */
 INLINE __u32 datagram_pair(struct udp_socket *socket, __u32 found)
 {
 	if (found == UDP_PAIRS || !found)

@@ -6,11 +6,11 @@
  * is written as the IPv4-mapped IPv6 address. Fields are integers of fixed width or arrays of them, and
  * every byte is a field: the kernel compares keys as bytes.
  *
- * A change of anything here is a new VERSION, which lives in pins of its own beside the old one. None is a further map
- * that all generations share, or a number in an enum that only a refusal or a switch carries; a map of a generation, or
- * a kind or state that stands in an entry, is one: a daemon of before would not know it. What is kept with sockets
- * outlives that: a change of struct udp_socket is a new SOCKETS_VERSION, and one of struct flow or of what leads to it
- * is a new FLOWS_VERSION.
+ * A change of anything here is a new VERSION, which lives in pins of its own beside the old one. A further map that all
+ * generations share needs none, nor does a number in an enum that only a refusal or a switch carries. A map of a
+ * generation needs one, and so does a kind or state that stands in an entry: an older daemon would not know it. What is
+ * kept with sockets outlives a VERSION: a change of struct udp_socket is a new SOCKETS_VERSION, and one of struct flow
+ * or of what leads to it is a new FLOWS_VERSION.
  */
 #ifndef HOLDFAST_ABI_H
 #define HOLDFAST_ABI_H
@@ -215,7 +215,7 @@ enum heard {
 	IS_COUNTED = 128,
 };
 
-/* Where flows are counted, as far as they began since they are. */
+/* Where flows are counted, those that began since there are counts. */
 enum flow_count {
 	COUNT_OF_ALL = 0,
 	/* No count of flows, but of the numbers of records that were handed out so far; the daemon's alone. */
@@ -255,9 +255,9 @@ enum lifetime {
 	/* As conntrack has it: a question and its answer, and what goes on for longer than STREAM_AFTER. */
 	LIFE_UDP_BRIEF = 30,
 	LIFE_UDP = 120,
-	/* Where there is no room, what was closed or reset, or was a question and its answer, ends so early. */
+	/* Where there is no room, a flow that was closed or reset, or was a question and its answer, ends so early. */
 	LIFE_CROWDED = 10,
-	/* Where there is no other port, that of a connection which both sides have ended is another one's so early. */
+	/* Where there is no other port, the port of a connection that both sides have ended is given away so early. */
 	LIFE_LINGERING = 1,
 	/* So many seconds after its first packet a conversation over UDP is a stream. */
 	STREAM_AFTER = 2,
@@ -466,7 +466,7 @@ SIZE_IS(udp_pair, 40);
 
 /* What is kept with a UDP socket, and goes with it. Its layout has a version of its own. */
 struct udp_socket {
-	/* The socket's own, and its network namespace's. Of one that was ever connected. */
+	/* The cookies of the socket and of its network namespace, written when it connects. */
 	__u64 cookie;
 	__u64 netns;
 	/* The first is that of connect(); what the socket sent datagrams to replaces the oldest of the others. */

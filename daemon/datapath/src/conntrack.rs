@@ -27,7 +27,7 @@ mod tests;
 /// Flows that are entered by one system call. Each may be answered by a kilobyte, all of which the kernel keeps for us
 /// meanwhile: far less than it keeps for any socket.
 const BATCH: usize = 32;
-/// The kernel answers before it returns from what it is asked.
+/// Seconds. The kernel answers before the write that asks it returns.
 const ANSWER_TIME_MAX: i64 = 1;
 /// One answer: at most what it answers to, with a header.
 const ANSWER_BYTES_MAX: usize = 4096;
@@ -88,7 +88,7 @@ pub(crate) fn take_ports(flows: impl Iterator<Item = Flow>) -> TakenPorts {
     taken
 }
 
-/// One that a backend sees in place of a client.
+/// A port that a backend sees in place of a client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Port {
     transport: Transport,
@@ -104,7 +104,7 @@ impl Port {
         Some(Self { transport: flow.transport, at: flow.nat?, backend: flow.backend, timeout })
     }
 
-    /// What makes the entry, as the kernel reads it.
+    /// The message that makes the entry, as the kernel reads it.
     fn message(&self, sequence: u32, flags: u16) -> Vec<u8> {
         let family = if self.backend.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let seconds = u32::try_from(self.timeout.as_secs()).unwrap_or(u32::MAX);
@@ -171,7 +171,7 @@ impl Conntrack {
         Ok(Self { socket: socket.into() })
     }
 
-    /// Batch after batch; an error where the kernel has taken nothing of one.
+    /// Enters batch after batch; an error where the kernel has taken nothing of one.
     fn take(&mut self, ports: &mut impl Iterator<Item = Port>, taken: &mut TakenPorts) -> io::Result<()> {
         loop {
             let batch: Vec<Port> = ports.take(BATCH).collect();
@@ -190,7 +190,7 @@ impl Conntrack {
         }
     }
 
-    /// The kernel answers to what it refuses, and to the last one whatever comes of it.
+    /// The kernel answers each entry that it refuses, and the last one in any case.
     fn enter(&mut self, batch: &[Port]) -> io::Result<Refusals> {
         let numbered = (1_u32..).zip(batch);
         let flags = |number| if number as usize == batch.len() { NLM_F_ACK } else { 0 };
@@ -220,7 +220,7 @@ impl Conntrack {
     }
 }
 
-/// Entries of a batch that the kernel did not make, though there were none.
+/// Entries of a batch that the kernel did not make. One that was there already is none of these.
 #[derive(Debug, Default)]
 struct Refusals {
     count: usize,

@@ -50,7 +50,7 @@ impl Counts {
         })
     }
 
-    /// Another port has the index from now on, or it is counted anew.
+    /// Begins the counts of an index at zero: another port has it from now on, or it is counted anew.
     pub(crate) fn reset(&self, index: PortIndex) {
         if let Some(Cells { connects, refused, dropped }) = self.cells(index) {
             connects.iter().chain([refused, dropped]).for_each(|cell| cell.store(0, Ordering::Relaxed));

@@ -249,7 +249,7 @@ impl Devices {
         place.error = put.err().map(|error| error.to_string());
     }
 
-    /// Of a device that has no name yet the programs know what a former daemon told them.
+    /// The programs know of a device without a name what a former daemon told them.
     fn tell(&mut self, device: &Device) -> io::Result<()> {
         if device.name.is_empty() {
             return Ok(());
@@ -259,7 +259,7 @@ impl Devices {
         put.map_err(|error| io::Error::other(format!("cannot tell the programs of it: {error:#}")))
     }
 
-    /// Both ways, or as far as it goes.
+    /// Attaches both programs, or as far as it goes.
     fn attach(&self, place: &mut Place) -> io::Result<()> {
         let mut attached = Ok(());
         for spot in Spot::both(place.device.index) {
@@ -303,7 +303,8 @@ impl Devices {
         link.pin(pin)
     }
 
-    /// Detached, then forgotten. What the kernel does not detach now is detached when its link goes.
+    /// Detaches the programs of a device, then forgets it. What the kernel does not detach now is detached when its
+    /// link goes.
     fn withdraw(&mut self, index: u32) {
         let Some(place) = self.places.remove(&index) else { return };
         for spot in Spot::both(index) {
@@ -316,7 +317,7 @@ impl Devices {
         let _ = self.entries.remove(&index.to_ne_bytes());
     }
 
-    /// What stands in the map of a device that went while no daemon was there.
+    /// Takes out of the map the devices that went while no daemon was there.
     fn forget_unknown(&mut self, wanted: &BTreeMap<u32, &Device>) {
         let entries = self.entries.entries().unwrap_or_default();
         let indices =
@@ -422,7 +423,7 @@ fn has_filter(index: u32) -> bool {
     Spot::both(index).iter().any(|spot| clsact::program_at(spot).is_some())
 }
 
-/// By what number the kernel knows a program.
+/// The number by which the kernel knows a program.
 #[allow(unsafe_code)]
 fn number_of(program: BorrowedFd<'_>) -> Option<u32> {
     use std::os::fd::AsRawFd;

@@ -146,7 +146,7 @@ impl EntryKey {
 /// An address and a port, as they stand in a record.
 pub(crate) type End = ([u32; 4], u16);
 
-/// By which the client's packets lead to the flow.
+/// The entry by which the client's packets lead to the flow.
 pub(crate) fn entry_of_client(flow: &types::flow) -> EntryKey {
     let (client, frontend) = ((flow.client, flow.client_port), (flow.frontend, flow.frontend_port));
     EntryKey::new(flow, client, frontend, types::leg::LEG_IN)

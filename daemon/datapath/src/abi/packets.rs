@@ -49,7 +49,7 @@ pub(crate) fn device(device: &Device) -> types::device {
     }
 }
 
-/// As many ranges as the programs have room for.
+/// Takes as many ranges as the programs have room for.
 pub(crate) fn settings(ranges: &[RangeInclusive<u16>]) -> types::packet_settings {
     let mut settings = types::packet_settings::default();
     for (place, range) in settings.snat.iter_mut().zip(ranges) {

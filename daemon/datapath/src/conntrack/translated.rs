@@ -53,7 +53,7 @@ pub(crate) struct Found {
     pub(crate) is_whole: bool,
 }
 
-/// Those from such ports of the node.
+/// The connections that the backend sees at a wanted port of the node.
 pub(crate) fn list(is_wanted: impl Fn(u16) -> bool) -> io::Result<Found> {
     let count = fs::read_to_string(COUNT).unwrap_or_default();
     if matches!(count.trim(), "" | "0") {

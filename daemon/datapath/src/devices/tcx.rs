@@ -142,7 +142,7 @@ impl Link {
     }
 }
 
-/// How many programs are at a hook of a device, whosever.
+/// How many programs are at a hook of a device, ours and those of others.
 pub(super) fn count(spot: &Spot) -> usize {
     foreign::attached(spot.target(), hook(spot.direction)).map_or(0, |programs| programs.len())
 }

@@ -25,7 +25,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// One more flow.
+    /// Counts one more flow.
     pub(super) fn add(&mut self, flow: &types::flow, now: u32) {
         if is_expired(flow, now, 0) {
             self.expired += 1;

@@ -22,7 +22,7 @@ use crate::abi::flow::{entry_between, types};
 const PARTS: u32 = 10;
 const PART_REST: Duration = Duration::from_secs(1);
 
-/// Of one piece of work. The thread is never away from its stop for longer.
+/// The time of one piece of work. The thread is never away from its stop for longer.
 const SLICE: Duration = Duration::from_millis(5);
 
 /// After a slice that was full the thread rests so many times as long: it costs a tenth of a processor at most.

@@ -79,14 +79,14 @@ impl ClusterIps {
         }
     }
 
-    /// Those that have stayed since the last look are told to the programs.
+    /// Tells the programs the addresses that have stayed since the last look.
     pub(super) fn settle(&mut self) {
         for address in std::mem::take(&mut self.fresh) {
             self.tell(address);
         }
     }
 
-    /// A map that has no room has its client meet what it met without: its packet goes on as it is.
+    /// If the map has no room, a client meets what it met without the map: its packet goes on as it is.
     fn tell(&self, address: IpAddr) {
         let key = abi::node_address_bytes(address);
         let put = |map: &MapHandle| map.update(&key, &IS_THERE.to_ne_bytes(), MapFlags::ANY);

@@ -82,7 +82,7 @@ impl Home {
         Ok(Found { failure: walk.failure()?, namespaces: walk.known.into_values().collect() })
     }
 
-    /// Runs there. `None`: it is gone.
+    /// Runs something in that namespace. `None`: the namespace is gone.
     pub(crate) fn visit<T>(&self, namespace: &Path, run: impl FnOnce() -> T) -> io::Result<Option<T>> {
         let there = match File::open(namespace) {
             Ok(there) => there,

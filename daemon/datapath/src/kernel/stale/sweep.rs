@@ -120,7 +120,7 @@ impl Work {
         }
     }
 
-    /// Where it is, if anything can be done at all.
+    /// The namespace where the thread is at home, if anything can be done at all.
     fn begin(&self) -> Result<Home, String> {
         let can_end = |transport: &Transport| Diag::open()?.can_end(*transport);
         for transport in self.which.transports() {
@@ -135,7 +135,7 @@ impl Work {
         Home::here().map_err(|error| format!("cannot see the own network namespace: {error}"))
     }
 
-    /// As long as there is more, and it is getting less.
+    /// Sweeps as long as there is more, and it is getting less.
     fn sweep(&self, home: &Home, judge: &mut impl Judge) -> (u64, Option<String>) {
         let mut ended = 0;
         loop {
@@ -174,7 +174,7 @@ impl Work {
         (ended, failure)
     }
 
-    /// In the namespace where the thread is.
+    /// Sweeps the namespace where the thread is.
     fn sweep_here(&self, judge: &impl Judge) -> io::Result<u64> {
         let mut diag = Diag::open()?;
         let mut ended = 0;
