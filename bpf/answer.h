@@ -181,7 +181,7 @@ INLINE __u16 sum_of_datagram(struct __sk_buff *skb, const struct packet *packet,
 	return ~fold16(pseudo_header(&packet->tuple, length, IPPROTO_UDP, v4));
 }
 
-/* Without what fills up a small frame. `length`: of IP. */
+/* Makes of the packet what is quoted, without what fills up a small frame. `length`: of IP. */
 INLINE bool make_quote(struct __sk_buff *skb, const struct packet *packet, __u32 length, __u32 before)
 {
 	if (length > QUOTED_MOST || skb->len < packet->ip + length)

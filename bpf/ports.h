@@ -102,7 +102,7 @@ INLINE enum leg leg_of_way(__u32 way)
 	return way == WAY_THROUGH ? LEG_THROUGH : LEG_IN;
 }
 
-/* An entry of a flow that is being made, where that place is free. 0, or why not. */
+/* Puts in an entry of a flow that is being made, where that place is free. 0, or why not. */
 INLINE int put_way(__u32 number, __u32 way, bool v4)
 {
 	struct flow *flow = flow_at(number);

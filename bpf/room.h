@@ -119,7 +119,7 @@ ALONE int weigh(__u32 number, __u32 now, __u32 has_part)
 	return 0;
 }
 
-/* Notes as the rival the flow that is least worth keeping, among some of chance. What comes of it is its worth. */
+/* Notes as the rival the flow that is least worth keeping, among some of chance. Returns its worth. */
 ALONE int find_least(__u32 now, __u32 has_part)
 {
 	struct arrival *arrival = the_arrival();
@@ -176,7 +176,7 @@ ALONE int forget_unanswered(__u32 now)
 	return 1;
 }
 
-/* What finds no room there is found by chance, as long as it is not answered. */
+/* Notes a flow without an answer. One that the queue pushes out is found by chance, as long as it has none. */
 INLINE void note_opening(__u32 number, __u32 serial)
 {
 	__u64 opening = (__u64)serial << 32 | number;

@@ -99,12 +99,12 @@ pub(crate) fn value<T: Abi>(bytes: &[u8]) -> Option<T> {
     (bytes.len() >= size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// As the 64-bit words of a mapped array.
+/// A value as the 64-bit words of a mapped array.
 pub(crate) fn words<T: Abi>(value: &T) -> impl Iterator<Item = u64> {
     bytes(value).as_chunks().0.iter().map(|chunk| u64::from_ne_bytes(*chunk))
 }
 
-/// From the 64-bit words of a mapped array.
+/// A value from the 64-bit words of a mapped array.
 pub(crate) fn from_words<T: Abi>(words: impl Iterator<Item = u64>) -> Option<T> {
     let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
     value(&bytes)
@@ -148,7 +148,7 @@ fn from_address6(address: [u32; 4]) -> Ipv6Addr {
     octets.try_into().map_or(Ipv6Addr::UNSPECIFIED, |octets: [u8; 16]| Ipv6Addr::from(octets))
 }
 
-/// One form for both families.
+/// An address in one form for both families.
 pub(crate) fn mapped(address: IpAddr) -> [u32; 4] {
     match address {
         IpAddr::V4(address) => address6(address.to_ipv6_mapped()),

@@ -43,7 +43,7 @@ impl Bitmap {
         Self { view, wanted, kept }
     }
 
-    /// Of what was found nothing stays but what has been set since.
+    /// Clears the bits that were found and have not been set since.
     pub(crate) fn forget_found(&mut self) {
         self.kept.fill(0);
         self.repair();

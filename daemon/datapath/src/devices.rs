@@ -187,7 +187,7 @@ impl Devices {
         Place { device, links, own: [None; 2], attached: false, others: 0, others_again: 0, error: None }
     }
 
-    /// These are the devices from now on. What is attached or not is in [`Self::status`].
+    /// Takes these devices from now on. [`Self::status`] tells at which of them programs are attached.
     pub(crate) fn set(&mut self, devices: &[Device]) {
         let wanted: BTreeMap<u32, &Device> = devices.iter().map(|device| (device.index, device)).collect();
         let gone: Vec<u32> =

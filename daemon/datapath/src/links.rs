@@ -103,8 +103,8 @@ impl<S: Site> Links<S> {
         self.former.clear();
     }
 
-    /// As if they had not been attached: a former program is back at its hook, and where none was there is none. Where
-    /// the former one cannot be had, ours stays. `true`: nothing is attached any more.
+    /// Undoes the attachment: a former program is back at its hook, and where none was there is none. Where the former
+    /// one cannot be had, ours stays. `true`: nothing is attached any more.
     pub(crate) fn withdraw(&mut self, pins: &Pins) -> bool {
         let former = std::mem::take(&mut self.former);
         let links = std::mem::take(&mut self.links);

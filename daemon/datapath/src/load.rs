@@ -118,7 +118,7 @@ fn prepare(object: &mut OpenObject, size: Size, given: &Handles) -> Result<(), S
     Ok(())
 }
 
-/// What was found pinned may be anything.
+/// Refuses a pinned map of another kind than the programs want: what was found pinned may be anything.
 fn check_kind(map: &OpenMapMut<'_>, which: Map, given: &MapHandle) -> Result<(), StartError> {
     let wanted = (map.map_type(), map.key_size(), map.value_size());
     let found = (given.map_type(), given.key_size(), given.value_size());
@@ -129,7 +129,7 @@ fn check_kind(map: &OpenMapMut<'_>, which: Map, given: &MapHandle) -> Result<(),
     Err(StartError::Map { attempt: "adopt", map: which.name(), source })
 }
 
-/// The maps that were made for one object are there for the next.
+/// Keeps the maps that were made for one object, for the next one.
 fn keep_made(object: &Object, maps: &mut Handles) -> Result<(), libbpf_rs::Error> {
     for map in object.maps() {
         let made = Map::named(&map.name().to_string_lossy()).filter(|map| !maps.contains_key(map));

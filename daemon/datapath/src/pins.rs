@@ -74,7 +74,7 @@ fn failed(attempt: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Start
     }
 }
 
-/// What stands where a folder of ours should be is not ours.
+/// The error of making a folder: something that is not ours may stand in its place.
 fn occupied(path: &Path) -> impl FnOnce(io::Error) -> StartError {
     move |source| match source.kind() {
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {

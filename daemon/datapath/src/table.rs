@@ -82,7 +82,7 @@ impl Table {
         self.map.lookup(key, MapFlags::ANY).ok()?
     }
 
-    /// Removes. What is not there is gone already. `true`: it was there.
+    /// Removes an entry, which may be gone already. `true`: it was there.
     pub(crate) fn remove(&mut self, key: &[u8]) -> Result<bool, libbpf_rs::Error> {
         match self.map.delete(key) {
             Ok(()) => {

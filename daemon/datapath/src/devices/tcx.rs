@@ -45,7 +45,7 @@ const fn hook(direction: Direction) -> sys::bpf_attach_type {
     }
 }
 
-/// Whether this kernel has such links: one that knows them misses the device, and one that does not, the command.
+/// Whether this kernel has such links: a kernel with them misses the device, and one without them the command.
 pub(crate) fn is_there() -> io::Result<bool> {
     // SAFETY: the program and its licence outlive the call; it needs no name and no options.
     let program = owned(unsafe {

@@ -94,7 +94,7 @@ impl Packets {
         }
     }
 
-    /// What programs have to be loaded for. A verifier takes half a second for each.
+    /// The link layers that programs have to be loaded for. A verifier takes half a second for each.
     fn layers(&self) -> Vec<Layer> {
         devices::layers_of(self.wanted.as_deref().unwrap_or_default())
     }

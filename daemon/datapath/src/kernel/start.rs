@@ -98,7 +98,7 @@ impl KernelMaps {
         Self::start_as(options, Features::probe()?, VERSION)
     }
 
-    /// As on a kernel with these features, by a daemon of that version.
+    /// Starts as a daemon of that version would on a kernel with these features.
     pub(crate) fn start_as(options: &Options, features: Features, version: u32) -> Result<Self, StartError> {
         let cgroup = Cgroup::open(options.cgroup.as_deref())?;
         let pins = Pins::open(&options.bpffs, version)?;
