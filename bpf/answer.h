@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What a client hears that is refused: of TCP a reset, of UDP that nobody is at that port, from the address that it
- * dialled. Not more in a second than a node may send to whoever asks: who is asked may not be who is answered.
+ * What a refused client hears: of TCP a reset, of UDP that the port is closed, from the address that it dialled. Not
+ * more in a second than a node may send to any sender: a packet may bear an address that is not its sender's.
  */
 #ifndef HOLDFAST_ANSWER_H
 #define HOLDFAST_ANSWER_H
@@ -9,12 +9,12 @@
 #include <linux/if_packet.h>
 #include "packet.h"
 
-/* Of one CPU in one second. The kernel sends a thousand errors of its own. */
+/* Answers of one CPU in one second. The kernel sends a thousand errors of its own. */
 #define ANSWERS_MOST 1000
-/* The daemon keeps fewer, and those of sockets are to find room beside. */
+/* Refusals that one CPU tells in one second. The daemon keeps fewer, and those of sockets are to find room beside. */
 #define REFUSALS_MOST 100
 
-/* Where it stands in the headers of IP. */
+/* The time to live that an answer begins with. */
 #define ANSWER_TTL 64
 
 INLINE struct pace *pace_of(__u32 second)
@@ -52,7 +52,7 @@ INLINE __u64 sum_of(const void *from, __u32 size, __u64 sum)
 	return sum;
 }
 
-/* Back by the way that it came. */
+/* Sends the packet back by the way that it came. */
 INLINE int turn_back(struct __sk_buff *skb)
 {
 	struct ethhdr *link;
@@ -73,8 +73,8 @@ INLINE int turn_back(struct __sk_buff *skb)
 /* --- TCP. --- */
 
 /*
- * The SYN itself becomes the answer, as a host gives it where nobody listens. Its length and its options stay, so that
- * only what is written here changes its sum, which may be one that the network card is still to finish.
+ * The SYN itself becomes the answer, as a host gives it where no socket listens. Its length and its options stay, so
+ * that only what is written here changes its sum, which may be one that the network card is still to finish.
  */
 INLINE bool turn_segment(struct __sk_buff *skb, const struct packet *packet)
 {
@@ -145,7 +145,7 @@ INLINE int reset(struct __sk_buff *skb, const struct packet *packet, bool v4)
 
 /* --- UDP. --- */
 
-/* What does not fit into the smallest frame with the error before it gets no answer. */
+/* A datagram that does not fit into the smallest frame with the error before it gets no answer. */
 #define QUOTED_MOST 1200
 
 struct unreachable4 {
@@ -158,7 +158,7 @@ struct unreachable6 {
 	struct icmp icmp;
 };
 
-/* Of addresses, length and protocol. */
+/* The sum of addresses, length and protocol. */
 INLINE __u64 pseudo_header(const struct tuple *tuple, __u16 length, __u8 protocol, bool v4)
 {
 	__u64 sum = bpf_htons(length) + bpf_htons(protocol);
@@ -181,7 +181,7 @@ INLINE __u16 sum_of_datagram(struct __sk_buff *skb, const struct packet *packet,
 	return ~fold16(pseudo_header(&packet->tuple, length, IPPROTO_UDP, v4));
 }
 
-/* Without what fills up a small frame. `length`: of IP. */
+/* Makes of the packet what is quoted, without what fills up a small frame. `length`: of IP. */
 INLINE bool make_quote(struct __sk_buff *skb, const struct packet *packet, __u32 length, __u32 before)
 {
 	if (length > QUOTED_MOST || skb->len < packet->ip + length)
@@ -266,7 +266,7 @@ INLINE int unreachable6(struct __sk_buff *skb, const struct packet *packet)
 	return turn_back(skb);
 }
 
-/* Whether an answer would go to one host. Who sends to all, or in the name of all or of none, hears nothing. */
+/* Whether an answer would go to one host. A packet to all, or in the name of all or of none, gets none. */
 INLINE bool is_one_host(const struct __sk_buff *skb, const __u32 *source, bool v4)
 {
 	__u32 first = bpf_ntohl(source[v4 ? 3 : 0]) >> 24;

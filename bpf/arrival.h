@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The first packet of a client: whom it dialled, whether it may, which backend it gets, and the flow that every packet
- * after it follows. The order is kube-proxy's: sources first, then whether anybody is there.
+ * The first packet of a client: the frontend that it dialled, whether it may, which backend it gets, and the flow that
+ * every packet after it follows. The order is kube-proxy's: sources first, then whether any backend is there.
  */
 #ifndef HOLDFAST_ARRIVAL_H
 #define HOLDFAST_ARRIVAL_H
@@ -19,7 +19,7 @@
 /* What the kernel calls a UDP socket that is connected. */
 #define CONNECTED 1
 
-/* --- Whom it dialled. --- */
+/* --- What it dialled. --- */
 
 INLINE void dial_of(struct dial *dial, const struct tuple *tuple, bool v4)
 {
@@ -31,8 +31,8 @@ INLINE void dial_of(struct dial *dial, const struct tuple *tuple, bool v4)
 }
 
 /*
- * The loopback is dialled by this host's own processes, which send no packet here. What comes from elsewhere to such an
- * address the kernel drops, and would not if it were translated before.
+ * The loopback is dialled by this host's own processes, which send no packet here. The kernel drops a packet that comes
+ * from elsewhere to such an address, and would not if it were translated before.
  */
 INLINE bool find_frontend(struct dial *dial)
 {
@@ -58,7 +58,7 @@ INLINE void socket_tuple(struct bpf_sock_tuple *socket, const struct tuple *tupl
 	}
 }
 
-/* A process of this node that is connected there. */
+/* Whether a process of this node is connected there. */
 INLINE bool is_for_connected_socket(struct __sk_buff *skb, const struct tuple *tuple, bool v4)
 {
 	struct bpf_sock_tuple asked = {};
@@ -83,9 +83,9 @@ INLINE void talk_key_of(struct talk_key *key, const struct place *source, const 
 }
 
 /*
- * Who sends from a port which is also a node port waits for its answers there: a process of this node, or a pod that
- * the kernel has given this node's address. Over TCP an answer is no SYN; a datagram does not say what it is. So what
- * this node says there is kept in mind, for as long as conntrack would.
+ * A sender at a port which is also a node port waits for its answers there: a process of this node, or a pod that the
+ * kernel has given this node's address. Over TCP an answer is no SYN; a datagram does not say what it is. So what this
+ * node says from such a port is kept in mind, for as long as conntrack would.
  */
 INLINE void note_own_talk(const struct packet *packet, bool v4)
 {
@@ -142,7 +142,7 @@ INLINE bool is_allowed_source(const struct dial *dial, const __u32 *source, bool
 	}
 }
 
-/* The list that is meant for who sends it. The flags that say so stand in the cluster word. */
+/* The list that is meant for the packet's sender. The flags that say so stand in the cluster word. */
 INLINE __u64 read_word_for(const struct arrival *arrival, struct dial *dial, __u64 *cluster)
 {
 	struct port *port = port_of(dial);
@@ -199,7 +199,7 @@ INLINE int refuse(const struct arrival *arrival, const struct dial *dial, __u64 
 
 /* --- The flow. --- */
 
-/* As the backend gets the first packet. */
+/* Sends the first packet on, as the backend gets it. */
 INLINE int send_first(struct __sk_buff *skb, const struct arrival *arrival, bool v4)
 {
 	struct flow *flow = flow_at(arrival->number);
@@ -232,7 +232,7 @@ INLINE bool choose_twice(struct arrival *arrival, struct dial *dial, __u64 *word
 	return false;
 }
 
-/* Nobody outside has an address of this node, and the stack drops whoever says so. */
+/* No host outside has an address of this node, and the stack drops a packet that says so. */
 INLINE bool says_to_be_node(const struct packet *packet, bool v4)
 {
 	const __u32 *address = packet->tuple.source.address;
@@ -240,14 +240,14 @@ INLINE bool says_to_be_node(const struct packet *packet, bool v4)
 	return v4 ? is_node4(address[3]) : is_node6(address);
 }
 
-/* It is outside of the ranges for which the load balancer's addresses are. */
+/* Whether the client is outside of the ranges that the load balancer's addresses are for. */
 INLINE bool is_barred(const struct arrival *arrival, const struct dial *dial, __u64 cluster)
 {
 	return word_flags(cluster) & WORD_SOURCES && dial->kind == LOAD_BALANCER &&
 	       !is_allowed_source(dial, arrival->packet.tuple.source.address, dial->v4);
 }
 
-/* A segment of a connection that may be another proxy's. A client whose SYN is dropped gets no answer to it either. */
+/* A segment of a connection that may be another proxy's. Where a SYN would be dropped, it gets no answer either. */
 INLINE void leave_to_stack(const struct arrival *arrival, struct dial *dial)
 {
 	__u64 cluster, word = read_word_for(arrival, dial, &cluster);
@@ -257,14 +257,14 @@ INLINE void leave_to_stack(const struct arrival *arrival, struct dial *dial)
 	note_stray(&arrival->packet, is_dropped || is_barred(arrival, dial, cluster));
 }
 
-/* It begins something, as far as a packet can say that. */
+/* Whether the packet begins something, as far as a packet can say that. */
 INLINE bool begins(const struct packet *packet)
 {
 	return packet->tuple.transport != IPPROTO_TCP ||
 	       (packet->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
 }
 
-/* Whether it is no client of a frontend, whatever it sends there. */
+/* Whether the packet is no new client's: it begins nothing, or it answers a socket of this node. */
 INLINE bool is_nobodys(struct __sk_buff *skb, const struct arrival *arrival, struct dial *dial)
 {
 	const struct packet *packet = &arrival->packet;
@@ -279,7 +279,7 @@ INLINE bool is_nobodys(struct __sk_buff *skb, const struct arrival *arrival, str
 	return true;
 }
 
-/* What clients have goes on; whoever comes now is left to the next in line. */
+/* What clients have goes on; a client that comes now is left to the next in line. */
 INLINE bool is_draining(void)
 {
 	__u32 zero = 0;
@@ -289,9 +289,10 @@ INLINE bool is_draining(void)
 }
 
 /*
- * Whoever asked for its address (policy Local) is to see its port too, and a pod has both to itself. Below
- * THROUGH_FIRST only a superuser sends, and some servers ask for that. Where the backend is what was dialled nothing
- * else changes, and a datagram that it sends later arrives as if nobody were there. Without branches, as is_turned().
+ * A service that asks for its clients' addresses (policy Local) is to see their ports too, and a pod has both to
+ * itself. Below THROUGH_FIRST only a superuser sends, and some servers ask for that. Where the backend is what was
+ * dialled nothing else changes, and a datagram that it sends later arrives as if no proxy were there. Without branches,
+ * as is_turned().
  */
 INLINE __u32 keeps_port(const struct arrival *arrival, const struct dial *dial, bool v4)
 {
@@ -336,7 +337,7 @@ ALONE int is_sent_on6(struct __sk_buff *skb)
 	return is_sent_on(skb, false);
 }
 
-/* Of an address that belongs to a service, a port that none of its ports is. */
+/* The client dialled an address that belongs to a service, and a port that none of the service's ports is. */
 INLINE int miss(struct __sk_buff *skb, const struct arrival *arrival, const struct dial *dial)
 {
 	const struct packet *packet = &arrival->packet;
@@ -348,7 +349,7 @@ INLINE int miss(struct __sk_buff *skb, const struct arrival *arrival, const stru
 	return REFUSED;
 }
 
-/* Whether it gets a backend, and which. */
+/* Whether the client gets a backend, and which. */
 INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 {
 	struct device *device = bpf_map_lookup_elem(&devices, &arrival->device);
@@ -376,7 +377,7 @@ INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 	return CHOSEN;
 }
 
-/* It gets no flow. */
+/* The client gets no flow. */
 INLINE int drop_for(const struct arrival *arrival, enum opened why, bool v4)
 {
 	struct dial dial = { .port_index = arrival->port_index };

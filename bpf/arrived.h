@@ -11,11 +11,11 @@
  */
 struct arrival {
 	struct packet packet;
-	/* Which backend of which port it got. */
+	/* The backend that the client got, and for which port. */
 	struct place backend;
 	__u32 port_index;
 	__u32 device;
-	/* Who came by a device of a pod is inside of this node. */
+	/* A client that came by a device of a pod is inside of this node. */
 	__u32 from_pod;
 	/* The backend is to see the port that the client sends from, where it can. */
 	__u32 keeps_port;
@@ -23,7 +23,7 @@ struct arrival {
 	__u32 sticks;
 	/* 0, or IS_BY_ADDRESS: answers go as the frontend's address is routed. */
 	__u32 by_address;
-	/* Of the flow that is made. */
+	/* The number of the flow that is made. */
 	__u32 number;
 	/* The number of the flow that gives way to it, or past which it began. */
 	__u32 rival;

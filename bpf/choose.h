@@ -91,7 +91,7 @@ INLINE bool is_member(const struct dial *dial, __u32 scope)
 
 /*
  * The client's last choice, if it is young enough and still in the list. A torn one is no member. The clock is read
- * last: another CPU may choose for the same client meanwhile, and nobody's choice is of the future.
+ * last: another CPU may choose for the same client meanwhile, and no choice is of the future.
  */
 INLINE bool choose_affine(struct dial *dial, const struct affinity_key *key)
 {
@@ -124,7 +124,7 @@ INLINE void remember_affine(const struct dial *dial, const struct affinity_key *
 	bpf_map_update_elem(&affinity, key, &value, BPF_ANY);
 }
 
-/* Does not ask for chance where there is none. */
+/* Asks for no chance where there is only one backend. */
 INLINE bool choose_random(struct dial *dial, __u64 word)
 {
 	__u64 count = word_count(word);
@@ -136,9 +136,9 @@ INLINE bool choose_random(struct dial *dial, __u64 word)
 }
 
 /*
- * A client that gets a backend: by connect(), or by the first datagram of a conversation. Not atomic, which would wait
- * for all that was written before, and cost as much as the rest: of two clients at the very same moment one may be
- * missing.
+ * Counts a client that gets a backend: by connect(), or by the first datagram of a conversation. Not atomic, because
+ * that would wait for all that was written before, and cost as much as the rest: of two clients at the very same moment
+ * one may be missing.
  */
 INLINE void count_connect(struct port *port)
 {

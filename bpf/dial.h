@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What one program run is about: who dials what, and where it will go. Plain values: whether they come from a socket or
- * elsewhere is known to those who fill them in.
+ * What one program run is about: a client, what it dials, and where it will go. Plain values: whether they come from a
+ * socket or elsewhere is known to the code that fills them in.
  */
 #ifndef HOLDFAST_DIAL_H
 #define HOLDFAST_DIAL_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Errors about packets of flows: a router that cannot pass one on, a backend with nobody at that port. What an error
- * quotes is the packet as it was where it went wrong; it becomes the packet as who sent it knows it, so that the path's
+ * Errors about packets of flows: a router that cannot pass one on, a backend with that port closed. What an error
+ * quotes is the packet as it was where it went wrong; it becomes the packet as its sender knows it, so that the path's
  * MTU is found and a client hears that it was refused.
  */
 #ifndef HOLDFAST_ERRORS_H
@@ -62,8 +62,8 @@ INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, str
 }
 
 /*
- * A backend says itself that it has nobody at that port. Nothing is decided by it, for anybody may write it in the
- * backend's name: whoever looks for a fault is told.
+ * A backend says itself that its port is closed. Nothing is decided by it, for any host may write it in the backend's
+ * name: it is noted for an operator that looks for a fault.
  */
 INLINE void hear_refusal(struct flow *flow, const struct packet *packet, const struct quoted *quoted)
 {
@@ -95,7 +95,7 @@ INLINE bool write_quoted(struct __sk_buff *skb, const struct quoted *quoted, con
 	       !bpf_l4_csum_replace(skb, quoted->sum, 0, fold32(change.ports), 0);
 }
 
-/* The error itself: who sends it, and to whom. */
+/* The error itself: its source and its destination. */
 INLINE bool write_outer(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, __u32 at_sum,
 			bool v4)
 {
@@ -108,8 +108,8 @@ INLINE bool write_outer(struct __sk_buff *skb, const struct packet *packet, cons
 }
 
 /*
- * An error that comes, about a packet that left: whoever sent that one gets it, be it a backend here or a client. What
- * it quotes is shown as the stack has seen it.
+ * An error that comes, about a packet that left: the sender of that packet gets it, be it a backend here or a client.
+ * What it quotes is shown as the stack has seen it.
  */
 INLINE int error_in(struct __sk_buff *skb, bool v4)
 {
@@ -130,14 +130,14 @@ INLINE int error_in(struct __sk_buff *skb, bool v4)
 	turned(&to, &shown);
 	if (!write_quoted(skb, &quoted, &to, v4))
 		return SHOT;
-	/* It went to the address that the packet had come from; now to whoever sent it. */
+	/* It went to the address that the packet had come from; now it goes to that packet's sender. */
 	to = packet.tuple;
 	copy_address(to.destination.address, shown.destination.address);
 	count_packet(COUNT_ERRORS);
 	return write_outer(skb, &packet, &to, quoted.sum, v4) ? NEXT : SHOT;
 }
 
-/* An error that leaves, about a packet that came: as whoever sent that one knows it. */
+/* An error that leaves, about a packet that came: as the sender of that packet knows it. */
 INLINE int error_out(struct __sk_buff *skb, bool v4)
 {
 	struct quoted quoted = {};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Flows: found by how a packet looks, kept while they live, ended so that nobody else's is.
+ * Flows: found by how a packet looks, kept while they live, ended so that no other flow is.
  *
- * A flow belongs to whoever deletes its entry LEG_THROUGH, which succeeds once. While that entry is there all that the
- * flow needs is there.
+ * A flow belongs to the one caller that deletes its entry LEG_THROUGH, which succeeds once. While that entry is there
+ * all that the flow needs is there.
  */
 #ifndef HOLDFAST_FLOW_H
 #define HOLDFAST_FLOW_H
@@ -16,12 +16,12 @@
 enum direction { NOWHERE, TO_BACKEND, TO_CLIENT };
 
 /*
- * The second that is on, and in the lower half the kernel's tick in which somebody looked. In one word, so that the two
- * always belong together. It is 0 before the first look.
+ * The second that is on, and in the lower half the kernel's tick of the last look at the clock. In one word, so that
+ * the two always belong together. It is 0 before the first look.
  */
 __u64 looked_at_clock;
 
-/* To look at the clock costs a fifth of what a packet of a flow does, and within a tick nobody needs to. */
+/* A look at the clock costs a fifth of what a packet of a flow does, and one in a tick is enough. */
 INLINE __u32 seconds(void)
 {
 	__u32 tick = bpf_jiffies64();
@@ -111,7 +111,7 @@ INLINE __u32 *find_entry(const struct tuple *tuple, enum leg leg, bool v4)
 	return v4 ? bpf_map_lookup_elem(&entries4, &key) : bpf_map_lookup_elem(&entries6, &key);
 }
 
-/* Only where there is none. */
+/* Adds an entry only where there is none. */
 INLINE long add_entry(const struct tuple *tuple, enum leg leg, __u32 number, bool v4)
 {
 	union entry_key key;
@@ -121,7 +121,7 @@ INLINE long add_entry(const struct tuple *tuple, enum leg leg, __u32 number, boo
 		    bpf_map_update_elem(&entries6, &key, &number, BPF_NOEXIST);
 }
 
-/* `true`: it was there, and nobody else took it away. */
+/* `true`: it was there, and this very call has taken it away. */
 INLINE bool remove_entry(const struct tuple *tuple, enum leg leg, bool v4)
 {
 	union entry_key key;
@@ -167,7 +167,7 @@ INLINE void set_place(struct place *place, const __u32 *address, __u16 port)
 	place->port = port;
 }
 
-/* As the client sends. */
+/* A packet as the client sends it. */
 INLINE void from_client(struct tuple *tuple, const struct flow *flow)
 {
 	set_place(&tuple->source, flow->client, flow->client_port);
@@ -175,7 +175,7 @@ INLINE void from_client(struct tuple *tuple, const struct flow *flow)
 	tuple->transport = flow->transport;
 }
 
-/* As a backend of another node answers. */
+/* A packet as a backend of another node answers. */
 INLINE void from_remote(struct tuple *tuple, const struct flow *flow)
 {
 	set_place(&tuple->source, flow->backend, flow->backend_port);
@@ -183,7 +183,7 @@ INLINE void from_remote(struct tuple *tuple, const struct flow *flow)
 	tuple->transport = flow->transport;
 }
 
-/* As the stack sees the answer. */
+/* An answer as the stack sees it. */
 INLINE void through(struct tuple *tuple, const struct flow *flow)
 {
 	set_place(&tuple->source, flow->backend, flow->backend_port);
@@ -198,7 +198,7 @@ INLINE bool same_place(const struct place *place, const __u32 *address, __u16 po
 	return !(differs | (v4 ? place->address[3] ^ address[3] : differences(place->address, address)));
 }
 
-/* As the packet that answers it. */
+/* The packet that answers this one. */
 INLINE void turned(struct tuple *to, const struct tuple *from)
 {
 	to->source = from->destination;
@@ -302,13 +302,13 @@ INLINE bool is_closed(const struct flow *flow)
 	return flow->of_client & flow->of_backend & HEARD_FIN;
 }
 
-/* Somebody has broken it off. Whoever goes on sending all the same has it forgotten. */
+/* A RST was sent in the name of one side. If that side goes on sending all the same, the RST is forgotten. */
 INLINE bool is_reset(const struct flow *flow)
 {
 	return (flow->of_client | flow->of_backend) & HEARD_RST;
 }
 
-/* The backend says so too. In a client's name anybody may send a RST, and who is meant does not believe it. */
+/* The backend says so too. Any host may send a RST in a client's name, and the backend does not believe it. */
 INLINE bool is_broken_off(const struct flow *flow)
 {
 	return flow->of_backend & HEARD_RST || (flow->of_client & HEARD_RST && flow->of_backend & HEARD_FIN);
@@ -320,7 +320,7 @@ INLINE bool is_stream(const struct flow *flow)
 	return (__s32)(flow->seen - flow->began) > STREAM_AFTER;
 }
 
-/* Of a TCP connection whose two have agreed. */
+/* Of a TCP connection on which the two have agreed. */
 INLINE __u32 lifetime_of_agreed(const struct flow *flow)
 {
 	if (is_reset(flow))
@@ -365,7 +365,7 @@ INLINE bool is_about_over(const struct flow *flow)
 	return is_closed(flow) || is_reset(flow);
 }
 
-/* What is over may be replaced by whoever needs its room. */
+/* A flow that is over may be replaced by another one that needs its room. */
 INLINE bool may_go(const struct flow *flow, __u32 now)
 {
 	__u32 since = silence(flow, now);
@@ -380,9 +380,9 @@ INLINE bool is_over(const struct flow *flow)
 }
 
 /*
- * Whether whoever needs the port of a flow may have it, where no other one is free. A backend that closed a connection
- * itself remembers it for a while (TIME_WAIT), and takes a SYN that comes later than what it knows; of one that seems
- * to come earlier it says what it knows, and the client takes that back and asks again after a second.
+ * Whether another flow that needs the port of this one may have it, where no other port is free. A backend that closed
+ * a connection itself remembers it for a while (TIME_WAIT), and takes a SYN that comes later than what it knows; to one
+ * that seems to come earlier it answers what it knows, and the client takes that back and asks again after a second.
  */
 INLINE bool may_yield(const struct flow *flow, __u32 now)
 {
@@ -413,7 +413,7 @@ INLINE void count_flow(__u32 port_index, __s64 more)
 	}
 }
 
-/* No more. One that began before flows were counted is in no count. */
+/* Takes a flow out of the counts. One that began before flows were counted is in no count. */
 INLINE void uncount(const struct flow *flow)
 {
 	if (flow->of_backend & IS_COUNTED)
@@ -421,8 +421,8 @@ INLINE void uncount(const struct flow *flow)
 }
 
 /*
- * The end of a flow that belongs to the caller. What leads to it goes first: whoever is led to a record that is
- * nobody's may take that entry for one that was left.
+ * The end of a flow that belongs to the caller. What leads to it goes first: a program that is led to a free record may
+ * take that entry for one that was left.
  */
 INLINE void wipe(struct flow *flow, bool v4)
 {
@@ -440,8 +440,8 @@ INLINE void wipe(struct flow *flow, bool v4)
 }
 
 /*
- * Takes a flow away from where packets find it. `true`: it belongs to the caller now, who has its number to give back
- * or to use. Who read it while somebody wrote another one there has deleted that one's entry, and puts it back.
+ * Takes a flow away from where packets find it. `true`: it belongs to the caller now, which has its number to give back
+ * or to use. A caller that read it while another flow was written there has deleted that one's entry, and puts it back.
  */
 INLINE bool claim_at(__u32 number, __u32 serial, bool v4)
 {
@@ -485,7 +485,7 @@ INLINE void give_back(__u32 number)
 	bpf_map_push_elem(&free_flows, &number, BPF_ANY);
 }
 
-/* `false`: somebody else is at it. */
+/* `false`: it is not the caller's to end. */
 INLINE bool end(__u32 number, __u32 serial, bool v4)
 {
 	if (!claim(number, serial, v4))
@@ -502,8 +502,8 @@ INLINE __u8 heard_in(__u8 flags)
 }
 
 /*
- * A write for each packet would have the CPUs wait for each other. What has expired stays so: somebody may be taking
- * it.
+ * A write for each packet would have the CPUs wait for each other. What has expired stays so: it may be about to be
+ * taken away.
  */
 INLINE void note_seen(struct flow *flow, __u32 now)
 {
@@ -529,8 +529,8 @@ INLINE bool is_syn(const struct flow *flow, const struct packet *packet)
 
 /*
  * The first packet of a client in a second. A client that has had no answer, and gives up or asks for another
- * connection, gives no new life to a flow. Whether there is data is looked at once a second: who is not heard says it
- * again.
+ * connection, gives no new life to a flow. Whether there is data is looked at once a second: a client that is not heard
+ * says it again.
  */
 INLINE void note_client(struct __sk_buff *skb, struct flow *flow, const struct packet *packet, __u32 now)
 {

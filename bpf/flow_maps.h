@@ -23,7 +23,7 @@ struct {
 /*
  * Two for each flow, three where a backend of another node sees another client: the flow's number. Room for three of
  * each is used only where there are as many. Those of IPv4 are there from the start, which halves the first packet of a
- * flow; whoever has more clients over IPv6 pays for these when they come.
+ * flow; a node with more clients over IPv6 pays for theirs when they come.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -40,7 +40,7 @@ struct {
 	__type(value, __u32);
 } entries6 SEC(".maps");
 
-/* Numbers of flows that nobody has. Who gave one back first is taken first: so each rests as long as possible. */
+/* Numbers of free records. The one that was given back first is taken first: so each rests as long as possible. */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Whose a packet is at first glance: nearly all packets of a node are none of ours, and must not cost anything. */
+/* Whether a packet may be ours, at first glance: nearly all packets of a node are not, and must not cost anything. */
 #ifndef HOLDFAST_GLANCE_H
 #define HOLDFAST_GLANCE_H
 
@@ -90,7 +90,7 @@ INLINE const struct plain6 *plain6(const struct __sk_buff *skb)
 	return packet && packet->ip.version == 6 && is_transport(packet->ip.nexthdr) ? packet : NULL;
 }
 
-/* Whose a packet is, by its first look. */
+/* What the first look at a packet says. */
 enum whose { NOBODYS, MAYBE_OURS, UNKNOWN };
 
 INLINE enum whose comes_to4(const struct __sk_buff *skb)

@@ -9,7 +9,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* The kernel's own types, as far as they are read. What stands here are arguments, whose order does not change. */
+/* The kernel's own types, as far as they are read. What stands here are arguments, in an order that does not change. */
 struct bpf_iter_meta {
 	struct seq_file *seq;
 };

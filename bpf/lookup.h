@@ -31,7 +31,7 @@ enum sought { DIALLED = 0, NODE_PORT_OF_ANY = 1 };
 /*
  * The echo is read after the target, by a dependency where the processor could turn them round. That it was filled in
  * that order is the kernel's part, which copies the value as it stands; ARM may show two such stores in either order,
- * for the few nanoseconds in which somebody holds an element that was removed, freed and filled anew.
+ * for the few nanoseconds in which a program holds an element that was removed, freed and filled anew.
  */
 INLINE __u64 look4(__u32 address, __u16 port, __u8 transport, enum sought sought)
 {
@@ -112,7 +112,7 @@ INLINE bool is_loopback6(const __u32 *address)
 	return !(address[0] | address[1] | address[2] | (address[3] ^ bpf_htonl(1)));
 }
 
-/* Whose loopback that is, the caller has to know. */
+/* The caller has to know whether this node's loopback is meant, or a pod's. */
 INLINE bool means_loopback(const struct dial *dial)
 {
 	return dial->v4 ? is_loopback4(dial->to.address[3]) : is_loopback6(dial->to.address);

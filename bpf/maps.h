@@ -55,7 +55,7 @@ struct {
 	__type(value, struct slot6);
 } backends6 SEC(".maps");
 
-/* Backends of lists with affinity, and whoever serves, of UDP ports at least. */
+/* Backends of lists with affinity, and all backends that serve, of UDP ports at least. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -92,7 +92,7 @@ struct {
 	__type(value, __u32);
 } exempt_cgroups SEC(".maps");
 
-/* A bit for each port number that any node port has: whoever dials another one pays one array access. */
+/* A bit for each port number that any node port has: a client that dials another one pays one array access. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -102,8 +102,8 @@ struct {
 } node_ports SEC(".maps");
 
 /*
- * A bit for each block of addresses in which there may be a frontend, first those of IPv4: whoever dials another one is
- * spared the search. A bit too many costs just that.
+ * A bit for each block of addresses in which there may be a frontend, first those of IPv4: a client that dials another
+ * block is spared the search. A bit too many costs just that.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -121,9 +121,9 @@ struct {
 } affinity SEC(".maps");
 
 /*
- * By socket cookie, which is never used twice: an entry that is out of date fits no socket. So nothing
- * has to be released, and closing a socket costs nothing. A socket whose entry was overwritten by a
- * later one sees its backend in getpeername.
+ * By socket cookie, which is never used twice: an entry that is out of date fits no socket. So nothing has to be
+ * released, and closing a socket costs nothing. A socket that lost its entry to a later one sees its backend in
+ * getpeername.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -133,8 +133,8 @@ struct {
 } reverse SEC(".maps");
 
 /*
- * With the socket itself: nobody else's sockets push anything out, it ends with its socket, and a socket that has none
- * is known by one look.
+ * With the socket itself: no other sockets push anything out, it ends with its socket, and a socket that has none is
+ * known by one look.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);

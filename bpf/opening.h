@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The flow of a client that arrives: as whom it goes on, which record it gets, and all that leads there.
+ * The flow of a client that arrives: the address and port with which it goes on, which record it gets, and all that
+ * leads there.
  *
- * The ways back are put in before the way there. Whoever has the place or the room that a flow needs keeps it until it
- * is over.
+ * The ways back are put in before the way there. A flow that has the place or the room which another one needs keeps it
+ * until it is over.
  */
 #ifndef HOLDFAST_OPENING_H
 #define HOLDFAST_OPENING_H
@@ -13,7 +14,7 @@
 #include "way.h"
 
 
-/* --- As whom it goes on. --- */
+/* --- The address with which it goes on. --- */
 
 INLINE void copy_source(struct flow *flow, const struct tuple *tuple)
 {
@@ -29,7 +30,7 @@ INLINE bool has_address(const __u32 *address)
 	return address[0] | address[1] | address[2] | address[3];
 }
 
-/* The device whose address a client is given; 0: it keeps its own. */
+/* The device that lends a client its address; 0: the client keeps its own. */
 INLINE __u32 device_of_nat(struct __sk_buff *skb, const struct arrival *arrival, const struct flow *flow, bool v4)
 {
 	if (arrival->from_pod)
@@ -38,9 +39,9 @@ INLINE __u32 device_of_nat(struct __sk_buff *skb, const struct arrival *arrival,
 }
 
 /*
- * A backend of another node answers to this one, and not past it. Whoever asked for the client's address (policy Local)
- * has backends here alone, and what comes from a pod is known everywhere; only the pod itself drops what says that it
- * comes from the pod.
+ * A backend of another node answers to this one, and not past it. A service that asks for the client's address (policy
+ * Local) has backends here alone, and what comes from a pod is known everywhere; only the pod itself drops what says
+ * that it comes from the pod.
  * `false`: it has to get an address, and there is none to give, so no answer would come back this way.
  */
 INLINE bool set_nat(struct __sk_buff *skb, const struct arrival *arrival, struct flow *flow, bool v4)
@@ -65,8 +66,8 @@ INLINE bool set_nat(struct __sk_buff *skb, const struct arrival *arrival, struct
 /* --- The flow. --- */
 
 /*
- * The way there comes last. Who was killed while it took a flow away may have left an entry that leads to nobody, and
- * would keep the client away for good.
+ * The way there comes last. A process that was killed while it took a flow away may have left an entry that leads to no
+ * flow, and would keep the client away for good.
  */
 INLINE int put_way_there(__u32 number, bool v4)
 {
@@ -102,7 +103,7 @@ ALONE int put_way_there6(__u32 number)
 	return put_way_there(number, false);
 }
 
-/* What was put in before the rest found no room. */
+/* Takes out what was put in before the rest found no room. */
 INLINE void undo(const struct arrival *arrival, struct flow *flow, bool is_through, bool v4)
 {
 	struct tuple tuple;
@@ -121,7 +122,7 @@ INLINE void undo(const struct arrival *arrival, struct flow *flow, bool is_throu
 	give_back(arrival->number);
 }
 
-/* What a flow says before anybody can find it. */
+/* What a flow says before any packet can find it. */
 INLINE void fill(struct flow *flow, const struct arrival *arrival, __u32 now, bool v4)
 {
 	const struct tuple *tuple = &arrival->packet.tuple;
@@ -145,7 +146,7 @@ INLINE __u32 any_serial(void)
 	return bpf_get_prandom_u32() | 1;
 }
 
-/* Takes back what was put in of a flow, and gives on why it has to be. */
+/* Takes back what was put in of a flow, and returns why it has to be. */
 INLINE int give_up(struct arrival *arrival, struct flow *flow, bool is_through, int why, bool v4)
 {
 	undo(arrival, flow, is_through, v4);
@@ -154,10 +155,10 @@ INLINE int give_up(struct arrival *arrival, struct flow *flow, bool is_through, 
 	return why;
 }
 
-/* What became of it. */
+/* What became of a flow that was to be opened. */
 enum opened { OPENED, OPENED_BY_ANOTHER, NO_ROOM, NO_PORT, NO_ADDRESS };
 
-/* A record of its own, and as whom it goes on. `OPENED`: so far. */
+/* A record of its own, and the address with which it goes on. `OPENED`: so far. */
 INLINE enum opened begin_flow(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 {
 	__u32 now = seconds();
@@ -173,7 +174,7 @@ INLINE enum opened begin_flow(struct __sk_buff *skb, struct arrival *arrival, bo
 	return NO_ADDRESS;
 }
 
-/* Its ports, and with them the ways back: they come before the way there, so nobody is sent whence no answer comes. */
+/* Its ports, and with them the ways back: they come before the way there, so no packet goes whence no answer comes. */
 INLINE int give_ports(const struct arrival *arrival, bool v4)
 {
 	struct flow *flow = flow_at(arrival->number);
@@ -186,7 +187,7 @@ INLINE int give_ports(const struct arrival *arrival, bool v4)
 	return added ? added : add_through(arrival, flow, v4);
 }
 
-/* The way there, where it has its ports. */
+/* Puts in the way there, if the flow has its ports. */
 INLINE enum opened end_opening(struct arrival *arrival, int added, bool v4)
 {
 	struct flow *flow = flow_at(arrival->number);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * The packet programs, at the devices by which others reach this node: on its way in a client's packet is sent to a
- * backend, on its way out the answer gets the address that the client dialled. In between everybody sees client and
- * backend.
+ * backend, on its way out the answer gets the address that the client dialled. In between the stack and all other
+ * programs see client and backend.
  */
 #include <linux/if_packet.h>
 #include "arrival.h"
@@ -15,7 +15,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Makes known to the daemon what no map names. Nobody reads it. */
+/* Forces these enums into BTF, so that the skeleton generator sees them. No program reads it. */
 const volatile struct told {
 	enum device_flag device_flag;
 	enum leg leg;
@@ -99,8 +99,8 @@ INLINE bool has_left(const struct flow *flow, __u32 number, bool v4)
 }
 
 /*
- * Whether the frontend of a flow leads to other backends than that of the flow, or is none any more. To whom it leads
- * is what counts where somebody begins; whether that one still serves, where somebody goes on.
+ * Whether the frontend of a flow leads to other backends than that of the flow, or is none any more. For a client that
+ * begins, the list that the frontend leads to counts; for one that goes on, whether the backend still serves.
  */
 INLINE bool leads_elsewhere(__u32 number, bool v4)
 {
@@ -140,15 +140,15 @@ INLINE bool begins_anew(const struct flow *flow, const struct packet *packet)
 }
 
 /*
- * A backend that lives answers at once, also whoever asks in the name of a client that goes on: it says that it knows
- * of a connection. So what had no answer in the second before has no connection that could be cut.
+ * A backend that lives answers at once, also a stranger that asks in the name of a client that goes on: it says that it
+ * knows of a connection. So a flow without an answer in the second before has no connection that could be cut.
  */
 INLINE bool has_no_answer(const struct flow *flow, __u32 now)
 {
 	return (flow->state == FLOW_OPENING && !(flow->of_backend & HEARD_SYN)) || (flow->waits && flow->seen != now);
 }
 
-/* A client begins anew with the tuple of a connection whose backend is silent, and no backend of its frontend now. */
+/* A client begins anew with the tuple of a connection that has a silent backend, which is none of its frontend now. */
 INLINE bool begins_elsewhere(const struct flow *flow, __u32 number, const struct packet *packet, __u32 now, bool v4)
 {
 	return is_syn(flow, packet) && has_no_answer(flow, now) &&
@@ -274,10 +274,10 @@ INLINE bool is_of_others(const struct flow *flow, const struct packet *packet, e
 }
 
 /*
- * Whether a SYN, or its answer, begins a connection of the same two past a flow that is over. Who begins anew through
- * the frontend has ended the flow with that, and a backend that has said FIN says SYN no more: what it repeats of an
- * opening, it says before. So a stranger ends nothing here that lives. The flow is noted before it is looked at: what
- * is judged is what is ended, also where the record has become another's meanwhile.
+ * Whether a SYN, or its answer, begins a connection of the same two past a flow that is over. A client that begins anew
+ * through the frontend has ended the flow with that, and a backend that has said FIN says SYN no more: what it repeats
+ * of an opening, it says before. So a stranger ends nothing here that lives. The flow is noted before it is looked at:
+ * what is judged is what is ended, also where the record has become another's meanwhile.
  */
 INLINE bool begins_past(const struct flow *flow, __u32 number, enum direction direction)
 {
@@ -304,8 +304,8 @@ INLINE bool agrees_for_another(const struct flow *flow, __u32 number, enum direc
 }
 
 /*
- * What an answer says of its flow. A late one is passed on, but revives nothing: somebody may be taking it away. What
- * is said by a backend that serves no more is passed on too, and keeps no client with it.
+ * What an answer says of its flow. A late one is passed on, but revives nothing: the flow may be about to be taken
+ * away. What is said by a backend that serves no more is passed on too, and keeps no client with it.
  */
 INLINE void note_answer(struct flow *flow, __u32 number, const struct packet *packet, bool v4)
 {
@@ -327,7 +327,7 @@ INLINE bool agrees_to_come_back(const struct flow *flow, const struct packet *pa
 	       (flow->transport == IPPROTO_UDP || packet->flags & TCP_SYN);
 }
 
-/* Of a flow whose two have not agreed yet. `false`: the packet is none of its. */
+/* Of a flow on which the two have not agreed yet. `false`: the packet is none of its. */
 INLINE bool open_out(const struct flow *flow, __u32 number, const struct packet *packet, enum direction direction)
 {
 	if (is_of_others(flow, packet, direction))

@@ -26,9 +26,9 @@ const volatile __u32 link_header = ETH_HLEN;
 const volatile __u32 forward_mark = 0;
 
 /*
- * A function that the verifier looks at once, whoever calls it, so it is told nothing but the packet and numbers, and
- * reads the rest anew. What most packets do not need stands in such. Its stack is beside that of its callers: all of
- * them together have 512 bytes, of which older kernels give each one a multiple of 32.
+ * A function that the verifier looks at once for all callers, so it is told nothing but the packet and numbers, and
+ * reads the rest anew. What most packets do not need stands in such functions. Its stack is beside that of its callers:
+ * all of them together have 512 bytes, of which older kernels give each one a multiple of 32.
  */
 #define ALONE __noinline
 
@@ -42,13 +42,13 @@ const volatile __u32 forward_mark = 0;
  * 512 bytes, and the verifier for a million ways.
  */
 enum step {
-	/* It is of no flow: somebody may arrive. */
+	/* It is of no flow: it may be a client that arrives. */
 	ARRIVES = 100,
 	/* It has a backend, and no flow yet. */
 	CHOSEN = 101,
 	/* Its flow is there, because another CPU was faster with a packet of the same client. */
 	FOLLOWS = 102,
-	/* Nobody is there, and the client is to hear that. */
+	/* Nothing serves there, and the client is to hear that. */
 	REFUSED = 103,
 	/* It may be an error about a packet of a flow. */
 	IS_ERROR = 104,
@@ -60,7 +60,7 @@ enum step {
 	BEGUN = 107,
 };
 
-/* IPv6 may have more, and nobody sends them. */
+/* IPv6 allows more, and no host sends them. */
 #define EXTENSIONS 6
 /* Any header that is looked at begins before this. */
 #define HEADERS_END 512
@@ -78,7 +78,7 @@ struct icmp {
 	__u32 rest;
 };
 
-/* The errors, and what of them says that nobody is at a port. */
+/* The errors, and what of them says that a port is closed. */
 enum {
 	ICMP_UNREACHABLE = 3,
 	ICMP_NO_PORT = 3,
@@ -90,7 +90,7 @@ enum {
 	ICMP6_MESSAGES = 128,
 };
 
-/* From whom to whom. */
+/* Between which places a packet goes, and over which transport. */
 struct tuple {
 	struct place source;
 	struct place destination;
@@ -336,7 +336,7 @@ ALONE int has_data(struct __sk_buff *skb, __u32 at, __u32 transport)
 	return !length || length > headers;
 }
 
-/* The headers of IP. `false`: it is none of ours, whatever it is. */
+/* Reads the headers of IP. `false`: the packet is none of ours, whatever it is. */
 INLINE bool parse(struct __sk_buff *skb, struct packet *packet, bool v4)
 {
 	__u32 least = link_header + (v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
@@ -533,7 +533,7 @@ INLINE void mark_for_firewall(struct __sk_buff *skb)
 		skb->mark |= forward_mark;
 }
 
-/* From now on the packet goes from where to where `to` says. `false`: it is spoiled, and must not go on. */
+/* Gives the packet the source and the destination of `to`. `false`: it is spoiled, and must not go on. */
 INLINE bool rewrite(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
 {
 	struct change change = change_of(&packet->tuple, to, v4);

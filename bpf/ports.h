@@ -27,8 +27,8 @@
 #define SNAT_BATCHES ((1 << 16) / SNAT_BATCH)
 /*
  * To go through all ports takes some ten milliseconds. Where that was so often in vain in one second for backends of
- * one number, or for all, chance alone is tried: so nobody who uses up the ports of one backend has others' found no
- * more.
+ * one number, or for all, chance alone is tried: so a client that uses up the ports of one backend does not keep those
+ * of others from being found.
  */
 #define SEARCHES_MOST 2
 #define ALL_SEARCHES_MOST 8
@@ -102,7 +102,7 @@ INLINE enum leg leg_of_way(__u32 way)
 	return way == WAY_THROUGH ? LEG_THROUGH : LEG_IN;
 }
 
-/* An entry of a flow that is being made, where that place is free. 0, or why not. */
+/* Puts in an entry of a flow that is being made, where that place is free. 0, or why not. */
 INLINE int put_way(__u32 number, __u32 way, bool v4)
 {
 	struct flow *flow = flow_at(number);
@@ -124,7 +124,7 @@ ALONE int put_way6(__u32 number, __u32 way)
 	return put_way(number, way, false);
 }
 
-/* Whether who has that place is over, and so whom to end. */
+/* Notes the flow that has that place as the one to end. `true`: it is over. */
 INLINE bool find_rival(__u32 number, __u32 way, bool v4)
 {
 	struct arrival *arrival = the_arrival();
@@ -194,7 +194,7 @@ INLINE bool is_own_backend(const struct flow *flow)
 	return same_address(flow->client, flow->backend);
 }
 
-/* Who is sent to the very port that it sends from: request and answer would look the same. */
+/* A client that is sent to the very port that it sends from: request and answer would look the same. */
 INLINE bool meets_itself(const struct flow *flow)
 {
 	return flow->through_port == flow->backend_port && is_own_backend(flow);
@@ -229,7 +229,9 @@ INLINE bool give_through_port(struct flow *flow, __u32 number, bool v4)
 	       !(v4 ? leads_to_frontend4(number) : leads_to_frontend6(number));
 }
 
-/* Between client and backend, by a port of chance, one whose flow is over only if it may take that. 0, or why not. */
+/*
+ * Between client and backend, by a port of chance; if it may take that, also one of a flow that is over. 0, or why not.
+ */
 INLINE int put_any(__u32 number, __u32 takes, bool v4)
 {
 	struct flow *flow = flow_at(number);
@@ -415,8 +417,8 @@ INLINE int remote_port(const struct arrival *arrival, bool takes, bool v4)
 
 /*
  * The way back of another node's backend. To put it in is to have the port. Where a connection of another proxy has it
- * the daemon has put in one that leads to nobody. A backend remembers for a while what is over (TIME_WAIT), and may
- * doubt who comes from there: so those ports are taken last. 0, or why not.
+ * the daemon has put in one that leads to no flow. A backend remembers for a while what is over (TIME_WAIT), and may
+ * doubt a client that comes from such a port: so those ports are taken last. 0, or why not.
  */
 INLINE int add_remote(const struct arrival *arrival, struct flow *flow, bool v4)
 {

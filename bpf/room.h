@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Who gives way where there is no room for another flow.
+ * Which flow gives way where there is no room for another one.
  *
- * Whatever somebody may still need stays: connections that are open, and conversations that go on. Of the rest the
- * least worth keeping goes. Who has most of the table makes room for itself, while there is some left for others.
+ * What client or backend may still need stays: connections that are open, and conversations that go on. Of the rest the
+ * least worth keeping goes. A port that has most of the table makes room for itself, while there is some left for
+ * others.
  */
 #ifndef HOLDFAST_ROOM_H
 #define HOLDFAST_ROOM_H
@@ -15,8 +16,8 @@
 const volatile __u32 flows_most = 1;
 
 /*
- * A port may have so many times the room that nobody has: alone eight of nine parts, two of them less than a half each,
- * and who has none finds some in any case.
+ * A port may have so many times the room that is free: alone eight of nine parts, two of them less than a half each,
+ * and a port that has none finds some in any case.
  */
 #define SHARE_OF_REST 8
 
@@ -24,7 +25,7 @@ const volatile __u32 flows_most = 1;
 #define ROOM_TRIES 16
 #define ROOM_TRIES_MOST 64
 
-/* Who has no more than one of so many parts of the table has no more than its part, whatever is left. */
+/* A port that has no more than one of so many parts of the table has no more than its part, whatever is left. */
 #define SMALL_PART 16
 
 /* How many of the flows that had no answer when they began are looked at for one that has none still. */
@@ -118,7 +119,7 @@ ALONE int weigh(__u32 number, __u32 now, __u32 has_part)
 	return 0;
 }
 
-/* Notes as the rival the flow that is least worth keeping, among some of chance. What comes of it is its worth. */
+/* Notes as the rival the flow that is least worth keeping, among some of chance. Returns its worth. */
 ALONE int find_least(__u32 now, __u32 has_part)
 {
 	struct arrival *arrival = the_arrival();
@@ -175,7 +176,7 @@ ALONE int forget_unanswered(__u32 now)
 	return 1;
 }
 
-/* What finds no room there is found by chance, as long as it is not answered. */
+/* Notes a flow without an answer. One that the queue pushes out is found by chance, as long as it has none. */
 INLINE void note_opening(__u32 number, __u32 serial)
 {
 	__u64 opening = (__u64)serial << 32 | number;
@@ -191,8 +192,8 @@ INLINE bool take_least(const struct arrival *arrival, int worth)
 }
 
 /*
- * Room from its own, for who has its part, or from who has more. Its part is less when others come: so it gives up two
- * for one, until it has no more than that.
+ * Room from its own flows, for a port that has its part, or from those of a port that has more. Its part is less when
+ * others come: so it gives up two for one, until it has no more than that.
  */
 INLINE bool take_own(struct arrival *arrival, __u32 now)
 {

@@ -7,7 +7,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Makes known to the daemon what no map names. Nobody reads it. */
+/* Forces these types into BTF, so that the skeleton generator sees them. No program reads it. */
 const volatile struct told {
 	struct refusal refusal;
 	struct udp_connection udp_connection;
@@ -34,9 +34,10 @@ INLINE bool is_ours(struct bpf_sock_addr *ctx, struct dial *dial)
 }
 
 /*
- * Twice, although the daemon waits: it wipes a range, and the word of a port whose frontends have moved or gone, only
- * when every run that could have read what led there has ended. Whoever else writes to the maps does not wait, and the
- * daemon repairs that; until then a second look costs nothing but the refused, and spares a client that error.
+ * Twice, although the daemon waits: it wipes a range, and the word of a port with frontends that have moved or gone,
+ * only when every run that could have read what led there has ended. Another process that writes to the maps does not
+ * wait, and the daemon repairs that; until then a second look costs only clients that are refused, and spares others
+ * that error.
  */
 INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial, bool connecting)
 {
@@ -66,7 +67,7 @@ INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial, bool
 }
 
 /*
- * What translate() does with nearly every TCP connect: not ours, or a list for everybody that is not empty and has no
+ * What translate() does with nearly every TCP connect: not ours, or a list for all clients that is not empty and has no
  * affinity. Whatever else is met is left as it was.
  */
 INLINE enum outcome translate_quickly(struct bpf_sock_addr *ctx, struct dial *dial)

@@ -21,7 +21,7 @@ const volatile bool has_set_retval = false;
 /* What a program returns. */
 enum { DENY = 0, ALLOW = 1 };
 
-/* AF_INET6, whose header is not the kernel's. */
+/* AF_INET6; its header is not the kernel's. */
 #define FAMILY6 10
 
 /* --- Where it dials, and where it is sent. --- */
@@ -67,7 +67,7 @@ INLINE bool goes_where_connected(struct bpf_sock_addr *ctx)
 	       sk->dst_port == ctx->user_port;
 }
 
-/* --- Who dials. --- */
+/* --- The client that dials. --- */
 
 /* A pod's loopback is its own. */
 INLINE bool in_host_netns(struct bpf_sock_addr *ctx)
@@ -80,7 +80,7 @@ INLINE bool in_host_netns(struct bpf_sock_addr *ctx)
 	return bpf_get_netns_cookie(ctx) == host;
 }
 
-/* By ids from the top down, so that nobody has to know how deep a subtree is. */
+/* By ids from the top down, so that the depth of a subtree need not be known. */
 INLINE bool in_exempt_subtree(void)
 {
 	for (int level = 1; level <= CGROUP_LEVELS; level++) {
@@ -94,7 +94,7 @@ INLINE bool in_exempt_subtree(void)
 	return false;
 }
 
-/* Whom the operator wants left to the network as it is. */
+/* Clients that the operator wants left to the network as it is. */
 APART int is_left_alone(struct bpf_sock_addr *ctx, __u32 restrictions)
 {
 	if (restrictions & NOT_UDP && ctx->protocol == IPPROTO_UDP)
@@ -106,8 +106,8 @@ APART int is_left_alone(struct bpf_sock_addr *ctx, __u32 restrictions)
 
 /*
  * The daemon's own sockets, and its cgroup, see the world as it is. Asked where a lookup has found something, because
- * only there it matters, and everybody else would pay for it; the cgroup last, since it costs the most. Who else is
- * left alone costs one look at a word that was read anyway, where nobody is.
+ * only there it matters, and all other clients would pay for it; the cgroup last, since it costs the most. Where no
+ * other client is left alone, the restrictions cost one look at a word that was read anyway.
  */
 INLINE bool is_exempt(struct bpf_sock_addr *ctx)
 {
@@ -135,7 +135,7 @@ INLINE void know_client(struct bpf_sock_addr *ctx, struct client *client)
 	client->kind = CLIENT_NETNS;
 }
 
-/* --- What it dials, and whom it gets. --- */
+/* --- What it dials, and the backend that it gets. --- */
 
 /* Whether it dials an address at which this node answers node ports. */
 INLINE bool is_here(struct bpf_sock_addr *ctx, const struct dial *dial)
@@ -217,7 +217,7 @@ INLINE bool recall(struct bpf_sock_addr *ctx, struct place *peer, enum asked ask
 	return socket && recall_udp(socket, peer, asked);
 }
 
-/* --- What happens to it where nobody serves. --- */
+/* --- What happens to it where nothing serves. --- */
 
 INLINE void report(struct bpf_sock_addr *ctx, const struct dial *dial, enum verdict verdict)
 {

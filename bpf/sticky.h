@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Clients whose packets are translated, and which come back to the backend that they had.
+ * Clients that are known by their packets, and come back to the backend that they had.
  *
- * Whoever is not known gets its backend by its address, so that connections that begin at once begin at one. It is
- * known from when that backend has answered: what is sent in others' names is never remembered. A port has so many
- * places, whoever crowds there: its clients push out each other, and nobody else's.
+ * A client that is not known gets its backend by its address, so that connections that begin at once begin at one. It
+ * is known from when that backend has answered: what is sent in others' names is never remembered. A port has so many
+ * places, however many clients crowd there: they push out each other, and no client of another port.
  */
 #ifndef HOLDFAST_STICKY_H
 #define HOLDFAST_STICKY_H
@@ -29,7 +29,7 @@ INLINE void client_key_of(struct client_key *key, __u64 mixed, __u32 port_index,
 
 /*
  * The client's last choice, if it is young enough and still in the list. A torn one is no member. The clock is read
- * last: another CPU may choose for the same client meanwhile, and nobody's choice is of the future.
+ * last: another CPU may choose for the same client meanwhile, and no choice is of the future.
  */
 INLINE bool choose_known(struct dial *dial, __u64 mixed)
 {
@@ -84,7 +84,7 @@ INLINE bool choose_for_packet(struct dial *dial, __u64 word, __u32 *sticks)
 	return true;
 }
 
-/* Its own place, or one that nobody has, or that of whoever came less lately. */
+/* Its own place, or a free one, or that of the client that came less lately. */
 INLINE void take_place(struct client_key *place, const struct flow *flow, __u32 scope)
 {
 	__u64 mixed = mixed_client(flow->client, flow->port_index), oldest = ~0ULL, at_ns;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Segments that go astray: they come for a frontend, are of no flow, and leave this node again as they came, because
- * the frontend is none of its addresses and nobody else here has translated them. They would circle between node and
+ * the frontend is none of its addresses and no other proxy here has translated them. They would circle between node and
  * router until their TTL ends, and the client would go on waiting. It is told instead that there is no such connection.
  *
  * What a connection of another proxy needs is to have passed the stack: conntrack has sent it to its backend by then.
- * So nobody has to be asked whose it is, and only what leaves as it came is answered.
+ * So the proxy of a segment need not be known, and only what leaves as it came is answered.
  */
 #ifndef HOLDFAST_STRAY_H
 #define HOLDFAST_STRAY_H
@@ -41,7 +41,7 @@ INLINE struct stray *the_stray(void)
 	return bpf_map_lookup_elem(&strays, &zero);
 }
 
-/* A segment that acknowledges nothing begins a connection or ends one: neither is answered so. */
+/* Notes a segment. One that acknowledges nothing begins a connection or ends one: neither is answered so. */
 INLINE void note_stray(const struct packet *packet, bool is_dropped)
 {
 	struct stray *stray = the_stray();
@@ -58,7 +58,7 @@ INLINE bool any_stray(void)
 	return READ_ONCE(strayed_at);
 }
 
-/* Whether this is it: enum astray. */
+/* Whether the packet is the segment that was noted: enum astray. */
 INLINE int find_stray(struct __sk_buff *skb, bool v4)
 {
 	struct stray *stray = the_stray();
@@ -67,7 +67,7 @@ INLINE int find_stray(struct __sk_buff *skb, bool v4)
 
 	if (seconds() - READ_ONCE(strayed_at) > 1)
 		*(volatile __u32 *)&strayed_at = 0;
-	/* What this node has sent of its own is none. */
+	/* A packet of this node's own is no stray. */
 	if (!skb->ingress_ifindex || !stray || stray->state == GONE || !parse(skb, &packet, v4) ||
 	    packet.tuple.transport != IPPROTO_TCP || packet.part != WHOLE || !parse_transport(skb, &packet) ||
 	    !same_place(&packet.tuple.source, stray->tuple.source.address, stray->tuple.source.port, false) ||

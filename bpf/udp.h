@@ -7,7 +7,7 @@
 #include "dial.h"
 #include "maps.h"
 
-/* Who asks whom a socket talks to: recvmsg of a datagram's sender, or getpeername of what it is connected to. */
+/* What asks for a socket's peer: recvmsg for a datagram's sender, or getpeername for what it is connected to. */
 enum asked { ASKED_SENDER, ASKED_PEER };
 
 /* By which of its ends a pair is looked for. */
@@ -35,8 +35,8 @@ INLINE struct udp_pair *pair_at(struct udp_socket *socket, __u32 at)
 }
 
 /*
- * The pair that was used last, or else any other; UDP_PAIRS: none. That of connect() comes last: a socket whose
- * connected backend has left may have sent datagrams to another one since.
+ * The pair that was used last, or else any other; UDP_PAIRS: none. That of connect() comes last: a socket that was
+ * connected to a backend which has left may have sent datagrams to another one since.
  */
 INLINE __u32 find_pair(struct udp_socket *socket, enum end end, const struct place *place)
 {
@@ -53,7 +53,7 @@ INLINE __u32 find_pair(struct udp_socket *socket, enum end end, const struct pla
 
 /*
  * A datagram goes where the one before it went, as long as that backend serves: a conversation is more than one
- * datagram, and whoever is not chosen for new ones any more may still answer.
+ * datagram, and a backend that is not chosen for new ones any more may still answer.
  */
 INLINE bool goes_on(struct udp_socket *socket, struct dial *dial)
 {
@@ -89,7 +89,7 @@ INLINE __u32 connected_pair(struct udp_socket *socket, __u32 found)
 	return 0;
 }
 
-/* A datagram leaves the pair of connect() alone: the socket stays connected, whomever it sends datagrams to. */
+/* A datagram leaves the pair of connect() alone: the socket stays connected, wherever it sends datagrams. */
 INLINE __u32 datagram_pair(struct udp_socket *socket, __u32 found)
 {
 	if (found == UDP_PAIRS || !found)
@@ -106,7 +106,7 @@ INLINE void remember_udp(struct udp_socket *socket, const struct dial *dial, boo
 	socket->last = at;
 }
 
-/* Connected to somebody who is no frontend, and may be a backend that the socket had before. */
+/* Connected to a peer that is no frontend, and may be a backend that the socket had before. */
 INLINE void forget_peer(struct udp_socket *socket)
 {
 	socket->pairs[0].dialled_port = socket->pairs[0].backend_port = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What happens to a client that is not served, and who gets to know. */
+/* What happens to a client that is not served, and what the daemon gets to know of it. */
 #ifndef HOLDFAST_VERDICT_H
 #define HOLDFAST_VERDICT_H
 
@@ -31,8 +31,8 @@ INLINE void count_lost(void)
 }
 
 /*
- * What the daemon gets to know of it. Whoever knows the client writes into it who that is, and submits it. None: there
- * is no room, which is counted.
+ * What the daemon gets to know of it. The caller, which knows the client, writes into it which one that is, and submits
+ * it. None: there is no room, which is counted.
  */
 INLINE struct refusal *begin_refusal(const struct dial *dial, enum verdict verdict, enum stage stage)
 {

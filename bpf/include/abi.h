@@ -6,11 +6,11 @@
  * is written as the IPv4-mapped IPv6 address. Fields are integers of fixed width or arrays of them, and
  * every byte is a field: the kernel compares keys as bytes.
  *
- * A change of anything here is a new VERSION, which lives in pins of its own beside the old one. None is a further map
- * that all generations share, or a number in an enum that only a refusal or a switch carries; a map of a generation, or
- * a kind or state that stands in an entry, is one: a daemon of before would not know it. What is kept with sockets
- * outlives that: a change of struct udp_socket is a new SOCKETS_VERSION, and one of struct flow or of what leads to it
- * is a new FLOWS_VERSION.
+ * A change of anything here is a new VERSION, which lives in pins of its own beside the old one. A further map that all
+ * generations share needs none, nor does a number in an enum that only a refusal or a switch carries. A map of a
+ * generation needs one, and so does a kind or state that stands in an entry: an older daemon would not know it. What is
+ * kept with sockets outlives a VERSION: a change of struct udp_socket is a new SOCKETS_VERSION, and one of struct flow
+ * or of what leads to it is a new FLOWS_VERSION.
  */
 #ifndef HOLDFAST_ABI_H
 #define HOLDFAST_ABI_H
@@ -48,9 +48,9 @@ enum size {
 	REFUSAL_BYTES = 1 << 18,
 	/* So many of the flows that have not been answered are known by their age; others are found by chance. */
 	OPENING_FLOWS = 1 << 14,
-	/* What flows are counted by, for who has how many: ports, a power of two. */
+	/* What flows are counted by, so that each gets its share of the table: ports, a power of two. */
 	FLOW_SHARES = 1 << 12,
-	/* Datagrams whose fragments are on their way; the least recently used go first. */
+	/* Datagrams with fragments on their way; the least recently used go first. */
 	FRAGMENTED = 8192,
 	/* Devices at which packets are translated. */
 	DEVICES = 1024,
@@ -97,7 +97,7 @@ enum word_flag {
 	WORD_AFFINITY = 4,
 	/* In the cluster word: traffic from outside uses the local word. */
 	WORD_EXTERNAL_LOCAL = 8,
-	/* In the cluster word: whoever serves is in `members`, so who is not there does not serve. */
+	/* In the cluster word: the backends that serve are in `members`, so one that is not there does not serve. */
 	WORD_MEMBERS = 16,
 	/* In the cluster word: load-balancer addresses are for the clients in `source_ranges` alone. */
 	WORD_SOURCES = 32,
@@ -108,7 +108,7 @@ enum target_part {
 	TARGET_KIND_AT = 32,
 };
 
-/* Which list of a port, or none: whoever serves in any slice of its service. */
+/* Which list of a port, or none: all backends that serve in any slice of its service. */
 enum scope {
 	SCOPE_CLUSTER = 0,
 	SCOPE_LOCAL = 1,
@@ -123,7 +123,7 @@ enum slot_state {
 	SLOT_DRAINING = 2,
 };
 
-/* Who is not served by sockets at all, whatever it dials. */
+/* Sockets that are not served at all, whatever they dial. */
 enum restriction {
 	/* Sockets in other network namespaces than the host's. */
 	ONLY_HOST = 1,
@@ -139,7 +139,7 @@ enum verdict {
 	VERDICT_DROPPED = 2,
 };
 
-/* Who has turned a client away. What only packets can say (source, device) is 0 in what sockets say. */
+/* Which program has turned a client away. What only packets can say (source, device) is 0 in what sockets say. */
 enum stage {
 	/* A program at a socket: the client is a process of this node. */
 	STAGE_SOCKET = 0,
@@ -167,19 +167,19 @@ enum reason {
 enum client_kind {
 	/* The cookie of its network namespace. */
 	CLIENT_NETNS = 0,
-	/* Its address, for a client whose socket is elsewhere. */
+	/* Its address, for a client with its socket elsewhere. */
 	CLIENT_ADDRESS = 1,
 };
 
 /* What a device is to the packets that come by it. */
 enum device_flag {
-	/* Who sends by it is outside of this node. */
+	/* Its senders are outside of this node. */
 	DEVICE_OUTER = 1,
-	/* Who sends by it is a pod of this node. */
+	/* Its sender is a pod of this node. */
 	DEVICE_POD = 2,
 	/* The device leads to backends of other nodes; packets that come by it are of no client. */
 	DEVICE_BACKENDS = 4,
-	/* Answers to who came by it go as rules of routing have it for the address that they bear, and not for the backend. */
+	/* Answers to its clients go as the address that they bear is routed, and not as the backend's is. */
 	DEVICE_BY_ADDRESS = 8,
 };
 
@@ -192,7 +192,7 @@ enum leg {
 };
 
 enum flow_state {
-	/* Nobody's. */
+	/* The record is free. */
 	FLOW_FREE = 0,
 	/* The client has been heard, and the two have not agreed yet. */
 	FLOW_OPENING = 1,
@@ -206,7 +206,7 @@ enum heard {
 	HEARD_RST = 4,
 	/* The backend has told that its port is closed, and has not answered since. */
 	HEARD_REFUSAL = 8,
-	/* Of the client's side alone, and nothing that was heard: who answers is to be its backend again, of that list. */
+	/* Of the client's side alone, and nothing that was heard: it is to get this backend again, of that list. */
 	STICKS_CLUSTER = 64,
 	STICKS_LOCAL = 128,
 	/* Likewise: answers go as the frontend's address is routed. What was written before this had a name says no. */
@@ -215,7 +215,7 @@ enum heard {
 	IS_COUNTED = 128,
 };
 
-/* Where flows are counted, as far as they began since they are. */
+/* Where flows are counted, those that began since there are counts. */
 enum flow_count {
 	COUNT_OF_ALL = 0,
 	/* No count of flows, but of the numbers of records that were handed out so far; the daemon's alone. */
@@ -246,8 +246,8 @@ enum lifetime {
 	/* The backend says that it is over. */
 	LIFE_RESET = 30,
 	/*
-	 * Somebody says so in the client's name, and the backend does not. A connection that is idle for longer is ended by
-	 * others on its way too.
+	 * A RST came in the client's name, and the backend does not say so. A connection that is idle for longer is
+	 * ended by others on its way too.
 	 */
 	LIFE_RESET_BY_CLIENT = 600,
 	/* The backend does not answer what it has to: as conntrack has it. */
@@ -255,9 +255,9 @@ enum lifetime {
 	/* As conntrack has it: a question and its answer, and what goes on for longer than STREAM_AFTER. */
 	LIFE_UDP_BRIEF = 30,
 	LIFE_UDP = 120,
-	/* Where there is no room, what was closed or reset, or was a question and its answer, ends so early. */
+	/* Where there is no room, a flow that was closed or reset, or was a question and its answer, ends so early. */
 	LIFE_CROWDED = 10,
-	/* Where there is no other port, that of a connection which both sides have ended is another one's so early. */
+	/* Where there is no other port, the port of a connection that both sides have ended is given away so early. */
 	LIFE_LINGERING = 1,
 	/* So many seconds after its first packet a conversation over UDP is a stream. */
 	STREAM_AFTER = 2,
@@ -295,8 +295,8 @@ enum packet_count {
 };
 
 /*
- * What an IPv4 client dials. A node port has address 0 and says so by `any`, which is 0 in all other keys: who dials
- * 0.0.0.0 means itself, and finds no node port.
+ * What an IPv4 client dials. A node port has address 0 and says so by `any`, which is 0 in all other keys: a client
+ * that dials 0.0.0.0 means itself, and finds no node port.
  */
 struct frontend4_key {
 	__u32 address;
@@ -432,7 +432,7 @@ struct client_key {
 };
 SIZE_IS(client_key, 8);
 
-/* Who that is, where it went last, and when. */
+/* The client itself, where it went last, and when. */
 struct client_value {
 	__u32 client[4];
 	__u32 address[4];
@@ -466,7 +466,7 @@ SIZE_IS(udp_pair, 40);
 
 /* What is kept with a UDP socket, and goes with it. Its layout has a version of its own. */
 struct udp_socket {
-	/* Who it is, and in which network namespace. Of one that was ever connected. */
+	/* The cookies of the socket and of its network namespace, written when it connects. */
 	__u64 cookie;
 	__u64 netns;
 	/* The first is that of connect(); what the socket sent datagrams to replaces the oldest of the others. */
@@ -520,8 +520,8 @@ SIZE_IS(refusal, 96);
 
 /*
  * A client, the frontend that it dialled, and the backend that it got. All that is known of it stands here; what leads
- * here are entries of packets as they are seen, and whoever follows one compares the packet with what is written here.
- * So an entry that is out of date leads nowhere.
+ * here are entries of packets as they are seen, and a program that follows one compares the packet with what is written
+ * here. So an entry that is out of date leads nowhere.
  */
 struct flow {
 	__u32 client[4];
@@ -543,7 +543,7 @@ struct flow {
 	__u8 of_backend;
 	/* Whether this is IPv4. */
 	__u8 v4;
-	/* enum waits. Whoever was before it left 0 here. */
+	/* enum waits. Versions from before this field left 0 here. */
 	__u8 waits;
 	__u32 port_index;
 	/* Not 0 while all the above belongs together; each flow has another one. */
@@ -584,7 +584,7 @@ struct entry6_key {
 };
 SIZE_IS(entry6_key, 40);
 
-/* A datagram whose first fragment has been seen. */
+/* A datagram of which the first fragment has been seen. */
 struct fragment_key {
 	__u32 source[4];
 	__u32 destination[4];
@@ -612,8 +612,8 @@ SIZE_IS(port_bytes, 1 << 16);
 /* A device at which packets are translated. */
 struct device {
 	/*
-	 * What backends of other nodes see instead of a client, whose packets leave by it, and a pod instead of itself;
-	 * 0: nothing can be given.
+	 * What backends of other nodes see instead of a client with packets that leave by it, and a pod instead of
+	 * itself; 0: nothing can be given.
 	 */
 	__u32 address4;
 	__u32 address6[4];
@@ -660,7 +660,7 @@ struct packet_settings {
 	/* Of all ranges together. */
 	__u32 snat_ports;
 	struct port_range snat[SNAT_RANGES];
-	/* Whoever has no flow gets none any more. */
+	/* A client that has no flow gets none any more. */
 	__u32 drains;
 };
 SIZE_IS(packet_settings, 24);
@@ -680,13 +680,13 @@ SIZE_IS(pace, 8);
 struct control {
 	/* Sockets of this cgroup are never translated; 0: none. */
 	__u64 exempt_cgroup;
-	/* The network namespace whose loopback addresses answer node ports; 0: the initial one. */
+	/* The network namespace in which loopback addresses answer node ports; 0: the initial one. */
 	__u64 host_netns;
 	/* Refusals that found no room. */
 	__u64 refusals_lost;
 	/* Sockets with this mark are never translated; 0: none. */
 	__u32 exempt_mark;
-	/* enum restriction; 0: everybody is served. */
+	/* enum restriction; 0: all sockets are served. */
 	__u32 restrictions;
 };
 SIZE_IS(control, 32);

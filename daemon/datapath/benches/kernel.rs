@@ -68,7 +68,7 @@ fn program_of(link: &Path) -> OwnedFd {
     // SAFETY: the number is a new file descriptor or negative.
     let fd = unsafe { sys::bpf_prog_get_fd_by_id(id) };
     assert!(fd >= 0);
-    // SAFETY: nobody else owns it.
+    // SAFETY: nothing else owns it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -77,7 +77,7 @@ fn count_runs() -> OwnedFd {
     // SAFETY: as above.
     let fd = unsafe { sys::bpf_enable_stats(sys::BPF_STATS_RUN_TIME) };
     assert!(fd >= 0);
-    // SAFETY: nobody else owns it.
+    // SAFETY: nothing else owns it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -107,7 +107,7 @@ fn empty_program(cgroup: &File) -> (OwnedFd, OwnedFd) {
         sys::bpf_link_create(program, cgroup.as_raw_fd(), sys::BPF_CGROUP_INET4_CONNECT, std::ptr::null())
     };
     assert!(link >= 0);
-    // SAFETY: new file descriptors that nobody else owns.
+    // SAFETY: new file descriptors that nothing else owns.
     unsafe { (OwnedFd::from_raw_fd(program), OwnedFd::from_raw_fd(link)) }
 }
 
@@ -371,7 +371,7 @@ fn program<M: Maps>(maps: M, events: Vec<Event>) -> (M, f64) {
 fn bring_about<M: Maps>(maps: M, events: Vec<Event>) -> (Engine<M>, u64) {
     let (mut engine, found) = Engine::start(maps, Seed(7), &[Source::Kubernetes]).unwrap();
     assert_eq!(found, []);
-    // All of it at once: nobody else waits here.
+    // All of it at once: no client waits here.
     engine.limit_pieces(u64::MAX);
     events.into_iter().chain([Event::Synced(Source::Kubernetes)]).for_each(|event| engine.apply(event));
     loop {
@@ -383,7 +383,7 @@ fn bring_about<M: Maps>(maps: M, events: Vec<Event>) -> (Engine<M>, u64) {
     }
 }
 
-/// 10,000 services whose maps a former daemon left, until it is clear that nothing is to be written.
+/// 10,000 services with maps that a former daemon left, until it is clear that nothing is to be written.
 fn restart(bed: &Bed) {
     let shape = worlds::Shape { services: sized(10_000, 500), endpoints: 8 };
     drop(program(bed.start(), shape.events()));

@@ -1,7 +1,7 @@
 //! Core's values as the bytes that the programs see, and back.
 //!
-//! Invariant: `bpf/include/abi.h` is the only definition; whoever renames, retypes or adds a field there is led here
-//! by the compiler.
+//! Invariant: `bpf/include/abi.h` is the only definition; a field that is renamed, retyped or added there does not
+//! compile until this module follows.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
@@ -16,7 +16,7 @@ use holdfast_core::op::{
 use crate::kernel::Connection;
 pub(crate) use crate::skeleton::types;
 
-/// A generated struct whose every byte is a field, so that its bytes are its value.
+/// A generated struct in which every byte belongs to a field, so that its bytes are its value.
 ///
 /// # Safety
 /// Implemented by `abi!` alone, which checks that no padding is hidden.
@@ -99,12 +99,12 @@ pub(crate) fn value<T: Abi>(bytes: &[u8]) -> Option<T> {
     (bytes.len() >= size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// As the 64-bit words of a mapped array.
+/// A value as the 64-bit words of a mapped array.
 pub(crate) fn words<T: Abi>(value: &T) -> impl Iterator<Item = u64> {
     bytes(value).as_chunks().0.iter().map(|chunk| u64::from_ne_bytes(*chunk))
 }
 
-/// From the 64-bit words of a mapped array.
+/// A value from the 64-bit words of a mapped array.
 pub(crate) fn from_words<T: Abi>(words: impl Iterator<Item = u64>) -> Option<T> {
     let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
     value(&bytes)
@@ -148,7 +148,7 @@ fn from_address6(address: [u32; 4]) -> Ipv6Addr {
     octets.try_into().map_or(Ipv6Addr::UNSPECIFIED, |octets: [u8; 16]| Ipv6Addr::from(octets))
 }
 
-/// One form for both families.
+/// An address in one form for both families.
 pub(crate) fn mapped(address: IpAddr) -> [u32; 4] {
     match address {
         IpAddr::V4(address) => address6(address.to_ipv6_mapped()),
@@ -258,7 +258,7 @@ fn kind_of(number: u64) -> Option<FrontendType> {
     KINDS.iter().find(|(_, it)| u64::from(it.0) == number).map(|(kind, _)| *kind)
 }
 
-/// A number whose lowest bits are set, so many.
+/// A number with its lowest `count` bits set.
 const fn low_bits(count: u32) -> u64 {
     (1 << count) - 1
 }
@@ -285,7 +285,7 @@ pub(crate) fn word_bits(word: Word) -> u64 {
     u64::from(word.base) | (u64::from(word.count) & COUNTS) << COUNT_AT | flags << FLAGS_AT
 }
 
-/// The inverse of [`word_bits`]. Of flags that nobody knows it says only that there are some.
+/// The inverse of [`word_bits`]. Of unknown flags it says only that there are some.
 // Each part is masked to its width first.
 #[allow(clippy::cast_possible_truncation)]
 pub(crate) fn word_of(bits: u64) -> Word {

@@ -1,7 +1,7 @@
 //! Bits that spare programs a search, in an array of the kernel.
 //!
 //! Invariant: a bit that was set is set until it is cleared here, for programs too, once [`Bitmap::repair`] has looked.
-//! What a bit stands for, its owner knows.
+//! The bitmap's owner knows what a bit stands for.
 
 use std::sync::atomic::Ordering;
 
@@ -43,7 +43,7 @@ impl Bitmap {
         Self { view, wanted, kept }
     }
 
-    /// Of what was found nothing stays but what has been set since.
+    /// Clears the bits that were found and have not been set since.
     pub(crate) fn forget_found(&mut self) {
         self.kept.fill(0);
         self.repair();
@@ -68,7 +68,7 @@ impl Bitmap {
         self.write(at);
     }
 
-    /// Writes again what somebody else changed. `true`: there was something.
+    /// Restores the words that were changed from outside. `true`: there were some.
     pub(crate) fn repair(&self) -> bool {
         let words = self.view.iter().zip(self.due());
         let changed = words.filter(|(word, due)| word.load(Ordering::Relaxed) != *due);

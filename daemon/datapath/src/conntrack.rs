@@ -1,10 +1,10 @@
-//! The kernel's own table of connections (conntrack), as far as others who translate here share ports with us: what
-//! they have is read (`translated`), and ports that flows have of this node are entered: whoever masquerades there, as
-//! kube-proxy does, gives none of them to somebody else.
+//! The kernel's own table of connections (conntrack), as far as another proxy on this node shares ports with us. Its
+//! connections are read (`translated`). The ports of this node that flows have are entered, so that a masquerading
+//! proxy such as kube-proxy gives none of them to another connection.
 //!
-//! Invariant: an entry that is there already stays as it is, whosever it is, and none is taken away: each runs out by
-//! itself. Nothing is asked of entries but to be there: the packets of these flows are translated after conntrack on
-//! their way out and before it on their way back. It sees the network namespace of the calling thread only.
+//! Invariant: an entry that is there already stays as it is, whatever made it, and none is taken away: each runs out by
+//! itself. An entry only has to be there: the packets of these flows are translated after conntrack on their way out
+//! and before it on their way back. Only the network namespace of the calling thread is seen.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -27,12 +27,12 @@ mod tests;
 /// Flows that are entered by one system call. Each may be answered by a kilobyte, all of which the kernel keeps for us
 /// meanwhile: far less than it keeps for any socket.
 const BATCH: usize = 32;
-/// The kernel answers before it returns from what it is asked.
+/// Seconds. The kernel answers before the write that asks it returns.
 const ANSWER_TIME_MAX: i64 = 1;
 /// One answer: at most what it answers to, with a header.
 const ANSWER_BYTES_MAX: usize = 4096;
-/// A flow may last for a day. Who gives a node to another proxy asks again and again, and ports of flows that have
-/// ended are not to be missed for long.
+/// A flow may last for a day, but the ports of flows that have ended are not to be missed for long. A handover to
+/// another proxy asks again and again anyway.
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// An entry of no time at all is refused.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
@@ -65,14 +65,14 @@ const TCP_CONNTRACK_ESTABLISHED: u8 = 3;
 /// be answered with a reset, and is not to be dropped because conntrack has not followed its numbers.
 const LIBERAL: [u8; 2] = [8, 8];
 
-/// What came of it.
+/// The outcome of entering the ports of flows.
 #[derive(Debug, Default)]
 pub struct TakenPorts {
-    /// Flows whose port nobody gives away now.
+    /// Flows that no other connection can take the port of now.
     pub taken: u64,
-    /// Flows whose port somebody may give away.
+    /// Flows that another connection may still take the port of.
     pub refused: u64,
-    /// Why the first of these is one.
+    /// Why the first of these was refused.
     pub error: Option<io::Error>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn take_ports(flows: impl Iterator<Item = Flow>) -> TakenPorts {
     taken
 }
 
-/// One that a backend sees in place of a client.
+/// A port that a backend sees in place of a client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Port {
     transport: Transport,
@@ -104,7 +104,7 @@ impl Port {
         Some(Self { transport: flow.transport, at: flow.nat?, backend: flow.backend, timeout })
     }
 
-    /// What makes the entry, as the kernel reads it.
+    /// The message that makes the entry, as the kernel reads it.
     fn message(&self, sequence: u32, flags: u16) -> Vec<u8> {
         let family = if self.backend.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let seconds = u32::try_from(self.timeout.as_secs()).unwrap_or(u32::MAX);
@@ -171,7 +171,7 @@ impl Conntrack {
         Ok(Self { socket: socket.into() })
     }
 
-    /// Batch after batch; an error where the kernel has taken nothing of one.
+    /// Enters batch after batch; an error where the kernel has taken nothing of one.
     fn take(&mut self, ports: &mut impl Iterator<Item = Port>, taken: &mut TakenPorts) -> io::Result<()> {
         loop {
             let batch: Vec<Port> = ports.take(BATCH).collect();
@@ -190,7 +190,7 @@ impl Conntrack {
         }
     }
 
-    /// The kernel answers to what it refuses, and to the last one whatever comes of it.
+    /// The kernel answers each entry that it refuses, and the last one in any case.
     fn enter(&mut self, batch: &[Port]) -> io::Result<Refusals> {
         let numbered = (1_u32..).zip(batch);
         let flags = |number| if number as usize == batch.len() { NLM_F_ACK } else { 0 };
@@ -200,7 +200,8 @@ impl Conntrack {
         for _ in batch {
             let answer = match self.answer() {
                 Ok(answer) => answer,
-                // Who may not ask at all hears so once, and nothing afterwards.
+                // The kernel refuses a caller without the capability once for the whole batch, and sends no other
+                // answer.
                 Err(error) => return Err(refusals.first.unwrap_or(error)),
             };
             refusals.note(answer.errno);
@@ -219,7 +220,7 @@ impl Conntrack {
     }
 }
 
-/// Entries of a batch that the kernel did not make, though there were none.
+/// Entries of a batch that the kernel did not make. One that was there already is none of these.
 #[derive(Debug, Default)]
 struct Refusals {
     count: usize,

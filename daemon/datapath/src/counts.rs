@@ -18,7 +18,7 @@ use crate::view::View;
 pub struct Counted {
     /// Led to a backend: by connect(), or by the first datagram of a conversation.
     pub connects: u64,
-    /// Told that nobody serves: ECONNREFUSED.
+    /// Refused with ECONNREFUSED: no backend serves.
     pub refused: u64,
     /// Left without an answer.
     pub dropped: u64,
@@ -50,7 +50,7 @@ impl Counts {
         })
     }
 
-    /// Another port has the index from now on, or it is counted anew.
+    /// Begins the counts of an index at zero: another port has it from now on, or it is counted anew.
     pub(crate) fn reset(&self, index: PortIndex) {
         if let Some(Cells { connects, refused, dropped }) = self.cells(index) {
             connects.iter().chain([refused, dropped]).for_each(|cell| cell.store(0, Ordering::Relaxed));

@@ -2,8 +2,8 @@
 //!
 //! Invariant: a device that has programs of ours has them at every moment; new ones replace the old ones in one step.
 //! What the programs have to know of a device is written before they are there, and wiped when they are gone. One
-//! device that fails stops no other, and is tried again. Programs of others stay, and still run. Nothing is done to a
-//! device that nobody named.
+//! device that fails stops no other, and is tried again. Programs of others stay, and still run. A device that was not
+//! named is left alone.
 
 mod clsact;
 mod link_layer;
@@ -60,10 +60,10 @@ impl Spot {
     }
 }
 
-/// Who sends by a device.
+/// The senders of the packets that come in by a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// Somebody outside of this node.
+    /// Hosts outside of this node.
     Outer,
     /// A pod of this node.
     Pod,
@@ -78,13 +78,14 @@ pub struct Device {
     pub index: u32,
     /// What people call it. It may change.
     pub name: String,
-    /// Who sends by it.
+    /// The senders of the packets that come in by it.
     pub side: Side,
-    /// What backends of other nodes see of IPv4 clients whose packets leave by it, and a pod that reaches itself.
+    /// The address that backends of other nodes see instead of an IPv4 client's, when packets leave by this device; a
+    /// pod that reaches itself sees it too.
     pub address4: Option<Ipv4Addr>,
     /// As above, of IPv6.
     pub address6: Option<Ipv6Addr>,
-    /// Answers to who came by it go as the address that they bear is routed, and not as the backend's is.
+    /// Answers to clients that came by it are routed by the address that they bear, and not by the backend's.
     pub by_address: bool,
 }
 
@@ -186,7 +187,7 @@ impl Devices {
         Place { device, links, own: [None; 2], attached: false, others: 0, others_again: 0, error: None }
     }
 
-    /// These are the devices from now on. What is attached or not is in [`Self::status`].
+    /// Takes these devices from now on. [`Self::status`] tells at which of them programs are attached.
     pub(crate) fn set(&mut self, devices: &[Device]) {
         let wanted: BTreeMap<u32, &Device> = devices.iter().map(|device| (device.index, device)).collect();
         let gone: Vec<u32> =
@@ -207,7 +208,8 @@ impl Devices {
         self.each(Self::put);
     }
 
-    /// Puts back what somebody took away, tries again what failed, and says at which hooks something was put right.
+    /// Puts back what was taken away from outside, tries again what failed, and says at which hooks something was
+    /// mended.
     pub(crate) fn repair(&mut self) -> Vec<String> {
         let mut mended = Vec::new();
         self.each(|devices, place| {
@@ -247,7 +249,7 @@ impl Devices {
         place.error = put.err().map(|error| error.to_string());
     }
 
-    /// Of a device that has no name yet the programs know what a former daemon told them.
+    /// The programs know of a device without a name what a former daemon told them.
     fn tell(&mut self, device: &Device) -> io::Result<()> {
         if device.name.is_empty() {
             return Ok(());
@@ -257,7 +259,7 @@ impl Devices {
         put.map_err(|error| io::Error::other(format!("cannot tell the programs of it: {error:#}")))
     }
 
-    /// Both ways, or as far as it goes.
+    /// Attaches both programs, or as far as it goes.
     fn attach(&self, place: &mut Place) -> io::Result<()> {
         let mut attached = Ok(());
         for spot in Spot::both(place.device.index) {
@@ -277,7 +279,7 @@ impl Devices {
         }
     }
 
-    /// A link that is there gets the program; one whose device has gone, or that somebody cut, is replaced.
+    /// Updates a link that holds; replaces one that was cut, or that lost its device.
     fn link(&self, place: &mut Place, spot: Spot, program: BorrowedFd<'_>) -> io::Result<()> {
         let pin = self.pin(spot);
         let [way_in, way_out] = &mut place.links;
@@ -301,7 +303,8 @@ impl Devices {
         link.pin(pin)
     }
 
-    /// Detached, then forgotten. What the kernel does not detach now is detached when its link goes.
+    /// Detaches the programs of a device, then forgets it. What the kernel does not detach now is detached when its
+    /// link goes.
     fn withdraw(&mut self, index: u32) {
         let Some(place) = self.places.remove(&index) else { return };
         for spot in Spot::both(index) {
@@ -314,7 +317,7 @@ impl Devices {
         let _ = self.entries.remove(&index.to_ne_bytes());
     }
 
-    /// What stands in the map of a device that went while no daemon was there.
+    /// Takes out of the map the devices that went while no daemon was there.
     fn forget_unknown(&mut self, wanted: &BTreeMap<u32, &Device>) {
         let entries = self.entries.entries().unwrap_or_default();
         let indices =
@@ -375,7 +378,7 @@ impl Devices {
         layers_of(devices).into_iter().all(is_loaded)
     }
 
-    /// How often something was put back that somebody else had taken away.
+    /// How often something was put back that had been taken away from outside.
     pub(crate) fn repaired(&self) -> u64 {
         self.repaired
     }
@@ -420,7 +423,7 @@ fn has_filter(index: u32) -> bool {
     Spot::both(index).iter().any(|spot| clsact::program_at(spot).is_some())
 }
 
-/// By what number the kernel knows a program.
+/// The number by which the kernel knows a program.
 #[allow(unsafe_code)]
 fn number_of(program: BorrowedFd<'_>) -> Option<u32> {
     use std::os::fd::AsRawFd;

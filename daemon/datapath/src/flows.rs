@@ -1,8 +1,8 @@
 //! Flows as the daemon sees them: which client has which backend, kept by the programs of packets alone.
 //!
-//! Invariant: a flow that lives is never taken away. Programs make flows and change them; here they are read,
-//! counted, and ended when nothing can use them any more (`sweep`). Who ends a flow deletes the entry between backend
-//! and client first: the one whose delete succeeds owns the record.
+//! Invariant: a flow that lives is never taken away. Programs make flows and change them; here they are read, counted,
+//! and ended when nothing can use them any more (`sweep`). The end of a flow begins with deleting the entry between
+//! backend and client: the one side that succeeds in this owns the record.
 
 mod count;
 mod entries;
@@ -80,7 +80,7 @@ pub struct Flow {
     pub client: SocketAddr,
     /// Where it asked to go, as it wrote it.
     pub frontend: SocketAddr,
-    /// Who was chosen to answer.
+    /// The backend that was chosen to answer.
     pub backend: SocketAddr,
     /// What the backend sees instead of the client; `None`: the client.
     pub nat: Option<SocketAddr>,
@@ -137,7 +137,7 @@ pub struct FlowTable(Arc<Maps>);
 struct Maps {
     records: Records,
     entries: Entries,
-    // Numbers of records that nobody has.
+    // Numbers of free records.
     free: MapHandle,
     counts: MapHandle,
     shares: Shares,
@@ -190,9 +190,9 @@ impl FlowTable {
         self.0.records.len()
     }
 
-    /// The rest of a flow's end, in this order: what leads to it, the record, its number. Who is killed meanwhile
-    /// leaves a record that the next pass finds; only before the last step its number is lost, and blocks nobody. Only
-    /// for who has deleted the entry between backend and client.
+    /// The rest of a flow's end, in this order: what leads to it, the record, its number. A process that is killed
+    /// meanwhile leaves a record that the next pass finds; only before the last step is its number lost, and that
+    /// blocks no flow. For a caller alone that has deleted the entry between backend and client.
     fn finish(&self, number: u32, ended: &types::flow) -> Result<(), libbpf_rs::Error> {
         let Maps { records, entries, .. } = &*self.0;
         entries.remove(&flow::entry_of_client(ended), number)?;
@@ -204,8 +204,8 @@ impl FlowTable {
         self.give_back(number)
     }
 
-    /// Hands out some more numbers of records, where not all of them are. `true`: all are. They are noted first: who is
-    /// killed meanwhile leaves a few that nobody gets, and none that two get.
+    /// Hands out some more numbers of records, where not all of them are. `true`: all are. They are noted first: a
+    /// process that is killed meanwhile leaves a few numbers that no flow gets, and none that two flows get.
     fn hand_out(&self, count: u32) -> Result<bool, libbpf_rs::Error> {
         let Some(noted) = self.0.shares.numbers() else { return Ok(true) };
         let (so_far, max) = (noted.load(Ordering::Acquire), u64::from(self.max()));
@@ -220,7 +220,7 @@ impl FlowTable {
         Ok(next == max)
     }
 
-    /// A number that nobody has any more.
+    /// Makes the number of a free record available again.
     fn give_back(&self, number: u32) -> Result<(), libbpf_rs::Error> {
         self.0.free.update(&[], &number.to_ne_bytes(), libbpf_rs::MapFlags::ANY)
     }

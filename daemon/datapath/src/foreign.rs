@@ -1,6 +1,6 @@
-//! All programs at one hook, whoever attached them. Those of others are kept; an operator may want to know.
+//! All programs at one hook, ours and those of others. The latter are kept; an operator may want to know them.
 //!
-//! It asks of one site alone: what hangs at a cgroup above or below its owner lists there.
+//! Only one site is asked: what hangs at a cgroup above or below, the owner of that cgroup lists there.
 
 #![allow(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! Grace periods: when every program run that was under way has ended.
 //!
-//! Invariant: a period is over only if the kernel has waited for all program runs since it began. The kernel promises
-//! that wait to whoever replaces a map in a map of maps, before the call returns; so that is what a thread of its own
-//! does. `membarrier` makes no such promise on a single CPU. The caller never waits.
+//! Invariant: a period is over only if the kernel has waited for all program runs since it began. A call that replaces
+//! a map in a map of maps returns only after that wait, as the kernel promises; so a thread of its own makes such a
+//! call. `membarrier` makes no such promise on a single CPU. The caller never waits.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -101,7 +101,7 @@ fn next(woken: &Receiver<()>, failed: bool) -> bool {
     }
 }
 
-/// A map of maps that nobody reads.
+/// A map of maps that no program reads.
 #[derive(Debug)]
 struct Waiter {
     outer: MapHandle,

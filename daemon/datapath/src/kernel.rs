@@ -80,7 +80,7 @@ struct Attached {
     before: types::control,
     // How the hooks were when they were looked at last.
     seen: Option<Look>,
-    // How often a program that somebody had detached was put back.
+    // How often a detached program was put back.
     put_back: u64,
 }
 

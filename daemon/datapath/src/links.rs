@@ -22,14 +22,14 @@ pub(crate) struct Links<S> {
     site: S,
     links: Vec<(&'static str, Link)>,
     former: Vec<(&'static str, Former)>,
-    // Hooks whose program still reads maps that are no longer written.
+    // Hooks with a program that still reads maps which are no longer written.
     behind: Vec<&'static str>,
 }
 
 /// How the hooks were at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// Those whose link no longer holds: its pin is gone, or its site.
+    /// Those with a link that no longer holds: its pin is gone, or its site.
     pub(crate) broken: Vec<&'static str>,
     /// Those where others have programs too. A hook that cannot be asked is left out.
     pub(crate) shared: Vec<Beside>,
@@ -46,7 +46,7 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// `None`: nobody else is there.
+    /// `None`: no other program is there.
     fn of(hook: &'static str, attached: &[u32], own: u32) -> Option<Self> {
         let place = attached.iter().position(|id| *id == own).unwrap_or(attached.len());
         let (before, after) = attached.split_at(place);
@@ -103,8 +103,8 @@ impl<S: Site> Links<S> {
         self.former.clear();
     }
 
-    /// As if they had not been attached: a former program is back at its hook, and where none was there is none. Where
-    /// the former one cannot be had, ours stays. `true`: nothing is attached any more.
+    /// Undoes the attachment: a former program is back at its hook, and where none was there is none. Where the former
+    /// one cannot be had, ours stays. `true`: nothing is attached any more.
     pub(crate) fn withdraw(&mut self, pins: &Pins) -> bool {
         let former = std::mem::take(&mut self.former);
         let links = std::mem::take(&mut self.links);
@@ -152,7 +152,7 @@ impl<S: Site> Links<S> {
         Ok(())
     }
 
-    /// The hooks whose program reads other maps than those that are written.
+    /// The hooks with a program that reads other maps than those that are written.
     pub(crate) fn behind(&self) -> &[&'static str] {
         &self.behind
     }
@@ -243,7 +243,7 @@ fn attach_hook(
     let Some(mut link) = left else {
         return attach_anew(hook, program, site, pin);
     };
-    // A link whose site was removed, or that is at another one, cannot be moved.
+    // A link that has lost its site, or is at another one, cannot be moved.
     if is_at(&link, site) && link.update_prog(program).is_ok() {
         return Ok(link);
     }

@@ -22,8 +22,8 @@ type Opened<'a> = Box<dyn Open<'a> + 'a>;
 /// Reads one object, with its switches set.
 type Opener = for<'a> fn(&'a mut MaybeUninit<OpenObject>, Features) -> Result<Opened<'a>, StartError>;
 
-/// The objects whose programs hang at sites. All of them use the same maps. (Two are loaded apart, because a kernel may
-/// do without them: `kept.bpf.c` by `kernel::stale`, and `packet.bpf.c` by `packets_at`.)
+/// The objects with programs that hang at sites. All of them use the same maps. (Two are loaded apart, because a kernel
+/// may do without them: `kept.bpf.c` by `kernel::stale`, and `packet.bpf.c` by `packets_at`.)
 const OBJECTS: [Opener; 1] = [socket];
 
 /// A program that uses every switch.
@@ -118,7 +118,7 @@ fn prepare(object: &mut OpenObject, size: Size, given: &Handles) -> Result<(), S
     Ok(())
 }
 
-/// What was found pinned may be anything.
+/// Refuses a pinned map of another kind than the programs want: what was found pinned may be anything.
 fn check_kind(map: &OpenMapMut<'_>, which: Map, given: &MapHandle) -> Result<(), StartError> {
     let wanted = (map.map_type(), map.key_size(), map.value_size());
     let found = (given.map_type(), given.key_size(), given.value_size());
@@ -129,7 +129,7 @@ fn check_kind(map: &OpenMapMut<'_>, which: Map, given: &MapHandle) -> Result<(),
     Err(StartError::Map { attempt: "adopt", map: which.name(), source })
 }
 
-/// The maps that were made for one object are there for the next.
+/// Keeps the maps that were made for one object, for the next one.
 fn keep_made(object: &Object, maps: &mut Handles) -> Result<(), libbpf_rs::Error> {
     for map in object.maps() {
         let made = Map::named(&map.name().to_string_lossy()).filter(|map| !maps.contains_key(map));
@@ -215,7 +215,7 @@ pub(crate) fn packet_maps(given: &Handles, flows: u32) -> Result<Handles, StartE
     packets_as(given, flows, |mut program| program.set_autoload(false))
 }
 
-/// The maps of packets, and the programs as somebody wants each of them.
+/// The maps of packets, and the programs as the caller sets each of them.
 #[cfg(test)]
 pub(crate) fn packets_as(
     given: &Handles,

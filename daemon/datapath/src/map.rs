@@ -36,7 +36,7 @@ pub(crate) enum Size {
     Flows(u32),
 }
 
-/// What leads to a flow whose backend is on another node; to another one one less does.
+/// The entries that lead to a flow with a backend on another node; a flow with any other backend has one less.
 const ENTRIES_OF_FLOW: u32 = 3;
 
 macro_rules! maps {

@@ -43,7 +43,7 @@ pub(crate) fn whole(mut found: Handles) -> Handles {
     found
 }
 
-/// So many numbers are handed out before anybody is served: enough until the rest is.
+/// So many numbers are handed out before any client is served: enough until the rest is.
 const NUMBERS_FIRST: u32 = 1 << 16;
 
 /// Hands out the first numbers of flows. The others follow in pieces: a start does not wait for millions.
@@ -65,7 +65,7 @@ pub(crate) fn hand_out_first(maps: &Handles) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Which ports clients may get.
+/// Tells the programs which ports clients may get.
 pub(crate) fn tell(maps: &Handles, options: &PacketOptions) -> Result<(), StartError> {
     let settings = view(maps, Map::PacketSettings)?;
     for (cell, word) in settings.iter().zip(abi::words(&packets::settings(&options.snat_ports))) {
@@ -74,7 +74,7 @@ pub(crate) fn tell(maps: &Handles, options: &PacketOptions) -> Result<(), StartE
     Ok(())
 }
 
-/// Where packets of the flows arrive that are there.
+/// Where packets arrive of the flows that are there.
 pub(crate) fn adopted(maps: &Handles) -> Result<Adopted, StartError> {
     let mut adopted = Adopted::default();
     let records = view(maps, Map::Flows)?;

@@ -74,7 +74,7 @@ fn failed(attempt: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Start
     }
 }
 
-/// What stands where a folder of ours should be is not ours.
+/// The error of making a folder: something that is not ours may stand in its place.
 fn occupied(path: &Path) -> impl FnOnce(io::Error) -> StartError {
     move |source| match source.kind() {
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
@@ -154,7 +154,7 @@ impl Pins {
         remove_folder(&flows).map_err(failed("remove", &flows))
     }
 
-    /// Whether somebody has unpinned a map of packets.
+    /// Whether a map of packets has been unpinned.
     pub(crate) fn packets_are_broken(&self) -> bool {
         self.packet_folders().into_iter().any(is_broken)
     }
@@ -176,12 +176,12 @@ impl Pins {
         ]
     }
 
-    /// Whether somebody has unpinned a map.
+    /// Whether a map has been unpinned.
     pub(crate) fn are_broken(&self) -> bool {
         self.folders().into_iter().any(is_broken)
     }
 
-    /// Pins what somebody has unpinned.
+    /// Pins again what has been unpinned.
     pub(crate) fn repair(&self, maps: &mut Handles) -> Result<(), StartError> {
         let links = self.root.join(LINKS);
         fs::create_dir_all(&links).map_err(failed("make", &links))?;
@@ -258,7 +258,7 @@ impl Pins {
         self.leftover.as_ref().map(|leftover| leftover.why.as_str())
     }
 
-    /// The same, for whoever tells it on, once.
+    /// The same, for a caller that tells it on, once.
     pub(crate) fn leftover_to_tell(&mut self) -> Option<String> {
         let news = self.leftover.as_mut().filter(|leftover| !leftover.is_told)?;
         news.is_told = true;
@@ -276,7 +276,7 @@ impl Pins {
         removed
     }
 
-    /// Where other versions tell their programs who is exempt.
+    /// Where other versions tell their programs which cgroup and mark are exempt.
     pub(crate) fn other_controls(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         let is_other = |path: &PathBuf| {
@@ -311,7 +311,7 @@ impl Pins {
         self.version().join(format!("g{number}"))
     }
 
-    /// A map of a generation that somebody took away cannot be replaced by an empty one.
+    /// Whether a generation still has all its maps. One that was taken away cannot be replaced by an empty one.
     fn is_whole(&self, number: u32) -> bool {
         let folder = self.numbered(number);
         Map::of_generation().all(|map| folder.join(map.name()).exists())
@@ -366,7 +366,7 @@ fn is_bpffs(folder: &File) -> io::Result<bool> {
     Ok(fstatfs(folder)?.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// Who has locked it, as /proc/locks shows it: `1: FLOCK ADVISORY WRITE 4711 00:2a:1234 0 EOF`.
+/// The process that has locked it, as /proc/locks shows it: `1: FLOCK ADVISORY WRITE 4711 00:2a:1234 0 EOF`.
 fn holder(folder: &File) -> Option<u32> {
     let found = folder.metadata().ok()?;
     let (major, minor) = (libc::major(found.dev()), libc::minor(found.dev()));

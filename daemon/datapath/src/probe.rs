@@ -23,7 +23,7 @@ impl Features {
     /// Finds out what the kernel at hand has.
     pub(crate) fn probe() -> Result<Self, StartError> {
         let loaded = if load::loads_with(Self::ALL)? { Self::ALL } else { Self::FLOOR };
-        // Who may not ask finds out when the programs are loaded; sockets are served all the same.
+        // A process that may not ask is told so when the programs are loaded; sockets are served all the same.
         Ok(Self { tcx: has_tcx().unwrap_or(false), ..loaded })
     }
 }

@@ -1,7 +1,7 @@
 //! How a list becomes visible to programs that run meanwhile: its slots first, then the word that leads to them.
 //!
-//! Invariant: a word is replaced by one aligned store that is ordered after the slots, so whoever reads it finds the
-//! whole list. The memory is whatever consists of 64-bit cells, so the tests explore this very code with cells that
+//! Invariant: a word is replaced by one aligned store that is ordered after the slots, so a reader of the word finds
+//! the whole list. The memory is whatever consists of 64-bit cells, so the tests explore this very code with cells that
 //! show every order in which another processor may see the stores.
 
 use std::sync::atomic::{AtomicU64, Ordering};

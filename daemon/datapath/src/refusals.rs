@@ -1,7 +1,7 @@
-//! Who was not served: read from the programs' ring buffer.
+//! Clients that were not served: read from the programs' ring buffer.
 //!
-//! Invariant: a reader never holds up a program. What finds no room is counted there and missing here. Which
-//! service it was about, the reader knows by the frontend.
+//! Invariant: a reader never holds up a program. A record that finds no room is counted there and missing here. The
+//! reader knows by the frontend which service it was about.
 
 use std::io::PipeReader;
 use std::net::SocketAddr;
@@ -20,16 +20,16 @@ use crate::abi::{self, types};
 /// What a client met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
-    /// Nobody to serve it: ECONNREFUSED.
+    /// Told that nothing serves it: ECONNREFUSED.
     Refused,
-    /// Somebody elsewhere: it is dropped.
+    /// Left without an answer, as by a packet that is lost.
     Dropped,
 }
 
 /// Why a client was turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Nobody is in the list that is meant for it.
+    /// No backend is in the list that is meant for it.
     NoBackend,
     /// It is in none of the ranges of sources that its service allows.
     Source,
@@ -115,8 +115,8 @@ impl Refusals {
     }
 }
 
-/// Waits for a record, without a pace of its own: an idle node has nothing to wake up for. `false`: nobody wants
-/// one any more.
+/// Waits for a record, without a pace of its own: an idle node has nothing to wake up for. `false`: no records are
+/// wanted any more.
 fn wait(records: &impl AsFd, stop: &PipeReader) -> Result<bool, libbpf_rs::Error> {
     let mut watched =
         [PollFd::new(stop.as_fd(), PollFlags::POLLIN), PollFd::new(records.as_fd(), PollFlags::POLLIN)];

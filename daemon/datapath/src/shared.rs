@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     node_ports: Bitmap,
     blocks: Bitmap,
     control: View,
-    // Frontends without an address: whose bits are set.
+    // Frontends without an address, for which bits are set.
     wildcards: BTreeSet<FrontendKey>,
 }
 
@@ -51,7 +51,7 @@ impl Shared {
         })
     }
 
-    /// Writes again what somebody else changed in the bitmaps. `true`: there was something.
+    /// Restores what was changed in the bitmaps from outside. `true`: there was something.
     pub(crate) fn repair(&self) -> bool {
         self.node_ports.repair() | self.blocks.repair()
     }
@@ -108,7 +108,7 @@ impl Shared {
         abi::from_words(words.take(size_of::<types::control>() / 8)).unwrap_or_default()
     }
 
-    /// Tells the programs who is exempt, and whose loopback answers node ports. Counts stay.
+    /// Tells the programs what is exempt, and in which network namespace the loopback answers node ports. Counts stay.
     pub(crate) fn tell(&self, told: &types::control) {
         let lost = offset_of!(types::control, refusals_lost) / 8;
         let words = self.control.iter().zip(abi::words(told)).enumerate();
@@ -139,7 +139,7 @@ fn port_bit(key: &FrontendKey) -> u32 {
     key.port.get().into()
 }
 
-/// Nobody finds a frontend without an address by dialling it.
+/// A frontend without an address is in no block: it is found by no address that a client dials.
 fn block_bit(key: &FrontendKey) -> Option<u32> {
     (!key.address.is_unspecified()).then(|| abi::block_of(key.address))
 }

@@ -1,7 +1,7 @@
 //! Where programs hang: a site with its hooks.
 //!
-//! Invariant: who attaches, moves, repairs and withdraws programs knows a site by this alone, so each kind of site gets
-//! all of that by saying these few things.
+//! Invariant: the code that attaches, moves, repairs and withdraws programs knows a site by this alone, so each kind of
+//! site gets all of that by saying these few things.
 
 use std::fmt::{Debug, Display};
 use std::io;
@@ -24,7 +24,7 @@ pub(crate) trait Site: Debug + Display {
     /// Whether a link is at this very site, not at one that had its name before.
     fn holds(&self, link: &LinkInfo) -> bool;
 
-    /// Looks for itself anew, where it was removed and somebody has made it again.
+    /// Looks for itself anew, where it was removed and made again.
     fn renew(&mut self);
 
     /// The numbers of all programs at a hook, ours and those of others.

@@ -24,7 +24,7 @@ pub(crate) struct Table {
 pub(crate) type Entry = (Box<[u8]>, Box<[u8]>);
 
 impl Table {
-    /// A map whose entries are not counted yet.
+    /// A map with entries that are not counted yet.
     pub(crate) fn new(map: MapHandle) -> Self {
         Self { map, used: 0 }
     }
@@ -38,7 +38,7 @@ impl Table {
         self.used = u32::try_from(used).unwrap_or(u32::MAX);
     }
 
-    /// Inserts, or replaces in one step: whoever looks meanwhile finds the old or the new value.
+    /// Inserts, or replaces in one step: a lookup meanwhile finds the old or the new value.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), libbpf_rs::Error> {
         match self.map.update(key, value, MapFlags::NO_EXIST) {
             Ok(()) => {
@@ -82,7 +82,7 @@ impl Table {
         self.map.lookup(key, MapFlags::ANY).ok()?
     }
 
-    /// Removes. What is not there is gone already. `true`: it was there.
+    /// Removes an entry, which may be gone already. `true`: it was there.
     pub(crate) fn remove(&mut self, key: &[u8]) -> Result<bool, libbpf_rs::Error> {
         match self.map.delete(key) {
             Ok(()) => {

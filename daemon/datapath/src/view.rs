@@ -26,7 +26,7 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
-    /// Maps a whole array whose values are multiples of 8 bytes.
+    /// Maps a whole array with values of a multiple of 8 bytes.
     pub(crate) fn new(map: &impl MapCore) -> io::Result<Self> {
         let bytes = map.max_entries() as usize * map.value_size() as usize;
         // SAFETY: a new mapping at an address that the kernel chooses touches no memory of ours.

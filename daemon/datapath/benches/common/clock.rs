@@ -7,7 +7,7 @@ pub(crate) fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// What this thread has used of its CPU: whoever else wants it does not count.
+/// What this thread has used of its CPU: the time of other threads does not count.
 pub(crate) fn used() -> Duration {
     // SAFETY: zeros are a valid time, and the kernel writes it during the call.
     let time = unsafe {

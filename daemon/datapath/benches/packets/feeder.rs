@@ -123,7 +123,7 @@ fn load(code: &[u64]) -> OwnedFd {
         )
     };
     assert!(program >= 0, "{}", io::Error::from_raw_os_error(-program));
-    // SAFETY: a new file descriptor that nobody else owns.
+    // SAFETY: a new file descriptor that nothing else owns.
     unsafe { OwnedFd::from_raw_fd(program) }
 }
 
@@ -167,8 +167,8 @@ fn code(frame: &[u8], clients: Option<Clients>, turn: &MapHandle, targets: &MapH
     code
 }
 
-/// In parts of eight bytes from the header of IP on: no field spans two of them, so whoever reads one does not wait for
-/// two stores.
+/// In parts of eight bytes from the header of IP on: no field spans two of them, so a read of one does not wait for two
+/// stores.
 fn write(frame: &[u8]) -> Vec<u64> {
     let mut code = Vec::new();
     let mut at = IP;
@@ -188,7 +188,7 @@ fn write(frame: &[u8]) -> Vec<u64> {
     code
 }
 
-/// Whose turn it is goes into the client's port and the last byte of its address.
+/// The number of the turn goes into the client's port and the last byte of its address.
 fn write_client(frame: &[u8], clients: Clients, turn: u64) -> Vec<u64> {
     let [address, port] = clients.at.places(frame).map(|at| i16::try_from(at).unwrap());
     let mask = i32::try_from(clients.count - 1).unwrap();

@@ -50,7 +50,7 @@ pub(crate) const PICKED: [Way; 2] = [
     Way { client: CLIENT6, frontend: "[2001:db8:f::13]:80", backend: "[fd01::7]:8080" },
 ];
 
-/// Where nobody is, beside where somebody is.
+/// Addresses without a service, beside those of services.
 pub(crate) const NOBODY: [&str; 2] = ["203.0.113.12:80", "[2001:db8:f::12]:80"];
 /// A server of the node's own.
 pub(crate) const SERVER: [&str; 2] = ["192.0.2.1:9999", "[2001:db8::1]:9999"];
@@ -146,7 +146,7 @@ pub(crate) struct Packet {
     pub(crate) program: Program,
     /// `None`: they are all the same.
     pub(crate) clients: Option<Clients>,
-    /// Whom it comes from or goes to afterwards; `None`: it goes on untouched.
+    /// The place that it comes from or goes to afterwards; `None`: it goes on untouched.
     pub(crate) becomes: Option<SocketAddr>,
 }
 
@@ -194,7 +194,7 @@ impl Way {
     }
 }
 
-/// The program of that name which this process has open: others may have been loaded by somebody else.
+/// The program of that name which this process has open: other processes may have loaded some of that name too.
 fn programs(name: &str) -> OwnedFd {
     let folder = fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
     let texts = folder.filter_map(|entry| fs::read_to_string(entry.path()).ok());
@@ -213,7 +213,7 @@ fn open(number: u32) -> OwnedFd {
     // SAFETY: the number is a new file descriptor or negative.
     let fd = unsafe { sys::bpf_prog_get_fd_by_id(number) };
     assert!(fd >= 0);
-    // SAFETY: nobody else owns it.
+    // SAFETY: nothing else owns it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 

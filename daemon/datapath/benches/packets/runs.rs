@@ -20,7 +20,7 @@ const PACKETS: u32 = 20_000;
 const BEGINNINGS: u32 = 256;
 /// As many as may have no answer, twice: then each further one ends another.
 const FLOOD: u32 = 32_768;
-/// As many as there may be unless somebody says otherwise: hardly any is in the CPU's nearest caches.
+/// As many as there may be unless the configuration says otherwise: hardly any is in the CPU's nearest caches.
 const MANY: u32 = 65_536;
 
 /// Two feeders of the same packets: to the program, and to an empty one.
@@ -66,7 +66,7 @@ fn show(rows: Vec<Row>) {
     }
 }
 
-/// From the node itself and from others, to nobody who is served.
+/// From the node itself and from others, to a place that is not served.
 fn of_nobody(from: [&str; 2], to: [&str; 2], program: Program) -> [Packet; 2] {
     [0, 1].map(|family| Packet::new(Sent::tcp(from[family], to[family], ACK), program))
 }
@@ -160,8 +160,8 @@ pub(crate) fn first(bed: &Bed) {
     show(rows);
 }
 
-/// What begins by a port that the node picks, which nobody here could answer: all rounds together are fewer than may
-/// have no answer. Each round is of a client of its own, most of whose ports are free.
+/// What begins by a port that the node picks, which no backend here could answer: all rounds together are fewer than
+/// may have no answer. Each round is of a client of its own, with most of its ports free.
 pub(crate) fn picked(bed: &Bed) {
     let node = Node::new(bed, MANY);
     let mut row = beginning(&node, &empty(), "the first of a flow, policy Cluster", "800", &PICKED);

@@ -59,12 +59,12 @@ fn serial_of(word: u64) -> u32 {
     of_words(words).serial
 }
 
-/// Says whose it is; 0: it is nobody's, or is being written.
+/// The serial of the flow in this record; 0: the record is free, or is being written.
 pub(crate) fn serial(cells: &Cells) -> u32 {
     serial_of(cells[SERIAL].load(Ordering::Acquire))
 }
 
-/// A copy of a record; `None`: it is nobody's, or was written meanwhile.
+/// A copy of a record; `None`: the record is free, or was written meanwhile.
 pub(crate) fn read(cells: &Cells) -> Option<types::flow> {
     let before = serial(cells);
     if before == 0 {
@@ -77,7 +77,7 @@ pub(crate) fn read(cells: &Cells) -> Option<types::flow> {
     (is_whole && u32::from(flow.state) != types::flow_state::FLOW_FREE.0).then_some(flow)
 }
 
-/// Makes a record nobody's. The serial goes first.
+/// Frees a record. The serial goes first.
 pub(crate) fn free(cells: &Cells) {
     cells[SERIAL].store(0, Ordering::Release);
     fence(Ordering::Release);
@@ -146,31 +146,31 @@ impl EntryKey {
 /// An address and a port, as they stand in a record.
 pub(crate) type End = ([u32; 4], u16);
 
-/// By which the client's packets lead to the flow.
+/// The entry by which the client's packets lead to the flow.
 pub(crate) fn entry_of_client(flow: &types::flow) -> EntryKey {
     let (client, frontend) = ((flow.client, flow.client_port), (flow.frontend, flow.frontend_port));
     EntryKey::new(flow, client, frontend, types::leg::LEG_IN)
 }
 
-/// By which answers to the address that the client was given lead to the flow, where it was given one.
+/// The entry by which answers to the address that the client was given lead to the flow, where it was given one.
 pub(crate) fn entry_of_nat(flow: &types::flow) -> Option<EntryKey> {
     let (backend, nat) = ((flow.backend, flow.backend_port), (flow.nat, flow.nat_port));
     (flow.nat_port != 0).then(|| EntryKey::new(flow, backend, nat, types::leg::LEG_IN))
 }
 
-/// By which packets between backend and client lead to the flow, in both directions: the lesser end comes first, as the
-/// numbers stand in the record. Whoever deletes it ends the flow.
+/// The entry by which packets between backend and client lead to the flow, in both directions: the lesser end comes
+/// first, as the numbers stand in the record. Deleting this entry ends the flow.
 pub(crate) fn entry_between(flow: &types::flow) -> EntryKey {
     let (backend, client) = ((flow.backend, flow.backend_port), (flow.client, flow.through_port));
     EntryKey::new(flow, backend.min(client), backend.max(client), types::leg::LEG_THROUGH)
 }
 
-/// As people write it.
+/// An end as people write it.
 pub(crate) fn shown((address, port): End) -> SocketAddr {
     SocketAddr::new(from_mapped(address), u16::from_be(port))
 }
 
-/// As a record has it.
+/// An end as a record has it.
 pub(crate) fn end(shown: SocketAddr) -> End {
     (super::mapped(shown.ip()), shown.port().to_be())
 }

@@ -34,7 +34,7 @@ abi!(flow {
     began: u32,
 });
 
-/// What the programs know of a device: who sends by it, and whose address others see.
+/// What the programs know of a device: which side it leads to, and the addresses that backends see instead of clients'.
 pub(crate) fn device(device: &Device) -> types::device {
     let side = match device.side {
         Side::Outer => types::device_flag::DEVICE_OUTER,
@@ -49,11 +49,11 @@ pub(crate) fn device(device: &Device) -> types::device {
     }
 }
 
-/// As many ranges as the programs have room for.
+/// Takes as many ranges as the programs have room for.
 pub(crate) fn settings(ranges: &[RangeInclusive<u16>]) -> types::packet_settings {
     let mut settings = types::packet_settings::default();
     for (place, range) in settings.snat.iter_mut().zip(ranges) {
-        // All of 65,536 would be no number of 16 bits; 0 is no port that anybody gets.
+        // The count of all 65,536 ports does not fit in 16 bits; port 0 is never given to a client.
         let count = range.end().saturating_sub(*range.start()).saturating_add(1);
         *place = types::port_range { first: *range.start(), count };
         settings.snat_ports += u32::from(count);
@@ -70,7 +70,7 @@ pub(crate) struct Arrivals {
     pub(crate) nat_port: Option<u16>,
 }
 
-/// Of a record that is somebody's.
+/// The arrivals of a flow, by its record.
 pub(crate) fn arrivals(flow: &types::flow) -> Arrivals {
     Arrivals {
         frontend: from_mapped(flow.frontend),

@@ -1,6 +1,7 @@
 //! Sources as the keys of the tries in which programs look clients up, and back.
 //!
-//! Invariant: the port comes before the address, and all of it counts: no range of one port lets anybody in at another.
+//! Invariant: the port comes before the address, and all of it counts: no range of one port lets a client in at
+//! another.
 
 use std::net::IpAddr;
 

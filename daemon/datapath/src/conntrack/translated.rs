@@ -37,7 +37,7 @@ const GET: u16 = 0x0101;
 /// Of `nfgenmsg`; all zeros ask for both families.
 const GENERAL: usize = 4;
 
-/// A connection whose client the backend does not see, but an address and a port of this node.
+/// A connection that the backend sees as coming from an address and a port of this node, not from its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Translated {
     pub(crate) transport: Transport,
@@ -53,7 +53,7 @@ pub(crate) struct Found {
     pub(crate) is_whole: bool,
 }
 
-/// Those from such ports of the node.
+/// The connections that the backend sees at a wanted port of the node.
 pub(crate) fn list(is_wanted: impl Fn(u16) -> bool) -> io::Result<Found> {
     let count = fs::read_to_string(COUNT).unwrap_or_default();
     if matches!(count.trim(), "" | "0") {
@@ -115,8 +115,8 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from).or_else(v4)
 }
 
-/// `None`: somebody translates less of it. A pod's way out of the cluster has its own destination, and a client that
-/// the backend sees has its own port.
+/// `None`: not both ends of it are translated. A pod's way out of the cluster keeps its destination, and a client that
+/// the backend sees keeps its source.
 fn translated(body: &[u8]) -> Option<Translated> {
     let message = body.get(GENERAL..)?;
     let (there, back) = (way(message, CTA_TUPLE_ORIG)?, way(message, CTA_TUPLE_REPLY)?);

@@ -1,8 +1,8 @@
 //! Filters of ours at devices (clsact), for kernels without tcx.
 //!
-//! Invariant: our filter has a priority and a handle of its own, so it is replaced in place and nobody else's is
-//! touched. The queueing discipline that filters hang at is made where it is missing, and never removed: whether
-//! somebody else is about to use it, nobody can know.
+//! Invariant: our filter has a priority and a handle of its own, so it is replaced in place and no other filter is
+//! touched. The queueing discipline that filters hang at is made where it is missing, and never removed: another
+//! program may be about to use it.
 
 #![allow(unsafe_code)]
 
@@ -16,10 +16,10 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use super::{Direction, Spot};
 use crate::netlink::{NLM_F_DUMP, NLM_F_REQUEST, PIECE, ending, message, messages};
 
-/// Before the filters of those who do not choose, which the kernel puts at 49,152 and below, and after the first
-/// hundred, where those who want to be first are.
+/// Before the filters without a chosen priority, which the kernel puts at 49,152 and below, and after the first
+/// hundred, which are for filters that must come first.
 const PRIORITY: u32 = 104;
-/// "hold", so that nobody has it by chance.
+/// "hold", which no other filter has by chance.
 const HANDLE: u32 = 0x686f_6c64;
 
 /// From `linux/rtnetlink.h` and `linux/pkt_sched.h`.

@@ -45,7 +45,7 @@ const fn hook(direction: Direction) -> sys::bpf_attach_type {
     }
 }
 
-/// Whether this kernel has such links: one that knows them misses the device, and one that does not, the command.
+/// Whether this kernel has such links: a kernel with them misses the device, and one without them the command.
 pub(crate) fn is_there() -> io::Result<bool> {
     // SAFETY: the program and its licence outlive the call; it needs no name and no options.
     let program = owned(unsafe {
@@ -70,7 +70,7 @@ pub(crate) fn is_there() -> io::Result<bool> {
     }
 }
 
-/// A link, which holds its program in place as long as anybody has it, or its pin is there.
+/// A link, which holds its program in place as long as a process has it open or its pin is there.
 #[derive(Debug)]
 pub(super) struct Link(OwnedFd);
 
@@ -116,7 +116,7 @@ impl Link {
         checked(returned).map(drop)
     }
 
-    /// At once, whoever else has it.
+    /// Detaches the program at once, even while other processes have the link open.
     pub(super) fn detach(&self) -> io::Result<()> {
         // SAFETY: it is open.
         checked(unsafe { sys::bpf_link_detach(self.0.as_raw_fd()) }).map(drop)
@@ -142,7 +142,7 @@ impl Link {
     }
 }
 
-/// How many programs are at a hook of a device, whosever.
+/// How many programs are at a hook of a device, ours and those of others.
 pub(super) fn count(spot: &Spot) -> usize {
     foreign::attached(spot.target(), hook(spot.direction)).map_or(0, |programs| programs.len())
 }

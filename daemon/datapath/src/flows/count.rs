@@ -18,14 +18,14 @@ pub struct Tally {
     stages: [[u64; Stage::ALL.len()]; 2],
     /// Those of IPv4 and IPv6.
     pub families: [u64; 2],
-    /// Those whose backend sees a port of this node instead of the client.
+    /// Those for which the backend sees a port of this node instead of the client.
     pub nat: u64,
     /// Those that have ended by their age, and are not taken away yet. They are in no other number.
     pub expired: u64,
 }
 
 impl Tally {
-    /// One more flow.
+    /// Counts one more flow.
     pub(super) fn add(&mut self, flow: &types::flow, now: u32) {
         if is_expired(flow, now, 0) {
             self.expired += 1;
@@ -57,7 +57,7 @@ impl Tally {
         of(Transport::Tcp, tcp).chain(of(Transport::Udp, udp))
     }
 
-    /// Those by which somebody may still send something of meaning.
+    /// Those in which client or backend may still send something of meaning.
     pub fn in_use(&self) -> u64 {
         let is_over = |stage| matches!(stage, Stage::Closed | Stage::Reset);
         self.stages().filter(|(_, stage, _)| !is_over(*stage)).map(|(_, _, count)| count).sum()

@@ -52,7 +52,7 @@ impl Entries {
         }
     }
 
-    /// `true`: it led there, nobody else has deleted it, and it is gone.
+    /// `true`: the entry led there, and this very call has deleted it.
     pub(super) fn remove(&self, key: &EntryKey, to: u32) -> Result<bool, libbpf_rs::Error> {
         if self.get(key)? != Some(to) {
             return Ok(false);

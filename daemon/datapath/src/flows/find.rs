@@ -1,6 +1,6 @@
-//! Which flows there are, for people who look for some.
+//! The flows that an operator looks for.
 //!
-//! Invariant: the table is read once and nothing is written; what is given is bounded by who asks.
+//! Invariant: the table is read once and nothing is written; the caller bounds how many flows are given.
 
 use std::net::IpAddr;
 
@@ -33,11 +33,11 @@ pub struct FlowFilter {
     pub client: Option<Place>,
     /// Where it asked to go, as it wrote it.
     pub frontend: Option<Place>,
-    /// Who was chosen to answer.
+    /// The backend that was chosen to answer.
     pub backend: Option<Place>,
     /// How far it has come.
     pub stage: Option<Stage>,
-    /// Only those whose backend told that its port is closed, and has not answered since.
+    /// Only those for which the backend told that its port is closed, and has not answered since.
     pub refused: bool,
 }
 
@@ -64,7 +64,7 @@ pub struct FlowReport {
 }
 
 impl FlowTable {
-    /// Those that live and whose backend sees a port of this node.
+    /// The flows that live and show the backend a port of this node.
     pub(crate) fn by_own_ports(&self) -> impl Iterator<Item = Flow> {
         let (now, records) = (self.now(), &self.0.records);
         let live = records.some(0, records.len()).filter(move |(_, it)| !is_expired(it, now, 0));

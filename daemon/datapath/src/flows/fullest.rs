@@ -19,7 +19,7 @@ const BACKENDS_MAX: usize = 1 << 14;
 pub struct Fullest {
     /// The backend, on another node.
     pub backend: SocketAddr,
-    /// As whom this node's clients come there.
+    /// The address of this node that the backend sees instead of its clients'.
     pub nat: IpAddr,
     /// What they speak.
     pub transport: Transport,
@@ -27,7 +27,7 @@ pub struct Fullest {
     pub taken: u32,
 }
 
-/// A backend as records have it, who comes there, and how.
+/// A backend as records have it, the address that it sees, and the transport.
 type Key = (flow::End, [u32; 4], u8);
 
 /// The counts of a pass that goes on.

@@ -1,7 +1,8 @@
-//! Ports of this node that no client is given at one backend, because somebody else's connection has them there.
+//! Ports of this node that no client is given at one backend, because a connection of another proxy has them there.
 //!
-//! Invariant: an entry that leads to nobody keeps a port free, and is taken away once that connection is over; a flow's
-//! entry is never touched. Programs take a packet that meets it for nobody's, and leave it to the stack.
+//! Invariant: an entry that leads to no flow keeps a port free, and is taken away once that connection is over; a
+//! flow's entry is never touched. Programs take a packet that meets such an entry as one of no flow, and leave it to
+//! the stack.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +17,7 @@ use crate::conntrack::translated::{self, Found, Translated};
 /// Where such an entry leads: there is no flow of that number.
 const NOBODY: u32 = u32::MAX;
 
-/// Programs are at all devices by then, so nobody else gets new clients that we would have.
+/// Programs are at all devices by then, so the other proxy gets no new clients that are ours to serve.
 const AFTER_START: Duration = Duration::from_secs(5);
 
 /// How often it is looked again while there are any: a port that is kept for too long costs little.
@@ -38,7 +39,7 @@ pub(crate) struct KeptFree {
 }
 
 impl KeptFree {
-    /// Looks before any client is given a port. What keeps it from looking keeps nobody from being served.
+    /// Looks before any client is given a port. A look that fails keeps no client from being served.
     pub(crate) fn start(table: FlowTable, ports: Vec<RangeInclusive<u16>>, now: Instant) -> Self {
         let (kept, due) = (BTreeMap::new(), Some(now + AFTER_START));
         let mut new = Self { table, ports, kept, is_adopted: false, due, failure: None };

@@ -1,6 +1,6 @@
 //! How long a flow lives without a packet.
 //!
-//! Invariant: programs judge by the same rule (`bpf/flow.h`), and nobody here takes a flow before [`MARGIN`] more than
+//! Invariant: programs judge by the same rule (`bpf/flow.h`), and the daemon takes no flow before [`MARGIN`] more than
 //! that has passed: so no program can give new life to what is being taken.
 
 use holdfast_core::keys::Transport;
@@ -42,7 +42,7 @@ impl Stage {
         }
     }
 
-    /// `None`: the record is nobody's, or no program wrote it.
+    /// `None`: the record is free, or no program wrote it.
     pub(super) fn of(flow: &types::flow) -> Option<Self> {
         let [client, backend] = [flow.of_client, flow.of_backend];
         // Datagrams say nothing of the kind, whatever is written.
@@ -97,7 +97,7 @@ fn is_stream(flow: &types::flow) -> bool {
     flow.seen.wrapping_sub(flow.began).cast_signed() > life::STREAM_AFTER.0.cast_signed()
 }
 
-/// The backend says so too. In a client's name anybody may send a RST.
+/// Whether the backend has ended it too. Any host may send a RST in a client's name.
 fn is_broken_off(flow: &types::flow) -> bool {
     has(flow.of_backend, heard::HEARD_RST) || has(flow.of_backend, heard::HEARD_FIN)
 }

@@ -1,7 +1,6 @@
 //! The array of records, mapped.
 //!
-//! Invariant: nothing is written to a record that somebody has, but by its owner. How a record is read whole,
-//! [`crate::abi::flow`] says.
+//! Invariant: a record in use is written only by its owner. [`crate::abi::flow`] says how a record is read whole.
 
 use crate::abi::flow::{self, Cells, WORDS, types};
 use crate::error::StartError;
@@ -9,7 +8,7 @@ use crate::generation::view;
 use crate::map::{Handles, Map};
 use crate::view::View;
 
-/// As many as there may be flows, whoever has them.
+/// All flow records, in use or free.
 #[derive(Debug)]
 pub(super) struct Records(View);
 
@@ -23,7 +22,7 @@ impl Records {
         all
     }
 
-    /// How many there are, somebody's or not.
+    /// How many records there are, in use or free.
     pub(super) fn len(&self) -> u32 {
         u32::try_from(self.all().len()).unwrap_or(u32::MAX)
     }
@@ -32,13 +31,13 @@ impl Records {
         self.all().get(number as usize)
     }
 
-    /// Those that are somebody's, of so many from that number on.
+    /// The records in use among `count` of them, from one number on.
     pub(super) fn some(&self, from: u32, count: u32) -> impl Iterator<Item = (u32, types::flow)> {
         let cells = self.all().iter().skip(from as usize).take(count as usize);
         (from..).zip(cells).filter_map(|(number, cells)| Some((number, flow::read(cells)?)))
     }
 
-    /// Whether it is still that very flow's.
+    /// Whether the record is still that very flow's.
     pub(super) fn is_of(&self, number: u32, it: &types::flow) -> bool {
         self.cells(number).is_some_and(|cells| flow::serial(cells) == it.serial)
     }

@@ -11,10 +11,10 @@ use super::life::is_expired;
 use super::{Flow, FlowTable, Maps};
 use crate::abi::flow::{entry_between, entry_of_client, entry_of_nat, types};
 
-/// How many records are looked at for one sample: a millisecond's work where all of them are nobody's.
+/// How many records are looked at for one sample: a millisecond's work where all of them are free.
 const RECORDS_MAX: u32 = 1 << 16;
 
-/// Seconds after which nobody is at work on what leads to a flow any more.
+/// Seconds after which no program is still writing or deleting what leads to a flow.
 const SETTLED: u32 = 2;
 
 /// What a sample of the flows has shown.
@@ -24,7 +24,7 @@ pub struct Sampled {
     pub looked_at: u32,
     /// Those that some entry does not lead to, so that some of their packets are not translated.
     pub wrong: Vec<Flow>,
-    /// Conversations over UDP whose backend serves no more.
+    /// Conversations over UDP with a backend that serves no more.
     pub without_backend: u32,
     /// Where the next sample may begin.
     pub next: u32,

@@ -1,7 +1,7 @@
 //! How many flows there are, in all and of each port, as the programs count them to share the table.
 //!
-//! Invariant: who ends a flow takes it out of the counts. What is left there by a process that was killed meanwhile is
-//! taken back by the next pass: a count is never left higher than what was found and what has begun since.
+//! Invariant: ending a flow takes it out of the counts. What a process that was killed meanwhile leaves there is taken
+//! back by the next pass: a count is never left higher than what was found and what has begun since.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

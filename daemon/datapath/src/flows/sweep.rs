@@ -22,7 +22,7 @@ use crate::abi::flow::{entry_between, types};
 const PARTS: u32 = 10;
 const PART_REST: Duration = Duration::from_secs(1);
 
-/// Of one piece of work. The thread is never away from its stop for longer.
+/// The time of one piece of work. The thread is never away from its stop for longer.
 const SLICE: Duration = Duration::from_millis(5);
 
 /// After a slice that was full the thread rests so many times as long: it costs a tenth of a processor at most.
@@ -34,14 +34,14 @@ pub(super) const AT_ONCE: u32 = 64;
 /// How many numbers of records are handed out at once, while there are some left: some milliseconds.
 const NUMBERS_AT_ONCE: u32 = 4096;
 
-/// Records whose entry somebody has deleted without doing the rest, as a process does that is killed at that moment. So
-/// many are remembered at once; more of them are found by the next pass.
+/// Records that have lost their entry between backend and client and still stand, as when a process is killed at that
+/// moment. So many are remembered at once; more of them are found by the next pass.
 const LEFT_MAX: usize = 1024;
 
-/// Seconds after which nobody is at it any more: a program needs microseconds.
+/// Seconds after which no program is still ending the flow: it needs microseconds.
 const LEFT_AFTER: u32 = 5;
 
-/// A record without the entry that says whose it is to take away.
+/// A record without the entry that decides which side takes it away.
 #[derive(Clone, Copy, Debug)]
 struct Left {
     serial: u32,
@@ -57,9 +57,9 @@ pub struct FlowsSwept {
     pub passes: u64,
     /// Flows that were taken away.
     pub ended: u64,
-    /// Those of them that somebody else had begun to take away and left.
+    /// Those of them that another process had begun to take away and left.
     pub left: u64,
-    /// Ports that no client is given at one backend, because a connection of somebody else has them there.
+    /// Ports that no client is given at one backend, because a connection of another proxy has them there.
     pub kept_free: usize,
     /// Of how many ports each client gets one, on its way to a backend of another node.
     pub snat_ports: u32,
@@ -118,7 +118,7 @@ impl Sweep {
         true
     }
 
-    /// `true`: each number of a record is somebody's, or can be had.
+    /// `true`: the number of each record is in use, or can be had.
     fn hand_out(&mut self) -> bool {
         self.table.hand_out(NUMBERS_AT_ONCE).unwrap_or_else(|error| {
             self.failure = Some(format!("{error:#}"));
@@ -152,7 +152,7 @@ impl Sweep {
         }
     }
 
-    /// Ends a flow that is too old, if it is still there and nobody else is at it.
+    /// Ends a flow that is too old, if it is still there and nothing else is ending it.
     pub(super) fn end(&mut self, number: u32, flow: &types::flow) -> Result<(), libbpf_rs::Error> {
         if self.table.claim(number, flow)? {
             self.table.finish(number, flow)?;

@@ -39,7 +39,7 @@ fn clock() -> u32 {
     CLOCK.get()
 }
 
-/// Maps of packets with nobody's programs attached.
+/// Maps of packets, with no programs attached.
 struct Bed {
     table: FlowTable,
     handles: Handles,
@@ -76,7 +76,7 @@ impl Bed {
         u32::from_ne_bytes(number.try_into().unwrap())
     }
 
-    /// As programs count it: who looks for flows asks that first.
+    /// As programs count it: the search for flows asks that first.
     fn count_begun(&self) {
         let (key, counts) = (packet_count::COUNT_FLOWS.0.to_ne_bytes(), &self.handles[&Map::PacketCounts]);
         let mut each = counts.lookup_percpu(&key, MapFlags::ANY).unwrap().unwrap();
@@ -118,7 +118,7 @@ impl Bed {
         assert!(self.leads(it).iter().all(|to| *to == Some(number)), "{it:?}");
     }
 
-    /// How many numbers nobody has. Takes them all.
+    /// How many numbers of records are free. Takes them all.
     fn free(&self) -> usize {
         std::iter::from_fn(|| self.handles[&Map::FreeFlows].lookup_and_delete(&[]).unwrap()).count()
     }

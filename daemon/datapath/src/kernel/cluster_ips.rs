@@ -1,9 +1,9 @@
-//! Which addresses are cluster IPs, so that programs at devices refuse whoever dials a port that such an address has
-//! not.
+//! Which addresses are cluster IPs, so that programs at devices refuse a client that dials a port which such an address
+//! does not have.
 //!
 //! Invariant: an address is in the maps only while a frontend of it is, and not before the look that comes after the
-//! first one: who dials a service that is just being written is not refused for a port that is written next. What a
-//! former daemon's programs read goes only when it is wrong.
+//! first one: a client that dials a service which is just being written is not refused for a port that is written next.
+//! What a former daemon's programs read goes only when it is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -79,14 +79,14 @@ impl ClusterIps {
         }
     }
 
-    /// Those that have stayed since the last look are told to the programs.
+    /// Tells the programs the addresses that have stayed since the last look.
     pub(super) fn settle(&mut self) {
         for address in std::mem::take(&mut self.fresh) {
             self.tell(address);
         }
     }
 
-    /// A map that has no room has its client meet what it met without: its packet goes on as it is.
+    /// If the map has no room, a client meets what it met without the map: its packet goes on as it is.
     fn tell(&self, address: IpAddr) {
         let key = abi::node_address_bytes(address);
         let put = |map: &MapHandle| map.update(&key, &IS_THERE.to_ne_bytes(), MapFlags::ANY);

@@ -1,7 +1,7 @@
-//! Whom sockets do not serve: pods, datagrams, subtrees of cgroups.
+//! What the programs at sockets do not serve: pods, datagrams, subtrees of cgroups.
 //!
 //! Invariant: programs leave a subtree alone from the look after it was made, and no other cgroup than those that the
-//! configuration names. An id is never used twice, so one that is told a little too long stands for nobody.
+//! configuration names. An id is never used twice, so one that is told a little too long exempts no other cgroup.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::generation::table;
 use crate::map::{Handles, Map};
 use crate::table::Table;
 
-/// Whose sockets are served.
+/// The sockets that are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
     /// Those of other network namespaces than the host's.
@@ -71,7 +71,7 @@ impl Exempt {
         self.tell().map_err(|error| failed(std::io::Error::other(format!("{error:#}"))))
     }
 
-    /// Whatever a former daemon, or somebody else, has written there.
+    /// Writes the ids into the map, and takes out what a former daemon or another process has written there.
     fn tell(&mut self) -> Result<(), libbpf_rs::Error> {
         let wanted: BTreeSet<_> = self.ids.iter().flatten().map(|id| id.to_ne_bytes()).collect();
         let entries = self.map.entries().map_err(libbpf_rs::Error::from)?;

@@ -14,7 +14,7 @@ use crate::flows::{FlowTable, FlowsSwept, KeptFree, Sampled, Sweeping};
 /// Flows that are looked at each second: a fraction of a millisecond of the engine's time.
 const SAMPLE: u32 = 32;
 
-/// The table, who sweeps it, and what the last look at a few of them has shown.
+/// The table, the thread that sweeps it, and what the last look at a few of the flows has shown.
 #[derive(Debug)]
 pub(super) struct Flows {
     table: FlowTable,

@@ -34,7 +34,7 @@ pub struct PacketStatus {
     pub hooks: Option<HookKind>,
     /// Why packets are not translated, or are by programs that read tables of before.
     pub failure: Option<String>,
-    /// How often a program was put back that somebody else had taken away.
+    /// How often a program was put back that had been taken away from outside.
     pub repaired: u64,
     /// The devices, by their numbers.
     pub devices: Vec<DeviceStatus>,
@@ -94,7 +94,7 @@ impl Packets {
         }
     }
 
-    /// What programs have to be loaded for. A verifier takes half a second for each.
+    /// The link layers that programs have to be loaded for. A verifier takes half a second for each.
     fn layers(&self) -> Vec<Layer> {
         devices::layers_of(self.wanted.as_deref().unwrap_or_default())
     }
@@ -201,7 +201,7 @@ impl KernelMaps {
             attached.pins.forget_flows()?;
         }
         if found.contains_key(&Map::PacketSettings) {
-            // Also where nothing newer can be loaded: programs that were left to drain serve everybody again.
+            // Also where nothing newer can be loaded: programs that were left to drain serve all clients again.
             packets::tell(&found, &options)?;
         }
         let given = map::copies(self.shared.handles().iter().chain(self.generation.handles()).chain(&found))?;
@@ -253,7 +253,7 @@ impl KernelMaps {
         Ok(())
     }
 
-    /// Does what could not be done yet, and puts back what somebody took away.
+    /// Does what could not be done yet, and puts back what was taken away from outside.
     pub(super) fn repair_packets(&mut self) -> Result<Mended, StartError> {
         self.serve_packets();
         if self.packets.behind && self.packets.retry.is_due() {

@@ -20,7 +20,7 @@ use super::{Attached, KernelMaps};
 use crate::abi::{FrontendBytes, types};
 use crate::sys;
 
-/// Nobody listens here, so whoever is not translated is refused at once.
+/// Nothing listens here, so a connect that is not translated is refused at once.
 const PROBE: Ipv4Addr = Ipv4Addr::new(127, 255, 104, 102);
 
 /// What a child tells by its error: this, and one for each of its two connects that reached the backend.

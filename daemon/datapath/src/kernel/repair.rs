@@ -1,4 +1,4 @@
-//! What somebody else took away from outside: programs, pins, bits that lead to frontends.
+//! Puts back what was taken away from outside: programs, pins, bits that lead to frontends.
 //!
 //! Invariant: clients are served by the old programs until the new ones are in place. What the other maps hold,
 //! the engine compares.
@@ -10,14 +10,14 @@ use crate::{load, map};
 /// What was put back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// Hooks whose program was detached, whose link was unpinned, or whose program had stayed behind when
-    /// the maps grew.
+    /// Hooks with a program that was detached, with a link that was unpinned, or with a program that had stayed behind
+    /// when the maps grew.
     pub hooks: Vec<&'static str>,
     /// Whether maps were unpinned.
     pub pins: bool,
     /// Whether programs would not have looked for every frontend.
     pub bits: bool,
-    /// Devices and directions whose program of packets somebody had taken away.
+    /// Devices and directions from which the program of packets had been taken away.
     pub devices: Vec<String>,
     /// Why maps stay pinned that no program uses; told once.
     pub leftover: Option<String>,

@@ -32,7 +32,7 @@ pub(super) fn insert(maps: &Handles, key: &SourceKey) -> Result<(), MapError> {
     inserted.map_err(full)
 }
 
-/// Of each family.
+/// The most sources of one family.
 const MOST: usize = size::SOURCE_RANGES.0 as usize;
 
 const INSERT: &str = "insert source";

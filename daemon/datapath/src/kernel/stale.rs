@@ -1,4 +1,4 @@
-//! Connected sockets whose backend has left: noticed, found, judged and ended, so that their owners dial anew.
+//! Connected sockets that have lost their backend: noticed, found, judged and ended, so that their owners dial anew.
 //!
 //! The walk, from the op that took a backend away:
 //!
@@ -6,15 +6,16 @@
 //!    what the next steps read to a thread of its own (`sweep`), which ends sockets and never keeps the engine waiting.
 //! 2. Which sockets dialled what: programs write it down as they translate. Of UDP sockets it is read at once for all
 //!    network namespaces (`kept`); of a TCP socket its entry of the map `reverse` is looked up when the socket is met.
-//! 3. Whose backend serves nowhere: the same maps that programs read say so (`lists`).
+//! 3. Which backend serves nowhere: the same maps that programs read say so (`lists`).
 //! 4. Ended: in the daemon's own network namespace, or in that of every process (`netns`), the kernel lists the
-//!    connected sockets, and those whose backend has left are ended by their cookies (`diag`). Owners see ECONNABORTED.
+//!    connected sockets, and those that have lost their backend are ended by their cookies (`diag`). Owners see
+//!    ECONNABORTED.
 //!
-//! Invariant: only a socket that dialled a frontend is ended, and only if its backend serves in no slice of the
-//! service that the frontend leads to, or nobody has that frontend any more. What is not known is no reason: before
-//! the first whole table no frontend counts as gone, and a port that does not say who serves loses nobody. A socket
-//! that dialled a backend directly is nobody's business. A socket that is not connected needs no end: its next
-//! datagram chooses anew.
+//! Invariant: only a socket that dialled a frontend is ended, and only if its backend serves in no slice of the service
+//! that the frontend leads to, or no service has that frontend any more. What is not known is no reason: before the
+//! first whole table no frontend counts as gone, and a port that does not say which backends serve loses no socket. A
+//! socket that dialled a backend directly is left alone. A socket that is not connected needs no end: its next datagram
+//! chooses anew.
 
 mod diag;
 mod kept;
@@ -82,13 +83,13 @@ impl StaleSockets {
     }
 }
 
-/// Who ends stale sockets, and when.
+/// What ends stale sockets, and when.
 #[derive(Debug)]
 pub(super) struct Stale {
     sweeper: Sweeper<Lists>,
     // Of UDP sockets, or why it cannot be read. `None`: they are left alone.
     kept: Option<Result<Kept, Arc<str>>>,
-    // The one namespace whose sockets are ended; `None`: all, or it cannot be told.
+    // The one network namespace in which sockets are ended; `None`: all, or it cannot be told.
     netns: Option<u64>,
     // Sweeps to come.
     due: u32,
@@ -97,7 +98,7 @@ pub(super) struct Stale {
 }
 
 impl Stale {
-    /// `None`: nobody's sockets are ended.
+    /// `None`: no sockets are ended.
     pub(super) fn start(which: StaleSockets, shared: &Shared) -> Result<Option<Self>, StartError> {
         if which.transports().is_empty() {
             return Ok(None);
@@ -114,7 +115,7 @@ impl Stale {
         let may_take = match action {
             Action::InsertFrontend(..) | Action::RemoveFrontend(..) => true,
             Action::RemoveMember(key) => key.membership == Membership::Serving,
-            // It may be the first to say who serves.
+            // It may be the first word that says which backends serve.
             Action::PublishWord(_, scope, word) => {
                 *scope == Scope::Cluster && word.flags.has(WordFlags::MEMBERS)
             }
@@ -138,8 +139,8 @@ impl Stale {
 }
 
 impl KernelMaps {
-    /// Has sockets ended whose backend has left, so that their owners connect anew: those see ECONNABORTED. To be
-    /// called about once a second; it does not wait, and does nothing if nobody has left. `is_whole`: the maps have
+    /// Has sockets ended that have lost their backend, so that their owners connect anew: those see ECONNABORTED. To be
+    /// called about once a second; it does not wait, and does nothing if no backend has left. `is_whole`: the maps have
     /// held all that every source tells.
     pub fn end_stale_sockets(&mut self, is_whole: bool) -> Result<(), StartError> {
         let Some(stale) = &mut self.stale else { return Ok(()) };

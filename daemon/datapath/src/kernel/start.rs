@@ -33,7 +33,7 @@ use crate::sys;
 /// What the datapath has to know before it starts.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The cgroup whose sockets get the services; `None`: the root of the host's cgroup v2 hierarchy.
+    /// The cgroup in which sockets get the services; `None`: the root of the host's cgroup v2 hierarchy.
     pub cgroup: Option<PathBuf>,
     /// Where everything is pinned: a folder on a BPF file system, or one that can be made there.
     pub bpffs: PathBuf,
@@ -43,7 +43,7 @@ pub struct Options {
     pub mark: u32,
     /// Which sockets end when their backend leaves.
     pub stale_sockets: StaleSockets,
-    /// Whose sockets are served.
+    /// The sockets that are served.
     pub served: Served,
     /// How packets are translated; `None`: only sockets are served.
     pub packets: Option<PacketOptions>,
@@ -80,9 +80,8 @@ impl Attached {
 }
 
 impl Attached {
-    /// Until this daemon takes over, the programs of another version exempt it as if it were theirs: whose daemon
-    /// they were is gone. A version whose control cannot be read has nothing to be told; its programs never lead to
-    /// an apiserver anyway.
+    /// Until this daemon takes over, the programs of another version exempt it in place of their own daemon, which is
+    /// gone. A version with an unreadable control is told nothing; its programs never lead to an apiserver anyway.
     fn tell_others(&self) {
         for pin in self.pins.other_controls() {
             if let Ok(control) = MapHandle::from_pinned_path(&pin) {
@@ -99,7 +98,7 @@ impl KernelMaps {
         Self::start_as(options, Features::probe()?, VERSION)
     }
 
-    /// As on a kernel with these features, by a daemon of that version.
+    /// Starts as a daemon of that version would on a kernel with these features.
     pub(crate) fn start_as(options: &Options, features: Features, version: u32) -> Result<Self, StartError> {
         let cgroup = Cgroup::open(options.cgroup.as_deref())?;
         let pins = Pins::open(&options.bpffs, version)?;

@@ -42,26 +42,26 @@ pub struct Status {
     pub refusals_lost: u64,
     /// Whether this daemon's cgroup is exempt. If not, only its mark is.
     pub own_cgroup_exempt: bool,
-    /// Hooks whose program somebody else detached, or whose pin somebody removed.
+    /// Hooks from which the program was detached, or the pin removed, from outside.
     pub broken_hooks: Vec<&'static str>,
-    /// Hooks whose program reads maps that are no longer written; it is put right as soon as that works.
+    /// Hooks with a program that reads maps which are no longer written; it is put right as soon as that works.
     pub behind_hooks: Vec<&'static str>,
     /// Why maps are still pinned that no program uses.
     pub leftover: Option<String>,
-    /// Whether the cgroup is the root of a cgroup namespace and not of the host's hierarchy, though nobody
-    /// asked for it.
+    /// Whether the cgroup is the root of a cgroup namespace and not of the host's hierarchy, though the configuration
+    /// names no cgroup.
     pub in_cgroup_namespace: bool,
-    /// Whose sockets are served.
+    /// The sockets that are served.
     pub served: Served,
     /// Subtrees that would be left alone, and are not there.
     pub absent_cgroups: Vec<PathBuf>,
     /// Hooks where others have programs too. They are kept.
     pub shared_hooks: Vec<Beside>,
-    /// How often a program that somebody had detached was put back since the start.
+    /// How often a detached program was put back since the start.
     pub hooks_put_back: u64,
     /// Why grace periods do not end: nothing is reused meanwhile.
     pub grace_failure: Option<String>,
-    /// What was done about sockets whose backend has left; `None`: nothing is to be done.
+    /// What was done about sockets that have lost their backend; `None`: nothing is to be done.
     pub stale_sockets: Option<Swept>,
     /// How packets are translated; `None`: they are not to be.
     pub packets: Option<PacketStatus>,

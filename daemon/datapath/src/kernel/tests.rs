@@ -1,4 +1,4 @@
-//! What only this crate can arrange: an older kernel, and maps that somebody else has changed. Needs root.
+//! What only this crate can arrange: an older kernel, and maps that were changed from outside. Needs root.
 
 use std::collections::BTreeSet;
 use std::net::TcpStream;
@@ -68,7 +68,7 @@ fn attached(bed: &Bed) -> BTreeSet<u32> {
 
 type Forget = fn(&types::control) -> types::control;
 
-/// Somebody tells the programs other exemptions than the daemon did.
+/// Exemptions that the programs are told from outside, and what the self-test says then.
 const FORGETTING: [(Forget, &str); 2] = [
     (
         |told| types::control { exempt_mark: MARK + 1, ..*told },
@@ -188,7 +188,7 @@ fn kernel_another_version_is_built_beside_and_takes_over_without_a_gap() {
         assert!(!old_maps.exists() && new_maps.exists());
         let dump = new.dump().unwrap();
         drop(new);
-        // And back again, as whoever is unhappy with an upgrade does.
+        // And back again, as an operator does that is unhappy with an upgrade.
         let mut old = start(VERSION - 1);
         assert!(old.is_waiting());
         serve(&mut old);

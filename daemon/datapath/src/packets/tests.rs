@@ -1,4 +1,4 @@
-//! What the packet programs make of a packet, judged by an observer who knows nothing of them. Needs root.
+//! What the packet programs make of a packet, judged by an observer that knows nothing of them. Needs root.
 //!
 //! Each packet is given to a program by the kernel's test run, in a network of its own: nothing is attached or sent.
 

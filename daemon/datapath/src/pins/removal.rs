@@ -45,16 +45,16 @@ fn is_empty(folder: &Path) -> bool {
 /// What is left for programs at devices to do.
 #[derive(Debug, Default)]
 pub struct Drained {
-    /// Flows that go on, if programs follow them; of 0 nothing is left that anybody would miss.
+    /// Flows that go on, if programs follow them; 0: nothing is left that a client would miss.
     pub flows: u64,
     /// Of these, and of those that end just now: ports of this node that the next in line must not give away.
     pub ports: TakenPorts,
 }
 
-/// From now on whoever comes is left to the next in line. What clients outside have goes on, because nobody else knows
+/// Leaves new clients to the next in line from now on. What clients outside have goes on, because no other proxy knows
 /// their backends.
 ///
-/// Refuses while a daemon holds the pins. A daemon that starts serves everybody again.
+/// Refuses while a daemon holds the pins. A daemon that starts serves all clients again.
 pub fn drain(root: &Path) -> Result<Drained, StartError> {
     if !root.exists() {
         return Ok(Drained::default());
@@ -76,7 +76,8 @@ pub fn drain(root: &Path) -> Result<Drained, StartError> {
         return Err(StartError::OtherVersion { path });
     }
     let flows = FlowTable::new(&maps)?;
-    // Before the next in line gives the first port away; and those of who came while the first ones were entered.
+    // Before the next in line gives the first port away; and again for clients that came while the first ports were
+    // entered.
     take_ports(flows.by_own_ports());
     open_no_more(&maps)?;
     let ports = take_ports(flows.by_own_ports());

@@ -21,7 +21,7 @@ use writer::{Writer, deleted, internal, named, service, slice};
 
 const VIP: &str = "10.0.0.9";
 
-/// What happens: batches of events while nobody dials, and batches while readers do. An empty batch lets time pass.
+/// What happens: batches of events while no client dials, and batches while readers do. An empty batch lets time pass.
 struct Script {
     before: Vec<Event>,
     during: Vec<Vec<Event>>,

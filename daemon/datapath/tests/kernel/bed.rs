@@ -230,7 +230,7 @@ pub(crate) struct Port<'a> {
     pub(crate) flags: WordFlags,
     /// The first slot of its list.
     pub(crate) base: u32,
-    /// Who serves is written too, as for every UDP port.
+    /// The backends that serve are written too, as for every UDP port.
     pub(crate) keeps_members: bool,
 }
 
@@ -251,7 +251,7 @@ impl Port<'_> {
         Family::of(address(self.frontends[0]).ip())
     }
 
-    /// Writes list and word, as the rules order them, and who serves: those of the list.
+    /// Writes list and word, as the rules order them, and the backends that serve: those of the list.
     pub(crate) fn publish(&self, maps: &mut impl Maps, scope: Scope) {
         self.publish_beside(maps, scope, &[]);
     }
@@ -471,7 +471,7 @@ pub(crate) fn udp_client(at: &str) -> UdpSocket {
     socket
 }
 
-/// Sends, and gives who answered by its own word, and by the socket's.
+/// Sends, and gives the backend that answered by its own word, and by the socket's.
 pub(crate) fn ask(socket: &UdpSocket, to: &str) -> (SocketAddr, SocketAddr) {
     socket.send_to(b"who", address(to)).unwrap();
     answer(socket)
@@ -570,7 +570,7 @@ impl Unconnected {
         // SAFETY: only numbers are passed.
         let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
         assert!(fd >= 0);
-        // SAFETY: a new file descriptor that nobody else owns.
+        // SAFETY: a new file descriptor that nothing else owns.
         Self(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 

@@ -264,7 +264,7 @@ fn kernel_a_hook_that_cannot_be_put_back_is_seen_as_broken() {
         let pin = bed.options().bpffs.join("links/connect4");
         libbpf_rs::Link::open(&pin).unwrap().detach().unwrap();
         std::fs::remove_file(&pin).unwrap();
-        // Somebody else's folder is where the pin belongs, and is not empty.
+        // A folder that is not ours is where the pin belongs, and is not empty.
         std::fs::create_dir_all(pin.join("theirs")).unwrap();
         let cause = maps.repair().unwrap_err();
         assert_eq!(maps.seen().broken_hooks, maps.status().broken_hooks, "{cause}");
@@ -435,7 +435,7 @@ const RANGES: u32 = 8;
 const REPLACING: Duration = Duration::from_secs(4);
 const STEPS: std::ops::Range<u32> = 200..4_000;
 
-/// Far less than a grace period. It sleeps: who only yields may keep the kernel's own threads from the CPU.
+/// Far less than a grace period. It sleeps: a thread that only yields may keep the kernel's own threads from the CPU.
 const GRACE_POLL: Duration = Duration::from_micros(200);
 
 #[test]
@@ -455,7 +455,7 @@ fn invariant_04_kernel_whole_lists_are_replaced_under_traffic() {
             while grace.is_some_and(|grace| !maps.is_over(grace)) {
                 std::thread::sleep(GRACE_POLL);
             }
-            // What was there is gone, so a reader that still looks finds nobody.
+            // What was there is gone, so a reader that still looks finds no backend.
             let wiped = Range { family: Family::V4, base: range * 8, count: 8 };
             maps.execute(&Action::FreeRange(wiped)).unwrap();
             let some = &backends[..=(step % 8) as usize];

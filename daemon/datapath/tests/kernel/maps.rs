@@ -114,7 +114,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     ]
 }
 
-/// Shows the first entry that differs; a whole dump helps nobody.
+/// Shows the first entry that differs; a whole dump is of no help.
 #[track_caller]
 fn check_same(kernel: &Dump, memory: &Dump) {
     fn check<T: PartialEq + std::fmt::Debug>(what: &str, kernel: &[T], memory: &[T]) {

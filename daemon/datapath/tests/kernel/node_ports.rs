@@ -1,4 +1,4 @@
-//! Node ports for sockets: at which addresses they answer, and whose loopback stays its own. Needs root.
+//! Node ports for sockets: at which addresses they answer, and which loopback stays its own. Needs root.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
@@ -130,7 +130,7 @@ fn kernel_who_dials_the_unspecified_address_means_itself_and_no_node_port() {
     });
 }
 
-/// Node ports on the loopback of this bed, whose network is not the machine's first one.
+/// Node ports on the loopback of this bed, which is not in the machine's first network.
 #[track_caller]
 fn check_loopback(node_ports: &[&str]) {
     for node in node_ports {

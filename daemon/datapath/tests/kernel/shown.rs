@@ -67,7 +67,7 @@ fn set(socket: i32, level: i32, option: i32) {
 fn kernel_the_error_queue_names_the_backend() {
     bed(|bed| {
         let mut maps = bed.start();
-        // Nobody listens there, so an error comes back.
+        // Nothing listens there, so an error comes back.
         let closed = address("127.0.0.2:9");
         Port { frontends: &[VIP], backends: &[closed], ..UDP }.serve(&mut maps);
         let (connected, unconnected) = (udp_client("0.0.0.0:0"), udp_client("0.0.0.0:0"));

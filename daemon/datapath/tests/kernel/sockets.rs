@@ -330,8 +330,8 @@ fn check_clients(bed: &Bed, expected: usize) {
     }
 }
 
-/// Ends the wait of a listener's thread for clients: whoever dials `vip` is served by nobody, or meets
-/// the listener itself.
+/// Ends the wait of a listener's thread for clients: a client that dials `vip` is refused, or meets the listener
+/// itself.
 #[track_caller]
 fn check_served(is_served: bool, vip: &str, what: &str) {
     match TcpStream::connect(address(vip)) {
@@ -419,7 +419,7 @@ fn kernel_a_subtree_of_cgroups_can_be_left_alone_and_is_followed() {
     });
 }
 
-/// A VIP whose translation can be told from its absence: a listener has the same address and another port.
+/// A VIP without backends, which refuses where it is translated; else its address and port are those of a listener.
 fn refused_vip(maps: &mut KernelMaps) -> &'static str {
     let vip = "127.9.9.9:80";
     Port { frontends: &[vip], ..Port::TCP }.serve(maps);

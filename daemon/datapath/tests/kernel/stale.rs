@@ -60,7 +60,7 @@ fn kernel_connected_udp_sockets_whose_backend_left_are_ended_and_no_others() {
     });
 }
 
-/// Connections that nobody accepts are connected all the same.
+/// Listeners that accept nothing: their clients are connected all the same.
 fn listeners() -> [TcpListener; 2] {
     ["127.0.0.2:0", "[::1]:0"].map(|at| TcpListener::bind(at).unwrap())
 }
@@ -105,7 +105,7 @@ fn kernel_tcp_connections_stay_unless_the_configuration_ends_them() {
     check_tcp(false);
 }
 
-/// A pod's sockets, of which one dialled a frontend whose backend leaves: how many are ended.
+/// A pod's sockets, of which one dialled a frontend that loses its backend: how many are ended.
 fn ended_in_pod(maps: &mut KernelMaps) -> u64 {
     in_pod(|| {
         let backends = [address("127.0.0.2:5353")];

@@ -71,7 +71,7 @@ fn kernel_a_backend_more_moves_no_conversation_however_long_the_list() {
         let all = || unconnected.iter().chain(&connected);
         let before: Vec<_> = all().map(|socket| ask(socket, DNS)).collect();
         Port { backends: &backends, base: 64, ..port }.publish(&mut maps, Scope::Cluster);
-        // A connected socket whose datagram went elsewhere never hears of it.
+        // A connected socket never hears of a datagram that went elsewhere.
         let after: Vec<_> = all().map(|socket| ask(socket, DNS)).collect();
         let moved = before.iter().zip(&after).filter(|(before, after)| before != after).count();
         assert_eq!(moved, 0, "of {}", before.len());

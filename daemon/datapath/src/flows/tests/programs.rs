@@ -13,7 +13,7 @@ use crate::kernel::bed::{Port, address};
 /// To the loopback, which is where a test run has packets come from.
 const ETHERNET: [u8; 12] = [0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2];
 
-/// A packet without checksums, which nobody looks at on its way in.
+/// A packet without checksums, which no program looks at on its way in.
 fn packet(from: SocketAddr, to: SocketAddr, transport: u8) -> Vec<u8> {
     let ports = [from.port().to_be_bytes(), to.port().to_be_bytes()].concat();
     let body = match transport {

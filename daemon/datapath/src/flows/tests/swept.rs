@@ -160,7 +160,7 @@ fn kernel_a_flow_that_began_with_the_same_addresses_keeps_what_leads_to_it() {
     let mut sweep = sweep(&bed);
     sweep.end(number, &old).unwrap();
     bed.check_whole(number, &new);
-    // In another record, whose entries stand in the place of the old ones.
+    // In another record, with its entries in the place of the old ones.
     bed.write(number, old);
     bed.write(2, new);
     for key in keys(&new) {
@@ -224,8 +224,8 @@ fn kernel_the_thread_sweeps_and_ends_with_its_owner() {
     assert!(begun.elapsed() < NOT_FOR_EVER, "it does not finish its rest first");
 }
 
-/// As a program does that meets the same clients again and again: ends what is too old, and begins anew. Gives who
-/// lives at the end.
+/// As a program does that meets the same clients again and again: ends what is too old, and begins anew. Gives the
+/// flows that live at the end.
 fn programs(bed: &Bed, stop: &AtomicBool) -> Vec<(u32, types::flow)> {
     let mut living: Vec<Option<(u32, types::flow)>> = vec![None; 8];
     let mut serial = 1;

@@ -144,7 +144,7 @@ fn kernel_a_device_that_fails_stops_no_other_and_says_why() {
     });
 }
 
-/// A program of somebody else, which gives every packet that answer.
+/// A program that is not ours, which gives every packet that answer.
 #[allow(unsafe_code)]
 fn program_of_others(answer: i32) -> OwnedFd {
     let registers = || sys::__BindgenBitfieldUnit::new([0]);
@@ -160,7 +160,7 @@ fn program_of_others(answer: i32) -> OwnedFd {
     }
 }
 
-/// A filter of somebody else, at the left one.
+/// A filter that is not ours, at the left one.
 fn filter(way: TcAttachPoint, priority: u32, answer: i32) -> TcHook {
     let program = program_of_others(answer);
     let mut hook = TcHook::new(program.as_fd());
@@ -229,7 +229,7 @@ fn kernel_a_device_that_is_made_anew_gets_its_programs_again() {
     });
 }
 
-/// Somebody takes the programs of the left one away, or their pins.
+/// Takes the programs of the left one away from outside, or their pins.
 fn take_away(bed: &Bed, kind: HookKind) -> usize {
     let pin = |way: &str| bed.options().bpffs.join("links/tc/70").join(way);
     match kind {
@@ -305,7 +305,7 @@ fn kernel_growth_moves_the_programs_of_devices_too() {
         let before = check_attached(&maps, kind, "left", 70);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // Whoever looks meanwhile finds a program.
+            // A look meanwhile always finds a program.
             let watching = scope.spawn(|| {
                 let mut looks = 0_u32;
                 while !done.load(Ordering::Relaxed) {
@@ -347,7 +347,7 @@ fn kernel_cleanup_takes_the_programs_off_all_devices_and_leaves_those_of_others(
     });
 }
 
-/// Somebody's connection, or nobody's.
+/// Writes the record of a connection, or with 0 for its serial a free one.
 fn write_flow(bed: &Bed, serial: u32) {
     let pin = bed.options().bpffs.join("flows1").join(Map::Flows.name());
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
@@ -457,7 +457,7 @@ fn set_bit(bed: &Bed, bit: u32) {
     view[bit as usize / 64].fetch_or(1 << (bit % 64), Ordering::Relaxed);
 }
 
-/// A client of 192.0.2.200:443 whose backend is elsewhere, and one of a node port.
+/// A client of 192.0.2.200:443 with a backend elsewhere, and one of a node port.
 fn write_flows(handles: &Handles) {
     let mapped = |address: [u8; 4]| [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes(address)];
     let state = u8::try_from(types::flow_state::FLOW_OPEN.0).unwrap();

@@ -130,7 +130,7 @@ fn kernel_sources_are_there_before_programs_however_late_those_come() {
     assert_eq!(all(&anew).unwrap(), [late, early], "also where the maps are made anew");
 }
 
-/// Tenants write ranges also while programs are not loaded yet; what would not fit then keeps nobody's packets away.
+/// Tenants write ranges also while programs are not loaded yet; what would not fit then keeps no packets away.
 #[test]
 fn sources_that_wait_for_the_maps_are_not_more_than_will_fit() {
     let mut sources = Sources::default();

@@ -16,11 +16,11 @@ use crate::netlink::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, PIECE, ending, messag
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 
-/// ESTABLISHED, SYN_SENT, FIN_WAIT1, FIN_WAIT2 and CLOSE_WAIT, from `net/tcp_states.h`: somebody owns the socket, and
-/// it has a peer. A UDP socket that is connected is ESTABLISHED.
+/// ESTABLISHED, SYN_SENT, FIN_WAIT1, FIN_WAIT2 and CLOSE_WAIT, from `net/tcp_states.h`: the socket has an owner and a
+/// peer. A UDP socket that is connected is ESTABLISHED.
 const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5 | 1 << 8;
 
-/// A socket that is connected to somebody.
+/// A socket that is connected to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Connected {
     pub(crate) transport: Transport,
@@ -113,7 +113,7 @@ impl Diag {
     }
 }
 
-/// A socket that no kernel has: nobody has port 0.
+/// A socket that no kernel has: no socket has port 0.
 fn nobody(transport: Transport) -> Connected {
     let family = u8::try_from(libc::AF_INET).unwrap_or_default();
     Connected { transport, family, id: [0; 48], peer: SocketAddr::from(([0; 4], 0)), cookie: 0 }

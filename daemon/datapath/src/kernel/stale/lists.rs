@@ -1,4 +1,4 @@
-//! Whose backend has left, by the maps that clients are served from.
+//! Which sockets have lost their backend, by the maps that clients are served from.
 //!
 //! Invariant: what cannot be read, or may be of yesterday, is no reason to end a socket. Nothing is written.
 
@@ -31,9 +31,9 @@ pub(super) struct Lists {
     generation: Generation,
     reverse: MapHandle,
     kept: Option<Result<Kept, Arc<str>>>,
-    // The one namespace whose sockets are ended; `None`: all, or it cannot be told.
+    // The one network namespace in which sockets are ended; `None`: all, or it cannot be told.
     netns: Option<u64>,
-    // Of those the ones whose backend seemed to have left when they were read.
+    // Of those the ones that seemed to have lost their backend when they were read.
     leaving: Connections,
     is_whole: bool,
 }
@@ -64,7 +64,7 @@ impl Lists {
         frontend(dialled, transport)
     }
 
-    /// Whether a connected UDP socket is worth a closer look. Those of pods that nobody ends would leave no
+    /// Whether a connected UDP socket is worth a closer look. Sockets of pods that will not be ended would leave no
     /// room for others.
     fn may_leave(&self, connection: &Connection) -> bool {
         let is_here = self.netns.is_none_or(|own| own == connection.netns);
@@ -72,7 +72,7 @@ impl Lists {
         is_here && dialled.is_some_and(|dialled| !self.may_serve(&dialled, connection.backend))
     }
 
-    /// Whether the backend serves in the service that whoever dials this gets now, as far as is known.
+    /// Whether the backend serves in the service that the dialled address leads to now, as far as is known.
     fn may_serve(&self, dialled: &FrontendKey, backend: SocketAddr) -> bool {
         let family = Family::of(dialled.address);
         let wildcard = FrontendKey { address: family.unspecified(), ..*dialled };

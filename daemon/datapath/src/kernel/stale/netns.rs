@@ -1,7 +1,7 @@
 //! Network namespaces of other processes, and being in one of them for a moment.
 //!
-//! Invariant: only the calling thread moves, and it moves back. Namespaces in which no process is are passed
-//! over: nobody there has a socket that could be told anything.
+//! Invariant: only the calling thread moves, and it moves back. Namespaces without a process are passed over: no socket
+//! there has an owner that could be told anything.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -30,7 +30,7 @@ pub(crate) struct Found {
     pub(crate) failure: Option<String>,
 }
 
-/// Who a namespace is, however it is reached.
+/// The identity of a namespace, by whichever path it is reached.
 fn id(metadata: &fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
@@ -57,7 +57,7 @@ impl Walk {
     }
 
     fn failure(&self) -> io::Result<Option<String>> {
-        // A process may be shielded from whoever has the capability too; that is no pod's.
+        // A process may be shielded even from a caller that has the capability; such a process is no pod's.
         if self.is_denied && !may_see_others()? {
             return Ok(Some("seeing other processes' namespaces needs CAP_SYS_PTRACE".to_owned()));
         }
@@ -82,7 +82,7 @@ impl Home {
         Ok(Found { failure: walk.failure()?, namespaces: walk.known.into_values().collect() })
     }
 
-    /// Runs there. `None`: it is gone.
+    /// Runs something in that namespace. `None`: the namespace is gone.
     pub(crate) fn visit<T>(&self, namespace: &Path, run: impl FnOnce() -> T) -> io::Result<Option<T>> {
         let there = match File::open(namespace) {
             Ok(there) => there,

@@ -1,4 +1,4 @@
-//! The thread that ends sockets whose backend has left.
+//! The thread that ends sockets which have lost their backend.
 //!
 //! Invariant: it works when lists have changed, a small share of the time, and never keeps the caller waiting.
 
@@ -20,7 +20,7 @@ const REST: u32 = 19;
 /// Sockets that are remembered at once, some 8 MB. More of them are found by looking again.
 const STALE_MAX: usize = 1 << 16;
 
-/// What has been done about sockets whose backend has left.
+/// What has been done about sockets that have lost their backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// How often all sockets were looked at.
@@ -55,7 +55,7 @@ pub(crate) struct Sweeper<J> {
 
 impl<J: Judge + 'static> Sweeper<J> {
     pub(crate) fn start(which: StaleSockets) -> io::Result<Self> {
-        // Whoever is busy or rests takes no job.
+        // A thread that is busy or rests takes no job.
         let (jobs, job) = sync_channel(0);
         let (stop, stopped) = sync_channel(0);
         let swept = Arc::<Mutex<Swept>>::default();
@@ -120,7 +120,7 @@ impl Work {
         }
     }
 
-    /// Where it is, if anything can be done at all.
+    /// The namespace where the thread is at home, if anything can be done at all.
     fn begin(&self) -> Result<Home, String> {
         let can_end = |transport: &Transport| Diag::open()?.can_end(*transport);
         for transport in self.which.transports() {
@@ -135,7 +135,7 @@ impl Work {
         Home::here().map_err(|error| format!("cannot see the own network namespace: {error}"))
     }
 
-    /// As long as there is more, and it is getting less.
+    /// Sweeps as long as there is more, and it is getting less.
     fn sweep(&self, home: &Home, judge: &mut impl Judge) -> (u64, Option<String>) {
         let mut ended = 0;
         loop {
@@ -165,7 +165,7 @@ impl Work {
                         let visited = home.visit(namespace, || self.sweep_here(judge));
                         note(visited.and_then(|there| there.unwrap_or(Ok(0))));
                     }
-                    // Whoever may not see them may not enter them either, and learns what is missing first.
+                    // A process that may not see namespaces may not enter them either; what it lacks is told first.
                     failure = found.failure.or(failure);
                 }
                 Err(error) => failure = Some(format!("cannot see other processes: {error}")),
@@ -174,7 +174,7 @@ impl Work {
         (ended, failure)
     }
 
-    /// In the namespace where the thread is.
+    /// Sweeps the namespace where the thread is.
     fn sweep_here(&self, judge: &impl Judge) -> io::Result<u64> {
         let mut diag = Diag::open()?;
         let mut ended = 0;

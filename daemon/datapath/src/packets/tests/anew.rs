@@ -1,4 +1,5 @@
-//! Who begins anew from the port of a connection whose backend is gone, and for how long one is kept that is silent.
+//! Clients that begin anew from the port of a connection which lost its backend, and for how long a silent connection
+//! is kept.
 
 use super::craft::{ACK, FIN, RST, SYN, Sent, address};
 use super::lives::{BOTH, age, found};

@@ -1,4 +1,4 @@
-//! What whoever is not served hears.
+//! What a client hears that is not served.
 
 use holdfast_core::op::{FrontendType, WordFlags};
 
@@ -57,7 +57,7 @@ fn kernel_who_is_dropped_hears_nothing() {
     });
 }
 
-/// In the name of whom nobody is, or many are, and to whomever it may concern.
+/// In the name of no host, or of many, and to all that it may concern.
 #[test]
 fn kernel_a_refusal_goes_to_one_host_or_to_nobody() {
     Node::test(|node| {

@@ -1,4 +1,4 @@
-//! Packets as somebody may send them, and as an observer who knows nothing of the programs reads them.
+//! Packets as any host may send them, and as an observer that knows nothing of the programs reads them.
 //!
 //! Invariant: sums are computed here by adding up all that they cover, never by what has changed.
 
@@ -169,7 +169,7 @@ fn pseudo_header(from: IpAddr, to: IpAddr, protocol: u8, length: usize) -> Vec<u
     header
 }
 
-/// What stands as the sum in a segment whose own is zero.
+/// The sum of a segment in which the sum itself is zero.
 pub(super) fn sum_of_segment(from: IpAddr, to: IpAddr, transport: u8, segment: &[u8]) -> u16 {
     let pseudo = folded(0, &pseudo_header(from, to, transport, segment.len()));
     let sum = !folded(u32::from(pseudo), segment);

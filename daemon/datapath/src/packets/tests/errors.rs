@@ -118,7 +118,7 @@ fn check_errors(node: &Node, case: &Case, udp: bool) {
                 "from the node, not the router"
             );
         }
-        // The backend, or a router before it: nobody there, or too big.
+        // The backend, or a router before it: the port is closed, or the packet too big.
         let request = packet(udp, &at_backend, backend, SYN);
         let code = if client.starts_with('[') { (1, 4) } else { (3, 3) };
         for (who, code) in [(ip(backend), code), (router.to_owned(), too_big)] {

@@ -25,7 +25,7 @@ fn is_remote(backend: &str) -> bool {
     backend.starts_with("10.2") || backend.starts_with("[fd02")
 }
 
-/// A whole conversation, seen at each of the four places. Returns as whom the client is inside, and before its backend.
+/// A whole conversation, seen at each of the four places. Returns the client as it is seen inside, and at its backend.
 #[track_caller]
 fn check_conversation(
     node: &Node,
@@ -154,7 +154,7 @@ fn kernel_invariant_13_what_is_no_frontends_goes_on_untouched() {
     });
 }
 
-/// cilium#42632, calico#4661: who comes from one port to two frontends with one backend.
+/// cilium#42632, calico#4661: a client that comes from one port to two frontends with one backend.
 #[test]
 fn kernel_one_port_of_a_client_serves_for_two_frontends_with_one_backend() {
     Node::test(|node| {
@@ -209,7 +209,7 @@ fn kernel_a_datagram_leaves_a_backend_that_serves_no_more() {
     });
 }
 
-/// What one port gets of a table of 64 while nobody else wants any.
+/// What one port gets of a table of 64 while no other port wants any.
 const PART: usize = 57;
 
 #[test]

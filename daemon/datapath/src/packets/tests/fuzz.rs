@@ -1,4 +1,4 @@
-//! Packets as nobody has thought of them: of flows and of none, whole and spoilt, as a seed decides.
+//! Packets that no other test thinks of: of flows and of none, whole and spoilt, as a seed decides.
 //!
 //! Each goes through both programs, and [`Judge`] says whether what they made of it may be. `SEED` chooses other ones,
 //! and `FUZZ_SECONDS` goes on for as long.
@@ -23,7 +23,7 @@ const PARTS: usize = 10;
 /// More than may be unanswered at once, so that the table is never full.
 const FLOWS: u32 = 32_768;
 
-/// Frontends, and who is behind each: TCP and UDP, pods here and on another node, or nobody.
+/// Frontends, and the backends behind each: TCP and UDP, pods here and on another node, or none.
 const SERVICES: [(&str, &[&str], WordFlags); 11] = [
     ("203.0.113.10:80", &["10.1.0.5:8080", "10.1.0.6:8080"], NOTHING),
     ("203.0.113.11:80", &["10.2.0.5:8080"], NOTHING),
@@ -214,7 +214,7 @@ impl Sender<'_> {
     }
 }
 
-/// Each flow is of somebody who dialled, and leads where that one may go.
+/// Each flow is of a client that dialled, and leads where that client may go.
 fn check_flows(node: &Node, judge: &Judge) {
     let table = FlowTable::new(&node.handles).unwrap();
     let report = table.report(&FlowFilter::default(), FLOWS as usize);

@@ -108,7 +108,7 @@ fn kernel_a_datagram_without_a_sum_gets_none() {
     });
 }
 
-/// A sum that was wrong is wrong afterwards: whoever checks it finds what went wrong on the way here.
+/// A sum that was wrong is wrong afterwards: a check of it finds what went wrong on the way here.
 #[test]
 fn kernel_invariant_13_a_wrong_sum_stays_wrong() {
     Node::test(|node| {
@@ -137,7 +137,7 @@ fn spoilt(frame: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// Each beginning of a packet, and each byte of its headers spoilt: nobody falls, nothing is read beyond the end.
+/// Each beginning of a packet, and each byte of its headers spoilt: nothing fails, nothing is read beyond the end.
 #[test]
 fn kernel_nonsense_is_survived() {
     Node::test(|node| {

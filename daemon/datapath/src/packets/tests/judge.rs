@@ -1,4 +1,4 @@
-//! Who tells whether the programs may have made of a packet what they made of it.
+//! Tells whether the programs may have made of a packet what they made of it.
 //!
 //! Invariant: nothing here is read from the maps. What was dialled, and what came of it, is remembered from the packets
 //! alone; sums are added up over all that they cover.
@@ -29,7 +29,7 @@ enum Part {
 /// From where to where, as one place sees it.
 type Pair = (SocketAddr, SocketAddr);
 
-/// A packet of IP in a frame, as far as anybody can tell.
+/// A packet of IP in a frame, as far as its bytes tell.
 #[derive(Clone, Copy, Debug)]
 struct Read {
     v4: bool,
@@ -202,7 +202,7 @@ fn rest(frame: &[u8], read: &Read) -> Vec<u8> {
     rest
 }
 
-/// What somebody serves.
+/// A frontend and its backends.
 #[derive(Clone, Debug)]
 pub(super) struct Service {
     pub(super) transport: u8,
@@ -210,7 +210,7 @@ pub(super) struct Service {
     pub(super) backends: Vec<SocketAddr>,
     /// Its backends are on another node.
     pub(super) is_remote: bool,
-    /// Where nobody is there, nobody hears that.
+    /// Where it has no backend, the client does not hear that.
     pub(super) is_silent: bool,
 }
 
@@ -241,7 +241,7 @@ pub(super) struct Known {
 /// By transport, from where, and to where.
 type Index = BTreeMap<(u8, SocketAddr, SocketAddr), Vec<usize>>;
 
-/// One datagram that comes in parts: its way, from whom, to whom, its number and transport.
+/// One datagram that comes in parts: its way, its source, its destination, its number and transport.
 type Parted = (Way, IpAddr, IpAddr, u32, u8);
 
 /// Remembers what was dialled.
@@ -253,7 +253,7 @@ pub(super) struct Judge {
     by_backend: Index,
     /// Of datagrams in parts: the ports of their first ones.
     parts: BTreeMap<Parted, BTreeSet<(u16, u16)>>,
-    /// Whoever sent what may open a flow, and where to.
+    /// The clients that sent what may open a flow, and where to.
     pub(super) dialled: BTreeSet<(u8, SocketAddr, SocketAddr)>,
     pub(super) changed: u64,
 }
@@ -490,7 +490,7 @@ impl Judge {
         }
         // As whatever goes there is from the frontend or the node, whichever router said it.
         let by = if way == Way::Out { after.0.ip() } else { read.from };
-        // To whoever sent what it quotes.
+        // To the sender of what it quotes.
         if (made.from, made.to) == (by, after.1.ip()) { Ok(()) } else { Err("it goes astray") }
     }
 
@@ -498,7 +498,7 @@ impl Judge {
         let dialled = self.dialled_service(sent, read).ok_or("it is dropped, and for no frontend")?;
         let of_transport = self.services.iter().filter(|it| it.transport == dialled.transport);
         let beside = of_transport.filter(|it| it.frontend != dialled.frontend).flat_map(|it| &it.backends);
-        // Who comes to one backend by two frontends needs one of the few ports that are given.
+        // A client that comes to one backend by two frontends needs one of the few ports that are given.
         let needs_port = dialled.is_remote || beside.into_iter().any(|it| dialled.backends.contains(it));
         let may_drop = dialled.backends.is_empty() || needs_port;
         if may_drop { Ok(()) } else { Err("it is dropped, and there are backends") }

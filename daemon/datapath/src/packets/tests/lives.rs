@@ -1,4 +1,4 @@
-//! How long flows live, who ends them, and whose packets are none of theirs.
+//! How long flows live, what ends them, and which packets are none of theirs.
 
 use libbpf_rs::{MapCore, MapFlags};
 
@@ -214,7 +214,7 @@ fn kernel_a_client_without_room_for_what_leads_to_it_takes_that_of_what_is_over(
     });
 }
 
-/// cilium#8740, #33074: ports ran out until somebody swept.
+/// cilium#8740, #33074: ports ran out until the next sweep.
 #[test]
 fn kernel_a_port_is_taken_from_a_flow_that_is_over() {
     Node::test(|node| {
@@ -301,8 +301,8 @@ fn heard_of_backend(node: &Node, client: &str) -> u32 {
     u32::from(found(node, client).unwrap().1.of_backend) & !heard::IS_COUNTED.0
 }
 
-/// The client and the backend of a flow may have a connection without any frontend, and anybody may have sent the first
-/// packet.
+/// The client and the backend of a flow may have a connection without any frontend, and any host may have sent the
+/// first packet.
 #[test]
 fn kernel_a_forged_syn_takes_no_packet_of_a_connection_without_frontend() {
     for (client, frontend, backend) in [
@@ -414,7 +414,8 @@ fn kernel_a_client_that_begins_anew_is_answered_by_the_frontend() {
     }
 }
 
-/// Who dials a backend of another node by way of this one is seen there as itself, and so is whom it answers.
+/// A client that dials a backend of another node by way of this one is seen there as itself, and gets its answers from
+/// there.
 #[test]
 fn kernel_a_client_that_dials_another_nodes_backend_itself_after_a_flow_is_seen_as_itself() {
     Node::test(|node| {
@@ -446,7 +447,7 @@ fn kernel_who_says_to_be_the_node_itself_gets_no_flow() {
     });
 }
 
-/// How many flows one port gets of the table while nobody else wants any.
+/// How many flows one port gets of the table while no other port wants any.
 fn part(node: &Node) -> u32 {
     map(node, Map::Flows).max_entries() * 8 / 9 + 1
 }
@@ -467,7 +468,7 @@ fn kernel_questions_that_were_answered_make_room_and_conversations_do_not() {
     }
 }
 
-/// Whom nobody has answered makes room for others of the same service, in a table of any size.
+/// Clients without an answer make room for others of the same service, in a table of any size.
 #[test]
 fn kernel_a_full_table_forgets_who_had_no_answer() {
     Node::test(|node| {
@@ -484,7 +485,7 @@ fn kernel_a_full_table_forgets_who_had_no_answer() {
     });
 }
 
-/// As logs and measurements are sent: nobody ever answers, and who sends is no flood.
+/// As logs and measurements are sent: no answer ever comes, and the sender is no flood.
 #[test]
 fn kernel_a_stream_that_nobody_answers_makes_no_room_while_it_flows() {
     Node::test(|node| {

@@ -1,4 +1,4 @@
-//! What depends on the network around a node: the device by which a packet comes or leaves, and who spoke first.
+//! What depends on the network around a node: the device by which a packet comes or leaves, and which side spoke first.
 
 use std::net::IpAddr;
 
@@ -54,7 +54,7 @@ fn kernel_an_answer_goes_by_the_device_that_the_dialled_address_is_routed_by() {
     }
 }
 
-/// Who comes by a device that leads to backends alone is no client.
+/// A sender that comes by a device which leads to backends alone is no client.
 #[test]
 fn kernel_a_device_that_leads_to_backends_alone_opens_no_flow() {
     Node::test(|node| {

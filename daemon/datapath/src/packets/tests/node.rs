@@ -1,4 +1,4 @@
-//! A node whose programs are run by hand.
+//! A node with programs that are run by hand.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -121,7 +121,7 @@ impl Node {
         }
     }
 
-    /// By policy Local, both lists alike: a client is seen as who it is, by its own port.
+    /// By policy Local, both lists alike: a client is seen as itself, by its own port.
     pub(super) fn serve_local(&mut self, port: &Port<'_>) {
         let flags = port.flags.with(WordFlags::INTERNAL_LOCAL, true).with(WordFlags::EXTERNAL_LOCAL, true);
         Port { base: port.base + LOCAL_SLOTS, flags, ..*port }.publish(&mut self.maps, Scope::Local);
@@ -134,12 +134,12 @@ impl Node {
         run(&self.programs.ingress, frame, OUTER).unwrap()
     }
 
-    /// Says who sends by the device of that side, and whose addresses are seen there.
+    /// Says which side sends by the device, and which addresses are seen there.
     pub(super) fn tell_of_device(&self, side: Side, seen: [Option<IpAddr>; 2]) {
         self.tell_of(side, seen, false);
     }
 
-    /// The same, and whether answers to who came by it go as the address is routed that was dialled.
+    /// The same, and whether answers to clients that came by it go as the address is routed that was dialled.
     pub(super) fn tell_of(&self, side: Side, seen: [Option<IpAddr>; 2], by_address: bool) {
         let index = if side == Side::Pod { PODS } else { OUTER };
         let [address4, address6] = seen;
@@ -173,7 +173,7 @@ impl Node {
         run(&self.programs.egress, frame, OUTER).unwrap()
     }
 
-    /// The same, of whatever somebody may send; `None`: the kernel's test run takes no such frame.
+    /// The same, of any frame at all; `None`: the kernel's test run takes no such frame.
     pub(super) fn take(&self, frame: &[u8]) -> Option<[(i32, Vec<u8>); 2]> {
         let PacketPrograms { ingress, egress, .. } = &self.programs;
         Some([run(ingress, frame, OUTER).ok()?, run(egress, frame, OUTER).ok()?])

@@ -1,4 +1,4 @@
-//! By which port a client is seen, and whose it was before.
+//! By which port a client is seen, and which flow had it before.
 
 use super::craft::{ACK, FIN, RST, SYN, Sent, address, see};
 use super::lives::{BOTH, age, change, found, left_as_it_was};
@@ -18,7 +18,7 @@ fn client(port: u16) -> String {
     format!("198.51.100.7:{port}")
 }
 
-/// As whom it goes on that opens a connection.
+/// The address and port with which a client goes on that opens a connection.
 #[track_caller]
 fn seen(node: &Node, client: &str, frontend: &str) -> std::net::SocketAddr {
     let seen = node.comes(&Sent::tcp(client, frontend, SYN));

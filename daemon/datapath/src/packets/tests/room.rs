@@ -1,4 +1,4 @@
-//! Who gives way where the table of flows is full, and who does not.
+//! Which flows give way where the table of flows is full, and which do not.
 
 use super::craft::{ACK, SYN, Sent, address};
 use super::lives::{age, found};
@@ -106,7 +106,7 @@ fn kernel_answered_flows_push_no_unanswered_one_out() {
     });
 }
 
-/// Whoever has nothing but what lives is dropped, and its own that are over make room again.
+/// A client of a port that has nothing but what lives is dropped, and flows of that port that are over make room again.
 #[test]
 fn kernel_who_has_its_part_gets_room_from_what_is_its_own() {
     in_both(|node, place @ (.., client)| {

@@ -45,7 +45,7 @@ fn kernel_a_client_gets_a_port_for_another_node_while_there_is_one() {
     }
 }
 
-/// Whoever asks when there is none costs no more than a few searches a second.
+/// Clients that ask when there is none cost no more than a few searches a second.
 #[test]
 fn kernel_no_flood_has_all_ports_searched_again_and_again() {
     let way @ (frontend, backend, client) = WAYS[0];

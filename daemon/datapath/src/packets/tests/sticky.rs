@@ -65,7 +65,7 @@ fn kernel_connections_of_a_client_that_begin_at_once_begin_at_one_backend() {
     }
 }
 
-/// Its backend is one of others later, by whose number alone it would get another one.
+/// Its backend is one of others later, and by their number alone the client would get another one.
 #[test]
 fn kernel_a_client_is_remembered_when_its_backend_has_answered() {
     for ([frontend, _], backend, client) in PLACES {

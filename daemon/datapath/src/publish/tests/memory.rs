@@ -1,4 +1,4 @@
-//! Maps whose every access is explored.
+//! Maps of which every access is explored.
 //!
 //! Invariant: stores go through [`crate::publish`], as those of the kernel's maps do. A frontend is one cell, because
 //! the kernel publishes a hash element by one pointer, after its content. Members, facts and node addresses are no part
@@ -38,7 +38,7 @@ pub(super) enum Fault {
 /// More than any script needs.
 pub(super) const CAPACITY: Capacity = Capacity { slots: 8, ports: 4, services: 4 };
 
-/// A cell whose every store and load is explored.
+/// A cell of which every store and load is explored.
 #[derive(Debug)]
 pub(super) struct ModelCell {
     word: AtomicU64,

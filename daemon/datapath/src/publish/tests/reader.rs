@@ -15,11 +15,11 @@ use crate::abi;
 pub(super) enum Met {
     /// No frontend has the address.
     Passed,
-    /// A frontend whose list is empty.
+    /// A frontend with an empty list.
     Denied,
     /// These, by the last byte of their addresses.
     Served(Vec<u8>),
-    /// A list with slots that nobody wrote.
+    /// A list with slots that were never written.
     Torn(Vec<u8>),
 }
 
