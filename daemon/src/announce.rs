@@ -1,9 +1,9 @@
 //! Tells the cluster, as Events of Kubernetes, what a node cannot let pass: holds, rejected objects, conflicts.
 //!
-//! Invariant: nobody waits for it. What comes too fast, or while no apiserver takes it, is counted and forgotten;
-//! the history has it all. The same trouble of the same object is one Event with a count, also over restarts,
-//! because its name is made of what it says. Ordinary changes and objects that no apiserver holds are passed over,
-//! and Events are never read.
+//! Invariant: no other part waits for it. An Event that comes too fast, or while no apiserver takes it, is counted and
+//! forgotten; the history has every change. The same trouble of the same object is one Event with a count, also over
+//! restarts, because its name is made of what it says. Ordinary changes and objects that no apiserver holds are passed
+//! over, and Events are never read.
 
 mod notice;
 mod pace;
@@ -74,7 +74,7 @@ impl Announced {
     }
 }
 
-/// Tells until nobody publishes snapshots any more.
+/// Writes Events until the publisher of snapshots is gone.
 pub async fn run(
     snapshots: watch::Receiver<Arc<Snapshot>>,
     access: Access,
@@ -85,7 +85,7 @@ pub async fn run(
     tokio::join!(follow(snapshots, queue, &counts), write(waiting, &access, &node, &counts));
 }
 
-/// Looks at what is new, and never waits for the one who writes.
+/// Queues what is new, and never waits for the writer: a notice without a place in the queue is dropped and counted.
 async fn follow(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
     queue: mpsc::Sender<Notice>,

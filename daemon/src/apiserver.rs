@@ -97,7 +97,7 @@ struct Inner {
     memory_problem: Mutex<Option<String>>,
     // Something was learned that is worth writing down.
     learned: Notify,
-    // Whoever holds it writes the memory down.
+    // Held while the memory is written down, so that there is one write at a time.
     writing: tokio::sync::Mutex<()>,
     unverified: Mutex<Option<Arc<str>>>,
     failovers: AtomicU64,
@@ -173,7 +173,7 @@ impl Access {
         walk::connect(&self.inner).await
     }
 
-    /// GETs over this connection what nobody depends on: no answer, no refusal and no silence leads to another
+    /// GETs over this connection what nothing served depends on: no answer, no refusal and no silence leads to another
     /// endpoint or is held against this one.
     pub(crate) async fn ask_aside(
         &self,

@@ -1,7 +1,8 @@
 //! Of the clients at one port: which of them makes room for the next.
 //!
 //! Invariant: the client that has sent nothing for longest goes first, a client with a request under way never, and
-//! what has come from a client is read before that client goes. So idle clients keep none out who asks, however many.
+//! what has come from a client is read before that client goes. So idle clients, however many, keep out no client that
+//! has a request.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -32,7 +33,7 @@ pub(crate) struct Guests {
 }
 
 impl Guests {
-    /// One more, who is heard at this moment.
+    /// One more client, which counts as heard at this moment.
     pub(crate) fn enter(&mut self) -> Guest {
         self.all.retain(|it| it.strong_count() > 0);
         let voice = Voice { known: Arc::default(), moment: Arc::clone(&self.moment) };

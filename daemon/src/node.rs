@@ -99,7 +99,7 @@ pub async fn run(
                 return;
             }
         }
-        // Whoever asked may have gone meanwhile.
+        // The reporter may have gone meanwhile.
         let _ = heard.take().map(|heard: oneshot::Sender<()>| heard.send(()));
         tokio::select! {
             changed = config.changed() => if changed.is_err() { return },
@@ -192,7 +192,7 @@ fn local_addresses() -> Vec<LocalAddress> {
     .collect()
 }
 
-/// `/proc/net/route`: the interface of the route whose destination and mask are zero.
+/// `/proc/net/route`: the interface of the route with a destination and a mask of zero.
 fn default_interface_v4() -> Option<String> {
     let table = std::fs::read_to_string("/proc/net/route").ok()?;
     let zero = format!("{:08X}", Ipv4Addr::UNSPECIFIED.to_bits());

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::seen::Topic;
 use crate::rfc3339::Rfc3339;
 
-/// Whom the cluster hears: a qualified name, as the apiserver wants it.
+/// The reporting controller of every Event: a qualified name, as the apiserver wants it.
 const CONTROLLER: &str = "holdfast.io/holdfast";
 
 /// What the apiserver takes for a note.

@@ -84,7 +84,7 @@ fn dialled(it: &FrontendView) -> String {
 }
 
 impl Topic {
-    /// Nobody can have an Event about an object that no apiserver holds.
+    /// Whether an apiserver holds the object; an Event about any other would have no object.
     fn is_of_the_cluster(&self) -> bool {
         match self {
             Self::Held(key, _) | Self::Released(key) | Self::Conflict(key, ..) => {

@@ -1,8 +1,8 @@
-//! Who we are to the apiserver and whom we trust, from files and programs that rotate.
+//! The daemon's identity to the apiserver and the authorities that it trusts, from files and programs that rotate.
 //!
 //! Invariant: what was good stays in force until something better was read as a whole; a half-written file, a key that
 //! does not fit, a plugin and a file system that hang are named and change nothing. Files are touched on threads that
-//! may block, and nobody waits for a refresh while there is something good to use.
+//! may block, and no request waits for a refresh while there are good credentials to use.
 
 mod exec;
 mod expiry;
@@ -32,7 +32,8 @@ use reading::Reading;
 /// How old credentials may be before their files are read again although none looks changed.
 const READ_AGAIN: Duration = Duration::from_secs(60);
 
-/// How often a 401 may cause a reading: a plugin must not run for each answer of a server that knows nobody.
+/// How often a 401 may cause a reading: a plugin must not run for each answer of a server that rejects every
+/// credential.
 const DOUBT_EVERY: Duration = Duration::from_secs(5);
 
 /// A plugin's credential is renewed so long before its end.
@@ -98,7 +99,7 @@ impl GatherError {
     }
 }
 
-/// Who we are.
+/// The daemon's identity.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Client {
     token: Option<String>,
@@ -156,7 +157,7 @@ pub(super) struct Report {
 #[derive(Debug)]
 pub(super) struct Credentials {
     locations: Locations,
-    /// Whoever holds it refreshes. A reading that hangs stays inside, so that there is never a second one.
+    /// Held by the task that refreshes. A reading that hangs stays inside, so that there is never a second one.
     refreshing: tokio::sync::Mutex<Option<Reading>>,
     kept: Mutex<Kept>,
 }

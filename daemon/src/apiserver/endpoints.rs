@@ -39,7 +39,7 @@ impl Tier {
 words! {
     /// What the last attempts say of an endpoint.
     pub State {
-        /// Nobody has tried yet.
+        /// It was never tried.
         Unknown = "unknown",
         Healthy = "healthy",
         /// It failed, and has served once since.
@@ -202,7 +202,7 @@ impl Endpoints {
         }
     }
 
-    /// Somebody wanted to use it, and could not.
+    /// A request or a check tried it and failed.
     pub(super) fn dial_failed(&mut self, id: EndpointId, trouble: Trouble, now: Instant) {
         let noise = self.noise();
         let Some(row) = self.get_mut(id) else { return };

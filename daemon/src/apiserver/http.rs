@@ -1,7 +1,7 @@
 //! HTTP/1.1 over one TLS connection: one request at a time, the body piece by piece.
 //!
-//! Invariant: whoever holds a [`Connection`] or a [`Reply`] holds the only use of it, so nothing waits behind anything
-//! else. HTTP/2 is not spoken: one stalled stream there holds up the others.
+//! Invariant: the holder of a [`Connection`] or a [`Reply`] is its only user, so no request waits behind another.
+//! HTTP/2 is not spoken: one stalled stream there holds up the others.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -82,7 +82,7 @@ impl Dial {
         let (sender, connection) = shaken.map_err(|error| Trouble::of_http(&error))?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
-            // Its error reaches whoever waits for the answer.
+            // Its error reaches the request that waits for the answer.
             let _ = connection.await;
         });
         Ok(Connection { sender, _driver: driver, lease: self.target.lease() })

@@ -10,7 +10,7 @@ use super::endpoints::{Endpoint, EndpointId, Endpoints, State, Tier};
 use super::trouble::Trouble;
 use crate::logging::messages::{self, say};
 
-/// The table, for everybody who dials.
+/// The table of endpoints, shared by all that dial them.
 #[derive(Clone, Debug)]
 pub(super) struct Shared(Arc<Mutex<Endpoints>>);
 
@@ -33,7 +33,7 @@ impl Shared {
     }
 }
 
-/// One endpoint, as somebody dials it.
+/// One endpoint that is dialled.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     shared: Shared,

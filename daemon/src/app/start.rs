@@ -101,9 +101,9 @@ fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&st
     Kubernetes::new(access, settings)
 }
 
-/// What is held for the cluster's word on this node until it speaks: the zone of before, and the addresses at
-/// which NodePorts are answered, so that a restart does not move them there and back. Nobody speaks where there
-/// is no cluster.
+/// What is held for the cluster's word on this node until it speaks: the zone of before, and the addresses at which
+/// NodePorts are answered, so that a restart does not move them there and back. Without a cluster there is no such
+/// word, and no address is held.
 pub(super) fn described(config: &Config, maps: &AppMaps, kept: Option<&state::Kept>) -> Described {
     let zone = kept.and_then(|kept| kept.context.zone.clone());
     let addresses = if config.kubernetes.enabled { maps.node_addresses() } else { Vec::new() };
@@ -160,7 +160,7 @@ pub(super) fn record(
     let (end, ended) = oneshot::channel();
     let work = move || {
         runtime.block_on(recorder.run());
-        // Nobody may be waiting.
+        // The receiver may be gone.
         let _ = end.send(());
     };
     std::thread::Builder::new().name("recorder".to_owned()).spawn(work).map_err(AppError::Runtime)?;

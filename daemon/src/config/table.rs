@@ -266,7 +266,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         value
     }
 
-    /// Whether this is a key at the top level whose table's header may have been lost in a broken text.
+    /// Whether this is a key at the top level that may have lost the header of its table in a broken text.
     fn is_stray(&self, value: &DeValue<'_>) -> bool {
         self.path.is_empty() && !value.is_table() && !self.report.is_whole()
     }

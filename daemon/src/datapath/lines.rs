@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use holdfast_core::keys::FrontendKey;
 
-/// A person who looks at the log sees that it goes on, and can still read everything else.
+/// Frequent enough for a reader of the log to see that it goes on, and rare enough to leave all other lines readable.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// Frontends that are told apart. More of them refuse at once only in a scan of all addresses, which needs

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-/// Refusals of one window: 10,000 a second, far more than anybody reads.
+/// Refusals of one window: 10,000 a second, far more than a person can read.
 const REFUSALS_MAX: u32 = 1_000;
 
 /// Long enough to make a pause worth its wake-up, short enough for a stop not to wait.

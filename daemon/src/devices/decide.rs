@@ -180,7 +180,7 @@ pub struct Decision {
     /// What backends of other nodes see of clients; of a pod's device, what the pod sees of itself.
     pub address4: Option<Ipv4Addr>,
     pub address6: Option<Ipv6Addr>,
-    /// By what answers leave to who came by it, if it is an outer one.
+    /// The way of answers to clients that came by it, if it is an outer one.
     pub answers: Answers,
 }
 
@@ -271,7 +271,8 @@ impl<'a> World<'a> {
         self.pod(link, &config.pod_devices).map_or((class, reason), |reason| (Class::Pod, reason))
     }
 
-    /// A name that is missing takes away clients who come by it, and no backend from those who come by others.
+    /// A device without a name in the list serves no clients that come by it, but its backends stay for clients of
+    /// other devices.
     fn judge_left_out(&self, link: &Link) -> (Class, Reason) {
         match self.judge_by_routes(link) {
             (Class::Outer, Reason::Address) => (Class::Backends, Reason::NearLeftOut),

@@ -76,8 +76,8 @@ const RTPROT_KERNEL: u8 = 2;
 const RT_TABLE_MAIN: u8 = 254;
 const RT_TABLE_LOCAL: u8 = 255;
 const RT_SCOPE_UNIVERSE: u8 = 0;
-/// `IFA_F_DADFAILED`, `_DEPRECATED` and `_TENTATIVE`; in IPv6 `_TEMPORARY` too, whose bit says in IPv4 that another
-/// address of the same network is the primary one.
+/// `IFA_F_DADFAILED`, `_DEPRECATED` and `_TENTATIVE`; in IPv6 `_TEMPORARY` too, and in IPv4 the same bit says that
+/// another address of the same network is the primary one.
 const UNFIT: u32 = 0x08 | 0x20 | 0x40 | 0x01;
 /// Of `ifinfomsg`, `ifaddrmsg`, `rtmsg` and `rtnexthop`.
 const LINK: usize = 16;

@@ -29,7 +29,7 @@ const MAIN: u32 = 254;
 pub(super) enum By {
     /// A mark, which a firewall gives to packets.
     Mark,
-    /// Who sends it: an address, and how many of its bits count.
+    /// The sender: an address, and how many of its bits count.
     Source(IpAddr, u8),
 }
 

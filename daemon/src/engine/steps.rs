@@ -1,6 +1,6 @@
 //! How the engine's work goes, as numbers that grow: how long its steps take, and when it had caught up.
 //!
-//! Invariant: the engine adds, whoever shows them reads, and neither waits for the other. Only steps that wrote to the
+//! Invariant: the engine adds, pages and metrics read, and neither waits for the other. Only steps that wrote to the
 //! maps, or tried to, are counted.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};

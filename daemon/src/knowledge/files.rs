@@ -1,7 +1,7 @@
 //! The files of the operator about Events: which there are, and their texts.
 //!
 //! Invariant: so many names are looked at, so many files are read, and so many bytes of each, whatever is there. Links
-//! are followed, as people who keep their configuration elsewhere need it; what is no file is never waited for.
+//! are followed, because some operators keep their configuration elsewhere; what is no file is never waited for.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -81,7 +81,7 @@ fn is_ours(name: &OsStr) -> bool {
 }
 
 fn text(path: &Path) -> Result<String, String> {
-    // A pipe that nobody writes to would be waited for without end.
+    // Without this, to open a pipe that has no writer would wait for ever.
     let opened = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
     let file = opened.map_err(|error| plainly(&error))?;
     if !file.metadata().map_err(|error| plainly(&error))?.is_file() {

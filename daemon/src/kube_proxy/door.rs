@@ -24,7 +24,7 @@ use super::closed::{ClosedPorts, Purpose};
 use super::limits;
 use crate::guests::{Guests, Listening};
 
-/// Who answers at a port.
+/// What answers at a port.
 pub(super) trait Answerer: Send + Sync + 'static {
     /// The whole answer, at once.
     fn answer(&self, request: &Request<Incoming>) -> Response<String>;
@@ -46,7 +46,7 @@ pub(super) fn open(address: SocketAddr, families: Families) -> io::Result<TcpLis
     socket.listen(BACKLOG)
 }
 
-/// Without IPv6 in this host whoever asks for both families gets the one that is there.
+/// On a host without IPv6, a port for both families gets the one that is there.
 fn socket(address: SocketAddr, families: Families) -> io::Result<(TcpSocket, SocketAddr)> {
     if address.is_ipv4() {
         return Ok((TcpSocket::new_v4()?, address));
@@ -90,7 +90,7 @@ pub(super) async fn open_and_serve(
     }
 }
 
-/// Why a port is closed that somebody else has.
+/// Why a port is closed that another process has.
 pub(super) const IN_USE: &str = "another process listens there (`ss -ltnp` names it)";
 
 /// What an operator can do about it.
@@ -186,6 +186,6 @@ async fn connection(stream: Listening<TcpStream>, answerer: Arc<dyn Answerer>) {
         // Some scripts look for the very letters.
         .title_case_headers(true)
         .serve_connection(TokioIo::new(stream), answer);
-    // Whoever broke it off wants nothing more.
+    // A client that broke it off wants nothing more.
     let _ = tokio::time::timeout(limits::CONNECTION_TIME_MAX, connection).await;
 }

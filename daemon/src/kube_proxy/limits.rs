@@ -14,7 +14,7 @@ pub(super) const LOOK: Duration = Duration::from_millis(100);
 pub(super) const CONNECTIONS_MAX: usize = 64;
 
 /// Connections to the health check port of one Service that no other port can take. A check takes a millisecond, and
-/// who has sent nothing for longest makes room for the next.
+/// the client that has sent nothing for longest makes room for the next.
 pub(super) const SERVICE_CONNECTIONS_MIN: usize = 4;
 
 /// Connections that all health check ports of Services share beyond those, each up to [`CONNECTIONS_MAX`]: the checkers
@@ -41,8 +41,8 @@ pub(super) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(600);
 /// After an accept failed (no file descriptors left, usually), so that the loop does not spin.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Between two tries to take an address that somebody else has.
+/// Between two tries to take an address that another process has.
 pub(super) const OPEN_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// Between two tries to take all addresses of Services that somebody else has.
+/// Between two tries to take all addresses of Services that other processes have.
 pub(super) const OPEN_AGAIN: Duration = Duration::from_secs(5);

@@ -106,7 +106,7 @@ fn lacking(view: &ServiceView, family: Family, node: &str) -> [bool; 2] {
     [internal && !lacks.is_empty(), external && lacks.iter().any(|port| has_external(port))]
 }
 
-/// Whether somebody could be chosen, and all who could are on other nodes.
+/// Whether there are usable backends, and all of them are on other nodes.
 fn is_elsewhere(port: &PortView, view: &ServiceView, node: &str) -> bool {
     let usable = || {
         port.rows.all().iter().filter(|row| {

@@ -1,9 +1,9 @@
 //! Which health check ports Services want on this node, at which addresses, and what each of them is to answer.
 //!
-//! Invariant: as kube-proxy: a Service of type LoadBalancer whose external policy is Local has its port in each family
+//! Invariant: as kube-proxy: a Service of type LoadBalancer with the external policy Local has its port in each family
 //! in which it is served, at the addresses at which NodePorts are answered; what is counted is addresses of this node
-//! that are ready, be they terminating or not. A list that is held counts as it was, because it is served as it was.
-//! Of two Services with one port the one has it that would have an address of both.
+//! that are ready, be they terminating or not. A list that is held counts as it was, because it is served as it was. Of
+//! two Services with one port the one has it that would have an address of both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -123,7 +123,7 @@ pub(super) fn is_here(port: &PortView, row: &Row, slices: &[Arc<SliceFacts>], no
     endpoint.and_then(|it| it.node).is_some_and(|it| *it == *node)
 }
 
-/// Who comes first: the source, then the older one; one without a time counts as the youngest.
+/// Which Service comes first: by source, then the older one; one without a time counts as the youngest.
 type Rank = (Source, i64);
 
 /// The port that a Service wants.

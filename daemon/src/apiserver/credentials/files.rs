@@ -54,7 +54,7 @@ impl Seen {
     }
 }
 
-/// Which file is being looked at, so that whoever waits in vain can name it.
+/// The file that is being looked at, so that a caller that waits in vain can name it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CurrentFile(Arc<Mutex<PathBuf>>);
 
@@ -100,7 +100,7 @@ impl Files {
         let is_file = seen.stamp.is_some();
         self.seen.push(seen);
         let said = |what: &str| format!("{}: {what}", path.display());
-        // A pipe that nobody writes to would be waited for without end.
+        // Without this, to open a pipe that has no writer would wait for ever.
         let opened = std::fs::OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
         let opened = opened.map_err(|error| said(&plainly(&error)))?;
         if !is_file {

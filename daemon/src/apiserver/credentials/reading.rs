@@ -1,7 +1,7 @@
 //! Looking at files on a thread that may block.
 //!
-//! Invariant: whoever waits has an end to it, and knows which file it was. A thread that hangs in a file system cannot
-//! be ended, so it is kept and asked again instead of being joined by another one.
+//! Invariant: every wait for a reading ends, and then names the file that was being read. A thread that hangs in a file
+//! system cannot be ended, so it is kept and asked again instead of being joined by another one.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -58,7 +58,7 @@ pub(super) fn gather_in_time(locations: &Locations) -> Option<Result<Gathered, G
     let (read, told) = mpsc::sync_channel(1);
     let locations = locations.clone();
     let work = move || {
-        // If it took too long, nobody receives it.
+        // If it took too long, the receiver is gone.
         let _ = read.send(gather(&locations, Files::default()).0);
     };
     std::thread::Builder::new().name("files".to_owned()).spawn(work).ok()?;
