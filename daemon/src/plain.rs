@@ -1,7 +1,7 @@
 //! What others wrote, as it may stand on a line of ours: names, labels, messages, reasons, names of processes.
 //!
 //! Invariant: nothing in what comes out ends a line, moves a cursor, hides what is beside it or turns its direction,
-//! whatever its writer meant. What would is shown as `?`.
+//! whatever text goes in. What would is shown as `?`.
 
 use std::fmt::{self, Display, Write};
 

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::logging::messages::{self, say};
 
-/// Lines about rejected objects in one window; who writes one bad object writes thousands.
+/// Lines about rejected objects in one window; a tenant that writes one bad object may write thousands.
 const LINES_MAX: u64 = 10;
 
 /// Long enough for a flood to stay readable.

@@ -36,7 +36,7 @@ const FILE: &str = "snapshot";
 /// The name of the one before it.
 const BEFORE: &str = "snapshot.before";
 
-/// The name of one that was found damaged, kept for whoever wants to know why.
+/// The name of a file that was found damaged, kept so that an operator can find out why.
 const DAMAGED: &str = "snapshot.damaged";
 
 /// What goes with the table.

@@ -1,8 +1,8 @@
 //! Writes one Event: a new one, or the count of the one that says the same.
 //!
-//! Invariant: at most three requests, each with an end. A write whose answer was lost is tried at the next
-//! endpoint, so a count may be one too high; an Event is never missing for it. A write that failed everywhere is
-//! not tried again later.
+//! Invariant: at most three requests, each with an end. A write that lost its answer is tried at the next endpoint, so
+//! a count may be one too high; an Event is never missing for it. A write that failed everywhere is not tried again
+//! later.
 
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 //!
 //! Invariant: a new list comes after a pause, by which the nodes of a cluster do not all begin at once. From then on a
 //! list without an asked backend goes before any list with one; the others take turns, however many backends each has,
-//! and so do the backends of one list. A backend whose address was asked just now waits for it, and holds up no backend
-//! at other addresses. A turn costs the logarithm of what is held.
+//! and so do the backends of one list. A backend waits if its address was asked just now, and holds up no backend at
+//! other addresses. A turn costs the logarithm of what is held.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

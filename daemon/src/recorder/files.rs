@@ -181,7 +181,8 @@ impl Files {
         second.map_or(Ok(()), |second| fs::remove_file(second.path))
     }
 
-    /// One that was thinned has the records of those who have few.
+    /// Removes the oldest segment, or the next one if the oldest was thinned and more than two are there: a thinned
+    /// segment has the records of namespaces that have few.
     fn remove_oldest(&mut self) -> io::Result<()> {
         let is_thinned = self.segments.front().is_some_and(|it| thin::is_thinned(&it.path).unwrap_or(false));
         let removed = self.segments.remove(usize::from(is_thinned && self.segments.len() > 2));

@@ -55,7 +55,7 @@ pub struct TimedChange {
     pub mono: Duration,
     /// From then until all of it was written.
     pub elapsed: Duration,
-    /// What it takes of the queue's memory, given back with it; `None`: nobody counts.
+    /// What it takes of the queue's memory, given back with it; `None`: it is not counted.
     pub room: Option<Arc<Taken>>,
 }
 
@@ -145,7 +145,8 @@ pub(super) const fn key(row: &FrontendView) -> RowKey<'_> {
     (row.address, row.port, &row.protocol)
 }
 
-/// The rows by what is dialled: a service may have thousands, so nobody looks through them for each of them.
+/// The rows by what is dialled: a service may have thousands, so a search through all rows for each row would cost too
+/// much.
 pub(super) fn places(view: Option<&ServiceView>) -> BTreeMap<RowKey<'_>, &FrontendView> {
     rows(view).map(|row| (key(row), row)).collect()
 }

@@ -2,7 +2,8 @@
 //!
 //! Invariant: a number is given out only after the file says that it may have been, so no later process gives it out
 //! again, whatever became of its record. Numbers are set aside many at a time, and the file is written over in place,
-//! which a full disk allows. Where it cannot be written at all, numbers go on, because nobody waits for a disk here.
+//! which a full disk allows. Where it cannot be written at all, numbers go on, because no record waits for a broken
+//! disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -16,7 +17,7 @@ use super::files::{FILE_MODE, FOLDER_MODE};
 /// The file in the folder of the records.
 pub(super) const FILE: &str = "numbers";
 
-/// The first bytes of each copy: whose it is, and the version of what follows.
+/// The first bytes of each copy: the name of its writer, and the version of what follows.
 const MAGIC: [u8; 8] = *b"hfnums\0\x01";
 
 /// Two copies, each in a sector of its own: whatever happens while one is written, the other one is whole.
@@ -140,7 +141,7 @@ fn decode(copy: &[u8]) -> Option<(u64, Mark)> {
     (below <= NUMBER_MAX).then_some((turn, Mark { below, is_exact: is_exact == 1 }))
 }
 
-/// How far numbers may be given out; whoever writes the file tells whoever gives them out.
+/// How far numbers may be given out; the thread that writes the file tells the recorder, which gives them out.
 #[derive(Debug)]
 pub(super) struct Reserve {
     state: Mutex<State>,
@@ -150,7 +151,7 @@ pub(super) struct Reserve {
 #[derive(Debug)]
 struct State {
     below: u64,
-    /// Nobody waits for a file that cannot be written.
+    /// No number waits for a file that cannot be written.
     has_failed: bool,
 }
 

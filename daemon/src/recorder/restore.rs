@@ -3,7 +3,7 @@
 //! Invariant: reading is bounded in time and never fails: what is whole is read, what is not becomes a gap, and a tail
 //! that was torn is cut off so that new records follow whole ones. No number is given out twice: what was given out and
 //! has no record is a gap, and the name of a file is believed only where it is no further ahead than numbers can be.
-//! All is read, a segment at a time: whose few records memory has room for may stand anywhere.
+//! All is read, a segment at a time, because the records that memory has room for may stand in any segment.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -43,7 +43,7 @@ pub(super) struct Restored {
     pub(super) torn: Option<Gap>,
     /// The highest number that may have been given out.
     pub(super) seq: u64,
-    /// The segments, for whoever appends.
+    /// The segments, for the writer that appends to them.
     pub(super) segments: Vec<Segment>,
     /// Nothing may follow in the newest one.
     pub(super) is_spoilt: bool,
@@ -87,7 +87,7 @@ fn begins(segments: &[Segment]) -> Vec<u64> {
     begins
 }
 
-/// Reads some segments of all, for whoever thins them.
+/// Reads some segments of all, in order to thin them.
 pub(super) fn read(all: &[Segment], some: &[Segment], boot_id: &Arc<str>) -> io::Result<Vec<Arc<Line>>> {
     let mut lines = Vec::new();
     let mut found = |line| lines.push(line);
@@ -103,7 +103,7 @@ fn remove_leftover(segment: &Segment) {
     }
 }
 
-/// Without the files whose names no record of theirs can have. They are left alone.
+/// Leaves out files with a number in their name that no record in them can have. Those stay on disk.
 fn believable(segments: Vec<Segment>, mark: Option<Mark>) -> Vec<Segment> {
     let mut known = mark.map_or(0, |mark| mark.below);
     let mut believe = |segment: &Segment| {

@@ -35,7 +35,7 @@ pub struct Line {
     pub seq: Option<u64>,
     /// When its batch began.
     pub time: Millis,
-    /// Whose; absent: a gap.
+    /// The service that changed; absent: a gap.
     pub service: Option<ObjectName>,
     /// What decided, and what clients were told.
     pub reasons: Box<[Word]>,
@@ -94,7 +94,7 @@ pub(super) struct Rings {
 #[derive(Debug, Default)]
 struct Space {
     bytes: usize,
-    /// Who changed when last, by the number of its latest record.
+    /// Its services, by the number of the latest record of each.
     quiet: BTreeMap<u64, ObjectName>,
     /// Those of them that are gone.
     gone: BTreeMap<u64, ObjectName>,

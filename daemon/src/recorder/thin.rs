@@ -3,8 +3,8 @@
 //!
 //! Invariant: a namespace with less than an equal share loses nothing, whatever others write. Two segments become one
 //! in one rename, so whatever stops this leaves all records: those of the second may stand in both, and the next start
-//! removes it. What was taken is a gap that says of whom, unless nothing older is left. Each time two segments are read
-//! and one is written, however many records come.
+//! removes it. What was taken is a gap that names the namespaces, unless nothing older is left. Each time two segments
+//! are read and one is written, however many records come.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -102,7 +102,7 @@ fn former(line: &Line) -> Option<Gap> {
     line.service.is_none().then(|| line.record()?.gap).flatten().filter(|gap| gap.cause == GapCause::MadeRoom)
 }
 
-/// All records by namespace; gaps, which are anybody's, are a namespace without a name.
+/// All records by namespace; gaps, which may concern any service, are a namespace without a name.
 #[derive(Debug, Default)]
 struct Spaces<'a> {
     spaces: BTreeMap<&'a str, Space>,

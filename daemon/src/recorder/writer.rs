@@ -1,8 +1,8 @@
 //! The thread that writes records down.
 //!
-//! Invariant: nobody waits for it: what does not fit its queue, or what the disk refuses, is missing in the file,
-//! counted, and named there by a gap as soon as something can be written again, at the latest at the end. A record is
-//! on disk within about a second, and at once if it tells of clients that are turned away.
+//! Invariant: no other part waits for it: what does not fit its queue, or what the disk refuses, is missing in the
+//! file, counted, and named there by a gap as soon as something can be written again, at the latest at the end. A
+//! record is on disk within about a second, and at once if it tells of clients that are turned away.
 
 use std::io;
 use std::sync::Arc;

@@ -79,7 +79,7 @@ pub struct Timing {
     pub audit_every: Duration,
     /// How long a difference must last.
     pub audit_again: Duration,
-    /// How far apart comparisons are that somebody asks for. Each costs the apiserver a list of everything.
+    /// How far apart comparisons are that clients ask for. Each costs the apiserver a list of everything.
     pub audit_pace: Duration,
     /// How often this node's Node object is asked for while it is refused.
     pub node_wait: Duration,
@@ -184,10 +184,10 @@ impl Start {
 /// What is watched, and how.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Only Services whose label `service.kubernetes.io/service-proxy-name` has this value; none means
-    /// those without it.
+    /// Only Services with this value in the label `service.kubernetes.io/service-proxy-name`; none means those without
+    /// the label.
     pub service_proxy_name: Option<String>,
-    /// This node's Node object, for its zone and its addresses; none where nobody needs them.
+    /// This node's Node object, for its zone and its addresses; none where they are not needed.
     pub node: Option<NodeName>,
     /// What to go on from; without it everything is delivered anew.
     pub start: Start,
@@ -275,7 +275,7 @@ impl Kubernetes {
         OddityView { services: odds(Resource::Services), slices: odds(Resource::Slices) }
     }
 
-    /// Runs until nobody listens to the events any more.
+    /// Runs until the engine takes no more events.
     pub async fn run(self, events: mpsc::Sender<Vec<Event>>, nodes: mpsc::Sender<NodeReport>) {
         if self.is_resumed && events.send(self.resumed()).await.is_err() {
             return;
@@ -301,7 +301,7 @@ impl Kubernetes {
             start(kind, outlet, &self.timing, self.snapshots.as_ref(), &mut tasks);
         }
         drop((events, nodes));
-        // Whichever ends first has found nobody to listen; the rest ends with the set.
+        // The first task that ends has found the receiver gone; the rest ends with the set.
         tasks.join_next().await;
     }
 }

@@ -79,7 +79,7 @@ impl Manifests {
         Self { snapshots: Some(snapshots), ..self }
     }
 
-    /// Sends what the folder says and every change of it, until `stop` says so or nobody listens any more.
+    /// Sends what the folder says and every change of it, until `stop` says so or the engine takes no more events.
     pub async fn run(
         self,
         events: mpsc::Sender<Vec<Event>>,

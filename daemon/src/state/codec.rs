@@ -23,11 +23,11 @@ use crate::sources::kubernetes::Oddities;
 /// The version of the records that are written.
 pub(super) const VERSION: u32 = 6;
 
-/// The oldest that are read: at least those of the two versions before. Whoever changes a form keeps
-/// the former one beside it, as [`Head3`] is, and a file of it for the tests.
+/// The oldest that are read: at least those of the two versions before. When a form changes, the former one stays
+/// beside it, as [`Head3`] does, and a file of it stays for the tests.
 pub(super) const VERSION_MIN: u32 = 3;
 
-/// The first whose records have marks and checksums of their own.
+/// The first in which records have marks and checksums of their own.
 pub(super) const HAS_FRAMES: u32 = 6;
 
 /// The first that has what Services say of their load balancers. After an older one all Services are listed once.
@@ -81,7 +81,7 @@ impl Head {
     }
 }
 
-/// Takes a record with what it is; that of a service also with whose it is.
+/// Takes a record with its kind; that of a service also with the service's key.
 type Write<'a> = dyn FnMut(Kind, Option<&ServiceKey>, &[u8]) -> io::Result<()> + 'a;
 
 /// Gives the records one by one; each is gone with the next.

@@ -19,7 +19,7 @@ use super::health::{Health, Transition};
 use super::schedule::{CheckId, Schedule, jittered};
 use super::{FIRST_INTERVAL_MAX, HealthCheck};
 
-/// Who changed a slice, where no file did.
+/// The writer of a slice that a health check changed.
 const WRITER: &str = "health-check";
 
 /// A check to be run now.
@@ -27,12 +27,12 @@ const WRITER: &str = "health-check";
 pub(super) struct Due {
     /// Comes back with the result.
     pub(super) id: CheckId,
-    /// Whom to ask.
+    /// The backend to ask.
     pub(super) backend: SocketAddr,
     pub(super) check: Arc<HealthCheck>,
 }
 
-/// A backend whose readiness turned.
+/// A change of a backend's readiness.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) service: ServiceKey,

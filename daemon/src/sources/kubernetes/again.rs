@@ -16,7 +16,7 @@ use super::reflector::SharedDelivered;
 /// A list of everything is expensive, and room can come and go every moment.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Runs until nobody listens.
+/// Runs until the publisher of snapshots or the watch is gone.
 pub(super) async fn run(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
     delivered: SharedDelivered,

@@ -1,7 +1,7 @@
 //! Which objects of one kind were delivered, and in which version: what a new list is compared with.
 //!
-//! Invariant: a list changes nothing until it is committed, and then all at once; objects leave only by a commit or
-//! by their own deletion; what is known already is delivered to nobody.
+//! Invariant: a list changes nothing until it is committed, and then all at once; objects leave only by a commit or by
+//! their own deletion; what is known already is not delivered again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -137,7 +137,7 @@ impl Delivered {
         self.kept.len()
     }
 
-    /// Objects whose last version could not be understood.
+    /// Objects with a last version that could not be understood.
     pub(super) fn bad(&self) -> usize {
         self.bad + self.unnamed.len()
     }

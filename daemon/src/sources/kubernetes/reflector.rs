@@ -44,7 +44,7 @@ impl SharedDelivered {
         Self(Arc::new(Mutex::new(delivered)))
     }
 
-    /// A panic ends the process, so nobody ever sees it half-changed.
+    /// A panic ends the process, so no task ever sees it half-changed.
     pub(super) fn lock(&self) -> MutexGuard<'_, Delivered> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,7 +101,7 @@ impl Failures {
     }
 }
 
-/// Why a list or a watch stopped: for a reason of its own, or because nobody listens.
+/// Why a list or a watch stopped: for a reason of its own, or because the receiver is gone.
 #[derive(Debug)]
 enum Stop {
     Ending(Ending),
@@ -121,7 +121,7 @@ impl From<Closed> for Stop {
 }
 
 impl<C: Codec> Reflector<C> {
-    /// Runs until nobody listens.
+    /// Runs until the engine takes no more events.
     pub(super) async fn run(mut self) -> Closed {
         let mut failures = Failures::default();
         loop {
@@ -243,7 +243,7 @@ impl<C: Codec> Reflector<C> {
     async fn accepted(&self, reply: Reply) -> Result<Reply, (Ending, Option<Connection>)> {
         self.view.send_modify(|view| {
             view.endpoint = Some(Arc::clone(&reply.endpoint));
-            // Who is refused hears nothing of objects.
+            // A refusal brings no news of objects.
             if reply.status == 200 {
                 view.heard = Some(Instant::now());
             }

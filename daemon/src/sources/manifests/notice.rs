@@ -74,7 +74,7 @@ fn due_of_other(mask: EventMask) -> Due {
     }
 }
 
-/// A name or the folder itself came or went. Whoever creates a file writes it next, and what goes may come back.
+/// A name or the folder itself came or went. A file that was created is written next, and what goes may come back.
 const BEGUN: EventMask = EventMask::CREATE
     .union(EventMask::DELETE)
     .union(EventMask::MOVED_FROM)

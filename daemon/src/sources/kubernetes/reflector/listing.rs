@@ -23,7 +23,7 @@ use holdfast_objects::{Defaulting, Provenance};
 /// server that is just starting.
 const DOUBTS_MIN: u32 = 2;
 
-/// Whose objects are read.
+/// The source of the objects that are read.
 pub(super) fn provenance(endpoint: &Arc<str>) -> Provenance {
     let origin = Some(Arc::clone(endpoint));
     Provenance { source: Source::Kubernetes, origin, defaulting: Defaulting::Done }

@@ -104,7 +104,7 @@ impl<C: Codec> Reflector<C> {
         }
     }
 
-    /// Nothing is lost when this one fails, so whoever asks for lists waits and says so.
+    /// Nothing is lost when this page fails, so it is not asked again here: the caller of the list waits and logs it.
     async fn first_page(&mut self, selection: &Selection, paging: &mut Paging) -> Result<Page, Ending> {
         let page = self.page(&selection.page(""), paging).await;
         if page.as_ref().is_err_and(Ending::is_bad_request) {
