@@ -25,7 +25,7 @@ use notice::{Notice, Views};
 use pace::Pace;
 use seen::Seen;
 
-/// How often it is looked at what has changed. What lasts for less is in the history alone.
+/// How often the snapshot is looked at. A trouble that lasts for less is in the history alone.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Events that may wait to be written: as much as is written in a minute or so. When more comes at once, the first ones
@@ -36,7 +36,7 @@ const WAITING_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub struct Announced([AtomicU64; Outcome::ALL.len()]);
 
-/// What became of one.
+/// What became of one Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The apiserver has it.
@@ -122,7 +122,7 @@ async fn write(mut waiting: mpsc::Receiver<Notice>, access: &Access, node: &str,
             }
             Err(error) => {
                 counts.count(Outcome::Failed);
-                // Once, until it goes well again.
+                // One line, until a write succeeds again.
                 if !std::mem::replace(&mut is_failing, true) {
                     tracing::warn!(%error, "the cluster does not take Events; they are counted");
                 }

@@ -79,7 +79,7 @@ impl AccessError {
     }
 }
 
-/// What answers are asked in, unless the caller wants another form.
+/// The form in which answers are asked for, unless the caller wants another one.
 pub(crate) const JSON: &str = "application/json";
 
 /// Ordered, pinned access. Cheap to clone.
@@ -140,7 +140,7 @@ impl Access {
         setup::access(settings)
     }
 
-    /// What of this cannot be followed, now or ever.
+    /// Tells what of this configuration cannot be followed, now or ever.
     pub fn check(apiserver: &Apiserver) -> Result<(), SetupError> {
         setup::check(apiserver)
     }
@@ -223,24 +223,24 @@ impl Access {
         self.inner.clusters.subscribe()
     }
 
-    /// What there is to show, a second old at most while [`Access::patrol`] runs.
+    /// Views of the access, a second old at most while [`Access::patrol`] runs.
     pub fn views(&self) -> watch::Receiver<Arc<View>> {
         self.inner.views.subscribe()
     }
 
-    /// What there is to show now.
+    /// A view of the access as it is now.
     pub fn view(&self) -> View {
         self.inner.view()
     }
 
     /// Every address that is an apiserver's now, so that none of them becomes a frontend: what is configured, and what
-    /// the cluster names. Others may have been given away since.
+    /// the cluster names. Addresses that were learned and are no longer named may belong to other hosts by now.
     pub fn addresses(&self) -> watch::Receiver<BTreeSet<SocketAddr>> {
         self.inner.addresses.subscribe()
     }
 
-    /// Looks after endpoints and memory until it is dropped: checks better endpoints, reads rotated files, writes down
-    /// what was learned, and publishes views.
+    /// Looks after endpoints and memory until this future is dropped: checks better endpoints, reads rotated files,
+    /// writes down what was learned, and publishes views.
     pub async fn patrol(self) {
         patrol::run(&self.inner).await;
     }

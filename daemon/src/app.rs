@@ -160,7 +160,7 @@ impl Wishes {
 }
 
 impl Beside {
-    /// What comes of it is the wishes.
+    /// Starts all of it but the wishes, and gives these back.
     fn start(
         self,
         tasks: &mut JoinSet<()>,
@@ -355,8 +355,8 @@ fn known_now(
     (settings, node::facts(config, node, described))
 }
 
-/// What is not there or not whole now, and may come: it is tried again, and everything else is served meanwhile. A file
-/// system may hang, so the start does not wait for this.
+/// Logs what is not there or not whole now. It is tried again, and everything else is served meanwhile. A file system
+/// may hang, so the start does not wait for this.
 fn tell_what_is_missing(config: &Config) {
     let (manifests, kubernetes) = (config.manifests.path.clone(), config.kubernetes.enabled);
     let apiserver = config.apiserver.clone();
@@ -397,7 +397,7 @@ fn look_after(
         }
         let (is_whole, is_synced) = (engine.is_whole(), engine.is_synced());
         if let Err(error) = engine.maps_mut().look_after(is_whole, is_synced) {
-            // The first one ends the daemon.
+            // The first error ends the daemon.
             let _ = fail.try_send(error);
         }
         views.send_replace(Arc::new(engine.maps().view()));
@@ -510,7 +510,7 @@ impl Reload {
         tell_what_is_missing(&config);
         if let Some(access) = &self.access {
             let (access, sources) = (access.clone(), settings::apiserver_sources(&config));
-            // It reads files, and those may be on something that hangs.
+            // The reload reads files, and their file system may hang.
             let reload = tokio::task::spawn_blocking(move || access.reload(&sources));
             reload.await.map_err(|error| AppError::Runtime(error.into()))??;
         }

@@ -1,8 +1,8 @@
 //! By which devices others reach this node, and pods the node.
 //!
-//! Invariant: what a device is, is decided by a pure function of what the kernel lists (links, addresses, routes) and
-//! of the configuration; names count only where the configuration has some. A change is followed at once, and many
-//! changes as one. Nothing is done to a device here: the engine is told.
+//! Invariant: a pure function of what the kernel lists (links, addresses, routes) and of the configuration decides what
+//! a device is; names count only where the configuration has some. A change is followed at once, and many changes as
+//! one. Nothing is done to a device here: the engine is told.
 
 mod decide;
 mod netlink;
@@ -35,7 +35,7 @@ const SHARE: u32 = 20;
 /// However long a listing took, the next one comes by then.
 const REST_MAX: Duration = Duration::from_secs(10);
 
-/// What no notice told is found by then.
+/// A change that no notice told of is found by then.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Decides now and after each change, until the configuration's sender is gone.
@@ -94,7 +94,7 @@ fn publish(listed: &Listed, config: &Config, decisions: &watch::Sender<Arc<[Deci
         is_news
     });
     if is_news {
-        // It looks once a second anyway.
+        // An engine that is too busy for it looks once a second anyway.
         engine.look_after();
     }
 }

@@ -1,8 +1,8 @@
 //! What is known of Events, as it is in force: what came with this program, and the files of the operator about it.
 //!
-//! Invariant: files are read when the configuration is, and at no other time. What is wrong in them is named and left
-//! out; what is built in holds in its place. The knowledge is put together at its first use, so a node that reads no
-//! Event keeps none of it in memory.
+//! Invariant: files are read when the configuration is, and at no other time. Faulty parts are named and left out; what
+//! is built in holds in their place. The knowledge is put together at its first use, so a node that reads no Event
+//! keeps none of it in memory.
 
 mod files;
 
@@ -18,7 +18,8 @@ const FOLDER: &str = "events.d";
 /// The knowledge between two readings of the files.
 #[derive(Debug, Default)]
 pub struct Edition {
-    /// The name and the text of each file; they are short, and what is read again may be other than what was judged.
+    /// The name and the text of each file; they are short, and a file that is read again may have changed since it was
+    /// judged.
     files: Vec<(String, String)>,
     faults: Vec<Fault>,
     knowledge: OnceLock<Knowledge>,

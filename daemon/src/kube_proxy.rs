@@ -87,7 +87,7 @@ impl Ports {
     }
 }
 
-/// Ends them at once: every answer is made in one piece.
+/// Ends the threads at once: every answer is made in one piece.
 impl Drop for Ports {
     fn drop(&mut self) {
         self.stop.send_replace(true);

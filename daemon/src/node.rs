@@ -64,8 +64,8 @@ pub fn facts(config: &Config, name: &NodeName, said: &Described) -> NodeFacts {
     }
 }
 
-/// What the host has, or is said to have. Those of the loopback and of links are left out: they come and go with every
-/// pod, each change has everything decided anew, and no pod has them anyhow.
+/// The addresses that the host has, or is said to have. Those of the loopback and of links are left out: they come and
+/// go with every pod, each change has everything decided anew, and no pod has them anyhow.
 fn own_addresses(local: &[LocalAddress], said: &[IpAddr]) -> BTreeSet<IpAddr> {
     let all = local.iter().map(|it| it.address).chain(said.iter().copied());
     all.filter(|address| !is_reserved(*address)).collect()
@@ -74,8 +74,7 @@ fn own_addresses(local: &[LocalAddress], said: &[IpAddr]) -> BTreeSet<IpAddr> {
 /// What the source says of the node.
 #[derive(Debug)]
 pub struct NodeReport {
-    /// What the cluster says; none if it may not be asked, so that it is as before, and only its addresses are
-    /// unknown.
+    /// What the cluster says; none if it may not be asked. Then the last word on the node holds, but for its addresses.
     pub node: Option<Described>,
     /// Answered when the engine has it.
     pub applied: oneshot::Sender<()>,

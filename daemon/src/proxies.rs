@@ -36,7 +36,7 @@ const SOCKETS_BYTES_MAX: u64 = 128 << 10;
 /// Where their processes answer health checks. To know processes by name would need the sight of all of them.
 const PORTS: [(u16, &str); 3] = [(10249, "kube-proxy"), (9879, "Cilium"), (9099, "Calico")];
 
-/// What they leave in file systems of the kernel.
+/// What these proxies leave in file systems of the kernel.
 const TRACES: [(&str, &str); 7] = [
     ("sys/class/net/kube-ipvs0", "kube-proxy"),
     ("sys/fs/bpf/cilium", "Cilium"),
@@ -47,7 +47,7 @@ const TRACES: [(&str, &str); 7] = [
     ("sys/class/net/antrea-gw0", "Antrea"),
 ];
 
-/// All that may be found.
+/// The names of the proxies that may be found.
 pub(crate) fn known() -> [&'static str; PORTS.len()] {
     PORTS.map(|(_, proxy)| proxy)
 }

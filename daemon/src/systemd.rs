@@ -1,9 +1,9 @@
 //! What the service manager is told: that the daemon is ready, how it is, and that it is alive.
 //!
-//! Invariant: it is alive as long as the engine moves; a daemon with an engine that hangs lets the watchdog run out,
-//! and what is in the kernel serves until its successor takes over. Without a service manager nothing is told and
-//! nothing fails. Listening sockets are not taken from the service manager, because that would need a second unit for
-//! one port.
+//! Invariant: the daemon counts as alive as long as the engine moves; a daemon with an engine that hangs lets the
+//! watchdog run out, and what is in the kernel serves until its successor takes over. Without a service manager nothing
+//! is told and nothing fails. Listening sockets are not taken from the service manager, because that would need a
+//! second unit for one port.
 
 mod summary;
 #[cfg(test)]
@@ -22,7 +22,7 @@ use crate::logging::messages::{self, say};
 use crate::readings::Readings;
 use summary::Summary;
 
-/// How often it is looked whether the daemon is ready; starting takes some tens of milliseconds.
+/// How often it is checked whether the daemon is ready; a start takes some tens of milliseconds.
 const STARTING_PACE: Duration = Duration::from_millis(10);
 
 /// How long the first lists of the sources are waited for. On a node of the control plane kubelet starts the very
@@ -33,7 +33,7 @@ const FIRST_LISTS_WAIT: Duration = Duration::from_secs(10);
 /// of it.
 const WATCHDOG_SHARE: u32 = 3;
 
-/// What it looks at.
+/// What the service manager's status is made of.
 #[derive(Debug)]
 pub struct Watched {
     /// How everything is.
@@ -56,7 +56,7 @@ pub async fn run(watched: Watched, mut stopping: watch::Receiver<bool>) {
     }
 }
 
-/// People may see the status line change with each beat; a watchdog that is more impatient than that is told sooner.
+/// The status line may change with each beat; a watchdog that is more impatient than that is told sooner.
 async fn rest(is_ready: bool, pace: Duration) {
     match is_ready {
         true if pace >= BEAT => beat::next().await,

@@ -36,7 +36,7 @@ const READ_AGAIN: Duration = Duration::from_secs(60);
 /// credential.
 const DOUBT_EVERY: Duration = Duration::from_secs(5);
 
-/// A plugin's credential is renewed so long before its end.
+/// How long before its end a plugin's credential is renewed.
 const RENEW_BEFORE: Duration = Duration::from_secs(60);
 
 /// Where the credentials are.
@@ -138,7 +138,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// What was shown to a server that does not know us.
+    /// The kind of the credential that is shown, for a server that rejects it.
     pub(super) const fn kind(&self) -> &'static str {
         self.kind
     }
@@ -194,8 +194,8 @@ impl Credentials {
         &self.locations
     }
 
-    /// What in files that exist cannot be followed. It takes a few seconds at most; a file that hangs is
-    /// not waited for.
+    /// Tells what in files that exist cannot be followed. It takes a few seconds at most; a file that hangs is not
+    /// waited for.
     pub(super) fn check(&self) -> Result<(), String> {
         match reading::gather_in_time(&self.locations) {
             Some(Err(GatherError::Wrong(why))) => Err(why),
@@ -203,7 +203,7 @@ impl Credentials {
         }
     }
 
-    /// What is in force. After a 401 it is `doubted`, and read again although nothing looks changed.
+    /// The credentials in force. After a 401 they are `doubted`, and read again although no file looks changed.
     pub(super) async fn current(&self, doubted: bool) -> Result<Arc<Shown>, String> {
         let good = self.kept().good.clone();
         match (self.refreshing.try_lock(), good) {
@@ -228,7 +228,7 @@ impl Credentials {
             let kept = self.kept();
             (kept.good.clone(), kept.is_old(doubted), kept.seen.clone())
         };
-        // A reading that hangs had its time; it is only checked whether it has come back.
+        // A reading that hangs has had its time; now it is only checked whether it has ended.
         let patience = if pending.is_some() { Duration::ZERO } else { reading::TIME_MAX };
         let mut reading = pending.take().unwrap_or_else(|| Reading::begin(&self.locations, seen, is_old));
         let (gathered, seen) = match reading.ended(patience).await {

@@ -32,7 +32,7 @@ const USER_AGENT: &str = concat!("holdfast/", env!("CARGO_PKG_VERSION"));
 #[derive(Debug)]
 pub struct Connection {
     sender: SendRequest<String>,
-    // Moves the bytes; it ends when this is dropped.
+    // The task that moves the bytes; it ends when this is dropped.
     _driver: JoinSet<()>,
     lease: Lease,
 }
@@ -200,7 +200,7 @@ impl Reply {
         }
     }
 
-    /// What ended the body early is remembered; whether the endpoint still serves, the next request finds out.
+    /// Remembers what ended the body early. The next request finds out whether the endpoint still serves.
     fn broke(&self, trouble: Trouble) -> AccessError {
         let target = self.connection.target();
         target.noted(trouble.clone());

@@ -77,8 +77,8 @@ impl Learned {
         Self { address: told.address, since: Some(now), seen: now, slice, standing: Standing::Listed }
     }
 
-    /// What goes last when there are too many, and is dialled last: what no apiserver has written, then what
-    /// is long ago.
+    /// The order in which addresses are kept and dialled. Those that no apiserver has written come last, and before
+    /// them those that were named long ago.
     fn rank(&self) -> (bool, Standing, std::cmp::Reverse<i64>) {
         (self.slice.as_deref() != Some(OWN_SLICE), self.standing, std::cmp::Reverse(self.seen.0))
     }
@@ -111,7 +111,7 @@ pub enum NotForgotten {
     Held(SocketAddr),
 }
 
-/// What is remembered: of which cluster, and its addresses, in the order in which they are dialled.
+/// What is remembered: the cluster and its addresses, in the order in which they are dialled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Memory {
     pub(super) cluster: Option<ClusterId>,
@@ -119,7 +119,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Takes everything that the cluster says now. Gives whether that is worth writing down.
+    /// Takes all addresses that the cluster names now. Gives whether the change is worth writing down.
     ///
     /// A family in which the cluster names no address is held, as the engine holds that list of `default/kubernetes`.
     pub(super) fn learn(&mut self, listed: &[Listed], now: Timestamp) -> bool {

@@ -91,7 +91,7 @@ fn say(before: &Endpoint, after: &Endpoint) {
     let trouble = |row: &Endpoint| row.trouble.as_ref().map(|(trouble, _)| trouble.clone());
     let (old, new) = (trouble(before), trouble(after));
     let is_throttled = |trouble: &Option<Trouble>| matches!(trouble, Some(Trouble::Throttled { .. }));
-    // How long it asks to wait may differ each time, and is not logged.
+    // How long the server asks to wait may differ each time, and is not logged.
     let is_same = old == new || (is_throttled(&old) && is_throttled(&new));
     let has_failed = before.state != State::Failed && after.state == State::Failed;
     match new {

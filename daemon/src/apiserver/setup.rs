@@ -116,7 +116,7 @@ fn own(apiserver: &Apiserver) -> Result<Credentials, SetupError> {
     Ok(Credentials::new(locations))
 }
 
-/// What of this cannot be followed, also in files that are there by now.
+/// Tells what of this configuration cannot be followed, also in files that are there by now.
 pub(super) fn check(apiserver: &Apiserver) -> Result<(), SetupError> {
     own(apiserver)?.check().map_err(SetupError::Kubeconfig)
 }

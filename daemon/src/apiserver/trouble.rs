@@ -173,7 +173,7 @@ impl Trouble {
         }
     }
 
-    /// An error of HTTP: what is below it says more than it does.
+    /// An error of HTTP; its source says more than the error itself.
     pub(super) fn of_http(error: &hyper::Error) -> Self {
         let mut cause = std::error::Error::source(error);
         while let Some(found) = cause {

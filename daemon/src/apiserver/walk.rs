@@ -146,7 +146,7 @@ fn left_alone((endpoint, left): (Arc<str>, Duration)) -> Failure {
     Failure { endpoint, trouble: Trouble::Throttled { status: TOO_MANY_REQUESTS, wait } }
 }
 
-/// Over a connection that may have died while it was idle: that says nothing about its endpoint.
+/// Asks over a connection that may have died while it was idle; that says nothing about its endpoint.
 async fn ask_over(inner: &Inner, ask: &Ask<'_>, kept: Option<Connection>) -> Option<Reply> {
     let kept = kept?;
     let tier = inner.endpoints.lock().get(kept.target().id)?.tier;
@@ -210,7 +210,7 @@ async fn ask_once(
     judged(reply, shown).await
 }
 
-/// As [`ask_twice`], without a question.
+/// As [`ask_twice`], but gives the connection instead of an answer.
 async fn opened_twice(inner: &Inner, target: &Target, patience: Patience) -> Result<Connection, Trouble> {
     let asked = inner.asked();
     let credentials = asked.credentials(target.tier);
@@ -309,7 +309,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Said once: it is a matter of permissions, and they seldom change.
+    /// Logged once: it is a matter of permissions, and they seldom change.
     fn cannot_verify(&self, answer: &[u8]) {
         let why = Trouble::status(FORBIDDEN, answer).to_string();
         let mut unverified = self.unverified.lock().unwrap_or_else(PoisonError::into_inner);

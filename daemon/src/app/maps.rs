@@ -52,7 +52,7 @@ impl AppMaps {
         }
     }
 
-    /// What they say of themselves.
+    /// What the maps say of themselves.
     pub(super) fn view(&self) -> DatapathView {
         match self {
             Self::Memory(_) => DatapathView::memory(),
@@ -127,7 +127,7 @@ fn follow_flows(maps: &mut KernelMaps) {
     }
 }
 
-/// It is tried again each second, and said when it is another one.
+/// The write is tried again each second, and its error is logged when it is another one.
 fn tell_trouble(known: &mut Option<String>, error: String) {
     if known.as_ref() != Some(&error) {
         tracing::warn!(error, "cannot put back programs or pins; this is tried again");

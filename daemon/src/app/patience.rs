@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use crate::systemd;
 
-/// How long it is waited: one that stops is gone within seconds.
+/// How long the wait may last: a daemon that stops is gone within seconds.
 pub(super) const MOST: Duration = Duration::from_secs(10);
 
-/// After so long it is said.
+/// After so long the wait is logged.
 const SAID: Duration = Duration::from_secs(1);
 
 /// How often it is tried.
 const POLL: Duration = Duration::from_millis(100);
 
-/// The process that has it, where the kernel tells.
+/// The process that has what is waited for, where the kernel tells.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holder(pub(super) Option<u32>);
 

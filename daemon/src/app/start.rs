@@ -72,7 +72,7 @@ fn access(config: &Config, seed: u64, known_cluster: Option<&str>) -> Result<Acc
     Ok(Access::new(&settings)?)
 }
 
-/// The way to the apiserver and what is watched there; none where no object comes from there.
+/// The way to the apiserver and what is watched there; none where no object comes from an apiserver.
 pub(super) fn cluster(
     config: &Config,
     node: &NodeName,
@@ -86,7 +86,8 @@ pub(super) fn cluster(
     Ok((Some(access.clone()), Some(kubernetes(config, node, access, kept))))
 }
 
-/// What is watched there, from where a former process was. One that asked for other Services knows nothing of these.
+/// What is watched at the apiserver, from the version that a former process had reached. A process that asked for other
+/// Services knows nothing of these.
 fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&state::Kept>) -> Kubernetes {
     let asked_for = config.kubernetes.service_proxy_name.as_deref();
     let start = kept.filter(|kept| kept.context.proxy_name.as_deref() == asked_for);

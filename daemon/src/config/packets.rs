@@ -123,7 +123,7 @@ const MEMORY_PART: u64 = 256;
 /// Bytes of a flow, with all that leads there.
 const FLOW_BYTES: u64 = 450;
 
-/// What every node has, as large as it always was.
+/// The flows that every node has room for, however little memory it has.
 const FLOWS_LEAST: u64 = 65_536;
 
 impl Flows {

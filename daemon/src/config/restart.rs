@@ -9,7 +9,7 @@ use super::Config;
 pub(super) struct Key {
     pub(super) name: &'static str,
     differs: fn(&Config, &Config) -> bool,
-    /// Puts what runs into a configuration that was read later.
+    /// Puts the value in force into a configuration that was read later.
     keep: fn(&mut Config, &Config),
 }
 

@@ -236,7 +236,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
 
     fn entry(&mut self, key: &'static str) -> Option<(Site, &'d DeValue<'d>)> {
         self.asked.push(key);
-        // What the parser could not read at all has no extent; that it could not is reported.
+        // A value that the parser could not read at all has no extent; its error is reported.
         let value = self.entries?.get(key).filter(|value| !value.span().is_empty())?;
         let site = Site { place: Place::Key(self.key_path(key)), offset: value.span().start };
         Some((site, value.get_ref()))

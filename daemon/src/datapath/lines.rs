@@ -1,7 +1,7 @@
 //! Which refusals get a line in the log.
 //!
 //! Invariant: a frontend gets at most one line per [`QUIET`], however often it refuses; each line says how many
-//! refusals it stands for. What came after the last line is in `/refusals` and the metrics only.
+//! refusals it stands for. Refusals after the last line are in `/refusals` and the metrics only.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

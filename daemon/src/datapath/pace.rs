@@ -1,7 +1,7 @@
 //! How fast refusals are read.
 //!
 //! Invariant: one client that dials a refusing address in a loop costs the daemon a few percent of one core, and no
-//! more. What is not read in time finds no room in the ring buffer, and is counted there.
+//! more. A refusal that is not read in time finds no room in the ring buffer, and is counted there.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The latest clients that were not served. A client that tries again and again is one entry with a count, so that a
 //! single client in a loop does not push out all others.
 //!
-//! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers. What fell out
-//! of the list is still counted. A restart begins with none.
+//! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers. A refusal that
+//! fell out of the list is still counted. A restart begins with an empty list.
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader};
@@ -21,7 +21,7 @@ use super::pace::Pace;
 use crate::described::words;
 use crate::logging::messages::{self, say};
 
-/// What a person reads through, and 200 KiB.
+/// As many as a person reads through; they take 200 KiB.
 const KEPT_MAX: usize = 1_000;
 
 /// A client that was not served, once or again and again, with times as people read them.
@@ -55,7 +55,7 @@ pub struct LatestRefusals {
     pub refused: u64,
     /// Those that were dropped, since the start.
     pub dropped: u64,
-    /// Why no more are read.
+    /// Why no more refusals are read.
     pub failure: Option<String>,
 }
 
@@ -217,7 +217,7 @@ impl From<holdfast_datapath::Cause> for Cause {
     }
 }
 
-/// What a device is called, or its number if it has gone.
+/// The name of a device, or its number if it has gone.
 pub(crate) fn device(arrival: Arrival) -> String {
     let name = if_indextoname(arrival.device).ok().and_then(|name| name.into_string().ok());
     // The name of a device that is not there may come empty.

@@ -1,6 +1,7 @@
 //! Which ports clients get on their way to other nodes, and whether the kernel gives those to sockets.
 //!
-//! Invariant: what cannot be read is no reason for a warning, and takes no port that was always given.
+//! Invariant: a file that cannot be read is no reason for a warning, and takes away no port that clients get by
+//! default.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,7 +10,7 @@ use std::path::Path;
 
 use crate::config::{NODE_PORTS, SNAT_RANGES_MAX, SnatPorts, overlap};
 
-/// Below these only a superuser sends, and some servers ask for that.
+/// Ports below these only root may send from, and some servers ask for such a port.
 const UNPRIVILEGED: RangeInclusive<u16> = 1024..=u16::MAX;
 
 /// What the kernel gives sockets by default.
@@ -18,10 +19,10 @@ const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 /// Left to clients on their way to backends of this node (`THROUGH_FIRST` in `abi.h`), which get none of the others.
 const THROUGH: RangeInclusive<u16> = 24_000..=29_999;
 
-/// What is left where nothing else is: above all that the kernel gives by default, and above node ports.
+/// The range where no other is free: above all that the kernel gives by default, and above node ports.
 const LAST: RangeInclusive<u16> = 61_000..=65_535;
 
-/// Of one list of sockets: those that listen come first, and no node has more than 100,000 of them.
+/// How much of one list of sockets is read: those that listen come first, and no node has more than 100,000 of them.
 const LIST_BYTES_MAX: u64 = 16 << 20;
 
 /// The ports that are meant, at most as many ranges as the programs have room for.

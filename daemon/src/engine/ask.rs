@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::logging::messages::{self, say};
 
-/// Questions that may wait: more askers than this are no people.
+/// Questions that may wait: more clients than this are programs, not people.
 const WAITING_MAX: usize = 16;
 
 /// How long events and dirty services may keep the next question waiting. Long enough for questions to take no
@@ -41,7 +41,7 @@ pub enum Ask {
     Read(Vec<FrontendKey>, oneshot::Sender<Entries>),
     /// To look after the maps now, and not only within a second: something has changed outside. It has no answer.
     LookAfter,
-    /// What in all of the maps is not as it was written; that is written anew.
+    /// To compare all of the maps with what was written; every difference is written anew and told.
     Check(oneshot::Sender<Result<Vec<Drift>, MapError>>),
 }
 
@@ -77,7 +77,7 @@ impl Asker {
         let _ = self.0.try_send(Ask::LookAfter);
     }
 
-    /// The way itself, for a test that does not wait for its answer.
+    /// The channel itself, for a test that does not wait for its answer.
     #[cfg(test)]
     pub(super) fn raw(&self) -> mpsc::Sender<Ask> {
         self.0.clone()
@@ -134,7 +134,7 @@ impl Checks {
         self.is_running
     }
 
-    /// Begins one, unless one runs.
+    /// Begins a comparison, unless one runs.
     pub(super) fn begin<M: Maps>(&mut self, engine: &mut Engine<M>) {
         if self.is_running {
             return;
@@ -148,7 +148,7 @@ impl Checks {
         }
     }
 
-    /// Goes on with it for a piece.
+    /// Goes on with the comparison for a piece.
     pub(super) fn go_on<M: Maps>(&mut self, engine: &mut Engine<M>) {
         if let Some(drift) = self.is_running.then(|| engine.check_some()).flatten() {
             self.is_running = false;

@@ -29,12 +29,13 @@ pub const GROUPS_WAITING_MAX: usize = 64;
 /// Change records that may wait for the recorder. What does not fit is counted, never waited for.
 pub const CHANGES_WAITING_MAX: usize = 65_536;
 
-/// What those keep in memory together. A record of a small service keeps a kilobyte, one of a thousand frontends some
-/// hundred of them before and after; this is a tenth of a second of the heaviest changes and many of small ones.
+/// The memory that those records keep together. A record of a small service keeps a kilobyte, one of a thousand
+/// frontends some hundred of them before and after; this is a tenth of a second of the heaviest changes and many of
+/// small ones.
 pub const CHANGES_BYTES_MAX: usize = 64 << 20;
 
-/// Events of one batch; a large object counts as several. What a batch of this size touches fits a core's own cache,
-/// and is taken in within a few milliseconds. A group is taken whole, however large it is.
+/// Events of one batch; a large object counts as several. The data that a batch of this size touches fits a core's own
+/// cache, and is taken in within a few milliseconds. A group is taken whole, however large it is.
 const BATCH_EVENTS_MAX: usize = 1_024;
 
 /// Ports, addresses or endpoints of an object that count as one event more: they are compared with those before.
@@ -209,7 +210,7 @@ fn take<M: Maps>(engine: &mut Engine<M>, first: Vec<Event>, ends: &mut Ends) {
     }
 }
 
-/// As how many events an object counts.
+/// The number of events that an object counts as.
 fn weight(event: &Event) -> usize {
     let parts = match event {
         Event::ServiceApplied(facts) => facts.ports.len() + facts.external_ips.len() + facts.ingress.len(),

@@ -64,7 +64,7 @@ impl Steps {
 /// How often something took how long.
 #[derive(Debug)]
 pub(crate) struct Histogram {
-    // The most of each, and how many fell into it and into none before.
+    // The upper bound of each bucket, and how many fell into it and into none before.
     buckets: Box<[(Duration, AtomicU64)]>,
     // Those that took longer.
     beyond: AtomicU64,

@@ -1,7 +1,8 @@
 //! The files of the operator about Events: which there are, and their texts.
 //!
-//! Invariant: so many names are looked at, so many files are read, and so many bytes of each, whatever is there. Links
-//! are followed, because some operators keep their configuration elsewhere; what is no file is never waited for.
+//! Invariant: the names that are looked at, the files that are read, and the bytes of each have bounds, whatever is
+//! there. Links are followed, because some operators keep their configuration elsewhere; what is no file is never
+//! waited for.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -75,7 +76,7 @@ fn names(folder: &Path, faults: &mut Vec<Fault>) -> BTreeSet<OsString> {
     names
 }
 
-/// What editors leave beside a file is none.
+/// Only files of ours count, and not what editors leave beside them.
 fn is_ours(name: &OsStr) -> bool {
     name.as_bytes().ends_with(b".toml") && !name.as_bytes().starts_with(b".")
 }

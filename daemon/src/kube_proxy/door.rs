@@ -106,7 +106,7 @@ pub(super) fn why(error: &io::Error) -> String {
 /// How many connections a port may have.
 #[derive(Clone, Debug)]
 pub(super) struct Room {
-    /// Of its own.
+    /// Connections that only this port may have.
     pub(super) own: usize,
     /// With those that it shares with other ports, while there are any.
     pub(super) most: usize,
@@ -148,7 +148,7 @@ impl Connections {
     async fn add(&mut self, stream: TcpStream, answerer: Arc<dyn Answerer>) {
         let place = self.place().await;
         let guest = self.guests.enter();
-        // Without it an answer is merely later.
+        // Where this fails an answer is merely later.
         let _ = stream.set_nodelay(true);
         self.tasks.spawn(async move {
             let connection = connection(guest.listen(stream), answerer);
@@ -157,7 +157,7 @@ impl Connections {
         });
     }
 
-    /// A place of its own has nothing to give back.
+    /// Waits for a place. `None`: it is one of the port's own, which has no permit to give back.
     async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
         loop {
             while self.tasks.try_join_next().is_some() {}
@@ -183,7 +183,7 @@ async fn connection(stream: Listening<TcpStream>, answerer: Arc<dyn Answerer>) {
         .timer(TokioTimer::new())
         .header_read_timeout(limits::HEADER_TIME_MAX)
         .max_buf_size(limits::HEADER_BYTES_MAX)
-        // Some scripts look for the very letters.
+        // Some scripts compare the headers to the letter.
         .title_case_headers(true)
         .serve_connection(TokioIo::new(stream), answer);
     // A client that broke it off wants nothing more.

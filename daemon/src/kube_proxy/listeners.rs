@@ -66,7 +66,7 @@ impl Listener {
     }
 }
 
-/// Its connections end with it.
+/// The connections of a listener end with it.
 impl Drop for Listener {
     fn drop(&mut self) {
         self.task.abort();

@@ -72,7 +72,7 @@ struct Room {
 }
 
 impl Room {
-    /// What has grown of it until now.
+    /// The room as it has grown until now.
     fn grown(before: Option<Self>, now: Instant, share: f64) -> Self {
         let most = LINES_AT_ONCE / share;
         let Some(Self { left, then }) = before else { return Self { left: most, then: now } };
@@ -148,14 +148,14 @@ impl Overheard {
         counts.told_down.remove(topic);
     }
 
-    /// It is no longer; gives whether that is news.
+    /// A topic is no longer followed; gives whether that is news.
     pub(super) fn went_down(&self, topic: &'static str) -> bool {
         let mut counts = self.lock();
         counts.up.remove(topic);
         counts.told_down.insert(topic)
     }
 
-    /// Takes notice of one, and has a line of it written if there is room.
+    /// Counts an Event, and has a line of it written if there is room.
     pub(crate) fn count(&self, event: &ClusterEvent) {
         let edition = self.edition();
         let recognised = edition.knowledge().recognise(event);

@@ -14,13 +14,13 @@ use tokio::time::Instant;
 /// Between two probes of one address: three in a second from each node.
 pub(super) const ADDRESS_GAP: Duration = Duration::from_millis(333);
 
-/// A place in the order in which they came.
+/// A place in the order in which backends came.
 pub(super) type Place = u64;
 
 #[derive(Debug)]
 struct Address<T> {
     free: Instant,
-    /// By namespace, in the order in which they came.
+    /// The backends that wait, by namespace, in the order in which they came.
     waiting: BTreeMap<String, BTreeMap<Place, T>>,
     /// The namespace that had the last turn.
     last: String,

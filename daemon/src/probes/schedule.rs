@@ -66,15 +66,15 @@ impl Turn {
 #[derive(Debug)]
 struct List {
     turn: Turn,
-    /// Until then it takes no turns, because it is new.
+    /// Until then the list takes no turns, because it is new.
     pauses: Option<Instant>,
     /// A list that returned and was lost again is a new one.
     begun: Uptime,
     due: BTreeSet<(Instant, SocketAddr)>,
     known: BTreeMap<SocketAddr, Instant>,
-    /// Those that wait for their addresses, each at its place there.
+    /// The backends that wait for their addresses, each at its place there.
     waiting: BTreeMap<SocketAddr, Place>,
-    /// Those that were asked out of turn: once is enough.
+    /// The backends that were asked out of turn: once is enough.
     hurried: BTreeSet<SocketAddr>,
 }
 
@@ -106,7 +106,7 @@ impl List {
         left
     }
 
-    /// This one is asked from that time on, if it was to be later.
+    /// Plans a backend from that time on, if it was planned later.
     fn hurry(&mut self, backend: SocketAddr, at: Instant) {
         let Some(planned) = self.known.get(&backend).copied() else { return };
         if self.hurried.insert(backend) && self.due.remove(&(planned, backend)) {
@@ -125,12 +125,13 @@ impl List {
         self.due.pop_first().map(|(_, backend)| backend)
     }
 
-    /// Its next turn, if it had one at this time or before; none while all of it wait for their addresses.
+    /// The list's next turn, if it had one at this time or before; none while all its backends wait for their
+    /// addresses.
     fn after(&self, last: Instant) -> Option<Turn> {
         self.due.first().map(|(at, _)| Turn::Again(last.max(*at)))
     }
 
-    /// Its next turn after what was planned has changed.
+    /// The list's next turn after its plan has changed.
     fn goes_on(&self) -> Option<Turn> {
         match self.turn {
             Turn::Again(at) => self.after(at),

@@ -1,6 +1,6 @@
 //! From a change to its record.
 //!
-//! Invariant: this is the one place that knows both; whatever core can say of a change has its place in the record.
+//! Invariant: only this module knows both; whatever core can say of a change has its place in the record.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -51,7 +51,7 @@ pub struct TimedChange {
     pub change: Change,
     /// When its batch began.
     pub at: SystemTime,
-    /// The same since the boot.
+    /// When its batch began, since the boot.
     pub mono: Duration,
     /// From then until all of it was written.
     pub elapsed: Duration,

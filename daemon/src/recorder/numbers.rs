@@ -40,9 +40,9 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 /// What is known of the numbers that were given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
-    /// None from here on was given out.
+    /// No number from here on was given out.
     pub(super) below: u64,
-    /// All below were. Otherwise some of the last may not have been.
+    /// All numbers below were given out. Otherwise some of the last may not have been.
     pub(super) is_exact: bool,
 }
 
@@ -75,7 +75,7 @@ impl Numbers {
         (Self { path, file: None, turn, room: ROOM_MIN, reserved: None }, newest.map(|(_, mark)| mark))
     }
 
-    /// Sets numbers aside beyond those that were given out. Gives the first that is not.
+    /// Sets numbers aside beyond those that were given out. Gives the first number that is not set aside.
     pub(super) fn reserve(&mut self, given: u64) -> io::Result<u64> {
         let is_fast = self.reserved.is_some_and(|at| at.elapsed() < FAST);
         self.room = if is_fast { self.room.saturating_mul(2).min(ROOM_MAX) } else { ROOM_MIN };
@@ -85,7 +85,7 @@ impl Numbers {
         Ok(below)
     }
 
-    /// On the disk when this returns.
+    /// Writes a mark; it is on the disk when this returns.
     pub(super) fn keep(&mut self, mark: Mark) -> io::Result<()> {
         let turn = self.turn.saturating_add(1);
         let file = match self.file.take() {
@@ -105,7 +105,7 @@ impl Numbers {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(false).mode(FILE_MODE).open(&self.path)?;
         if is_new {
-            // All of its room at once, while there is some.
+            // Takes all the room of the file at once, while the disk has some.
             file.write_all_at(&[0; COPIES * COPY_BYTES], 0)?;
             File::open(folder)?.sync_all()?;
         }
@@ -180,7 +180,7 @@ impl Reserve {
         state.has_failed || given.saturating_add(ROOM_MIN / 2) >= state.below
     }
 
-    /// How far they go now; `None`: the file cannot be written.
+    /// Sets how far numbers may be given out now; `None`: the file cannot be written.
     pub(super) fn set(&self, below: Option<u64>) {
         let mut state = self.state();
         state.has_failed = below.is_none();

@@ -3,8 +3,8 @@
 //! One block is one service and one slice per family and backend port. Without a health check every backend is ready.
 //! With one, a backend counts as ready until its first verdict: as HAProxy and unlike Envoy, because the daemon's
 //! restart must not empty a list of backends that are all well. The first check runs at once and, until a verdict is
-//! reached, they follow at most [`FIRST_INTERVAL_MAX`] apart, so a dead backend is gone after `fall` such steps.
-//! Whether the daemon is ready does not wait for them.
+//! reached, they follow at most [`FIRST_INTERVAL_MAX`] apart, so a dead backend is gone after `fall` such steps. The
+//! daemon's readiness does not wait for these checks.
 //!
 //! Invariant: the first group holds every service and slice and ends with `Synced`; an unchanged block never sends
 //! anything on a reload and keeps what is known of its backends.

@@ -56,8 +56,8 @@ pub use view::{LastError, State, View, Watch};
 /// How long things take and may take.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// The least time that a watch is asked for; up to a quarter more, by chance. Its end is when it may move to a
-    /// better endpoint: with the time that a look at one takes, within five minutes.
+    /// The least time that a watch is asked for; up to a quarter more, by chance. At its end it may move to a better
+    /// endpoint, which is within five minutes even with the time that a check of the endpoint takes.
     pub watch_length: Duration,
     /// How much later than asked for a server may end a watch.
     pub watch_overrun: Duration,
@@ -69,7 +69,7 @@ pub struct Timing {
     pub watch_short: Duration,
     /// How long a list may pause.
     pub list_idle: Duration,
-    /// How long no page of a list may come: what is asked for once more after that is the list.
+    /// How long no page of a list may come. After that the whole list is asked for once more.
     pub list_silence: Duration,
     /// Over how long the lists of many nodes spread when their versions are gone all at once.
     pub list_spread: Duration,
@@ -115,7 +115,7 @@ pub struct Remembered {
     pub resource_version: Arc<str>,
     /// Every object that is in its table.
     pub objects: Vec<(ObjectName, Version)>,
-    /// What its table did not say.
+    /// What its table did not say of the objects.
     pub odds: Odds,
 }
 
@@ -126,7 +126,7 @@ pub struct Oddities {
     pub slices: Arc<Odds>,
 }
 
-/// Where both are published. Cheap to clone.
+/// Where the oddities of both kinds are published. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct OddityView {
     services: watch::Receiver<Arc<Odds>>,
@@ -134,7 +134,7 @@ pub struct OddityView {
 }
 
 impl OddityView {
-    /// Those of now, which are no older than any table that the engine has published.
+    /// The oddities of now, which are no older than any table that the engine has published.
     pub fn now(&self) -> Oddities {
         let odds = |of: &watch::Receiver<Arc<Odds>>| Arc::clone(&of.borrow());
         Oddities { services: odds(&self.services), slices: odds(&self.slices) }
@@ -350,7 +350,7 @@ fn start(
         odds,
         endings,
         reached: version.clone(),
-        // What another process has reached may be another store's.
+        // A version that another process has reached may be another store's.
         is_doubtful: version.is_some(),
         version,
         codec: PhantomData,

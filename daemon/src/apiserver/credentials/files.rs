@@ -1,7 +1,7 @@
 //! Reading files that others rewrite at any time, and telling when they did.
 //!
-//! Invariant: a stamp is taken before the file is read, so a change during the reading is seen as a change. A look with
-//! each request costs less than watching every folder on the way of a symbolic link.
+//! Invariant: a stamp is taken before the file is read, so a change during the reading is seen as a change. To look at
+//! the files with each request costs less than to watch every folder on the way of a symbolic link.
 
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -80,7 +80,7 @@ impl Files {
         Self { seen: Vec::new(), current }
     }
 
-    /// Whether one of these is not as it was.
+    /// Whether one of these files is not as it was.
     pub(super) fn have_changed(&self, seen: &[Seen]) -> bool {
         seen.iter().any(|seen| {
             self.current.is_at(&seen.path);
@@ -115,7 +115,7 @@ impl Files {
         }
     }
 
-    /// The same as text.
+    /// A file's content as text.
     pub(super) fn text(&mut self, path: &Path) -> Result<String, String> {
         String::from_utf8(self.read(path)?).map_err(|_| format!("{}: is not text", path.display()))
     }

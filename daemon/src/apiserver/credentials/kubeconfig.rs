@@ -27,7 +27,7 @@ impl Context {
     pub(super) fn read(path: &Path, files: &mut Files) -> Result<Self, GatherError> {
         let text = files.text(path).map_err(GatherError::Unreadable)?;
         let said = |what: String| GatherError::Wrong(format!("{}: {what}", path.display()));
-        // Its text can quote the file, and the file has secrets.
+        // The parser's error can quote the file, and the file has secrets.
         let parsed = Kubeconfig::from_yaml(&text).map_err(|_| said("is not a kubeconfig".to_owned()))?;
         let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
         Self::of(parsed, folder).map_err(said)

@@ -10,7 +10,7 @@ fn line(seq: u64, service: &str, rule: &str) -> Arc<Line> {
     Arc::new(Line::parse(&json).unwrap())
 }
 
-/// So many bytes have so many of those.
+/// The bytes that so many of those records take.
 fn room(lines: usize) -> usize {
     lines * frames::bytes(&line(1_000, "prod/web-0", "usable-endpoints").json)
 }

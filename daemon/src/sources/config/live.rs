@@ -25,7 +25,7 @@ const WRITER: &str = "health-check";
 /// A check to be run now.
 #[derive(Debug)]
 pub(super) struct Due {
-    /// Comes back with the result.
+    /// The id that comes back with the result.
     pub(super) id: CheckId,
     /// The backend to ask.
     pub(super) backend: SocketAddr,
@@ -264,7 +264,7 @@ fn slice_deleted(facts: &Arc<SliceFacts>) -> Event {
     Event::SliceDeleted(facts.key.clone(), Some(Box::new(facts.meta.clone())))
 }
 
-/// Another last writer alone is not a change.
+/// Whether two slices are the same but for their metadata: another last writer alone is not a change.
 fn same_but_meta(left: &SliceFacts, right: &SliceFacts) -> bool {
     (&left.service, left.address_type, &left.ports, &left.endpoints)
         == (&right.service, right.address_type, &right.ports, &right.endpoints)

@@ -98,7 +98,7 @@ impl Schedule {
         Some(id)
     }
 
-    /// Its place is free again. It is next due `wait` after its start, at the earliest now.
+    /// Frees the place of a check. It is next due `wait` after its start, at the earliest now.
     pub(super) fn finished(&mut self, id: CheckId, now: Duration, wait: Duration) {
         let Some(run) = self.running.remove(&id) else {
             return;

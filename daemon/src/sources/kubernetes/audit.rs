@@ -143,7 +143,7 @@ impl<C: Codec> Audit<C> {
             let identity = C::peek(item.bytes());
             let is_headless = identity.as_ref().is_some_and(Identity::is_headless);
             let found = identity.and_then(|identity| named(self.selection.what, &identity));
-            // The watch delivers none of these, but for one that was for proxies before.
+            // The watch delivers no headless slice, but for one that was for proxies before.
             listed.extend(
                 found.filter(|(name, _)| !is_headless || self.delivered.lock().version(name).is_some()),
             );

@@ -49,7 +49,7 @@ pub(super) trait Framer: Debug + Default + Send {
 }
 
 pub(super) trait Codec: Debug + Send + Sync + 'static {
-    /// How it is asked for.
+    /// How objects are asked for, as `Accept` spells it.
     const OBJECTS: &'static str;
     /// How lists of nothing but metadata are asked for.
     const METADATA: &'static str;

@@ -69,7 +69,7 @@ pub(super) struct Identity {
     labels: Option<Labels>,
 }
 
-/// Those that say whether an object is for proxies.
+/// The labels that say whether an object is for proxies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 struct Labels {

@@ -30,7 +30,7 @@ impl Missing {
         Self(Arc::new(AtomicUsize::new(kinds)))
     }
 
-    /// One less; whether it was the last one.
+    /// Counts one kind less; tells whether it was the last one.
     fn arrived(&self) -> bool {
         self.0.fetch_sub(1, Ordering::AcqRel) == 1
     }
@@ -53,7 +53,7 @@ impl HeadStart {
 
     async fn over(&self) {
         let mut settled = self.settled.subscribe();
-        // Either way it is over.
+        // Either way the head start is over.
         let _ = tokio::time::timeout_at(self.until, settled.wait_for(|settled| *settled)).await;
     }
 }
@@ -64,7 +64,7 @@ pub(super) struct Outlet {
     pub(super) access: Access,
     pub(super) events: mpsc::Sender<Vec<Event>>,
     pub(super) nodes: mpsc::Sender<NodeReport>,
-    /// None of a kind that nothing waits for, and of one that has arrived.
+    /// None for a kind that nothing waits for, and for one that has arrived.
     pub(super) missing: Option<Missing>,
     pub(super) head_start: HeadStart,
     /// What the cluster says of its apiservers.

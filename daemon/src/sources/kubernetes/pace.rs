@@ -26,7 +26,7 @@ pub(super) fn part(whole: Duration, chance: Chance) -> Duration {
     whole.mul_f64(f64::from(chance) / f64::from(Chance::MAX))
 }
 
-/// How often in a row it went badly.
+/// How often in a row requests went badly.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
     short_lives: u32,
@@ -52,8 +52,8 @@ impl Pace {
     }
 
     /// Whether another kind of request may follow at once. The waits have grown while no server answered, and that is
-    /// over. But once only until something lived, so that a server to which every version is too old is not asked for
-    /// lists in a loop.
+    /// over. But that counts only once until a request has lived for long, so that a server to which every version is
+    /// too old is not asked for lists in a loop.
     pub(super) fn turn(&mut self) -> bool {
         !std::mem::replace(&mut self.has_turned, true)
     }

@@ -19,11 +19,11 @@ pub(super) const OBJECTS_MAX: u32 = 500_000;
 /// What reading at the beginning of a text led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ahead<T> {
-    /// This, from so many bytes.
+    /// The value, from so many bytes.
     Read(T, usize),
-    /// It does not end in this text.
+    /// The value does not end in this text.
     Cut,
-    /// It cannot be read like this.
+    /// The value cannot be read like this.
     Unfit,
 }
 

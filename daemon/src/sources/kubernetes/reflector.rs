@@ -69,7 +69,7 @@ pub(super) struct Reflector<C> {
     pub(super) version: Option<Arc<str>>,
     /// The highest version that was told; also while a list is needed.
     pub(super) reached: Option<Arc<str>>,
-    /// The store may be another one since then: the last watch was interrupted, or was another process's.
+    /// The store may be another one by now: the last watch was interrupted, or was another process's.
     pub(super) is_doubtful: bool,
     pub(super) codec: PhantomData<C>,
 }
@@ -81,7 +81,7 @@ struct Failures {
     stuck: Stuck,
     /// Refusals in a row.
     refusals: u32,
-    /// It has been said that it goes badly.
+    /// It has been logged that the watch goes badly.
     is_told: bool,
 }
 
@@ -192,7 +192,7 @@ impl<C: Codec> Reflector<C> {
         );
     }
 
-    /// It may not be read, or there is none: the host's own choice counts from now on, and not what a
+    /// The Node object may not be read, or there is none. The host's own choice counts from now on, and not what a
     /// former process knew.
     async fn no_node(&self) -> Result<(), Closed> {
         if self.is_without_node() { self.outlet.tell_of_node(None).await } else { Ok(()) }
@@ -230,7 +230,7 @@ impl<C: Codec> Reflector<C> {
         true
     }
 
-    /// Something came that shows that it goes well again.
+    /// An answer has shown that the watch goes well again.
     fn recovered(&self, failures: &mut Failures) {
         match (std::mem::take(&mut failures.is_told), self.selection.what) {
             (false, _) => {}
@@ -257,14 +257,14 @@ impl<C: Codec> Reflector<C> {
         Err((Ending::Refused { status: Status::of_body(code, &body), retry_after }, kept))
     }
 
-    /// Hands a group over. What a restart has to know beside it is published first.
+    /// Hands a group over. The oddities that a restart has to know beside it are published first.
     async fn deliver(&mut self, messages: Vec<Message>) -> Result<(), Closed> {
         let odds = self.delivered.lock().odds();
         self.odds.send_if_modified(|known| !Arc::ptr_eq(&std::mem::replace(known, Arc::clone(&odds)), &odds));
         self.outlet.deliver(messages).await
     }
 
-    /// Shows where it stands, and what else has changed.
+    /// Shows where the loop stands, and what else has changed.
     fn show(&self, change: impl FnOnce(&mut Watch)) {
         let (objects, bad) = {
             let delivered = self.delivered.lock();

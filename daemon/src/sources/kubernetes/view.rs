@@ -1,6 +1,6 @@
 //! How each watch is doing, for pages and metrics.
 //!
-//! Invariant: reading never waits for a watch, and a watch never waits for readers. Old data is shown as what it is; it
+//! Invariant: reading never waits for a watch, and a watch never waits for readers. Old data is shown with its age; it
 //! is served all the same.
 
 use std::sync::Arc;

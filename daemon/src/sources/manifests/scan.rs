@@ -269,7 +269,7 @@ fn stamp_of(metadata: &Metadata, target: Option<PathBuf>) -> Option<Result<Stamp
     Some(Err(format!("{link} {what}, so it is not read; only files are, and links to files")))
 }
 
-/// The whole file, or nothing if it is not or does not stay the one that was looked at.
+/// The whole file; nothing if it is another one than was looked at, or changes meanwhile.
 fn read_unchanged(path: &Path, stamp: &Stamp) -> io::Result<Option<Vec<u8>>> {
     // A pipe that takes the place of the file must not hold the thread.
     let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;

@@ -40,7 +40,7 @@ pub(super) struct Watching {
     path: PathBuf,
     known: Known,
     notices: Option<Notices>,
-    /// When the last look was as long ago as it took.
+    /// The moment at which the last look is as long ago as it took.
     rested: Instant,
     /// How long a look may take until it is logged.
     hangs_after: Duration,

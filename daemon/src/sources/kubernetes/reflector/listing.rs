@@ -44,7 +44,7 @@ impl<C: Codec> Reflector<C> {
             self.tell_loss(&commit);
         }
         if what != Resource::Node {
-            // What a list removes was not seen to go.
+            // No event told of the objects that a list removes.
             commit.messages.insert(0, Message::Event(Event::Interrupted(Source::Kubernetes)));
             self.outlet.wait_for_zone().await;
         }

@@ -24,14 +24,14 @@ use holdfast_objects::Provenance;
 struct Paging {
     /// Where the next page begins; empty for the first one.
     token: String,
-    /// That of the first page, from which a watch misses nothing.
+    /// The version of the first page, from which a watch misses nothing.
     version: Option<Arc<str>>,
     kept: Option<Connection>,
     /// What whole pages have brought.
     items: u32,
     silence: Silence,
     pace: Pace,
-    /// It has been said that a page had to be asked for again.
+    /// It has been logged that a page had to be asked for again.
     is_told: bool,
 }
 
