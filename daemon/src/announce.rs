@@ -1,9 +1,9 @@
 //! Tells the cluster, as Events of Kubernetes, what a node cannot let pass: holds, rejected objects, conflicts.
 //!
-//! Invariant: nobody waits for it. What comes too fast, or while no apiserver takes it, is counted and forgotten;
-//! the history has it all. The same trouble of the same object is one Event with a count, also over restarts,
-//! because its name is made of what it says. Ordinary changes and objects that no apiserver holds are passed over,
-//! and Events are never read.
+//! Invariant: no other part waits for it. An Event that comes too fast, or while no apiserver takes it, is counted and
+//! forgotten; the history has every change. The same trouble of the same object is one Event with a count, also over
+//! restarts, because its name is made of what it says. Ordinary changes and objects that no apiserver holds are passed
+//! over, and Events are never read.
 
 mod notice;
 mod pace;
@@ -25,7 +25,7 @@ use notice::{Notice, Views};
 use pace::Pace;
 use seen::Seen;
 
-/// How often it is looked at what has changed. What lasts for less is in the history alone.
+/// How often the snapshot is looked at. A trouble that lasts for less is in the history alone.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Events that may wait to be written: as much as is written in a minute or so. When more comes at once, the first ones
@@ -36,7 +36,7 @@ const WAITING_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub struct Announced([AtomicU64; Outcome::ALL.len()]);
 
-/// What became of one.
+/// What became of one Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The apiserver has it.
@@ -74,7 +74,7 @@ impl Announced {
     }
 }
 
-/// Tells until nobody publishes snapshots any more.
+/// Writes Events until the publisher of snapshots is gone.
 pub async fn run(
     snapshots: watch::Receiver<Arc<Snapshot>>,
     access: Access,
@@ -85,7 +85,7 @@ pub async fn run(
     tokio::join!(follow(snapshots, queue, &counts), write(waiting, &access, &node, &counts));
 }
 
-/// Looks at what is new, and never waits for the one who writes.
+/// Queues what is new, and never waits for the writer: a notice without a place in the queue is dropped and counted.
 async fn follow(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
     queue: mpsc::Sender<Notice>,
@@ -122,7 +122,7 @@ async fn write(mut waiting: mpsc::Receiver<Notice>, access: &Access, node: &str,
             }
             Err(error) => {
                 counts.count(Outcome::Failed);
-                // Once, until it goes well again.
+                // One line, until a write succeeds again.
                 if !std::mem::replace(&mut is_failing, true) {
                     tracing::warn!(%error, "the cluster does not take Events; they are counted");
                 }

@@ -79,7 +79,7 @@ impl AccessError {
     }
 }
 
-/// What answers are asked in, unless the caller wants another form.
+/// The form in which answers are asked for, unless the caller wants another one.
 pub(crate) const JSON: &str = "application/json";
 
 /// Ordered, pinned access. Cheap to clone.
@@ -97,7 +97,7 @@ struct Inner {
     memory_problem: Mutex<Option<String>>,
     // Something was learned that is worth writing down.
     learned: Notify,
-    // Whoever holds it writes the memory down.
+    // Held while the memory is written down, so that there is one write at a time.
     writing: tokio::sync::Mutex<()>,
     unverified: Mutex<Option<Arc<str>>>,
     failovers: AtomicU64,
@@ -140,7 +140,7 @@ impl Access {
         setup::access(settings)
     }
 
-    /// What of this cannot be followed, now or ever.
+    /// Tells what of this configuration cannot be followed, now or ever.
     pub fn check(apiserver: &Apiserver) -> Result<(), SetupError> {
         setup::check(apiserver)
     }
@@ -173,7 +173,7 @@ impl Access {
         walk::connect(&self.inner).await
     }
 
-    /// GETs over this connection what nobody depends on: no answer, no refusal and no silence leads to another
+    /// GETs over this connection what nothing served depends on: no answer, no refusal and no silence leads to another
     /// endpoint or is held against this one.
     pub(crate) async fn ask_aside(
         &self,
@@ -223,24 +223,24 @@ impl Access {
         self.inner.clusters.subscribe()
     }
 
-    /// What there is to show, a second old at most while [`Access::patrol`] runs.
+    /// Views of the access, a second old at most while [`Access::patrol`] runs.
     pub fn views(&self) -> watch::Receiver<Arc<View>> {
         self.inner.views.subscribe()
     }
 
-    /// What there is to show now.
+    /// A view of the access as it is now.
     pub fn view(&self) -> View {
         self.inner.view()
     }
 
     /// Every address that is an apiserver's now, so that none of them becomes a frontend: what is configured, and what
-    /// the cluster names. Others may have been given away since.
+    /// the cluster names. Addresses that were learned and are no longer named may belong to other hosts by now.
     pub fn addresses(&self) -> watch::Receiver<BTreeSet<SocketAddr>> {
         self.inner.addresses.subscribe()
     }
 
-    /// Looks after endpoints and memory until it is dropped: checks better endpoints, reads rotated files, writes down
-    /// what was learned, and publishes views.
+    /// Looks after endpoints and memory until this future is dropped: checks better endpoints, reads rotated files,
+    /// writes down what was learned, and publishes views.
     pub async fn patrol(self) {
         patrol::run(&self.inner).await;
     }

@@ -64,7 +64,7 @@ pub fn run(file: &ConfigFile) -> Result<(), AppError> {
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
     let inside = runtime.enter();
     tell_what_is_missing(&config);
-    // Before anything answers: whoever sees the daemon may end it.
+    // Before anything answers, because a process that sees the daemon may signal it at once.
     let signals = Signals::heed()?;
     let app = App::start(file, &config, logging)?;
     drop(inside);
@@ -95,11 +95,11 @@ impl Signals {
 /// How long the daemon waits for the disk when it stops; systemd gives it longer.
 const LAST_WRITE_WAIT: Duration = Duration::from_secs(10);
 
-/// How often other addresses may be an apiserver's: each time every service is decided anew, and anybody who may write
-/// a slice of `default/kubernetes` can cause it.
+/// The shortest time between two changes of the apiservers' addresses. Each change decides every service anew, and any
+/// client that may write a slice of `default/kubernetes` can cause it.
 const APISERVERS_PACE: Duration = Duration::from_secs(5);
 
-/// Reads the configuration again, and hands what changed to whoever needs it.
+/// Reads the configuration again, and hands each change to the parts that need it.
 struct Reload {
     file: ConfigFile,
     logging: Arc<Logging>,
@@ -145,7 +145,7 @@ struct Beside {
     wishes: Wishes,
 }
 
-/// What somebody may ask for over the unix socket.
+/// Wishes of clients at the unix socket.
 struct Wishes {
     reloads: mpsc::Receiver<ReloadWish>,
     forgets: mpsc::Receiver<ForgetWish>,
@@ -160,7 +160,7 @@ impl Wishes {
 }
 
 impl Beside {
-    /// What comes of it is the wishes.
+    /// Starts all of it but the wishes, and gives these back.
     fn start(
         self,
         tasks: &mut JoinSet<()>,
@@ -334,7 +334,7 @@ fn known<T>(now: T) -> (watch::Sender<Arc<T>>, watch::Receiver<Arc<T>>) {
     watch::channel(Arc::new(now))
 }
 
-/// What somebody will find out, and where it is read.
+/// The two ends of a value that is not known yet.
 fn none_yet<T: Default>() -> (watch::Sender<T>, watch::Receiver<T>) {
     watch::channel(T::default())
 }
@@ -355,8 +355,8 @@ fn known_now(
     (settings, node::facts(config, node, described))
 }
 
-/// What is not there or not whole now, and may come: it is tried again, and everything else is served meanwhile. Files
-/// may be on something that hangs, so nobody waits for this.
+/// Logs what is not there or not whole now. It is tried again, and everything else is served meanwhile. A file system
+/// may hang, so the start does not wait for this.
 fn tell_what_is_missing(config: &Config) {
     let (manifests, kubernetes) = (config.manifests.path.clone(), config.kubernetes.enabled);
     let apiserver = config.apiserver.clone();
@@ -397,7 +397,7 @@ fn look_after(
         }
         let (is_whole, is_synced) = (engine.is_whole(), engine.is_synced());
         if let Err(error) = engine.maps_mut().look_after(is_whole, is_synced) {
-            // The first one ends the daemon.
+            // The first error ends the daemon.
             let _ = fail.try_send(error);
         }
         views.send_replace(Arc::new(engine.maps().view()));
@@ -421,7 +421,7 @@ async fn serve_signals(
     let mut apiservers = Paced::new(reload.access.as_ref().map(Access::addresses), APISERVERS_PACE);
     loop {
         tokio::select! {
-            // Who sent a signal gets no answer; the outcome is in the log.
+            // The sender of a signal gets no answer; the outcome is in the log.
             _ = signals.hangup.recv() => drop(reload.now().await),
             Some(wish) = wishes.reloads.recv() => reload.fulfil(wish).await,
             Some(wish) = wishes.forgets.recv() => reload.forget(wish).await,
@@ -433,7 +433,7 @@ async fn serve_signals(
     }
 }
 
-/// The configuration that runs and what is known of Events, for whoever follows them, and who asks others by both.
+/// The configuration in force and what is known of Events, for their followers; and the gatherer, which asks by both.
 fn in_force(path: &Path, config: &Config, access: Option<&Access>, node: &NodeName) -> (Followed, Gatherer) {
     let (in_force, editions) =
         (watch::channel(Arc::new(config.clone())).0, watch::channel(Arc::new(edition(path))).0);
@@ -482,11 +482,11 @@ impl Reload {
 
     async fn fulfil(&self, ReloadWish { peer, answer }: ReloadWish) {
         tracing::info!(uid = peer.uid, pid = peer.pid, "a reload was asked for");
-        // Whoever has gone meanwhile finds the outcome in the log.
+        // A client that has gone meanwhile finds the outcome in the log.
         let _ = answer.send(self.now().await);
     }
 
-    /// Nobody is answered where no apiserver is used.
+    /// Where no apiserver is used the wish is dropped unanswered.
     async fn forget(&self, ForgetWish { peer, address, answer }: ForgetWish) {
         let Some(access) = &self.access else { return };
         let outcome = access.forget(address).await;
@@ -510,7 +510,7 @@ impl Reload {
         tell_what_is_missing(&config);
         if let Some(access) = &self.access {
             let (access, sources) = (access.clone(), settings::apiserver_sources(&config));
-            // It reads files, and those may be on something that hangs.
+            // The reload reads files, and their file system may hang.
             let reload = tokio::task::spawn_blocking(move || access.reload(&sources));
             reload.await.map_err(|error| AppError::Runtime(error.into()))??;
         }
@@ -545,7 +545,7 @@ impl Reload {
 }
 
 async fn tell(events: &mpsc::Sender<Vec<Event>>, event: Event) {
-    // The engine listens until it is stopped, and then nobody has anything to tell.
+    // The engine listens until it is stopped; after that no event matters.
     let _ = events.send(vec![event]).await;
 }
 

@@ -1,7 +1,7 @@
-//! One beat for all who look around once a second.
+//! One beat for all tasks that look around once a second.
 //!
-//! Invariant: who waits for the beat wakes together with everybody else who does. On a node where nothing happens, to
-//! wake up costs more than what is then looked at.
+//! Invariant: all tasks that wait for the beat wake together. On a node where nothing happens, to wake up costs more
+//! than what is then looked at.
 
 use std::sync::LazyLock;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The configuration: one TOML file, read whole, judged whole.
 //!
 //! Owns the file's keys, their defaults and bounds, and what is said about a bad one. Invariant: a [`Config`] that
-//! exists is legal; nobody has to check a value again. Every error of a file is found in one run. Neither the
+//! exists is legal; no reader has to check a value again. Every error of a file is found in one run. Neither the
 //! environment nor another file changes it; the command line may say the node's name.
 
 mod address;
@@ -142,7 +142,8 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
     config
 }
 
-/// Legal, since a node may be set up before its cluster; but seldom meant. With errors, nobody can tell yet.
+/// Legal, since a node may be set up before its cluster; but seldom meant. With errors in the file it cannot be told
+/// yet.
 fn check_sources(report: &mut Report<'_>, config: &Config) {
     if report.errors_count() == 0
         && !config.kubernetes.enabled

@@ -1,7 +1,7 @@
-//! What the datapath says of itself, for readers: its state, and whom it turned away.
+//! What the datapath says of itself, for readers: its state, and the clients that it turned away.
 //!
-//! Invariant: nobody here touches the maps. The engine publishes a view, the programs' ring buffer gives the refusals.
-//! Names of services are the reader's to find, in the snapshot.
+//! Invariant: this module never touches the maps. The engine publishes a view, the programs' ring buffer gives the
+//! refusals. A reader finds the names of services in the snapshot.
 
 mod clients;
 mod lines;

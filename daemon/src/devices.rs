@@ -1,8 +1,8 @@
 //! By which devices others reach this node, and pods the node.
 //!
-//! Invariant: what a device is, is decided by a pure function of what the kernel lists (links, addresses, routes) and
-//! of the configuration; names count only where the configuration has some. A change is followed at once, and many
-//! changes as one. Nothing is done to a device here: the engine is told.
+//! Invariant: a pure function of what the kernel lists (links, addresses, routes) and of the configuration decides what
+//! a device is; names count only where the configuration has some. A change is followed at once, and many changes as
+//! one. Nothing is done to a device here: the engine is told.
 
 mod decide;
 mod netlink;
@@ -35,10 +35,10 @@ const SHARE: u32 = 20;
 /// However long a listing took, the next one comes by then.
 const REST_MAX: Duration = Duration::from_secs(10);
 
-/// What no notice told is found by then.
+/// A change that no notice told of is found by then.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Decides now and after each change, until nobody listens any more.
+/// Decides now and after each change, until the configuration's sender is gone.
 pub async fn run(
     mut config: watch::Receiver<Arc<Config>>,
     decisions: watch::Sender<Arc<[Decision]>>,
@@ -68,7 +68,7 @@ pub async fn run(
     }
 }
 
-/// The device by which this node reaches everybody over IPv6, by the main table: rules of routing have others.
+/// The device of the default route over IPv6, by the main table: rules of routing have others.
 pub(crate) fn default_device6() -> Option<String> {
     let index = netlink::default_device6().ok()??;
     nix::net::if_::if_indextoname(index).ok()?.into_string().ok()
@@ -78,7 +78,7 @@ fn tell(attempt: &str, error: &std::io::Error) {
     tracing::warn!(%error, "cannot {attempt} devices, addresses and routes; this is tried again within a minute");
 }
 
-/// Until something has changed; for ever where nobody can tell.
+/// Waits until something has changed; for ever where the kernel gives no notices.
 async fn changed(notices: &mut Option<Notices>) {
     match notices {
         Some(notices) => notices.changed().await,
@@ -94,7 +94,7 @@ fn publish(listed: &Listed, config: &Config, decisions: &watch::Sender<Arc<[Deci
         is_news
     });
     if is_news {
-        // It looks once a second anyway.
+        // An engine that is too busy for it looks once a second anyway.
         engine.look_after();
     }
 }

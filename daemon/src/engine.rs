@@ -1,4 +1,5 @@
-//! The task that runs the one writer, `holdfast_core::engine`: with the clock, the queues, and who may ask it.
+//! The task that runs the one writer, `holdfast_core::engine`: with the clock, the queues, and the channel for
+//! questions.
 //!
 //! Invariant: it decides when the engine steps, and never what a step does.
 

@@ -1,7 +1,7 @@
 //! The daemon's own sockets carry a mark, by which the programs let them through untouched.
 //!
-//! Invariant: whoever dials in this process does it through [`connect`] or [`datagrams`], and all marks of a process
-//! are the same. The daemon's cgroup, where it has one of its own, is exempt as well; the datapath sees to that.
+//! Invariant: every part of this process dials through [`connect`] or [`datagrams`], and all marks of a process are the
+//! same. The daemon's cgroup, where it has one of its own, is exempt as well; the datapath sees to that.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,7 +14,7 @@ use crate::config::Mark;
 
 static MARK: OnceLock<Mark> = OnceLock::new();
 
-/// The mark of all sockets of this process: the first that is asked for, before anybody dials.
+/// The mark of all sockets of this process: the first that is asked for, before anything is dialled.
 pub(crate) fn mark_all_with(mark: Mark) -> Mark {
     *MARK.get_or_init(|| mark)
 }
@@ -23,7 +23,7 @@ pub(crate) fn mark_all_with(mark: Mark) -> Mark {
 pub(crate) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     let mark = MARK.get().copied().unwrap_or_default();
-    // Who may not mark sockets could not have loaded programs either, so there is nothing to be exempt from.
+    // A process that may not mark sockets could not have loaded programs either, so there is nothing to be exempt from.
     let _ = setsockopt(&socket, sockopt::Mark, &mark.bit());
     socket.connect(to).await
 }

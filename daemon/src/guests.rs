@@ -1,7 +1,8 @@
 //! Of the clients at one port: which of them makes room for the next.
 //!
 //! Invariant: the client that has sent nothing for longest goes first, a client with a request under way never, and
-//! what has come from a client is read before that client goes. So idle clients keep none out who asks, however many.
+//! what has come from a client is read before that client goes. So idle clients, however many, keep out no client that
+//! has a request.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -15,12 +16,12 @@ use tokio::sync::Notify;
 /// What is known of one client.
 #[derive(Debug, Default)]
 struct Known {
-    /// At which of all clients' arrivals and words it was heard last.
+    /// When it was heard last, counted in arrivals and words of all clients.
     heard: AtomicU64,
     /// Requests that are not answered in full.
     requests: AtomicUsize,
     asked_to_go: Notify,
-    /// It has gone, or has a request after all.
+    /// Told when it has gone, or has a request after all.
     decided: Notify,
 }
 
@@ -32,7 +33,7 @@ pub(crate) struct Guests {
 }
 
 impl Guests {
-    /// One more, who is heard at this moment.
+    /// One more client, which counts as heard at this moment.
     pub(crate) fn enter(&mut self) -> Guest {
         self.all.retain(|it| it.strong_count() > 0);
         let voice = Voice { known: Arc::default(), moment: Arc::clone(&self.moment) };
@@ -53,7 +54,7 @@ impl Guests {
     }
 }
 
-/// What tells when a client says something.
+/// Notes when a client says something.
 #[derive(Clone, Debug)]
 struct Voice {
     known: Arc<Known>,
@@ -66,7 +67,7 @@ impl Voice {
     }
 }
 
-/// One client. To be dropped last of what it has, because its place is free then.
+/// One client. It has to be dropped after everything else of the client, because that frees its place.
 #[derive(Debug)]
 pub(crate) struct Guest(Voice);
 
@@ -77,7 +78,7 @@ impl Drop for Guest {
 }
 
 impl Guest {
-    /// A request, until what this gives is dropped.
+    /// Begins a request, which lasts until the returned value is dropped.
     pub(crate) fn asks(&self) -> Asking {
         self.0.known.requests.fetch_add(1, Ordering::Relaxed);
         Asking(Arc::clone(&self.0.known))

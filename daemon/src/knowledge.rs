@@ -1,8 +1,8 @@
 //! What is known of Events, as it is in force: what came with this program, and the files of the operator about it.
 //!
-//! Invariant: files are read when the configuration is, and at no other time. What is wrong in them is named and left
-//! out; what is built in holds in its place. The knowledge is put together when somebody first asks for it, so a node
-//! that reads no Event keeps none of it in memory.
+//! Invariant: files are read when the configuration is, and at no other time. Faulty parts are named and left out; what
+//! is built in holds in their place. The knowledge is put together at its first use, so a node that reads no Event
+//! keeps none of it in memory.
 
 mod files;
 
@@ -12,13 +12,14 @@ use std::sync::{Arc, OnceLock};
 use holdfast_knowledge::{Fault, Knowledge};
 use tokio::sync::watch;
 
-/// The folder beside the configuration whose files add to the knowledge.
+/// The folder beside the configuration, with files that add to the knowledge.
 const FOLDER: &str = "events.d";
 
 /// The knowledge between two readings of the files.
 #[derive(Debug, Default)]
 pub struct Edition {
-    /// The name and the text of each file; they are short, and what is read again may be other than what was judged.
+    /// The name and the text of each file; they are short, and a file that is read again may have changed since it was
+    /// judged.
     files: Vec<(String, String)>,
     faults: Vec<Fault>,
     knowledge: OnceLock<Knowledge>,
@@ -49,14 +50,14 @@ impl Edition {
     pub(crate) fn of(files: Vec<(String, String)>, unread: Vec<Fault>) -> Self {
         let mut edition = Self { files, faults: unread, knowledge: OnceLock::new() };
         if !edition.files.is_empty() {
-            // What it would lead to is thrown away: nobody may ever ask for it.
+            // Only the faults are kept: the knowledge itself may never be asked for.
             let (_, faults) = edition.put_together();
             edition.faults.extend(faults);
         }
         edition
     }
 
-    /// All that is known; it takes some milliseconds for the first one who asks.
+    /// All that is known; the first call takes some milliseconds.
     pub fn knowledge(&self) -> &Knowledge {
         self.knowledge.get_or_init(|| self.put_together().0)
     }

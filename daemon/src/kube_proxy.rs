@@ -1,9 +1,9 @@
 //! kube-proxy's own ports: health for load balancers, one health check port for each Service that has one, metrics.
 //!
-//! Invariant: it only reads, and from snapshots alone, so nobody who asks delays the engine. Health, metrics and the
-//! ports of Services each have a thread and places of their own, a Service's port has its own among these, and whoever
-//! comes is never kept out by those who stay: who fills one port keeps nobody from another. A port that somebody else
-//! has is told and tried again, and stops nothing.
+//! Invariant: it only reads, and from snapshots alone, so no request delays the engine. Health, metrics and the ports
+//! of Services each have a thread and places of their own, and each Service's port has its own among these. Clients
+//! that stay never keep out a new one, and clients that fill one port keep no client from another. A port that another
+//! process has is told and tried again, and stops nothing.
 
 mod answers;
 mod closed;
@@ -33,7 +33,7 @@ use service_ports::Plan;
 pub(crate) use closed::ClosedSince;
 pub use closed::{ClosedPort, ClosedPorts, Purpose};
 
-/// Answers at the ports that the configuration has at the start, until nobody publishes snapshots any more.
+/// Answers at the ports that the configuration has at the start, until the publisher of snapshots is gone.
 pub async fn run(config: watch::Receiver<Arc<Config>>, readings: Readings) {
     match Ports::start(config, readings) {
         Ok((_ports, follower)) => follower.run().await,
@@ -87,7 +87,7 @@ impl Ports {
     }
 }
 
-/// Ends them at once: every answer is made in one piece.
+/// Ends the threads at once: every answer is made in one piece.
 impl Drop for Ports {
     fn drop(&mut self) {
         self.stop.send_replace(true);

@@ -64,8 +64,8 @@ pub fn facts(config: &Config, name: &NodeName, said: &Described) -> NodeFacts {
     }
 }
 
-/// What the host has, or is said to have. Those of the loopback and of links are left out: they come and go with every
-/// pod, each change has everything decided anew, and no pod has them anyhow.
+/// The addresses that the host has, or is said to have. Those of the loopback and of links are left out: they come and
+/// go with every pod, each change has everything decided anew, and no pod has them anyhow.
 fn own_addresses(local: &[LocalAddress], said: &[IpAddr]) -> BTreeSet<IpAddr> {
     let all = local.iter().map(|it| it.address).chain(said.iter().copied());
     all.filter(|address| !is_reserved(*address)).collect()
@@ -74,8 +74,7 @@ fn own_addresses(local: &[LocalAddress], said: &[IpAddr]) -> BTreeSet<IpAddr> {
 /// What the source says of the node.
 #[derive(Debug)]
 pub struct NodeReport {
-    /// What the cluster says; none if it may not be asked, so that it is as before, and only its addresses are
-    /// unknown.
+    /// What the cluster says; none if it may not be asked. Then the last word on the node holds, but for its addresses.
     pub node: Option<Described>,
     /// Answered when the engine has it.
     pub applied: oneshot::Sender<()>,
@@ -99,7 +98,7 @@ pub async fn run(
                 return;
             }
         }
-        // Whoever asked may have gone meanwhile.
+        // The reporter may have gone meanwhile.
         let _ = heard.take().map(|heard: oneshot::Sender<()>| heard.send(()));
         tokio::select! {
             changed = config.changed() => if changed.is_err() { return },
@@ -192,7 +191,7 @@ fn local_addresses() -> Vec<LocalAddress> {
     .collect()
 }
 
-/// `/proc/net/route`: the interface of the route whose destination and mask are zero.
+/// `/proc/net/route`: the interface of the route with a destination and a mask of zero.
 fn default_interface_v4() -> Option<String> {
     let table = std::fs::read_to_string("/proc/net/route").ok()?;
     let zero = format!("{:08X}", Ipv4Addr::UNSPECIFIED.to_bits());

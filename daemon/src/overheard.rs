@@ -1,7 +1,8 @@
 //! Events of the cluster as they come, for one node or a few: into the journal and the metrics.
 //!
-//! Invariant: what an Event says is text of whoever wrote it: it is recognised, counted and shown, and nothing is done
-//! about it. Whoever writes many fills neither the journal nor memory, and no watch of objects waits for one of these.
+//! Invariant: an Event is the text of any client that may write one: it is recognised, counted and shown, and nothing
+//! is done about it. A client that writes many fills neither the journal nor memory, and no watch of objects waits for
+//! one of these.
 
 mod causes;
 mod counts;
@@ -41,7 +42,7 @@ const fn pods(name: &'static str, fields: &'static str) -> Topic {
     Topic { name, fields, of_node: true }
 }
 
-/// Follows while the configuration asks for it, until nobody changes that any more.
+/// Follows while the configuration asks for it, until the configuration's sender is gone.
 pub async fn run(
     mut config: watch::Receiver<Arc<Config>>,
     access: Access,

@@ -1,7 +1,7 @@
 //! How long a unit waits for what has to come.
 //!
-//! Invariant: no time that passes on a wall's clock is judged by anything tighter than this, unless it is less than the
-//! time of what must not have been waited for.
+//! Invariant: no test judges wall-clock time by anything tighter than this, unless a wait that must not happen would
+//! take longer than the test allows.
 
 use std::time::Duration;
 

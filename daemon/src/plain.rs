@@ -1,7 +1,7 @@
 //! What others wrote, as it may stand on a line of ours: names, labels, messages, reasons, names of processes.
 //!
 //! Invariant: nothing in what comes out ends a line, moves a cursor, hides what is beside it or turns its direction,
-//! whoever wrote it. What would is shown as `?`.
+//! whatever text goes in. What would is shown as `?`.
 
 use std::fmt::{self, Display, Write};
 
@@ -55,7 +55,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// What somebody hostile writes: a line of his own, by each way to begin one, and what hides and turns the rest.
+    /// What a hostile client writes: a line of its own, by each way to begin one, and what hides and turns the rest.
     pub(crate) const HOSTILE: &str =
         "x\nFORGED\r\nFORGED\u{85}FORGED\u{2028}FORGED\u{1b}[2J\u{9b}1mFORGED\u{202e}\u{2066}\u{200b}z";
 

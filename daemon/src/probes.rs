@@ -57,7 +57,7 @@ impl Probes {
     }
 }
 
-/// Probes until nobody listens any more.
+/// Probes until the publisher of snapshots or the engine is gone.
 pub async fn run(
     snapshots: watch::Receiver<Arc<Snapshot>>,
     config: watch::Receiver<Arc<Config>>,
@@ -137,7 +137,7 @@ async fn ask(backend: SocketAddr) -> Answer {
     }
 }
 
-/// Whether somebody answered for the address, and said that nobody is there.
+/// Whether the error says that the backend is gone: its port is closed, or no host has its address.
 fn says_nobody(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable)
 }

@@ -27,16 +27,16 @@ use crate::logging::messages::{self, say};
 pub use filters::Filter;
 pub(crate) use named::{Found, host_ports, naming};
 
-/// How often it is looked again: somebody may start one while holdfast runs.
+/// How often it is looked again: an operator may start another proxy while holdfast runs.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
 
 /// The part of the list of TCP sockets that is read: those that listen come first, and here is room for some hundreds.
 const SOCKETS_BYTES_MAX: u64 = 128 << 10;
 
-/// Where their processes listen for whoever asks how they are. Names of processes would need the sight of all of them.
+/// Where their processes answer health checks. To know processes by name would need the sight of all of them.
 const PORTS: [(u16, &str); 3] = [(10249, "kube-proxy"), (9879, "Cilium"), (9099, "Calico")];
 
-/// What they leave in file systems of the kernel.
+/// What these proxies leave in file systems of the kernel.
 const TRACES: [(&str, &str); 7] = [
     ("sys/class/net/kube-ipvs0", "kube-proxy"),
     ("sys/fs/bpf/cilium", "Cilium"),
@@ -47,7 +47,7 @@ const TRACES: [(&str, &str); 7] = [
     ("sys/class/net/antrea-gw0", "Antrea"),
 ];
 
-/// All that may be found.
+/// The names of the proxies that may be found.
 pub(crate) fn known() -> [&'static str; PORTS.len()] {
     PORTS.map(|(_, proxy)| proxy)
 }
@@ -95,7 +95,7 @@ fn look(root: &Path, rules: Vec<(&'static str, String)>, own: Option<u16>) -> Ve
     found.into_iter().map(|(proxy, evidence)| OtherProxy { proxy, evidence }).collect()
 }
 
-/// Who listens, in the files of either family.
+/// The proxies with a listening socket, by the files of both families.
 fn listeners(net: &Path, own: Option<u16>) -> Vec<(&'static str, String)> {
     let listed = ["tcp", "tcp6"].map(|name| read_start(&net.join(name)).unwrap_or_default());
     let ports: BTreeSet<u16> = listed.iter().flat_map(|list| list.lines()).filter_map(listening).collect();
@@ -109,7 +109,7 @@ fn read_start(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// The port of a line whose socket listens: number, own address, peer, state 0A.
+/// The port of a line, if its socket listens: number, own address, peer, state 0A.
 fn listening(line: &str) -> Option<u16> {
     let mut words = line.split_whitespace().skip(1);
     let (own, _, state) = (words.next()?, words.next()?, words.next()?);

@@ -1,7 +1,7 @@
 //! Tells the log what is rejected, whichever source it came from.
 //!
-//! Invariant: a line per object and reason, when that begins and not again while it lasts; a flood is a few lines
-//! and a number.
+//! Invariant: a line per object and reason, when the rejection begins and not again while it lasts; a flood is a few
+//! lines and a number.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::logging::messages::{self, say};
 
-/// Lines about rejected objects in one window; who writes one bad object writes thousands.
+/// Lines about rejected objects in one window; a tenant that writes one bad object may write thousands.
 const LINES_MAX: u64 = 10;
 
 /// Long enough for a flood to stay readable.
@@ -41,7 +41,7 @@ impl Quota {
     }
 }
 
-/// Runs until there is no engine any more.
+/// Runs until the publisher of snapshots is gone.
 pub async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>) {
     let (started, mut quota) = (Instant::now(), Quota::default());
     let mut known = Arc::<Rejections>::default();
@@ -54,7 +54,7 @@ pub async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>) {
     }
 }
 
-/// What is rejected now and was not, or for another reason.
+/// Objects that are rejected now and were not before, or for another reason.
 fn begun<'a>(before: &'a Rejections, now: &'a Rejections) -> impl Iterator<Item = &'a Rejection> {
     let is_told = |it: &&Rejection| before.named.get(&it.object).is_some_and(|old| old.reason == it.reason);
     now.named.values().filter(move |it| !is_told(it))

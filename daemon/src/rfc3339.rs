@@ -43,7 +43,7 @@ impl Millis {
         Some(Self(seconds + digits.fold(0, |number, digit| number * 10 + i64::from(digit - b'0'))))
     }
 
-    /// So long before: a number and `s`, `m`, `h` or `d`.
+    /// A time so long before: a number and `s`, `m`, `h` or `d`.
     pub fn ago(self, text: &str) -> Option<Self> {
         let unit = text.chars().next_back()?;
         let seconds = match unit {

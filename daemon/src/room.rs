@@ -1,6 +1,6 @@
-//! Memory that what waits in a queue may take together.
+//! The memory that all that waits in a queue may take together.
 //!
-//! Invariant: what is taken is given back when it is dropped, and never is more taken than there is.
+//! Invariant: memory that is taken is given back at the drop, and never more is taken than there is.
 
 use std::sync::Arc;
 

@@ -2,9 +2,9 @@
 //! away still serves.
 //!
 //! Invariant: a record is whole or it is not used, and what is damaged takes no other with it; a new file replaces the
-//! old one in one step, which stays beside it. Nothing here can stop the daemon
-//! but another one that uses the folder: what is wrong with the folder or the file is named, and tried again. Nothing
-//! is decided from it here, and the history is a file of its own.
+//! old one in one step, and the old one stays beside it. Only another daemon that uses the folder can stop this one: a
+//! fault of the folder or the file is named, and the write is tried again. This module decides nothing from the table,
+//! and the history has files of its own.
 
 mod claim;
 mod codec;
@@ -36,7 +36,7 @@ const FILE: &str = "snapshot";
 /// The name of the one before it.
 const BEFORE: &str = "snapshot.before";
 
-/// The name of one that was found damaged, kept for whoever wants to know why.
+/// The name of a file that was found damaged, kept so that an operator can find out why.
 const DAMAGED: &str = "snapshot.damaged";
 
 /// What goes with the table.
@@ -79,7 +79,7 @@ impl Folder {
         Self { path: path.to_owned() }
     }
 
-    /// Keeps other daemons out of it, from before the first look at what is there.
+    /// Keeps other daemons out of the folder, from before the first look at what is there.
     pub fn claim(&self) -> Result<Claim, Taken> {
         claim::claim(&self.path)
     }
@@ -95,7 +95,7 @@ impl Folder {
         let is_damaged = newest.as_ref().map_or(true, |found| found.as_ref().is_some_and(|it| it.is_damaged));
         let kept = damage::mended(newest, older, damaged);
         if is_damaged {
-            // Where it cannot be renamed nothing else can be written either, and that is told.
+            // Where the file cannot be renamed nothing else can be written either, and that is told.
             let _ = std::fs::rename(&path, self.path.join(DAMAGED));
         }
         kept

@@ -1,8 +1,9 @@
 //! What the service manager is told: that the daemon is ready, how it is, and that it is alive.
 //!
-//! Invariant: it is alive as long as the engine moves; a daemon whose engine hangs lets the watchdog run out, and what
-//! is in the kernel serves until its successor takes over. Without a service manager nothing is told and nothing fails.
-//! Listening sockets are not taken from the service manager, because that would need a second unit for one port.
+//! Invariant: the daemon counts as alive as long as the engine moves; a daemon with an engine that hangs lets the
+//! watchdog run out, and what is in the kernel serves until its successor takes over. Without a service manager nothing
+//! is told and nothing fails. Listening sockets are not taken from the service manager, because that would need a
+//! second unit for one port.
 
 mod summary;
 #[cfg(test)]
@@ -21,17 +22,18 @@ use crate::logging::messages::{self, say};
 use crate::readings::Readings;
 use summary::Summary;
 
-/// How often it is looked whether the daemon is ready; starting takes some tens of milliseconds.
+/// How often it is checked whether the daemon is ready; a start takes some tens of milliseconds.
 const STARTING_PACE: Duration = Duration::from_millis(10);
 
 /// How long the first lists of the sources are waited for. On a node of the control plane kubelet starts the very
 /// apiserver that is waited for, and kubelet starts after this service is ready.
 const FIRST_LISTS_WAIT: Duration = Duration::from_secs(10);
 
-/// The end of what is asked for the watchdog at most; systemd kills whoever needs all of it.
+/// The daemon reports at least once in this part of the watchdog's time, because systemd kills a process that needs all
+/// of it.
 const WATCHDOG_SHARE: u32 = 3;
 
-/// What it looks at.
+/// What the service manager's status is made of.
 #[derive(Debug)]
 pub struct Watched {
     /// How everything is.
@@ -54,7 +56,7 @@ pub async fn run(watched: Watched, mut stopping: watch::Receiver<bool>) {
     }
 }
 
-/// People may see the status line change with each beat; a watchdog that is more impatient than that is told sooner.
+/// The status line may change with each beat; a watchdog that is more impatient than that is told sooner.
 async fn rest(is_ready: bool, pace: Duration) {
     match is_ready {
         true if pace >= BEAT => beat::next().await,
@@ -63,7 +65,7 @@ async fn rest(is_ready: bool, pace: Duration) {
     }
 }
 
-/// One message to the service manager. A daemon without one has nobody to tell.
+/// One message to the service manager. A daemon without one tells nothing.
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "the service manager did not take a message");
@@ -151,7 +153,7 @@ impl<N: Fn(&[NotifyState<'_>])> Teller<N> {
         for why in &*readings.shut.borrow() {
             line = format!("{line}; {why}");
         }
-        // Those of Services are in anybody's hand who may write one.
+        // Ports of Services are left out, because any client that may write a Service decides about them.
         let (closed, _) = readings.closed_ports.now();
         for port in closed.iter().filter(|it| it.purpose != Purpose::Service) {
             line = format!("{line}; port {} is not open: {}", port.address, port.why);

@@ -1,6 +1,6 @@
 //! One Event as the apiserver wants it: `events.k8s.io/v1`.
 //!
-//! Invariant: it passes the apiserver's validation whatever the names and words are: bounded, in the object's
+//! Invariant: an Event passes the apiserver's validation whatever the names and words are: bounded, in the object's
 //! namespace, with a legal name. Fields of the older API stay empty, as the newer one wants it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,16 +14,16 @@ use serde_json::{Value, json};
 use super::seen::Topic;
 use crate::rfc3339::Rfc3339;
 
-/// Whom the cluster hears: a qualified name, as the apiserver wants it.
+/// The reporting controller of every Event: a qualified name, as the apiserver wants it.
 const CONTROLLER: &str = "holdfast.io/holdfast";
 
-/// What the apiserver takes for a note.
+/// The longest note that the apiserver takes.
 const NOTE_BYTES_MAX: usize = 1_024;
 
-/// What the apiserver takes for the reporting instance.
+/// The longest reporting instance that the apiserver takes.
 const INSTANCE_BYTES_MAX: usize = 128;
 
-/// Of the object's name in the Event's: what leaves room for the rest in 253.
+/// The part of the object's name that stands in the Event's name: it leaves room for the rest in 253 bytes.
 const NAME_BYTES_MAX: usize = 240;
 
 /// One Event before it is written.
@@ -38,14 +38,14 @@ pub(super) struct Notice {
     reason: &'static str,
     action: &'static str,
     note: String,
-    // What tells it from another trouble of the same object, and does not change from time to time.
+    // What tells this trouble from another one of the same object, and does not change from time to time.
     detail: String,
-    /// When it was seen, by the snapshot that says so.
+    /// The time of the snapshot in which it was seen.
     pub(super) at: Timestamp,
 }
 
 impl Topic {
-    /// What is said of it; `None`: its object is gone.
+    /// The Event about this topic; `None`: its object is gone.
     pub(super) fn notice(&self, views: &Views<'_>) -> Option<Notice> {
         let at = views.snapshot.published;
         match self {
@@ -107,7 +107,7 @@ fn of_service(view: &ServiceView, wording: Wording, at: Timestamp) -> Notice {
 fn held(view: &ServiceView, reason: &str, snapshot: &Snapshot) -> Option<Notice> {
     let holds = || view.ports.iter().filter_map(|port| port.hold.as_deref());
     let backends: usize = holds().map(|hold| hold.rows().count()).sum();
-    // One without a limit lasts longest.
+    // A hold without a limit lasts longest.
     let until =
         holds().map(|hold| snapshot.hold_until(hold)).max_by_key(|until| (until.is_none(), *until))?;
     let until =
@@ -184,12 +184,12 @@ impl Notice {
         })
     }
 
-    /// What says that it has happened again, so many times in all.
+    /// The patch that says that it has happened again, so many times in all.
     pub(super) fn series(&self, count: u64) -> Value {
         json!({"series": {"count": count, "lastObservedTime": Rfc3339(self.at).micro_time()}})
     }
 
-    /// The same for the same trouble of the same object on this node, and for no other.
+    /// The Event's name: the same for the same trouble of the same object on this node, and for no other.
     pub(super) fn name(&self, node: &str) -> String {
         let uid = self.uid.as_deref().unwrap_or_default();
         let whole = [node, self.kind, uid, self.reason, &self.detail].join("\n");
@@ -197,7 +197,7 @@ impl Notice {
     }
 }
 
-/// As much of it as fits.
+/// As much of a text as fits.
 fn cut(text: &str, bytes: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes)).unwrap_or_default()
 }

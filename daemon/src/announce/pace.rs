@@ -4,16 +4,17 @@
 
 use std::time::{Duration, Instant};
 
-/// Between two of many. An apiserver of a large cluster takes some hundreds of writes a second from all its clients.
+/// The time between two Events of many. An apiserver of a large cluster takes some hundreds of writes a second from all
+/// its clients.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// At once: what goes wrong on a bad day, as client libraries allow for one object.
+/// Events that may be written at once: what goes wrong on a bad day, as client libraries allow for one object.
 const BURST: u32 = 25;
 
 /// When the next one may be written.
 #[derive(Debug)]
 pub(super) struct Pace {
-    // When the next one would be due if they came evenly.
+    // When the next Event would be due if Events came evenly.
     even: Instant,
 }
 

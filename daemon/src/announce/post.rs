@@ -1,8 +1,8 @@
 //! Writes one Event: a new one, or the count of the one that says the same.
 //!
-//! Invariant: at most three requests, each with an end. A write whose answer was lost is tried at the next
-//! endpoint, so a count may be one too high; an Event is never missing for it. A write that failed everywhere is
-//! not tried again later.
+//! Invariant: at most three requests, each with an end. A write that lost its answer is tried at the next endpoint, so
+//! a count may be one too high; an Event is never missing for it. A write that failed everywhere is not tried again
+//! later.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ const ROOT: &str = "/apis/events.k8s.io/v1/namespaces";
 /// An Event has a few hundred bytes, and an error a sentence.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// Between two pieces of an answer.
+/// The longest time between two pieces of an answer.
 const ANSWER_IDLE: Duration = Duration::from_secs(3);
 
-/// Why it was not written.
+/// Why an Event was not written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PostError {
     /// No apiserver answers at any endpoint.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// One did, and would not.
+    /// An apiserver answered, and refused.
     #[error(
         "{status}: {message}; the role of holdfast needs get, create and patch of events in events.k8s.io"
     )]
@@ -38,7 +38,7 @@ pub(super) enum PostError {
     },
 }
 
-/// What is needed of an Event that is there.
+/// What is needed of an Event that exists.
 #[derive(Default, Deserialize)]
 struct Known {
     series: Option<Series>,
@@ -57,7 +57,7 @@ struct Status {
     message: String,
 }
 
-/// Until the apiserver has it.
+/// Writes the Event, and returns when the apiserver has it.
 pub(super) async fn write(access: &Access, notice: &Notice, node: &str) -> Result<(), PostError> {
     let events = format!("{ROOT}/{}/events", notice.object.namespace());
     let body = notice.event(node).to_string();
@@ -70,7 +70,7 @@ pub(super) async fn write(access: &Access, notice: &Notice, node: &str) -> Resul
 
 const CONFLICT: u16 = 409;
 
-/// It is there already: the one more is counted.
+/// The Event exists already, so its count grows by one.
 async fn again(access: &Access, notice: &Notice, path: &str) -> Result<(), PostError> {
     let known = judged(access.get(path, None).await?).await?;
     let known: Known = serde_json::from_slice(&known).unwrap_or_default();

@@ -16,7 +16,7 @@ use holdfast_core::snapshot::{FrontendView, Reason, Rejections, ServiceView, Sna
 pub(super) enum Topic {
     /// Lists of a service are held, for this reason.
     Held(ServiceKey, &'static str),
-    /// They are no longer.
+    /// Its lists are no longer held.
     Released(ServiceKey),
     /// An object cannot be understood, for this reason.
     Rejected(ObjectKey, Arc<str>),
@@ -33,8 +33,8 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// What has begun since, and which holds have ended. Nothing is told before the sources have delivered: what is
-    /// remembered was told by a former process.
+    /// What has begun since the last look, and which holds have ended. Nothing is told before the sources have
+    /// delivered, because a former process has told of everything that is remembered.
     pub(super) fn follow(&mut self, snapshot: &Snapshot) -> Vec<Topic> {
         if !snapshot.is_synced() || !snapshot.programmed || self.is_up_to_date(snapshot) {
             return Vec::new();
@@ -84,7 +84,7 @@ fn dialled(it: &FrontendView) -> String {
 }
 
 impl Topic {
-    /// Nobody can have an Event about an object that no apiserver holds.
+    /// Whether an apiserver holds the object; an Event about any other would have no object.
     fn is_of_the_cluster(&self) -> bool {
         match self {
             Self::Held(key, _) | Self::Released(key) | Self::Conflict(key, ..) => {

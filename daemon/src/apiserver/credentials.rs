@@ -1,8 +1,8 @@
-//! Who we are to the apiserver and whom we trust, from files and programs that rotate.
+//! The daemon's identity to the apiserver and the authorities that it trusts, from files and programs that rotate.
 //!
 //! Invariant: what was good stays in force until something better was read as a whole; a half-written file, a key that
 //! does not fit, a plugin and a file system that hang are named and change nothing. Files are touched on threads that
-//! may block, and nobody waits for a refresh while there is something good to use.
+//! may block, and no request waits for a refresh while there are good credentials to use.
 
 mod exec;
 mod expiry;
@@ -32,10 +32,11 @@ use reading::Reading;
 /// How old credentials may be before their files are read again although none looks changed.
 const READ_AGAIN: Duration = Duration::from_secs(60);
 
-/// How often a 401 may cause a reading: a plugin must not run for each answer of a server that knows nobody.
+/// How often a 401 may cause a reading: a plugin must not run for each answer of a server that rejects every
+/// credential.
 const DOUBT_EVERY: Duration = Duration::from_secs(5);
 
-/// A plugin's credential is renewed so long before its end.
+/// How long before its end a plugin's credential is renewed.
 const RENEW_BEFORE: Duration = Duration::from_secs(60);
 
 /// Where the credentials are.
@@ -98,7 +99,7 @@ impl GatherError {
     }
 }
 
-/// Who we are.
+/// The daemon's identity.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Client {
     token: Option<String>,
@@ -137,7 +138,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// What was shown to a server that does not know us.
+    /// The kind of the credential that is shown, for a server that rejects it.
     pub(super) const fn kind(&self) -> &'static str {
         self.kind
     }
@@ -156,7 +157,7 @@ pub(super) struct Report {
 #[derive(Debug)]
 pub(super) struct Credentials {
     locations: Locations,
-    /// Whoever holds it refreshes. A reading that hangs stays inside, so that there is never a second one.
+    /// Held by the task that refreshes. A reading that hangs stays inside, so that there is never a second one.
     refreshing: tokio::sync::Mutex<Option<Reading>>,
     kept: Mutex<Kept>,
 }
@@ -193,8 +194,8 @@ impl Credentials {
         &self.locations
     }
 
-    /// What in files that exist cannot be followed. It takes a few seconds at most; a file that hangs is
-    /// not waited for.
+    /// Tells what in files that exist cannot be followed. It takes a few seconds at most; a file that hangs is not
+    /// waited for.
     pub(super) fn check(&self) -> Result<(), String> {
         match reading::gather_in_time(&self.locations) {
             Some(Err(GatherError::Wrong(why))) => Err(why),
@@ -202,7 +203,7 @@ impl Credentials {
         }
     }
 
-    /// What is in force. After a 401 it is `doubted`, and read again although nothing looks changed.
+    /// The credentials in force. After a 401 they are `doubted`, and read again although no file looks changed.
     pub(super) async fn current(&self, doubted: bool) -> Result<Arc<Shown>, String> {
         let good = self.kept().good.clone();
         match (self.refreshing.try_lock(), good) {
@@ -227,7 +228,7 @@ impl Credentials {
             let kept = self.kept();
             (kept.good.clone(), kept.is_old(doubted), kept.seen.clone())
         };
-        // A reading that hangs had its time; it is only checked whether it has come back.
+        // A reading that hangs has had its time; now it is only checked whether it has ended.
         let patience = if pending.is_some() { Duration::ZERO } else { reading::TIME_MAX };
         let mut reading = pending.take().unwrap_or_else(|| Reading::begin(&self.locations, seen, is_old));
         let (gathered, seen) = match reading.ended(patience).await {

@@ -1,8 +1,8 @@
 //! The endpoints of the apiserver, in order, and what is known of each: a state machine without a clock or a socket.
 //!
-//! Invariant: no endpoint is ever left out for what went wrong. What failed is asked later than the others, and when
-//! all failed all are asked, in their order; only what has asked for patience is left alone, for a minute at most. The
-//! operator's order is the order; speed and load do not change it.
+//! Invariant: no endpoint is ever left out for what went wrong. An endpoint that failed is asked later than the others,
+//! and when all failed all are asked, in their order; only an endpoint that has asked for patience is left alone, for a
+//! minute at most. The operator's order is the order; speed and load do not change it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Tier {
 words! {
     /// What the last attempts say of an endpoint.
     pub State {
-        /// Nobody has tried yet.
+        /// It was never tried.
         Unknown = "unknown",
         Healthy = "healthy",
         /// It failed, and has served once since.
@@ -184,7 +184,7 @@ impl Endpoints {
         self.rows.iter_mut().find(|row| row.id == id)
     }
 
-    /// It served a request, or answered a check.
+    /// An endpoint served a request, or answered a check.
     pub(super) fn served(&mut self, id: EndpointId, now: Instant) {
         let pause = self.jittered(CONFIRM_AFTER);
         let Some(row) = self.get_mut(id) else { return };
@@ -202,7 +202,7 @@ impl Endpoints {
         }
     }
 
-    /// Somebody wanted to use it, and could not.
+    /// A request or a check tried it and failed.
     pub(super) fn dial_failed(&mut self, id: EndpointId, trouble: Trouble, now: Instant) {
         let noise = self.noise();
         let Some(row) = self.get_mut(id) else { return };
@@ -214,7 +214,7 @@ impl Endpoints {
         row.enter(State::Failed, now);
     }
 
-    /// It asked to be left alone, and is, for as long as it said. It is up, so this is not a failure.
+    /// An endpoint asked to be left alone, and is, for as long as it said. It is up, so this is not a failure.
     pub(super) fn throttled(&mut self, id: EndpointId, trouble: Trouble, wait: Duration, now: Instant) {
         // Never earlier, and not all nodes at once.
         let late = self.jittered(wait / 8);
@@ -240,7 +240,7 @@ impl Endpoints {
         }
     }
 
-    /// Records an error that does not change when it is asked next.
+    /// Records an error that does not change when the endpoint is asked next.
     pub(super) fn noted(&mut self, id: EndpointId, trouble: Trouble, now: Instant) {
         if let Some(row) = self.get_mut(id) {
             row.trouble = Some((trouble, now));

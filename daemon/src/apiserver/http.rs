@@ -1,7 +1,7 @@
 //! HTTP/1.1 over one TLS connection: one request at a time, the body piece by piece.
 //!
-//! Invariant: whoever holds a [`Connection`] or a [`Reply`] holds the only use of it, so nothing waits behind anything
-//! else. HTTP/2 is not spoken: one stalled stream there holds up the others.
+//! Invariant: the holder of a [`Connection`] or a [`Reply`] is its only user, so no request waits behind another.
+//! HTTP/2 is not spoken: one stalled stream there holds up the others.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ const USER_AGENT: &str = concat!("holdfast/", env!("CARGO_PKG_VERSION"));
 #[derive(Debug)]
 pub struct Connection {
     sender: SendRequest<String>,
-    // Moves the bytes; it ends when this is dropped.
+    // The task that moves the bytes; it ends when this is dropped.
     _driver: JoinSet<()>,
     lease: Lease,
 }
@@ -82,7 +82,7 @@ impl Dial {
         let (sender, connection) = shaken.map_err(|error| Trouble::of_http(&error))?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
-            // Its error reaches whoever waits for the answer.
+            // Its error reaches the request that waits for the answer.
             let _ = connection.await;
         });
         Ok(Connection { sender, _driver: driver, lease: self.target.lease() })
@@ -200,7 +200,7 @@ impl Reply {
         }
     }
 
-    /// What ended the body early is remembered; whether the endpoint still serves, the next request finds out.
+    /// Remembers what ended the body early. The next request finds out whether the endpoint still serves.
     fn broke(&self, trouble: Trouble) -> AccessError {
         let target = self.connection.target();
         target.noted(trouble.clone());

@@ -1,13 +1,14 @@
 //! Which cluster an apiserver belongs to: the uid of its namespace `kube-system`.
 //!
-//! Invariant: the first uid that was ever seen is the cluster's. It is no proof of who answers; the certificate is.
+//! Invariant: the first uid that was ever seen is the cluster's. The uid does not prove that the server is an apiserver
+//! of the cluster; its certificate does.
 
 use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Namespace;
 
-/// The path of the object whose uid it is.
+/// The path of the object that has the uid.
 pub(super) const PATH: &str = "/api/v1/namespaces/kube-system";
 
 /// The longest uid: a UUID has 36 bytes, and nothing says that it must be one.

@@ -1,9 +1,9 @@
 //! Addresses of apiservers that the cluster named, with the slice that named each and when; kept over restarts.
 //!
-//! Invariant: additive. An empty list changes nothing, and an address goes only when it is forgotten on purpose
-//! or others need its place, those first that no apiserver wrote. Whether one is named now is another matter than
-//! whether it is known. None is trusted for being here: whoever answers has to show the certificate and the uid
-//! of this cluster.
+//! Invariant: additive. An empty list changes nothing, and an address goes only when it is forgotten on purpose or
+//! others need its place; addresses that no apiserver wrote go first. Whether an address is named now is another matter
+//! than whether it is known. No address is trusted for being here: the server that answers has to show the certificate
+//! and the uid of this cluster.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ words! {
     pub Standing {
         /// The cluster names it now.
         Listed = "now",
-        /// It was among the last ones, and nobody has taken their place: that list is held as `control`.
+        /// It was among the last ones, and no others have taken their place: that list is held as `control`.
         Held = "held",
         /// The cluster named it once.
         #[default]
@@ -58,7 +58,7 @@ words! {
     }
 }
 
-/// An address, who named it, and when.
+/// An address, the slice that named it, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Learned {
     pub(super) address: SocketAddr,
@@ -77,8 +77,8 @@ impl Learned {
         Self { address: told.address, since: Some(now), seen: now, slice, standing: Standing::Listed }
     }
 
-    /// What goes last when there are too many, and is dialled last: what no apiserver has written, then what
-    /// is long ago.
+    /// The order in which addresses are kept and dialled. Those that no apiserver has written come last, and before
+    /// them those that were named long ago.
     fn rank(&self) -> (bool, Standing, std::cmp::Reverse<i64>) {
         (self.slice.as_deref() != Some(OWN_SLICE), self.standing, std::cmp::Reverse(self.seen.0))
     }
@@ -100,7 +100,7 @@ pub enum NotForgotten {
     #[error("{address} is {}: take it out there first", .tier.named_by())]
     Configured {
         address: SocketAddr,
-        /// Who names it.
+        /// What names it.
         tier: Tier,
     },
     /// The cluster names it now, and would have it learned again at once.
@@ -111,7 +111,7 @@ pub enum NotForgotten {
     Held(SocketAddr),
 }
 
-/// What is remembered: of which cluster, and its addresses, in the order in which they are dialled.
+/// What is remembered: the cluster and its addresses, in the order in which they are dialled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Memory {
     pub(super) cluster: Option<ClusterId>,
@@ -119,9 +119,9 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Takes everything that the cluster says now. Gives whether that is worth writing down.
+    /// Takes all addresses that the cluster names now. Gives whether the change is worth writing down.
     ///
-    /// A family of which it names nobody is held, as the engine holds that list of `default/kubernetes`.
+    /// A family in which the cluster names no address is held, as the engine holds that list of `default/kubernetes`.
     pub(super) fn learn(&mut self, listed: &[Listed], now: Timestamp) -> bool {
         let before = self.learned.clone();
         let told = most_trusted(listed);
@@ -159,7 +159,7 @@ impl Memory {
         self.learned.iter().filter(|it| it.standing != Standing::Past).map(|it| it.address)
     }
 
-    /// Drops an address that nobody vouches for any more.
+    /// Drops an address that the cluster named once and names no more.
     pub(super) fn forget(&mut self, address: SocketAddr) -> Result<(), NotForgotten> {
         let row = self.learned.iter().find(|it| it.address == address);
         match row.map(|row| (row.standing, row.slice.clone().unwrap_or_default())) {

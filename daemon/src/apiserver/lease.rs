@@ -10,7 +10,7 @@ use super::endpoints::{Endpoint, EndpointId, Endpoints, State, Tier};
 use super::trouble::Trouble;
 use crate::logging::messages::{self, say};
 
-/// The table, for everybody who dials.
+/// The table of endpoints, shared by all that dial them.
 #[derive(Clone, Debug)]
 pub(super) struct Shared(Arc<Mutex<Endpoints>>);
 
@@ -33,7 +33,7 @@ impl Shared {
     }
 }
 
-/// One endpoint, as somebody dials it.
+/// One endpoint that is dialled.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     shared: Shared,
@@ -91,7 +91,7 @@ fn say(before: &Endpoint, after: &Endpoint) {
     let trouble = |row: &Endpoint| row.trouble.as_ref().map(|(trouble, _)| trouble.clone());
     let (old, new) = (trouble(before), trouble(after));
     let is_throttled = |trouble: &Option<Trouble>| matches!(trouble, Some(Trouble::Throttled { .. }));
-    // How long it asks to wait may differ each time, and is not logged.
+    // How long the server asks to wait may differ each time, and is not logged.
     let is_same = old == new || (is_throttled(&old) && is_throttled(&new));
     let has_failed = before.state != State::Failed && after.state == State::Failed;
     match new {

@@ -16,7 +16,7 @@ use crate::beat;
 /// How soon a memory that could not be written is written again.
 const WRITE_AGAIN: Duration = Duration::from_secs(60);
 
-/// How often it is written at most, however often a slice of `default/kubernetes` changes.
+/// The shortest time between two writes of the memory, however often a slice of `default/kubernetes` changes.
 const WRITE_PACE: Duration = Duration::from_secs(1);
 
 /// A path that costs a server little and says whether it can serve.
@@ -46,7 +46,7 @@ async fn look(inner: &Inner) {
 
 pub(super) async fn check(inner: &Inner, target: &Target) {
     match walk::ask_twice(inner, target, &READY, Patience::Short).await {
-        // 403 is an answer too: it serves, and only does not tell us its health.
+        // 403 is an answer too: the endpoint serves, and only does not tell us its health.
         Ok(reply) if matches!(reply.status, 200 | 403) => target.served(),
         Ok(reply) => target.check_failed(Trouble::status(reply.status, b"")),
         Err(trouble) => target.check_failed(trouble),
@@ -67,7 +67,7 @@ async fn remember(inner: &Inner) {
 /// How long the disk is waited for.
 const WRITE_MAX: Duration = Duration::from_secs(3);
 
-/// Writes it down now; what is wrong with that, in words.
+/// Writes the memory down now; gives what is wrong with that, in words.
 pub(super) async fn written_in_time(inner: &Inner) -> Option<String> {
     let late = || "the disk does not answer; it is written as soon as it does".to_owned();
     let problem = || inner.memory_problem.lock().unwrap_or_else(PoisonError::into_inner).clone();

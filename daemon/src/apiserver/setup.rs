@@ -1,7 +1,7 @@
 //! Building access: what is asked for, what is remembered, and what only an edit can heal.
 //!
-//! Invariant: only what our own configuration says is an error of it. A file that is missing, half-written or says
-//! what nobody can follow may be another one soon, so it is reported, read again, and stops nothing.
+//! Invariant: only what our own configuration says is an error of it. A file that is missing, half-written or cannot be
+//! followed may be another one soon, so it is reported, read again, and stops nothing.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ pub struct Settings {
 /// What cannot be followed. All but the last are the configuration's own, and only an edit of it helps.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// Nothing says whom to trust.
+    /// No certificate authority is named.
     #[error("[apiserver] names no certificate authority: set `ca_file` or `kubeconfig`")]
     NoAuthority,
     /// The name cannot stand in a certificate.
@@ -116,12 +116,12 @@ fn own(apiserver: &Apiserver) -> Result<Credentials, SetupError> {
     Ok(Credentials::new(locations))
 }
 
-/// What of this cannot be followed, also in files that are there by now.
+/// Tells what of this configuration cannot be followed, also in files that are there by now.
 pub(super) fn check(apiserver: &Apiserver) -> Result<(), SetupError> {
     own(apiserver)?.check().map_err(SetupError::Kubeconfig)
 }
 
-/// The file's memory. What somebody else remembers of the cluster goes before it.
+/// The memory in the file. A cluster that the caller knows goes before the one in the file.
 fn remembered(settings: &Settings) -> (Memory, Option<String>) {
     let (mut memory, problem) = match Memory::read(&settings.state) {
         Ok(memory) => (memory, None),

@@ -18,7 +18,7 @@ const SAID_CHARACTERS_MAX: usize = 200;
 /// Why an apiserver did not serve.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
-    /// Nobody listens there.
+    /// No process listens there.
     #[error("connection refused")]
     Refused,
     /// The host knows no way there.
@@ -41,7 +41,7 @@ pub enum Trouble {
     /// Another error of the socket.
     #[error("socket: {0}")]
     Socket(String),
-    /// The certificate is somebody else's.
+    /// The certificate is for other names.
     #[error("certificate is for {presented}, not {expected}")]
     WrongName {
         /// The names that it has.
@@ -58,7 +58,7 @@ pub enum Trouble {
     /// The certificate is too young, or this host's clock is wrong.
     #[error("certificate not valid yet: compare the clocks")]
     NotYetValid,
-    /// The server does not accept who we are, in the handshake.
+    /// The server rejects the client certificate in the handshake.
     #[error("client certificate rejected ({0})")]
     ClientCertificate(String),
     /// Another error of TLS.
@@ -72,7 +72,7 @@ pub enum Trouble {
         /// The uid of ours.
         known: ClusterId,
     },
-    /// The server does not know who we are.
+    /// The server rejects the credential.
     #[error("401: {credential} rejected")]
     Unauthorized {
         /// What was shown to it.
@@ -173,7 +173,7 @@ impl Trouble {
         }
     }
 
-    /// An error of HTTP: what is below it says more than it does.
+    /// An error of HTTP; its source says more than the error itself.
     pub(super) fn of_http(error: &hyper::Error) -> Self {
         let mut cause = std::error::Error::source(error);
         while let Some(found) = cause {
@@ -224,7 +224,7 @@ fn names(presented: &[String]) -> String {
     }
 }
 
-/// One line of what somebody else wrote.
+/// One line of a foreign text: nothing unfit for a terminal, and not too long.
 fn line(text: &str) -> String {
     let clean = text.chars().map(|it| if is_unfit(it) { ' ' } else { it });
     clean.take(SAID_CHARACTERS_MAX).collect::<String>().trim().to_owned()

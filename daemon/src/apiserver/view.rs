@@ -1,7 +1,7 @@
 //! What access says of itself, as plain data for the admin API.
 //!
-//! Invariant: it is a copy, so whoever looks at it holds up nobody. It has no secret; a credential is shown by kind,
-//! file and age.
+//! Invariant: it is a copy, so a reader holds up no request. It has no secret; a credential is shown by kind, file and
+//! age.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ pub struct View {
 pub struct EndpointView {
     /// Where it is.
     pub address: SocketAddr,
-    /// Who named it.
+    /// What named it.
     pub tier: Tier,
     /// What the last attempts say.
     pub state: State,
@@ -67,7 +67,7 @@ pub struct LearnedView {
 /// One set of credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CredentialsView {
-    /// Whose endpoints they are for.
+    /// The tier of the endpoints that they are for.
     pub tier: Tier,
     /// What they are, such as `token`.
     pub kind: &'static str,

@@ -75,8 +75,8 @@ pub(super) async fn ask(
     refused.ok_or_else(|| nobody(failures))
 }
 
-/// Kubelet may not list slices: its refusal says nothing of what we may, so those who failed with our own credentials
-/// are asked once more, before their time.
+/// Kubelet may not list slices: its refusal does not say what the daemon may do, so the endpoints that failed with the
+/// daemon's own credentials are asked once more, before their time.
 fn is_refused_as_kubelet(reply: &Reply, target: &Target) -> bool {
     reply.status == FORBIDDEN && target.tier == Tier::Kubelet
 }
@@ -146,7 +146,7 @@ fn left_alone((endpoint, left): (Arc<str>, Duration)) -> Failure {
     Failure { endpoint, trouble: Trouble::Throttled { status: TOO_MANY_REQUESTS, wait } }
 }
 
-/// Over a connection that may have died while it was idle: that says nothing about its endpoint.
+/// Asks over a connection that may have died while it was idle; that says nothing about its endpoint.
 async fn ask_over(inner: &Inner, ask: &Ask<'_>, kept: Option<Connection>) -> Option<Reply> {
     let kept = kept?;
     let tier = inner.endpoints.lock().get(kept.target().id)?.tier;
@@ -166,7 +166,7 @@ async fn attempt(
     match ask_twice(inner, target, ask, patience).await {
         Ok(reply) => {
             target.served();
-            // Who may read and not write is served all the same.
+            // A client that may read and not write is served all the same.
             if reply.status == FORBIDDEN && ask.write.is_none() {
                 target.noted(Trouble::status(FORBIDDEN, b""));
             }
@@ -210,7 +210,7 @@ async fn ask_once(
     judged(reply, shown).await
 }
 
-/// As [`ask_twice`], without a question.
+/// As [`ask_twice`], but gives the connection instead of an answer.
 async fn opened_twice(inner: &Inner, target: &Target, patience: Patience) -> Result<Connection, Trouble> {
     let asked = inner.asked();
     let credentials = asked.credentials(target.tier);
@@ -234,7 +234,7 @@ async fn opened(
     opened.map_err(|_| Trouble::Silent)?
 }
 
-/// A connection whose server belongs to our cluster.
+/// A connection to a server that belongs to our cluster.
 async fn open(inner: &Inner, target: &Target, shown: &Shown) -> Result<Connection, Trouble> {
     let server_name = expected_name(target, shown)?;
     let dial = Dial { target: target.clone(), tls: Arc::clone(&shown.tls), server_name };
@@ -255,8 +255,9 @@ async fn open(inner: &Inner, target: &Target, shown: &Shown) -> Result<Connectio
 /// The name in every apiserver's certificate.
 const APISERVER: &str = "kubernetes.default.svc";
 
-/// Whose certificate a server has to show. The operator vouches for a configured address; anybody who may write a slice
-/// can have one learned, and many have a certificate of the cluster for their own address. Those are shown no token.
+/// The name that a server's certificate has to have. The operator vouches for a configured address. A learned address
+/// may come from any client that may write a slice, and many servers have a certificate of the cluster for their own
+/// address; so a learned one has to show the apiserver's name before it is shown a token.
 fn expected_name(target: &Target, shown: &Shown) -> Result<ServerName<'static>, Trouble> {
     match (&shown.server_name, target.tier) {
         (Some(name), _) => Ok(name.clone()),
@@ -308,7 +309,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Said once: it is a matter of permissions, and they seldom change.
+    /// Logged once: it is a matter of permissions, and they seldom change.
     fn cannot_verify(&self, answer: &[u8]) {
         let why = Trouble::status(FORBIDDEN, answer).to_string();
         let mut unverified = self.unverified.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 //! The engine's own thread, so that nothing else can hold it up.
 //!
-//! Invariant: whoever looks can tell whether it moves.
+//! Invariant: a reader can tell at any time whether the engine moves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

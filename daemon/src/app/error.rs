@@ -28,13 +28,13 @@ pub enum AppError {
     /// The kernel's datapath did not start.
     #[error(transparent)]
     Datapath(#[from] StartError),
-    /// It started, and does not do what it must.
+    /// The datapath started, and does not do what it must.
     #[error("the datapath failed its self-test: {0}")]
     SelfTest(#[from] SelfTestError),
     /// The configuration gives no way to the apiserver.
     #[error(transparent)]
     Access(#[from] SetupError),
-    /// It did not take the place of the one that was there, which stays.
+    /// The datapath did not take the place of the former one, which stays.
     #[error("the datapath did not take over, and the one before it stays: {0}")]
     TakeOver(#[from] TakeOverError),
     /// The admin API cannot listen.

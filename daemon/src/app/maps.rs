@@ -52,7 +52,7 @@ impl AppMaps {
         }
     }
 
-    /// What they say of themselves.
+    /// What the maps say of themselves.
     pub(super) fn view(&self) -> DatapathView {
         match self {
             Self::Memory(_) => DatapathView::memory(),
@@ -70,7 +70,7 @@ impl AppMaps {
         }
     }
 
-    /// Who is refused from now on, until the pipe is closed.
+    /// The log of clients that are refused from now on, until the pipe is closed.
     pub(super) fn refusals(&self) -> Result<(Arc<RefusalLog>, PipeWriter), AppError> {
         let (until, open) = std::io::pipe().map_err(AppError::Runtime)?;
         let log = match self {
@@ -82,9 +82,9 @@ impl AppMaps {
         Ok((log, open))
     }
 
-    /// Takes over from another version's programs once everything is written. After that: puts back what somebody took
-    /// away, and ends sockets whose backend has left, so that their owners connect anew. `is_synced`: what is written
-    /// is all that there is.
+    /// Takes over from another version's programs once everything is written. After that: puts back what another
+    /// process took away, and ends sockets to backends that have left, so that their owners connect anew. `is_synced`:
+    /// what is written is all that there is.
     pub(super) fn look_after(&mut self, is_whole: bool, is_synced: bool) -> Result<(), AppError> {
         let Self::Kernel(kernel) = self else { return Ok(()) };
         let Kernel { maps, devices, told, trouble } = kernel.as_mut();
@@ -127,7 +127,7 @@ fn follow_flows(maps: &mut KernelMaps) {
     }
 }
 
-/// It is tried again each second, and said when it is another one.
+/// The write is tried again each second, and its error is logged when it is another one.
 fn tell_trouble(known: &mut Option<String>, error: String) {
     if known.as_ref() != Some(&error) {
         tracing::warn!(error, "cannot put back programs or pins; this is tried again");
@@ -193,7 +193,7 @@ fn memory() -> u64 {
     kilobytes.unwrap_or_default().saturating_mul(1024)
 }
 
-/// What an operator may not have meant, and nobody would notice.
+/// Warns of settings that the operator may not have meant, and that nothing else would show.
 fn tell_of_start(maps: &KernelMaps) {
     let status = maps.status();
     if let Some(cgroup) = status.cgroup.as_deref().filter(|_| status.in_cgroup_namespace) {

@@ -1,4 +1,4 @@
-//! Changes of a value, no faster than somebody can bear them.
+//! Changes of a value, no faster than their reader can bear them.
 //!
 //! Invariant: the first change after a rest is told at once, and the last one of many is always told.
 
@@ -21,7 +21,7 @@ impl<T> Paced<T> {
         Self { value, pace, rests_until: Instant::now() }
     }
 
-    /// Until it has changed. Nothing is lost when nobody waits any more.
+    /// Waits until the value has changed. A waiter that is dropped loses no change.
     pub(super) async fn changed(&mut self) {
         sleep_until(self.rests_until).await;
         if let Some(value) = &mut self.value

@@ -1,26 +1,27 @@
 //! Waiting for the end of another daemon that has what this one needs.
 //!
-//! Invariant: it ends, with what was waited for or with who has it. A daemon that was killed keeps its locks until the
-//! kernel has taken back all of its memory, some hundred milliseconds where that is large.
+//! Invariant: the wait ends, with what was waited for or with the error of the last try. A daemon that was killed keeps
+//! its locks until the kernel has taken back all of its memory, some hundred milliseconds where that is large.
 
 use std::time::{Duration, Instant};
 
 use crate::systemd;
 
-/// How long it is waited: one that stops is gone within seconds.
+/// How long the wait may last: a daemon that stops is gone within seconds.
 pub(super) const MOST: Duration = Duration::from_secs(10);
 
-/// After so long it is said.
+/// After so long the wait is logged.
 const SAID: Duration = Duration::from_secs(1);
 
 /// How often it is tried.
 const POLL: Duration = Duration::from_millis(100);
 
-/// The process that has it, where the kernel tells.
+/// The process that has what is waited for, where the kernel tells.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holder(pub(super) Option<u32>);
 
-/// Takes it, however often it must be tried until then. `holder` tells of an error whether somebody has it, and who.
+/// Tries to take it until it is free or the patience is over. `holder` tells of an error whether another process has
+/// it, and which.
 pub(super) fn until_free<T, E>(
     patience: Duration,
     what: &str,

@@ -1,6 +1,6 @@
 //! From the configuration to what each module wants to know of it.
 //!
-//! Invariant: nothing here starts, opens or waits for anything, so a reload asks here as a start does.
+//! Invariant: nothing here starts, opens or waits for anything, so a reload uses it as a start does.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -72,7 +72,7 @@ fn access(config: &Config, seed: u64, known_cluster: Option<&str>) -> Result<Acc
     Ok(Access::new(&settings)?)
 }
 
-/// The way to the apiserver and what is watched there; none where no object comes from there.
+/// The way to the apiserver and what is watched there; none where no object comes from an apiserver.
 pub(super) fn cluster(
     config: &Config,
     node: &NodeName,
@@ -86,7 +86,8 @@ pub(super) fn cluster(
     Ok((Some(access.clone()), Some(kubernetes(config, node, access, kept))))
 }
 
-/// What is watched there, from where a former process was. One that asked for other Services knows nothing of these.
+/// What is watched at the apiserver, from the version that a former process had reached. A process that asked for other
+/// Services knows nothing of these.
 fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&state::Kept>) -> Kubernetes {
     let asked_for = config.kubernetes.service_proxy_name.as_deref();
     let start = kept.filter(|kept| kept.context.proxy_name.as_deref() == asked_for);
@@ -101,9 +102,9 @@ fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&st
     Kubernetes::new(access, settings)
 }
 
-/// What is held for the cluster's word on this node until it speaks: the zone of before, and the addresses at
-/// which NodePorts are answered, so that a restart does not move them there and back. Nobody speaks where there
-/// is no cluster.
+/// What is held for the cluster's word on this node until it speaks: the zone of before, and the addresses at which
+/// NodePorts are answered, so that a restart does not move them there and back. Without a cluster there is no such
+/// word, and no address is held.
 pub(super) fn described(config: &Config, maps: &AppMaps, kept: Option<&state::Kept>) -> Described {
     let zone = kept.and_then(|kept| kept.context.zone.clone());
     let addresses = if config.kubernetes.enabled { maps.node_addresses() } else { Vec::new() };
@@ -160,7 +161,7 @@ pub(super) fn record(
     let (end, ended) = oneshot::channel();
     let work = move || {
         runtime.block_on(recorder.run());
-        // Nobody may be waiting.
+        // The receiver may be gone.
         let _ = end.send(());
     };
     std::thread::Builder::new().name("recorder".to_owned()).spawn(work).map_err(AppError::Runtime)?;

@@ -63,7 +63,7 @@ impl ListenAddress {
     }
 }
 
-/// A range of addresses whose host bits are zero.
+/// A range of addresses; the host bits of its network are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cidr {
     network: IpAddr,

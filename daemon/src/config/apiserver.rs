@@ -1,7 +1,7 @@
 //! `[apiserver]` and `[kubernetes]`: how the apiserver is reached, and whether its objects are used.
 //!
 //! Invariant: there is at most one client identity, so that a 401 or 403 has one cause to look at. The files that are
-//! named here are not read here: they rotate, so whoever uses them reads them again.
+//! named here are not read here: they rotate, so each user of a file reads it again.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ impl Word for Discovery {
     const WORDS: &'static [(&'static str, Self)] = &[("kubelet", Self::Kubelet), ("learned", Self::Learned)];
 }
 
-/// Who the daemon is to the apiserver. It goes before what a kubeconfig says.
+/// The daemon's identity to the apiserver. It goes before what a kubeconfig says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientIdentity {
     /// A file that holds a bearer token.
@@ -85,7 +85,7 @@ impl Default for Apiserver {
 /// Which addresses the Services of the cluster may claim by `spec.externalIPs`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ExternalIps {
-    /// Any: whoever may write a Service decides, as with kube-proxy.
+    /// Any: a tenant that may write a Service decides, as with kube-proxy.
     #[default]
     All,
     None,
@@ -97,7 +97,7 @@ pub enum ExternalIps {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EventsRead {
     Off,
-    /// While somebody asks what is wrong with a service.
+    /// While an operator asks for a diagnosis of a service.
     #[default]
     OnDemand,
     /// Then, and as they come, into the journal and the metrics.
@@ -114,7 +114,7 @@ impl Word for EventsRead {
 pub struct Kubernetes {
     /// Whether Services and EndpointSlices come from the apiserver. By default, if one is given.
     pub enabled: bool,
-    /// Serve the Services whose label `service.kubernetes.io/service-proxy-name` has this value; none means
+    /// Serve the Services that have this value in the label `service.kubernetes.io/service-proxy-name`; none means
     /// those without the label.
     pub service_proxy_name: Option<String>,
     /// Whether Events are written to the cluster.

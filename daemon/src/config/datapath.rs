@@ -1,4 +1,4 @@
-//! `[datapath]`: what carries the traffic, for whom, and how much of it.
+//! `[datapath]`: what carries the traffic, for which processes, and how much of it.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ impl Word for DatapathKind {
     const WORDS: &'static [(&'static str, Self)] = &[("kernel", Self::Kernel), ("memory", Self::Memory)];
 }
 
-/// The cgroup whose processes get the services.
+/// The cgroup of the processes that get the services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cgroup {
     /// The root of the host's cgroup v2 hierarchy.
@@ -32,7 +32,7 @@ pub enum Cgroup {
     Path(PathBuf),
 }
 
-/// Whose sockets are served.
+/// Which sockets are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sockets {
     /// Those of the host and of all pods.
@@ -72,7 +72,7 @@ pub struct DatapathLimits {
     pub backends: u32,
 }
 
-/// Whose sockets are ended when their backend leaves.
+/// Which sockets are ended when their backend leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespaces {
     /// Those of the host's network namespace.
@@ -106,7 +106,7 @@ impl Default for StaleSockets {
 pub struct Datapath {
     /// What carries the traffic.
     pub kind: DatapathKind,
-    /// The cgroup whose processes get the services.
+    /// The cgroup of the processes that get the services.
     pub cgroup: Cgroup,
     /// The folder on a BPF file system under which everything is pinned.
     pub bpffs: PathBuf,
@@ -114,11 +114,11 @@ pub struct Datapath {
     pub limits: DatapathLimits,
     /// Which sockets are ended when their backend leaves.
     pub stale_sockets: StaleSockets,
-    /// Whose sockets are served.
+    /// Which sockets are served.
     pub sockets: Sockets,
     /// Whether datagrams are served by sockets.
     pub udp_sockets: bool,
-    /// Cgroups whose processes are left alone, and those below.
+    /// Processes in these cgroups and in those below them are left alone.
     pub exempt_cgroups: Vec<CgroupPath>,
 }
 

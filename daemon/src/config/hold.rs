@@ -87,7 +87,7 @@ fn check_mass_loss(table: &mut Table<'_, '_, '_>, hold: &Hold, found: Option<&Fo
     table.report().warning(&site, message);
 }
 
-/// What a `[[service]]` may say: all but `pass`, which needs an address that somebody else balances too.
+/// What a `[[service]]` may say: all but `pass`, which needs an address that another balancer serves too.
 pub(super) fn static_on_empty(value: &DeValue<'_>) -> Result<OnEmpty, String> {
     let legal = OnEmpty::WORDS.split_last().map_or(OnEmpty::WORDS, |(_pass, others)| others);
     match value.as_str() {

@@ -1,7 +1,7 @@
-//! `[kube_proxy]`: where the daemon answers whoever asks kube-proxy how it is.
+//! `[kube_proxy]`: where the daemon answers the health checks and scrapes that are meant for kube-proxy.
 //!
 //! Invariant: without a word in the file nothing is answered where no cluster's Services are served in kube-proxy's
-//! place, for packets too: nobody asks there, and a port that is open to all is no default for such a host.
+//! place, for packets too: no client asks there, and a port that is open to all is no default for such a host.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

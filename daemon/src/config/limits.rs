@@ -72,7 +72,7 @@ pub(super) const TIMEOUT: (Duration, Duration) = (Duration::from_millis(10), Dur
 /// How many results in a row turn a check; with the longest interval, 100 is already a day.
 pub(super) const STREAK: (u32, u32) = (1, 100);
 
-/// How long a lost list may be held. Past a day the addresses belong to somebody else.
+/// How long a lost list may be held. Past a day other pods have the addresses.
 pub(super) const HOLD: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(86_400));
 
 /// How long the losses of many services count as one event.

@@ -1,4 +1,4 @@
-//! `[packets]`: whose packets are translated, and where; and how those of this daemon are told from those of others.
+//! `[packets]`: which packets are translated, and where; and how packets of this daemon are told from all others.
 
 use std::ops::RangeInclusive;
 
@@ -13,8 +13,8 @@ use super::value::{boolean, expected, integer, quote, string};
 pub struct Mark(u32);
 
 impl Mark {
-    /// A bit that nobody is known to use, as docs/packets.md has them: kube-proxy has 14 and 15, Cilium all from 8 to
-    /// 15, Calico all from 16 on and Tailscale some of these, the AWS VPC CNI 7, the portmap plugin 13.
+    /// A bit that no other program is known to use, as docs/packets.md has them: kube-proxy has 14 and 15, Cilium all
+    /// from 8 to 15, Calico all from 16 on and Tailscale some of these, the AWS VPC CNI 7, the portmap plugin 13.
     pub const DEFAULT: Self = Self(1 << 6);
 
     /// The mark of a socket or a packet.
@@ -90,7 +90,7 @@ pub enum PodDevices {
 /// Ports that clients get on their way to backends of other nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SnatPorts {
-    /// Most of what nobody else on the node uses.
+    /// Most of the ports that no other program on the node uses.
     #[default]
     Auto,
     /// A few ranges that do not overlap, at least one.
@@ -117,13 +117,13 @@ pub enum Flows {
     Most(u32),
 }
 
-/// The part of the node's memory that flows may take, where nobody says how many there may be: one of so many.
+/// The part of the node's memory that flows may take, where the configuration gives no number: one of so many.
 const MEMORY_PART: u64 = 256;
 
 /// Bytes of a flow, with all that leads there.
 const FLOW_BYTES: u64 = 450;
 
-/// What every node has, as large as it always was.
+/// The flows that every node has room for, however little memory it has.
 const FLOWS_LEAST: u64 = 65_536;
 
 impl Flows {

@@ -1,6 +1,6 @@
 //! What is wrong with a configuration, and where.
 //!
-//! Invariant: a [`Problem`] is complete in one line. Who reads it needs neither the file nor the manual to know which
+//! Invariant: a [`Problem`] is complete in one line. The operator needs neither the file nor the manual to know which
 //! key to change and to what.
 
 use std::fmt;

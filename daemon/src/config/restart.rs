@@ -9,7 +9,7 @@ use super::Config;
 pub(super) struct Key {
     pub(super) name: &'static str,
     differs: fn(&Config, &Config) -> bool,
-    /// Puts what runs into a configuration that was read later.
+    /// Puts the value in force into a configuration that was read later.
     keep: fn(&mut Config, &Config),
 }
 
@@ -55,15 +55,15 @@ pub(super) const RESTART_KEYS: [Key; 27] = [
 ];
 
 impl Config {
-    /// What of `read`, a later state of the file, comes into force in a process that runs with `self`; and the keys
-    /// whose new values wait for a restart, in the order of the file.
+    /// The part of `read`, a later state of the file, that comes into force in a process that runs with `self`; and the
+    /// keys that wait for a restart with their new values, in the order of the file.
     pub fn reloaded(&self, mut read: Self) -> (Self, Vec<&'static str>) {
         let waiting = self.restart_keys_changed(&read);
         RESTART_KEYS.iter().for_each(|key| (key.keep)(&mut read, self));
         (read, waiting)
     }
 
-    /// The keys whose new values in `other` take effect only after a restart.
+    /// The keys with new values in `other` that take effect only after a restart.
     fn restart_keys_changed(&self, other: &Self) -> Vec<&'static str> {
         RESTART_KEYS.iter().filter(|key| (key.differs)(self, other)).map(|key| key.name).collect()
     }

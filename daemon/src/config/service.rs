@@ -86,7 +86,7 @@ pub struct ServiceBlock {
     pub protocol: Protocol,
     /// What clients dial; at least one.
     pub frontends: Vec<SocketAddr>,
-    /// Who answers. Empty means that connections are refused.
+    /// The servers behind the frontends. Empty means that connections are refused.
     pub backends: Vec<SocketAddr>,
     /// None means that every backend counts as usable.
     pub health_check: Option<HealthCheck>,
@@ -133,7 +133,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
         session_affinity,
         on_empty,
     };
-    // What it should be called is not known, so it clashes with nobody.
+    // Its key is not known, so it clashes with no other block.
     if errors_of_key != errors_before {
         return None;
     }

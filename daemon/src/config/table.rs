@@ -236,7 +236,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
 
     fn entry(&mut self, key: &'static str) -> Option<(Site, &'d DeValue<'d>)> {
         self.asked.push(key);
-        // What the parser could not read at all has no extent; that it could not is reported.
+        // A value that the parser could not read at all has no extent; its error is reported.
         let value = self.entries?.get(key).filter(|value| !value.span().is_empty())?;
         let site = Site { place: Place::Key(self.key_path(key)), offset: value.span().start };
         Some((site, value.get_ref()))
@@ -266,7 +266,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         value
     }
 
-    /// Whether this is a key at the top level whose table's header may have been lost in a broken text.
+    /// Whether this is a key at the top level that may have lost the header of its table in a broken text.
     fn is_stray(&self, value: &DeValue<'_>) -> bool {
         self.path.is_empty() && !value.is_table() && !self.report.is_whole()
     }

@@ -1,14 +1,14 @@
 //! Which refusals get a line in the log.
 //!
 //! Invariant: a frontend gets at most one line per [`QUIET`], however often it refuses; each line says how many
-//! refusals it stands for. What came after the last line is in `/refusals` and the metrics only.
+//! refusals it stands for. Refusals after the last line are in `/refusals` and the metrics only.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use holdfast_core::keys::FrontendKey;
 
-/// A person who looks at the log sees that it goes on, and can still read everything else.
+/// Frequent enough for a reader of the log to see that it goes on, and rare enough to leave all other lines readable.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// Frontends that are told apart. More of them refuse at once only in a scan of all addresses, which needs

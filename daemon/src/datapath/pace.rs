@@ -1,11 +1,11 @@
 //! How fast refusals are read.
 //!
 //! Invariant: one client that dials a refusing address in a loop costs the daemon a few percent of one core, and no
-//! more. What is not read in time finds no room in the ring buffer, and is counted there.
+//! more. A refusal that is not read in time finds no room in the ring buffer, and is counted there.
 
 use std::time::Duration;
 
-/// Refusals of one window: 10,000 a second, far more than anybody reads.
+/// Refusals of one window: 10,000 a second, far more than a person can read.
 const REFUSALS_MAX: u32 = 1_000;
 
 /// Long enough to make a pause worth its wake-up, short enough for a stop not to wait.

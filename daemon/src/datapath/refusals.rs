@@ -1,8 +1,8 @@
-//! The latest clients that were not served. Who tries again and again is one entry with a count, so that a single
-//! client in a loop does not push out all others.
+//! The latest clients that were not served. A client that tries again and again is one entry with a count, so that a
+//! single client in a loop does not push out all others.
 //!
-//! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers. What fell out
-//! of the list is still counted. A restart begins with none.
+//! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers. A refusal that
+//! fell out of the list is still counted. A restart begins with an empty list.
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader};
@@ -21,7 +21,7 @@ use super::pace::Pace;
 use crate::described::words;
 use crate::logging::messages::{self, say};
 
-/// What a person reads through, and 200 KiB.
+/// As many as a person reads through; they take 200 KiB.
 const KEPT_MAX: usize = 1_000;
 
 /// A client that was not served, once or again and again, with times as people read them.
@@ -33,7 +33,7 @@ pub struct Denied {
     pub last: Timestamp,
     /// How many times, both of these included.
     pub count: u64,
-    /// Who, and what it dialled; of the last time.
+    /// The client, and what it dialled; of the last time.
     pub refusal: Refusal,
 }
 
@@ -49,13 +49,13 @@ impl Denied {
 /// The log as a reader gets it, copied at one instant.
 #[derive(Clone, Debug, Default)]
 pub struct LatestRefusals {
-    /// The latest ones; who tried last comes last.
+    /// The latest ones; the client that tried last comes last.
     pub latest: Vec<Arc<Denied>>,
     /// Those that met ECONNREFUSED, since the start.
     pub refused: u64,
     /// Those that were dropped, since the start.
     pub dropped: u64,
-    /// Why no more are read.
+    /// Why no more refusals are read.
     pub failure: Option<String>,
 }
 
@@ -72,7 +72,7 @@ struct Kept {
 pub struct RefusalLog(Mutex<Kept>);
 
 impl RefusalLog {
-    /// Nobody is ever turned away where no traffic is touched.
+    /// The log of a daemon that touches no traffic, so that no client is ever turned away.
     pub fn none() -> Arc<Self> {
         Arc::default()
     }
@@ -110,7 +110,7 @@ impl RefusalLog {
             Denial::Refused => kept.refused += 1,
             Denial::Dropped => kept.dropped += 1,
         }
-        // From the end: who tries in a tight loop is found at once.
+        // From the end: a client in a tight loop is found at once.
         let before = kept.latest.iter().rposition(|denied| denied.is_again(&refusal));
         let before = before.and_then(|place| kept.latest.remove(place));
         if kept.latest.len() >= KEPT_MAX {
@@ -170,7 +170,7 @@ pub(crate) const fn spelled(denial: Denial) -> &'static str {
 }
 
 words! {
-    /// Who turned a client away.
+    /// The kind of program that turned a client away.
     pub(crate) Stage {
         /// A program at its socket: the client is a process of this node.
         Socket = "socket",
@@ -188,7 +188,7 @@ impl Stage {
 words! {
     /// Why a client was turned away.
     pub(crate) Cause {
-        /// Nobody was in the list that is meant for it; the reason of the frontend says more.
+        /// The list of backends for this client was empty; the reason of the frontend says more.
         NoBackend = "no-backend",
         /// Its address is in none of the service's loadBalancerSourceRanges.
         Source = "source",
@@ -217,7 +217,7 @@ impl From<holdfast_datapath::Cause> for Cause {
     }
 }
 
-/// What a device is called, or its number if it has gone.
+/// The name of a device, or its number if it has gone.
 pub(crate) fn device(arrival: Arrival) -> String {
     let name = if_indextoname(arrival.device).ok().and_then(|name| name.into_string().ok());
     // The name of a device that is not there may come empty.

@@ -22,7 +22,7 @@ pub(super) struct Link {
     /// What made it: "veth", "bridge" …; empty for hardware.
     pub(super) kind: String,
     pub(super) is_loopback: bool,
-    /// Whether its packets have an Ethernet header, so that a "tun" is a tap.
+    /// Whether its packets have an Ethernet header; by that a tap is told from other devices of the kind "tun".
     pub(super) is_ethernet: bool,
     /// The device that it belongs to.
     pub(super) master: Option<u32>,
@@ -58,11 +58,11 @@ pub(super) struct Listed {
     pub(super) addresses: Vec<Address>,
     /// Devices by which a route leads to a gateway.
     pub(super) gateways: BTreeSet<u32>,
-    /// Those of them by which a default route does.
+    /// Devices by which a default route leads to a gateway.
     pub(super) defaults: BTreeSet<u32>,
     /// Devices by which a route leads to others, that the kernel has not made for an address.
     pub(super) routed: BTreeSet<u32>,
-    /// What is known of them.
+    /// How devices lead to gateways.
     pub(super) ways: BTreeSet<Way>,
     /// Rules by which the kernel chooses a table of routes, as far as they count here.
     pub(super) rules: Vec<Rule>,
@@ -180,7 +180,7 @@ pub struct Decision {
     /// What backends of other nodes see of clients; of a pod's device, what the pod sees of itself.
     pub address4: Option<Ipv4Addr>,
     pub address6: Option<Ipv6Addr>,
-    /// By what answers leave to who came by it, if it is an outer one.
+    /// The way of answers to clients that came by it, if it is an outer one.
     pub answers: Answers,
 }
 
@@ -271,7 +271,8 @@ impl<'a> World<'a> {
         self.pod(link, &config.pod_devices).map_or((class, reason), |reason| (Class::Pod, reason))
     }
 
-    /// A name that is missing takes away clients who come by it, and no backend from those who come by others.
+    /// A device without a name in the list serves no clients that come by it, but its backends stay for clients of
+    /// other devices.
     fn judge_left_out(&self, link: &Link) -> (Class, Reason) {
         match self.judge_by_routes(link) {
             (Class::Outer, Reason::Address) => (Class::Backends, Reason::NearLeftOut),
@@ -341,8 +342,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The node's own: those of the devices that lead everywhere go first. Where no device that leads anywhere has one,
-    /// it is the loopback's, or that of a device that is there for nothing else, or any.
+    /// The node's own addresses: those of the devices that lead everywhere go first. Where no device that leads
+    /// anywhere has one, the loopback's counts, or that of a device that is there for nothing else, or any.
     fn of_node(&self, outer: impl Iterator<Item = u32> + Clone) -> Seen {
         let first = outer.clone().filter(|index| self.listed.defaults.contains(index));
         let kept = |is_kept: fn(&Link) -> bool| {

@@ -1,7 +1,7 @@
 //! Links, addresses and routes as the kernel lists them over netlink, and its notices that one of them has changed.
 //!
 //! Invariant: bounded in time and bytes, whatever is there. A listing that the kernel could not give whole is an error
-//! and no list. What a notice says is not read: each is a reason to list again, and so is one that was lost.
+//! and no list. The text of a notice is not read: each notice is a reason to list again, and so is one that was lost.
 
 use std::io::{self, Read};
 use std::net::IpAddr;
@@ -71,13 +71,13 @@ const RTA_PREFSRC: u16 = 7;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_VIA: u16 = 18;
 const RTN_UNICAST: u8 = 1;
-/// The kernel has made it, for an address.
+/// The kernel has made the route, for an address.
 const RTPROT_KERNEL: u8 = 2;
 const RT_TABLE_MAIN: u8 = 254;
 const RT_TABLE_LOCAL: u8 = 255;
 const RT_SCOPE_UNIVERSE: u8 = 0;
-/// `IFA_F_DADFAILED`, `_DEPRECATED` and `_TENTATIVE`; in IPv6 `_TEMPORARY` too, whose bit says in IPv4 that another
-/// address of the same network is the primary one.
+/// `IFA_F_DADFAILED`, `_DEPRECATED` and `_TENTATIVE`; in IPv6 `_TEMPORARY` too, and in IPv4 the same bit says that
+/// another address of the same network is the primary one.
 const UNFIT: u32 = 0x08 | 0x20 | 0x40 | 0x01;
 /// Of `ifinfomsg`, `ifaddrmsg`, `rtmsg` and `rtnexthop`.
 const LINK: usize = 16;
@@ -97,14 +97,15 @@ impl Notices {
         UnixDatagram::from_std(netlink.into()).map(Self)
     }
 
-    /// Until there is one.
+    /// Waits for a notice.
     pub(super) async fn changed(&mut self) {
         if self.0.readable().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// What has come by now is covered by the next listing. Notices that were lost are an error, which is taken too.
+    /// Drops the notices that have come by now, because the next listing covers them. Lost notices come as an error,
+    /// which is dropped too.
     pub(super) fn forget(&mut self) {
         let mut datagram = vec![0; DATAGRAM_BYTES_MAX];
         for _ in 0..NOTICES_MAX {
@@ -122,7 +123,8 @@ pub(super) fn list() -> io::Result<Listed> {
     let addresses = dump_whole((RTM_GETADDR, RTM_NEWADDR), (ADDRESS, ADDRESSES_MAX), address)?;
     let rules = dump_whole((RTM_GETRULE, RTM_NEWRULE), (ROUTE, RULES_MAX), rules::rule)?;
     let mut listed = Listed { links, addresses, rules, ..Listed::default() };
-    // Where routes never rest no list of them is whole, and none needs to be: devices have many, or ones that stay.
+    // Where routes change all the time no list of them is whole, and none needs to be: a device has many routes, or
+    // some that stay.
     dump(RTM_GETROUTE, ROUTE, |kind, body| {
         if kind == RTM_NEWROUTE {
             route(body, &mut listed);
@@ -155,7 +157,7 @@ fn default6(body: &[u8]) -> Option<(u32, u32)> {
     Some((one(RTA_PRIORITY).map_or(0, |priority| number(priority, 0)), index))
 }
 
-/// What changes while it is listed is listed anew.
+/// Lists anew what changes while it is listed.
 fn dump_whole<T>(
     (question, answer): (u16, u16),
     (header, most): (usize, usize),
@@ -198,7 +200,7 @@ fn dump(question: u16, header: usize, mut each: impl FnMut(u16, &[u8])) -> io::R
     Err(io::Error::other("the kernel's list has no end"))
 }
 
-/// What a list ends with: 0, or why it is not whole.
+/// The error number at the end of a list: 0, or why it is not whole.
 fn ended(errno: i32) -> io::Result<()> {
     if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno.saturating_neg())) }
 }

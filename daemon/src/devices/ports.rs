@@ -1,6 +1,7 @@
 //! Which ports clients get on their way to other nodes, and whether the kernel gives those to sockets.
 //!
-//! Invariant: what cannot be read is no reason for a warning, and takes no port that was always given.
+//! Invariant: a file that cannot be read is no reason for a warning, and takes away no port that clients get by
+//! default.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,19 +10,19 @@ use std::path::Path;
 
 use crate::config::{NODE_PORTS, SNAT_RANGES_MAX, SnatPorts, overlap};
 
-/// Below these only a superuser sends, and some servers ask for that.
+/// Ports below these only root may send from, and some servers ask for such a port.
 const UNPRIVILEGED: RangeInclusive<u16> = 1024..=u16::MAX;
 
-/// What the kernel gives sockets where nobody says otherwise.
+/// What the kernel gives sockets by default.
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
 /// Left to clients on their way to backends of this node (`THROUGH_FIRST` in `abi.h`), which get none of the others.
 const THROUGH: RangeInclusive<u16> = 24_000..=29_999;
 
-/// What is left where nothing else is: above all that the kernel gives by default, and above node ports.
+/// The range where no other is free: above all that the kernel gives by default, and above node ports.
 const LAST: RangeInclusive<u16> = 61_000..=65_535;
 
-/// Of one list of sockets: those that listen come first, and nobody has more than 100,000 of them.
+/// How much of one list of sockets is read: those that listen come first, and no node has more than 100,000 of them.
 const LIST_BYTES_MAX: u64 = 16 << 20;
 
 /// The ports that are meant, at most as many ranges as the programs have room for.
@@ -37,7 +38,7 @@ pub(crate) fn snat_ports(ports: &SnatPorts) -> Vec<RangeInclusive<u16>> {
     }
 }
 
-/// The largest ranges of ports that nobody has, in order.
+/// The largest ranges of free ports, in order.
 pub(super) fn free(given: &RangeInclusive<u16>, taken: &[RangeInclusive<u16>]) -> Vec<RangeInclusive<u16>> {
     let mut is_free: Vec<bool> = (0..=u16::MAX).map(|port| UNPRIVILEGED.contains(&port)).collect();
     for range in [given, &NODE_PORTS, &THROUGH].into_iter().chain(taken) {
@@ -68,7 +69,7 @@ fn bound(folder: &Path) -> Vec<u16> {
     ["tcp", "tcp6", "udp", "udp6"].into_iter().flat_map(read).collect()
 }
 
-/// Those of a list that listen, or are connected to nobody.
+/// The ports of the sockets in a list that listen, or are connected to no peer.
 pub(super) fn waiting(list: &str) -> Vec<u16> {
     let port = |line: &str| {
         let mut fields = line.split_whitespace().skip(1);

@@ -29,7 +29,7 @@ const MAIN: u32 = 254;
 pub(super) enum By {
     /// A mark, which a firewall gives to packets.
     Mark,
-    /// Who sends it: an address, and how many of its bits count.
+    /// The sender: an address, and how many of its bits count.
     Source(IpAddr, u8),
 }
 
@@ -44,9 +44,9 @@ pub(super) struct Rule {
 
 /// Whether answers have to be routed by the address that they bear.
 ///
-/// A rule for an address of the node itself says so. So does one that brings packets with a mark back to the main table
-/// before others send those of pods elsewhere, as the AWS VPC CNI has it: its firewall marks connections that were
-/// dialled at the node itself, and can no longer tell them when their packets come to it.
+/// They have to be where a rule is for an address of the node itself; and where a rule brings packets with a mark back
+/// to the main table before other rules send packets of pods elsewhere, as the AWS VPC CNI has it: its firewall marks
+/// connections that were dialled at the node itself, and can no longer tell these when their packets come to it.
 pub(super) fn tell_apart(rules: &[Rule], addresses: &[Address]) -> bool {
     let elsewhere = || rules.iter().filter(|rule| !COMMON.contains(&rule.table));
     let is_of_node = |rule: &&Rule| addresses.iter().any(|it| rule.is_from(it.address));

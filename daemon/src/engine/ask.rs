@@ -1,8 +1,8 @@
-//! Questions that only the engine can answer, because nobody else reads the maps.
+//! Questions that only the engine can answer, because no other part reads the maps.
 //!
 //! Invariant: a question is answered between two steps, when no event waits and nothing is dirty, and costs the engine
-//! a bounded time; who asks more often than that is sent away, and who has left is not answered. Under load that does
-//! not end one question is answered in `WAIT_MAX`. What a snapshot answers is not asked here.
+//! a bounded time. A client that asks for more is sent away, and one that has left is not answered. Under load that
+//! does not end one question is answered in `WAIT_MAX`. What a snapshot answers is not asked here.
 
 use std::time::Duration;
 
@@ -14,11 +14,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::logging::messages::{self, say};
 
-/// Questions that may wait: more askers than this are no people.
+/// Questions that may wait: more clients than this are programs, not people.
 const WAITING_MAX: usize = 16;
 
-/// How long events and dirty services may keep the next question waiting. So long that questions take no noticeable
-/// share of the engine's time, and so short that all that may wait are answered within the patience of those who ask.
+/// How long events and dirty services may keep the next question waiting. Long enough for questions to take no
+/// noticeable share of the engine's time, and short enough for all that may wait to be answered within the patience of
+/// their clients.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// Frontends of one question, so that one answer takes less than a millisecond.
@@ -38,9 +39,9 @@ pub type Entries = Vec<Result<Option<Entry>, MapError>>;
 pub enum Ask {
     /// What the maps say of these frontends now.
     Read(Vec<FrontendKey>, oneshot::Sender<Entries>),
-    /// To look after the maps now, and not only within a second: something has changed outside. Nobody waits for it.
+    /// To look after the maps now, and not only within a second: something has changed outside. It has no answer.
     LookAfter,
-    /// What in all of the maps is not as it was written; that is written anew.
+    /// To compare all of the maps with what was written; every difference is written anew and told.
     Check(oneshot::Sender<Result<Vec<Drift>, MapError>>),
 }
 
@@ -53,7 +54,7 @@ pub struct Asker(mpsc::Sender<Ask>);
 #[error("the engine does not answer now; try again in a few seconds")]
 pub struct Busy;
 
-/// Who asks, and what the engine hears.
+/// The ends of a client and of the engine.
 pub fn channel() -> (Asker, mpsc::Receiver<Ask>) {
     let (asks, heard) = mpsc::channel(WAITING_MAX);
     (Asker(asks), heard)
@@ -76,7 +77,7 @@ impl Asker {
         let _ = self.0.try_send(Ask::LookAfter);
     }
 
-    /// The way itself, for a test that does not wait for its answer.
+    /// The channel itself, for a test that does not wait for its answer.
     #[cfg(test)]
     pub(super) fn raw(&self) -> mpsc::Sender<Ask> {
         self.0.clone()
@@ -94,7 +95,7 @@ impl Asker {
 }
 
 impl Ask {
-    /// Whether nobody waits for the answer any more.
+    /// Whether its client has stopped waiting for the answer.
     pub(super) fn is_given_up(&self) -> bool {
         match self {
             Self::Read(_, answer) => answer.is_closed(),
@@ -103,7 +104,7 @@ impl Ask {
         }
     }
 
-    /// Answers, or has all who ask for it told by one comparison. Who asked may have left.
+    /// Answers, or leaves it to the comparison, which answers all its clients at once. A client may have left.
     pub(super) fn answer<M: Maps>(self, engine: &mut Engine<M>, checks: &mut Checks) {
         match self {
             Self::Read(keys, answer) => {
@@ -115,7 +116,7 @@ impl Ask {
     }
 }
 
-/// The comparison of the maps with what was written: one at a time, for all who wait for it.
+/// The comparison of the maps with what was written: one at a time, for all clients that wait for it.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
     waiting: Vec<oneshot::Sender<Result<Vec<Drift>, MapError>>>,
@@ -124,7 +125,7 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// Whether somebody wants the maps to be looked after, once.
+    /// Whether a client wants the maps to be looked after; says so once.
     pub(super) fn is_look_due(&mut self) -> bool {
         std::mem::take(&mut self.is_look_due)
     }
@@ -133,7 +134,7 @@ impl Checks {
         self.is_running
     }
 
-    /// Begins one, unless one runs.
+    /// Begins a comparison, unless one runs.
     pub(super) fn begin<M: Maps>(&mut self, engine: &mut Engine<M>) {
         if self.is_running {
             return;
@@ -147,7 +148,7 @@ impl Checks {
         }
     }
 
-    /// Goes on with it for a piece.
+    /// Goes on with the comparison for a piece.
     pub(super) fn go_on<M: Maps>(&mut self, engine: &mut Engine<M>) {
         if let Some(drift) = self.is_running.then(|| engine.check_some()).flatten() {
             self.is_running = false;
@@ -162,7 +163,7 @@ impl Checks {
         engine: &mut Engine<M>,
     ) {
         self.waiting.retain(|waiting| !waiting.is_closed());
-        // Whoever is one too many hears that the engine is busy, because the way of the answer ends here.
+        // A client too many hears that the engine is busy, because its channel is dropped here.
         if self.waiting.len() < WAITING_MAX {
             self.waiting.push(answer);
         }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: an idle engine applies a group at once; under load it takes what has queued up meanwhile, up to a bound,
 //! so the last write of an object wins and the batch stays short. Events come first, then dirty services, then
-//! questions, so nobody who merely asks can hold up a change. There is no fixed delay.
+//! questions, so no question can hold up a change. There is no fixed delay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,12 +29,13 @@ pub const GROUPS_WAITING_MAX: usize = 64;
 /// Change records that may wait for the recorder. What does not fit is counted, never waited for.
 pub const CHANGES_WAITING_MAX: usize = 65_536;
 
-/// What those keep in memory together. A record of a small service keeps a kilobyte, one of a thousand frontends some
-/// hundred of them before and after; this is a tenth of a second of the heaviest changes and many of small ones.
+/// The memory that those records keep together. A record of a small service keeps a kilobyte, one of a thousand
+/// frontends some hundred of them before and after; this is a tenth of a second of the heaviest changes and many of
+/// small ones.
 pub const CHANGES_BYTES_MAX: usize = 64 << 20;
 
-/// Events of one batch; a large object counts as several. What a batch of this size touches fits a core's own cache,
-/// and is taken in within a few milliseconds. A group is taken whole, however large it is.
+/// Events of one batch; a large object counts as several. The data that a batch of this size touches fits a core's own
+/// cache, and is taken in within a few milliseconds. A group is taken whole, however large it is.
 const BATCH_EVENTS_MAX: usize = 1_024;
 
 /// Ports, addresses or endpoints of an object that count as one event more: they are compared with those before.
@@ -57,10 +58,10 @@ pub struct Ends {
     pub asks: mpsc::Receiver<Ask>,
     /// Where change records go.
     pub changes: mpsc::Sender<TimedChange>,
-    /// Milliseconds since the loop's start at the last time when no event waited or one was taken, for whoever watches
-    /// that events move.
+    /// Milliseconds since the loop's start at the last time when no event waited or one was taken, for the watcher that
+    /// checks that events move.
     pub progress: Arc<AtomicU64>,
-    /// How its work goes, for whoever shows it.
+    /// How its work goes, for pages and metrics.
     pub steps: Arc<Steps>,
     /// The loop ends when this turns true.
     pub stop: watch::Receiver<bool>,
@@ -127,8 +128,8 @@ pub async fn run<M: Maps>(
 }
 
 impl Ends {
-    /// Whoever looks sees the latest one; who waits for news is woken by news alone: on a node where nothing happens to
-    /// wake everybody each second would be a third of all work.
+    /// A reader sees the latest one; a reader that waits for changes is woken by changes alone. On a node where nothing
+    /// happens, to wake all of them each second would be a third of all work.
     fn publish(&self, snapshot: Arc<Snapshot>) {
         self.snapshots.send_if_modified(|before| {
             let is_news = snapshot.is_news_after(before);
@@ -166,7 +167,7 @@ async fn next_turn(ends: &mut Ends, due: Duration, is_overdue: bool, is_checking
         Ok(group) => return Turn::Group(group),
         Err(TryRecvError::Disconnected) => return Turn::End,
         Err(TryRecvError::Empty) if due.is_zero() => {
-            // Whoever shares this thread comes first, too.
+            // Other tasks of this thread come first, too.
             tokio::task::yield_now().await;
             return Turn::Due;
         }
@@ -185,7 +186,7 @@ async fn next_turn(ends: &mut Ends, due: Duration, is_overdue: bool, is_checking
     }
 }
 
-/// The next question whose asker still waits.
+/// The next question with a client that still waits.
 fn next_question(asks: &mut mpsc::Receiver<Ask>) -> Option<Ask> {
     while let Ok(ask) = asks.try_recv() {
         if !ask.is_given_up() {
@@ -209,7 +210,7 @@ fn take<M: Maps>(engine: &mut Engine<M>, first: Vec<Event>, ends: &mut Ends) {
     }
 }
 
-/// As how many events an object counts.
+/// The number of events that an object counts as.
 fn weight(event: &Event) -> usize {
     let parts = match event {
         Event::ServiceApplied(facts) => facts.ports.len() + facts.external_ips.len() + facts.ingress.len(),

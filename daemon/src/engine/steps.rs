@@ -1,6 +1,6 @@
 //! How the engine's work goes, as numbers that grow: how long its steps take, and when it had caught up.
 //!
-//! Invariant: the engine adds, whoever shows them reads, and neither waits for the other. Only steps that wrote to the
+//! Invariant: the engine adds, pages and metrics read, and neither waits for the other. Only steps that wrote to the
 //! maps, or tried to, are counted.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -64,7 +64,7 @@ impl Steps {
 /// How often something took how long.
 #[derive(Debug)]
 pub(crate) struct Histogram {
-    // The most of each, and how many fell into it and into none before.
+    // The upper bound of each bucket, and how many fell into it and into none before.
     buckets: Box<[(Duration, AtomicU64)]>,
     // Those that took longer.
     beyond: AtomicU64,

@@ -1,7 +1,8 @@
 //! The files of the operator about Events: which there are, and their texts.
 //!
-//! Invariant: so many names are looked at, so many files are read, and so many bytes of each, whatever is there. Links
-//! are followed, as people who keep their configuration elsewhere need it; what is no file is never waited for.
+//! Invariant: the names that are looked at, the files that are read, and the bytes of each have bounds, whatever is
+//! there. Links are followed, because some operators keep their configuration elsewhere; what is no file is never
+//! waited for.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -75,13 +76,13 @@ fn names(folder: &Path, faults: &mut Vec<Fault>) -> BTreeSet<OsString> {
     names
 }
 
-/// What editors leave beside a file is none.
+/// Only files of ours count, and not what editors leave beside them.
 fn is_ours(name: &OsStr) -> bool {
     name.as_bytes().ends_with(b".toml") && !name.as_bytes().starts_with(b".")
 }
 
 fn text(path: &Path) -> Result<String, String> {
-    // A pipe that nobody writes to would be waited for without end.
+    // Without this, to open a pipe that has no writer would wait for ever.
     let opened = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
     let file = opened.map_err(|error| plainly(&error))?;
     if !file.metadata().map_err(|error| plainly(&error))?.is_file() {

@@ -104,7 +104,7 @@ fn what_is_no_file_or_too_large_is_named_and_not_waited_for() {
     check(|path| symlink("/dev/zero", path).unwrap(), &["is no file"]);
     let pipe = |path: &Path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRUSR).unwrap();
     check(pipe, &["is no file"]);
-    // Nobody may read what is a link to itself, root included.
+    // A link to itself cannot be read, not even by root.
     check(|path| symlink(path, path).unwrap(), &["cannot be read"]);
 }
 

@@ -24,8 +24,8 @@ use crate::readings::Readings;
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// What kube-proxy would call its mode. It is none of its own words, so that whoever looks for the rules of one of its
-/// modes does not look here.
+/// What kube-proxy would call its mode. It is none of kube-proxy's own words, so that a tool that looks for the rules
+/// of one of its modes does not look here.
 const MODE: &str = "ebpf";
 
 fn typed(status: StatusCode, content_type: &'static str, body: impl Into<String>) -> Response<String> {
@@ -94,7 +94,7 @@ impl Answerer for HealthDoor {
     }
 }
 
-/// `/metrics`, `/proxyMode` and `/healthz`, which says that somebody is there.
+/// `/metrics`, `/proxyMode` and `/healthz`, which says that the daemon runs.
 #[derive(Debug)]
 pub(super) struct MetricsDoor {
     pub(super) readings: Readings,

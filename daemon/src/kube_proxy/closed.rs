@@ -1,6 +1,6 @@
 //! Which of the ports are not open although they are asked for, and why.
 //!
-//! Invariant: each of those who open ports tells of its own only; the log has one line when a port cannot be opened and
+//! Invariant: each part that opens ports reports its own only; the log has one line when a port cannot be opened and
 //! one when it can, and ports of Services are named up to a bound.
 
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ words! {
 pub struct ClosedPort {
     pub purpose: Purpose,
     pub address: SocketAddr,
-    /// Whose health check port it is.
+    /// The Service of a health check port.
     pub service: Option<ObjectName>,
     pub why: String,
 }

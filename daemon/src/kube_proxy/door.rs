@@ -24,7 +24,7 @@ use super::closed::{ClosedPorts, Purpose};
 use super::limits;
 use crate::guests::{Guests, Listening};
 
-/// Who answers at a port.
+/// What answers at a port.
 pub(super) trait Answerer: Send + Sync + 'static {
     /// The whole answer, at once.
     fn answer(&self, request: &Request<Incoming>) -> Response<String>;
@@ -46,7 +46,7 @@ pub(super) fn open(address: SocketAddr, families: Families) -> io::Result<TcpLis
     socket.listen(BACKLOG)
 }
 
-/// Without IPv6 in this host whoever asks for both families gets the one that is there.
+/// On a host without IPv6, a port for both families gets the one that is there.
 fn socket(address: SocketAddr, families: Families) -> io::Result<(TcpSocket, SocketAddr)> {
     if address.is_ipv4() {
         return Ok((TcpSocket::new_v4()?, address));
@@ -90,7 +90,7 @@ pub(super) async fn open_and_serve(
     }
 }
 
-/// Why a port is closed that somebody else has.
+/// Why a port is closed that another process has.
 pub(super) const IN_USE: &str = "another process listens there (`ss -ltnp` names it)";
 
 /// What an operator can do about it.
@@ -106,7 +106,7 @@ pub(super) fn why(error: &io::Error) -> String {
 /// How many connections a port may have.
 #[derive(Clone, Debug)]
 pub(super) struct Room {
-    /// Of its own.
+    /// Connections that only this port may have.
     pub(super) own: usize,
     /// With those that it shares with other ports, while there are any.
     pub(super) most: usize,
@@ -148,7 +148,7 @@ impl Connections {
     async fn add(&mut self, stream: TcpStream, answerer: Arc<dyn Answerer>) {
         let place = self.place().await;
         let guest = self.guests.enter();
-        // Without it an answer is merely later.
+        // Where this fails an answer is merely later.
         let _ = stream.set_nodelay(true);
         self.tasks.spawn(async move {
             let connection = connection(guest.listen(stream), answerer);
@@ -157,7 +157,7 @@ impl Connections {
         });
     }
 
-    /// A place of its own has nothing to give back.
+    /// Waits for a place. `None`: it is one of the port's own, which has no permit to give back.
     async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
         loop {
             while self.tasks.try_join_next().is_some() {}
@@ -183,9 +183,9 @@ async fn connection(stream: Listening<TcpStream>, answerer: Arc<dyn Answerer>) {
         .timer(TokioTimer::new())
         .header_read_timeout(limits::HEADER_TIME_MAX)
         .max_buf_size(limits::HEADER_BYTES_MAX)
-        // Some scripts look for the very letters.
+        // Some scripts compare the headers to the letter.
         .title_case_headers(true)
         .serve_connection(TokioIo::new(stream), answer);
-    // Whoever broke it off wants nothing more.
+    // A client that broke it off wants nothing more.
     let _ = tokio::time::timeout(limits::CONNECTION_TIME_MAX, connection).await;
 }

@@ -29,8 +29,8 @@ pub(super) struct Follower {
     pub(super) plans: watch::Sender<Plan>,
 }
 
-/// Whether whoever comes from outside meets the maps too, where that is asked for: at each device by which balancers
-/// come. One beside them that cannot be served says nothing of the node.
+/// Whether packets from outside are translated too, where the configuration asks for it: at each device by which
+/// balancers come. Another device that cannot be served does not make the node unhealthy.
 pub(super) fn translates_packets(view: &DatapathView) -> bool {
     let Some(packets) = view.status().and_then(|status| status.packets.as_ref()) else { return true };
     let is_attached = |it: &Decision| {
@@ -54,7 +54,7 @@ struct Basis {
 }
 
 impl Follower {
-    /// Until nobody publishes snapshots any more.
+    /// Judges and plans until the publisher of snapshots is gone.
     pub(super) async fn run(mut self) {
         let (mut planner, mut planned) = (Planner::default(), None);
         loop {

@@ -1,8 +1,8 @@
 //! Whether this node may get traffic, and how kube-proxy says so.
 //!
 //! Invariant: healthy means that not long ago the maps followed all that is known. It is judged by when that was seen
-//! last, so whatever stops moving, be it the engine or who looks at it, is unhealthy in bounded time. What fails for
-//! one Service says nothing of the node, and neither does an apiserver that is away: what is remembered is served.
+//! last, so the node is unhealthy in bounded time once the engine or its watcher stops moving. What fails for one
+//! Service says nothing of the node, and neither does an apiserver that is away: what is remembered is served.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};

@@ -2,23 +2,24 @@
 
 use std::time::Duration;
 
-/// For how long it may last that the maps do not follow what is known before the node is called unhealthy: kube-proxy
-/// waits for twice its longest time between two rounds, which is 30 s.
+/// For how long the maps may fail to follow what is known before the node is called unhealthy: kube-proxy waits for
+/// twice its longest time between two rounds, which is 30 s.
 pub(super) const WELL_WITHIN: Duration = Duration::from_secs(60);
 
-/// How often it is looked at most whether all is well and what Services want, however fast snapshots come: the longest
-/// that a load balancer's check is behind.
+/// The shortest time between two looks at whether all is well and what Services want, however fast snapshots come: the
+/// longest that a load balancer's check is behind.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 
 /// Connections to health and to metrics at one time, for each of the two. Load balancers have some checkers each.
 pub(super) const CONNECTIONS_MAX: usize = 64;
 
 /// Connections to the health check port of one Service that no other port can take. A check takes a millisecond, and
-/// who has sent nothing for longest makes room for the next.
+/// the client that has sent nothing for longest makes room for the next.
 pub(super) const SERVICE_CONNECTIONS_MIN: usize = 4;
 
 /// Connections that all health check ports of Services share beyond those, each up to [`CONNECTIONS_MAX`]: the checkers
-/// of a balancer ask at the same moment, and where idle clients come on and on a check has the longer to say its word.
+/// of a balancer ask at the same moment, and the more places there are, the longer a check has for its request where
+/// idle clients keep coming.
 pub(super) const SHARED_CONNECTIONS_MAX: usize = 512;
 
 /// Addresses at which Services' checks are answered: a cluster of some thousand nodes has some hundred such Services.
@@ -41,8 +42,8 @@ pub(super) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(600);
 /// After an accept failed (no file descriptors left, usually), so that the loop does not spin.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Between two tries to take an address that somebody else has.
+/// Between two tries to take an address that another process has.
 pub(super) const OPEN_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// Between two tries to take all addresses of Services that somebody else has.
+/// Between two tries to take all addresses of Services that other processes have.
 pub(super) const OPEN_AGAIN: Duration = Duration::from_secs(5);

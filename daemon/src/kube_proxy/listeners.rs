@@ -1,7 +1,7 @@
 //! The health check ports of Services: opened and closed as the plan says.
 //!
-//! Invariant: what is open is what the plan has, but for addresses that somebody else has; those are tried again at a
-//! pace of their own. A port that passes from one Service to another stays open.
+//! Invariant: what is open is what the plan has, but for addresses that other processes have; those are tried again at
+//! a pace of their own. A port that passes from one Service to another stays open.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -21,7 +21,7 @@ use super::limits;
 use super::service_ports::Plan;
 use crate::rfc3339::Millis;
 
-/// Follows the plans until nobody makes any.
+/// Follows the plans until their maker is gone.
 pub(super) async fn run(
     mut plans: watch::Receiver<Plan>,
     health: watch::Receiver<Health>,
@@ -66,7 +66,7 @@ impl Listener {
     }
 }
 
-/// Its connections end with it.
+/// The connections of a listener end with it.
 impl Drop for Listener {
     fn drop(&mut self) {
         self.task.abort();

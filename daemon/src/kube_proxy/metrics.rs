@@ -1,7 +1,7 @@
 //! `/metrics` at kube-proxy's port: its names, as far as something true can be said by them here.
 //!
-//! Invariant: no number is invented: what has no meaning here is left out, and nothing of holdfast's own is added. A
-//! step of the engine serves both families, so only what is counted by family says which.
+//! Invariant: no number is invented: a metric without a meaning here is left out, and nothing of holdfast's own is
+//! added. A step of the engine serves both families, so only metrics that are counted by family name one.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::readings::Readings;
 use crate::rfc3339::Millis;
 use crate::sources::kubernetes::Resource;
 
-/// All of them, as of this moment.
+/// All metrics, as of this moment.
 pub(super) fn exposition(readings: &Readings, asked: &Asked) -> String {
     let mut out = Exposition::default();
     steps(&mut out, &readings.liveness.steps);
@@ -47,7 +47,7 @@ fn seconds(Millis(milliseconds): Millis) -> String {
     format!("{}.{:03}", milliseconds.div_euclid(1000), milliseconds.rem_euclid(1000))
 }
 
-/// What came from the apiserver; there is nothing to tell where none is asked.
+/// Changes that came from the apiserver; nothing is written where none is asked.
 fn changes(out: &mut Exposition, readings: &Readings) {
     let named = [
         (Resource::Slices, "kubeproxy_sync_proxy_rules_endpoint_changes_total", "Endpoint"),
@@ -106,7 +106,7 @@ fn lacking(view: &ServiceView, family: Family, node: &str) -> [bool; 2] {
     [internal && !lacks.is_empty(), external && lacks.iter().any(|port| has_external(port))]
 }
 
-/// Whether somebody could be chosen, and all who could are on other nodes.
+/// Whether there are usable backends, and all of them are on other nodes.
 fn is_elsewhere(port: &PortView, view: &ServiceView, node: &str) -> bool {
     let usable = || {
         port.rows.all().iter().filter(|row| {

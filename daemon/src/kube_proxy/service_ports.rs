@@ -1,9 +1,9 @@
 //! Which health check ports Services want on this node, at which addresses, and what each of them is to answer.
 //!
-//! Invariant: as kube-proxy: a Service of type LoadBalancer whose external policy is Local has its port in each family
+//! Invariant: as kube-proxy: a Service of type LoadBalancer with the external policy Local has its port in each family
 //! in which it is served, at the addresses at which NodePorts are answered; what is counted is addresses of this node
-//! that are ready, be they terminating or not. A list that is held counts as it was, because it is served as it was.
-//! Of two Services with one port the one has it that would have an address of both.
+//! that are ready, be they terminating or not. A list that is held counts as it was, because it is served as it was. Of
+//! two Services that want one port at one address, only the first one has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -24,9 +24,9 @@ use crate::config::{NodePortAddresses, OuterAddresses};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) open: BTreeMap<SocketAddr, Check>,
-    /// What finds no place, with the reason; as many as are named.
+    /// The ports that find no place, with the reason; at most as many as are named.
     pub(super) refused: Vec<ClosedPort>,
-    /// How many more find none.
+    /// How many more ports find no place.
     pub(super) more: usize,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Planner {
     counted: BTreeMap<ServiceKey, Counted>,
 }
 
-/// Of which view, on which node, and how many of each family; none where it is not served.
+/// The view and the node that were counted, and the addresses in each family; none where the Service is not served.
 #[derive(Debug)]
 struct Counted {
     view: Arc<ServiceView>,
@@ -123,7 +123,7 @@ pub(super) fn is_here(port: &PortView, row: &Row, slices: &[Arc<SliceFacts>], no
     endpoint.and_then(|it| it.node).is_some_and(|it| *it == *node)
 }
 
-/// Who comes first: the source, then the older one; one without a time counts as the youngest.
+/// Which Service comes first: by source, then the older one; one without a time counts as the youngest.
 type Rank = (Source, i64);
 
 /// The port that a Service wants.

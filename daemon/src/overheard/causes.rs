@@ -1,6 +1,6 @@
 //! Why the load balancers of Services are not made, as the cluster said last: for the metric of those that wait.
 //!
-//! Invariant: a cause is an id of the catalogue, whoever wrote the Event. At most [`CAUSES_MAX`] are kept, each for
+//! Invariant: a cause is an id of the catalogue, whatever the Event says. At most [`CAUSES_MAX`] are kept, each for
 //! [`KEPT`]; a namespace that says many pushes out its own, and no other's.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,8 @@
 //! What was overheard, in numbers, and a line of each in the journal as long as there is room for lines.
 //!
-//! Invariant: labels are words of the catalogue and of our own topics, so nobody who writes Events makes a series. So
-//! many lines come at once, and so many a second, of which a namespace has its share; what comes faster is counted.
+//! Invariant: labels are words of the catalogue and of our own topics, so a client that writes Events can make no
+//! series. So many lines come at once, and so many a second, of which a namespace has its share; what comes faster is
+//! counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +27,7 @@ const SHARE: f64 = 5.0;
 const NAMESPACES_MAX: usize = 1_023;
 const OTHERS: &str = "others";
 
-/// Whoever sends a reason that the catalogue knows from others.
+/// The label of a sender that the catalogue does not expect of the reason.
 const SOMEBODY: &str = "other";
 
 /// What was overheard since the start.
@@ -71,7 +72,7 @@ struct Room {
 }
 
 impl Room {
-    /// What has grown of it until now.
+    /// The room as it has grown until now.
     fn grown(before: Option<Self>, now: Instant, share: f64) -> Self {
         let most = LINES_AT_ONCE / share;
         let Some(Self { left, then }) = before else { return Self { left: most, then: now } };
@@ -147,14 +148,14 @@ impl Overheard {
         counts.told_down.remove(topic);
     }
 
-    /// It is no longer; gives whether that is news.
+    /// A topic is no longer followed; gives whether that is news.
     pub(super) fn went_down(&self, topic: &'static str) -> bool {
         let mut counts = self.lock();
         counts.up.remove(topic);
         counts.told_down.insert(topic)
     }
 
-    /// Takes notice of one, and has a line of it written if there is room.
+    /// Counts an Event, and has a line of it written if there is room.
     pub(crate) fn count(&self, event: &ClusterEvent) {
         let edition = self.edition();
         let recognised = edition.knowledge().recognise(event);
@@ -246,7 +247,7 @@ impl Counts {
     }
 }
 
-/// Who sent it, if the catalogue expects that of him.
+/// The sender, if the catalogue expects it of the reason.
 fn component<'a>(reason: &'a EventReason, found: &str) -> &'a str {
     reason.components.iter().find(|known| *known == found).map_or(SOMEBODY, String::as_str)
 }

@@ -1,7 +1,8 @@
 //! One watch of Events, over connections of its own.
 //!
-//! Invariant: it goes on where it was as long as the apiserver lets it, and begins with what is new otherwise; it never
-//! lists what was. Whatever an apiserver does, requests come at a bounded rate, and none is held against it.
+//! Invariant: the watch goes on where it was as long as the apiserver lets it, and begins with new Events otherwise; it
+//! never lists old ones. Whatever an apiserver does, requests come at a bounded rate, and no answer is held against an
+//! endpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +66,7 @@ fn by_chance() -> f64 {
     f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
 }
 
-/// Until the server ends it. Of a version that is too old, or of a trouble, nothing is kept.
+/// Watches until the server ends it. A version that is too old, or that led to a trouble, is forgotten.
 async fn watch(
     access: &Access,
     node: &str,

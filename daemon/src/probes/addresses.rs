@@ -1,8 +1,8 @@
 //! How often one address is asked, whatever is held of it.
 //!
 //! Invariant: one address is asked once in [`ADDRESS_GAP`], and the namespaces that have it in held lists take turns,
-//! so one of them with thousands of ports there keeps no backend of the others from being asked. Whoever waits is
-//! forgotten with its list, and an address when no backend waits for it and it may be asked again.
+//! so one of them with thousands of ports there keeps no backend of the others from being asked. A backend that waits
+//! is forgotten with its list, and an address when no backend waits for it and it may be asked again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,15 +14,15 @@ use tokio::time::Instant;
 /// Between two probes of one address: three in a second from each node.
 pub(super) const ADDRESS_GAP: Duration = Duration::from_millis(333);
 
-/// A place in the order in which they came.
+/// A place in the order in which backends came.
 pub(super) type Place = u64;
 
 #[derive(Debug)]
 struct Address<T> {
     free: Instant,
-    /// By namespace, in the order in which they came.
+    /// The backends that wait, by namespace, in the order in which they came.
     waiting: BTreeMap<String, BTreeMap<Place, T>>,
-    /// Whose turn it was.
+    /// The namespace that had the last turn.
     last: String,
 }
 
@@ -40,7 +40,7 @@ impl<T> Address<T> {
     }
 }
 
-/// Every address that was asked a moment ago, and who waits to ask it.
+/// Every address that was asked a moment ago, with the backends that wait for it.
 #[derive(Debug)]
 pub(super) struct Addresses<T> {
     all: BTreeMap<IpAddr, Address<T>>,
@@ -56,7 +56,8 @@ impl<T> Default for Addresses<T> {
 }
 
 impl<T> Addresses<T> {
-    /// Takes an address that may be asked now; otherwise somebody waits for it, at the place that is given.
+    /// Takes an address that may be asked now; otherwise the backend that `who` makes waits for it, at the place that
+    /// is returned.
     pub(super) fn take(
         &mut self,
         address: IpAddr,
@@ -82,7 +83,7 @@ impl<T> Addresses<T> {
         self.free.insert((free, address));
     }
 
-    /// Who waits no more.
+    /// Forgets a backend that waits no more.
     pub(super) fn leave(&mut self, address: IpAddr, namespace: &str, place: Place) {
         let Some(waiting) = self.all.get_mut(&address).map(|found| &mut found.waiting) else { return };
         let Some(queue) = waiting.get_mut(namespace) else { return };
@@ -92,12 +93,12 @@ impl<T> Addresses<T> {
         }
     }
 
-    /// When some address is free for somebody who waits, or can be forgotten.
+    /// When the next address is free for a backend that waits, or can be forgotten.
     pub(super) fn next(&self) -> Option<Instant> {
         self.free.first().map(|(at, _)| *at)
     }
 
-    /// Somebody who has waited, and whose address is free now; it is taken.
+    /// A backend that has waited, if its address is free now; the address is taken.
     pub(super) fn take_waiting(&mut self, now: Instant) -> Option<T> {
         while let Some((at, address)) = self.free.first().copied().filter(|(at, _)| *at <= now) {
             if let Some(who) = self.all.get_mut(&address).and_then(Address::next) {

@@ -1,9 +1,9 @@
-//! Whose turn it is to be probed.
+//! Which backend is probed next.
 //!
 //! Invariant: a new list comes after a pause, by which the nodes of a cluster do not all begin at once. From then on a
-//! list of which nobody was asked goes before any list of which somebody was; the others take turns, however many
-//! backends each has, and so do the backends of one list. A backend whose address was asked just now waits for it, and
-//! holds up no backend at other addresses. A turn costs the logarithm of what is held.
+//! list without an asked backend goes before any list with one; the others take turns, however many backends each has,
+//! and so do the backends of one list. A backend waits if its address was asked just now, and holds up no backend at
+//! other addresses. A turn costs the logarithm of what is held.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ struct Name {
     port: PortKey,
 }
 
-/// One backend of a held list, whose turn it is.
+/// One backend of a held list that has its turn.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     list: Arc<Name>,
@@ -47,8 +47,8 @@ impl Target {
 /// When a list is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Turn {
-    /// At once: nobody of it was asked yet. Lists that came together are numbered from the number that is being served
-    /// on, so a few that come later do not wait for all of those that came before.
+    /// At once: none of its backends was asked yet. Lists that came together are numbered from the number that is being
+    /// served on, so a few that come later do not wait for all of those that came before.
     First(u64),
     /// From then on. A list with much to ask is due again at its last turn, behind all that were due before.
     Again(Instant),
@@ -66,15 +66,15 @@ impl Turn {
 #[derive(Debug)]
 struct List {
     turn: Turn,
-    /// Until then it takes no turns, because it is new.
+    /// Until then the list takes no turns, because it is new.
     pauses: Option<Instant>,
     /// A list that returned and was lost again is a new one.
     begun: Uptime,
     due: BTreeSet<(Instant, SocketAddr)>,
     known: BTreeMap<SocketAddr, Instant>,
-    /// Those that wait for their addresses, each at its place there.
+    /// The backends that wait for their addresses, each at its place there.
     waiting: BTreeMap<SocketAddr, Place>,
-    /// Those that were asked out of turn: once is enough.
+    /// The backends that were asked out of turn: once is enough.
     hurried: BTreeSet<SocketAddr>,
 }
 
@@ -106,7 +106,7 @@ impl List {
         left
     }
 
-    /// This one is asked from that time on, if it was to be later.
+    /// Plans a backend from that time on, if it was planned later.
     fn hurry(&mut self, backend: SocketAddr, at: Instant) {
         let Some(planned) = self.known.get(&backend).copied() else { return };
         if self.hurried.insert(backend) && self.due.remove(&(planned, backend)) {
@@ -125,12 +125,13 @@ impl List {
         self.due.pop_first().map(|(_, backend)| backend)
     }
 
-    /// Its next turn, if it had one at this time or before; none while all of it wait for their addresses.
+    /// The list's next turn, if it had one at this time or before; none while all its backends wait for their
+    /// addresses.
     fn after(&self, last: Instant) -> Option<Turn> {
         self.due.first().map(|(at, _)| Turn::Again(last.max(*at)))
     }
 
-    /// Its next turn after what was planned has changed.
+    /// The list's next turn after its plan has changed.
     fn goes_on(&self) -> Option<Turn> {
         match self.turn {
             Turn::Again(at) => self.after(at),
@@ -151,7 +152,7 @@ pub(super) struct Schedule {
     seen: BTreeMap<ServiceId, Arc<ServiceView>>,
     /// The number of the list that had its first turn last.
     served: u64,
-    /// Next is one that has waited for its address, if nobody has a first turn.
+    /// The next turn is for a backend that has waited for its address, if no list has a first turn.
     is_for_waiting: bool,
 }
 
@@ -257,11 +258,11 @@ impl Schedule {
         Some(earliest.max(others.into_iter().chain([turn]).flatten().min()?))
     }
 
-    /// Whose turn it is, if it is anybody's. It is asked again at that time.
+    /// The backend that has its turn now, if any. It is asked again at the time `again`.
     pub(super) fn take_first(&mut self, now: Instant, again: Instant) -> Option<Target> {
         self.end_pauses(now);
         let is_first = matches!(self.turns.first(), Some((Turn::First(_), _)));
-        // However many wait for addresses, whoever needs not wait gets every second turn.
+        // However many backends wait for addresses, those that need not wait get every second turn.
         self.is_for_waiting = !self.is_for_waiting && !is_first;
         if self.is_for_waiting {
             return self.take_waiting(now, again).or_else(|| self.take_turns(now, again));
@@ -307,7 +308,7 @@ impl Schedule {
         target.filter(|_| waits.is_none())
     }
 
-    /// Who has waited for its address has it now.
+    /// A backend that has waited for its address and has it now.
     fn take_waiting(&mut self, now: Instant, again: Instant) -> Option<Target> {
         let target = self.addresses.take_waiting(now)?;
         let mut list = self.remove(&target.list)?;

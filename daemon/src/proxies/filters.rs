@@ -31,13 +31,13 @@ use chains::{Chain, Rule, Verdict};
 
 /// How often it is looked again: rules come and go.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
-/// A start has its services by then.
+/// The first look: a daemon that starts has its services by then.
 const LOOK_FIRST: Duration = Duration::from_secs(5);
 /// Filters that are told of; more are rules of one kind.
 const FILTERS_MAX: usize = 32;
 /// Chains that are followed from all hooks together.
 const CHAINS_MAX: usize = 256;
-/// What kube-proxy sets `nf_conntrack_max` to: so many for each processor, and no fewer than the other.
+/// What kube-proxy sets `nf_conntrack_max` to: so many for each processor, and no fewer than the least.
 const CONNECTIONS_EACH: u64 = 32_768;
 const CONNECTIONS_LEAST: u64 = 131_072;
 

@@ -85,7 +85,7 @@ pub(crate) fn naming(frontends: &BTreeSet<(SocketAddr, Transport)>) -> io::Resul
     Ok(found)
 }
 
-/// Whom a rule of iptables translates to: by the chains that it leads to, and those that these lead to.
+/// The backends that a rule of iptables translates to: by the chains that it leads to, and those that these lead to.
 fn followed(family: u8, leads: Leads, room: &mut usize) -> io::Result<Vec<SocketAddr>> {
     let (mut backends, mut seen) = (BTreeSet::new(), BTreeSet::new());
     let mut waiting = vec![leads];

@@ -2,7 +2,7 @@
 //! netlink.
 //!
 //! Invariant: bounded in time and bytes, whatever is there; no answer counts as no rules. No rule is read; the names of
-//! tables and chains say whose they are.
+//! tables and chains say which proxy made them.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -40,7 +40,7 @@ const CHAIN: u16 = 3;
 /// The kernel's `XT_EXTENSION_MAXNAMELEN`.
 const CHAIN_NAME_LENGTH_MAX: usize = 29;
 
-/// Whose rules are here.
+/// The proxies that have rules here.
 pub(super) fn read() -> Vec<(&'static str, String)> {
     let tables = dump(GET_TABLES, 0, &[]).unwrap_or_default();
     let chains = dump(GET_CHAINS, 0, &[]).unwrap_or_default();

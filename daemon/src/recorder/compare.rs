@@ -163,7 +163,7 @@ mod tests {
             (BalancerFacts { class: Some("a".into()), ..Default::default() }, Some("loadBalancerClass")),
             (BalancerFacts { deleted: Some(Timestamp(5)), ..Default::default() }, Some("deletionTimestamp")),
             (BalancerFacts { finalizers: ["a".into()].into(), ..Default::default() }, Some("finalizers")),
-            // Who wrote, and when, is told with each change.
+            // The last writer and its time are told with each change.
             (BalancerFacts { written: Some(Timestamp(5)), ..Default::default() }, None),
         ] {
             let after = ServiceFacts { balancer: Some(Box::new(balancer)), ..before.clone() };

@@ -1,8 +1,8 @@
 //! The files: a folder of segments, the newest is appended to, and of the oldest two becomes one when all are full.
 //!
 //! Invariant: all segments together stay below a number of bytes, and nothing is appended behind half a record: what a
-//! failed write left is cut off again, or the next write begins a new segment. What makes room is not what is oldest
-//! but what [`super::thin`] takes; only where that cannot be done, a whole segment goes.
+//! failed write left is cut off again, or the next write begins a new segment. Not the oldest records make room, but
+//! those that [`super::thin`] takes; only where that cannot be done, a whole segment goes.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 use super::frames::{self, HEADER};
 use super::thin;
 
-/// One segment, also the one that two become: so much is written anew for as many new records, and twice as much read.
+/// The most bytes of one segment, also of the one that two become: so much is written anew for as many new records, and
+/// twice as much read.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 
-/// What all segments have at most when a new one begins, in full ones. That grows to one more, and while two become one
-/// there is one more beside them, which makes the 64 MiB that the history may take.
+/// The most that all segments have when a new one begins, in full ones. The new one grows to one more, and while two
+/// become one there is one more beside them, which makes the 64 MiB that the history may take.
 const SEGMENTS_MAX: u64 = 6;
 
 /// The end of a segment's name; before it stands the number of its first record, in 20 digits.
@@ -133,7 +134,7 @@ impl Files {
         written
     }
 
-    /// Brings what was appended to the disk.
+    /// Brings to the disk what was appended.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         self.open.as_ref().map_or(Ok(()), File::sync_data)
     }
@@ -173,7 +174,7 @@ impl Files {
         Ok(())
     }
 
-    /// The second of the two has become part of the first.
+    /// Puts a thinned segment in the place of the two oldest: the second has become part of the first.
     fn replace_oldest(&mut self, thinned: Segment) -> io::Result<()> {
         self.segments.pop_front();
         let second = self.segments.pop_front();
@@ -181,7 +182,8 @@ impl Files {
         second.map_or(Ok(()), |second| fs::remove_file(second.path))
     }
 
-    /// One that was thinned has the records of those who have few.
+    /// Removes the oldest segment, or the next one if the oldest was thinned and more than two are there: a thinned
+    /// segment has the records of namespaces that have few.
     fn remove_oldest(&mut self) -> io::Result<()> {
         let is_thinned = self.segments.front().is_some_and(|it| thin::is_thinned(&it.path).unwrap_or(false));
         let removed = self.segments.remove(usize::from(is_thinned && self.segments.len() > 2));

@@ -7,10 +7,10 @@ use std::io;
 
 use memchr::memmem;
 
-/// The first bytes of a file: whose it is, and the version of all that follows.
+/// The first bytes of a file: the name of its writer, and the version of all that follows.
 pub(super) const HEADER: &[u8; 20] = b"holdfast history\0\0\0\x01";
 
-/// The same of a file of which records were taken to make room: that numbers are missing in it is no damage.
+/// The first bytes of a file from which records were taken to make room: numbers that are missing in it are no damage.
 pub(super) const THINNED: &[u8; 20] = b"holdfast thinned\0\0\0\x01";
 
 const MARK: [u8; 4] = [0xF5, b'h', b'f', 0xF6];

@@ -1,6 +1,6 @@
 //! From a change to its record.
 //!
-//! Invariant: this is the one place that knows both; whatever core can say of a change has its place in the record.
+//! Invariant: only this module knows both; whatever core can say of a change has its place in the record.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -51,11 +51,11 @@ pub struct TimedChange {
     pub change: Change,
     /// When its batch began.
     pub at: SystemTime,
-    /// The same since the boot.
+    /// When its batch began, since the boot.
     pub mono: Duration,
     /// From then until all of it was written.
     pub elapsed: Duration,
-    /// What it takes of the queue's memory, given back with it; `None`: nobody counts.
+    /// What it takes of the queue's memory, given back with it; `None`: it is not counted.
     pub room: Option<Arc<Taken>>,
 }
 
@@ -145,7 +145,8 @@ pub(super) const fn key(row: &FrontendView) -> RowKey<'_> {
     (row.address, row.port, &row.protocol)
 }
 
-/// The rows by what is dialled: a service may have thousands, so nobody looks through them for each of them.
+/// The rows by what is dialled: a service may have thousands, so a search through all rows for each row would cost too
+/// much.
 pub(super) fn places(view: Option<&ServiceView>) -> BTreeMap<RowKey<'_>, &FrontendView> {
     rows(view).map(|row| (key(row), row)).collect()
 }

@@ -2,7 +2,8 @@
 //!
 //! Invariant: a number is given out only after the file says that it may have been, so no later process gives it out
 //! again, whatever became of its record. Numbers are set aside many at a time, and the file is written over in place,
-//! which a full disk allows. Where it cannot be written at all, numbers go on, because nobody waits for a disk here.
+//! which a full disk allows. Where it cannot be written at all, numbers go on, because no record waits for a broken
+//! disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -16,7 +17,7 @@ use super::files::{FILE_MODE, FOLDER_MODE};
 /// The file in the folder of the records.
 pub(super) const FILE: &str = "numbers";
 
-/// The first bytes of each copy: whose it is, and the version of what follows.
+/// The first bytes of each copy: the name of its writer, and the version of what follows.
 const MAGIC: [u8; 8] = *b"hfnums\0\x01";
 
 /// Two copies, each in a sector of its own: whatever happens while one is written, the other one is whole.
@@ -39,9 +40,9 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 /// What is known of the numbers that were given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
-    /// None from here on was given out.
+    /// No number from here on was given out.
     pub(super) below: u64,
-    /// All below were. Otherwise some of the last may not have been.
+    /// All numbers below were given out. Otherwise some of the last may not have been.
     pub(super) is_exact: bool,
 }
 
@@ -74,7 +75,7 @@ impl Numbers {
         (Self { path, file: None, turn, room: ROOM_MIN, reserved: None }, newest.map(|(_, mark)| mark))
     }
 
-    /// Sets numbers aside beyond those that were given out. Gives the first that is not.
+    /// Sets numbers aside beyond those that were given out. Gives the first number that is not set aside.
     pub(super) fn reserve(&mut self, given: u64) -> io::Result<u64> {
         let is_fast = self.reserved.is_some_and(|at| at.elapsed() < FAST);
         self.room = if is_fast { self.room.saturating_mul(2).min(ROOM_MAX) } else { ROOM_MIN };
@@ -84,7 +85,7 @@ impl Numbers {
         Ok(below)
     }
 
-    /// On the disk when this returns.
+    /// Writes a mark; it is on the disk when this returns.
     pub(super) fn keep(&mut self, mark: Mark) -> io::Result<()> {
         let turn = self.turn.saturating_add(1);
         let file = match self.file.take() {
@@ -104,7 +105,7 @@ impl Numbers {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(false).mode(FILE_MODE).open(&self.path)?;
         if is_new {
-            // All of its room at once, while there is some.
+            // Takes all the room of the file at once, while the disk has some.
             file.write_all_at(&[0; COPIES * COPY_BYTES], 0)?;
             File::open(folder)?.sync_all()?;
         }
@@ -140,7 +141,7 @@ fn decode(copy: &[u8]) -> Option<(u64, Mark)> {
     (below <= NUMBER_MAX).then_some((turn, Mark { below, is_exact: is_exact == 1 }))
 }
 
-/// How far numbers may be given out; whoever writes the file tells whoever gives them out.
+/// How far numbers may be given out; the thread that writes the file tells the recorder, which gives them out.
 #[derive(Debug)]
 pub(super) struct Reserve {
     state: Mutex<State>,
@@ -150,7 +151,7 @@ pub(super) struct Reserve {
 #[derive(Debug)]
 struct State {
     below: u64,
-    /// Nobody waits for a file that cannot be written.
+    /// No number waits for a file that cannot be written.
     has_failed: bool,
 }
 
@@ -179,7 +180,7 @@ impl Reserve {
         state.has_failed || given.saturating_add(ROOM_MIN / 2) >= state.below
     }
 
-    /// How far they go now; `None`: the file cannot be written.
+    /// Sets how far numbers may be given out now; `None`: the file cannot be written.
     pub(super) fn set(&self, below: Option<u64>) {
         let mut state = self.state();
         state.has_failed = below.is_none();

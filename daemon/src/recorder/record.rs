@@ -1,9 +1,9 @@
 //! What is kept of a change: the same struct in memory, on disk, in the API and on the command line.
 //!
-//! Invariant: a record says everything by itself: when, which object in which version by whom, what clients got before
-//! and after, and what the maps said to it. Its lists have bounds, and what is too long for the
-//! file all the same is a gap there. Fields are added, never renamed; what has
-//! nothing to say is absent. [`super::from_change`] makes records, and [`super::sentence`] words them for people.
+//! Invariant: a record says everything by itself: when, which object in which version by which writer, what clients got
+//! before and after, and what the maps said to it. Its lists have bounds, and what is too long for the file all the
+//! same is a gap there. Fields are added, never renamed; what has nothing to say is absent. [`super::from_change`]
+//! makes records, and [`super::sentence`] words them for people.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

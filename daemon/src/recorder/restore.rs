@@ -3,7 +3,7 @@
 //! Invariant: reading is bounded in time and never fails: what is whole is read, what is not becomes a gap, and a tail
 //! that was torn is cut off so that new records follow whole ones. No number is given out twice: what was given out and
 //! has no record is a gap, and the name of a file is believed only where it is no further ahead than numbers can be.
-//! All is read, a segment at a time: whose few records memory has room for may stand anywhere.
+//! All is read, a segment at a time, because the records that memory has room for may stand in any segment.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -18,14 +18,14 @@ use super::record::{Gap, GapCause, Kind, Record};
 use super::ring::Line;
 use crate::rfc3339::Millis;
 
-/// What is read, from the end: all that a folder may have, in some 300 ms.
+/// How much is read, from the end: all that a folder may have, in some 300 ms.
 const READ_BYTES_MAX: u64 = 64 << 20;
 
 /// The shortest record; so many bytes of a file that cannot be read hold at most so many numbers.
 const RECORD_BYTES_MIN: u64 = 128;
 
-/// How far the name of a file may be ahead of the numbers that are known without it: as many as all files
-/// hold, many times.
+/// How far the number in a file's name may be ahead of the numbers that are known without it: many times as many as all
+/// files hold.
 const AHEAD_MAX: u64 = 1 << 24;
 
 /// So much of a file shows its first record.
@@ -43,7 +43,7 @@ pub(super) struct Restored {
     pub(super) torn: Option<Gap>,
     /// The highest number that may have been given out.
     pub(super) seq: u64,
-    /// The segments, for whoever appends.
+    /// The segments, for the writer that appends to them.
     pub(super) segments: Vec<Segment>,
     /// Nothing may follow in the newest one.
     pub(super) is_spoilt: bool,
@@ -74,7 +74,7 @@ pub(super) fn restore(
     Ok(restored)
 }
 
-/// Where reading begins in each, so that all of it is as much as is read.
+/// Where reading begins in each segment, so that all together no more than [`READ_BYTES_MAX`] is read.
 fn begins(segments: &[Segment]) -> Vec<u64> {
     let mut room = READ_BYTES_MAX;
     let newest_first = segments.iter().rev().map(|segment| {
@@ -87,7 +87,7 @@ fn begins(segments: &[Segment]) -> Vec<u64> {
     begins
 }
 
-/// Reads some segments of all, for whoever thins them.
+/// Reads some segments of all, in order to thin them.
 pub(super) fn read(all: &[Segment], some: &[Segment], boot_id: &Arc<str>) -> io::Result<Vec<Arc<Line>>> {
     let mut lines = Vec::new();
     let mut found = |line| lines.push(line);
@@ -103,7 +103,7 @@ fn remove_leftover(segment: &Segment) {
     }
 }
 
-/// Without the files whose names no record of theirs can have. They are left alone.
+/// Leaves out files with a number in their name that no record in them can have. Those stay on disk.
 fn believable(segments: Vec<Segment>, mark: Option<Mark>) -> Vec<Segment> {
     let mut known = mark.map_or(0, |mark| mark.below);
     let mut believe = |segment: &Segment| {
@@ -136,13 +136,13 @@ struct Reading<'a> {
     restored: Restored,
     boot_id: &'a Arc<str>,
     found: Found<'a>,
-    /// Of the record before.
+    /// The time of the record before.
     time: Millis,
-    /// Of this segment records were taken to make room.
+    /// Records were taken from this segment to make room.
     is_thinned: bool,
-    /// Up to which number one that was read before has become part of such a segment.
+    /// The number up to which a former segment has become part of a thinned one.
     thinned: Option<u64>,
-    /// What it was made from, and is still there.
+    /// The segments that the thinned one was made from and that are still there.
     leftovers: Vec<Segment>,
 }
 
@@ -203,12 +203,13 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// All up to this number were given out.
+    /// All numbers up to this one were given out.
     fn reach(&mut self, seq: u64) {
         self.restored.seq = self.restored.seq.max(seq);
     }
 
-    /// Its number, if that can follow those before. A file may be named after what follows the gap that it begins with.
+    /// The number of a line, if it can follow those before. A file that begins with a gap may be named after the record
+    /// behind the gap.
     fn next(&self, line: &Line) -> Option<u64> {
         let least = self.restored.seq + u64::from(line.service.is_some());
         line.seq.filter(|seq| (least..NUMBER_MAX).contains(seq))
@@ -230,7 +231,7 @@ impl<'a> Reading<'a> {
         (self.found)(Arc::new(line));
     }
 
-    /// In the newest segment that is a torn tail, in all others damage.
+    /// Bad bytes at the end are a torn tail in the newest segment, and damage in all others.
     fn end_in_bad_bytes(&mut self, segment: &Segment, bad: u64) {
         if self.is_newest(segment) {
             self.restored.torn = Some(Gap { bytes: Some(bad), ..gap(GapCause::TornTail, segment) });
@@ -244,7 +245,7 @@ impl<'a> Reading<'a> {
         self.restored.segments.last().is_some_and(|newest| newest.path == segment.path)
     }
 
-    /// Nothing of it is read; its numbers stay taken. It goes when its turn comes, as the oldest.
+    /// Nothing of the segment is read; its numbers stay taken. It is removed when it is the oldest.
     fn unreadable(&mut self, segment: &Segment, cause: GapCause) {
         let written = std::fs::metadata(&segment.path).and_then(|found| found.modified());
         self.time = self.time.max(written.map(Millis::of).unwrap_or_default());
@@ -268,7 +269,7 @@ impl<'a> Reading<'a> {
 }
 
 impl Restored {
-    /// What was given out behind the last record is missing. Its gap takes the last of these numbers.
+    /// Numbers that were given out behind the last record are missing. Their gap takes the last of them.
     fn account_for(&mut self, mark: Option<Mark>) {
         let Some(mark) = mark else { return };
         let Some(last) = mark.below.checked_sub(1).filter(|last| *last > self.seq) else { return };

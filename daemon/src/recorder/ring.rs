@@ -16,10 +16,11 @@ use crate::rfc3339::Millis;
 /// Records of one service: some hours of a service that is rolled out often.
 const RECORDS_PER_SERVICE_MAX: usize = 64;
 
-/// All of memory. 10,000 services have room for some four records each; most have fewer, and the file has more.
+/// The memory of all rings. 10,000 services have room for some four records each; most have fewer, and the file has
+/// more.
 pub(super) const BYTES_MAX: usize = 32 << 20;
 
-/// What decided where a service went.
+/// The rule of the record that says that a service went.
 pub(super) const SERVICE_GONE: &str = "service-gone";
 
 /// Gaps that are named; they are rare, and each may concern any service.
@@ -35,11 +36,11 @@ pub struct Line {
     pub seq: Option<u64>,
     /// When its batch began.
     pub time: Millis,
-    /// Whose; absent: a gap.
+    /// The service that changed; absent: a gap.
     pub service: Option<ObjectName>,
     /// What decided, and what clients were told.
     pub reasons: Box<[Word]>,
-    /// It says that its service is gone.
+    /// The record says that its service is gone.
     pub is_gone: bool,
     /// The record, one JSON object without a line end.
     pub json: Box<str>,
@@ -94,9 +95,9 @@ pub(super) struct Rings {
 #[derive(Debug, Default)]
 struct Space {
     bytes: usize,
-    /// Who changed when last, by the number of its latest record.
+    /// Its services, by the number of the latest record of each.
     quiet: BTreeMap<u64, ObjectName>,
-    /// Those of them that are gone.
+    /// Those of these services that are gone.
     gone: BTreeMap<u64, ObjectName>,
 }
 
@@ -106,7 +107,8 @@ impl Space {
         self.gone.remove(&seq);
     }
 
-    /// The one that gives way: quiet for longest, and gone if any is. Never the one that has just come.
+    /// The service that gives way: the one that is quiet for longest, of those that are gone if there are any. Never
+    /// the one that has just changed.
     fn gives_way(&self, newest: &ObjectName) -> Option<&ObjectName> {
         self.gone.values().chain(self.quiet.values()).find(|name| *name != newest)
     }
@@ -156,7 +158,7 @@ impl Rings {
         true
     }
 
-    /// One of the largest namespace that has another than the newest.
+    /// A service of the largest namespace that has another one than the newest.
     fn gives_way(&self, newest: &ObjectName) -> Option<ObjectName> {
         let all = self.namespaces.values();
         let candidates = all.filter_map(|space| Some((space.bytes, space.gives_way(newest)?)));

@@ -134,7 +134,7 @@ impl Diff {
 }
 
 impl Trigger {
-    /// The cause in words: which object, what of it, which version, who wrote it.
+    /// The cause in words: which object, what of it, which version, which writer.
     pub fn sentence(&self) -> String {
         let other = self.other.as_deref().unwrap_or("another service");
         let frontend = self.frontend.as_deref().unwrap_or("an address");

@@ -156,7 +156,7 @@ fn services(rig: &mut Rig, count: u16) -> Vec<TimedChange> {
     rig.batch(events.collect::<Vec<_>>())
 }
 
-/// What is recorded of these changes, for whoever shows records.
+/// What is recorded of these changes, for tests that show records.
 pub(crate) fn history_of(changes: Vec<Change>) -> Arc<History> {
     let (at, mono, elapsed) = (SystemTime::UNIX_EPOCH, Duration::ZERO, Duration::ZERO);
     recorded(
@@ -165,12 +165,12 @@ pub(crate) fn history_of(changes: Vec<Change>) -> Arc<History> {
     )
 }
 
-/// What is recorded of the incident in small, for whoever shows records.
+/// What is recorded of the incident in small, for tests that show records.
 pub(crate) fn incident_history() -> Arc<History> {
     recorded(sentences::incident(), None)
 }
 
-/// Tells whoever watches all of the incident, what changed nothing for clients among it, and that there is no more.
+/// Tells the watchers all of the incident, with the events that changed nothing for clients, and that there is no more.
 pub(crate) fn tell_incident(history: &Arc<History>) {
     record_into(history, sentences::incident());
 }

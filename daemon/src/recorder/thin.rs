@@ -2,9 +2,9 @@
 //! ones of services that are gone first.
 //!
 //! Invariant: a namespace with less than an equal share loses nothing, whatever others write. Two segments become one
-//! in one rename, so whatever stops this leaves all records: those of the second may stand in both, and the next start
-//! removes it. What was taken is a gap that says of whom, unless nothing older is left. Each time two segments are read
-//! and one is written, however many records come.
+//! in one rename, so whatever stops this leaves all records: those of the second segment may stand in both, and the
+//! next start removes that segment. What was taken is a gap that names the namespaces, unless nothing older is left.
+//! Each time two segments are read and one is written, however many records come.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,7 +23,7 @@ use super::restore;
 use super::ring::Line;
 use crate::rfc3339::Millis;
 
-/// The file while it is written; one that was left is written over by the next.
+/// The name of the file while it is written; the next write replaces one that was left behind.
 const UNFINISHED: &str = "thinned.new";
 
 /// So much is collected before it is written.
@@ -35,7 +35,8 @@ const GAP_BYTES: usize = 1 << 10;
 /// Namespaces that a gap names.
 const NAMED_MAX: usize = 5;
 
-/// Makes one of the two oldest segments, in the place of the first. `None`: there is nothing but what is appended to.
+/// Makes one segment of the two oldest, in the place of the first. `None`: there is none but the one that is appended
+/// to.
 pub(super) fn thin(segments: &[Segment], bytes_max: u64) -> io::Result<Option<Segment>> {
     let ([first, _, _, ..], Some(oldest)) = (segments, segments.get(..2)) else { return Ok(None) };
     let boot_id = super::boot_id();
@@ -46,14 +47,14 @@ pub(super) fn thin(segments: &[Segment], bytes_max: u64) -> io::Result<Option<Se
     Ok(Some(Segment { bytes, ..first.clone() }))
 }
 
-/// Whether a file is one that this made.
+/// Whether a file is a thinned one.
 pub(super) fn is_thinned(path: &Path) -> io::Result<bool> {
     let mut header = [0; THINNED.len()];
     File::open(path)?.read_exact(&mut header)?;
     Ok(header == *THINNED)
 }
 
-/// Whole or not at all.
+/// Writes the file whole or not at all.
 fn write(path: &Path, lines: &[Arc<Line>]) -> io::Result<u64> {
     let unfinished = path.with_file_name(UNFINISHED);
     let mut file =
@@ -74,7 +75,7 @@ fn write(path: &Path, lines: &[Arc<Line>]) -> io::Result<u64> {
     Ok(file.metadata()?.len())
 }
 
-/// What stays, with the gap of what does not.
+/// The records that stay, with one gap for those that do not.
 fn keep(lines: Vec<Arc<Line>>, bytes_max: usize, boot_id: &Arc<str>) -> Vec<Arc<Line>> {
     let mut formers: BTreeMap<_, _> =
         lines.iter().enumerate().filter_map(|(at, line)| Some((at, former(line)?))).collect();
@@ -102,7 +103,7 @@ fn former(line: &Line) -> Option<Gap> {
     line.service.is_none().then(|| line.record()?.gap).flatten().filter(|gap| gap.cause == GapCause::MadeRoom)
 }
 
-/// All records by namespace; gaps, which are anybody's, are a namespace without a name.
+/// All records by namespace; gaps, which may concern any service, are a namespace without a name.
 #[derive(Debug, Default)]
 struct Spaces<'a> {
     spaces: BTreeMap<&'a str, Space>,
@@ -120,7 +121,7 @@ struct Space {
 }
 
 impl<'a> Spaces<'a> {
-    /// But for what `formers` say, which one gap says instead.
+    /// Leaves out what `formers` say, because one gap says it instead.
     fn of(lines: &'a [Arc<Line>], formers: &BTreeMap<usize, Gap>) -> Self {
         let last: BTreeMap<_, _> = lines.iter().map(|line| (&line.service, line.is_gone)).collect();
         let mut all = Self::default();

@@ -1,8 +1,8 @@
 //! The thread that writes records down.
 //!
-//! Invariant: nobody waits for it: what does not fit its queue, or what the disk refuses, is missing in the file,
-//! counted, and named there by a gap as soon as something can be written again, at the latest at the end. A record is
-//! on disk within about a second, and at once if it tells of clients that are turned away.
+//! Invariant: no other part waits for it: what does not fit its queue, or what the disk refuses, is missing in the
+//! file, counted, and named there by a gap as soon as something can be written again, at the latest at the end. A
+//! record is on disk within about a second, and at once if it tells of clients that are turned away.
 
 use std::io;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::room::Taken;
 /// Records that may wait for the disk: some 8 MB, and more than a second of the fastest changes.
 const WAITING_MAX: usize = 8_192;
 
-/// What those are together at most; that of a service of many ports may have ten times the usual kilobyte.
+/// The most bytes of those together; the record of a service of many ports may have ten times the usual kilobyte.
 pub(super) const WAITING_BYTES_MAX: usize = 16 << 20;
 
 /// Records of one write.
@@ -40,13 +40,14 @@ const PAUSE_FAILED: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct ToDisk {
     pub(super) line: Arc<Line>,
-    /// Clients are turned away, or are no longer: nothing later may be known of it if the machine stops now.
+    /// Clients are turned away, or are no longer. It is synced at once, because otherwise nothing is known of it if the
+    /// machine stops now.
     pub(super) urgent: bool,
     /// What it takes of [`WAITING_BYTES_MAX`].
     pub(super) _room: Option<Arc<Taken>>,
 }
 
-/// What it writes to.
+/// What the writer writes to.
 #[derive(Debug)]
 pub(super) struct Disks {
     pub(super) files: Files,
@@ -54,7 +55,7 @@ pub(super) struct Disks {
     pub(super) reserve: Arc<Reserve>,
 }
 
-/// Starts it, behind the record with that number. It ends when the queue's other end is dropped.
+/// Starts the thread, behind the record with the number `seq`. It ends when the queue's other end is dropped.
 pub(super) fn start(
     Disks { files, numbers, reserve }: Disks,
     seq: u64,
@@ -82,9 +83,9 @@ struct Writer {
     kept: Kept,
     /// Since when something is in a cache only.
     unsynced: Option<Instant>,
-    /// Not before then is anything tried, after a failure.
+    /// After a failure nothing is tried before then.
     resume: Option<Instant>,
-    /// The same of setting numbers aside.
+    /// After a failure no numbers are set aside before then.
     retry: Option<Instant>,
 }
 
@@ -115,7 +116,7 @@ impl Writer {
         self.history.recorded().seq.max(self.seq)
     }
 
-    /// More numbers, before those that were set aside are used up.
+    /// Sets more numbers aside, before the others are used up.
     fn set_aside(&mut self) {
         let given = self.given();
         if !self.reserve.is_short(given) || self.retry.is_some_and(|retry| Instant::now() < retry) {
@@ -137,7 +138,7 @@ impl Writer {
         self.reserve.set(reserved.ok());
     }
 
-    /// What is missing now has its last chance to be named, and all numbers are known.
+    /// Names what is missing, for which this is the last chance, and writes down that all numbers are known.
     fn finish(mut self) {
         let last = self.given();
         if let Some(missing) = last.checked_sub(self.seq).filter(|missing| *missing > 0) {

@@ -2,9 +2,9 @@
 //!
 //! One block is one service and one slice per family and backend port. Without a health check every backend is ready.
 //! With one, a backend counts as ready until its first verdict: as HAProxy and unlike Envoy, because the daemon's
-//! restart must not empty a list whose backends are all well. The first check runs at once and, until a verdict is
-//! reached, they follow at most [`FIRST_INTERVAL_MAX`] apart, so a dead backend is gone after `fall` such steps.
-//! Whether the daemon is ready does not wait for them.
+//! restart must not empty a list of backends that are all well. The first check runs at once and, until a verdict is
+//! reached, they follow at most [`FIRST_INTERVAL_MAX`] apart, so a dead backend is gone after `fall` such steps. The
+//! daemon's readiness does not wait for these checks.
 //!
 //! Invariant: the first group holds every service and slice and ends with `Synced`; an unchanged block never sends
 //! anything on a reload and keeps what is known of its backends.
@@ -78,7 +78,7 @@ impl From<&ServiceBlock> for StaticService {
     }
 }
 
-// With the time when it finished, because nobody looks while the engine does not take a group, and that must not
+// With the time when it finished, because the loop does not look while the engine takes no group, and that must not
 // count as slowness.
 type Finished = (CheckId, Result<(), CheckFailed>, Duration);
 
@@ -107,7 +107,7 @@ pub async fn run(mut blocks: watch::Receiver<Arc<Blocks>>, events: mpsc::Sender<
                 let next = Arc::clone(&blocks.borrow_and_update());
                 live.apply(&next, began.elapsed())
             }
-            // Never an error: nobody aborts a check, and a panic ends the whole process.
+            // Never an error: no check is aborted while it is awaited, and a panic ends the whole process.
             Some(Ok(finished)) = running.join_next() => take_finished(&mut live, &mut running, finished),
             () = sleep_until(live.next_due().map(|due| began + due)) => Vec::new(),
             () = events.closed() => return,

@@ -56,8 +56,8 @@ pub use view::{LastError, State, View, Watch};
 /// How long things take and may take.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// The least time that a watch is asked for; up to a quarter more, by chance. Its end is when it may move to a
-    /// better endpoint: with the time that a look at one takes, within five minutes.
+    /// The least time that a watch is asked for; up to a quarter more, by chance. At its end it may move to a better
+    /// endpoint, which is within five minutes even with the time that a check of the endpoint takes.
     pub watch_length: Duration,
     /// How much later than asked for a server may end a watch.
     pub watch_overrun: Duration,
@@ -69,7 +69,7 @@ pub struct Timing {
     pub watch_short: Duration,
     /// How long a list may pause.
     pub list_idle: Duration,
-    /// How long no page of a list may come: what is asked for once more after that is the list.
+    /// How long no page of a list may come. After that the whole list is asked for once more.
     pub list_silence: Duration,
     /// Over how long the lists of many nodes spread when their versions are gone all at once.
     pub list_spread: Duration,
@@ -79,7 +79,7 @@ pub struct Timing {
     pub audit_every: Duration,
     /// How long a difference must last.
     pub audit_again: Duration,
-    /// How far apart comparisons are that somebody asks for. Each costs the apiserver a list of everything.
+    /// How far apart comparisons are that clients ask for. Each costs the apiserver a list of everything.
     pub audit_pace: Duration,
     /// How often this node's Node object is asked for while it is refused.
     pub node_wait: Duration,
@@ -115,7 +115,7 @@ pub struct Remembered {
     pub resource_version: Arc<str>,
     /// Every object that is in its table.
     pub objects: Vec<(ObjectName, Version)>,
-    /// What its table did not say.
+    /// What its table did not say of the objects.
     pub odds: Odds,
 }
 
@@ -126,7 +126,7 @@ pub struct Oddities {
     pub slices: Arc<Odds>,
 }
 
-/// Where both are published. Cheap to clone.
+/// Where the oddities of both kinds are published. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct OddityView {
     services: watch::Receiver<Arc<Odds>>,
@@ -134,7 +134,7 @@ pub struct OddityView {
 }
 
 impl OddityView {
-    /// Those of now, which are no older than any table that the engine has published.
+    /// The oddities of now, which are no older than any table that the engine has published.
     pub fn now(&self) -> Oddities {
         let odds = |of: &watch::Receiver<Arc<Odds>>| Arc::clone(&of.borrow());
         Oddities { services: odds(&self.services), slices: odds(&self.slices) }
@@ -184,10 +184,10 @@ impl Start {
 /// What is watched, and how.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Only Services whose label `service.kubernetes.io/service-proxy-name` has this value; none means
-    /// those without it.
+    /// Only Services with this value in the label `service.kubernetes.io/service-proxy-name`; none means those without
+    /// the label.
     pub service_proxy_name: Option<String>,
-    /// This node's Node object, for its zone and its addresses; none where nobody needs them.
+    /// This node's Node object, for its zone and its addresses; none where they are not needed.
     pub node: Option<NodeName>,
     /// What to go on from; without it everything is delivered anew.
     pub start: Start,
@@ -275,7 +275,7 @@ impl Kubernetes {
         OddityView { services: odds(Resource::Services), slices: odds(Resource::Slices) }
     }
 
-    /// Runs until nobody listens to the events any more.
+    /// Runs until the engine takes no more events.
     pub async fn run(self, events: mpsc::Sender<Vec<Event>>, nodes: mpsc::Sender<NodeReport>) {
         if self.is_resumed && events.send(self.resumed()).await.is_err() {
             return;
@@ -301,7 +301,7 @@ impl Kubernetes {
             start(kind, outlet, &self.timing, self.snapshots.as_ref(), &mut tasks);
         }
         drop((events, nodes));
-        // Whichever ends first has found nobody to listen; the rest ends with the set.
+        // The first task that ends has found the receiver gone; the rest ends with the set.
         tasks.join_next().await;
     }
 }
@@ -350,7 +350,7 @@ fn start(
         odds,
         endings,
         reached: version.clone(),
-        // What another process has reached may be another store's.
+        // A version that another process has reached may be another store's.
         is_doubtful: version.is_some(),
         version,
         codec: PhantomData,

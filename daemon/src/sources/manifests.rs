@@ -27,11 +27,11 @@ use watching::Watching;
 /// One object per file, for more services than a node usually has.
 const FILES_MAX: usize = 10_000;
 
-/// How often every file is looked at, for what is never noticed (another host's write, a link's target);
-/// one `stat` each.
+/// How often every file is looked at, for changes without a notice (another host's write, a link's target); one `stat`
+/// each.
 const POLL: Duration = Duration::from_secs(3);
 
-/// What rests for so long is complete, where no notice says it; longer than programs pause within one write.
+/// A file that rests for so long is complete, where no notice says it; longer than programs pause within one write.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// Files between which an object moves (`mv`, `cp *.yaml`, an unpacked archive) are written within so much
@@ -41,13 +41,13 @@ const QUIET: Duration = Duration::from_millis(20);
 /// In a folder that never rests an object that goes counts as gone after this.
 const HELD_MAX: Duration = Duration::from_millis(200);
 
-/// How long a look may take until it is said: 10,000 files on a slow disk take a few seconds.
+/// How long a look may take until it is logged: 10,000 files on a slow disk take a few seconds.
 const HANGS_AFTER: Duration = Duration::from_secs(10);
 
 /// How long the first list waits for files that are being written.
 const START_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The folder cannot be read now. It may come.
+/// The folder cannot be read now. That may change.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}; create the folder, or change `path` under [manifests]", folder.display())]
 pub struct FolderError {
@@ -79,7 +79,7 @@ impl Manifests {
         Self { snapshots: Some(snapshots), ..self }
     }
 
-    /// Sends what the folder says and every change of it, until `stop` says so or nobody listens any more.
+    /// Sends what the folder says and every change of it, until `stop` says so or the engine takes no more events.
     pub async fn run(
         self,
         events: mpsc::Sender<Vec<Event>>,

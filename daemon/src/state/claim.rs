@@ -1,7 +1,7 @@
 //! That one daemon uses the folder: two would write over each other's table and records.
 //!
-//! Invariant: the claim ends with the process, however it ends. A folder that cannot be written to is not claimed:
-//! nobody can spoil it, and the daemon serves without it.
+//! Invariant: the claim ends with the process, however it ends. A folder that cannot be written to is not claimed: no
+//! daemon can spoil it, and this one serves without it.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -16,7 +16,7 @@ const FILE: &str = "lock";
 /// Only root reads what is in the folder.
 const MODE: u32 = 0o600;
 
-/// Somebody else uses the folder.
+/// Another daemon uses the folder.
 #[derive(Debug, thiserror::Error)]
 #[error("another holdfast uses {}; stop it, or set another `path` under [state]", .0.display())]
 pub struct Taken(PathBuf);
@@ -27,7 +27,7 @@ pub struct Claim {
     _lock: Option<Flock<File>>,
 }
 
-/// Takes the folder, if nobody has it now.
+/// Takes the folder, if no other daemon has it now.
 pub(super) fn claim(folder: &Path) -> Result<Claim, Taken> {
     let file = match open(folder) {
         Ok(file) => file,

@@ -23,17 +23,17 @@ use crate::sources::kubernetes::Oddities;
 /// The version of the records that are written.
 pub(super) const VERSION: u32 = 6;
 
-/// The oldest that are read: at least those of the two versions before. Whoever changes a form keeps
-/// the former one beside it, as [`Head3`] is, and a file of it for the tests.
+/// The oldest that are read: at least those of the two versions before. When a form changes, the former one stays
+/// beside it, as [`Head3`] does, and a file of it stays for the tests.
 pub(super) const VERSION_MIN: u32 = 3;
 
-/// The first whose records have marks and checksums of their own.
+/// The first in which records have marks and checksums of their own.
 pub(super) const HAS_FRAMES: u32 = 6;
 
 /// The first that has what Services say of their load balancers. After an older one all Services are listed once.
 const HAS_BALANCERS: u32 = 5;
 
-/// As it is now: what it was, and what came after.
+/// The head of this version: that of version 3, and what came after it.
 #[derive(Serialize, Deserialize)]
 struct Head {
     before: Head3,
@@ -81,10 +81,10 @@ impl Head {
     }
 }
 
-/// Takes a record with what it is; that of a service also with whose it is.
+/// Takes a record with its kind; that of a service also with the service's key.
 type Write<'a> = dyn FnMut(Kind, Option<&ServiceKey>, &[u8]) -> io::Result<()> + 'a;
 
-/// Gives the records one by one; each is gone with the next.
+/// Gives the records one by one; the buffer of each is used again for the next.
 pub(super) fn encode(context: &Context, snapshot: &Snapshot, write: &mut Write<'_>) -> io::Result<()> {
     let head = to_bytes(&Head::new(context, snapshot), Vec::new())?;
     let names = snapshot.services.iter().map(|view| (&view.key.name, view.key.source));
@@ -101,7 +101,7 @@ pub(super) fn encode(context: &Context, snapshot: &Snapshot, write: &mut Write<'
     write(Kind::Head, None, &head)
 }
 
-/// The record of a service that has none.
+/// The record that stands for a service that is too large for its own.
 pub(super) fn left_out(key: &ServiceKey) -> io::Result<Vec<u8>> {
     to_bytes(&(&key.name, key.source), Vec::new())
 }
@@ -164,7 +164,7 @@ fn key((name, source): (ObjectName, Source)) -> ServiceKey {
     ServiceKey { name, source }
 }
 
-/// What each version wrote of a service, as it is now.
+/// A service as each version wrote it, in the form of now.
 fn service(version: u32, record: &[u8]) -> Option<ServiceView> {
     match version {
         VERSION_MIN => postcard::from_bytes::<ServiceForm<HoldForm3, ()>>(record).ok()?.into_view(),
@@ -173,7 +173,7 @@ fn service(version: u32, record: &[u8]) -> Option<ServiceView> {
     }
 }
 
-/// What each version wrote, as it is now.
+/// The head as each version wrote it, in the form of now.
 fn head(version: u32, record: &[u8]) -> Option<Head> {
     match version {
         VERSION_MIN => Some(Head { before: postcard::from_bytes(record).ok()?, numbers_below: 0 }),

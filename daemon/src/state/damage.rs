@@ -27,9 +27,9 @@ pub struct Damage {
 pub(super) struct Found {
     pub(super) kept: Kept,
     pub(super) has_head: bool,
-    /// Whose records it should have; `None`: that is lost too.
+    /// The services that it should have records of; `None`: that is lost too.
     pub(super) names: Option<BTreeSet<ServiceKey>>,
-    /// Who is too large to have one.
+    /// The services that are too large to have a record.
     pub(super) left_out: BTreeSet<ServiceKey>,
     /// These are not all of its records.
     pub(super) is_damaged: bool,

@@ -62,7 +62,7 @@ pub enum LoadError {
     },
 }
 
-/// Why it could not be written. What was there before stays.
+/// Why the file could not be written. The former file stays.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", path.display())]
 pub struct StoreError {
@@ -134,7 +134,7 @@ pub(super) fn store(
     Ok(written)
 }
 
-/// Gives the file a second name. It never is without the first one.
+/// Gives the file a second name. It never loses the first one.
 fn keep(path: &Path, before: &Path) -> io::Result<()> {
     let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     fs::remove_file(before).or_else(|error| if is_missing(&error) { Ok(()) } else { Err(error) })?;
@@ -194,7 +194,7 @@ pub(super) fn load(path: &Path) -> Result<Option<Found>, LoadError> {
     Ok(Some(found))
 }
 
-/// A file of one checksum, twice: first for that, so that nothing of a damaged one is ever looked at.
+/// Reads a file of one checksum twice: first for the checksum, so that nothing of a damaged file is ever looked at.
 fn load_former(path: &Path, length: u64, reading: &mut codec::Reading<'_>) -> Result<(), LoadError> {
     let failed = |source| LoadError::Io { path: path.to_owned(), source };
     let damaged = |what| LoadError::Damaged { path: path.to_owned(), what };

@@ -85,7 +85,7 @@ impl<H: Held, B: Balancing> ServiceForm<H, B> {
             state,
             ports: ports.into_iter().map(|port| port.into_view(source)).collect::<Option<_>>()?,
             frontends,
-            // It is seen anew.
+            // What was seen of the load balancer is seen anew.
             seen: None,
         })
     }
@@ -111,7 +111,7 @@ struct PortForm<H> {
     key: PortKey,
     rows: Vec<Row>,
     last: Option<Vec<Row>>,
-    /// The last list is `rows` itself.
+    /// The last list is equal to `rows`.
     last_is_now: bool,
     cluster_used: bool,
     local_used: bool,

@@ -18,7 +18,7 @@ const HEAD_BYTES: usize = MARK.len() + 1 + 4 + 4;
 pub(super) enum Kind {
     /// What goes with the table; the first and the last record.
     Head,
-    /// Whose records there are, behind the first head and before the last one.
+    /// The services that have records here; it stands behind the first head and before the last one.
     Names,
     /// One service with its slices.
     Service,

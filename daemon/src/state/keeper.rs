@@ -1,8 +1,8 @@
 //! Writes the table down whenever it has changed.
 //!
-//! Invariant: a change is on disk within a second, unless writing all of it takes longer than a twentieth of that; then
-//! the pause grows with it, so that a disk and a core have other work to do too. Only a table that is whole is written:
-//! one of which a source has not spoken yet would replace a better one.
+//! Invariant: a change is on disk within a second, unless to write all of it takes longer than a twentieth of a second;
+//! then the pause grows with it, so that the disk and a core are left for other work. Only a whole table is written:
+//! one in which a source has not delivered yet would replace a better one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,9 +37,9 @@ pub struct Written {
     pub at: Option<Timestamp>,
     /// The size of the file.
     pub bytes: u64,
-    /// What it does not have.
+    /// The services that the file does not have.
     pub left_out: LeftOut,
-    /// What of it was not whole when this process began.
+    /// What of the file was not whole when this process began.
     pub damage: Option<Arc<Damage>>,
     /// Why the last try failed.
     pub error: Option<Arc<str>>,
@@ -82,7 +82,7 @@ impl Keeper {
         (Self { folder, boot, cluster, odd, snapshots, written, history, known: None }, reader)
     }
 
-    /// With what was wrong with the file at the start, for readers.
+    /// The keeper, with what was wrong with the file at the start, for readers.
     #[must_use]
     pub fn begun_with(self, damage: Option<Arc<Damage>>) -> Self {
         self.written.send_modify(|written| written.damage = damage);
@@ -154,7 +154,7 @@ impl Keeper {
         GAP_FAILED
     }
 
-    /// A log line per transition; readers always get the last word.
+    /// Writes a log line per transition; readers always get the latest outcome.
     fn tell(&self, now: Written) {
         let (error, left_out) = (now.error.clone(), now.left_out.clone());
         let before = self.written.send_replace(now);

@@ -127,7 +127,7 @@ fn check_table(kept: Kept) {
             port.index = None;
             for hold in port.hold.iter_mut().map(Arc::make_mut) {
                 hold.begun = Uptime(expected.clock.wall_at(hold.begun).0);
-                // Who may be probed is decided anew.
+                // Which backends may be probed is decided anew.
                 hold.backends.iter_mut().for_each(|it| it.is_open = false);
             }
         }
@@ -138,8 +138,8 @@ fn check_table(kept: Kept) {
     }
 }
 
-/// To the byte: what a daemon of this version wrote is read by another build of it. Who means to change a form raises
-/// the version, and keeps this file and what reads it.
+/// To the byte: what a daemon of this version wrote is read by another build of it. A change of a form raises the
+/// version, and keeps this file and what reads it.
 #[test]
 fn a_version_of_the_file_never_changes() {
     let (_folder, state) = written();

@@ -54,7 +54,7 @@ impl Counts {
     }
 }
 
-/// Without one: why, as far as that is known.
+/// The apiserver in use; without one, why, as far as that is known.
 fn in_use(view: &View) -> String {
     let used = view.endpoints.iter().find(|it| it.active && it.preferred);
     let used = used.or_else(|| view.endpoints.iter().find(|it| it.active));

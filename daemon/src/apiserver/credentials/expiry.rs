@@ -1,7 +1,7 @@
 //! Until when a credential is good, read from the credential itself.
 //!
-//! Invariant: it is for people to look at; nothing is decided by it, and what cannot be read is not said. A certificate
-//! is not parsed; the one field that is wanted stands at a fixed offset.
+//! Invariant: the time is for people to look at; nothing is decided by it, and a time that cannot be read is not shown.
+//! A certificate is not parsed; the one field that is wanted stands at a fixed offset.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,7 +1,7 @@
 //! Reading files that others rewrite at any time, and telling when they did.
 //!
-//! Invariant: a stamp is taken before the file is read, so a change during the reading is seen as a change. A look with
-//! each request costs less than watching every folder on the way of a symbolic link.
+//! Invariant: a stamp is taken before the file is read, so a change during the reading is seen as a change. To look at
+//! the files with each request costs less than to watch every folder on the way of a symbolic link.
 
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -54,7 +54,7 @@ impl Seen {
     }
 }
 
-/// Which file is being looked at, so that whoever waits in vain can name it.
+/// The file that is being looked at, so that a caller that waits in vain can name it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CurrentFile(Arc<Mutex<PathBuf>>);
 
@@ -80,7 +80,7 @@ impl Files {
         Self { seen: Vec::new(), current }
     }
 
-    /// Whether one of these is not as it was.
+    /// Whether one of these files is not as it was.
     pub(super) fn have_changed(&self, seen: &[Seen]) -> bool {
         seen.iter().any(|seen| {
             self.current.is_at(&seen.path);
@@ -100,7 +100,7 @@ impl Files {
         let is_file = seen.stamp.is_some();
         self.seen.push(seen);
         let said = |what: &str| format!("{}: {what}", path.display());
-        // A pipe that nobody writes to would be waited for without end.
+        // Without this, to open a pipe that has no writer would wait for ever.
         let opened = std::fs::OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
         let opened = opened.map_err(|error| said(&plainly(&error)))?;
         if !is_file {
@@ -115,7 +115,7 @@ impl Files {
         }
     }
 
-    /// The same as text.
+    /// A file's content as text.
     pub(super) fn text(&mut self, path: &Path) -> Result<String, String> {
         String::from_utf8(self.read(path)?).map_err(|_| format!("{}: is not text", path.display()))
     }

@@ -1,7 +1,7 @@
 //! What the current context of a kubeconfig says, and what of it cannot be used.
 //!
-//! Invariant: nothing in a kubeconfig is ignored that would change who we are or whom we trust. What is not supported
-//! is an error with its name. Several files are not merged, and `KUBECONFIG` is not read.
+//! Invariant: nothing in a kubeconfig is ignored that would change the daemon's identity or the authorities that it
+//! trusts. What is not supported is an error with its name. Several files are not merged, and `KUBECONFIG` is not read.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ impl Context {
     pub(super) fn read(path: &Path, files: &mut Files) -> Result<Self, GatherError> {
         let text = files.text(path).map_err(GatherError::Unreadable)?;
         let said = |what: String| GatherError::Wrong(format!("{}: {what}", path.display()));
-        // Its text can quote the file, and the file has secrets.
+        // The parser's error can quote the file, and the file has secrets.
         let parsed = Kubeconfig::from_yaml(&text).map_err(|_| said("is not a kubeconfig".to_owned()))?;
         let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
         Self::of(parsed, folder).map_err(said)
@@ -57,7 +57,7 @@ impl Context {
         Ok(Self { cluster, user, folder })
     }
 
-    /// Where the apiserver is; an error says why nobody can dial that.
+    /// The apiserver's address; an error says why it cannot be dialled.
     pub(super) fn server(&self) -> Result<ApiserverUrl, String> {
         let server = self.cluster.server.as_deref().ok_or("its cluster has no server")?;
         ApiserverUrl::parse(server.trim_end_matches('/')).map_err(|why| format!("its server {why}"))
@@ -67,7 +67,7 @@ impl Context {
         self.cluster.tls_server_name.clone().filter(|name| !name.is_empty())
     }
 
-    /// Whom to trust.
+    /// The certificate authorities to trust.
     pub(super) fn authorities(&self, files: &mut Files) -> Result<Vec<u8>, GatherError> {
         if self.cluster.insecure_skip_tls_verify == Some(true) {
             let message =
@@ -80,7 +80,7 @@ impl Context {
         found.ok_or_else(|| GatherError::Wrong("its cluster has no certificate-authority".to_owned()))
     }
 
-    /// Who we are.
+    /// The client's identity.
     pub(super) fn client(&self, files: &mut Files) -> Result<Client, GatherError> {
         self.refuse_unsupported()?;
         let user = &self.user;

@@ -1,7 +1,7 @@
 //! Looking at files on a thread that may block.
 //!
-//! Invariant: whoever waits has an end to it, and knows which file it was. A thread that hangs in a file system cannot
-//! be ended, so it is kept and asked again instead of being joined by another one.
+//! Invariant: every wait for a reading ends, and then names the file that was being read. A thread that hangs in a file
+//! system cannot be ended, so it is kept and asked again instead of being joined by another one.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Begins it. Files that are as they were when they were `seen` are read only if they `must` be.
+    /// Begins a reading. Files that are as they were when they were `seen` are read only if they `must` be.
     pub(super) fn begin(locations: &Locations, seen: Vec<Seen>, must: bool) -> Self {
         let (locations, current) = (locations.clone(), CurrentFile::default());
         let files = Files::new(current.clone());
@@ -36,12 +36,12 @@ impl Reading {
         Self { task, current }
     }
 
-    /// What came of it, if it ends in time.
+    /// The result of the reading, if it ends in time.
     pub(super) async fn ended(&mut self, patience: Duration) -> Option<Result<Option<Read>, JoinError>> {
         tokio::time::timeout(patience, &mut self.task).await.ok()
     }
 
-    /// Says, while it has not ended, which file it is at.
+    /// Names the file at which the reading hangs.
     pub(super) fn hangs(&self) -> String {
         format!("{}: cannot be read in time; does its file system hang?", self.current.now().display())
     }
@@ -53,12 +53,12 @@ fn gather(locations: &Locations, mut files: Files) -> Read {
     (gathered, files.into_seen())
 }
 
-/// The same where there is no runtime yet; nothing if it takes too long.
+/// Reads every file where there is no runtime yet; nothing if it takes too long.
 pub(super) fn gather_in_time(locations: &Locations) -> Option<Result<Gathered, GatherError>> {
     let (read, told) = mpsc::sync_channel(1);
     let locations = locations.clone();
     let work = move || {
-        // If it took too long, nobody receives it.
+        // If it took too long, the receiver is gone.
         let _ = read.send(gather(&locations, Files::default()).0);
     };
     std::thread::Builder::new().name("files".to_owned()).spawn(work).ok()?;

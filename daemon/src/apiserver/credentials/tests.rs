@@ -41,7 +41,7 @@ impl Fixture {
         self.folder.path()
     }
 
-    /// Renamed into place, as everybody who rotates credentials does it.
+    /// Renamed into place, as programs do that rotate credentials.
     fn write(&self, name: &str, content: &str) {
         let beside = self.path().join("beside");
         std::fs::write(&beside, content).unwrap();

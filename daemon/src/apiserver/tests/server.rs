@@ -51,7 +51,7 @@ impl Authority {
     }
 }
 
-/// How a server meets those who come.
+/// How a server treats its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
     /// TLS and answers.

@@ -9,7 +9,7 @@ use super::super::{Access, AccessError, Listed, NotForgotten, Sources, Tier};
 use super::server::{Asked, Authority, Manner, Script, Server, answer, ours, plain};
 use super::{access, settings};
 
-/// A kubeconfig beside `ca.crt` whose server is this one.
+/// A kubeconfig for this server, beside `ca.crt`.
 fn kubeconfig(server: &Server, token: &str) -> String {
     format!(
         "kind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
@@ -27,7 +27,7 @@ fn of(tier: Tier, server: &Server) -> (Tier, String) {
     (tier, server.address.to_string())
 }
 
-/// Whoever shows this token is let in.
+/// A server that serves clients with this token.
 fn knows(token: &'static str) -> Script {
     let all = plain();
     Arc::new(move |asked: &Asked| match asked.header("authorization") {
@@ -116,7 +116,8 @@ async fn a_refusal_of_kubelets_user_is_no_answer_where_our_own_is_served_again()
     settings.sources.kubelet = Some(fixture.path().join("kubelet.conf"));
     let access = Access::new(&settings).unwrap();
     own.set(Manner::Close);
-    // Where nobody else answers, the refusal is the answer; and by now our own is left alone for longer and longer.
+    // Where no other endpoint answers, the refusal is the answer; meanwhile our own is left alone for longer and
+    // longer.
     for _ in 0..6 {
         assert_eq!(access.get("/slices", None).await.unwrap().status, 403);
     }

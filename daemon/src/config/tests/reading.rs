@@ -100,8 +100,7 @@ fn an_apiserver_enables_kubernetes_unless_the_file_says_no() {
     assert!(!read("[apiserver]\ndiscover = [\"kubelet\"]").kubernetes.enabled);
 }
 
-/// kube-proxy's own ports are answered where holdfast stands in its place, and elsewhere if the file says so.
-/// One part of 256 of it, 450 bytes each, as a power of two.
+/// One part of 256 of the node's memory, 450 bytes for each flow, as a power of two.
 #[test]
 fn flows_take_a_small_part_of_the_nodes_memory() {
     let gibibytes = |count: u64| count << 30;
@@ -118,6 +117,7 @@ fn flows_take_a_small_part_of_the_nodes_memory() {
     assert_eq!(read("[packets]\nflows = \"auto\"").packets.flows, Flows::Auto);
 }
 
+/// kube-proxy's own ports are answered where holdfast stands in its place, and elsewhere if the file says so.
 #[test]
 fn the_ports_of_kube_proxy_are_open_in_its_place_only() {
     let ports = |text: &str| {

@@ -27,8 +27,8 @@ impl Seen {
     }
 }
 
-/// Of a device's own addresses, and of those that its routes have packets sent from, wherever these are: what a route
-/// names goes first, then what is in one network with a gateway, then the kernel's order.
+/// Chosen of a device's own addresses, and of those that its routes have packets sent from, whatever device has these.
+/// An address that a route names goes first, then one in a network with a gateway, then the kernel's order.
 pub(super) fn seen(listed: &Listed, index: u32) -> Seen {
     let ways = || listed.ways.iter().filter(|way| way.index == index);
     let is_named = |it: &Address| ways().any(|way| way.source == Some(it.address));

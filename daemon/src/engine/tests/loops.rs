@@ -1,4 +1,4 @@
-//! Who comes first: events, dirty services, questions.
+//! The order of the engine's work: events, dirty services, questions.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;

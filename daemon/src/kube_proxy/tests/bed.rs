@@ -142,7 +142,7 @@ pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// An address of loopback that nobody has.
+/// An address of loopback with a free port.
 pub(super) fn free(ip: &str) -> SocketAddr {
     let listener = std::net::TcpListener::bind((ip.parse::<std::net::IpAddr>().unwrap(), 0)).unwrap();
     listener.local_addr().unwrap()

@@ -122,7 +122,7 @@ fn a_node_whose_maps_follow_nothing_yet_or_whose_engine_hangs_is_not_healthy() {
     assert_eq!(open.health("/livez").status, UNAVAILABLE);
 }
 
-/// One whose only Service has a health check port, which is open there.
+/// A daemon with one Service, and that Service's health check port, which is open.
 fn checked() -> (SocketAddr, Open) {
     let at = free("127.0.0.1");
     let (_, snapshot) = serving(&[balanced("web", at.port(), 1), slice("web", &["10.0.0.1@n1"])]);
@@ -217,7 +217,7 @@ fn whoever_fills_one_port_keeps_nobody_from_it_nor_from_another() {
         assert_eq!(open.health("/healthz").status, "HTTP/1.1 200 OK");
         assert_eq!(open.metrics("/healthz").body, "ok");
         assert_eq!(ask(at, "/").unwrap().status, "HTTP/1.1 200 OK");
-        // Who has sent nothing for longest has made room.
+        // The client that has sent nothing for longest has made room.
         let first = &mut idle[0];
         first.set_read_timeout(Some(NOT_FOR_EVER)).unwrap();
         assert!(matches!(first.read(&mut [0; 1]), Ok(0) | Err(_)));

@@ -116,7 +116,7 @@ fn the_addresses_are_those_of_node_ports() {
     assert_eq!(none.refused[0].why, "this node answers NodePorts at no address of IPv4");
 }
 
-/// A tenant who may write Services gets no more listeners than there are places, and nobody loses one to a newcomer.
+/// A tenant gets no more listeners by its Services than there are places, and no older Service loses one to a newcomer.
 #[test]
 fn listeners_have_a_bound_and_go_by_age() {
     let services: Vec<_> = (1..=4).map(|n| balanced(&format!("s{n}"), 30_000 + u16::from(n), n)).collect();

@@ -1,4 +1,4 @@
-//! Who is asked before whom.
+//! The order in which backends are asked.
 
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -200,7 +200,7 @@ fn hold_at(fixture: &mut Fixture, service: u8, namespace: &str, addresses: &[u8]
     fixture.snapshot.services.set(service.into(), Some(Arc::new(view)));
 }
 
-/// Who is asked within a time: the namespace, and the port.
+/// The backends that are asked within a time: the moment, the namespace, and the port.
 fn asked_within(fixture: &mut Fixture, time: Duration) -> Vec<(Instant, String, u16)> {
     let end = fixture.now + time;
     let mut asked = Vec::new();

@@ -70,7 +70,7 @@ fn slice(number: u32, backends: u32) -> Event {
     }))
 }
 
-/// The daemon's engine, its probes, and who was asked when.
+/// The daemon's engine, its probes, and which services were asked when.
 struct Node {
     engine: Engine<MemoryMaps>,
     events: mpsc::Receiver<Vec<Event>>,
@@ -161,7 +161,7 @@ async fn no_hold_of_thousands_ends_while_every_backend_would_take_a_probe() {
         });
     }
     assert_eq!(first.len(), LOST as usize + 1);
-    // Those that pause least have nobody before them.
+    // Lists with the shortest pauses have no others before them.
     let most = (LOST + LOST / 10) as usize;
     assert!(until <= most, "first probes go before second ones: the last one was probe {until}");
     let waited = first.values().max().unwrap().duration_since(lost);

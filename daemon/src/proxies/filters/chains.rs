@@ -25,7 +25,7 @@ const PRIORITY: u16 = 2;
 const PREROUTING: u32 = 0;
 const FORWARD: u32 = 2;
 const INGRESS: u32 = 5;
-/// `NFPROTO_INET`, `_IPV4`, `_NETDEV` (whose only hook is the ingress of a device) and `_IPV6`.
+/// `NFPROTO_INET`, `_IPV4`, `_NETDEV` (its only hook is the ingress of a device) and `_IPV6`.
 const INET: u8 = 1;
 const IPV4: u8 = 2;
 const NETDEV: u8 = 5;

@@ -19,7 +19,7 @@ fn spelled(filter: &Filter) -> String {
     format!("{} {}: {}", filter.kind, filter.place, filter.rule)
 }
 
-/// What is found in a network namespace whose rules these are.
+/// What is found in a network namespace with these rules.
 #[track_caller]
 fn check(program: &[&str], rules: &str, accepted: u32, expected: &[&str]) {
     let found = || {

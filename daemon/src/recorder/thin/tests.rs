@@ -1,8 +1,8 @@
-//! Who makes room, and what is said of it.
+//! Which records make room, and what the gap says of them.
 
 use super::*;
 
-/// A record of a service as it is read back; of nobody: `kill` is any other gap.
+/// A record of a service as it is read back.
 fn line(seq: u64, service: &str, rule: &str) -> Arc<Line> {
     let json = format!(
         r#"{{"seq":{seq},"time":"2026-01-08T11:11:55.000Z","monotonic_us":0,"boot_id":"b","kind":"change","service":"{service}","rule":"{rule}"}}"#
@@ -10,7 +10,7 @@ fn line(seq: u64, service: &str, rule: &str) -> Arc<Line> {
     Arc::new(Line::parse(&json).unwrap())
 }
 
-/// So many bytes have so many of those.
+/// The bytes that so many of those records take.
 fn room(lines: usize) -> usize {
     lines * frames::bytes(&line(1_000, "prod/web-0", "usable-endpoints").json)
 }
@@ -18,7 +18,7 @@ fn room(lines: usize) -> usize {
 /// The number of a gap, how many records it stands for, and how many of those each namespace had.
 type Told<'a> = (u64, u64, &'a [(&'a str, u64)]);
 
-/// Who stays, by number, and the gap among them.
+/// Checks which records stay, by number, and the gap among them.
 #[track_caller]
 fn check(lines: Vec<Arc<Line>>, room: usize, expected: &[u64], gap: Option<Told<'_>>) -> Vec<Arc<Line>> {
     let kept = keep(lines, room, &"b".into());

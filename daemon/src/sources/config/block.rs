@@ -1,7 +1,7 @@
 //! `[[service]]` blocks that can be said as facts, and those facts.
 //!
-//! Invariant: a [`Blocks`] holds only blocks whose every fact fits: once it is built, turning it into events cannot
-//! fail. So a reload is judged whole before anything of it is sent.
+//! Invariant: every fact of every block in a [`Blocks`] fits: once it is built, turning it into events cannot fail. So
+//! a reload is judged whole before anything of it is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -42,7 +42,7 @@ pub enum Fault {
     /// Nothing to dial.
     #[error("it has no frontend; give at least one, as \"10.96.0.10:80\"")]
     NoFrontend,
-    /// Nobody can dial port 0.
+    /// No client can dial port 0.
     #[error("{0} has port 0; legal are 1 to 65535")]
     PortZero(SocketAddr),
     /// The address cannot be a backend's.

@@ -1,8 +1,8 @@
 //! One check of one backend: opens a socket, asks, says healthy or why not.
 //!
 //! Invariant: a check ends within its timeout and reads at most [`STATUS_LINE_BYTES_MAX`], whatever the backend does.
-//! The status line is read by hand: that is all an answer has to say here, and a backend that is not quite HTTP after
-//! it is still up. There is no DNS, no TLS and no redirect.
+//! The status line is parsed by hand, because nothing else of an answer counts here, and a backend that is not quite
+//! HTTP behind that line is still up. There is no DNS, no TLS and no redirect.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use tokio::net::TcpStream;
 use super::{CheckKind, HealthCheck};
 use crate::exempt;
 
-/// Far above any status line; what a backend can make us read.
+/// The most that a backend can make us read: far more than any status line.
 const STATUS_LINE_BYTES_MAX: u64 = 8 * 1024;
 
-/// Of an answer that is not HTTP, enough to recognise the protocol.
+/// How much of an answer that is not HTTP is shown: enough to recognise the protocol.
 const EXCERPT_CHARACTERS_MAX: usize = 40;
 
 /// Why a backend did not pass.

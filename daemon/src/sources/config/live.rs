@@ -19,20 +19,20 @@ use super::health::{Health, Transition};
 use super::schedule::{CheckId, Schedule, jittered};
 use super::{FIRST_INTERVAL_MAX, HealthCheck};
 
-/// Who changed a slice, where no file did.
+/// The writer of a slice that a health check changed.
 const WRITER: &str = "health-check";
 
 /// A check to be run now.
 #[derive(Debug)]
 pub(super) struct Due {
-    /// Comes back with the result.
+    /// The id that comes back with the result.
     pub(super) id: CheckId,
-    /// Whom to ask.
+    /// The backend to ask.
     pub(super) backend: SocketAddr,
     pub(super) check: Arc<HealthCheck>,
 }
 
-/// A backend whose readiness turned.
+/// A change of a backend's readiness.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) service: ServiceKey,
@@ -264,7 +264,7 @@ fn slice_deleted(facts: &Arc<SliceFacts>) -> Event {
     Event::SliceDeleted(facts.key.clone(), Some(Box::new(facts.meta.clone())))
 }
 
-/// Another last writer alone is not a change.
+/// Whether two slices are the same but for their metadata: another last writer alone is not a change.
 fn same_but_meta(left: &SliceFacts, right: &SliceFacts) -> bool {
     (&left.service, left.address_type, &left.ports, &left.endpoints)
         == (&right.service, right.address_type, &right.ports, &right.endpoints)

@@ -2,7 +2,7 @@
 //!
 //! Bounded: at most [`AT_ONCE_MAX`] checks run. Fair: the one that has been due for longest starts first. A check that
 //! held its place for longer than [`PROMPT_MAX`] waits in the slow lane, which has at most [`SLOW_AT_ONCE_MAX`] places.
-//! So backends that hang, however many, delay one another and nobody else.
+//! So backends that hang, however many, delay one another and no others.
 //!
 //! Invariant: a check is waiting once or running once, never both. A removed check that still runs keeps its
 //! place until it has finished, because its socket is still there. Time is the `Duration` since some fixed
@@ -98,7 +98,7 @@ impl Schedule {
         Some(id)
     }
 
-    /// Its place is free again. It is next due `wait` after its start, at the earliest now.
+    /// Frees the place of a check. It is next due `wait` after its start, at the earliest now.
     pub(super) fn finished(&mut self, id: CheckId, now: Duration, wait: Duration) {
         let Some(run) = self.running.remove(&id) else {
             return;

@@ -97,7 +97,7 @@ struct Backend {
 }
 
 impl Backend {
-    /// On a loopback address of its own, so that nobody else takes the port while it is down.
+    /// On a loopback address of its own, so that no other process takes the port while it is down.
     async fn up(last_octet: u8) -> Self {
         let mut backend = Self { address: SocketAddr::from(([127, 77, 3, last_octet], 0)), serving: None };
         backend.start().await;

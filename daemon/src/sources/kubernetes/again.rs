@@ -1,7 +1,7 @@
 //! Delivers everything once more when the table asks for it, because it had no room for something.
 //!
-//! Invariant: at most one list of each kind in [`PAUSE`] comes of it, however often the table asks. Everything is
-//! listed, because the table could not keep even the names of what it left out.
+//! Invariant: it causes at most one list of each kind in [`PAUSE`], however often the table asks. Everything is listed,
+//! because the table could not keep even the names of what it left out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::reflector::SharedDelivered;
 /// A list of everything is expensive, and room can come and go every moment.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Runs until nobody listens.
+/// Runs until the publisher of snapshots or the watch is gone.
 pub(super) async fn run(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
     delivered: SharedDelivered,

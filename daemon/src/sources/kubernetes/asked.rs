@@ -1,8 +1,8 @@
-//! Comparisons that somebody asks for, now and not when their hour comes.
+//! Comparisons that a client asks for, now and not when their hour comes.
 //!
-//! Invariant: at most one comparison in [`Timing::audit_pace`](super::Timing), whoever asks and however often; who
-//! comes within that time of the last one gets its answer with its age, and who comes while one runs gets that. Only
-//! who may mend makes the watch list anew.
+//! Invariant: at most one comparison in [`Timing::audit_pace`](super::Timing), however many clients ask and how often.
+//! A client that comes within that time of the last one gets its answer with its age, and one that comes while one runs
+//! gets that. Only a client that may mend makes the watch list anew.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What may follow from a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {
-    /// Whoever may only look: the watch stays as it is.
+    /// May only look: the watch stays as it is.
     Looks,
-    /// Whoever may have the watch list anew what it has missed.
+    /// May make the watch list anew what it has missed.
     Mends,
 }
 
@@ -110,7 +110,7 @@ fn late() -> Compared {
 }
 
 impl Answers {
-    /// Waits until somebody asks for something.
+    /// Waits until a client asks for a comparison or for a mend.
     pub(super) async fn asked(&self) {
         self.wishes.any.notified().await;
     }
@@ -120,12 +120,12 @@ impl Answers {
         self.latest.borrow().as_ref().is_some_and(|it| it.is_fresh(self.pace))
     }
 
-    /// Whether somebody who may has asked since this was last called.
+    /// Whether a client that may mend has asked since this was last called.
     pub(super) fn is_to_mend(&self) -> bool {
         self.wishes.mend.swap(false, Ordering::AcqRel)
     }
 
-    /// Answers whoever waits, and whoever asks soon.
+    /// Answers the clients that wait, and those that ask soon.
     pub(super) fn answer(&self, found: Audited) {
         self.latest.send_replace(Some(Latest { found, ended: Instant::now(), at: SystemTime::now() }));
     }

@@ -1,5 +1,5 @@
-//! The audit: now and then, and when somebody asks for it, names and versions of everything are compared with what
-//! the watch has delivered.
+//! The audit: now and then, and when a client asks for it, names and versions of everything are compared with what the
+//! watch has delivered.
 //!
 //! Invariant: a difference counts only if it is the same after a pause, so that what is merely on its way does not
 //! count. The watch that missed something lists everything again itself.
@@ -25,10 +25,10 @@ use super::resource::SharedSelection;
 use super::view::Watch;
 use crate::apiserver::Access;
 
-/// Differences that are named; who needs more has the list that follows.
+/// Differences that the log names; the list that follows brings the rest.
 const NAMED_MAX: usize = 3;
 
-/// Differences shown to who asks; a watch that misses more misses everything.
+/// Differences shown to a client; a watch that misses more misses everything.
 const SHOWN_MAX: usize = 100;
 
 /// What an audit found, one line for each difference; or why it could not be done.
@@ -54,11 +54,11 @@ pub(super) struct Audit<C> {
 }
 
 impl<C: Codec> Audit<C> {
-    /// Runs until nobody listens.
+    /// Runs until the watch is gone.
     pub(super) async fn run(self) {
         let (mut untold, mut due) = (Vec::new(), self.next());
         while !self.found.is_closed() {
-            // First, so that whoever asks all the time does not put it off.
+            // First, so that a client that asks all the time does not put it off.
             let is_asked = tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(due) => false,
@@ -83,7 +83,7 @@ impl<C: Codec> Audit<C> {
         Instant::now() + pause + pace::part(pause / 4, chance())
     }
 
-    /// Compares, answers whoever waits, and gives the differences.
+    /// Compares, answers the clients that wait, and gives the differences.
     async fn compare(&self) -> Vec<Difference> {
         let found = self.audit().await;
         let lines = |found: &Vec<Difference>| found.iter().take(SHOWN_MAX).map(shown).collect();
@@ -143,7 +143,7 @@ impl<C: Codec> Audit<C> {
             let identity = C::peek(item.bytes());
             let is_headless = identity.as_ref().is_some_and(Identity::is_headless);
             let found = identity.and_then(|identity| named(self.selection.what, &identity));
-            // The watch delivers none of these, but for one that was for proxies before.
+            // The watch delivers no headless slice, but for one that was for proxies before.
             listed.extend(
                 found.filter(|(name, _)| !is_headless || self.delivered.lock().version(name).is_some()),
             );

@@ -49,7 +49,7 @@ pub(super) trait Framer: Debug + Default + Send {
 }
 
 pub(super) trait Codec: Debug + Send + Sync + 'static {
-    /// How it is asked for.
+    /// How objects are asked for, as `Accept` spells it.
     const OBJECTS: &'static str;
     /// How lists of nothing but metadata are asked for.
     const METADATA: &'static str;
@@ -61,7 +61,7 @@ pub(super) trait Codec: Debug + Send + Sync + 'static {
     /// Takes an event out of its frame.
     fn frame(bytes: &[u8]) -> Result<Frame<'_>, NoFrame>;
 
-    /// Who an object is, whatever the rest of it is.
+    /// The identity of an object, whatever the rest of it is.
     fn peek(bytes: &[u8]) -> Option<Identity>;
 
     /// Whether an event that cannot be read says of its object that it is gone; nothing if it does not say

@@ -1,7 +1,7 @@
 //! Which objects of one kind were delivered, and in which version: what a new list is compared with.
 //!
-//! Invariant: a list changes nothing until it is committed, and then all at once; objects leave only by a commit or
-//! by their own deletion; what is known already is delivered to nobody.
+//! Invariant: a list changes nothing until it is committed, and then all at once; objects leave only by a commit or by
+//! their own deletion; what is known already is not delivered again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -108,8 +108,8 @@ pub(super) struct Delivered {
 }
 
 impl Delivered {
-    /// What an earlier run of the daemon delivered. The odd ones may be newer than the table: only what both agree on,
-    /// or what replaces nothing, is taken from them; what came after the table is heard again.
+    /// What an earlier run of the daemon delivered. The odd ones may be newer than the table. Of them only those are
+    /// taken that agree with the table or replace nothing in it; the watch tells again what came after the table.
     pub(super) fn remembered(objects: Vec<(ObjectName, Version)>, odds: Odds) -> Self {
         let keep = |(name, version)| (name, Kept { version, list: 0 });
         let mut delivered = Self { kept: objects.into_iter().map(keep).collect(), ..Self::default() };
@@ -137,7 +137,7 @@ impl Delivered {
         self.kept.len()
     }
 
-    /// Objects whose last version could not be understood.
+    /// Objects with a last version that could not be understood.
     pub(super) fn bad(&self) -> usize {
         self.bad + self.unnamed.len()
     }
@@ -150,12 +150,12 @@ impl Delivered {
         self.kept.iter().map(|(name, kept)| (name, &kept.version))
     }
 
-    /// Everything in the next list is delivered again. What is there stays until then.
+    /// Everything in the next list is delivered again. The objects that are known stay until then.
     pub(super) fn forget_versions(&mut self) {
         self.kept.values_mut().for_each(|kept| kept.version.resource_version = Arc::default());
     }
 
-    /// Begins a list; what one that was broken off had brought is forgotten.
+    /// Begins a list; forgets what a list that was broken off has brought.
     pub(super) fn begin(&mut self) {
         self.lists += 1;
         self.listing = Listing::default();

@@ -100,7 +100,7 @@ impl Ending {
         matches!(self, Self::Refused { .. })
     }
 
-    /// For how long we are asked to wait.
+    /// For how long the server asks us to wait.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,

@@ -1,4 +1,4 @@
-//! What stands around objects: the frame of a watch event, the `Status` of an error, and who an object is.
+//! What stands around objects: the frame of a watch event, the `Status` of an error, and the identity of an object.
 //!
 //! Invariant: an object is known by its metadata alone, so that one that is wrong further on, or cut, still has a name.
 
@@ -58,7 +58,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// Who an object is.
+/// The identity of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Identity {
@@ -69,7 +69,7 @@ pub(super) struct Identity {
     labels: Option<Labels>,
 }
 
-/// Those that say whether an object is for proxies.
+/// The labels that say whether an object is for proxies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 struct Labels {

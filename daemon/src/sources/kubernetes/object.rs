@@ -1,4 +1,4 @@
-//! One object as it was read: who it is, which version, and what is to be delivered of it.
+//! One object as it was read: its name, its version, and what is to be delivered of it.
 //!
 //! Invariant: of an object that cannot be understood nothing is delivered but its own rejection.
 
@@ -21,7 +21,7 @@ const NO_NAMESPACE: &str = "-";
 pub(super) enum Message {
     /// To the engine.
     Event(Event),
-    /// To whoever knows the node: where it is, and at which addresses.
+    /// To the task that knows the node: its zone and its addresses.
     Node(Described),
 }
 
@@ -49,7 +49,7 @@ impl Message {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Object {
-    /// Nothing if it does not say who it is.
+    /// Nothing if the object does not say its name.
     pub(super) name: Option<(ObjectName, Version)>,
     pub(super) messages: Vec<Message>,
     /// It could not be understood.
@@ -57,7 +57,7 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// One that was read; `name` is asked only if the messages do not say who it is.
+    /// One that was read; `name` is called only if the messages do not name it.
     pub(super) fn new(messages: Vec<Message>, name: impl FnOnce() -> Option<(ObjectName, Version)>) -> Self {
         let is_bad =
             messages.iter().any(|it| matches!(it, Message::Event(Event::Rejected(one)) if !one.partial));
@@ -113,7 +113,7 @@ impl Object {
     }
 }
 
-/// Name and version, if an object says who it is.
+/// Name and version, if the object says its name.
 pub(super) fn named(what: Resource, identity: &Identity) -> Option<(ObjectName, Version)> {
     let namespace = match what {
         Resource::Node => Some(NO_NAMESPACE),

@@ -1,4 +1,4 @@
-//! Where what was read goes: to the engine, to whoever knows the node, and to the ways to the apiserver.
+//! Where what was read goes: to the engine, to the task that knows the node, and to the ways to the apiserver.
 //!
 //! Invariant: a group is handed over whole; the source is synced when every kind of the table has handed over its
 //! first list, and not before. The Node object is none of these: its zone has a head start, and nothing waits for it
@@ -17,11 +17,11 @@ use super::object::Message;
 use crate::apiserver::Access;
 use crate::node::{Described, NodeReport};
 
-/// Nobody listens any more.
+/// The receiver is gone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Closed;
 
-/// The kinds whose first list has not been handed over.
+/// The kinds that have not handed over their first list.
 #[derive(Clone, Debug)]
 pub(super) struct Missing(Arc<AtomicUsize>);
 
@@ -30,7 +30,7 @@ impl Missing {
         Self(Arc::new(AtomicUsize::new(kinds)))
     }
 
-    /// One less; whether it was the last one.
+    /// Counts one kind less; tells whether it was the last one.
     fn arrived(&self) -> bool {
         self.0.fetch_sub(1, Ordering::AcqRel) == 1
     }
@@ -45,7 +45,7 @@ pub(super) struct HeadStart {
 }
 
 impl HeadStart {
-    /// `is_settled` where nobody asks for the zone.
+    /// `is_settled` where the zone is not asked for.
     pub(super) fn new(is_settled: bool, most: Duration) -> Self {
         let until = tokio::time::Instant::now() + most;
         Self { settled: Arc::new(watch::Sender::new(is_settled)), until }
@@ -53,7 +53,7 @@ impl HeadStart {
 
     async fn over(&self) {
         let mut settled = self.settled.subscribe();
-        // Either way it is over.
+        // Either way the head start is over.
         let _ = tokio::time::timeout_at(self.until, settled.wait_for(|settled| *settled)).await;
     }
 }
@@ -64,7 +64,7 @@ pub(super) struct Outlet {
     pub(super) access: Access,
     pub(super) events: mpsc::Sender<Vec<Event>>,
     pub(super) nodes: mpsc::Sender<NodeReport>,
-    /// None of a kind that nothing waits for, and of one that has arrived.
+    /// None for a kind that nothing waits for, and for one that has arrived.
     pub(super) missing: Option<Missing>,
     pub(super) head_start: HeadStart,
     /// What the cluster says of its apiservers.
@@ -102,7 +102,7 @@ impl Outlet {
         }
     }
 
-    /// Until the zone is known, or nobody waits for it any more.
+    /// Waits until the zone is known or its head start is over, if the first list is still to come.
     pub(super) async fn wait_for_zone(&self) {
         if self.is_awaited() {
             self.head_start.over().await;

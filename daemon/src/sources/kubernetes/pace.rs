@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-/// After the first short life: long enough for a server that merely restarted its process, short enough for
-/// those who wait.
+/// After the first short life: long enough for a server that merely restarted its process, short enough for clients
+/// that wait.
 const WAIT_MIN: Duration = Duration::from_millis(100);
 
 /// The longest of the doubling waits; after an apiserver returns, this is the most that is lost.
@@ -26,7 +26,7 @@ pub(super) fn part(whole: Duration, chance: Chance) -> Duration {
     whole.mul_f64(f64::from(chance) / f64::from(Chance::MAX))
 }
 
-/// How often in a row it went badly.
+/// How often in a row requests went badly.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
     short_lives: u32,
@@ -51,9 +51,9 @@ impl Pace {
         asked + full / 2 + part(full / 2, chance)
     }
 
-    /// Whether another kind of request may follow at once. The waits have grown while nobody answered, and that is
-    /// over. But once only until something lived, so that a server to which every version is too old is not asked for
-    /// lists in a loop.
+    /// Whether another kind of request may follow at once. The waits have grown while no server answered, and that is
+    /// over. But that counts only once until a request has lived for long, so that a server to which every version is
+    /// too old is not asked for lists in a loop.
     pub(super) fn turn(&mut self) -> bool {
         !std::mem::replace(&mut self.has_turned, true)
     }

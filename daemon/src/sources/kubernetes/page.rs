@@ -19,11 +19,11 @@ pub(super) const OBJECTS_MAX: u32 = 500_000;
 /// What reading at the beginning of a text led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ahead<T> {
-    /// This, from so many bytes.
+    /// The value, from so many bytes.
     Read(T, usize),
-    /// It does not end in this text.
+    /// The value does not end in this text.
     Cut,
-    /// It cannot be read like this.
+    /// The value cannot be read like this.
     Unfit,
 }
 
@@ -47,7 +47,7 @@ pub(crate) trait Items {
     fn take_ahead(&mut self, text: &str) -> Ahead<()>;
 }
 
-/// Whoever wants nothing but pieces.
+/// A closure gets every item as a piece, and none ahead.
 impl<Each: FnMut(Piece<'_>)> Items for Each {
     fn take(&mut self, item: Piece<'_>) {
         self(item);
@@ -256,7 +256,7 @@ fn legible(text: &[u8]) -> (&str, bool) {
     )
 }
 
-/// Whether the list that was just opened is the one of the items, and not that of a key whose name ends alike.
+/// Whether the list that was just opened is the one of the items, and not that of a key with a name that ends alike.
 fn is_before_items(frame: &[u8]) -> bool {
     let key = frame.strip_suffix(b"[").map(<[u8]>::trim_ascii_end).and_then(|it| it.strip_suffix(b":"));
     let before = key.map(<[u8]>::trim_ascii_end).and_then(|it| it.strip_suffix(b"\"items\""));

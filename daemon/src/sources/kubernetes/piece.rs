@@ -15,7 +15,7 @@ pub(crate) enum Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    /// As much as there is.
+    /// As many bytes as there are.
     pub(super) const fn bytes(self) -> &'a [u8] {
         let (Self::Whole(bytes) | Self::Cut(bytes)) = self;
         bytes

@@ -44,7 +44,7 @@ impl SharedDelivered {
         Self(Arc::new(Mutex::new(delivered)))
     }
 
-    /// A panic ends the process, so nobody ever sees it half-changed.
+    /// A panic ends the process, so no task ever sees it half-changed.
     pub(super) fn lock(&self) -> MutexGuard<'_, Delivered> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -69,7 +69,7 @@ pub(super) struct Reflector<C> {
     pub(super) version: Option<Arc<str>>,
     /// The highest version that was told; also while a list is needed.
     pub(super) reached: Option<Arc<str>>,
-    /// The store may be another one since then: the last watch was interrupted, or was another process's.
+    /// The store may be another one by now: the last watch was interrupted, or was another process's.
     pub(super) is_doubtful: bool,
     pub(super) codec: PhantomData<C>,
 }
@@ -81,7 +81,7 @@ struct Failures {
     stuck: Stuck,
     /// Refusals in a row.
     refusals: u32,
-    /// It has been said that it goes badly.
+    /// It has been logged that the watch goes badly.
     is_told: bool,
 }
 
@@ -101,7 +101,7 @@ impl Failures {
     }
 }
 
-/// Why a list or a watch stopped: for a reason of its own, or because nobody listens.
+/// Why a list or a watch stopped: for a reason of its own, or because the receiver is gone.
 #[derive(Debug)]
 enum Stop {
     Ending(Ending),
@@ -121,7 +121,7 @@ impl From<Closed> for Stop {
 }
 
 impl<C: Codec> Reflector<C> {
-    /// Runs until nobody listens.
+    /// Runs until the engine takes no more events.
     pub(super) async fn run(mut self) -> Closed {
         let mut failures = Failures::default();
         loop {
@@ -192,7 +192,7 @@ impl<C: Codec> Reflector<C> {
         );
     }
 
-    /// It may not be read, or there is none: the host's own choice counts from now on, and not what a
+    /// The Node object may not be read, or there is none. The host's own choice counts from now on, and not what a
     /// former process knew.
     async fn no_node(&self) -> Result<(), Closed> {
         if self.is_without_node() { self.outlet.tell_of_node(None).await } else { Ok(()) }
@@ -230,7 +230,7 @@ impl<C: Codec> Reflector<C> {
         true
     }
 
-    /// Something came that shows that it goes well again.
+    /// An answer has shown that the watch goes well again.
     fn recovered(&self, failures: &mut Failures) {
         match (std::mem::take(&mut failures.is_told), self.selection.what) {
             (false, _) => {}
@@ -243,7 +243,7 @@ impl<C: Codec> Reflector<C> {
     async fn accepted(&self, reply: Reply) -> Result<Reply, (Ending, Option<Connection>)> {
         self.view.send_modify(|view| {
             view.endpoint = Some(Arc::clone(&reply.endpoint));
-            // Who is refused hears nothing of objects.
+            // A refusal brings no news of objects.
             if reply.status == 200 {
                 view.heard = Some(Instant::now());
             }
@@ -257,14 +257,14 @@ impl<C: Codec> Reflector<C> {
         Err((Ending::Refused { status: Status::of_body(code, &body), retry_after }, kept))
     }
 
-    /// Hands a group over. What a restart has to know beside it is published first.
+    /// Hands a group over. The oddities that a restart has to know beside it are published first.
     async fn deliver(&mut self, messages: Vec<Message>) -> Result<(), Closed> {
         let odds = self.delivered.lock().odds();
         self.odds.send_if_modified(|known| !Arc::ptr_eq(&std::mem::replace(known, Arc::clone(&odds)), &odds));
         self.outlet.deliver(messages).await
     }
 
-    /// Shows where it stands, and what else has changed.
+    /// Shows where the loop stands, and what else has changed.
     fn show(&self, change: impl FnOnce(&mut Watch)) {
         let (objects, bad) = {
             let delivered = self.delivered.lock();

@@ -95,7 +95,7 @@ impl Selection {
         query
     }
 
-    /// As little as says which version the server has.
+    /// The smallest request that tells which version the server has.
     pub(super) fn newest(&self) -> String {
         let mut query = self.list();
         push(&mut query, "limit", "1");
@@ -121,7 +121,7 @@ impl Selection {
     }
 }
 
-/// What a kind's list, watch and audit ask for alike: if one asked for other objects than the others, it would find
+/// What a kind's list, watch and audit ask for alike: if one of the three asked for other objects, the audit would find
 /// differences that do not exist. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct SharedSelection {
@@ -138,7 +138,7 @@ impl SharedSelection {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on this is asked for: a list of it has been handed over.
+    /// Sets what is asked for from now on: a list of it has been handed over.
     pub(super) fn set(&self, selection: Selection) {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = selection;
     }

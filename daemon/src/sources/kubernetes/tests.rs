@@ -99,7 +99,7 @@ async fn a_deletion_that_cannot_be_read_deletes_whom_it_names() {
     assert_eq!(bed.watch(Resource::Services).resource_version.as_deref(), Some("11"));
 }
 
-/// Who was deleted is not certain, and neither is whether anybody was.
+/// It is not certain which object was deleted, and neither is whether any was.
 #[tokio::test]
 async fn what_cannot_be_told_from_an_event_is_told_by_a_list() {
     let deleted = |name| event("DELETED", &service(name, "11", "10.96.0.1"));
@@ -269,8 +269,8 @@ async fn a_start_from_memory_needs_no_list() {
     assert_eq!((bed.asked("services", "limit").len(), bed.asked("endpointslices", "limit").len()), (0, 0));
 }
 
-/// A bad service whose last good version is in the table, a slice with a bad endpoint, and one that belongs
-/// to no service.
+/// A bad service with its last good version in the table, a slice with a bad endpoint, and one that belongs to no
+/// service.
 async fn odd_ones() -> (Oddities, [String; 2], [String; 2]) {
     let bad = service("bad", "5", "10.96.0.3").replace("\"ports\":[", "\"ports\":[7,");
     let partly = slice("partly", "6", "10.0.0.1").replace("\"endpoints\":[", "\"endpoints\":[{},");
@@ -414,7 +414,7 @@ async fn slices_that_are_not_for_proxies_are_told_of_where_they_were_before() {
     assert_eq!((slices.objects, slices.lists, slices.differences, slices.bad), (1, 1, 0, 0));
 }
 
-/// A watch that misses an event, and nobody who looks by himself.
+/// A watch that misses an event, and no comparison that comes by itself.
 async fn missing_one() -> Bed {
     let mut bed = Bed::new();
     let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));

@@ -1,6 +1,6 @@
-//! How each watch is doing, for whoever shows it.
+//! How each watch is doing, for pages and metrics.
 //!
-//! Invariant: reading never waits for a watch, and a watch never waits for readers. Old data is shown as what it is; it
+//! Invariant: reading never waits for a watch, and a watch never waits for readers. Old data is shown with its age; it
 //! is served all the same.
 
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub struct Watch {
     pub heard: Option<Instant>,
     /// Objects that are known.
     pub objects: usize,
-    /// Objects whose last version could not be understood.
+    /// Objects with a last version that could not be understood.
     pub bad: usize,
     /// Lists that were completed.
     pub lists: u64,

@@ -1,7 +1,7 @@
 //! What the kernel tells about a folder while it changes.
 //!
 //! Invariant: a file counts as closed only if no write came after its last close, and as being written until a close
-//! comes. Nothing here is trusted alone: what is never noticed (another host's write, a full queue) the poll finds.
+//! comes. Notices alone are not trusted: the poll finds changes that have none (another host's write, a full queue).
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -74,7 +74,7 @@ fn due_of_other(mask: EventMask) -> Due {
     }
 }
 
-/// A name or the folder itself came or went. Whoever creates a file writes it next, and what goes may come back.
+/// A name or the folder itself came or went. A file that was created is written next, and what goes may come back.
 const BEGUN: EventMask = EventMask::CREATE
     .union(EventMask::DELETE)
     .union(EventMask::MOVED_FROM)
@@ -113,7 +113,7 @@ impl Notices {
         let mut watches = self.stream.watches();
         let watched = watches.add(folder, WATCHED)?;
         if let Some(before) = self.watched.replace(watched.clone()).filter(|before| *before != watched) {
-            // The kernel has removed it by itself if that folder is gone.
+            // The kernel has removed the watch by itself if that folder is gone.
             let _gone_already = watches.remove(before);
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! One look at a folder: which manifests are there, and which of them are ready to be read.
 //!
 //! Invariant: a file is read when it was closed after writing, renamed into place, reached by another link, or
-//! unchanged for [`SETTLE`]; never while somebody is known to write it. A file that is gone or empty counts as that
+//! unchanged for [`SETTLE`]; never while a process is known to write it. A file that is gone or empty counts as that
 //! only after the same time, because many programs replace a file by removing or emptying it first.
 
 use std::collections::BTreeMap;
@@ -182,7 +182,7 @@ impl Scan {
         is_closed || (is_complete && !noticed.writing.contains(file))
     }
 
-    /// `None` if it changed while it was read: somebody writes, and it will be ready again.
+    /// `None` if it changed while it was read: a process writes it, and it will be ready again.
     fn read(&mut self, file: &Arc<str>, stamp: &Stamp) -> Option<Result<Contents, String>> {
         let bytes = read_unchanged(&self.folder.join(&**file), stamp).transpose()?;
         let track = self.tracks.get_mut(file)?;
@@ -269,7 +269,7 @@ fn stamp_of(metadata: &Metadata, target: Option<PathBuf>) -> Option<Result<Stamp
     Some(Err(format!("{link} {what}, so it is not read; only files are, and links to files")))
 }
 
-/// The whole file, or nothing if it is not or does not stay the one that was looked at.
+/// The whole file; nothing if it is another one than was looked at, or changes meanwhile.
 fn read_unchanged(path: &Path, stamp: &Stamp) -> io::Result<Option<Vec<u8>>> {
     // A pipe that takes the place of the file must not hold the thread.
     let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;

@@ -23,7 +23,7 @@ use super::scan::{Scan, Unsettled};
 use super::{HANGS_AFTER, POLL, QUIET, SETTLE, START_WAIT_MAX};
 use holdfast_objects::manifests::{Folder, refused};
 
-/// The reason shown of a file that nobody closed before the first list had to go out.
+/// The reason shown of a file that was still open when the first list had to go out.
 const STILL_WRITTEN: &str = "is being written; it is read as soon as it is closed";
 
 /// What is known of the folder; it goes to another thread for each look, and comes back.
@@ -40,7 +40,7 @@ pub(super) struct Watching {
     path: PathBuf,
     known: Known,
     notices: Option<Notices>,
-    /// When the last look was as long ago as it took.
+    /// The moment at which the last look is as long ago as it took.
     rested: Instant,
     /// How long a look may take until it is logged.
     hangs_after: Duration,
@@ -49,7 +49,7 @@ pub(super) struct Watching {
     heeded: u64,
 }
 
-/// The reason shown of a folder whose file system does not come back.
+/// The reason shown of a folder on a file system that does not answer.
 const HANGS: &str = "does not answer, so what is known of it stays; does its file system hang?";
 
 /// One way of looking.
@@ -70,7 +70,7 @@ impl Watching {
         Self { path, known, notices, rested: Instant::now(), hangs_after: HANGS_AFTER, snapshots, heeded: 0 }
     }
 
-    /// Ends when nobody listens any more.
+    /// Runs until the engine takes no more events.
     pub(super) async fn run(self, events: mpsc::Sender<Vec<Event>>) -> Result<(), JoinError> {
         let mut watching = self.start(&events).await?;
         while !events.is_closed() {
@@ -186,7 +186,7 @@ impl Known {
     }
 }
 
-/// Sends what is to be delivered, if anything. That nobody listens any more ends the task at its next turn.
+/// Sends what is to be delivered, if anything. If the receiver is gone, the task ends at its next turn.
 async fn send(events: &mpsc::Sender<Vec<Event>>, group: Vec<Event>) {
     if !group.is_empty() {
         let _ends_the_task = events.send(group).await;

@@ -58,7 +58,7 @@ impl Held for HoldForm3 {
 }
 
 impl HeldBackend3 {
-    /// Only who answered is known to have been asked: nobody else has failed to answer yet.
+    /// Only backends that answered are known to have been asked; no other has failed to answer yet.
     fn now(self, transport: Transport) -> HeldBackend {
         let Self { row, answered, failures, lost } = self;
         let asked = if answered { Asked::Done } else { Asked::before(&row, transport) };
@@ -80,7 +80,7 @@ impl HoldForm {
 }
 
 impl Held for HoldForm {
-    /// On a clock whose seconds are those of the wall clock, as [`Now::default`] is one.
+    /// On a clock with the seconds of the wall clock, as [`Now::default`] is one.
     fn into_hold(self, source: Source, _: Transport) -> Option<Hold> {
         let Self { reason, since, asked, bound, slices, backends } = self;
         let (begun, asked) = (Uptime(since), asked.map(Uptime));
@@ -92,7 +92,7 @@ impl Held for HoldForm {
 mod tests {
     use super::*;
 
-    /// Version 3 says who answered, and of nobody else whether they were asked.
+    /// Version 3 says which backends answered, and not which of the others were asked.
     #[test]
     fn of_a_hold_of_version_3_only_who_answered_was_asked() {
         let backend = |answered, failures| HeldBackend3 { row: ready(), answered, failures, lost: None };

@@ -20,7 +20,7 @@ fn checked(name: &str, backends: &[&str], check: HealthCheck) -> StaticService {
     StaticService { health_check: Some(check), ..block(name, &["10.96.0.10:80"], backends) }
 }
 
-/// A [`Live`] with the backends around it: whoever is named in `dead` fails every check, at once.
+/// A [`Live`] with the backends around it: those in `dead` fail every check, at once.
 struct Lab {
     live: Live,
     now: Duration,
@@ -243,7 +243,7 @@ fn services(rows: &[(u8, Vec<u8>, u8, u8)]) -> Vec<StaticService> {
     by_name.into_values().map(service).collect()
 }
 
-/// What somebody knows who has applied every event.
+/// What a reader knows that has applied every event.
 #[derive(Default)]
 struct Reader {
     services: BTreeMap<ServiceKey, Event>,

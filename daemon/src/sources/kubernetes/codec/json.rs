@@ -35,7 +35,7 @@ const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 /// How many taints of a Node are looked at. A node has a handful.
 const NODE_TAINTS_MAX: usize = 256;
 
-/// What is wrong where no field is.
+/// What is named as wrong where no field is.
 const WHOLE: &str = "the object";
 
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use holdfast_objects::{Defaulting, Provenance};
 /// server that is just starting.
 const DOUBTS_MIN: u32 = 2;
 
-/// Whose objects are read.
+/// The source of the objects that are read.
 pub(super) fn provenance(endpoint: &Arc<str>) -> Provenance {
     let origin = Some(Arc::clone(endpoint));
     Provenance { source: Source::Kubernetes, origin, defaulting: Defaulting::Done }
@@ -44,7 +44,7 @@ impl<C: Codec> Reflector<C> {
             self.tell_loss(&commit);
         }
         if what != Resource::Node {
-            // What a list removes was not seen to go.
+            // No event told of the objects that a list removes.
             commit.messages.insert(0, Message::Event(Event::Interrupted(Source::Kubernetes)));
             self.outlet.wait_for_zone().await;
         }

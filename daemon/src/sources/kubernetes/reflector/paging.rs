@@ -24,14 +24,14 @@ use holdfast_objects::Provenance;
 struct Paging {
     /// Where the next page begins; empty for the first one.
     token: String,
-    /// That of the first page, from which a watch misses nothing.
+    /// The version of the first page, from which a watch misses nothing.
     version: Option<Arc<str>>,
     kept: Option<Connection>,
     /// What whole pages have brought.
     items: u32,
     silence: Silence,
     pace: Pace,
-    /// It has been said that a page had to be asked for again.
+    /// It has been logged that a page had to be asked for again.
     is_told: bool,
 }
 
@@ -104,7 +104,7 @@ impl<C: Codec> Reflector<C> {
         }
     }
 
-    /// Nothing is lost when this one fails, so whoever asks for lists waits and says so.
+    /// Nothing is lost when this page fails, so it is not asked again here: the caller of the list waits and logs it.
     async fn first_page(&mut self, selection: &Selection, paging: &mut Paging) -> Result<Page, Ending> {
         let page = self.page(&selection.page(""), paging).await;
         if page.as_ref().is_err_and(Ending::is_bad_request) {

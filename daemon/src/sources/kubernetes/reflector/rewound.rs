@@ -11,7 +11,7 @@ use crate::sources::kubernetes::codec::{Codec, Splitter};
 use crate::sources::kubernetes::ending::Ending;
 use crate::sources::kubernetes::piece::Piece;
 
-/// Whether both are numbers, and the first one is lower. Versions of others say nothing of their order.
+/// Whether both are numbers, and the first one is lower. Versions of other servers say nothing of their order.
 fn is_before(one: &str, other: &str) -> bool {
     matches!((one.parse::<u64>(), other.parse::<u64>()), (Ok(one), Ok(other)) if one < other)
 }

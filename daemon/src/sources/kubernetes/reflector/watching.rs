@@ -22,7 +22,7 @@ use crate::sources::kubernetes::resource::Resource;
 use crate::sources::kubernetes::view::State;
 use holdfast_objects::Provenance;
 
-/// What is wrong with a deletion whose object cannot be found.
+/// What is wrong with a deletion of an object that cannot be found.
 const NOBODY: &str = "it deletes an object without a name";
 
 /// What one chunk brought.

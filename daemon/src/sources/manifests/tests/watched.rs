@@ -267,7 +267,7 @@ async fn links_are_followed_and_read_again_when_they_turn() {
         format!("+ Service default/a [10.0.1.{now}] a.yaml\n")
     };
     folder.check_soon(SETTLE, turn).await;
-    // Nobody notices this one but the poll.
+    // Only the poll finds this change.
     folder.write(&format!("..{now}/a.yaml"), &a("10.0.0.3"));
     folder.check("+ Service default/a [10.0.0.3] a.yaml\n").await;
     // A link to nowhere is a mistake, not a deletion.
@@ -428,7 +428,8 @@ async fn files_that_change_together_are_one_group() {
     panic!("what changed together came in pieces, {TRIES} times");
 }
 
-/// One of some, because a machine may be busy. Only who waits for a pause never is so fast.
+/// One of several changes has to be told so fast, because a machine may be busy. A daemon that waits for a pause never
+/// is.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_a_folder_that_rests_is_told_without_a_pause() {
     let mut folder = Folder::start(&[], "synced manifests\n").await;
