@@ -1,7 +1,7 @@
 //! `/flows`: which client has which backend through packets, and what happened to packets.
 //!
-//! Invariant: it is read off the table at that moment, and bounded by a limit; what was not shown is counted. A service
-//! is named by who has the frontend now: a flow outlives it.
+//! Invariant: it is read off the table at that moment, and bounded by a limit; what was not shown is counted. A row
+//! names the service that has the frontend now: a flow may outlive the one that it began with.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
@@ -428,7 +428,7 @@ pub(super) mod tests {
         show(&Flows::of(Some((131_072, swept)), &report, &counts, &owners))
     }
 
-    /// As where packets are translated, for whoever has no kernel.
+    /// What a node that translates packets answers, for tests without a kernel.
     pub(in crate::admin) fn json() -> serde_json::Value {
         shown(None, |flows| serde_json::to_value(flows).unwrap())
     }

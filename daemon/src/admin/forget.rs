@@ -1,7 +1,7 @@
 //! `POST /apiserver/forget`: drops a learned address of an apiserver.
 //!
-//! Invariant: as for a reload, only over the unix socket, and who asked is in the log. What the cluster or the
-//! configuration names stays, with the reason. There is no way to forget all of them.
+//! Invariant: as for a reload, only over the unix socket, and the log names the user and the process that asked. What
+//! the cluster or the configuration names stays, with the reason. There is no way to forget all of them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
