@@ -216,9 +216,9 @@ fn explain(findings: &mut [Finding]) {
     }
 }
 
-/// To be scaled down is no trouble, and explains all that follows from it. That some pods are not ready does not
-/// explain that nobody is, nor do a map that is filling up, an apiserver that is another one than meant, or one node of
-/// many explain an error.
+/// That a service was scaled down is no trouble, and explains all that follows from it. That some pods are not ready
+/// does not explain that none is; nor does a map that is filling up, an apiserver other than the one that is meant, or
+/// one node of many explain an error.
 fn is_cause(id: &str, (group, state): (Group, State), effect: State) -> bool {
     match (state, effect) {
         (State::Warning | State::Error, State::Warning) | (State::Error, State::Error) => true,

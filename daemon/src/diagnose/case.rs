@@ -72,7 +72,7 @@ impl<'a> Case<'a> {
         self.cluster().service.answer()?.as_ref()
     }
 
-    /// What the service selects pods by; none: nobody could tell.
+    /// What the service selects pods by; none: the apiserver did not tell, or has no such Service.
     pub(crate) fn selector(&self) -> Option<&'a BTreeMap<String, String>> {
         self.seen().map(|seen| &seen.selector)
     }
@@ -158,7 +158,7 @@ impl<'a> Case<'a> {
         rows.filter(|row| row.is_chosen()).map(Row::backend).take(PODS_MAX).collect()
     }
 
-    /// Also one that is leaving and still answers: whoever has it keeps it.
+    /// Also one that is leaving and still answers: the clients that have it keep it.
     pub(crate) fn is_backend(&self, at: SocketAddr) -> bool {
         let mut ports = self.view.into_iter().flat_map(|view| view.ports.iter());
         ports.any(|port| port.rows.find(at).is_some_and(Row::is_kept))

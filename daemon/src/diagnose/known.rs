@@ -1,6 +1,6 @@
 //! What this node knows by itself: tables, maps, history, and how the daemon is.
 //!
-//! Invariant: nobody else is asked; what would have to be is left as not asked.
+//! Invariant: no process outside the daemon is asked; what would need that is left as not asked.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -49,7 +49,7 @@ fn a_diagnosis_without_a_service_is_told_how_to_name_one() {
     }
 }
 
-/// By TCP nothing outside the daemon is asked: the answer says so, and that is no finding.
+/// By TCP no process outside the daemon is asked: the answer says so, and that is no finding.
 #[test]
 fn what_was_not_asked_is_skipped() {
     let served = serve(everything());

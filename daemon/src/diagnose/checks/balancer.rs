@@ -1,6 +1,6 @@
-//! The load balancer that somebody else makes for the Service.
+//! The load balancer that a controller of the cluster makes for the Service.
 //!
-//! Invariant: how far it has come is core's to say; here it is only asked, and worded.
+//! Invariant: core decides how far it has come; the checks only word that.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -47,7 +47,7 @@ const fn meaning(event: &EventSeen) -> Meaning {
     }
 }
 
-/// Events of the Service that somebody who makes load balancers wrote.
+/// Events of the Service that a controller of load balancers wrote.
 fn statements<'a>(case: &Case<'a>) -> Option<Vec<(&'a EventSeen, Statement)>> {
     let events = case.cluster().events.answer()?;
     let is_about_it =
@@ -321,7 +321,7 @@ pub(super) fn owner(case: &Case<'_>) -> Judgement {
     if !case.is_balanced() {
         return no_balancer();
     }
-    // What this node keeps of it names whoever wrote any of the status, a condition of somebody else's too.
+    // What this node keeps of the Service names every writer of its status, also one that wrote only a condition.
     let Some(seen) = case.seen() else {
         return missing(&case.cluster().service, "Who writes the addresses of its load balancer");
     };

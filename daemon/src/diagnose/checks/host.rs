@@ -1,4 +1,4 @@
-//! This host: who else wants the Service's ports, and whether the kernel is set up for it.
+//! This host: what else wants the Service's ports, and whether the kernel is set up for it.
 //!
 //! Invariant: what could not be read is unknown. Names of processes are shown, never used.
 

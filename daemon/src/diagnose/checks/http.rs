@@ -1,4 +1,4 @@
-//! What backends answer by HTTP, to the path that whoever asks has named.
+//! What backends answer by HTTP, to the path that the question names.
 //!
 //! Invariant: as kubelet judges it, any status from 200 to 399 is good. What else an answer says is not looked at.
 

@@ -228,7 +228,7 @@ fn shared(status: &holdfast_datapath::Status) -> serde_json::Value {
     json!(status.shared_hooks.iter().map(one).collect::<Vec<_>>())
 }
 
-/// What to do about programs of others: first to find out whose they are.
+/// What to do about programs of others: first to find out where they come from.
 pub(super) fn whose(status: &holdfast_datapath::Status) -> Vec<Remedy> {
     let all = || status.shared_hooks.iter().flat_map(|it| it.before.iter().chain(&it.after));
     let show = all().next().and_then(|id| {

@@ -1,4 +1,5 @@
-//! Settings of the Service that decide who gets whom: traffic policies, hints, affinity, source ranges.
+//! Settings of the Service that decide which client gets which backend: traffic policies, hints, affinity, source
+//! ranges.
 //!
 //! Invariant: what works as it was asked for is never more than worth knowing.
 

@@ -1,4 +1,4 @@
-//! Endpoints that are nobody any more, and pods that should be endpoints and are not.
+//! Endpoints that no pod stands behind any more, and pods that should be endpoints and are not.
 //!
 //! Invariant: slices are judged as the apiserver has them now, where it was asked: news that has not come here is
 //! another fault. Of a pod that was not read nothing is said.

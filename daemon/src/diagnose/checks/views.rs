@@ -77,7 +77,7 @@ fn verify() -> Remedy {
         .by(Command::of(&[Word::Ours("holdfast"), Word::Ours("verify")]))
 }
 
-/// What decides who gets traffic: a backend, and in which lists it is.
+/// What decides which backends get traffic: each with the lists that it is in.
 type Chosen = BTreeSet<(SocketAddr, bool, bool)>;
 
 fn chosen<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Chosen {

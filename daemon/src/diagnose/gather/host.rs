@@ -1,7 +1,7 @@
 //! What this host says: files of the kernel, netlink, its sockets; looked at on a thread of its own.
 //!
-//! Invariant: nothing is changed and nobody waits longer than [`HOST`]. What the sandbox does not let the daemon see is
-//! said as such, and is never taken for "none".
+//! Invariant: nothing is changed and no diagnosis waits longer than [`HOST`]. What the sandbox does not let the daemon
+//! see is said as such, and is never taken for "none".
 
 mod files;
 mod listeners;

@@ -1,6 +1,6 @@
 //! What the apiserver says now, read for one diagnosis.
 //!
-//! Invariant: only what a check looks at, bounded when it was read; [`Material`](super::Material) says who was asked.
+//! Invariant: only what a check looks at, bounded when it was read; [`Material`](super::Material) says what was asked.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -78,7 +78,8 @@ pub(crate) struct ServiceSeen {
     pub(crate) families: Vec<String>,
     pub(crate) cluster_ips: Vec<IpAddr>,
     pub(crate) ingress: Vec<IngressSeen>,
-    /// The label `service.kubernetes.io/service-proxy-name`: whose it is instead. Such a Service is not watched.
+    /// The label `service.kubernetes.io/service-proxy-name`: the proxy that serves it instead. Such a Service is not
+    /// watched.
     pub(crate) proxy_name: Option<String>,
     /// The managers in `managedFields` that wrote `status.loadBalancer`.
     pub(crate) balancer_writers: Vec<String>,
@@ -192,7 +193,7 @@ pub(crate) struct Pod {
     pub(crate) reason: Option<String>,
     /// Why a container waits: `CrashLoopBackOff`, `ImagePullBackOff`.
     pub(crate) waiting: Option<String>,
-    /// Readiness gates whose condition is not true.
+    /// Readiness gates without a true condition.
     pub(crate) unset_gates: Vec<String>,
     pub(crate) deletion: Option<Timestamp>,
     pub(crate) ports: Vec<PodPort>,
@@ -219,7 +220,7 @@ pub(crate) struct PodPort {
     pub(crate) protocol: String,
 }
 
-/// Who made a pod.
+/// The object that made a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub(crate) struct Owner {
@@ -252,7 +253,7 @@ pub(crate) struct EndpointsSeen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub(crate) struct HostPort {
-    /// Whose it is: namespace and name.
+    /// Namespace and name of the pod that has it.
     pub(crate) pod: String,
     pub(crate) port: u16,
     pub(crate) protocol: String,
@@ -283,7 +284,7 @@ pub(crate) struct Lease {
     pub(crate) renewed: Option<Timestamp>,
 }
 
-/// Whom an `IPAddress` object belongs to.
+/// An `IPAddress` object, with the object that it belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub(crate) struct AddressSeen {

@@ -10,7 +10,7 @@ use super::Asked;
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub(crate) struct Host {
-    /// Who listens at the node ports and at the health port of this service.
+    /// The sockets that listen at the node ports and at the health port of this service.
     pub(crate) listeners: Asked<Vec<Listener>>,
     /// First and last of the ports that the kernel gives to connections.
     pub(crate) port_range: Asked<(u16, u16)>,

@@ -19,7 +19,7 @@ use crate::sources::kubernetes::page::Page;
 use crate::sources::kubernetes::piece::Piece;
 use crate::sources::kubernetes::resource::push;
 
-/// What an apiserver answers to whoever may not.
+/// The status by which an apiserver says that the daemon lacks a right.
 const FORBIDDEN: u16 = 403;
 
 /// Characters of what an apiserver says of a refusal.
@@ -64,7 +64,7 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// Nothing of each object but who it is.
+    /// Nothing of each object but its metadata.
     pub(super) const NAMES: Self = Self {
         accept: "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
         kind: "PartialObjectMetadataList",
@@ -276,7 +276,7 @@ impl<'a> Lane<'a> {
         self.access.ask_aside(accept, path, connection).await.map_err(failed)
     }
 
-    /// Whoever answers has proven which cluster it belongs to, which is a request as well.
+    /// An apiserver first proves which cluster it belongs to, which takes a request as well.
     async fn connection(&self) -> Result<Connection, Why> {
         self.bounds.take()?;
         self.access.connect().await.map_err(failed)

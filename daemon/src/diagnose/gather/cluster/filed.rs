@@ -2,7 +2,7 @@
 //!
 //! Invariant: such an Event is about an object that is not there and names no namespace, so the apiserver keeps it in
 //! `default`, beside those of all other tenants. One counts only if its message names this very service; one that names
-//! none is shown to nobody.
+//! none is not shown.
 
 use holdfast_core::keys::ObjectName;
 use holdfast_knowledge::ClusterEvent;

@@ -1,4 +1,4 @@
-//! The slices of a Service, what is said of it, and who is behind both: controllers and nodes.
+//! The slices of a Service, what is said of it, and what is behind both: controllers and nodes.
 //!
 //! Invariant: nodes are found by the names that slices say, each checked; one that was not found by its label is asked
 //! for by its name before it is called gone, but for those beyond a few, of which nothing is said then.
@@ -23,7 +23,7 @@ pub(super) struct Network {
     pub(super) events: Heard,
     pub(super) leases: Asked<Vec<Lease>>,
     pub(super) nodes: Asked<Vec<NodeSeen>>,
-    /// Nodes that no label names and nobody was asked about.
+    /// Nodes that no label names and that were not asked for by name.
     pub(super) nodes_unasked: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ async fn slices(lane: &mut Lane<'_>, names: Names<'_>) -> Asked<Vec<SliceSeen>> 
         is_read && endpoints <= ENDPOINTS_MAX
     });
     match asked.await {
-        // Whoever compares needs all of them.
+        // A comparison needs all of them.
         Asked::Answered(listing) if listing.more => {
             Asked::Failed("it has more slices than are read, or one that cannot be read".into())
         }

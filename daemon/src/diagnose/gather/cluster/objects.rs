@@ -94,7 +94,7 @@ fn service_port(port: ServicePort) -> Option<PortSeen> {
     Some(PortSeen { name: text(port.name), protocol, port: own, target, app_protocol })
 }
 
-/// Who wrote `status.loadBalancer`.
+/// The managers that wrote `status.loadBalancer`.
 fn balancer_writers(entries: Vec<ManagedFieldsEntry>) -> Vec<String> {
     let writes = |entry: &ManagedFieldsEntry| {
         entry.fields_v1.as_ref().is_some_and(|it| it.0.pointer("/f:status/f:loadBalancer").is_some())
