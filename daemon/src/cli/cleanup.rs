@@ -49,7 +49,7 @@ fn remove(pins: &Path) -> Report {
     }
 }
 
-/// Somebody is still there: no failure, and all the same not what was asked for.
+/// Flows of clients still go on: no failure, and all the same not what was asked for.
 fn goes_on(pins: &Path, Drained { flows, ports }: &Drained) -> Report {
     let pins = pins.display().to_string();
     let free = free_ports(ports);

@@ -93,7 +93,7 @@ impl Watched {
     }
 }
 
-/// A packet on its way: who sends it, and what it has met so far.
+/// A packet on its way: its sender, and what it has met so far.
 struct Walk<'a> {
     from: IpAddr,
     dialled: SocketAddr,
@@ -105,7 +105,7 @@ struct Walk<'a> {
     steps: Vec<Step>,
 }
 
-/// A frontend as the maps have it, and whose it is.
+/// A frontend as the maps have it, and the service that has it.
 struct Met<'a> {
     key: FrontendKey,
     entry: &'a Entry,
@@ -155,8 +155,8 @@ pub(crate) fn of(
     }
 }
 
-/// What programs look up, in their order: this very address, then the node port if the address is the node's. Nobody's
-/// packet is for the loopback.
+/// What programs look up, in their order: this very address, then the node port if the address is the node's. For the
+/// loopback they look up nothing.
 fn keys(snapshot: &Snapshot, dialled: &Dialled) -> Vec<FrontendKey> {
     let address = dialled.address;
     let Ok(port) = address.port().try_into() else { return Vec::new() };
@@ -185,7 +185,7 @@ fn owner<'a>(subjects: &'a [Subject], key: &FrontendKey) -> Option<(&'a ServiceV
     subjects.iter().flat_map(of_subject).find(|(_, it)| is_it(it))
 }
 
-/// Who has this address.
+/// What kind of client has this address.
 fn class(snapshot: &Snapshot, from: IpAddr) -> Class {
     if snapshot.node.node_port_addresses.contains(&from) || from.is_loopback() {
         return Class::Node;
@@ -265,7 +265,7 @@ impl<'a> Walk<'a> {
         self.ends(Outcome::Passed, &format!("goes on as it is, because {why}."))
     }
 
-    /// The service whose cluster IP it is, where that has no such port and others in the maps.
+    /// The service that has this cluster IP, where it has no such port and others in the maps.
     fn lacking(&self) -> Option<&'a ServiceView> {
         let is_one = |it: &FrontendView| {
             it.kind == FrontendType::ClusterIp
