@@ -117,7 +117,7 @@ impl Admin {
         Ok(())
     }
 
-    /// The TCP address, with the port that was bound if it was free.
+    /// The TCP address as it was bound, or as it is configured if it could not be bound at the start.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

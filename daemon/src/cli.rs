@@ -540,7 +540,7 @@ impl Cli {
         self.ending_as_told(&path(&start, &filters), out)
     }
 
-    /// How it ends is the daemon's to say; what does not say it is no such answer.
+    /// The daemon says in its answer how the program ends; an answer that does not say so is broken.
     fn ending_as_told(&self, path: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
         let mut answer = self.client().get(path)?;
         let Some(exit) = answer.exit else {
@@ -551,7 +551,7 @@ impl Cli {
         Ok(exit)
     }
 
-    /// Whether all is equal is a field of the JSON, so that is asked for in any case.
+    /// Whether all is equal is a field of the JSON, so JSON is asked for in any case.
     fn verify(&self, out: &mut impl Write) -> Result<Exit, ClientError> {
         let json = self.client().get("/verify?format=json")?.expect_ok()?.whole()?;
         let answer: Verification =
@@ -578,7 +578,7 @@ impl Cli {
         Ok(Exit::Good)
     }
 
-    /// Only the socket takes it, as a reload.
+    /// Only the socket takes this wish, as it does a reload.
     fn forget(&self, address: SocketAddr, out: &mut impl Write) -> Result<Exit, ClientError> {
         let address = address.to_string();
         let (address, form) = (encoded(&address), self.output.as_str());

@@ -180,7 +180,7 @@ fn headline(snapshot: &Snapshot, question: &Question, found: Found, subjects: &[
     }
 }
 
-/// Those that the first sentence is about: at an address, of the protocol that comes first.
+/// The frontends that the first sentence is about: at an address, of the protocol that comes first.
 fn asked_for<'a>(question: &Question, subject: &'a Subject) -> impl Iterator<Item = &'a FrontendView> {
     let first = match question {
         Question::Address(_) => subject.frontends().next().map(|it| it.protocol.clone()),

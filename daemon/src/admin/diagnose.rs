@@ -37,7 +37,7 @@ pub(super) const LEGAL: Legal = Legal {
     types: &[],
 };
 
-/// Looks at the maps that are taken, at most, until the service does not change during one.
+/// How often the maps are read, at most, until the service does not change meanwhile.
 const LOOKS_MAX: usize = 3;
 
 /// Gathers, judges, and writes down what came of it.
@@ -67,7 +67,7 @@ pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response
     })
 }
 
-/// What makes no sense together, or of this service.
+/// Refuses parameters that make no sense together, or for this service.
 fn misfit(visit: &Visit, name: &ObjectName, query: &Query) -> Option<Refusal> {
     let Focus { port, http } = &query.focus;
     if http.is_some() && query.probes == Some(false) {

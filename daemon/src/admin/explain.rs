@@ -44,7 +44,7 @@ pub(super) async fn read_back(visit: &Visit, keys: Vec<FrontendKey>) -> ReadBack
     }
 }
 
-/// That the maps could not be asked.
+/// What stands in place of the entries where the maps could not be asked.
 pub(super) fn unread(keys: Vec<FrontendKey>, why: &impl ToString) -> ReadBack {
     keys.into_iter().map(|key| (key, Err(why.to_string()))).collect()
 }

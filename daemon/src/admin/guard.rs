@@ -17,7 +17,7 @@ use super::door::Way;
 use super::hint::{Hint, Words};
 use super::{form::Form, query};
 
-/// Browsers must neither run, frame, sniff, share nor keep anything of it.
+/// Browsers must neither run, frame, sniff, share nor keep anything of an answer.
 const HEADERS: [(HeaderName, &str); 6] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::X_FRAME_OPTIONS, "DENY"),

@@ -43,7 +43,7 @@ pub(super) fn history(readings: &Readings, query: Query, form: Form) -> Response
     answer::typed(StatusCode::OK, content_type, Body::from_stream(stream::iter(pieces)))
 }
 
-/// What was dropped may have been of that.
+/// What is said where no record fits; records that were dropped may have.
 fn nothing(dropped: u64) -> String {
     match dropped {
         0 => "nothing is recorded of that\n".to_owned(),

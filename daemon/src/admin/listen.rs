@@ -82,7 +82,7 @@ impl Drop for Socket {
     }
 }
 
-/// Takes the address, and gives it as bound. Must be called within the runtime that serves it, as the other one.
+/// Takes the address, and gives it as bound. Must be called within the runtime that serves it, as [`open_socket`] must.
 pub(super) fn open_tcp(address: SocketAddr) -> Result<Tcp, AdminError> {
     let open = || {
         let listener = std::net::TcpListener::bind(address)?;

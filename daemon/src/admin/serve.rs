@@ -2,7 +2,7 @@
 //!
 //! Invariant: a door has at most the connections that [`Door`] has places for, and each of them ends by itself within
 //! bounded time. A client that comes when all places are taken gets the place of one that asks nothing; where each of
-//! them has a request under way, it is told so and sent away, and none waits in a queue.
+//! them has a request under way, the new client is told so and sent away, and none waits in a queue.
 
 use std::io;
 use std::net::SocketAddr;

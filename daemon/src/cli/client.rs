@@ -67,7 +67,7 @@ fn tried(all: &[(String, io::Error)]) -> String {
 }
 
 impl ClientError {
-    /// Says it, unless it is that the reader of our output has gone, which is no error.
+    /// Tells the error, unless the reader of our output has gone, which is no error.
     pub(super) fn report(&self, err: &mut impl Write) -> Exit {
         if let Self::Output(error) = self
             && error.kind() == io::ErrorKind::BrokenPipe

@@ -46,7 +46,7 @@ pub(super) fn top(client: &Client, out: &mut impl Write) -> Result<Exit, ClientE
 
 const NO_TERMINAL: &str = "standard output is no terminal\nhint: `holdfast status` writes the same once, and `holdfast watch` every change";
 
-/// A terminal that went away meanwhile has room for what most have.
+/// Columns and rows of the terminal; one that went away meanwhile counts as most are.
 fn size() -> (u16, u16) {
     terminal_size().map_or((80, 24), |(Width(columns), Height(rows))| (columns, rows))
 }

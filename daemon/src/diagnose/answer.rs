@@ -62,7 +62,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// How many came out like this.
+    /// How many findings have this state.
     pub(crate) fn count(&self, state: State) -> usize {
         self.findings.iter().filter(|it| it.judgement.state == state).count()
     }
@@ -230,7 +230,7 @@ fn is_cause(id: &str, (group, state): (Group, State), effect: State) -> bool {
     }
 }
 
-/// The first error that stands alone, then a cause that is meant, then the first warning.
+/// The first error that stands alone, then a cause that is intended, then the first warning.
 fn first(findings: &[Finding]) -> Option<usize> {
     let place = |wanted: &dyn Fn(&Finding) -> bool| {
         let found = findings.iter().enumerate().filter(|(_, it)| wanted(it));

@@ -81,7 +81,7 @@ impl<'a> Case<'a> {
         self.material.name.namespace()
     }
 
-    /// How long ago, as far as clocks of others can be believed: what is to come counts as now.
+    /// How long ago that was. Clocks of other hosts may be ahead, so a time to come counts as now.
     pub(crate) fn age(&self, then: Timestamp) -> i64 {
         self.material.taken.0.saturating_sub(then.0).max(0)
     }
@@ -95,17 +95,17 @@ impl<'a> Case<'a> {
         self.is_of(ServiceType::LoadBalancer)
     }
 
-    /// Whether it is a name for another name, and nothing else.
+    /// Whether the service is a name for another name, and nothing else.
     pub(crate) fn is_alias(&self) -> bool {
         self.is_of(ServiceType::ExternalName)
     }
 
-    /// Whether its label, as the apiserver has it, leaves it to another proxy: it is not watched then.
+    /// Whether the Service's label, as the apiserver has it, leaves it to another proxy: such a Service is not watched.
     pub(crate) fn is_left_to_another(&self) -> bool {
         self.seen().is_some_and(|seen| seen.proxy_name.is_some())
     }
 
-    /// Whether this node is to serve it.
+    /// Whether this node is to serve the service.
     pub(crate) fn is_ours(&self) -> bool {
         let is_anothers = self.view.is_some_and(|view| {
             matches!(
@@ -208,7 +208,7 @@ impl Pod {
     }
 }
 
-/// That a source brought nothing: switched off is no fault, everything else leaves a question open.
+/// The judgement where a source brought nothing: switched off is no fault, everything else leaves a question open.
 pub(crate) fn missing<T>(asked: &Asked<T>, what: &str) -> Judgement {
     match asked {
         Asked::Not(why) => Judgement::skipped(format!("{what}: {why}")),
@@ -231,7 +231,7 @@ pub(crate) fn missing<T>(asked: &Asked<T>, what: &str) -> Judgement {
     }
 }
 
-/// To let the node look comes before whatever else could be advised without having looked.
+/// The right that the node lacks, as a remedy. It comes before any advice that is given without having looked.
 pub(crate) fn permit<T>(asked: &Asked<T>) -> Option<Remedy> {
     let Asked::Forbidden(right) = asked else { return None };
     Some(Remedy::safe(format!(

@@ -36,7 +36,7 @@ use cluster::{Events, Subject};
 use host::Wanted;
 use probes::Target;
 
-/// Where everything is asked that the daemon does not know by itself. Cheap to clone.
+/// Asks for everything that the daemon does not know by itself. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Gatherer {
     access: Option<Access>,
@@ -59,7 +59,7 @@ pub struct Asks {
     pub within: Option<Duration>,
 }
 
-/// What others said.
+/// What the apiserver, this host, backends and name servers said.
 #[derive(Debug)]
 pub(crate) struct Outside {
     pub(crate) cluster: Cluster,
@@ -146,7 +146,7 @@ impl Gatherer {
         self.editions.clone()
     }
 
-    /// The newest of it.
+    /// The newest edition of that.
     pub(crate) fn edition(&self) -> Arc<Edition> {
         Arc::clone(&self.editions.borrow())
     }

@@ -107,7 +107,7 @@ fn own(readings: &Readings, snapshot: &Snapshot) -> Own {
         what: it.what.as_str().to_owned(),
         state: it.state.as_str().to_owned(),
         silent: it.heard.map(|heard| now.saturating_duration_since(heard)),
-        // Of one that watches it is over.
+        // Of a watch that is up, the last error is over.
         error: it.last_error.filter(|_| it.state != State::Watching).map(|error| error.text.to_string()),
     };
     Own {

@@ -89,7 +89,7 @@ fn is_behind(views: &[Arc<ServiceView>], flow: &Flow) -> bool {
     ports.any(|port| port.key.transport == flow.transport && port.rows.find(flow.backend).is_some())
 }
 
-/// One that is over stays for a while, and says nothing.
+/// Whether a flow still counts: one that is over stays in the table for a while, and says nothing.
 const fn lives(flow: &Flow) -> bool {
     !matches!(flow.stage, Stage::Closed | Stage::Reset)
 }

@@ -46,7 +46,7 @@ impl<T> Default for Asked<T> {
 }
 
 impl<T> Asked<T> {
-    /// The same, with its answer made another one.
+    /// The same, with its answer converted.
     pub(crate) fn map<U>(self, with: impl FnOnce(T) -> U) -> Asked<U> {
         match self {
             Self::Not(why) => Asked::Not(why),
@@ -56,7 +56,7 @@ impl<T> Asked<T> {
         }
     }
 
-    /// The same of the answer where it is.
+    /// The same, with a reference to its answer.
     pub(crate) fn as_ref(&self) -> Asked<&T> {
         match self {
             Self::Not(why) => Asked::Not(why),

@@ -38,7 +38,7 @@ messages! {
     RELOADED = "61919eca0b7027ae2e541be61b248843", "reloaded";
     /// The configuration was read again, and is bad.
     NOT_RELOADED = "8becadd9e7b51c2e90a24cd6d196661d", "not reloaded; the old configuration stays";
-    /// It is in force, but for these keys.
+    /// The new configuration is in force, but for these keys.
     RESTART_NEEDED = "57997c9e7c8f7809e2b393a7d20bec43", "these keys take effect with the next restart";
     /// A file of the operator about Events is wrong, or cannot be read.
     KNOWLEDGE_LEFT_OUT = "8735fb6f022a4787bdb60068d23785db", "left out of what is known of Events";

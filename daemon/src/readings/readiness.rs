@@ -20,7 +20,7 @@ impl Readings {
         unwritten(snapshot).or_else(|| waiting(self))
     }
 
-    /// Whether all that is missing is the first list of sources of which it is known why: they are not waited for.
+    /// Whether nothing is missing but the first lists of sources with a known fault: those are not waited for.
     pub(crate) fn serves_what_it_can(&self) -> bool {
         let snapshot = self.snapshot();
         let named = &snapshot.rejections.named;

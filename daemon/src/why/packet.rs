@@ -99,7 +99,7 @@ struct Walk<'a> {
     dialled: SocketAddr,
     transport: Transport,
     class: Class,
-    /// It may come by the device of a pod that is no endpoint of any service: then it is another's way.
+    /// Whether it may come by the device of a pod that is no endpoint of any service, and then goes another way.
     may_be_pod: bool,
     snapshot: &'a Snapshot,
     steps: Vec<Step>,
@@ -178,7 +178,7 @@ fn read_as<'a>(read: &'a ReadBack, key: &FrontendKey) -> Option<&'a Result<Optio
     read.iter().find(|(other, _)| other == key).map(|(_, entry)| entry)
 }
 
-/// The service that has the frontend, which is no other one that claims it.
+/// The service that has the frontend, and none that only claims it.
 fn owner<'a>(subjects: &'a [Subject], key: &FrontendKey) -> Option<(&'a ServiceView, &'a FrontendView)> {
     let of_subject = |subject: &'a Subject| subject.frontends().map(move |it| (&*subject.view, it));
     let is_it = |it: &FrontendView| details::key(it) == Some(*key) && it.verdict != Verdict::Conflict;
@@ -251,7 +251,7 @@ impl<'a> Walk<'a> {
         self.ends(Outcome::Unknown, &format!("meets what cannot be told now: {why}."))
     }
 
-    /// No program changes it.
+    /// The end of a packet that no program changes.
     fn passes(mut self, subjects: &[Subject]) -> Packet {
         let row = subjects.iter().find_map(|subject| Some((&subject.view, subject.frontends().next()?)));
         let why = match (row, self.lacking()) {

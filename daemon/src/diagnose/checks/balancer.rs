@@ -65,7 +65,7 @@ fn statements<'a>(case: &Case<'a>) -> Option<Vec<(&'a EventSeen, Statement)>> {
         (event, told)
     };
     let told: Vec<_> = events.iter().filter(is_about_it).map(one).collect();
-    // Where not all were read, that there is none of it says nothing.
+    // Where not all Events were read, it says nothing that none of these is among them.
     (!told.is_empty() || !case.cluster().more_events).then_some(told)
 }
 
@@ -144,7 +144,7 @@ fn found(
     judgement.remedies(of_cause(case, finding)).remedies(remedies)
 }
 
-/// What the catalogue says against the cause that was found.
+/// The catalogue's remedies for the cause that was found.
 fn of_cause(case: &Case<'_>, finding: &Finding) -> Vec<Remedy> {
     let events = statements(case).unwrap_or_default();
     let of_it = |(event, _): &(&EventSeen, Statement)| {
@@ -153,7 +153,7 @@ fn of_cause(case: &Case<'_>, finding: &Finding) -> Vec<Remedy> {
     events.iter().rev().find(|it| of_it(it)).map(|(event, _)| remedies(event).collect()).unwrap_or_default()
 }
 
-/// What its newest message says.
+/// The newest Event with one of these meanings, as a sentence.
 fn newest(case: &Case<'_>, meanings: &[Meaning]) -> String {
     let events = statements(case).unwrap_or_default();
     let of_it = events.iter().filter(|(_, told)| meanings.contains(&told.meaning) && told.is_open);

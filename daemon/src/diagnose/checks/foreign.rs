@@ -55,7 +55,7 @@ fn absent() -> Judgement {
     Judgement::ok("It was not found on this node.")
 }
 
-/// What it has to do with this service; none: it is not here.
+/// What another proxy has to do with this service; none: it is not on this node.
 fn beside(case: &Case<'_>, proxy: &str) -> Option<Judgement> {
     let found = case.material.own.proxies.iter().find(|it| it.proxy == proxy)?;
     let evidence = some(&found.evidence);

@@ -23,7 +23,7 @@ impl HttpProbe {
         self.status().is_some_and(|status| (200..400).contains(&status))
     }
 
-    /// The path may be one that it does not have.
+    /// Whether the path alone may be at fault: the backend may not have it.
     fn is_of_path(&self) -> bool {
         self.status().is_some_and(|status| (400..500).contains(&status))
     }

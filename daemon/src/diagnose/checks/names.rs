@@ -18,7 +18,7 @@ use crate::diagnose::material::{Named, Names};
 use crate::diagnose::shown::{count, some};
 
 impl Named {
-    /// In a few words.
+    /// What a name server said, in a few words.
     fn word(&self) -> String {
         match self {
             Self::Answer { code, .. } => format!("answers with code {code}"),

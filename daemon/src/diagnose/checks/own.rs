@@ -87,7 +87,7 @@ pub(super) fn watch(case: &Case<'_>) -> Judgement {
     )
 }
 
-/// One that is tried again and again. Where an apiserver answers at all, it is no matter of the way there.
+/// A watch that is tried again and again. Where an apiserver answers at all, the way to it is not at fault.
 fn interrupted(case: &Case<'_>, worst: &WatchSeen, silent: Duration) -> Judgement {
     let seconds = i64::try_from(silent.as_secs()).unwrap_or(i64::MAX);
     let sentence = format!(

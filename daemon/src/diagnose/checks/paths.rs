@@ -38,7 +38,7 @@ pub(super) fn lookup(case: &Case<'_>) -> Judgement {
     judgement.with("lookups", told.collect::<Vec<_>>()).with("first", &*first.sentence)
 }
 
-/// The very question, step by step.
+/// First of all, the same question to `explain`, which shows each step.
 fn remedies(case: &Case<'_>, lost: &Lookup) -> Vec<Remedy> {
     let client = case.material.narrowed.client;
     let command = client.and_then(|client| {
@@ -123,7 +123,7 @@ pub(super) fn refused(case: &Case<'_>) -> Judgement {
     ))
 }
 
-/// Of what nothing is known.
+/// How much was not looked at, as a sentence.
 fn unlooked(flows: &Flows) -> String {
     let left = [(flows.more, "more connection"), (flows.frontends_left as u64, "more frontend")];
     let left = left.into_iter().filter(|(number, _)| *number > 0);

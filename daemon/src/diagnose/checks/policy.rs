@@ -30,7 +30,7 @@ fn listed(nodes: &BTreeSet<&str>) -> serde_json::Value {
     json!(nodes.iter().take(NAMED_MAX).collect::<Vec<_>>())
 }
 
-/// Where they are, as far as the slices say.
+/// Where the endpoints are, as far as the slices say.
 fn at(nodes: &BTreeSet<&str>) -> String {
     if nodes.is_empty() { "elsewhere".to_owned() } else { format!("on {}", some(nodes)) }
 }

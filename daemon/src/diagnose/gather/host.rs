@@ -36,7 +36,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Of all services of a name.
+    /// What to look for, of all services of a name.
     pub(super) fn of(views: &[Arc<ServiceView>], backends: &[Target]) -> Self {
         let mut wanted = Self::default();
         for frontend in views.iter().flat_map(|view| view.frontends.iter()) {

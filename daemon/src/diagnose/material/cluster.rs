@@ -17,9 +17,9 @@ use super::Asked;
 pub(crate) struct Cluster {
     /// None: the apiserver has no such Service.
     pub(crate) service: Asked<Option<ServiceSeen>>,
-    /// Those that carry its name.
+    /// The slices that carry its name.
     pub(crate) slices: Asked<Vec<SliceSeen>>,
-    /// Those that the selector matches.
+    /// The pods that the selector matches.
     pub(crate) pods: Asked<Pods>,
     /// Other pods of the namespace; asked only if none matches.
     pub(crate) near: Asked<Vec<NearPod>>,
@@ -31,7 +31,7 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Asked<Vec<NodeSeen>>,
     /// Nodes that endpoints name, that no label names and that were not asked for by their names.
     pub(crate) nodes_unasked: Vec<String>,
-    /// Those of `kube-controller-manager` and, while an address is awaited, `cloud-controller-manager` that exist.
+    /// The leases of `kube-controller-manager` and, while an address is awaited, `cloud-controller-manager` that exist.
     pub(crate) leases: Asked<Vec<Lease>>,
     /// The `IPAddress` object of the first cluster IP; none: there is no such object.
     pub(crate) address: Asked<Option<AddressSeen>>,
@@ -39,7 +39,7 @@ pub(crate) struct Cluster {
     pub(crate) policies: Asked<usize>,
     /// Whether the namespace is terminating; none: there is no such namespace.
     pub(crate) namespace: Asked<Option<bool>>,
-    /// About the service, its Endpoints and slices, pods behind it and nodes of it.
+    /// Events about the service, its Endpoints and slices, pods behind it and nodes of it.
     pub(crate) events: Asked<Vec<EventSeen>>,
     /// Whether there are more of them than were read.
     pub(crate) more_events: bool,

@@ -16,9 +16,9 @@ pub(crate) struct Host {
     pub(crate) port_range: Asked<(u16, u16)>,
     /// Ports that it never gives to any, as ranges with both ends.
     pub(crate) reserved: Asked<Vec<(u16, u16)>>,
-    /// Whether packets of others go through.
+    /// Whether the kernel forwards packets.
     pub(crate) forwards: Asked<bool>,
-    /// Of the devices that traffic of this service uses.
+    /// How the devices that traffic of this service uses judge where packets come from.
     pub(crate) reverse_path: Asked<Vec<ReversePath>>,
     pub(crate) conntrack: Asked<Conntrack>,
     pub(crate) resolver: Asked<Resolver>,

@@ -91,7 +91,7 @@ pub(super) const NO_OUTER: &str = "no outer device has its programs (see `holdfa
 
 pub(super) const NO_PODS: &str = "it is a pod's, and no device of pods has programs (`pod_devices` under [packets]): its sockets are served";
 
-/// By which it comes; that is for the routes of others to decide.
+/// The device by which it comes; the routes of other hosts decide that.
 pub(super) fn device(names: &[String], of_pods: bool) -> String {
     let (kind, whose) = if of_pods {
         ("device of pods", "the pod's own")
@@ -139,7 +139,7 @@ pub(super) const fn absent(it: &FrontendView) -> &'static str {
     }
 }
 
-/// What a client hears that is refused.
+/// What a refused client hears.
 pub(super) const fn refusal(transport: Transport) -> &'static str {
     match transport {
         Transport::Tcp => "a TCP reset",
@@ -236,7 +236,7 @@ pub(super) fn to_whom(service: &str, backends: &[Share], all: usize) -> String {
     }
 }
 
-/// The first of them.
+/// The first few, and how many more there are.
 pub(super) fn some<T: ToString>(all: &[T]) -> String {
     let names: Vec<String> = all.iter().take(NAMED_MAX).map(ToString::to_string).collect();
     match all.len().saturating_sub(NAMED_MAX) {

@@ -40,7 +40,7 @@ impl Bounds {
         Self { deadline, left: AtomicUsize::new(requests) }
     }
 
-    /// Whether a request may be sent, which counts.
+    /// Takes one request from those that are left, if there is one.
     fn take(&self) -> Result<(), Why> {
         let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         taken.map(drop).map_err(|_| Why::NoRequest)
@@ -170,7 +170,7 @@ impl<'a> Lane<'a> {
         self.noted(question, begun, answer)
     }
 
-    /// As [`Self::list`], with so many pages at most. Those that do not come leave what came before.
+    /// As [`Self::list`], with so many pages at most. If a page does not come, the ones before it count.
     pub(super) async fn pages(
         &mut self,
         question: &Question,
@@ -266,7 +266,7 @@ impl<'a> Lane<'a> {
     async fn reply(&mut self, accept: &'static str, path: &str) -> Result<Reply, Why> {
         if let Some(kept) = self.kept.take() {
             self.bounds.take()?;
-            // One that was closed meanwhile says nothing.
+            // That a kept connection was closed meanwhile says nothing.
             if let Ok(reply) = self.access.ask_aside(accept, path, kept).await {
                 return Ok(reply);
             }
@@ -300,7 +300,7 @@ impl<'a> Lane<'a> {
         let asked = match answer {
             Ok(answer) => Asked::Answered(answer),
             Err(Why::Forbidden) => Asked::Forbidden(question.right.clone()),
-            // It could have mattered, so it is not as if it did not apply.
+            // The answer could have mattered, so this is not the same as a question that does not apply.
             Err(Why::NoRequest) => return Asked::Failed(no_request().into()),
             Err(Why::NoTime) => return Asked::Failed(NO_TIME.into()),
             Err(Why::NoKind) => Asked::Failed(NO_KIND.into()),

@@ -13,7 +13,7 @@ use super::paths::Name;
 use super::{Names, Subject, filed, objects, paths, right, workload};
 use crate::diagnose::material::{AddressSeen, Asked, Cluster, EndpointsSeen, HostPort};
 
-/// All of it goes into the cluster, but for what was heard.
+/// Puts every answer into `cluster`, but for Events, which it returns.
 pub(super) async fn ask(
     lane: &mut Lane<'_>,
     reading: &Reading<'_>,

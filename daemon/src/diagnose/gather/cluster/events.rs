@@ -19,7 +19,7 @@ use super::right;
 use crate::diagnose::limits::{EVENTS_KEPT, EVENTS_KEPT_MAX, EVENTS_PACE, EVENTS_QUESTIONS_MAX, PAGES_MAX};
 use crate::diagnose::material::{Asked, Right};
 
-/// What was heard.
+/// Events that were read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) list: Asked<Vec<ClusterEvent>>,
@@ -32,7 +32,7 @@ impl Heard {
         Self { list, more: false }
     }
 
-    /// Those that are about something of ours.
+    /// The Events among them that are wanted.
     pub(super) fn only(self, is_wanted: impl Fn(&ClusterEvent) -> bool) -> Self {
         let list = self.list.map(|list| list.into_iter().filter(|event| is_wanted(event)).collect());
         Self { list, more: self.more }

@@ -18,7 +18,7 @@ const PLACE: &str = "default";
 /// How Kubernetes' own controller begins; what follows is the service and a colon.
 const BEGINS: &str = "Failed to create endpoint for service ";
 
-/// Asks there, unless it is the service's own namespace, which is asked anyway.
+/// Asks in that namespace, unless it is the service's own, which is asked anyway.
 pub(super) async fn ask(
     lane: &mut Lane<'_>,
     reading: &Reading<'_>,
