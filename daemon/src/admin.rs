@@ -2,8 +2,8 @@
 //!
 //! Invariant: it only reads, but for the wishes that a configuration be read again and that an address be forgotten. It
 //! has threads and runtimes of its own and sees nothing but snapshots, so no client, however slow or hostile, can delay
-//! the engine; and each of the two doors has its own, so that nobody who fills one is in the way of the other. Nothing
-//! here changes the table, and loopback and the socket's permissions are all the authentication there is.
+//! the engine; and each of the two doors has its own, so clients that fill one do not block the other. Nothing here
+//! changes the table, and loopback and the socket's permissions are all the authentication there is.
 
 mod about;
 mod answer;
@@ -75,8 +75,8 @@ pub struct Admin {
 
 /// Takes the address and the socket, then serves each from a thread of its own.
 ///
-/// When this returns, clients can connect, unless somebody else has the address or the socket: that is told through
-/// `shut` and tried again, because a daemon that nobody can ask still serves.
+/// When this returns, clients can connect, unless the address or the socket cannot be taken: `shut` then says why, and
+/// the daemon tries again, because services are served without the admin API, too.
 pub fn start(
     settings: &Settings,
     readings: Readings,
@@ -117,7 +117,7 @@ impl Admin {
         Ok(())
     }
 
-    /// The TCP address, with the port that was bound if it was free.
+    /// The TCP address as it was bound, or as it is configured if it could not be bound at the start.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

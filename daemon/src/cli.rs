@@ -81,7 +81,7 @@ const DIAGNOSE_EXITS: &str = "Exit code: 0 all is well, 1 warnings, 2 the daemon
 const EVENTS_EXITS: &str =
     "Exit code: 0 they were read, 2 the daemon cannot be reached, 5 they could not be read";
 
-/// Where the configuration is unless somebody says otherwise.
+/// Where the configuration is unless the command line names another file.
 pub const CONFIG_PATH: &str = "/etc/holdfast/holdfast.toml";
 
 /// Kubernetes services on this host, programmed into the kernel.
@@ -381,7 +381,7 @@ pub fn parse(
     err: &mut impl Write,
 ) -> Result<Cli, Exit> {
     Cli::try_parse_from(arguments).map_err(|error| {
-        // Nobody is left to tell if this cannot be written.
+        // If this cannot be written, there is no other way to tell it.
         if error.use_stderr() {
             let _ = write!(err, "{error}");
             Exit::Usage
@@ -540,7 +540,7 @@ impl Cli {
         self.ending_as_told(&path(&start, &filters), out)
     }
 
-    /// How it ends is the daemon's to say; what does not say it is no such answer.
+    /// The daemon says in its answer how the program ends; an answer that does not say so is broken.
     fn ending_as_told(&self, path: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
         let mut answer = self.client().get(path)?;
         let Some(exit) = answer.exit else {
@@ -551,7 +551,7 @@ impl Cli {
         Ok(exit)
     }
 
-    /// Whether all is equal is a field of the JSON, so that is asked for in any case.
+    /// Whether all is equal is a field of the JSON, so JSON is asked for in any case.
     fn verify(&self, out: &mut impl Write) -> Result<Exit, ClientError> {
         let json = self.client().get("/verify?format=json")?.expect_ok()?.whole()?;
         let answer: Verification =
@@ -578,7 +578,7 @@ impl Cli {
         Ok(Exit::Good)
     }
 
-    /// Only the socket takes it, as a reload.
+    /// Only the socket takes this wish, as it does a reload.
     fn forget(&self, address: SocketAddr, out: &mut impl Write) -> Result<Exit, ClientError> {
         let address = address.to_string();
         let (address, form) = (encoded(&address), self.output.as_str());
@@ -601,7 +601,7 @@ impl Cli {
     }
 }
 
-/// What a check looks at; nobody has to be asked for it.
+/// What a check looks at; the daemon is not asked for it.
 fn explained_check(check: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
     let Some(text) = crate::diagnose::meaning(check) else {
         let message =
@@ -617,7 +617,7 @@ fn path(begin: &str, filters: &[(&str, &Option<String>)]) -> String {
     given.fold(begin.to_owned(), |path, (name, value)| format!("{path}&{name}={}", encoded(value)))
 }
 
-/// The daemon's refusal, with the field that says so to whoever reads the outcome of a reload.
+/// The daemon's refusal, with the field by which a reader of the outcome knows that the reload was refused.
 fn refused_reload(why: &[u8]) -> Value {
     let mut answer: Value = serde_json::from_slice(why).unwrap_or_else(|_| json!({}));
     if let Some(fields) = answer.as_object_mut() {

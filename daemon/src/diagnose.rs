@@ -3,8 +3,8 @@
 //! Everything is gathered first, into `Material`; then each of `checks` judges it, `answer` puts what they found
 //! together, and `json` and `text` write it down.
 //!
-//! Invariant: judging asks nobody, changes nothing and says the same of the same material. No text of somebody else
-//! reaches a reader uncleaned, and none a command unless it passes the grammar of names.
+//! Invariant: judging sends no request, changes nothing and says the same of the same material. No text that others
+//! wrote reaches a reader uncleaned, nor a command unless it passes the grammar of names.
 
 mod answer;
 mod case;

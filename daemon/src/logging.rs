@@ -1,6 +1,6 @@
 //! Where log lines go: the journal where systemd started the daemon, standard error otherwise.
 //!
-//! Invariant: nobody waits for the journal; what it does not take at once is counted, and the count is told. However
+//! Invariant: no thread waits for the journal; what it does not take at once is counted, and the count is told. However
 //! much happens, and wherever lines go, they are bounded.
 
 mod entry;
@@ -37,7 +37,7 @@ pub struct Logging {
 }
 
 impl Logging {
-    /// One that nobody hears, for tests.
+    /// One that writes nothing, for tests.
     #[cfg(test)]
     pub(crate) fn silent(log: &Log) -> Self {
         Self { level: reload::Layer::new(filter(log.level)).1, journal: None, bound: Bound::new() }
@@ -45,11 +45,11 @@ impl Logging {
 
     /// From now on, this level counts.
     pub fn set_level(&self, level: LogLevel) {
-        // The only error is a subscriber that is gone, and then nobody logs.
+        // The only error is a subscriber that is gone, and then nothing is logged.
         let _ = self.level.reload(filter(level));
     }
 
-    /// Tells how many lines were left out, if nobody has since. To be called about once a second.
+    /// Tells how many lines were left out since the last time, if any were. To be called about once a second.
     pub fn tell_what_is_missing(&self) {
         if let Some(LeftOut { count, kinds, namespaces }) = self.bound.take() {
             say!(warn, messages::LEFT_OUT, count, kinds, namespaces);
@@ -93,7 +93,7 @@ where
     lines.with_writer(writer).with_target(false).with_ansi(in_colours)
 }
 
-/// Without a socket, lines go to standard error, where at least somebody may find them.
+/// Without a socket, lines go to standard error, where an operator may at least find them.
 fn journal_for(format: LogFormat) -> Option<Arc<Journal>> {
     let wanted = match format {
         LogFormat::Journald => true,
@@ -103,7 +103,7 @@ fn journal_for(format: LogFormat) -> Option<Arc<Journal>> {
     wanted.then(Journal::open)?.ok().map(Arc::new)
 }
 
-/// Whether systemd connected standard error to the journal, and nobody has redirected it since.
+/// Whether systemd connected standard error to the journal, and it was not redirected since.
 fn stderr_is_the_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     fstat(io::stderr()).is_ok_and(|found| is_named(&stream, found.st_dev, found.st_ino))
@@ -113,12 +113,12 @@ fn is_named(stream: &str, device: u64, inode: u64) -> bool {
     stream == format!("{device}:{inode}")
 }
 
-/// Says why the daemon ends. It goes to standard error even under systemd: the journal knows whose stream that is when
-/// the process has gone already, and takes the `<3>` for the priority.
+/// Says why the daemon ends. It goes to standard error even under systemd: the journal knows to which unit that stream
+/// belongs even when the process has gone already, and takes the `<3>` for the priority.
 pub fn last_words(why: &str, err: &mut impl Write) {
     let level = if stderr_is_the_journal() { "<3>" } else { "" };
     for line in why.lines() {
-        // Nobody is left to tell if this cannot be written.
+        // If this cannot be written, there is no other way to tell it.
         let _ = writeln!(err, "{level}holdfast: {line}");
     }
 }

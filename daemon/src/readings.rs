@@ -1,7 +1,8 @@
-//! Everything that can be known of the running daemon, for whoever shows it: the admin API, the service manager's line.
+//! Everything that can be known of the running daemon, for the parts that show it: the admin API, the service manager's
+//! line.
 //!
-//! Invariant: it is read, never written, and reading it delays nobody: snapshots are shared, what only the engine can
-//! answer is asked over a bounded queue.
+//! Invariant: it is read, never written, and a reader delays no other part: snapshots are shared, what only the engine
+//! can answer is asked over a bounded queue.
 
 mod comparison;
 mod conditions;
@@ -125,7 +126,7 @@ pub struct Readings {
     pub filters: watch::Receiver<Arc<[Filter]>>,
     /// Why the last reload was refused, until one is not.
     pub refused_reload: watch::Receiver<Option<String>>,
-    /// Why nobody can ask at the TCP address or at the socket now.
+    /// Why the TCP address or the socket takes no requests now.
     pub shut: watch::Receiver<Vec<String>>,
     /// Which of kube-proxy's ports cannot be opened, and why.
     pub closed_ports: Arc<ClosedPorts>,

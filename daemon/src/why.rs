@@ -1,5 +1,5 @@
-//! Why a client meets what it meets: who is meant, one sentence for it, everything that it rests on, and
-//! what happens next.
+//! Why a client meets what it meets: the services that are meant, the answer in one sentence, everything that it rests
+//! on, and what happens next.
 //!
 //! Invariant: what is said to be applied was read back from the maps for this very answer. Nothing is guessed: what is
 //! not known is absent.
@@ -92,24 +92,25 @@ pub(crate) struct NearRow {
 /// What the maps said, by the frontend asked for.
 pub(crate) type ReadBack = Vec<(FrontendKey, Result<Option<Entry>, String>)>;
 
-/// A question on its way to its answer: who is meant is found, what the maps say of them is still to be read.
+/// A question on its way to its answer: the services that are meant are found, what the maps say of them is still to be
+/// read.
 pub(crate) struct Walk {
     snapshot: Arc<Snapshot>,
     question: Question,
-    /// The client outside whose packet is asked about.
+    /// The client that sends a packet, if one is asked about.
     from: Option<IpAddr>,
     found: Found,
     subjects: Vec<Subject>,
 }
 
 impl Walk {
-    /// Finds who is meant.
+    /// Finds the services that are meant.
     pub(crate) fn begin(snapshot: Arc<Snapshot>, question: Question, from: Option<IpAddr>) -> Self {
         let (found, subjects) = find::find(&snapshot, &question);
         Self { snapshot, question, from, found, subjects }
     }
 
-    /// Whether nobody is meant.
+    /// Whether no service has what was asked for.
     pub(crate) fn found_nothing(&self) -> bool {
         self.found == Found::Nothing
     }
@@ -143,7 +144,7 @@ impl Walk {
 }
 
 impl Walk {
-    /// What the client's first packet meets. A backend that is dialled as such is nobody's frontend.
+    /// What the client's first packet meets. A backend that is dialled as such is no frontend.
     pub(crate) fn packet(&self, datapath: &DatapathView, read: &ReadBack) -> Option<Packet> {
         let (Question::Address(dialled), Some(from)) = (&self.question, self.from) else { return None };
         let subjects = if self.found == Found::Frontend { &*self.subjects } else { &[] };
@@ -179,7 +180,7 @@ fn headline(snapshot: &Snapshot, question: &Question, found: Found, subjects: &[
     }
 }
 
-/// Those that the first sentence is about: at an address, of the protocol that comes first.
+/// The frontends that the first sentence is about: at an address, of the protocol that comes first.
 fn asked_for<'a>(question: &Question, subject: &'a Subject) -> impl Iterator<Item = &'a FrontendView> {
     let first = match question {
         Question::Address(_) => subject.frontends().next().map(|it| it.protocol.clone()),

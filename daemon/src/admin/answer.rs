@@ -1,6 +1,6 @@
 //! Answers that fit in one piece, and refusals.
 //!
-//! Invariant: a refusal says what was wrong and what to do, in the form and the words of who asked; only the guard,
+//! Invariant: a refusal says what was wrong and what to do, in the form and the words of the client; only the guard,
 //! which knows both, writes it down.
 
 use axum::body::Body;

@@ -1,6 +1,7 @@
 //! `/apiserver`: which apiserver is used, why that one, since when, and what is wrong with the others.
 //!
-//! Invariant: it shows what access published last, at most a second old; nobody is asked for it. No secret is shown.
+//! Invariant: it shows what access published last, at most a second old, and sends no request for it. No secret is
+//! shown.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -111,7 +111,8 @@ fn port_in(slice: &SliceFacts, key: &PortKey) -> Option<u16> {
     slice.ports.iter().find(same).map(|port| port.port.get())
 }
 
-/// Who lists what, sorted; only needed where there is more than one slice.
+/// Each address and port with the place of a slice that lists it, sorted; only needed where there is more than one
+/// slice.
 fn listings(view: &ServiceView, key: &PortKey) -> Vec<(IpAddr, u16, u16)> {
     let mut listings = Vec::new();
     for (place, slice) in (0_u16..).zip(view.slices.iter()) {

@@ -258,7 +258,7 @@ impl<'a> Kernel<'a> {
 const ALL: &str = "all";
 const HOST: &str = "host";
 
-/// Whose sockets may be served, as the configuration spells it.
+/// The sockets that may be served, as the configuration spells them.
 const SOCKETS: [&str; 2] = [ALL, HOST];
 
 /// What stands behind the path of a cgroup that was not asked for.

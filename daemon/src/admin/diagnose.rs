@@ -1,9 +1,9 @@
 //! `/diagnose`: what is wrong with a service, and what to do.
 //!
-//! Invariant: it changes nothing. Whoever comes by TCP, which may be anybody on this host, is told what this node knows
-//! by itself; only for those of the socket the apiserver is asked, this host looked at and connections tried. What the
-//! maps say is read in a turn of this door, and belongs to the snapshot that it is compared with. However busy the
-//! engine is, there is an answer within the time of a diagnosis, which says what was not read.
+//! Invariant: it changes nothing. A client by TCP, which may be any process of this host, is told what this node knows
+//! by itself; only for a client of the socket does the daemon ask the apiserver, look at this host and try connections.
+//! What the maps say is read in a turn of this door, and belongs to the snapshot that it is compared with. However busy
+//! the engine is, there is an answer within the time of a diagnosis, which says what was not read.
 
 use std::time::SystemTime;
 
@@ -37,7 +37,7 @@ pub(super) const LEGAL: Legal = Legal {
     types: &[],
 };
 
-/// Looks at the maps that are taken, at most, until the service does not change during one.
+/// How often the maps are read, at most, until the service does not change meanwhile.
 const LOOKS_MAX: usize = 3;
 
 /// Gathers, judges, and writes down what came of it.
@@ -55,7 +55,7 @@ pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response
     };
     let mut material = gathered(&visit, &name, &query).await;
     let (version, sees_flows) = (visit.readings.about.version, visit.door.way == Way::Unix);
-    // With many services it takes as long as a large table, and nobody else is to wait for it.
+    // With many services it takes as long as a large table, and no other client is to wait for it.
     let written = tokio::task::spawn_blocking(move || {
         if sees_flows {
             material.flows = flows(&material);
@@ -67,7 +67,7 @@ pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response
     })
 }
 
-/// What makes no sense together, or of this service.
+/// Refuses parameters that make no sense together, or for this service.
 fn misfit(visit: &Visit, name: &ObjectName, query: &Query) -> Option<Refusal> {
     let Focus { port, http } = &query.focus;
     if http.is_some() && query.probes == Some(false) {
@@ -115,7 +115,7 @@ fn narrowed(query: &Query, taken: Timestamp) -> Narrowed {
     }
 }
 
-/// What others say, for whoever may have them asked.
+/// What the apiserver, this host, backends and name servers say. Only a client of the unix socket may have them asked.
 async fn outside(visit: &Visit, name: &ObjectName, query: &Query) -> Option<Outside> {
     if visit.door.way != Way::Unix {
         return None;
@@ -131,8 +131,8 @@ fn undialled(readings: &Readings) -> Option<&'static str> {
     unserved(readings.datapath().status())
 }
 
-/// A connection that no program takes would go out by the routes of this host, and whoever answers there would pass for
-/// the service.
+/// A connection that no program takes would go out by the routes of this host, and any server that answers there would
+/// pass for the service.
 fn unserved(status: Option<&Status>) -> Option<&'static str> {
     let Some(status) = status else { return Some("tables in memory translate nothing") };
     let all = [

@@ -1,7 +1,7 @@
 //! The two ways in, and all that the clients of one share among themselves.
 //!
-//! Invariant: nothing here belongs to both doors, so whoever fills one has touched nothing of the other. On the
-//! socket some places of each kind are root's alone, because everybody of the socket's group may fill the rest.
+//! Invariant: nothing here belongs to both doors, so clients that fill one take nothing from the other. On the socket
+//! some places of each kind are root's alone, because the members of the socket's group may fill the rest.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Door {
     }
 }
 
-/// Places of one kind, for whoever comes, and some more for root.
+/// Places of one kind: some for all clients, and some more for root.
 #[derive(Debug)]
 pub(super) struct Places {
     everybodys: Arc<Semaphore>,
@@ -82,12 +82,12 @@ fn is_root(peer: Option<Peer>) -> bool {
     peer.is_some_and(|peer| peer.uid == 0)
 }
 
-/// A request: who came in, by which door, and what there is to see.
+/// A request: its client, the door that it came in by, and what there is to see.
 #[derive(Clone, Debug)]
 pub(super) struct Visit {
     pub(super) readings: Arc<Readings>,
     pub(super) door: Arc<Door>,
-    /// Nobody is known by TCP.
+    /// None by TCP, which does not name the peer.
     pub(super) peer: Option<Peer>,
 }
 

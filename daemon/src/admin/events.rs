@@ -1,7 +1,7 @@
 //! `/events`: what the cluster's components say, and what is known of it.
 //!
-//! Invariant: it changes nothing. Only for those of the socket is an apiserver asked, in the turn and within the bounds
-//! of a diagnosis; whoever comes by TCP, which may be anybody on this host, is told so.
+//! Invariant: it changes nothing. Only for a client of the socket is an apiserver asked, in the turn and within the
+//! bounds of a diagnosis; a client by TCP, which may be any process of this host, is told so.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -36,7 +36,7 @@ pub(super) async fn events(visit: Visit, query: Query, form: Form) -> Response {
         Way::Tcp(_) => (not_over_tcp(), readings.gatherer.edition()),
     };
     let version = readings.about.version;
-    // The first one may put the knowledge together, and nobody else is to wait for it.
+    // The first list may put the knowledge together, and no other client is to wait for that.
     let written = tokio::task::spawn_blocking(move || {
         let now = Millis::of(SystemTime::now()).seconds();
         let scope = Scope { about: about.as_ref(), snapshot: &snapshot, now, version };

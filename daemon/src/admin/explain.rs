@@ -17,7 +17,7 @@ use crate::why::{ReadBack, Walk};
 /// What `/explain` understands.
 pub(super) const LEGAL: Legal = Legal { parameters: &["service", "endpoint", "from", "format"], types: &[] };
 
-/// Finds who is meant, has the maps read, and writes down what came of it.
+/// Finds the services that are meant, has the maps read, and writes down the answer.
 pub(super) async fn explain(visit: Visit, query: Query, form: Form) -> Response {
     let walk = Walk::begin(visit.readings.snapshot(), query.question(), query.filter.from);
     let read = read_back(&visit, walk.keys()).await;
@@ -44,7 +44,7 @@ pub(super) async fn read_back(visit: &Visit, keys: Vec<FrontendKey>) -> ReadBack
     }
 }
 
-/// That the maps could not be asked.
+/// What stands in place of the entries where the maps could not be asked.
 pub(super) fn unread(keys: Vec<FrontendKey>, why: &impl ToString) -> ReadBack {
     keys.into_iter().map(|key| (key, Err(why.to_string()))).collect()
 }

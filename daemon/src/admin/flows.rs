@@ -1,7 +1,7 @@
 //! `/flows`: which client has which backend through packets, and what happened to packets.
 //!
-//! Invariant: it is read off the table at that moment, and bounded by a limit; what was not shown is counted. A service
-//! is named by who has the frontend now: a flow outlives it.
+//! Invariant: it is read off the table at that moment, and bounded by a limit; what was not shown is counted. A row
+//! names the service that has the frontend now: a flow may outlive the one that it began with.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
@@ -79,7 +79,7 @@ impl FullestBackend {
         }
     }
 
-    /// Of so many.
+    /// Ports that are taken, of so many.
     pub(super) fn spelled(&self, most: u32) -> String {
         let backend = SocketAddr::new(self.backend_address, self.backend_port);
         format!("{} of {most} at {backend}/{}", self.ports, self.protocol)
@@ -186,7 +186,7 @@ impl Said {
     }
 }
 
-/// What a client dialled, as frontends are known by.
+/// What a client dialled, as the key of a frontend.
 fn dialled(flow: &Flow) -> Option<FrontendKey> {
     let port = NonZeroU16::new(flow.frontend.port())?;
     Some(FrontendKey { address: flow.frontend.ip(), port, transport: flow.transport })
@@ -256,7 +256,7 @@ fn heading(wide: bool) -> Cells {
 }
 
 impl<'a> Flows<'a> {
-    /// Without `seen`, how many there may be and what was swept, packets are not translated.
+    /// `seen` is how many flows there may be and what was swept; without it, packets are not translated.
     fn of(
         seen: Option<(u32, FlowsSwept)>,
         report: &FlowReport,
@@ -428,7 +428,7 @@ pub(super) mod tests {
         show(&Flows::of(Some((131_072, swept)), &report, &counts, &owners))
     }
 
-    /// As where packets are translated, for whoever has no kernel.
+    /// What a node that translates packets answers, for tests without a kernel.
     pub(in crate::admin) fn json() -> serde_json::Value {
         shown(None, |flows| serde_json::to_value(flows).unwrap())
     }

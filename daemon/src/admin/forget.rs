@@ -1,7 +1,7 @@
 //! `POST /apiserver/forget`: drops a learned address of an apiserver.
 //!
-//! Invariant: as for a reload, only over the unix socket, and who asked is in the log. What the cluster or the
-//! configuration names stays, with the reason. There is no way to forget all of them.
+//! Invariant: as for a reload, only over the unix socket, and the log names the user and the process that asked. What
+//! the cluster or the configuration names stays, with the reason. There is no way to forget all of them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use super::query::{Legal, Query};
 use super::reload::{is_post, only_post};
 use crate::readings::{ForgetWish, Forgotten, Peer};
 
-/// Where the wish is told.
+/// The path of this wish.
 pub(super) const PATH: &str = "/apiserver/forget";
 
 /// The parameters that it understands.
@@ -40,7 +40,7 @@ pub(super) struct ForgottenJson {
     memory_problem: Option<String>,
 }
 
-/// Over the unix socket.
+/// Answers the wish over the unix socket.
 pub(super) async fn forget(
     State(visit): State<Visit>,
     Extension(peer): Extension<Peer>,

@@ -1,7 +1,7 @@
 //! Table or JSON: what the client asked for.
 //!
-//! Invariant: plain `curl` gets a table, and JSON comes to whoever ranks it higher or names it in the query. There is
-//! no guessing by user agent.
+//! Invariant: plain `curl` gets a table, and a client gets JSON if it ranks JSON higher or names it in the query. There
+//! is no guessing by user agent.
 
 use axum::http::{HeaderMap, header};
 

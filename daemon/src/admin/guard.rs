@@ -1,4 +1,4 @@
-//! Who may ask at all: the checks before any path is looked at, and the headers of every answer.
+//! The checks that let a client ask at all, before any path is looked at, and the headers of every answer.
 //!
 //! Invariant: a web page, whatever name it made resolve to loopback, gets nothing: its requests carry a foreign Host or
 //! an Origin. There are no users and no passwords: loopback and the socket's permissions are the boundary.
@@ -17,7 +17,7 @@ use super::door::Way;
 use super::hint::{Hint, Words};
 use super::{form::Form, query};
 
-/// Browsers must neither run, frame, sniff, share nor keep anything of it.
+/// Browsers must neither run, frame, sniff, share nor keep anything of an answer.
 const HEADERS: [(HeaderName, &str); 6] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::X_FRAME_OPTIONS, "DENY"),
@@ -72,8 +72,8 @@ fn check(way: Way, request: &Request) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether a browser says that another page asks. Whoever follows a link to here, and sees it in a window of its own,
-/// asks for himself.
+/// Whether a browser says that another page asks. If a user follows a link to here into a window of its own, the user
+/// asks and no other page.
 fn is_foreign(headers: &HeaderMap) -> bool {
     let said = |name: &'static str| headers.get(name).map(HeaderValue::as_bytes);
     let own = matches!(said("sec-fetch-site"), None | Some(b"none" | b"same-origin"));

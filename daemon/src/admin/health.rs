@@ -1,6 +1,6 @@
 //! `/healthz`, `/livez`, `/readyz`: whether the process answers, the engine moves, the datapath follows.
 //!
-//! Invariant: the status says it too, 200 or 503, for whoever reads no body.
+//! Invariant: the status says it too, 200 or 503, for clients that read no body.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,17 +1,17 @@
-//! What to do about a refusal, in the words of whoever asked: parameters of a URL, or arguments of the command line.
+//! What to do about a refusal, in the words of the client: parameters of a URL, or arguments of the command line.
 //!
-//! Invariant: nobody is told to write what his side does not understand. Who asks by the command line says so in a
-//! header; nothing else depends on it.
+//! Invariant: no client is told to write what its side does not understand. The command line names itself in a header;
+//! nothing else depends on that header.
 
 use axum::http::HeaderMap;
 
-/// The header by which the command line says who it is.
+/// The header by which the command line names itself.
 pub(crate) const WORDS_HEADER: &str = "holdfast-words";
 
 /// The value of that header.
 pub(crate) const COMMAND: &str = "command";
 
-/// In which words somebody asked.
+/// The words in which a client asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Words {
     Url,

@@ -1,7 +1,7 @@
 //! `/history`: every change with its cause, in words or as one JSON object per line.
 //!
-//! Invariant: what is shown is what was recorded, and an answer has a bound; who wants more asks on with `after`. There
-//! is no table: a sentence has no fixed number of columns, and JSON has all of it.
+//! Invariant: what is shown is what was recorded, and an answer has a bound; a client that wants more asks on with
+//! `after`. There is no table: a sentence has no fixed number of columns, and JSON has all of it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(super) fn history(readings: &Readings, query: Query, form: Form) -> Response
     answer::typed(StatusCode::OK, content_type, Body::from_stream(stream::iter(pieces)))
 }
 
-/// What was dropped may have been of that.
+/// What is said where no record fits; records that were dropped may have.
 fn nothing(dropped: u64) -> String {
     match dropped {
         0 => "nothing is recorded of that\n".to_owned(),

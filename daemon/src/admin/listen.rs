@@ -1,7 +1,7 @@
-//! Taking the TCP address and the unix socket, or saying who is in the way, and trying again.
+//! Taking the TCP address and the unix socket, or saying what is in the way, and trying again.
 //!
-//! Invariant: what is in the way of one of them is not in the way of the other, and of nothing else; a socket file is
-//! removed only if nobody answers on it, and from its first moment the new one is open to owner and group only. The
+//! Invariant: what keeps one of them shut does not keep the other shut, and stops nothing else; a socket file is
+//! removed only if no process answers on it, and from its first moment the new one is open to owner and group only. The
 //! unit makes the folder and chooses the socket's group.
 
 use std::io;
@@ -16,13 +16,13 @@ use tokio::net::{TcpListener, UnixListener};
 
 use super::limits;
 
-/// Read and write for owner and group: whoever may use the socket is in the group.
+/// Read and write for owner and group: the users that may use the socket are in the group.
 const SOCKET_MODE: u32 = 0o660;
 
 /// Why the API cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// Somebody listens there already.
+    /// Another process listens there already.
     #[error(
         "cannot listen on {0}: another process does; stop that process (`ss -ltnp` names it) or set another `listen` under [admin]"
     )]
@@ -77,12 +77,12 @@ pub(super) struct Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // A file that is left behind does no harm: the next start finds that nobody answers on it.
+        // A file that is left behind does no harm: the next start finds that no process answers on it.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Takes the address, and gives it as bound. Must be called within the runtime that serves it, as the other one.
+/// Takes the address, and gives it as bound. Must be called within the runtime that serves it, as [`open_socket`] must.
 pub(super) fn open_tcp(address: SocketAddr) -> Result<Tcp, AdminError> {
     let open = || {
         let listener = std::net::TcpListener::bind(address)?;
@@ -130,7 +130,7 @@ fn make_way(path: &Path) -> Result<(), AdminError> {
     }
 }
 
-/// Whether anybody answers there, without waiting for whoever takes no clients.
+/// Tries whether a process answers there, without waiting for one that takes no clients.
 fn knock(path: &Path) -> io::Result<()> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;

@@ -1,7 +1,7 @@
 //! The description of this API, for programs: OpenAPI 3.1, made of the paths and of the types of their answers.
 //!
 //! Invariant: nothing in it is written down twice: a path describes itself in the table of paths, an answer by its own
-//! type. It is made once, when somebody asks first. No copy of it is in the sources; a golden page shows what changes.
+//! type. It is made once, at the first request. No copy of it is in the sources; a golden page shows what changes.
 
 mod parameters;
 mod schemas;

@@ -44,7 +44,7 @@ const SCRIPT_PLACE: &str = "/*script*/";
 
 const HTML: &str = "text/html; charset=utf-8";
 
-/// What opened it, or what it opens, shares no window with it.
+/// A page that opened this one, or that this one opens, shares no window with it.
 const OPENER: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 
 static DOCUMENT: LazyLock<Bytes> =

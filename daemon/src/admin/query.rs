@@ -47,7 +47,7 @@ pub(super) struct Filter {
     pub(super) kind: Option<&'static str>,
     pub(super) address: Option<IpAddr>,
     pub(super) endpoint: Option<Dialled>,
-    /// The client whose packet to `endpoint` is asked about.
+    /// The client that sends a packet to `endpoint`, if one is asked about.
     pub(super) from: Option<IpAddr>,
 }
 

@@ -1,6 +1,6 @@
-//! `/refusals`: the latest clients that were not served, and whose frontend they dialled.
+//! `/refusals`: the latest clients that were not served, and the service that has the frontend they dialled.
 //!
-//! Invariant: a service is named by who has the frontend now, as a client that tries again would meet it.
+//! Invariant: a row names the service that has the frontend now, which a client that tries again would meet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -78,10 +78,10 @@ struct RefusalRow<'a> {
     netns: u64,
 }
 
-/// Who has a frontend.
+/// The service that has a frontend, and the frontend.
 pub(super) type Owner<'a> = (&'a ServiceView, &'a FrontendView);
 
-/// The frontends that somebody dialled, as far as they are somebody's now.
+/// The frontends that clients dialled, as far as a service has them now.
 pub(super) struct Owners<'a>(BTreeMap<FrontendKey, Owner<'a>>);
 
 impl<'a> Owners<'a> {
@@ -96,7 +96,7 @@ impl<'a> Owners<'a> {
         Self(owned.filter(|(key, _)| dialled.contains(key)).collect())
     }
 
-    /// Exactly this address is somebody's, or the port of any node address is.
+    /// The service that has exactly this address, or else the port at every address of the node.
     pub(super) fn find(&self, dialled: &FrontendKey) -> Option<Owner<'a>> {
         answering(dialled).iter().find_map(|key| self.0.get(key).copied())
     }

@@ -64,7 +64,7 @@ impl<'a> From<&'a Rejection> for RejectedRow<'a> {
     }
 }
 
-/// Adds them to the answer that shows the services.
+/// Adds the rejections to the answer that shows the services.
 pub(super) fn write(rejections: &Rejections, form: Form, out: &mut Vec<u8>) {
     let rejected = rejections.named.values().map(RejectedRow::from).collect();
     let Rejections { total, more, waiting, .. } = *rejections;

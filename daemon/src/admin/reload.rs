@@ -1,8 +1,8 @@
 //! What can be asked for beside an answer: that the configuration is read again.
 //!
-//! Invariant: only over the unix socket, whose folder and mode say who may; who asked is in the log. The daemon answers
-//! when the new configuration is in force, or says why the old one stays. It takes no body: what is in force is what
-//! the file says.
+//! Invariant: only over the unix socket: its folder and mode say which users may ask, and the log names the user and
+//! the process that did. The daemon answers when the new configuration is in force, or says why the old one stays. It
+//! takes no body: what is in force is what the file says.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use super::form::Form;
 use super::guard::form_of;
 use crate::readings::{Peer, ReloadWish, Reloaded};
 
-/// Where the wish is told.
+/// The path of this wish.
 pub(super) const PATH: &str = "/reload";
 
-/// Of the reloads that may wait, the ones that are root's alone: everybody of the socket's group may fill the others.
+/// Of the reloads that may wait, the ones that are root's alone: the members of the socket's group may fill the others.
 const FOR_ROOT: usize = 1;
 
 /// How long the answer may take: some files are read, and nothing else.
@@ -37,7 +37,7 @@ pub(super) struct ReloadedJson {
     restart_needed_for: Vec<&'static str>,
 }
 
-/// Over the unix socket.
+/// Answers the wish over the unix socket.
 pub(super) async fn reload(
     State(visit): State<Visit>,
     Extension(peer): Extension<Peer>,
@@ -99,7 +99,7 @@ pub(super) fn only_post() -> Response {
     response
 }
 
-/// Over TCP, where anybody on this host may ask.
+/// Refuses every wish over TCP, where any process of this host may ask.
 pub(super) async fn only_by_socket() -> Response {
     let hint = "use the unix socket, as `holdfast reload`, `systemctl reload holdfast` and `holdfast apiserver forget` do";
     Refusal::new(StatusCode::FORBIDDEN, "nothing can be changed over TCP", hint).into_response()

@@ -40,11 +40,11 @@ use crate::why::Explanation;
 /// What a path answers with.
 #[derive(Clone, Copy)]
 enum Answer {
-    /// What is known already.
+    /// It is made from what is known already.
     Known(fn(&Readings, Query, Form) -> Response),
     /// The same, but a browser that names no form gets a page.
     Shown(fn(&Readings, Query, Form) -> Response),
-    /// What others must be asked for, or what depends on the door.
+    /// It needs questions to others, or depends on the door.
     Asked(fn(Visit, Query, Form) -> Asked),
 }
 

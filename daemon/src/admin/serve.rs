@@ -2,7 +2,7 @@
 //!
 //! Invariant: a door has at most the connections that [`Door`] has places for, and each of them ends by itself within
 //! bounded time. A client that comes when all places are taken gets the place of one that asks nothing; where each of
-//! them has a request under way, it is told so and sent away, and none waits in a queue.
+//! them has a request under way, the new client is told so and sent away, and none waits in a queue.
 
 use std::io;
 use std::net::SocketAddr;
@@ -83,7 +83,7 @@ pub(super) async fn socket(
     serve(socket, Door::new(Way::Unix), readings, shut.stopping).await;
 }
 
-/// A door that may be shut because of somebody else, and what is told of it.
+/// A door that may not open yet, and what is told of it.
 #[derive(Clone, Debug)]
 pub(super) struct Shut {
     told: watch::Sender<Vec<String>>,
@@ -175,7 +175,7 @@ async fn serve(
     }
 }
 
-/// A place that is free, or that a client leaves who asks nothing.
+/// A free place, or that of a client without a request under way, which has to leave for it.
 async fn place(door: &Door, guests: &mut Guests, peer: Option<Peer>) -> Option<Place> {
     loop {
         if let Some(place) = door.connections.take(peer) {
@@ -187,7 +187,7 @@ async fn place(door: &Door, guests: &mut Guests, peer: Option<Peer>) -> Option<P
     }
 }
 
-/// Lets the paths know who is there.
+/// Lets the paths know the peer.
 fn known(router: Router, peer: Option<Peer>) -> Router {
     match peer {
         Some(peer) => router.layer(Extension(peer)),
@@ -200,7 +200,7 @@ async fn turn_away(mut stream: Box<dyn Stream>) {
         stream.write_all(ALL_PLACES_TAKEN).await?;
         stream.shutdown().await
     };
-    // Whoever cannot even take this is no worse off without it.
+    // A client that cannot even take this is no worse off without it.
     let _ = tokio::time::timeout(limits::TURN_AWAY_TIME_MAX, told).await;
 }
 
@@ -236,7 +236,7 @@ async fn connection(
     }
 }
 
-/// An answer, whose request is under way until all of it is written.
+/// An answer. Its request counts as under way until all of the answer is written.
 struct Asked {
     body: axum::body::Body,
     _asking: Asking,

@@ -100,7 +100,7 @@ const fn urgency(status: &Status) -> u8 {
     }
 }
 
-/// What may be said there; null too.
+/// The reasons that a row may have; null too.
 fn reasons() -> Vec<Option<&'static str>> {
     let states = [ServiceState::NoAddress, ServiceState::NoService].map(ServiceState::as_str);
     states.into_iter().chain(Reason::ALL.map(Reason::as_str)).map(Some).chain([None]).collect()

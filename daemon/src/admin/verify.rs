@@ -2,8 +2,8 @@
 //!
 //! Invariant: equal means that every comparison that can be made was made and found nothing. What differs in the kernel
 //! is written anew by the very comparison; what the watch missed is listed anew if the question came over the socket.
-//! The apiserver is asked once in a while, whoever wants to know: each answer says how old it is. Folders and
-//! configuration are read whole whenever they change, so they are not compared.
+//! The apiserver is asked once in a while, however many clients want to know: each answer says how old it is. Folders
+//! and configuration are read whole whenever they change, so they are not compared.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ fn text(it: &Comparison) -> String {
     lines.map(|line| plain(&line) + "\n").collect()
 }
 
-/// A turn first, among those of this door: who waits for one keeps nobody of the other door waiting.
+/// Takes a turn of this door first, so that a client that waits for one keeps no client of the other door waiting.
 async fn with_maps(visit: &Visit) -> Arc<Comparison> {
     let kind = visit.readings.datapath().kind();
     match visit.turn().await {

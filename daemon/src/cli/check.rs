@@ -61,7 +61,7 @@ fn report(path: &Path, warnings: &[Problem], errors: &[Problem], omitted: usize)
     }
 }
 
-/// What a kubeconfig says that nobody can follow. Files that are not there may come, and are no problem.
+/// What a kubeconfig asks for that the daemon cannot do. Files that are not there may come, and are no problem.
 fn access_problem(config: &Config) -> Option<SetupError> {
     if !config.kubernetes.enabled {
         return None;

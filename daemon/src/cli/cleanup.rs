@@ -49,7 +49,7 @@ fn remove(pins: &Path) -> Report {
     }
 }
 
-/// Somebody is still there: no failure, and all the same not what was asked for.
+/// Flows of clients still go on: no failure, and all the same not what was asked for.
 fn goes_on(pins: &Path, Drained { flows, ports }: &Drained) -> Report {
     let pins = pins.display().to_string();
     let free = free_ports(ports);
@@ -65,7 +65,7 @@ fn goes_on(pins: &Path, Drained { flows, ports }: &Drained) -> Report {
     Report { exit: Exit::Finding, json, good: vec![said], bad }
 }
 
-/// What is still to be done about ports that the next in line may give away.
+/// What is still to be done about ports that another program of this node may give to clients of its own.
 fn free_ports(ports: &TakenPorts) -> Option<String> {
     let error = ports.error.as_ref()?;
     Some(format!(
@@ -89,7 +89,8 @@ fn outcome(pins: &Path, found: bool, good: &str, errors: &[impl Display]) -> Rep
     }
 }
 
-/// Where the configuration has them. One that is not where it usually is says nothing: the package may be gone already.
+/// The folder of the pins, by the configuration. A configuration that is not in its usual place is no error: the
+/// package may be gone already.
 fn pins(config: Option<&Path>) -> Result<PathBuf, ConfigErrors> {
     let usual = Path::new(CONFIG_PATH);
     match config.or_else(|| usual.exists().then_some(usual)) {

@@ -1,8 +1,8 @@
 //! One request to the daemon: the unix socket first, then TCP.
 //!
 //! Invariant: nothing waits without end and nothing grows without bound; an answer that broke off is an error, never a
-//! shorter answer. Whoever asks sees plain blocking calls: each question has a small runtime of its own, on this
-//! thread. A connection takes one question.
+//! shorter answer. Callers see plain blocking calls: each question has a small runtime of its own, on this thread. A
+//! connection takes one question.
 
 mod stream;
 
@@ -67,14 +67,14 @@ fn tried(all: &[(String, io::Error)]) -> String {
 }
 
 impl ClientError {
-    /// Says it, unless it is that the reader of our output has gone, which is no error.
+    /// Tells the error, unless the reader of our output has gone, which is no error.
     pub(super) fn report(&self, err: &mut impl Write) -> Exit {
         if let Self::Output(error) = self
             && error.kind() == io::ErrorKind::BrokenPipe
         {
             return Exit::Good;
         }
-        // Nobody is left to tell if this cannot be written.
+        // If this cannot be written, there is no other way to tell it.
         let _ = writeln!(err, "holdfast: {self}");
         match self {
             Self::Unreachable(_) | Self::NotAsked(_) | Self::Broken(_) => Exit::Unreachable,
@@ -182,7 +182,7 @@ async fn exchange(
     let shaken = http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(stream).await;
     let (mut sender, connection) = shaken.map_err(|error| broken(&error))?;
     tokio::spawn(async move {
-        // Its error reaches whoever waits for the answer.
+        // Its error reaches the caller by the request, or by the body of the answer.
         let _ = connection.await;
     });
     let answer = timeout(silence_max, sender.send_request(request)).await.map_err(|_| silent(silence_max))?;
@@ -293,7 +293,7 @@ impl Answer {
     }
 }
 
-/// Whoever listens in the daemon's place must not move the terminal's cursor.
+/// Another process that listens in the daemon's place must not move the terminal's cursor.
 fn without_escapes(bytes: &[u8]) -> Cow<'_, [u8]> {
     let is_shown = |byte: &u8| matches!(byte, b'\n' | b'\t') || !byte.is_ascii_control();
     if bytes.iter().all(is_shown) {
@@ -309,8 +309,8 @@ struct Refusal {
     hint: String,
 }
 
-/// What the daemon said against a question, for a person, in whichever form it came. Whoever else listens there must
-/// not move the terminal's cursor.
+/// What the daemon said against a question, for a person, in whichever form it came. Another process that listens there
+/// must not move the terminal's cursor.
 fn message(status: u16, text: &[u8]) -> String {
     let said = match serde_json::from_slice(text) {
         Ok(Refusal { error, hint }) => format!("{error}\nhint: {hint}"),

@@ -51,7 +51,7 @@ pub(super) fn is_wanted(is_terminal: bool, no_color: Option<&OsStr>, term: Optio
     is_terminal && no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
 }
 
-/// Whether they are at this process's own standard output.
+/// Whether colours can be seen and are wanted at this process's own standard output.
 fn are_wanted_here() -> bool {
     let variable = |name| std::env::var_os(name);
     is_wanted(io::stdout().is_terminal(), variable("NO_COLOR").as_deref(), variable("TERM").as_deref())

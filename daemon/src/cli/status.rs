@@ -361,7 +361,7 @@ fn section(
 }
 
 impl Datapath {
-    /// What clients are not served by, or will not be, although everything else may look well.
+    /// Why clients are not served, or will not be, although everything else may look well.
     fn faults(&self) -> Vec<String> {
         let Some(kernel) = &self.kernel else { return Vec::new() };
         let broken =

@@ -415,7 +415,7 @@ fn what_is_wrong_in_the_files_about_events_is_told_with_the_configuration() {
     assert_eq!(run(&["check-config", path.to_str().unwrap()]).exit, Exit::Good);
 }
 
-/// Cleans up after a daemon whose configuration has its pins in that folder.
+/// Cleans up after a daemon that is configured to have its pins in that folder.
 fn cleanup(folder: &Folder, pins: &std::path::Path) -> Ran {
     let config = folder.0.join("config.toml");
     std::fs::write(&config, format!("[datapath]\nbpffs = \"{}\"\n", pins.display())).unwrap();
@@ -557,7 +557,7 @@ fn watch_shows_what_happens_until_the_daemon_stops() {
 #[test]
 fn explain_tells_what_a_packet_from_outside_meets() {
     let served = serve(everything());
-    // The maps of these tests are read by nobody.
+    // No engine reads the maps of these tests.
     let cannot = "meets what cannot be told now: the maps could not be read: the engine does not answer";
     for (asked, exit, first) in [
         (
@@ -640,7 +640,7 @@ fn a_diagnosis_ends_by_what_it_found() {
         ("default/bad", Exit::NoService, "is rejected"),
         ("web", Exit::Usage, ""),
     ] {
-        // Over TCP nobody else is asked, so the two doors need not say the same.
+        // Over TCP no process outside the daemon is asked, so the two doors need not say the same.
         let (address, socket) = (served.admin.address().to_string(), served.socket.to_str().unwrap());
         for reach in [["--tcp", &address], ["--socket", socket]] {
             let ran = run(&[&["diagnose", what, "--no-probe"], &reach[..]].concat());

@@ -1,7 +1,7 @@
 //! `top`: what `status` says, and what changed last, again and again on one screen.
 //!
 //! Invariant: it asks no more than every two seconds, draws no line that the terminal has no room for, and leaves
-//! nothing to be put in order: whoever interrupts it has the last screen. A daemon that does not answer is said, and
+//! nothing to be put in order: the last screen stays when it is interrupted. A daemon that does not answer is said, and
 //! what was known stays below.
 
 use std::io::Write;
@@ -25,7 +25,7 @@ const HOME: &str = "\x1b[H";
 const LINE_END: &str = "\x1b[K\n";
 const REST: &str = "\x1b[J";
 
-/// Until it is interrupted, or nobody is left to draw for.
+/// Runs until it is interrupted, or its output takes no more.
 pub(super) fn top(client: &Client, out: &mut impl Write) -> Result<Exit, ClientError> {
     let Some(_) = terminal_size() else {
         return Err(ClientError::Refused { status: 400, message: NO_TERMINAL.to_owned() });
@@ -46,7 +46,7 @@ pub(super) fn top(client: &Client, out: &mut impl Write) -> Result<Exit, ClientE
 
 const NO_TERMINAL: &str = "standard output is no terminal\nhint: `holdfast status` writes the same once, and `holdfast watch` every change";
 
-/// A terminal that went away meanwhile has room for what most have.
+/// Columns and rows of the terminal; one that went away meanwhile counts as most are.
 fn size() -> (u16, u16) {
     terminal_size().map_or((80, 24), |(Width(columns), Height(rows))| (columns, rows))
 }

@@ -62,7 +62,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// How many came out like this.
+    /// How many findings have this state.
     pub(crate) fn count(&self, state: State) -> usize {
         self.findings.iter().filter(|it| it.judgement.state == state).count()
     }
@@ -216,9 +216,9 @@ fn explain(findings: &mut [Finding]) {
     }
 }
 
-/// To be scaled down is no trouble, and explains all that follows from it. That some pods are not ready does not
-/// explain that nobody is, nor do a map that is filling up, an apiserver that is another one than meant, or one node of
-/// many explain an error.
+/// That a service was scaled down is no trouble, and explains all that follows from it. That some pods are not ready
+/// does not explain that none is; nor does a map that is filling up, an apiserver other than the one that is meant, or
+/// one node of many explain an error.
 fn is_cause(id: &str, (group, state): (Group, State), effect: State) -> bool {
     match (state, effect) {
         (State::Warning | State::Error, State::Warning) | (State::Error, State::Error) => true,
@@ -230,7 +230,7 @@ fn is_cause(id: &str, (group, state): (Group, State), effect: State) -> bool {
     }
 }
 
-/// The first error that stands alone, then a cause that is meant, then the first warning.
+/// The first error that stands alone, then a cause that is intended, then the first warning.
 fn first(findings: &[Finding]) -> Option<usize> {
     let place = |wanted: &dyn Fn(&Finding) -> bool| {
         let found = findings.iter().enumerate().filter(|(_, it)| wanted(it));

@@ -72,7 +72,7 @@ impl<'a> Case<'a> {
         self.cluster().service.answer()?.as_ref()
     }
 
-    /// What the service selects pods by; none: nobody could tell.
+    /// What the service selects pods by; none: the apiserver did not tell, or has no such Service.
     pub(crate) fn selector(&self) -> Option<&'a BTreeMap<String, String>> {
         self.seen().map(|seen| &seen.selector)
     }
@@ -81,7 +81,7 @@ impl<'a> Case<'a> {
         self.material.name.namespace()
     }
 
-    /// How long ago, as far as clocks of others can be believed: what is to come counts as now.
+    /// How long ago that was. Clocks of other hosts may be ahead, so a time to come counts as now.
     pub(crate) fn age(&self, then: Timestamp) -> i64 {
         self.material.taken.0.saturating_sub(then.0).max(0)
     }
@@ -95,17 +95,17 @@ impl<'a> Case<'a> {
         self.is_of(ServiceType::LoadBalancer)
     }
 
-    /// Whether it is a name for another name, and nothing else.
+    /// Whether the service is a name for another name, and nothing else.
     pub(crate) fn is_alias(&self) -> bool {
         self.is_of(ServiceType::ExternalName)
     }
 
-    /// Whether its label, as the apiserver has it, leaves it to another proxy: it is not watched then.
+    /// Whether the Service's label, as the apiserver has it, leaves it to another proxy: such a Service is not watched.
     pub(crate) fn is_left_to_another(&self) -> bool {
         self.seen().is_some_and(|seen| seen.proxy_name.is_some())
     }
 
-    /// Whether this node is to serve it.
+    /// Whether this node is to serve the service.
     pub(crate) fn is_ours(&self) -> bool {
         let is_anothers = self.view.is_some_and(|view| {
             matches!(
@@ -158,7 +158,7 @@ impl<'a> Case<'a> {
         rows.filter(|row| row.is_chosen()).map(Row::backend).take(PODS_MAX).collect()
     }
 
-    /// Also one that is leaving and still answers: whoever has it keeps it.
+    /// Also one that is leaving and still answers: the clients that have it keep it.
     pub(crate) fn is_backend(&self, at: SocketAddr) -> bool {
         let mut ports = self.view.into_iter().flat_map(|view| view.ports.iter());
         ports.any(|port| port.rows.find(at).is_some_and(Row::is_kept))
@@ -208,7 +208,7 @@ impl Pod {
     }
 }
 
-/// That a source brought nothing: switched off is no fault, everything else leaves a question open.
+/// The judgement where a source brought nothing: switched off is no fault, everything else leaves a question open.
 pub(crate) fn missing<T>(asked: &Asked<T>, what: &str) -> Judgement {
     match asked {
         Asked::Not(why) => Judgement::skipped(format!("{what}: {why}")),
@@ -231,7 +231,7 @@ pub(crate) fn missing<T>(asked: &Asked<T>, what: &str) -> Judgement {
     }
 }
 
-/// To let the node look comes before whatever else could be advised without having looked.
+/// The right that the node lacks, as a remedy. It comes before any advice that is given without having looked.
 pub(crate) fn permit<T>(asked: &Asked<T>) -> Option<Remedy> {
     let Asked::Forbidden(right) = asked else { return None };
     Some(Remedy::safe(format!(

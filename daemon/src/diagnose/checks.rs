@@ -1,7 +1,7 @@
 //! Everything that is looked at, in order.
 //!
 //! Invariant: [`ALL`] lists every check once; each says what it looked at and comes to exactly one judgement, whatever
-//! the material is, and none asks anybody.
+//! the material is, and none sends a request.
 
 mod balancer;
 mod devices;

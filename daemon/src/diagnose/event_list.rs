@@ -30,7 +30,7 @@ const SCHEMA: &str = "holdfast.events/1";
 const READ: u8 = 0;
 const NOT_READ: u8 = 5;
 
-/// Who asks, about what, and when.
+/// What the list is about, and the daemon's tables, time and version.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scope<'a> {
     /// None: what all services depend on.
@@ -121,7 +121,7 @@ impl EventList {
     }
 }
 
-/// One with every part of it, for whoever compares it with its description.
+/// Lists that have every part between them, for the test that compares them with their description.
 #[cfg(test)]
 pub(crate) fn any_events() -> Vec<serde_json::Value> {
     tests::any().iter().map(|list| serde_json::to_value(list).unwrap()).collect()

@@ -1,4 +1,4 @@
-//! To what a diagnosis is narrowed by whoever asks: one port, and a path that is asked for by HTTP.
+//! What a question narrows a diagnosis to: one port, and a path that is asked for by HTTP.
 //!
 //! Invariant: a path is visible characters of one line, so that a request holds what is meant and nothing else. A
 //! service that is narrowed is the same service with fewer ports; nothing of it is made up.
@@ -16,12 +16,12 @@ const PATH_LENGTH_MAX: usize = 256;
 /// Characters of a port: a name by Kubernetes has 15.
 const PORT_LENGTH_MAX: usize = 64;
 
-/// What whoever asks wants to know of.
+/// What a diagnosis is narrowed to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Focus {
     /// None: all ports.
     pub(crate) port: Option<PortWanted>,
-    /// None: nobody is asked by HTTP.
+    /// None: no backend is asked by HTTP.
     pub(crate) http: Option<HttpPath>,
 }
 

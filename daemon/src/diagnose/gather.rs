@@ -1,7 +1,7 @@
 //! Gathers what a diagnosis is made of: from the tables, the maps, the history, the apiserver, this host.
 //!
-//! Invariant: it asks and changes nothing, and ends within `TOTAL` whoever is silent. Diagnoses
-//! do not wait for each other. Nothing that a tenant wrote decides whom it asks or dials, but for the addresses of the
+//! Invariant: it asks and changes nothing, and ends within `TOTAL` even where no answer comes. Diagnoses do not wait
+//! for each other. Nothing that a tenant wrote decides which address it asks or dials, but for the addresses of the
 //! service's own endpoints; the cluster's DNS is asked for the name of the service alone.
 
 mod cluster;
@@ -36,7 +36,7 @@ use cluster::{Events, Subject};
 use host::Wanted;
 use probes::Target;
 
-/// Where everything is asked that the daemon does not know by itself. Cheap to clone.
+/// Asks for everything that the daemon does not know by itself. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Gatherer {
     access: Option<Access>,
@@ -59,7 +59,7 @@ pub struct Asks {
     pub within: Option<Duration>,
 }
 
-/// What others said.
+/// What the apiserver, this host, backends and name servers said.
 #[derive(Debug)]
 pub(crate) struct Outside {
     pub(crate) cluster: Cluster,
@@ -81,7 +81,7 @@ impl Gatherer {
         Self { editions, ..self }
     }
 
-    /// Asks all at once, within the time of a diagnosis; by HTTP after that, of those who took a connection.
+    /// Asks all at once, within the time of a diagnosis; after that, by HTTP, backends that took a connection.
     pub(crate) async fn outside(
         &self,
         name: &ObjectName,
@@ -108,7 +108,7 @@ impl Gatherer {
         Outside { cluster, host, probes, http, names }
     }
 
-    /// The same, for whoever only shows it.
+    /// The same, for callers outside this crate, which can only show it.
     pub async fn ask(&self, name: &ObjectName, snapshot: &Snapshot, asks: Asks) -> impl fmt::Debug + use<> {
         self.outside(name, snapshot, (asks, &Focus::default())).await
     }
@@ -132,7 +132,7 @@ impl Gatherer {
         (heard, self.edition())
     }
 
-    /// The same, for whoever only shows it.
+    /// The same, for callers outside this crate, which can only show it.
     pub async fn hear(&self, about: Option<&ObjectName>, snapshot: &Snapshot) -> impl fmt::Debug + use<> {
         self.events(about, snapshot).await.0
     }
@@ -141,12 +141,12 @@ impl Gatherer {
         self.config.borrow().kubernetes.events_read != EventsRead::Off
     }
 
-    /// What Events are recognised by, for whoever follows it.
+    /// What Events are recognised by, for callers that follow its changes.
     pub(crate) fn editions(&self) -> Editions {
         self.editions.clone()
     }
 
-    /// The newest of it.
+    /// The newest edition of that.
     pub(crate) fn edition(&self) -> Arc<Edition> {
         Arc::clone(&self.editions.borrow())
     }
@@ -190,7 +190,7 @@ async fn probe(
 const DNS: (&str, &str) = ("kube-system", "kube-dns");
 const DNS_PORT: u16 = 53;
 
-/// Who is asked for names.
+/// The name servers that are asked.
 struct Servers<'a> {
     name: &'a ObjectName,
     is_v6: bool,

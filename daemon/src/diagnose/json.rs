@@ -169,7 +169,7 @@ impl<'a> Diagnosis<'a> {
     }
 }
 
-/// What was not asked, as for whoever comes by TCP, and what no node can see.
+/// What was not asked, as for a client by TCP, and what no node can see.
 fn not_checked(material: &Material) -> Vec<&'static str> {
     let Material { cluster, host, probes, .. } = material;
     let left_out = [

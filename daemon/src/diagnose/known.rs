@@ -1,6 +1,6 @@
 //! What this node knows by itself: tables, maps, history, and how the daemon is.
 //!
-//! Invariant: nobody else is asked; what would have to be is left as not asked.
+//! Invariant: no process outside the daemon is asked; what would need that is left as not asked.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -107,7 +107,7 @@ fn own(readings: &Readings, snapshot: &Snapshot) -> Own {
         what: it.what.as_str().to_owned(),
         state: it.state.as_str().to_owned(),
         silent: it.heard.map(|heard| now.saturating_duration_since(heard)),
-        // Of one that watches it is over.
+        // Of a watch that is up, the last error is over.
         error: it.last_error.filter(|_| it.state != State::Watching).map(|error| error.text.to_string()),
     };
     Own {

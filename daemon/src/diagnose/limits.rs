@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-/// A diagnosis with everything that it asks for: who asks is a person who waits.
+/// A diagnosis with everything that it asks for: a person waits for it.
 pub(crate) const TOTAL: Duration = Duration::from_secs(5);
 
 /// Requests to the apiserver for one diagnosis: a thousand nodes may ask at once.
@@ -35,7 +35,8 @@ pub(crate) const EVENTS_KEPT_MAX: usize = 200;
 pub(crate) const EVENTS_KEPT: Duration = Duration::from_secs(30);
 pub(crate) const EVENTS_QUESTIONS_MAX: usize = 16;
 
-/// How far apart readings of Events begin, whoever asks: each costs the apiserver all Events of a namespace.
+/// How far apart readings of Events begin, for all clients together: each costs the apiserver all Events of a
+/// namespace.
 pub(crate) const EVENTS_PACE: Duration = Duration::from_secs(5);
 
 /// Of one list: 500 pods of 10 KB three times over.
@@ -62,7 +63,7 @@ pub(crate) const PODS_MAX: usize = 20;
 /// Nodes that are asked for.
 pub(crate) const NODES_MAX: usize = 10;
 
-/// Of those, the ones that are asked for one by one because no node has the label: whoever writes slices may name any
+/// Of those, the ones that are asked for one by one because no node has the label: a writer of slices may name any
 /// node, and each costs a request.
 pub(crate) const NODES_BY_NAME_MAX: usize = 2;
 
@@ -97,7 +98,7 @@ pub(crate) const FILE_BYTES_MAX: u64 = 64 << 10;
 /// Of a list of sockets: 100,000 that listen.
 pub(crate) const NETLINK_BYTES_MAX: usize = 16 << 20;
 
-/// Processes and open files that are looked through for who listens.
+/// Processes and open files that are looked through for the owner of a listening socket.
 pub(crate) const PROCESSES_MAX: usize = 8_192;
 pub(crate) const DESCRIPTORS_MAX: usize = 262_144;
 

@@ -1,4 +1,5 @@
-//! What the maps do with a client: who would get its next connection, and who has those that it has.
+//! What the maps do with clients: which backends may get the next connection of a client, and which have the open
+//! connections.
 //!
 //! Invariant: nothing is sent. It is read off the maps and the table of flows, of a bounded number of this service's
 //! own frontends.
@@ -56,7 +57,7 @@ pub(crate) fn look_up(
     Asked::Answered(of_family.filter_map(one).take(NAMED_MAX).collect())
 }
 
-/// Who has the connections of clients outside: of each frontend so many.
+/// The connections of clients outside with their backends, of each frontend so many.
 pub(crate) fn flows(material: &Material) -> Asked<Flows> {
     let Some(seen) = material.own.datapath.status().and_then(|status| status.flows.as_ref()) else {
         return Asked::Not("packets are not translated on this node");
@@ -88,7 +89,7 @@ fn is_behind(views: &[Arc<ServiceView>], flow: &Flow) -> bool {
     ports.any(|port| port.key.transport == flow.transport && port.rows.find(flow.backend).is_some())
 }
 
-/// One that is over stays for a while, and says nothing.
+/// Whether a flow still counts: one that is over stays in the table for a while, and says nothing.
 const fn lives(flow: &Flow) -> bool {
     !matches!(flow.stage, Stage::Closed | Stage::Reset)
 }

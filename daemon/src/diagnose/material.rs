@@ -1,7 +1,7 @@
 //! What a diagnosis is made of: everything that was asked, and what came of it.
 //!
 //! Invariant: plain data, gathered before anything is judged, so that a judgement can be repeated. What was not asked,
-//! or not answered, is never taken for "no". Texts are as others wrote them; whoever shows them cleans them.
+//! or not answered, is never taken for "no". Texts are as others wrote them; the code that shows them cleans them.
 
 mod cluster;
 mod host;
@@ -27,10 +27,10 @@ use crate::why::Outcome;
 pub(crate) use cluster::*;
 pub(crate) use host::*;
 
-/// One thing that was asked of somebody else.
+/// What came of one question: to the apiserver, this host, the maps or backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked<T> {
-    /// Nobody was asked: it does not apply, or the question is switched off. Says why.
+    /// The question was not asked: it does not apply, or is switched off. Says why.
     Not(&'static str),
     /// The apiserver does not let this node read it.
     Forbidden(Right),
@@ -46,7 +46,7 @@ impl<T> Default for Asked<T> {
 }
 
 impl<T> Asked<T> {
-    /// The same, with its answer made another one.
+    /// The same, with its answer converted.
     pub(crate) fn map<U>(self, with: impl FnOnce(T) -> U) -> Asked<U> {
         match self {
             Self::Not(why) => Asked::Not(why),
@@ -56,7 +56,7 @@ impl<T> Asked<T> {
         }
     }
 
-    /// The same of the answer where it is.
+    /// The same, with a reference to its answer.
     pub(crate) fn as_ref(&self) -> Asked<&T> {
         match self {
             Self::Not(why) => Asked::Not(why),
@@ -130,20 +130,20 @@ pub(crate) struct Material {
     pub(crate) cluster: Cluster,
     pub(crate) host: Host,
     pub(crate) probes: Asked<Vec<Probe>>,
-    /// What those said who were asked by HTTP.
+    /// What backends answered by HTTP.
     pub(crate) http: Asked<Vec<HttpProbe>>,
     /// What name servers said.
     pub(crate) names: Asked<Names>,
-    /// What a client would meet now, of whom was asked.
+    /// What the client of the question would meet now.
     pub(crate) lookups: Asked<Vec<Lookup>>,
-    /// Who has the connections of clients outside.
+    /// The connections of clients outside, with their backends.
     pub(crate) flows: Asked<Flows>,
 }
 
-/// What whoever asks wants to know in particular.
+/// What the question narrows the diagnosis to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Narrowed {
-    /// Who does not reach the service.
+    /// The client that does not reach the service.
     pub(crate) client: Option<IpAddr>,
     pub(crate) focus: Focus,
     /// How far back a change counts as recent.
@@ -162,7 +162,7 @@ impl Default for Narrowed {
 pub(crate) struct Names {
     /// Backends behind port 53 by UDP, and what each said to a name that every cluster has.
     pub(crate) servers: Vec<(SocketAddr, Named)>,
-    /// Who of the cluster's DNS was asked for the Service's name, and what it said.
+    /// The backend of the cluster's DNS that was asked for the Service's name, and what it said.
     pub(crate) own: Option<(SocketAddr, Named)>,
     /// What it said of a name that every cluster has.
     pub(crate) everywhere: Option<Named>,
@@ -185,7 +185,7 @@ pub(crate) enum Named {
         #[cfg_attr(test, serde(default))]
         is_cut: bool,
     },
-    /// Nobody has that port.
+    /// The port is closed.
     Refused,
     /// Nothing came in time.
     Silent,
@@ -197,7 +197,7 @@ pub(crate) enum Named {
 pub(crate) struct Lookup {
     pub(crate) frontend: SocketAddr,
     pub(crate) outcome: Outcome,
-    /// Who may get it.
+    /// The backends that may get it.
     pub(crate) backends: Vec<String>,
     /// All of it, worded.
     pub(crate) sentence: String,
@@ -210,7 +210,7 @@ pub(crate) struct Flows {
     pub(crate) list: Vec<FlowSeen>,
     /// How many more there are.
     pub(crate) more: u64,
-    /// At how many more frontends nobody looked.
+    /// How many more frontends were not looked at.
     pub(crate) frontends_left: usize,
 }
 
@@ -289,7 +289,7 @@ pub(crate) enum ProbeOutcome {
     Unreachable(String),
     /// EPERM: a program or a rule forbids it.
     NotPermitted,
-    /// Somebody answers, and not at the address that was dialled.
+    /// The connection stands, but its peer is not the address that was dialled.
     Elsewhere(SocketAddr),
     NotTried(&'static str),
 }

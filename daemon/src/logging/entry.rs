@@ -49,7 +49,7 @@ impl Entry {
         bytes
     }
 
-    /// For people, who see nothing but this: the message and every field.
+    /// All that people see: the message and every field.
     fn text(&self) -> String {
         let mut text = plain(&self.message);
         for (name, value) in &self.fields {

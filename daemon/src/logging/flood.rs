@@ -181,7 +181,7 @@ impl<S: Subscriber> Layer<S> for Bound {
     }
 }
 
-/// What a line says, and about whose object.
+/// What a line says, and the namespace of the object that it is about.
 #[derive(Debug, Default)]
 struct Said {
     message: String,

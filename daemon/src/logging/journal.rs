@@ -47,7 +47,7 @@ impl Journal {
         self.send_or_count(&entry.encoded(origin));
     }
 
-    /// Also while nobody logs, so that no count waits for a line to come with.
+    /// Called also while nothing is logged, so that no count waits for the next line.
     pub(super) fn tell_what_is_lost(&self) {
         let count = self.lost.swap(0, Ordering::Relaxed);
         if count > 0 {
@@ -78,7 +78,7 @@ impl Journal {
         }
     }
 
-    /// What is too large for a datagram goes as a file that nobody can change any more.
+    /// What is too large for a datagram goes as a file that is sealed against any change.
     fn send_file(&self, bytes: &[u8]) -> io::Result<()> {
         let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_CLOEXEC;
         let mut file = std::fs::File::from(memfd_create("holdfast-log", flags)?);

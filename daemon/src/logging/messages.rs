@@ -1,8 +1,8 @@
 //! The messages that have a number for ever, by which the journal's catalog explains them.
 //!
-//! Invariant: a message is one constant, number and text; whoever says it names the constant, and nothing looks at the
-//! text to know which message it is. Each is explained in `contrib/systemd/holdfast.catalog`. A number is never used
-//! for anything else. Messages that explain themselves have none.
+//! Invariant: a message is one constant, number and text; code that says it names the constant, and nothing looks at
+//! the text to know which message it is. Each is explained in `contrib/systemd/holdfast.catalog`. A number is never
+//! used for anything else. Messages that explain themselves have none.
 
 /// What is said, and the number of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ messages! {
     RELOADED = "61919eca0b7027ae2e541be61b248843", "reloaded";
     /// The configuration was read again, and is bad.
     NOT_RELOADED = "8becadd9e7b51c2e90a24cd6d196661d", "not reloaded; the old configuration stays";
-    /// It is in force, but for these keys.
+    /// The new configuration is in force, but for these keys.
     RESTART_NEEDED = "57997c9e7c8f7809e2b393a7d20bec43", "these keys take effect with the next restart";
     /// A file of the operator about Events is wrong, or cannot be read.
     KNOWLEDGE_LEFT_OUT = "8735fb6f022a4787bdb60068d23785db", "left out of what is known of Events";
@@ -62,9 +62,9 @@ messages! {
     SERVICE_NOT_UPDATED = "01f3077bef8a1f7507b930a326709383", "service not updated; trying again";
     /// A program in the kernel turned a client away.
     CLIENT_NOT_SERVED = "3bd1f127526f2ed69b587176a5a4b8aa", "a client was not served";
-    /// A comparison found a map that somebody else wrote to.
+    /// A comparison found a map that another program wrote to.
     MAPS_CHANGED = "8180364fe8250db68e5e000e5de240f1", "another program changed our maps; what differs is written again";
-    /// Somebody else detached a program, or removed a pin.
+    /// Another process detached a program of this daemon, or removed a pin.
     PROGRAMS_CHANGED = "d51274d1a1030d1a74b5481fbe01b16c", "another program changed our programs, pins or bitmaps; put back";
     /// This version's programs serve instead of another one's.
     TOOK_OVER = "226800a691cbbc93489b46634c5be255", "this version's programs serve now instead of the former ones";

@@ -1,6 +1,7 @@
 //! Comparisons of what is held twice, and the last one with the maps.
 //!
-//! Invariant: the maps are compared once at a time, and whoever asks within [`FRESH`] of its end is told what it found.
+//! Invariant: one comparison with the maps runs at a time, and a client that asks within [`FRESH`] of its end is told
+//! what it found.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use crate::sources::kubernetes::Compared;
 /// Differences that are named; the rest is counted.
 const NAMED_MAX: usize = 100;
 
-/// How long a comparison stands for the one that somebody asks for.
+/// How long a comparison stands for the next one that is asked for.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The last comparison with the maps. Whoever asks while one runs waits for it.
+/// The last comparison with the maps. A client that asks while one runs waits for it.
 #[derive(Clone, Default)]
 pub struct Verifications(Arc<Mutex<Option<Ended>>>);
 
@@ -36,8 +37,8 @@ impl fmt::Debug for Verifications {
 }
 
 impl Verifications {
-    /// The last one if it is fresh, or a new one. If its asker leaves, or it cannot be made, the next one who
-    /// waits begins anew.
+    /// The last one if it is fresh, or a new one. If its asker leaves, or it cannot be made, the next client that waits
+    /// begins anew.
     pub(crate) async fn get(&self, run: impl Future<Output = Comparison>) -> Arc<Comparison> {
         let mut last = self.0.lock().await;
         if let Some((_, fresh)) = last.as_ref().filter(|(ended, _)| ended.elapsed() < FRESH) {

@@ -1,4 +1,4 @@
-//! What is wrong with single services now, for whoever is to be woken by it.
+//! What is wrong with single services now, for alerts that wake an operator.
 //!
 //! Invariant: there is something to say only while something is wrong, one thing of a kind for each service, and no
 //! more than [`CONDITIONS_MAX`] in all, whatever happens in the cluster. Namespaces take turns for these places, so
@@ -23,9 +23,9 @@ words! {
     /// What can be wrong with a service.
     #[derive(PartialOrd, Ord)]
     pub(crate) ConditionKind {
-        /// A client is refused, or left to the real balancer, because nobody is there.
+        /// A client is refused, or left to the real balancer, because there is no backend.
         NoBackends = "no_backends",
-        /// A client is dropped: the policy is Local, and nobody is on this node.
+        /// A client is dropped: the policy is Local, and no backend is on this node.
         NoLocalBackend = "no_local_backend",
         /// It is served by its last backends.
         Held = "held",
@@ -57,7 +57,7 @@ words! {
         Internal = "internal",
         /// The policy for clients from outside.
         External = "external",
-        /// Somebody else has it.
+        /// Another service has it.
         Claimed = "claimed",
         /// No object may have such an address.
         Address = "address",
@@ -69,7 +69,7 @@ words! {
         Maps = "maps",
         /// Another process has the port.
         AddrInUse = "addr_in_use",
-        /// Nobody that was asked says why.
+        /// The reason is not known.
         Unknown = "unknown",
     }
 }
@@ -84,7 +84,7 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    /// Nobody is meant to be there, as far as can be told.
+    /// It is meant to have no backends, as far as can be told.
     fn is_on_purpose(&self) -> bool {
         matches!(self.cause, ConditionCause::ScaledToZero | ConditionCause::NeverHadAny)
     }
@@ -185,7 +185,7 @@ fn of_verdict(view: &ServiceView, it: &FrontendView) -> Option<(ConditionKind, C
     }
 }
 
-/// Which of the two policies leaves nobody.
+/// Which of the two policies leaves no backend.
 fn policy(view: &ServiceView, it: &FrontendView) -> ConditionCause {
     let is_internal = view.facts.as_ref().is_some_and(|facts| facts.internal_policy == TrafficPolicy::Local);
     match it.kind {

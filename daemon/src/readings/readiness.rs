@@ -1,7 +1,7 @@
 //! Whether clients meet what the rules ask for, and why not yet.
 //!
-//! Invariant: everybody who asks gets the same answer, be it a probe, the metrics or the service manager. Whether the
-//! daemon is alive, the engine's own progress says.
+//! Invariant: probes, metrics and the service manager all get the same answer. Whether the daemon is alive, the
+//! engine's own progress says.
 
 use holdfast_core::facts::ObjectKey;
 use holdfast_core::keys::Source;
@@ -20,7 +20,7 @@ impl Readings {
         unwritten(snapshot).or_else(|| waiting(self))
     }
 
-    /// Whether all that is missing is the first list of sources of which it is known why: they are not waited for.
+    /// Whether nothing is missing but the first lists of sources with a known fault: those are not waited for.
     pub(crate) fn serves_what_it_can(&self) -> bool {
         let snapshot = self.snapshot();
         let named = &snapshot.rejections.named;
@@ -56,7 +56,7 @@ fn waiting(readings: &Readings) -> Option<String> {
     if !behind.is_empty() {
         return Some(format!("the programs at {behind} read maps that are no longer written"));
     }
-    // Whoever takes kube-proxy away once this daemon is ready counts on NodePorts, too.
+    // An operator that takes kube-proxy away once this daemon is ready counts on NodePorts, too.
     let is_served = status.packets.as_ref().is_some_and(|packets| packets.failure.is_none());
     (is_served && view.devices().is_empty())
         .then(|| "it is not known yet by which devices others reach this node".to_owned())

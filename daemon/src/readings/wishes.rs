@@ -1,6 +1,6 @@
-//! What somebody may ask the daemon to do, and where the outcome goes.
+//! What a client may ask the daemon to do, and where the outcome goes.
 //!
-//! Invariant: few may wait, and each says who asks.
+//! Invariant: few may wait, and each names the peer that asks.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ pub const RELOADS_WAITING_MAX: usize = 4;
 /// Wishes to forget an address that may wait; each waits for a disk at most.
 pub const FORGETS_WAITING_MAX: usize = 4;
 
-/// Who is at the other end of the unix socket.
+/// The process at the other end of the unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The user that its process runs as.
@@ -26,7 +26,7 @@ pub struct Peer {
 /// What a reload led to.
 #[derive(Debug)]
 pub struct Reloaded {
-    /// Keys whose new values wait for a restart.
+    /// Keys with new values that wait for a restart.
     pub waiting: Vec<&'static str>,
 }
 

@@ -1,7 +1,7 @@
 //! How far the load balancer of a service has come, as tables and explanations say it.
 //!
-//! Invariant: made of what this node knows without asking anybody. No Event is in it, so what only Events can tell is
-//! left open.
+//! Invariant: made of what this node knows without asking the apiserver. No Event is in it, so what only Events can
+//! tell is left open.
 
 use holdfast_core::facts::ServiceFacts;
 use holdfast_core::lifecycle::{self, FindingId, Phase, State};

@@ -206,9 +206,9 @@ impl<'a> From<&'a SliceFacts> for SliceRef<'a> {
 }
 
 words! {
-    /// Who says what a setting is.
+    /// Where a setting comes from.
     pub(crate) SettingOrigin {
-        /// Nobody said anything else.
+        /// Neither the configuration nor the service says anything else.
         Default = "default",
         /// `[hold] on_empty` of the configuration.
         Configuration = "configuration",
@@ -375,7 +375,7 @@ fn reasons(port: &PortView, row: &Row, snapshot: &Snapshot) -> Vec<String> {
     reasons
 }
 
-/// Whose backend an address is.
+/// Which service a backend belongs to, and how it is used.
 pub(crate) fn backend_sentence(view: &ServiceView, dialled: &Dialled, services: usize) -> String {
     let ports = view.ports.iter().filter(|port| find::has(port, dialled));
     let mut rows = ports.filter_map(|port| Some((port, port.rows.find(dialled.address)?)));

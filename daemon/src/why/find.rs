@@ -1,4 +1,4 @@
-//! What a question is about: a service by its name, or whoever has an address.
+//! What a question is about: a service by its name, or the services that have an address.
 //!
 //! Invariant: exact matches first, and what is only near is called near. Nothing is found by a prefix of a name.
 
@@ -10,7 +10,7 @@ use crate::described::words;
 use holdfast_core::keys::{Family, ObjectName, Protocol};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
 
-/// Things that are near an address that nobody has, at most.
+/// Things that are near an address that no service has, at most.
 const NEAR_MAX: usize = 8;
 
 /// Services of one answer: a backend's address may be behind many.
@@ -68,9 +68,9 @@ words! {
         Service = "service",
         /// What a client dials.
         Frontend = "frontend",
-        /// Who may answer a client.
+        /// What may answer a client.
         Backend = "backend",
-        /// Nobody has what was asked for.
+        /// No service has what was asked for.
         Nothing = "nothing",
     }
 }
@@ -88,14 +88,14 @@ impl Subject {
         self.frontends.iter().filter_map(|place| self.view.frontends.get(*place))
     }
 
-    /// TCP first: it is what most clients mean who say none.
+    /// TCP first: most questions that name no protocol mean it.
     fn sort_by_protocol(&mut self) {
         let Self { view, frontends } = self;
         frontends.sort_by_key(|place| view.frontends.get(*place).map(|it| &it.protocol));
     }
 }
 
-/// Finds those whom a question means, by exact matches alone.
+/// Finds the services that a question means, by exact matches alone.
 pub(crate) fn find(snapshot: &Snapshot, question: &Question) -> (Found, Vec<Subject>) {
     match question {
         Question::Trouble => {
@@ -115,7 +115,7 @@ fn find_address(snapshot: &Snapshot, address: &Dialled) -> (Found, Vec<Subject>)
     let mut dialled = subjects(snapshot, |view| places(view, |it| answers_at(snapshot, it, address)));
     if !dialled.is_empty() {
         dialled.iter_mut().for_each(Subject::sort_by_protocol);
-        // Stable: among those of one protocol, whoever is served there stays first.
+        // Stable: among those of one protocol, a service that is served there stays first.
         dialled.sort_by_key(|subject| subject.frontends().next().map(|it| it.protocol.clone()));
         return (Found::Frontend, dialled);
     }
@@ -130,7 +130,7 @@ fn find_address(snapshot: &Snapshot, address: &Dialled) -> (Found, Vec<Subject>)
 fn subjects(snapshot: &Snapshot, matches: impl Fn(&ServiceView) -> Option<Vec<usize>>) -> Vec<Subject> {
     let found = |view: &Arc<ServiceView>| Some(Subject { frontends: matches(view)?, view: Arc::clone(view) });
     let mut subjects: Vec<Subject> = snapshot.services.iter().filter_map(found).collect();
-    // Whoever is served there comes before who only claims it.
+    // A service that is served there comes before those that only claim the address.
     subjects.sort_by(|a, b| (is_loser(a), &a.view.key).cmp(&(is_loser(b), &b.view.key)));
     subjects.truncate(SERVICES_MAX);
     subjects
@@ -165,7 +165,7 @@ fn lists(view: &ServiceView, place: usize, dialled: &Dialled) -> bool {
     view.ports.get(place).is_some_and(|port| has(port, dialled))
 }
 
-/// Whether somebody is a backend of a port.
+/// Whether what is dialled is a backend of a port.
 pub(crate) fn has(port: &PortView, dialled: &Dialled) -> bool {
     dialled.is_by(&Protocol::Transport(port.key.transport)) && port.rows.find(dialled.address).is_some()
 }

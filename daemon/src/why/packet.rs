@@ -93,19 +93,19 @@ impl Watched {
     }
 }
 
-/// A packet on its way: who sends it, and what it has met so far.
+/// A packet on its way: its sender, and what it has met so far.
 struct Walk<'a> {
     from: IpAddr,
     dialled: SocketAddr,
     transport: Transport,
     class: Class,
-    /// It may come by the device of a pod that is no endpoint of any service: then it is another's way.
+    /// Whether it may come by the device of a pod that is no endpoint of any service, and then goes another way.
     may_be_pod: bool,
     snapshot: &'a Snapshot,
     steps: Vec<Step>,
 }
 
-/// A frontend as the maps have it, and whose it is.
+/// A frontend as the maps have it, and the service that has it.
 struct Met<'a> {
     key: FrontendKey,
     entry: &'a Entry,
@@ -155,8 +155,8 @@ pub(crate) fn of(
     }
 }
 
-/// What programs look up, in their order: this very address, then the node port if the address is the node's. Nobody's
-/// packet is for the loopback.
+/// What programs look up, in their order: this very address, then the node port if the address is the node's. For the
+/// loopback they look up nothing.
 fn keys(snapshot: &Snapshot, dialled: &Dialled) -> Vec<FrontendKey> {
     let address = dialled.address;
     let Ok(port) = address.port().try_into() else { return Vec::new() };
@@ -178,14 +178,14 @@ fn read_as<'a>(read: &'a ReadBack, key: &FrontendKey) -> Option<&'a Result<Optio
     read.iter().find(|(other, _)| other == key).map(|(_, entry)| entry)
 }
 
-/// The service that has the frontend, which is no other one that claims it.
+/// The service that has the frontend, and none that only claims it.
 fn owner<'a>(subjects: &'a [Subject], key: &FrontendKey) -> Option<(&'a ServiceView, &'a FrontendView)> {
     let of_subject = |subject: &'a Subject| subject.frontends().map(move |it| (&*subject.view, it));
     let is_it = |it: &FrontendView| details::key(it) == Some(*key) && it.verdict != Verdict::Conflict;
     subjects.iter().flat_map(of_subject).find(|(_, it)| is_it(it))
 }
 
-/// Who has this address.
+/// What kind of client has this address.
 fn class(snapshot: &Snapshot, from: IpAddr) -> Class {
     if snapshot.node.node_port_addresses.contains(&from) || from.is_loopback() {
         return Class::Node;
@@ -251,7 +251,7 @@ impl<'a> Walk<'a> {
         self.ends(Outcome::Unknown, &format!("meets what cannot be told now: {why}."))
     }
 
-    /// No program changes it.
+    /// The end of a packet that no program changes.
     fn passes(mut self, subjects: &[Subject]) -> Packet {
         let row = subjects.iter().find_map(|subject| Some((&subject.view, subject.frontends().next()?)));
         let why = match (row, self.lacking()) {
@@ -265,7 +265,7 @@ impl<'a> Walk<'a> {
         self.ends(Outcome::Passed, &format!("goes on as it is, because {why}."))
     }
 
-    /// The service whose cluster IP it is, where that has no such port and others in the maps.
+    /// The service that has this cluster IP, where it has no such port and others in the maps.
     fn lacking(&self) -> Option<&'a ServiceView> {
         let is_one = |it: &FrontendView| {
             it.kind == FrontendType::ClusterIp

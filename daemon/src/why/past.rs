@@ -1,6 +1,6 @@
-//! What happened before: the latest records of a service, or of who had an address that nobody has now.
+//! What happened before: the latest records of a service, or about an address that no service has now.
 //!
-//! Invariant: an address is found where a record says whose frontend or backend it was, and nowhere else: the apiserver
+//! Invariant: an address is found where a record names it as a frontend or a backend, and nowhere else: the apiserver
 //! that told it is no backend. `/history` has what is older.
 
 use holdfast_core::keys::ObjectName;
@@ -12,7 +12,7 @@ use crate::recorder::{Diff, Line, Record, Wanted};
 /// Records that are shown of a service or an address.
 const RECORDS_MAX: usize = 5;
 
-/// Who had what nobody has, and why they went.
+/// The latest records about a service or an address that is not there now; they say why it went.
 pub(super) fn past(readings: &Readings, question: &Question, found: Found) -> Vec<Record> {
     match question {
         _ if found != Found::Nothing => Vec::new(),

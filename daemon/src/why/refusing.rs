@@ -1,6 +1,6 @@
-//! Backends that said themselves that their port is closed, to clients outside who speak UDP.
+//! Backends that said themselves that their port is closed, to clients outside that speak UDP.
 //!
-//! Invariant: nobody is asked for it. It is read off the table of flows, once for an answer, and only where a service
+//! Invariant: nothing is sent for it. It is read off the table of flows, once for an answer, and only where a service
 //! of the answer has a port by UDP.
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ fn by_udp(view: &ServiceView) -> impl Iterator<Item = &PortView> {
     view.ports.iter().filter(|port| port.key.transport == Transport::Udp)
 }
 
-/// All that refuse somebody now, whosever they are.
+/// All backends that refuse a client now, of any service.
 pub(super) fn seen(readings: &Readings, subjects: &[Subject]) -> BTreeSet<SocketAddr> {
     if !subjects.iter().any(|subject| by_udp(&subject.view).next().is_some()) {
         return BTreeSet::new();

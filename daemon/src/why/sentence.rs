@@ -90,7 +90,7 @@ pub(crate) fn of_service(view: &ServiceView) -> String {
     }
 }
 
-/// Why nobody can dial this address of a service.
+/// Why clients cannot dial this address of a service.
 fn barred(address: IpAddr) -> &'static str {
     if is_reserved(address) {
         "the address means this host, this link or everybody, and no object may have such a frontend"
@@ -140,7 +140,7 @@ pub(crate) fn why(reason: Option<Reason>) -> &'static str {
     }
 }
 
-/// What happens next without anybody doing anything.
+/// What happens next by itself.
 pub(crate) fn next(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -> String {
     if let Status::Error(_) = it.status {
         return "The maps refused the last change; it is tried again with growing pauses of at most 30 s."

@@ -12,7 +12,7 @@ words! {
     pub(crate) ChosenState {
         /// It is ready.
         Active = "active",
-        /// It is terminating, and nobody else is left.
+        /// It is terminating, and no ready one is left.
         Draining = "draining",
         /// No slice lists it any more, and the list is kept.
         Held = "held",
@@ -24,7 +24,7 @@ words! {
     pub(crate) EndpointState {
         /// It is ready, and in a list.
         Active = "active",
-        /// It is terminating, and in a list because nobody else is left.
+        /// It is terminating, and in a list because no ready one is left.
         Draining = "draining",
         /// No slice lists it any more, and the list that has it is kept.
         Held = "held",

@@ -40,7 +40,7 @@ pub(super) fn write(explanation: &Explanation<'_>) -> String {
     out
 }
 
-/// Whatever of the text others wrote, it stays on its line.
+/// Writes one line, which no text that others wrote can leave.
 fn line(out: &mut String, depth: usize, text: &str) {
     // Writing to a String cannot fail.
     let _ = writeln!(out, "{:depth$}{}", "", Plain(text), depth = depth * 2);

@@ -10,7 +10,7 @@ use crate::kube_proxy::ClosedPorts;
 use crate::overheard::Overheard;
 use crate::readings::{ConditionKind, Conditions};
 
-/// Writes since when which service has what.
+/// Writes which service has which condition, and since when.
 pub(super) fn write(
     out: &mut Exposition,
     snapshot: &Snapshot,

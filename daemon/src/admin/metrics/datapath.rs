@@ -1,4 +1,4 @@
-//! The maps and programs, and whom they turned away.
+//! The maps and programs, and the clients that they turned away.
 //!
 //! Invariant: as for all metrics, see the parent. A refusal is counted by its verdict: the reason is not the program's,
 //! and a table of reasons per refusal would have no bound; `/refusals` names it, and the frontends are counted by it.

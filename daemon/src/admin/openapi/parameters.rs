@@ -9,7 +9,7 @@ use crate::admin::form::FORMATS;
 use crate::admin::limits::{FLOWS_MAX, RECORDS_MAX};
 use crate::admin::query::Legal;
 
-/// What a parameter means; that of the path itself goes before that of any path.
+/// What a parameter means; a meaning at one path goes before the one at all paths.
 const MEANINGS: [(Option<&str>, &str, &str); 29] = [
     (None, "service", "Exactly this service, as namespace/name."),
     (Some("/diagnose"), "service", "Exactly this service, as namespace/name; it must be given."),

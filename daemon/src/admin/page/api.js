@@ -67,7 +67,7 @@ const askLines = async (path, parameters) =>
     .map((line) => JSON.parse(line));
 const askRaw = async (path, parameters) => (await response(path, { ...parameters, format: "json" })).text();
 
-// Each row of a large table as it comes. The daemon writes a row in a line, so that nobody has to hold all of it.
+// Each row of a large table as it comes. The daemon writes a row in a line, so that neither end has to hold all of it.
 async function askRows(path, parameters, row) {
   const answer = await response(path, { ...parameters, format: "json" }, 60_000);
   await eachLine(answer.body, (line) => {

@@ -33,8 +33,8 @@ function name(text) {
   return h("bdi", {}, text);
 }
 
-// What nobody would see, or what turns the direction of writing, shows as what it is. All that becomes text or is read
-// out comes through here; whoever writes elsewhere has to ask for it.
+// Characters that cannot be seen, or that turn the direction of writing, show as what they are. All that becomes text
+// or is read out comes through here; code that writes elsewhere has to call this.
 function visible(text) {
   return String(text).replace(
     /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu,
@@ -42,7 +42,7 @@ function visible(text) {
   );
 }
 
-// A table whose cells are anything that h() takes; the first cell of a row is its head.
+// A table with cells of anything that h() takes; the first cell of a row is its head.
 function table(caption, heads, rows) {
   if (rows.length === 0) return h("p", { class: "nothing" }, `${caption}: none.`);
   const cells = (row) =>

@@ -14,7 +14,7 @@ const GAP_LIMIT = 10_000;
 // Numbers that no record tells: fill of the maps, flows, refusals, the apiserver.
 const GENERAL_PAUSE = 5_000;
 
-// A browser has six connections for all tabs of one daemon. A page that nobody sees lets go of its own after this time.
+// A browser has six connections for all tabs of one daemon. A page out of sight lets go of its own after this time.
 const UNSEEN_LIMIT = 30_000;
 
 const sleep = (time) =>

@@ -120,7 +120,7 @@ function alive() {
   renew(place("alive"), words);
 }
 
-// What somebody has to know who compares times, or waits for a number to change.
+// What a reader has to know to compare times, or to wait for a number to change.
 function live() {
   const other = Math.abs(ahead) > CLOCK_TOLD && `${span(Math.abs(ahead))} ${ahead > 0 ? "ahead of" : "behind"}`;
   const unasked = GENERAL.filter((path) => store.answers[path]?.error);

@@ -1,6 +1,6 @@
 // How what is shown becomes what it is now: all views are drawn through here.
-// Invariant: what somebody presses stays what and where it is until the press is over, for a second at most; and what
-// is drawn anew as it was is the same element, with what somebody has come to, typed or selected in it.
+// Invariant: what a user presses stays what and where it is until the press is over, for a second at most; and what is
+// drawn anew as it was is the same element, with what the user has come to, typed or selected in it.
 
 // A press that takes longer is none, or its end never comes.
 const PRESS_LIMIT = 1_000;
@@ -9,7 +9,7 @@ const PRESS_LIMIT = 1_000;
 const CLICK_LIMIT = 100;
 
 let pressed = 0;
-const waiting = new Map(); // by element: how it is drawn; the last one is all that anybody would see
+const waiting = new Map(); // by element: how it is drawn; the last one is all that a reader would see
 
 function hold(limit) {
   clearTimeout(pressed);
@@ -95,7 +95,7 @@ function kept(known, fresh) {
     if (node === child || node.isEqualNode(child)) return node;
     if (wanted.has(node) || !isOfItsKind(node, child)) return child;
     settle(node, [...child.childNodes]);
-    // What somebody has typed over it stays.
+    // What a user has typed over it stays.
     if (child.hasAttribute("value")) node.setAttribute("value", child.getAttribute("value"));
     return node;
   });
@@ -130,11 +130,11 @@ function following(places, end) {
 
 const lookOf = (node) => node.dataset?.key ?? node.outerHTML ?? `text ${node.data}`;
 
-// What stands in the page already is nobody else's kind.
+// An element that stands in the page already is of no other's kind.
 const isOfItsKind = (node, child) =>
   node instanceof Element && child instanceof Element && !child.isConnected && bare(node).isEqualNode(bare(child));
 
-// What somebody opens or types in it does not make it another kind.
+// What a user opens or types in it does not make it another kind.
 function bare(element) {
   const alone = element.cloneNode();
   for (const own of ["open", "value"]) alone.removeAttribute(own);

@@ -1,5 +1,5 @@
 // Which view is shown, and what it is given: both stand in the part of the address after #.
-// Invariant: an address that is copied shows the same view to whoever opens it, on a node where that is true.
+// Invariant: an address that is copied shows the same view wherever it is opened, on a node where that is true.
 
 function route() {
   const [path, query = ""] = location.hash.slice(1).split("?");
@@ -7,7 +7,7 @@ function route() {
   return { view: view || "now", rest, given: new URLSearchParams(query) };
 }
 
-// What somebody typed or cut off may be no text at all; it is shown as it stands then.
+// What a user typed or cut off may be no text at all; it is shown as it stands then.
 function decoded(text) {
   try {
     return decodeURIComponent(text);

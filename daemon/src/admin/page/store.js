@@ -7,7 +7,7 @@ const store = {
   records: [], // the latest changes, newest first
   newest: new Map(), // by service: the number of its latest change, those that changed last at the end
   seq: 0,
-  started: null, // when the daemon began whose numbers these are
+  started: null, // when the daemon began that these numbers come from
   filled: 0, // how often everything was asked for
   live: { state: "asking", since: Date.now(), heard: null, why: null },
 };
@@ -18,7 +18,7 @@ const RECORDS_SHOWN = 200;
 // More services than change between two looks of a view.
 const NEWEST_MAX = 10_000;
 
-// Services whose rows are asked for one by one; of more, the whole table is asked for.
+// Services for which rows are asked one by one; of more, the whole table is asked for.
 const SERVICES_ASKED = 20;
 
 // The whole table is not asked for more often than this, whatever happens.
@@ -126,7 +126,7 @@ function learnTransitions(record) {
   for (const transition of record.transitions ?? []) learnTransition(record, transition);
 }
 
-// Which error it is, and who owns an address, only the row says.
+// Which error it is, and which service owns an address, only the row says.
 function learnTransition(record, { frontends, frontends_omitted: omitted, after }) {
   if (omitted || after?.status === "error" || after?.verdict === "conflict") outdated.add(record.service);
   for (const frontend of frontends) {

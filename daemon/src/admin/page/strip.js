@@ -56,7 +56,7 @@ function joined(parts) {
 function stripOf(services) {
   const picture = h("div", { class: "strips" });
   const told = h("div", { "aria-live": "polite" });
-  // Its rows are many times what the picture has, so they are made for who opens it.
+  // Its rows are many times what the picture has, so they are made when it is opened.
   const rows = h("div");
   const drawTable = () => renew(rows, asTable.open && rowsOf(all));
   const asTable = h("details", { ontoggle: drawTable }, h("summary", {}, "As a table"), rows);
@@ -181,7 +181,7 @@ function strip(service, parts, top, scale, now, most, choose) {
   return [svg("text", { x: 0, y: top + LABEL - 4, class: "label" }, service), boxes];
 }
 
-// Only under a pointer: hundreds of parts would each have one that nobody sees.
+// Only under a pointer: hundreds of parts would each have a title that is never seen.
 function titled({ currentTarget: part }) {
   const words = part.getAttribute("aria-label");
   if (part.firstChild.nodeName !== "title") part.prepend(svg("title", {}, words));

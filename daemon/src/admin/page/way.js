@@ -1,4 +1,4 @@
-// The way of a client as a picture: who dials, what, which list decides, who answers.
+// The way of a client as a picture: the client, what it dials, which list decides, which backends answer.
 // Invariant: it is drawn from /explain alone, in the order in which the kernel looks; a list reads the same without it.
 
 const BACKENDS_DRAWN = 12;
@@ -61,7 +61,7 @@ function wayEnds(endpoints, backends) {
   return h("div", { class: "step backends" }, h("ul", {}, drawn, more > 0 && h("li", {}, `and ${more} more`)));
 }
 
-// What somebody typed may be no address; then the daemon says what it is.
+// What a user typed may be no address; then the daemon says what it is.
 async function packetOf(from, to) {
   try {
     return packetWay((await ask("/explain", { endpoint: to, from })).packet);

@@ -1,7 +1,7 @@
 // How verdicts, numbers and times are written.
 // Invariant: the words are the API's own; colour never says what no word or sign says.
 
-// What a client meets, worst first, with a sign for who sees no colours.
+// What a client meets, worst first, with a sign for readers that see no colours.
 const VERDICTS = {
   unprogrammed: "✕",
   refusing: "✕",

@@ -114,7 +114,7 @@ fn answers(served: &Served, document: &Value) -> Vec<(Value, Value)> {
     answers.push((json("/diagnose?service=default/nobody"), described("/diagnose")));
     // No apiserver is asked for Events by TCP.
     answers.extend(crate::diagnose::any_events().into_iter().map(|list| (list, described("/events"))));
-    // What is near an address that nobody has, and what is wrong with a question.
+    // What is near an address that no service has, and what is wrong with a question.
     answers.push((json("/explain?endpoint=10.96.0.20:81"), described("/explain")));
     // No packets are translated here.
     answers.push((flows::tests::json(), described("/flows")));
@@ -159,9 +159,8 @@ fn every_answer_is_described_field_by_field() {
     for record in records.lines() {
         compare(&serde_json::from_str(record).unwrap(), schema, &document, &mut seen);
     }
-    // A gap, and a backend that goes from one state to another: nothing of the incident. A backend of a packet: nobody
-    // reads the maps here.
-    // No apiserver was asked for the diagnosis.
+    // A gap, and a backend that goes from one state to another: nothing of the incident. A backend of a packet: no
+    // engine reads the maps here. No apiserver was asked for the diagnosis.
     let api = crate::diagnose::any_api();
     for (name, part) in [("Gap", gap()), ("Changed", changed()), ("PacketBackend", share()), ("Api", api)] {
         let schema = json!({ "$ref": format!("#/components/schemas/{name}") });

@@ -1,4 +1,4 @@
-//! `/diagnose` over real sockets: what it answers to whom, and how the command line ends by that.
+//! `/diagnose` over real sockets: what it answers by each door, and how the command line ends by that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -49,7 +49,7 @@ fn a_diagnosis_without_a_service_is_told_how_to_name_one() {
     }
 }
 
-/// Nobody else was asked: that is said, and is no finding.
+/// By TCP no process outside the daemon is asked: the answer says so, and that is no finding.
 #[test]
 fn what_was_not_asked_is_skipped() {
     let served = serve(everything());
@@ -67,7 +67,7 @@ fn what_was_not_asked_is_skipped() {
     assert_eq!((&diagnosis["counts"]["unknown"], state("view.table-kernel")), (&1.into(), "unknown".into()));
 }
 
-/// How the maps compare, and why nobody knows it.
+/// How the maps compare, or why that is not known.
 fn compared(served: &Served, question: &str) -> (Value, String) {
     let body = served.get(&format!("/diagnose?service=default/web&format=json{question}"), "").body;
     let diagnosis: Value = serde_json::from_str(&body).unwrap();

@@ -1,4 +1,4 @@
-//! Who gets in, who does not, and that nobody is in the way of others.
+//! Which clients get in and which do not, and that no client is in the way of others.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -368,7 +368,7 @@ fn whoever_fills_the_questions_of_one_door_leaves_the_other_its_own() {
     while heard.is_empty() {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Whoever comes now comes after all of these.
+    // A client that comes now comes after all of these.
     std::thread::sleep(Duration::from_millis(200));
     let stream = UnixStream::connect(&served.socket).unwrap();
     let asked = std::thread::spawn(move || exchange(stream, &request));
@@ -397,7 +397,7 @@ fn the_socket_is_for_owner_and_group() {
     drop(folder);
 }
 
-/// A second API, and why nobody can ask it.
+/// A second API, and why it takes no requests.
 fn start_at(listen: &str, socket: &std::path::Path) -> (Admin, watch::Receiver<Vec<String>>) {
     let readings = readings(watch::channel(Arc::new(Snapshot::default())).1);
     let settings = Settings { listen: listen.parse().unwrap(), socket: socket.into() };
@@ -415,7 +415,7 @@ fn wait_for(shut: &watch::Receiver<Vec<String>>, expected: &[String]) {
     }
 }
 
-/// Whoever has the address or the socket is named; all else goes on, and it is taken as soon as it is free.
+/// The error names the address; the other door opens, and the address is taken as soon as it is free.
 #[test]
 fn a_taken_address_is_named_and_taken_when_it_is_free() {
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -435,7 +435,7 @@ fn a_taken_address_is_named_and_taken_when_it_is_free() {
     admin.stop();
 }
 
-/// Whoever listens there has room for one client, and takes none.
+/// A listener that has room for one client, and takes none.
 fn deaf(path: &std::path::Path) -> OwnedFd {
     let socket =
         nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).unwrap();

@@ -246,7 +246,7 @@ fn intranet() -> Given {
         .frontend(FrontendType::LoadBalancer, "10.15.1.8:443", Verdict::Serving, None, unchanged)
 }
 
-/// Local outside, with nobody here; one address in two slices; one backend that is not ready.
+/// Policy Local for clients outside, with no backend here; one address in two slices; one backend that is not ready.
 fn web() -> Given {
     Given::new("default/web", ServiceType::LoadBalancer, ServiceState::Served)
         .facts(|facts| {
@@ -493,7 +493,7 @@ impl Drop for Folder {
     }
 }
 
-/// Maps that have grown once, and one hook that somebody else took away.
+/// Maps that have grown once, and one hook that another program took away.
 pub(crate) fn status() -> holdfast_datapath::Status {
     let first = Shape { frontends: [4096; 2], ports: 4096, slots: [16_384; 2], members: 4096 };
     holdfast_datapath::Status {
@@ -566,7 +566,8 @@ fn devices() -> Arc<[Decision]> {
     .into()
 }
 
-/// What was dialled, by whom, a second after the one before: refused twice, dropped, serving by now, and nobody's.
+/// Five clients, each a second after the one before: one refused twice, one dropped, one refused by a frontend that
+/// serves by now, one refused at an address that no service has, and one outside.
 fn refusals() -> Arc<RefusalLog> {
     let log = RefusalLog::none();
     let clients = [
@@ -774,7 +775,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
     }
 }
 
-/// No programs, and nobody turned away.
+/// No programs, and no client turned away.
 pub(crate) fn in_memory(readings: &mut Readings) {
     readings.datapath = watch::channel(Arc::new(DatapathView::memory())).1;
     readings.apiserver = None;

@@ -1,4 +1,5 @@
-//! Hostile text in every field of an object that anybody shows: no line of any text answer is another's.
+//! Hostile text in every field of an object that any answer shows: in no text answer can it pass for a line of another
+//! object.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -50,7 +50,7 @@ fn a_watcher_hears_everything_from_the_first_moment_to_the_end() {
 fn a_watcher_that_does_not_read_is_dropped_with_a_last_line() {
     let (served, history) = served();
     let reader = watcher(&served, "");
-    // More than the sockets take, and then more than the stream keeps for anybody.
+    // More than the sockets take, and then more than the stream keeps for any watcher.
     tell_many(&history, 50_000);
     let text = rest(reader);
     let last = text.rsplit("event: ").next().unwrap();

@@ -1,4 +1,4 @@
-//! The page over real sockets: who gets it, and who does not.
+//! The page over real sockets: which requests get it, and which do not.
 
 use std::os::unix::net::UnixStream;
 

@@ -1,4 +1,4 @@
-//! Which metrics an expression of Prometheus names, so that none can be named that nobody exports.
+//! Which metrics an expression of Prometheus names, so that a test finds each one that the daemon does not export.
 //!
 //! Invariant: every word of an expression that is no function, no word of the language and no label is taken for a
 //! metric: a name that is misspelled is one too.

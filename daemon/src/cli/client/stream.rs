@@ -1,6 +1,6 @@
 //! The connection to the daemon, before HTTP: the unix socket or TCP.
 //!
-//! Invariant: connecting ends within [`CONNECT_TIME_MAX`], also where nobody accepts.
+//! Invariant: connecting ends within [`CONNECT_TIME_MAX`], also where no process accepts.
 
 use std::io;
 use std::net::ToSocketAddrs;
@@ -55,7 +55,7 @@ pub(super) fn connect_tcp(address: &str) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// A stream on which nothing is read before the question is out. A daemon whose places are all taken answers without
+/// A stream on which nothing is read before the question is out. A daemon with all its places taken answers without
 /// being asked and hangs up; what it said is the answer, so it has to be read after the question, and a question that
 /// it did not take is no error.
 pub(super) struct QuestionFirst {

@@ -1,6 +1,6 @@
-//! The load balancer that somebody else makes for the Service.
+//! The load balancer that a controller of the cluster makes for the Service.
 //!
-//! Invariant: how far it has come is core's to say; here it is only asked, and worded.
+//! Invariant: core decides how far it has come; the checks only word that.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -47,7 +47,7 @@ const fn meaning(event: &EventSeen) -> Meaning {
     }
 }
 
-/// Events of the Service that somebody who makes load balancers wrote.
+/// Events of the Service that a controller of load balancers wrote.
 fn statements<'a>(case: &Case<'a>) -> Option<Vec<(&'a EventSeen, Statement)>> {
     let events = case.cluster().events.answer()?;
     let is_about_it =
@@ -65,7 +65,7 @@ fn statements<'a>(case: &Case<'a>) -> Option<Vec<(&'a EventSeen, Statement)>> {
         (event, told)
     };
     let told: Vec<_> = events.iter().filter(is_about_it).map(one).collect();
-    // Where not all were read, that there is none of it says nothing.
+    // Where not all Events were read, it says nothing that none of these is among them.
     (!told.is_empty() || !case.cluster().more_events).then_some(told)
 }
 
@@ -144,7 +144,7 @@ fn found(
     judgement.remedies(of_cause(case, finding)).remedies(remedies)
 }
 
-/// What the catalogue says against the cause that was found.
+/// The catalogue's remedies for the cause that was found.
 fn of_cause(case: &Case<'_>, finding: &Finding) -> Vec<Remedy> {
     let events = statements(case).unwrap_or_default();
     let of_it = |(event, _): &(&EventSeen, Statement)| {
@@ -153,7 +153,7 @@ fn of_cause(case: &Case<'_>, finding: &Finding) -> Vec<Remedy> {
     events.iter().rev().find(|it| of_it(it)).map(|(event, _)| remedies(event).collect()).unwrap_or_default()
 }
 
-/// What its newest message says.
+/// The newest Event with one of these meanings, as a sentence.
 fn newest(case: &Case<'_>, meanings: &[Meaning]) -> String {
     let events = statements(case).unwrap_or_default();
     let of_it = events.iter().filter(|(_, told)| meanings.contains(&told.meaning) && told.is_open);
@@ -321,7 +321,7 @@ pub(super) fn owner(case: &Case<'_>) -> Judgement {
     if !case.is_balanced() {
         return no_balancer();
     }
-    // What this node keeps of it names whoever wrote any of the status, a condition of somebody else's too.
+    // What this node keeps of the Service names every writer of its status, also one that wrote only a condition.
     let Some(seen) = case.seen() else {
         return missing(&case.cluster().service, "Who writes the addresses of its load balancer");
     };

@@ -34,7 +34,7 @@ impl Way<'_> {
     }
 }
 
-/// A flow that needs another source and gets none is dropped, and so is one that nobody translates back.
+/// A flow that needs another source and gets none is dropped, and so is one that no program translates back.
 pub(super) fn devices(case: &Case<'_>) -> Judgement {
     let Some(packets) = case.material.own.datapath.status().and_then(|status| status.packets.as_ref()) else {
         return Judgement::skipped("Packets are not translated here.");

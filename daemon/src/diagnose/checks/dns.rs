@@ -38,7 +38,7 @@ pub(super) fn service(case: &Case<'_>) -> Judgement {
 /// What follows the names of a Service and of its namespace, in every cluster's domain.
 const OF_SERVICES: &str = "svc";
 
-/// Whether that name resolves is not asked: whoever may write Services would have this node send what they like to DNS.
+/// Whether that name resolves is not asked: a tenant that may write Services could make this node ask DNS for any name.
 pub(super) fn external_name(case: &Case<'_>) -> Judgement {
     if !case.is_alias() {
         return Judgement::skipped("It is no alias.");

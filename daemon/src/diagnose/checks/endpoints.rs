@@ -1,4 +1,4 @@
-//! EndpointSlices: are they there, do they fit the Service, who writes them, where do they lead.
+//! EndpointSlices: are they there, do they fit the Service, which controller writes them, where do they lead.
 //!
 //! Invariant: counts are of addresses, each once, as proxies count them.
 
@@ -26,7 +26,7 @@ const LEASE_SECONDS: i64 = 60;
 /// From a change of a pod to its slice here.
 const LAG_SECONDS: i64 = 60;
 
-/// What makes the controller write slices anew, and harms nobody: a change of the Service itself. The value is another
+/// What makes the controller write slices anew, and does no harm: a change of the Service itself. The value is another
 /// one each time, because the same one would change nothing.
 pub(super) fn nudge(case: &Case<'_>) -> Remedy {
     if case.view.is_some_and(|view| view.key.source != Source::Kubernetes) {
@@ -136,8 +136,8 @@ pub(super) fn port_name(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// The controller writes slices without ports where a pod has no port of the name that targetPort says: each slice says
-/// it by itself, whoever may not list pods.
+/// The controller writes slices without ports where a pod has no port of the name that targetPort says: each slice
+/// shows it by itself, also where this node may not list pods.
 fn no_ports(case: &Case<'_>) -> Judgement {
     let full = case.slices().find(|slice| !slice.endpoints.is_empty() && !slice.headless);
     let is_asked = case.facts().is_some_and(|facts| !facts.ports.is_empty());

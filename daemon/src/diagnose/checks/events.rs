@@ -32,14 +32,15 @@ pub(super) fn readable(case: &Case<'_>) -> Judgement {
 /// What the controller of Endpoints says of an object that it could not make.
 const NOT_MADE: &str = "failed-to-create-endpoint";
 
-/// Whether what it complains of is over by now. The controller of Endpoints says that it could not make an object also
-/// where it has made it a moment ago and has not heard of that yet, and nothing that it says later takes it back.
+/// Whether the trouble that an Event tells of is over by now. The controller of Endpoints says that it could not make
+/// an object also where it has made it a moment ago and has not heard of that yet, and nothing that it says later takes
+/// it back.
 fn is_over(case: &Case<'_>, event: &EventSeen) -> bool {
     let made = case.cluster().endpoints.answer().and_then(Option::as_ref).is_some_and(|it| it.by_controller);
     made && event.entry.as_deref() == Some(NOT_MADE)
 }
 
-/// Those that nothing has resolved, worst first.
+/// Events that nothing has resolved, worst first.
 pub(crate) fn open<'a>(case: &Case<'a>) -> Vec<&'a EventSeen> {
     let all = case.cluster().events.answer().into_iter().flatten();
     let mut open: Vec<&EventSeen> = all.filter(|it| it.open && it.warning && !is_over(case, it)).collect();
@@ -48,7 +49,7 @@ pub(crate) fn open<'a>(case: &Case<'a>) -> Vec<&'a EventSeen> {
     open
 }
 
-/// What the catalogue knows against it.
+/// The catalogue's remedies for it.
 pub(super) fn remedies(event: &EventSeen) -> impl Iterator<Item = Remedy> + use<'_> {
     event.remedies.iter().map(|RemedySeen { text, risk }| {
         let risk = Risk::ALL.into_iter().find(|it| it.as_str() == risk);

@@ -55,7 +55,7 @@ fn absent() -> Judgement {
     Judgement::ok("It was not found on this node.")
 }
 
-/// What it has to do with this service; none: it is not here.
+/// What another proxy has to do with this service; none: it is not on this node.
 fn beside(case: &Case<'_>, proxy: &str) -> Option<Judgement> {
     let found = case.material.own.proxies.iter().find(|it| it.proxy == proxy)?;
     let evidence = some(&found.evidence);
@@ -77,7 +77,7 @@ fn rules<'a>(case: &Case<'a>, proxy: &str) -> Vec<&'a Rule> {
     case.host().rules.answer().into_iter().flatten().filter(|rule| rule.proxy == proxy).collect()
 }
 
-/// Whether a rule leads to somebody who is no backend. A rule that does not say where it leads, says nothing.
+/// Whether a rule leads to an address that is no backend. A rule that does not say where it leads does not count.
 fn leads_elsewhere(case: &Case<'_>, rule: &Rule) -> bool {
     !rule.backends.iter().all(|at| case.is_backend(*at))
 }

@@ -1,4 +1,4 @@
-//! This host: who else wants the Service's ports, and whether the kernel is set up for it.
+//! This host: what else wants the Service's ports, and whether the kernel is set up for it.
 //!
 //! Invariant: what could not be read is unknown. Names of processes are shown, never used.
 
@@ -53,12 +53,12 @@ pub(super) fn node_port_addresses(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// Whether programs find it.
+/// Whether programs find the frontend.
 fn is_in_maps(it: &&FrontendView) -> bool {
     !matches!(it.verdict, Verdict::Passing | Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed)
 }
 
-/// The addresses of a family at which node ports answer; the loopback as all that it is.
+/// The addresses of a family at which node ports answer; the loopback as the whole of its range.
 fn answered_at(node: &NodeFacts, family: Family) -> Vec<String> {
     let outer = node.outer_addresses().filter(|address| Family::of(*address) == family);
     let looped = node.has_node_ports_at(family.loopback()).then(|| match family {

@@ -1,4 +1,4 @@
-//! What backends answer by HTTP, to the path that whoever asks has named.
+//! What backends answer by HTTP, to the path that the question names.
 //!
 //! Invariant: as kubelet judges it, any status from 200 to 399 is good. What else an answer says is not looked at.
 
@@ -23,7 +23,7 @@ impl HttpProbe {
         self.status().is_some_and(|status| (200..400).contains(&status))
     }
 
-    /// The path may be one that it does not have.
+    /// Whether the path alone may be at fault: the backend may not have it.
     fn is_of_path(&self) -> bool {
         self.status().is_some_and(|status| (400..500).contains(&status))
     }

@@ -14,7 +14,7 @@ use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::shown::{some, span};
 use crate::recorder::{Changed, Record};
 
-/// What an endpoint is called in the history that may get traffic.
+/// The history's word for an endpoint that may get traffic.
 const READY: &str = "ready";
 
 fn rows<'a>(case: &Case<'a>) -> impl Iterator<Item = &'a Row> + use<'a> {

@@ -18,7 +18,7 @@ use crate::diagnose::material::{Named, Names};
 use crate::diagnose::shown::{count, some};
 
 impl Named {
-    /// In a few words.
+    /// What a name server said, in a few words.
     fn word(&self) -> String {
         match self {
             Self::Answer { code, .. } => format!("answers with code {code}"),
@@ -152,7 +152,8 @@ fn known(case: &Case<'_>, at: SocketAddr, addresses: &[IpAddr], is_headless: boo
     judgement.with("addresses", json!(told.iter().take(NAMED_MAX).collect::<Vec<_>>()))
 }
 
-/// Nobody else, and of a cluster IP all that were asked for; endpoints may be more than DNS tells.
+/// Whether DNS tells no other address, and every cluster IP of the families that it tells any of; a headless Service
+/// may have more endpoints than DNS tells.
 fn is_right(told: &BTreeSet<IpAddr>, wanted: &BTreeSet<IpAddr>, is_headless: bool) -> bool {
     let was_asked = |ip: &&IpAddr| told.iter().any(|it| Family::of(*it) == Family::of(**ip));
     told.is_subset(wanted) && (is_headless || wanted.iter().filter(was_asked).all(|ip| told.contains(ip)))

@@ -87,7 +87,7 @@ pub(super) fn watch(case: &Case<'_>) -> Judgement {
     )
 }
 
-/// One that is tried again and again. Where an apiserver answers at all, it is no matter of the way there.
+/// A watch that is tried again and again. Where an apiserver answers at all, the way to it is not at fault.
 fn interrupted(case: &Case<'_>, worst: &WatchSeen, silent: Duration) -> Judgement {
     let seconds = i64::try_from(silent.as_secs()).unwrap_or(i64::MAX);
     let sentence = format!(
@@ -228,7 +228,7 @@ fn shared(status: &holdfast_datapath::Status) -> serde_json::Value {
     json!(status.shared_hooks.iter().map(one).collect::<Vec<_>>())
 }
 
-/// What to do about programs of others: first to find out whose they are.
+/// What to do about programs of others: first to find out where they come from.
 pub(super) fn whose(status: &holdfast_datapath::Status) -> Vec<Remedy> {
     let all = || status.shared_hooks.iter().flat_map(|it| it.before.iter().chain(&it.after));
     let show = all().next().and_then(|id| {

@@ -1,6 +1,6 @@
-//! The ways of clients: what the next connection of one would meet by the maps, and where those lead that are open.
+//! The ways of clients: what the next connection of a client would meet by the maps, and where open connections lead.
 //!
-//! Invariant: nothing is sent; of a client that nobody named nothing is said.
+//! Invariant: nothing is sent; the next connection is judged only for the client that the question names.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -38,7 +38,7 @@ pub(super) fn lookup(case: &Case<'_>) -> Judgement {
     judgement.with("lookups", told.collect::<Vec<_>>()).with("first", &*first.sentence)
 }
 
-/// The very question, step by step.
+/// First of all, the same question to `explain`, which shows each step.
 fn remedies(case: &Case<'_>, lost: &Lookup) -> Vec<Remedy> {
     let client = case.material.narrowed.client;
     let command = client.and_then(|client| {
@@ -83,8 +83,8 @@ pub(super) fn stale(case: &Case<'_>) -> Judgement {
     judgement.with("stale", lost.len()).with("flows", flows.list.len())
 }
 
-/// Whether backends said themselves that nobody is at their port by UDP. Nobody is asked for it: a datagram may mean
-/// anything to whoever gets it.
+/// Whether backends said themselves that their UDP port is closed. No datagram is sent to find out: it may mean
+/// anything to the process that gets it.
 pub(super) fn refused(case: &Case<'_>) -> Judgement {
     let by_udp = Protocol::Transport(Transport::Udp);
     if !case.frontends().any(|it| it.protocol == by_udp) {
@@ -123,7 +123,7 @@ pub(super) fn refused(case: &Case<'_>) -> Judgement {
     ))
 }
 
-/// Of what nothing is known.
+/// How much was not looked at, as a sentence.
 fn unlooked(flows: &Flows) -> String {
     let left = [(flows.more, "more connection"), (flows.frontends_left as u64, "more frontend")];
     let left = left.into_iter().filter(|(number, _)| *number > 0);

@@ -34,12 +34,12 @@ fn describe(case: &Case<'_>, pod: &Pod) -> Option<Command> {
     Command::kubectl(case.namespace(), &[Word::Ours("describe"), Word::Ours("pod"), Word::Name(&pod.name)])
 }
 
-/// Whether each endpoint was seen terminating before it went: somebody meant it.
+/// Whether each endpoint was seen terminating before it went: the service was scaled down on purpose.
 pub(super) fn was_scaled_down(case: &Case<'_>) -> bool {
     scaled_down(case).is_some()
 }
 
-/// While a terminating one is left, somebody serves.
+/// While a terminating endpoint is left, it serves.
 fn scaled_down<'a>(case: &Case<'a>) -> Option<&'a FrontendView> {
     let is_down =
         |it: &&FrontendView| it.reason == Some(Reason::ScaledDown) && it.verdict != Verdict::Draining;
@@ -110,7 +110,7 @@ pub(super) fn pending(case: &Case<'_>) -> Judgement {
     )
 }
 
-/// The last warning about a pod that is not over and whose cause is known.
+/// The last warning about a pod that is not over and has a known cause.
 fn said_of<'a>(case: &Case<'a>, pod: &Pod) -> Option<&'a EventSeen> {
     let is_known = |it: &&EventSeen| it.open && it.warning && it.cause.is_some();
     events_of(case, pod).filter(is_known).max_by_key(|it| it.last)
@@ -243,7 +243,8 @@ pub(super) fn terminal(case: &Case<'_>) -> Judgement {
         first.reason.as_ref().map(|why| format!(" ({why})")).unwrap_or_default(),
         said.map(quoted).unwrap_or_default()
     );
-    // Whoever was scaled down leaves such pods, too; and one that is listed still is a matter of who lists it.
+    // A service that was scaled down leaves such pods, too; and an ended pod that a slice still lists is judged with
+    // the slices.
     let is_all = pods.list.len() == ended.len() && !pods.more;
     let nobody_else = is_all && case.counts().total() == 0 && !was_scaled_down(case);
     let judgement = match nobody_else {

@@ -1,4 +1,5 @@
-//! Settings of the Service that decide who gets whom: traffic policies, hints, affinity, source ranges.
+//! Settings of the Service that decide which client gets which backend: traffic policies, hints, affinity, source
+//! ranges.
 //!
 //! Invariant: what works as it was asked for is never more than worth knowing.
 
@@ -29,7 +30,7 @@ fn listed(nodes: &BTreeSet<&str>) -> serde_json::Value {
     json!(nodes.iter().take(NAMED_MAX).collect::<Vec<_>>())
 }
 
-/// Where they are, as far as the slices say.
+/// Where the endpoints are, as far as the slices say.
 fn at(nodes: &BTreeSet<&str>) -> String {
     if nodes.is_empty() { "elsewhere".to_owned() } else { format!("on {}", some(nodes)) }
 }

@@ -45,7 +45,7 @@ fn failed<'a>(case: &Case<'_>, tried: &[&'a Probe]) -> Vec<&'a Probe> {
     tried.iter().copied().filter(|it| !is_well(case, it)).collect()
 }
 
-/// Whether it came to whom it was meant for. A kernel may tell that it is a backend.
+/// Whether the connection came where it was meant to. A kernel may name the backend that it reached as its peer.
 fn is_well(case: &Case<'_>, probe: &Probe) -> bool {
     match &probe.outcome {
         ProbeOutcome::Connected => true,
@@ -54,7 +54,8 @@ fn is_well(case: &Case<'_>, probe: &Probe) -> bool {
     }
 }
 
-/// Whether connections to frontends fail or come to somebody else, while each backend that was tried answers.
+/// Whether connections to frontends fail or come to an address that is no backend, while each backend that was tried
+/// answers.
 pub(super) fn is_led_astray(case: &Case<'_>) -> bool {
     let (frontends, backends) = (tried(case, false), tried(case, true));
     let all_answer = !backends.is_empty() && failed(case, &backends).is_empty();
@@ -166,7 +167,7 @@ pub(super) fn backend(case: &Case<'_>) -> Judgement {
     };
     let judgement =
         judgement.with("failed", listed(&failed)).with("tried", all.len()).remedy(Remedy::safe(remedy));
-    // Whoever refuses is there; silence may be a policy's, of which nobody said that there is none.
+    // A backend that refuses is there; silence may be a policy's, as long as it is not known that there is none.
     let may_be_kept_out = failed.iter().any(|it| it.outcome != ProbeOutcome::Refused);
     let is_open = may_be_kept_out && case.cluster().policies.answer().is_none();
     if is_open { judgement.likely() } else { judgement }

@@ -20,7 +20,7 @@ const SLIP_MAX: usize = 2;
 
 type Pairs = BTreeMap<String, String>;
 
-/// What other labels would match, with who has them.
+/// Other labels that would match, with the pods that have them.
 type Candidates<'a> = BTreeMap<Vec<(&'a str, &'a str)>, Have<'a>>;
 
 /// Pods that have the same labels in the place of those that are asked for.

@@ -246,7 +246,7 @@ pub(super) fn collision(case: &Case<'_>) -> Judgement {
         .remedy(Remedy::disruptive("Change the address or the port of one of the two."))
 }
 
-/// Who asks in vain for what it has, or for an address that its node ports or cluster IPs cover.
+/// Services that ask in vain for what it has, or for an address that its node ports or cluster IPs cover.
 fn rivals(case: &Case<'_>) -> Judgement {
     let Some(own) = case.view else { return Judgement::skipped("There is no Service.") };
     let is_in_vain =

@@ -1,4 +1,4 @@
-//! Endpoints that are nobody any more, and pods that should be endpoints and are not.
+//! Endpoints that no pod stands behind any more, and pods that should be endpoints and are not.
 //!
 //! Invariant: slices are judged as the apiserver has them now, where it was asked: news that has not come here is
 //! another fault. Of a pod that was not read nothing is said.
@@ -32,14 +32,14 @@ struct Listed {
     slice: String,
 }
 
-/// What is wrong with one of them.
+/// What is wrong with one of these endpoints.
 struct Stale<'a> {
     listed: &'a Listed,
     why: String,
     is_error: bool,
 }
 
-/// As the apiserver has them, or else as this node knows them.
+/// The endpoints as the apiserver has them, or else as this node knows them.
 fn listed(case: &Case<'_>) -> Vec<Listed> {
     match case.cluster().slices.answer() {
         Some(slices) => {
@@ -95,7 +95,7 @@ pub(super) fn stale(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// What can be told without pods: two that have one address, and nodes that are gone.
+/// What can be told without pods: two pods that have one address, and nodes that are gone.
 fn by_slices_alone(case: &Case<'_>) -> Judgement {
     if let Some(judgement) = two_owners(case) {
         return judgement;

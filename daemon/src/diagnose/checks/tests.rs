@@ -184,7 +184,7 @@ fn written(it: &Remedy) -> String {
     format!("{} {}", it.text, it.command.as_ref().map(ToString::to_string).unwrap_or_default())
 }
 
-/// All that is not as it should be, for whoever has to find out why.
+/// All findings that are neither ok nor skipped, for the message of a failed test.
 fn findings_told(answer: &Answer) -> String {
     let bad = answer.findings.iter().filter(|it| !matches!(it.judgement.state, State::Ok | State::Skipped));
     bad.map(|it| format!("    {} {}: {}\n", it.judgement.state.as_str(), it.check.id, it.judgement.sentence))

@@ -77,7 +77,7 @@ fn verify() -> Remedy {
         .by(Command::of(&[Word::Ours("holdfast"), Word::Ours("verify")]))
 }
 
-/// What decides who gets traffic: a backend, and in which lists it is.
+/// What decides which backends get traffic: each with the lists that it is in.
 type Chosen = BTreeSet<(SocketAddr, bool, bool)>;
 
 fn chosen<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Chosen {
@@ -85,7 +85,7 @@ fn chosen<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Chosen {
     rows.into_iter().map(of_row).collect()
 }
 
-/// The rules, applied anew to what the apiserver's watches brought. A list that is kept is other than they say.
+/// The rules, applied anew to what the apiserver's watches brought. A list that is held differs from them.
 pub(super) fn cache_table(case: &Case<'_>) -> Judgement {
     let Some(view) = case.view.filter(|view| view.facts.is_some()) else {
         return Judgement::skipped("There is nothing that rules could be applied to.");

@@ -49,7 +49,8 @@ pub(super) struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Whether it is to have a load balancer and has no address of it, or is to lose it: who makes it matters then.
+    /// Whether it is to have a load balancer and has no address of it, or is to lose it: the controller that makes it
+    /// matters only then.
     fn awaits_balancer(&self) -> bool {
         self.facts().any(|facts| {
             let balancer = facts.balancer.as_deref();
@@ -140,7 +141,7 @@ fn tell(cluster: &mut Cluster, heard: Heard, subject: Subject<'_>) {
     (cluster.events, cluster.more_events) = (heard.list.map(judge), heard.more);
 }
 
-/// Nobody was asked.
+/// No apiserver was asked, for this reason.
 pub(super) fn not(why: &'static str) -> Cluster {
     all(&Asked::Not(why))
 }

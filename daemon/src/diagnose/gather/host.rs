@@ -1,7 +1,7 @@
 //! What this host says: files of the kernel, netlink, its sockets; looked at on a thread of its own.
 //!
-//! Invariant: nothing is changed and nobody waits longer than [`HOST`]. What the sandbox does not let the daemon see is
-//! said as such, and is never taken for "none".
+//! Invariant: nothing is changed and no diagnosis waits longer than [`HOST`]. What the sandbox does not let the daemon
+//! see is said as such, and is never taken for "none".
 
 mod files;
 mod listeners;
@@ -36,7 +36,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Of all services of a name.
+    /// What to look for, of all services of a name.
     pub(super) fn of(views: &[Arc<ServiceView>], backends: &[Target]) -> Self {
         let mut wanted = Self::default();
         for frontend in views.iter().flat_map(|view| view.frontends.iter()) {

@@ -1,9 +1,9 @@
-//! One request by HTTP to who took a connection, for a status and nothing else.
+//! One request by HTTP to a backend that took a connection, for a status and nothing else.
 //!
 //! Invariant: a backend is asked only if the apiserver says that a pod of this service has the address for itself, and
-//! that HTTP is spoken at the port: by `appProtocol`, or because kubelet asks it so. The path is that of whoever asks
-//! for the diagnosis, the host is the service's own name, no redirect is followed, and of an answer no more than
-//! [`HEALTH_BYTES_MAX`] is read until the end of its first line.
+//! that HTTP is spoken at the port: by `appProtocol`, or because kubelet asks it so. The path comes from the question,
+//! the host is the service's own name, no redirect is followed, and of an answer no more than [`HEALTH_BYTES_MAX`] is
+//! read until the end of its first line.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,7 +23,7 @@ use crate::diagnose::material::{
 };
 use crate::exempt;
 
-/// Words of `appProtocol` of those who answer a request in HTTP/1.1.
+/// Words of `appProtocol` for servers that answer a request in HTTP/1.1.
 const SPEAKERS: [&str; 2] = ["http", "kubernetes.io/ws"];
 
 /// Asks all backends that may be asked.
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that says this to the first who asks, and gives what it was asked.
+    /// A server that says this to its first client, and gives the request that it got.
     async fn served(answer: String) -> (SocketAddr, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
@@ -153,7 +153,8 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    /// Slices may list any address, and Services say anything of a port: neither has anybody asked who is no pod.
+    /// Slices may list any address, and Services say anything of a port: neither makes the daemon ask an address that
+    /// is no pod's.
     #[tokio::test]
     async fn kernel_nobody_is_asked_by_http_but_pods_at_their_own_addresses() {
         let pods = |pod: Value| cluster(json!({"pods": {"list": [pod]}}));

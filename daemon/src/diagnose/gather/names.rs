@@ -1,4 +1,4 @@
-//! Whether somebody answers as a name server, and what the cluster's own says of a name.
+//! Whether a backend answers as a name server, and what the cluster's own says of a name.
 //!
 //! Invariant: the names that are asked for are that of the Service itself and one that every cluster has. Asked are
 //! backends of the Service, and those of the cluster's DNS, from a socket that no program translates. One datagram goes
@@ -24,7 +24,7 @@ const ANSWERS_MAX: usize = 64;
 /// Names in an answer are followed no further; a pointer is two bytes and ends one.
 const LABELS_MAX: usize = 128;
 
-/// The domain that a cluster has unless somebody chose another one.
+/// The domain that a cluster has unless its operator chose another one.
 const DOMAIN: &str = "svc.cluster.local";
 
 /// What every cluster has.

@@ -149,8 +149,8 @@ async fn connected(to: SocketAddr, of: ProbeOf, until: Instant) -> ProbeOutcome 
     }
 }
 
-/// Whom our programs lead to a backend is told that it talks with the frontend. Who is told something else was led
-/// there by somebody else, or by a kernel that tells what it did: whether that is a backend, the check looks.
+/// A connection that our programs lead to a backend has the frontend as its peer. With another peer, it was led there
+/// by another program, or by a kernel that tells what it did: the check looks whether that peer is a backend.
 fn arrived(to: SocketAddr, peer: &io::Result<SocketAddr>) -> ProbeOutcome {
     match peer {
         Ok(peer) if *peer != to => ProbeOutcome::Elsewhere(*peer),

@@ -1,4 +1,4 @@
-//! Whom a diagnosis dials, and what it makes of the answers.
+//! Which addresses a diagnosis dials, and what it makes of the answers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::diagnose::material::{Asked, Probe, ProbeOf, ProbeOutcome};
 
 const NODE: &str = "node-1";
 
-/// Somebody else's address, which the service claims.
+/// An address outside the cluster, which the service claims.
 const ELSEWHERE: &str = "192.0.2.77";
 
 fn name() -> ObjectName {

@@ -1,4 +1,5 @@
-//! What the apiserver has now, as it was read for a diagnosis: beside what this node has, it shows who is behind.
+//! What the apiserver has now, as it was read for a diagnosis: beside what this node has, it shows which of the two is
+//! behind.
 //!
 //! Invariant: lists are cut to what a person reads, and their lengths are told.
 
@@ -163,7 +164,7 @@ impl Read {
     }
 }
 
-/// Every part of it, for whoever compares it with its description.
+/// Every part of it, for the test that compares it with its description.
 #[cfg(test)]
 pub(crate) fn any_api() -> serde_json::Value {
     let mut cluster: Cluster = serde_json::from_value(serde_json::json!({

@@ -1,6 +1,6 @@
 //! What the apiserver says now, read for one diagnosis.
 //!
-//! Invariant: only what a check looks at, bounded when it was read; [`Material`](super::Material) says who was asked.
+//! Invariant: only what a check looks at, bounded when it was read; [`Material`](super::Material) says what was asked.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,9 +17,9 @@ use super::Asked;
 pub(crate) struct Cluster {
     /// None: the apiserver has no such Service.
     pub(crate) service: Asked<Option<ServiceSeen>>,
-    /// Those that carry its name.
+    /// The slices that carry its name.
     pub(crate) slices: Asked<Vec<SliceSeen>>,
-    /// Those that the selector matches.
+    /// The pods that the selector matches.
     pub(crate) pods: Asked<Pods>,
     /// Other pods of the namespace; asked only if none matches.
     pub(crate) near: Asked<Vec<NearPod>>,
@@ -31,7 +31,7 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Asked<Vec<NodeSeen>>,
     /// Nodes that endpoints name, that no label names and that were not asked for by their names.
     pub(crate) nodes_unasked: Vec<String>,
-    /// Those of `kube-controller-manager` and, while an address is awaited, `cloud-controller-manager` that exist.
+    /// The leases of `kube-controller-manager` and, while an address is awaited, `cloud-controller-manager` that exist.
     pub(crate) leases: Asked<Vec<Lease>>,
     /// The `IPAddress` object of the first cluster IP; none: there is no such object.
     pub(crate) address: Asked<Option<AddressSeen>>,
@@ -39,7 +39,7 @@ pub(crate) struct Cluster {
     pub(crate) policies: Asked<usize>,
     /// Whether the namespace is terminating; none: there is no such namespace.
     pub(crate) namespace: Asked<Option<bool>>,
-    /// About the service, its Endpoints and slices, pods behind it and nodes of it.
+    /// Events about the service, its Endpoints and slices, pods behind it and nodes of it.
     pub(crate) events: Asked<Vec<EventSeen>>,
     /// Whether there are more of them than were read.
     pub(crate) more_events: bool,
@@ -78,7 +78,8 @@ pub(crate) struct ServiceSeen {
     pub(crate) families: Vec<String>,
     pub(crate) cluster_ips: Vec<IpAddr>,
     pub(crate) ingress: Vec<IngressSeen>,
-    /// The label `service.kubernetes.io/service-proxy-name`: whose it is instead. Such a Service is not watched.
+    /// The label `service.kubernetes.io/service-proxy-name`: the proxy that serves it instead. Such a Service is not
+    /// watched.
     pub(crate) proxy_name: Option<String>,
     /// The managers in `managedFields` that wrote `status.loadBalancer`.
     pub(crate) balancer_writers: Vec<String>,
@@ -192,7 +193,7 @@ pub(crate) struct Pod {
     pub(crate) reason: Option<String>,
     /// Why a container waits: `CrashLoopBackOff`, `ImagePullBackOff`.
     pub(crate) waiting: Option<String>,
-    /// Readiness gates whose condition is not true.
+    /// Readiness gates without a true condition.
     pub(crate) unset_gates: Vec<String>,
     pub(crate) deletion: Option<Timestamp>,
     pub(crate) ports: Vec<PodPort>,
@@ -219,7 +220,7 @@ pub(crate) struct PodPort {
     pub(crate) protocol: String,
 }
 
-/// Who made a pod.
+/// The object that made a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub(crate) struct Owner {
@@ -252,7 +253,7 @@ pub(crate) struct EndpointsSeen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub(crate) struct HostPort {
-    /// Whose it is: namespace and name.
+    /// Namespace and name of the pod that has it.
     pub(crate) pod: String,
     pub(crate) port: u16,
     pub(crate) protocol: String,
@@ -283,7 +284,7 @@ pub(crate) struct Lease {
     pub(crate) renewed: Option<Timestamp>,
 }
 
-/// Whom an `IPAddress` object belongs to.
+/// An `IPAddress` object, with the object that it belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub(crate) struct AddressSeen {

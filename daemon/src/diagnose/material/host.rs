@@ -10,15 +10,15 @@ use super::Asked;
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub(crate) struct Host {
-    /// Who listens at the node ports and at the health port of this service.
+    /// The sockets that listen at the node ports and at the health port of this service.
     pub(crate) listeners: Asked<Vec<Listener>>,
     /// First and last of the ports that the kernel gives to connections.
     pub(crate) port_range: Asked<(u16, u16)>,
     /// Ports that it never gives to any, as ranges with both ends.
     pub(crate) reserved: Asked<Vec<(u16, u16)>>,
-    /// Whether packets of others go through.
+    /// Whether the kernel forwards packets.
     pub(crate) forwards: Asked<bool>,
-    /// Of the devices that traffic of this service uses.
+    /// How the devices that traffic of this service uses judge where packets come from.
     pub(crate) reverse_path: Asked<Vec<ReversePath>>,
     pub(crate) conntrack: Asked<Conntrack>,
     pub(crate) resolver: Asked<Resolver>,

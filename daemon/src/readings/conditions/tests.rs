@@ -1,4 +1,4 @@
-//! What is told of which service, and who has the places when there are too few.
+//! What is told of which service, and which conditions have the places when there are too few.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -171,7 +171,7 @@ fn invariant_10_namespaces_take_turns_for_the_places_and_what_is_on_purpose_come
     assert_eq!((names[0].as_str(), names[198].as_str()), ("loud/s-0000", "loud/s-0198"), "the oldest");
     assert_eq!(names[199], "quiet/web");
     assert_eq!(found.truncated, [802, 0, 0, 0, 0, 0, 0]);
-    // Whoever has a place keeps it when others come.
+    // A condition that has a place keeps it when others come.
     views.push(broken("loud/z".to_owned(), Reason::Vanished, 0));
     assert_eq!(Conditions::of(&snapshot(views), &[]).named, found.named);
 }

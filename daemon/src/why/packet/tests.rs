@@ -227,7 +227,7 @@ fn a_port_that_a_cluster_ip_has_not_is_refused_and_an_address_of_no_service_is_n
     }
 }
 
-/// Programs know a pod by its device, so without one nobody looks.
+/// Programs know a pod by its device, so without one no program looks at its packets.
 #[test]
 fn a_pod_or_somebody_outside_without_a_device_is_looked_at_by_nobody() {
     let (snapshot, mut engine) = world();

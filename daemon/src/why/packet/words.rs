@@ -19,11 +19,11 @@ words! {
     pub(crate) Outcome {
         /// A backend gets it.
         Served = "served",
-        /// The client is told that nobody is there.
+        /// The client is told that the port is closed.
         Refused = "refused",
         /// The client is told nothing.
         Dropped = "dropped",
-        /// Nobody changes it.
+        /// No program changes it.
         Passed = "passed",
         /// The maps could not be read.
         Unknown = "unknown",
@@ -31,7 +31,7 @@ words! {
 }
 
 words! {
-    /// Who a client is.
+    /// What kind of client it is.
     pub(crate) Class {
         /// Neither of the two below.
         Outside = "outside",
@@ -47,7 +47,7 @@ words! {
     pub(crate) StepKind {
         /// By which device it comes.
         Device = "device",
-        /// Who sends it.
+        /// What kind of client sends it.
         Client = "client",
         /// What it is sent to.
         Frontend = "frontend",
@@ -57,7 +57,7 @@ words! {
         List = "list",
         /// How one of them is chosen.
         Choice = "choice",
-        /// As whom the backend sees the client.
+        /// The address that the backend sees as the client's.
         SeenAs = "seen-as",
         /// How the answer comes back.
         WayBack = "way-back",
@@ -67,7 +67,7 @@ words! {
 }
 
 words! {
-    /// As whom a backend sees a client.
+    /// The address that a backend sees as a client's.
     pub(crate) SeenAs {
         /// By its own address.
         Client = "client",
@@ -91,7 +91,7 @@ pub(super) const NO_OUTER: &str = "no outer device has its programs (see `holdfa
 
 pub(super) const NO_PODS: &str = "it is a pod's, and no device of pods has programs (`pod_devices` under [packets]): its sockets are served";
 
-/// By which it comes; that is for the routes of others to decide.
+/// The device by which it comes; the routes of other hosts decide that.
 pub(super) fn device(names: &[String], of_pods: bool) -> String {
     let (kind, whose) = if of_pods {
         ("device of pods", "the pod's own")
@@ -139,7 +139,7 @@ pub(super) const fn absent(it: &FrontendView) -> &'static str {
     }
 }
 
-/// What a client hears that is refused.
+/// What a refused client hears.
 pub(super) const fn refusal(transport: Transport) -> &'static str {
     match transport {
         Transport::Tcp => "a TCP reset",
@@ -155,7 +155,7 @@ pub(super) fn choice(backends: usize, affinity: u32) -> String {
     format!("{each} Who came within the last {affinity} s gets the same again (session affinity).")
 }
 
-/// As whom it is seen that keeps its address. Only policy Local asks for its port, too.
+/// How a backend sees a client that keeps its address. Only policy Local keeps its port, too.
 const fn by_itself(scope: Scope) -> &'static str {
     match scope {
         Scope::Local => "its own address and port",
@@ -206,7 +206,7 @@ pub(super) fn way_back(dialled: SocketAddr, backends: &[Share]) -> String {
     format!("Through this node, which makes it come from {dialled} again.{node}")
 }
 
-/// As whom backends see the client, for the first sentence.
+/// The address that backends see as the client's, for the first sentence.
 pub(super) fn seen_clause(backends: &[Share], class: Class) -> &'static str {
     let all = |wanted| backends.iter().all(|it| it.seen_as.0 == wanted);
     if class == Class::Pod && !all(SeenAs::Client) {
@@ -236,7 +236,7 @@ pub(super) fn to_whom(service: &str, backends: &[Share], all: usize) -> String {
     }
 }
 
-/// The first of them.
+/// The first few, and how many more there are.
 pub(super) fn some<T: ToString>(all: &[T]) -> String {
     let names: Vec<String> = all.iter().take(NAMED_MAX).map(ToString::to_string).collect();
     match all.len().saturating_sub(NAMED_MAX) {

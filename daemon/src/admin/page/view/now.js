@@ -166,7 +166,7 @@ function apiserverLine() {
   );
 }
 
-// A meter, and its numbers for who sees none.
+// A meter, and its numbers for readers that cannot see it.
 function meter(what, used, max) {
   const share = max > 0 ? used / max : 0;
   return [

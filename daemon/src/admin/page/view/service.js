@@ -1,5 +1,5 @@
-// One service, opened: the sentence that says why, the way of its clients, endpoints, what the kernel holds, who was
-// refused, what happens next, and its time.
+// One service, opened: the sentence that says why, the way of its clients, endpoints, what the kernel holds, the
+// clients that were refused, what happens next, and its time.
 // Invariant: it is what /explain and /history say; where an object is not known any more, the past is shown.
 
 function serviceView({ rest: [namespace, own], given }) {

@@ -1,4 +1,4 @@
-//! Material with any of its parts missing, and texts that nobody should have written.
+//! Material with any of its parts missing, and with hostile texts.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ fn disturb(material: &mut Material, how: &[u8; 24], text: &str, number: i64) {
     }
 }
 
-/// What a tenant, or whoever may write Events, might have written.
+/// What a tenant, or a writer of Events, might have written.
 fn forge(material: &mut Material, text: &str, number: i64) {
     let text = || text.to_owned();
     let labels = || [(text(), text()), ("app".to_owned(), text())].into();

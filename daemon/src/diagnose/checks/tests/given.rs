@@ -60,13 +60,13 @@ pub(crate) struct Given {
     host: Host,
     /// Address with its port, and what came of it; `local` before it: a backend here.
     probes: Option<Vec<(String, String)>>,
-    /// Address with its port, and the status that it answered, or 0: nothing; absent: nobody was asked by HTTP.
+    /// Address with its port, and the status that it answered, or 0: nothing; absent: no backend was asked by HTTP.
     http: Option<Vec<(std::net::SocketAddr, u16)>>,
     /// The one port that is asked about.
     port: Option<String>,
-    /// Who does not reach it.
+    /// The client that does not reach it.
     client: Option<std::net::IpAddr>,
-    /// Connections of clients outside; absent: nobody looked.
+    /// Connections of clients outside; absent: they were not looked at.
     flows: Option<Flows>,
     /// What name servers said; absent: none was asked.
     names: Option<Names>,
@@ -112,7 +112,7 @@ struct OwnGiven {
     filters: Vec<FilterGiven>,
     drift: u64,
     stale: bool,
-    /// Nobody has told this node's name.
+    /// This node's name is not known.
     nameless: bool,
     /// Devices that lead elsewhere, by what each is.
     devices: Vec<DeviceGiven>,

@@ -19,7 +19,7 @@ use crate::sources::kubernetes::page::Page;
 use crate::sources::kubernetes::piece::Piece;
 use crate::sources::kubernetes::resource::push;
 
-/// What an apiserver answers to whoever may not.
+/// The status by which an apiserver says that the daemon lacks a right.
 const FORBIDDEN: u16 = 403;
 
 /// Characters of what an apiserver says of a refusal.
@@ -40,7 +40,7 @@ impl Bounds {
         Self { deadline, left: AtomicUsize::new(requests) }
     }
 
-    /// Whether a request may be sent, which counts.
+    /// Takes one request from those that are left, if there is one.
     fn take(&self) -> Result<(), Why> {
         let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         taken.map(drop).map_err(|_| Why::NoRequest)
@@ -64,7 +64,7 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// Nothing of each object but who it is.
+    /// Nothing of each object but its metadata.
     pub(super) const NAMES: Self = Self {
         accept: "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
         kind: "PartialObjectMetadataList",
@@ -170,7 +170,7 @@ impl<'a> Lane<'a> {
         self.noted(question, begun, answer)
     }
 
-    /// As [`Self::list`], with so many pages at most. Those that do not come leave what came before.
+    /// As [`Self::list`], with so many pages at most. If a page does not come, the ones before it count.
     pub(super) async fn pages(
         &mut self,
         question: &Question,
@@ -266,7 +266,7 @@ impl<'a> Lane<'a> {
     async fn reply(&mut self, accept: &'static str, path: &str) -> Result<Reply, Why> {
         if let Some(kept) = self.kept.take() {
             self.bounds.take()?;
-            // One that was closed meanwhile says nothing.
+            // That a kept connection was closed meanwhile says nothing.
             if let Ok(reply) = self.access.ask_aside(accept, path, kept).await {
                 return Ok(reply);
             }
@@ -276,7 +276,7 @@ impl<'a> Lane<'a> {
         self.access.ask_aside(accept, path, connection).await.map_err(failed)
     }
 
-    /// Whoever answers has proven which cluster it belongs to, which is a request as well.
+    /// An apiserver first proves which cluster it belongs to, which takes a request as well.
     async fn connection(&self) -> Result<Connection, Why> {
         self.bounds.take()?;
         self.access.connect().await.map_err(failed)
@@ -300,7 +300,7 @@ impl<'a> Lane<'a> {
         let asked = match answer {
             Ok(answer) => Asked::Answered(answer),
             Err(Why::Forbidden) => Asked::Forbidden(question.right.clone()),
-            // It could have mattered, so it is not as if it did not apply.
+            // The answer could have mattered, so this is not the same as a question that does not apply.
             Err(Why::NoRequest) => return Asked::Failed(no_request().into()),
             Err(Why::NoTime) => return Asked::Failed(NO_TIME.into()),
             Err(Why::NoKind) => Asked::Failed(NO_KIND.into()),

@@ -1,8 +1,8 @@
 //! What else may matter, as far as requests are left: host ports, the namespace, the address, policies, the older
 //! Endpoints, and why those are not there.
 //!
-//! Invariant: a question is left out where its answer could not change anything. Those come first whose answer may be
-//! the cause; the last two only help readers of an API that this node does not read, and pods that are well.
+//! Invariant: a question is left out where its answer could not change anything. The questions that may find the cause
+//! come first; the last two only help readers of an API that this node does not read, and pods that are well.
 
 use k8s_openapi::api::core::v1::{Endpoints, Namespace, Pod as PodObject};
 use k8s_openapi::api::networking::v1::IPAddress;
@@ -13,7 +13,7 @@ use super::paths::Name;
 use super::{Names, Subject, filed, objects, paths, right, workload};
 use crate::diagnose::material::{AddressSeen, Asked, Cluster, EndpointsSeen, HostPort};
 
-/// All of it goes into the cluster, but for what was heard.
+/// Puts every answer into `cluster`, but for Events, which it returns.
 pub(super) async fn ask(
     lane: &mut Lane<'_>,
     reading: &Reading<'_>,

@@ -1,8 +1,8 @@
 //! Events of the cluster, read on demand: seldom, bounded, and kept for a while.
 //!
-//! Invariant: an apiserver keeps no cache of Events, so each question costs it a look at all of a namespace: whoever
-//! asks, one diagnosis in [`EVENTS_PACE`] reads any, and what was read is kept for [`EVENTS_KEPT`]. Nobody waits for
-//! a turn. What an Event says is text of whoever wrote it, and decides nothing.
+//! Invariant: an apiserver keeps no cache of Events, so each question costs it a look at all of a namespace: however
+//! many clients ask, one diagnosis in [`EVENTS_PACE`] reads any, and what was read is kept for [`EVENTS_KEPT`]. No
+//! diagnosis waits for a turn. What an Event says is text of its writer, and decides nothing.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use super::right;
 use crate::diagnose::limits::{EVENTS_KEPT, EVENTS_KEPT_MAX, EVENTS_PACE, EVENTS_QUESTIONS_MAX, PAGES_MAX};
 use crate::diagnose::material::{Asked, Right};
 
-/// What was heard.
+/// Events that were read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) list: Asked<Vec<ClusterEvent>>,
@@ -32,7 +32,7 @@ impl Heard {
         Self { list, more: false }
     }
 
-    /// Those that are about something of ours.
+    /// The Events among them that are wanted.
     pub(super) fn only(self, is_wanted: impl Fn(&ClusterEvent) -> bool) -> Self {
         let list = self.list.map(|list| list.into_iter().filter(|event| is_wanted(event)).collect());
         Self { list, more: self.more }
@@ -79,7 +79,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Who may not read them today may be let in a moment later, and is not to wait for that.
+    /// A refusal is kept for less long: the daemon may get the right a moment later.
     fn is_over(&self, now: Instant) -> bool {
         let limit = if self.heard.list.answer().is_some() { EVENTS_KEPT } else { EVENTS_PACE };
         now.saturating_duration_since(self.asked) >= limit
@@ -97,7 +97,7 @@ pub(super) struct Reading<'a> {
 }
 
 impl Events {
-    /// A diagnosis begins; who comes too soon after another one gets what is kept.
+    /// A diagnosis begins; one that comes too soon after another one gets what is kept.
     pub(super) fn begin(&self, is_on: bool, now: Instant) -> Reading<'_> {
         let mut known = self.known();
         let since = known.read.map(|read| now.saturating_duration_since(read));
@@ -124,7 +124,7 @@ impl Events {
 }
 
 impl Reading<'_> {
-    /// Events whose fields are like this, of so many pages, at most the latest [`EVENTS_KEPT_MAX`].
+    /// Events with these fields, of so many pages, at most the latest [`EVENTS_KEPT_MAX`].
     pub(super) async fn ask(
         &self,
         lane: &mut Lane<'_>,
@@ -154,7 +154,7 @@ impl Reading<'_> {
         self.answer(lane, Question { name, path: paths::all_events(fields), right }, PAGES_MAX).await
     }
 
-    /// What is kept, or what is read if somebody may.
+    /// What is kept, or else what is read now, if this diagnosis may read.
     async fn answer(&self, lane: &mut Lane<'_>, question: Question, pages: usize) -> Heard {
         let path = question.path.clone();
         if let Some(kept) = self.events.known().answers.get(&path) {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: such an Event is about an object that is not there and names no namespace, so the apiserver keeps it in
 //! `default`, beside those of all other tenants. One counts only if its message names this very service; one that names
-//! none is shown to nobody.
+//! none is not shown.
 
 use holdfast_core::keys::ObjectName;
 use holdfast_knowledge::ClusterEvent;
@@ -18,7 +18,7 @@ const PLACE: &str = "default";
 /// How Kubernetes' own controller begins; what follows is the service and a colon.
 const BEGINS: &str = "Failed to create endpoint for service ";
 
-/// Asks there, unless it is the service's own namespace, which is asked anyway.
+/// Asks in that namespace, unless it is the service's own, which is asked anyway.
 pub(super) async fn ask(
     lane: &mut Lane<'_>,
     reading: &Reading<'_>,

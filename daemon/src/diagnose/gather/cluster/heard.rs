@@ -70,7 +70,7 @@ async fn of_service(
     heard.and(of_pods.only(|event| pods.contains(&event.object.name)))
 }
 
-/// Of pods those of this node, as its kubelet says them: each node has the others' pods to itself.
+/// Of the Events about pods only those that this node's kubelet wrote: each node tells of its own pods.
 async fn of_all(lane: &mut Lane<'_>, reading: &Reading<'_>, node: &str) -> Heard {
     let heard = reading.ask_everywhere(lane, "events", OF_OTHERS).await;
     if heard.list.answer().is_none() {

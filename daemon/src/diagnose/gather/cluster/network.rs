@@ -1,4 +1,4 @@
-//! The slices of a Service, what is said of it, and who is behind both: controllers and nodes.
+//! The slices of a Service, what is said of it, and what is behind both: controllers and nodes.
 //!
 //! Invariant: nodes are found by the names that slices say, each checked; one that was not found by its label is asked
 //! for by its name before it is called gone, but for those beyond a few, of which nothing is said then.
@@ -23,7 +23,7 @@ pub(super) struct Network {
     pub(super) events: Heard,
     pub(super) leases: Asked<Vec<Lease>>,
     pub(super) nodes: Asked<Vec<NodeSeen>>,
-    /// Nodes that no label names and nobody was asked about.
+    /// Nodes that no label names and that were not asked for by name.
     pub(super) nodes_unasked: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ async fn slices(lane: &mut Lane<'_>, names: Names<'_>) -> Asked<Vec<SliceSeen>> 
         is_read && endpoints <= ENDPOINTS_MAX
     });
     match asked.await {
-        // Whoever compares needs all of them.
+        // A comparison needs all of them.
         Asked::Answered(listing) if listing.more => {
             Asked::Failed("it has more slices than are read, or one that cannot be read".into())
         }
@@ -71,7 +71,7 @@ async fn slices(lane: &mut Lane<'_>, names: Names<'_>) -> Asked<Vec<SliceSeen>> 
     }
 }
 
-/// Those of the controllers that the service depends on, of which some may run elsewhere.
+/// The leases of the controllers that the service depends on, of which some may run elsewhere.
 async fn leases(lane: &mut Lane<'_>, awaits_balancer: bool) -> Asked<Vec<Lease>> {
     let controllers = ["kube-controller-manager", "cloud-controller-manager"];
     let mut found = Vec::new();
@@ -102,7 +102,7 @@ fn node_names<'a>(slices: &'a Asked<Vec<SliceSeen>>, subject: Subject<'a>) -> Ve
 
 const NODE: &str = "node";
 
-/// One by its name; several by their label, and by their names those that this did not find.
+/// Asks for one node by its name; for several by their label, and by their names for those that the label did not find.
 async fn nodes(lane: &mut Lane<'_>, names: &[Name<'_>]) -> Asked<Vec<NodeSeen>> {
     let mut found = match names {
         [_] => Vec::new(),
@@ -123,7 +123,7 @@ async fn nodes(lane: &mut Lane<'_>, names: &[Name<'_>]) -> Asked<Vec<NodeSeen>> 
     Asked::Answered(found)
 }
 
-/// Those that were not found, in the order in which they matter.
+/// Nodes that were not found, in the order in which they matter.
 fn lacking<'a>(found: &[NodeSeen], names: &[Name<'a>]) -> impl Iterator<Item = Name<'a>> {
     names.iter().copied().filter(|name| found.iter().all(|node| node.name != name.as_str()))
 }
@@ -151,7 +151,7 @@ async fn one(lane: &mut Lane<'_>, name: Name<'_>) -> Asked<NodeSeen> {
     lane.get::<Node>(&question).await.map(|found| found.map_or_else(gone, objects::node))
 }
 
-/// The first that is there and not ready.
+/// The first node that is there and not ready.
 fn ill(nodes: &Asked<Vec<NodeSeen>>) -> Option<&str> {
     let is_ill = |node: &&NodeSeen| node.ready.as_ref().is_some_and(|ready| !ready.is_true);
     nodes.answer()?.iter().find(is_ill).map(|node| node.name.as_str())

@@ -94,7 +94,7 @@ fn service_port(port: ServicePort) -> Option<PortSeen> {
     Some(PortSeen { name: text(port.name), protocol, port: own, target, app_protocol })
 }
 
-/// Who wrote `status.loadBalancer`.
+/// The managers that wrote `status.loadBalancer`.
 fn balancer_writers(entries: Vec<ManagedFieldsEntry>) -> Vec<String> {
     let writes = |entry: &ManagedFieldsEntry| {
         entry.fields_v1.as_ref().is_some_and(|it| it.0.pointer("/f:status/f:loadBalancer").is_some())
@@ -180,7 +180,7 @@ fn pod_condition(it: &PodCondition) -> Condition {
     Condition { is_true: it.status == "True", since: time(it.last_transition_time.clone()) }
 }
 
-/// Of the first container that waits; one that is to begin soon says nothing worth telling.
+/// Why the first container waits that does; one that is to begin soon has no reason worth telling.
 fn waiting(status: &PodStatus) -> Option<String> {
     let all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
     let mut reasons = all.filter_map(|it| it.state.as_ref()?.waiting.as_ref()?.reason.as_ref());
@@ -241,7 +241,7 @@ pub(super) fn host_ports(object: &PodObject) -> Vec<HostPort> {
     all.take(ITEMS_MAX).filter_map(read).collect()
 }
 
-/// A pod that has ended keeps none.
+/// Whether a pod has ended. Such a pod keeps no host ports.
 pub(super) fn has_ended(object: &PodObject) -> bool {
     let phase = object.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))

@@ -59,7 +59,7 @@ pub(super) fn node(name: Name<'_>) -> String {
     format!("{CORE}/nodes/{}", name.0)
 }
 
-/// Of a controller of the control plane.
+/// The lease of a controller of the control plane.
 pub(super) fn lease(name: &str) -> String {
     format!("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}")
 }
@@ -79,7 +79,7 @@ pub(super) fn policies(namespace: Name<'_>) -> String {
     list(&format!("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", namespace.0), "", "")
 }
 
-/// Those that a selector matches; none: it is no selector that an apiserver would have taken.
+/// The pods that a selector matches; none: it is no selector that an apiserver would have taken.
 pub(super) fn pods(namespace: Name<'_>, selector: &BTreeMap<String, String>) -> Option<String> {
     let is_legal = selector.iter().all(|(key, value)| is_label(key) && is_label_value(value));
     let terms: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -95,19 +95,19 @@ pub(super) fn pods_on(node: Name<'_>) -> String {
     list(&format!("{CORE}/pods"), "", &format!("spec.nodeName={}", node.0))
 }
 
-/// Several in one question, by the label that kubelet gives each: mostly its name.
+/// Several nodes in one question, by the label that kubelet gives each: mostly its name.
 pub(super) fn nodes(names: &[Name<'_>]) -> String {
     let names: Vec<&str> = names.iter().map(|name| name.0).filter(|name| is_label_value(name)).collect();
     list(&format!("{CORE}/nodes"), &format!("kubernetes.io/hostname in ({})", names.join(",")), "")
 }
 
-/// Of one object of a name, whatever its kind, and what else they must be like.
+/// The Events of a namespace that have these fields.
 pub(super) fn events(namespace: Name<'_>, fields: &[(&str, &str)]) -> String {
     let fields: Vec<String> = fields.iter().map(|(field, value)| format!("{field}={value}")).collect();
     list(&format!("{CORE}/namespaces/{}/events", namespace.0), "", &fields.join(","))
 }
 
-/// Of all namespaces, as these terms of ours have them.
+/// The Events of all namespaces that fit these terms, which are our own.
 pub(super) fn all_events(fields: &'static str) -> String {
     list(&format!("{CORE}/events"), "", fields)
 }

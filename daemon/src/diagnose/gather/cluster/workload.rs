@@ -82,7 +82,7 @@ fn of_kind_pods(names: Names<'_>, name: &'static str, path: String) -> Question 
     names.question(name, path, right("", "pods", "list"))
 }
 
-/// Warnings about those that are not well.
+/// Warnings about pods that are not well.
 async fn of_pods(lane: &mut Lane<'_>, reading: &Reading<'_>, names: Names<'_>, pods: &[Pod]) -> Heard {
     about(lane, reading, names, pods, (is_ill, |_| true)).await
 }
@@ -90,8 +90,8 @@ async fn of_pods(lane: &mut Lane<'_>, reading: &Reading<'_>, names: Names<'_>, p
 /// What a pod that runs and is ready lives with all the same. Whatever else was said of it is over: it is well.
 const LIVED_WITH: [&str; 2] = ["dns-config-forming", "missing-cluster-dns"];
 
-/// Warnings about those that are well, which may not be what their clients take them for. They are asked for with what
-/// is left, and what else is known is whole without them.
+/// Warnings about pods that are well, which may not be what their clients take them for. They are asked for with the
+/// requests that are left, and the rest of the answer is complete without them.
 pub(super) async fn of_pods_that_are_well(
     lane: &mut Lane<'_>,
     reading: &Reading<'_>,

@@ -36,7 +36,7 @@ pub(super) fn port_range(root: &Path) -> Asked<(u16, u16)> {
     })
 }
 
-/// Those that it keeps.
+/// The ports that the kernel keeps for others.
 pub(super) fn reserved(root: &Path) -> Asked<Vec<(u16, u16)>> {
     asked(root, "proc/sys/net/ipv4/ip_local_reserved_ports", |text| {
         let ranges = text.trim().split(',').filter(|range| !range.is_empty());
@@ -53,7 +53,8 @@ pub(super) fn forwards(root: &Path) -> Asked<bool> {
     asked(root, "proc/sys/net/ipv4/ip_forward", |text| Some(text.trim().parse::<u8>().ok()? != 0))
 }
 
-/// How a device judges where packets come from: what is stricter, its own setting or that of all.
+/// How a device judges where packets come from: the larger of its own setting and that of all devices, as the kernel
+/// takes it.
 pub(super) fn reverse_path(root: &Path, device: &str) -> Option<ReversePath> {
     let mode = |name: &str| {
         text(root, &format!("proc/sys/net/ipv4/conf/{name}/rp_filter")).ok()?.trim().parse::<u8>().ok()

@@ -1,4 +1,4 @@
-//! Who listens at some ports of this host, as the kernel lists its sockets (sock_diag), and which process that is.
+//! The sockets that listen at some ports of this host, as the kernel lists them (sock_diag), and their processes.
 //!
 //! Invariant: bounded in bytes, time, processes and descriptors. A process that may not be looked at has no name; a
 //! list that the kernel did not end is an error and no list.
