@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use holdfast_core::hold::{Bound, OnEmpty, Policy};
 use holdfast_core::snapshot::Reason;
 
-/// What can be told of a list that has nobody any more.
+/// What can be told of a list that has lost its last backend.
 #[derive(Clone, Copy, Debug)]
 pub struct Signs {
     /// What the service asks for, if it can be followed.
@@ -57,11 +57,11 @@ fn reason_of(signs: &Signs) -> Reason {
 pub struct Probing {
     /// When it began.
     pub begun: i64,
-    /// When somebody was asked first.
+    /// When a backend was probed first.
     pub asked: Option<i64>,
-    /// Somebody could be asked and was not.
+    /// At least one backend could be probed and was not.
     pub waits: bool,
-    /// Somebody took a probe.
+    /// At least one backend took a probe.
     pub answered: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Services of several tenants that want nothing of anybody, and what becomes of them by their own doings: rollouts,
-//! scaling, accidents, probes.
+//! Services of several tenants that touch nothing of other tenants, and what becomes of them by their own doings:
+//! rollouts, scaling, accidents, probes.
 //!
 //! Invariant: their addresses are as a cluster gives them out: cluster IPs and node ports that no other service has,
 //! and balancers' addresses that a controller wrote. Lists are lost without a sign of intent in one namespace of four
