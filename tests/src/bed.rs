@@ -272,7 +272,7 @@ impl Bed {
         Server::start(command, address)
     }
 
-    /// Starts a server that tells whoever asks by TCP or UDP whom it sees, at each of its addresses.
+    /// Starts a server that tells each client, by TCP or UDP, which address it sees, at each of its own addresses.
     pub fn tell_whom(
         &self,
         location: Location<'_>,

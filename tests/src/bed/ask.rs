@@ -1,7 +1,7 @@
-//! A client that asks the servers of `whom`: from which address it is told, and what came of each question.
+//! A client that asks the servers of `whom`: which address each says that it sees, and what came of each question.
 //!
 //! Invariant: each question has exactly one outcome within its time. The questions of one order are asked at the same
-//! time, so a silent one delays nobody.
+//! time, so a silent one delays no other.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -19,7 +19,7 @@ use super::crowd::word;
 use super::whom::{DATAGRAM_BYTES, expect, filled, filling};
 use super::{BedError, at, raw, spawn};
 
-/// Past the first repetition of a SYN, so that its loss alone is not taken for silence. Who answers does so within
+/// Past the first repetition of a SYN, so that its loss alone is not taken for silence. A server answers within
 /// milliseconds.
 pub const PATIENCE: Duration = Duration::from_millis(2500);
 
@@ -48,7 +48,7 @@ pub struct Question {
 }
 
 impl Question {
-    /// Who is there?
+    /// Asks which server answers at this place, and sends nothing besides.
     pub fn new(transport: Transport, to: SocketAddr) -> Self {
         Self { transport, to, from: None, take: 0, give: 0, hops: None, abort: false, patience: PATIENCE }
     }
@@ -78,10 +78,10 @@ impl Question {
 /// What came of a question.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Outcome {
-    /// Somebody gave all that was asked for.
+    /// A server gave all that was asked for.
     Answered {
         by: String,
-        /// Whom the server saw.
+        /// The client's address as the server saw it.
         seen: SocketAddr,
     },
     /// ECONNREFUSED: a reset, or an ICMP error that says so.

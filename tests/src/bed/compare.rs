@@ -10,7 +10,7 @@ use super::BedError;
 use super::load::{Load, Turn};
 use crate::size::sized;
 
-/// One turn. Long against a switch of processes, short against the time slice of whoever else runs here, so that most
+/// One turn. Long against a switch of processes, short against the time slice of any other process here, so that most
 /// turns are not disturbed.
 const TURN: Duration = Duration::from_millis(3);
 

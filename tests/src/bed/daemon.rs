@@ -238,7 +238,7 @@ impl<'a> Daemon<'a> {
         succeed(command, ANSWER_LIMIT).map(drop)
     }
 
-    /// The same, as soon as nobody outside uses it any more: `true` says that it has been.
+    /// The same, once no client outside uses it any more: `true` says that it was removed.
     pub fn drain(&self) -> Result<bool, BedError> {
         let mut command = self.bed.command_in(&self.cgroup, &self.program);
         command.args(["cleanup", "--drain", "--config"]).arg(self.config());

@@ -45,13 +45,13 @@ pub(super) struct Knock {
 pub enum Reply {
     #[default]
     Nothing,
-    /// Somebody listens there.
+    /// A socket listens there.
     Accepted,
-    /// A reset, or an error that says that nobody listens.
+    /// A reset, or an error that says that no socket listens.
     Refused,
     /// An error that says that there is no way, or one in circles.
     Lost,
-    /// An answer from somebody else than who was asked.
+    /// An answer from another address than the one that was asked.
     Stray,
 }
 
@@ -60,7 +60,7 @@ pub enum Reply {
 pub(super) enum Word {
     /// It is the knock, with the addresses that it has by then.
     Arrived(Knock),
-    /// It answers the knock, whose addresses are as whoever answers has them.
+    /// It answers the knock, with the addresses as the answering side has them.
     Answered(Knock, Reply),
 }
 
@@ -159,7 +159,7 @@ fn word32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// A knock by its sign. Who quotes it may leave out what is behind TCP's number.
+/// A knock by its sign. A quotation in an error may leave out what is behind TCP's number.
 fn known(packet: &Packet<'_>, is_quoted: bool) -> Option<Knock> {
     let Packet { from, to, protocol, body } = *packet;
     let (transport, sign, number) = match protocol {
@@ -181,7 +181,7 @@ fn arrived(packet: &Packet<'_>) -> Option<Knock> {
     known(packet, false)
 }
 
-/// It comes from whom the knock went to, and acknowledges its number.
+/// An answer comes from the place that the knock went to, and acknowledges its number.
 fn read_answer(packet: &Packet<'_>) -> Option<Word> {
     let body = packet.body;
     let reply = match *body.get(FLAGS_AT)? & (SYN | RST) {

@@ -1,4 +1,4 @@
-//! IPv4 packets that no ordinary socket sends: fragments in an order of the test's own, and SYNs that nobody follows.
+//! IPv4 packets that no ordinary socket sends: fragments in an order of the test's own, and SYNs that stay alone.
 //!
 //! Invariant: how many are sent is bounded, and they go where the routes of the bed's own network lead.
 

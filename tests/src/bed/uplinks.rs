@@ -114,7 +114,7 @@ pub const VXLAN: Uplink = Uplink {
     ..PLAIN
 };
 
-/// A device whose packets begin with IP; `Tunnel` is what it leads through.
+/// A device with packets that begin with IP; `Tunnel` is what it leads through.
 pub const TUN: Uplink = Uplink {
     kind: "tun",
     router: &["tuntap add name far0 mode tun"],

@@ -1,4 +1,4 @@
-//! A server that tells whoever asks who it is and whom it sees: TCP and UDP, at each of its addresses.
+//! A server that tells each client its own name and the address it sees: TCP and UDP, at each of its addresses.
 //!
 //! A request is a line `TAKE GIVE`: so many bytes follow it, and so many shall follow the answer, which is a line
 //! `NAME ADDRESS`. A datagram is filled up to TAKE, and its answer to GIVE.

@@ -61,7 +61,7 @@ enum Outside {
     NodeOther,
     /// At a name.
     Named,
-    /// At an address whose traffic goes to the balancer.
+    /// At an address that the balancer gets the traffic of.
     Elsewhere,
 }
 
@@ -144,7 +144,7 @@ impl Shape {
         }
     }
 
-    /// Where nobody dials it, there is nothing to stick to.
+    /// Where no client can dial it, there is nothing to stick to.
     fn can_be_sticky(&self) -> bool {
         !matches!(self.kind, "None" | "ExternalName")
     }
@@ -327,7 +327,8 @@ pub fn draw(seed: u64, count: usize) -> (Vec<Value>, Vec<Value>) {
     (services, numbered.flat_map(|(number, (shape, _))| shape.slices(number)).collect())
 }
 
-/// What is written after all others, and where it is asked: who leads there knows everything of this round.
+/// The objects that are written after all others, and where they are asked for: a proxy that serves them knows
+/// everything of this round.
 pub fn sign(round: u16) -> ([Value; 3], Vec<Target>) {
     let addresses = Outside::Own.addresses(EXTERNAL, 253);
     let port =

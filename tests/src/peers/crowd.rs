@@ -1,4 +1,4 @@
-//! Random services and slices, as an apiserver accepts them: all that decides whom a node's client reaches,
+//! Random services and slices, as an apiserver accepts them: all that decides which backends a node's client reaches,
 //! in any mixture.
 //!
 //! Invariant: the seed alone decides, and no two services want one address. It leaves out what kube-proxy itself
@@ -31,7 +31,7 @@ impl Crowd {
         Self { random: Random::new(seed), services: vec![false; services] }
     }
 
-    /// Makes everybody, with their slices.
+    /// Makes all services, with their slices.
     pub fn create(&mut self, api: &Api<'_>) -> Result<(), PeersError> {
         (0..self.services.len()).try_for_each(|number| {
             self.replace_service(api, number)?;

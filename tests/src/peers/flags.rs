@@ -106,7 +106,7 @@ fn controllers(authority: &Authority, apiservers: usize, names: &str) -> Result<
         ("controllers", names.to_owned()),
         ("use-service-account-credentials", "true".to_owned()),
         ("leader-elect", "false".to_owned()),
-        // Nobody asks them anything.
+        // No client asks this part anything.
         ("secure-port", "0".to_owned()),
         // The defaults make a test wait for permission to write.
         ("kube-api-qps", "1000".to_owned()),
@@ -114,8 +114,8 @@ fn controllers(authority: &Authority, apiservers: usize, names: &str) -> Result<
     ])
 }
 
-/// Quick to miss a node that nobody renews, which takes a minute where kubelets do. They have addresses for the pods of
-/// one node, so that others get none.
+/// Quick to miss a node without a kubelet that renews it, which takes a minute in a real cluster. They have addresses
+/// for the pods of one node, so that others get none.
 fn node_controllers(authority: &Authority, apiservers: usize) -> Result<Flags, PeersError> {
     let mut flags = controllers(authority, apiservers, NODE_CONTROLLERS)?;
     flags.push(("node-monitor-period", "1s".to_owned()));

@@ -79,7 +79,7 @@ impl Session {
         part.map(|part| part.name.clone())
     }
 
-    /// A pattern that fits nothing is one whose tests were renamed.
+    /// A pattern that fits nothing is left over from tests that were renamed.
     fn check_patterns(&self) -> Result<(), SuiteError> {
         let all = || self.tests.values().flatten();
         for part in &self.table.parts {

@@ -183,8 +183,8 @@ impl Lives {
         Ok(())
     }
 
-    /// Its owner edits it. No service is deleted here: how long a life remembers the backends of a service that has gone
-    /// depends on when what it left was cleared away.
+    /// Its owner edits it. No service is deleted here: how long a life remembers the backends of a service that has
+    /// gone depends on when what it left was cleared away.
     fn change_service(&mut self) {
         let position = self.random.below(BYSTANDERS);
         let Some(own) = self.services.get_mut(position) else { return };
@@ -339,8 +339,8 @@ impl Lives {
         self.compare_owners(&claims)
     }
 
-    /// The claims on each address that tenants fight for, the best first: what a controller wrote, then the oldest, then
-    /// by name.
+    /// The claims on each address that tenants fight for, the best first: what a controller wrote, then the oldest,
+    /// then by name.
     fn claims(&self) -> BTreeMap<SocketAddr, BTreeSet<(bool, i64, ServiceKey)>> {
         let mut all: BTreeMap<SocketAddr, BTreeSet<_>> = BTreeMap::new();
         for facts in self.tenants.values() {

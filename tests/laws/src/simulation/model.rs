@@ -596,8 +596,8 @@ impl Model {
         first(false).or_else(|| first(true))
     }
 
-    /// The owner of the key that a dialled address means: its own key, or the wildcard of a NodePort. An exact owner that
-    /// leaves an address of the node to others leaves it to a NodePort first.
+    /// The owner of the key that a dialled address means: its own key, or the wildcard of a NodePort. An exact owner
+    /// that leaves an address of the node to others leaves it to a NodePort first.
     pub fn owner(&self, dialled: FrontendKey) -> Option<&Holder> {
         let wildcard = FrontendKey { address: Family::of(dialled.address).unspecified(), ..dialled };
         let is_node = self.facts.node.node_port_addresses.contains(&dialled.address);

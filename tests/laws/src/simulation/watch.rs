@@ -202,8 +202,8 @@ impl Watch {
         former.any(|holder| self.lists(holder).any(|answer| answer == *now))
     }
 
-    /// Whether a client at an address may meet this: what any client outside meets, if it might come in at any time since
-    /// all was certain, and nothing if it might not. While a frontend changes hands, either.
+    /// Whether a client at an address may meet this: what any client outside meets, if it might come in at any time
+    /// since all was certain, and nothing if it might not. While a frontend changes hands, either.
     fn may_meet(&self, dialled: &Dialled, now: &Answer) -> bool {
         let [_, outside, _] = &dialled.actual;
         let found = self.pointing.get(&dialled.key).or_else(|| self.pointing.get(&wildcard(dialled.key)));
@@ -360,8 +360,8 @@ impl SlowClient {
         Some(Self { reading: reading?, key, led_by, holders, legal: vec![now], has_word })
     }
 
-    /// A new process decides: the service that owns the frontend now may have taken over the port that it leads to. Of a
-    /// NodePort it is the owner of the wildcard, even if the dialled address has ceased to be the node's meanwhile.
+    /// A new process decides: the service that owns the frontend now may have taken over the port that it leads to. Of
+    /// a NodePort it is the owner of the wildcard, even if the dialled address has ceased to be the node's meanwhile.
     pub fn adopt(&mut self, watch: &Watch) {
         let owner = watch.model.owners.get(&self.led_by).filter(|owner| !self.holders.contains(owner));
         self.holders.extend(owner.cloned());

@@ -20,7 +20,7 @@ pub const REASONS: [(&str, &str); 5] = [
     ("itself", "a pod reaches itself through a service"),
 ];
 
-/// As whose a packet arrives.
+/// The owner of the source address with which a packet arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whose {
     Client,
@@ -28,7 +28,7 @@ pub enum Whose {
     Other(IpAddr),
 }
 
-/// Networks whose backends are on the node itself.
+/// The networks of backends on the node itself.
 const HERE: [&str; 6] = ["10.244.1.", "10.244.2.", "10.0.0.5", "fd00:244:1::", "fd00:244:2::", "fd00:a::5"];
 
 fn is_here(backend: SocketAddr) -> bool {
@@ -36,21 +36,21 @@ fn is_here(backend: SocketAddr) -> bool {
     HERE.iter().any(|network| text.starts_with(network))
 }
 
-/// The port of whoever is reached where the client meant to go: nobody has translated the packet.
+/// Stands for the port of a packet that arrives where the client sent it: it was not translated.
 const AS_DIALLED: u16 = 0;
 
 /// What became of the packets that one client sent to one target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
-    /// Whom they reached, as whose, and what the client heard of it.
+    /// The backends that they reached, the source they came with, and what the client heard of it.
     led: BTreeMap<(SocketAddr, Whose), BTreeSet<Reply>>,
-    /// What the client heard of those that reached nobody.
+    /// What the client heard of those that reached no backend.
     rest: BTreeSet<Reply>,
 }
 
 impl Answers {
     pub(super) fn note(&mut self, sent: &Sent, fate: &Fate) {
-        // Nobody hears what is sent to the address that was dialled.
+        // The address that was dialled has no ear, so replies to it are not heard.
         let reply = if sent.from == sent.to.ip() { Reply::Nothing } else { fate.reply };
         let Some((to, seen)) = fate.led else {
             self.rest.insert(reply);
@@ -90,7 +90,7 @@ impl Answers {
         self.led.is_empty() && self.rest == [reply].into()
     }
 
-    /// Nobody is there, and nobody says so: routes lead anywhere.
+    /// No backend is reached and no error says so: routes lead anywhere.
     fn is_lost(&self) -> bool {
         self.led.is_empty() && self.rest.is_subset(&[Reply::Nothing, Reply::Lost].into())
     }
@@ -156,7 +156,7 @@ pub(super) enum Verdict {
     Different,
 }
 
-/// A target, who asks for it, and what came of it on both nodes.
+/// A target, the client that asks for it, and what came of it on both nodes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair<'a> {
     pub(super) client: &'a Client,
@@ -261,7 +261,7 @@ mod tests {
         Target { service: "s1".to_owned(), kind, to, transport: Transport::Tcp, has, endpoints, twin: None }
     }
 
-    /// `10.244.1.10:1 client refused`, or of those that reach nobody `refused`, `nothing`, `lost`.
+    /// `10.244.1.10:1 client refused`, or of those that reach no backend `refused`, `nothing`, `lost`.
     fn answers(texts: &[&str]) -> Answers {
         let mut answers = Answers::default();
         for text in texts {
