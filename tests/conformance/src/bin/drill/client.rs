@@ -37,7 +37,7 @@ enum Kind {
     Dns,
 }
 
-/// Whom a client dials: `name:ADDRESS` or `dns:ADDRESS`.
+/// What a client dials: `name:ADDRESS` or `dns:ADDRESS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     kind: Kind,
@@ -65,7 +65,7 @@ pub(crate) enum Outcome {
     Refused,
     /// No connection or no answer in time.
     TimedOut,
-    /// Somebody else answered, or half of it.
+    /// Another server answered, or half an answer came.
     Wrong,
     /// Reset, unreachable, and whatever else the system says.
     Failed,

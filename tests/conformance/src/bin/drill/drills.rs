@@ -143,7 +143,7 @@ impl Drill {
     }
 }
 
-/// So many of those who failed are named.
+/// So many of the places with most failures are named.
 const WORST: usize = 8;
 
 /// A number that the environment gives, for a longer or a shorter drill.

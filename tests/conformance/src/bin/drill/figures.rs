@@ -40,7 +40,7 @@ pub(crate) fn starts() -> Result<bool, Failure> {
     let mut theirs = (Proxy::KubeProxy(Mode::Nftables), Vec::new());
     for number in 0..STARTS {
         let mut turns = [&mut own, &mut theirs];
-        // Whoever comes second finds what the first one has warmed.
+        // The proxy that comes second finds what the first one has warmed.
         turns.rotate_left(number % 2);
         for (proxy, times) in turns {
             times.push(start(proxy)?);
