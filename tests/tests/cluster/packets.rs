@@ -151,7 +151,7 @@ fn wait_until(why_not: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Connections of before end by themselves, and whoever comes now is kube-proxy's.
+/// Connections of before end by themselves, and new ones are kube-proxy's.
 #[track_caller]
 fn go_back(cluster: &Cluster, daemon: &Daemon<'_>, mut clients: Clients) {
     let to = frontend("away", "node", Family::V4).unwrap();

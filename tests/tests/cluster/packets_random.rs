@@ -30,7 +30,7 @@ const CONFIG: &str = "[node]\nname = \"n1\"\nzone = \"zone-a\"\n[hold]\non_empty
 /// Of holdfast's node: sockets leave those ports to clients.
 const SOCKET_PORTS: (&str, &str) = ("ipv4/ip_local_port_range", "32768 44999");
 
-/// Of kube-proxy's node: connections that nobody answers are forgotten soon, as there are tens of thousands of them.
+/// Of kube-proxy's node: connections without an answer are forgotten soon, as there are tens of thousands of them.
 const TRACKING: [(&str, &str); 3] = [
     ("netfilter/nf_conntrack_tcp_timeout_syn_sent", "5"),
     ("netfilter/nf_conntrack_tcp_timeout_close", "2"),

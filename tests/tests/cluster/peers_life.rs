@@ -78,7 +78,7 @@ fn emptied_by_a_stop(cluster: &Cluster, watch: &Watch) -> Option<Seen> {
     empty
 }
 
-/// The cause of the incident, by upstream's own code: a stopping apiserver takes everybody's address away.
+/// The cause of the incident, by upstream's own code: a stopping apiserver takes the addresses of all of them away.
 #[test]
 fn stopping_one_of_two_apiservers_empties_the_slice_of_default_kubernetes() {
     let begin = Instant::now();

@@ -107,7 +107,7 @@ fn serving() -> (Host, Server) {
     (host, server)
 }
 
-/// Who answers a client of the service.
+/// The name of the server that answers a client of the service.
 fn who_answers(host: &Host) -> String {
     let line = "exec 3<>/dev/tcp/10.96.0.10/80 && echo >&3 && head -n 1 <&3";
     host.run(&["timeout", "5", "bash", "-c", line]).unwrap().out

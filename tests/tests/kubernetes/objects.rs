@@ -1,4 +1,4 @@
-//! Objects that nobody can understand, in lists and in watches: each rejects itself, and harms no other.
+//! Objects that cannot be understood, in lists and in watches: each rejects itself, and harms no other.
 
 use std::net::IpAddr;
 

@@ -29,7 +29,7 @@ impl Node {
         Self::of(program(), manifests)
     }
 
-    /// One whose configuration has more tables; its folder is where this says.
+    /// A node with more tables in its configuration; its folder is where this says.
     pub(crate) fn with(more: impl FnOnce(&Path) -> String) -> Self {
         let mut node = Self::prepare(program());
         node.more = more(node.folder.path());
