@@ -70,7 +70,7 @@ build_node() {
 build_dns() { program tests/conformance/dns coredns .; }
 
 # runc comes from Debian: it needs libseccomp. The rest is what kubelet, proxies and tests call, and what nodes
-# need whose first process is systemd.
+# need that have systemd as their first process.
 make_root() {
 	local first=systemd,systemd-sysv,dbus,bpftool
 	local tools=iproute2,iptables,nftables,conntrack,procps,curl,wget,ethtool,netcat-openbsd,bind9-dnsutils,iperf

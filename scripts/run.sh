@@ -20,7 +20,7 @@ home=127.0.0.1
 
 # Children of a script ignore Ctrl-C, so each is told to end, and waited for.
 clean_up() {
-	# Who presses Ctrl-C again is impatient, and would leave half of it behind.
+	# A user who presses Ctrl-C again is impatient, and would leave half of it behind.
 	trap '' INT TERM
 	trap - EXIT
 	((${#children[@]} == 0)) || kill "${children[@]}" 2>/dev/null || true

@@ -4,7 +4,7 @@
 # suite/built.json. Arguments go to cargo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# Whoever runs the tests has built them.
+# The command that runs the tests has built them already.
 [[ -z ${TEST_PROGRAMS_BUILT:-} ]] || exit 0
 target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target/suite"
