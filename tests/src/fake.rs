@@ -95,7 +95,7 @@ impl Kind {
         Self::STORED.into_iter().find(|kind| kind.names().0 == word)
     }
 
-    /// Those that there are objects of.
+    /// The kinds of which objects are stored.
     const STORED: [Self; 10] = [
         Self::Services,
         Self::Slices,

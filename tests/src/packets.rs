@@ -29,7 +29,7 @@ pub const TARGET_PORT: u16 = 8080;
 /// What services are dialled at, besides their NodePorts.
 pub const PORT: u16 = 80;
 
-/// Between two looks whether a node serves yet.
+/// The pause between two looks whether a node serves yet.
 const POLL: Duration = Duration::from_millis(50);
 
 /// The proxy that serves the node.

@@ -315,7 +315,7 @@ impl Cluster {
     }
 
     /// Asks one part to end (SIGTERM) and does not wait. An apiserver takes a minute for that while a watch is open: it
-    /// accepts no new client and tells the old ones on. Kubelet kills it after half of that.
+    /// accepts no new client, and goes on with the watches that it has. Kubelet kills it after half of that.
     pub fn ask_to_end(&self, part: Part) -> Result<(), PeersError> {
         self.server(part)?.ask_to_end()
     }

@@ -142,7 +142,7 @@ pub(crate) struct Holdfast {
 }
 
 impl Holdfast {
-    /// With so many services, those that are dialled among them.
+    /// A network with so many services, those that are dialled among them.
     pub(crate) fn start(services: u32) -> Result<Self, Failed> {
         let bed = bed()?;
         let maps = bed.within(Location::OUTSIDE, || maps(&bed).map_err(|error| error.to_string()))??;

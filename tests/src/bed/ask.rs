@@ -36,9 +36,9 @@ pub struct Question {
     pub to: SocketAddr,
     /// The client's own address, or any; likewise the port.
     pub from: Option<SocketAddr>,
-    /// So many bytes are sent.
+    /// How many bytes are sent.
     pub take: usize,
-    /// So many are asked for.
+    /// How many bytes are asked for.
     pub give: usize,
     /// How many routers may pass on what is sent; errors of those on the way count as answers then.
     pub hops: Option<u8>,
@@ -68,7 +68,7 @@ impl Question {
         self
     }
 
-    /// With so many bytes there and back.
+    /// The same question with so many bytes there and back.
     pub fn sized(mut self, take: usize, give: usize) -> Self {
         (self.take, self.give) = (take, give);
         self
@@ -100,9 +100,9 @@ pub enum Outcome {
 /// What became of connections that are held.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Held {
-    /// Those that answer.
+    /// Connections that answer.
     pub alive: usize,
-    /// Those that do not, by how.
+    /// Connections that do not, by what is wrong with them.
     pub broken: BTreeMap<String, usize>,
 }
 

@@ -45,7 +45,7 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Of several draws of the same thing.
+    /// The ratio that several draws of the same thing give.
     pub fn of(draws: &[Medians]) -> Self {
         let ratios = sorted(draws.iter().map(|draw| draw.ratio));
         Self {

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BedError, at, spawn};
 
-/// Between two questions of one client: as fast as a loop in a shell would be, and no faster.
+/// The pause between two questions of one client: as fast as a loop in a shell would be, and no faster.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Clients of one crowd, each a thread.

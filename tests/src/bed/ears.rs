@@ -30,10 +30,10 @@ const PACKET_BYTES: usize = 2048;
 /// some tens of milliseconds.
 const SILENCE: Duration = Duration::from_millis(400);
 
-/// Between two looks at all sockets.
+/// The pause between two looks at all sockets.
 const POLL: Duration = Duration::from_micros(200);
 
-/// Between two looks at the clock while packets are sent at a pace.
+/// The pause between two looks at the clock while packets are sent at a pace.
 const STEP: Duration = Duration::from_millis(5);
 
 const PROTOCOLS4: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::ICMPV4];
@@ -74,7 +74,7 @@ pub struct Ears {
     ears: Vec<Ear>,
     /// One for each family.
     voices: BTreeMap<&'static str, [Socket; 2]>,
-    /// That of the next packet.
+    /// The number of the next packet.
     number: u32,
 }
 

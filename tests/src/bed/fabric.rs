@@ -39,8 +39,8 @@ const ANNOUNCED: [&str; 6] = [
 /// The ranges of this node's pods: any client may dial them directly.
 const PODS: [&str; 4] = ["10.244.1.0/24", "10.244.2.0/24", "fd00:244:1::/64", "fd00:244:2::/64"];
 
-/// Of every place: addresses are used at once, and ICMP errors are not held back, or many questions at the same time
-/// would have fewer answers than one.
+/// Settings of every place: addresses are used at once, and ICMP errors are not held back, or many questions at the
+/// same time would have fewer answers than one.
 const PLAIN: [(&str, &str); 4] = [
     ("ipv6/conf/default/accept_dad", "0"),
     ("ipv4/icmp_ratemask", "0"),

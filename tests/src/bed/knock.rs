@@ -58,9 +58,9 @@ pub enum Reply {
 /// What a packet says of the knock with this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// It is the knock, with the addresses that it has by then.
+    /// The knock itself, with the addresses that it has by then.
     Arrived(Knock),
-    /// It answers the knock, with the addresses as the answering side has them.
+    /// An answer to the knock, with the addresses as the answering side has them.
     Answered(Knock, Reply),
 }
 
@@ -129,7 +129,8 @@ fn length(body: &[u8]) -> [u8; 2] {
     u16::try_from(body.len()).unwrap_or_default().to_be_bytes()
 }
 
-/// Of an even number of bytes. Nothing is written as its other form, because a datagram with 0 has none.
+/// The checksum of an even number of bytes. A sum of 0 is written as its other form, because 0 in a datagram means that
+/// there is none.
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks_exact(2).filter_map(|pair| Some(u16::from_be_bytes(pair.try_into().ok()?)));
     let mut sum: u32 = words.map(u32::from).sum();

@@ -62,7 +62,7 @@ impl Tracked {
     }
 }
 
-/// Those of TCP and UDP that are tracked there.
+/// The connections by TCP and UDP that are tracked there.
 pub fn tracked(bed: &Bed, place: Location<'_>) -> Result<Vec<Tracked>, BedError> {
     let mut found = Vec::new();
     let mut each = |kind, body: &[u8]| found.extend((kind == NEW).then(|| connection(body)).flatten());

@@ -84,7 +84,7 @@ fn datagrams(name: &str, socket: &UdpSocket) {
     }
 }
 
-/// One that is not as it was sent has no answer.
+/// A datagram that is not as it was sent has no answer.
 fn datagram(name: &str, bytes: &[u8], seen: SocketAddr) -> Option<Vec<u8>> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let line = std::str::from_utf8(bytes.get(..=end)?).ok()?;

@@ -25,7 +25,7 @@ const FAR: [&str; 2] = ["10.20.0.9", "fd00:20::9"];
 const ZONES: [&str; 3] = ["zone-a", "zone-a", "zone-b"];
 const NODES: [&str; 2] = ["n1", "n2"];
 
-/// Of a service. With more than three to choose among, a client may seldom have seen all of them.
+/// Endpoints of a service. With more than three to choose among, a client may seldom have seen all of them.
 const ENDPOINTS_MAX: usize = 3;
 
 const PORT_NAMES: [&str; 3] = ["a", "b", "c"];
@@ -66,7 +66,7 @@ enum Outside {
 }
 
 impl Outside {
-    /// Of the n-th service.
+    /// The addresses of the n-th service.
     fn addresses(self, range: [&str; 2], number: usize) -> Vec<String> {
         let [four, six] = range;
         let of = |last: usize| vec![format!("{four}{last}"), format!("{six}{last:x}")];
@@ -252,7 +252,7 @@ fn insert(object: &mut Value, field: &str, value: Value) {
     }
 }
 
-/// One of each family; seldom one is missing.
+/// One slice of each family; seldom one is missing.
 fn slices(random: &mut Random) -> Vec<(&'static str, Vec<Value>)> {
     let kinds = [("IPv4", Family::V4), ("IPv6", Family::V6)].into_iter();
     let kinds: Vec<_> = kinds.filter(|_| !random.chance(80)).collect();

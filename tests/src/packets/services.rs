@@ -84,7 +84,7 @@ const fn service(
     Service { name, number, endpoints, traits }
 }
 
-/// Those of the table.
+/// The services of the table.
 pub const SERVICES: [Service; 21] = [
     service(1, "here", &["a"], &[]),
     service(2, "bridged", &["c"], &[]),
@@ -114,7 +114,7 @@ pub fn sign() -> Service {
     service(99, "sign", &["b"], &[])
 }
 
-/// One that a test changes as it goes on.
+/// A service that a test changes as it goes on.
 pub fn changing() -> Service {
     service(98, "changing", &[], &[])
 }

@@ -260,7 +260,7 @@ fn endpoint(random: &mut Random, address: &str, is_hinted: bool, mood: Mood) -> 
     endpoint
 }
 
-/// Those of the service; seldom one is missing, has another protocol, or no number.
+/// The ports of the service; seldom one is missing, has another protocol, or no number.
 fn slice_ports(random: &mut Random, number: usize) -> Vec<Value> {
     let port = |index| {
         let protocol = if random.chance(70) { "UDP" } else { protocol(number, index) };

@@ -10,18 +10,19 @@ use super::{
     ADVERTISED, APISERVER_PORT, Authority, ETCD, NODE, Part, PeersError, SERVICE_CIDRS, apiserver, audit,
 };
 
-/// Those without which services have no slices, namespaces neither accounts nor an end, and further ranges no use.
+/// Without these controllers services have no slices, namespaces neither accounts nor an end, and further ranges no
+/// use.
 const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,endpoints-controller,\
     namespace-controller,serviceaccount-controller,service-cidr-controller";
 
-/// Those that say of a node, and of its pods, that it is lost.
+/// The controllers that call a node, and its pods, lost.
 const NODE_CONTROLLERS: &str = "node-lifecycle-controller,taint-eviction-controller,node-ipam-controller";
 
-/// Those that make and replace pods, and clear away what their owners left.
+/// The controllers that make and replace pods, and clear away what their owners left.
 const WORKLOAD_CONTROLLERS: &str = "deployment-controller,replicaset-controller,statefulset-controller,\
     garbage-collector-controller,pod-garbage-collector-controller";
 
-/// Those that make load balancers, and that remove nodes which have no machine.
+/// The controllers that make load balancers, and that remove nodes which have no machine.
 const CLOUD_CONTROLLERS: &str = "service-lb-controller,cloud-node-lifecycle-controller";
 
 /// With 0 the kernel's settings of connection tracking stay as they are.

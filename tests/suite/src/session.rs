@@ -240,7 +240,7 @@ fn untried(outcome: &Outcome) -> Vec<String> {
     lines.map(|what| format!("{}: {what}", outcome.test)).collect()
 }
 
-/// Of the last line that says so.
+/// How many passed and failed, by the last line that says so.
 fn sums(output: &str) -> Option<(usize, usize)> {
     output.lines().rev().find_map(|line| {
         let (passed, rest) = line.split_once(" passed, ")?;

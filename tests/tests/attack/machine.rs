@@ -22,7 +22,7 @@ fn bed_with_server() -> (Bed, Server) {
     (bed, server)
 }
 
-/// In the mounts of the bed, which no other process sees.
+/// Mounts within the bed, where no other process sees it.
 fn mount(bed: &Bed, words: &[&str]) {
     let mut command = bed.command(Location::NODE, "mount").unwrap();
     command.args(words);

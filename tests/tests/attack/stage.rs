@@ -95,7 +95,7 @@ impl<'a> Bystander<'a> {
         bystander
     }
 
-    /// From the file's rename to the record of what clients get now.
+    /// The time from the file's rename to the record of what clients get now.
     pub(crate) fn change(&mut self) -> Duration {
         self.changes = self.changes % 250 + 1;
         let backend = format!("192.0.2.{}", self.changes);

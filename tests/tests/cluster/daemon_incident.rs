@@ -131,7 +131,7 @@ fn check_served(dialer: &mut Dialer, what: &str) {
 struct Clients {
     vip: Dialer,
     cluster_ip: Dialer,
-    /// Of `default/kubernetes`, behind which the advertised address is.
+    /// A client of `default/kubernetes`, behind which the advertised address is.
     kubernetes: Dialer,
 }
 

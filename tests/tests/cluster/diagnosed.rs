@@ -85,7 +85,7 @@ const LOOKED: Duration = Duration::from_secs(90);
 pub(crate) const WELL: Wanted<'static> =
     Wanted { service: "", first: "-", exit: 0, next: "", findings: &[], says: &["Nothing is wrong"] };
 
-/// With connections that are tried.
+/// A diagnosis with connections that are tried.
 #[track_caller]
 pub(crate) fn expect(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {
     expect_by(daemon, SOON, &[], wanted)
@@ -97,7 +97,7 @@ pub(crate) fn expect_once_looked(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> St
     expect_by(daemon, LOOKED, &[], wanted)
 }
 
-/// Without probes: no socket listens at the pods' addresses.
+/// A diagnosis without probes: no socket listens at the pods' addresses.
 #[track_caller]
 pub(crate) fn expect_unprobed(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {
     expect_by(daemon, SOON, &["--no-probe"], wanted)

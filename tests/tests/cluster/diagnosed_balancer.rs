@@ -131,7 +131,7 @@ fn first_remedy(cause: &str, service: &str) -> String {
     words.join(" ").replace("{ns}", "default").replace("{name}", service)
 }
 
-/// Of so many different messages of one reason about one object, client-go's recorder writes the rest as one.
+/// After so many different messages of one reason about one object, client-go's recorder writes the rest as one.
 const SIMILAR: usize = 10;
 
 /// What is said of a no, each time with another number.

@@ -85,7 +85,7 @@ fn packets_kube_proxy_stands_every_case() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// By name, so that connections of before and after are told apart.
+/// Holds connections by a client of this name, so that those of before and after are told apart.
 fn hold(clients: &mut Clients, client: &str, count: usize) {
     for (family, service) in
         [(Family::V4, "here"), (Family::V6, "here"), (Family::V4, "away"), (Family::V6, "away")]

@@ -6,13 +6,13 @@ use holdfast_tests::bed::Layout;
 use holdfast_tests::peers::{ADVERTISED, Cluster, Kind, Part, PeersError, SOON, Seen, Watch, until};
 use serde_json::{Value, json};
 
-/// Every ten seconds, on a machine that is busy with other tests.
+/// The other apiserver looks every ten seconds; this is on a machine that is busy with other tests.
 const RECONCILED_WITHIN: Duration = Duration::from_secs(15);
 
-/// It writes before it ends.
+/// A stopping apiserver writes before it ends.
 const FLAPS_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often one is stopped until the write is seen.
+/// How often an apiserver is stopped until the write is seen.
 const STOPS: usize = 4;
 
 /// What upstream says of its own service.

@@ -25,7 +25,7 @@ pub(crate) fn expect(api: &Api<'_>, namespace: &str, expected: &[Expected<'_>]) 
     }
 }
 
-/// One of these, if it is among several about that object.
+/// The Event that was heard, if it is among several about that object.
 #[track_caller]
 fn wait(api: &Api<'_>, namespace: &str, object: &str, heard: Heard<'_>) -> Value {
     let mut last = Vec::new();
@@ -101,7 +101,7 @@ fn what_keeps_endpoints_from_being_written_is_found_in_the_words_of_their_contro
         let pod = format!("{namespace}/web-1");
         pods(&api, &[Pod { name: &pod, app: "web", node: NODE, address: &format!("10.1.0.{}", place + 2) }]);
         expect(&api, namespace, &[(&name, "FailedToUpdateEndpointSlices", SLICES, "Service", cause)]);
-        // Its object has no namespace, so it is filed where objects without one are.
+        // The Event's object has no namespace, so the Event is filed where objects without one are.
         expect(&api, "default", &[(&name, "FailedToCreateEndpoint", ENDPOINTS, "Endpoints", cause)]);
     }
     many_addresses(&api);

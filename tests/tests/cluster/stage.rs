@@ -89,7 +89,7 @@ fn configuration(cluster: &Cluster, apiservers: usize) -> String {
     )
 }
 
-/// With a client certificate.
+/// A configuration with a client certificate.
 pub(crate) fn by_certificate(cluster: &Cluster, apiservers: usize) -> String {
     let own = cluster.authority().client(USER, &[]).unwrap();
     let mut text = configuration(cluster, apiservers);
@@ -98,7 +98,7 @@ pub(crate) fn by_certificate(cluster: &Cluster, apiservers: usize) -> String {
     text
 }
 
-/// With a token in a file.
+/// A configuration with a token in a file.
 pub(crate) fn by_token(cluster: &Cluster, apiservers: usize, file: &Path) -> String {
     configuration(cluster, apiservers) + &format!("token_file = {file:?}\n")
 }

@@ -51,7 +51,7 @@ fn from_environment(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is not set: run scripts/host.sh, which sets it"))
 }
 
-/// Of two versions of the same sources.
+/// A version of the packages; both have the same sources.
 #[derive(Clone, Copy, Debug)]
 enum Version {
     First,

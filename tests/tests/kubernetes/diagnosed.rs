@@ -204,7 +204,7 @@ fn a_load_balancer_that_is_well_has_its_cluster_ip_looked_up() {
     assert!(!found.text.contains("not asked: the budget"), "{}", found.text);
 }
 
-/// Its start is over, and what it has from then is told as long as it is there.
+/// A pod that is well has started: its first failures are not told, what it lives with is told as long as it is there.
 #[test]
 fn of_pods_that_are_well_only_that_is_told_which_they_live_with() {
     let setup = whole("ClusterIP", 0);

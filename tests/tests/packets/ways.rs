@@ -57,7 +57,7 @@ const REFERENCE: &str = "table inet reference {
 }
 ";
 
-/// With that uplink, in front of such a network.
+/// A node with that uplink, in front of such a network.
 fn lay(uplink: &Uplink) -> Bed {
     let bed = Bed::lay(&fabric::layout()).unwrap();
     fabric::lay_by(&bed, Switches::default(), uplink).unwrap();
@@ -69,7 +69,7 @@ fn is_answered(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Answered { .. })
 }
 
-/// By TCP with much there and back, by UDP, in both families, at addresses of that kind.
+/// Questions by TCP, by TCP with much there and back, and by UDP, in both families, at addresses of that kind.
 fn asked(service: &str, address: &str) -> Vec<Question> {
     let of = |family: Family| {
         let to = frontend(service, address, family).unwrap();

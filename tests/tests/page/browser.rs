@@ -110,7 +110,7 @@ impl Browser {
         ));
     }
 
-    /// By the pointer, in its middle.
+    /// Clicks by the pointer, in the middle of the element.
     #[track_caller]
     pub(crate) fn click(&mut self, selector: &str) {
         self.until(&format!("!!document.querySelector({selector:?})"));
@@ -266,7 +266,7 @@ const GUARD: &str = "exec 3<&0; \"$@\" </dev/null 3<&- & exec >/dev/null 2>&1; r
 struct Program(Child);
 
 impl Program {
-    /// Its group is guarded, and what it says can be read.
+    /// Starts a program with its group guarded; what it says can be read.
     fn start(program: &str, arguments: &[&str], said: impl FnOnce(&mut Command)) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", GUARD, "sh", program]).args(arguments);

@@ -84,7 +84,7 @@ fn press(
     browser.until(&format!("!!document.querySelector({selector:?})"));
     browser.value("(window.shut(), 1)");
     change(node);
-    // Only a user has a service diagnosed once more.
+    // The page does not diagnose a service once more by itself; a user has to press the button.
     if path == "/diagnose" {
         browser.value("(document.querySelector('main button').click(), 1)");
     }

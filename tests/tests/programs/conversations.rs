@@ -14,7 +14,7 @@ const ZONE: &str = "[node]\nname = \"n1\"\nzone = \"a\"\n";
 
 const DNS: &str = "10.96.0.53:53";
 
-/// So many that by chance each of two backends gets at least one.
+/// So many that each of two backends gets at least one by chance.
 const CLIENTS: usize = 12;
 
 const SERVICES: &str = "

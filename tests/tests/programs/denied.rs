@@ -11,7 +11,7 @@ use crate::clients::check;
 use crate::facts::observe;
 use crate::node::{Node, Port, UDP};
 
-/// Two frontends with empty lists, one that refuses and one that drops, both for TCP and UDP.
+/// Frontends with empty lists, for both TCP and UDP: two addresses that refuse, one of each family, and one that drops.
 pub(crate) fn node() -> Node {
     let mut node = Node::start();
     for (index, port, frontend, flags) in [

@@ -25,7 +25,7 @@ struct Page {
     install: String,
     rights: [String; 2],
     token: String,
-    /// With the credential of kubelet, and with a token.
+    /// One configuration with the credential of kubelet, and one with a token.
     configs: [String; 2],
     start: String,
     back: String,

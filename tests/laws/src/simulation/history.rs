@@ -34,7 +34,7 @@ pub struct Member {
     pub local: bool,
     /// It is terminating.
     pub terminating: bool,
-    /// The uid of the pod that has the address; may be empty.
+    /// The uid of the object behind the address, as the slice names it; may be empty.
     pub uid: String,
 }
 

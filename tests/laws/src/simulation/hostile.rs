@@ -183,8 +183,8 @@ impl Lives {
         Ok(())
     }
 
-    /// Its owner edits it. No service is deleted here: how long a life remembers the backends of a service that has
-    /// gone depends on when what it left was cleared away.
+    /// A bystander's owner edits its service. No service is deleted here: how long a life remembers the backends of a
+    /// service that has gone depends on when what it left was cleared away.
     fn change_service(&mut self) {
         let position = self.random.below(BYSTANDERS);
         let Some(own) = self.services.get_mut(position) else { return };
@@ -240,7 +240,7 @@ impl Lives {
         self.hostile(Event::ServiceDeleted(tenant::key(position), None));
     }
 
-    /// Hundreds of its services come, or go.
+    /// Hundreds of the tenants' services come, or go.
     fn burst(&mut self) {
         let (from, count) = (self.random.below(tenant::SERVICES), self.random.below(BURST_MAX));
         let comes = self.random.chance(500);
@@ -266,7 +266,7 @@ impl Lives {
         self.hostile(Event::SliceApplied(slice));
     }
 
-    /// All of its lists vanish at once.
+    /// All slices of the tenants vanish at once.
     fn empty_everything(&mut self) {
         for key in std::mem::take(&mut self.slices).into_keys() {
             self.hostile(Event::SliceDeleted(key, None));

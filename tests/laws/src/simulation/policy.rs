@@ -14,15 +14,15 @@ pub struct Signs {
     pub own: Option<OnEmpty>,
     /// What all others get.
     pub all: OnEmpty,
-    /// The node reaches the apiserver by it.
+    /// The node reaches the apiserver by this service.
     pub control: bool,
     /// Endpoints are listed.
     pub listed: bool,
-    /// All of the last list were seen terminating.
+    /// All backends of the last list were seen terminating.
     pub ended: bool,
-    /// Some of it stand in slices with a label that keeps proxies away.
+    /// Some backends of the last list stand in slices with a label that keeps proxies away.
     pub hidden: bool,
-    /// Its source was interrupted shortly before.
+    /// The service's source was interrupted shortly before.
     pub interrupted: bool,
 }
 

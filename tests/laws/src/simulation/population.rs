@@ -375,7 +375,7 @@ fn ending(random: &mut Random, old: &SliceFacts) -> Endpoints {
     builder.finish()
 }
 
-/// The same slice, whose endpoints are all on their way out.
+/// The same slice, with all endpoints on their way out.
 pub fn ended(random: &mut Random, old: &SliceFacts) -> SliceFacts {
     SliceFacts { endpoints: ending(random, old), ..old.clone() }
 }

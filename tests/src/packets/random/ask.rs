@@ -74,7 +74,7 @@ const PLACES: [Location<'static>; 8] = [
     Location::far("pod-r"),
 ];
 
-/// Of three backends one is not seen in 17 of 1000 targets then, and those are asked again.
+/// With so many questions, one of three backends is not seen in 17 of 1000 targets, and those are asked again.
 const REPEATS: usize = 13;
 
 /// How often those are asked again that differ.
@@ -151,9 +151,9 @@ fn questions(targets: &[Target]) -> Vec<Question> {
 #[derive(Debug, Default)]
 pub struct Compared {
     pub count: usize,
-    /// Of those that are led to a backend.
+    /// Questions that are led to a backend.
     pub led: usize,
-    /// By decision, by their reasons.
+    /// Differences by decision, by their reasons.
     pub known: BTreeMap<&'static str, usize>,
     /// How many differed until they were asked again.
     pub again: usize,

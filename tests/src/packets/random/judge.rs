@@ -95,7 +95,7 @@ impl Answers {
         self.led.is_empty() && self.rest.is_subset(&[Reply::Nothing, Reply::Lost].into())
     }
 
-    /// With the source address kept where the backend is one of these.
+    /// The same answers with the client's address kept as source where the backend is one of these.
     fn kept(&self, is_one: impl Fn(SocketAddr) -> bool) -> Self {
         let kept = |(to, whose): &(SocketAddr, Whose)| match whose {
             Whose::Node if is_one(*to) => (*to, Whose::Client),
@@ -108,7 +108,8 @@ impl Answers {
         answers
     }
 
-    /// With the node's address where the backend is elsewhere, so that its answer comes back by the node.
+    /// The same answers with the node's address as source where the backend is elsewhere, so that its answer comes back
+    /// by the node.
     fn masqueraded(&self) -> Self {
         let led = self.led.iter().map(|((to, whose), replies)| match whose {
             Whose::Client if !is_here(*to) => ((*to, Whose::Node), [Reply::Refused].into()),
@@ -117,7 +118,7 @@ impl Answers {
         Self { led: led.collect(), rest: self.rest.clone() }
     }
 
-    /// Without what leads to an address, and without those of which nothing is known.
+    /// The same answers without what leads to an address, and without packets of which nothing is known.
     fn without(&self, ip: IpAddr) -> Self {
         let led = self.led.iter().filter(|((to, _), _)| to.ip() != ip);
         let rest = self.rest.iter().copied().filter(|reply| *reply != Reply::Nothing);
@@ -151,7 +152,7 @@ pub struct Difference {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Same,
-    /// By decision, for this reason.
+    /// A difference by decision, for this reason.
     Known(&'static str),
     Different,
 }
@@ -165,7 +166,7 @@ pub(super) struct Pair<'a> {
     pub(super) ours: &'a Answers,
     /// What clients outside get from kube-proxy there.
     pub(super) outside: [&'a Answers; 2],
-    /// Of a sticky target: what came of its twin's, on both nodes.
+    /// For a sticky target: what came of its twin, on both nodes.
     pub(super) twins: Option<[&'a Answers; 2]>,
 }
 
@@ -212,7 +213,7 @@ impl<'a> Pair<'a> {
         self.client.is_pod_here() && self.theirs.kept(|_| true) == *self.ours
     }
 
-    /// Its policies are those for clients outside, and so is the address that backends elsewhere see.
+    /// Another node's policies are those for clients outside, and so is the address that backends elsewhere see.
     fn is_of_another_node(&self) -> bool {
         if !self.client.is_pod_elsewhere() {
             return false;

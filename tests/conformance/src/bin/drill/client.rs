@@ -17,7 +17,8 @@ use crate::Failure;
 /// A client waits so long for its answer.
 const ATTEMPT_MAX: Duration = Duration::from_secs(1);
 
-/// From one attempt at an address to the next: ten in a second show a short gap, and leave a small machine time.
+/// The time from one attempt at an address to the next: ten in a second show a short gap, and leave a small machine
+/// time.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the server of the dialled Service says.

@@ -34,7 +34,7 @@ const fn drill(
     Drill { name, what, run }
 }
 
-/// In the order in which they run: what costs most comes last.
+/// All drills in the order in which they run: what costs most comes last.
 pub(crate) const ALL: [Drill; 14] = [
     drill(
         "kill",

@@ -19,7 +19,7 @@ use crate::{Failure, figures, say};
 /// kube-proxy writes its rules once a second at most: changes are further apart, so that each finds it idle.
 const PAUSE: Duration = Duration::from_millis(1200);
 
-/// From one connect of an observer to the next.
+/// The time from one connect of an observer to the next.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Where the changes are written: the apiserver's door without TLS, made by kubectl on the same machine.

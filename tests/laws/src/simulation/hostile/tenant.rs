@@ -31,10 +31,10 @@ pub(super) const SHARED: [IpAddr; 3] = [v4(203, 0, 113, 1), v4(203, 0, 113, 2), 
 
 const NUMBERS: [u16; 6] = [HTTP, HTTP, 443, BACKENDS_PORT, 10_250, 10_256];
 
-/// It has slices, and loses them all at once.
+/// The namespace of services with slices, which are all lost at once.
 const NAMESPACE: &str = "pro";
 
-/// It has addresses alone.
+/// The namespace of services with addresses alone.
 const OTHER: &str = "prod-3";
 
 fn namespace(position: usize) -> &'static str {
@@ -46,7 +46,7 @@ pub(super) fn key(position: usize) -> ServiceKey {
     ServiceKey { name: name(namespace(position), &own), source: Source::Kubernetes }
 }
 
-/// Of a service that has slices.
+/// The key of a slice in the namespace that has slices.
 fn slice_key(position: usize) -> SliceKey {
     SliceKey { name: name(NAMESPACE, &format!("slice-{position}")), source: Source::Kubernetes }
 }

@@ -19,8 +19,8 @@ const YOUNGER: u8 = 10;
 /// Each round empties the neighbour, touches the dialled Service, and empties the apiserver's own.
 const ROUNDS: u32 = 5;
 
-/// They lead by a lease, and end when they cannot renew it for ten seconds, so what they knew of the nodes is forgotten
-/// over an outage. Here they have no lease, and are told.
+/// The controllers that lead by a lease. With it they end when they cannot renew it for ten seconds, so what they knew
+/// of the nodes is forgotten over an outage. Here they have no lease, and are told to end.
 const LEADERS: [&str; 2] = ["controller-manager", "scheduler"];
 
 /// Renewed by each kubelet every ten seconds.
@@ -45,7 +45,7 @@ pub(crate) fn without_apiserver(
     eventually("an apiserver that is ready", || {
         stage.cluster.kubectl(&["get", "--raw", "/readyz"]).map(drop)
     })?;
-    // They may be those of an older copy.
+    // The leases that the apiserver has now may be those of an older copy.
     let before = stage.cluster.kubectl(&LEASES)?;
     eventually("every node heard from", || heard(&stage.cluster.kubectl(&LEASES)?, &before))?;
     Ok(LEADERS.iter().try_for_each(|service| cp.start(service))?)
