@@ -80,7 +80,7 @@ make_root() {
 
 run() { "${CARGO_TARGET_DIR:-target}/debug/conformance" "$@"; }
 
-# Two runs at once build once.
+# Of two runs at once, one builds and the other waits.
 lock() {
 	mkdir -p "$out/bin/cni"
 	exec 9>"$out/lock"
@@ -108,7 +108,7 @@ build() {
 scripts/test-programs.sh --quiet
 build
 [[ ${1:-} != build ]] || exit 0
-# What is tested is what stands here, and the last build of it is taken: the tests' for the short form, else a release.
+# This checkout is tested, by its last build: that of the tests for the short form, else a release.
 target=${CARGO_TARGET_DIR:-target}
 if [[ ${1:-} == short ]]; then
 	touch "$target/debug/holdfast"
