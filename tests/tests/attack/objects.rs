@@ -57,7 +57,7 @@ fn a_port_that_is_renamed_before_its_slices_answers_all_the_time() {
 /// More than are shown by name.
 const NOISE: usize = 1_200;
 
-/// Services of another tenant, with a value of an annotation that holdfast does not know.
+/// Services of another tenant, with an annotation value that holdfast does not know.
 fn noise() -> String {
     (0..NOISE).fold(String::new(), |mut text, number| {
         writeln!(

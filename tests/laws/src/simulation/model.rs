@@ -49,7 +49,7 @@ pub struct ExpectedPort {
     pub chosen: Arc<[Member]>,
     /// Those of them that are terminating.
     pub terminating: BTreeSet<SocketAddr>,
-    /// The backends that sockets may stay with, by state; `None`: no lookup asks for them.
+    /// The backends that sockets may stay with, by state; `None`: the maps keep none for this port.
     pub serving: Option<BTreeMap<SocketAddr, SlotState>>,
     /// Why the lists are held, if they are.
     pub held: Option<Reason>,

@@ -388,7 +388,7 @@ fn slice_port(random: &mut Random) -> SlicePort {
     }
 }
 
-/// The name of some service of the slice's own namespace, of one that does not exist, or none.
+/// The name of a service of the slice's own namespace, whether it exists now or not; or none.
 fn label(random: &mut Random, key: &SliceKey) -> Option<Arc<str>> {
     if random.chance(40) {
         return None;
