@@ -18,7 +18,7 @@ store=${XDG_CACHE_HOME:-$HOME/.cache}/holdfast/$name
 mkdir -p "$store/$key" "$(dirname "$target/$name")"
 touch "$store/$key"
 
-# What an older checkout has made in place of the link.
+# The folder that an older checkout made in place of the link.
 [[ -L $target/$name ]] || rm -rf --one-file-system "${target:?}/$name"
 ln -sfn "$store/$key" "$target/$name"
 find "$store" -mindepth 1 -maxdepth 1 -type d -printf '%T@ %p\n' | sort -rn | tail -n "+$((kept + 1))" |

@@ -70,7 +70,7 @@ build_node() {
 build_dns() { program tests/conformance/dns coredns .; }
 
 # runc comes from Debian: it needs libseccomp. The rest is what kubelet, proxies and tests call, and what nodes
-# need whose first process is systemd.
+# need that have systemd as their first process.
 make_root() {
 	local first=systemd,systemd-sysv,dbus,bpftool
 	local tools=iproute2,iptables,nftables,conntrack,procps,curl,wget,ethtool,netcat-openbsd,bind9-dnsutils,iperf
@@ -80,7 +80,7 @@ make_root() {
 
 run() { "${CARGO_TARGET_DIR:-target}/debug/conformance" "$@"; }
 
-# Two runs at once build once.
+# Of two runs at once, one builds and the other waits.
 lock() {
 	mkdir -p "$out/bin/cni"
 	exec 9>"$out/lock"
@@ -108,7 +108,7 @@ build() {
 scripts/test-programs.sh --quiet
 build
 [[ ${1:-} != build ]] || exit 0
-# What is tested is what stands here, and the last build of it is taken: the tests' for the short form, else a release.
+# This checkout is tested, by its last build: that of the tests for the short form, else a release.
 target=${CARGO_TARGET_DIR:-target}
 if [[ ${1:-} == short ]]; then
 	touch "$target/debug/holdfast"

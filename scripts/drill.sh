@@ -33,7 +33,7 @@ if [[ ${1:-} == short ]]; then
 	touch "$target/debug/holdfast"
 	KILLS=20 NODES=2 exec "$target/debug/drill" run kill
 fi
-# What is tried is what stands here: the last build is taken.
+# The drills try this checkout: its last build is taken.
 cargo build --quiet --release --locked -p holdfast
 touch "$target/release/holdfast"
 proxy=(--proxy "${PROXY:-holdfast}")

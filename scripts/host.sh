@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What the tests of packages on booted systems need, and the one that boots a machine. `make host` runs all of them.
+# Prepares what the tests of packages on booted systems need, and runs the one that boots a machine. `make host` runs
+# all.
 #
 #   scripts/host.sh root RELEASE    the root file system of a Debian release, in target/host: shared by all clones
 #   scripts/host.sh machine         the whole cycle in an emulated machine, with the kernel of Debian 12 and its systemd
@@ -10,7 +11,7 @@ scripts/setup host
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 in_root=systemd,systemd-sysv,dbus,iproute2,curl,procps,python3,rpm
 
-# A month's, because releases go on.
+# A root is made anew each month, because releases go on.
 make_root() {
 	local folder
 	folder=$({ echo "$in_root" && date +%Y-%m; } | scripts/cached.sh "host/$1")
@@ -20,7 +21,7 @@ make_root() {
 	exec 9>&-
 }
 
-# The root as a disk has it. There is room for what a test installs; what is not written takes no place.
+# The root as a disk image. It has room for what a test installs; what is not written takes no space on this disk.
 make_image() {
 	[[ ! $2 -nt $1 ]] || return 0
 	mke2fs -q -F -t ext4 -d "$1" "$2.new" 1G >/dev/null && mv "$2.new" "$2"

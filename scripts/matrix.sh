@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 scripts/setup vm
 target=${CARGO_TARGET_DIR:-target}
 
-# What meets the kernel itself; the rest of the tests, the rules, is the same on each.
+# The tests that meet the kernel itself; all others, the tests of rules, are the same on each.
 mapfile -t programs < <("$target/debug/suite" programs datapath/lib datapath/kernel tests/kernel tests/programs)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

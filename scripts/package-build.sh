@@ -7,10 +7,10 @@
 #
 # Static means glibc, libelf and zlib from this distribution's own packages. musl would need all three built anew, and
 # its allocator is slower; nothing here needs what a static glibc cannot do (users and names are looked up by number).
-# PACKAGE_PROFILE=test has it without what makes it small and fast, in a fourth of the time: for tests of all the rest.
+# PACKAGE_PROFILE=test builds it without what makes it small and fast, in a fourth of the time: for tests of the rest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# No byte depends on it, and libraries in C are compiled anew whenever it changes.
+# No byte of the binary depends on it, and libraries in C are compiled anew whenever it changes.
 unset SOURCE_DATE_EPOCH
 profile=${PACKAGE_PROFILE:-release}
 
@@ -34,11 +34,11 @@ if [[ $machine != "$(uname -m)" ]]; then
 		exit 64
 	}
 	where=(scripts/arm64.sh) linker=aarch64-linux-gnu-gcc
-	# Where it is compiled there is no network.
+	# The root file system of scripts/arm64.sh has no network.
 	cargo fetch --quiet --locked >&2
 fi
 
-# Newer versions of libelf hold a crc32 of their own beside zlib's, with a wider length. Nothing here needs it.
+# Newer versions of libelf hold a crc32 of their own beside zlib's, with a wider length. The binary does not need it.
 libraries=$CARGO_TARGET_DIR/$target/libraries
 mkdir -p "$libraries"
 # shellcheck disable=SC2016
@@ -55,7 +55,7 @@ export "CARGO_TARGET_${name^^}_RUSTFLAGS=$flags" "CARGO_TARGET_${name^^}_LINKER=
 export "LIBBPF_SYS_LIBRARY_PATH_$name=$libraries:/usr/lib/$machine-linux-gnu:/usr/lib64"
 "${where[@]}" cargo build --quiet --profile "$profile" --locked --target "$target" -p holdfast --features static >&2
 binary=$CARGO_TARGET_DIR/$target/${profile/test/debug}/holdfast
-# The packages say that they need no other.
+# The packages depend on no other package, so the binary may load no library.
 [[ $(readelf --wide --program-headers "$binary") != *INTERP* ]] || {
 	echo "package: $binary is not static" >&2
 	exit 1

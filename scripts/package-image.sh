@@ -14,7 +14,7 @@ trap 'rm -rf "$work"' EXIT
 layout=$work/layout
 mkdir -p "$layout/blobs/sha256"
 
-# Nobody's accounts, one time, one order: the same bytes wherever they are packed.
+# Root's files, one time, one order: the same bytes wherever they are packed.
 pack() {
 	tar --create --directory "$1" --format=ustar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 \
 		--numeric-owner --mode=u=rwX,go=rX .

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 binary=$1
 root=$2
 holdfast=("$binary")
-# On another machine than its own it runs in an emulator.
+# On a machine of another architecture the binary runs in an emulator.
 [[ $3 != arm64 || $(uname -m) == aarch64 ]] || holdfast=(scripts/arm64.sh qemu-aarch64 "$binary")
 
 put() { install -D -m "$1" "$2" "$root/$3"; }

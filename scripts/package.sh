@@ -41,7 +41,7 @@ deb() {
 		printf ' -- The holdfast project <packages@holdfast.io>  %s\n' "$(date --rfc-email --date="@$SOURCE_DATE_EPOCH")"
 	} | gzip -9 -n >"$doc/changelog.gz"
 	gzip -9 -n -c CHANGELOG.md >"$doc/CHANGELOG.md.gz"
-	# As Debian's policy wants larger documents.
+	# Debian's policy wants larger documents compressed.
 	find "$doc" -name '*.md' -size +4k -exec gzip -9 -n {} +
 
 	mkdir "$root/DEBIAN"

@@ -4,13 +4,13 @@
 # since.
 #
 #   scripts/peers.sh            all of them
-#   scripts/peers.sh apiserver  those that a life with an apiserver needs
+#   scripts/peers.sh apiserver  etcd, kube-apiserver and kube-controller-manager alone
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/local/go/bin
 out=$({ go env GOVERSION && cat tests/peers/*/*.go; } | scripts/cached.sh peers tests/peers/go.mod tests/peers/go.sum)
 
-# Two test runs at once build once.
+# Of two test runs at once, one builds and the other waits.
 exec 9>"$out/lock"
 flock 9
 cd tests/peers

@@ -20,7 +20,7 @@ home=127.0.0.1
 
 # Children of a script ignore Ctrl-C, so each is told to end, and waited for.
 clean_up() {
-	# Who presses Ctrl-C again is impatient, and would leave half of it behind.
+	# A user who presses Ctrl-C again is impatient, and would leave half of it behind.
 	trap '' INT TERM
 	trap - EXIT
 	((${#children[@]} == 0)) || kill "${children[@]}" 2>/dev/null || true
@@ -44,7 +44,7 @@ backend() {
 	children+=($!)
 }
 
-# Our own socket, not the port: another holdfast may be the one that answers there.
+# The demo's own socket, not the port: another holdfast may answer at the port.
 answers() {
 	curl --silent --fail --max-time 1 --output /dev/null --unix-socket "$demo/admin.sock" http://localhost:9890/readyz
 }
@@ -73,7 +73,7 @@ make_cgroup() {
 	mkdir "$demo/bpf"
 }
 
-# A network that ends with its one process. The wire goes with it.
+# A network that ends with the one process in it. The wire goes with it.
 make_outside() {
 	local outside
 	unshare --net sleep infinity &

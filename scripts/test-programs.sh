@@ -4,23 +4,23 @@
 # suite/built.json. Arguments go to cargo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# Whoever runs the tests has built them.
+# The command that runs the tests has built them already.
 [[ -z ${TEST_PROGRAMS_BUILT:-} ]] || exit 0
 target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target/suite"
 
-# Everywhere the same: libraries in C are compiled anew whenever it changes.
+# The same for all builds: libraries in C are compiled anew whenever it changes.
 unset SOURCE_DATE_EPOCH
-# In a folder that is new, what is kept for the next build costs more than it saves. A developer's folder has it.
+# In a new folder, what cargo keeps for the next build costs more than it saves. A developer's folder keeps it.
 [[ -z ${CI:-} ]] || export CARGO_INCREMENTAL=0
 
-# Libraries of others are the same for all clones: a new folder begins with them. Cargo sees by itself what fits.
+# Libraries of others are the same for all clones: a new folder begins with them. Cargo finds out which of them fit.
 libraries=$({ rustc --version && echo "${RUSTFLAGS:-}"; } | scripts/cached.sh libraries Cargo.lock Cargo.toml)
 copy() {
 	local folder
 	for folder in deps build .fingerprint; do
 		mkdir -p "$2/$folder"
-		# What has no dot in its name, of the files, is a program of ours.
+		# Of the files, those without a dot in the name are our programs, which are not copied.
 		find "$1/$folder" -mindepth 1 -maxdepth 1 ! -name '*holdfast*' \( -type d -o -name '*.*' \) \
 			-exec cp -a -n --reflink=auto -t "$2/$folder" {} +
 	done

@@ -1,8 +1,8 @@
-//! What a diagnosis costs who asks for it, this node and the apiserver: a service of 50 pods beside 10,000 others.
+//! What a diagnosis costs its client, this node and the apiserver: a service of 50 pods beside 10,000 others.
 //!
 //! The daemon runs as users start it, with the kernel's datapath in a bed, and is asked by its own command line. The
-//! apiserver is the fake one, in a process of its own: first it answers, then it says nothing to whoever connects. Each
-//! round asks about another service, so long after the one before that Events are read again.
+//! apiserver is the fake one, in a process of its own: first it answers, then it says nothing to clients that connect.
+//! Each round asks about another service, so long after the one before that Events are read again.
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! What holds cost: 10,000 lists that are lost at once, their probes, and what the engine has left for others.
 //!
-//! The engine's loop and the prober as the daemon runs them, over memory maps. Every backend is a loopback address at
-//! which nobody listens, so each probe is refused at once.
+//! The engine's loop and the prober as the daemon runs them, over memory maps. Every backend is a loopback address with
+//! no socket behind it, so each probe is refused at once.
 
 // Every line of a measurement may panic.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout, clippy::cast_precision_loss)]

@@ -39,10 +39,10 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// Changes whose way is timed.
+/// Changes that are timed on their way.
 const CHANGES: u32 = 5_000;
 
-/// Between two of them, so that each finds an idle daemon.
+/// The pause between two changes, so that each finds an idle daemon.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// The first writes to the kernel's maps wait until readers have left that a former daemon may have had.
@@ -364,7 +364,7 @@ fn measure_large<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) {
             resident("VmRSS"),
             resident("VmHWM")
         );
-        // From now on the highest is counted anew.
+        // From now on the highest use of memory is counted anew.
         std::fs::write("/proc/self/clear_refs", "5").unwrap();
         let (before, known) = (cpu(), client.lists());
         client.order("forget");
@@ -398,7 +398,7 @@ fn measure_change<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) 
     });
 }
 
-/// The same while everything is compared with the apiserver as often as whoever asks for it can have it.
+/// The same while everything is compared with the apiserver as often as a client of the admin API can have it.
 fn measure_audited<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) {
     runtime().block_on(async {
         let every = sized(Timing::default().audit_pace, Duration::from_millis(1));

@@ -12,7 +12,7 @@ cgroup=$2
 echo $$ >"$cgroup/cgroup.procs"
 work=$(mktemp -d)
 mount -t tmpfs tmpfs "$work"
-# Nobody sees the folder below any more.
+# The tmpfs hides the folder that it is mounted on.
 mkdir "$work/upper" "$work/work" "$work/root"
 root=$work/root
 mount -t overlay -o "lowerdir=$lower,upperdir=$work/upper,workdir=$work/work" overlay "$root"

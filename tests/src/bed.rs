@@ -145,15 +145,15 @@ impl<'a> Location<'a> {
     /// A process of the node: what is attached to `Bed::cgroup` sees its sockets.
     pub const NODE: Location<'static> = Location { inside: true, neighbour: None };
 
-    /// In the node's network, but in a cgroup beside: no program of the bed sees its sockets.
+    /// A place in the node's network, but in a cgroup beside: no program of the bed sees its sockets.
     pub const OUTSIDE: Location<'static> = Location { inside: false, neighbour: None };
 
-    /// In a neighbour's network and below the node's cgroup, as a pod is.
+    /// A place in a neighbour's network and below the node's cgroup, as a pod is.
     pub const fn pod(neighbour: &'a str) -> Self {
         Self { inside: true, neighbour: Some(neighbour) }
     }
 
-    /// In a neighbour's network and in a cgroup beside, as another machine is.
+    /// A place in a neighbour's network and in a cgroup beside, as another machine is.
     pub const fn far(neighbour: &'a str) -> Self {
         Self { inside: false, neighbour: Some(neighbour) }
     }
@@ -272,7 +272,7 @@ impl Bed {
         Server::start(command, address)
     }
 
-    /// Starts a server that tells whoever asks by TCP or UDP whom it sees, at each of its addresses.
+    /// Starts a server that tells each client, by TCP or UDP, which address it sees, at each of its own addresses.
     pub fn tell_whom(
         &self,
         location: Location<'_>,

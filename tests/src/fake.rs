@@ -95,7 +95,7 @@ impl Kind {
         Self::STORED.into_iter().find(|kind| kind.names().0 == word)
     }
 
-    /// Those that there are objects of.
+    /// The kinds of which objects are stored.
     const STORED: [Self; 10] = [
         Self::Services,
         Self::Slices,
@@ -125,7 +125,7 @@ pub enum FakeError {
     /// TLS refuses what was made.
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
-    /// TLS refuses whoever was made to judge clients.
+    /// TLS refuses the verifier of client certificates.
     #[error("cannot judge client certificates: {0}")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
     /// No socket, thread or runtime.

@@ -130,7 +130,7 @@ fn found(target: &str, what: &str) -> String {
     format!("{target}, seed {seed}: {what}\ninput: {place}")
 }
 
-/// Keeps what the panicking thread was reading; if it reads for somebody else, as a server does, what anybody was.
+/// Keeps the input that the panicking thread read; if it read none itself, as a server does not, that of any thread.
 fn catch_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -138,7 +138,7 @@ fn catch_panics() {
         std::panic::set_hook(Box::new(move |panic| {
             default(panic);
             for target in suspects() {
-                // Written by hand: the process may end before anybody else gets to print.
+                // Written by hand: the process may end before any other thread gets to print.
                 let _told = writeln!(std::io::stderr(), "{}", found(target, "something panicked"));
             }
         }));

@@ -21,7 +21,7 @@ use crate::bed::{BedError, Dialer, Role, Server, at, companion, finish, mount_po
 
 pub use say::Said;
 
-/// Booting takes a quarter of a second. An emulated machine whose CPUs dial without end has taken half a minute to
+/// Booting takes a quarter of a second. An emulated machine with CPUs that dial without end has taken half a minute to
 /// start a daemon again, and a busy machine under it may take its time too.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
@@ -34,7 +34,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// The names of all cgroups of hosts begin so; the number of the process follows.
 const PREFIX: &str = "holdfast-host-";
 
-/// A guest whose system may be changed is booted with this word.
+/// A guest that may change its system is booted with this word.
 const GUEST: &str = "holdfast.guest";
 
 /// One booted Linux.

@@ -1,4 +1,4 @@
-//! What clients of every kind get on one node of a small cluster, whoever serves it: services, a table of expectations,
+//! What clients of every kind get on one node of a small cluster, with any proxy: services, a table of expectations,
 //! and the questions that compare the two.
 //!
 //! Invariant: the table says of each row what the real kube-proxy does, and where holdfast does something else by
@@ -29,10 +29,10 @@ pub const TARGET_PORT: u16 = 8080;
 /// What services are dialled at, besides their NodePorts.
 pub const PORT: u16 = 80;
 
-/// Between two looks whether a node serves yet.
+/// The pause between two looks whether a node serves yet.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Who serves the node.
+/// The proxy that serves the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proxy {
     KubeProxy,

@@ -20,9 +20,9 @@
 //! All of it runs in one [`Bed`], in a cgroup beside the node: what a test attaches to `cluster.bed().cgroup()` sees
 //! its own clients and its own holdfast, not these servers. Apiserver `n` listens on [`apiserver`]`(n)`, and all of
 //! them advertise [`ADVERTISED`], as in the incident: when one gets SIGTERM, `default/kubernetes` has no endpoints for
-//! seconds. [`ADVERTISED`] is an address of the bed too, with nobody behind it until a test puts a server there. The
-//! controllers and `cluster.api(last)` use the last apiserver, so stop an earlier one. A credential for a daemon comes
-//! from `cluster.authority()`, as files and as a kubeconfig.
+//! seconds. [`ADVERTISED`] is an address of the bed too, without a server until a test puts one there. The controllers
+//! and `cluster.api(last)` use the last apiserver, so stop an earlier one. A credential for a daemon comes from
+//! `cluster.authority()`, as files and as a kubeconfig.
 //!
 //! Invariant: nothing here is imitated. Objects, slices, refusals and certificates are judged by upstream's code, built
 //! from `tests/peers` by `scripts/peers.sh`. There is no kubelet; a test says itself what it would have written
@@ -67,7 +67,7 @@ pub const ADVERTISED: Ipv4Addr = Ipv4Addr::new(10, 15, 0, 9);
 /// Where each apiserver listens, on an address of its own.
 pub const APISERVER_PORT: u16 = 6443;
 
-/// Whose services a kube-proxy or a holdfast of a test serves.
+/// The node that a kube-proxy or a holdfast of a test serves.
 pub const NODE: &str = "n1";
 
 /// What services get their ClusterIP from; the first one is `default/kubernetes`.
@@ -124,7 +124,7 @@ pub enum PeersError {
         /// What the system said.
         source: io::Error,
     },
-    /// A signal could not be sent to a server, or nobody could wait for it.
+    /// A signal could not be sent to a server, or its end could not be awaited.
     #[error("end {part:?}")]
     Signal {
         part: Part,
@@ -186,8 +186,8 @@ pub enum Part {
     Proxy,
     /// The same in its iptables mode. It runs only when a test starts it.
     IptablesProxy,
-    /// A second kube-controller-manager, with the controllers of nodes: as nobody renews a node here, it calls each of
-    /// them lost within seconds. It runs only when a test starts it.
+    /// A second kube-controller-manager, with the controllers of nodes: as no kubelet renews a node here, it calls each
+    /// of them lost within seconds. It runs only when a test starts it.
     NodeControllers,
     /// A third one, with the controllers of workloads. It runs only when a test starts it.
     WorkloadControllers,
@@ -249,7 +249,7 @@ impl Cluster {
         Self::start_for(layout, apiservers, None)
     }
 
-    /// One whose pods have their addresses from these ranges, so that kube-proxy tells them from others.
+    /// A cluster with pod addresses from these ranges, so that kube-proxy tells pods from other clients.
     pub fn of_pods(layout: Layout, apiservers: usize, pods: &str) -> Result<Self, PeersError> {
         Self::start_for(layout, apiservers, Some(pods))
     }
@@ -286,7 +286,7 @@ impl Cluster {
         &self.bed
     }
 
-    /// Who signs the certificates.
+    /// The authority that signs the certificates.
     pub fn authority(&self) -> &Authority {
         &self.authority
     }
@@ -301,21 +301,21 @@ impl Cluster {
         self.api_as(index, &Identity::Certificate(self.authority.admin()))
     }
 
-    /// An apiserver as somebody else sees it.
+    /// An apiserver as another client sees it.
     pub fn api_as(&self, index: usize, identity: &Identity<'_>) -> Result<Api<'_>, PeersError> {
         self.server(Part::Apiserver(index))?;
         Api::new(&self.bed, apiserver(index)?, &self.authority, identity)
     }
 
-    /// What somebody has asked all apiservers for, and how often: `list services`, `watch nodes`.
+    /// What a user has asked all apiservers for, and how often: `list services`, `watch nodes`.
     ///
-    /// Only users that the audit's policy names are counted: who is called `holdfast`, or has its account.
+    /// Only users that the audit's policy names are counted: those called `holdfast`, or with its account.
     pub fn requests_of(&self, user: &str) -> Result<BTreeMap<String, usize>, PeersError> {
         audit::requests(self.folder(), user)
     }
 
-    /// Asks one part to end (SIGTERM) and does not wait. An apiserver takes a minute for that while somebody watches:
-    /// it accepts nobody any more and tells on. Kubelet kills it after half of that.
+    /// Asks one part to end (SIGTERM) and does not wait. An apiserver takes a minute for that while a watch is open: it
+    /// accepts no new client, and goes on with the watches that it has. Kubelet kills it after half of that.
     pub fn ask_to_end(&self, part: Part) -> Result<(), PeersError> {
         self.server(part)?.ask_to_end()
     }
@@ -335,7 +335,7 @@ impl Cluster {
         self.start_part_with(part, &[])
     }
 
-    /// The same as somebody starts it who changed its flags: of a flag that is there twice the last one holds.
+    /// The same, as an operator starts it with other flags: of a flag that is there twice the last one holds.
     pub fn start_part_with(&self, part: Part, flags: &[&str]) -> Result<(), PeersError> {
         self.server(part)?.start(&self.bed, flags)?;
         self.wait_ready(part)

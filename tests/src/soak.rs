@@ -35,7 +35,7 @@ pub enum SoakError {
     /// The bed, the daemon, or a connect that failed.
     #[error(transparent)]
     Bed(#[from] BedError),
-    /// Nobody reads what happened.
+    /// What happened could not be written out.
     #[error("cannot say what happened: {0}")]
     Say(#[source] std::io::Error),
     #[error(transparent)]

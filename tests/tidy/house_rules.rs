@@ -86,7 +86,7 @@ fn section<'a>(text: &'a str, heading: &'a str, next: &'a str) -> impl Iterator<
     after.take_while(move |(_, line)| !line.starts_with(next))
 }
 
-/// A page that nothing links to is read by nobody.
+/// A page without a link to it is not read.
 pub(crate) fn pages_are_linked(sources: &[Source]) -> Vec<Finding> {
     let linked: Vec<String> = ["README.md", "docs/README.md"]
         .iter()

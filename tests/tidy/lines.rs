@@ -1,6 +1,6 @@
 //! How long a line may be, and what comments have to say.
 //!
-//! Invariant: what rustfmt wraps and what nobody can wrap (literals, tables, links, text that is shown as it is) is
+//! Invariant: what rustfmt wraps and what cannot be wrapped (literals, tables, links, text that is shown as it is) is
 //! not judged here.
 
 use crate::code::without_literals;

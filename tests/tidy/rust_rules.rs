@@ -24,8 +24,8 @@ const HOMES: [(&str, &[&str]); 6] = [
     ("unsafe", &["daemon/datapath/"]),
 ];
 
-/// What gives hold of tables, realized or maps, and who may: the engine, the task that runs it, and `app`, which makes
-/// the maps, gives them to it and starts it. Everyone else reads a snapshot or asks.
+/// Words that give hold of tables, realized or maps, and the modules that may have them: the engine, the task that runs
+/// it, and `app`, which makes the maps, gives them to it and starts it. All others read a snapshot or ask.
 const HOLDERS: [(&str, &[&str]); 5] = [
     ("World", &["daemon/core/src/engine", "daemon/core/src/world"]),
     ("Engine", &["daemon/src/engine", "daemon/src/app"]),
@@ -34,7 +34,7 @@ const HOLDERS: [(&str, &[&str]); 5] = [
     ("MemoryMaps", &["daemon/src/app/maps.rs"]),
 ];
 
-/// Who serves at the admin API's door, who starts that, and who asks there.
+/// The server at the admin API's door, the module that starts it, and the client that asks there.
 const DOOR_HOMES: [&str; 3] = ["daemon/src/admin", "daemon/src/app", "daemon/src/cli"];
 
 /// A file begins by saying what it owns.
@@ -45,7 +45,7 @@ pub(crate) fn module_doc(source: &Source) -> Vec<Finding> {
     vec![source.finding(1, "a module begins with `//!`: what it owns, its invariant")]
 }
 
-/// `foo.rs` beside `foo/`: an editor full of `mod.rs` tabs tells nobody where he is.
+/// `foo.rs` beside `foo/`: an editor full of `mod.rs` tabs does not tell which is which.
 pub(crate) fn no_mod_rs(source: &Source) -> Vec<Finding> {
     if !source.path.ends_with("/mod.rs") {
         return Vec::new();
@@ -148,7 +148,7 @@ pub(crate) fn one_writer(source: &Source) -> Vec<Finding> {
         .collect()
 }
 
-/// The admin API is a door: what it shows is known inside, and only who starts it or asks at it knows the door.
+/// The admin API is a door: what it shows is known inside, and only modules that start it or ask at it know the door.
 pub(crate) fn admin_is_a_door(source: &Source) -> Vec<Finding> {
     let is_inside = is_production(source) && source.path.starts_with("daemon/src/");
     if !is_inside || DOOR_HOMES.iter().any(|home| source.path.starts_with(home)) {

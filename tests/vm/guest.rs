@@ -36,7 +36,7 @@ const ELF: &[u8] = b"\x7fELF";
 #[derive(Debug)]
 pub(crate) struct Errand<'a> {
     pub(crate) script: String,
-    /// They lie in one folder, which is the script's own and in its PATH.
+    /// All lie in one folder, which is the script's own and in its PATH.
     pub(crate) programs: Vec<&'a Path>,
     /// The line with the exit code begins so; nothing that the program writes does.
     pub(crate) mark: String,

@@ -33,7 +33,7 @@ const LINE: &str =
 /// kernel clears and copies memory with them then, and emulated they are the slowest way.
 const CPU: &str = "max,la57=off,erms=off,fsrm=off";
 
-/// Who asks for a name and a password waits for a device that nobody announces. The last word is for `Host::around`.
+/// A getty waits for a device that is never announced. The last word is for `Host::around`.
 const LINE_OF_A_SYSTEM: &str =
     "rdinit=/system systemd.mask=getty.target systemd.show_status=no holdfast.guest";
 
@@ -44,7 +44,7 @@ const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"
 #[derive(Debug)]
 pub(crate) struct Build<'a> {
     pub(crate) memory_mib: u32,
-    /// The image of a root file system whose systemd becomes the first process.
+    /// The image of a root file system with systemd as the first process.
     pub(crate) disk: Option<&'a Path>,
     pub(crate) deadline: Duration,
 }
@@ -111,7 +111,7 @@ fn follow(
     tell: &mut dyn FnMut(&str),
 ) -> Option<u8> {
     let (sender, lines) = mpsc::sync_channel(LINES_WAITING_MAX);
-    // Ends with the machine, whose end of the pipe it reads.
+    // Ends with the machine, which has the other end of the pipe.
     thread::spawn(move || {
         let lines = BufReader::new(port).split(b'\n').map_while(Result::ok);
         lines.map(|line| sender.send(line)).take_while(Result::is_ok).for_each(drop);

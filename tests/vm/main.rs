@@ -95,7 +95,7 @@ fn obey(store: &Store, order: Order) -> Result<u8, Failure> {
 }
 
 fn say(line: &str) {
-    // Who closed the pipe wants no answer.
+    // A reader that closed the pipe wants no answer.
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 

@@ -36,8 +36,8 @@ const FILTER: &str = "kernel_";
 /// kernel by other tests.
 const AT_DEVICES: &str = "kernel::packets::tests";
 
-/// Scenarios are files of the repository, which no guest has; who may end sockets of pods is answered with other errnos
-/// by other kernels.
+/// Scenarios are files of the repository, which no guest has; and kernels differ in the errno for a process that may
+/// not end sockets of pods.
 const OF_THIS_MACHINE: [&str; 2] = ["scenarios::kernel_", "stale::kernel_"];
 
 /// The rules of packets: what a program of theirs does with a packet is the same in each kernel that loads it. They run
@@ -59,7 +59,7 @@ const RULES_OF_PACKETS: [&str; 9] = [
 struct Payload<'a> {
     programs: &'a [PathBuf],
     beside: Vec<PathBuf>,
-    /// Tests whose client cannot be built here, and what that needs.
+    /// Tests with a client that cannot be built here, and what that needs.
     absent: Option<(&'static str, &'static str)>,
 }
 
@@ -162,7 +162,7 @@ fn in_kernel(store: &Store, series: &str, payload: &Payload<'_>) -> Tally {
 }
 
 fn say(line: &str) {
-    // Who closed the pipe wants no answer.
+    // A reader that closed the pipe wants no answer.
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 

@@ -13,7 +13,7 @@ const END: &str = "<!-- observed: end -->\n";
 
 const NOT_OBSERVED: &str = "not observed";
 
-/// Between the headings and the rows.
+/// The line between the headings and the rows.
 const RULE: &str = "---";
 
 /// What was observed in one kernel: names and values.

@@ -16,7 +16,7 @@ use holdfast_tests::size::{self, sized};
 
 use stage::{Failed, Holdfast, KubeProxy, Plain, Stage, Where};
 
-/// What is asked for, of whom, and by which name.
+/// What the load asks for, the role of the server, and the name of the measurement.
 const KINDS: [(Kind, Role, &str); 4] = [
     (Kind::Exchange, Role::Turns, "connections"),
     (Kind::Request, Role::Turns, "requests"),

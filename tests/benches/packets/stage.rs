@@ -1,4 +1,4 @@
-//! The same small network once for each who serves it: nobody, holdfast, the real kube-proxy.
+//! The same small network once for each proxy: none, holdfast, the real kube-proxy.
 //!
 //! Invariant: the ways are the same in all of them. What goes to the other node passes this one in both directions, so
 //! plain routing has no shorter way.
@@ -82,7 +82,7 @@ impl Where {
     }
 }
 
-/// A network, and who serves its node.
+/// A network, and the proxy that serves its node.
 pub(crate) trait Stage {
     fn bed(&self) -> &Bed;
 
@@ -116,7 +116,7 @@ fn bed() -> Result<Bed, Failed> {
     Ok(bed)
 }
 
-/// Nobody: the client dials the backend.
+/// No proxy: the client dials the backend.
 pub(crate) struct Plain(Bed);
 
 impl Plain {
@@ -142,7 +142,7 @@ pub(crate) struct Holdfast {
 }
 
 impl Holdfast {
-    /// With so many services, those that are dialled among them.
+    /// A network with so many services, those that are dialled among them.
     pub(crate) fn start(services: u32) -> Result<Self, Failed> {
         let bed = bed()?;
         let maps = bed.within(Location::OUTSIDE, || maps(&bed).map_err(|error| error.to_string()))??;
@@ -275,7 +275,7 @@ fn write(cluster: &Cluster, services: u32) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A service that nobody dials, with one endpoint.
+/// A service that no client dials, with one endpoint.
 fn other(number: u32) -> [Value; 2] {
     let name = format!("other-{number}");
     let address = format!("10.244.{}.{}", 100 + number / 250, 1 + number % 250);

@@ -17,7 +17,7 @@ const PACE: Duration = Duration::from_millis(10);
 /// Services that change, in turns; each has a file of its own.
 pub(crate) const CHANGING: u32 = 100;
 
-/// The number behind the changing ones and before the others, of the service whose changes are timed.
+/// The number of the service with the timed changes: behind the changing ones and before the others.
 pub(crate) const TIMED: u32 = CHANGING;
 
 pub(crate) fn services() -> u32 {

@@ -24,7 +24,7 @@ const GONE_LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) const ARGUMENTS: [&str; 1] = ["--enable-precise-memory-info"];
 
-/// Between two rows, and how many there are.
+/// The time between two rows, and how many there are.
 fn rows() -> (Duration, u32) {
     let minutes = std::env::var("MINUTES").ok().map(|minutes| minutes.parse().unwrap());
     (sized(Duration::from_secs(60), Duration::from_secs(1)), minutes.unwrap_or(6))
@@ -101,7 +101,7 @@ fn kept(browser: &mut Browser, view: &str) {
     );
 }
 
-/// After a collection, for each in the document.
+/// The nodes that are left after a collection, for each node in the document.
 fn nodes(browser: &mut Browser) -> f64 {
     let all = browser.collected();
     let shown = "(() => { const all = document.createNodeIterator(document); let count = 0; \

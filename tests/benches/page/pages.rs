@@ -19,7 +19,7 @@ const GENERAL: [&str; 6] =
     ["/version", "/readyz", "/services?service=-/-", "/apiserver", "/datapath", "/flows?limit=1"];
 const GENERAL_PAUSE: Duration = Duration::from_secs(5);
 
-/// Between two changes that are timed.
+/// The pause between two changes that are timed.
 const TIMED_PAUSE: Duration = Duration::from_millis(50);
 
 /// What one change took, in a window of time.
@@ -89,7 +89,7 @@ fn window(node: &Node, changer: &Changer, nth: u32) -> Window {
     Window { engine, daemon, step, seen }
 }
 
-/// From the change of an object until a watcher has it.
+/// The time from the change of an object until a watcher has it.
 fn timed(node: &Node, stream: &mut impl BufRead, round: u32) -> Duration {
     let begun = Instant::now();
     changer::change(node, TIMED, round);

@@ -3,14 +3,14 @@
 use std::fs;
 use std::time::Duration;
 
-/// Megabytes that a process shares with nobody.
+/// Megabytes that a process shares with no other.
 pub(crate) fn private(pid: u32) -> f64 {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     let own = rollup.lines().filter(|line| line.starts_with("Private_"));
     own.map(|line| line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap()).sum::<f64>() / 1024.0
 }
 
-/// Those of a group whose command line has this word.
+/// Processes of a group that have this word in their command line.
 pub(crate) fn in_group(group: u32, word: &str) -> Vec<u32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -275,7 +275,7 @@ static void udp_sendmsg(struct endpoint *to, int count)
 	close(fd);
 }
 
-// Answers come in any order: "to" is the destination of the message of that number, "from" is who answered.
+// Answers come in any order: "to" is the destination of the message of that number, "from" is the sender of the reply.
 static void udp_sendmmsg(struct endpoint *to, int count)
 {
 	int fd = open_socket(to, SOCK_DGRAM);

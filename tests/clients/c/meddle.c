@@ -1,5 +1,5 @@
 /*
- * A program of somebody else at a cgroup, while this runs: `meddle CGROUP deny ADDRESS PORT` has every connection to
+ * A foreign program at a cgroup, while this runs: `meddle CGROUP deny ADDRESS PORT` has every connection to
  * that place forbidden (EPERM), `meddle CGROUP lead ADDRESS PORT ADDRESS PORT` leads it to another one. The kernel
  * takes the program away when this process ends, and it ends with the thread that began it.
  */

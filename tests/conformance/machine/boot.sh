@@ -21,7 +21,7 @@ mkdir -p "$FOLDER"/{upper,work,root,containerd,kubelet,log}
 # What becomes the first process. The shells below expand what they get by themselves.
 # shellcheck disable=SC2016,SC2089
 first='
-	# The process as the machine outside counts it: whoever enters looks for that.
+	# The process as the machine outside counts it: a command that enters the machine looks for that.
 	read -r outer _ </proc/self/stat
 	root=$FOLDER/root
 	mount -t overlay -o "lowerdir=$LOWER,upperdir=$FOLDER/upper,workdir=$FOLDER/work" overlay "$root"
@@ -117,9 +117,9 @@ first='
 		/lib/systemd/systemd
 '
 
-# With v2 alone, who has controllers for its children has no processes of its own. So all of them, the one that waits
-# for the machine too, move into a leaf, as in a container; the cgroup above stays the machine's root. The leaf has the
-# name of the one that systemd makes for itself.
+# With v2 alone, a cgroup that has controllers for its children has no processes of its own. So all of them, the one
+# that waits for the machine too, move into a leaf, as in a container; the cgroup above stays the machine's root. The
+# leaf has the name of the one that systemd makes for itself.
 # shellcheck disable=SC2090
 export first
 # shellcheck disable=SC2016

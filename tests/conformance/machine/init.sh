@@ -2,7 +2,7 @@
 # The first process of a machine: runs what lies in /etc/machine/services, and runs it again when it ends.
 #
 # Each of these files is a script that becomes the service. Beside its log, a service NAME has two files in
-# /run/services: NAME.pid, and NAME.stopped while somebody wants it to stay away.
+# /run/services: NAME.pid, and NAME.stopped while it is to stay away.
 
 run_again_and_again() {
 	local name=${1##*/}

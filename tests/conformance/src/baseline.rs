@@ -84,7 +84,7 @@ pub enum Difference {
     Better,
     /// Neither passes it.
     Neither(String),
-    /// Nobody has recorded it.
+    /// The baseline has no record of it.
     NotInBaseline(State),
 }
 

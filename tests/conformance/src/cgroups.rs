@@ -75,7 +75,7 @@ impl Cgroups {
         self.mounts.iter().map(|mount| mount.join(cluster).join(machine)).collect()
     }
 
-    /// Those in which a process of a machine lives; with v2 alone they are a leaf.
+    /// The cgroups in which a process of a machine lives; with v2 alone they are a leaf.
     pub(crate) fn of_processes(&self, cluster: &str, machine: &str) -> Vec<PathBuf> {
         let leaf = if self.layout == Layout::Pure { "init.scope" } else { "" };
         self.of_machine(cluster, machine).into_iter().map(|folder| folder.join(leaf)).collect()

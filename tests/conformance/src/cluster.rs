@@ -179,7 +179,7 @@ impl Cluster {
     }
 }
 
-/// Dropping tells nobody of a failure; the next start tries again.
+/// A drop cannot report a failure; the next start tries again.
 impl Drop for Cluster {
     fn drop(&mut self) {
         for machine in &self.machines {

@@ -87,7 +87,7 @@ fn apiserver(topology: &Topology) -> String {
     becoming("kube-apiserver", &flags)
 }
 
-/// Who asks the apiserver and is asked by its users.
+/// A program that asks the apiserver and lets the apiserver's users ask it.
 fn client(name: &str) -> Vec<String> {
     let config = format!("/etc/kubernetes/{name}.conf");
     let mut flags = ["kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"]

@@ -1,4 +1,4 @@
-//! Who signs in a cluster, and the credentials of its users and servers.
+//! The authority of a cluster, and the credentials of its users and servers.
 //!
 //! Invariant: a machine gets the keys of its own users and servers only. A user is the common name of a certificate,
 //! its groups are the organisations, as Kubernetes reads them.
@@ -39,11 +39,11 @@ impl Authority {
         Ok(Self { issuer: issuer.map_err(failed("the authority"))? })
     }
 
-    /// What the control plane has: its authority with the key, its server, and everybody who works there.
+    /// What the control plane has: its authority with the key, its server, and the users that work there.
     pub(crate) fn equip_control_plane(&self, root: &Path) -> Result<(), ClusterError> {
         self.trust(root)?;
         let key = self.issuer.key().serialize_pem();
-        // A file of its own: what is trusted may be several while the authority changes, who signs is one.
+        // A file of its own: several authorities may be trusted while the authority changes, but only one signs.
         write(&inside(root, "signer.pem"), self.issuer.pem())?;
         write(&inside(root, "signer.key"), key)?;
         self.tokens(root)?;
@@ -57,7 +57,7 @@ impl Authority {
         Ok(())
     }
 
-    /// What a node has: kubelet's two sides, and a user for each who may serve its Services.
+    /// What a node has: kubelet's two sides, and a user for each proxy that may serve its Services.
     pub(crate) fn equip_node(&self, root: &Path, node: MachineName) -> Result<(), ClusterError> {
         self.trust(root)?;
         self.server(root, node, "kubelet-server", &[])?;

@@ -1,7 +1,7 @@
 //! A run in a process of its own, and another one that waits beside it to clean up.
 //!
 //! Invariant: when the guard has ended, by an interrupt too (SIGINT, SIGTERM, SIGHUP), or because the run was killed,
-//! nothing is left of the run's clusters but logs. If somebody kills the guard, the run ends with it, and the next
+//! nothing is left of the run's clusters but logs. If the guard itself is killed, the run ends with it, and the next
 //! start removes what is left.
 
 use std::env;
@@ -28,7 +28,7 @@ const END_LIMIT: Duration = Duration::from_secs(60);
 
 const POLL: Duration = Duration::from_millis(100);
 
-/// As a shell counts who was ended by a signal.
+/// A shell adds so much to the number of the signal that ended a process.
 const SIGNALLED: u8 = 128;
 
 /// Does the work in a child, which is this program again, and cleans up behind it.
@@ -39,7 +39,7 @@ pub fn guarded(work: impl FnOnce() -> ExitCode) -> ExitCode {
         return work();
     }
     guard().unwrap_or_else(|error| {
-        // Nobody is left to tell if this cannot be written.
+        // If this cannot be written, there is no other place to report it.
         let _ = writeln!(io::stderr(), "the run cannot be guarded: {error}");
         ExitCode::FAILURE
     })
@@ -88,7 +88,7 @@ fn clean() {
     sweep();
 }
 
-/// Whether somebody is left who may make more.
+/// Whether a process is left that may make more.
 fn sweep() -> bool {
     // What cannot be removed yet can be by the next look, or by the next start.
     if let (Ok(cgroups), Ok(built)) = (Cgroups::find(), Built::find()) {
@@ -104,7 +104,8 @@ fn sweep() -> bool {
     }
 }
 
-/// Whoever has ended is taken, or the run would wait for somebody who is gone; how the run went, if it was the run.
+/// Takes the processes that have ended, or the run would wait for one that is gone; how the run went, if it was the
+/// run.
 fn reaped(run: Pid) -> Option<u8> {
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {

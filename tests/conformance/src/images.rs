@@ -52,7 +52,7 @@ pub fn write_images(built: &Path) -> Result<(), ClusterError> {
     write(&built.join("pause.name"), pause)
 }
 
-/// Those of the names that end so, whatever their registry and version.
+/// The names that end so, whatever their registry and version.
 fn named<'a>(names: &'a [&'a str], short: &'a str) -> impl Iterator<Item = &'a str> {
     let is_it = move |name: &&&str| {
         let path = name.rsplit_once(':').map_or(**name, |(path, _)| path);

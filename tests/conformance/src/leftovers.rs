@@ -1,4 +1,4 @@
-//! The name of a cluster, and what clusters left whose process is no more.
+//! The name of a cluster, and what clusters left behind whose process has ended.
 //!
 //! Invariant: what a living process uses stays; its name tells.
 

@@ -1,5 +1,5 @@
 //! A Kubernetes cluster of real nodes on one kernel: etcd, apiserver, controllers, scheduler, and on each node kubelet,
-//! containerd, runc, CNI and whoever serves its Services.
+//! containerd, runc, CNI and the proxy of its Services.
 //!
 //! ```no_run
 //! use holdfast_conformance::{Cluster, ClusterError, Topology};
@@ -22,8 +22,8 @@
 //!
 //! Invariant: nothing here is imitated but the load balancer outside of the nodes (`tests/peers/load-balancer`), and
 //! nothing is changed outside of the cluster's own namespaces and cgroups. All of it ends when the [`Cluster`] is
-//! dropped, or when whoever runs it as [`guarded`] ends; what a killed process left is removed by the next start. Logs
-//! stay.
+//! dropped, or when the process that runs it as [`guarded`] ends; what a killed process left is removed by the next
+//! start. Logs stay.
 
 mod baseline;
 mod built;

@@ -25,11 +25,11 @@ use crate::{Built, ClusterError};
 /// A machine boots in a tenth of a second; three at once on a busy machine in some.
 const BOOT_LIMIT: Duration = Duration::from_secs(30);
 
-/// What a command on a machine may take, unless somebody says how long.
+/// What a command on a machine may take, unless its caller says how long.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 
 /// A server is asked to end, and killed after so long, as kubelet does with a static pod. An apiserver takes a minute
-/// while somebody watches, in which nodes cannot say that they are well: then what is seen is all nodes given up.
+/// while a watch is open, in which nodes cannot say that they are well: then what is seen is all nodes given up.
 const END_GRACE: Duration = Duration::from_secs(10);
 
 /// A process that was killed is gone at once; on a busy machine in some seconds.
@@ -134,7 +134,7 @@ impl Machine {
         self.start(service)
     }
 
-    /// Ends a service (SIGTERM, SIGKILL if it takes its time) until somebody starts it.
+    /// Ends a service (SIGTERM, SIGKILL if it takes its time) until it is started again.
     pub fn stop(&self, service: &str) -> Result<(), ClusterError> {
         if self.init == Init::Systemd {
             return self.systemctl("stop", service);
@@ -272,7 +272,7 @@ impl Running {
     pub fn stop(mut self) -> Result<String, ClusterError> {
         self.signal(Signal::SIGTERM);
         let group = self.group();
-        // The child enters the machine; who works there is a child of its own, and may end later.
+        // The child enters the machine; the command there is a child of its own, and may end later.
         wait(END_LIMIT, || !runs(&mut self.child) && killpg(group, None).is_err());
         self.written()
     }
@@ -282,7 +282,7 @@ impl Running {
         self.child.wait()
     }
 
-    /// Everybody whom the command has started, but for those who went into a group of their own.
+    /// All processes that the command has started, but for those that went into a group of their own.
     fn group(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
     }

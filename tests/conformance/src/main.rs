@@ -34,7 +34,7 @@ struct Choice {
     /// One of each kind, within ten minutes.
     #[arg(long)]
     short: bool,
-    /// The tests whose names match this expression.
+    /// The tests with a name that matches this expression.
     #[arg(long)]
     focus: Option<String>,
     #[arg(long)]
@@ -45,7 +45,7 @@ struct Choice {
     /// The families of addresses: `ipv4` or `dual`.
     #[arg(long)]
     family: Option<Family>,
-    /// Who serves: holdfast, nftables or iptables.
+    /// The proxy of the Services: holdfast, nftables or iptables.
     #[arg(long, default_value = "holdfast")]
     proxy: String,
     /// Record what came out as the baseline.
@@ -68,7 +68,7 @@ fn failed(error: &dyn Error) -> ExitCode {
         text = format!("{text}: {deeper}");
         cause = deeper.source();
     }
-    // Nobody is left to tell if this cannot be written.
+    // If this cannot be written, there is no other place to report it.
     let _ = writeln!(io::stderr(), "conformance: {text}");
     ExitCode::FAILURE
 }
@@ -151,7 +151,7 @@ fn run_suite(mut suite: Suite, choice: &Choice) -> Result<(usize, usize), Cluste
     Ok((passed, failed))
 }
 
-/// A line of progress, which nobody has to read.
+/// A line of progress; the run does not depend on it.
 fn note(line: &str) {
     let _ = say(line);
 }

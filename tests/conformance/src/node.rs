@@ -1,4 +1,4 @@
-//! What runs on a node: containerd, kubelet, and who serves its Services.
+//! What runs on a node: containerd, kubelet, and the proxy of its Services.
 //!
 //! Invariant: kubelet and containerd differ from their defaults only where a machine that is a namespace has to be told
 //! so, and each such line says why.
@@ -57,7 +57,7 @@ fn each_family<T>(topology: &Topology, both: [T; 2]) -> Vec<T> {
     both.into_iter().take(families).collect()
 }
 
-/// Pods keep their addresses towards everybody: nothing is masqueraded here, so what a proxy does is seen.
+/// Pods keep their addresses towards all others: nothing is masqueraded here, so what a proxy does is seen.
 fn pod_network(node: MachineName, topology: &Topology) -> String {
     let links = match topology.cni {
         Cni::Bridge => r#""type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true"#,
@@ -114,7 +114,7 @@ fn kubelet(node: MachineName, topology: &Topology) -> String {
     format!("{images}{}", becoming("kubelet", &flags))
 }
 
-/// Disks and memory belong to the machine outside, so their fill evicts nobody here; the eviction itself stays on,
+/// Disks and memory belong to the machine outside, so their fill evicts no pod here; the eviction itself stays on,
 /// because a test of Services needs it.
 fn kubelet_config() -> String {
     format!(
@@ -180,7 +180,7 @@ pub(crate) fn objects(topology: &Topology) -> String {
     topology.node_names().map(object).collect()
 }
 
-/// Cluster DNS. Where nobody serves Services yet, it is told where the apiserver is.
+/// Cluster DNS. Where no proxy serves Services yet, it is told where the apiserver is.
 pub(crate) fn cluster_dns(topology: &Topology) -> String {
     let manifest = include_str!("../manifests/coredns.yaml");
     if topology.proxy != Proxy::Nobody {

@@ -20,7 +20,7 @@ pub(crate) fn output(command: &mut Command, input: &str) -> Result<Output, Clust
     let failed = |source| ClusterError::Start { program: program.clone(), source };
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
-    // Whoever ends before it has read all says why by itself.
+    // A program that ends before it has read all says why by itself.
     let mut pipe = child.stdin.take();
     thread::scope(|scope| {
         scope.spawn(move || pipe.as_mut().map(|pipe| pipe.write_all(input.as_bytes())));

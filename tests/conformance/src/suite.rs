@@ -34,12 +34,12 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// The tests whose names match, but for those that say nothing here.
+    /// The tests with a name that matches, but for those that say nothing here.
     fn matching(focus: &str) -> Self {
         Self { focus: focus.to_owned(), skip: SKIPPED.to_owned(), limit: minutes(60) }
     }
 
-    /// The tests whose names match, those of features too: somebody has named them.
+    /// The tests with a name that matches, those of features too: the caller has asked for them by name.
     pub fn named(focus: &str) -> Self {
         Self { skip: SKIPPED_OF_FEATURES.to_owned(), ..Self::matching(focus) }
     }

@@ -1,4 +1,5 @@
-//! The one description of a cluster: how many nodes, which pod network, which families, who serves its Services.
+//! The one description of a cluster: how many nodes, which pod network, which families, which proxy serves its
+//! Services.
 //!
 //! Invariant: every address of a cluster is written down here, and nowhere else.
 
@@ -18,7 +19,7 @@ pub(crate) const APISERVER_SERVICE: &str = "10.96.0.1";
 /// Where cluster DNS is asked.
 pub(crate) const DNS_SERVICE: &str = "10.96.0.10";
 pub(crate) const APISERVER_PORT: u16 = 6443;
-/// Whom load-balanced clients come from: no address of the nodes' network, or source ranges could not be told apart.
+/// The source of load-balanced clients: no address of the nodes' network, or source ranges could not be told apart.
 pub(crate) const BALANCED_CLIENT: &str = "192.168.77.10";
 
 /// What the pods' links look like.
@@ -44,7 +45,7 @@ pub enum Mode {
     Iptables,
 }
 
-/// Who serves the Services of each node.
+/// The proxy of each node's Services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proxy {
     /// The real kube-proxy, as a process of the host.
@@ -54,11 +55,11 @@ pub enum Proxy {
         /// What its configuration has besides the node's name and the apiserver, as TOML.
         config: String,
     },
-    /// Nobody, until a test applies a manifest or installs something. Cluster DNS then asks the apiserver directly.
+    /// None, until a test applies a manifest or installs something. Cluster DNS then asks the apiserver directly.
     Nobody,
 }
 
-/// Who starts a node's services, and starts them again.
+/// The program that starts a node's services, and starts them again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Init {
     /// A script of our own, and nothing else runs there.
@@ -100,7 +101,7 @@ impl Topology {
         Err(ClusterError::Nodes { asked: self.nodes })
     }
 
-    /// What results for such a cluster are filed under. Who serves is not in it: results are compared over that.
+    /// What results for such a cluster are filed under. The proxy is not in it: results are compared between proxies.
     pub fn id(&self) -> String {
         format!("{}-nodes-{}-{}", self.nodes, self.cni, self.family)
     }
@@ -115,7 +116,7 @@ impl Topology {
         ends.into_iter().chain(self.node_names())
     }
 
-    /// Who starts the services of a machine.
+    /// The program that starts the services of a machine.
     pub(crate) fn init_of(&self, machine: MachineName) -> Init {
         if machine.is_node() { self.init } else { Init::Script }
     }
@@ -137,7 +138,7 @@ pub enum MachineName {
     ControlPlane,
     /// `n1` and on.
     Node(u8),
-    /// `out`: a client without pods or proxy, and everybody's default route, which ends there.
+    /// `out`: a client without pods or proxy, and the default route of all machines, which ends there.
     Outside,
 }
 

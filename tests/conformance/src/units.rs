@@ -1,4 +1,4 @@
-//! A node whose first process is systemd: its services as units, and what of a distribution's boot it has not.
+//! A node with systemd as its first process: its services as units, and what of a distribution's boot it has not.
 //!
 //! Invariant: a unit runs the script that the other first process runs, so a service is written down once. Their names
 //! are those that distributions have, because other units are ordered by them.
@@ -14,7 +14,7 @@ use crate::topology::MachineName;
 
 const UNITS: &str = "etc/systemd/system";
 
-/// What wants devices, terminals, or to configure a network that is there, and what installs by itself: whoever types a
+/// What wants devices, terminals, or to configure a network that is there, and what installs by itself: a test's own
 /// command would find the lock of the packages taken.
 const MASKED: [&str; 10] = [
     "apt-daily.timer",

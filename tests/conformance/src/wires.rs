@@ -1,6 +1,6 @@
 //! The network between machines: one segment that all share, and routes to the pods of each node.
 //!
-//! Invariant: all of it lies in network namespaces whose names begin with the cluster's.
+//! Invariant: all of it lies in network namespaces with names that begin with the cluster's.
 
 use std::process::Command;
 

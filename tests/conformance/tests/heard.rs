@@ -37,7 +37,7 @@ mod tests {
         pods: &'static [(&'static str, &'static str)],
         /// Reasons, the kind of their object, and the cause that is found in them.
         heard: &'static [(&'static str, &'static str, &'static str)],
-        /// Of a service of one of these pods: what a diagnosis says first, and what it says besides.
+        /// A service of one of these pods: what a diagnosis says of it first, and what it says besides.
         diagnosed: &'static [(&'static str, &'static str, &'static str)],
         /// A script that ends it.
         ends: &'static str,

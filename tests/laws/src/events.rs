@@ -1,4 +1,4 @@
-//! Events as text, for tests of those who make them.
+//! Events as text, for tests of the code that makes events.
 
 use std::fmt::Write;
 use std::sync::Arc;

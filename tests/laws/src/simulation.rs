@@ -104,7 +104,7 @@ pub fn simulate(seed: u64, steps: u64, faults: u16) -> Result<Report, Violation>
     simulate_by(policy::rule, seed, steps, faults)
 }
 
-/// Lives so many steps, and expects of lists that have nobody what this rule says.
+/// Lives so many steps; `rule` says what is expected of lists without a backend.
 pub fn simulate_by(rule: Rule, seed: u64, steps: u64, faults: u16) -> Result<Report, Violation> {
     let fail = |step, what| Violation { seed, step, faults, what };
     let mut simulation = Simulation::new(rule, seed, faults).map_err(|what| fail(0, what))?;
@@ -315,7 +315,7 @@ impl Simulation {
         self.send_everything();
         if let Some(remembered) = remembered {
             self.engine.remember(remembered, now);
-            // Whoever remembers may begin before its sources have spoken, with what it remembers.
+            // An engine that remembers may begin before its sources have spoken, with what it remembers.
             while !self.resend.is_empty() {
                 self.happen();
             }

@@ -15,7 +15,7 @@ pub fn new_name(prefix: &str) -> String {
     format!("{prefix}{pid}-{began}-{}", WORLDS.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Whether a name, or one that begins with it, is that of a world whose process is no more.
+/// Whether a name, or one that begins with it, is that of a world without a live process.
 pub fn is_left_over(prefix: &str, name: &str) -> bool {
     let Some(maker) = name.strip_prefix(prefix) else { return false };
     let mut numbers = maker.split('-').map(str::parse::<u64>);

@@ -1,7 +1,7 @@
-//! A client that asks the servers of `whom`: from which address it is told, and what came of each question.
+//! A client that asks the servers of `whom`: which address each says that it sees, and what came of each question.
 //!
 //! Invariant: each question has exactly one outcome within its time. The questions of one order are asked at the same
-//! time, so a silent one delays nobody.
+//! time, so a silent one delays no other.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -19,7 +19,7 @@ use super::crowd::word;
 use super::whom::{DATAGRAM_BYTES, expect, filled, filling};
 use super::{BedError, at, raw, spawn};
 
-/// Past the first repetition of a SYN, so that its loss alone is not taken for silence. Who answers does so within
+/// Past the first repetition of a SYN, so that its loss alone is not taken for silence. A server answers within
 /// milliseconds.
 pub const PATIENCE: Duration = Duration::from_millis(2500);
 
@@ -36,9 +36,9 @@ pub struct Question {
     pub to: SocketAddr,
     /// The client's own address, or any; likewise the port.
     pub from: Option<SocketAddr>,
-    /// So many bytes are sent.
+    /// How many bytes are sent.
     pub take: usize,
-    /// So many are asked for.
+    /// How many bytes are asked for.
     pub give: usize,
     /// How many routers may pass on what is sent; errors of those on the way count as answers then.
     pub hops: Option<u8>,
@@ -48,7 +48,7 @@ pub struct Question {
 }
 
 impl Question {
-    /// Who is there?
+    /// Asks which server answers at this place, and sends nothing besides.
     pub fn new(transport: Transport, to: SocketAddr) -> Self {
         Self { transport, to, from: None, take: 0, give: 0, hops: None, abort: false, patience: PATIENCE }
     }
@@ -68,7 +68,7 @@ impl Question {
         self
     }
 
-    /// With so many bytes there and back.
+    /// The same question with so many bytes there and back.
     pub fn sized(mut self, take: usize, give: usize) -> Self {
         (self.take, self.give) = (take, give);
         self
@@ -78,10 +78,10 @@ impl Question {
 /// What came of a question.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Outcome {
-    /// Somebody gave all that was asked for.
+    /// A server gave all that was asked for.
     Answered {
         by: String,
-        /// Whom the server saw.
+        /// The client's address as the server saw it.
         seen: SocketAddr,
     },
     /// ECONNREFUSED: a reset, or an ICMP error that says so.
@@ -100,9 +100,9 @@ pub enum Outcome {
 /// What became of connections that are held.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Held {
-    /// Those that answer.
+    /// Connections that answer.
     pub alive: usize,
-    /// Those that do not, by how.
+    /// Connections that do not, by what is wrong with them.
     pub broken: BTreeMap<String, usize>,
 }
 

@@ -49,7 +49,7 @@ impl Tree {
     }
 }
 
-/// Dropping tells nobody of a failure; the keeper and the next bed try again.
+/// A drop cannot report a failure; the keeper and the next bed try again.
 impl Drop for Tree {
     fn drop(&mut self) {
         let _ = remove(&self.top);

@@ -32,7 +32,7 @@ pub struct Answer {
     pub peer: Option<String>,
     /// What getsockname says.
     pub local: Option<String>,
-    /// Whose address the reply bears.
+    /// The address that sent the reply.
     pub from: Option<String>,
     /// The reply, without its line feed.
     pub reply: Option<String>,
@@ -65,8 +65,8 @@ impl Client {
         built("unhook", |into| compile("c/unhook.c", into))
     }
 
-    /// A program of somebody else at a cgroup, for as long as it runs; needs `cc`. `words` are what it does, and to
-    /// whom: `deny ADDRESS PORT`, `lead ADDRESS PORT ADDRESS PORT`.
+    /// A foreign program at a cgroup, for as long as it runs; needs `cc`. `words` are what it does, and to which
+    /// connections: `deny ADDRESS PORT`, `lead ADDRESS PORT ADDRESS PORT`.
     pub fn meddle(cgroup: &Path, words: &[&str], from: SocketAddr) -> Result<Server, BedError> {
         let built = built("meddle", |into| compile("c/meddle.c", into))?;
         let mut command = Command::new(built.program());

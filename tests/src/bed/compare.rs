@@ -10,7 +10,7 @@ use super::BedError;
 use super::load::{Load, Turn};
 use crate::size::sized;
 
-/// One turn. Long against a switch of processes, short against the time slice of whoever else runs here, so that most
+/// One turn. Long against a switch of processes, short against the time slice of any other process here, so that most
 /// turns are not disturbed.
 const TURN: Duration = Duration::from_millis(3);
 
@@ -45,7 +45,7 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Of several draws of the same thing.
+    /// The ratio that several draws of the same thing give.
     pub fn of(draws: &[Medians]) -> Self {
         let ratios = sorted(draws.iter().map(|draw| draw.ratio));
         Self {

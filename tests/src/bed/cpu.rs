@@ -7,7 +7,7 @@ use std::io;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// One of the CPUs that this process may use; with one CPU both are the same.
+/// The first or the last CPU that this process may use; with one CPU both are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cpu {
     First,

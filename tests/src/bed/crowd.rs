@@ -1,4 +1,4 @@
-//! Clients of the admin API, many at once and as whichever user one likes, who ask the same all the time.
+//! Clients of the admin API, many at once and as a user of the test's choice, that ask the same all the time.
 //!
 //! Invariant: the process gives up its privileges before it dials, and whatever came of each question is counted once.
 
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BedError, at, spawn};
 
-/// Between two questions of one client: as fast as a loop in a shell would be, and no faster.
+/// The pause between two questions of one client: as fast as a loop in a shell would be, and no faster.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Clients of one crowd, each a thread.
@@ -41,7 +41,7 @@ pub struct Crowd {
     answers: BufReader<ChildStdout>,
 }
 
-/// Whom a crowd asks, and as whom.
+/// What a crowd asks, of which door, and as which user.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
     /// The user, and the group of the same number.
@@ -92,7 +92,7 @@ impl Drop for Crowd {
     }
 }
 
-/// What the process does: it becomes somebody, asks, and tells what came of it for each line of its standard input.
+/// What the process does: it becomes the user, asks, and tells what came of it for each line of its standard input.
 pub(super) fn run([uid, clients, door, method, path]: [&str; 5]) -> io::Result<()> {
     let number = |text: &str| text.parse::<u32>().map_err(io::Error::other);
     become_user(number(uid)?)?;

@@ -22,10 +22,10 @@ const READY_LIMIT: Duration = Duration::from_secs(120);
 /// One answer of its command line.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
-/// From SIGTERM to its end.
+/// The longest time from SIGTERM to the daemon's end.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
-/// Of its log, in an error.
+/// How many lines of its log an error tells.
 const LINES_TOLD: usize = 20;
 
 /// How often it is asked whether it is there yet.
@@ -238,7 +238,7 @@ impl<'a> Daemon<'a> {
         succeed(command, ANSWER_LIMIT).map(drop)
     }
 
-    /// The same, as soon as nobody outside uses it any more: `true` says that it has been.
+    /// The same, once no client outside uses it any more: `true` says that it was removed.
     pub fn drain(&self) -> Result<bool, BedError> {
         let mut command = self.bed.command_in(&self.cgroup, &self.program);
         command.args(["cleanup", "--drain", "--config"]).arg(self.config());

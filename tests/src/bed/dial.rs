@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::load::connect_and_reset;
 use super::{BedError, at, spawn};
 
-/// Between two attempts: often enough to meet an outage of a few milliseconds, seldom enough to leave
-/// the servers alone.
+/// The pause between two attempts: short enough to meet an outage of a few milliseconds, long enough to leave the
+/// servers alone.
 const PAUSE: Duration = Duration::from_millis(4);
 
 /// What came of the attempts since the tally before.
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(4);
 pub struct Tally {
     /// Connections that came about.
     pub connected: u64,
-    /// Those that did not, by errno: `ECONNREFUSED`.
+    /// Connections that did not, by errno: `ECONNREFUSED`.
     pub failed: BTreeMap<String, u64>,
 }
 

@@ -1,7 +1,7 @@
 //! Thousands of first packets at once, by clients in many places, and what comes of each: raw sockets that send, and
 //! raw sockets in every place that hear what arrives there.
 //!
-//! Invariant: no server takes part. Whoever gets a packet answers as a kernel does where nobody listens, so the way
+//! Invariant: no server takes part. The ear that gets a packet answers as a kernel does for a closed port, so the way
 //! back is seen as well. What is heard of former packets counts for none of those that are asked now.
 
 use std::collections::BTreeMap;
@@ -20,20 +20,20 @@ pub use super::knock::Reply;
 use super::knock::{Knock, Packet, Word, header4, read};
 use super::{Bed, BedError, Location, at};
 
-/// So much waits at a socket while nobody reads: thousands of packets.
+/// So much waits at a socket until it is read: thousands of packets.
 const BUFFER_BYTES: usize = 16 << 20;
 
 /// Nothing that is heard here is longer.
 const PACKET_BYTES: usize = 2048;
 
-/// After so much silence nothing comes any more. Whoever answers does so within microseconds; a busy machine may let
-/// somebody wait for some tens of milliseconds.
+/// After so much silence nothing comes any more. An ear answers within microseconds; a busy machine may delay it by
+/// some tens of milliseconds.
 const SILENCE: Duration = Duration::from_millis(400);
 
-/// Between two looks at all sockets.
+/// The pause between two looks at all sockets.
 const POLL: Duration = Duration::from_micros(200);
 
-/// Between two looks at the clock while packets are sent at a pace.
+/// The pause between two looks at the clock while packets are sent at a pace.
 const STEP: Duration = Duration::from_millis(5);
 
 const PROTOCOLS4: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::ICMPV4];
@@ -55,7 +55,7 @@ pub struct Sent {
 /// What came of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fate {
-    /// Where it arrived, and as whose.
+    /// Where it arrived, and with which source address.
     pub led: Option<(SocketAddr, IpAddr)>,
     /// What its client heard.
     pub reply: Reply,
@@ -74,7 +74,7 @@ pub struct Ears {
     ears: Vec<Ear>,
     /// One for each family.
     voices: BTreeMap<&'static str, [Socket; 2]>,
-    /// That of the next packet.
+    /// The number of the next packet.
     number: u32,
 }
 
@@ -227,7 +227,7 @@ impl Ear {
     }
 }
 
-/// Source and destination of a packet of IPv6, whose header is not given.
+/// Source and destination of a packet of IPv6; the kernel does not hand out its header.
 fn ends(message: &nix::sys::socket::RecvMsg<'_, '_, SockaddrIn6>) -> Option<(IpAddr, IpAddr)> {
     let from = message.address?.ip();
     let to = message.cmsgs().ok()?.find_map(|control| match control {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::crowd::{become_user, word};
 
-/// From the first socket to the last, on a busy machine.
+/// The longest time from the first socket to the last, on a busy machine.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 /// For a connection within one machine, and for an answer on it.

@@ -26,7 +26,7 @@ pub const POD_CIDRS: &str = "10.244.0.0/16,fd00:244::/32";
 /// The node's own, the first of each family as its Node object would say.
 pub const NODE_ADDRESSES: [&str; 2] = ["10.0.0.5", "fd00:a::5"];
 
-/// What the router sends to the node because somebody else announced it there: virtual addresses of any kind.
+/// What the router sends to the node because another machine announced it there: virtual addresses of any kind.
 const ANNOUNCED: [&str; 6] = [
     "192.168.0.0/16",
     "203.0.113.0/24",
@@ -36,11 +36,11 @@ const ANNOUNCED: [&str; 6] = [
     "2001:db8:51::/64",
 ];
 
-/// The ranges of this node's pods: whoever wants to may dial them directly.
+/// The ranges of this node's pods: any client may dial them directly.
 const PODS: [&str; 4] = ["10.244.1.0/24", "10.244.2.0/24", "fd00:244:1::/64", "fd00:244:2::/64"];
 
-/// Of every place: addresses are used at once, and ICMP errors are not held back, or many questions at the same time
-/// would have fewer answers than one.
+/// Settings of every place: addresses are used at once, and ICMP errors are not held back, or many questions at the
+/// same time would have fewer answers than one.
 const PLAIN: [(&str, &str); 4] = [
     ("ipv6/conf/default/accept_dad", "0"),
     ("ipv4/icmp_ratemask", "0"),
@@ -219,7 +219,7 @@ fn gateway(range: &str) -> &'static str {
     if range.contains(':') { v6 } else { v4 }
 }
 
-/// A path that is narrow in the middle: whoever sends more than 1400 bytes is told so by the router.
+/// A path that is narrow in the middle: the router tells a sender of more than 1400 bytes so.
 pub fn narrow_path(bed: &Bed) -> Result<(), BedError> {
     let mut words = lines(&[
         "route replace 10.20.0.0/24 dev client mtu lock 1400",
@@ -254,7 +254,7 @@ pub fn rename_uplink(bed: &Bed, name: &str) -> Result<(), BedError> {
     batch(bed, Location::OUTSIDE, &renamed.into_iter().chain(lost).collect::<Vec<_>>())
 }
 
-/// The node has another address in place of its first one, and everybody knows.
+/// The node has another address in place of its first one, and all its neighbours know.
 pub fn renumber_uplink(bed: &Bed, address: &str) -> Result<(), BedError> {
     set(bed, Location::OUTSIDE, "ipv4/conf/all/promote_secondaries", "1")?;
     let own =
@@ -287,7 +287,7 @@ fn at_device(device: &str, addresses: &[&str]) -> Vec<String> {
     std::iter::once(format!("link set {device} up")).chain(addresses.iter().map(add)).collect()
 }
 
-/// By which device the node reaches everybody, and is reached.
+/// The node's uplink at one device: its addresses there, and its routes by it.
 fn by(device: &str) -> Vec<String> {
     let mut words = at_device(device, &["10.0.0.5/24", "10.0.0.55/24", "fd00:a::55/64", "fd00:a::5/64"]);
     words.extend(lines(&[

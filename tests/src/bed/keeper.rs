@@ -1,7 +1,7 @@
-//! A process that holds namespaces open, and removes the bed's cgroups when the one who started it is gone.
+//! A process that holds namespaces open, and removes the bed's cgroups when the process that started it is gone.
 //!
 //! Invariant: a keeper ends when its standard input does, so it cannot outlive a test that was killed. The namespaces
-//! have no name; whoever enters goes through the keeper's folder in /proc.
+//! have no name; a process enters them through the keeper's folder in /proc.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;

@@ -45,22 +45,22 @@ pub(super) struct Knock {
 pub enum Reply {
     #[default]
     Nothing,
-    /// Somebody listens there.
+    /// A socket listens there.
     Accepted,
-    /// A reset, or an error that says that nobody listens.
+    /// A reset, or an error that says that no socket listens.
     Refused,
     /// An error that says that there is no way, or one in circles.
     Lost,
-    /// An answer from somebody else than who was asked.
+    /// An answer from another address than the one that was asked.
     Stray,
 }
 
 /// What a packet says of the knock with this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// It is the knock, with the addresses that it has by then.
+    /// The knock itself, with the addresses that it has by then.
     Arrived(Knock),
-    /// It answers the knock, whose addresses are as whoever answers has them.
+    /// An answer to the knock, with the addresses as the answering side has them.
     Answered(Knock, Reply),
 }
 
@@ -129,7 +129,8 @@ fn length(body: &[u8]) -> [u8; 2] {
     u16::try_from(body.len()).unwrap_or_default().to_be_bytes()
 }
 
-/// Of an even number of bytes. Nothing is written as its other form, because a datagram with 0 has none.
+/// The checksum of an even number of bytes. A sum of 0 is written as its other form, because 0 in a datagram means that
+/// there is none.
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks_exact(2).filter_map(|pair| Some(u16::from_be_bytes(pair.try_into().ok()?)));
     let mut sum: u32 = words.map(u32::from).sum();
@@ -159,7 +160,7 @@ fn word32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// A knock by its sign. Who quotes it may leave out what is behind TCP's number.
+/// A knock by its sign. A quotation in an error may leave out what is behind TCP's number.
 fn known(packet: &Packet<'_>, is_quoted: bool) -> Option<Knock> {
     let Packet { from, to, protocol, body } = *packet;
     let (transport, sign, number) = match protocol {
@@ -181,7 +182,7 @@ fn arrived(packet: &Packet<'_>) -> Option<Knock> {
     known(packet, false)
 }
 
-/// It comes from whom the knock went to, and acknowledges its number.
+/// An answer comes from the place that the knock went to, and acknowledges its number.
 fn read_answer(packet: &Packet<'_>) -> Option<Word> {
     let body = packet.body;
     let reply = match *body.get(FLAGS_AT)? & (SYN | RST) {

@@ -25,7 +25,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// So many bytes, and the kernel kills whoever takes more.
+    /// So many bytes; the kernel kills a process that takes more.
     pub fn memory(bytes: u64) -> Result<Self, BedError> {
         let limit = Self::new("memory")?;
         let file = if limit.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
@@ -74,7 +74,7 @@ impl Limit {
         self.write("cgroup.procs", &pid.to_string())
     }
 
-    /// How often the kernel killed somebody for it.
+    /// How often the kernel killed a process for it.
     pub fn kills(&self) -> Result<u64, BedError> {
         let path = self.folder.join(if self.is_v2 { "memory.events" } else { "memory.oom_control" });
         let text = fs::read_to_string(&path).map_err(at("read", &path))?;

@@ -15,7 +15,7 @@ pub struct Layout {
     pub local: Vec<&'static str>,
     /// Other networks, each at the other end of a link.
     pub neighbours: Vec<Neighbour>,
-    /// Further networks, with nothing but a name: whoever asks for them links them.
+    /// Further networks, with nothing but a name: the test that asks for them links them.
     pub apart: Vec<&'static str>,
 }
 

@@ -36,7 +36,7 @@ pub enum Kind {
 
 const KINDS: [Kind; 5] = [Kind::Connect, Kind::Request, Kind::Stream, Kind::Exchange, Kind::Datagram];
 
-/// Longer than an answer takes on the busiest machine: a datagram may be lost, and nobody sends it again.
+/// Longer than an answer takes on the busiest machine: a datagram may be lost, and is not sent again.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 impl Kind {

@@ -1,4 +1,4 @@
-//! IPv4 packets that no ordinary socket sends: fragments in an order of the test's own, and SYNs that nobody follows.
+//! IPv4 packets that no ordinary socket sends: fragments in an order of the test's own, and SYNs that stay alone.
 //!
 //! Invariant: how many are sent is bounded, and they go where the routes of the bed's own network lead.
 
@@ -28,7 +28,7 @@ fn socket() -> io::Result<Socket> {
     Socket::new(Domain::IPV4, Type::RAW, Some(raw))
 }
 
-/// Without options. The kernel fills in length and checksum.
+/// A header without options. The kernel fills in length and checksum.
 fn header(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, id: u16, fragment: u16) -> [u8; HEADER_BYTES] {
     let ([a, b, c, d], [e, f, g, h]) = (from.octets(), to.octets());
     let ([i, j], [k, l]) = (id.to_be_bytes(), fragment.to_be_bytes());

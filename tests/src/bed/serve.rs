@@ -1,4 +1,4 @@
-//! Small servers for clients under test: each answers with its own name, so that a client knows whom it reached.
+//! Small servers for clients under test: each answers with its own name, so that a client knows which one it reached.
 //!
 //! Invariant: connections, their time and the size of a request are bounded. A server is a process of its own, so a
 //! place decides whether programs see its sockets, and killing it is what a dying backend is.
@@ -29,7 +29,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// A datagram of loopback, and a good size for a stream.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Nobody may remember an answer: the next one tells who answers then.
+/// A resolver may not remember an answer, so that the next one tells which server answers then.
 const DNS_ANSWER_SECONDS: u32 = 0;
 
 /// What a server does.

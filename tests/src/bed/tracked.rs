@@ -49,20 +49,20 @@ const CTA_PROTO_DST_PORT: u16 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tracked {
     pub transport: Transport,
-    /// Who began it, and whom it asked for.
+    /// The client, and the address that it dialled.
     pub ends: [SocketAddr; 2],
-    /// Who answers, and to whom.
+    /// The address that answers, and the one that it answers to.
     pub answer: [SocketAddr; 2],
 }
 
 impl Tracked {
-    /// One that nobody translates.
+    /// A connection without translation.
     pub fn plain(transport: Transport, from: SocketAddr, to: SocketAddr) -> Self {
         Self { transport, ends: [from, to], answer: [to, from] }
     }
 }
 
-/// Those of TCP and UDP that are tracked there.
+/// The connections by TCP and UDP that are tracked there.
 pub fn tracked(bed: &Bed, place: Location<'_>) -> Result<Vec<Tracked>, BedError> {
     let mut found = Vec::new();
     let mut each = |kind, body: &[u8]| found.extend((kind == NEW).then(|| connection(body)).flatten());

@@ -114,7 +114,7 @@ pub const VXLAN: Uplink = Uplink {
     ..PLAIN
 };
 
-/// A device whose packets begin with IP; `Tunnel` is what it leads through.
+/// A device with packets that begin with IP; `Tunnel` is what it leads through.
 pub const TUN: Uplink = Uplink {
     kind: "tun",
     router: &["tuntap add name far0 mode tun"],
@@ -281,7 +281,7 @@ pub const UNNUMBERED: Uplink = Uplink {
 };
 
 impl Uplink {
-    /// With the numbers of this bed's networks.
+    /// These lines with the numbers of this bed's networks.
     pub(super) fn lines(&self, bed: &Bed, lines: &[&str]) -> Result<Vec<String>, BedError> {
         let node = pid(bed, Location::OUTSIDE)?.to_string();
         Ok(lines.iter().map(|line| line.replace("{node}", &node)).collect())

@@ -1,4 +1,4 @@
-//! A server that tells whoever asks who it is and whom it sees: TCP and UDP, at each of its addresses.
+//! A server that tells each client its own name and the address it sees: TCP and UDP, at each of its addresses.
 //!
 //! A request is a line `TAKE GIVE`: so many bytes follow it, and so many shall follow the answer, which is a line
 //! `NAME ADDRESS`. A datagram is filled up to TAKE, and its answer to GIVE.
@@ -84,7 +84,7 @@ fn datagrams(name: &str, socket: &UdpSocket) {
     }
 }
 
-/// One that is not as it was sent has no answer.
+/// A datagram that is not as it was sent has no answer.
 fn datagram(name: &str, bytes: &[u8], seen: SocketAddr) -> Option<Vec<u8>> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let line = std::str::from_utf8(bytes.get(..=end)?).ok()?;

@@ -1,5 +1,5 @@
-//! The processes of a test bed: keepers of namespaces, servers, generators of load, clients that dial or ask,
-//! and whoever enters.
+//! The processes of a test bed: keepers of namespaces, servers, generators of load, clients that dial or ask, and
+//! commands that enter a place.
 
 use std::ffi::OsString;
 

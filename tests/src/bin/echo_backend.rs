@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Error, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// A demo client is on this machine: whoever takes longer holds up the next one for no reason.
+/// A demo client is on this machine: a request that takes longer holds up the next one for no reason.
 const REQUEST_WAIT: Duration = Duration::from_millis(500);
 
 /// More than curl's request line and headers.

@@ -18,14 +18,14 @@ use super::FakeError;
 /// The name that every apiserver's certificate carries.
 const KUBERNETES: &str = "kubernetes.default.svc";
 
-/// Whom a server's certificate is for.
+/// The names in a server's certificate.
 #[derive(Clone, Debug)]
 pub enum Names {
     /// `kubernetes.default.svc`, as every apiserver's is.
     Kubernetes,
     /// An address and nothing else.
     Address(IpAddr),
-    /// Somebody else: the wrong name.
+    /// The wrong name.
     Other(String),
     /// The right name, in a year that is over.
     Expired,
@@ -55,7 +55,7 @@ pub struct ClientIdentity {
 }
 
 impl Authority {
-    /// An authority that nobody knew before.
+    /// A new authority, with a key of its own.
     pub fn new() -> Result<Self, FakeError> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -90,7 +90,7 @@ impl Authority {
         self.signed_client(name, CertificateParams::new(Vec::new())?)
     }
 
-    /// A client's certificate whose time is over.
+    /// An expired client certificate.
     pub fn expired_client(&self, name: &str) -> Result<ClientIdentity, FakeError> {
         self.signed_client(name, past(CertificateParams::new(Vec::new())?))
     }

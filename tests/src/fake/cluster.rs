@@ -1,7 +1,7 @@
 //! What all servers of one cluster agree on: objects, their versions, and how far back the past is kept.
 //!
-//! Invariant: each change has the next version, and whoever watches from a version that is kept sees every later change
-//! once, in order. Objects are not judged, so that a test can store a malformed one.
+//! Invariant: each change has the next version, and a watch from a version that is kept gets every later change once,
+//! in order. Objects are not judged, so that a test can store a malformed one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -91,12 +91,13 @@ impl Cluster {
         cluster
     }
 
-    /// Stores an object, new or changed, and gives its version. Whoever watches is told.
+    /// Stores an object, new or changed, and gives its version. Watches are told.
     pub fn apply(&self, object: Value) -> Result<u64, FakeError> {
         self.put(object, true)
     }
 
-    /// As [`apply`](Self::apply), but the event is lost, as by an apiserver whose watch cache lies. Bookmarks go on.
+    /// As [`apply`](Self::apply), but the event is lost, as by an apiserver with a watch cache that lies. Bookmarks go
+    /// on.
     pub fn apply_untold(&self, object: Value) -> Result<u64, FakeError> {
         self.put(object, false)
     }
@@ -114,7 +115,7 @@ impl Cluster {
         Ok(version)
     }
 
-    /// Forgets the past: whoever watches from an older version is sent to list again.
+    /// Forgets the past: a watch from an older version is sent to list again.
     pub fn compact(&self) {
         let mut store = lock(&self.shared.store);
         store.compacted = store.version;
@@ -122,7 +123,7 @@ impl Cluster {
         store.paged.clear();
     }
 
-    /// Goes on from another version, as a cluster does whose store was restored from a backup.
+    /// Goes on from another version, as a cluster does after its store was restored from a backup.
     pub fn rewind(&self, version: u64) {
         let mut store = lock(&self.shared.store);
         store.version = version;
@@ -163,7 +164,7 @@ impl Cluster {
         self.shared.changed.send_modify(|count| *count += 1);
     }
 
-    /// Wakes whoever watches, after each change.
+    /// Wakes the watches, after each change.
     pub(super) fn changed(&self) -> watch::Receiver<u64> {
         self.shared.changed.subscribe()
     }
@@ -238,7 +239,7 @@ impl Store {
 }
 
 impl Change {
-    /// For somebody who selects, an object that begins to match is new, and one that no longer does is gone.
+    /// For a client that selects, an object that begins to match is new, and one that no longer does is gone.
     fn line(&self, selector: &Selector) -> Option<String> {
         let matching = |object: &&Arc<Object>| selector.matches(&object.selected);
         let before = self.before.as_ref().filter(matching);
@@ -260,7 +261,7 @@ impl Object {
         format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}",{rest}"#)
     }
 
-    /// Only who it is, as audits ask.
+    /// The metadata alone, as audits ask.
     pub(super) fn metadata(&self) -> String {
         let object: Value = serde_json::from_str(&self.json).unwrap_or_default();
         let metadata = object.get("metadata").cloned().unwrap_or_default();

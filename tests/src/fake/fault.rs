@@ -17,7 +17,7 @@ pub enum Verb {
     Get,
     /// All objects of a kind, or a page of them.
     List,
-    /// As `List`, but only who they are.
+    /// As `List`, but only the objects' metadata.
     Audit,
     /// What happens to the objects of a kind from now on.
     Watch,
@@ -105,7 +105,7 @@ pub enum Fault {
     CutAfter(usize),
     /// Status 200, this body, and a clean end.
     Say(String),
-    /// Status 200, and a body of these bytes that goes on as long as anybody reads it.
+    /// Status 200, and a body of these bytes that goes on as long as a client reads it.
     Endless(String),
     /// Each event of the watch comes twice.
     Twice,
@@ -143,7 +143,7 @@ pub enum Greeting {
     Silent,
     /// It accepts and closes.
     Close,
-    /// It answers in clear text, as a port that is somebody else's.
+    /// It answers in clear text, as a port of another program.
     ClearText,
 }
 

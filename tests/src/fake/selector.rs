@@ -1,4 +1,4 @@
-//! Label and field selectors, as far as anybody here asks with them.
+//! Label and field selectors, as far as clients ask with them here.
 //!
 //! Invariant: a selector that is not understood is an error for the client, never "everything".
 

@@ -76,7 +76,7 @@ struct Knobs {
     greeting: Greeting,
     bookmarks: Option<Duration>,
     mute: BTreeSet<Kind>,
-    /// Whose requests are answered: the values of `Authorization` and the certificates; none means everybody's.
+    /// The clients that are answered, by `Authorization` and by certificate; none means that all are.
     known: Option<(BTreeSet<String>, Vec<Vec<u8>>)>,
 }
 
@@ -172,7 +172,7 @@ impl Server {
         certificates.extend(certificate.map(<[u8]>::to_vec));
     }
 
-    /// Answers nobody from now on whom [`let_in`](Self::let_in) does not name later.
+    /// Answers no client from now on but those that [`let_in`](Self::let_in) names later.
     pub fn let_nobody_in(&self) {
         lock(&self.state.knobs).known = Some(Default::default());
     }
@@ -318,7 +318,7 @@ impl State {
     }
 }
 
-/// Accepts and obeys until nobody commands any more.
+/// Accepts and obeys until the sender of commands is gone.
 async fn accept(state: Arc<State>, mut commands: mpsc::Receiver<(Command, std_mpsc::SyncSender<()>)>) {
     let mut listener = None;
     let mut connections = JoinSet::new();
@@ -356,7 +356,7 @@ async fn obey(command: Command, listener: &mut Option<TcpListener>, connections:
 async fn accepted(listener: Option<&TcpListener>) -> TcpStream {
     let Some(listener) = listener else { return std::future::pending().await };
     loop {
-        // A client that has gone again is nobody to serve.
+        // A client that has gone again is not served.
         if let Ok((stream, _)) = listener.accept().await {
             return stream;
         }

@@ -1,7 +1,7 @@
 //! Watches: what happens from a version on, bookmarks in between, an end in time.
 //!
-//! Invariant: a watch from a version that is still to come says nothing until it has come. Who asks for the initial
-//! events of a streaming list is refused, as by an apiserver that has them switched off.
+//! Invariant: a watch from a version that is still to come says nothing until it has come. A client that asks for the
+//! initial events of a streaming list is refused, as by an apiserver that has them switched off.
 
 use std::io;
 use std::sync::Arc;

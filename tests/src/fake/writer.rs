@@ -61,7 +61,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         self.whole(404, "", &body.to_string()).await
     }
 
-    /// The head of an answer whose length nobody knows yet.
+    /// The head of an answer of unknown length.
     pub(super) async fn begin(&mut self) -> io::Result<()> {
         self.raw(head(200, "Transfer-Encoding: chunked\r\n").as_bytes()).await
     }

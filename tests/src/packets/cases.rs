@@ -1,6 +1,6 @@
 //! Traffic that proxies of nodes got wrong before: each case with a name, and what it says when something is not so.
 //!
-//! Invariant: a case holds for any proxy that does what Kubernetes asks for; none knows who serves the node.
+//! Invariant: a case holds for any proxy that does what Kubernetes asks for; none knows which proxy serves the node.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -66,7 +66,7 @@ fn unanswered(questions: &[Question], outcomes: &[Outcome]) -> Vec<String> {
     bad.map(|(question, outcome)| format!("{question:?}: {outcome:?}")).collect()
 }
 
-/// Asks all at once as the outside client; whoever is not answered is a line.
+/// Asks all at once as the outside client; each question without an answer is a line.
 fn answered(clients: &mut Clients, questions: &[Question]) -> Result<Vec<String>, BedError> {
     let outcomes = clients.of("outside")?.ask_all(questions)?;
     Ok(unanswered(questions, &outcomes))
@@ -123,7 +123,7 @@ fn places(transport: Transport, take: usize, give: usize) -> Result<Vec<Question
     Ok(questions)
 }
 
-/// Whoever sends too much is told by the router; that error is about a translated packet.
+/// The router tells a client that sends too much; that error is about a translated packet.
 fn transfers(_: &Bed, clients: &mut Clients) -> Result<Vec<String>, BedError> {
     let mut lines = answered(clients, &places(Transport::Tcp, TRANSFER_BYTES, 0)?)?;
     lines.extend(answered(clients, &places(Transport::Tcp, 0, TRANSFER_BYTES)?)?);

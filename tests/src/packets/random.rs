@@ -25,7 +25,7 @@ const FAR: [&str; 2] = ["10.20.0.9", "fd00:20::9"];
 const ZONES: [&str; 3] = ["zone-a", "zone-a", "zone-b"];
 const NODES: [&str; 2] = ["n1", "n2"];
 
-/// Of a service. With more than three to choose among, a client may seldom have seen all of them.
+/// Endpoints of a service. With more than three to choose among, a client may seldom have seen all of them.
 const ENDPOINTS_MAX: usize = 3;
 
 const PORT_NAMES: [&str; 3] = ["a", "b", "c"];
@@ -61,12 +61,12 @@ enum Outside {
     NodeOther,
     /// At a name.
     Named,
-    /// At an address whose traffic goes to the balancer.
+    /// At an address that the balancer gets the traffic of.
     Elsewhere,
 }
 
 impl Outside {
-    /// Of the n-th service.
+    /// The addresses of the n-th service.
     fn addresses(self, range: [&str; 2], number: usize) -> Vec<String> {
         let [four, six] = range;
         let of = |last: usize| vec![format!("{four}{last}"), format!("{six}{last:x}")];
@@ -144,7 +144,7 @@ impl Shape {
         }
     }
 
-    /// Where nobody dials it, there is nothing to stick to.
+    /// Where no client can dial it, there is nothing to stick to.
     fn can_be_sticky(&self) -> bool {
         !matches!(self.kind, "None" | "ExternalName")
     }
@@ -252,7 +252,7 @@ fn insert(object: &mut Value, field: &str, value: Value) {
     }
 }
 
-/// One of each family; seldom one is missing.
+/// One slice of each family; seldom one is missing.
 fn slices(random: &mut Random) -> Vec<(&'static str, Vec<Value>)> {
     let kinds = [("IPv4", Family::V4), ("IPv6", Family::V6)].into_iter();
     let kinds: Vec<_> = kinds.filter(|_| !random.chance(80)).collect();
@@ -327,7 +327,8 @@ pub fn draw(seed: u64, count: usize) -> (Vec<Value>, Vec<Value>) {
     (services, numbered.flat_map(|(number, (shape, _))| shape.slices(number)).collect())
 }
 
-/// What is written after all others, and where it is asked: who leads there knows everything of this round.
+/// The objects that are written after all others, and where they are asked for: a proxy that serves them knows
+/// everything of this round.
 pub fn sign(round: u16) -> ([Value; 3], Vec<Target>) {
     let addresses = Outside::Own.addresses(EXTERNAL, 253);
     let port =

@@ -1,4 +1,4 @@
-//! A row of the table: who dials what, and what comes of it.
+//! A row of the table: a client, what it dials, and what comes of it.
 //!
 //! Invariant: a row is judged by what the client and the server said, and by nothing else.
 
@@ -28,7 +28,7 @@ impl Family {
     }
 }
 
-/// Whom a backend sees.
+/// The source address that a backend sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     Client,
@@ -44,7 +44,7 @@ pub enum Expected {
     Answered(BTreeSet<&'static str>, Seen),
     Refused,
     Silent,
-    /// It goes where routes lead, and nobody is there: silence, or an error that says so.
+    /// It goes where routes lead, to no backend: silence, or an error that says so.
     Lost,
 }
 
@@ -114,7 +114,7 @@ impl Seen {
     }
 }
 
-/// Who dials what, and what comes of it.
+/// A client, what it dials, and what comes of it.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub client: &'static str,

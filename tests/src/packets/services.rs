@@ -13,7 +13,7 @@ use crate::bed::fabric::NODE_ADDRESSES;
 /// First the one under test.
 const NODES: [&str; 2] = ["n1", "n2"];
 
-/// Who may answer a client of a service.
+/// A server that may answer a client of a service.
 #[derive(Clone, Copy, Debug)]
 pub struct Backend {
     /// What it says that it is, and how services call it.
@@ -69,7 +69,7 @@ enum Trait {
     Sticky,
     /// For the first outside client alone.
     Ranges,
-    /// Nobody listens at the port of its backends.
+    /// No socket listens at the port of its backends.
     Closed,
 }
 
@@ -84,7 +84,7 @@ const fn service(
     Service { name, number, endpoints, traits }
 }
 
-/// Those of the table.
+/// The services of the table.
 pub const SERVICES: [Service; 21] = [
     service(1, "here", &["a"], &[]),
     service(2, "bridged", &["c"], &[]),
@@ -109,12 +109,12 @@ pub const SERVICES: [Service; 21] = [
     service(21, "closed-away", &["r"], &[Closed]),
 ];
 
-/// Written after all others: who knows it knows them.
+/// Written after all others: a proxy that serves this one knows the others too.
 pub fn sign() -> Service {
     service(99, "sign", &["b"], &[])
 }
 
-/// One that a test changes as it goes on.
+/// A service that a test changes as it goes on.
 pub fn changing() -> Service {
     service(98, "changing", &[], &[])
 }

@@ -103,8 +103,8 @@ pod-r      local-here    node        a|c as client
 pod-r      ranged        balancer    silent
 ";
 
-/// As above, for pods whose sockets nobody serves and whose packets are. `here` is bare-a itself and `bridged` bare-c,
-/// so each of them reaches itself too.
+/// As above, for pods in whose cgroup no program is: their packets are translated, not their sockets. `here` is bare-a
+/// itself and `bridged` bare-c, so each of them reaches itself too.
 const ROWS_OF_PODS: &str = "
 bare-a     here          cluster     a as node
 bare-a     here          node        a as node
@@ -152,7 +152,7 @@ bare-d     host-away     cluster     host2 as client
 bare-d     none          balancer    refused
 ";
 
-/// Those of pods whose sockets nobody serves.
+/// The rows of pods in whose cgroup no program is.
 pub fn rows_of_pods() -> Vec<Row> {
     ROWS_OF_PODS.lines().filter_map(Row::parse).collect()
 }

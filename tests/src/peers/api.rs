@@ -26,7 +26,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Far more than a list of a large test; ureq's own limit is 10 MB.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
-/// Who wrote an object, as its managedFields say.
+/// The writer of an object, as its managedFields say.
 const WRITER: &str = "fieldManager=holdfast-tests";
 
 /// The kinds that tests write and read.
@@ -45,7 +45,7 @@ pub enum Kind {
     ServiceCidr,
     /// What may be done.
     ClusterRole,
-    /// Who may do it.
+    /// A role, and the users that have it.
     ClusterRoleBinding,
     /// Pods that a controller makes and replaces.
     Deployment,
@@ -145,7 +145,7 @@ pub(super) fn malformed(what: String, said: &str) -> PeersError {
     PeersError::Malformed { what, said: said.to_owned() }
 }
 
-/// How a client says who it is.
+/// How a client proves its identity.
 #[derive(Clone, Copy, Debug)]
 pub enum Identity<'a> {
     /// By a certificate.

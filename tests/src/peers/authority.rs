@@ -1,4 +1,4 @@
-//! Who signs: the cluster's own certificate authority, the servers' certificates, and credentials for clients.
+//! The cluster's own certificate authority, the servers' certificates, and credentials for clients.
 //!
 //! Invariant: all keys are files of the cluster's folder and go with it. A user is the common name of a certificate,
 //! its groups are the organisations, as Kubernetes reads them.
@@ -59,7 +59,7 @@ impl Authority {
         &self.file
     }
 
-    /// Who may do everything.
+    /// The credential of the user that may do everything.
     pub fn admin(&self) -> &Credential {
         &self.admin
     }

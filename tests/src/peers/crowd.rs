@@ -1,4 +1,4 @@
-//! Random services and slices, as an apiserver accepts them: all that decides whom a node's client reaches,
+//! Random services and slices, as an apiserver accepts them: all that decides which backends a node's client reaches,
 //! in any mixture.
 //!
 //! Invariant: the seed alone decides, and no two services want one address. It leaves out what kube-proxy itself
@@ -31,7 +31,7 @@ impl Crowd {
         Self { random: Random::new(seed), services: vec![false; services] }
     }
 
-    /// Makes everybody, with their slices.
+    /// Makes all services, with their slices.
     pub fn create(&mut self, api: &Api<'_>) -> Result<(), PeersError> {
         (0..self.services.len()).try_for_each(|number| {
             self.replace_service(api, number)?;
@@ -260,7 +260,7 @@ fn endpoint(random: &mut Random, address: &str, is_hinted: bool, mood: Mood) -> 
     endpoint
 }
 
-/// Those of the service; seldom one is missing, has another protocol, or no number.
+/// The ports of the service; seldom one is missing, has another protocol, or no number.
 fn slice_ports(random: &mut Random, number: usize) -> Vec<Value> {
     let port = |index| {
         let protocol = if random.chance(70) { "UDP" } else { protocol(number, index) };

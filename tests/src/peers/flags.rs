@@ -10,18 +10,19 @@ use super::{
     ADVERTISED, APISERVER_PORT, Authority, ETCD, NODE, Part, PeersError, SERVICE_CIDRS, apiserver, audit,
 };
 
-/// Those without which services have no slices, namespaces neither accounts nor an end, and further ranges no use.
+/// Without these controllers services have no slices, namespaces neither accounts nor an end, and further ranges no
+/// use.
 const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,endpoints-controller,\
     namespace-controller,serviceaccount-controller,service-cidr-controller";
 
-/// Those that say of a node, and of its pods, that it is lost.
+/// The controllers that call a node, and its pods, lost.
 const NODE_CONTROLLERS: &str = "node-lifecycle-controller,taint-eviction-controller,node-ipam-controller";
 
-/// Those that make and replace pods, and clear away what their owners left.
+/// The controllers that make and replace pods, and clear away what their owners left.
 const WORKLOAD_CONTROLLERS: &str = "deployment-controller,replicaset-controller,statefulset-controller,\
     garbage-collector-controller,pod-garbage-collector-controller";
 
-/// Those that make load balancers, and that remove nodes which have no machine.
+/// The controllers that make load balancers, and that remove nodes which have no machine.
 const CLOUD_CONTROLLERS: &str = "service-lb-controller,cloud-node-lifecycle-controller";
 
 /// With 0 the kernel's settings of connection tracking stay as they are.
@@ -106,7 +107,7 @@ fn controllers(authority: &Authority, apiservers: usize, names: &str) -> Result<
         ("controllers", names.to_owned()),
         ("use-service-account-credentials", "true".to_owned()),
         ("leader-elect", "false".to_owned()),
-        // Nobody asks them anything.
+        // No client asks this part anything.
         ("secure-port", "0".to_owned()),
         // The defaults make a test wait for permission to write.
         ("kube-api-qps", "1000".to_owned()),
@@ -114,8 +115,8 @@ fn controllers(authority: &Authority, apiservers: usize, names: &str) -> Result<
     ])
 }
 
-/// Quick to miss a node that nobody renews, which takes a minute where kubelets do. They have addresses for the pods of
-/// one node, so that others get none.
+/// Quick to miss a node without a kubelet that renews it, which takes a minute in a real cluster. They have addresses
+/// for the pods of one node, so that others get none.
 fn node_controllers(authority: &Authority, apiservers: usize) -> Result<Flags, PeersError> {
     let mut flags = controllers(authority, apiservers, NODE_CONTROLLERS)?;
     flags.push(("node-monitor-period", "1s".to_owned()));

@@ -36,7 +36,7 @@ fn word<'a>(pod: &'a Value, pointer: &str) -> &'a str {
 }
 
 impl Kubelet {
-    /// Those of these nodes.
+    /// A kubelet for each of these nodes, in one.
     pub fn of(nodes: &[&str]) -> Self {
         Self { nodes: nodes.iter().map(|node| (*node).to_owned()).collect(), ..Self::default() }
     }
@@ -96,7 +96,7 @@ impl Kubelet {
     }
 }
 
-/// It has gone meanwhile, or a controller was faster.
+/// Deletes a pod. It may have gone meanwhile, as a controller was faster.
 fn gone(api: &Api<'_>, name: &str) -> Result<(), PeersError> {
     match api.delete(Kind::Pod, name) {
         Err(PeersError::Refused { status: 404, .. }) => Ok(()),

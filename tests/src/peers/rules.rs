@@ -1,8 +1,8 @@
-//! Where the real kube-proxy leads who dials a service: its nftables rules, read and followed.
+//! Where the real kube-proxy leads a client that dials a service: its nftables rules, read and followed.
 //!
 //! Invariant: every expression that a first packet meets is understood, or reading fails; nothing is guessed. Not read:
-//! which of several endpoints is chosen, masquerading, source ranges, and hooks, whose order is taken as known: whom
-//! the NAT chains lead nowhere meets the maps of those without endpoints.
+//! which of several endpoints is chosen, masquerading, source ranges, and hooks, whose order is taken as known: a
+//! client that the NAT chains lead nowhere meets the maps of services without endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ pub enum Client {
 pub enum Way {
     /// It gets one of these.
     To(BTreeSet<SocketAddr>),
-    /// It is told that nobody is there.
+    /// It is told that the service has no endpoint.
     Refused,
     /// It gets no answer.
     Dropped,
@@ -134,7 +134,7 @@ impl<'a> Rules<'a> {
         elements.iter().map(element).collect()
     }
 
-    /// Whom a chain leads to; nobody knows if none of its rules is for this client.
+    /// The endpoints that a chain leads to; `None`: none of its rules is for this client.
     fn follow(&self, chain: &str) -> Result<Option<BTreeSet<SocketAddr>>, PeersError> {
         for rule in self.chains.get(chain).into_iter().flatten() {
             if let Some(found) = self.rule(rule)? {

@@ -90,7 +90,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), PeersError> {
             fs::copy(&source, &target).map_err(at(&source))?;
         }
     }
-    // It may be read by nobody else, or etcd complains.
+    // No other user may read it, or etcd complains.
     let private = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o700);
     fs::set_permissions(to, private).map_err(at(to))
 }

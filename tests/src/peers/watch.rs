@@ -33,8 +33,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A thread reads, so that the time of an event is when it came. It ends with the connection, or when nobody
-    /// listens any more.
+    /// A thread reads, so that the time of an event is when it came. It ends with the connection, or with the receiver
+    /// of its lines.
     pub(super) fn start(body: impl Read + Send + 'static) -> Self {
         let (sender, lines) = sync_channel(LINES_MAX);
         let begin = Instant::now();

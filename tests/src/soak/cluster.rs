@@ -39,7 +39,7 @@ impl Cluster {
         Self { bulk: BULK.get(place).copied().unwrap_or_default(), ..Self::SMALL.with_other_backends(dice) }
     }
 
-    /// With any list that is not empty.
+    /// The same with another list of backends, which is not empty.
     pub(super) fn with_other_backends(self, dice: &mut Dice) -> Self {
         Self { backends: 1 + dice.below((1 << BACKENDS.len()) - 1), ..self }
     }

@@ -1,7 +1,7 @@
 //! Whole lists replaced as fast as the maps take them, under clients that dial them.
 //!
 //! Invariant: a range is written again only when its grace period is over; what it held is wiped first, so a reader
-//! that came too late would find nobody. The engine, which is slower than this, takes no part.
+//! that came too late would find no backend. The engine, which is slower than this, takes no part.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,9 +26,8 @@ const _: () = assert!(SLOTS as usize == BACKENDS.len(), "a range holds all backe
 
 const PORT: PortIndex = PortIndex(1);
 
-/// How often it is asked whether a grace period is over, far less than one takes. A sleep, because two threads
-/// that only yield can keep the CPUs from everybody else for a minute on Linux 6.18, also from the thread that
-/// ends grace periods.
+/// How often it is asked whether a grace period is over, far less than one takes. A sleep, because two threads that
+/// only yield can keep all others from the CPUs for a minute on Linux 6.18, also the thread that ends grace periods.
 const GRACE_POLL: Duration = Duration::from_micros(200);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

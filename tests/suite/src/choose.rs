@@ -1,14 +1,14 @@
 //! Which parts a command runs.
 //!
-//! Invariant: of the parts that are due, first come those whose paths changed since they passed, then those that passed
-//! longest ago; together they take no longer than they may, as far as earlier runs say.
+//! Invariant: of the parts that are due, first come those with paths that changed since they passed, then those that
+//! passed longest ago; together they take no longer than they may, as far as earlier runs say.
 
 use crate::error::SuiteError;
 use crate::record::{Row, Rows, supply_row};
 use crate::supply::wanted;
 use crate::table::{Run, Set, Table};
 
-/// What somebody who runs tests has asked for.
+/// What a command asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Set(Set),

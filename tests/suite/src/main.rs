@@ -61,7 +61,7 @@ enum Order {
     Tests,
     /// Take over into the repository what runs have recorded since the last landing.
     Merge,
-    /// The paths of the test programs whose `package/target` fits one of the patterns.
+    /// The paths of the test programs with a `package/target` that fits one of the patterns.
     Programs { patterns: Vec<String> },
 }
 

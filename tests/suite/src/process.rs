@@ -29,7 +29,7 @@ const POLL: Duration = Duration::from_millis(4);
 /// What a process gets to clean up after SIGTERM at its limit, before it is killed.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Of what a process wrote, as much as is shown of one that failed.
+/// So much of what a failed process wrote is shown.
 const SHOWN_BYTES_MAX: u64 = 200_000;
 
 /// The exit code of a run that was interrupted, as shells have it.

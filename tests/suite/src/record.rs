@@ -26,7 +26,7 @@ const UNSTEADY_HEAD: &str = "# test\tcommit\tday";
 /// and nothing of others, so that row stays in the cache.
 const MADE_LEAST: u64 = 10;
 
-/// Of the cache's file, read at most so much: a few rows for each landing.
+/// So much of the cache's file is read at most: a few rows for each landing.
 const BYTES_MAX: usize = 1 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,7 +240,7 @@ mod tests {
         // What `make test` runs has passed whenever anything lands.
         let rest = table.parts.iter().filter(|part| part.by == crate::table::Set::All);
         let names = rest.flat_map(crate::table::Part::runs).map(|run| run.name());
-        // One that never passed counts from the first landing on.
+        // A run that never passed counts from the first landing on.
         let last = |name: &String| rows.get(name).map_or(0, |row| row.landing);
         let is_old = |name: &String| last(name) + LANDINGS_MAX < now;
         let old: Vec<String> = names.filter(is_old).map(|name| format!("make part PART={name}")).collect();

@@ -12,10 +12,10 @@ use crate::supply::Made;
 /// More than these in one run are no accident.
 const UNSTEADY_MAX: usize = 2;
 
-/// Of the tests that took longest.
+/// So many of the tests that took longest are shown.
 const SLOWEST_SHOWN: usize = 10;
 
-/// Of what a failed test wrote, at the end of everything: there is more where it failed.
+/// So many lines of what a failed test wrote are shown at the end of everything: there is more where it failed.
 const LINES_AT_END: usize = 40;
 
 /// How one part went.

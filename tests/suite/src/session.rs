@@ -79,7 +79,7 @@ impl Session {
         part.map(|part| part.name.clone())
     }
 
-    /// A pattern that fits nothing is one whose tests were renamed.
+    /// A pattern that fits nothing is left over from tests that were renamed.
     fn check_patterns(&self) -> Result<(), SuiteError> {
         let all = || self.tests.values().flatten();
         for part in &self.table.parts {
@@ -240,7 +240,7 @@ fn untried(outcome: &Outcome) -> Vec<String> {
     lines.map(|what| format!("{}: {what}", outcome.test)).collect()
 }
 
-/// Of the last line that says so.
+/// How many passed and failed, by the last line that says so.
 fn sums(output: &str) -> Option<(usize, usize)> {
     output.lines().rev().find_map(|line| {
         let (passed, rest) = line.split_once(" passed, ")?;

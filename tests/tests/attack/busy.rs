@@ -1,6 +1,6 @@
 //! A diagnosis of a daemon that never comes to rest.
 //!
-//! Invariant: who changes things does so without a pause, until the last answer has come.
+//! Invariant: the attacker changes things without a pause, until the last answer has come.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -16,7 +16,7 @@ use crate::stage::{Apiserver, until};
 
 const ANSWERS: usize = 20;
 
-/// Who is asked about: one that changes without a pause, and one that never does.
+/// The services that are asked about: one that changes without a pause, and one that never does.
 const NAMES: [&str; 2] = ["default/busy-0", "default/busy-200"];
 
 /// Services that change one after the other.

@@ -1,4 +1,4 @@
-//! What a process of nobody can and cannot do by the doors of the daemon.
+//! What an unprivileged process can and cannot do by the doors of the daemon.
 
 use std::collections::BTreeMap;
 use std::fs;

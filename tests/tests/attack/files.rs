@@ -19,7 +19,7 @@ fn in_vain(daemon: &Daemon<'_>) -> (Option<i32>, String) {
     daemon.start_in_vain(&SANDBOX).unwrap()
 }
 
-/// Nobody's own, and closed to everybody else.
+/// Gives the file to the unprivileged user, and closes it to all others.
 fn take_away(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
     chown(path, Some(NOBODY), Some(NOBODY)).unwrap();

@@ -1,6 +1,6 @@
 //! What the machine may refuse the daemon: room on the disk, memory, time, the cgroup that it serves.
 //!
-//! Each is the doing of somebody else on the node, or of a tenant who has the daemon take as much as it may.
+//! Each is the doing of another process on the node, or of a tenant that has the daemon take as much as it may.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,7 +22,7 @@ fn bed_with_server() -> (Bed, Server) {
     (bed, server)
 }
 
-/// In the mounts of the bed, which nobody else sees.
+/// Mounts within the bed, where no other process sees it.
 fn mount(bed: &Bed, words: &[&str]) {
     let mut command = bed.command(Location::NODE, "mount").unwrap();
     command.args(words);

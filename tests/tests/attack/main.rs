@@ -1,7 +1,7 @@
-//! Rung 4: whoever means ill, against the daemon that users run, with the kernel's datapath. Needs root, so the `root`
-//! feature selects it.
+//! Rung 4: attackers of every kind, against the daemon that users run, with the kernel's datapath. Needs root, so the
+//! `root` feature selects it.
 //!
-//! A test does what an attacker did, as the user or the tenant who could, and times what a bystander's changes take
+//! A test does what an attacker did, as the user or the tenant that could, and times what a bystander's changes take
 //! meanwhile. The bounds have room for a busy machine; figures are in docs/performance.md.
 //!
 //! Left out is a step of the wall clock, because a bed has the machine's own; the engine's tests step theirs,

@@ -1,4 +1,4 @@
-//! What a tenant, and whoever is careless, can and cannot do to others by what objects say.
+//! What a hostile or careless tenant can and cannot do to others by what objects say.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -57,7 +57,7 @@ fn a_port_that_is_renamed_before_its_slices_answers_all_the_time() {
 /// More than are shown by name.
 const NOISE: usize = 1_200;
 
-/// Services of somebody else with an annotation that nobody understands.
+/// Services of another tenant, with an annotation value that holdfast does not know.
 fn noise() -> String {
     (0..NOISE).fold(String::new(), |mut text, number| {
         writeln!(
@@ -98,7 +98,7 @@ fn a_tenants_noise_evicts_nobodys_last_good_version_over_a_restart() {
     assert_eq!(nobody_dials(&bed, VIP), "web");
 }
 
-/// Addresses of this host, of a link and of everybody.
+/// Addresses of this host, of a link and of all hosts.
 const RESERVED: [&str; 3] = ["127.0.0.1", "169.254.169.254", "255.255.255.255"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a process of nobody can and cannot do by the sockets that it opens.
+//! What an unprivileged process can and cannot do by the sockets that it opens.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use holdfast_tests::bed::{Bed, Errand, Layout, Location, Role};
 
 use crate::stage::{NOBODY, nobody_dials, slice, until};
 
-/// Each way to mean oneself by an address that is nobody's, and the node itself.
+/// Each way to mean oneself by the unspecified address, and the node itself.
 const UNSPECIFIED: [&str; 3] = ["0.0.0.0:30080", "[::]:30080", "[::ffff:0.0.0.0]:30080"];
 const OF_THE_NODE: [&str; 2] = ["192.0.2.1:30080", "[2001:db8::1]:30080"];
 
@@ -65,7 +65,7 @@ fn nobody_who_dials_the_unspecified_address_gets_itself_or_a_refusal_and_never_a
 
 const DNS: &str = "10.96.0.53:53";
 
-/// Nobody listens behind it, so that its clients cost as little as possible.
+/// No socket listens behind it, so that its clients cost as little as possible.
 const QUIET: &str = "10.96.0.54:53";
 
 fn udp(name: &str, vip: &str, backend: &str) -> String {
@@ -77,7 +77,7 @@ fn udp(name: &str, vip: &str, backend: &str) -> String {
     )
 }
 
-/// Whom the client believes to talk to, and who answers it.
+/// The address that the client believes to talk to, the one that answers, and the reply.
 fn ask(client: &mut Lasting) -> (Option<String>, Option<String>, Option<String>) {
     let answer = client.ask().unwrap().pop().unwrap();
     (answer.peer, answer.from, answer.reply)

@@ -1,4 +1,5 @@
-//! Who is there: a bed with a daemon, a bystander whose changes are timed, an apiserver with a journal, and nobody.
+//! The cast: a bed with a daemon, a bystander and its timed changes, an apiserver with a journal, and an unprivileged
+//! user.
 //!
 //! Invariant: the bystander's service has nothing in common with what is attacked, so whatever delays it is
 //! the attack's doing.
@@ -13,14 +14,14 @@ use holdfast_tests::bed::{Bed, Errand, Location};
 use holdfast_tests::fake::{Authority, Cluster, Names, Server};
 use serde_json::{Value, json};
 
-/// The user nobody, as everywhere on Linux.
+/// The user without privileges, by its number everywhere on Linux.
 pub(crate) const NOBODY: u32 = 65_534;
 
-/// The door that everybody of the node may use.
+/// The door that is open to every process of the node.
 pub(crate) const TCP: &str = "127.0.0.1:9890";
 
 /// A bystander's change takes some milliseconds, and half a second at most where maps grow: ten times that on a machine
-/// that others keep busy. Who waited behind an attack would wait for as long as it goes on.
+/// that others keep busy. A change that waited behind an attack would wait for as long as it goes on.
 pub(crate) const PROMPT: Duration = Duration::from_secs(5);
 
 /// Changes that are timed while an attack goes on. Of so many the slowest does not count: where maps have to grow, it
@@ -30,7 +31,7 @@ pub(crate) const CHANGES: usize = 100;
 /// As long as a test waits for anything at all.
 pub(crate) use holdfast_tests::patience::NOT_FOR_EVER as SOON;
 
-/// Clients of nobody who ask this over TCP all the time.
+/// Unprivileged clients that ask this over TCP all the time.
 pub(crate) fn nobody_asks(bed: &Bed, clients: usize, path: &str) -> Crowd {
     let question = Question { uid: NOBODY, clients, door: TCP, method: "GET", path };
     bed.crowd(Location::NODE, &question).unwrap()
@@ -64,7 +65,7 @@ pub(crate) fn slice(service: &str, port: &str, backend: &str) -> String {
     )
 }
 
-/// What a process of nobody gets from an address: who answers, or an errno.
+/// What an unprivileged process gets from an address: the name of the server, or an errno.
 pub(crate) fn nobody_dials(bed: &Bed, address: &str) -> String {
     bed.errand(Location::NODE, NOBODY, Errand::Dial, address.parse().unwrap()).unwrap()
 }
@@ -74,8 +75,8 @@ pub(crate) fn row(daemon: &Daemon<'_>, address: &str) -> Value {
     daemon.ask(&["frontends", "--address", address]).unwrap()["frontends"][0].clone()
 }
 
-/// A tenant whose only fault is to be on the same node: his backend changes, and he waits until it is in the
-/// maps and told.
+/// A tenant on the same node that takes no part in the attack: its backend changes, and it waits until the change is in
+/// the maps and told.
 pub(crate) struct Bystander<'a> {
     daemon: &'a Daemon<'a>,
     told: BufReader<UnixStream>,
@@ -94,7 +95,7 @@ impl<'a> Bystander<'a> {
         bystander
     }
 
-    /// From the file's rename to the record of what clients get now.
+    /// The time from the file's rename to the record of what clients get now.
     pub(crate) fn change(&mut self) -> Duration {
         self.changes = self.changes % 250 + 1;
         let backend = format!("192.0.2.{}", self.changes);

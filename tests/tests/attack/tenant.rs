@@ -1,4 +1,4 @@
-//! What a tenant, who may write any object, can and cannot do to another one.
+//! What a tenant that may write any object can and cannot do to another one.
 
 use std::fmt::Write as _;
 

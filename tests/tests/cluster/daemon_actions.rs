@@ -28,11 +28,11 @@ const STAYS: Duration = Duration::from_millis(700);
 /// The node of the pods that live, and the one that is lost.
 const OTHER: &str = "n2";
 
-/// One thing that somebody does.
+/// One thing that an operator does, or that befalls a node.
 struct Action {
     /// As the page calls it.
     name: &'static str,
-    /// Who has the pods.
+    /// The controller that has the pods.
     workload: Workload,
     /// Where they run.
     node: &'static str,
@@ -214,7 +214,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Nobody renews its lease any more; its pods are called unready, and then asked to end, and nobody does that.
+    /// The kubelet renews the node's lease no more; the node's pods are called unready, and are then asked to end,
+    /// which no kubelet does for them.
     fn lose_node(&self) {
         self.kubelet.borrow_mut().lose(OTHER);
         let evicted = || {
@@ -304,7 +305,7 @@ fn wait(stage: &Stage<'_>, daemon: &Daemon<'_>, end: &str) {
     });
 }
 
-/// Every pod that lives has been told of, and none ends that somebody will end.
+/// Every pod on a live node has been told of with its address, and none of these is still to end.
 fn is_settled(stage: &Stage<'_>) -> Result<bool, PeersError> {
     let pods = stage.api.pods(&stage.namespace)?;
     let is_lost = |pod: &Value| pod["spec"]["nodeName"] == OTHER;

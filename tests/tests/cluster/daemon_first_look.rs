@@ -1,4 +1,4 @@
-//! The daemon that users run, at a real apiserver: what it shows, and whom clients reach.
+//! The daemon that users run, at a real apiserver: what it shows, and which backends clients reach.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -67,7 +67,7 @@ fn start(api: &Api<'_>, pod: &Pod<'_>) {
 }
 
 impl World {
-    /// Who answers a process of the node, or the errno.
+    /// The name of the server that answers a process of the node, or the errno.
     fn answer(&self, address: &str, port: u64) -> String {
         let answers = self
             .client

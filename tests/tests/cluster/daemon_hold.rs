@@ -1,5 +1,4 @@
-//! The hold, for real: lists that are lost by mistake, lists whose backends are dead, and lists that are
-//! ended on purpose.
+//! The hold, for real: lists that are lost by mistake, lists of dead backends, and lists that are ended on purpose.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -16,7 +15,7 @@ const LIVE: &str = "default/live";
 const DEAD: &str = "default/dead";
 const WEB: &str = "default/web";
 
-/// Two services whose slices somebody writes by hand, and one of pods.
+/// Two services with slices that are written by hand, and one of pods.
 const SERVICES: &str = "
 apiVersion: v1
 kind: Service

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{self, expect, rows, watched};
 
-/// The Service whose name begins with that of `default/kubernetes`, and which leads to an apiserver too.
+/// The Service with a name that begins with that of `default/kubernetes`; it leads to an apiserver too.
 const INTRANET: &str = "default/kubernetes-intranet";
 
 const KUBERNETES: &str = "default/kubernetes";
@@ -65,7 +65,7 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// A slice as somebody writes it by hand.
+/// A slice as an operator writes it by hand.
 fn slice(name: &str, service: &str, to: SocketAddr) -> Value {
     json!({
         "apiVersion": "discovery.k8s.io/v1",
@@ -131,7 +131,7 @@ fn check_served(dialer: &mut Dialer, what: &str) {
 struct Clients {
     vip: Dialer,
     cluster_ip: Dialer,
-    /// Of `default/kubernetes`, behind which the advertised address is.
+    /// A client of `default/kubernetes`, behind which the advertised address is.
     kubernetes: Dialer,
 }
 
@@ -157,13 +157,13 @@ fn touch(api: &Api<'_>, word: &str) {
     api.merge(Kind::Service, INTRANET, &json!({"metadata": {"annotations": {"touched": word}}})).unwrap();
 }
 
-/// The other apiserver looks every ten seconds, so the flap can be too short for whoever looks at the table.
+/// The other apiserver looks every ten seconds, so the flap can be too short for a reader of the table.
 fn has_held(daemon: &Daemon<'_>) -> bool {
     let held = [LIST_HELD.text, "service=default/kubernetes ", "verdict=\"held\"", "reason=\"control\""];
     daemon.logged().lines().any(|line| held.iter().all(|words| line.contains(words)))
 }
 
-/// Steps 2 to 5 of the record: an apiserver ends, `default/kubernetes` flaps, and somebody touches the VIP's Service.
+/// Steps 2 to 5 of the record: an apiserver ends, `default/kubernetes` flaps, and the VIP's Service is edited.
 fn flap(cluster: &Cluster, daemon: &Daemon<'_>) {
     let api = cluster.api(LIVE).unwrap();
     let watch = api.watch(Kind::Slice, KUBERNETES).unwrap();
@@ -196,7 +196,7 @@ fn three(index: usize) -> Vec<(String, u64)> {
     vec![(apiserver(index).unwrap().to_string(), 3)]
 }
 
-/// Step 6: the VIP itself has nobody, and then it has. Whoever asks meanwhile reads what a day of search found then.
+/// Step 6: the VIP itself loses its slice, and gets it back. Answers meanwhile say what took a day of search then.
 fn recreate(cluster: &Cluster, daemon: &Daemon<'_>, clients: &mut Clients) {
     let api = cluster.api(LIVE).unwrap();
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! One node, two who answer on kube-proxy's ports: holdfast, and the real kube-proxy.
+//! One node, two proxies that answer on kube-proxy's ports: holdfast, and the real kube-proxy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

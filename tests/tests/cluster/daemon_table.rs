@@ -1,4 +1,4 @@
-//! One cluster, two proxies: whom clients reach by holdfast, and by the real kube-proxy of the same node.
+//! One cluster, two proxies: the backends that clients reach by holdfast, and by the real kube-proxy of the same node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -24,8 +24,8 @@ const CHANGES: usize = 30;
 /// Nothing is held: kube-proxy holds nothing.
 const REFUSE: &str = "[hold]\non_empty = \"refuse\"\n";
 
-/// The last service and the last slice that a round writes. Who leads from its port to its endpoint has heard of all
-/// that was written before, so two tables that are the same are not those of the round before.
+/// The last service and the last slice that a round writes. A proxy that leads from its port to its endpoint has heard
+/// of all that was written before, so two tables that are the same are not those of the round before.
 fn write_sign(api: &Api<'_>, round: u64) {
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "sign"},
@@ -54,7 +54,7 @@ fn backends(list: &Value) -> BTreeSet<SocketAddr> {
     list.as_array().map(|list| list.iter().map(socket).collect()).unwrap_or_default()
 }
 
-/// The verdict is what clients of the node get. Others are dropped where only other nodes have somebody for them.
+/// The verdict is what clients of the node get. Others are dropped where only other nodes have a backend for them.
 fn way(row: &Value, client: Client) -> Way {
     let local = backends(&row["backends"]);
     if client == Client::Remote && !row["external_backends"].is_null() {

@@ -1,4 +1,5 @@
-//! What a person does who finds a Service out of order: `holdfast diagnose`, as text, as JSON and as an exit code.
+//! What an operator does with a Service that is out of order: `holdfast diagnose`, as text, as JSON and as an exit
+//! code.
 //!
 //! Invariant: each answer is judged whole. What is said first, the next step and the exit code are compared in every
 //! case, and the text says what the JSON says.
@@ -58,7 +59,7 @@ fn wait_permitted(cluster: &Cluster, resource: &str, wanted: bool) {
     until(SOON, "permission", is_so).unwrap();
 }
 
-/// One whose connections are served like those of any process of the node: it is in the very cgroup that it serves.
+/// A daemon with connections that are served like those of any process: it is in the very cgroup that it serves.
 pub(crate) fn served_daemon<'a>(cluster: &'a Cluster, config: &str) -> Daemon<'a> {
     Daemon::within(cluster.bed(), cluster.bed().cgroup().to_owned(), config).unwrap()
 }
@@ -84,7 +85,7 @@ const LOOKED: Duration = Duration::from_secs(90);
 pub(crate) const WELL: Wanted<'static> =
     Wanted { service: "", first: "-", exit: 0, next: "", findings: &[], says: &["Nothing is wrong"] };
 
-/// With connections that are tried.
+/// A diagnosis with connections that are tried.
 #[track_caller]
 pub(crate) fn expect(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {
     expect_by(daemon, SOON, &[], wanted)
@@ -96,7 +97,7 @@ pub(crate) fn expect_once_looked(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> St
     expect_by(daemon, LOOKED, &[], wanted)
 }
 
-/// Without: nobody listens behind the pods' addresses.
+/// A diagnosis without probes: no socket listens at the pods' addresses.
 #[track_caller]
 pub(crate) fn expect_unprobed(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {
     expect_by(daemon, SOON, &["--no-probe"], wanted)
@@ -154,7 +155,7 @@ fn as_text(daemon: &Daemon<'_>, words: &[&str], answer: &Value, wanted: &Wanted<
     assert_eq!(code.and_then(|code| u64::try_from(code).ok()), Some(wanted.exit), "{text}");
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let headline = word(&answer["verdict"], "headline");
-    // Ages have gone on by a second, and where nobody is, one probe runs out of time and the next one of neighbours.
+    // Ages have gone on by a second, and at a free address one probe runs out of time and the next one of neighbours.
     let start = headline.split(" for ").next().and_then(|it| it.split(": ").next()).unwrap_or_default();
     for said in [start, wanted.next].iter().chain(wanted.says) {
         assert!(line.contains(said), "{said:?} is not in {text}");
@@ -200,7 +201,7 @@ pub(crate) fn wait_event(api: &Api<'_>, name: &str, reason: &str, times: u64) ->
     found.unwrap_or_else(|error| panic!("{error} of {name}: {last:#?}"))
 }
 
-/// Server-side apply of an object whose kind no other test has needed.
+/// Server-side apply of an object of a kind that no other test has needed.
 #[track_caller]
 pub(crate) fn apply_at(api: &Api<'_>, path: &str, object: &Value) {
     let path = format!("{path}?force=true&fieldManager=holdfast-tests");

@@ -19,7 +19,7 @@ const MESSAGES: &str = include_str!("../../../daemon/knowledge/src/tests/fixture
 
 const ENSURE: &str = "Error syncing load balancer: failed to ensure load balancer: ";
 
-/// Longer than anybody waits for an address without wanting to know.
+/// Longer than any operator waits for an address without wanting to know.
 const MINUTES: u64 = 11;
 
 /// A control plane with a pod behind `app: web`, and a daemon with all the rights that a diagnosis has.
@@ -33,7 +33,7 @@ fn daemon(cluster: &Cluster) -> Daemon<'_> {
     Daemon::new(cluster.bed(), &stage::by_certificate(cluster, 1)).unwrap()
 }
 
-/// A load balancer whose cloud answers like this.
+/// A load balancer that gets this answer from its cloud.
 fn balancer(api: &Api<'_>, name: &str, annotations: &Value, spec: &Value) {
     let mut object = json!({
         "apiVersion": "v1", "kind": "Service",
@@ -131,7 +131,7 @@ fn first_remedy(cause: &str, service: &str) -> String {
     words.join(" ").replace("{ns}", "default").replace("{name}", service)
 }
 
-/// Of so many different messages of one reason about one object, client-go's recorder writes the rest as one.
+/// After so many different messages of one reason about one object, client-go's recorder writes the rest as one.
 const SIMILAR: usize = 10;
 
 /// What is said of a no, each time with another number.

@@ -1,4 +1,4 @@
-//! Endpoints that are not who they should be: pods that are gone and still listed, selectors that match nobody, pods on
+//! Endpoints that are not the right ones: pods that are gone and still listed, selectors that match no pod, pods on
 //! other nodes than traffic comes to.
 
 use std::net::TcpListener;
@@ -68,7 +68,7 @@ const LEASE: &str = "apis/coordination.k8s.io/v1/namespaces/kube-system/leases/k
 const CONFLICT: (&str, &str, &str, &str, &str) =
     ("my-svc", "FailedToUpdateEndpointSlices", "endpoint-slice-controller", "Service", "api.conflict");
 
-/// Somebody who writes the same slice as its controller, and is always the quicker one.
+/// A second writer of the slice besides its controller, which is always quicker.
 struct Conflict {
     /// A webhook that never answers: it takes a second of each of the controller's writes.
     _webhook: TcpListener,

@@ -1,4 +1,4 @@
-//! Clients outside who talk by UDP and TCP while their backends go, and name servers that do not answer.
+//! Clients outside that talk by UDP and TCP while their backends go, and name servers that do not answer.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,7 +30,7 @@ const HELD: usize = 20;
 /// After this long a conversation by UDP counts as a stream, and is remembered for two minutes.
 const STREAM: Duration = Duration::from_millis(3_100);
 
-/// A control plane whose node has a network of clients beside that of its pods.
+/// A control plane and a node that has a network of clients beside that of its pods.
 fn cluster() -> Cluster {
     let outside = Neighbour { name: "outside", near: vec!["198.51.100.1/24"], far: vec!["198.51.100.9/24"] };
     diagnosed::cluster_beside(vec![outside])
@@ -43,7 +43,7 @@ fn daemon(cluster: &Cluster) -> Daemon<'_> {
     daemon
 }
 
-/// Who answers a datagram from the one port.
+/// The name of the server that answers a datagram from the one port.
 fn answered(bed: &Bed) -> Option<String> {
     let (from, to) = (CLIENT.parse().unwrap(), DIALLED.parse().unwrap());
     let question = Question::new(Transport::Udp, to).from(from);
@@ -91,7 +91,7 @@ fn conversations_whose_backend_has_gone_are_told_by_how_they_go_on() {
         },
     );
     assert!(!text.contains("slices.stale"), "{text}");
-    // So it is: from the same port, somebody else answers.
+    // So it is: from the same port, another server answers.
     until(SOON, "an answer of somebody else", || Ok(answered(bed).filter(|name| *name != by))).unwrap();
     let text = expect_unprobed(
         &daemon,

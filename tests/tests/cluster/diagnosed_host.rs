@@ -1,5 +1,5 @@
-//! The control plane is well, and somebody on this node is in the way: programs of others, programs of ours that are
-//! gone, rules that a proxy left, a process at a port of ours.
+//! The control plane is well, and the trouble is on this node: programs of others, programs of ours that are gone,
+//! rules that a proxy left, a process at a port of ours.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -189,7 +189,7 @@ fn rules_that_kube_proxy_left_are_told_with_whom_they_lead_astray() {
     assert!(matches!(forwarded, Outcome::Silent | Outcome::Unreachable), "{forwarded:?}");
 }
 
-/// A process at a port of the node that calls everybody well, until the test ends.
+/// A process at a port of the node that calls every Service well, until the test ends.
 fn call_well(bed: &Bed, port: u16) {
     let listener = bed.within(Location::NODE, || TcpListener::bind(("0.0.0.0", port)).unwrap()).unwrap();
     thread::spawn(move || {

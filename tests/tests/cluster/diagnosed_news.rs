@@ -98,7 +98,7 @@ fn news_that_does_not_come_is_told_from_endpoints_that_are_stale() {
         },
     );
     shows("News that does not come to this node", &text);
-    // Nobody mends the way: the daemon finds out by itself, and asks by another one.
+    // The way is not mended: the daemon finds out by itself, and asks by another one.
     let mended = || {
         Ok((stage::frontends(&daemon, "default/web") == ["ClusterIP serving 10.1.0.2:8080"]).then_some(()))
     };
@@ -110,7 +110,7 @@ fn news_that_does_not_come_is_told_from_endpoints_that_are_stale() {
     );
 }
 
-/// As after somebody tidied up roles: what there is may be listed, and not followed.
+/// As after roles were tidied up: what there is may be listed, and not followed.
 fn forbid_watching(cluster: &Cluster, api: &Api<'_>) {
     let mut role = api.get(Kind::ClusterRole, "holdfast").unwrap().unwrap();
     for rule in role["rules"].as_array_mut().unwrap() {

@@ -1,4 +1,4 @@
-//! Endpoints are listed, and somebody gets no traffic: ports, backends, nodes, other proxies, this daemon itself.
+//! Endpoints are listed, and some client gets no traffic: ports, backends, nodes, other proxies, this daemon itself.
 
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Location, Role, Server};
@@ -132,7 +132,7 @@ fn backends_that_are_listed_and_do_not_answer_are_told_apart() {
     shows("One backend of two that is on a lost node", &text);
 }
 
-/// Somebody takes the endpoints of a Service away, and the apiserver that would write its own ones again does not.
+/// Takes the endpoints of a Service away, by way of an apiserver that does not write its own ones again.
 fn empty(cluster: &Cluster, daemon: &Daemon<'_>, service: &str) {
     cluster.kill(Part::Apiserver(0)).unwrap();
     cluster.start_part_with(Part::Apiserver(0), &["--endpoint-reconciler-type=none"]).unwrap();

@@ -74,7 +74,8 @@ fn bare(word: &str) -> &str {
     word.trim_matches(|it: char| !it.is_alphanumeric())
 }
 
-/// Where nobody is, the first connection times out, and of a later one it may be known that nobody is there.
+/// At an address without a host, the first connection times out, and a later one may be told that the host is
+/// unreachable.
 fn is_of_nobody(word: &str) -> bool {
     matches!(bare(word), "timed" | "out" | "unreachable")
 }

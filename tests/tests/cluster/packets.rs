@@ -85,7 +85,7 @@ fn packets_kube_proxy_stands_every_case() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// By name, so that connections of before and after are told apart.
+/// Holds connections by a client of this name, so that those of before and after are told apart.
 fn hold(clients: &mut Clients, client: &str, count: usize) {
     for (family, service) in
         [(Family::V4, "here"), (Family::V6, "here"), (Family::V4, "away"), (Family::V6, "away")]
@@ -151,7 +151,7 @@ fn wait_until(why_not: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Connections of before end by themselves, and whoever comes now is kube-proxy's.
+/// Connections of before end by themselves, and new ones are kube-proxy's.
 #[track_caller]
 fn go_back(cluster: &Cluster, daemon: &Daemon<'_>, mut clients: Clients) {
     let to = frontend("away", "node", Family::V4).unwrap();

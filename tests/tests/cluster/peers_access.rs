@@ -1,4 +1,4 @@
-//! Who may do what: the manifest that users apply, judged by the real authorizer.
+//! What each user may do: the manifest that users apply, judged by the real authorizer.
 
 use holdfast_tests::bed::Layout;
 use holdfast_tests::peers::{Api, Cluster, Identity};

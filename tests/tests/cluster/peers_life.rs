@@ -6,13 +6,13 @@ use holdfast_tests::bed::Layout;
 use holdfast_tests::peers::{ADVERTISED, Cluster, Kind, Part, PeersError, SOON, Seen, Watch, until};
 use serde_json::{Value, json};
 
-/// Every ten seconds, on a machine that is busy with other tests.
+/// The other apiserver looks every ten seconds; this is on a machine that is busy with other tests.
 const RECONCILED_WITHIN: Duration = Duration::from_secs(15);
 
-/// It writes before it ends.
+/// A stopping apiserver writes before it ends.
 const FLAPS_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often one is stopped until the write is seen.
+/// How often an apiserver is stopped until the write is seen.
 const STOPS: usize = 4;
 
 /// What upstream says of its own service.
@@ -78,7 +78,7 @@ fn emptied_by_a_stop(cluster: &Cluster, watch: &Watch) -> Option<Seen> {
     empty
 }
 
-/// The cause of the incident, by upstream's own code: a stopping apiserver takes everybody's address away.
+/// The cause of the incident, by upstream's own code: a stopping apiserver takes the addresses of all of them away.
 #[test]
 fn stopping_one_of_two_apiservers_empties_the_slice_of_default_kubernetes() {
     let begin = Instant::now();

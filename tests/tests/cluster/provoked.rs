@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::diagnosed::{apply_at, events, pods, wait_event};
 use crate::stage::{self, NODE};
 
-/// What is to be heard: a reason of an object, by whom, of which kind, and the cause that is found in it.
+/// An Event: the object's name, the reason, the reporter, the object's kind, and the cause that is found in it.
 type Expected<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
 
 /// Waits for each, and compares what the catalogue makes of it.
@@ -25,7 +25,7 @@ pub(crate) fn expect(api: &Api<'_>, namespace: &str, expected: &[Expected<'_>]) 
     }
 }
 
-/// One of these, if it is among several about that object.
+/// The Event that was heard, if it is among several about that object.
 #[track_caller]
 fn wait(api: &Api<'_>, namespace: &str, object: &str, heard: Heard<'_>) -> Value {
     let mut last = Vec::new();
@@ -49,7 +49,7 @@ fn namespace(api: &Api<'_>, name: &str) {
     api.apply_object(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})).unwrap();
 }
 
-/// A namespace whose quota has no room for what controllers of endpoints write.
+/// A namespace with a quota that has no room for what controllers of endpoints write.
 fn full_namespace(api: &Api<'_>) {
     namespace(api, "full");
     let counted =
@@ -66,7 +66,7 @@ fn full_namespace(api: &Api<'_>) {
     apply_at(api, &format!("{path}/status"), &status);
 }
 
-/// A namespace with a webhook that nobody answers.
+/// A namespace with a webhook that has no server.
 fn hooked_namespace(api: &Api<'_>) {
     namespace(api, "hooked");
     let rule = |group: &str, resource: &str| json!({"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": [resource]});
@@ -101,7 +101,7 @@ fn what_keeps_endpoints_from_being_written_is_found_in_the_words_of_their_contro
         let pod = format!("{namespace}/web-1");
         pods(&api, &[Pod { name: &pod, app: "web", node: NODE, address: &format!("10.1.0.{}", place + 2) }]);
         expect(&api, namespace, &[(&name, "FailedToUpdateEndpointSlices", SLICES, "Service", cause)]);
-        // Its object has no namespace, so it is filed where objects without one are.
+        // The Event's object has no namespace, so the Event is filed where objects without one are.
         expect(&api, "default", &[(&name, "FailedToCreateEndpoint", ENDPOINTS, "Endpoints", cause)]);
     }
     many_addresses(&api);
@@ -161,7 +161,7 @@ fn hinted(api: &Api<'_>) {
     expect(api, "default", &[("zoned", "TopologyAwareHintsEnabled", SLICES, "Service", "-")]);
 }
 
-/// The controllers may not write any more, as after somebody tidied up roles.
+/// The controllers may not write any more, as after roles were tidied up.
 fn without_rights(api: &Api<'_>) {
     for role in ["endpoint-controller", "endpointslice-controller"] {
         let name = format!("system:controller:{role}");
@@ -382,7 +382,7 @@ fn balancers(api: &Api<'_>) {
     unfinalized(api);
 }
 
-/// One that the cloud does not delete, whose finalizer somebody takes away.
+/// A Service that the cloud does not delete; then its finalizer is taken away.
 fn unfinalized(api: &Api<'_>) {
     let refused =
         "OperationNotPermitted: Load balancer 'a1' cannot be deleted because deletion protection is enabled";
@@ -395,7 +395,7 @@ fn unfinalized(api: &Api<'_>) {
     expect(api, "default", &[("stuck", "DeleteLoadBalancerFailed", CLOUD, "Service", cause)]);
 }
 
-/// Somebody has the port at which kube-proxy is to say whether the node has endpoints.
+/// Another process has the port at which kube-proxy is to say whether the node has endpoints.
 fn taken_health_port(cluster: &Cluster, api: &Api<'_>) {
     let service = service(
         api,
@@ -452,7 +452,7 @@ fn tied_controllers(cluster: &Cluster, api: &Api<'_>) {
     until(SOON, "range of a node", has_range).unwrap();
 }
 
-/// A node whose machine is gone, and one that is left.
+/// A node without a machine, and one that is left.
 fn lost_nodes(api: &Api<'_>) {
     api.add_node("n3", "zone-c").unwrap();
     let taints = json!({"spec": {"taints": [{"key": "leave", "effect": "NoExecute"}]}});

@@ -1,7 +1,7 @@
 //! What is said of the ranges that Services have their addresses and ports from, provoked by what is done to them.
 //!
 //! Invariant: as in [`crate::provoked`]. A range is another one because an apiserver was started with other flags, as
-//! when somebody edits its manifest.
+//! when an operator edits its manifest.
 
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, SOON, until};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::diagnosed::{apply_at, events};
 use crate::provoked::{expect, rewrite, service};
 use crate::stage;
 
-/// Who looks after the range of the flags, and who after all of them.
+/// The controller of the range of the flags, and the one of all ranges.
 const OF_FLAGS: &str = "kubernetes-service-cidr-controller";
 
 const OF_OBJECTS: &str = "service-cidr-controller";
@@ -23,7 +23,7 @@ fn restart(cluster: &Cluster, flag: &str) {
     cluster.start_part_with(Part::Apiserver(0), &[flag]).unwrap();
 }
 
-/// A webhook that nobody answers is asked about each status of a range.
+/// A webhook that has no server is asked about each status of a range.
 fn hook(api: &Api<'_>) {
     let rule = json!({"apiGroups": ["networking.k8s.io"], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["servicecidrs/status"]});
     let hook = json!({
@@ -80,7 +80,7 @@ fn fill(api: &Api<'_>) -> String {
     made.find(|reply| reply.status >= 300).map(|reply| reply.text).expect("a range that is full")
 }
 
-/// Upstream has an Event for that, and its keeper of ports never gets there: who finds no port is refused.
+/// Upstream has an Event for that, and its keeper of ports never gets there: a Service that finds no port is refused.
 #[test]
 fn a_range_of_ports_that_is_full_is_said_to_whoever_asks_and_by_no_event() {
     let range = "--service-node-port-range=20000-20001";

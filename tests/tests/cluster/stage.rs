@@ -51,7 +51,7 @@ pub(crate) fn of_a_node_beside(neighbours: Vec<Neighbour>) -> Cluster {
 }
 
 /// Applies permissions and waits until the first apiservers go by them: each authorizer hears of a role and of its
-/// binding by watches of its own, a moment after the answer to who applied them.
+/// binding by watches of its own, a moment after the client that applied them got its answer.
 pub(crate) fn permit(cluster: &Cluster, apiservers: usize, manifest: &str, somebody: (&str, &[&str])) {
     cluster.api(0).unwrap().apply(manifest).unwrap();
     for index in 0..apiservers {
@@ -61,12 +61,13 @@ pub(crate) fn permit(cluster: &Cluster, apiservers: usize, manifest: &str, someb
     }
 }
 
-/// Asks for what only the manifest permits, as the administrator: a request of somebody's own would be counted as such.
+/// Asks for what only the manifest permits. The administrator asks: a request of the user's own would be counted as
+/// the user's.
 fn is_permitted(api: &Api<'_>, somebody: (&str, &[&str])) -> Result<bool, PeersError> {
     may(api, somebody, &json!({"verb": "list", "group": "discovery.k8s.io", "resource": "endpointslices"}))
 }
 
-/// Whether somebody may do this, as the apiserver goes by it now.
+/// Whether this user may do this, as the apiserver goes by it now.
 pub(crate) fn may(api: &Api<'_>, (user, groups): (&str, &[&str]), what: &Value) -> Result<bool, PeersError> {
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1",
@@ -78,7 +79,7 @@ pub(crate) fn may(api: &Api<'_>, (user, groups): (&str, &[&str]), what: &Value) 
     Ok(reply.object()?.pointer("/status/allowed") == Some(&true.into()))
 }
 
-/// The daemon's configuration but for who it is: the apiservers in their order.
+/// The daemon's configuration without its credential: the apiservers in their order.
 fn configuration(cluster: &Cluster, apiservers: usize) -> String {
     let addresses = (0..apiservers).map(|index| format!("\"https://{}\"", apiserver(index).unwrap()));
     let addresses = addresses.collect::<Vec<_>>().join(", ");
@@ -88,7 +89,7 @@ fn configuration(cluster: &Cluster, apiservers: usize) -> String {
     )
 }
 
-/// With a client certificate.
+/// A configuration with a client certificate.
 pub(crate) fn by_certificate(cluster: &Cluster, apiservers: usize) -> String {
     let own = cluster.authority().client(USER, &[]).unwrap();
     let mut text = configuration(cluster, apiservers);
@@ -97,7 +98,7 @@ pub(crate) fn by_certificate(cluster: &Cluster, apiservers: usize) -> String {
     text
 }
 
-/// With a token in a file.
+/// A configuration with a token in a file.
 pub(crate) fn by_token(cluster: &Cluster, apiservers: usize, file: &Path) -> String {
     configuration(cluster, apiservers) + &format!("token_file = {file:?}\n")
 }

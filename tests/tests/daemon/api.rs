@@ -85,7 +85,7 @@ impl Daemon {
     }
 }
 
-/// In one step, so that nobody can see a half of it.
+/// In one step, so that no reader can see a half of it.
 fn write(folder: &Path, name: &str, text: &str) {
     let new = folder.join(format!(".{name}.new"));
     fs::write(&new, text).unwrap();
@@ -151,7 +151,7 @@ fn check(body: &str, expected: &Expect) {
     expected.assert_eq(&timeless(body));
 }
 
-/// Only the version tells that somebody touched an annotation: holdfast reads none of these.
+/// Only the version tells that an annotation was edited: holdfast reads none of these.
 fn service(namespace: &str, name: &str, ip: &str, version: u32) -> String {
     format!(
         "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: {namespace}\n  resourceVersion: \"{version}\"\n\

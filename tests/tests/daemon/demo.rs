@@ -1,4 +1,4 @@
-//! `make run`: what it made is gone when it has ended, however impatient whoever ends it is.
+//! `make run`: what it made is gone when it has ended, however impatient its user is.
 //!
 //! The real script with stand-ins for what takes long: the build, the daemon and its backends.
 
@@ -69,7 +69,7 @@ fn a_second_ctrl_c_leaves_nothing_of_the_demo_behind() {
     let begun = Instant::now();
     while demo.try_wait().unwrap().is_none() {
         assert!(begun.elapsed() < Duration::from_secs(60), "it does not end");
-        // Whoever has ended meanwhile needs no signal.
+        // A process that has ended meanwhile needs no signal.
         let _ = killpg(group, Signal::SIGINT);
         sleep(Duration::from_millis(300));
     }

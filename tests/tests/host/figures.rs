@@ -23,7 +23,7 @@ const READS: usize = 40;
 const IDLE_RATIO_MAX: f64 = 8.0;
 
 /// How much longer a start with a thousand services may take than one with a single service: twice as long is usual,
-/// and a start whose work grew with the square of them would take a hundred times as long.
+/// and a start with work that grows with their square would take a hundred times as long.
 const START_RATIO_MAX: f64 = 8.0;
 
 /// Others' work makes some of them slower; the fastest counts.

@@ -43,7 +43,7 @@ fn an_installation_enables_the_service_and_does_not_start_it() {
     assert_eq!(property(&host, "UnitFileState"), "enabled");
     assert_eq!(property(&host, "ActiveState"), "inactive");
     host.shell("getent group holdfast").unwrap().good();
-    // As shipped it serves nothing, so whoever starts it, or boots, does no harm.
+    // As shipped it serves nothing, so to start it, or to boot, does no harm.
     host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
     assert!(property(&host, "StatusText").starts_with("0 services, 0 backends, 0 held"));
 }

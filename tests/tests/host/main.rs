@@ -51,7 +51,7 @@ fn from_environment(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is not set: run scripts/host.sh, which sets it"))
 }
 
-/// Of two versions of the same sources.
+/// A version of the packages; both have the same sources.
 #[derive(Clone, Copy, Debug)]
 enum Version {
     First,
@@ -107,7 +107,7 @@ fn serving() -> (Host, Server) {
     (host, server)
 }
 
-/// Who answers a client of the service.
+/// The name of the server that answers a client of the service.
 fn who_answers(host: &Host) -> String {
     let line = "exec 3<>/dev/tcp/10.96.0.10/80 && echo >&3 && head -n 1 <&3";
     host.run(&["timeout", "5", "bash", "-c", line]).unwrap().out

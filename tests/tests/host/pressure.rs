@@ -54,7 +54,7 @@ fn a_stopped_journal_stops_nothing_and_hears_how_much_it_missed() {
         .good();
         took.push(began.elapsed());
     }
-    // Whoever waited for the journal would wait each time, once its buffer is full.
+    // A daemon that waited for the journal would wait each time, once the journal's buffer is full.
     took.sort_unstable();
     assert!(took[took.len() / 2] < Duration::from_secs(1), "{took:?}");
     assert_eq!(who_answers(&host), "one");

@@ -1,5 +1,5 @@
-//! What somebody else changes in the kernel's maps is told and put back, by a running daemon and by a
-//! restart. Needs root.
+//! What another process changes in the kernel's maps is told and put back, by a running daemon and by a restart. Needs
+//! root.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]

@@ -1,5 +1,4 @@
-//! Who is turned away in the kernel is known to the daemon, and what it left is removed by the command
-//! line. Needs root.
+//! The daemon knows which clients the kernel turned away, and the command line removes what this left. Needs root.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]

@@ -61,7 +61,7 @@ impl Maps for Kernel {
     fn dump(&mut self) -> Result<Dump, MapError> {
         let mut pair = self.pair();
         let (mut kernel, memory) = (pair.kernel.dump()?, pair.memory.dump()?);
-        // Without programs at devices nobody asks the kernel's maps for sources, and they keep none.
+        // Without programs at devices no program asks the kernel's maps for sources, and they keep none.
         kernel.sources = kernel.sources.or_else(|| memory.sources.clone());
         assert_eq!(kernel, memory, "kernel, memory");
         Ok(kernel)

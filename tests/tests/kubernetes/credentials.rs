@@ -6,7 +6,7 @@ use holdfast_tests::fake::{Asked, Fault, Kind, Request, Verb};
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
-/// A node whose apiserver lets in whoever shows the token `first`.
+/// A node with an apiserver that lets in clients that show the token `first`.
 pub(crate) fn with_token() -> Node {
     let setup = Setup::new(1);
     setup.services(1);

@@ -187,7 +187,7 @@ fn a_service_that_is_well_leaves_requests_for_the_rest() {
     found.says("namespace: Answered(Some(false))");
 }
 
-/// What is well asks for everything; a balancer that has its address needs no lease of who makes it.
+/// A healthy Service has everything asked; a balancer that has its address needs no lease of its controller.
 #[test]
 fn a_load_balancer_that_is_well_has_its_cluster_ip_looked_up() {
     let setup = whole("LoadBalancer", 0);
@@ -204,7 +204,7 @@ fn a_load_balancer_that_is_well_has_its_cluster_ip_looked_up() {
     assert!(!found.text.contains("not asked: the budget"), "{}", found.text);
 }
 
-/// Its start is over, and what it has from then is told as long as it is there.
+/// A pod that is well has started: its first failures are not told, what it lives with is told as long as it is there.
 #[test]
 fn of_pods_that_are_well_only_that_is_told_which_they_live_with() {
     let setup = whole("ClusterIP", 0);
@@ -242,7 +242,7 @@ fn an_apiserver_without_the_books_of_addresses_is_not_held_to_them() {
     found.says("address: Not(\"this apiserver has no such kind of objects\")");
 }
 
-/// Whoever writes slices may name any node.
+/// A writer of slices may name any node.
 #[test]
 fn nodes_that_are_not_there_cost_few_requests() {
     let setup = whole("NodePort", 9);

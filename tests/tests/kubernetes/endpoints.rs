@@ -13,7 +13,7 @@ use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
 const READY: &str = "/readyz";
 
-/// Asks once over a new access: who answered, or what was wrong with each.
+/// Asks once over a new access: the name of the apiserver that answered, or what was wrong with each.
 fn ask(setup: &Setup) -> Result<String, String> {
     let access = setup.access(setup.apiserver());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -167,7 +167,7 @@ fn a_cable_that_is_pulled_is_noticed_without_a_word() {
     let mut node = Node::start_with(setup, Settings { timing, ..Settings::default() });
     node.wait_until_synced();
     node.guard(0);
-    // Neither does anything come from it any more, not even what it would send again because nobody has confirmed it.
+    // Nothing comes from it any more either, not even what it would send again because it was not confirmed.
     [Kind::Services, Kind::Slices].iter().for_each(|kind| node.setup.servers[0].mute(*kind, true));
     node.live(ms(500));
     node.setup.servers[0].drop_packets(true);

@@ -1,5 +1,5 @@
-//! Events for the cluster: one for a trouble, a count when it comes again, none for ordinary changes, and
-//! nobody who waits.
+//! Events for the cluster: one for a trouble, a count when it comes again, none for ordinary changes, and no change
+//! that waits for them.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn count(counts: &Announced, wanted: Outcome) -> u64 {
     counts.totals().find(|(outcome, _)| *outcome == wanted).map_or(0, |(_, count)| count)
 }
 
-/// The endpoints go, with no sign that anybody meant it.
+/// The endpoints go, without a sign of intent.
 fn lose(node: &Node, number: u8) {
     node.cluster().apply(slice_object(&web(number), &[])).unwrap();
 }

@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
-/// A mount whose server never says a word; it goes when it is dropped.
+/// A mount with a server that never says a word; it goes when it is dropped.
 struct Hung {
     folder: PathBuf,
     device: Option<File>,
@@ -29,7 +29,7 @@ impl Hung {
 
 impl Drop for Hung {
     fn drop(&mut self) {
-        // Whoever waits for it gets an error now.
+        // A thread that waits for it gets an error now.
         self.device = None;
         let _ = umount2(&self.folder, MntFlags::MNT_DETACH);
     }

@@ -1,4 +1,4 @@
-//! Addresses that the cluster told: for how long they count, who is dialled there, and who is shown a token.
+//! Addresses that the cluster told: for how long they count, which of them are dialled, and which are shown a token.
 
 use std::net::SocketAddr;
 
@@ -48,7 +48,7 @@ fn an_address_that_was_listed_once_is_dialled_for_ever_and_exempt_only_while_it_
     node.cluster().delete(Kind::Slices, "default/kubernetes-x").unwrap();
     node.wait("it is exempt no more", |node| !is_exempt(node, strange));
     assert!(is_dialled(&node, strange) && is_dialled(&node, own) && is_exempt(&node, own));
-    // Nor after a restart, before anybody has told anything.
+    // Nor after a restart, before any source has told anything.
     node.live(ms(2_500));
     let again = node.setup.access(node.setup.apiserver());
     assert!(!again.addresses().borrow().contains(&strange));
@@ -92,7 +92,7 @@ fn addresses_of_a_list_that_was_emptied_stay_exempt_until_there_are_others() {
     node.wait("there are others", |node| is_exempt(node, new) && !is_exempt(node, old));
 }
 
-/// Whoever may write a slice may not push out what the apiserver itself has told.
+/// A tenant that may write a slice may not push out what the apiserver itself has told.
 #[test]
 fn a_flood_of_addresses_displaces_none_that_the_apiserver_told() {
     let setup = Setup::new(1);

@@ -100,7 +100,7 @@ impl Setup {
         self.folder.path().join(name)
     }
 
-    /// In one step, as whoever rotates credentials does.
+    /// In one step, as a rotation of credentials does.
     pub(crate) fn write(&self, name: &str, text: &str) {
         let new = self.path(&format!("{name}.new"));
         std::fs::write(&new, text).unwrap();
@@ -175,7 +175,7 @@ pub(crate) fn slice_object(service: &str, backends: &[IpAddr]) -> Value {
     })
 }
 
-/// Looks at the maps after each op: whoever is guarded has a backend.
+/// Looks at the maps after each op: each guarded service has a backend.
 #[derive(Clone, Default)]
 struct Guard(Arc<Mutex<Guarded>>);
 
@@ -379,7 +379,8 @@ impl Node {
         seen == backends.iter().map(|address| SocketAddr::new(*address, 8080)).collect()
     }
 
-    /// Lets an empty list of that service be refused at once: nobody here asks backends whether they live.
+    /// Lets an empty list of that service be refused at once: there are no probes here that could find its backends
+    /// alive.
     pub(crate) fn hold_nothing(&mut self, number: u8) {
         let mut object = service_object(&web(number), vip(number));
         object["metadata"]["annotations"] = json!({"holdfast.io/on-empty": "refuse"});
@@ -424,8 +425,8 @@ impl Node {
         self.zones.lock().unwrap().clone()
     }
 
-    /// The table is the one that a node has which reads the cluster's objects now, and nobody guarded was ever without
-    /// a backend on the way to it.
+    /// The table is as on a node that reads the cluster's objects now, and no guarded service was ever without a
+    /// backend on the way to it.
     #[track_caller]
     pub(crate) fn check(&mut self) {
         let expected = from_scratch(&self.setup.cluster);
@@ -439,7 +440,7 @@ impl Node {
         self.check_guard();
     }
 
-    /// How often somebody guarded was seen without a backend.
+    /// How often a guarded service was seen without a backend.
     pub(crate) fn violations(&self) -> usize {
         self.guard.0.lock().unwrap().violations.len()
     }

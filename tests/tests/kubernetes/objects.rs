@@ -1,4 +1,4 @@
-//! Objects that nobody can understand, in lists and in watches: each rejects itself, and harms no other.
+//! Objects that cannot be understood, in lists and in watches: each rejects itself, and harms no other.
 
 use std::net::IpAddr;
 
@@ -223,7 +223,7 @@ fn without_permission_for_nodes_services_are_served() {
     node.check();
 }
 
-/// It is named where people look, and its body is not in the log.
+/// The object is named where people look, and its body is not in the log.
 #[track_caller]
 fn check_named(node: &mut Node, name: &str, object: &str) {
     let rejected = node.rejected();

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
-/// A node whose own Node is told like this, and asked for so seldom while it is refused.
+/// A node of which the Node object is told like this, and asked for so seldom while it is refused.
 fn start(fault: Fault, node_wait: Duration) -> Node {
     let setup = Setup::new(1);
     setup.services(2);

@@ -9,7 +9,7 @@ use crate::node::{Node, Setup, backend, ms, quick, slice_object};
 
 const SLICES: Asked = Asked::list(Kind::Slices);
 
-/// A cluster whose list of slices has so many pages.
+/// A cluster with so many pages in its list of slices.
 pub(crate) fn with_pages(pages: u16) -> Setup {
     let setup = Setup::new(1);
     setup.services(1);

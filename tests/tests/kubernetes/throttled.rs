@@ -1,4 +1,4 @@
-//! An apiserver that asks for patience: it is up, nobody is at fault, and it is left alone for as long as it asks.
+//! An apiserver that asks for patience: it is up, nothing is at fault, and it is left alone for as long as it asks.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What established flows meet when their service changes: TCP goes on to its end, UDP leaves who serves no more.
+//! What established flows meet when their service changes: TCP goes on to its end, UDP leaves a backend that has gone.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::node::{SERVED, on_a_node, write};
 /// Flows of UDP that are to move do so within a second.
 const SEVERAL_SWEEPS: Duration = Duration::from_secs(3);
 
-/// Asks by UDP from one port, so that it is always the same flow, and gives who answers.
+/// Asks by UDP from one port, so that it is always the same flow, and gives the outcome.
 fn same_flow(clients: &mut Clients, family: Family, address: &str) -> Outcome {
     let to = changing().frontend(address, family).unwrap();
     let question = Question::new(Transport::Udp, to).from(outside(family, 41_000));
@@ -101,7 +101,7 @@ fn flows_under_policy_local_live_on_when_their_lists_change() {
     });
 }
 
-/// kubernetes#98305: what a client sent before anybody was there stood in its way afterwards.
+/// kubernetes#98305: what a client sent before there was a backend stood in its way afterwards.
 #[test]
 fn a_client_of_udp_that_was_refused_is_served_as_soon_as_somebody_is_there() {
     on_a_node(Switches::default(), "", |_, daemon, clients| {

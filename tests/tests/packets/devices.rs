@@ -1,4 +1,4 @@
-//! What happens to a node's device while clients talk: it gets another name or another address, or somebody
+//! What happens to a node's device while clients talk: it gets another name or another address, or another process
 //! takes the programs away.
 
 use std::process::Command;
@@ -63,7 +63,7 @@ fn a_device_that_gets_another_name_goes_on_serving() {
     });
 }
 
-/// Who dialled the address that has gone cannot go on, whoever serves the node.
+/// A client that dialled the address that has gone cannot go on, with any proxy.
 #[test]
 fn another_address_is_what_new_connections_to_other_nodes_are_seen_by() {
     on_a_node(Switches::default(), "", |bed, daemon, clients| {
@@ -126,7 +126,7 @@ fn programs_taken_from_a_device_are_put_back_and_counted_and_no_connection_break
     });
 }
 
-/// What comes meanwhile goes on untranslated to an address that nobody has, and is sent again. The node itself answers
+/// What comes meanwhile goes on untranslated to an address that no host has, and is sent again. The node itself answers
 /// only what is sent to its own addresses: node ports, and what backends of other nodes send back.
 #[test]
 fn clients_of_virtual_addresses_talk_on_while_the_program_for_what_comes_is_gone() {

@@ -1,5 +1,5 @@
-//! A node that is given back to a proxy that masquerades by the kernel's own table of connections: it finds the ports
-//! taken that clients have who go on.
+//! A node that is given back to a proxy that masquerades by the kernel's own table of connections: that proxy finds the
+//! ports of lasting clients taken.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 /// Connections of each family, and as many datagrams.
 const EACH: usize = 10;
 
-/// The one pod of the service, and somebody beside it.
+/// The one pod of the service, and a server beside it.
 const AWAY: [&str; 2] = ["10.244.9.10:8080", "[fd00:244:9::10]:8080"];
 const BESIDE_IT: &str = "10.0.0.6:8080";
 
@@ -99,7 +99,7 @@ fn whoever_drains_a_node_enters_the_ports_of_live_flows_into_conntrack() {
     });
 }
 
-/// A pod dials somebody by that port of its own, and the rule gives it one of four: what came of it, and at which port
+/// A pod dials a server by that port of its own, and the rule gives it one of four: what came of it, and at which port
 /// of the node the kernel has it answered.
 fn masqueraded(bed: &Bed, clients: &mut Clients, port: u16, to: &str) -> (Outcome, Option<u16>) {
     let (from, to) = (SocketAddr::from(([10, 244, 1, 10], port)), to.parse().unwrap());

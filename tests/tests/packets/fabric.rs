@@ -1,4 +1,4 @@
-//! The network itself, with nobody who serves: who reaches whom, and what its switches do.
+//! The network itself, without a proxy: which clients reach which servers, and what its switches do.
 
 use std::time::Duration;
 

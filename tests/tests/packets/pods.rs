@@ -1,5 +1,5 @@
-//! Pods whose sockets nobody serves: what they dial is translated at the devices that lead to them, on links of their
-//! own and behind a bridge.
+//! Pods without a program in their cgroup: what they dial is translated at the devices that lead to them, on links of
+//! their own and behind a bridge.
 
 use std::path::Path;
 use std::thread;

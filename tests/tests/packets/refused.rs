@@ -1,4 +1,5 @@
-//! Backends with nobody at their port: whoever looks for the fault is told, by what their hosts said to clients.
+//! Backends without a socket at their port: an operator who looks for the fault is told, by what their hosts said to
+//! clients.
 
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
 use holdfast_tests::bed::fabric::Switches;

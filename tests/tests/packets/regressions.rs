@@ -52,7 +52,7 @@ fn answers_to_what_the_kernel_masqueraded_are_left_to_it() {
     });
 }
 
-/// A resolver asks from a port of chance by a socket that is connected to nobody, and that may be the number of a node
+/// A resolver asks from a random port by a socket that is not connected, and that port may be the number of a node
 /// port. What others send to that port is for the service all the same.
 #[test]
 fn answers_to_a_socket_that_is_connected_to_nobody_are_its_own() {

@@ -37,7 +37,7 @@ fn is_answered(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Answered { .. })
 }
 
-/// A datagram that is too large is lost, and the next one comes in pieces, if the error has reached who sent it.
+/// A datagram that is too large is lost, and the next one comes in pieces, if the error has reached the sender.
 fn is_answered_in_time(clients: &mut Clients, question: &Question) -> bool {
     let until = Instant::now() + SERVED;
     while Instant::now() < until {
@@ -48,8 +48,8 @@ fn is_answered_in_time(clients: &mut Clients, question: &Question) -> bool {
     false
 }
 
-/// A node whose only gateway has these routes, with nothing larger than 1400 bytes: what is too large for them comes
-/// through, there and back.
+/// A node with one gateway, which has these routes, with nothing larger than 1400 bytes: what is too large for them
+/// comes through, there and back.
 #[track_caller]
 fn check_narrow(narrow: &[&str]) {
     let bed = Bed::lay(&fabric::layout()).unwrap();
@@ -103,8 +103,8 @@ const OTHER_PROXY: &str = "table inet other {
 /// Connections of each client, to one place, in one family.
 const EACH: usize = 2;
 
-/// Clients have connections by way of another proxy, which go on as long as conntrack has them. Then nobody knows them
-/// any more, as after a reboot, or where the address has just come from another node.
+/// Clients have connections by way of another proxy, which go on as long as conntrack has them. Then this node does not
+/// know them any more, as after a reboot, or where the address has just come from another node.
 #[track_caller]
 fn check_strangers(switches: Switches) {
     let bed = fabric::bed(switches).unwrap();

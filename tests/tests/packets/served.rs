@@ -54,7 +54,7 @@ fn datagrams_in_fragments() {
 }
 
 /// A difference by decision: kube-proxy's conntrack puts datagrams together. Here whatever comes before the first
-/// fragment is left to the stack, so nobody is sent a part of what was meant for another.
+/// fragment is left to the stack, so no server is sent a part of what was meant for another.
 #[test]
 fn datagrams_whose_last_fragment_comes_first() {
     let case = CASES.iter().find(|case| case.name == "datagrams_whose_last_fragment_comes_first").unwrap();

@@ -26,10 +26,10 @@ fn flood() -> u32 {
     if is_long() { 1_000_000 } else { 300_000 }
 }
 
-/// Between those who come. Each takes a port of this node for two minutes, and there are a few thousand.
+/// Between two clients. Each takes a port of this node for two minutes, and there are a few thousand.
 const BETWEEN: Duration = Duration::from_millis(50);
 
-/// After ten seconds a question that was answered is over for whoever needs its port.
+/// After ten seconds, a client that needs a port may take that of a question that was answered.
 const SILENT_ENOUGH: Duration = Duration::from_secs(12);
 
 fn is_long() -> bool {
@@ -92,7 +92,7 @@ fn while_they_come<T>(clients: &mut Clients, when: &str, act: impl FnOnce() -> T
     })
 }
 
-/// Services whose frontends do not fit into the maps that there are.
+/// Services with more frontends than the maps have room for.
 fn many_services() -> Vec<serde_json::Value> {
     let named = (0..1500_u16).map(|number| {
         let [high, low] = number.to_be_bytes();
@@ -160,7 +160,7 @@ fn a_flood_of_syns_leaves_live_flows_alone() {
     });
 }
 
-/// The table has room for 1024; who finds none is not served, and nobody is pushed out for it.
+/// The table has room for 1024; a flow that finds no room is not served, and pushes no other flow out.
 #[test]
 fn a_full_table_keeps_live_flows() {
     on_a_node(Switches::default(), "[packets]\nflows = 1024\n", |_, _, clients| {
@@ -177,7 +177,7 @@ fn a_full_table_keeps_live_flows() {
 }
 
 /// Eight ports, and each client of another node's backend takes one: the ninth hears nothing, and later it finds the
-/// port of whoever has nothing more to say.
+/// port of a client that has nothing more to say.
 #[test]
 fn ports_for_backends_of_other_nodes_run_out_by_name_and_come_back() {
     let ports = "[packets]\nsnat_ports = \"61000-61007\"\n";

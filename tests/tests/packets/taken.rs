@@ -1,5 +1,5 @@
 //! A node that another proxy has served so far: the ports that its connections have at their backends are not given to
-//! anybody else.
+//! other clients.
 
 use std::net::SocketAddr;
 
@@ -10,8 +10,8 @@ use holdfast_tests::packets::{Clients, Family, frontend};
 
 use crate::node::{Around, daemon};
 
-/// As kube-proxy sends whoever dials a port of the node to a backend of another one, but for the few ports that it
-/// gives: half of those that holdfast gives here.
+/// As kube-proxy sends a client that dials a port of the node to a backend of another one, but for the few ports that
+/// it gives: half of those that holdfast gives here.
 const OTHER_PROXY: &str = "table ip other {
  chain pre {
   type nat hook prerouting priority dstnat;

@@ -11,7 +11,7 @@ use holdfast_tests::packets::{Family, frontend};
 /// Connections to each place.
 const EACH: usize = 5;
 
-/// They go on after it has happened.
+/// How long clients go on after the act.
 const AFTERWARDS: Duration = Duration::from_millis(500);
 
 /// Sets the flag however the scope is left, so that a failed test ends.
@@ -23,7 +23,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// By both families, to pods here and on another node, at these addresses.
+/// Clients talk by both families, to pods here and on another node, at these addresses, while something is done.
 #[track_caller]
 pub(crate) fn while_clients_talk(bed: &Bed, places: &[(&str, &str)], act: impl FnOnce()) {
     let mut asker = bed.asker(Location::far("client")).unwrap();

@@ -1,4 +1,4 @@
-//! Ways between a node and its network besides one plain Ethernet device: who reaches whom, and as whom.
+//! Ways between a node and its network besides one plain Ethernet device: what is reached, and with which source.
 //!
 //! A kind of device that the kernel does not have is named on the standard error, and its test tries nothing.
 
@@ -63,7 +63,7 @@ fn check_rows(clients: &mut Clients) {
     assert!(lines.is_empty(), "{} answers are not as expected:\n{}", lines.len(), lines.join("\n"));
 }
 
-/// Everybody is reached, and `/datapath` says of the devices what is said here.
+/// All servers are reached, and `/datapath` says of the devices what is said here.
 #[track_caller]
 fn check(uplink: &Uplink, expected: &[&str]) {
     check_with(Switches::default(), uplink, expected, |_, _, _| ());
@@ -207,7 +207,7 @@ fn answers_may_leave_by_another_uplink_than_requests_came_by() {
     });
 }
 
-/// A strict filter drops what comes by another way than it would be answered by, whoever serves it: clients of pods
+/// A strict filter drops what comes by another way than it would be answered by, with any proxy: clients of pods
 /// themselves are dropped as well.
 #[test]
 fn a_strict_filter_of_routes_drops_what_comes_by_the_wrong_uplink_as_it_does_without_services() {

@@ -1,5 +1,6 @@
-//! Nodes whose network cards and rules of routing send a pod's packets another way than the client came: each as a CNI
-//! or a cloud makes it, in front of a network that takes from each card nothing but what bears that card's addresses.
+//! Nodes with network cards and rules of routing that send a pod's packets another way than the client came: each as a
+//! CNI or a cloud makes it, in front of a network that takes from each card nothing but what bears that card's
+//! addresses.
 //!
 //! A reference stands beside: the kernel's own translation with masquerading, as kube-proxy has it.
 
@@ -56,7 +57,7 @@ const REFERENCE: &str = "table inet reference {
 }
 ";
 
-/// With that uplink, in front of such a network.
+/// A node with that uplink, in front of such a network.
 fn lay(uplink: &Uplink) -> Bed {
     let bed = Bed::lay(&fabric::layout()).unwrap();
     fabric::lay_by(&bed, Switches::default(), uplink).unwrap();
@@ -68,7 +69,7 @@ fn is_answered(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Answered { .. })
 }
 
-/// By TCP with much there and back, by UDP, in both families, at addresses of that kind.
+/// Questions by TCP, by TCP with much there and back, and by UDP, in both families, at addresses of that kind.
 fn asked(service: &str, address: &str) -> Vec<Question> {
     let of = |family: Family| {
         let to = frontend(service, address, family).unwrap();
@@ -115,7 +116,7 @@ const AWS: &str = "table inet aws {
 }
 ";
 
-/// What `/datapath` says of how answers are routed to who came by a device.
+/// What `/datapath` says of how answers to clients that came by a device are routed.
 fn answers(daemon: &holdfast_tests::bed::daemon::Daemon<'_>, device: &str) -> String {
     let answer = daemon.ask(&["datapath"]).unwrap();
     let devices = answer["kernel"]["packets"]["devices"].as_array().unwrap();
@@ -136,7 +137,7 @@ fn pods_of_a_second_card_answer_by_the_card_that_was_dialled() {
             check_answered(clients, &asked(service, "node"), service);
         }
         for family in FAMILIES {
-            // Nobody listens there: the pod's own ICMP error has to come back the same way.
+            // No socket listens there: the pod's own ICMP error has to come back the same way.
             let closed = Question::new(Transport::Udp, frontend("closed", "node", family).unwrap());
             let outcome = clients.of("outside").unwrap().ask(closed.from(outside(family, 0))).unwrap();
             assert_eq!(outcome, Outcome::Refused, "{family:?}");
@@ -191,8 +192,8 @@ fn a_second_card_that_is_dialled_answers_by_itself() {
     });
 }
 
-/// Azure CNI in bridge mode: card and pods are ports of one bridge, and pods have addresses of the card's network,
-/// whose gateway is the router. What they answer to a client would go past the node.
+/// Azure CNI in bridge mode: card and pods are ports of one bridge, and pods have addresses of the card's network, with
+/// the router as its gateway. What they answer to a client would go past the node.
 #[test]
 fn pods_on_the_bridge_of_the_uplink_answer_by_the_node() {
     let bed = lay(&BRIDGE);
@@ -218,7 +219,7 @@ fn pods_on_the_bridge_of_the_uplink_answer_by_the_node() {
     });
 }
 
-/// Azure CNI in transparent mode, and any node with one card: nothing is told apart, and nobody pays for it.
+/// Azure CNI in transparent mode, and any node with one card: ways are not told apart, and no packet pays for it.
 #[test]
 fn a_node_with_one_way_routes_answers_as_the_kernel_does() {
     on_this(&fabric::bed(Switches::default()).unwrap(), "", |_, daemon, clients| {

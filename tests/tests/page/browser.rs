@@ -110,7 +110,7 @@ impl Browser {
         ));
     }
 
-    /// By the pointer, in its middle.
+    /// Clicks by the pointer, in the middle of the element.
     #[track_caller]
     pub(crate) fn click(&mut self, selector: &str) {
         self.until(&format!("!!document.querySelector({selector:?})"));
@@ -146,7 +146,7 @@ impl Browser {
         ))
     }
 
-    /// Where it stands once it stands still: whoever aims waits until nothing comes in above it.
+    /// Where it stands once it stands still: a user who aims waits until nothing comes in above it.
     fn place(&mut self, selector: &str) -> Value {
         let end = Instant::now() + SOON;
         let mut there = self.stands(selector);
@@ -211,15 +211,15 @@ impl Browser {
         self.of_chromium("Emulation.setEmulatedMedia", &json!({"media": "print"}));
     }
 
-    /// For its driver's sake the page's process keeps what the page is answered, up to 200 MB, which it does for nobody
-    /// else. From now on it does not, and what it has kept is gone.
+    /// For its driver's sake the page's process keeps what the page is answered, up to 200 MB, which it does for the
+    /// driver alone. From now on it does not, and what it has kept is gone.
     #[allow(dead_code, reason = "the benchmark of the page needs it")]
     #[track_caller]
     pub(crate) fn keep_no_answers(&mut self) {
         self.of_chromium("Network.disable", &json!({}));
     }
 
-    /// What nobody refers to is thrown away; how many nodes there are after that, in documents and outside of them.
+    /// What is not referred to any more is thrown away; how many nodes are left, in documents and outside of them.
     #[allow(dead_code, reason = "the benchmark of the page needs it")]
     #[track_caller]
     pub(crate) fn collected(&mut self) -> u64 {
@@ -266,7 +266,7 @@ const GUARD: &str = "exec 3<&0; \"$@\" </dev/null 3<&- & exec >/dev/null 2>&1; r
 struct Program(Child);
 
 impl Program {
-    /// Its group is guarded, and what it says can be read.
+    /// Starts a program with its group guarded; what it says can be read.
     fn start(program: &str, arguments: &[&str], said: impl FnOnce(&mut Command)) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", GUARD, "sh", program]).args(arguments);

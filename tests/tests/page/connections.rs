@@ -55,7 +55,7 @@ const SOONER: &str = "() => {
   window.setTimeout = (wake, time) => timeout(wake, time === 30000 ? 3000 : time);
 }";
 
-/// A page that is told when somebody sees it.
+/// A page that is told whether it is visible.
 fn watched(node: &Node) -> Browser {
     let mut browser = Browser::start(BOTH[0]);
     browser.first(SOONER);
@@ -72,7 +72,7 @@ fn see(browser: &mut Browser, is_seen: bool) {
     ));
 }
 
-/// Nobody sees it for so long that it has no connection any more.
+/// The page is hidden for so long that it has no connection any more.
 fn look_away(browser: &mut Browser, node: &Node) {
     see(browser, false);
     let end = Instant::now() + Duration::from_secs(50);

@@ -116,7 +116,7 @@ fn names_that_are_none_and_settings_that_mean_nothing_are_shown_as_what_they_are
     }
 }
 
-/// A cluster whose components, or whoever may write Events, say what they want.
+/// A cluster with components, or writers of Events, that say what they want.
 fn cluster() -> Cluster {
     let cluster = Cluster::new("7c8d4a2e-0000-4000-8000-000000000001");
     let apply = |object: Value| assert!(cluster.apply(object).is_ok());
@@ -147,7 +147,7 @@ fn what_an_event_says_is_text() {
             server.url()
         )
     });
-    // By TCP nobody has an apiserver asked.
+    // A page that came by TCP has no apiserver asked.
     let tunnel = Tunnel::to(&node.socket());
     let mut browser = Browser::start(BOTH[0]);
     for (view, words) in [
@@ -171,7 +171,7 @@ fn another_origin_neither_reads_nor_frames_it() {
     let mut browser = Browser::start(BOTH[0]);
     browser.open(&other.url(""));
     browser.until_text("#alive", "live");
-    // The other daemon's page stands for somebody else's: the browser keeps the two apart by their ports.
+    // The other daemon's page stands for a foreign page: the browser keeps the two apart by their ports.
     let there = node.url("").replace("/#/", "");
     let read = format!("fetch('{there}/frontends', {{mode: 'no-cors'}}).then(it => it.type, it => it.name)");
     assert_eq!(browser.value(&read), "TypeError", "its own policy lets it ask nobody else");

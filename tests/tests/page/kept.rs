@@ -1,4 +1,4 @@
-//! What somebody has come to, opened or typed outlives what is drawn around it, and nothing is read out twice.
+//! What a user has come to, opened or typed outlives what is drawn around it, and nothing is read out twice.
 //!
 //! Invariant: what is looked at was drawn anew meanwhile, and what changed has been seen.
 

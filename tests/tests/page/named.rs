@@ -25,7 +25,7 @@ const ILL: &str = "<u>\u{202e}\"\u{61c}gpj";
 /// The same, as the page shows it.
 const SHOWN: &str = "<u>\\u{202e}\"\\u{61c}gpj";
 
-/// A client that is refused gives up at once, one whose packets are dropped does not.
+/// A client that is refused gives up at once; one that is dropped does not.
 const DIAL_LIMIT: Duration = Duration::from_secs(5);
 
 /// Backends on a node and in a zone of that name, and services that refuse clients of this node and others.
@@ -56,7 +56,7 @@ fn shell(folder: &Path) -> PathBuf {
 
 fn dial(mut shell: Command, address: &str) {
     shell.args(["-c", &format!("exec 3<>/dev/tcp/{address}/80")]);
-    // Nobody serves it: that it fails is what is asked for.
+    // No backend serves it: that it fails is what is asked for.
     let _ = finish(shell, DIAL_LIMIT);
 }
 

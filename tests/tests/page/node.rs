@@ -24,12 +24,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// One that serves these manifests.
+    /// A node that serves these manifests.
     pub(crate) fn start(manifests: &[(&str, &str)]) -> Self {
         Self::of(program(), manifests)
     }
 
-    /// One whose configuration has more tables; its folder is where this says.
+    /// A node with more tables in its configuration; its folder is where this says.
     pub(crate) fn with(more: impl FnOnce(&Path) -> String) -> Self {
         let mut node = Self::prepare(program());
         node.more = more(node.folder.path());
@@ -78,7 +78,7 @@ impl Node {
         self.process.as_ref().map_or(0, Child::id)
     }
 
-    /// One with services `load/shop-0` and so on, which have no endpoints.
+    /// A node with services `load/shop-0` and so on, which have no endpoints.
     pub(crate) fn with_services(number: usize) -> Self {
         let service = |number: usize| {
             format!(
@@ -135,7 +135,7 @@ impl Node {
         fs::remove_dir_all(self.folder.path().join("state")).unwrap();
     }
 
-    /// Its other door.
+    /// The daemon's other door, its unix socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("admin.sock")
     }

@@ -56,7 +56,7 @@ fn the_first_screen_says_how_the_node_is() {
     assert_eq!(browser.console(), [""; 0]);
 }
 
-/// The slice of the Service whose name only begins like the apiserver's, as an accident leaves it.
+/// The slice of the Service with a name that only begins like the apiserver's, as an accident leaves it.
 const EMPTIED: &str = "apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata:

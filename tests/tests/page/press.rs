@@ -1,4 +1,4 @@
-//! Whoever presses, types or marks something while things change meets what was there when it began.
+//! A user who presses, types or marks something while things change meets what was there when it began.
 //!
 //! Invariant: a press lets through what was held back until then, so that what changed comes between its two ends.
 
@@ -39,7 +39,7 @@ const GATE: &str = "() => {
   };
 }";
 
-/// A view, what is pressed in it, and whose answer has it drawn anew.
+/// A view, what is pressed in it, and the path with the answer that has it drawn anew.
 const CASES: [(&str, &str, &str); 12] = [
     ("", "main [aria-label='The latest changes'] a", "/watch"),
     ("", "#tabs a[href='#/flows']", "/watch"),
@@ -84,7 +84,7 @@ fn press(
     browser.until(&format!("!!document.querySelector({selector:?})"));
     browser.value("(window.shut(), 1)");
     change(node);
-    // Nobody else than a person has a service diagnosed once more.
+    // The page does not diagnose a service once more by itself; a user has to press the button.
     if path == "/diagnose" {
         browser.value("(document.querySelector('main button').click(), 1)");
     }
@@ -181,7 +181,7 @@ fn what_somebody_types_or_marks_or_has_come_to_stays_while_things_change() {
     }
 }
 
-/// What a click does by itself the browser does behind everybody who hears of it.
+/// What a click does by itself the browser does after all that hear of it.
 #[test]
 fn a_press_opens_what_it_is_to_open_while_things_change() {
     let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);

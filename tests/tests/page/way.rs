@@ -35,7 +35,7 @@ endpoints:
   conditions: {ready: false, serving: true, terminating: true}
 ";
 
-/// Nobody is ready any more: who ends gets what comes.
+/// No backend is ready any more: those that end get what comes.
 const ENDING: &str = "- addresses: [10.1.3.1]
   nodeName: node-1
   zone: zone-a

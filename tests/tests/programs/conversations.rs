@@ -1,4 +1,4 @@
-//! Clients of the real daemon whose backend is about to leave: they keep it as long as it serves.
+//! Clients of the real daemon with a backend that is about to leave: they keep it as long as it serves.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const ZONE: &str = "[node]\nname = \"n1\"\nzone = \"a\"\n";
 
 const DNS: &str = "10.96.0.53:53";
 
-/// So many that chance gives none of two backends nobody.
+/// So many that each of two backends gets at least one by chance.
 const CLIENTS: usize = 12;
 
 const SERVICES: &str = "
@@ -87,8 +87,8 @@ fn listed(daemon: &Daemon<'_>) -> usize {
     rows["frontends"][0]["backends"].as_array().unwrap().len()
 }
 
-/// Brings a change about, and has all sockets looked at: that has happened when those that lose theirs are ended, and
-/// the one of another service, whose backend goes. Gives how many more than that one were.
+/// Brings a change about, and has all sockets looked at: that has happened when those that lose their backend are
+/// ended, and the one of another service, which loses its backend too. Gives how many more than that one were.
 fn sweep(bed: &Bed, daemon: &mut Daemon<'_>, change: &Change, lost: u64) -> u64 {
     let before = ended(daemon);
     daemon.write_manifest("cluster.yaml", &change.manifest("[{addresses: [192.0.2.3]}]")).unwrap();

@@ -1,4 +1,4 @@
-//! Clients that are not served: what each call tells them, and who is on record.
+//! Clients that are not served: what each call tells them, and which of them are on record.
 
 use std::process::Stdio;
 
@@ -11,7 +11,7 @@ use crate::clients::check;
 use crate::facts::observe;
 use crate::node::{Node, Port, UDP};
 
-/// Of frontends whose list is empty, one refuses and one drops, both for TCP and UDP.
+/// Frontends with empty lists, for both TCP and UDP: two addresses that refuse, one of each family, and one that drops.
 pub(crate) fn node() -> Node {
     let mut node = Node::start();
     for (index, port, frontend, flags) in [

@@ -12,7 +12,7 @@ use holdfast_tests::bed::{Location, Role};
 use crate::denied;
 use crate::node::{Node, Port, UDP, knows_its_netns};
 
-/// A line for whoever compares kernels, past the test framework, which keeps what a passing test prints.
+/// A line for a reader who compares kernels, past the test framework, which keeps what a passing test prints.
 pub(crate) fn observe(name: &str, value: &str) {
     writeln!(std::io::stdout(), "\nobserved\t{name}\t{value}").unwrap();
 }
@@ -67,7 +67,7 @@ fn kernel_observed_features() {
     observe("`bpf_sock_destroy`, not needed", yes(has_destroy));
 }
 
-/// A list that is published by a store alone reaches clients, and a socket whose backend left is ended.
+/// A list that is published by a store alone reaches clients, and a socket is ended when its backend has left.
 fn observe_moving_client(node: &mut Node, port: &Port<'_>, servers: &[std::net::SocketAddr]) {
     let client = Client::c().unwrap();
     let reply = |node: &Node| {

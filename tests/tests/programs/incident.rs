@@ -69,7 +69,7 @@ fn world() -> World {
 }
 
 impl World {
-    /// Who answers a process of the node, or the errno.
+    /// The name of the server that answers a process of the node, or the errno.
     fn answer(&self, address: &str) -> String {
         let answers = self.client.run(&self.bed, Location::NODE, &["tcp", address, "443"]).unwrap();
         let last = answers.last().unwrap();
@@ -105,8 +105,8 @@ fn invariant_11_the_way_to_the_apiserver_is_never_a_frontend() {
     );
 }
 
-/// The daemon dials two backends to check them: one stands behind an address that another service refuses, at the
-/// other nobody listens.
+/// The daemon dials two backends to check them: one stands behind an address that another service refuses, at the other
+/// no socket listens.
 const CHECKED: &str = "
 [[service]]
 name = \"own\"

@@ -1,6 +1,6 @@
-//! A node whose programs meet the kernel's datapath: a bed, maps attached to its cgroup, servers as backends.
+//! A node with programs that meet the kernel's datapath: a bed, maps attached to its cgroup, servers as backends.
 //!
-//! Invariant: whatever runs at `Location::NODE` dials frontends that nothing but the datapath can reach.
+//! Invariant: a process at `Location::NODE` dials frontends that nothing but the datapath can reach.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

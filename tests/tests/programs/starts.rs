@@ -27,7 +27,7 @@ fn narrow_ephemeral_ports(bed: &Bed) {
     succeed(command, SOON).unwrap();
 }
 
-/// Somebody else's programs, which refuse every port of the loopback that the self-test could use.
+/// Foreign programs, which refuse every port of the loopback that the self-test could use.
 fn refuse_all(bed: &Bed) -> KernelMaps {
     let options = Options {
         cgroup: Some(bed.cgroup().to_owned()),
@@ -179,7 +179,7 @@ fn names(daemon: &Daemon<'_>) -> Vec<String> {
     rows.filter_map(|row| row["service"].as_str().map(str::to_owned)).collect()
 }
 
-/// A missing folder of manifests, half a kubeconfig, and a folder for the state that nobody has made.
+/// A missing folder of manifests, half a kubeconfig, and a folder for the state that does not exist yet.
 #[test]
 fn what_heals_by_itself_keeps_nothing_else_unserved() {
     let (bed, _backend) = bed();
@@ -262,7 +262,7 @@ fn programs_without_maps_serve_until_the_daemon_has_filled_its_own() {
     assert!(daemon.pins().join(format!("v{PINS_VERSION}/g1/frontends4")).exists());
 }
 
-/// The first call of a process, as strace shows it: its line, and whose it is.
+/// The first call of a process, as strace shows it: its line, and the number of its process.
 #[track_caller]
 fn first(trace: &str, call: &str) -> (usize, i32) {
     let (location, line) = trace.lines().enumerate().find(|(_, line)| line.contains(call)).unwrap();
@@ -294,11 +294,11 @@ fn whoever_can_reach_the_daemon_can_end_it() {
     }
 }
 
-/// Nobody answers there, not even with a refusal, so that a check takes all of its time.
+/// The address does not answer, not even with a refusal, so that a check takes all of its time.
 const SILENT: &str = "[[service]]\nname = \"silent\"\nfrontends = [\"10.96.0.31:80\"]\nbackends = [\"127.0.0.9:8080\"]\n\
     health_check = { kind = \"tcp\", timeout = \"5s\", interval = \"5s\", fall = 1 }\n";
 
-/// A listener that takes nobody, with a queue that is full.
+/// A listener that accepts no connection, with a queue that is full.
 fn deaf() -> Vec<socket2::Socket> {
     let address = socket2::SockAddr::from(std::net::SocketAddr::from(([127, 0, 0, 9], 8080)));
     let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
@@ -308,7 +308,7 @@ fn deaf() -> Vec<socket2::Socket> {
     let knock = || {
         let client = socket();
         client.set_nonblocking(true).unwrap();
-        // It is under way; nobody waits for it.
+        // It is under way, and is not waited for.
         let _ = client.connect(&address);
         client
     };

@@ -24,7 +24,7 @@ const END: &str = "/run/dialers.end";
 /// Fewer in the time that anything takes would prove nothing.
 const CONNECTED_MIN: u64 = 100;
 
-/// Those that go on.
+/// Clients that dial until they are told to end.
 pub(crate) struct Clients<'a> {
     cluster: &'a Cluster,
     running: Vec<(String, Running)>,
@@ -48,7 +48,7 @@ impl<'a> Clients<'a> {
         clients
     }
 
-    /// It tells when it is asked on its standard input.
+    /// A client tells what came of its attempts when it is asked on its standard input.
     fn add(&mut self, machine: &str, who: &str, dial: &str, to: &str) {
         let name = format!("{who}-{to}").replace([':', '.'], "-");
         let script = format!("{{ until [ -e {END} ]; do sleep 0.1; done; echo; sleep 1; }} | {dial} {to}");

@@ -28,7 +28,7 @@ fn upgrade(cluster: &Cluster, apply: &str) {
     follow(cluster, "cp", &first_two.join("\n"));
 }
 
-/// Nobody asks the pods to end.
+/// The pods are not asked to end.
 fn kill_pods(cluster: &Cluster) {
     let all = ["delete", "pods", "-l", "app.kubernetes.io/name=holdfast", "--grace-period=0", "--force"];
     system(cluster, &all);
@@ -63,7 +63,7 @@ fn no_connect_fails_while_a_daemonset_is_upgraded_taken_back_and_killed() {
     take_out(&cluster, &out);
 }
 
-/// Clients of the node meet nobody any more.
+/// No client of the node reaches the Service any more.
 fn take_out(cluster: &Cluster, block: &str) {
     let [patch, logs, delete]: [&str; 3] = block.lines().collect::<Vec<_>>().try_into().unwrap();
     follow(cluster, "cp", patch);

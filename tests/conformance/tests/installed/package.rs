@@ -1,4 +1,4 @@
-//! The package, on nodes whose first process is systemd: from its installation to its purge.
+//! The package, on nodes with systemd as their first process: from its installation to its purge.
 //!
 //! Invariant: the unit is the package's own. Each node has one of the page's two kinds of credentials.
 
@@ -25,7 +25,7 @@ struct Page {
     install: String,
     rights: [String; 2],
     token: String,
-    /// With the credential of kubelet, and with a token.
+    /// One configuration with the credential of kubelet, and one with a token.
     configs: [String; 2],
     start: String,
     back: String,
@@ -124,7 +124,7 @@ fn no_connect_fails_while_a_package_is_upgraded_taken_back_killed_and_removed() 
     NODES.iter().for_each(|node| purge(&cluster, node, &page.purge));
 }
 
-/// Nobody asks it to end, and systemd starts it again.
+/// The daemon is not asked to end, and systemd starts it again.
 #[track_caller]
 fn kill(cluster: &Cluster, node: &str) {
     let running = || main_pid(cluster, node);
@@ -144,7 +144,7 @@ fn kept(cluster: &Cluster, node: &str) -> Vec<String> {
     typed(cluster, node, script).lines().map(ToOwned::to_owned).collect()
 }
 
-/// Clients go on all the time, and meet nobody any more.
+/// Clients go on all the time, and reach the Service no more.
 #[track_caller]
 fn purge(cluster: &Cluster, node: &str, line: &str) {
     let kept = kept(cluster, node);

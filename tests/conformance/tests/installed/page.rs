@@ -27,7 +27,7 @@ fn the_manifests_name_the_image_of_this_version() {
     }
 }
 
-/// Whoever changes one of them means both.
+/// A change to one of them is meant for both.
 #[test]
 fn daemonset_and_static_pod_ask_for_the_same() {
     let text = |file| fs::read_to_string(repository().join("contrib/kubernetes").join(file)).unwrap();

@@ -1,5 +1,5 @@
-//! A cluster whose Services nobody serves yet, with what the reader of the page has: a clone of the repository, and the
-//! images and packages of two versions.
+//! A cluster without a proxy yet, with what the reader of the page has: a clone of the repository, and the images and
+//! packages of two versions.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

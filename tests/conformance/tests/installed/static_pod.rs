@@ -86,7 +86,7 @@ fn a_static_pod_serves_before_any_apiserver_and_no_connect_fails_in_its_upgrade(
     eventually("served", || reaches(&cluster, "n1", "10.96.7.7"));
 }
 
-/// Of the service, on the first node.
+/// How many frontends of the service the first node has.
 fn frontends(cluster: &Cluster) -> usize {
     typed(cluster, "n1", "curl -s '127.0.0.1:9890/frontends?service=default/web' || true").lines().count()
 }

@@ -12,7 +12,7 @@ pub trait Daemon {
     fn written_down(&self, snapshot: &Snapshot) -> Result<Remembered, String>;
 }
 
-/// The rules without a daemon around them: nobody reads a configuration, and what is written down is handed on.
+/// The rules without a daemon around them: no configuration can be read, and a record comes back as it was written.
 #[derive(Clone, Copy, Debug)]
 pub struct RulesAlone;
 

@@ -98,7 +98,7 @@ impl Scenario {
         &self.steps
     }
 
-    /// Who speaks in it; the daemon waits for all of them at a start.
+    /// The sources that this scenario uses; at a start, the daemon waits for all of them.
     pub fn sources(&self) -> BTreeSet<Source> {
         let source = |step: &Step| match step.command {
             Command::File(..) | Command::Remove(_) => Some(Source::Manifests),

@@ -1,7 +1,7 @@
 //! A life with too little room: more services and frontends than the limits allow, coming, going, and starting anew.
 //!
 //! Invariant: whenever a batch leaves nothing to do, each object is either in the table or named as waiting, never both
-//! and never neither; no limit is exceeded; nobody who has room loses it, not by a restart either; and at rest nobody
+//! and never neither; no limit is exceeded; a service that has room keeps it, over a restart too; and at rest no object
 //! waits while there is room. The same seed lives the same life.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,9 +32,9 @@ const LONG: Duration = Duration::from_secs(31);
 pub struct Crowded {
     /// Times at which everything had come to rest.
     pub rests: u64,
-    /// Of those, how often somebody waited for room in the table.
+    /// Of those, how often an object waited for room in the table.
     pub waited: u64,
-    /// Of those, how often somebody had none in the maps.
+    /// Of those, how often a frontend found no room in the maps.
     pub starved: u64,
     pub restarts: u64,
 }
@@ -48,7 +48,7 @@ struct Crowd {
     slices: BTreeMap<SliceKey, Arc<SliceFacts>>,
     settings: Arc<Settings>,
     snapshot: Arc<Snapshot>,
-    /// Who had room when there was last nothing to do.
+    /// The services that had room when there was last nothing to do.
     had_room: BTreeSet<ServiceKey>,
     /// What was found wrong first.
     wrong: Option<String>,
@@ -142,7 +142,7 @@ impl Crowd {
         self.forget_gone();
     }
 
-    /// Whoever goes gives up its room, and may have to wait when it comes back.
+    /// A service that goes gives up its room, and may have to wait when it comes back.
     fn forget_gone(&mut self) {
         let gone: Vec<_> = self.had_room.iter().filter(|key| !self.is_there(key)).cloned().collect();
         gone.iter().for_each(|key| _ = self.had_room.remove(key));
@@ -225,7 +225,7 @@ impl Crowd {
         self.snapshot.services.iter().map(|view| view.key.clone()).collect()
     }
 
-    /// Lets everything come to rest, and looks who has room and who waits.
+    /// Lets everything come to rest, and looks which services have room and which objects wait.
     fn rest(&mut self) -> Result<(), String> {
         for _ in 0..STEPS_TO_REST {
             self.advance();
@@ -261,7 +261,7 @@ impl Crowd {
         named.filter(|it| it.is_waiting()).map(|it| it.object.clone()).collect()
     }
 
-    /// Everything was told: each object is in the table or waits, and nobody lost room but by going.
+    /// Everything was told: each object is in the table or waits, and only services that went have lost their room.
     fn look(&self, before: &BTreeSet<ServiceKey>) -> Result<(), String> {
         let waiting = self.waiting();
         let views = || self.snapshot.services.iter();
@@ -309,7 +309,7 @@ impl Crowd {
         }
     }
 
-    /// Everything goes, and nothing is left: no room is taken, and nobody is named.
+    /// Everything goes, and nothing is left: no room is taken, and no object is named as waiting.
     fn clear(&mut self) -> Result<(), String> {
         let services = self.services.keys().cloned().map(|key| Event::ServiceDeleted(key, None));
         let slices = self.slices.keys().cloned().map(|key| Event::SliceDeleted(key, None));

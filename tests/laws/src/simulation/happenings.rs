@@ -105,7 +105,7 @@ impl Simulation {
         Event::SettingsApplied(settings)
     }
 
-    /// An object comes in a shape that nobody understands: nothing may change.
+    /// An object comes in a shape that cannot be understood: nothing may change.
     fn reject(&mut self) -> Event {
         let position = self.random.below(population::SLICES_MAX);
         let object = if self.random.chance(500) {
@@ -123,7 +123,7 @@ impl Simulation {
         )
     }
 
-    /// Everybody has plain lists for a while; then somebody or something empties all slices at once, without a word.
+    /// All services have plain lists for a while; then all slices are emptied at once, without a sign of intent.
     pub(super) fn lose_everything(&mut self) {
         for position in 0..population::SERVICES_MAX {
             let new = Arc::new(population::plain_service(&mut self.random, position));

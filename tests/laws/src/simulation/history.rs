@@ -1,5 +1,5 @@
-//! What the past says of lists that have nobody: the last list, who of it was seen terminating, and what is
-//! held since when.
+//! What the past says of lists without a backend: the last list, which of its backends were seen terminating, and what
+//! is held since when.
 //!
 //! Invariant: it hears what the engine is told and looks at what is listed when the engine decides, and at nothing else
 //! of the engine.
@@ -34,7 +34,7 @@ pub struct Member {
     pub local: bool,
     /// It is terminating.
     pub terminating: bool,
-    /// Whom the address belongs to; may be empty.
+    /// The uid of the object behind the address, as the slice names it; may be empty.
     pub uid: String,
 }
 
@@ -114,7 +114,7 @@ impl Past {
         (self.held, self.ended, self.had_list, self.was_away) = (None, None, false, true);
     }
 
-    /// Who was terminating, or ready, in a slice that was replaced before anything was decided by it.
+    /// Backends that were terminating, or ready, in a slice that was replaced before anything was decided by it.
     fn recall(&mut self, missed: &SliceFacts, name: &PortName) {
         let Some(last) = self.last.clone() else { return };
         if missed.headless || missed.address_type != AddressType::Ip(name.2) {
@@ -171,7 +171,7 @@ impl Past {
         self.had_list = false;
     }
 
-    /// Why nobody is there; the first if the engine remembers all.
+    /// Why the list is empty; the first reason if the engine remembers all.
     fn nobody(&self, port: &ExpectedPort) -> Vec<Reason> {
         let seen = match (&self.held, port.listed, self.ended, &self.last) {
             (Some(held), ..) => held.reason,
@@ -181,7 +181,7 @@ impl Past {
             _ if self.is_ended() => Reason::ScaledDown,
             _ => Reason::Vanished,
         };
-        // Nor does it hear how those end whom it has forgotten.
+        // Nor does it hear how backends end that it has forgotten.
         let forgotten = [Reason::NoEndpoints, Reason::ScaledDown, Reason::Vanished];
         [seen].into_iter().chain(forgotten.into_iter().filter(|_| self.was_away)).collect()
     }
@@ -225,9 +225,9 @@ pub struct History {
     now: Now,
     interrupted_now: BTreeSet<Source>,
     interrupted: BTreeMap<Source, i64>,
-    /// Whose held address was taken, and by whom.
+    /// Held addresses that another service lists: the holder, the address, the other service.
     pub claims: Vec<(ServiceKey, SocketAddr, ServiceKey)>,
-    /// Who became part of a mass loss.
+    /// Services that became part of a mass loss.
     pub joined: BTreeSet<ServiceKey>,
     /// Each slice as it was told last, and as it was when its service was decided for last.
     told: Slices,
@@ -331,7 +331,7 @@ impl History {
         }
     }
 
-    /// Whoever lists a held address for somebody else may have it asked, and ends nothing.
+    /// A service that lists a held address for a pod of its own may have the address asked, and ends nothing.
     fn claim(&mut self, slice: &SliceFacts) {
         let Some(by) = &slice.service else { return };
         let Ok(name) = ObjectName::new(slice.key.name.namespace(), by) else { return };
@@ -402,7 +402,7 @@ impl History {
         self.decided.clone_from(&self.told);
     }
 
-    /// Who lost its list within the window is held as long as a mass loss is, if there are so many.
+    /// Services that lost their lists within the window are held as long as a mass loss is, if they are enough.
     pub fn judge_mass(&mut self, policy: &Policy, services: &BTreeMap<ServiceKey, Expected>) {
         let from = seconds(self.now) - policy.mass_loss_window;
         let lost = self.all_held().filter(|(_, held)| held.is_lost_since(from));
@@ -476,8 +476,8 @@ fn seconds(now: Now) -> i64 {
     now.mono.as_secs().cast_signed()
 }
 
-/// Whoever dials a number with a protocol knows nothing of names. So a port whose number had another name before, which
-/// has given it up, has the past of that name.
+/// A client dials a number with a protocol, and knows no names. So a port whose number had another name before, which
+/// has given the number up, has the past of that name.
 fn rename(pasts: &mut BTreeMap<PortName, Past>, expected: &Expected, service: &ServiceFacts) {
     let numbers = |name: &PortName| -> BTreeSet<NonZeroU16> {
         let own = |it: &&ServicePort| it.name == name.0 && it.protocol == Protocol::Transport(name.1);
@@ -512,7 +512,7 @@ fn asked(service: &ServiceFacts) -> Option<OnEmpty> {
     }
 }
 
-/// Whether a service leaves its shared addresses to the real balancer while nobody is there.
+/// Whether a service leaves its shared addresses to the real balancer while it has no backend.
 pub fn asks_to_pass(service: &ServiceKey, facts: &Facts) -> bool {
     let own = facts.services.get(service).and_then(|it| asked(it));
     own.unwrap_or(facts.settings.hold.on_empty) == OnEmpty::Pass

@@ -1,9 +1,9 @@
-//! Two lives at once of the same services: one without anybody beside them, and one beside hostile tenants who claim
-//! their addresses, list their backends, and come and go by the thousands.
+//! Two lives at once of the same services: one alone, and one beside hostile tenants that claim their addresses, list
+//! their backends, and come and go by the thousands.
 //!
 //! Invariant: whatever the tenants do, a bystander has the same lists, holds, ends of holds, rows, records and answers
-//! in both, and has them within a few pieces of work; an address that tenants fight for belongs to the one whom the
-//! rules name, and all others are told who that is. The same seed lives the same lives.
+//! in both, and has them within a few pieces of work; an address that tenants fight for belongs to the service that the
+//! rules name, and all other claimants are told its name. The same seed lives the same lives.
 
 mod bystanders;
 mod compare;
@@ -50,7 +50,7 @@ pub struct Beside {
     pub gone: u64,
     /// How often a list of a bystander was found held.
     pub held: u64,
-    /// How often a bystander was told that somebody lists its held address.
+    /// How often a bystander was told that another service lists its held address.
     pub heard: u64,
     /// How often everything was at rest and the owners of what tenants fight for were compared.
     pub rests: u64,
@@ -183,8 +183,8 @@ impl Lives {
         Ok(())
     }
 
-    /// Its owner edits it. None is deleted here: how long a life remembers who was behind a service that has gone
-    /// depends on when what it left was cleared away.
+    /// A bystander's owner edits its service. No service is deleted here: how long a life remembers the backends of a
+    /// service that has gone depends on when what it left was cleared away.
     fn change_service(&mut self) {
         let position = self.random.below(BYSTANDERS);
         let Some(own) = self.services.get_mut(position) else { return };
@@ -240,7 +240,7 @@ impl Lives {
         self.hostile(Event::ServiceDeleted(tenant::key(position), None));
     }
 
-    /// Hundreds of its services come, or go.
+    /// Hundreds of the tenants' services come, or go.
     fn burst(&mut self) {
         let (from, count) = (self.random.below(tenant::SERVICES), self.random.below(BURST_MAX));
         let comes = self.random.chance(500);
@@ -266,14 +266,14 @@ impl Lives {
         self.hostile(Event::SliceApplied(slice));
     }
 
-    /// All of its lists vanish at once.
+    /// All slices of the tenants vanish at once.
     fn empty_everything(&mut self) {
         for key in std::mem::take(&mut self.slices).into_keys() {
             self.hostile(Event::SliceDeleted(key, None));
         }
     }
 
-    /// Time passes, both go on, and whoever looks at a bystander sees the same.
+    /// Time passes, both lives go on, and a reader sees the same of a bystander in both.
     fn advance(&mut self) -> Result<(), String> {
         let pause =
             if self.random.chance(20) { self.random.number() % 200_000 } else { self.random.number() % 500 };
@@ -325,7 +325,7 @@ impl Lives {
         Ok(())
     }
 
-    /// Everything that tenants want is done, and whoever owns what they fight for is told.
+    /// Everything that tenants want is done, and the owner of each address that they fight for is told.
     fn rest(&mut self) -> Result<(), String> {
         self.advance()?;
         let now = self.now();
@@ -339,8 +339,8 @@ impl Lives {
         self.compare_owners(&claims)
     }
 
-    /// Who claims which of the addresses that tenants fight for, the best claim first: what a controller wrote, then
-    /// the oldest, then by name.
+    /// The claims on each address that tenants fight for, the best first: what a controller wrote, then the oldest,
+    /// then by name.
     fn claims(&self) -> BTreeMap<SocketAddr, BTreeSet<(bool, i64, ServiceKey)>> {
         let mut all: BTreeMap<SocketAddr, BTreeSet<_>> = BTreeMap::new();
         for facts in self.tenants.values() {

@@ -41,7 +41,7 @@ pub struct ExpectedPort {
     pub cluster: Option<Vec<Slot>>,
     /// The local list; `None`: nothing uses it.
     pub local: Option<Vec<Slot>>,
-    /// Somebody usable exists.
+    /// At least one endpoint is usable.
     pub has_any: bool,
     /// How many endpoints are listed, usable or not.
     pub listed: usize,
@@ -49,11 +49,11 @@ pub struct ExpectedPort {
     pub chosen: Arc<[Member]>,
     /// Those of them that are terminating.
     pub terminating: BTreeSet<SocketAddr>,
-    /// Whoever sockets may stay with, by its state; `None`: nobody asks.
+    /// The backends that sockets may stay with, by state; `None`: the maps keep none for this port.
     pub serving: Option<BTreeMap<SocketAddr, SlotState>>,
     /// Why the lists are held, if they are.
     pub held: Option<Reason>,
-    /// What may be said of a list with nobody in it.
+    /// The reasons that the engine may give while the list is empty.
     pub nobody: Vec<Reason>,
 }
 
@@ -69,7 +69,7 @@ pub struct ExpectedFrontend {
     pub kind: FrontendType,
     /// The name of the service's port.
     pub port_name: Arc<str>,
-    /// Nobody may have this address.
+    /// No service may have this address.
     pub barred: bool,
 }
 
@@ -84,7 +84,7 @@ pub struct Expected {
     pub external_local: bool,
     /// Seconds of affinity, or 0.
     pub affinity: u32,
-    /// Addresses that a real balancer has too are left to it while nobody is there.
+    /// Addresses that a real balancer has too are left to it while the service has no backend.
     pub passes: bool,
     /// Families whose load-balancer addresses are not for [`population::SOURCE`].
     pub keeps_out: Vec<Family>,
@@ -187,7 +187,7 @@ impl Expected {
     }
 }
 
-/// Whether ranges are given, none of them is of everybody, and none has the client.
+/// Whether ranges are given, none of them covers every client, and none has the client.
 fn keeps_out(service: &ServiceFacts, family: Family) -> bool {
     let of_family = |text: &&Arc<str>| text.contains(':') == (family == Family::V6);
     let mut own = service.source_ranges.iter().filter(of_family).peekable();
@@ -231,7 +231,8 @@ fn is_accessible(service: &ServiceFacts) -> bool {
     }
 }
 
-/// Not a host's own address, not one of a link, not everybody's. `0.0.0.0` of a NodePort stands for what the node has.
+/// An address of no host, or of every one; one of the host itself or of its link; an external IP that the settings
+/// refuse. A NodePort is never barred: its `0.0.0.0` stands for what the node has.
 fn is_barred(service: &ServiceFacts, kind: FrontendType, address: IpAddr, settings: &Settings) -> bool {
     let text = address.to_string();
     let begins = |with: &[&str]| with.iter().any(|it| text.starts_with(it));
@@ -356,13 +357,13 @@ pub(super) fn is_of(slice: &SliceFacts, service: &ServiceKey) -> bool {
         && slice.service.as_deref() == Some(service.name.name())
 }
 
-/// Whom a label keeps proxies away from.
+/// Addresses that a label hides from proxies.
 pub fn hidden(facts: &Facts, service: &ServiceKey) -> BTreeSet<IpAddr> {
     let headless = facts.slices.values().filter(|slice| slice.headless && is_of(slice, service));
     headless.flat_map(|slice| slice.endpoints.iter().map(|it| it.address)).collect()
 }
 
-/// Nobody is there whom proxies are to see, and somebody whom they are not to.
+/// Where a label hides an endpoint of the family, `Hidden` takes the place of every reason that tells less.
 fn tell_hidden(port: &mut ExpectedPort, family: Family, service: &ServiceKey, facts: &Facts) {
     let hidden = hidden(facts, service).into_iter().any(|address| Family::of(address) == family);
     if port.nobody.is_empty() {
@@ -433,7 +434,7 @@ fn slots(chosen: Vec<&Listed<'_>>) -> Vec<Slot> {
     chosen.into_iter().map(slot).collect()
 }
 
-/// Who owns a frontend, and as what.
+/// The owner of a frontend, and as what it owns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub service: ServiceKey,
@@ -442,14 +443,14 @@ pub struct Holder {
     pub kind: FrontendType,
 }
 
-/// All services, decided, and who owns what.
+/// All services, decided, and the owners of all frontends.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// What the sources say.
     pub facts: Facts,
     /// Each service that exists, with what is held.
     pub services: BTreeMap<ServiceKey, Expected>,
-    /// Who owns each frontend.
+    /// The owner of each frontend.
     pub owners: BTreeMap<FrontendKey, Holder>,
     /// What was before.
     pub history: History,
@@ -595,8 +596,8 @@ impl Model {
         first(false).or_else(|| first(true))
     }
 
-    /// The key that a dialled address means: its own, or the wildcard of a NodePort. Who leaves an address of the node
-    /// to others leaves it to a NodePort first.
+    /// The owner of the key that a dialled address means: its own key, or the wildcard of a NodePort. An exact owner
+    /// that leaves an address of the node to others leaves it to a NodePort first.
     pub fn owner(&self, dialled: FrontendKey) -> Option<&Holder> {
         let wildcard = FrontendKey { address: Family::of(dialled.address).unspecified(), ..dialled };
         let is_node = self.facts.node.node_port_addresses.contains(&dialled.address);
@@ -622,8 +623,7 @@ impl Model {
         holder.kind == FrontendType::LoadBalancer && expected.is_some_and(|it| it.keeps_out.contains(&family))
     }
 
-    /// What a holder's own lists give a client; `None`: the list is not used by anybody, or the address is
-    /// left to another.
+    /// What a holder's own lists give a client; `None`: the list is not used, or the address is left to another.
     pub fn answer_of(&self, holder: &Holder, client: Client) -> Option<Answer> {
         let expected = self.services.get(&holder.service)?;
         if expected.is_passing(holder.kind, &holder.port) {

@@ -7,22 +7,22 @@ use std::collections::BTreeMap;
 use holdfast_core::hold::{Bound, OnEmpty, Policy};
 use holdfast_core::snapshot::Reason;
 
-/// What can be told of a list that has nobody any more.
+/// What can be told of a list that has lost its last backend.
 #[derive(Clone, Copy, Debug)]
 pub struct Signs {
     /// What the service asks for, if it can be followed.
     pub own: Option<OnEmpty>,
     /// What all others get.
     pub all: OnEmpty,
-    /// The node reaches the apiserver by it.
+    /// The node reaches the apiserver by this service.
     pub control: bool,
     /// Endpoints are listed.
     pub listed: bool,
-    /// All of the last list were seen terminating.
+    /// All backends of the last list were seen terminating.
     pub ended: bool,
-    /// Some of it stand in slices with a label that keeps proxies away.
+    /// Some backends of the last list stand in slices with a label that keeps proxies away.
     pub hidden: bool,
-    /// Its source was interrupted shortly before.
+    /// The service's source was interrupted shortly before.
     pub interrupted: bool,
 }
 
@@ -57,11 +57,11 @@ fn reason_of(signs: &Signs) -> Reason {
 pub struct Probing {
     /// When it began.
     pub begun: i64,
-    /// When somebody was asked first.
+    /// When a backend was probed first.
     pub asked: Option<i64>,
-    /// Somebody could be asked and was not.
+    /// At least one backend could be probed and was not.
     pub waits: bool,
-    /// Somebody took a probe.
+    /// At least one backend took a probe.
     pub answered: bool,
 }
 

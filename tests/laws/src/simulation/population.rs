@@ -1,5 +1,5 @@
-//! Who lives in the simulated world, and what happens to them: few services with colliding names, shared addresses and
-//! ports, and slices that wander between them.
+//! The services and slices of the simulated world, and what happens to them: few services with colliding names, shared
+//! addresses and ports, and slices that wander between them.
 //!
 //! Invariant: the random sequence alone decides.
 
@@ -52,7 +52,7 @@ pub const SOURCE: IpAddr = v4(203, 0, 113, 9);
 /// The range of [`SOURCE`].
 pub const OWN_RANGE: &str = "203.0.113.0/24";
 
-/// Whom load-balancer addresses may be for: two ranges of everybody, and one with addresses of the node.
+/// The clients that load-balancer addresses may be for: two ranges of all, and one with addresses of the node.
 const RANGES: [&str; 6] =
     [OWN_RANGE, OWN_RANGE, "198.51.100.0/24", "192.168.0.0/16", "0.0.0.0/0", "fd00::/64"];
 
@@ -227,7 +227,7 @@ fn vip(random: &mut Random) -> IpAddr {
     VIPS.get(random.below(VIPS.len())).copied().unwrap_or(v6(1))
 }
 
-/// What somebody who may write a service writes down: mostly somebody's address, now and then one that nobody may have.
+/// An address that a tenant writes into a service: mostly one of `VIPS`, now and then one that no service may have.
 fn chosen_address(random: &mut Random) -> IpAddr {
     if random.chance(850) {
         return vip(random);
@@ -345,7 +345,7 @@ pub fn emptied(old: &SliceFacts) -> SliceFacts {
     SliceFacts { endpoints, endpoints_null: true, ports: Box::default(), ..old.clone() }
 }
 
-/// The slice at a place, with this one address, for a pod that nobody else knows.
+/// The slice at a place, with this one address, for a pod that no other slice names.
 pub fn claiming(random: &mut Random, position: usize, address: IpAddr, number: NonZeroU16) -> SliceFacts {
     let family = Family::of(address);
     let mut builder = EndpointsBuilder::new(family);
@@ -375,7 +375,7 @@ fn ending(random: &mut Random, old: &SliceFacts) -> Endpoints {
     builder.finish()
 }
 
-/// The same slice, whose endpoints are all on their way out.
+/// The same slice, with all endpoints on their way out.
 pub fn ended(random: &mut Random, old: &SliceFacts) -> SliceFacts {
     SliceFacts { endpoints: ending(random, old), ..old.clone() }
 }
@@ -388,7 +388,7 @@ fn slice_port(random: &mut Random) -> SlicePort {
     }
 }
 
-/// The name of some service of the slice's own namespace, of one that does not exist, or none.
+/// The name of a service of the slice's own namespace, whether it exists now or not; or none.
 fn label(random: &mut Random, key: &SliceKey) -> Option<Arc<str>> {
     if random.chance(40) {
         return None;

@@ -159,7 +159,7 @@ fn compare_maps(dump: &Dump, model: &Model) -> Result<(), String> {
         equal("members", &own, &members(wanted, expected.affinity))?;
     }
     for source in dump.sources.iter().flatten() {
-        // Nobody dials an orphan; its service may have lost its addresses to others.
+        // No client dials an orphan; its service may have lost its addresses to others.
         let Some((service, _)) = homes.get(&source.port) else { continue };
         let facts = model.facts.services.get(*service);
         if facts.is_none_or(|facts| facts.source_ranges.is_empty()) {
@@ -313,7 +313,7 @@ fn nobody(port: &ExpectedPort) -> Reason {
     port.nobody.first().copied().unwrap_or(Reason::NoEndpoints)
 }
 
-/// Whether a row says what it must. Of a port that was away the engine may have forgotten who was there before.
+/// Whether a row says what it must. The engine may have forgotten the past of a port that was away.
 pub(super) fn agree(found: &Shown, wanted: &Shown, expected: &Expected) -> bool {
     let port = found.0.port().and_then(|port| expected.ports.get(&port));
     let mut wanted = wanted.clone();

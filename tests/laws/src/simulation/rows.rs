@@ -99,7 +99,7 @@ fn look_at_reasons(view: &ServiceView, watch: &mut Watch) {
     }
 }
 
-/// No hold outlives its bound: who is held is who the past says, at every step.
+/// No hold outlives its bound: at every step, as many services are held as the past says.
 fn look_at_held(snapshot: &Snapshot, watch: &mut Watch) {
     let wanted = watch.model.history.held().count();
     if snapshot.held.len() != wanted {

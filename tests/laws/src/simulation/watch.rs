@@ -61,7 +61,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Nobody is served yet.
+    /// No frontend is served yet.
     pub fn new(rule: Rule) -> Self {
         let keys = population::dialled().flat_map(|it| {
             let port = core::num::NonZeroU16::new(it.port()).unwrap_or(core::num::NonZeroU16::MIN);
@@ -122,9 +122,9 @@ impl Watch {
         }
     }
 
-    /// Every client looks again. At rest, nobody but the owner holds a frontend.
+    /// Every client looks again. At rest, only its owner holds a frontend.
     pub fn end(&mut self, maps: &MemoryMaps, is_at_rest: bool) {
-        // Nobody meets anything else where nothing was written.
+        // As long as nothing was written, clients meet what they met before.
         let is_written = std::mem::replace(&mut self.looked, self.ops) != self.ops;
         for position in 0..self.dialled.len() {
             if is_written {
@@ -202,8 +202,8 @@ impl Watch {
         former.any(|holder| self.lists(holder).any(|answer| answer == *now))
     }
 
-    /// Whether a client at an address may meet this: what anybody outside meets, if it might come in at any time since
-    /// all was certain, and nothing if it might not. While a frontend changes hands, either.
+    /// Whether a client at an address may meet this: what any client outside meets, if it might come in at any time
+    /// since all was certain, and nothing if it might not. While a frontend changes hands, either.
     fn may_meet(&self, dialled: &Dialled, now: &Answer) -> bool {
         let [_, outside, _] = &dialled.actual;
         let found = self.pointing.get(&dialled.key).or_else(|| self.pointing.get(&wildcard(dialled.key)));
@@ -213,7 +213,7 @@ impl Watch {
         is_kept_out || now == outside && (!is_settled || dialled.let_in)
     }
 
-    /// Whether the client at an address is to come in, of each frontend that is somebody's, or was and goes last.
+    /// Whether the client at an address is to come in, of each frontend that has an owner, or had one and goes last.
     fn wish(&mut self) {
         let Self { model, dialled, .. } = self;
         for dialled in dialled {
@@ -237,7 +237,7 @@ impl Watch {
         port.into_iter().flat_map(|port| [port.answer(false), port.answer(true)]).flatten()
     }
 
-    /// Sockets that talk to it are about to lose it, so whoever had the frontend must say that it does not serve.
+    /// Sockets that talk to it are about to lose it, so a holder of the frontend must say that it does not serve.
     fn look_at_leaving(&mut self, index: PortIndex, backend: SocketAddr) {
         let serves = |holder: &Holder| {
             let port = self.model.services.get(&holder.service).and_then(|it| it.ports.get(&holder.port));
@@ -275,7 +275,7 @@ impl Watch {
 
 impl Witness<MemoryMaps> for Watch {
     fn before(&mut self, _: &MemoryMaps, action: &Action) {
-        // Wiping a range that nobody can see is the only write that needs no facts.
+        // Wiping a range that no client can see is the only write that needs no facts.
         if !self.may_write && !matches!(action, Action::FreeRange(_)) {
             self.blame(|| format!("{action:?} before every source has delivered"));
         }
@@ -305,7 +305,7 @@ impl Witness<MemoryMaps> for Watch {
             Action::RemoveMember(MemberKey { port, membership: Membership::Serving, backend }) => {
                 self.look_at_leaving(*port, *backend);
             }
-            // No client may notice these; the look at the end of the step finds one who did.
+            // No client may notice these; the look at the end of the step finds a client that did.
             Action::WriteRange(..)
             | Action::FreeRange(_)
             | Action::InsertMember(..)
@@ -360,14 +360,14 @@ impl SlowClient {
         Some(Self { reading: reading?, key, led_by, holders, legal: vec![now], has_word })
     }
 
-    /// A new process decides: whoever owns the frontend now may have taken over the port that it leads to. Of a
-    /// NodePort it is the owner of the wildcard, even if the dialled address has ceased to be the node's meanwhile.
+    /// A new process decides: the service that owns the frontend now may have taken over the port that it leads to. Of
+    /// a NodePort it is the owner of the wildcard, even if the dialled address has ceased to be the node's meanwhile.
     pub fn adopt(&mut self, watch: &Watch) {
         let owner = watch.model.owners.get(&self.led_by).filter(|owner| !self.holders.contains(owner));
         self.holders.extend(owner.cloned());
     }
 
-    /// While it waits, the lists of whoever held its frontend may change.
+    /// While it waits, the lists of the holders of its frontend may change.
     pub fn wait(&mut self, watch: &Watch) {
         if self.has_word {
             return;

@@ -13,7 +13,7 @@ use super::{Kind, Target};
 use crate::bed::ears::{Ears, Sent};
 use crate::bed::{Bed, BedError, Location};
 
-/// Who asks, and where from.
+/// A client: its name, its place, and its addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
     pub name: &'static str,
@@ -38,7 +38,7 @@ impl Client {
     /// The address from which it asks for a target, if it does.
     fn address(&self, target: &Target) -> Option<IpAddr> {
         if self.name == "mirror" {
-            // Nobody else has an address of the node itself.
+            // An address of the node itself belongs to no other machine.
             let is_virtual = target.kind == Kind::Balancer && target.has && !is_node(target.to.ip());
             return is_virtual.then_some(target.to.ip());
         }
@@ -50,8 +50,8 @@ impl Client {
     }
 }
 
-/// First two outside, of whom source ranges know one or both; pods of the node on a link of their own and behind a
-/// bridge, by packets that no socket program sees; a pod of another node. The last one has the address that it dials,
+/// First two outside, one or both of them within the source ranges; pods of the node on a link of their own and behind
+/// a bridge, by packets that no socket program sees; a pod of another node. The last one has the address that it dials,
 /// as a node has that sends to its own virtual address.
 pub const CLIENTS: [Client; 6] = [
     client("outside", "client", ["10.20.0.2", "fd00:20::2"]),
@@ -74,7 +74,7 @@ const PLACES: [Location<'static>; 8] = [
     Location::far("pod-r"),
 ];
 
-/// Of three backends one is not seen in 17 of 1000 targets then, and those are asked again.
+/// With so many questions, one of three backends is not seen in 17 of 1000 targets, and those are asked again.
 const REPEATS: usize = 13;
 
 /// How often those are asked again that differ.
@@ -89,7 +89,7 @@ const QUICKLY: u32 = 100_000;
 /// Fewer than a node refuses aloud in a second.
 const SLOWLY: u32 = 700;
 
-/// Who asks for what: a client's and a target's position.
+/// A client's position, and that of the target that it asks for.
 type Question = (usize, usize);
 
 /// A node, and what it has answered so far.
@@ -151,16 +151,16 @@ fn questions(targets: &[Target]) -> Vec<Question> {
 #[derive(Debug, Default)]
 pub struct Compared {
     pub count: usize,
-    /// Of those that are led to somebody.
+    /// Questions that are led to a backend.
     pub led: usize,
-    /// By decision, by their reasons.
+    /// Differences by decision, by their reasons.
     pub known: BTreeMap<&'static str, usize>,
     /// How many differed until they were asked again.
     pub again: usize,
     pub differences: Vec<Difference>,
 }
 
-/// Asks both nodes everything. The first one is kube-proxy's: it says whom the other one has to be asked slowly for.
+/// Asks both nodes everything, kube-proxy's first: its answers say which questions the other one needs more time for.
 pub fn compare(theirs: &mut Side, ours: &mut Side, targets: &[Target]) -> Result<Compared, BedError> {
     let all = questions(targets);
     theirs.answers.clear();

@@ -20,7 +20,7 @@ pub const REASONS: [(&str, &str); 5] = [
     ("itself", "a pod reaches itself through a service"),
 ];
 
-/// As whose a packet arrives.
+/// The owner of the source address with which a packet arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whose {
     Client,
@@ -28,7 +28,7 @@ pub enum Whose {
     Other(IpAddr),
 }
 
-/// Networks whose backends are on the node itself.
+/// The networks of backends on the node itself.
 const HERE: [&str; 6] = ["10.244.1.", "10.244.2.", "10.0.0.5", "fd00:244:1::", "fd00:244:2::", "fd00:a::5"];
 
 fn is_here(backend: SocketAddr) -> bool {
@@ -36,21 +36,21 @@ fn is_here(backend: SocketAddr) -> bool {
     HERE.iter().any(|network| text.starts_with(network))
 }
 
-/// The port of whoever is reached where the client meant to go: nobody has translated the packet.
+/// Stands for the port of a packet that arrives where the client sent it: it was not translated.
 const AS_DIALLED: u16 = 0;
 
 /// What became of the packets that one client sent to one target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
-    /// Whom they reached, as whose, and what the client heard of it.
+    /// The backends that they reached, the source they came with, and what the client heard of it.
     led: BTreeMap<(SocketAddr, Whose), BTreeSet<Reply>>,
-    /// What the client heard of those that reached nobody.
+    /// What the client heard of those that reached no backend.
     rest: BTreeSet<Reply>,
 }
 
 impl Answers {
     pub(super) fn note(&mut self, sent: &Sent, fate: &Fate) {
-        // Nobody hears what is sent to the address that was dialled.
+        // The address that was dialled has no ear, so replies to it are not heard.
         let reply = if sent.from == sent.to.ip() { Reply::Nothing } else { fate.reply };
         let Some((to, seen)) = fate.led else {
             self.rest.insert(reply);
@@ -90,12 +90,12 @@ impl Answers {
         self.led.is_empty() && self.rest == [reply].into()
     }
 
-    /// Nobody is there, and nobody says so: routes lead anywhere.
+    /// No backend is reached and no error says so: routes lead anywhere.
     fn is_lost(&self) -> bool {
         self.led.is_empty() && self.rest.is_subset(&[Reply::Nothing, Reply::Lost].into())
     }
 
-    /// With the source address kept where the backend is one of these.
+    /// The same answers with the client's address kept as source where the backend is one of these.
     fn kept(&self, is_one: impl Fn(SocketAddr) -> bool) -> Self {
         let kept = |(to, whose): &(SocketAddr, Whose)| match whose {
             Whose::Node if is_one(*to) => (*to, Whose::Client),
@@ -108,7 +108,8 @@ impl Answers {
         answers
     }
 
-    /// With the node's address where the backend is elsewhere, so that its answer comes back by the node.
+    /// The same answers with the node's address as source where the backend is elsewhere, so that its answer comes back
+    /// by the node.
     fn masqueraded(&self) -> Self {
         let led = self.led.iter().map(|((to, whose), replies)| match whose {
             Whose::Client if !is_here(*to) => ((*to, Whose::Node), [Reply::Refused].into()),
@@ -117,7 +118,7 @@ impl Answers {
         Self { led: led.collect(), rest: self.rest.clone() }
     }
 
-    /// Without what leads to an address, and without those of which nothing is known.
+    /// The same answers without what leads to an address, and without packets of which nothing is known.
     fn without(&self, ip: IpAddr) -> Self {
         let led = self.led.iter().filter(|((to, _), _)| to.ip() != ip);
         let rest = self.rest.iter().copied().filter(|reply| *reply != Reply::Nothing);
@@ -151,12 +152,12 @@ pub struct Difference {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Same,
-    /// By decision, for this reason.
+    /// A difference by decision, for this reason.
     Known(&'static str),
     Different,
 }
 
-/// A target, who asks for it, and what came of it on both nodes.
+/// A target, the client that asks for it, and what came of it on both nodes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair<'a> {
     pub(super) client: &'a Client,
@@ -165,7 +166,7 @@ pub(super) struct Pair<'a> {
     pub(super) ours: &'a Answers,
     /// What clients outside get from kube-proxy there.
     pub(super) outside: [&'a Answers; 2],
-    /// Of a sticky target: what came of its twin's, on both nodes.
+    /// For a sticky target: what came of its twin, on both nodes.
     pub(super) twins: Option<[&'a Answers; 2]>,
 }
 
@@ -212,7 +213,7 @@ impl<'a> Pair<'a> {
         self.client.is_pod_here() && self.theirs.kept(|_| true) == *self.ours
     }
 
-    /// Its policies are those for clients outside, and so is the address that backends elsewhere see.
+    /// Another node's policies are those for clients outside, and so is the address that backends elsewhere see.
     fn is_of_another_node(&self) -> bool {
         if !self.client.is_pod_elsewhere() {
             return false;
@@ -261,7 +262,7 @@ mod tests {
         Target { service: "s1".to_owned(), kind, to, transport: Transport::Tcp, has, endpoints, twin: None }
     }
 
-    /// `10.244.1.10:1 client refused`, or of those that reach nobody `refused`, `nothing`, `lost`.
+    /// `10.244.1.10:1 client refused`, or of those that reach no backend `refused`, `nothing`, `lost`.
     fn answers(texts: &[&str]) -> Answers {
         let mut answers = Answers::default();
         for text in texts {

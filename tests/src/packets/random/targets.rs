@@ -1,7 +1,7 @@
 //! All addresses and ports of a cluster's services, as a client may dial them.
 //!
 //! Invariant: each is asked by both transports, whether the service has it or not, and each address also at a port that
-//! nobody has. The targets of a sticky service stand in the order of those of the service before it.
+//! no service has. The targets of a sticky service stand in the order of those of the service before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ use crate::bed::ask::Transport;
 /// All of the node's addresses at which a NodePort could be dialled: first the primary ones.
 const NODE_ADDRESSES: [&str; 4] = ["10.0.0.5", "fd00:a::5", "10.0.0.55", "fd00:a::55"];
 
-/// Of the range of cluster IPs; an apiserver gives them to nobody by itself.
+/// Of the range of cluster IPs; an apiserver does not allocate them by itself.
 const UNALLOCATED: [&str; 2] = ["192.168.255.254", "fd00:192:168::fffe"];
 
 /// No service has it.

@@ -33,7 +33,7 @@ impl Absence {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     outcomes: BTreeMap<Outcome, u64>,
-    /// By who failed at what, so that a reader sees where to look.
+    /// Failures by client, target and outcome, so that a reader sees where to look.
     places: BTreeMap<String, u64>,
     longest: Duration,
 }
@@ -73,7 +73,7 @@ impl Tally {
         self.outcomes.values().sum()
     }
 
-    /// Those who failed most, and at what.
+    /// The clients and targets with the most failures.
     pub(crate) fn worst(&self, most: usize) -> Vec<String> {
         let mut places: Vec<_> = self.places.iter().map(|(place, count)| (*count, place)).collect();
         places.sort_by(|a, b| b.cmp(a));
@@ -81,7 +81,7 @@ impl Tally {
     }
 }
 
-/// Whose lines they are.
+/// The client that wrote the lines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Client<'a> {
     pub(crate) name: &'a str,

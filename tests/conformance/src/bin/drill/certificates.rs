@@ -1,8 +1,8 @@
-//! A cluster changes its authority while it runs, as Kubernetes' manual has it: everybody trusts both, servers and
+//! A cluster changes its authority while it runs, as Kubernetes' manual has it: all machines trust both, servers and
 //! users get new certificates, then the old authority is trusted no more.
 //!
-//! Invariant: a file is never half a file: it is written beside, then renamed. Nobody is told but those who read their
-//! files at their start only, and no proxy is among them.
+//! Invariant: a file is never half a file: it is written beside, then renamed. Only programs that read their files at
+//! their start alone are told, and no proxy is among them.
 
 use std::thread;
 use std::time::Duration;
@@ -39,14 +39,14 @@ pub(crate) fn rotate(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     thread::sleep(step);
     trust(stage, &authority.pem())?;
     thread::sleep(LAST_STEP);
-    // Who holds on to an old connection has not shown that it can make a new one.
+    // A client that holds on to an old connection has not shown that it can make a new one.
     without_apiserver(stage, || Ok(()))?;
     stage.cluster.wait_for_nodes()?;
     replace_backends(&stage.cluster)?;
     rolled_out(&stage.cluster)
 }
 
-/// Pods have the authority from the controllers, who read it at their start, as cluster DNS does.
+/// Pods have the authority from the controllers, which read it at their start, as cluster DNS does.
 fn trust(stage: &Stage, authorities: &str) -> Result<(), Failure> {
     ["cp"].iter().chain(nodes()).try_for_each(|name| put(stage.cluster.on(name)?, "ca.pem", authorities))?;
     stage.cluster.restart("controller-manager")?;

@@ -17,7 +17,8 @@ use crate::Failure;
 /// A client waits so long for its answer.
 const ATTEMPT_MAX: Duration = Duration::from_secs(1);
 
-/// From one attempt at an address to the next: ten in a second show a short gap, and leave a small machine time.
+/// The time from one attempt at an address to the next: ten in a second show a short gap, and leave a small machine
+/// time.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the server of the dialled Service says.
@@ -37,7 +38,7 @@ enum Kind {
     Dns,
 }
 
-/// Whom a client dials: `name:ADDRESS` or `dns:ADDRESS`.
+/// What a client dials: `name:ADDRESS` or `dns:ADDRESS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     kind: Kind,
@@ -65,7 +66,7 @@ pub(crate) enum Outcome {
     Refused,
     /// No connection or no answer in time.
     TimedOut,
-    /// Somebody else answered, or half of it.
+    /// Another server answered, or half an answer came.
     Wrong,
     /// Reset, unreachable, and whatever else the system says.
     Failed,

@@ -34,7 +34,7 @@ const fn drill(
     Drill { name, what, run }
 }
 
-/// In the order in which they run: what costs most comes last.
+/// All drills in the order in which they run: what costs most comes last.
 pub(crate) const ALL: [Drill; 14] = [
     drill(
         "kill",
@@ -143,7 +143,7 @@ impl Drill {
     }
 }
 
-/// So many of those who failed are named.
+/// So many of the places with most failures are named.
 const WORST: usize = 8;
 
 /// A number that the environment gives, for a longer or a shorter drill.

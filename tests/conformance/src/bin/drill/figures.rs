@@ -12,7 +12,7 @@ use crate::{Failure, say};
 /// So many connects failed in each drill with the real kube-proxy; a drill that is not here may cost nothing.
 const KUBE_PROXY: &str = include_str!("../../../drills.tsv");
 
-/// Of each, in turns: an odd number has a middle.
+/// Starts of each proxy, in turns: an odd number has a middle.
 const STARTS: usize = 5;
 
 /// Whether a proxy may have failed so often. The real kube-proxy is what is compared with.
@@ -33,14 +33,14 @@ pub(crate) fn word(proxy: &Proxy) -> String {
     }
 }
 
-/// From nothing until nodes and cluster DNS are ready: holdfast and the real kube-proxy in turns, so that what else the
-/// machine does slows both. Whether holdfast's middle start was no slower than the slowest of kube-proxy.
+/// The times from nothing until nodes and cluster DNS are ready: holdfast and the real kube-proxy in turns, so that
+/// what else the machine does slows both. Whether holdfast's middle start was no slower than the slowest of kube-proxy.
 pub(crate) fn starts() -> Result<bool, Failure> {
     let mut own = (Proxy::Holdfast { config: String::new() }, Vec::new());
     let mut theirs = (Proxy::KubeProxy(Mode::Nftables), Vec::new());
     for number in 0..STARTS {
         let mut turns = [&mut own, &mut theirs];
-        // Whoever comes second finds what the first one has warmed.
+        // The proxy that comes second finds what the first one has warmed.
         turns.rotate_left(number % 2);
         for (proxy, times) in turns {
             times.push(start(proxy)?);

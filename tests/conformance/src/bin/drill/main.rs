@@ -2,7 +2,7 @@
 //! with the real kube-proxy.
 //!
 //! One program is everything: the drill itself outside, and in the machines the clients, the server that answers them,
-//! and who writes the changes that are timed.
+//! and the writer of the changes that are timed.
 //!
 //! Invariant: each attempt of a client is one line with its time, and each is counted; only those that had no chance,
 //! because their own machine or the one that they dial was away, are left out, and the drill says which machine that
@@ -41,7 +41,7 @@ enum Order {
     /// Run drills: without names all of them, on one cluster, one after another.
     Run {
         names: Vec<String>,
-        /// Who serves: holdfast, nftables or iptables.
+        /// The proxy of the Services: holdfast, nftables or iptables.
         #[arg(long, default_value = "holdfast")]
         proxy: String,
     },
@@ -86,7 +86,7 @@ fn done(order: Order) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            // Nobody is left to tell if this cannot be written.
+            // If this cannot be written, there is no other place to report it.
             let _ = writeln!(io::stderr(), "drill: {}", whole(error.as_ref()));
             ExitCode::FAILURE
         }

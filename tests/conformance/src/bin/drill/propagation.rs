@@ -19,7 +19,7 @@ use crate::{Failure, figures, say};
 /// kube-proxy writes its rules once a second at most: changes are further apart, so that each finds it idle.
 const PAUSE: Duration = Duration::from_millis(1200);
 
-/// From one connect of an observer to the next.
+/// The time from one connect of an observer to the next.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Where the changes are written: the apiserver's door without TLS, made by kubectl on the same machine.
@@ -27,7 +27,7 @@ const DOOR: &str = "127.0.0.1:8001";
 const DOOR_PAUSE: Duration = Duration::from_millis(100);
 const PATH: &str = "/apis/discovery.k8s.io/v1/namespaces/drill/endpointslices/moving";
 
-/// The backends are servers outside, which nobody moves.
+/// The backends are servers outside, which stay where they are.
 const BACKENDS: [(&str, u16); 2] = [("a", 7001), ("b", 7002)];
 const SERVICE: &str = "10.96.66.1:80";
 

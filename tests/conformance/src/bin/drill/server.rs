@@ -18,7 +18,7 @@ pub(crate) fn run(name: &str, address: SocketAddr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A line fits into the empty buffer of a new connection, so nobody can make this wait.
+/// A line fits into the empty buffer of a new connection, so no client can make this wait.
 fn answer(mut client: TcpStream, name: &str) -> std::io::Result<()> {
     client.write_all(format!("{name}\n").as_bytes())
 }

@@ -45,7 +45,7 @@ fn across() -> &'static [&'static str] {
     ACROSS.get(..nodes().len()).unwrap_or(&ACROSS)
 }
 
-/// How long nobody may fail before all is taken to be well, and how long that is waited for.
+/// How long no client may fail before all is taken to be well, and how long that is waited for.
 const QUIET: Duration = Duration::from_secs(3);
 pub(crate) const SETTLE_MAX: Duration = Duration::from_secs(180);
 
@@ -108,7 +108,7 @@ impl Stage {
         done
     }
 
-    /// Waits until nobody fails any more.
+    /// Waits until no client fails any more.
     pub(crate) fn settle(&self) -> Result<(), Failure> {
         let end = Instant::now() + SETTLE_MAX;
         loop {
@@ -168,8 +168,8 @@ impl Stage {
         self.launch(machine)
     }
 
-    /// How long a new Service takes until a process of every node reaches it: whoever has lost the apiserver for good
-    /// serves on, but does not follow.
+    /// How long a new Service takes until a process of every node reaches it: a proxy that has lost the apiserver for
+    /// good serves on, but does not follow.
     pub(crate) fn follows(&self) -> Result<Duration, Failure> {
         let number = self.followed.replace(self.followed.get() + 1);
         let address = format!("10.96.88.{number}");

@@ -1,5 +1,5 @@
-//! Services of several tenants that want nothing of anybody, and what becomes of them by their own doings: rollouts,
-//! scaling, accidents, probes.
+//! Services of several tenants that touch nothing of other tenants, and what becomes of them by their own doings:
+//! rollouts, scaling, accidents, probes.
 //!
 //! Invariant: their addresses are as a cluster gives them out: cluster IPs and node ports that no other service has,
 //! and balancers' addresses that a controller wrote. Lists are lost without a sign of intent in one namespace of four
@@ -29,10 +29,10 @@ const NAMES: [(&str, &str); BYSTANDERS] = [
     ("default", "kubernetes"),
 ];
 
-/// How many there are.
+/// How many bystanders there are.
 pub(super) const BYSTANDERS: usize = 8;
 
-/// Slices of each.
+/// Slices of each bystander.
 const SLICES: usize = 2;
 
 /// Endpoints of each slice.
@@ -61,7 +61,7 @@ pub(super) fn cluster_ip(position: usize) -> IpAddr {
     v4(10, 0, 1, low(position))
 }
 
-/// The balancer's address of each third one.
+/// The balancer's address, which each third service has.
 pub(super) fn balancer(position: usize) -> Option<IpAddr> {
     position.is_multiple_of(3).then(|| v4(198, 51, 100, low(position)))
 }
@@ -74,12 +74,12 @@ fn backend(position: usize, number: usize) -> IpAddr {
     v4(10, 1, low(position), low(number))
 }
 
-/// Any backend of any of them.
+/// Some backend of some bystander.
 pub(super) fn some_backend(random: &mut Random) -> IpAddr {
     backend(random.below(BYSTANDERS), random.below(SLICES * ENDPOINTS))
 }
 
-/// Whether it may lose its list without a sign of intent.
+/// Whether a bystander may lose its list without a sign of intent.
 pub(super) fn has_accidents(position: usize) -> bool {
     key(position).name.namespace() != "prod-2"
 }
@@ -107,7 +107,7 @@ pub(super) fn service(position: usize) -> ServiceFacts {
     facts
 }
 
-/// Its owner edits it.
+/// The service as its owner has edited it.
 pub(super) fn edited(random: &mut Random, old: &ServiceFacts) -> ServiceFacts {
     let mut facts = old.clone();
     match random.below(4) {

@@ -21,7 +21,7 @@ pub(super) struct Record {
     suppressed: u32,
     is_visible: bool,
     has_failed: bool,
-    /// Somebody lists an address of it, which readers see, or something was cleared away meanwhile.
+    /// Another service lists an address of it, which readers see, or something was cleared away meanwhile.
     is_more: bool,
 }
 
@@ -72,7 +72,7 @@ const fn is_of_an_object(cause: &Cause) -> bool {
 
 /// Whether both have the same records of each service.
 pub(super) fn are_same(alone: &mut [Record], beside: &mut [Record]) -> bool {
-    // Whose turn comes first is nothing that a service notices.
+    // A service does not notice whether its turn comes first.
     alone.sort_by(|a, b| a.service.cmp(&b.service));
     beside.sort_by(|a, b| a.service.cmp(&b.service));
     alone.len() == beside.len() && alone.iter().zip(beside.iter()).all(|(a, b)| a.is_same(b))

@@ -20,7 +20,7 @@ use super::bystanders::{self, BACKENDS_PORT, BYSTANDERS, HTTP};
 /// Services that come and go.
 pub(super) const SERVICES: usize = 3_000;
 
-/// Slices of them, and of nobody.
+/// Slices of these services, and slices without a service.
 pub(super) const SLICES: usize = 400;
 
 /// The addresses of the node that answer node ports.
@@ -31,10 +31,10 @@ pub(super) const SHARED: [IpAddr; 3] = [v4(203, 0, 113, 1), v4(203, 0, 113, 2), 
 
 const NUMBERS: [u16; 6] = [HTTP, HTTP, 443, BACKENDS_PORT, 10_250, 10_256];
 
-/// It has slices, and loses them all at once.
+/// The namespace of services with slices, which are all lost at once.
 const NAMESPACE: &str = "pro";
 
-/// It has addresses alone.
+/// The namespace of services with addresses alone.
 const OTHER: &str = "prod-3";
 
 fn namespace(position: usize) -> &'static str {
@@ -46,7 +46,7 @@ pub(super) fn key(position: usize) -> ServiceKey {
     ServiceKey { name: name(namespace(position), &own), source: Source::Kubernetes }
 }
 
-/// Of a service that has slices.
+/// The key of a slice in the namespace that has slices.
 fn slice_key(position: usize) -> SliceKey {
     SliceKey { name: name(NAMESPACE, &format!("slice-{position}")), source: Source::Kubernetes }
 }
@@ -95,7 +95,7 @@ fn ports(random: &mut Random, position: usize) -> Vec<ServicePort> {
     ports
 }
 
-/// A port of its own choice: one that somebody serves, or a node port of a bystander.
+/// A port of its own choice: one that some service serves, or a node port of a bystander.
 fn number(random: &mut Random) -> u16 {
     let theirs = bystanders::node_port(random.below(BYSTANDERS));
     theirs.filter(|_| random.chance(300)).unwrap_or_else(|| random.pick(&NUMBERS))
@@ -117,7 +117,7 @@ fn shared(random: &mut Random) -> IpAddr {
     SHARED.get(random.below(SHARED.len())).copied().unwrap_or(SHARED[0])
 }
 
-/// What a controller gave it, or somebody who may write a status.
+/// An address that a controller gave it, or that a tenant with the right to write a status wrote there.
 fn of_a_balancer(random: &mut Random) -> IpAddr {
     match random.below(6) {
         0 => bystanders::balancer(3 * random.below(BYSTANDERS / 3)).unwrap_or(SHARED[0]),
@@ -126,7 +126,7 @@ fn of_a_balancer(random: &mut Random) -> IpAddr {
     }
 }
 
-/// A slice that lists what it likes: bystanders' backends for pods of its own, those pods, or nobody.
+/// A slice that lists what it likes: bystanders' backends for pods of its own, those pods, or no endpoint.
 pub(super) fn slice(random: &mut Random, position: usize) -> SliceFacts {
     let mut builder = EndpointsBuilder::new(Family::V4);
     let is_forged = random.chance(500);
@@ -158,7 +158,7 @@ fn conditions(random: &mut Random) -> Conditions {
     Conditions { ready, serving: ready || random.chance(300), terminating: random.chance(150) }
 }
 
-/// Its own service, nobody's, or the name of a bystander's, which is another namespace's.
+/// Its own service, none, or the name of a bystander's service, which is in another namespace.
 fn label(random: &mut Random, position: usize) -> Option<Arc<str>> {
     match random.below(10) {
         0 => None,

@@ -1,7 +1,7 @@
 //! What happens to the control plane: away, back in time, and the incident that holdfast exists for.
 //!
 //! Invariant: at the end the apiserver answers, has all that the stage made, and every node has said since then that it
-//! is well: a node that could not say so for 50 s loses all its endpoints, whoever serves.
+//! is well: a node that could not say so for 50 s loses all its endpoints, with any proxy.
 
 use std::thread;
 use std::time::Duration;
@@ -19,8 +19,8 @@ const YOUNGER: u8 = 10;
 /// Each round empties the neighbour, touches the dialled Service, and empties the apiserver's own.
 const ROUNDS: u32 = 5;
 
-/// They lead by a lease, and end when they cannot renew it for ten seconds, so what they knew of the nodes is forgotten
-/// over an outage. Here they have no lease, and are told.
+/// The controllers that lead by a lease. With it they end when they cannot renew it for ten seconds, so what they knew
+/// of the nodes is forgotten over an outage. Here they have no lease, and are told to end.
 const LEADERS: [&str; 2] = ["controller-manager", "scheduler"];
 
 /// Renewed by each kubelet every ten seconds.
@@ -33,7 +33,7 @@ const LEASES: [&str; 6] = [
     "jsonpath={range .items[*]}{.metadata.name} {.spec.renewTime}{\"\\n\"}{end}",
 ];
 
-/// Stops everybody who works with etcd, does something, and has all of it back.
+/// Stops the apiserver and its leaders, does something, and has all of it back.
 pub(crate) fn without_apiserver(
     stage: &Stage,
     meanwhile: impl FnOnce() -> Result<(), Failure>,
@@ -45,7 +45,7 @@ pub(crate) fn without_apiserver(
     eventually("an apiserver that is ready", || {
         stage.cluster.kubectl(&["get", "--raw", "/readyz"]).map(drop)
     })?;
-    // They may be those of an older copy.
+    // The leases that the apiserver has now may be those of an older copy.
     let before = stage.cluster.kubectl(&LEASES)?;
     eventually("every node heard from", || heard(&stage.cluster.kubectl(&LEASES)?, &before))?;
     Ok(LEADERS.iter().try_for_each(|service| cp.start(service))?)
@@ -62,7 +62,7 @@ fn heard(now: &str, before: &str) -> Result<(), ClusterError> {
     }
 }
 
-/// Everybody's watches go back: the servers that remember the younger state begin anew, as etcd's manual asks.
+/// The watches of all clients go back: the servers that remember the younger state begin anew, as etcd's manual asks.
 pub(super) fn etcd(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     without_apiserver(stage, || {
         offline(stage, "rm -rf /var/lib/etcd-copy; cp -a /var/lib/etcd /var/lib/etcd-copy")
@@ -90,14 +90,14 @@ pub(super) fn outage(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     renewed(stage)
 }
 
-/// What shows that everybody follows again.
+/// Shows that nodes, controllers and proxies follow again.
 fn renewed(stage: &Stage) -> Result<(), Failure> {
     stage.cluster.wait_for_nodes()?;
     replace_backends(&stage.cluster)?;
     rolled_out(&stage.cluster)
 }
 
-/// See the record of it: a neighbour of the same backend is emptied, a harmless change makes everybody look again.
+/// See the record of it: a neighbour of the same backend is emptied, a harmless change makes all clients look again.
 pub(super) fn incident(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     for round in 0..ROUNDS {
         neighbour(stage, "nobody")?;

@@ -1,5 +1,5 @@
-//! What happens to the proxy itself, while backends change: one that is away for longer than an old backend serves
-//! leads clients to nobody.
+//! What happens to the proxy itself, while backends change: a proxy that is away for longer than an old backend serves
+//! leads clients to addresses without a server.
 //!
 //! Invariant: at the end each node's proxy runs, and is the version that the drill names.
 
@@ -21,8 +21,8 @@ const OTHER: &str = "holdfast-other";
 /// Where a machine has it.
 const OTHER_PROGRAM: &str = "/opt/drill/holdfast-other";
 
-/// How long a proxy lives before it is killed again. One that is killed before it has begun follows nothing, whoever's
-/// it is, and then shows what stale tables cost.
+/// How long a proxy lives before it is killed again. Any proxy that is killed before it has begun follows nothing, and
+/// then shows what stale tables cost.
 const LIFE: Duration = Duration::from_millis(900);
 
 /// One node after another.
