@@ -53,9 +53,9 @@ pub(crate) struct Explanation<'a> {
     /// What the first packet of the client meets that was asked about; null if none was.
     pub(crate) packet: Option<Packet>,
     pub(crate) services: Vec<Explained<'a>>,
-    /// Where nobody has the address: what is near.
+    /// Where no service has the address: what is near.
     pub(crate) near: Vec<NearRow>,
-    /// If nobody has it: the latest records that name it.
+    /// If no service has it: the latest records that name it.
     pub(crate) past: Vec<Record>,
     pub(crate) apiserver: Option<String>,
     pub(crate) stale_since: Option<Rfc3339>,
@@ -75,7 +75,7 @@ pub(crate) struct Explained<'a> {
     pub(crate) rejected: Vec<Rejected<'a>>,
     pub(crate) endpoints: Vec<EndpointRow<'a>>,
     pub(crate) refusals: Vec<RefusedRow>,
-    /// Backends by UDP that said that nobody is at their port, as far as clients outside heard it through this node.
+    /// Backends by UDP that said that their port is closed, as far as clients outside heard it through this node.
     pub(crate) refusing_backends: Vec<String>,
     /// The latest records of the history, oldest first.
     pub(crate) history: Vec<Record>,

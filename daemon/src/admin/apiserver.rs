@@ -51,7 +51,7 @@ pub(super) struct Apiserver<'a> {
 struct EndpointRow<'a> {
     /// Its address with its port.
     address: String,
-    /// Who named it: the configuration, kubelet, or the cluster.
+    /// What named it: the configuration, kubelet, or the cluster.
     tier: Code<Tier>,
     /// What the last attempts say.
     state: Code<State>,
@@ -78,11 +78,11 @@ struct EndpointRow<'a> {
     source: Option<String>,
 }
 
-/// Who the daemon is to the apiserver. Nothing here is secret.
+/// How the daemon identifies itself to the apiserver. Nothing here is secret.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ApiserverCredentials")]
 struct CredentialsRow<'a> {
-    /// Whose endpoints they are for; learned ones get the configured.
+    /// The endpoints that they are for; learned ones get the configured credentials.
     tier: Code<Tier>,
     /// What they are: a token, a client certificate, a program that gives one.
     kind: &'static str,
@@ -124,7 +124,7 @@ struct WatchRow {
     resource_version: Option<Arc<str>>,
     /// Objects that are known.
     objects: usize,
-    /// Objects whose last version could not be understood.
+    /// Objects of which the last version could not be understood.
     bad: usize,
     /// Whole lists that were read.
     lists: u64,

@@ -42,7 +42,7 @@ pub(super) struct Datapath<'a> {
 /// Programs and maps in the kernel.
 #[derive(Serialize, JsonSchema)]
 struct Kernel<'a> {
-    /// Whose sockets get the services.
+    /// The cgroup in which sockets get the services.
     cgroup: Option<&'a Path>,
     /// Whether the daemon's cgroup is exempt. If not, only its marked sockets are.
     own_cgroup_exempt: bool,
@@ -56,22 +56,22 @@ struct Kernel<'a> {
     growths: u32,
     features: Features,
     maps: Vec<MapFill>,
-    /// Hooks whose program somebody else detached, or whose pin somebody removed.
+    /// Hooks from which another process detached the program, or removed the pin.
     broken_hooks: &'a [&'static str],
     shared_hooks: Vec<SharedHook>,
-    /// Refusals that nobody read in time.
+    /// Refusals that the daemon did not read in time.
     refusals_lost: u64,
     /// Null if the configuration ends none.
     stale_sockets: Option<StaleSockets<'a>>,
     /// Why grace periods do not end; nothing is reused meanwhile.
     grace_failure: Option<&'a str>,
-    /// Whether the cgroup is the root of a cgroup namespace and not the host's, though nobody named it.
+    /// Whether the cgroup is the root of a cgroup namespace and not the host's, without being configured.
     in_cgroup_namespace: bool,
-    /// Hooks whose program reads maps that are no longer written; tried again each second.
+    /// Hooks with a program that reads maps that are no longer written; tried again each second.
     behind_hooks: &'a [&'static str],
     /// Why maps are still pinned that no program uses.
     leftover: Option<&'a str>,
-    /// Whose sockets are served.
+    /// Which sockets are served.
     #[schemars(extend("enum" = SOCKETS))]
     sockets: &'static str,
     /// Whether datagrams are served by sockets.
@@ -90,7 +90,7 @@ struct ExemptCgroup<'a> {
     exists: bool,
 }
 
-/// Sockets whose backend has left.
+/// Sockets that have lost their backend.
 #[derive(Serialize, JsonSchema)]
 struct StaleSockets<'a> {
     /// How many were ended since the daemon started.

@@ -62,7 +62,7 @@ pub(super) struct FullestBackend {
     protocol: Code<Transport>,
     backend_address: IpAddr,
     backend_port: u16,
-    /// As whom clients come there.
+    /// The address by which the backend sees these clients.
     nat_address: IpAddr,
     /// How many ports are taken.
     ports: u32,
@@ -155,7 +155,7 @@ struct FlowRow<'a> {
     port_name: Option<&'a str>,
 }
 
-/// What one side of a connection was heard to say; by UDP a refusal alone: nobody is at that port.
+/// What one side of a connection was heard to say; by UDP a refusal alone: the port is closed.
 #[derive(Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Said {

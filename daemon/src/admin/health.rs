@@ -82,7 +82,7 @@ struct KnowledgeFault {
     file: String,
     /// Counted from 1; null if it is the file as a whole.
     line: Option<usize>,
-    /// The entry, as far as it says who it is.
+    /// The id of the entry, if it has one that can be read.
     id: Option<String>,
     message: String,
 }
@@ -99,7 +99,7 @@ impl From<&Fault> for KnowledgeFault {
 struct ClosedPortRow {
     purpose: Code<Purpose>,
     address: Text<SocketAddr>,
-    /// Whose health check port it is, as `namespace/name`.
+    /// The service that has this health check port, as `namespace/name`.
     service: Option<Text<ObjectName>>,
     why: String,
 }

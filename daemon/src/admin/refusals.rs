@@ -32,7 +32,7 @@ pub(super) struct Refusals<'a> {
     refused_total: u64,
     /// Clients that were dropped since the daemon started.
     dropped_total: u64,
-    /// Refusals that nobody read in time; they are in no other number.
+    /// Refusals that the daemon did not read in time; they are in no other number.
     lost_total: u64,
     /// Why no more refusals are read.
     failure: Option<String>,
@@ -57,7 +57,7 @@ struct RefusalRow<'a> {
     /// `namespace/name` of the service that has the frontend now; null if none has.
     service: Option<Text<&'a ObjectName>>,
     port_name: Option<&'a str>,
-    /// Why the frontend is not served now; null if it is, or if nobody has it.
+    /// Why the frontend is not served now; null if it is, or if no service has it.
     reason: Option<Code<Reason>>,
     stage: Code<Stage>,
     /// Why this client was turned away when it was.

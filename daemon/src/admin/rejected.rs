@@ -25,8 +25,8 @@ pub(super) struct Rejected<'a> {
     waiting: usize,
 }
 
-/// `name` is null for a file, and for an object whose name cannot be told; `place` says
-/// where those were found, or which kind it is.
+/// `name` is null for a file, and for an object without a name that can be told; `place` says where those were found,
+/// or which kind it is.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Rejection")]
 struct RejectedRow<'a> {

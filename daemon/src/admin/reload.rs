@@ -33,7 +33,7 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 #[schemars(rename = "Reloaded")]
 pub(super) struct ReloadedJson {
     reloaded: bool,
-    /// Keys whose new values wait for a restart.
+    /// Keys with new values that wait for a restart.
     restart_needed_for: Vec<&'static str>,
 }
 

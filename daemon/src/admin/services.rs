@@ -56,7 +56,7 @@ pub(super) struct ServiceRow<'a> {
     backends: usize,
     /// How many EndpointSlices it has.
     slices: usize,
-    /// Who came so far, over all ports; null without programs in the kernel.
+    /// The clients that came so far, over all ports; null without programs in the kernel.
     clients: Option<Clients>,
     internal_policy: Option<Code<TrafficPolicy>>,
     external_policy: Option<Code<TrafficPolicy>>,

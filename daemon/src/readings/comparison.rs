@@ -62,7 +62,8 @@ pub(crate) struct Comparison {
     #[serde(default)]
     pub(crate) omitted: usize,
     pub(crate) error: Option<String>,
-    /// When it was made; null: it could not be. The apiserver is asked at most once in 10 s, whoever wants to know.
+    /// When it was made; null: it could not be. The apiserver is asked at most once in 10 s, however many clients want
+    /// to know.
     compared_at: Option<Rfc3339>,
     /// How long ago that was, in whole seconds.
     pub(crate) age_seconds: Option<u64>,

@@ -32,7 +32,7 @@ pub(crate) struct LoadBalancer<'a> {
     pub(crate) finding: Option<Code<FindingId>>,
     /// What keeps the Service from going.
     pub(crate) finalizers: Vec<&'a str>,
-    /// Who wrote its status, as far as managedFields says.
+    /// The managers that wrote its status, as far as managedFields says.
     pub(crate) writers: Vec<&'a str>,
 }
 

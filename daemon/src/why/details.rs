@@ -48,7 +48,7 @@ pub(crate) struct FrontendRow<'a> {
     pub(crate) external_backends: Option<Vec<String>>,
     /// What the maps hold, read back for this answer.
     pub(crate) applied: Applied,
-    /// What happens without anybody doing anything.
+    /// What happens next by itself.
     pub(crate) next: String,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Applied {
     /// Whether that is what it should be; null if it could not be read.
     pub(crate) matches: Option<bool>,
     pub(crate) error: Option<String>,
-    /// Who came to the frontend's port so far; null if it could not be read.
+    /// The clients that came to the frontend's port so far; null if it could not be read.
     pub(crate) clients: Option<Clients>,
 }
 
@@ -219,7 +219,7 @@ words! {
     }
 }
 
-/// A setting, and who says so.
+/// A setting, and where it comes from.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Setting {
     pub(crate) name: &'static str,

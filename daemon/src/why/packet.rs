@@ -30,13 +30,13 @@ const SHARES_MAX: usize = 100;
 pub(crate) struct Packet {
     pub(crate) from: IpAddr,
     pub(crate) protocol: Code<Transport>,
-    /// Who the client is, by its address.
+    /// What kind of client it is, by its address.
     pub(crate) client: Code<Class>,
     pub(crate) outcome: Code<Outcome>,
     /// All of it in one sentence.
     pub(crate) sentence: String,
     pub(crate) steps: Vec<Step>,
-    /// Who may get it.
+    /// The backends that may get it.
     pub(crate) backends: Vec<Share>,
     /// How many more of them are not named.
     pub(crate) more_backends: usize,
@@ -57,7 +57,7 @@ pub(crate) struct Share {
     pub(crate) backend: String,
     /// The part of new connections that it gets: 1 is all.
     pub(crate) share: f64,
-    /// Whether it is terminating, and chosen because nobody is ready.
+    /// Whether it is terminating, and chosen because no backend is ready.
     pub(crate) draining: bool,
     /// The node that its endpoint names.
     pub(crate) node: Option<String>,

@@ -32,7 +32,7 @@ pub(super) struct Packets<'a> {
     snat_ports: u32,
     /// Where the fewest of them are left, as it was some seconds ago; null: no flow has one.
     fullest: Option<FullestBackend>,
-    /// How often a program was put back that somebody else had taken from a device.
+    /// How often a program was put back that another process had taken from a device.
     repaired: u64,
     devices: Vec<Device<'a>>,
 }
@@ -43,20 +43,22 @@ struct Device<'a> {
     name: &'a str,
     /// Its number; 0 if the configuration names it and it is not there.
     index: u32,
-    /// What it is to packets: others reach this node by it, it leads to a pod, it leads to backends and nobody is
-    /// served who comes by it, or nothing is done there.
+    /// What it is to packets: others reach this node by it, it leads to a pod, it leads to backends and clients that
+    /// come by it are not served, or nothing is done there.
     #[schemars(extend("enum" = CLASSES))]
     class: &'static str,
     /// Why it is that.
     why: &'static str,
     /// Whether the programs are there, for what comes and for what leaves.
     attached: bool,
-    /// As whom backends of other nodes see IPv4 clients; of a pod's, as whom the pod sees itself.
+    /// The address by which backends of other nodes see IPv4 clients; of a pod's device, the one by which the pod sees
+    /// itself.
     address4: Option<Ipv4Addr>,
-    /// As whom backends of other nodes see IPv6 clients; of a pod's, as whom the pod sees itself.
+    /// The address by which backends of other nodes see IPv6 clients; of a pod's device, the one by which the pod sees
+    /// itself.
     address6: Option<Ipv6Addr>,
-    /// How answers are routed to who came by it, of an outer one: as packets of the backend, or of the address that was
-    /// dialled, since rules of routing tell the two apart. Null of others.
+    /// How answers are routed to clients that came by it, of an outer one: as packets of the backend, or of the address
+    /// that was dialled, since rules of routing tell the two apart. Null of others.
     #[schemars(extend("enum" = [ANSWERS[0], ANSWERS[1], None::<&str>]))]
     answers: Option<&'static str>,
     /// How many programs and filters of others are there, but of a pod's. They still run.

@@ -41,7 +41,7 @@ pub(super) struct EventRow {
     pub(super) reason: String,
     #[schemars(extend("enum" = TYPES))]
     pub(super) r#type: &'static str,
-    /// Who says it.
+    /// The component that says it.
     pub(super) component: String,
     pub(super) count: u32,
     pub(super) first: Option<Rfc3339>,

@@ -38,7 +38,7 @@ pub(crate) struct ApiService {
     pub(crate) ip_families: Vec<String>,
     pub(crate) cluster_ips: Vec<IpAddr>,
     pub(crate) ingress: Vec<String>,
-    /// Who wrote the status of the load balancer.
+    /// The managers that wrote the status of the load balancer.
     pub(crate) status_writers: Vec<String>,
     pub(crate) allocates_node_ports: bool,
 }
@@ -62,7 +62,7 @@ pub(crate) struct ApiPod {
     pub(crate) phase: String,
     pub(crate) ready: bool,
     pub(crate) node: Option<String>,
-    /// Who made it, as kind and name.
+    /// The object that made it, as kind and name.
     pub(crate) owner: Option<String>,
 }
 
