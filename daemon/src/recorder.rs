@@ -17,6 +17,7 @@ mod restore;
 mod ring;
 mod sentence;
 mod thin;
+mod watchers;
 mod writer;
 
 #[cfg(test)]
@@ -39,12 +40,13 @@ use numbers::{Mark, Numbers, Reserve};
 use writer::{Disks, ToDisk};
 
 pub use from_change::{RULES, TimedChange};
-pub use history::{Heard, History, Kept, Recorded, Wanted};
+pub use history::{History, Kept, Recorded, Wanted};
 pub use record::{
     Changed, Diff, Gap, GapCause, Kind, LastWriter, Met, NamespaceShare, Outcome, Record, Transition,
     Trigger, Word,
 };
 pub use ring::{Fill, Line};
+pub use watchers::{Heard, Watch};
 
 /// The folder of the records in the state's folder.
 pub const FOLDER: &str = "history";

@@ -56,8 +56,8 @@ pub(super) const RECORDS_MAX: usize = 10_000;
 /// for some among more of them has filters.
 pub(super) const FLOWS_MAX: usize = 1_000;
 
-/// Watchers at one time, for each of the two doors: each open page is one, and holds one record of a stream that all
-/// share. Fewer than half of the connections, so that those who only ask find one.
+/// Watchers at one time, for each of the two doors: each open page is one, and may be behind by so many records and
+/// bytes as `recorder/watchers.rs` allows. Fewer than half of the connections, so that those who only ask find one.
 pub(super) const WATCHERS_MAX: usize = 56;
 
 /// Places of each kind that are root's alone, on the socket: a person who looks, and a program or two of the host.

@@ -1,28 +1,15 @@
-//! What readers see of the records: the kept ones, and the stream of new ones.
+//! What readers see of the records: the kept ones, and the new ones as they come.
 //!
-//! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers; a
-//! watcher that does not keep up loses its place, never the writer's time. The file is never read for them; it
-//! is for the next start.
+//! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers. The file is
+//! never read for them; it is for the next start.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdfast_core::keys::ObjectName;
-use tokio::sync::broadcast;
 
 use super::ring::{self, Fill, Line, Rings};
+use super::watchers::{Watch, Watchers};
 use crate::rfc3339::Millis;
-
-/// Records that a watcher may be behind. At 1,000 changes a second it has a second to take them.
-const BEHIND_MAX: usize = 1024;
-
-/// What a watcher hears.
-#[derive(Clone, Debug)]
-pub enum Heard {
-    /// A record, in the order of their numbers.
-    Line(Arc<Line>),
-    /// There will be no more: the daemon stops.
-    End,
-}
 
 /// How the recording goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,7 +72,7 @@ impl Wanted {
 pub struct History {
     rings: Mutex<Rings>,
     recorded: Mutex<Recorded>,
-    stream: broadcast::Sender<Heard>,
+    watchers: Watchers,
 }
 
 impl Default for History {
@@ -93,7 +80,7 @@ impl Default for History {
         Self {
             rings: Mutex::new(Rings::new(ring::BYTES_MAX)),
             recorded: Mutex::default(),
-            stream: broadcast::channel(BEHIND_MAX).0,
+            watchers: Watchers::default(),
         }
     }
 }
@@ -111,14 +98,15 @@ impl History {
         lines
     }
 
-    /// All that is new from now on, events that change nothing for clients among it.
-    pub fn watch(&self) -> broadcast::Receiver<Heard> {
-        self.stream.subscribe()
+    /// All that is new from now on of one service with gaps, or of all; events that change nothing for clients among
+    /// it.
+    pub fn watch(&self, service: Option<ObjectName>) -> Watch {
+        self.watchers.seat(service)
     }
 
-    /// How many listen to the stream.
+    /// How many watch.
     pub fn watchers(&self) -> usize {
-        self.stream.receiver_count()
+        self.watchers.count()
     }
 
     /// How the recording goes.
@@ -144,12 +132,11 @@ impl History {
 
     /// Tells the watchers only.
     pub(super) fn tell(&self, line: &Arc<Line>) {
-        // Without a watcher there is nobody to tell.
-        let _ = self.stream.send(Heard::Line(Arc::clone(line)));
+        self.watchers.tell(line);
     }
 
     pub(super) fn end(&self) {
-        let _ = self.stream.send(Heard::End);
+        self.watchers.end();
     }
 
     pub(crate) fn note(&self, note: impl FnOnce(&mut Recorded)) {

@@ -43,7 +43,7 @@ pub struct Record {
     pub boot_id: Arc<str>,
     /// A change, an event without one, or a gap.
     pub kind: Kind,
-    /// Whose change, as `namespace/name`. Absent: a gap may be anybody's.
+    /// The service that changed, as `namespace/name`. Absent: a gap may concern any service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
     /// Which source the service is from.
@@ -115,7 +115,7 @@ pub struct Trigger {
     /// The version of its specification.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
-    /// Who wrote it last, by `managedFields`.
+    /// The last writer, by `managedFields`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writer: Option<LastWriter>,
     /// The apiserver's endpoint or the file that it was read from.
@@ -133,7 +133,7 @@ pub struct Trigger {
     /// Which of a slice's endpoints are others than before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoints: Option<Diff>,
-    /// The backend that was probed, or is somebody else's now.
+    /// The backend that was probed, or that is another pod's now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// How many services lost their lists, and of how many that had one.
@@ -196,7 +196,7 @@ pub struct Met {
     /// Whether the maps hold what they should.
     #[schemars(extend("enum" = ["pending", "done", "error"]))]
     pub status: Word,
-    /// Who owns the address, where it is somebody else.
+    /// The service that owns the address, where it is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
 }
@@ -260,7 +260,7 @@ pub struct Gap {
     /// The file of the history that they are missing in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// Whose they were, where that is known: the namespaces with most of them.
+    /// The namespaces with most of the missing records, where that is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub namespaces: Vec<NamespaceShare>,
 }

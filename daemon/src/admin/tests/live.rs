@@ -54,7 +54,7 @@ fn a_watcher_that_does_not_read_is_dropped_with_a_last_line() {
     tell_many(&history, 50_000);
     let text = rest(reader);
     let last = text.rsplit("event: ").next().unwrap();
-    assert!(last.starts_with("dropped\ndata: {\"why\":\"you did not read in time: "), "{last}");
+    assert!(last.starts_with("dropped\ndata: {\"why\":\"you did not read in time, "), "{last}");
     assert!(served.get("/healthz", "").status == 200, "everybody else is served");
 }
 

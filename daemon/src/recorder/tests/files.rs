@@ -298,11 +298,12 @@ fn invariant_12_no_number_is_given_out_before_the_disk_knows() {
     told.into_iter().for_each(|it| changes.try_send(it).unwrap());
     drop(changes);
     let (recorder, history) = Recorder::new(waiting, watch::channel(Arc::default()).1, Some(folder.path()));
-    let mut heard = history.watch();
+    let mut heard = history.watch(None);
     let path = folder.path().to_owned();
     let watching = std::thread::spawn(move || {
         let mut seen = 0;
-        while let Ok(Heard::Line(line)) = heard.blocking_recv() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        while let Heard::Line(line) = runtime.block_on(heard.next()) {
             let mark = Numbers::open(&path).1.unwrap();
             assert!(line.seq.unwrap() < mark.below, "{line:?} {mark:?}");
             seen += 1;

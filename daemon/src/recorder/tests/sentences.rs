@@ -1,6 +1,7 @@
 //! What a record says of a change.
 
 use expect_test::{Expect, expect};
+use futures_util::FutureExt as _;
 
 use super::*;
 
@@ -107,10 +108,10 @@ fn whoever_watches_hears_also_what_changes_nothing_for_clients() {
     told.into_iter().for_each(|it| changes.try_send(it).unwrap());
     drop(changes);
     let (recorder, history) = Recorder::new(waiting, watch::channel(Arc::default()).1, None);
-    let mut watched = history.watch();
+    let mut watched = history.watch(None);
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(recorder.run());
     let mut sentences = String::new();
-    while let Ok(Heard::Line(line)) = watched.try_recv() {
+    while let Some(Heard::Line(line)) = watched.next().now_or_never() {
         let record = line.record().unwrap();
         if record.kind == Kind::Event {
             sentences += &record.sentence();

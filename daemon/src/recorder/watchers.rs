@@ -1,0 +1,192 @@
+//! The watchers of `/watch`, each with a queue of records.
+//!
+//! Invariant: each watcher has a queue of its own with only what it asked for, bounded in records and in bytes. So no
+//! service's churn costs the place of a watcher of another service, and the writer never waits for a watcher: one that
+//! is behind by more than its queue hears what the queue holds, and that it was late.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use holdfast_core::keys::ObjectName;
+use tokio::sync::mpsc;
+
+use super::ring::Line;
+
+/// Records that a watcher may be behind. At 1,000 changes a second it has a second to take them.
+const BEHIND_MAX: usize = 1_024;
+
+/// Bytes that a watcher may be behind: some 400 ordinary records. All watchers of both doors together keep no more than
+/// 56 MiB of what the rings have let go.
+const BEHIND_BYTES_MAX: usize = 512 << 10;
+
+/// What a watcher hears.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// A record, in the order of their numbers.
+    Line(Arc<Line>),
+    /// There is no more for this watcher: it did not take its records in time.
+    Late,
+    /// There will be no more: the daemon stops.
+    End,
+}
+
+/// Hears what one watcher asked for.
+#[derive(Debug)]
+pub struct Watch {
+    lines: mpsc::Receiver<Arc<Line>>,
+    behind: Arc<Behind>,
+}
+
+/// What a watcher and the writer both know of its queue.
+#[derive(Debug, Default)]
+struct Behind {
+    bytes: AtomicUsize,
+    is_late: AtomicBool,
+}
+
+/// The writer's end of a watcher's queue.
+#[derive(Debug)]
+struct Seat {
+    service: Option<ObjectName>,
+    lines: mpsc::Sender<Arc<Line>>,
+    behind: Arc<Behind>,
+}
+
+/// The seats of all watchers.
+#[derive(Debug, Default)]
+pub(super) struct Watchers(Mutex<Vec<Seat>>);
+
+impl Watch {
+    /// The next record, or why there is none. A call that is given up loses nothing.
+    pub async fn next(&mut self) -> Heard {
+        match self.lines.recv().await {
+            Some(line) => {
+                self.behind.bytes.fetch_sub(line.json.len(), Ordering::Relaxed);
+                Heard::Line(line)
+            }
+            None if self.behind.is_late.load(Ordering::Acquire) => Heard::Late,
+            None => Heard::End,
+        }
+    }
+}
+
+impl Seat {
+    /// A gap may have records of any service.
+    fn asks_for(&self, line: &Line) -> bool {
+        self.service.is_none() || line.service.is_none() || line.service == self.service
+    }
+
+    /// Whether the watcher keeps its seat.
+    fn tell(&self, line: &Arc<Line>) -> bool {
+        let bytes = line.json.len();
+        // Counted before the watcher can take it, so that the count never goes below zero.
+        let behind = self.behind.bytes.fetch_add(bytes, Ordering::Relaxed);
+        // A record alone may be larger than the bound: a watcher that took all before it gets it.
+        let fits = behind == 0 || behind.saturating_add(bytes) <= BEHIND_BYTES_MAX;
+        let is_told = fits && self.lines.try_send(Arc::clone(line)).is_ok();
+        if !is_told {
+            self.behind.is_late.store(true, Ordering::Release);
+        }
+        is_told
+    }
+}
+
+impl Watchers {
+    /// Seats a watcher of this service's records, or of all.
+    pub(super) fn seat(&self, service: Option<ObjectName>) -> Watch {
+        let (sender, lines) = mpsc::channel(BEHIND_MAX);
+        let behind = Arc::<Behind>::default();
+        self.present().push(Seat { service, lines: sender, behind: Arc::clone(&behind) });
+        Watch { lines, behind }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.present().len()
+    }
+
+    /// A watcher that is late loses its seat.
+    pub(super) fn tell(&self, line: &Arc<Line>) {
+        self.present().retain(|seat| !seat.asks_for(line) || seat.tell(line));
+    }
+
+    pub(super) fn end(&self) {
+        self.present().clear();
+    }
+
+    /// The seats of watchers that have not gone.
+    fn present(&self) -> MutexGuard<'_, Vec<Seat>> {
+        // A panic elsewhere leaves whole seats behind.
+        let mut seats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seats.retain(|seat| !seat.lines.is_closed());
+        seats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    /// A line of this service, with so many bytes or a few more.
+    fn line(service: &str, bytes: usize) -> Arc<Line> {
+        let json = format!(
+            r#"{{"seq":1,"time":"2026-01-08T11:11:55.000Z","monotonic_us":0,"boot_id":"{}","kind":"change","service":"{service}","rule":"x"}}"#,
+            "b".repeat(bytes)
+        );
+        Arc::new(Line::parse(&json).unwrap())
+    }
+
+    fn seated(watchers: &Watchers, service: &str) -> Watch {
+        watchers
+            .seat(service.split_once('/').map(|(namespace, name)| ObjectName::new(namespace, name).unwrap()))
+    }
+
+    /// What waits, and what came after it.
+    fn all(watch: &mut Watch) -> (usize, Option<Heard>) {
+        let mut lines = 0;
+        loop {
+            match watch.next().now_or_never() {
+                Some(Heard::Line(_)) => lines += 1,
+                other => return (lines, other),
+            }
+        }
+    }
+
+    #[test]
+    fn another_services_churn_costs_a_watcher_nothing() {
+        let watchers = Watchers::default();
+        let (mut quiet, mut noisy) = (seated(&watchers, "prod/web"), seated(&watchers, "tenant/churn"));
+        watchers.tell(&line("prod/web", 0));
+        (0..100_000).for_each(|_| watchers.tell(&line("tenant/churn", 0)));
+        watchers.tell(&line("prod/web", 0));
+        assert_eq!(all(&mut quiet), (2, None));
+        assert_eq!(all(&mut noisy), (BEHIND_MAX, Some(Heard::Late)));
+        assert_eq!(watchers.count(), 1, "the late one has lost its seat");
+    }
+
+    #[test]
+    fn a_queue_is_bounded_in_bytes_and_takes_more_as_it_is_read() {
+        let watchers = Watchers::default();
+        let (mut reads, mut sleeps) = (seated(&watchers, ""), seated(&watchers, ""));
+        let large = line("prod/web", BEHIND_BYTES_MAX / 8);
+        for _ in 0..20 {
+            watchers.tell(&large);
+            assert_eq!(all(&mut reads), (1, None));
+        }
+        assert_eq!(all(&mut sleeps), (7, Some(Heard::Late)));
+        watchers.tell(&line("prod/web", 2 * BEHIND_BYTES_MAX));
+        assert_eq!(all(&mut reads), (1, None), "one that waits for nothing else gets a record of any size");
+    }
+
+    #[test]
+    fn who_has_gone_is_not_counted_and_the_end_is_told_after_what_waits() {
+        let watchers = Watchers::default();
+        let mut stays = seated(&watchers, "");
+        drop(seated(&watchers, ""));
+        assert_eq!(watchers.count(), 1);
+        watchers.tell(&line("prod/web", 0));
+        watchers.end();
+        assert_eq!(all(&mut stays), (1, Some(Heard::End)));
+    }
+}
