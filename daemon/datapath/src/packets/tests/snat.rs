@@ -1,11 +1,13 @@
 //! Ports for clients of other nodes' backends: each is found while it is free, and soon after it was.
 
-use super::craft::{SYN, Sent, address};
+use super::craft::{ACK, SYN, Sent, address};
 use super::lives::found;
 use super::node::{NEXT, Node, SHOT};
 use super::ports::{close, give};
-use crate::abi::packets::types::packet_count;
+use crate::abi::bytes;
+use crate::abi::packets::types::{packet_count, packet_settings, port_range};
 use crate::kernel::bed::Port;
+use crate::map::Map;
 
 /// A frontend, a backend of another node, and the clients of it.
 const WAYS: [(&str, &str, &str); 2] = [
@@ -59,4 +61,26 @@ fn kernel_no_flood_has_all_ports_searched_again_and_again() {
         std::thread::sleep(later);
         assert_eq!(begin(node, way, 50_000), NEXT, "they are searched again in another second");
     });
+}
+
+/// With the kernel's own range of ports made small, as docs/packets.md says, a node gives nearly all that there are.
+#[test]
+fn kernel_fifty_thousand_connections_to_one_backend_are_all_carried() {
+    let ranges = [port_range { first: 1_024, count: 22_976 }, port_range { first: 32_768, count: 28_232 }];
+    for (frontend, backend, client) in WAYS {
+        Node::test_with(100_000, move |node| {
+            node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+            let snat_ports = ranges.iter().map(|it| u32::from(it.count)).sum();
+            let mut settings = packet_settings { snat_ports, ..Default::default() };
+            settings.snat[..2].copy_from_slice(&ranges);
+            node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), bytes(&settings));
+            for port in 10_000..60_000 {
+                let client = format!("{client}:{port}");
+                let through = node.comes(&Sent::tcp(&client, frontend, SYN)).from.to_string();
+                let answered = node.leaves(&Sent::tcp(backend, &through, SYN | ACK));
+                assert_eq!((answered.from, answered.to), (address(frontend), address(&client)));
+            }
+            assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 0);
+        });
+    }
 }
