@@ -246,15 +246,25 @@ pub struct Cluster {
 impl Cluster {
     /// Starts all parts and waits until each is ready. The layout says what the bed has besides the servers' addresses.
     pub fn start(layout: Layout, apiservers: usize) -> Result<Self, PeersError> {
-        Self::start_for(layout, apiservers, None)
+        Self::start_for(layout, apiservers, None, &[Part::Controllers])
+    }
+
+    /// A cluster of etcd and apiservers alone: slices are written by hand there.
+    pub fn without_controllers(layout: Layout, apiservers: usize) -> Result<Self, PeersError> {
+        Self::start_for(layout, apiservers, None, &[])
     }
 
     /// A cluster with pod addresses from these ranges, so that kube-proxy tells pods from other clients.
     pub fn of_pods(layout: Layout, apiservers: usize, pods: &str) -> Result<Self, PeersError> {
-        Self::start_for(layout, apiservers, Some(pods))
+        Self::start_for(layout, apiservers, Some(pods), &[Part::Controllers])
     }
 
-    fn start_for(mut layout: Layout, apiservers: usize, pods: Option<&str>) -> Result<Self, PeersError> {
+    fn start_for(
+        mut layout: Layout,
+        apiservers: usize,
+        pods: Option<&str>,
+        controllers: &[Part],
+    ) -> Result<Self, PeersError> {
         let addresses = ADDRESSES.get(..apiservers).filter(|addresses| !addresses.is_empty());
         let addresses = addresses.ok_or(PeersError::Apiservers { asked: apiservers })?;
         layout.local.push(ADVERTISED_LOCAL);
@@ -264,11 +274,13 @@ impl Cluster {
             tempfile::tempdir().map_err(|source| PeersError::File { path: std::env::temp_dir(), source })?;
         let authority = Authority::create(folder.path())?;
         let parts = [Part::Etcd].into_iter().chain((0..apiservers).map(Part::Apiserver));
-        let parts: Vec<Part> = parts.chain([Part::Controllers]).collect();
+        let parts: Vec<Part> = parts.collect();
         let server = |part: &Part| flags::server(*part, folder.path(), &authority, apiservers, pods);
-        let servers = parts.iter().chain(&OPTIONAL).map(server).collect::<Result<_, _>>()?;
+        let all = parts.iter().chain([&Part::Controllers]).chain(&OPTIONAL);
+        let servers = all.map(server).collect::<Result<_, _>>()?;
         let cluster = Self { servers, authority, folder, bed };
         cluster.start_all(&parts)?;
+        controllers.iter().try_for_each(|part| cluster.start_part(*part))?;
         Ok(cluster)
     }
 
@@ -277,8 +289,7 @@ impl Cluster {
         self.start_part(Part::Etcd)?;
         let apiservers = || parts.iter().copied().filter(|part| matches!(part, Part::Apiserver(_)));
         apiservers().try_for_each(|part| self.server(part)?.start(&self.bed, &[]))?;
-        apiservers().try_for_each(|part| self.wait_ready(part))?;
-        self.start_part(Part::Controllers)
+        apiservers().try_for_each(|part| self.wait_ready(part))
     }
 
     /// Where everything runs: for clients, further servers and a holdfast of the test's own.

@@ -55,7 +55,7 @@ const FAILOVER_MAX: Duration = Duration::from_secs(3);
 const BEAT_PAUSE: Duration = Duration::from_millis(20);
 
 fn cluster() -> Cluster {
-    let cluster = Cluster::start(Layout::default(), 2).unwrap();
+    let cluster = Cluster::without_controllers(Layout::default(), 2).unwrap();
     let api = cluster.api(LIVE).unwrap();
     stage::prepare(&cluster, 2);
     api.apply(SERVICES).unwrap();
