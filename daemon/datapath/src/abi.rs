@@ -184,7 +184,8 @@ pub(crate) enum FrontendBytes {
 
 impl FrontendBytes {
     pub(crate) fn new(key: &FrontendKey) -> Self {
-        let (port, transport) = (key.port.get().to_be(), transport_number(key.transport));
+        let port = key.port.get().to_be();
+        let transport = transport_number(key.transport);
         let any = u8::from(key.address.is_unspecified());
         match key.address {
             IpAddr::V4(address) => {
@@ -222,11 +223,13 @@ impl FrontendBytes {
 pub(crate) fn frontend_of(family: Family, key: &[u8], found: &[u8]) -> Option<(FrontendKey, FrontendValue)> {
     let (address, port, transport, target) = match family {
         Family::V4 => {
-            let (key, found) = (value::<types::frontend4_key>(key)?, value::<types::frontend4_value>(found)?);
+            let key = value::<types::frontend4_key>(key)?;
+            let found = value::<types::frontend4_value>(found)?;
             (IpAddr::V4(from_address4(key.address)), key.port, key.transport, found.target)
         }
         Family::V6 => {
-            let (key, found) = (value::<types::frontend6_key>(key)?, value::<types::frontend6_value>(found)?);
+            let key = value::<types::frontend6_key>(key)?;
+            let found = value::<types::frontend6_value>(found)?;
             (IpAddr::V6(from_address6(key.address)), key.port, key.transport, found.target)
         }
     };
@@ -326,7 +329,8 @@ fn padded(mut words: impl Iterator<Item = u64>) -> [u64; SLOT_WORDS_MAX] {
 
 /// A slot as the words of its array, of which [`slot_words`] count; one of the wrong family cannot stand there.
 pub(crate) fn slot_in(family: Family, slot: &Slot) -> Option<[u64; SLOT_WORDS_MAX]> {
-    let (port, state) = (slot.port.get().to_be(), u16::try_from(state_number(slot.state)).ok()?);
+    let port = slot.port.get().to_be();
+    let state = u16::try_from(state_number(slot.state)).ok()?;
     match (family, slot.address) {
         (Family::V4, IpAddr::V4(address)) => {
             Some(padded(words(&types::slot4 { address: address4(address), port, state })))

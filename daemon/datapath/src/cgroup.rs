@@ -14,8 +14,8 @@ use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
 use libbpf_rs::{Link, ProgramMut, libbpf_sys as sys};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
 
+use crate::bpf_call;
 use crate::error::StartError;
-use crate::foreign;
 use crate::site::Site;
 
 /// The hooks of a cgroup, each by the name of its program, and what the kernel calls it.
@@ -117,7 +117,8 @@ impl Site for Cgroup {
 
     fn programs(&self, hook: &str) -> io::Result<Vec<u32>> {
         let known = HOOKS.iter().find(|(name, _)| *name == hook);
-        known.map_or_else(|| Ok(Vec::new()), |(_, hook)| foreign::attached(self.folder.as_raw_fd(), *hook))
+        known
+            .map_or_else(|| Ok(Vec::new()), |(_, hook)| bpf_call::programs_at(self.folder.as_raw_fd(), *hook))
     }
 }
 

@@ -165,7 +165,8 @@ struct Conntrack {
 
 impl Conntrack {
     fn open() -> io::Result<Self> {
-        let (family, protocol) = (AddressFamily::Netlink, SockProtocol::NetlinkNetFilter);
+        let family = AddressFamily::Netlink;
+        let protocol = SockProtocol::NetlinkNetFilter;
         let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
         setsockopt(&socket, ReceiveTimeout, &TimeVal::new(ANSWER_TIME_MAX, 0))?;
         Ok(Self { socket: socket.into() })

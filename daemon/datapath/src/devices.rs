@@ -16,9 +16,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::libbpf_sys;
-
 use crate::abi::{self, packets};
+use crate::bpf_call;
 use crate::load::{Layer, PacketPrograms};
 use crate::table::Table;
 
@@ -243,7 +242,8 @@ impl Devices {
 
     /// What the programs know of a device comes first. A failure is kept with the device.
     fn put(&mut self, place: &mut Place) {
-        place.own = Spot::both(place.device.index).map(|spot| number_of(self.program(spot).ok()?));
+        place.own = Spot::both(place.device.index)
+            .map(|spot| bpf_call::program_number(self.program(spot).ok()?).ok());
         let put = self.tell(&place.device).and_then(|()| self.attach(place));
         place.attached = put.is_ok();
         place.error = put.err().map(|error| error.to_string());
@@ -329,7 +329,8 @@ impl Devices {
 
     /// Whether the program of now is at that hook, and would outlive this daemon.
     fn is_right(&self, place: &Place, spot: Spot) -> bool {
-        let ([own_in, own_out], [link_in, link_out]) = (place.own, &place.links);
+        let [own_in, own_out] = place.own;
+        let [link_in, link_out] = &place.links;
         let (own, link) = match spot.direction {
             Direction::In => (own_in, link_in),
             Direction::Out => (own_out, link_out),
@@ -421,18 +422,6 @@ fn not_attached(direction: Direction, error: &io::Error) -> io::Error {
 
 fn has_filter(index: u32) -> bool {
     Spot::both(index).iter().any(|spot| clsact::program_at(spot).is_some())
-}
-
-/// The number by which the kernel knows a program.
-#[allow(unsafe_code)]
-fn number_of(program: BorrowedFd<'_>) -> Option<u32> {
-    use std::os::fd::AsRawFd;
-    let mut info = libbpf_sys::bpf_prog_info::default();
-    let mut length = u32::try_from(size_of_val(&info)).unwrap_or_default();
-    // SAFETY: the kernel writes at most `length` bytes to `info`, which asks for no arrays.
-    let returned =
-        unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut length) };
-    (returned == 0).then_some(info.id)
 }
 
 /// Whether any device has a program of ours. Links are asked for wherever their devices are.

@@ -208,7 +208,8 @@ impl FlowTable {
     /// process that is killed meanwhile leaves a few numbers that no flow gets, and none that two flows get.
     fn hand_out(&self, count: u32) -> Result<bool, libbpf_rs::Error> {
         let Some(noted) = self.0.shares.numbers() else { return Ok(true) };
-        let (so_far, max) = (noted.load(Ordering::Acquire), u64::from(self.max()));
+        let so_far = noted.load(Ordering::Acquire);
+        let max = u64::from(self.max());
         if so_far == 0 || so_far >= max {
             return Ok(true);
         }

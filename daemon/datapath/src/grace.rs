@@ -33,7 +33,8 @@ pub(crate) struct GracePeriods {
 impl GracePeriods {
     pub(crate) fn start() -> Result<Self, libbpf_rs::Error> {
         let waiter = Waiter::new()?;
-        let (begun, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let begun = Arc::new(AtomicU64::new(0));
+        let over = Arc::new(AtomicU64::new(0));
         let failure = Arc::default();
         let (wake, woken) = sync_channel(WAITING_MAX);
         let ends = Ends { begun: Arc::clone(&begun), over: Arc::clone(&over), failure: Arc::clone(&failure) };

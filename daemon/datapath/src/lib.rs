@@ -10,13 +10,13 @@ extern crate self as holdfast_datapath;
 
 mod abi;
 mod bitmap;
+mod bpf_call;
 mod cgroup;
 mod conntrack;
 mod counts;
 mod devices;
 mod error;
 mod flows;
-mod foreign;
 mod generation;
 mod grace;
 mod kernel;

@@ -3,14 +3,13 @@
 //! Invariant: a hook that has a program has one at every moment; a new program replaces the old one in one step.
 //! Programs of others on the same hooks are left alone.
 
-#![allow(unsafe_code)]
-
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use libbpf_rs::{Link, Program, ProgramMut, libbpf_sys};
+use libbpf_rs::{Link, Program, ProgramMut};
 
+use crate::bpf_call;
 use crate::error::StartError;
 use crate::load::Programs;
 use crate::pins::Pins;
@@ -123,7 +122,9 @@ impl<S: Site> Links<S> {
     /// Replaces the programs by others. A link that cannot be moved is replaced. An error: none was moved. Where some
     /// were, the others are behind until [`Self::repair`] has moved them too.
     pub(crate) fn update(&mut self, programs: &Programs<'_>, pins: &Pins) -> Result<(), StartError> {
-        let (mut moved, mut behind, mut failure) = (false, Vec::new(), None);
+        let mut moved = false;
+        let mut behind = Vec::new();
+        let mut failure = None;
         for (hook, program) in programs.of(&self.site) {
             match self.put(hook, &program, pins) {
                 Ok(()) => moved = true,
@@ -183,7 +184,8 @@ impl<S: Site> Links<S> {
         pins: &Pins,
         broken: &[&'static str],
     ) -> Result<Vec<&'static str>, StartError> {
-        let (mut mended, mut failure) = (Vec::new(), None);
+        let mut mended = Vec::new();
+        let mut failure = None;
         if !broken.is_empty() {
             self.site.renew();
         }
@@ -275,11 +277,7 @@ fn attach_anew(
 
 /// `false`: the link holds nothing any more.
 fn put_back(link: &Link, program: &OwnedFd) -> bool {
-    // SAFETY: both are open, and no options are given.
-    let returned = unsafe {
-        libbpf_sys::bpf_link_update(link.as_fd().as_raw_fd(), program.as_raw_fd(), std::ptr::null())
-    };
-    returned == 0
+    bpf_call::update_link(link.as_fd(), program.as_fd()).is_ok()
 }
 
 fn is_at(link: &Link, site: &impl Site) -> bool {

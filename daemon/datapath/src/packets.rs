@@ -48,7 +48,8 @@ const NUMBERS_FIRST: u32 = 1 << 16;
 
 /// Hands out the first numbers of flows. The others follow in pieces: a start does not wait for millions.
 pub(crate) fn hand_out_first(maps: &Handles) -> Result<(), StartError> {
-    let (numbers, counts) = (handle(maps, Map::FreeFlows)?, view(maps, Map::FlowCounts)?);
+    let numbers = handle(maps, Map::FreeFlows)?;
+    let counts = view(maps, Map::FlowCounts)?;
     let first = handle(maps, Map::Flows)?.max_entries().min(NUMBERS_FIRST);
     for number in 0..first {
         let pushed = numbers.update(&[], &number.to_ne_bytes(), MapFlags::ANY);

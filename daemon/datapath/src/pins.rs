@@ -114,7 +114,8 @@ impl Pins {
 
     /// Pins all maps, those that were adopted only where their pin is missing. From now on a start adopts these.
     pub(crate) fn pin(&mut self, maps: &mut Handles) -> Result<(), StartError> {
-        let (shared, sockets) = (self.version().join(SHARED), self.sockets());
+        let shared = self.version().join(SHARED);
+        let sockets = self.sockets();
         fs::create_dir_all(&sockets).map_err(occupied(&sockets))?;
         pin_folder(&sockets, Map::with_sockets(), maps)?;
         if self.has_generation() {
@@ -369,7 +370,8 @@ fn is_bpffs(folder: &File) -> io::Result<bool> {
 /// The process that has locked it, as /proc/locks shows it: `1: FLOCK ADVISORY WRITE 4711 00:2a:1234 0 EOF`.
 fn holder(folder: &File) -> Option<u32> {
     let found = folder.metadata().ok()?;
-    let (major, minor) = (libc::major(found.dev()), libc::minor(found.dev()));
+    let major = libc::major(found.dev());
+    let minor = libc::minor(found.dev());
     let inode = format!("{major:02x}:{minor:02x}:{}", found.ino());
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let process = |line: &str| {

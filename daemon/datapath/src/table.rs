@@ -3,12 +3,11 @@
 //! Invariant: the number counts what this daemon put in and what it found at its start. It reads batches itself:
 //! libbpf-rs takes a short batch for the last one and so loses entries.
 
-#![allow(unsafe_code)]
-
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 
-use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, libbpf_sys};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
+
+use crate::bpf_call;
 
 /// Entries of one batch. The kernel gives whole buckets, so one may be short without being the last.
 const BATCH: u32 = 4096;
@@ -59,20 +58,10 @@ impl Table {
         if all == 0 || values.len() != all as usize * self.map.value_size() as usize {
             return 0;
         }
-        let options = batch_options();
         let mut count = all;
-        // SAFETY: the buffers hold `count` keys and values of this map, and all outlive the call.
-        let returned = unsafe {
-            libbpf_sys::bpf_map_update_batch(
-                self.map.as_fd().as_raw_fd(),
-                keys.as_ptr().cast(),
-                values.as_ptr().cast(),
-                &raw mut count,
-                &raw const options,
-            )
-        };
+        let written = bpf_call::update_batch(&self.map, keys, values, &mut count);
         // A refusal of the call itself leaves the count as it was.
-        let accepted = if returned == 0 || count < all { count } else { 0 };
+        let accepted = if written.is_ok() || count < all { count } else { 0 };
         self.used = self.used.saturating_add(accepted);
         accepted as usize
     }
@@ -115,13 +104,6 @@ impl Table {
     }
 }
 
-fn batch_options() -> libbpf_sys::bpf_map_batch_opts {
-    libbpf_sys::bpf_map_batch_opts {
-        sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as libbpf_sys::size_t,
-        ..Default::default()
-    }
-}
-
 /// The buffers and the cursor of a walk.
 struct Batch {
     key_size: usize,
@@ -136,7 +118,8 @@ struct Batch {
 
 impl Batch {
     fn new(map: &MapHandle) -> Self {
-        let (key_size, value_size) = (map.key_size() as usize, map.value_size() as usize);
+        let key_size = map.key_size() as usize;
+        let value_size = map.value_size() as usize;
         let mut batch =
             Self { key_size, value_size, keys: vec![], values: vec![], room: 0, at: None, ended: false };
         batch.make_room(BATCH);
@@ -171,22 +154,8 @@ impl Batch {
     }
 
     fn read(&mut self, map: &MapHandle, next: &mut u64, count: &mut u32) -> io::Result<()> {
-        let options = batch_options();
-        let at = self.at.as_mut().map_or(std::ptr::null_mut(), |at| std::ptr::from_mut(at).cast());
-        // SAFETY: the buffers hold `count` keys and values of this map, cursors have more than the 4 bytes that are
-        // written, and all outlive the call.
-        let returned = unsafe {
-            libbpf_sys::bpf_map_lookup_batch(
-                map.as_fd().as_raw_fd(),
-                at,
-                std::ptr::from_mut(next).cast(),
-                self.keys.as_mut_ptr().cast(),
-                self.values.as_mut_ptr().cast(),
-                count,
-                &raw const options,
-            )
-        };
-        if returned == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-returned)) }
+        let entries = (self.keys.as_mut_slice(), self.values.as_mut_slice());
+        bpf_call::lookup_batch(map, self.at.as_ref(), next, entries, count)
     }
 
     fn write(&self, count: usize, to: &MapHandle) -> io::Result<()> {

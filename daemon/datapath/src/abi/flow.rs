@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use holdfast_core::keys::Family;
 
 pub(crate) use super::packets::types;
-use super::{Abi, bytes, from_mapped};
+use super::{Abi, bytes, from_mapped, value};
 
 abi!(entry4_key {
     source: u32,
@@ -46,10 +46,9 @@ const _: () = assert!(std::mem::offset_of!(types::flow, seen) == SEEN * 8);
 pub(crate) type Cells = [AtomicU64; WORDS];
 
 /// The value of these words.
-#[allow(unsafe_code)]
 pub(crate) fn of_words(words: [u64; WORDS]) -> types::flow {
-    // SAFETY: a flow has exactly so many words, as `abi!` and `WORDS` prove, and any bytes are one.
-    unsafe { std::mem::transmute::<[u64; WORDS], types::flow>(words) }
+    // A flow has exactly so many words, as `WORDS` says, so there is always one.
+    value(words.map(u64::to_ne_bytes).as_flattened()).unwrap_or_default()
 }
 
 /// A serial as it stands in its word. Needs no order of bytes: the same struct says where it is.
@@ -94,10 +93,13 @@ pub(crate) enum EntryKey {
 impl EntryKey {
     fn new(flow: &types::flow, source: End, destination: End, leg: types::leg) -> Self {
         let leg = u8::try_from(leg.0).unwrap_or_default();
-        let ((from, source_port), (to, destination_port)) = (source, destination);
-        let (transport, pad) = (flow.transport, 0);
+        let (from, source_port) = source;
+        let (to, destination_port) = destination;
+        let transport = flow.transport;
+        let pad = 0;
         if flow.v4 != 0 {
-            let ([.., source], [.., destination]) = (from, to);
+            let [.., source] = from;
+            let [.., destination] = to;
             return Self::V4(types::entry4_key {
                 source,
                 destination,
@@ -108,7 +110,8 @@ impl EntryKey {
                 pad,
             });
         }
-        let (source, destination) = (from, to);
+        let source = from;
+        let destination = to;
         Self::V6(types::entry6_key {
             source,
             destination,
@@ -148,20 +151,23 @@ pub(crate) type End = ([u32; 4], u16);
 
 /// The entry by which the client's packets lead to the flow.
 pub(crate) fn entry_of_client(flow: &types::flow) -> EntryKey {
-    let (client, frontend) = ((flow.client, flow.client_port), (flow.frontend, flow.frontend_port));
+    let client = (flow.client, flow.client_port);
+    let frontend = (flow.frontend, flow.frontend_port);
     EntryKey::new(flow, client, frontend, types::leg::LEG_IN)
 }
 
 /// The entry by which answers to the address that the client was given lead to the flow, where it was given one.
 pub(crate) fn entry_of_nat(flow: &types::flow) -> Option<EntryKey> {
-    let (backend, nat) = ((flow.backend, flow.backend_port), (flow.nat, flow.nat_port));
+    let backend = (flow.backend, flow.backend_port);
+    let nat = (flow.nat, flow.nat_port);
     (flow.nat_port != 0).then(|| EntryKey::new(flow, backend, nat, types::leg::LEG_IN))
 }
 
 /// The entry by which packets between backend and client lead to the flow, in both directions: the lesser end comes
 /// first, as the numbers stand in the record. Deleting this entry ends the flow.
 pub(crate) fn entry_between(flow: &types::flow) -> EntryKey {
-    let (backend, client) = ((flow.backend, flow.backend_port), (flow.client, flow.through_port));
+    let backend = (flow.backend, flow.backend_port);
+    let client = (flow.client, flow.through_port);
     EntryKey::new(flow, backend.min(client), backend.max(client), types::leg::LEG_THROUGH)
 }
 

@@ -20,7 +20,8 @@ const SOURCE_BITS: u32 = u32::BITS;
 
 /// A source as the key of its family's trie.
 pub(crate) fn key_bytes(key: &SourceKey) -> Vec<u8> {
-    let (prefix, port_index) = (SOURCE_BITS + u32::from(key.range.bits()), key.port.0);
+    let prefix = SOURCE_BITS + u32::from(key.range.bits());
+    let port_index = key.port.0;
     match key.range.address() {
         IpAddr::V4(address) => {
             bytes(&types::source4_key { prefix, port_index, address: address4(address) }).to_vec()

@@ -59,7 +59,8 @@ pub(crate) fn list(is_wanted: impl Fn(u16) -> bool) -> io::Result<Found> {
     if matches!(count.trim(), "" | "0") {
         return Ok(Found { is_whole: true, ..Found::default() });
     }
-    let (family, protocol) = (AddressFamily::Netlink, SockProtocol::NetlinkNetFilter);
+    let family = AddressFamily::Netlink;
+    let protocol = SockProtocol::NetlinkNetFilter;
     let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
     setsockopt(&socket, ReceiveTimeout, &TimeVal::new(ANSWER_SECONDS_MAX, 0))?;
     let question = message(GET, NLM_F_REQUEST | NLM_F_DUMP, 0, &[0; GENERAL]);
@@ -68,7 +69,8 @@ pub(crate) fn list(is_wanted: impl Fn(u16) -> bool) -> io::Result<Found> {
 }
 
 fn read(answer: &mut impl Read, until: Instant, is_wanted: impl Fn(u16) -> bool) -> io::Result<Found> {
-    let (mut found, mut datagram) = (Found::default(), vec![0; PIECE]);
+    let mut found = Found::default();
+    let mut datagram = vec![0; PIECE];
     while Instant::now() < until {
         let length = answer.read(&mut datagram)?;
         if length == 0 {
@@ -96,7 +98,8 @@ struct Way {
 
 fn way(message: &[u8], direction: u16) -> Option<Way> {
     let tuple = attribute(message, &[direction])?;
-    let (ip, protocol) = (attribute(tuple, &[CTA_TUPLE_IP])?, attribute(tuple, &[CTA_TUPLE_PROTO])?);
+    let ip = attribute(tuple, &[CTA_TUPLE_IP])?;
+    let protocol = attribute(tuple, &[CTA_TUPLE_PROTO])?;
     let end = |at: usize, port: u16| {
         let addresses = [CTA_IP_V4, CTA_IP_V6].map(|kinds| kinds.get(at).copied().unwrap_or_default());
         let address = address(attribute(ip, &addresses)?)?;
@@ -119,7 +122,8 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 /// the backend sees keeps its source.
 fn translated(body: &[u8]) -> Option<Translated> {
     let message = body.get(GENERAL..)?;
-    let (there, back) = (way(message, CTA_TUPLE_ORIG)?, way(message, CTA_TUPLE_REPLY)?);
+    let there = way(message, CTA_TUPLE_ORIG)?;
+    let back = way(message, CTA_TUPLE_REPLY)?;
     let is_both = there.destination != back.source && there.source != back.destination;
     is_both.then_some(Translated { transport: back.transport, backend: back.source, node: back.destination })
 }

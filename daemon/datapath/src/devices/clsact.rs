@@ -52,6 +52,27 @@ fn ours() -> sys::bpf_tc_opts {
     }
 }
 
+/// What libbpf is asked for.
+#[derive(Clone, Copy, Debug)]
+enum Ask {
+    Discipline,
+    Attach,
+    Query,
+    Detach,
+}
+
+fn ask(what: Ask, hook: &mut sys::bpf_tc_hook, filter: &mut sys::bpf_tc_opts) -> i32 {
+    // SAFETY: both structs outlive the calls, which read and write within what their sizes say.
+    unsafe {
+        match what {
+            Ask::Discipline => sys::bpf_tc_hook_create(hook),
+            Ask::Attach => sys::bpf_tc_attach(hook, filter),
+            Ask::Query => sys::bpf_tc_query(hook, filter),
+            Ask::Detach => sys::bpf_tc_detach(hook, filter),
+        }
+    }
+}
+
 /// An error of libbpf; `also`: an errno that is fine.
 fn checked(returned: i32, also: i32) -> io::Result<()> {
     if returned == 0 || returned == -also {
@@ -65,18 +86,14 @@ pub(super) fn put(program: BorrowedFd<'_>, spot: &Spot) -> io::Result<()> {
     let mut hook = hook(spot);
     let mut filter =
         sys::bpf_tc_opts { prog_fd: program.as_raw_fd(), flags: sys::BPF_TC_F_REPLACE, ..ours() };
-    // SAFETY: both structs outlive the calls, which read and write within what their sizes say.
-    unsafe {
-        checked(sys::bpf_tc_hook_create(&raw mut hook), libc::EEXIST)?;
-        checked(sys::bpf_tc_attach(&raw const hook, &raw mut filter), 0)
-    }
+    checked(ask(Ask::Discipline, &mut hook, &mut filter), libc::EEXIST)?;
+    checked(ask(Ask::Attach, &mut hook, &mut filter), 0)
 }
 
 /// The number of our filter's program; `None`: there is no filter of ours.
 pub(super) fn program_at(spot: &Spot) -> Option<u32> {
-    let (hook, mut filter) = (hook(spot), ours());
-    // SAFETY: both structs outlive the call, which reads and writes within what their sizes say.
-    let returned = unsafe { sys::bpf_tc_query(&raw const hook, &raw mut filter) };
+    let mut filter = ours();
+    let returned = ask(Ask::Query, &mut hook(spot), &mut filter);
     (returned == 0).then_some(filter.prog_id)
 }
 
@@ -85,17 +102,17 @@ pub(super) fn remove(spot: &Spot) -> io::Result<()> {
     if program_at(spot).is_none() {
         return Ok(());
     }
-    let (hook, filter) = (hook(spot), ours());
-    // SAFETY: both structs outlive the call, which only reads them.
-    checked(unsafe { sys::bpf_tc_detach(&raw const hook, &raw const filter) }, libc::ENODEV)
+    checked(ask(Ask::Detach, &mut hook(spot), &mut ours()), libc::ENODEV)
 }
 
 /// How many filters of others are there.
 pub(super) fn others(spot: &Spot) -> io::Result<usize> {
-    let (family, protocol) = (AddressFamily::Netlink, SockProtocol::NetlinkRoute);
+    let family = AddressFamily::Netlink;
+    let protocol = SockProtocol::NetlinkRoute;
     let mut kernel: File = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?.into();
     kernel.write_all(&question(spot))?;
-    let (mut buffer, mut count) = (vec![0; PIECE], 0);
+    let mut buffer = vec![0; PIECE];
+    let mut count = 0;
     while count < FILTERS_MAX {
         let length = kernel.read(&mut buffer)?;
         let (more, is_last) = filters_in(buffer.get(..length).unwrap_or_default());
@@ -131,6 +148,7 @@ fn filters_in(answer: &[u8]) -> (usize, bool) {
 fn is_of_others(body: &[u8]) -> bool {
     let word =
         |at: usize| body.get(at..).and_then(|it| it.first_chunk()).map_or(0, |it| u32::from_ne_bytes(*it));
-    let (handle, priority) = (word(8), word(16) >> 16);
+    let handle = word(8);
+    let priority = word(16) >> 16;
     handle != 0 && (handle, priority) != (HANDLE, PRIORITY)
 }

@@ -1,15 +1,16 @@
 //! Which devices there are, and where a packet begins at one.
 
-#![allow(unsafe_code)]
-
-use std::io;
-use std::mem::zeroed;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::fs::File;
+use std::io::{self, Read, Write};
 
 use nix::net::if_::if_nameindex;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
 use crate::load::Layer;
+use crate::netlink::{NLM_F_REQUEST, PIECE, ending, message, messages};
+
+/// From `linux/rtnetlink.h`.
+const RTM_GETLINK: u16 = 18;
 
 /// Types of devices at which packets begin with the header of IP: PPP, raw IP, tunnels (IPIP, IP6IP6, SIT, GRE, GRE
 /// over IPv6), and TUN and WireGuard, which have none.
@@ -32,18 +33,22 @@ pub(super) fn layer_of(index: u32) -> io::Result<Layer> {
 
 /// As `net/if_arp.h` numbers them.
 fn kind_of(index: u32) -> io::Result<u16> {
-    let asking = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    // SAFETY: a request of zeros is valid.
-    let mut request: libc::ifreq = unsafe { zeroed() };
-    request.ifr_ifru.ifru_ifindex = i32::try_from(index).unwrap_or_default();
-    ask(&asking, libc::SIOCGIFNAME, &mut request)?;
-    ask(&asking, libc::SIOCGIFHWADDR, &mut request)?;
-    // SAFETY: the kernel has written this part, and any bytes are a value of it.
-    Ok(unsafe { request.ifr_ifru.ifru_hwaddr.sa_family })
+    let protocol = SockProtocol::NetlinkRoute;
+    let mut kernel: File =
+        socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?.into();
+    // A `struct ifinfomsg` that names the device alone.
+    let fields = [0, index, 0, 0].map(u32::to_ne_bytes);
+    kernel.write_all(&message(RTM_GETLINK, NLM_F_REQUEST, 0, fields.as_flattened()))?;
+    let mut answer = vec![0; PIECE];
+    let length = kernel.read(&mut answer)?;
+    told_kind(answer.get(..length).unwrap_or_default())
 }
 
-fn ask(socket: &OwnedFd, what: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
-    // SAFETY: the kernel reads and writes one request, which outlives the call.
-    let returned = unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut *request) };
-    if returned == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+/// The kind that an answer tells, in the second 16 bits of its `struct ifinfomsg`.
+fn told_kind(answer: &[u8]) -> io::Result<u16> {
+    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+    let (message, body) = messages(answer).next().ok_or_else(invalid)?;
+    ending(message, body).unwrap_or(Ok(()))?;
+    let kind = body.get(2..).and_then(|it| it.first_chunk()).ok_or_else(invalid)?;
+    Ok(u16::from_ne_bytes(*kind))
 }

@@ -66,7 +66,8 @@ pub struct FlowReport {
 impl FlowTable {
     /// The flows that live and show the backend a port of this node.
     pub(crate) fn by_own_ports(&self) -> impl Iterator<Item = Flow> {
-        let (now, records) = (self.now(), &self.0.records);
+        let now = self.now();
+        let records = &self.0.records;
         let live = records.some(0, records.len()).filter(move |(_, it)| !is_expired(it, now, 0));
         live.filter(|(_, it)| it.nat_port != 0).filter_map(move |(_, it)| Flow::of(&it, now))
     }

@@ -41,7 +41,8 @@ pub(crate) struct KeptFree {
 impl KeptFree {
     /// Looks before any client is given a port. A look that fails keeps no client from being served.
     pub(crate) fn start(table: FlowTable, ports: Vec<RangeInclusive<u16>>, now: Instant) -> Self {
-        let (kept, due) = (BTreeMap::new(), Some(now + AFTER_START));
+        let kept = BTreeMap::new();
+        let due = Some(now + AFTER_START);
         let mut new = Self { table, ports, kept, is_adopted: false, due, failure: None };
         new.failure = new.look().err().map(|error| error.to_string());
         new
@@ -101,7 +102,8 @@ impl KeptFree {
 
 /// As the entry of a flow that had this port there.
 fn key(of: &Translated) -> Option<EntryKey> {
-    let ((backend, backend_port), (nat, nat_port)) = (flow::end(of.backend), flow::end(of.node));
+    let (backend, backend_port) = flow::end(of.backend);
+    let (nat, nat_port) = flow::end(of.node);
     flow::entry_of_nat(&types::flow {
         backend,
         backend_port,

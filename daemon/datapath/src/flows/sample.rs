@@ -41,7 +41,8 @@ impl FlowTable {
         if self.is_still() {
             return Sampled::default();
         }
-        let (now, from) = (self.now(), if from < self.max() { from } else { 0 });
+        let now = self.now();
+        let from = if from < self.max() { from } else { 0 };
         let mut sampled = Sampled { next: from.saturating_add(RECORDS_MAX), ..Sampled::default() };
         let mut astray = Vec::new();
         for (number, record) in self.0.records.some(from, RECORDS_MAX) {

@@ -91,8 +91,10 @@ pub(super) struct Sweep {
 
 impl Sweep {
     pub(super) fn new(table: FlowTable) -> Self {
-        let (left, swept) = (BTreeMap::new(), FlowsSwept::default());
-        let (counting, recount) = (Counting::default(), Recount::default());
+        let left = BTreeMap::new();
+        let swept = FlowsSwept::default();
+        let counting = Counting::default();
+        let recount = Recount::default();
         Self { table, at: 0, begun: 0, found: 0, counting, recount, left, failure: None, swept }
     }
 
@@ -103,7 +105,8 @@ impl Sweep {
             return true;
         }
         while remaining > 0 {
-            let (from, next) = (self.at, remaining.min(AT_ONCE));
+            let from = self.at;
+            let next = remaining.min(AT_ONCE);
             self.look_at(from, next);
             self.at = from.saturating_add(next);
             remaining -= next;
@@ -137,7 +140,8 @@ impl Sweep {
     }
 
     fn look_at(&mut self, from: u32, count: u32) {
-        let (table, now) = (self.table.clone(), self.table.now());
+        let table = self.table.clone();
+        let now = self.table.now();
         let Maps { records, .. } = &*table.0;
         for (number, flow) in records.some(from, count) {
             self.found += 1;
@@ -169,7 +173,8 @@ impl Sweep {
 
     /// Whether that record has been without its entry for long.
     fn is_left(&mut self, number: u32, serial: u32) -> bool {
-        let (now, pass) = (self.table.now(), self.swept.passes);
+        let now = self.table.now();
+        let pass = self.swept.passes;
         let known = self.left.get(&number).copied();
         let since = known.filter(|left| left.serial == serial).map_or(now, |left| left.since);
         if known.is_some() || self.left.len() < LEFT_MAX {

@@ -19,7 +19,8 @@ use holdfast_core::maps::MapError;
 impl KernelMaps {
     pub(super) fn make_room_for_frontend(&mut self, family: Family) -> Result<(), MapError> {
         let at = index(family);
-        let (entries, limit) = (nth(self.generation.shape.frontends, at), nth(self.limits.frontends, at));
+        let entries = nth(self.generation.shape.frontends, at);
+        let limit = nth(self.limits.frontends, at);
         if !is_crowded(self.generation.frontends(family).used(), entries) {
             return Ok(());
         }
@@ -52,7 +53,8 @@ impl KernelMaps {
 
     pub(super) fn make_room_for_range(&mut self, range: Range) -> Result<(), MapError> {
         let at = index(range.family);
-        let (entries, limit) = (nth(self.generation.shape.slots, at), nth(self.limits.slots, at));
+        let entries = nth(self.generation.shape.slots, at);
+        let limit = nth(self.limits.slots, at);
         let needed = range.base.saturating_add(range.count);
         if needed <= entries {
             let reached = nth(self.reached.slots, at).max(needed);

@@ -20,7 +20,8 @@ impl KernelMaps {
         let Some(family) = inserts.first().and_then(inserted).map(|(key, _)| Family::of(key.address)) else {
             return 0;
         };
-        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        let mut keys = Vec::new();
+        let mut values = Vec::new();
         let together: Vec<_> = inserts.iter().map_while(inserted).take(self.room_for(family)).collect();
         for (key, value) in together.iter().take_while(|entry| self.fits(family, entry)) {
             let bytes = FrontendBytes::new(key);

@@ -14,8 +14,8 @@ use libbpf_rs::{Link, MapFlags, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, li
 use super::*;
 use crate::abi;
 use crate::abi::packets::types;
+use crate::bpf_call;
 use crate::devices::Side;
-use crate::foreign;
 use crate::kernel::bed::{Bed, NONE, Port, bed, pinned};
 use crate::pins::{VERSION, cleanup, drain};
 use crate::probe::Features;
@@ -77,7 +77,7 @@ fn errors(maps: &KernelMaps) -> BTreeMap<u32, Option<String>> {
 
 /// The numbers of our programs, in and out; 0 where there is none.
 fn ours(kind: HookKind, name: &str, index: i32) -> [u32; 2] {
-    let first = |hook| foreign::attached(index, hook).unwrap().first().copied().unwrap_or(0);
+    let first = |hook| bpf_call::programs_at(index, hook).unwrap().first().copied().unwrap_or(0);
     match kind {
         HookKind::Tcx => [sys::BPF_TCX_INGRESS, sys::BPF_TCX_EGRESS].map(first),
         HookKind::Clsact => ["ingress", "egress"].map(|way| {

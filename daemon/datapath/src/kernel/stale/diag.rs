@@ -39,7 +39,8 @@ pub(crate) struct Diag {
 
 impl Diag {
     pub(crate) fn open() -> io::Result<Self> {
-        let (family, protocol) = (AddressFamily::Netlink, SockProtocol::NetlinkSockDiag);
+        let family = AddressFamily::Netlink;
+        let protocol = SockProtocol::NetlinkSockDiag;
         let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
         Ok(Self { socket: socket.into() })
     }

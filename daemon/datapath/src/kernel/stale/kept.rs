@@ -49,7 +49,9 @@ impl Kept {
     /// Those connections of which `wanted` says so, and whether there may be more.
     pub(crate) fn read(&self, wanted: impl Fn(&Connection) -> bool) -> io::Result<(Connections, bool)> {
         let mut told = Iter::new(&self.0).map_err(|error| io::Error::other(format!("{error:#}")))?;
-        let (mut found, mut rest, mut buffer) = (Connections::default(), Vec::new(), [0; 1 << 16]);
+        let mut found = Connections::default();
+        let mut rest = Vec::new();
+        let mut buffer = [0; 1 << 16];
         while found.len() < CONNECTIONS_MAX {
             let length = told.read(&mut buffer)?;
             if length == 0 {

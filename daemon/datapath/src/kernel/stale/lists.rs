@@ -53,7 +53,9 @@ impl Lists {
 
     /// What a socket dialled when it got that backend; `None`: it was not translated.
     fn dialled(&self, socket: &Connected) -> Option<FrontendKey> {
-        let (cookie, backend, transport) = (socket.cookie, socket.peer, socket.transport);
+        let cookie = socket.cookie;
+        let backend = socket.peer;
+        let transport = socket.transport;
         let dialled = match transport {
             Transport::Tcp => {
                 let found = self.reverse.lookup(&abi::reverse_index(cookie).to_ne_bytes(), MapFlags::ANY);

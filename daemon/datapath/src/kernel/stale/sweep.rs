@@ -152,7 +152,8 @@ impl Work {
     }
 
     fn sweep_all(&self, home: &Home, judge: &impl Judge) -> (u64, Option<String>) {
-        let (mut ended, mut failure) = (0, None);
+        let mut ended = 0;
+        let mut failure = None;
         let mut note = |result: io::Result<u64>| match result {
             Ok(more) => ended += more,
             Err(error) => failure = Some(error.to_string()),

@@ -1,0 +1,199 @@
+//! The kernel's `bpf` call, for what libbpf-rs has no safe form of.
+//!
+//! Invariant: the call is made by hand here alone. Each function fills in the attributes of one command, as
+//! `linux/bpf.h` lays them out, from references that outlive the call; so no caller needs `unsafe`. What an older
+//! kernel does not know stays zero, which every kernel takes.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use libbpf_rs::{MapCore, MapHandle, libbpf_sys as sys};
+
+/// More programs on one hook than any host has; the kernel itself allows 64.
+const PROGRAMS_MAX: usize = 64;
+
+/// The word of a query's attributes with the number of programs.
+const QUERIED: usize = 3;
+
+/// The word of a batch's attributes with its count and its map.
+const COUNT: usize = 4;
+
+/// Attributes of a command, as 64-bit words; pairs of 32-bit fields share a word.
+type Attributes = [u64; 7];
+
+/// Two 32-bit fields that follow one another.
+const fn pair(first: u32, second: u32) -> u64 {
+    let [a, b, c, d] = first.to_ne_bytes();
+    let [e, f, g, h] = second.to_ne_bytes();
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+}
+
+const fn number(fd: RawFd) -> u32 {
+    fd.cast_unsigned()
+}
+
+fn descriptor(fd: BorrowedFd<'_>) -> u32 {
+    number(fd.as_raw_fd())
+}
+
+fn read_from<T: ?Sized>(memory: &T) -> u64 {
+    std::ptr::from_ref(memory).cast::<u8>().expose_provenance() as u64
+}
+
+fn written_to<T: ?Sized>(memory: &mut T) -> u64 {
+    std::ptr::from_mut(memory).cast::<u8>().expose_provenance() as u64
+}
+
+/// Makes the call. Addresses within the attributes are those of memory that the caller borrows meanwhile.
+fn call(command: sys::bpf_cmd, attributes: &mut Attributes) -> io::Result<i32> {
+    let size = size_of_val(attributes);
+    // SAFETY: the kernel reads and writes the attributes within their size, and elsewhere only where and as much as
+    // they say, which the functions of this module take from references.
+    let returned = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size) };
+    if returned < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    i32::try_from(returned).map_err(io::Error::other)
+}
+
+/// Makes a call that opens something.
+fn opened(command: sys::bpf_cmd, attributes: &mut Attributes) -> io::Result<OwnedFd> {
+    // SAFETY: what these commands return is a descriptor that was opened for the caller.
+    call(command, attributes).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn text(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+/// Loads a program for devices.
+pub(crate) fn load_classifier(instructions: &[sys::bpf_insn], licence: &CStr) -> io::Result<OwnedFd> {
+    let count = u32::try_from(instructions.len()).map_err(io::Error::other)?;
+    let kind = pair(sys::BPF_PROG_TYPE_SCHED_CLS, count);
+    let licence = read_from(licence.to_bytes_with_nul());
+    opened(sys::BPF_PROG_LOAD, &mut [kind, read_from(instructions), licence, 0, 0, 0, 0])
+}
+
+/// Links a program to a hook of a device.
+pub(crate) fn create_link(
+    program: BorrowedFd<'_>,
+    device: i32,
+    hook: sys::bpf_attach_type,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    let target = pair(descriptor(program), number(device));
+    opened(sys::BPF_LINK_CREATE, &mut [target, pair(hook, flags), 0, 0, 0, 0, 0])
+}
+
+/// Puts another program in the place of a link's own, in one step.
+pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let both = pair(descriptor(link), descriptor(program));
+    call(sys::BPF_LINK_UPDATE, &mut [both, 0, 0, 0, 0, 0, 0]).map(drop)
+}
+
+/// Detaches a link's program at once, even while other processes have the link open.
+pub(crate) fn detach_link(link: BorrowedFd<'_>) -> io::Result<()> {
+    call(sys::BPF_LINK_DETACH, &mut [pair(descriptor(link), 0), 0, 0, 0, 0, 0, 0]).map(drop)
+}
+
+/// Opens what is pinned there.
+pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
+    let path = text(path)?;
+    opened(sys::BPF_OBJ_GET, &mut [read_from(path.as_bytes_with_nul()), 0, 0, 0, 0, 0, 0])
+}
+
+/// Pins a program, map or link.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = text(path)?;
+    let object = pair(descriptor(object), 0);
+    call(sys::BPF_OBJ_PIN, &mut [read_from(path.as_bytes_with_nul()), object, 0, 0, 0, 0, 0]).map(drop)
+}
+
+/// The first bytes of what the kernel tells of a program, map or link.
+fn info<const WORDS: usize>(object: BorrowedFd<'_>) -> io::Result<[u32; WORDS]> {
+    let mut told = [0; WORDS];
+    let size = u32::try_from(size_of_val(&told)).map_err(io::Error::other)?;
+    let object = pair(descriptor(object), size);
+    call(sys::BPF_OBJ_GET_INFO_BY_FD, &mut [object, written_to(&mut told), 0, 0, 0, 0, 0])?;
+    Ok(told)
+}
+
+/// The number by which the kernel knows a program.
+pub(crate) fn program_number(program: BorrowedFd<'_>) -> io::Result<u32> {
+    let [_kind, number] = info(program)?;
+    Ok(number)
+}
+
+/// Where a link is, and with what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TcxPlace {
+    pub(crate) device: u32,
+    pub(crate) hook: sys::bpf_attach_type,
+    pub(crate) program: u32,
+}
+
+/// Where a link of a program at a device is. An error for links of other kinds.
+pub(crate) fn tcx_place(link: BorrowedFd<'_>) -> io::Result<TcxPlace> {
+    let [kind, _number, program, _gap, device, hook] = info(link)?;
+    if kind != sys::BPF_LINK_TYPE_TCX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(TcxPlace { device, hook, program })
+}
+
+/// The numbers of all programs that are attached at a hook of that very target: an open cgroup, or the number of a
+/// device. Programs of others are kept, and an operator may want to know of them. What hangs at a cgroup above or
+/// below, the owner of that cgroup lists there.
+pub(crate) fn programs_at(target: RawFd, hook: sys::bpf_attach_type) -> io::Result<Vec<u32>> {
+    let mut programs = [0_u32; PROGRAMS_MAX];
+    let room = u32::try_from(PROGRAMS_MAX).unwrap_or_default();
+    let target = pair(number(target), hook);
+    let mut attributes = [target, 0, written_to(&mut programs), pair(room, 0), 0, 0, 0];
+    call(sys::BPF_PROG_QUERY, &mut attributes)?;
+    Ok(programs.into_iter().take(low(attributes[QUERIED]) as usize).collect())
+}
+
+/// The first field of a pair.
+const fn low(word: u64) -> u32 {
+    let [a, b, c, d, ..] = word.to_ne_bytes();
+    u32::from_ne_bytes([a, b, c, d])
+}
+
+fn fits(map: &MapHandle, keys: &[u8], values: &[u8], count: u32) -> io::Result<()> {
+    let has_room = |bytes: &[u8], each: u32| bytes.len() as u64 >= u64::from(count) * u64::from(each);
+    let fits = has_room(keys, map.key_size()) && has_room(values, map.value_size());
+    fits.then_some(()).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+/// Writes `count` keys and values, and says in `count` how many the kernel took.
+pub(crate) fn update_batch(map: &MapHandle, keys: &[u8], values: &[u8], count: &mut u32) -> io::Result<()> {
+    fits(map, keys, values, *count)?;
+    let asked = pair(*count, descriptor(map.as_fd()));
+    let mut attributes = [0, 0, read_from(keys), read_from(values), asked, 0, 0];
+    let returned = call(sys::BPF_MAP_UPDATE_BATCH, &mut attributes);
+    *count = low(attributes[COUNT]);
+    returned.map(drop)
+}
+
+/// Reads up to `count` keys and values from a place of a walk, `None` at its beginning, and says in `count` how many
+/// came and in `next` where the walk goes on.
+pub(crate) fn lookup_batch(
+    map: &MapHandle,
+    at: Option<&u64>,
+    next: &mut u64,
+    (keys, values): (&mut [u8], &mut [u8]),
+    count: &mut u32,
+) -> io::Result<()> {
+    fits(map, keys, values, *count)?;
+    let asked = pair(*count, descriptor(map.as_fd()));
+    let at = at.map_or(0, read_from);
+    let mut attributes = [at, written_to(next), written_to(keys), written_to(values), asked, 0, 0];
+    let returned = call(sys::BPF_MAP_LOOKUP_BATCH, &mut attributes);
+    *count = low(attributes[COUNT]);
+    returned.map(drop)
+}
