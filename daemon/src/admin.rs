@@ -82,11 +82,13 @@ pub fn start(
     readings: Readings,
     shut: watch::Sender<Vec<String>>,
 ) -> Result<Admin, AdminError> {
-    let (loopback, local) = (runtime()?, runtime()?);
+    let loopback = runtime()?;
+    let local = runtime()?;
     let tcp = within(&loopback, || listen::open_tcp(settings.listen));
     let socket = within(&local, || listen::open_socket(&settings.socket));
     let address = tcp.as_ref().map_or(settings.listen, |tcp| tcp.address);
-    let (readings, (stop, stopping)) = (Arc::new(readings), watch::channel(false));
+    let readings = Arc::new(readings);
+    let (stop, stopping) = watch::channel(false);
     let shut = Shut::new(shut, stopping);
     let mut admin = Admin { address, stop, threads: Vec::new() };
     let serving = serve::tcp(tcp, settings.listen, Arc::clone(&readings), shut.clone());

@@ -285,7 +285,8 @@ impl Inner {
 
     fn view(&self) -> View {
         let (at, preferred, rows) = {
-            let (table, at) = (self.endpoints.lock(), Instant::now());
+            let table = self.endpoints.lock();
+            let at = Instant::now();
             (at, table.order(at).first().copied(), table.rows().to_vec())
         };
         let memory = self.memory().clone();

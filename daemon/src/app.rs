@@ -169,19 +169,22 @@ impl Beside {
         stopping: watch::Receiver<bool>,
     ) -> Wishes {
         let Readings { snapshots, probes, announced, .. } = self.readings.clone();
-        let (config, events, engine) =
-            (reload.config.subscribe(), reload.events.clone(), self.readings.engine.clone());
+        let config = reload.config.subscribe();
+        let events = reload.events.clone();
+        let engine = self.readings.engine.clone();
         tasks.spawn(probes::run(snapshots.clone(), config, events, probes));
         tasks.spawn(rejections::run(snapshots.clone()));
         if let (Some(access), Some(announced)) = (reload.access.clone(), announced) {
             tasks.spawn(announce::run(snapshots, access, node.as_str().into(), announced));
         }
         if let Some(access) = reload.access.clone() {
-            let (config, overheard) = (reload.config.subscribe(), Arc::clone(&self.readings.overheard));
+            let config = reload.config.subscribe();
+            let overheard = Arc::clone(&self.readings.overheard);
             tasks.spawn(overheard::run(config, access, node.as_str().into(), overheard));
         }
         let in_force = reload.config.subscribe();
-        let (ports, closed) = (in_force.borrow().kube_proxy, Arc::clone(&self.readings.closed_ports));
+        let ports = in_force.borrow().kube_proxy;
+        let closed = Arc::clone(&self.readings.closed_ports);
         tasks.spawn(kube_proxy::run(in_force, self.readings.clone()));
         tasks.spawn(proxies::run(self.proxies, move || closed.own_metrics_port(ports)));
         let snapshots = self.readings.snapshots.clone();
@@ -358,7 +361,8 @@ fn known_now(
 /// Logs what is not there or not whole now. It is tried again, and everything else is served meanwhile. A file system
 /// may hang, so the start does not wait for this.
 fn tell_what_is_missing(config: &Config) {
-    let (manifests, kubernetes) = (config.manifests.path.clone(), config.kubernetes.enabled);
+    let manifests = config.manifests.path.clone();
+    let kubernetes = config.kubernetes.enabled;
     let apiserver = config.apiserver.clone();
     drop(tokio::task::spawn_blocking(move || {
         if let Some(Err(error)) = manifests.as_deref().map(Manifests::check) {
@@ -395,7 +399,8 @@ fn look_after(
             let decisions = Arc::clone(&devices.borrow_and_update());
             engine.maps_mut().set_devices(&decisions);
         }
-        let (is_whole, is_synced) = (engine.is_whole(), engine.is_synced());
+        let is_whole = engine.is_whole();
+        let is_synced = engine.is_synced();
         if let Err(error) = engine.maps_mut().look_after(is_whole, is_synced) {
             // The first error ends the daemon.
             let _ = fail.try_send(error);
@@ -435,8 +440,8 @@ async fn serve_signals(
 
 /// The configuration in force and what is known of Events, for their followers; and the gatherer, which asks by both.
 fn in_force(path: &Path, config: &Config, access: Option<&Access>, node: &NodeName) -> (Followed, Gatherer) {
-    let (in_force, editions) =
-        (watch::channel(Arc::new(config.clone())).0, watch::channel(Arc::new(edition(path))).0);
+    let in_force = watch::channel(Arc::new(config.clone())).0;
+    let editions = watch::channel(Arc::new(edition(path))).0;
     let gatherer = Gatherer::new(access.cloned(), node.as_str().into(), in_force.subscribe());
     let gatherer = gatherer.recognising_by(editions.subscribe());
     ((in_force, editions), gatherer)
@@ -490,7 +495,8 @@ impl Reload {
     async fn forget(&self, ForgetWish { peer, address, answer }: ForgetWish) {
         let Some(access) = &self.access else { return };
         let outcome = access.forget(address).await;
-        let (uid, pid) = (peer.uid, peer.pid);
+        let uid = peer.uid;
+        let pid = peer.pid;
         match &outcome {
             Ok(None) => tracing::info!(uid, pid, %address, "a learned address was forgotten, as asked for"),
             Ok(Some(error)) => {
@@ -509,7 +515,8 @@ impl Reload {
         let blocks = settings::blocks(&config, &self.file.path)?;
         tell_what_is_missing(&config);
         if let Some(access) = &self.access {
-            let (access, sources) = (access.clone(), settings::apiserver_sources(&config));
+            let access = access.clone();
+            let sources = settings::apiserver_sources(&config);
             // The reload reads files, and their file system may hang.
             let reload = tokio::task::spawn_blocking(move || access.reload(&sources));
             reload.await.map_err(|error| AppError::Runtime(error.into()))??;

@@ -581,7 +581,8 @@ impl Cli {
     /// Only the socket takes this wish, as it does a reload.
     fn forget(&self, address: SocketAddr, out: &mut impl Write) -> Result<Exit, ClientError> {
         let address = address.to_string();
-        let (address, form) = (encoded(&address), self.output.as_str());
+        let address = encoded(&address);
+        let form = self.output.as_str();
         let path = format!("/apiserver/forget?endpoint={address}&format={form}");
         let mut answer = self.client().post(&path)?.expect_ok()?;
         answer.copy(out)?;

@@ -41,7 +41,8 @@ impl Exposition {
 
     pub(crate) fn histogram(&mut self, name: &str, help: &str, of: &Histogram) {
         self.begin(name, "histogram", help);
-        let ((buckets, count), bucket) = (of.totals(), format!("{name}_bucket"));
+        let (buckets, count) = of.totals();
+        let bucket = format!("{name}_bucket");
         for (most, so_many) in buckets {
             self.sample(&bucket, &[("le", &most.as_secs_f64().to_string())], so_many);
         }

@@ -52,7 +52,8 @@ struct Ports {
 
 impl Ports {
     fn start(config: watch::Receiver<Arc<Config>>, readings: Readings) -> io::Result<(Self, Follower)> {
-        let (ports, closed) = (config.borrow().kube_proxy, Arc::clone(&readings.closed_ports));
+        let ports = config.borrow().kube_proxy;
+        let closed = Arc::clone(&readings.closed_ports);
         let (health_out, health) = watch::channel(Health::default());
         let (plans_out, plans) = watch::channel(Plan::default());
         let asked = Arc::new(Asked::default());

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use holdfast::cli::{self, Command};
 
 fn main() -> ExitCode {
-    let (mut out, mut err) = (stdout(), stderr());
+    let mut out = stdout();
+    let mut err = stderr();
     let cli = match cli::parse(std::env::args_os(), &mut out, &mut err) {
         Ok(cli) => cli,
         Err(exit) => return exit.into(),

@@ -89,7 +89,8 @@ pub async fn run(
     mut nodes: mpsc::Receiver<NodeReport>,
     events: mpsc::Sender<Vec<Event>>,
 ) {
-    let (mut told, mut heard) = (None, None);
+    let mut told = None;
+    let mut heard = None;
     loop {
         let now = facts(&config.borrow_and_update().clone(), &name, &said);
         if told.as_ref() != Some(&now) {
@@ -174,7 +175,8 @@ fn is_link_local(address: IpAddr) -> bool {
 
 /// Every address of every interface that is up, in the kernel's order. Unreadable counts as none.
 fn local_addresses() -> Vec<LocalAddress> {
-    let (v4_route, v6_route) = (default_interface_v4(), devices::default_device6());
+    let v4_route = default_interface_v4();
+    let v6_route = devices::default_device6();
     let Ok(interfaces) = getifaddrs() else { return Vec::new() };
     let up = interfaces.filter(|it| it.flags.contains(InterfaceFlags::IFF_UP));
     up.filter_map(|it| {

@@ -57,7 +57,8 @@ pub async fn run(
         let mut following = JoinSet::new();
         if is_on {
             for topic in TOPICS {
-                let (access, node) = (access.clone(), Arc::clone(&node));
+                let access = access.clone();
+                let node = Arc::clone(&node);
                 following.spawn(follow::run(access, node, topic, Arc::clone(&overheard)));
             }
         }

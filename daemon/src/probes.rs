@@ -76,7 +76,8 @@ async fn run_by<A: Future<Output = Answer> + Send + 'static>(
 ) {
     let mut schedule = Schedule::default();
     let mut probes: JoinSet<Probed> = JoinSet::new();
-    let (mut look, mut begin) = (Instant::now(), Instant::now());
+    let mut look = Instant::now();
+    let mut begin = Instant::now();
     let mut is_news = false;
     loop {
         let is_free = probes.len() < IN_FLIGHT_MAX;

@@ -204,7 +204,8 @@ impl Recorder {
     }
 
     fn gap(&mut self, gap: Gap) {
-        let (seq, time) = (self.next_number(), Millis::of(SystemTime::now()));
+        let seq = self.next_number();
+        let time = Millis::of(SystemTime::now());
         self.keep(&restore::gap_record(seq, time, 0, &self.boot_id, gap));
         self.history.note(|recorded| recorded.gaps += 1);
     }
@@ -214,7 +215,8 @@ impl Recorder {
             return self.history.note(|recorded| recorded.lost += 1);
         };
         self.history.push(&line);
-        let (seq, urgent) = (self.seq, is_urgent(record));
+        let seq = self.seq;
+        let urgent = is_urgent(record);
         // The writer sees by the numbers what had no room.
         let sent = self.queue.as_ref().map(|queue| {
             let room = self.to_disk.take(line.bytes());
@@ -241,7 +243,8 @@ impl Recorder {
 
 fn line_of(record: &Record) -> Option<Arc<Line>> {
     let line = Line::new(record).inspect_err(|error| {
-        let (seq, service) = (record.seq, &record.service);
+        let seq = record.seq;
+        let service = &record.service;
         tracing::error!(seq, service, %error, "a change cannot be written as JSON; the history does not have it");
     });
     line.ok().map(Arc::new)

@@ -43,7 +43,8 @@ impl Quota {
 
 /// Runs until the publisher of snapshots is gone.
 pub async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>) {
-    let (started, mut quota) = (Instant::now(), Quota::default());
+    let started = Instant::now();
+    let mut quota = Quota::default();
     let mut known = Arc::<Rejections>::default();
     while snapshots.changed().await.is_ok() {
         let now = Arc::clone(&snapshots.borrow_and_update().rejections);
@@ -61,7 +62,9 @@ fn begun<'a>(before: &'a Rejections, now: &'a Rejections) -> impl Iterator<Item 
 }
 
 fn tell(rejection: &Rejection, quota: &mut Quota, now: Duration) {
-    let (object, reason, origin) = (&rejection.object, &*rejection.reason, rejection.origin.as_deref());
+    let object = &rejection.object;
+    let reason = &*rejection.reason;
+    let origin = rejection.origin.as_deref();
     let allowed = quota.say(now);
     let unsaid = allowed.filter(|unsaid| *unsaid > 0);
     match (allowed, rejection.is_waiting()) {
@@ -95,7 +98,8 @@ mod tests {
     #[test]
     fn what_lasts_is_told_once() {
         let check = |before: &[(&str, &str)], now: &[(&str, &str)], told: &[&str]| {
-            let (before, now) = (rejections(before), rejections(now));
+            let before = rejections(before);
+            let now = rejections(now);
             let found: Vec<_> = begun(&before, &now).map(|it| it.object.to_string()).collect();
             assert_eq!(found, told);
         };

@@ -231,7 +231,8 @@ fn explained<'a>(
     (read, refusing): (&ReadBack, &BTreeSet<SocketAddr>),
 ) -> Explained<'a> {
     let view = &*subject.view;
-    let (policy, counters) = (&snapshot.settings.hold, Counters::of(&readings.datapath()));
+    let policy = &snapshot.settings.hold;
+    let counters = Counters::of(&readings.datapath());
     let row = |it: &'a FrontendView| {
         let applied = Applied::of(view, it, read, &counters);
         FrontendRow::of(view, it, applied, sentence::next(view, it, snapshot))

@@ -71,7 +71,8 @@ pub fn load_balancer(case: &Case<'_>) -> Balancer {
 
 /// The same without Events: what every node knows at any time.
 pub fn without_events(facts: &ServiceFacts, seen: Option<&Seen>, now: Now) -> Balancer {
-    let (heard, controller) = (Heard::NotAsked, Controller::Unknown);
+    let heard = Heard::NotAsked;
+    let controller = Controller::Unknown;
     load_balancer(&Case { facts: Some(facts), seen, heard, controller, now })
 }
 

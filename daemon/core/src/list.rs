@@ -205,7 +205,8 @@ impl Summary {
     fn of(rows: &[Row], scope: Scope) -> Self {
         let mut chosen = rows.iter().filter(|row| row.is_in(scope)).peekable();
         let is_held = chosen.peek().is_some_and(|row| row.is_held());
-        let (mut len, mut is_draining) = (0_u32, chosen.peek().is_some());
+        let mut len = 0_u32;
+        let mut is_draining = chosen.peek().is_some();
         for row in chosen {
             len = len.saturating_add(1);
             is_draining &= row.state() == SlotState::Draining;

@@ -161,7 +161,8 @@ fn word(name: &str, text: &str) -> Judgement {
 
 fn keywords(name: &str, list: &[String]) -> Judgement {
     length(name, list.len())?;
-    let (min, max) = (KEYWORD_BYTES.start(), KEYWORD_BYTES.end());
+    let min = KEYWORD_BYTES.start();
+    let max = KEYWORD_BYTES.end();
     match list.iter().find(|word| !KEYWORD_BYTES.contains(&word.len()) || word.trim().is_empty()) {
         Some(word) => {
             Err(format!("the keyword {word:?} of {name} has to have {min} to {max} bytes: change it"))

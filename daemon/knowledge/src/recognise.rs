@@ -167,7 +167,8 @@ impl Knowledge {
     }
 
     fn read(&self, at: usize, confidence: Confidence, message: &Searched) -> Option<Recognised<'_>> {
-        let (reason, scan) = (self.reasons.get(at)?, self.index.scans.get(at)?);
+        let reason = self.reasons.get(at)?;
+        let scan = self.index.scans.get(at)?;
         let when = scan.when.iter().find(|(words, ..)| words.any_in(message));
         let first = when.map_or(&[][..], |(_, _, causes)| causes);
         let further = scan.causes.iter().filter(|at| !first.contains(at));

@@ -113,7 +113,8 @@ pub fn reject(kind: Kind, value: &Value, error: &ObjectError, provenance: &Prove
 
 /// The name of an object, or its rejection, which can only say where it was.
 fn named(kind: Kind, wire: &MetaWire<'_>, provenance: &Provenance) -> Result<ObjectName, Rejection> {
-    let (namespace, name) = (wire.namespace.as_deref(), wire.name.as_deref());
+    let namespace = wire.namespace.as_deref();
+    let name = wire.name.as_deref();
     meta::object_name(namespace, name, provenance.defaulting)
         .map_err(|error| rejection(unnamed(kind, name, provenance), &error, provenance, false))
 }

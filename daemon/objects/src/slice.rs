@@ -144,7 +144,8 @@ fn endpoints<'a>(
         return Ok((Endpoints::default(), Skipped::default()));
     };
     let mut builder = EndpointsBuilder::new(family);
-    let (mut skipped, mut hints) = (Skipped::default(), HintSet::default());
+    let mut skipped = Skipped::default();
+    let mut hints = HintSet::default();
     for (index, wire) in wires.enumerate() {
         if let Err(error) = endpoint(index, wire, &mut hints, &mut builder) {
             skipped.push(error);

@@ -75,7 +75,8 @@ pub(super) struct Version {
 pub(super) fn version(readings: &Readings, _: Query, form: Form) -> Response {
     let about = &readings.about;
     let node = Arc::clone(&readings.snapshot().node.name);
-    let (datapath, started) = (readings.datapath().kind(), Rfc3339(about.started));
+    let datapath = readings.datapath().kind();
+    let started = Rfc3339(about.started);
     match form {
         Form::Json => {
             let version = Version { version: about.version, node, datapath, started };

@@ -34,7 +34,8 @@ impl Refusal {
     }
 
     pub(super) fn shown(&self, form: Form, words: Words) -> Response {
-        let (Self { status, error, .. }, hint) = (self, self.hint.text(words));
+        let Self { status, error, .. } = self;
+        let hint = self.hint.text(words);
         match form {
             Form::Json => json(*status, &RefusalJson { error, hint: &hint }),
             Form::Table | Form::Wide => text(*status, format!("error: {error}\nhint: {hint}\n")),

@@ -302,13 +302,15 @@ fn aligned(lines: &[Cells], out: &mut Vec<u8>) {
 
 /// What the engine published last, with other proxies on this node.
 pub(super) fn datapath(readings: &Readings, _: Query, form: Form) -> Response {
-    let (view, snapshot) = (readings.datapath(), readings.snapshot());
+    let view = readings.datapath();
+    let snapshot = readings.snapshot();
     let proxies = Arc::clone(&readings.proxies.borrow());
     let filters = Arc::clone(&readings.filters.borrow());
     let kernel = view.status().map(|status| Kernel::of(status, view.devices(), &snapshot.fill));
     match form {
         Form::Json => {
-            let (kind, other_proxies) = (view.kind(), &*proxies);
+            let kind = view.kind();
+            let other_proxies = &*proxies;
             answer::json(StatusCode::OK, &Datapath { kind, other_proxies, filters: &filters, kernel })
         }
         Form::Table | Form::Wide => {

@@ -54,7 +54,8 @@ pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response
             .into_response();
     };
     let mut material = gathered(&visit, &name, &query).await;
-    let (version, sees_flows) = (visit.readings.about.version, visit.door.way == Way::Unix);
+    let version = visit.readings.about.version;
+    let sees_flows = visit.door.way == Way::Unix;
     // With many services it takes as long as a large table, and no other client is to wait for it.
     let written = tokio::task::spawn_blocking(move || {
         if sees_flows {
@@ -120,7 +121,8 @@ async fn outside(visit: &Visit, name: &ObjectName, query: &Query) -> Option<Outs
     if visit.door.way != Way::Unix {
         return None;
     }
-    let (readings, snapshot) = (&visit.readings, visit.readings.snapshot());
+    let readings = &visit.readings;
+    let snapshot = visit.readings.snapshot();
     let probes = query.probes.unwrap_or(true);
     let asks = Asks { api: true, probes, frontends_not: undialled(readings), within: query.timeout };
     Some(readings.gatherer.outside(name, &snapshot, (asks, &query.focus)).await)

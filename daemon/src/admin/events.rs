@@ -30,7 +30,8 @@ pub(super) async fn events(visit: Visit, query: Query, form: Form) -> Response {
             .into_response();
     };
     let about = query.filter.service;
-    let (readings, snapshot) = (Arc::clone(&visit.readings), visit.readings.snapshot());
+    let readings = Arc::clone(&visit.readings);
+    let snapshot = visit.readings.snapshot();
     let (heard, edition) = match visit.door.way {
         Way::Unix => readings.gatherer.events(about.as_ref(), &snapshot).await,
         Way::Tcp(_) => (not_over_tcp(), readings.gatherer.edition()),

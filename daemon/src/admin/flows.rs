@@ -344,7 +344,8 @@ impl<'a> Flows<'a> {
 
 /// The whole answer, in the order of the table.
 pub(super) fn flows(readings: &Readings, query: Query, form: Form) -> Response {
-    let (view, snapshot) = (readings.datapath(), readings.snapshot());
+    let view = readings.datapath();
+    let snapshot = readings.snapshot();
     let seen = view.status().and_then(|status| status.flows.as_ref());
     let Query { flows: filter, records, .. } = query;
     let limit = records.limit.unwrap_or(FLOWS_MAX);
@@ -410,7 +411,8 @@ pub(super) mod tests {
     }
 
     fn shown<T>(failure: Option<&str>, show: impl FnOnce(&Flows<'_>) -> T) -> T {
-        let (snapshot, report) = (everything(), report());
+        let snapshot = everything();
+        let report = report();
         let owners = Owners::of(&snapshot, report.found.iter().filter_map(dialled));
         let failure = failure.map(str::to_owned);
         let kept_free_failure = failure.as_ref().map(|_| "EPERM: Operation not permitted".to_owned());
@@ -420,7 +422,11 @@ pub(super) mod tests {
             transport: Transport::Tcp,
             taken: 1,
         });
-        let (passes, ended, left, kept_free, snat_ports) = (3, 5, 0, 2, 27_512);
+        let passes = 3;
+        let ended = 5;
+        let left = 0;
+        let kept_free = 2;
+        let snat_ports = 27_512;
         let swept =
             FlowsSwept { passes, ended, left, kept_free, snat_ports, fullest, failure, kept_free_failure };
         let mut counts = PacketCounts::default();

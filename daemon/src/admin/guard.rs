@@ -29,7 +29,8 @@ const HEADERS: [(HeaderName, &str); 6] = [
 
 /// Refuses, or lets the request through to the paths; writes down whatever was refused.
 pub(super) async fn guarded(State(way): State<Way>, request: Request, next: Next) -> Response {
-    let (form, words) = (form_of(&request), Words::of(request.headers()));
+    let form = form_of(&request);
+    let words = Words::of(request.headers());
     let mut response = match check(way, &request) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
@@ -89,7 +90,8 @@ fn check_host(request: &Request, port: u16) -> Result<(), Refusal> {
     if ours(host) && hosts.next().is_none() && (authority.is_none() || ours(authority)) {
         return Ok(());
     }
-    let (error, hint) = ("the Host header names somebody else", Hint::Host(port));
+    let error = "the Host header names somebody else";
+    let hint = Hint::Host(port);
     Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, error, hint))
 }
 

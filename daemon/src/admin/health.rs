@@ -140,7 +140,8 @@ struct DamageRow {
 
 impl From<&Damage> for DamageRow {
     fn from(Damage { error, older, lost }: &Damage) -> Self {
-        let (error, lost_services) = (Arc::clone(error), lost.named.clone());
+        let error = Arc::clone(error);
+        let lost_services = lost.named.clone();
         Self { error, older: older.count, lost: lost.count, lost_services }
     }
 }

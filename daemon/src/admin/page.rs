@@ -52,7 +52,8 @@ static DOCUMENT: LazyLock<Bytes> =
 
 /// No word of the API can become markup or code: `trusted-types` lets no text in where a browser would read it as such.
 static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
-    let (style, script) = (hash(STYLE), hash(SCRIPT));
+    let style = hash(STYLE);
+    let script = hash(SCRIPT);
     let policy = format!(
         "default-src 'none'; style-src '{style}'; script-src '{script}'; connect-src 'self'; img-src data:; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \

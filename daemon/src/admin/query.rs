@@ -87,7 +87,8 @@ impl Query {
     pub(super) fn read(text: &str, legal: &Legal) -> Result<Self, Refusal> {
         let mut query = Self::default();
         for (name, value) in pairs(text) {
-            let (name, value) = (decoded(name)?, decoded(value)?);
+            let name = decoded(name)?;
+            let value = decoded(value)?;
             query.take(&name, &value, legal)?;
         }
         query.filter.check_from()?;
@@ -390,7 +391,9 @@ mod tests {
         let records = Query::read(text, &RECORDS).unwrap().records;
         assert_eq!(records.since, Millis::parse("2026-01-08T11:11:55Z"));
         assert!(records.until < Some(Millis::of(SystemTime::now())) && records.until > records.since);
-        let (reason, limit, after) = (records.reason.as_deref(), records.limit, records.after);
+        let reason = records.reason.as_deref();
+        let limit = records.limit;
+        let after = records.after;
         assert_eq!((reason, limit, after), (Some("vanished"), Some(7), Some(184)));
         assert!(Query::read("reason=usable-endpoints", &RECORDS).is_ok(), "a rule is as good as a reason");
     }

@@ -183,7 +183,9 @@ fn heading(wide: bool) -> Cells {
 /// The whole answer, newest first.
 pub(super) fn refusals(readings: &Readings, query: Query, form: Form) -> Response {
     let filter = query.filter;
-    let (told, snapshot, view) = (readings.refusals.latest(), readings.snapshot(), readings.datapath());
+    let told = readings.refusals.latest();
+    let snapshot = readings.snapshot();
+    let view = readings.datapath();
     let owners = Owners::of(&snapshot, told.latest.iter().map(|denied| denied.refusal.frontend));
     let rows =
         told.latest.iter().rev().map(|denied| RefusalRow::of(denied, owners.find(&denied.refusal.frontend)));
@@ -211,7 +213,8 @@ pub(super) fn refusals(readings: &Readings, query: Query, form: Form) -> Respons
 fn text(rows: &[RefusalRow<'_>], failure: Option<&str>, wide: bool) -> Vec<u8> {
     let lines: Vec<Cells> =
         std::iter::once(heading(wide)).chain(rows.iter().map(|row| row.cells(wide))).collect();
-    let (mut widths, mut out) = (Widths::default(), Vec::new());
+    let mut widths = Widths::default();
+    let mut out = Vec::new();
     lines.iter().for_each(|cells| widths.observe(cells));
     lines.iter().for_each(|cells| widths.line(cells, &mut out));
     if let Some(failure) = failure {

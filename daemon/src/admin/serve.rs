@@ -102,7 +102,8 @@ impl Shut {
         mut opened: Result<T, AdminError>,
         open: impl Fn() -> Result<T, AdminError>,
     ) -> Option<T> {
-        let (mut pause, mut said) = (limits::OPEN_PAUSE_MIN, None);
+        let mut pause = limits::OPEN_PAUSE_MIN;
+        let mut said = None;
         let mut stopping = self.stopping.clone();
         loop {
             match opened {
@@ -156,7 +157,8 @@ async fn serve(
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => match place(&door, &mut guests, peer).await {
                     Some(place) => {
-                        let (router, guest) = (known(router.clone(), peer), guests.enter());
+                        let router = known(router.clone(), peer);
+                        let guest = guests.enter();
                         connections.spawn(connection(stream, router, guest, place, stopping.clone()));
                     }
                     None => turn_away(stream).await,
@@ -213,7 +215,8 @@ async fn connection(
     mut stopping: watch::Receiver<bool>,
 ) {
     let answer = |request: Request<Incoming>| {
-        let (asking, answered) = (guest.asks(), TowerToHyperService::new(router.clone()).call(request));
+        let asking = guest.asks();
+        let answered = TowerToHyperService::new(router.clone()).call(request);
         async move { answered.await.map(|answer| answer.map(|body| Asked { body, _asking: asking })) }
     };
     let connection = http1::Builder::new()

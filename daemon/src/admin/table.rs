@@ -152,7 +152,9 @@ pub(super) fn table<T: Table>(readings: &Readings, filter: Filter, form: Form) -
     let snapshot = readings.snapshot();
     let views = sorted(&snapshot, &filter);
     let walk = Walk::new(T::new(readings), views, filter);
-    let (widths, cells, stage) = (Widths::default(), Cells::default(), Stage::first(form));
+    let widths = Widths::default();
+    let cells = Cells::default();
+    let stage = Stage::first(form);
     let answer = Streamed { walk, snapshot, form, widths, cells, stage };
     let chunks = InTurn { answer, deadline: Instant::now() + limits::ANSWER_TIME_MAX, my_turn: true };
     typed(StatusCode::OK, form.content_type(), Body::from_stream(chunks))
@@ -327,7 +329,9 @@ mod tests {
     fn frontends(form: Form, deadline: Instant) -> InTurn<Frontends> {
         let snapshot = Arc::new(many(500, 10));
         let walk = Walk::new(Frontends, sorted(&snapshot, &Filter::default()), Filter::default());
-        let (widths, cells, stage) = (Widths::default(), Cells::default(), Stage::first(form));
+        let widths = Widths::default();
+        let cells = Cells::default();
+        let stage = Stage::first(form);
         InTurn { answer: Streamed { walk, snapshot, form, widths, cells, stage }, deadline, my_turn: true }
     }
 

@@ -117,7 +117,9 @@ fn held(view: &ServiceView, reason: &str, snapshot: &Snapshot) -> Option<Notice>
         "its endpoints are gone ({reason}); connections still go to the last {backends} backends, {until}. \
          On the node: holdfast explain {name}"
     );
-    let (is_warning, action, detail) = (true, "Hold", reason.to_owned());
+    let is_warning = true;
+    let action = "Hold";
+    let detail = reason.to_owned();
     let wording = Wording { is_warning, reason: "BackendsHeld", action, note, detail };
     Some(of_service(view, wording, snapshot.published))
 }
@@ -126,7 +128,8 @@ fn released(view: &ServiceView, at: Timestamp) -> Notice {
     let ended: Option<Reason> = view.ports.iter().find_map(|port| port.ended);
     let (reason, note) = match ended {
         Some(why) => {
-            let (why, name) = (why.as_str(), &view.key.name);
+            let why = why.as_str();
+            let name = &view.key.name;
             let note = format!("connections are refused: {why}. On the node: holdfast history {name}");
             ("BackendsReleased", note)
         }

@@ -356,7 +356,8 @@ mod tests {
 
     #[test]
     fn only_what_nobody_vouches_for_is_forgotten() {
-        let (address, mut memory) = ("10.0.0.1:443".parse().unwrap(), Memory::default());
+        let address = "10.0.0.1:443".parse().unwrap();
+        let mut memory = Memory::default();
         assert_eq!(memory.forget(address), Err(NotForgotten::Unknown(address)));
         memory.learn(&listed("x=10.0.0.1:443"), Timestamp(0));
         let said = memory.forget(address).unwrap_err().to_string();

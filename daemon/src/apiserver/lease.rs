@@ -28,7 +28,9 @@ impl Shared {
     pub(super) fn target(&self, id: EndpointId) -> Option<Target> {
         let table = self.lock();
         let row = table.get(id)?;
-        let (tier, address, name) = (row.tier, row.address, Arc::clone(&row.name));
+        let tier = row.tier;
+        let address = row.address;
+        let name = Arc::clone(&row.name);
         Some(Target { shared: self.clone(), id, tier, address, name })
     }
 }
@@ -87,9 +89,11 @@ impl Target {
 }
 
 fn say(before: &Endpoint, after: &Endpoint) {
-    let (endpoint, state) = (&*after.name, after.state.as_str());
+    let endpoint = &*after.name;
+    let state = after.state.as_str();
     let trouble = |row: &Endpoint| row.trouble.as_ref().map(|(trouble, _)| trouble.clone());
-    let (old, new) = (trouble(before), trouble(after));
+    let old = trouble(before);
+    let new = trouble(after);
     let is_throttled = |trouble: &Option<Trouble>| matches!(trouble, Some(Trouble::Throttled { .. }));
     // How long the server asks to wait may differ each time, and is not logged.
     let is_same = old == new || (is_throttled(&old) && is_throttled(&new));

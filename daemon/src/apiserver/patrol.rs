@@ -86,7 +86,8 @@ pub(super) async fn written_in_time(inner: &Inner) -> Option<String> {
 async fn written(inner: &Inner) -> bool {
     // One after the other: they write beside the file under one name.
     let _writing = inner.writing.lock().await;
-    let (memory, folder) = (inner.memory().clone(), inner.state.clone());
+    let memory = inner.memory().clone();
+    let folder = inner.state.clone();
     let writing = tokio::task::spawn_blocking(move || memory.write(&folder));
     let problem = match writing.await {
         Ok(done) => done.err(),

@@ -60,7 +60,8 @@ pub(super) async fn ask(
     }
     inner.refresh().await;
     let (targets, mut failures) = candidates(inner);
-    let (mut targets, mut refused) = (targets.into_iter().peekable(), None);
+    let mut targets = targets.into_iter().peekable();
+    let mut refused = None;
     while let Some(target) = targets.next() {
         let patience = if targets.peek().is_some() { Patience::Short } else { Patience::Long };
         match attempt(inner, &target, ask, patience).await {
@@ -109,7 +110,8 @@ pub(super) async fn ask_aside(
     ask: &Ask<'_>,
     connection: Connection,
 ) -> Result<Reply, AccessError> {
-    let (name, tier) = (Arc::clone(&connection.target().name), connection.target().tier);
+    let name = Arc::clone(&connection.target().name);
+    let tier = connection.target().tier;
     let failed = |trouble| AccessError::of(&name, trouble);
     let asked = inner.asked();
     let shown = asked.credentials(tier).current(false).await;
@@ -120,7 +122,8 @@ pub(super) async fn ask_aside(
 /// The endpoints in the order in which they are asked, and those that are left alone.
 fn candidates(inner: &Inner) -> (Vec<Target>, Vec<Failure>) {
     let (order, patience) = {
-        let (table, now) = (inner.endpoints.lock(), Instant::now());
+        let table = inner.endpoints.lock();
+        let now = Instant::now();
         (table.order(now), table.patience(now))
     };
     let targets = order.into_iter().filter_map(|id| inner.endpoints.target(id)).collect();

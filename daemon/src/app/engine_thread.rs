@@ -45,7 +45,8 @@ impl EngineThread {
         let (changes, changed) = mpsc::channel(run::CHANGES_WAITING_MAX);
         let (snapshots_out, snapshots) = watch::channel(Arc::default());
         let (stop, stopping) = watch::channel(false);
-        let (progress, steps) = (Arc::new(AtomicU64::new(0)), Arc::<Steps>::default());
+        let progress = Arc::new(AtomicU64::new(0));
+        let steps = Arc::<Steps>::default();
         let (asker, asks) = ask::channel();
         let ends = run::Ends {
             events,
@@ -64,7 +65,8 @@ impl EngineThread {
 
     /// Tells for how long no event has moved.
     pub(super) fn liveness(&self) -> Liveness {
-        let (progress, started) = (Arc::clone(&self.progress), self.started);
+        let progress = Arc::clone(&self.progress);
+        let started = self.started;
         let stalled = move || {
             let last = Duration::from_millis(progress.load(Ordering::Relaxed));
             Some(started.elapsed().saturating_sub(last)).filter(|still| *still > STALLED)

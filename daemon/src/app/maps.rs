@@ -45,7 +45,8 @@ impl AppMaps {
         match config.datapath.kind {
             DatapathKind::Memory => Ok(Self::Memory(Box::new(MemoryMaps::new(capacity)))),
             DatapathKind::Kernel => {
-                let (devices, told) = (Arc::default(), Lines::default());
+                let devices = Arc::default();
+                let told = Lines::default();
                 let maps = kernel(config, capacity)?;
                 Ok(Self::Kernel(Box::new(Kernel { maps, devices, told, trouble: None })))
             }
@@ -137,7 +138,8 @@ fn tell_trouble(known: &mut Option<String>, error: String) {
 
 fn tell_repaired(Repaired { hooks, devices, pins, bits, leftover }: Repaired) {
     if !hooks.is_empty() || !devices.is_empty() || pins || bits {
-        let (hooks, devices) = (hooks.join(", "), devices.join(", "));
+        let hooks = hooks.join(", ");
+        let devices = devices.join(", ");
         say!(warn, messages::PROGRAMS_CHANGED, hooks, devices, pins, bits);
     }
     if let Some(error) = leftover {

@@ -45,7 +45,8 @@ mod tests {
         let (value, now) = watch::channel(0);
         let pace = Duration::from_millis(200);
         let mut paced = Paced::new(Some(now), pace);
-        let (begun, mut told) = (Instant::now(), 0);
+        let begun = Instant::now();
+        let mut told = 0;
         while begun.elapsed() < Duration::from_millis(500) {
             value.send_modify(|value| *value += 1);
             told += u32::from(timeout(Duration::from_millis(1), paced.changed()).await.is_ok());

@@ -39,7 +39,8 @@ pub(super) fn until_free<T, E>(
             return Err(error);
         };
         if begun.elapsed() > SAID && !std::mem::replace(&mut is_said, true) {
-            let (held, seconds) = (process.map(tracing::field::display), patience.as_secs());
+            let held = process.map(tracing::field::display);
+            let seconds = patience.as_secs();
             tracing::warn!(
                 process = held,
                 what,

@@ -57,7 +57,8 @@ pub(super) fn known_of(kept: Option<&state::Kept>) -> (u64, Option<Arc<state::Da
 
 fn say_damage(damage: &state::Damage) {
     let state::Damage { error, older, lost } = damage;
-    let (older, lost) = (older.spelled(), lost.spelled());
+    let older = older.spelled();
+    let lost = lost.spelled();
     say!(warn, messages::SNAPSHOT_DAMAGED, %error, older, lost);
 }
 
@@ -141,7 +142,8 @@ pub(super) fn keeper(
     history: &Arc<recorder::History>,
 ) -> (state::Keeper, watch::Receiver<state::Written>) {
     let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
-    let (snapshots, odd) = (engine.snapshots.clone(), kubernetes.as_ref().map(Kubernetes::oddities));
+    let snapshots = engine.snapshots.clone();
+    let odd = kubernetes.as_ref().map(Kubernetes::oddities);
     let (keeper, written) = state::Keeper::new(folder, snapshots, clusters, odd, Arc::clone(history));
     (keeper.begun_with(damage), written)
 }

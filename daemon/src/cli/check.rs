@@ -48,11 +48,13 @@ fn of_knowledge(fault: &Fault) -> Problem {
 }
 
 fn report(path: &Path, warnings: &[Problem], errors: &[Problem], omitted: usize) -> Report {
-    let (is_good, file) = (errors.is_empty(), path.display().to_string());
+    let is_good = errors.is_empty();
+    let file = path.display().to_string();
     let mut bad = lines("warning", warnings);
     bad.extend(lines("error", errors));
     bad.extend((omitted > 0).then(|| format!("and {omitted} more errors")));
-    let (warnings, errors) = (all(warnings), all(errors));
+    let warnings = all(warnings);
+    let errors = all(errors);
     Report {
         exit: if is_good { Exit::Good } else { Exit::Config },
         json: json!({"good": is_good, "file": file, "errors": errors, "omitted": omitted, "warnings": warnings}),

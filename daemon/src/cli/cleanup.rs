@@ -77,7 +77,8 @@ fn free_ports(ports: &TakenPorts) -> Option<String> {
 }
 
 fn outcome(pins: &Path, found: bool, good: &str, errors: &[impl Display]) -> Report {
-    let (is_good, pins) = (errors.is_empty(), pins.display().to_string());
+    let is_good = errors.is_empty();
+    let pins = pins.display().to_string();
     let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
     Report {
         exit: if is_good { Exit::Good } else { Exit::Finding },

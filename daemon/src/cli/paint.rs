@@ -170,8 +170,8 @@ mod tests {
 
     #[test]
     fn cells_and_headings_are_painted_however_they_come() {
-        let (head, web) =
-            ("\u{1b}[1mSERVICE      VERDICT   STATUS\u{1b}[0m", "default/web  \u{1b}[32mserving\u{1b}[0m");
+        let head = "\u{1b}[1mSERVICE      VERDICT   STATUS\u{1b}[0m";
+        let web = "default/web  \u{1b}[32mserving\u{1b}[0m";
         let whole = through(true, &[TABLE]);
         assert!(whole.starts_with(head) && whole.contains(web), "{whole:?}");
         assert!(whole.ends_with("\u{1b}[32mdone\u{1b}[0m"), "a last line without its end too: {whole:?}");

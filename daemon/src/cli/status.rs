@@ -249,7 +249,8 @@ impl Status {
         services: Services,
     ) -> Self {
         let Services { services, rejected, rejected_dropped } = services;
-        let (faults, left_out_devices) = (datapath.faults(), datapath.left_out());
+        let faults = datapath.faults();
+        let left_out_devices = datapath.left_out();
         let failed = services.iter().filter(|service| service.status == "error");
         let errors: Vec<Failed> = failed.map(Failed::from).collect();
         let (held, not_serving) =

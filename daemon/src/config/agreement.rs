@@ -31,7 +31,8 @@ fn names_are_distinct(report: &mut Report<'_>, blocks: &[ReadBlock]) {
     for ReadBlock { block, site, .. } in blocks {
         let key = (&block.namespace, &block.name);
         let Some(first) = seen.insert(key, site) else { continue };
-        let (name, line) = (full_name(block), report.line(first));
+        let name = full_name(block);
+        let line = report.line(first);
         report.error(site, format!("{name} is there already (line {line}): give each block its own name"));
         seen.insert(key, first);
     }
@@ -44,7 +45,8 @@ fn frontends_are_distinct(report: &mut Report<'_>, blocks: &[ReadBlock]) {
             let key = (*frontend, block.protocol);
             match seen.get(&key) {
                 Some((first, owner)) => {
-                    let (owner, line) = (full_name(owner), report.line(first));
+                    let owner = full_name(owner);
+                    let line = report.line(first);
                     report.error(site, format!("{frontend} is claimed by {owner} already (line {line})"));
                 }
                 None => _ = seen.insert(key, (site, block)),

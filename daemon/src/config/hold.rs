@@ -82,7 +82,8 @@ fn check_mass_loss(table: &mut Table<'_, '_, '_>, hold: &Hold, found: Option<&Fo
         return;
     }
     let site = found.map_or_else(|| table.site().clone(), |found| found.site.clone());
-    let (mass, single) = (show_duration(hold.mass_loss_limit), show_duration(hold.limit));
+    let mass = show_duration(hold.mass_loss_limit);
+    let single = show_duration(hold.limit);
     let message = format!("a mass loss is held for {mass}, less than a single loss (limit = {single:?})");
     table.report().warning(&site, message);
 }

@@ -68,7 +68,8 @@ pub struct HealthCheck {
 
 impl Default for HealthCheck {
     fn default() -> Self {
-        let (interval, timeout) = (Duration::from_secs(2), Duration::from_secs(1));
+        let interval = Duration::from_secs(2);
+        let timeout = Duration::from_secs(1);
         Self { kind: CheckKind::Tcp, interval, timeout, rise: 2, fall: 3 }
     }
 }
@@ -220,7 +221,8 @@ fn check_timeout(table: &mut Table<'_, '_, '_>, check: &HealthCheck, found: Opti
         return;
     }
     let site = found.map_or_else(|| table.site().clone(), |found| found.site.clone());
-    let (timeout, interval) = (show_duration(check.timeout), show_duration(check.interval));
+    let timeout = show_duration(check.timeout);
+    let interval = show_duration(check.interval);
     let message = format!("the timeout ({timeout}) is longer than the interval ({interval}): at most equal");
     table.report().error(&site, message);
 }

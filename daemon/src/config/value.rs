@@ -135,7 +135,8 @@ pub(super) fn duration(
         if (least..=most).contains(&duration) {
             return Ok(duration);
         }
-        let (least, most) = (show_duration(least), show_duration(most));
+        let least = show_duration(least);
+        let most = show_duration(most);
         Err(format!("{} is out of bounds: \"{least}\" to \"{most}\"", quote(text)))
     }
 }

@@ -38,7 +38,8 @@ mod tests {
 
     #[test]
     fn a_flood_is_read_at_a_bounded_rate() {
-        let (mut pace, mut now) = (Pace::default(), Duration::from_secs(7));
+        let mut pace = Pace::default();
+        let mut now = Duration::from_secs(7);
         for _ in 0..10 * REFUSALS_MAX {
             now += Duration::from_micros(1) + pace.pause(now).unwrap_or_default();
         }

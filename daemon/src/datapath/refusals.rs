@@ -126,7 +126,8 @@ impl RefusalLog {
     }
 
     fn listen(&self, refusals: &Refusals, stop: &PipeReader) {
-        let (mut lines, mut pace) = (Lines::default(), Pace::default());
+        let mut lines = Lines::default();
+        let mut pace = Pace::default();
         let listened = refusals.listen(stop, |refusal| {
             let now = since_boot();
             if let Some(count) = lines.due(refusal.frontend, refusal.at) {
@@ -375,7 +376,8 @@ mod tests {
     #[test]
     fn times_since_boot_become_wall_time() {
         let seconds = |ago| wall_time(Duration::from_secs(ago)).0;
-        let (now, before) = (seconds(0), seconds(3_600));
+        let now = seconds(0);
+        let before = seconds(3_600);
         assert!((3_599..=3_601).contains(&(now - before)), "{now} {before}");
         assert!(since_boot() > Duration::ZERO);
         assert_eq!(wall_time(Duration::MAX), Timestamp(0));

@@ -193,7 +193,8 @@ impl Decision {
             Class::Backends => Side::Backends,
             Class::None => return None,
         };
-        let (address4, address6) = (self.address4, self.address6);
+        let address4 = self.address4;
+        let address6 = self.address6;
         let by_address = self.answers == Answers::Dialled;
         Some(Device { index: self.index, name: self.name.clone(), side, address4, address6, by_address })
     }
@@ -217,7 +218,8 @@ pub(super) fn decide(listed: &Listed, config: &Packets) -> Vec<Decision> {
 }
 
 fn decision(link: &Link, class: Class, reason: Reason, seen: Seen) -> Decision {
-    let (index, name) = (link.index, link.name.clone());
+    let index = link.index;
+    let name = link.name.clone();
     let answers = Answers::Backend;
     Decision { index, name, class, reason, address4: seen.v4, address6: seen.v6, answers }
 }

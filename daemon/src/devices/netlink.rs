@@ -185,7 +185,9 @@ fn dump(question: u16, header: usize, mut each: impl FnMut(u16, &[u8])) -> io::R
     let asked = [&length.to_ne_bytes()[..], &question.to_ne_bytes(), &DUMP.to_ne_bytes(), &[0; 8]].concat();
     send(netlink.as_raw_fd(), &[asked, vec![0; header]].concat(), MsgFlags::empty())?;
     let mut answer = std::fs::File::from(netlink);
-    let (mut datagram, mut total, mut is_whole) = (vec![0; DATAGRAM_BYTES_MAX], 0, true);
+    let mut datagram = vec![0; DATAGRAM_BYTES_MAX];
+    let mut total = 0;
+    let mut is_whole = true;
     while total < ANSWER_BYTES_MAX {
         let count = answer.read(&mut datagram)?;
         total += count.max(1);
@@ -210,7 +212,8 @@ fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;
         let half = |at: usize| Some(u16::from_ne_bytes(*rest.get(at..)?.first_chunk()?));
-        let (kind, flags) = (half(4)?, half(6)?);
+        let kind = half(4)?;
+        let flags = half(6)?;
         let body = rest.get(HEADER..length)?;
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some((kind, flags, body))
@@ -248,7 +251,8 @@ fn link(body: &[u8]) -> Option<Link> {
         is_loopback: kind_of_layer == nix::libc::ARPHRD_LOOPBACK,
         ..Link::default()
     };
-    let (mut has_other, mut is_elsewhere) = (false, false);
+    let mut has_other = false;
+    let mut is_elsewhere = false;
     for (kind, value) in attributes(body.get(LINK..)?) {
         match kind {
             IFLA_LINK => has_other = number(value, 0) != 0,
@@ -269,8 +273,11 @@ fn link(body: &[u8]) -> Option<Link> {
 
 /// An `ifaddrmsg`; `None`: others are not to see it.
 fn address(body: &[u8]) -> Option<Address> {
-    let (bits, mut flags, scope) = (*body.get(1)?, u32::from(*body.get(2)?), *body.get(3)?);
-    let (mut own, mut other) = (None, None);
+    let bits = *body.get(1)?;
+    let mut flags = u32::from(*body.get(2)?);
+    let scope = *body.get(3)?;
+    let mut own = None;
+    let mut other = None;
     for (kind, value) in attributes(body.get(ADDRESS..)?) {
         match kind {
             IFA_LOCAL => own = ip(value),

@@ -101,7 +101,8 @@ pub(super) fn shared(
     let is_free = |port: &u16| !reserved.iter().any(|range| range.contains(port));
     let shared = ranges.iter().filter(|range| overlap(range, &given)).cloned().flatten();
     let shared = shared.filter(|port| given.contains(port)).filter(is_free);
-    let (first, last) = (shared.clone().min()?, shared.max()?);
+    let first = shared.clone().min()?;
+    let last = shared.max()?;
     Some(first..=last)
 }
 

@@ -76,9 +76,12 @@ pub async fn run<M: Maps>(
     mut look_after: impl FnMut(&mut Engine<M>),
 ) -> Engine<M> {
     let started = Instant::now();
-    let (mut dropped, room) = (0, Room::new(CHANGES_BYTES_MAX));
+    let mut dropped = 0;
+    let room = Room::new(CHANGES_BYTES_MAX);
     let mut checks = Checks::default();
-    let (mut looked, mut checked, mut asked) = (started, started, started);
+    let mut looked = started;
+    let mut checked = started;
+    let mut asked = started;
     let mut was_written = false;
     loop {
         let due = engine.next_due(started.elapsed()).map(|due| due.saturating_sub(started.elapsed()));
@@ -99,7 +102,9 @@ pub async fn run<M: Maps>(
         if ends.asks.is_empty() && !checks.is_running() {
             asked = Instant::now();
         }
-        let (at, mono, begun) = (SystemTime::now(), since_boot(), Instant::now());
+        let at = SystemTime::now();
+        let mono = since_boot();
+        let begun = Instant::now();
         let mut snapshot = engine.step(now(started, at), &mut |change| {
             let taken = room.take(change.bytes());
             let has_room = taken.is_some();
@@ -121,13 +126,18 @@ pub async fn run<M: Maps>(
             checked = Instant::now();
         }
         if moves {
-            let now = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-            ends.progress.store(now, Ordering::Relaxed);
+            ends.note_progress(started);
         }
     }
 }
 
 impl Ends {
+    /// The engine has moved: the time of its last move is now.
+    fn note_progress(&self, started: Instant) {
+        let now = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.progress.store(now, Ordering::Relaxed);
+    }
+
     /// A reader sees the latest one; a reader that waits for changes is woken by changes alone. On a node where nothing
     /// happens, to wake all of them each second would be a third of all work.
     fn publish(&self, snapshot: Arc<Snapshot>) {

@@ -26,7 +26,8 @@ impl Default for Steps {
     /// The buckets are kube-proxy's: a millisecond, and twice as much fourteen times.
     fn default() -> Self {
         let took = Histogram::new((0..15).map(|power| Duration::from_millis(1 << power)));
-        let (taken, caught_up) = (AtomicI64::new(0), AtomicI64::new(0));
+        let taken = AtomicI64::new(0);
+        let caught_up = AtomicI64::new(0);
         Self { took, tried: AtomicU64::new(0), taken, caught_up }
     }
 }

@@ -41,7 +41,8 @@ fn fault(path: &Path, why: &str) -> Fault {
 /// The first names of files that are ours to read. A folder that is not there has none, and nothing is wrong with that.
 fn names(folder: &Path, faults: &mut Vec<Fault>) -> BTreeSet<OsString> {
     let mut refuse = |why: &str| faults.push(fault(folder, why));
-    let (mut names, mut count) = (BTreeSet::new(), 0_usize);
+    let mut names = BTreeSet::new();
+    let mut count = 0_usize;
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return names,

@@ -71,7 +71,8 @@ impl ClosedPorts {
     pub(crate) fn of_services(&self) -> Vec<ClosedSince> {
         let known = self.known();
         let closed = known.services.iter().zip(&known.since).filter_map(|(port, since)| {
-            let (service, is_in_use) = (port.service.clone()?, port.why == door::IN_USE);
+            let service = port.service.clone()?;
+            let is_in_use = port.why == door::IN_USE;
             Some(ClosedSince { service, since: *since, is_in_use })
         });
         closed.collect()

@@ -56,7 +56,8 @@ struct Basis {
 impl Follower {
     /// Judges and plans until the publisher of snapshots is gone.
     pub(super) async fn run(mut self) {
-        let (mut planner, mut planned) = (Planner::default(), None);
+        let mut planner = Planner::default();
+        let mut planned = None;
         loop {
             let snapshot = Arc::clone(&self.readings.snapshots.borrow_and_update());
             self.judge(&snapshot);

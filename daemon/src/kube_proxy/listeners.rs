@@ -103,7 +103,8 @@ impl Listeners {
         let listener = match door::open(address, Families::Own) {
             Ok(listener) => listener,
             Err(error) => {
-                let (purpose, service) = (Purpose::Service, Some(check.service.clone()));
+                let purpose = Purpose::Service;
+                let service = Some(check.service.clone());
                 let port = ClosedPort { purpose, address, service, why: door::why(&error) };
                 self.failed.insert(address, Failed { port, again: now + limits::OPEN_AGAIN });
                 return;

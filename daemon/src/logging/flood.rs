@@ -72,7 +72,9 @@ pub(super) struct LeftOut {
 impl Flood {
     pub(super) fn new(now: Instant) -> Self {
         let all = Count { lines: 0, loud: 0, left_out: 0 };
-        let (namespaces, left_out, loudest) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let namespaces = BTreeMap::new();
+        let left_out = BTreeMap::new();
+        let loudest = BTreeMap::new();
         Self { since: now, all, namespaces, left_out, loudest }
     }
 

@@ -102,7 +102,8 @@ impl<S: Subscriber> Layer<S> for JournalLayer {
         let mut entry = Entry::default();
         event.record(&mut entry);
         let from = event.metadata();
-        let (id, level) = (messages::id(from.name()), *from.level());
+        let id = messages::id(from.name());
+        let level = *from.level();
         self.0.log(&entry, Origin { id, level, file: from.file(), line: from.line() });
     }
 }

@@ -86,7 +86,9 @@ mod tests {
 
     #[test]
     fn a_cause_is_known_until_it_is_done_or_another_one_is_or_an_hour_is_over() {
-        let (mut causes, web, now) = (Causes::default(), name("shop", "web"), Instant::now());
+        let mut causes = Causes::default();
+        let web = name("shop", "web");
+        let now = Instant::now();
         hear(&mut causes, ("Pod", &web), "SyncLoadBalancerFailed", FAILED, now);
         assert_eq!(causes.of(&web, now), None, "about something else");
         hear(&mut causes, ("Service", &web), "SyncLoadBalancerFailed", FAILED, now);
@@ -103,7 +105,9 @@ mod tests {
 
     #[test]
     fn a_namespace_that_says_many_pushes_out_its_own() {
-        let (mut causes, quiet, now) = (Causes::default(), name("quiet", "web"), Instant::now());
+        let mut causes = Causes::default();
+        let quiet = name("quiet", "web");
+        let now = Instant::now();
         hear(&mut causes, ("Service", &quiet), "SyncLoadBalancerFailed", FAILED, now);
         for number in 0..1_500 {
             let later = now + Duration::from_millis(number);

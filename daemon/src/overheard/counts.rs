@@ -328,7 +328,8 @@ mod tests {
 
     #[test]
     fn lines_come_at_a_bounded_rate() {
-        let (mut counts, now) = (Counts::default(), Instant::now());
+        let mut counts = Counts::default();
+        let now = Instant::now();
         assert_eq!((written(&mut counts, 100, 1_000, now), counts.unlogged), (50, 950));
         let later = now + Duration::from_secs(5);
         assert_eq!(written(&mut counts, 100, 1_000, later), 10);
@@ -336,7 +337,8 @@ mod tests {
 
     #[test]
     fn a_namespace_that_says_a_hundred_thousand_takes_no_line_of_another() {
-        let (mut counts, now) = (Counts::default(), Instant::now());
+        let mut counts = Counts::default();
+        let now = Instant::now();
         assert_eq!(written(&mut counts, 1, 100_000, now), 10, "its share");
         let others = ["shop", "bank", "mill"].map(|namespace| counts.has_room(now, namespace));
         assert_eq!(others, [true; 3]);

@@ -47,7 +47,8 @@ struct Line {
 
 /// Follows for ever.
 pub(super) async fn run(access: Access, node: Arc<str>, topic: Topic, overheard: Arc<Overheard>) {
-    let (mut version, mut pause) = (None, PAUSE);
+    let mut version = None;
+    let mut pause = PAUSE;
     loop {
         let begun = Instant::now();
         let ended = watch(&access, &node, topic, &overheard, &mut version).await;
@@ -85,7 +86,9 @@ async fn watch(
     };
     let mut reply = ask(access, &watching(topic, &from), connection).await?;
     overheard.is_up(topic.name);
-    let (mut lines, mut last, mut error) = (Lines::default(), Some(from), None);
+    let mut lines = Lines::default();
+    let mut last = Some(from);
+    let mut error = None;
     while let Some(chunk) = reply.chunk(SILENCE).await.map_err(shown)? {
         lines.take(&chunk, &mut |piece| {
             if let Piece::Whole(line) = piece {
@@ -128,7 +131,8 @@ async fn newest(
     push(&mut query, "fieldSelector", topic.fields);
     push(&mut query, "limit", "1");
     let mut reply = ask(access, &query, connection).await?;
-    let (mut page, mut none) = (Page::default(), |_: Piece<'_>| ());
+    let mut page = Page::default();
+    let mut none = |_: Piece<'_>| ();
     while let Some(chunk) = reply.chunk(ANSWER).await.map_err(shown)? {
         page.take(&chunk, &mut none).map_err(shown)?;
     }

@@ -80,7 +80,9 @@ struct List {
 
 impl List {
     fn new(turn: Turn, begun: Uptime, pauses: Instant) -> Self {
-        let (due, known, waiting) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        let due = BTreeSet::new();
+        let known = BTreeMap::new();
+        let waiting = BTreeMap::new();
         Self { turn, pauses: Some(pauses), begun, due, known, waiting, hurried: BTreeSet::new() }
     }
 

@@ -123,7 +123,8 @@ pub(crate) async fn run(
         let look = tokio::task::spawn_blocking(move || look(Path::new("/"), &dialled, accepted));
         if let Ok(Ok(now)) = look.await {
             for new in now.iter().filter(|it| !found.borrow().contains(it)) {
-                let (place, rule) = (&new.place, &new.rule);
+                let place = &new.place;
+                let rule = &new.rule;
                 tracing::warn!(
                     place,
                     rule,
@@ -190,7 +191,8 @@ fn forward(chain: &Chain, accepted: u32, room: &mut usize) -> io::Result<Option<
 
 /// The rules of a chain and of those that it leads to, each with the chain's name.
 fn reached(chain: &Chain, room: &mut usize) -> io::Result<Vec<(String, Rule)>> {
-    let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
+    let mut found = Vec::new();
+    let mut seen = BTreeSet::new();
     let mut waiting = vec![chain.name.clone()];
     while let Some(name) = waiting.pop().filter(|_| *room > 0) {
         if !seen.insert(name.clone()) {

@@ -102,7 +102,8 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_or_another_target_leads_nowhere() {
-        let (jump, dnat) = (bytes(JUMP), bytes(DNAT[0]));
+        let jump = bytes(JUMP);
+        let dnat = bytes(DNAT[0]);
         for cut in 0..dnat.len() - 14 {
             assert_eq!(leads("target", &dnat[..cut]), Leads::default(), "{cut}");
         }

@@ -87,7 +87,8 @@ pub(crate) fn naming(frontends: &BTreeSet<(SocketAddr, Transport)>) -> io::Resul
 
 /// The backends that a rule of iptables translates to: by the chains that it leads to, and those that these lead to.
 fn followed(family: u8, leads: Leads, room: &mut usize) -> io::Result<Vec<SocketAddr>> {
-    let (mut backends, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    let mut backends = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let mut waiting = vec![leads];
     while let Some(leads) = waiting.pop() {
         backends.extend(leads.to);
@@ -192,7 +193,8 @@ pub(super) fn text(bytes: &[u8]) -> &str {
 
 /// Goes through the expressions of a rule as the kernel does.
 fn compared(expressions: &[u8]) -> Compared {
-    let (mut compared, mut loaded) = (Compared::default(), Loaded::Other);
+    let mut compared = Compared::default();
+    let mut loaded = Loaded::Other;
     for (_, expression) in attributes(expressions) {
         let name = find(expression, NAME).map_or("", |(_, name)| text(name));
         let body = find(expression, EXPRESSION).map_or(&[][..], |(_, body)| body);
@@ -318,7 +320,8 @@ mod tests {
     #[test]
     fn a_rule_that_names_address_protocol_and_port_is_for_a_frontend() {
         let (web, frontends) = web();
-        let (address, protocol) = ([load(1, 16, 4), equal(&[10, 96, 0, 1])], [load(1, 9, 1), equal(&[6])]);
+        let address = [load(1, 16, 4), equal(&[10, 96, 0, 1])];
+        let protocol = [load(1, 9, 1), equal(&[6])];
         let native = [&address[..], &protocol, &[load(2, 2, 2), equal(&443_u16.to_be_bytes())]].concat();
         assert_eq!(rule(&native).names(2, &frontends), Some(web));
         let ports = [0_u16, 65535, 443, 443].map(u16::to_ne_bytes).concat();

@@ -75,13 +75,15 @@ impl Comparison {
         let age_seconds = compared.at.map(|_| compared.age.as_secs());
         match compared.found {
             Ok(mut differences) => {
-                let (equal, omitted) = (differences.is_empty(), differences.len().saturating_sub(NAMED_MAX));
+                let equal = differences.is_empty();
+                let omitted = differences.len().saturating_sub(NAMED_MAX);
                 differences.truncate(NAMED_MAX);
                 let error = None;
                 Self { what, equal: Some(equal), differences, omitted, error, compared_at, age_seconds }
             }
             Err(error) => {
-                let (differences, error) = (Vec::new(), Some(error));
+                let differences = Vec::new();
+                let error = Some(error);
                 Self { what, equal: None, differences, omitted: 0, error, compared_at, age_seconds }
             }
         }
@@ -127,7 +129,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn all_who_ask_within_a_second_get_one_comparison() {
-        let (all, count, running) = (Verifications::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let all = Verifications::default();
+        let count = AtomicUsize::new(0);
+        let running = AtomicUsize::new(0);
         let asks = (0..40).map(|_| all.get(run(&count, &running)));
         futures_util::future::join_all(asks).await;
         assert_eq!(count.load(Ordering::Relaxed), 1);
@@ -138,7 +142,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_comparison_whose_asker_leaves_is_made_by_the_next() {
-        let (all, count, running) = (Verifications::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let all = Verifications::default();
+        let count = AtomicUsize::new(0);
+        let running = AtomicUsize::new(0);
         let left = tokio::time::timeout(LONG / 2, all.get(run(&count, &running))).await;
         assert!(left.is_err());
         running.store(0, Ordering::Relaxed);

@@ -119,7 +119,8 @@ fn rule(change: &Change, transitions: &[Transition]) -> Word {
 // === What changed for clients ===
 
 fn transitions(change: &Change) -> (Vec<Transition>, u32) {
-    let (before, after) = (change.before.as_deref(), change.after.as_deref());
+    let before = change.before.as_deref();
+    let after = change.after.as_deref();
     let mut entries = Vec::new();
     let mut omitted = 0;
     let known = places(before);

@@ -15,7 +15,8 @@ use crate::logging::messages::{self, say};
 
 /// Logs one change, of which this is the record.
 pub(super) fn write(change: &Change, record: &Record) {
-    let (seq, cause) = (record.seq, record.triggers.last().map(Trigger::sentence).unwrap_or_default());
+    let seq = record.seq;
+    let cause = record.triggers.last().map(Trigger::sentence).unwrap_or_default();
     if let Some(error) = &change.error {
         say!(warn, messages::SERVICE_NOT_UPDATED, service = %change.service, %error, seq, cause);
     }
@@ -69,8 +70,10 @@ impl Alike {
 const NAMED_MAX: usize = 3;
 
 fn by_outcome(change: &Change) -> BTreeMap<Outcome, Alike> {
-    let (before, after) = (change.before.as_deref(), change.after.as_deref());
-    let (known, stays) = (places(before), places(after));
+    let before = change.before.as_deref();
+    let after = change.after.as_deref();
+    let known = places(before);
+    let stays = places(after);
     let mut all = BTreeMap::<Outcome, Alike>::new();
     for (view, row) in after.into_iter().flat_map(|view| view.frontends.iter().map(move |row| (view, row))) {
         let old = known.get(&key(row)).and_then(|old| Some((before?, *old)));
@@ -106,13 +109,16 @@ fn outcome(
 
 impl Outcome {
     fn say(self, service: &ServiceKey, alike: &Alike, (seq, cause): (Option<u64>, &str)) {
-        let (frontend, backends, was) = (alike.spelled(), alike.backends, alike.was);
+        let frontend = alike.spelled();
+        let backends = alike.backends;
+        let was = alike.was;
         match self {
             Self::Removed => {
                 say!(info, messages::FRONTEND_REMOVED, %service, frontend, seq, cause);
             }
             Self::Added(verdict, reason) => {
-                let (verdict, reason) = (verdict.as_str(), reason.map(Reason::as_str));
+                let verdict = verdict.as_str();
+                let reason = reason.map(Reason::as_str);
                 say!(info, messages::FRONTEND_ADDED, %service, frontend, verdict, reason, backends, seq, cause);
             }
             Self::Verdict(was, verdict, reason) => {
@@ -145,8 +151,11 @@ fn say_verdict(
     alike: &Alike,
     (seq, cause): (Option<u64>, &str),
 ) {
-    let (frontend, backends) = (alike.spelled(), alike.backends);
-    let (verdict, was, reason) = (new.as_str(), old.as_str(), reason.map(Reason::as_str));
+    let frontend = alike.spelled();
+    let backends = alike.backends;
+    let verdict = new.as_str();
+    let was = old.as_str();
+    let reason = reason.map(Reason::as_str);
     match (old == Verdict::Held, new == Verdict::Held) {
         (false, true) => {
             say!(warn, messages::LIST_HELD, %service, frontend, verdict, was, reason, backends, seq, cause);

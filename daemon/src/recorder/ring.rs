@@ -219,7 +219,8 @@ mod tests {
 
     fn line(seq: u64, service: Option<&str>) -> Arc<Line> {
         let service = service.map(|name| ObjectName::new("default", name).unwrap());
-        let (reasons, json) = (Box::default(), "x".repeat(80).into());
+        let reasons = Box::default();
+        let json = "x".repeat(80).into();
         Arc::new(Line { seq: Some(seq), time: Millis(0), service, reasons, is_gone: false, json })
     }
 

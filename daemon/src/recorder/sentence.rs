@@ -165,8 +165,8 @@ impl Trigger {
             "left" => "left for another service",
             event => event,
         };
-        let (kind, object) =
-            (self.kind.as_deref().unwrap_or("object"), self.object.as_deref().unwrap_or_default());
+        let kind = self.kind.as_deref().unwrap_or("object");
+        let object = self.object.as_deref().unwrap_or_default();
         let mut text = format!("{kind} {object} {event}");
         if self.endpoints_null {
             text.push_str(" with `endpoints: null`");

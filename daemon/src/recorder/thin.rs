@@ -86,7 +86,8 @@ fn keep(lines: Vec<Arc<Line>>, bytes_max: usize, boot_id: &Arc<str>) -> Vec<Arc<
     {
         going.insert(at);
     }
-    let (mut taken, mut kept) = (Taken::default(), Vec::new());
+    let mut taken = Taken::default();
+    let mut kept = Vec::new();
     for (at, line) in lines.into_iter().enumerate() {
         match formers.remove(&at) {
             Some(gap) => taken.take_over(&line, gap),
@@ -127,7 +128,8 @@ impl<'a> Spaces<'a> {
         let mut all = Self::default();
         for (at, line) in lines.iter().enumerate() {
             let namespace = line.service.as_ref().map_or("", ObjectName::namespace);
-            let (space, cost) = (all.spaces.entry(namespace).or_default(), frames::bytes(&line.json));
+            let space = all.spaces.entry(namespace).or_default();
+            let cost = frames::bytes(&line.json);
             all.costs.push(cost);
             if formers.contains_key(&at) {
                 continue;

@@ -156,7 +156,8 @@ mod tests {
     #[test]
     fn another_services_churn_costs_a_watcher_nothing() {
         let watchers = Watchers::default();
-        let (mut quiet, mut noisy) = (seated(&watchers, "prod/web"), seated(&watchers, "tenant/churn"));
+        let mut quiet = seated(&watchers, "prod/web");
+        let mut noisy = seated(&watchers, "tenant/churn");
         watchers.tell(&line("prod/web", 0));
         (0..100_000).for_each(|_| watchers.tell(&line("tenant/churn", 0)));
         watchers.tell(&line("prod/web", 0));
@@ -168,7 +169,8 @@ mod tests {
     #[test]
     fn a_queue_is_bounded_in_bytes_and_takes_more_as_it_is_read() {
         let watchers = Watchers::default();
-        let (mut reads, mut sleeps) = (seated(&watchers, ""), seated(&watchers, ""));
+        let mut reads = seated(&watchers, "");
+        let mut sleeps = seated(&watchers, "");
         let large = line("prod/web", BEHIND_BYTES_MAX / 8);
         for _ in 0..20 {
             watchers.tell(&large);

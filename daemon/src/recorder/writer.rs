@@ -64,7 +64,9 @@ pub(super) fn start(
 ) -> io::Result<(SyncSender<ToDisk>, JoinHandle<()>)> {
     let (queue, waiting) = sync_channel(WAITING_MAX);
     let kept = Kept::default();
-    let (unsynced, resume, retry) = (None, None, None);
+    let unsynced = None;
+    let resume = None;
+    let retry = None;
     let writer = Writer { files, numbers, reserve, seq, boot_id, history, kept, unsynced, resume, retry };
     let thread =
         std::thread::Builder::new().name("history".to_owned()).spawn(move || writer.run(&waiting))?;

@@ -224,7 +224,8 @@ impl Kind {
         let (objects, odds) = known.unwrap_or_default();
         let delivered = Delivered::remembered(objects, odds);
         let odds = watch::Sender::new(delivered.odds());
-        let (selection, asked) = (SharedSelection::new(selection), asked::ends(timing.audit_pace));
+        let selection = SharedSelection::new(selection);
+        let asked = asked::ends(timing.audit_pace);
         Self { selection, version, delivered: SharedDelivered::new(delivered), view, odds, asked }
     }
 

@@ -182,7 +182,8 @@ pub(super) fn load(path: &Path) -> Result<Option<Found>, LoadError> {
     } else {
         let mut input = open(path).map_err(failed)?;
         skip(&mut input, BODY).map_err(failed)?;
-        let (mut frames, mut record) = (Frames::new(input, BODY, length), Vec::new());
+        let mut frames = Frames::new(input, BODY, length);
+        let mut record = Vec::new();
         let mut last = None;
         while let Some(kind) = frames.next(&mut record).map_err(failed)? {
             let taken = reading.take(kind, &record);
@@ -203,7 +204,8 @@ fn load_former(path: &Path, length: u64, reading: &mut codec::Reading<'_>) -> Re
     }
     let mut input = open(path).map_err(failed)?;
     skip(&mut input, BODY).map_err(failed)?;
-    let (mut record, mut kind) = (Vec::new(), Kind::Head);
+    let mut record = Vec::new();
+    let mut kind = Kind::Head;
     while next_record(&mut input, &mut record).map_err(failed)? {
         reading.take(kind, &record).ok_or_else(|| damaged("a record cannot be read"))?;
         kind = Kind::Service;

@@ -196,7 +196,10 @@ mod tests {
     fn a_slice_has_endpoints_of_its_own_family_only() {
         let mut endpoints = EndpointsBuilder::new(Family::V4);
         let conditions = Conditions::READY;
-        let (node, zone, hints, target) = (None, None, None, None);
+        let node = None;
+        let zone = None;
+        let hints = None;
+        let target = None;
         endpoints.push(Endpoint { address: ADDRESS, conditions, node, zone, hints, target }).unwrap();
         let name = ObjectName::new("default", "web-1").unwrap();
         let slice = |family| SliceFacts {

@@ -123,7 +123,8 @@ impl Keeper {
             odd: self.odd.as_ref().map(OddityView::now).unwrap_or_default(),
             numbers_below: self.history.recorded().below,
         };
-        let (folder, at) = (self.folder.clone(), snapshot.published);
+        let folder = self.folder.clone();
+        let at = snapshot.published;
         let begun = Instant::now();
         let stored = tokio::task::spawn_blocking(move || folder.store(&context, &snapshot)).await;
         Some(match stored {
@@ -156,7 +157,8 @@ impl Keeper {
 
     /// Writes a log line per transition; readers always get the latest outcome.
     fn tell(&self, now: Written) {
-        let (error, left_out) = (now.error.clone(), now.left_out.clone());
+        let error = now.error.clone();
+        let left_out = now.left_out.clone();
         let before = self.written.send_replace(now);
         match (&before.error, &error) {
             (None, Some(error)) => {
@@ -166,7 +168,8 @@ impl Keeper {
             _ => {}
         }
         if before.left_out != left_out && left_out.count > 0 {
-            let (services, named) = (left_out.count, left_out.named.join(", "));
+            let services = left_out.count;
+            let named = left_out.named.join(", ");
             tracing::warn!(
                 services,
                 named,

@@ -84,7 +84,8 @@ impl Watched {
             let found = packets.devices.iter().filter(move |it| it.attached && it.device.side == side);
             found.map(|it| it.device.name.clone()).collect::<Vec<_>>()
         };
-        let (outer, pods) = (attached(Side::Outer), attached(Side::Pod));
+        let outer = attached(Side::Outer);
+        let pods = attached(Side::Pod);
         if !(outer.is_empty() && pods.is_empty()) {
             return Self::At { outer, pods };
         }

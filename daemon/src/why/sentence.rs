@@ -19,7 +19,8 @@ const NAMED_MAX: usize = 3;
 /// What a client meets that dials this frontend.
 pub(crate) fn of_frontend(view: &ServiceView, it: &FrontendView) -> String {
     let backends: Vec<&Row> = view.backends(it).collect();
-    let (name, since) = (named(view, it), Rfc3339(it.since));
+    let name = named(view, it);
+    let since = Rfc3339(it.since);
     let who = backends_named(&backends);
     match it.verdict {
         Verdict::Serving => format!("{name} is served by {who}, since {since}."),

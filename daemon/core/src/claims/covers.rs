@@ -109,7 +109,8 @@ impl Covers {
         }
         let is_new = |cover: &&Cover| before.covers.binary_search(cover).is_err();
         let is_gone = |cover: &&Cover| now.covers.binary_search(cover).is_err();
-        let (new, gone) = (now.covers.iter().filter(is_new), before.covers.iter().filter(is_gone));
+        let new = now.covers.iter().filter(is_new);
+        let gone = before.covers.iter().filter(is_gone);
         let mut told = Vec::new();
         for cover in gone {
             let owner = (source, id);

@@ -169,7 +169,8 @@ impl Losses {
             if spans {
                 over_all.services.extend(&tenant.lost);
             } else {
-                let (lost, populated) = (tenant.lost.len(), tenant.populated);
+                let lost = tenant.lost.len();
+                let populated = tenant.populated;
                 found.push(MassLoss { lost, populated, services: tenant.lost.iter().copied().collect() });
             }
         }

@@ -201,8 +201,10 @@ pub fn managers<'a>(
 /// Whether the Endpoints object has only a part of the addresses. `over_capacity`: its annotation
 /// `endpoints.kubernetes.io/over-capacity`, as a reading has found it.
 pub fn truncated(over_capacity: Option<&str>) -> Option<EndpointFinding> {
-    let (evidence, more) = (Vec::new(), 0);
-    let (id, severity) = (EndpointFindingId::Truncated, Severity::Warning);
+    let evidence = Vec::new();
+    let more = 0;
+    let id = EndpointFindingId::Truncated;
+    let severity = Severity::Warning;
     let confidence = Confidence::Certain;
     over_capacity.map(|_| EndpointFinding { id, severity, confidence, evidence, more })
 }

@@ -163,7 +163,8 @@ struct Look<'a> {
 /// All that is wrong, the most specific first.
 pub(super) fn findings(case: &Case<'_>, known: &Known<'_>, state: State, age: Option<i64>) -> Vec<Finding> {
     let Some(facts) = case.facts else { return Vec::new() };
-    let (phase, shown) = (Phase::of(facts), state::age(case, facts));
+    let phase = Phase::of(facts);
+    let shown = state::age(case, facts);
     let look = Look { case, known, state, age, facts, phase, shown };
     FindingId::ALL.into_iter().filter_map(|id| look.find(id)).collect()
 }
@@ -227,7 +228,8 @@ impl Look<'_> {
     fn no_nodes(&self) -> Option<Finding> {
         let asks = matches!(self.phase, Phase::Pending | Phase::Addressed);
         let told = self.known.open(&[Meaning::NoNodes]).filter(|_| asks)?;
-        let (cause, count) = (told.said.cause.clone(), told.said.count.max(1));
+        let cause = told.said.cause.clone();
+        let count = told.said.count.max(1);
         Some(Finding { cause, count, ..Finding::new(FindingId::NoNodes, Severity::Error, told.oldest) })
     }
 
@@ -275,8 +277,8 @@ impl Look<'_> {
     fn delete_stuck(&self) -> Option<Finding> {
         let is_so = self.phase == Phase::Leaving && lasts(self.shown, limits::DELETE_STUCK_AFTER);
         let newest = self.known.open(&[Meaning::DeleteFailed]);
-        let (cause, count) =
-            (newest.and_then(|it| it.said.cause.clone()), newest.map_or(0, |it| it.said.count));
+        let cause = newest.and_then(|it| it.said.cause.clone());
+        let count = newest.map_or(0, |it| it.said.count);
         let confidence = self.without_events();
         let found = Finding::new(FindingId::DeleteStuck, Severity::Warning, self.shown);
         is_so.then_some(Finding { confidence, cause, count, ..found })
@@ -285,7 +287,8 @@ impl Look<'_> {
     fn orphan_risk(&self) -> Option<Finding> {
         let failed = self.known.open(&[Meaning::DeleteFailed]);
         let failed = failed.filter(|it| self.state == State::DeleteFailing && it.said.strands)?;
-        let (cause, count) = (failed.said.cause.clone(), failed.said.count.max(1));
+        let cause = failed.said.cause.clone();
+        let count = failed.said.count.max(1);
         let confidence = Confidence::Likely;
         let found = Finding::new(FindingId::OrphanRisk, Severity::Notice, failed.oldest);
         Some(Finding { confidence, cause, count, ..found })

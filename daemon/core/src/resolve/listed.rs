@@ -33,7 +33,8 @@ pub(super) fn fill(ports: &mut [DesiredPort], slices: &[Arc<SliceFacts>], node: 
     let share = limits::ROWS_PER_SERVICE_MAX / 2 / ports.len();
     let mut left = limits::ROWS_PER_SERVICE_MAX;
     let mut kept: usize = wanted.iter().map(|wanted| share.min(*wanted)).sum();
-    let (mut ranks, mut cut) = (None, 0);
+    let mut ranks = None;
+    let mut cut = 0;
     for (port, wanted) in ports.iter_mut().zip(wanted) {
         kept = kept.saturating_sub(share.min(wanted));
         let given = wanted.min(left.saturating_sub(kept));

@@ -43,8 +43,10 @@ pub(super) fn pasts(
     if before.ports == now.ports {
         return BTreeMap::new();
     }
-    let (before, now) = (Numbers::of(before), Numbers::of(now));
-    let (mut formers, mut stay) = (BTreeMap::new(), BTreeSet::new());
+    let before = Numbers::of(before);
+    let now = Numbers::of(now);
+    let mut formers = BTreeMap::new();
+    let mut stay = BTreeSet::new();
     for (position, port) in ports.iter().enumerate() {
         for number in before.of_port(&port.key) {
             if now.has(&port.key, number) {

@@ -101,7 +101,8 @@ impl Waiting {
     /// The first slice by name that waits for a place in a service that has room.
     pub(crate) fn next_slice(&mut self, service: &ServiceKey) -> Option<Arc<SliceFacts>> {
         let (key, facts) = self.guest(service)?.slices.first_key_value()?;
-        let (key, facts) = (key.clone(), Arc::clone(facts));
+        let key = key.clone();
+        let facts = Arc::clone(facts);
         self.take_slice(&key);
         Some(facts)
     }

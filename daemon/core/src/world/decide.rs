@@ -131,7 +131,8 @@ impl World {
     /// What a service claims, sorted: all that can be programmed, but for the apiserver's own addresses, those of the
     /// node, and what another service covers.
     fn claimable(&self, frontends: &[DesiredFrontend], id: ServiceId, rank: Option<Rank>) -> Vec<Wanted> {
-        let (settings, node) = (&self.tables.settings, &self.tables.node);
+        let settings = &self.tables.settings;
+        let node = &self.tables.node;
         let Some(source) = rank.map(Rank::source) else { return Vec::new() };
         let is_free = |key: &FrontendKey, kind| {
             !is_bypassed(key, settings, node)

@@ -203,7 +203,8 @@ impl World {
 
 /// Doubts whatever differs; gives whether anything does.
 fn check_port(port: &mut Port, found: &Found<'_>) -> bool {
-    let (there, realized) = (found.port, &mut port.realized);
+    let there = found.port;
+    let realized = &mut port.realized;
     let mut differs = doubt_list(&mut realized.cluster, &there.cluster, Scope::Cluster);
     differs |= doubt_list(&mut realized.local, &there.local, Scope::Local);
     if realized.facts.is_some_and(|facts| facts != there.facts) {

@@ -253,7 +253,8 @@ impl World {
 
     /// The indices by which clients still find this service, and what no service claims of what it has in the maps.
     fn dialled(&self, id: ServiceId) -> (Dialled, Vec<FrontendKey>) {
-        let (mut dialled, mut left) = (Dialled::default(), Vec::new());
+        let mut dialled = Dialled::default();
+        let mut left = Vec::new();
         let service = self.services.get(id);
         for key in service.into_iter().flat_map(|service| &service.frontends) {
             work::done(1);
@@ -298,11 +299,13 @@ impl World {
 /// Where one policy turns to Local while the other turns to Cluster, some clients meet the new local list too early:
 /// the old one may have been out of use for long, and lead to backends that are gone.
 fn publishing_order(port: &Port) -> [Scope; 2] {
-    let (before, after) = (port.realized.cluster.word.flags, port.flags_for_now(Scope::Cluster));
+    let before = port.realized.cluster.word.flags;
+    let after = port.flags_for_now(Scope::Cluster);
     let lost = |of: WordFlags, by: WordFlags| {
         [WordFlags::INTERNAL_LOCAL, WordFlags::EXTERNAL_LOCAL].into_iter().any(|it| of.has(it) && !by.has(it))
     };
-    let (sends, takes_back) = (lost(after, before), lost(before, after));
+    let sends = lost(after, before);
+    let takes_back = lost(before, after);
     if takes_back && !sends { [Scope::Cluster, Scope::Local] } else { [Scope::Local, Scope::Cluster] }
 }
 
@@ -411,7 +414,8 @@ fn members(port: &Port) -> impl Iterator<Item = (Membership, &Row)> {
 
 fn plan_new_members(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     for (membership, row) in members(port) {
-        let (backend, state) = (row.backend(), row.state());
+        let backend = row.backend();
+        let state = row.state();
         let member = (membership, backend);
         let known = port.realized.members.get(&member) == Some(&state);
         if !known || port.realized.uncertain_members.contains(&member) {

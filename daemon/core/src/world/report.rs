@@ -158,7 +158,8 @@ impl World {
 fn is_visible(before: Option<&ServiceView>, after: Option<&ServiceView>) -> bool {
     match (before, after) {
         (Some(before), Some(after)) => {
-            let (old, new) = (&before.frontends, &after.frontends);
+            let old = &before.frontends;
+            let new = &after.frontends;
             before.state != after.state
                 || before.ports != after.ports
                 || old.len() != new.len()

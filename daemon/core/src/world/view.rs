@@ -281,7 +281,8 @@ impl<'a> Before<'a> {
     }
 
     fn same_lists(&mut self, old: &FrontendView, new: &FrontendView) -> bool {
-        let (before, after) = (self.before, self.after);
+        let before = self.before;
+        let after = self.after;
         let lists = [own(before, old), own(after, new), outside(before, old), outside(after, new)];
         if let Some((_, same)) = self.compared.filter(|(compared, _)| *compared == lists) {
             return same;

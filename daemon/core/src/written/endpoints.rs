@@ -127,8 +127,12 @@ impl Form {
                 },
             })
         });
-        let (address, conditions) = (form.address, form.conditions);
-        let (node, zone, hints, target) = (all(node)?, all(zone)?, all(hints)?, all(target)?);
+        let address = form.address;
+        let conditions = form.conditions;
+        let node = all(node)?;
+        let zone = all(zone)?;
+        let hints = all(hints)?;
+        let target = all(target)?;
         Some(Endpoint { address, conditions, node, zone, hints, target })
     }
 }

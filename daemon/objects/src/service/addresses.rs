@@ -147,11 +147,13 @@ pub(super) fn check_sources(facts: &ServiceFacts) -> Result<(), ObjectError> {
     for (family, mark) in [(Family::V4, '.'), (Family::V6, ':')] {
         let own = facts.source_ranges.iter().filter(|text| text.contains(mark));
         let ranges = own.collect::<BTreeSet<_>>().len();
-        let (count, count_max) = (ranges, limits::SOURCE_RANGES_MAX);
+        let count = ranges;
+        let count_max = limits::SOURCE_RANGES_MAX;
         if count > count_max {
             return Err(ObjectError::Sources { family, count, count_max });
         }
-        let (count, count_max) = (ranges * facts.ports.len(), limits::SOURCES_PER_SERVICE_MAX);
+        let count = ranges * facts.ports.len();
+        let count_max = limits::SOURCES_PER_SERVICE_MAX;
         if count > count_max {
             return Err(ObjectError::SourcesOfPorts { family, count, count_max });
         }

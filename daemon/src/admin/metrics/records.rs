@@ -52,7 +52,8 @@ fn steps(out: &mut Exposition, steps: &Steps) {
 }
 
 fn history(out: &mut Exposition, history: &History) {
-    let (recorded, fill) = (history.recorded(), history.fill());
+    let recorded = history.recorded();
+    let fill = history.fill();
     out.counter("holdfast_history_records_total", "Changes that were recorded.", recorded.records);
     let help = "Places in the history where records are missing.";
     out.counter("holdfast_history_gaps_total", help, recorded.gaps);

@@ -104,7 +104,8 @@ impl Plugin {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.process_group(0).kill_on_drop(true).spawn().map_err(|it| it.to_string())?;
         let _group = Group::of(child.id());
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let stdout = child.stdout.take();
+        let stderr = child.stderr.take();
         let all = async {
             let (output, complaint) =
                 tokio::join!(bounded(stdout, OUTPUT_BYTES_MAX + 1), bounded(stderr, COMPLAINT_BYTES_MAX));

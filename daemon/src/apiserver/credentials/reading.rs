@@ -28,7 +28,8 @@ pub(super) struct Reading {
 impl Reading {
     /// Begins a reading. Files that are as they were when they were `seen` are read only if they `must` be.
     pub(super) fn begin(locations: &Locations, seen: Vec<Seen>, must: bool) -> Self {
-        let (locations, current) = (locations.clone(), CurrentFile::default());
+        let locations = locations.clone();
+        let current = CurrentFile::default();
         let files = Files::new(current.clone());
         let task = tokio::task::spawn_blocking(move || {
             (must || files.have_changed(&seen)).then(|| gather(&locations, files))

@@ -78,7 +78,9 @@ pub(super) fn external_name(case: &Case<'_>) -> Judgement {
 /// The Service that a name of this cluster means: `name.namespace.svc.…`.
 fn of_service(target: &str) -> Option<ObjectName> {
     let mut labels = target.split('.');
-    let (name, namespace, kind) = (labels.next()?, labels.next()?, labels.next()?);
+    let name = labels.next()?;
+    let namespace = labels.next()?;
+    let kind = labels.next()?;
     (kind == OF_SERVICES).then(|| ObjectName::new(namespace, name).ok()).flatten()
 }
 

@@ -80,7 +80,8 @@ fn matches(number: usize) -> String {
 
 pub(super) fn counts(case: &Case<'_>) -> Judgement {
     let counts = case.counts();
-    let (ready, total) = (counts.ready, counts.total());
+    let ready = counts.ready;
+    let total = counts.total();
     let is_held = case.frontends().any(|it| it.verdict == Verdict::Held);
     let judgement = match (ready, counts.serving, total) {
         (0, 0, _) if is_held => Judgement::warning("No endpoint of it is ready, and its last list is held."),

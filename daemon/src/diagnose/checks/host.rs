@@ -203,7 +203,8 @@ pub(super) fn conntrack(case: &Case<'_>) -> Judgement {
     let Some(table) = case.host().conntrack.answer() else {
         return missing(&case.host().conntrack, "How full the table of connections is");
     };
-    let (entries, room) = (table.entries, table.entries_max);
+    let entries = table.entries;
+    let room = table.entries_max;
     let is_full = room > 0 && entries.saturating_mul(100) >= room.saturating_mul(CONNTRACK_PERCENT);
     let judgement = match is_full {
         false => Judgement::ok(format!("The kernel's table of connections has {entries} of {room}.")),

@@ -57,7 +57,8 @@ fn is_well(case: &Case<'_>, probe: &Probe) -> bool {
 /// Whether connections to frontends fail or come to an address that is no backend, while each backend that was tried
 /// answers.
 pub(super) fn is_led_astray(case: &Case<'_>) -> bool {
-    let (frontends, backends) = (tried(case, false), tried(case, true));
+    let frontends = tried(case, false);
+    let backends = tried(case, true);
     let all_answer = !backends.is_empty() && failed(case, &backends).is_empty();
     let is_astray = |it: &&Probe| it.outcome != ProbeOutcome::NotPermitted;
     all_answer && failed(case, &frontends).iter().any(is_astray)

@@ -167,8 +167,8 @@ mod tests {
             changes(&pairs(&[("app", "my-app")]), &pairs(&[("app", "myapp")])),
             Some(vec![("app", "myapp")])
         );
-        let (two, other) =
-            (pairs(&[("app", "web"), ("tier", "front")]), pairs(&[("app", "web"), ("tier", "blue")]));
+        let two = pairs(&[("app", "web"), ("tier", "front")]);
+        let other = pairs(&[("app", "web"), ("tier", "blue")]);
         assert_eq!(changes(&two, &other), Some(vec![("tier", "blue")]));
         assert_eq!(
             changes(&two, &pairs(&[("app", "web")])),

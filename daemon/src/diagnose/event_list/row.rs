@@ -125,7 +125,8 @@ fn values(scope: Scope<'_>, (kind, namespace, name): (&str, &str, &str)) -> Valu
 
 impl EventRow {
     fn of(standing: &Standing<'_, '_>, values: &Values) -> Self {
-        let (event, recognised) = (standing.event, &standing.recognised);
+        let event = standing.event;
+        let recognised = &standing.recognised;
         let advice = recognised.advice();
         let remedies = advice.remedies.iter().map(|it| Remedy::new(risk(it.risk), values.fill(&it.action)));
         let fallback = (!advice.fallback.is_empty()).then(|| Remedy::safe(values.fill(advice.fallback)));

@@ -110,7 +110,8 @@ pub(super) async fn gather(
     let (Some(namespace), Some(service)) = names else { return none("no object can have this name") };
     let names = Names { namespace, service };
     let bounds = Bounds::new(deadline, REQUESTS_MAX);
-    let (mut first, mut second) = (Lane::new(access, &bounds), Lane::new(access, &bounds));
+    let mut first = Lane::new(access, &bounds);
+    let mut second = Lane::new(access, &bounds);
     if let Err(error) = first.open().await {
         return none(&error);
     }

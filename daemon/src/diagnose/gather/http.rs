@@ -160,7 +160,8 @@ mod tests {
         let pods = |pod: Value| cluster(json!({"pods": {"list": [pod]}}));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();
-        let (port, other) = (to.port(), to.port().wrapping_add(1));
+        let port = to.port();
+        let other = to.port().wrapping_add(1);
         for (what, cluster, asked) in [
             ("kubelet asks it", pods(json!({"ips": ["127.0.0.1"], "http_ports": [port]})), 1),
             ("another port", pods(json!({"ips": ["127.0.0.1"], "http_ports": [other]})), 0),
@@ -171,7 +172,8 @@ mod tests {
             let outcome = ProbeOutcome::Connected;
             let of = ProbeOf::Backend { local: false };
             let probes = Asked::Answered(vec![Probe { to, of, outcome, took: Duration::ZERO }]);
-            let (path, name) = (HttpPath::parse("/").unwrap(), ObjectName::new("shop", "web").unwrap());
+            let path = HttpPath::parse("/").unwrap();
+            let name = ObjectName::new("shop", "web").unwrap();
             let until = Instant::now() + Duration::from_millis(200);
             let found = ask(Some(&path), &name, (&[], &cluster), &probes, until).await;
             assert_eq!(found.answer().unwrap().len(), asked, "{what}");
@@ -181,9 +183,11 @@ mod tests {
     #[tokio::test]
     async fn without_a_path_or_without_pods_nobody_is_asked() {
         let name = ObjectName::new("shop", "web").unwrap();
-        let (until, path) = (Instant::now(), HttpPath::parse("/").unwrap());
+        let until = Instant::now();
+        let path = HttpPath::parse("/").unwrap();
         let probes = Asked::Answered(Vec::new());
-        let (all, none) = (cluster(json!({"pods": "forbidden"})), Asked::default());
+        let all = cluster(json!({"pods": "forbidden"}));
+        let none = Asked::default();
         assert!(matches!(ask(None, &name, (&[], &all), &probes, until).await, Asked::Not(_)));
         assert!(matches!(ask(Some(&path), &name, (&[], &all), &none, until).await, Asked::Not(_)));
         assert!(matches!(ask(Some(&path), &name, (&[], &all), &probes, until).await, Asked::Forbidden(_)));

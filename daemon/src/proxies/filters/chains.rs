@@ -93,7 +93,8 @@ pub(super) fn all(bytes: &[u8]) -> Vec<Chain> {
 }
 
 fn chain(body: &[u8]) -> Option<Chain> {
-    let (family, rest) = (*body.first()?, body.get(FAMILY_LEN..)?);
+    let family = *body.first()?;
+    let rest = body.get(FAMILY_LEN..)?;
     let (_, hook) = find(rest, HOOK)?;
     let name = |attribute| find(rest, attribute).map(|(_, name)| text(name).to_owned());
     Some(Chain {
@@ -184,7 +185,8 @@ fn port(value: &[u8]) -> Option<u16> {
 }
 
 fn rule(expressions: &[u8]) -> Rule {
-    let (mut rule, mut loaded) = (Rule { is_bare: true, ..Rule::default() }, Loaded::Other);
+    let mut rule = Rule { is_bare: true, ..Rule::default() };
+    let mut loaded = Loaded::Other;
     for (_, expression) in attributes(expressions) {
         // `NFTA_EXPR_NAME` and `NFTA_EXPR_DATA`.
         let name = find(expression, 1).map_or("", |(_, name)| text(name));
@@ -275,7 +277,8 @@ impl Rule {
                 let begins = |at: usize| info.get(32 + at).is_some_and(|flag| *flag != 0);
                 let mut at = 0;
                 while at < count && matches!(info.first(), Some(1 | 2)) {
-                    let (first, width) = (port(2 + 2 * at), if begins(at) { 2 } else { 1 });
+                    let first = port(2 + 2 * at);
+                    let width = if begins(at) { 2 } else { 1 };
                     let last = port(2 + 2 * (at + width - 1));
                     self.ports.extend(first.zip(last).map(|(first, last)| first..=last));
                     at += width;

@@ -62,10 +62,12 @@ pub struct Blocks {
 impl Blocks {
     /// Takes all blocks, or says of each bad one what is wrong. `origin` is the file's name, shown with every change.
     pub fn new(services: Vec<StaticService>, origin: &str) -> Result<Self, Vec<InvalidService>> {
-        let (mut blocks, mut invalid) = (BTreeMap::new(), Vec::new());
+        let mut blocks = BTreeMap::new();
+        let mut invalid = Vec::new();
         let origin: Arc<str> = origin.into();
         for service in services {
-            let (namespace, name) = (service.namespace.clone(), service.name.clone());
+            let namespace = service.namespace.clone();
+            let name = service.name.clone();
             let added = Block::new(service, &origin).and_then(|block| add(&mut blocks, block));
             invalid.extend(added.err().map(|fault| InvalidService { namespace, name, fault }));
         }

@@ -71,7 +71,8 @@ impl Schedule {
         if self.running.contains_key(&id) {
             return;
         }
-        let (lane, before) = (entry.lane, entry.due.replace(due));
+        let lane = entry.lane;
+        let before = entry.due.replace(due);
         let waiting = self.waiting(lane);
         if let Some(before) = before {
             waiting.remove(&(before, id));

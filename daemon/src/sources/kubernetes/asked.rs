@@ -68,7 +68,8 @@ pub(super) struct Answers {
 
 /// Both sides, for comparisons that begin at least so far apart.
 pub(super) fn ends(pace: Duration) -> (Askers, Answers) {
-    let (wishes, (answers, latest)) = (Arc::<Wishes>::default(), watch::channel(None));
+    let wishes = Arc::<Wishes>::default();
+    let (answers, latest) = watch::channel(None);
     (Askers { pace, wishes: Arc::clone(&wishes), latest }, Answers { pace, wishes, latest: answers })
 }
 

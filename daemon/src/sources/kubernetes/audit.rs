@@ -56,7 +56,8 @@ pub(super) struct Audit<C> {
 impl<C: Codec> Audit<C> {
     /// Runs until the watch is gone.
     pub(super) async fn run(self) {
-        let (mut untold, mut due) = (Vec::new(), self.next());
+        let mut untold = Vec::new();
+        let mut due = self.next();
         while !self.found.is_closed() {
             // First, so that a client that asks all the time does not put it off.
             let is_asked = tokio::select! {
@@ -136,7 +137,8 @@ impl<C: Codec> Audit<C> {
     }
 
     async fn read(&self, mut reply: crate::apiserver::Reply) -> Result<Listed, Ending> {
-        let (mut page, mut listed) = (C::Page::default(), Listed::new());
+        let mut page = C::Page::default();
+        let mut listed = Listed::new();
         let idle = self.timing.list_idle;
         let of_body = |error| Ending::of_body(error, idle);
         let mut list = |item: Piece<'_>| {

@@ -33,7 +33,8 @@ mod tests {
     use super::*;
 
     fn lines(chunks: &[&[u8]]) -> Vec<String> {
-        let (mut lines, mut found) = (Lines::default(), Vec::new());
+        let mut lines = Lines::default();
+        let mut found = Vec::new();
         for chunk in chunks {
             lines.take(chunk, &mut |piece| {
                 found.push(match piece {

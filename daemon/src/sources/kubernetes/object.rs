@@ -38,7 +38,9 @@ impl Message {
     /// That an object is gone, with its last version if it is known. A Node that is gone keeps what it
     /// said, as it does for kube-proxy.
     pub(super) fn gone(what: Resource, name: &ObjectName, meta: Option<Meta>) -> Option<Self> {
-        let (name, source, meta) = (name.clone(), Source::Kubernetes, meta.map(Box::new));
+        let name = name.clone();
+        let source = Source::Kubernetes;
+        let meta = meta.map(Box::new);
         match what {
             Resource::Services => Some(Self::Event(Event::ServiceDeleted(ServiceKey { name, source }, meta))),
             Resource::Slices => Some(Self::Event(Event::SliceDeleted(SliceKey { name, source }, meta))),

@@ -251,7 +251,8 @@ impl<C: Codec> Reflector<C> {
         if reply.status == 200 {
             return Ok(reply);
         }
-        let (code, retry_after) = (reply.status, reply.retry_after);
+        let code = reply.status;
+        let retry_after = reply.retry_after;
         let body = reply.whole(REFUSAL_BYTES_MAX, self.timing.list_idle).await;
         let (body, kept) = body.map_or_else(|_| Default::default(), |(body, kept)| (body, Some(kept)));
         Err((Ending::Refused { status: Status::of_body(code, &body), retry_after }, kept))

@@ -192,7 +192,8 @@ impl Scan {
             Err(error) => Err(format!("cannot be read: {error}")),
         };
         if let Ok(contents) = &contents {
-            let (objects, ignored) = (contents.objects.len(), contents.ignored.values().sum::<usize>());
+            let objects = contents.objects.len();
+            let ignored = contents.ignored.values().sum::<usize>();
             tracing::debug!(file = &**file, objects, ignored, "manifest read");
         }
         Some(contents)

@@ -117,7 +117,8 @@ impl Watching {
         look: Look,
         events: &mpsc::Sender<Vec<Event>>,
     ) -> Result<(Self, Vec<Event>, Unsettled), JoinError> {
-        let (path, patience) = (self.path.clone(), self.hangs_after);
+        let path = self.path.clone();
+        let patience = self.hangs_after;
         let mut looking = self.begin_look(look);
         if let Ok(looked) = timeout(patience, &mut looking).await {
             return looked;

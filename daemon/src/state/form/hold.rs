@@ -83,7 +83,8 @@ impl Held for HoldForm {
     /// On a clock with the seconds of the wall clock, as [`Now::default`] is one.
     fn into_hold(self, source: Source, _: Transport) -> Option<Hold> {
         let Self { reason, since, asked, bound, slices, backends } = self;
-        let (begun, asked) = (Uptime(since), asked.map(Uptime));
+        let begun = Uptime(since);
+        let asked = asked.map(Uptime);
         Some(Hold { reason, begun, asked, bound, slices: sourced(slices, source)?, backends })
     }
 }

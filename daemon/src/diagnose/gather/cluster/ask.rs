@@ -215,7 +215,9 @@ impl<'a> Lane<'a> {
         if reply.status != 200 {
             return Err(self.refused(reply).await);
         }
-        let (mut page, mut bytes, mut odd) = (Page::default(), 0, false);
+        let mut page = Page::default();
+        let mut bytes = 0;
+        let mut odd = false;
         let mut take = |piece: Piece<'_>| match piece {
             Piece::Whole(object) => odd |= !each(object),
             Piece::Cut(_) => odd = true,
@@ -306,7 +308,8 @@ impl<'a> Lane<'a> {
             Err(Why::NoKind) => Asked::Failed(NO_KIND.into()),
             Err(Why::Failed(error)) => Asked::Failed(error.into()),
         };
-        let (took, error) = (begun.elapsed(), asked.why_not());
+        let took = begun.elapsed();
+        let error = asked.why_not();
         self.requests.push(Request { what: question.name.to_owned(), took, error });
         asked
     }

@@ -174,7 +174,8 @@ impl Reading<'_> {
 const OFF: &str = "[kubernetes] events_read is \"off\"";
 
 fn too_soon(since: Duration) -> String {
-    let (ago, left) = (since.as_secs(), EVENTS_PACE.saturating_sub(since).as_secs() + 1);
+    let ago = since.as_secs();
+    let left = EVENTS_PACE.saturating_sub(since).as_secs() + 1;
     format!("somebody had Events read {ago} s ago; ask again in {left} s")
 }
 

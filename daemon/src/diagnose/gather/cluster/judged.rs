@@ -42,7 +42,8 @@ fn is_of_a_former(object: &ObjectRef, uid: Option<&str>) -> bool {
 }
 
 fn seen(standing: &Standing<'_, '_>, values: &Values) -> EventSeen {
-    let (event, recognised) = (standing.event, &standing.recognised);
+    let event = standing.event;
+    let recognised = &standing.recognised;
     let advice = recognised.advice();
     let meaning = recognised.cause.map(|cause| &cause.means).or(recognised.reason.map(|it| &it.meaning));
     let known = advice.remedies.iter().map(|it| (it.action.as_str(), it.risk.as_str()));

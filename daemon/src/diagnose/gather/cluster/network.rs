@@ -54,7 +54,8 @@ pub(super) async fn ask(
 async fn slices(lane: &mut Lane<'_>, names: Names<'_>) -> Asked<Vec<SliceSeen>> {
     let path = paths::slices(names.service, names.namespace);
     let question = names.question("slices", path, right("discovery.k8s.io", "endpointslices", "list"));
-    let (mut list, mut endpoints) = (Vec::new(), 0);
+    let mut list = Vec::new();
+    let mut endpoints = 0;
     let asked = lane.list(&question, Form::whole("EndpointSliceList"), |object| {
         let read = serde_json::from_slice::<EndpointSlice>(object).map(objects::slice);
         let is_read = read.is_ok();

@@ -53,7 +53,8 @@ fn list<T, U>(items: Option<Vec<T>>, read: impl FnMut(T) -> U) -> Vec<U> {
 }
 
 pub(super) fn service(object: Service) -> ServiceSeen {
-    let (mut meta, spec) = (object.metadata, object.spec.unwrap_or_default());
+    let mut meta = object.metadata;
+    let spec = object.spec.unwrap_or_default();
     let proxy_name = label(&mut meta, "service.kubernetes.io/service-proxy-name");
     let ingress = object.status.and_then(|status| status.load_balancer).and_then(|it| it.ingress);
     ServiceSeen {
@@ -148,7 +149,8 @@ fn endpoint(it: Endpoint) -> EndpointSeen {
 }
 
 pub(super) fn pod(object: PodObject) -> Pod {
-    let (meta, spec) = (object.metadata, object.spec.unwrap_or_default());
+    let meta = object.metadata;
+    let spec = object.spec.unwrap_or_default();
     let status = object.status.unwrap_or_default();
     let gates = list(spec.readiness_gates, |gate| gate.condition_type);
     let conditions = status.conditions.as_deref().unwrap_or_default();

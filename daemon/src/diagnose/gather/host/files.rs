@@ -135,7 +135,8 @@ mod tests {
     #[test]
     fn the_stricter_of_two_filters_counts() {
         let conf = |device: &str| format!("proc/sys/net/ipv4/conf/{device}/rp_filter");
-        let (all, own) = (conf("all"), conf("eth0"));
+        let all = conf("all");
+        let own = conf("eth0");
         let root = root(&[(&all, "2\n"), (&own, "1\n")]);
         assert_eq!(reverse_path(root.path(), "eth0").unwrap().mode, 2);
         assert_eq!(reverse_path(root.path(), "eth1"), None);

@@ -69,11 +69,14 @@ fn listener(transport: Transport, socket: Socket, owners: &BTreeMap<u32, (u32, S
 }
 
 fn list(transport: Transport, family: u8) -> io::Result<Vec<Socket>> {
-    let (flags, protocol) = (SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkSockDiag);
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let protocol = SockProtocol::NetlinkSockDiag;
     let netlink = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
     setsockopt(&netlink, ReceiveTimeout, &TimeVal::new(1, 0))?;
     send(netlink.as_raw_fd(), &question(transport, family), MsgFlags::empty())?;
-    let (mut found, mut total, mut datagram) = (Vec::new(), 0, vec![0; 64 << 10]);
+    let mut found = Vec::new();
+    let mut total = 0;
+    let mut datagram = vec![0; 64 << 10];
     while total < NETLINK_BYTES_MAX {
         let count = recv(netlink.as_raw_fd(), &mut datagram, MsgFlags::empty())?;
         total += count.max(1);
@@ -116,7 +119,8 @@ fn owners(proc: &Path, wanted: &BTreeSet<u32>) -> BTreeMap<u32, (u32, String)> {
     let listed = fs::read_dir(proc).into_iter().flatten().take(PROCESSES_MAX).filter_map(Result::ok);
     let others =
         listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|pid| *pid != own);
-    let (mut found, mut left) = (BTreeMap::new(), DESCRIPTORS_MAX);
+    let mut found = BTreeMap::new();
+    let mut left = DESCRIPTORS_MAX;
     for pid in std::iter::once(own).chain(others) {
         let sockets = sockets_of(&proc.join(pid.to_string()), wanted, &mut left);
         if !sockets.is_empty() {

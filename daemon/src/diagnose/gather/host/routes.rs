@@ -34,7 +34,8 @@ pub(super) fn to(addresses: &[IpAddr]) -> io::Result<Vec<Route>> {
 }
 
 fn open() -> io::Result<File> {
-    let (flags, protocol) = (SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute);
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let protocol = SockProtocol::NetlinkRoute;
     let netlink = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
     setsockopt(&netlink, ReceiveTimeout, &TimeVal::new(1, 0))?;
     Ok(File::from(netlink))
@@ -88,7 +89,8 @@ fn of_link(index: u32) -> Vec<u8> {
 
 /// The device that an `rtmsg` leads to, and the size that the route has, if it has one.
 fn route(body: &[u8]) -> (Option<u32>, Option<u32>) {
-    let (mut index, mut mtu) = (None, None);
+    let mut index = None;
+    let mut mtu = None;
     for (kind, value) in attributes(body.get(ROUTE..).unwrap_or_default()) {
         match kind {
             RTA_OIF => index = number(value),

@@ -85,7 +85,8 @@ impl<C: Codec> Reflector<C> {
     }
 
     fn tell_loss(&self, commit: &Commit) {
-        let (removed, before) = (commit.removed, commit.before);
+        let removed = commit.removed;
+        let before = commit.before;
         tracing::warn!(watch = %self.selection.what, removed, before, "a new list has fewer than half of the objects known before");
     }
 }

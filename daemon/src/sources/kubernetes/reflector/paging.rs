@@ -61,7 +61,8 @@ struct Page {
 impl Paging {
     fn new(limit: Duration) -> Self {
         let silence = Silence { since: Instant::now(), limit };
-        let (token, pace) = (String::new(), Pace::default());
+        let token = String::new();
+        let pace = Pace::default();
         Self { token, version: None, kept: None, items: 0, silence, pace, is_told: false }
     }
 
@@ -163,8 +164,11 @@ impl<C: Codec> Reflector<C> {
     }
 
     async fn read(&self, mut reply: Reply, paging: &mut Paging) -> Result<Page, Ending> {
-        let (provenance, idle) = (provenance(&reply.endpoint), self.timing.list_idle);
-        let (mut page, mut items, mut counted) = (C::Page::default(), 0, 0);
+        let provenance = provenance(&reply.endpoint);
+        let idle = self.timing.list_idle;
+        let mut page = C::Page::default();
+        let mut items = 0;
+        let mut counted = 0;
         while let Some(chunk) =
             paging.silence.within(reply.chunk(idle)).await?.map_err(|error| Ending::of_body(error, idle))?
         {

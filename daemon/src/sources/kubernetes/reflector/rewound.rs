@@ -45,7 +45,8 @@ impl<C: Codec> Reflector<C> {
         let query = self.selection.now().newest();
         let reply = self.access.get_as(C::METADATA, &query, None).await.map_err(Ending::Away)?;
         let mut reply = self.accepted(reply).await.map_err(|(ending, _)| ending)?;
-        let (mut page, idle) = (C::Page::default(), self.timing.list_idle);
+        let mut page = C::Page::default();
+        let idle = self.timing.list_idle;
         let mut ignore = |_: Piece<'_>| ();
         while let Some(chunk) = reply.chunk(idle).await.map_err(|error| Ending::of_body(error, idle))? {
             page.take(&chunk, &mut ignore)?;

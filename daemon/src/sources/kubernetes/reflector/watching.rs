@@ -85,7 +85,8 @@ impl<C: Codec> Reflector<C> {
     }
 
     fn batch(&self, frames: &mut C::Frames, chunk: &[u8], provenance: &Provenance) -> Batch {
-        let (mut batch, what) = (Batch::default(), self.selection.what);
+        let mut batch = Batch::default();
+        let what = self.selection.what;
         let mut delivered = self.delivered.lock();
         frames.take(chunk, &mut |piece| batch.take::<C>(&mut delivered, what, piece, provenance));
         batch
