@@ -100,9 +100,9 @@ impl World {
             }
             Event::SliceApplied(slice) => {
                 self.hear_claims(slice);
-                self.note_told(&slice.key);
+                self.note_told(&slice.key, Some(slice));
             }
-            Event::SliceDeleted(key, _) => self.note_told(key),
+            Event::SliceDeleted(key, _) => self.note_told(key, None),
             _ => {}
         }
         if let Event::Probed(probed) = event {

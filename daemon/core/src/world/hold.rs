@@ -74,15 +74,16 @@ impl World {
     }
 
     /// A slice is about to be another one, or to go. What it said is noted if no decision was made by it: that an
-    /// endpoint was seen terminating is told once, and must not be lost because more was told within one batch.
-    pub(super) fn note_told(&mut self, key: &SliceKey) {
+    /// endpoint was seen terminating is told once, and must not be lost because more was told within one batch. Where
+    /// the slice is told again as it is, nothing is lost.
+    pub(super) fn note_told(&mut self, key: &SliceKey, next: Option<&Arc<SliceFacts>>) {
         let Some((told, id)) = self.tables.slice(key) else { return };
         let Some(service) = self.services.get_mut(id).filter(|service| service.stale) else { return };
         let decided = service.view.as_deref().map_or(&[][..], |view| &view.slices);
         let at = decided.binary_search_by(|it| it.key.cmp(key));
         // The same words told once more are news: others may have come in between.
         let is_decided = at.ok().and_then(|at| decided.get(at)).is_some_and(|it| Arc::ptr_eq(it, told));
-        if !is_decided && !told.headless {
+        if !is_decided && !told.headless && next != Some(told) {
             service.observe_told(&Arc::clone(told));
         }
     }

@@ -382,14 +382,13 @@ fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     plan_stale_sources(port, index, push);
 }
 
-/// Sources come before the word that has clients look for them. Where clients look for them already, old ones go when
-/// all new ones have come; else they go when no client can be on its way to look for them.
+/// Sources come before the word that has clients look for them, and those of before go when all new ones have come:
+/// also where no word has clients look for them yet, or they would let clients in once it does. Where the port needs
+/// none any more, they go when no client can be on its way to look for them.
 fn plan_sources(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     let new = port.sources().iter().filter(|range| !port.lets_in(range));
     new.for_each(|range| push(Action::InsertSource(SourceKey { port: index, range: *range })));
-    let cluster = &port.realized.cluster;
-    let looked_for = !cluster.uncertain && cluster.word.flags.has(WordFlags::SOURCES);
-    if looked_for && port.sources.is_some() {
+    if port.sources.is_some() {
         plan_stale_sources(port, index, push);
     }
 }

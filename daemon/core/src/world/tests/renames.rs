@@ -28,6 +28,17 @@ fn listed(named: &[(&str, u16)]) -> Event {
     Event::SliceApplied(Arc::new(SliceFacts { ports, ..slice_facts("a", "a", &["1.1.1.1"]) }))
 }
 
+/// The same of a pod that is going.
+fn terminating(named: &[(&str, u16)]) -> Event {
+    let Event::SliceApplied(listed) = listed(named) else { unreachable!() };
+    let conditions = Conditions { ready: false, serving: false, terminating: true };
+    let mut endpoints = EndpointsBuilder::new(Family::V4);
+    for endpoint in listed.endpoints.iter() {
+        endpoints.push(Endpoint { conditions, ..endpoint }).unwrap();
+    }
+    Event::SliceApplied(Arc::new(SliceFacts { endpoints: endpoints.finish(), ..(*listed).clone() }))
+}
+
 fn rig(begin: Vec<Event>) -> Rig {
     let mut rig = Rig::new();
     rig.turn(vec![super::settings(OnEmpty::Auto)]);
@@ -58,6 +69,18 @@ fn a_renamed_port_keeps_its_list_until_the_slices_follow() {
     let mut rig = rig(vec![ports(&[("http", 80, TCP)]), listed(&[("http", 8080)])]);
     held(&rig.turn(vec![ports(&[("web", 80, TCP)])]), 80, 8080);
     serving(&rig.turn(vec![listed(&[("web", 8080)])]), 80, 8080);
+}
+
+/// A source that repeats itself says nothing new: what the slice says now, under a name that the service's port has no
+/// more, is all that there is to go by.
+#[test]
+fn a_slice_that_is_told_twice_says_no_more_than_told_once() {
+    for times in 1..=3 {
+        let mut rig = rig(vec![ports(&[("http", 80, TCP)]), listed(&[("http", 8080)])]);
+        let going = terminating(&[("http", 8080)]);
+        let told = std::iter::repeat_n(going, times);
+        held(&rig.turn(told.chain([ports(&[("web", 80, TCP)])]).collect()), 80, 8080);
+    }
 }
 
 #[test]

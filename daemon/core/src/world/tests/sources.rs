@@ -126,6 +126,23 @@ fn invariant_04_sources_then_word_then_frontend_and_back_a_grace_period_apart() 
     assert_eq!(names(&rig.log), ["remove source"]);
 }
 
+/// A service that names ranges again within a grace period: those of before are still in the maps then.
+#[test]
+fn invariant_04_sources_of_before_let_nobody_in_when_the_word_asks_for_sources_again() {
+    let mut rig = Rig::new();
+    let mut maps = MemoryMaps::default();
+    let mut play = |rig: &Rig, allowed: [[bool; 3]; 2]| play(rig, &mut maps, allowed);
+    rig.turn(vec![slice("a", &["1.1.1.1"]), applied(balanced(&[VIP], &["192.0.2.0/24"]))]);
+    play(&rig, [[false; 3], [true, false, false]]);
+    rig.turn(vec![applied(balanced(&[], &["192.0.2.0/24"]))]);
+    play(&rig, [[true, false, false], [false; 3]]);
+    rig.grace();
+    assert_eq!(names(&rig.log), ["publish word"], "sources stay for clients on their way");
+    play(&rig, [[false; 3]; 2]);
+    rig.turn(vec![applied(balanced(&[VIP], &["198.51.100.0/24"]))]);
+    play(&rig, [[false; 3], [false, true, false]]);
+}
+
 fn is_source(op: &Op) -> bool {
     matches!(op.action, Action::InsertSource(_) | Action::RemoveSource(_))
 }
