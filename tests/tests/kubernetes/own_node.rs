@@ -70,7 +70,9 @@ fn the_zone_has_a_head_start() {
     setup.cluster.apply(json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})).unwrap();
     setup.servers[0].always(Asked::list(Kind::Nodes), Fault::Slow(ms(200)));
     let node = NodeName::of_host("n1").ok();
-    let mut node = Node::start_with(setup, Settings { timing: quick(), node, ..Settings::default() });
+    // Long enough that a busy machine answers within it.
+    let timing = Timing { node_first: Duration::from_secs(10), ..quick() };
+    let mut node = Node::start_with(setup, Settings { timing, node, ..Settings::default() });
     node.wait("something is served", |node| node.has(0));
     assert_eq!(node.zones(), [Some("z1".into())], "before anything was chosen by it");
 }
