@@ -298,6 +298,7 @@ impl App {
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
+        let datapath = beside.readings.datapath.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
         let wishes = beside.start(&mut tasks, &reload, &node, stopping.clone());
         let (nodes, nodes_told) = mpsc::channel(1);
@@ -319,8 +320,7 @@ impl App {
         }
         say!(info, messages::STARTED, address = %admin.address(), version = env!("CARGO_PKG_VERSION"));
         serve_signals(signals, &reload, wishes, failures).await?;
-        systemd::stopping();
-        say!(info, messages::STOPPING);
+        tell_of_stop(&datapath.borrow());
         stop.send_replace(true);
         drop(refused_no_more);
         drop(reload);
@@ -329,6 +329,18 @@ impl App {
         // Blocks until the last answers are out, at most two seconds; nothing else runs here any more.
         admin.stop();
         Ok(())
+    }
+}
+
+/// A program without a pin ends with the process that has it open.
+fn tell_of_stop(datapath: &DatapathView) {
+    let broken = datapath.status().map_or(&[][..], |status| &status.broken_hooks);
+    if broken.is_empty() {
+        systemd::stopping(messages::STOPPING.text);
+        say!(info, messages::STOPPING);
+    } else {
+        systemd::stopping(messages::STOPPING_UNPINNED.text);
+        say!(error, messages::STOPPING_UNPINNED, hooks = broken.join(", "));
     }
 }
 

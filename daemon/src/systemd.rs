@@ -86,8 +86,8 @@ pub fn reloaded() {
 }
 
 /// The daemon was told to end.
-pub fn stopping() {
-    notify(&[NotifyState::Stopping, NotifyState::Status(messages::STOPPING.text)]);
+pub fn stopping(status: &str) {
+    notify(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
 /// Another daemon still has what this one needs.

@@ -5,11 +5,15 @@
 //! than whether it is known. No address is trusted for being here: the server that answers has to show the certificate
 //! and the uid of this cluster.
 
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use holdfast_core::facts::Timestamp;
+use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 
 use super::endpoints::Tier;
@@ -185,7 +189,7 @@ impl Memory {
     pub(super) fn read(folder: &Path) -> Result<Self, String> {
         let path = folder.join(FILE);
         let said = |what: &str| format!("{}: {what}", path.display());
-        let content = match std::fs::read(&path) {
+        let content = match content(&path) {
             Ok(content) if content.len() <= FILE_BYTES_MAX => content,
             Ok(_) => return Err(said("is too large to be ours")),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
@@ -212,6 +216,17 @@ impl Memory {
         let text = serde_json::to_vec_pretty(&file).map_err(|error| error.to_string())?;
         replace(&path, &text).map_err(|error| format!("{}: {error}", path.display()))
     }
+}
+
+/// At most one byte more than the file may have. What is no file, such as a pipe, is not waited for.
+fn content(path: &Path) -> io::Result<Vec<u8>> {
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("is no file"));
+    }
+    let mut content = Vec::new();
+    file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut content)?;
+    Ok(content)
 }
 
 fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
@@ -400,6 +415,10 @@ mod tests {
             let error = Memory::read(folder.path()).unwrap_err();
             assert!(error.contains(why) && error.contains(FILE), "{error}");
         }
+        std::fs::remove_file(folder.path().join(FILE)).unwrap();
+        nix::unistd::mkfifo(&folder.path().join(FILE), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = Memory::read(folder.path()).unwrap_err();
+        assert!(error.contains("is no file"), "a pipe is not waited for: {error}");
         assert!(memory.write(Path::new("/proc/nowhere")).unwrap_err().contains("/proc/nowhere"));
     }
 }

@@ -38,6 +38,8 @@ impl KernelMaps {
             Repaired { leftover: pins.leftover_to_tell(), bits: shared.repair(), ..Repaired::default() };
         let maps = || map::copies(shared.handles().iter().chain(generation.handles()));
         if pins.are_broken() {
+            // Known before anything is tried: where the file system of the pins is gone, nothing can be put back.
+            *seen = Some(links.look(pins));
             pins.repair(&mut maps()?)?;
             repaired.pins = true;
         }

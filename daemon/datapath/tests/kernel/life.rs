@@ -275,6 +275,25 @@ fn kernel_a_hook_that_cannot_be_put_back_is_seen_as_broken() {
     });
 }
 
+/// As when the file system of the pins is unmounted: nothing can be put back, and a stop would take the programs along.
+#[test]
+fn kernel_pins_that_are_gone_for_good_are_seen_as_broken_hooks() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        serve(&mut maps);
+        assert_eq!(maps.repair().unwrap(), Repaired::default(), "nothing is missing");
+        std::fs::remove_dir_all(bed.options().bpffs).unwrap();
+        bed.set_read_only(true);
+        maps.repair().unwrap_err();
+        assert!(maps.seen().broken_hooks.contains(&"connect4"), "{:?}", maps.seen().broken_hooks);
+        bed.set_read_only(false);
+        maps.repair().unwrap();
+        assert_eq!(maps.seen().broken_hooks, Vec::<&str>::new());
+        drop(maps);
+        assert_eq!(dial(VIP), address(VIP), "the new pins hold");
+    });
+}
+
 #[test]
 fn kernel_bits_that_lead_to_frontends_are_put_back() {
     bed(|bed| {

@@ -30,6 +30,11 @@ impl Version {
         Self { uid: text(&meta.uid), resource_version: text(&meta.resource_version) }
     }
 
+    /// An object without a uid may be any object of its name.
+    fn is_another_object(&self, other: &Self) -> bool {
+        !self.uid.is_empty() && !other.uid.is_empty() && self.uid != other.uid
+    }
+
     /// An object without a version may be any version.
     fn is_same(&self, other: &Self) -> bool {
         self == other && !self.resource_version.is_empty()
@@ -213,7 +218,7 @@ impl Delivered {
         let list = self.lists;
         let is_gone = |(name, kept): (&ObjectName, &Kept)| (kept.list != list).then(|| name.clone());
         let gone: Vec<ObjectName> = self.kept.iter().filter_map(is_gone).collect();
-        gone.into_iter().filter(|name| self.remove(name)).collect()
+        gone.into_iter().filter(|name| self.forget(name)).collect()
     }
 
     fn put(&mut self, name: ObjectName, version: Version, odd: Option<Odd>) {
@@ -258,8 +263,15 @@ impl Delivered {
         true
     }
 
-    /// An event says that this object is gone. `false`: it was not known.
-    pub(super) fn remove(&mut self, name: &ObjectName) -> bool {
+    /// An event says that this object is gone. `false`: it was not known, or another one of that name is there by now.
+    pub(super) fn remove(&mut self, name: &ObjectName, gone: &Version) -> bool {
+        if self.kept.get(name).is_some_and(|kept| kept.version.is_another_object(gone)) {
+            return false;
+        }
+        self.forget(name)
+    }
+
+    fn forget(&mut self, name: &ObjectName) -> bool {
         self.set_odd(name, None);
         self.kept.remove(name).is_some()
     }

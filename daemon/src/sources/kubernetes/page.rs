@@ -64,6 +64,15 @@ pub(crate) enum NoPage {
     /// Something else, such as the HTML of a proxy.
     #[error("the answer is not a list of objects")]
     NotAList,
+    /// A list that would pass for an empty one, and take everything with it.
+    #[error("the list has no array of items")]
+    NoItems,
+    /// Another kind of list.
+    #[error("the list is not of the kind that was asked for")]
+    OtherKind,
+    /// It says itself that it is not all, and gives no way to the rest.
+    #[error("the list says that there are more objects, and not how to get them")]
+    NotAll,
     /// The body ended too early.
     #[error("the list ended before it was complete")]
     Truncated,
@@ -79,6 +88,9 @@ pub(crate) enum NoPage {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct ListFrame {
+    /// Such as `discovery.k8s.io/v1`.
+    #[serde(rename = "apiVersion")]
+    pub(crate) api_version: String,
     /// Such as `ServiceList`.
     pub(crate) kind: String,
     pub(crate) metadata: ListMeta,
@@ -92,6 +104,15 @@ pub(crate) struct ListMeta {
     /// The token for the next page.
     #[serde(rename = "continue")]
     pub(crate) token: Option<String>,
+    /// How many objects are on the pages to come, where that is known.
+    pub(crate) remaining_item_count: Option<i64>,
+}
+
+impl ListMeta {
+    fn is_all_or_goes_on(&self) -> bool {
+        let goes_on = self.token.as_ref().is_some_and(|token| !token.is_empty());
+        goes_on || self.remaining_item_count.is_none_or(|remaining| remaining <= 0)
+    }
 }
 
 /// Where the splitter is.
@@ -108,6 +129,7 @@ enum Position {
 pub(crate) struct Page {
     nesting: Nesting,
     position: Position,
+    has_items: bool,
     frame: Vec<u8>,
     item: Gathered,
     /// The beginning of an item that was cut, and how much text there must be before it is tried again.
@@ -139,7 +161,12 @@ impl Page {
         let frame: ListFrame = serde_json::from_slice(&self.frame).map_err(|_| NoPage::NotAList)?;
         // Any other object would pass for an empty list, and everything would go.
         let is_list = frame.kind.ends_with("List") && !frame.metadata.resource_version.is_empty();
-        is_list.then_some(frame).ok_or(NoPage::NotAList)
+        match (is_list, self.has_items, frame.metadata.is_all_or_goes_on()) {
+            (false, ..) => Err(NoPage::NotAList),
+            (_, false, _) => Err(NoPage::NoItems),
+            (.., false) => Err(NoPage::NotAll),
+            (true, true, true) => Ok(frame),
+        }
     }
 
     fn read_window(&mut self, items: &mut dyn Items, patience: usize) -> Result<(), NoPage> {
@@ -208,6 +235,7 @@ impl Page {
         self.frame.extend(run);
         if turn == Turn::Opened(b'[') && self.nesting.depth == 2 && is_before_items(&self.frame) {
             self.position = Position::BetweenItems;
+            self.has_items = true;
         }
         Ok(())
     }
@@ -398,7 +426,7 @@ mod tests {
     fn items_are_taken_out_one_by_one() {
         check(r#"{"kind":"List","metadata":{"resourceVersion":"7"},"items":[]}"#, &[], "7", None);
         check(
-            r#"{"kind":"List","metadata":{"resourceVersion":"7","continue":"c"},"items":null}"#,
+            r#"{"kind":"List","metadata":{"resourceVersion":"7","continue":"c","remainingItemCount":9},"items":[]}"#,
             &[],
             "7",
             Some("c"),
@@ -420,12 +448,17 @@ mod tests {
     #[test]
     fn only_the_lists_own_items_are_items() {
         check(
-            r#"{"x":[{"y":1}],"kind":"List","metadata":{"items":[{}],"resourceVersion":"1"}}"#,
+            r#"{"x":[{"y":1}],"kind":"List","metadata":{"items":[{}],"resourceVersion":"1"},"items":[]}"#,
             &[],
             "1",
             None,
         );
-        check(r#"{"a\"items":[{"no":1}],"kind":"List","metadata":{"resourceVersion":"2"}}"#, &[], "2", None);
+        check(
+            r#"{"a\"items":[{"no":1}],"items":[],"kind":"List","metadata":{"resourceVersion":"2"}}"#,
+            &[],
+            "2",
+            None,
+        );
     }
 
     #[test]
@@ -444,6 +477,14 @@ mod tests {
         check_refused(r#"{"kind":"Status","metadata":{}}"#, NoPage::NotAList);
         check_refused(r#"{"kind":"Service","metadata":{"resourceVersion":"7"}}"#, NoPage::NotAList);
         check_refused(r#"{"kind":"List","metadata":{},"items":[]}"#, NoPage::NotAList);
+        for items in ["", r#","items":null"#, r#","items":{}"#, r#","data":{"items":[{}]}"#] {
+            let list = format!(r#"{{"kind":"List","metadata":{{"resourceVersion":"1"}}{items}}}"#);
+            check_refused(&list, NoPage::NoItems);
+        }
+        for more in [r#""remainingItemCount":8"#, r#""remainingItemCount":8,"continue":"""#] {
+            let list = format!(r#"{{"kind":"List","metadata":{{"resourceVersion":"1",{more}}},"items":[]}}"#);
+            check_refused(&list, NoPage::NotAll);
+        }
         check_refused(r#"{"items":[null]}"#, NoPage::NotAList);
         check_refused(r#"{"items":[["a"]]}"#, NoPage::NotAList);
         check_refused(r#"{"items":[{}]"#, NoPage::Truncated);

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use holdfast_core::event::Watched;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
+use super::page::ListFrame;
 use crate::config::NodeName;
 use crate::described::words;
 
@@ -33,6 +34,16 @@ impl Resource {
             Self::Slices => Some(Watched::Slices),
             Self::Node => None,
         }
+    }
+
+    /// Whether a list is one of this kind: another one would say that there is nothing of this.
+    pub(super) fn is_listed_by(self, frame: &ListFrame) -> bool {
+        let (api_version, kind) = match self {
+            Self::Services => ("v1", "ServiceList"),
+            Self::Slices => ("discovery.k8s.io/v1", "EndpointSliceList"),
+            Self::Node => ("v1", "NodeList"),
+        };
+        (frame.api_version.as_str(), frame.kind.as_str()) == (api_version, kind)
     }
 }
 

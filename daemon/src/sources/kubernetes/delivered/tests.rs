@@ -112,7 +112,14 @@ fn an_event_counts_once() {
     assert!(delivered.apply(&object("a@2#2")), "deleted and created again unseen");
     assert!(delivered.apply(&object("b@3!")));
     assert_eq!((delivered.len(), delivered.bad()), (2, 1));
-    assert!(delivered.remove(&name("a")) && !delivered.remove(&name("a")));
+    let version = |text: &str| object(text).name.unwrap().1;
+    assert!(
+        !delivered.remove(&name("a"), &version("a@9#1")),
+        "that one has gone already, and another one is there"
+    );
+    assert!(
+        delivered.remove(&name("a"), &version("a@9#2")) && !delivered.remove(&name("a"), &version("a@9#2"))
+    );
     assert_eq!(show(&list(&mut delivered, "b@3").messages), "");
 }
 

@@ -182,7 +182,10 @@ impl<C: Codec> Reflector<C> {
                 return Err(NoPage::Endless.into());
             }
         }
-        let meta = page.end(&mut self.reading(&provenance, &mut items))?.metadata;
+        let frame = page.end(&mut self.reading(&provenance, &mut items))?;
+        if !self.selection.what.is_listed_by(&frame) {
+            return Err(NoPage::OtherKind.into());
+        }
         self.delivered.lock().end_page();
         let is_empty = items == 0;
         if !is_empty {
@@ -190,7 +193,7 @@ impl<C: Codec> Reflector<C> {
         }
         paging.items = paging.items.saturating_add(items);
         paging.kept = Some(reply.into_connection());
-        Ok(Page { meta, is_empty })
+        Ok(Page { meta: frame.metadata, is_empty })
     }
 
     fn reading<'a>(&'a self, provenance: &'a Provenance, items: &'a mut u32) -> Reading<'a, C> {

@@ -164,7 +164,7 @@ impl Batch {
 
     fn delete(&mut self, delivered: &mut Delivered, what: Resource, object: &Object) {
         self.advance(object);
-        if let Some((name, _)) = object.name.as_ref().filter(|(name, _)| delivered.remove(name)) {
+        if let Some((name, _)) = object.name.as_ref().filter(|(name, gone)| delivered.remove(name, gone)) {
             self.events += 1;
             self.messages.extend(Message::gone(what, name, object.meta().cloned()));
         }

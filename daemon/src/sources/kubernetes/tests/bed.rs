@@ -22,6 +22,9 @@ use crate::patience::NOT_FOR_EVER;
 const UNTAKEN_MAX: usize = 64;
 
 /// The answers that are left, by resource and whether it is a watch.
+/// How a list begins that has no kind yet.
+const UNTYPED: &str = r#"{"kind":"List","apiVersion":"v1""#;
+
 #[derive(Default)]
 struct Script {
     next: HashMap<(String, bool), VecDeque<String>>,
@@ -34,10 +37,24 @@ impl Script {
         let resource = resource(&asked.path);
         let is_watch = parameter(&asked.path, "watch").is_some();
         let next = self.next.get_mut(&(resource.clone(), is_watch)).and_then(VecDeque::pop_front);
-        next.unwrap_or_else(|| match is_watch {
+        let answer = next.unwrap_or_else(|| match is_watch {
             true => hang(&[]),
             false => self.last.get(&resource).cloned().unwrap_or_else(|| list("10", &[])),
-        })
+        });
+        of_kind(&resource, &answer)
+    }
+}
+
+/// A list is written before it is known what it is a list of.
+fn of_kind(resource: &str, text: &str) -> String {
+    let typed = match resource {
+        "services" => r#"{"kind":"ServiceList","apiVersion":"v1""#,
+        "endpointslices" => r#"{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1""#,
+        _ => r#"{"kind":"NodeList","apiVersion":"v1""#,
+    };
+    match text.split_once(UNTYPED) {
+        Some((_, rest)) => answer("200 OK", "", &format!("{typed}{rest}")),
+        None => text.to_owned(),
     }
 }
 
@@ -299,7 +316,7 @@ pub(super) fn list(version: &str, items: &[String]) -> String {
 pub(super) fn page(version: &str, token: &str, items: &[String]) -> String {
     let items = items.join(",");
     let body = format!(
-        r#"{{"kind":"List","apiVersion":"v1","metadata":{{"resourceVersion":"{version}","continue":"{token}"}},"items":[{items}]}}"#
+        r#"{UNTYPED},"metadata":{{"resourceVersion":"{version}","continue":"{token}"}},"items":[{items}]}}"#
     );
     answer("200 OK", "", &body)
 }
