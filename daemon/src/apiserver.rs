@@ -165,7 +165,7 @@ impl Access {
         path_and_query: &str,
         kept: Option<Connection>,
     ) -> Result<Reply, AccessError> {
-        walk::ask(&self.inner, &walk::Ask { accept, path_and_query, write: None }, kept).await
+        walk::ask(&self.inner, &http::Ask { accept, path_and_query, write: None }, kept).await
     }
 
     /// A new connection to the best endpoint that serves, for [`Self::ask_aside`].
@@ -181,13 +181,13 @@ impl Access {
         path_and_query: &str,
         connection: Connection,
     ) -> Result<Reply, AccessError> {
-        walk::ask_aside(&self.inner, &walk::Ask { accept, path_and_query, write: None }, connection).await
+        walk::ask_aside(&self.inner, &http::Ask { accept, path_and_query, write: None }, connection).await
     }
 
     /// Writes, over a new connection to the best endpoint that serves. Where an answer was lost, another endpoint is
     /// asked for the same, so a write has to be safe to repeat.
     pub async fn write(&self, path: &str, write: &Write<'_>) -> Result<Reply, AccessError> {
-        let ask = walk::Ask { accept: JSON, path_and_query: path, write: Some(*write) };
+        let ask = http::Ask { accept: JSON, path_and_query: path, write: Some(*write) };
         walk::ask(&self.inner, &ask, None).await
     }
 

@@ -4,7 +4,9 @@
 //! a device is; names count only where the configuration has some. A change is followed at once, and many changes as
 //! one. Nothing is done to a device here: the engine is told.
 
+mod attributes;
 mod decide;
+mod listed;
 mod netlink;
 mod ports;
 mod rules;
@@ -23,7 +25,7 @@ pub(crate) use decide::{ANSWERS, CLASSES};
 pub use decide::{Answers, Class, Decision, Reason};
 pub(crate) use ports::{shared_with_sockets, snat_ports};
 
-use decide::Listed;
+use listed::Listed;
 use netlink::Notices;
 
 /// How long changes are collected: a pod's device comes in several.

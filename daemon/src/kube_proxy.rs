@@ -6,12 +6,14 @@
 //! process has is told and tried again, and stops nothing.
 
 mod answers;
+mod asked;
 mod closed;
 mod door;
 mod follow;
 mod health;
 mod limits;
 mod listeners;
+mod local;
 mod metrics;
 mod service_ports;
 #[cfg(test)]
@@ -25,7 +27,8 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::readings::Readings;
-use answers::{Asked, HealthDoor, MetricsDoor};
+use answers::{HealthDoor, MetricsDoor};
+use asked::Asked;
 use follow::Follower;
 use health::Health;
 use service_ports::Plan;

@@ -15,6 +15,7 @@ mod numbers;
 mod record;
 mod restore;
 mod ring;
+mod segment;
 mod sentence;
 mod thin;
 mod watchers;

@@ -13,6 +13,7 @@ mod file;
 mod form;
 mod frames;
 mod keeper;
+mod version;
 
 #[cfg(test)]
 mod tests;
@@ -26,8 +27,8 @@ use holdfast_core::snapshot::Snapshot;
 use crate::sources::kubernetes::Oddities;
 
 pub use claim::{Claim, Taken};
-pub use damage::Damage;
-pub use file::{LeftOut, LoadError, StoreError, Stored};
+pub use damage::{Damage, LeftOut, LoadError};
+pub use file::{StoreError, Stored};
 pub use keeper::{Keeper, Written};
 
 /// The name of the file in the state's folder.
@@ -103,6 +104,6 @@ impl Folder {
 
     /// Writes all of it but for services beyond all bounds, or leaves what is there.
     pub fn store(&self, context: &Context, snapshot: &Snapshot) -> Result<Stored, StoreError> {
-        file::store(&self.path, (FILE, BEFORE), context, snapshot, file::RECORD_BYTES_MAX)
+        file::store(&self.path, (FILE, BEFORE), context, snapshot, frames::RECORD_BYTES_MAX)
     }
 }

@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
+use std::sync::atomic::AtomicU64;
 
 use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::limits::BACKENDS_PER_LIST_MAX;
@@ -13,8 +14,8 @@ use holdfast_core::op::{
     FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex, Word, WordFlags,
 };
 
-use crate::kernel::Connection;
 pub(crate) use crate::skeleton::types;
+use crate::view::View;
 
 /// A generated struct in which every byte belongs to a field, so that its bytes are its value.
 ///
@@ -128,7 +129,7 @@ pub(crate) const fn transport_of(number: u8) -> Option<Transport> {
     }
 }
 
-fn address4(address: Ipv4Addr) -> u32 {
+pub(crate) fn address4(address: Ipv4Addr) -> u32 {
     u32::from_ne_bytes(address.octets())
 }
 
@@ -136,7 +137,7 @@ fn from_address4(address: u32) -> Ipv4Addr {
     Ipv4Addr::from(address.to_ne_bytes())
 }
 
-fn address6(address: Ipv6Addr) -> [u32; 4] {
+pub(crate) fn address6(address: Ipv6Addr) -> [u32; 4] {
     let octets = address.octets();
     let (parts, _) = octets.as_chunks();
     std::array::from_fn(|at| parts.get(at).map_or(0, |part| u32::from_ne_bytes(*part)))
@@ -392,6 +393,15 @@ pub(crate) fn member_of(key: &[u8], state: &[u8]) -> Option<(MemberKey, SlotStat
     Some((MemberKey { port: PortIndex(key.port_index), membership, backend }, state))
 }
 
+/// What a connected UDP socket dialled, and the backend that it got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Connection {
+    /// The cookie of its network namespace.
+    pub(crate) netns: u64,
+    pub(crate) dialled: SocketAddr,
+    pub(crate) backend: SocketAddr,
+}
+
 /// What a UDP socket is connected to, by its cookie; `None`: another thread wrote at that moment.
 pub(crate) fn connection(told: &[u8]) -> Option<(u64, Connection)> {
     let types::udp_connection { cookie, netns, pair } = value(told)?;
@@ -403,6 +413,15 @@ pub(crate) fn connection(told: &[u8]) -> Option<(u64, Connection)> {
         backend: shown(pair.backend, pair.backend_port),
     };
     (u64::from(pair.check) == mixed >> 32).then_some((cookie, connection))
+}
+
+/// One entry of `ports`.
+pub(crate) const PORT_WORDS: usize = size_of::<types::port>() / 8;
+
+/// The words of one port.
+pub(crate) fn port_words(ports: &View, index: PortIndex) -> Option<&[AtomicU64]> {
+    let at = index.0 as usize * PORT_WORDS;
+    ports.get(at..at + PORT_WORDS)
 }
 
 /// Where a TCP socket's entry is.

@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use holdfast_core::op::PortIndex;
 
-use crate::abi::types;
-use crate::generation::port_words;
+use crate::abi::{port_words, types};
 use crate::view::View;
 
 /// The clients of one port.

@@ -254,7 +254,7 @@ impl Devices {
         if device.name.is_empty() {
             return Ok(());
         }
-        let value = packets::device(device);
+        let value = value_of(device);
         let put = self.entries.put(&device.index.to_ne_bytes(), abi::bytes(&value));
         put.map_err(|error| io::Error::other(format!("cannot tell the programs of it: {error:#}")))
     }
@@ -418,6 +418,21 @@ fn unnamed(index: u32) -> Device {
 
 fn not_attached(direction: Direction, error: &io::Error) -> io::Error {
     io::Error::other(format!("cannot attach {}: {error}", direction.name()))
+}
+
+/// What the programs know of a device: which side it leads to, and the addresses that backends see instead of clients'.
+pub(crate) fn value_of(device: &Device) -> packets::types::device {
+    let side = match device.side {
+        Side::Outer => packets::types::device_flag::DEVICE_OUTER,
+        Side::Pod => packets::types::device_flag::DEVICE_POD,
+        Side::Backends => packets::types::device_flag::DEVICE_BACKENDS,
+    };
+    let by_address = if device.by_address { packets::types::device_flag::DEVICE_BY_ADDRESS.0 } else { 0 };
+    packets::types::device {
+        address4: device.address4.map_or(0, abi::address4),
+        address6: device.address6.map_or([0; 4], abi::address6),
+        flags: side.0 | by_address,
+    }
 }
 
 fn has_filter(index: u32) -> bool {

@@ -21,15 +21,6 @@ use crate::shape::{PROBE_ENTRIES, Shape, index};
 use crate::table::Table;
 use crate::view::View;
 
-/// One entry of `ports`.
-const PORT_WORDS: usize = size_of::<types::port>() / 8;
-
-/// The words of one port.
-pub(crate) fn port_words(ports: &View, index: PortIndex) -> Option<&[AtomicU64]> {
-    let at = index.0 as usize * PORT_WORDS;
-    ports.get(at..at + PORT_WORDS)
-}
-
 /// The maps of one generation, open.
 #[derive(Debug)]
 pub(crate) struct Generation {
@@ -136,11 +127,11 @@ impl Generation {
         } else {
             offset_of!(types::port, cluster)
         };
-        port_words(&self.ports, index)?.get(offset / 8)
+        abi::port_words(&self.ports, index)?.get(offset / 8)
     }
 
     fn facts_of(&self, index: PortIndex) -> Option<&AtomicU64> {
-        port_words(&self.ports, index)?.get(offset_of!(types::port, facts) / 8)
+        abi::port_words(&self.ports, index)?.get(offset_of!(types::port, facts) / 8)
     }
 
     pub(crate) fn word(&self, index: PortIndex, scope: Scope) -> Word {
@@ -206,7 +197,7 @@ impl Generation {
     pub(crate) fn copy_to(&self, next: &mut Self) -> Result<(), StartError> {
         // Indices and slots stay as they are. The last of each is the self-test's, which is over.
         let ports = self.shape.ports as usize;
-        copy(&self.ports, &next.ports, ports * PORT_WORDS);
+        copy(&self.ports, &next.ports, ports * abi::PORT_WORDS);
         for family in Family::ALL {
             let (_, probe) = self.probe(family);
             copy(self.slots(family), next.slots(family), probe.base as usize * abi::slot_words(family));

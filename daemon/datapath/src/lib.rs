@@ -16,6 +16,7 @@ mod conntrack;
 mod counts;
 mod devices;
 mod error;
+mod features;
 mod flows;
 mod generation;
 mod grace;
@@ -41,6 +42,7 @@ pub use conntrack::TakenPorts;
 pub use counts::{Counted, Counts};
 pub use devices::{Device, DeviceStatus, HookKind, Side};
 pub use error::StartError;
+pub use features::Features;
 pub use flows::{
     Flow, FlowFilter, FlowReport, FlowTable, FlowsSwept, Fullest, Heard, PACKET_DROPS, PACKET_EVENTS,
     PacketCounts, Place, Sampled, Stage, Tally,
@@ -52,6 +54,5 @@ pub use kernel::{
 pub use links::Beside;
 pub use packets::PacketOptions;
 pub use pins::{Drained, VERSION as PINS_VERSION, cleanup, drain};
-pub use probe::Features;
 pub use refusals::{Arrival, Cause, Denial, Refusal, Refusals};
 pub use shape::Shape;

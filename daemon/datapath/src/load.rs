@@ -10,8 +10,8 @@ use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, OpenMapMut, OpenObject, ProgramMut};
 
 use crate::error::StartError;
+use crate::features::Features;
 use crate::map::{self, Handles, Map, Size};
-use crate::probe::Features;
 use crate::shape::Shape;
 use crate::site::Site;
 use crate::skeleton::{PacketSkelBuilder, SocketSkelBuilder};
@@ -271,11 +271,12 @@ pub(crate) fn names_of_maps() -> Result<std::collections::BTreeSet<String>, Star
 mod tests {
     use super::*;
     use crate::cgroup::{self, Cgroup};
+    use crate::probe;
 
     #[test]
     fn kernel_packet_programs_load_beside_those_of_sockets() {
         let shape = Shape { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
-        let (made, programs) = load(shape, Features::probe().unwrap(), &Handles::new(), |_, maps| {
+        let (made, programs) = load(shape, probe::features().unwrap(), &Handles::new(), |_, maps| {
             let (programs, made) = packets_at(&Layer::ALL, &maps, (64, 1 << 14))?;
             Ok((made, programs))
         })
@@ -289,7 +290,7 @@ mod tests {
         let shape = Shape { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
         let mut memory = [const { MaybeUninit::uninit() }; 2];
         let mut maps = Handles::new();
-        let how = (shape, Features::probe().unwrap());
+        let how = (shape, probe::features().unwrap());
         let programs = load_each(&[socket, socket], &mut memory, how, &mut maps).unwrap();
         let [first, second] = programs.0.as_slice() else { unreachable!("two objects") };
         let ids = |object: &dyn Skel<'_>| {

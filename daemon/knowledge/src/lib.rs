@@ -10,6 +10,7 @@ mod fault;
 mod fill;
 #[cfg(any(test, feature = "heard"))]
 pub mod heard;
+mod index;
 mod judge;
 mod keywords;
 pub mod limits;

@@ -3,11 +3,9 @@
 //! Invariant: what is looked for depends on the reason alone, so the effort for a message is bounded by the longest
 //! list of causes. An Event never decides anything: it is told, with how sure we are.
 
-use std::collections::BTreeMap;
-
 use crate::entry::{Cause, EventReason, EventType, Remedy, Severity, Step};
 use crate::event::ClusterEvent;
-use crate::keywords::{Keywords, Matcher, Searched};
+use crate::keywords::Searched;
 use crate::limits::{ALSO_MAX, LINE_BYTES_MAX};
 use crate::store::Knowledge;
 use crate::text::clean;
@@ -55,78 +53,6 @@ pub struct Advice<'k> {
     pub remedies: &'k [Remedy],
     /// Where no cause was found; may be empty.
     pub fallback: &'k str,
-}
-
-/// What is looked up by the word of an Event: where the reasons are, and what to look for in messages.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Index {
-    exact: BTreeMap<String, Vec<usize>>,
-    aliases: BTreeMap<String, Vec<usize>>,
-    folded: BTreeMap<String, Vec<usize>>,
-    ids: BTreeMap<String, usize>,
-    /// One for each reason, in their order.
-    scans: Vec<Scan>,
-    /// One for each cause, in their order.
-    matchers: Vec<Matcher>,
-}
-
-/// Where to look for the causes of a reason.
-#[derive(Clone, Debug)]
-struct Scan {
-    only_if: Option<Keywords>,
-    when: Vec<(Keywords, Option<Step>, Vec<usize>)>,
-    causes: Vec<usize>,
-}
-
-impl Index {
-    pub(crate) fn new(reasons: &[EventReason], causes: &[Cause]) -> Self {
-        let places: BTreeMap<&str, usize> =
-            causes.iter().enumerate().map(|(at, cause)| (cause.id.as_str(), at)).collect();
-        let mut index = Self {
-            scans: reasons.iter().map(|reason| Scan::new(reason, &places)).collect(),
-            matchers: causes.iter().map(Matcher::new).collect(),
-            ..Self::default()
-        };
-        for (at, reason) in reasons.iter().enumerate() {
-            index.ids.insert(reason.id.clone(), at);
-            index.exact.entry(reason.reason.clone()).or_default().push(at);
-            index.folded.entry(folded(&reason.reason)).or_default().push(at);
-            for alias in &reason.aliases {
-                index.aliases.entry(alias.clone()).or_default().push(at);
-                index.folded.entry(folded(alias)).or_default().push(at);
-            }
-        }
-        index
-    }
-
-    /// Reasons of that word, and whether it is spelled as theirs.
-    fn find(&self, word: &str) -> (&[usize], bool) {
-        if let Some(found) = self.exact.get(word) {
-            return (found, true);
-        }
-        let other = self.aliases.get(word).or_else(|| self.folded.get(&folded(word)));
-        (other.map_or(&[], Vec::as_slice), false)
-    }
-}
-
-/// Reasons that differ by capitals or a plural alone are one.
-fn folded(word: &str) -> String {
-    let small = word.to_ascii_lowercase();
-    small.strip_suffix('s').map(str::to_owned).unwrap_or(small)
-}
-
-impl Scan {
-    fn new(reason: &EventReason, places: &BTreeMap<&str, usize>) -> Self {
-        let at = |ids: &[String]| -> Vec<usize> {
-            ids.iter().filter_map(|id| places.get(id.as_str()).copied()).collect()
-        };
-        let when = reason.when.iter().map(|it| (Keywords::new(&it.contains), it.step, at(&it.causes)));
-        Self {
-            only_if: (!reason.only_if.is_empty()).then(|| Keywords::new(&reason.only_if)),
-            when: when.collect(),
-            causes: at(&reason.causes),
-        }
-    }
 }
 
 impl Knowledge {

@@ -8,10 +8,10 @@ use std::sync::LazyLock;
 
 use crate::entry::{Belief, Cause, EventReason, Never, RefusedWrite, Symptom};
 use crate::fault::Fault;
+use crate::index::Index;
 use crate::judge::{self, Judgement, Names, NeverSaid};
 use crate::limits::{ENTRIES_MAX, FAULTS_MAX, FILE_BYTES_MAX, FILES_MAX};
 use crate::read::{Author, Entries, Placed};
-use crate::recognise::Index;
 
 macro_rules! built_in {
     ($($name:literal),+ $(,)?) => {

@@ -23,7 +23,6 @@ use tokio_rustls::TlsConnector;
 use super::lease::{Lease, Target};
 use super::socket;
 use super::trouble::Trouble;
-use super::walk::Ask;
 use super::{AccessError, JSON};
 
 const USER_AGENT: &str = concat!("holdfast/", env!("CARGO_PKG_VERSION"));
@@ -53,6 +52,15 @@ impl<'a> Write<'a> {
             Self::Merge(body) => (Method::PATCH, "application/merge-patch+json", body),
         }
     }
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask<'a> {
+    pub(super) accept: &'static str,
+    pub(super) path_and_query: &'a str,
+    /// None only reads.
+    pub(super) write: Option<Write<'a>>,
 }
 
 /// What a request says beside its path.

@@ -7,9 +7,10 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use super::http::Ask;
 use super::lease::Target;
 use super::trouble::Trouble;
-use super::walk::{self, Ask, Patience};
+use super::walk::{self, Patience};
 use super::{Inner, JSON};
 use crate::beat;
 

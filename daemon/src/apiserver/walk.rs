@@ -10,21 +10,12 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 
 use super::credentials::Shown;
-use super::http::{Connection, Dial, Headers, Reply, Write};
+use super::http::{Ask, Connection, Dial, Headers, Reply};
 use super::identity::{self, ClusterId};
 use super::lease::Target;
 use super::limits::{DIAL, HEADERS, SHORT_BODY, SHORT_BODY_BYTES_MAX};
 use super::trouble::Trouble;
 use super::{AccessError, Failure, Inner, JSON, Tier};
-
-/// What is asked.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ask<'a> {
-    pub(super) accept: &'static str,
-    pub(super) path_and_query: &'a str,
-    /// None only reads.
-    pub(super) write: Option<Write<'a>>,
-}
 
 impl Ask<'_> {
     fn headers(&self, shown: &Shown) -> Headers {

@@ -6,67 +6,14 @@
 mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use holdfast_datapath::{Device, Side};
 
-use super::rules::{self, Rule};
+use super::listed::{Address, Link, Listed};
+use super::rules;
 use crate::config::{DeviceName, OuterDevices, Packets, PodDevices};
 use sources::Seen;
-
-/// A device as the kernel lists it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Link {
-    pub(super) index: u32,
-    pub(super) name: String,
-    /// What made it: "veth", "bridge" …; empty for hardware.
-    pub(super) kind: String,
-    pub(super) is_loopback: bool,
-    /// Whether its packets have an Ethernet header; by that a tap is told from other devices of the kind "tun".
-    pub(super) is_ethernet: bool,
-    /// The device that it belongs to.
-    pub(super) master: Option<u32>,
-    /// Its other end is in this network namespace too, as those of `cilium_host` and `cilium_net` are.
-    pub(super) ends_here: bool,
-}
-
-/// An address that may be given to others: global, and neither old nor for a short time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Address {
-    pub(super) index: u32,
-    pub(super) address: IpAddr,
-    /// How many of its bits are those of its network.
-    pub(super) bits: u8,
-}
-
-/// How a device leads to a gateway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Way {
-    pub(super) index: u32,
-    /// It leads everywhere.
-    pub(super) is_default: bool,
-    pub(super) gateway: Option<IpAddr>,
-    /// The address from which this node sends by it, where the route says so.
-    pub(super) source: Option<IpAddr>,
-}
-
-/// What the kernel lists.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Listed {
-    pub(super) links: Vec<Link>,
-    /// In the kernel's order: the first one of a device and family is the primary.
-    pub(super) addresses: Vec<Address>,
-    /// Devices by which a route leads to a gateway.
-    pub(super) gateways: BTreeSet<u32>,
-    /// Devices by which a default route leads to a gateway.
-    pub(super) defaults: BTreeSet<u32>,
-    /// Devices by which a route leads to others, that the kernel has not made for an address.
-    pub(super) routed: BTreeSet<u32>,
-    /// How devices lead to gateways.
-    pub(super) ways: BTreeSet<Way>,
-    /// Rules by which the kernel chooses a table of routes, as far as they count here.
-    pub(super) rules: Vec<Rule>,
-}
 
 /// What a device is to packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,8 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use tokio::net::UnixDatagram;
 
-use super::decide::{Address, Link, Listed, Way};
+use super::attributes::{ROUTE, attributes, ip, number};
+use super::listed::{Address, Link, Listed, Way};
 use super::rules::{self, RTM_GETRULE, RTM_NEWRULE};
 
 /// A router with a million routes has some 100 MB of them; each datagram is looked at and forgotten.
@@ -82,7 +83,6 @@ const UNFIT: u32 = 0x08 | 0x20 | 0x40 | 0x01;
 /// Of `ifinfomsg`, `ifaddrmsg`, `rtmsg` and `rtnexthop`.
 const LINK: usize = 16;
 const ADDRESS: usize = 8;
-pub(super) const ROUTE: usize = 12;
 const HOP: usize = 8;
 
 /// Notices of the kernel: datagrams, as if of a socket that this runtime knows how to wait for.
@@ -220,22 +220,6 @@ fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, u16, &[u8])> {
     })
 }
 
-/// Type and value of each attribute, without the flag of those that hold others.
-pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
-        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & 0x3fff;
-        let value = rest.get(4..length)?;
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, value))
-    })
-}
-
-/// 32 bits at that place; 0 where there are none.
-pub(super) fn number(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |four| u32::from_ne_bytes(*four))
-}
-
 /// The kernel lets a name hold anything but "/", ":" and white space.
 fn text(value: &[u8]) -> String {
     let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -297,11 +281,6 @@ fn is_global(address: IpAddr) -> bool {
         IpAddr::V6(address) => address.is_unicast_link_local(),
     };
     !(is_link_local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
-}
-
-pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
-    let v4 = || <[u8; 4]>::try_from(value).ok().map(IpAddr::from);
-    v4().or_else(|| <[u8; 16]>::try_from(value).ok().map(IpAddr::from))
 }
 
 /// An `rtmsg`: by which devices it leads to others or to a gateway, to which, and from which address.

@@ -5,8 +5,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::decide::Address;
-use super::netlink::{ROUTE, attributes, ip, number};
+use super::attributes::{ROUTE, attributes, ip, number};
+use super::listed::{Address, By, Rule};
 
 /// From `linux/rtnetlink.h` and `linux/fib_rules.h`.
 pub(super) const RTM_NEWRULE: u16 = 32;
@@ -23,24 +23,6 @@ const FIB_RULE_INVERT: u32 = 2;
 /// `RT_TABLE_DEFAULT`, `_MAIN` and `_LOCAL`: what every node has.
 const COMMON: [u32; 3] = [253, MAIN, 255];
 const MAIN: u32 = 254;
-
-/// What a rule goes by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
-    /// A mark, which a firewall gives to packets.
-    Mark,
-    /// The sender: an address, and how many of its bits count.
-    Source(IpAddr, u8),
-}
-
-/// One rule: what is looked up where. Rules are asked in the order of their priorities.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rule {
-    pub(super) priority: u32,
-    pub(super) by: By,
-    pub(super) table: u32,
-    pub(super) is_v4: bool,
-}
 
 /// Whether answers have to be routed by the address that they bear.
 ///

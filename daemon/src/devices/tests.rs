@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::LOOK_AGAIN;
-use super::decide::{Address, Decision, Link, Listed, Way, decide};
+use super::decide::{Decision, decide};
+use super::listed::{Address, Link, Listed, Way};
 use super::ports::{free, shared, waiting};
 use crate::config::Config;
 use crate::engine::ask;

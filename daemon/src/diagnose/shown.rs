@@ -3,6 +3,8 @@
 //! Invariant: what comes out is one line of bounded length, and nothing in it moves a cursor, hides what is beside it
 //! or turns its direction.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use super::limits::{NAMED_MAX, TEXT_LENGTH_MAX};
@@ -23,6 +25,13 @@ pub(crate) fn clean(text: &str) -> String {
         out.push('…');
     }
     out
+}
+
+/// A selector as people write it.
+pub(crate) fn selector(selector: &BTreeMap<String, String>) -> String {
+    let pairs = selector.iter().take(NAMED_MAX).map(|(name, value)| format!("{name}={value}"));
+    let more = if selector.len() > NAMED_MAX { ",…" } else { "" };
+    pairs.collect::<Vec<_>>().join(",") + more
 }
 
 /// The same of a value that was built of such texts.

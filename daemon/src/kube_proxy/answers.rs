@@ -3,7 +3,6 @@
 //! Invariant: no answer depends on what the request says beyond its path, and none is larger than the metrics.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use holdfast_core::keys::ObjectName;
@@ -15,6 +14,7 @@ use serde_json::Serializer;
 use serde_json::ser::PrettyFormatter;
 use tokio::sync::watch;
 
+use super::asked::Asked;
 use super::door::Answerer;
 use super::health::{Health, Well};
 use super::metrics;
@@ -48,29 +48,6 @@ const fn status(is_good: bool) -> StatusCode {
 /// The body; the types that are written have nothing that JSON cannot say.
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
-}
-
-/// How often health was asked for, by path and by whether the answer was good.
-#[derive(Debug, Default)]
-pub(super) struct Asked {
-    pub(super) healthz: Answers,
-    pub(super) livez: Answers,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Answers([AtomicU64; 2]);
-
-impl Answers {
-    fn count(&self, is_good: bool) {
-        let [good, bad] = &self.0;
-        if is_good { good } else { bad }.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Each status with its count.
-    pub(super) fn totals(&self) -> [(&'static str, u64); 2] {
-        let [good, bad] = &self.0;
-        [("200", good), ("503", bad)].map(|(code, count)| (code, count.load(Ordering::Relaxed)))
-    }
 }
 
 /// `/healthz` and `/livez`.

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
 
-use super::{door, limits};
+use super::limits;
 use crate::config::KubeProxy;
 use crate::described::words;
 
@@ -23,6 +23,9 @@ words! {
         Service = "service",
     }
 }
+
+/// Why a port is closed that another process has.
+pub(super) const IN_USE: &str = "another process listens there (`ss -ltnp` names it)";
 
 /// A port that is asked for and not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +75,7 @@ impl ClosedPorts {
         let known = self.known();
         let closed = known.services.iter().zip(&known.since).filter_map(|(port, since)| {
             let service = port.service.clone()?;
-            let is_in_use = port.why == door::IN_USE;
+            let is_in_use = port.why == IN_USE;
             Some(ClosedSince { service, since: *since, is_in_use })
         });
         closed.collect()
@@ -163,7 +166,7 @@ mod tests {
             });
             assert_eq!(closed.of_services(), expected.collect::<Vec<_>>());
         };
-        check(&[(1, door::IN_USE)], 10, &[(1, 10, true)]);
+        check(&[(1, IN_USE)], 10, &[(1, 10, true)]);
         check(&[(2, "no"), (1, "no")], 20, &[(2, 20, false), (1, 10, false)]);
         check(&[(2, "no")], 30, &[(2, 20, false)]);
         check(&[(1, "no"), (2, "no")], 40, &[(1, 40, false), (2, 20, false)]);

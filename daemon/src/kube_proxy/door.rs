@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-use super::closed::{ClosedPorts, Purpose};
+use super::closed::{ClosedPorts, IN_USE, Purpose};
 use super::limits;
 use crate::guests::{Guests, Listening};
 
@@ -89,9 +89,6 @@ pub(super) async fn open_and_serve(
         pause = pause.saturating_mul(2).min(most);
     }
 }
-
-/// Why a port is closed that another process has.
-pub(super) const IN_USE: &str = "another process listens there (`ss -ltnp` names it)";
 
 /// What an operator can do about it.
 pub(super) fn why(error: &io::Error) -> String {

@@ -9,8 +9,8 @@ use holdfast_core::facts::TrafficPolicy;
 use holdfast_core::keys::Family;
 use holdfast_core::snapshot::{PortView, ServiceView, Snapshot};
 
-use super::answers::{Answers, Asked};
-use super::service_ports::is_here;
+use super::asked::{Answers, Asked};
+use super::local::is_here;
 use crate::engine::steps::Steps;
 use crate::exposition::{Exposition, process};
 use crate::readings::Readings;

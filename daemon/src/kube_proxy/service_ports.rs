@@ -18,6 +18,7 @@ use holdfast_core::snapshot::{PortView, ServiceState, ServiceView, Snapshot};
 use super::answers::Check;
 use super::closed::{ClosedPort, Purpose};
 use super::limits;
+use super::local::is_here;
 use crate::config::{NodePortAddresses, OuterAddresses};
 
 /// What is to be open.
@@ -114,13 +115,6 @@ fn ready_here<'a>(
     let counts =
         move |row: &&Row| (row.conditions().ready || row.is_held()) && is_here(port, row, slices, node);
     port.rows.all().iter().filter(counts).map(|row| row.address)
-}
-
-/// Whether its slice says that it is on this node.
-pub(super) fn is_here(port: &PortView, row: &Row, slices: &[Arc<SliceFacts>], node: &str) -> bool {
-    let slice = port.slice_of(row, slices);
-    let endpoint = slice.and_then(|slice| slice.endpoints.get(usize::from(row.endpoint)));
-    endpoint.and_then(|it| it.node).is_some_and(|it| *it == *node)
 }
 
 /// Which Service comes first: by source, then the older one; one without a time counts as the youngest.

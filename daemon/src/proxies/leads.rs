@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::named::{find, text};
+use super::rules::{find, text};
 
 /// `NFTA_IMMEDIATE_DATA`, `NFTA_DATA_VERDICT` and `NFTA_VERDICT_CHAIN`.
 const DATA: u16 = 2;

@@ -12,7 +12,7 @@ use holdfast_core::keys::Transport;
 use nix::libc;
 
 use super::leads::Leads;
-use super::rules::{FAMILY_LEN, NFTABLES, attributes, dump, messages};
+use super::rules::{FAMILY_LEN, NFTABLES, attributes, dump, find, messages, number, text};
 
 /// `NFT_MSG_GETRULE` and `NFT_MSG_GETSETELEM`, from `linux/netfilter/nf_tables.h`.
 const GET_RULES: u16 = NFTABLES | 7;
@@ -183,14 +183,6 @@ fn rules_of(bytes: &[u8]) -> impl Iterator<Item = Compared> + '_ {
     })
 }
 
-pub(super) fn find(bytes: &[u8], wanted: u16) -> Option<(u16, &[u8])> {
-    attributes(bytes).map(|(kind, value)| (kind & 0x3fff, value)).find(|(kind, _)| *kind == wanted)
-}
-
-pub(super) fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).unwrap_or_default()
-}
-
 /// Goes through the expressions of a rule as the kernel does.
 fn compared(expressions: &[u8]) -> Compared {
     let mut compared = Compared::default();
@@ -227,11 +219,6 @@ const COMPARE_BY: u16 = 2;
 const COMPARE_WITH: u16 = 3;
 const EQUAL: u32 = 0;
 const MATCH_INFO: u16 = 3;
-
-pub(super) fn number(body: &[u8], attribute: u16) -> Option<u32> {
-    let (_, value) = find(body, attribute)?;
-    value.first_chunk().map(|four| u32::from_be_bytes(*four))
-}
 
 /// `NFTA_PAYLOAD_BASE`, `_OFFSET` and `_LEN`: network header (1) or transport header (2), and where in it.
 fn payload(body: &[u8]) -> Loaded {

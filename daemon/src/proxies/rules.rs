@@ -130,3 +130,19 @@ pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> 
         Some((kind, value))
     })
 }
+
+/// The first attribute of a kind.
+pub(super) fn find(bytes: &[u8], wanted: u16) -> Option<(u16, &[u8])> {
+    attributes(bytes).map(|(kind, value)| (kind & 0x3fff, value)).find(|(kind, _)| *kind == wanted)
+}
+
+/// A text as it stands in an attribute: up to the first zero byte; empty where it is none.
+pub(super) fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).unwrap_or_default()
+}
+
+/// The number in the first attribute of a kind.
+pub(super) fn number(body: &[u8], attribute: u16) -> Option<u32> {
+    let (_, value) = find(body, attribute)?;
+    value.first_chunk().map(|four| u32::from_be_bytes(*four))
+}

@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::frames::{self, HEADER};
+use super::segment::{FILE_MODE, FOLDER_MODE, SUFFIX, Segment};
 use super::thin;
 
 /// The most bytes of one segment, also of the one that two become: so much is written anew for as many new records, and
@@ -20,22 +21,6 @@ const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 /// The most that all segments have when a new one begins, in full ones. The new one grows to one more, and while two
 /// become one there is one more beside them, which makes the 64 MiB that the history may take.
 const SEGMENTS_MAX: u64 = 6;
-
-/// The end of a segment's name; before it stands the number of its first record, in 20 digits.
-const SUFFIX: &str = ".history";
-
-/// Only root reads it: it names every service of the cluster.
-pub(super) const FILE_MODE: u32 = 0o600;
-pub(super) const FOLDER_MODE: u32 = 0o700;
-
-/// One segment, as the folder shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Segment {
-    pub(super) path: PathBuf,
-    /// The number of its first record, by its name.
-    pub(super) first: u64,
-    pub(super) bytes: u64,
-}
 
 /// How much a segment may hold, and how it is opened; tests have small segments and full disks.
 #[derive(Clone, Copy, Debug)]
@@ -65,27 +50,6 @@ pub(super) struct Files {
     /// The newest segment cannot be appended to: another version wrote it, or half a record is at its end.
     is_spoilt: bool,
     buffer: Vec<u8>,
-}
-
-/// The segments that are in a folder, oldest first. A folder that is not there has none.
-pub(super) fn segments(folder: &Path) -> io::Result<Vec<Segment>> {
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let mut segments = Vec::new();
-    for entry in entries {
-        let entry = entry?;
-        let name = entry.file_name();
-        let digits = name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
-        let found = entry.metadata()?;
-        if let Some(first) = digits.and_then(|digits| digits.parse().ok()).filter(|_| found.is_file()) {
-            segments.push(Segment { path: entry.path(), first, bytes: found.len() });
-        }
-    }
-    segments.sort_by_key(|segment: &Segment| segment.first);
-    Ok(segments)
 }
 
 impl Files {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::files::{FILE_MODE, FOLDER_MODE};
+use super::segment::{FILE_MODE, FOLDER_MODE};
 
 /// The file in the folder of the records.
 pub(super) const FILE: &str = "numbers";

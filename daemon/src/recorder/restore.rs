@@ -10,12 +10,12 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::files::{self, Segment};
 use super::frames::{HEADER, Piece, THINNED, pieces};
 use super::from_change::GAP;
 use super::numbers::{Mark, NUMBER_MAX};
 use super::record::{Gap, GapCause, Kind, Record};
 use super::ring::Line;
+use super::segment::{self, Segment};
 use crate::rfc3339::Millis;
 
 /// How much is read, from the end: all that a folder may have, in some 300 ms.
@@ -56,7 +56,7 @@ pub(super) fn restore(
     mark: Option<Mark>,
     found: Found<'_>,
 ) -> io::Result<Restored> {
-    let segments = believable(files::segments(folder)?, mark);
+    let segments = believable(segment::segments(folder)?, mark);
     let mut reading = Reading::new(segments.clone(), boot_id, found);
     for (segment, begin) in segments.iter().zip(begins(&segments)) {
         if begin == segment.bytes && segment.bytes > 0 {

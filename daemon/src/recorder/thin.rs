@@ -16,11 +16,11 @@ use std::sync::Arc;
 
 use holdfast_core::keys::ObjectName;
 
-use super::files::{FILE_MODE, Segment};
 use super::frames::{self, THINNED};
 use super::record::{Gap, GapCause, NamespaceShare};
 use super::restore;
 use super::ring::Line;
+use super::segment::{FILE_MODE, Segment};
 use crate::rfc3339::Millis;
 
 /// The name of the file while it is written; the next write replaces one that was left behind.

@@ -19,6 +19,7 @@ pub(crate) mod page;
 pub(crate) mod piece;
 mod reflector;
 pub(crate) mod resource;
+mod version;
 mod view;
 
 #[cfg(test)]
@@ -47,10 +48,10 @@ use reflector::{Reflector, SharedDelivered};
 use resource::{Selection, SharedSelection};
 
 pub use apiservers::Apiservers;
+pub use asked::Audited;
 pub use asked::{Asker, Compared};
-pub use audit::Audited;
-pub use delivered::{Odd, Odds, Version};
 pub use resource::Resource;
+pub use version::{Odd, Odds, Version};
 pub use view::{LastError, State, View, Watch};
 
 /// How long things take and may take.

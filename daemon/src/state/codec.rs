@@ -18,17 +18,8 @@ use super::damage::Found;
 use super::form::odd::{self, OddForm};
 use super::form::{HoldForm, HoldForm3, ServiceForm};
 use super::frames::Kind;
+use super::version::VERSION_MIN;
 use crate::sources::kubernetes::Oddities;
-
-/// The version of the records that are written.
-pub(super) const VERSION: u32 = 6;
-
-/// The oldest that are read: at least those of the two versions before. When a form changes, the former one stays
-/// beside it, as [`Head3`] does, and a file of it stays for the tests.
-pub(super) const VERSION_MIN: u32 = 3;
-
-/// The first in which records have marks and checksums of their own.
-pub(super) const HAS_FRAMES: u32 = 6;
 
 /// The first that has what Services say of their load balancers. After an older one all Services are listed once.
 const HAS_BALANCERS: u32 = 5;
@@ -117,7 +108,7 @@ pub(super) struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    /// Of a version from [`VERSION_MIN`] to [`VERSION`].
+    /// Of a version from [`VERSION_MIN`] to `VERSION`.
     pub(super) const fn new(found: &'a mut Found, version: u32) -> Self {
         Self { found, version }
     }

@@ -4,12 +4,75 @@
 //! name. Whatever was not whole is listed anew: no version is remembered then, from which a watch could go on.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use holdfast_core::keys::ServiceKey;
 
 use super::Kept;
-use super::file::{LeftOut, LoadError};
+use super::version::{VERSION, VERSION_MIN};
+
+/// Services that are left out and named; more are counted.
+const NAMED_MAX: usize = 8;
+
+/// Why what is in the file cannot be used. The daemon starts without it.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The system said no.
+    #[error("{}: {source}", path.display())]
+    Io {
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Not one of ours.
+    #[error("{} is not a snapshot of holdfast", .0.display())]
+    Foreign(PathBuf),
+    /// Written by another version.
+    #[error("{} has format {found}; this version reads {VERSION_MIN} to {VERSION}", path.display())]
+    Version {
+        path: PathBuf,
+        /// The version that it says it has.
+        found: u32,
+    },
+    /// Cut short, or changed since it was written.
+    #[error("{} is damaged: {what}", path.display())]
+    Damaged {
+        path: PathBuf,
+        /// Where it shows.
+        what: &'static str,
+    },
+}
+
+/// Services that the file does not have, because each of them is too large, or was damaged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// How many there are, named or not.
+    pub count: u64,
+    /// The first ones, as `namespace/name`.
+    pub named: Vec<Arc<str>>,
+}
+
+impl LeftOut {
+    /// The names, and how many more there are.
+    pub fn spelled(&self) -> String {
+        let more = self.count.saturating_sub(self.named.len() as u64);
+        match (self.count, more) {
+            (0, _) => "none".to_owned(),
+            (_, 0) => self.named.join(", "),
+            (_, more) => format!("{} and {more} more", self.named.join(", ")),
+        }
+    }
+
+    pub(super) fn add(&mut self, key: &ServiceKey) {
+        self.count += 1;
+        if self.named.len() < NAMED_MAX {
+            self.named.push(key.name.to_string().into());
+        }
+    }
+}
 
 /// What a start found of the table was not whole.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,59 +8,22 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use holdfast_core::keys::ServiceKey;
 use holdfast_core::snapshot::Snapshot;
 
 use super::Context;
-use super::codec::{self, HAS_FRAMES, VERSION, VERSION_MIN};
-use super::damage::Found;
-use super::frames::{self, Frames, Kind};
+use super::codec;
+use super::damage::{Found, LeftOut, LoadError};
+use super::frames::{self, Frames, Kind, RECORD_BYTES_MAX};
+use super::version::{HAS_FRAMES, VERSION, VERSION_MIN};
 
 const MAGIC: &[u8; 12] = b"holdfast\0\0\0\n";
 
 /// Where the first record begins.
 const BODY: u64 = MAGIC.len() as u64 + 4;
 
-/// One record is one service; 100,000 endpoints take about 8 MB.
-pub(super) const RECORD_BYTES_MAX: u32 = 256 << 20;
-
-/// Services that are left out and named; more are counted.
-const NAMED_MAX: usize = 8;
-
 /// Only root reads it: it names every service of the cluster.
 const MODE: u32 = 0o600;
-
-/// Why what is in the file cannot be used. The daemon starts without it.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// The system said no.
-    #[error("{}: {source}", path.display())]
-    Io {
-        path: PathBuf,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
-    /// Not one of ours.
-    #[error("{} is not a snapshot of holdfast", .0.display())]
-    Foreign(PathBuf),
-    /// Written by another version.
-    #[error("{} has format {found}; this version reads {VERSION_MIN} to {VERSION}", path.display())]
-    Version {
-        path: PathBuf,
-        /// The version that it says it has.
-        found: u32,
-    },
-    /// Cut short, or changed since it was written.
-    #[error("{} is damaged: {what}", path.display())]
-    Damaged {
-        path: PathBuf,
-        /// Where it shows.
-        what: &'static str,
-    },
-}
 
 /// Why the file could not be written. The former file stays.
 #[derive(Debug, thiserror::Error)]
@@ -80,34 +43,6 @@ pub struct Stored {
     pub bytes: u64,
     /// Services that are too large to be written down.
     pub left_out: LeftOut,
-}
-
-/// Services that the file does not have, because each of them is too large, or was damaged.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut {
-    /// How many there are, named or not.
-    pub count: u64,
-    /// The first ones, as `namespace/name`.
-    pub named: Vec<Arc<str>>,
-}
-
-impl LeftOut {
-    /// The names, and how many more there are.
-    pub fn spelled(&self) -> String {
-        let more = self.count.saturating_sub(self.named.len() as u64);
-        match (self.count, more) {
-            (0, _) => "none".to_owned(),
-            (_, 0) => self.named.join(", "),
-            (_, more) => format!("{} and {more} more", self.named.join(", ")),
-        }
-    }
-
-    pub(super) fn add(&mut self, key: &ServiceKey) {
-        self.count += 1;
-        if self.named.len() < NAMED_MAX {
-            self.named.push(key.name.to_string().into());
-        }
-    }
 }
 
 /// Writes beside the file, and puts it in its place when all of it is on disk; what was there stays beside it as

@@ -5,7 +5,8 @@
 
 use std::io::{self, BufRead, Read, Seek, SeekFrom, Write};
 
-use super::file::RECORD_BYTES_MAX;
+/// One record is one service; 100,000 endpoints take about 8 MB.
+pub(super) const RECORD_BYTES_MAX: u32 = 256 << 20;
 
 /// Where a record begins. Two of its bytes are in no text of UTF-8, so no name or word of an object looks like it.
 const MARK: [u8; 7] = *b"\xff\xferec\xfe\xff";

@@ -144,12 +144,12 @@ fn check_table(kept: Kept) {
 fn a_version_of_the_file_never_changes() {
     let (_folder, state) = written();
     let bytes = fs::read(state.path.join(FILE)).unwrap();
-    let golden = format!("{}/src/state/tests/snapshot.v{}", env!("CARGO_MANIFEST_DIR"), codec::VERSION);
+    let golden = format!("{}/src/state/tests/snapshot.v{}", env!("CARGO_MANIFEST_DIR"), version::VERSION);
     if std::env::var_os("BLESS").is_some() && !Path::new(&golden).exists() {
         fs::write(&golden, &bytes).unwrap();
     }
     let expected = fs::read(&golden).unwrap_or_else(|error| panic!("{golden}: {error}; BLESS=1 writes it"));
-    assert!(bytes == expected, "the form of version {} has changed", codec::VERSION);
+    assert!(bytes == expected, "the form of version {} has changed", version::VERSION);
 }
 
 /// A hold is in force in it: no upgrade may let go of that.

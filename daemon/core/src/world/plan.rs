@@ -19,6 +19,7 @@ use crate::op::{
 };
 use crate::resolve::DesiredFrontend;
 use crate::service::{Cursor, Port, Service};
+use crate::sources::SourceRange;
 use crate::work;
 
 /// Why a plan stops short of what is desired.
@@ -154,11 +155,19 @@ impl World {
         }
         // Before any client can choose one of them, or go by what the cluster word says of them.
         plan_new_members(port, index, push);
-        plan_sources(port, index, push);
+        plan_revoked_sources(port, index, push);
+        // Where clients look for their source already, a range that finds no room keeps no list back.
+        let is_restricted = looks_for_sources(port);
+        if !is_restricted {
+            plan_sources(port, index, push);
+        }
         let slots = space.slots(port.key.family);
         let mut take = |count| slots.take(count);
         for scope in publishing_order(port) {
             plan_list(port, index, scope, &mut take, push)?;
+        }
+        if is_restricted {
+            plan_sources(port, index, push);
         }
         plan_stale_members(port, index, push);
         Ok(())
@@ -389,17 +398,41 @@ fn plan_sources(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     let new = port.sources().iter().filter(|range| !port.lets_in(range));
     new.for_each(|range| push(Action::InsertSource(SourceKey { port: index, range: *range })));
     if port.sources.is_some() {
-        plan_stale_sources(port, index, push);
+        let replaced = stale_sources(port).filter(|range| meets_any(*range, port.sources()));
+        replaced.for_each(|range| push(Action::RemoveSource(SourceKey { port: index, range })));
     }
 }
 
+/// Ranges that nothing takes the place of go first: they go also where a new range finds no room.
+fn plan_revoked_sources(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
+    if port.sources.is_some() {
+        let revoked = stale_sources(port).filter(|range| !meets_any(*range, port.sources()));
+        revoked.for_each(|range| push(Action::RemoveSource(SourceKey { port: index, range })));
+    }
+}
+
+fn looks_for_sources(port: &Port) -> bool {
+    let cluster = &port.realized.cluster;
+    !cluster.uncertain && cluster.word.flags.has(WordFlags::SOURCES)
+}
+
+/// Whether a range has clients in common with one of these, which are in order.
+fn meets_any(range: SourceRange, sorted: &[SourceRange]) -> bool {
+    let mut around = (0..=range.bits()).filter_map(|bits| SourceRange::new(range.address(), bits));
+    let is_within = around.any(|around| sorted.binary_search(&around).is_ok());
+    let next = sorted.partition_point(|other| other.address() < range.address());
+    is_within || sorted.get(next).is_some_and(|other| range.has(other.address()))
+}
+
 fn plan_stale_sources(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
+    stale_sources(port).for_each(|range| push(Action::RemoveSource(SourceKey { port: index, range })));
+}
+
+fn stale_sources(port: &Port) -> impl Iterator<Item = SourceRange> {
     let realized = &port.realized;
     let known = realized.sources.union(&realized.uncertain_sources);
-    for range in known.filter(|range| port.sources().binary_search(range).is_err()) {
-        work::done(1);
-        push(Action::RemoveSource(SourceKey { port: index, range: *range }));
-    }
+    let stale = known.filter(|range| port.sources().binary_search(range).is_err());
+    stale.inspect(|_| work::done(1)).copied()
 }
 
 /// Backends that are known by their address: with affinity each one of a list, so that a client's last choice can be

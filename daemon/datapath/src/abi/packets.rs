@@ -5,8 +5,7 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use super::{Abi, address4, address6, from_mapped};
-use crate::devices::{Device, Side};
+use super::{Abi, from_mapped};
 pub(crate) use crate::skeleton::packet::types;
 
 abi!(device { address4: u32, address6: [u32; 4], flags: u32 });
@@ -33,21 +32,6 @@ abi!(flow {
     seen: u32,
     began: u32,
 });
-
-/// What the programs know of a device: which side it leads to, and the addresses that backends see instead of clients'.
-pub(crate) fn device(device: &Device) -> types::device {
-    let side = match device.side {
-        Side::Outer => types::device_flag::DEVICE_OUTER,
-        Side::Pod => types::device_flag::DEVICE_POD,
-        Side::Backends => types::device_flag::DEVICE_BACKENDS,
-    };
-    let by_address = if device.by_address { types::device_flag::DEVICE_BY_ADDRESS.0 } else { 0 };
-    types::device {
-        address4: device.address4.map_or(0, address4),
-        address6: device.address6.map_or([0; 4], address6),
-        flags: side.0 | by_address,
-    }
-}
 
 /// Takes as many ranges as the programs have room for.
 pub(crate) fn settings(ranges: &[RangeInclusive<u16>]) -> types::packet_settings {

@@ -39,7 +39,6 @@ use kept::Kept;
 use lists::Lists;
 use sweep::Sweeper;
 
-pub(crate) use kept::Connection;
 pub use sweep::Swept;
 
 /// A client may have chosen before its backend left, and its socket is connected after the first sweep: the second one

@@ -18,6 +18,7 @@ use super::{Attached, KernelMaps, SelfTestError, dump};
 use crate::abi::types;
 use crate::cgroup::{self, Cgroup};
 use crate::error::StartError;
+use crate::features::Features;
 use crate::generation::Generation;
 use crate::grace::GracePeriods;
 use crate::links::Links;
@@ -25,7 +26,7 @@ use crate::load::{self, Programs};
 use crate::map::{self, Handles};
 use crate::packets::PacketOptions;
 use crate::pins::{Pins, VERSION};
-use crate::probe::Features;
+use crate::probe;
 use crate::shape::Shape;
 use crate::shared::{self, Shared};
 use crate::sys;
@@ -95,7 +96,7 @@ impl KernelMaps {
     /// Takes over what a former daemon left, or begins anew, and attaches the programs.
     pub fn start(options: &Options) -> Result<Self, StartError> {
         libbpf_rs::set_print(None);
-        Self::start_as(options, Features::probe()?, VERSION)
+        Self::start_as(options, probe::features()?, VERSION)
     }
 
     /// Starts as a daemon of that version would on a kernel with these features.
@@ -145,7 +146,7 @@ impl KernelMaps {
     /// Maps with no program attached and no pin: they are gone with this value.
     pub fn unattached(capacity: Capacity) -> Result<Self, StartError> {
         libbpf_rs::set_print(None);
-        let features = Features::probe()?;
+        let features = probe::features()?;
         let first = Shape::first(Shape::limits(capacity));
         load::load(first, features, &Handles::new(), |_, maps| Self::over(&maps, features, capacity))
     }

@@ -16,6 +16,7 @@ use super::bed::{
 use super::*;
 use crate::cgroup::Cgroup;
 use crate::pins::VERSION;
+use crate::probe;
 use crate::site::Site;
 
 #[test]
@@ -211,7 +212,7 @@ fn invariant_11_kernel_a_daemon_that_waits_is_exempt_from_the_programs_that_stil
         let own = bed.child_cgroup("daemon");
         bed.join(&own);
         let options = Options { mark, ..bed.options() };
-        let new = KernelMaps::start_as(&options, Features::probe().unwrap(), VERSION).unwrap();
+        let new = KernelMaps::start_as(&options, probe::features().unwrap(), VERSION).unwrap();
         assert!(new.is_waiting());
         TcpStream::connect(address(vip)).unwrap();
         bed.join(&bed.cgroup);
@@ -253,7 +254,7 @@ fn kernel_another_version_moves_no_conversation() {
 }
 
 fn start_as(bed: &Bed, version: u32) -> KernelMaps {
-    KernelMaps::start_as(&bed.options(), Features::probe().unwrap(), version).unwrap()
+    KernelMaps::start_as(&bed.options(), probe::features().unwrap(), version).unwrap()
 }
 
 #[test]

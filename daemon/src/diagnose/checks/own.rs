@@ -194,7 +194,7 @@ pub(super) fn hooks(case: &Case<'_>) -> Judgement {
         ))
         .likely()
         .with("shared", shared(status))
-        .remedies(whose(status));
+        .remedies(probes::remedies_of_others(status));
     }
     let put_back = match status.hooks_put_back {
         0 => String::new(),
@@ -226,22 +226,6 @@ fn shared(status: &holdfast_datapath::Status) -> serde_json::Value {
     let one =
         |it: &holdfast_datapath::Beside| json!({ "hook": it.hook, "before": it.before, "after": it.after });
     json!(status.shared_hooks.iter().map(one).collect::<Vec<_>>())
-}
-
-/// What to do about programs of others: first to find out where they come from.
-pub(super) fn whose(status: &holdfast_datapath::Status) -> Vec<Remedy> {
-    let all = || status.shared_hooks.iter().flat_map(|it| it.before.iter().chain(&it.after));
-    let show = all().next().and_then(|id| {
-        let words = ["bpftool", "prog", "show", "id"].map(Word::Ours);
-        Command::of(&[&words[..], &[Word::Number(u64::from(*id))]].concat())
-    });
-    let tree =
-        status.cgroup.as_ref().and_then(|_| Command::of(&["bpftool", "cgroup", "tree"].map(Word::Ours)));
-    vec![
-        Remedy::safe("Look whose program it is.").by(show),
-        Remedy::safe("Look which programs are attached to the cgroup.").by(tree),
-        Remedy::disruptive("Switch off the component that attached it, or its translation of services."),
-    ]
 }
 
 pub(super) fn maps(case: &Case<'_>) -> Judgement {

@@ -9,13 +9,12 @@ use holdfast_core::snapshot::{FrontendView, Reason, Verdict};
 use serde_json::json;
 
 use super::events::remedies;
-use super::selector::written;
 use crate::diagnose::case::{Case, missing};
 use crate::diagnose::command::{Command, Word};
 use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::limits::NAMED_MAX;
 use crate::diagnose::material::{EventSeen, Pod, Pods, TargetPort};
-use crate::diagnose::shown::{count, some};
+use crate::diagnose::shown::{self, count, some};
 use crate::rfc3339::Rfc3339;
 
 /// The pods, or why there is nothing to say of them.
@@ -51,7 +50,7 @@ pub(super) fn matched(case: &Case<'_>) -> Judgement {
         Ok(pods) => pods,
         Err(judgement) => return judgement,
     };
-    let selector = case.selector().map(written).unwrap_or_default();
+    let selector = case.selector().map(shown::selector).unwrap_or_default();
     let more = if pods.more { "at least " } else { "" };
     match pods.list.len() {
         0 if was_scaled_down(case) => {

@@ -9,8 +9,8 @@ use holdfast_core::keys::{Protocol, Transport};
 use holdfast_datapath::Beside;
 use serde_json::json;
 
-use super::own;
 use crate::diagnose::case::{Case, missing};
+use crate::diagnose::command::{Command, Word};
 use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::limits::NAMED_MAX;
 use crate::diagnose::material::{Probe, ProbeOf, ProbeOutcome};
@@ -64,6 +64,22 @@ pub(super) fn is_led_astray(case: &Case<'_>) -> bool {
     all_answer && failed(case, &frontends).iter().any(is_astray)
 }
 
+/// What to do about programs of others: first to find out where they come from.
+pub(super) fn remedies_of_others(status: &holdfast_datapath::Status) -> Vec<Remedy> {
+    let all = || status.shared_hooks.iter().flat_map(|it| it.before.iter().chain(&it.after));
+    let show = all().next().and_then(|id| {
+        let words = ["bpftool", "prog", "show", "id"].map(Word::Ours);
+        Command::of(&[&words[..], &[Word::Number(u64::from(*id))]].concat())
+    });
+    let tree =
+        status.cgroup.as_ref().and_then(|_| Command::of(&["bpftool", "cgroup", "tree"].map(Word::Ours)));
+    vec![
+        Remedy::safe("Look whose program it is.").by(show),
+        Remedy::safe("Look which programs are attached to the cgroup.").by(tree),
+        Remedy::disruptive("Switch off the component that attached it, or its translation of services."),
+    ]
+}
+
 fn said(probes: &[&Probe]) -> String {
     some(probes.iter().map(|it| format!("{} {}", it.to, it.outcome.word())))
 }
@@ -107,7 +123,7 @@ pub(super) fn frontend(case: &Case<'_>) -> Judgement {
             first.to,
             programs(case)
         ))
-        .remedies(case.material.own.datapath.status().map(own::whose).unwrap_or_default()),
+        .remedies(case.material.own.datapath.status().map(remedies_of_others).unwrap_or_default()),
         ProbeOutcome::Elsewhere(at) => Judgement::error(format!(
             "{} leads this host to {at}, which is no backend of it: somebody else translates it{}.",
             first.to,

@@ -10,7 +10,7 @@ use crate::diagnose::case::{Case, missing};
 use crate::diagnose::command::Command;
 use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::limits::NAMED_MAX;
-use crate::diagnose::shown::count;
+use crate::diagnose::shown::{self, count};
 
 /// Labels are short; longer texts are not compared letter by letter.
 const COMPARED_LENGTH_MAX: usize = 64;
@@ -30,13 +30,6 @@ struct Have<'a> {
     /// Or may run, where only their metadata was read.
     running: usize,
     first: &'a str,
-}
-
-/// A selector as people write it.
-pub(super) fn written(selector: &Pairs) -> String {
-    let pairs = selector.iter().take(NAMED_MAX).map(|(name, value)| format!("{name}={value}"));
-    let more = if selector.len() > NAMED_MAX { ",…" } else { "" };
-    pairs.collect::<Vec<_>>().join(",") + more
 }
 
 pub(super) fn typo(case: &Case<'_>) -> Judgement {
@@ -75,10 +68,11 @@ fn proposed(case: &Case<'_>, selector: &Pairs, candidates: &Candidates<'_>, is_c
     });
     let said = said.collect::<Vec<_>>().join("; ");
     let listed: Vec<Value> = candidates.iter().take(NAMED_MAX).map(candidate).collect();
-    let judgement = Judgement::error(format!("Selector {} matches 0 pods. {said}.", written(selector)))
-        .with("selector", json!(selector.iter().take(NAMED_MAX).collect::<BTreeMap<_, _>>()))
-        .with("matched", 0)
-        .with("candidates", listed);
+    let judgement =
+        Judgement::error(format!("Selector {} matches 0 pods. {said}.", shown::selector(selector)))
+            .with("selector", json!(selector.iter().take(NAMED_MAX).collect::<BTreeMap<_, _>>()))
+            .with("matched", 0)
+            .with("candidates", listed);
     let only = candidates.keys().next().filter(|_| candidates.len() == 1);
     let command = only.and_then(|changes| Command::select(&case.material.name, changes));
     let judgement = judgement

@@ -15,7 +15,7 @@ use crate::diagnose::case::{Case, missing};
 use crate::diagnose::command::{Command, Word};
 use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::limits::NAMED_MAX;
-use crate::diagnose::shown::{clean, some, span};
+use crate::diagnose::shown::{self, clean, some, span};
 
 /// How long a difference with the apiserver is only news on its way.
 const LAG_SECONDS: u64 = 5;
@@ -219,7 +219,7 @@ pub(super) fn selector(case: &Case<'_>) -> Judgement {
         return Judgement::skipped("This node does not know it.");
     }
     if !selector.is_empty() {
-        return Judgement::ok(format!("It selects pods by {}.", super::selector::written(selector)));
+        return Judgement::ok(format!("It selects pods by {}.", shown::selector(selector)));
     }
     if case.slices().next().is_some() {
         return Judgement::info(

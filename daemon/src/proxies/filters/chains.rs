@@ -6,8 +6,7 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use super::super::named::{find, number, text};
-use super::super::rules::{FAMILY_LEN, NFTABLES, attributes, messages};
+use super::super::rules::{FAMILY_LEN, NFTABLES, attributes, find, messages, number, text};
 
 /// `NFT_MSG_GETCHAIN`, `_GETRULE` and `_GETSETELEM`.
 pub(super) const GET_CHAINS: u16 = NFTABLES | 4;

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{Notify, watch};
 
-use super::audit::Audited;
+/// What an audit found, one line for each difference; or why it could not be done.
+pub type Audited = Result<Vec<String>, String>;
 
 /// How long an asker waits: two lists and the pause between them.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::Timing;
 use super::asked::Answers;
 use super::codec::{Codec, Splitter};
-use super::delivered::{Delivered, Version};
+use super::delivered::Delivered;
 use super::ending::Ending;
 use super::envelope::{Identity, Status};
 use super::object::named;
@@ -22,6 +22,7 @@ use super::pace;
 use super::piece::Piece;
 use super::reflector::{SharedDelivered, chance};
 use super::resource::SharedSelection;
+use super::version::Version;
 use super::view::Watch;
 use crate::apiserver::Access;
 
@@ -30,9 +31,6 @@ const NAMED_MAX: usize = 3;
 
 /// Differences shown to a client; a watch that misses more misses everything.
 const SHOWN_MAX: usize = 100;
-
-/// What an audit found, one line for each difference; or why it could not be done.
-pub type Audited = Result<Vec<String>, String>;
 
 /// What the server has.
 type Listed = BTreeMap<ObjectName, Version>;

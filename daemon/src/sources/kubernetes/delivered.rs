@@ -6,64 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use holdfast_core::facts::{Meta, ObjectKey, Rejection};
+use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::ObjectName;
 use holdfast_core::limits;
 
 use super::object::{Message, Object};
+use super::version::{Odd, Odds, Version};
 
 /// A list that would remove so few objects is never called a loss.
 const LOSS_MIN: usize = 10;
-
-/// One version of one object. Versions are compared for equality only.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
-    /// Tells a re-created object from the old one of the same name.
-    pub uid: Arc<str>,
-    /// The apiserver's version.
-    pub resource_version: Arc<str>,
-}
-
-impl Version {
-    pub(super) fn of(meta: &Meta) -> Self {
-        let text = |text: &Option<Arc<str>>| text.clone().unwrap_or_default();
-        Self { uid: text(&meta.uid), resource_version: text(&meta.resource_version) }
-    }
-
-    /// An object without a uid may be any object of its name.
-    fn is_another_object(&self, other: &Self) -> bool {
-        !self.uid.is_empty() && !other.uid.is_empty() && self.uid != other.uid
-    }
-
-    /// An object without a version may be any version.
-    fn is_same(&self, other: &Self) -> bool {
-        self == other && !self.resource_version.is_empty()
-    }
-}
-
-/// What the table does not say of an object: which version it is that could not be understood, in part or at all, or
-/// that belongs to no service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Odd {
-    pub version: Version,
-    /// What could not be understood; nothing of one that belongs to no service.
-    pub rejection: Option<Rejection>,
-}
-
-impl Odd {
-    /// Nothing of this version was understood.
-    fn is_bad(&self) -> bool {
-        self.rejection.as_ref().is_some_and(|rejection| !rejection.partial)
-    }
-
-    /// Nothing of this version was wrong.
-    const fn is_loose(&self) -> bool {
-        self.rejection.is_none()
-    }
-}
-
-/// The odd objects of one kind.
-pub type Odds = BTreeMap<ObjectName, Odd>;
 
 #[derive(Debug)]
 struct Kept {

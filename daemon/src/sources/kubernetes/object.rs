@@ -8,9 +8,9 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::{Meta, ObjectKey, Rejection};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
 
-use super::delivered::{Odd, Version};
 use super::envelope::Identity;
 use super::resource::Resource;
+use super::version::{Odd, Version};
 use crate::node::Described;
 
 /// What stands where a cluster-wide object has no namespace; no namespace can have this name.

@@ -18,13 +18,14 @@ use tokio::sync::{mpsc, watch};
 
 use super::Timing;
 use super::codec::Codec;
-use super::delivered::{Delivered, Odds};
+use super::delivered::Delivered;
 use super::ending::{Ending, Stuck};
 use super::envelope::Status;
 use super::object::Message;
 use super::outlet::{Closed, Outlet};
 use super::pace::{self, Chance, Pace};
 use super::resource::{Resource, SharedSelection};
+use super::version::Odds;
 use super::view::{State, Watch};
 use crate::apiserver::{Access, Connection, Reply};
 

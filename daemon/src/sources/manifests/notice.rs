@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,7 +14,17 @@ use futures_util::StreamExt;
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
 
 use super::FILES_MAX;
-use super::scan::manifest_name;
+
+/// The name, if it is one of a manifest.
+pub(super) fn manifest_name(name: &OsStr) -> Option<Arc<str>> {
+    is_manifest(name).then(|| name.to_str().map(Into::into)).flatten()
+}
+
+pub(super) fn is_manifest(name: &OsStr) -> bool {
+    let bytes = name.as_bytes();
+    let readable = [".yaml", ".yml", ".json"].iter().any(|ending| bytes.ends_with(ending.as_bytes()));
+    readable && !bytes.starts_with(b".")
+}
 
 /// What was noticed since the last look.
 #[derive(Debug, Default)]

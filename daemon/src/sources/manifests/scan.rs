@@ -16,20 +16,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::fcntl::OFlag;
 
-use super::notice::Noticed;
+use super::notice::{Noticed, is_manifest, manifest_name};
 use super::{FILES_MAX, SETTLE};
 use holdfast_objects::manifests::{Contents, FILE_BYTES_MAX, Reading, decode};
-
-/// The name, if it is one of a manifest.
-pub(super) fn manifest_name(name: &OsStr) -> Option<Arc<str>> {
-    is_manifest(name).then(|| name.to_str().map(Into::into)).flatten()
-}
-
-fn is_manifest(name: &OsStr) -> bool {
-    let bytes = name.as_bytes();
-    let readable = [".yaml", ".yml", ".json"].iter().any(|ending| bytes.ends_with(ending.as_bytes()));
-    readable && !bytes.starts_with(b".")
-}
 
 /// As much of a name as can be shown.
 fn escaped(name: &OsStr) -> Arc<str> {

@@ -117,7 +117,11 @@ fn invariant_04_sources_then_word_then_frontend_and_back_a_grace_period_apart() 
     rig.turn(vec![applied(balanced(&[VIP], &["192.0.2.0/24"]))]);
     assert_eq!(names(&rig.log), ["insert source", "publish word"]);
     rig.turn(vec![applied(balanced(&[VIP], &["198.51.100.0/24"]))]);
-    assert_eq!(names(&rig.log), ["insert source", "remove source"]);
+    assert_eq!(names(&rig.log), ["remove source", "insert source"], "no client is in both");
+    rig.turn(vec![applied(balanced(&[VIP], &["198.51.0.0/16"]))]);
+    assert_eq!(names(&rig.log), ["insert source", "remove source"], "clients that are in both stay");
+    rig.turn(vec![applied(balanced(&[VIP], &["198.51.100.0/24"]))]);
+    assert_eq!(names(&rig.log), ["insert source", "remove source"], "here too");
     rig.turn(vec![applied(balanced(&[], &["198.51.100.0/24"]))]);
     assert_eq!(names(&rig.log), ["remove frontend"], "it is restricted for as long as it is there");
     rig.grace();
@@ -160,6 +164,16 @@ fn a_vip_is_not_served_before_its_sources_are_there() {
     let snapshot = rig.turn(vec![]);
     assert_eq!(names(&rig.log)[0], "insert source");
     assert_eq!(row(&view(&snapshot, "a"), VIP).status, Status::Done);
+}
+
+/// As where other services' ranges have filled the map.
+#[test]
+fn a_range_without_room_keeps_back_no_list_and_no_range_that_is_revoked() {
+    let mut rig = Rig::new();
+    rig.turn(vec![slice("a", &["1.1.1.1"]), applied(balanced(&[VIP], &["192.0.2.0/24"]))]);
+    rig.refuse = |op| matches!(op.action, Action::InsertSource(_));
+    rig.turn(vec![slice("a", &["1.1.1.2"]), applied(balanced(&[VIP], &["198.51.100.0/24"]))]);
+    assert_eq!(names(&rig.log), ["remove source", "write range", "publish word"]);
 }
 
 #[test]
@@ -237,7 +251,7 @@ fn invariant_08_sources_that_a_start_finds_are_taken_over() {
     let mut rig = Rig::new();
     rig.world.adopt(&left(WordFlags::SOURCES, "198.51.100.0/24"));
     rig.turn(vec![applied(bare)]);
-    assert_eq!(names(&rig.log), ["insert source", "remove source"]);
+    assert_eq!(names(&rig.log), ["remove source", "insert source"]);
 
     let mut rig = Rig::new();
     rig.world.adopt(&left(WordFlags::SOURCES, "198.51.100.0/24"));

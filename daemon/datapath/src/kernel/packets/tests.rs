@@ -16,9 +16,10 @@ use crate::abi;
 use crate::abi::packets::types;
 use crate::bpf_call;
 use crate::devices::Side;
+use crate::features::Features;
 use crate::kernel::bed::{Bed, NONE, Port, bed, pinned};
 use crate::pins::{VERSION, cleanup, drain};
-use crate::probe::Features;
+use crate::probe;
 use holdfast_core::op::FrontendType;
 
 const KINDS: [HookKind; 2] = [HookKind::Tcx, HookKind::Clsact];
@@ -57,7 +58,7 @@ fn start(bed: &Bed, kind: HookKind) -> KernelMaps {
 fn begin(bed: &Bed, kind: HookKind) -> KernelMaps {
     let packets = Some(PacketOptions { flows: FLOWS, snat_ports: vec![61_000..=61_003], forward_mark: 0 });
     let options = super::super::Options { packets, ..bed.options() };
-    let features = Features { tcx: kind == HookKind::Tcx, ..Features::probe().unwrap() };
+    let features = Features { tcx: kind == HookKind::Tcx, ..probe::features().unwrap() };
     libbpf_rs::set_print(None);
     KernelMaps::start_as(&options, features, VERSION).unwrap()
 }
@@ -290,7 +291,7 @@ fn kernel_a_daemon_that_translates_no_packets_takes_the_programs_of_a_former_one
         maps.set_devices(&[outer(70, "left")]);
         check_attached(&maps, kind, "left", 70);
         drop(maps);
-        let features = Features { tcx: kind == HookKind::Tcx, ..Features::probe().unwrap() };
+        let features = Features { tcx: kind == HookKind::Tcx, ..probe::features().unwrap() };
         let mut maps = KernelMaps::start_as(&bed.options(), features, VERSION).unwrap();
         assert_eq!(maps.repair().unwrap(), super::super::Repaired::default());
         assert_eq!((ours(kind, "left", 70), maps.packets()), ([0, 0], None));
@@ -401,7 +402,7 @@ fn kernel_a_drain_waits_for_no_flow_that_no_program_follows() {
         maps.set_devices(&[outer(70, "left")]);
         write_flow(bed, 1);
         drop(maps);
-        let features = Features { tcx: kind == HookKind::Tcx, ..Features::probe().unwrap() };
+        let features = Features { tcx: kind == HookKind::Tcx, ..probe::features().unwrap() };
         let mut sockets = KernelMaps::start_as(&bed.options(), features, VERSION).unwrap();
         sockets.serve_packets();
         drop(sockets);

@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use foldhash::fast::RandomState;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Iter, Link, MapHandle};
 
-use crate::abi::{self, types};
+use crate::abi::{self, Connection, types};
 use crate::skeleton::KeptSkelBuilder;
 
 /// Connections that are wanted at once, some 10 MB. Of more of them those that come first are found, and others when
@@ -21,15 +20,6 @@ use crate::skeleton::KeptSkelBuilder;
 const CONNECTIONS_MAX: usize = 1 << 16;
 
 const TELLING: usize = size_of::<types::udp_connection>();
-
-/// What a connected UDP socket dialled, and the backend that it got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Connection {
-    /// The cookie of its network namespace.
-    pub(crate) netns: u64,
-    pub(crate) dialled: SocketAddr,
-    pub(crate) backend: SocketAddr,
-}
 
 /// By the socket's cookie.
 pub(crate) type Connections = HashMap<u64, Connection, RandomState>;

@@ -14,8 +14,9 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::Stale;
 use super::diag::Connected;
-use super::kept::{Connection, Connections, Kept};
+use super::kept::{Connections, Kept};
 use super::sweep::Judge;
+use crate::abi::Connection;
 use crate::abi::{self, FrontendBytes};
 use crate::error::StartError;
 use crate::generation::Generation;

@@ -11,8 +11,8 @@ use libbpf_rs::{MapCore, MapFlags, libbpf_sys as sys};
 use super::craft::{Seen, Sent, see};
 use super::network::{self, OUTER, PODS};
 use crate::abi;
-use crate::abi::packets::{self, types};
-use crate::devices::{Device, Side};
+use crate::abi::packets::types;
+use crate::devices::{self, Device, Side};
 use crate::kernel::KernelMaps;
 use crate::kernel::bed::{Bed, CAPACITY, Port, bed};
 use crate::load::{self, PacketPrograms};
@@ -143,7 +143,7 @@ impl Node {
     pub(super) fn tell_of(&self, side: Side, seen: [Option<IpAddr>; 2], by_address: bool) {
         let index = if side == Side::Pod { PODS } else { OUTER };
         let [address4, address6] = seen;
-        let device = packets::device(&Device {
+        let device = devices::value_of(&Device {
             index,
             name: "device".to_owned(),
             side,

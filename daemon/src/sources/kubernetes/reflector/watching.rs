@@ -13,12 +13,13 @@ use super::listing::provenance;
 use super::{Reflector, Stop, chance};
 use crate::apiserver::Reply;
 use crate::sources::kubernetes::codec::{Codec, Frame, Framer, NoFrame};
-use crate::sources::kubernetes::delivered::{Delivered, Version};
+use crate::sources::kubernetes::delivered::Delivered;
 use crate::sources::kubernetes::ending::Ending;
 use crate::sources::kubernetes::object::{Message, Object};
 use crate::sources::kubernetes::pace;
 use crate::sources::kubernetes::piece::{Piece, TooLong};
 use crate::sources::kubernetes::resource::Resource;
+use crate::sources::kubernetes::version::Version;
 use crate::sources::kubernetes::view::State;
 use holdfast_objects::Provenance;
 

@@ -1,0 +1,81 @@
+//! What is looked up of an Event: reasons by their word, and what their causes are told apart by.
+//!
+//! Invariant: made once from what is known, and only read afterwards; places are those of the reasons and causes that
+//! it was made from.
+
+use std::collections::BTreeMap;
+
+use crate::entry::{Cause, EventReason, Step};
+use crate::keywords::{Keywords, Matcher};
+
+/// What is looked up by the word of an Event: where the reasons are, and what to look for in messages.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Index {
+    exact: BTreeMap<String, Vec<usize>>,
+    aliases: BTreeMap<String, Vec<usize>>,
+    folded: BTreeMap<String, Vec<usize>>,
+    pub(crate) ids: BTreeMap<String, usize>,
+    /// One for each reason, in their order.
+    pub(crate) scans: Vec<Scan>,
+    /// One for each cause, in their order.
+    pub(crate) matchers: Vec<Matcher>,
+}
+
+/// Where to look for the causes of a reason.
+#[derive(Clone, Debug)]
+pub(crate) struct Scan {
+    pub(crate) only_if: Option<Keywords>,
+    pub(crate) when: Vec<(Keywords, Option<Step>, Vec<usize>)>,
+    pub(crate) causes: Vec<usize>,
+}
+
+impl Index {
+    pub(crate) fn new(reasons: &[EventReason], causes: &[Cause]) -> Self {
+        let places: BTreeMap<&str, usize> =
+            causes.iter().enumerate().map(|(at, cause)| (cause.id.as_str(), at)).collect();
+        let mut index = Self {
+            scans: reasons.iter().map(|reason| Scan::new(reason, &places)).collect(),
+            matchers: causes.iter().map(Matcher::new).collect(),
+            ..Self::default()
+        };
+        for (at, reason) in reasons.iter().enumerate() {
+            index.ids.insert(reason.id.clone(), at);
+            index.exact.entry(reason.reason.clone()).or_default().push(at);
+            index.folded.entry(folded(&reason.reason)).or_default().push(at);
+            for alias in &reason.aliases {
+                index.aliases.entry(alias.clone()).or_default().push(at);
+                index.folded.entry(folded(alias)).or_default().push(at);
+            }
+        }
+        index
+    }
+
+    /// Reasons of that word, and whether it is spelled as theirs.
+    pub(crate) fn find(&self, word: &str) -> (&[usize], bool) {
+        if let Some(found) = self.exact.get(word) {
+            return (found, true);
+        }
+        let other = self.aliases.get(word).or_else(|| self.folded.get(&folded(word)));
+        (other.map_or(&[], Vec::as_slice), false)
+    }
+}
+
+/// Reasons that differ by capitals or a plural alone are one.
+fn folded(word: &str) -> String {
+    let small = word.to_ascii_lowercase();
+    small.strip_suffix('s').map(str::to_owned).unwrap_or(small)
+}
+
+impl Scan {
+    fn new(reason: &EventReason, places: &BTreeMap<&str, usize>) -> Self {
+        let at = |ids: &[String]| -> Vec<usize> {
+            ids.iter().filter_map(|id| places.get(id.as_str()).copied()).collect()
+        };
+        let when = reason.when.iter().map(|it| (Keywords::new(&it.contains), it.step, at(&it.causes)));
+        Self {
+            only_if: (!reason.only_if.is_empty()).then(|| Keywords::new(&reason.only_if)),
+            when: when.collect(),
+            causes: at(&reason.causes),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Which endpoints are on this node, as their slices say.
+//!
+//! Invariant: an endpoint without a node is on none.
+
+use std::sync::Arc;
+
+use holdfast_core::facts::SliceFacts;
+use holdfast_core::list::Row;
+use holdfast_core::snapshot::PortView;
+
+/// Whether its slice says that it is on this node.
+pub(super) fn is_here(port: &PortView, row: &Row, slices: &[Arc<SliceFacts>], node: &str) -> bool {
+    let slice = port.slice_of(row, slices);
+    let endpoint = slice.and_then(|slice| slice.endpoints.get(usize::from(row.endpoint)));
+    endpoint.and_then(|it| it.node).is_some_and(|it| *it == *node)
+}
