@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use libbpf_rs::{MapCore, MapHandle, libbpf_sys as sys};
+use libbpf_rs::{MapCore, MapHandle, MapType, libbpf_sys as sys};
 
 /// More programs on one hook than any host has; the kernel itself allows 64.
 const PROGRAMS_MAX: usize = 64;
@@ -164,7 +164,12 @@ const fn low(word: u64) -> u32 {
     u32::from_ne_bytes([a, b, c, d])
 }
 
+/// Of hash maps alone: a cursor of another kind may take more than the 8 bytes that a walk has for it, and a value for
+/// each processor more than the size of one.
 fn fits(map: &MapHandle, keys: &[u8], values: &[u8], count: u32) -> io::Result<()> {
+    if !matches!(map.map_type(), MapType::Hash | MapType::LruHash) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
     let has_room = |bytes: &[u8], each: u32| bytes.len() as u64 >= u64::from(count) * u64::from(each);
     let fits = has_room(keys, map.key_size()) && has_room(values, map.value_size());
     fits.then_some(()).ok_or_else(|| io::ErrorKind::InvalidInput.into())

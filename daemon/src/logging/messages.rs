@@ -35,7 +35,7 @@ messages! {
     /// A signal ends this daemon.
     STOPPING = "187b7d892993e66831760515b687f134", "stopping; clients are served as before";
     /// The same, and its programs go with it.
-    STOPPING_UNPINNED = "5d1c3f8a90b7472e8f64e2a1c79b0d36", "stopping; its programs are pinned nowhere and may go with it: clients may not be served from now on";
+    STOPPING_UNPINNED = "5d1c3f8a90b7472e8f64e2a1c79b0d36", "stopping; programs or their pins are gone, so clients may not be served from now on";
     /// The configuration was read again, and is in force.
     RELOADED = "61919eca0b7027ae2e541be61b248843", "reloaded";
     /// The configuration was read again, and is bad.

@@ -503,7 +503,13 @@ async fn a_comparison_that_fails_is_not_repeated_by_whoever_asks() {
 async fn what_is_no_list_is_not_taken_for_an_empty_one() {
     let mut bed = Bed::new();
     let html = bed::answer("200 OK", "", "<html>maintenance</html>");
-    bed.lists("services", [list("10", &[service("a", "1", "10.96.0.1")]), html.clone(), html]);
+    let other = r#"{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1","metadata":{"resourceVersion":"20"},"items":[]}"#;
+    let vendors = r#"{"kind":"ServiceList","apiVersion":"serving.example/v1","metadata":{"resourceVersion":"20"},"items":[]}"#;
+    let [other, vendors] = [other, vendors].map(|body| bed::answer("200 OK", "", body));
+    bed.lists(
+        "services",
+        [list("10", &[service("a", "1", "10.96.0.1")]), html.clone(), html, other, vendors],
+    );
     bed.lists_after("services", list("30", &[service("a", "2", "10.96.0.1")]));
     bed.watches("services", [bed::hang(&[error(410, "Expired")])]);
     bed.start(Settings::default()).await;
