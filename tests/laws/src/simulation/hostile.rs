@@ -35,6 +35,9 @@ const PIECES_MAX: usize = 3;
 /// … and after which all is done.
 const REST_MAX: usize = 20_000;
 
+/// A row may name a former owner for so long, where it changed a moment ago too.
+const OWNERS_TOLD: Duration = Duration::from_secs(1);
+
 /// The tenant makes or removes so many services at once, at most.
 const BURST_MAX: usize = 300;
 
@@ -327,16 +330,24 @@ impl Lives {
 
     /// Everything that tenants want is done, and the owner of each address that they fight for is told.
     fn rest(&mut self) -> Result<(), String> {
-        self.advance()?;
-        let now = self.now();
-        if !self.beside.advance(now, REST_MAX, &self.own) {
-            return Err(format!("after {REST_MAX} pieces something is left to do"));
-        }
+        self.settle()?;
+        // Owners are told a while after the last time that they were.
+        self.clock += OWNERS_TOLD;
+        self.settle()?;
         self.compare(true)?;
         self.report.rests += 1;
         let claims = self.claims();
         self.report.fought += claims.values().filter(|claims| claims.len() > 1).count() as u64;
         self.compare_owners(&claims)
+    }
+
+    /// Time passes, and all that is to be done by then is.
+    fn settle(&mut self) -> Result<(), String> {
+        self.advance()?;
+        if !self.beside.advance(self.now(), REST_MAX, &self.own) {
+            return Err(format!("after {REST_MAX} pieces something is left to do"));
+        }
+        Ok(())
     }
 
     /// The claims on each address that tenants fight for, the best first: what a controller wrote, then the oldest,
