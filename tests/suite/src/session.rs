@@ -3,7 +3,7 @@
 //! Invariant: what was chosen runs or is named with its reason; a row is written for what passed whole, and for nothing
 //! else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io::{self, Write};
 use std::iter::repeat;
@@ -119,7 +119,9 @@ impl Session {
 
     fn run_parts(&mut self, runs: &[Run], supplies: &Supplies) -> Result<Vec<PartReport>, SuiteError> {
         let mut parts = Vec::new();
-        for run in runs {
+        let mut left: VecDeque<&Run> = runs.iter().collect();
+        let has_all = |table: &Table, run: &Run| supply::wanted(table, run).iter().all(|it| supplies.has(it));
+        while let Some(run) = take_next(&mut left, |run| has_all(&self.table, run)) {
             let part = self.run_part(run, supplies)?;
             say(&part.line());
             self.keep_part(&part)?;
@@ -228,6 +230,12 @@ impl Session {
     }
 }
 
+/// The first part that has what it needs, because what takes long is made meanwhile; else the first one.
+fn take_next<'a>(left: &mut VecDeque<&'a Run>, is_ready: impl Fn(&Run) -> bool) -> Option<&'a Run> {
+    let position = left.iter().position(|run| is_ready(run)).unwrap_or_default();
+    left.remove(position)
+}
+
 fn row(part: String, (commit, day): &(String, String), (wall, tests): (Duration, usize)) -> Row {
     let (commit, day) = (commit.clone(), day.clone());
     Row { part, landing: 0, commit, day, seconds: wall.as_secs() + 1, tests }
@@ -268,6 +276,14 @@ pub(crate) fn say(line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_that_has_what_it_needs_goes_before_one_that_would_wait() {
+        let (waits, ready) = (Run { turn: Some("waits".to_owned()), ..Run::for_tests() }, Run::for_tests());
+        let mut left = VecDeque::from([&waits, &ready]);
+        let mut next = || take_next(&mut left, |run| run.turn.is_none()).map(|run| run.turn.clone());
+        assert_eq!([next(), next(), next()], [Some(None), Some(Some("waits".to_owned())), None]);
+    }
 
     #[test]
     fn a_command_says_its_sums_in_its_last_such_line() {

@@ -123,6 +123,11 @@ impl Supplies {
         state.made.get(wanted).cloned().unwrap_or_default()
     }
 
+    /// Whether it was tried to make it.
+    pub(crate) fn has(&self, wanted: &Wanted) -> bool {
+        self.state().made.contains_key(wanted)
+    }
+
     /// Everything that was made, by name.
     pub(crate) fn all(&self) -> Vec<(String, Made)> {
         self.state().made.iter().map(|(wanted, made)| (wanted.name.clone(), made.clone())).collect()

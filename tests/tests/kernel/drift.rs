@@ -189,9 +189,13 @@ fn kernel_a_full_map_is_an_error_of_what_does_not_fit_and_of_nothing_else() {
         assert_eq!(errors(&run_until_idle(&mut engine)), [said], "another service is changed as ever");
         assert_eq!(engine.check().unwrap().len(), 2, "the strays");
         run_until_idle(&mut engine);
-        std::thread::sleep(LATER);
-        two.service_events(2).into_iter().for_each(|event| engine.apply(event));
-        assert_eq!(errors(&run_until_idle(&mut engine)), [""; 0]);
+        // What was removed gives its room back when the kernel finds time for it.
+        let is_well = |_| {
+            std::thread::sleep(LATER);
+            two.service_events(2).into_iter().for_each(|event| engine.apply(event));
+            errors(&run_until_idle(&mut engine)).is_empty()
+        };
+        assert!((0..100).any(is_well), "there is room");
         let served: Vec<_> = dump(&mut engine).frontends.iter().map(|(key, _)| key.address).collect();
         assert_eq!(served, [cluster_ip(0), cluster_ip(1), cluster_ip(2)]);
     });
