@@ -3,7 +3,8 @@
 //! Invariant: as kube-proxy: a Service of type LoadBalancer with the external policy Local has its port in each family
 //! in which it is served, at the addresses at which NodePorts are answered; what is counted is addresses of this node
 //! that are ready, be they terminating or not. A list that is held counts as it was, because it is served as it was. Of
-//! two Services that want one port at one address, only the first one has it.
+//! two Services that want one port at one address, only the first one has it. Where more are wanted than may be open,
+//! no namespace gets more than another one that wants more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -31,21 +32,40 @@ pub(super) struct Plan {
     pub(super) more: usize,
 }
 
-impl Plan {
+/// A plan that is being made.
+#[derive(Debug, Default)]
+struct Planning {
+    plan: Plan,
+    /// How many each namespace may have.
+    each: usize,
+    /// How many it has.
+    have: BTreeMap<String, usize>,
+}
+
+impl Planning {
     fn add(&mut self, address: SocketAddr, check: Check) {
-        let why = match self.open.get(&address) {
+        let have = self.have.entry(check.service.namespace().to_owned()).or_default();
+        let open = self.plan.open.len();
+        let why = match self.plan.open.get(&address) {
             Some(owner) => format!("the port belongs to {}, which comes first", owner.service),
-            None if self.open.len() >= limits::LISTENERS_MAX => {
-                format!("{} ports of Services are open, and no more may be", limits::LISTENERS_MAX)
+            None if open >= limits::LISTENERS_MAX => {
+                format!("{open} ports of Services are open, and no more may be")
             }
+            None if *have >= self.each => format!(
+                "{have} ports of Services of this namespace are open, as many as each gets where more are wanted than {}",
+                limits::LISTENERS_MAX
+            ),
             None => {
-                self.open.insert(address, check);
+                *have += 1;
+                self.plan.open.insert(address, check);
                 return;
             }
         };
-        self.refuse(address, check.service, why);
+        self.plan.refuse(address, check.service, why);
     }
+}
 
+impl Plan {
     fn refuse(&mut self, address: SocketAddr, service: ObjectName, why: String) {
         if self.refused.len() >= limits::CLOSED_NAMED_MAX {
             self.more += 1;
@@ -75,19 +95,54 @@ impl Planner {
             snapshot.services.iter().filter_map(|view| Some((view, port(view)?))).collect();
         wanting.sort_by_cached_key(|(view, (_, rank))| (*rank, view.key.name.clone()));
         let mut before = std::mem::take(&mut self.counted);
-        let mut plan = Plan::default();
+        let each = level(&wanted(&wanting, addresses, &snapshot.node), limits::LISTENERS_MAX);
+        let mut planning = Planning { each, ..Planning::default() };
         for (view, (port, _)) in wanting {
             let known = before.remove(&view.key).filter(|it| it.is_of(view, &snapshot.node));
             let counted = known.unwrap_or_else(|| Counted::new(view, &snapshot.node));
             for (family, endpoints) in Family::ALL.into_iter().zip(counted.endpoints) {
                 let Some(endpoints) = endpoints else { continue };
                 let check = Check { service: view.key.name.clone(), endpoints };
-                open_all(&mut plan, family, port, (addresses, &snapshot.node), &check);
+                open_all(&mut planning, family, port, (addresses, &snapshot.node), &check);
             }
             self.counted.insert(view.key.clone(), counted);
         }
-        plan
+        planning.plan
     }
+}
+
+/// A Service that wants a port, and where it stands among the others.
+type Wanting<'a> = (&'a Arc<ServiceView>, (NonZeroU16, Rank));
+
+/// How many listeners the Services of each namespace want.
+fn wanted(all: &[Wanting<'_>], setting: &NodePortAddresses, node: &NodeFacts) -> Vec<usize> {
+    let at = Family::ALL.map(|family| match setting.outer {
+        OuterAddresses::All => 1,
+        _ => usable(node, family).count(),
+    });
+    let mut wanted = BTreeMap::<&str, usize>::new();
+    for (view, _) in all {
+        let is_served = |family: &Family| view.ports.iter().any(|port| port.key.family == *family);
+        let each = Family::ALL.iter().zip(at).filter(|(family, _)| is_served(family)).map(|(_, at)| at);
+        *wanted.entry(view.key.name.namespace()).or_default() += each.sum::<usize>();
+    }
+    wanted.into_values().collect()
+}
+
+/// As much as each may have, so that those who want less get all of it and the rest is divided evenly. Each may have
+/// one, as long as there is any.
+fn level(wanted: &[usize], most: usize) -> usize {
+    let mut sorted = wanted.to_vec();
+    sorted.sort_unstable();
+    let mut left = most;
+    for (position, want) in sorted.iter().enumerate() {
+        let even = left / (sorted.len() - position);
+        if *want > even {
+            return even.max(1);
+        }
+        left -= want;
+    }
+    most
 }
 
 impl Counted {
@@ -129,7 +184,7 @@ fn port(view: &ServiceView) -> Option<(NonZeroU16, Rank)> {
 }
 
 fn open_all(
-    plan: &mut Plan,
+    planning: &mut Planning,
     family: Family,
     port: NonZeroU16,
     (setting, node): (&NodePortAddresses, &NodeFacts),
@@ -137,16 +192,20 @@ fn open_all(
 ) {
     let at = |address| SocketAddr::new(address, port.get());
     if setting.outer == OuterAddresses::All {
-        return plan.add(at(family.unspecified()), check.clone());
+        return planning.add(at(family.unspecified()), check.clone());
     }
-    // An address that means another host on each interface is no load balancer's.
-    let usable = |it: &&IpAddr| Family::of(**it) == family && !is_link_local(**it);
-    let mut addresses = node.node_port_addresses.iter().filter(usable).peekable();
+    let mut addresses = usable(node, family).peekable();
     if addresses.peek().is_none() {
         let why = format!("this node answers NodePorts at no address of {}", family_name(family));
-        return plan.refuse(at(family.unspecified()), check.service.clone(), why);
+        return planning.plan.refuse(at(family.unspecified()), check.service.clone(), why);
     }
-    addresses.for_each(|address| plan.add(at(*address), check.clone()));
+    addresses.for_each(|address| planning.add(at(*address), check.clone()));
+}
+
+/// An address that means another host on each interface is no load balancer's.
+fn usable(node: &NodeFacts, family: Family) -> impl Iterator<Item = &IpAddr> {
+    let is_usable = move |it: &&IpAddr| Family::of(**it) == family && !is_link_local(**it);
+    node.node_port_addresses.iter().filter(is_usable)
 }
 
 const fn family_name(family: Family) -> &'static str {

@@ -1,5 +1,6 @@
 //! Which health check ports are open, and what is counted.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
@@ -129,4 +130,28 @@ fn listeners_have_a_bound_and_go_by_age() {
     let of = |name: &str| plan.open.values().filter(|check| check.service.name() == name).count();
     assert_eq!((of("s1"), of("s2"), of("s3"), of("s4")), (400, 400, 224, 0));
     assert_eq!((plan.refused.len(), plan.more), (limits::CLOSED_NAMED_MAX, 1_600 - 1_024 - 100));
+}
+
+/// Two Services of a tenant at 400 addresses each would leave 224 of the listeners to a bystander that came later.
+#[test]
+fn where_listeners_are_scarce_no_namespace_takes_those_of_another() {
+    let tenants = |name: &str, port, created| {
+        let mut service = balanced(name, port, created);
+        service["metadata"]["namespace"] = json!("tenant");
+        service
+    };
+    let services = [
+        tenants("a", 30_001, 1),
+        tenants("b", 30_002, 2),
+        tenants("c", 30_003, 3),
+        balanced("bystander", 30_004, 4),
+    ];
+    let addresses: Vec<String> =
+        (0..400_u32).map(|n| IpAddr::from((0x0a09_0000 + n).to_be_bytes()).to_string()).collect();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let plan = Planner::default().plan(&Rules::new(&addresses, &services).snapshot(), &RANGES);
+    let of = |name: &str| plan.open.values().filter(|check| check.service.name() == name).count();
+    assert_eq!((of("a"), of("b"), of("c"), of("bystander")), (400, 224, 0, 400));
+    let whys: BTreeSet<&str> = plan.refused.iter().map(|it| &*it.why).collect();
+    assert!(whys.iter().all(|why| why.contains("624 ports of Services of this namespace")), "{whys:?}");
 }
