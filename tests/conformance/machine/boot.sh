@@ -13,6 +13,12 @@
 #   LAYOUT    `pure` if there is one hierarchy, cgroup v2; `hybrid` if v1 hierarchies are beside a v2 called `unified`
 set -euo pipefail
 
+# A machine ends with the process that booted it, however that ends: then the other end of this pipe is closed. The
+# process that waits for that stays outside of the cgroups of the machine; all that follows has the number of this one.
+exec 3<&0
+{ cat <&3 && kill -KILL $$; } &>/dev/null &
+exec 3<&-
+
 for cgroup in $CGROUPS; do
 	echo $$ >"$cgroup/cgroup.procs"
 done

@@ -209,8 +209,8 @@ impl Machine {
         boot.env("PROGRAMS", &self.built.bin).env("HOLDFAST", &self.built.holdfast);
         boot.env("IMAGES", &self.built.images).env("NETWORK", self.wires.file(self.name));
         boot.env("CGROUPS", joined(&cgroups)).env("LAYOUT", self.cgroups.layout.as_str());
-        // An interrupt is for the tests; machines end with their cluster.
-        boot.stdin(Stdio::null()).stdout(file).stderr(errors).process_group(0);
+        // An interrupt is for the tests; machines end with their cluster, and with the process that has it.
+        boot.stdin(Stdio::piped()).stdout(file).stderr(errors).process_group(0);
         boot.spawn().map_err(|source| ClusterError::Start { program: "bash".to_owned(), source })
     }
 
@@ -330,6 +330,9 @@ mod tests {
             "stat -fc %T /sys/fs/cgroup; grep ^0: /proc/1/cgroup /proc/self/cgroup",
         ]);
         let said = String::from_utf8(asked.unwrap().stdout).unwrap();
+        // As when the process that booted it is killed.
+        drop(machine.outer().as_mut().unwrap().stdin.take());
+        assert!(wait(END_LIMIT, || !machine.outer().as_mut().is_some_and(runs)), "nobody has it any more");
         machine.halt().unwrap();
         cgroups.remove(&name).unwrap();
         leftovers::remove_networks(&name);

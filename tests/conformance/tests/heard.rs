@@ -43,7 +43,7 @@ mod tests {
         ends: &'static str,
     }
 
-    const FAULTS: [Fault; 10] = [
+    const FAULTS: [Fault; 11] = [
         Fault {
             what: "a kubelet that starts",
             begins: "",
@@ -93,7 +93,15 @@ mod tests {
         Fault {
             what: "a range of addresses with room for one pod",
             begins: r#"sed -i 's|"10.244.1.0/24"|&, "rangeStart": "10.244.1.250", "rangeEnd": "10.244.1.250"|' $network"#,
-            pods: &[("housed", ""), ("homeless", "")],
+            pods: &[("housed", "")],
+            heard: &[],
+            diagnosed: &[],
+            ends: "for _ in {1..600}; do ls /var/lib/cni/networks/*/10.244.1.250 >&2 && break; sleep 0.1; done",
+        },
+        Fault {
+            what: "a second pod in a range with room for one",
+            begins: "",
+            pods: &[("homeless", "")],
             heard: &[("FailedCreatePodSandBox", "Pod", "ip.pod_pool")],
             diagnosed: &[("homeless", "pods.pending", "No address for pods is left")],
             ends: r#"sed -i 's|, "rangeStart": "10.244.1.250", "rangeEnd": "10.244.1.250"||' $network"#,

@@ -34,6 +34,11 @@ fn wait_until_pods_are_served(daemon: &Daemon<'_>, clients: &mut Clients) {
             thread::sleep(Duration::from_millis(50));
         }
     }
+    // A port that a cluster IP does not have is refused when programs are told of the address, which is a moment later.
+    let refused: Vec<_> = rows_of_pods().into_iter().filter(|row| row.address == "cluster:81").collect();
+    while !clients.differences(&refused, Proxy::Holdfast).unwrap().is_empty() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 fn is_answered(outcome: &Outcome) -> bool {
