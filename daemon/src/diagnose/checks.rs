@@ -19,6 +19,7 @@ mod paths;
 mod pods;
 mod policy;
 mod probes;
+mod room;
 mod selector;
 mod service;
 mod stale;
@@ -190,6 +191,7 @@ pub(crate) static ALL: &[Check] = &[
     check("lookup", Group::Views, &[Kernel], paths::lookup),
     check("flows.stale", Group::Views, &[Flows, Table], paths::stale),
     check("flows.refused", Group::Views, &[Flows, Table], paths::refused),
+    check("flows.room", Group::Views, &[Kernel, Table], room::room),
     check("foreign.kube-proxy", Group::Foreign, &[Host], foreign::kube_proxy),
     check("foreign.cilium", Group::Foreign, &[Host], foreign::cilium),
     check("foreign.calico", Group::Foreign, &[Host], foreign::calico),

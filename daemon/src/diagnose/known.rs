@@ -8,12 +8,14 @@ use std::time::Instant;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, ObjectName};
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
+use holdfast_datapath::Denial;
 
 use super::focus::Focus;
 use super::gather::views;
 use super::limits::RECORDS_MAX;
 use super::lookup::look_up;
-use super::material::{Asked, Cluster, Host, MapRow, Material, Narrowed, Own, WatchSeen};
+use super::material::{Asked, Cluster, Dropped, Host, MapRow, Material, Narrowed, Own, WatchSeen};
+use crate::datapath::Denied;
 use crate::engine::ask::FRONTENDS_MAX;
 use crate::readings::Readings;
 use crate::recorder::Wanted;
@@ -118,5 +120,19 @@ fn own(readings: &Readings, snapshot: &Snapshot) -> Own {
         datapath: readings.datapath(),
         proxies: Arc::clone(&readings.proxies.borrow()),
         filters: Arc::clone(&readings.filters.borrow()),
+        dropped: dropped(readings),
     }
+}
+
+fn dropped(readings: &Readings) -> Vec<Dropped> {
+    let all = readings.refusals.latest().latest;
+    let outside =
+        all.iter().filter(|it| it.refusal.arrival.is_some() && it.refusal.denial == Denial::Dropped);
+    let dropped = |it: &Arc<Denied>| Dropped {
+        frontend: it.refusal.frontend,
+        cause: it.refusal.cause.into(),
+        times: it.count,
+        last: it.last,
+    };
+    outside.map(dropped).collect()
 }

@@ -18,7 +18,7 @@ use holdfast_core::snapshot::{ServiceView, Snapshot};
 
 use super::focus::Focus;
 use crate::apiserver::View as ApiserverView;
-use crate::datapath::DatapathView;
+use crate::datapath::{Cause, DatapathView};
 use crate::proxies::OtherProxy;
 use crate::proxies::filters::Filter;
 use crate::recorder::Record;
@@ -248,6 +248,18 @@ pub(crate) struct Own {
     pub(crate) datapath: Arc<DatapathView>,
     pub(crate) proxies: Arc<[OtherProxy]>,
     pub(crate) filters: Arc<[Filter]>,
+    /// Clients outside that programs told of, the one that tried last comes last.
+    pub(crate) dropped: Vec<Dropped>,
+}
+
+/// A client outside that was dropped, once or again and again.
+#[derive(Clone, Debug)]
+pub(crate) struct Dropped {
+    /// What it dialled: for a node port the address of the node.
+    pub(crate) frontend: FrontendKey,
+    pub(crate) cause: Cause,
+    pub(crate) times: u64,
+    pub(crate) last: Timestamp,
 }
 
 /// How one watch of the apiserver is doing.

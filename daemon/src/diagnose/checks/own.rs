@@ -240,9 +240,7 @@ pub(super) fn maps(case: &Case<'_>) -> Judgement {
         return Judgement::error(format!("The maps refused the last change of {address}: {error}."))
             .with("frontends", count)
             .with("error", &***error)
-            .remedy(Remedy::safe(
-                "Raise the limit that the error names, under [datapath.limits] of the configuration.",
-            ))
+            .remedy(Remedy::safe(more_room(error)))
             .remedy(restart());
     }
     let Some(status) = case.material.own.datapath.status() else {
@@ -257,6 +255,14 @@ pub(super) fn maps(case: &Case<'_>) -> Judgement {
     Judgement::ok("The maps took the last change, and have room.").with("frontends", used).with("room", room)
 }
 
+/// What helps where an op was refused. Some maps have a size that no setting changes.
+fn more_room(error: &str) -> &'static str {
+    if error.contains("insert source") {
+        return "Write fewer or wider ranges in loadBalancerSourceRanges, or have fewer ports in the Services that have them.";
+    }
+    "Raise the limit that the error names, under [datapath.limits] of the configuration."
+}
+
 pub(super) fn node(case: &Case<'_>) -> Judgement {
     let node = &case.material.snapshot.node;
     if node.name.is_empty() {
@@ -269,4 +275,19 @@ pub(super) fn node(case: &Case<'_>) -> Judgement {
             .remedy(Remedy::safe("Label the node with topology.kubernetes.io/zone."));
     }
     Judgement::ok(format!("This is node {}.", node.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_setting_makes_larger_is_not_advised_to_be() {
+        let refused =
+            "cannot insert source: all are taken; 65536 of a family fit, each counted once for each port";
+        assert!(more_room(refused).contains("wider ranges"));
+        assert!(
+            more_room("the map is full; raise `datapath.limits.frontends`").contains("[datapath.limits]")
+        );
+    }
 }

@@ -1,12 +1,13 @@
 //! What a file gives, made into material.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Settings, Timestamp};
-use holdfast_core::keys::{ObjectName, Source};
+use holdfast_core::keys::{FrontendKey, ObjectName, Source, Transport};
 use holdfast_core::maps::{Capacity, Maps as _, MemoryMaps};
 use holdfast_core::snapshot::{Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
@@ -18,15 +19,15 @@ use serde_json::{Value, json};
 
 use crate::admin::tests::fixture;
 use crate::apiserver::{EndpointView, State, Tier, View};
-use crate::datapath::DatapathView;
+use crate::datapath::{Cause, DatapathView};
 use crate::described::Code;
 use crate::devices::{Answers, Class, Decision, Reason as Why};
 use crate::diagnose::focus::{Focus, HttpPath, PortWanted};
 use crate::diagnose::gather::views;
 use crate::diagnose::lookup::look_up;
 use crate::diagnose::material::{
-    Asked, Cluster, Flows, Host, HttpAnswer, HttpProbe, MapRow, Material, Names, Narrowed, Own, Probe,
-    ProbeOf, ProbeOutcome, WatchSeen,
+    Asked, Cluster, Dropped, Flows, Host, HttpAnswer, HttpProbe, MapRow, Material, Names, Narrowed, Own,
+    Probe, ProbeOf, ProbeOutcome, WatchSeen,
 };
 use crate::proxies::OtherProxy;
 use crate::proxies::filters::{Filter, FilterKind};
@@ -108,6 +109,8 @@ struct OwnGiven {
     refused: Option<String>,
     /// `kube-proxy`, `Cilium` and others, each with what shows it.
     proxies: Vec<(String, String)>,
+    /// Clients outside that were dropped: what each dialled, why, how often, and how many seconds ago.
+    dropped: Vec<(SocketAddr, String, u64, i64)>,
     /// Rules of a firewall, and what has to be dialled for each to count.
     filters: Vec<FilterGiven>,
     drift: u64,
@@ -351,6 +354,20 @@ fn times(value: &mut Value, shown: &dyn Fn(Timestamp) -> Value) {
     }
 }
 
+fn dropped((dialled, why, times, ago): &(SocketAddr, String, u64, i64)) -> Dropped {
+    let all = [Cause::NoBackend, Cause::Source, Cause::Flows, Cause::Ports, Cause::Address];
+    Dropped {
+        frontend: FrontendKey {
+            address: dialled.ip(),
+            port: dialled.port().try_into().unwrap(),
+            transport: Transport::Tcp,
+        },
+        cause: all.into_iter().find(|it| it.as_str() == why).unwrap(),
+        times: *times,
+        last: Timestamp(TAKEN.0 - ago),
+    }
+}
+
 impl OwnGiven {
     fn own(&self) -> Own {
         let silent = self.silent.unwrap_or(1);
@@ -368,6 +385,7 @@ impl OwnGiven {
             datapath: Arc::new(DatapathView::kernel(self.status()).with_devices(self.decisions())),
             proxies: self.proxies(),
             filters: self.filters.iter().map(FilterGiven::filter).collect(),
+            dropped: self.dropped.iter().map(dropped).collect(),
         }
     }
 
