@@ -373,6 +373,7 @@ INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 		return refuse(arrival, &dial, word);
 	arrival->backend = dial.backend;
 	arrival->port_index = dial.port_index;
+	arrival->share = dial.share;
 	arrival->keeps_port = keeps_port(arrival, &dial, v4);
 	return CHOSEN;
 }

@@ -14,6 +14,8 @@ struct arrival {
 	/* The backend that the client got, and for which port. */
 	struct place backend;
 	__u32 port_index;
+	/* Whose share of the table the flow is. */
+	__u32 share;
 	__u32 device;
 	/* A client that came by a device of a pod is inside of this node. */
 	__u32 from_pod;

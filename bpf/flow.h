@@ -397,19 +397,30 @@ INLINE __u64 *flow_count(__u32 at)
 	return bpf_map_lookup_elem(&flow_counts, &at);
 }
 
-/* A flow counts for the port behind its frontend; two that share a number are as one. */
-INLINE __u32 share_of(__u32 port_index)
+/* The port behind the frontend. */
+INLINE __u32 port_of_flow(const struct flow *flow)
 {
-	return COUNT_OF_SHARES + (port_index & (FLOW_SHARES - 1));
+	return flow->port_and_share & ((1 << FLOW_SHARE_AT) - 1);
 }
 
-INLINE void count_flow(__u32 port_index, __s64 more)
+/* A flow counts for the namespace of its service, however many ports that has. */
+INLINE __u32 share_of(const struct flow *flow)
 {
-	__u64 *all = flow_count(COUNT_OF_ALL), *of_port = flow_count(share_of(port_index));
+	return flow->port_and_share >> FLOW_SHARE_AT;
+}
 
-	if (all && of_port) {
+INLINE __u64 *count_of_share(__u32 share)
+{
+	return flow_count(COUNT_OF_SHARES + (share & (FLOW_SHARES - 1)));
+}
+
+INLINE void count_flow(__u32 share, __s64 more)
+{
+	__u64 *all = flow_count(COUNT_OF_ALL), *of_share = count_of_share(share);
+
+	if (all && of_share) {
 		__sync_fetch_and_add(all, more);
-		__sync_fetch_and_add(of_port, more);
+		__sync_fetch_and_add(of_share, more);
 	}
 }
 
@@ -417,7 +428,7 @@ INLINE void count_flow(__u32 port_index, __s64 more)
 INLINE void uncount(const struct flow *flow)
 {
 	if (flow->of_backend & IS_COUNTED)
-		count_flow(flow->port_index, -1);
+		count_flow(share_of(flow), -1);
 }
 
 /*

@@ -21,7 +21,8 @@ INLINE struct control *the_control(void)
 INLINE bool take_target(struct dial *dial, __u64 target)
 {
 	dial->port_index = (__u32)target;
-	dial->kind = target >> TARGET_KIND_AT;
+	dial->kind = (__u16)(target >> TARGET_KIND_AT);
+	dial->share = target >> TARGET_SHARE_AT;
 	return target < REUSED;
 }
 

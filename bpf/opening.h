@@ -136,9 +136,9 @@ INLINE void fill(struct flow *flow, const struct arrival *arrival, __u32 now, bo
 	flow->of_backend = IS_COUNTED;
 	flow->v4 = v4;
 	flow->waits = WAITS_FOR_NOTHING;
-	flow->port_index = arrival->port_index;
+	flow->port_and_share = arrival->port_index | arrival->share << FLOW_SHARE_AT;
 	flow->seen = flow->began = now;
-	count_flow(flow->port_index, 1);
+	count_flow(arrival->share, 1);
 }
 
 INLINE __u32 any_serial(void)

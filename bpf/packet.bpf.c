@@ -22,6 +22,7 @@ const volatile struct told {
 	enum flow_state flow_state;
 	enum heard heard;
 	enum flow_count flow_count;
+	enum flow_part flow_part;
 	enum waits waits;
 	enum lifetime lifetime;
 	enum packet_count packet_count;

@@ -3,7 +3,7 @@
  * Which flow gives way where there is no room for another one.
  *
  * What client or backend may still need stays: connections that are open, and conversations that go on. Of the rest the
- * least worth keeping goes. A port that has most of the table makes room for itself, while there is some left for
+ * least worth keeping goes. A namespace that has most of the table makes room for itself, while there is some left for
  * others.
  */
 #ifndef HOLDFAST_ROOM_H
@@ -16,8 +16,8 @@
 const volatile __u32 flows_most = 1;
 
 /*
- * A port may have so many times the room that is free: alone eight of nine parts, two of them less than a half each,
- * and a port that has none finds some in any case.
+ * The services of a namespace may have so many times the room that is free: alone eight of nine parts, two of them less
+ * than a half each, and one that has none finds some in any case.
  */
 #define SHARE_OF_REST 8
 
@@ -25,7 +25,7 @@ const volatile __u32 flows_most = 1;
 #define ROOM_TRIES 16
 #define ROOM_TRIES_MOST 64
 
-/* A port that has no more than one of so many parts of the table has no more than its part, whatever is left. */
+/* One that has no more than one of so many parts of the table has no more than its part, whatever is left. */
 #define SMALL_PART 16
 
 /* How many of the flows that had no answer when they began are looked at for one that has none still. */
@@ -65,10 +65,10 @@ INLINE enum worth worth_of(const struct flow *flow, __u32 now)
 	return IS_NEEDED;
 }
 
-/* Whether a port has more than its part of the table, so that it gets room from its own alone. */
-INLINE bool has_its_part(__u32 port_index)
+/* Whether a namespace has more than its part of the table, so that it gets room from its own alone. */
+INLINE bool has_its_part(__u32 share)
 {
-	const __u64 *all = flow_count(COUNT_OF_ALL), *own = flow_count(share_of(port_index));
+	const __u64 *all = flow_count(COUNT_OF_ALL), *own = count_of_share(share);
 	__s64 rest, has;
 
 	if (!all || !own)
@@ -86,18 +86,18 @@ INLINE __u32 readiness(const struct flow *flow, __u32 now)
 	return (__u32)worth_of(flow, now) << WORTH_AT | (since < most ? since : most);
 }
 
-/* Whether that flow is of the newcomer's port, or of one that has more than it. */
+/* Whether that flow is of the newcomer's share, or of one that has more than it. */
 INLINE bool is_of_greater(const struct flow *flow, __u32 own)
 {
-	const __u64 *of_own = flow_count(own), *of_other = flow_count(share_of(flow->port_index));
+	const __u64 *of_own = count_of_share(own), *of_other = count_of_share(share_of(flow));
 
-	return share_of(flow->port_index) == own ||
+	return share_of(flow) == own ||
 	       (of_own && of_other && (__s64)READ_ONCE(*of_other) > (__s64)READ_ONCE(*of_own));
 }
 
 /*
- * Notes that flow as the rival, if it is given up more readily than the one before it. Where the port of the newcomer
- * has its part, only flows of its own count, and of ports that have more.
+ * Notes that flow as the rival, if it is given up more readily than the one before it. Where the newcomer's namespace
+ * has its part, only flows of its own count, and of those that have more.
  */
 ALONE int weigh(__u32 number, __u32 now, __u32 has_part)
 {
@@ -108,7 +108,7 @@ ALONE int weigh(__u32 number, __u32 now, __u32 has_part)
 	if (!arrival || !flow)
 		return 0;
 	serial = READ_ONCE(flow->serial);
-	if (!serial || (has_part && !is_of_greater(flow, share_of(arrival->port_index))))
+	if (!serial || (has_part && !is_of_greater(flow, arrival->share)))
 		return 0;
 	ready = readiness(flow, now);
 	if (ready <= arrival->readiness)
@@ -192,7 +192,7 @@ INLINE bool take_least(const struct arrival *arrival, int worth)
 }
 
 /*
- * Room from its own flows, for a port that has its part, or from those of a port that has more. Its part is less when
+ * Room from its own flows, for one that has its part, or from those of one that has more. Its part is less when
  * others come: so it gives up two for one, until it has no more than that.
  */
 INLINE bool take_own(struct arrival *arrival, __u32 now)
@@ -221,7 +221,7 @@ INLINE bool take_any(struct arrival *arrival, __u32 now)
 /* NULL: there is no room for a flow. */
 INLINE struct flow *take_flow(struct arrival *arrival, __u32 now)
 {
-	bool of_own = has_its_part(arrival->port_index);
+	bool of_own = has_its_part(arrival->share);
 
 	if (LIKELY(!of_own) && LIKELY(!bpf_map_pop_elem(&free_flows, &arrival->number)))
 		return flow_at(arrival->number);

@@ -87,12 +87,12 @@ INLINE bool choose_for_packet(struct dial *dial, __u64 word, __u32 *sticks)
 /* Its own place, or a free one, or that of the client that came less lately. */
 INLINE void take_place(struct client_key *place, const struct flow *flow, __u32 scope)
 {
-	__u64 mixed = mixed_client(flow->client, flow->port_index), oldest = ~0ULL, at_ns;
+	__u64 mixed = mixed_client(flow->client, port_of_flow(flow)), oldest = ~0ULL, at_ns;
 	const struct client_value *there;
 	struct client_key key;
 
 	for (__u32 which = 0; which < PLACES; which++) {
-		client_key_of(&key, mixed, flow->port_index, scope, which);
+		client_key_of(&key, mixed, port_of_flow(flow), scope, which);
 		there = bpf_map_lookup_elem(&clients, &key);
 		at_ns = there ? READ_ONCE(there->at_ns) : 1;
 		if (there && same_address(there->client, flow->client))

@@ -48,7 +48,7 @@ enum size {
 	REFUSAL_BYTES = 1 << 18,
 	/* So many of the flows that have not been answered are known by their age; others are found by chance. */
 	OPENING_FLOWS = 1 << 14,
-	/* What flows are counted by, so that each gets its share of the table: ports, a power of two. */
+	/* What flows are counted by, so that each gets its share of the table: numbers of namespaces, 0 of none. */
 	FLOW_SHARES = 1 << 12,
 	/* Datagrams with fragments on their way; the least recently used go first. */
 	FRAGMENTED = 8192,
@@ -103,9 +103,10 @@ enum word_flag {
 	WORD_SOURCES = 32,
 };
 
-/* Where the parts of a frontend's target begin: the port index comes first, then enum frontend_kind. */
+/* Where the parts of a frontend's target begin: the port index comes first, then enum frontend_kind, then the share. */
 enum target_part {
 	TARGET_KIND_AT = 32,
+	TARGET_SHARE_AT = 48,
 };
 
 /* Which list of a port, or none: all backends that serve in any slice of its service. */
@@ -211,8 +212,16 @@ enum heard {
 	STICKS_LOCAL = 128,
 	/* Likewise: answers go as the frontend's address is routed. What was written before this had a name says no. */
 	IS_BY_ADDRESS = 32,
-	/* Of the backend's side alone, and nothing that was heard: the flow is in the counts of flows. */
-	IS_COUNTED = 128,
+	/*
+	 * Of the backend's side alone, and nothing that was heard: the flow is in the counts of flows. What was written
+	 * before flows had a share says 128, which is no bit of this version.
+	 */
+	IS_COUNTED = 64,
+};
+
+/* A flow's port is a number of so many bits, which every index fits; its share is above them. */
+enum flow_part {
+	FLOW_SHARE_AT = 20,
 };
 
 /* Where flows are counted, those that began since there are counts. */
@@ -220,7 +229,7 @@ enum flow_count {
 	COUNT_OF_ALL = 0,
 	/* No count of flows, but of the numbers of records that were handed out so far; the daemon's alone. */
 	COUNT_OF_NUMBERS = 1,
-	/* From here on by the port behind the frontend, modulo FLOW_SHARES. */
+	/* From here on by the share of the flow. */
 	COUNT_OF_SHARES = 2,
 	FLOW_COUNTS = COUNT_OF_SHARES + FLOW_SHARES,
 };
@@ -545,7 +554,8 @@ struct flow {
 	__u8 v4;
 	/* enum waits. Versions from before this field left 0 here. */
 	__u8 waits;
-	__u32 port_index;
+	/* The port behind the frontend, and from FLOW_SHARE_AT on the share. What was written before there were any says 0. */
+	__u32 port_and_share;
 	/* Not 0 while all the above belongs together; each flow has another one. */
 	__u32 serial;
 	/* In seconds since boot: its last packet, as far as a second matters. */

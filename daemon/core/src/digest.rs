@@ -24,6 +24,11 @@ pub fn digest(services: &SharedVec<Arc<ServiceView>>) -> u64 {
     sum(served.map(|view| service(view))) >> (u64::BITS - BITS)
 }
 
+/// The same for a name everywhere and for ever.
+pub(crate) fn of_namespace(name: &str) -> u64 {
+    Hash::of(Kind::Namespace).text(name).0
+}
+
 /// Sums, so that order does not matter.
 fn sum(parts: impl Iterator<Item = u64>) -> u64 {
     parts.fold(0, u64::wrapping_add)
@@ -74,6 +79,7 @@ enum Kind {
     Settings,
     Frontend,
     Endpoint,
+    Namespace,
 }
 
 /// A hash that is the same everywhere and for ever; those of libraries promise neither.

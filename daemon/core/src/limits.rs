@@ -49,6 +49,10 @@ pub const SLOTS_PER_FAMILY_MAX: u32 = 1 << 26;
 /// Port indices: an index costs 128 bytes of the kernel; a million is far beyond etcd's reach.
 pub const PORT_INDICES_MAX: u32 = 1 << 20;
 
+/// Namespaces that have a share of their own of what all services use up; of more, some have one together. Flows have
+/// 12 bits for the number, and 0 is of none.
+pub const SHARES_MAX: u16 = (1 << 12) - 1;
+
 /// Services known at one time, programmed or not.
 pub const SERVICES_MAX: usize = 1 << 20;
 

@@ -18,6 +18,11 @@ pub struct ServiceId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortIndex(pub u32);
 
+/// The number by which a service's namespace has its share of what all services use up, like the table of flows; 0: of
+/// none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Share(pub u16);
+
 /// A contiguous run of slots in one family's backend array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Range {
@@ -188,6 +193,8 @@ pub struct FrontendValue {
     pub port: PortIndex,
     /// Which policy it obeys.
     pub kind: FrontendType,
+    /// Whose share its clients use up.
+    pub share: Share,
 }
 
 /// One map write.
@@ -210,7 +217,7 @@ pub enum Action {
     /// Wipes a range that no reader can see any more.
     FreeRange(Range),
     /// Lets clients of these addresses in, where a port has sources.
-    InsertSource(SourceKey),
+    InsertSource(SourceKey, Share),
     /// No longer lets them in. Forgetting a source that is not there is no error.
     RemoveSource(SourceKey),
     /// A local address that answers NodePorts.

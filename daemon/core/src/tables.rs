@@ -5,6 +5,7 @@
 
 mod rejected;
 mod remembered;
+mod residents;
 mod rooms;
 mod waiting;
 
@@ -22,12 +23,13 @@ use crate::hold::OnEmpty;
 use crate::index::{Index, Seed};
 use crate::keys::{ObjectName, ServiceKey, SliceKey, Source};
 use crate::limits;
-use crate::op::ServiceId;
+use crate::op::{ServiceId, Share};
 use crate::resolve::frontends;
 use crate::snapshot::{Rejections, ServiceState};
 use rejected::Rejected;
 use remembered::Unconfirmed;
-use waiting::{Residents, Waiting};
+use residents::Residents;
+use waiting::Waiting;
 
 /// Characters shown of a word that is none.
 const SHOWN_MAX: usize = 40;
@@ -36,6 +38,8 @@ const SHOWN_MAX: usize = 40;
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) key: ServiceKey,
+    /// Its namespace's.
+    pub(crate) share: Share,
     pub(crate) facts: Option<Arc<ServiceFacts>>,
     /// In the order of their names.
     pub(crate) slices: Vec<Arc<SliceFacts>>,
@@ -75,12 +79,17 @@ impl Tables {
             settings: Arc::default(),
             rejected: Rejected::default(),
             waiting: Waiting::default(),
-            residents: Residents::new(),
+            residents: Residents::default(),
             synced: sources.iter().map(|source| (*source, false)).collect(),
             progress: BTreeMap::new(),
             unconfirmed: Unconfirmed::default(),
             impossible: 0,
         }
+    }
+
+    /// The number of a service's namespace.
+    pub(crate) fn share(&self, id: ServiceId) -> Share {
+        self.get(id).map(|known| known.share).unwrap_or_default()
     }
 
     /// Takes one event in and calls back with each service that it touches.

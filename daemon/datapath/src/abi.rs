@@ -11,7 +11,7 @@ use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::limits::BACKENDS_PER_LIST_MAX;
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{
-    FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex, Word, WordFlags,
+    FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex, Share, Word, WordFlags,
 };
 
 pub(crate) use crate::skeleton::types;
@@ -207,7 +207,8 @@ impl FrontendBytes {
 
     /// The value that repeats the key.
     pub(crate) fn with(&self, value: FrontendValue) -> Vec<u8> {
-        let target = u64::from(value.port.0) | u64::from(kind_number(value.kind)) << KIND_AT;
+        let of_kind = u64::from(kind_number(value.kind)) << KIND_AT;
+        let target = u64::from(value.port.0) | of_kind | u64::from(value.share.0) << SHARE_AT;
         match *self {
             Self::V4(types::frontend4_key { address, port, transport, any }) => {
                 bytes(&types::frontend4_value { address, port, transport, any, target }).to_vec()
@@ -240,11 +241,14 @@ pub(crate) fn frontend_of(family: Family, key: &[u8], found: &[u8]) -> Option<(F
         return None;
     }
     let index = u32::try_from(target & low_bits(KIND_AT)).ok()?;
-    Some((frontend, FrontendValue { port: PortIndex(index), kind: kind_of(target >> KIND_AT)? }))
+    let kind = kind_of((target & low_bits(SHARE_AT)) >> KIND_AT)?;
+    let share = Share(u16::try_from(target >> SHARE_AT).ok()?);
+    Some((frontend, FrontendValue { port: PortIndex(index), kind, share }))
 }
 
-/// Where the kind begins in a target.
+/// Where the kind and the share begin in a target.
 const KIND_AT: u32 = types::target_part::TARGET_KIND_AT.0;
+const SHARE_AT: u32 = types::target_part::TARGET_SHARE_AT.0;
 
 const KINDS: [(FrontendType, types::frontend_kind); 5] = [
     (FrontendType::ClusterIp, types::frontend_kind::CLUSTER_IP),

@@ -121,7 +121,7 @@ impl Flow {
             stage,
             client_heard: Heard::of(it.of_client),
             backend_heard: Heard::of(it.of_backend),
-            port: PortIndex(it.port_index),
+            port: PortIndex(it.port_and_share & ((1 << types::flow_part::FLOW_SHARE_AT.0) - 1)),
             idle: ago(it.seen),
             age: ago(it.began),
             lifetime: Duration::from_secs(life::lifetime(it)?.into()),

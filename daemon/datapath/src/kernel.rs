@@ -188,7 +188,7 @@ impl Maps for KernelMaps {
             Action::RemoveFrontend(key) => self.remove_frontend(key),
             Action::InsertMember(key, state) => self.insert_member(key, *state),
             Action::RemoveMember(key) => self.remove_member(key),
-            Action::InsertSource(key) => self.sources.insert(key),
+            Action::InsertSource(key, share) => self.sources.insert(key, *share),
             Action::RemoveSource(key) => self.sources.remove(key),
             Action::InsertNodeAddress(address) => self.insert_node_address(*address),
             Action::RemoveNodeAddress(address) => self.remove_node_address(*address),

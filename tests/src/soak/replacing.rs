@@ -13,7 +13,7 @@ use holdfast_core::facts::{Conditions, Timestamp};
 use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Row, Rows, Scope};
 use holdfast_core::maps::{Capacity, MapError, Maps};
-use holdfast_core::op::{Action, FrontendType, FrontendValue, Grace, PortIndex, Range, Word};
+use holdfast_core::op::{Action, FrontendType, FrontendValue, Grace, PortIndex, Range, Share, Word};
 use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
 
 use super::{BACKENDS, SoakError, VIP, World, backends};
@@ -86,7 +86,7 @@ struct Lists {
 impl Lists {
     fn insert(&mut self) -> Result<(), MapError> {
         let Some(key) = key() else { return Ok(()) };
-        let value = FrontendValue { port: PORT, kind: FrontendType::ClusterIp };
+        let value = FrontendValue { port: PORT, kind: FrontendType::ClusterIp, share: Share::default() };
         self.maps.execute(&Action::InsertFrontend(key, value))
     }
 

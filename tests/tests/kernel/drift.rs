@@ -18,7 +18,8 @@ use holdfast_core::keys::{Family, FrontendKey, Source, Transport};
 use holdfast_core::list::{Scope, SlotState};
 use holdfast_core::maps::{Capacity, Maps};
 use holdfast_core::op::{
-    Action, Dump, FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex, Range, Word,
+    Action, Dump, FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex, Range, Share,
+    Word,
 };
 use holdfast_core::snapshot::{FrontendView, Snapshot, Status};
 use holdfast_core::time::Now;
@@ -80,7 +81,7 @@ fn frontend(service: u32) -> FrontendKey {
 /// What can be done to the first service's port, by its index and its list.
 fn deeds(index: PortIndex, list: Range, other: PortIndex) -> Vec<(Action, &'static str)> {
     let word = |base, count| Action::PublishWord(index, Scope::Cluster, Word { base, count, ..Word::EMPTY });
-    let lead = |to| FrontendValue { port: to, kind: FrontendType::ClusterIp };
+    let lead = |to| FrontendValue { port: to, kind: FrontendType::ClusterIp, share: Share::default() };
     let member =
         MemberKey { port: index, membership: Membership::Serving, backend: "192.0.2.9:80".parse().unwrap() };
     let lost = "frontend 10.96.0.1:1/TCP of default/web-00000 is gone or points elsewhere";
@@ -178,7 +179,8 @@ fn kernel_a_full_map_is_an_error_of_what_does_not_fit_and_of_nothing_else() {
         let mut engine = engine(&options, two);
         let mut intruder = intruder(bed, &options);
         for stray in [77, 78] {
-            let value = FrontendValue { port: PortIndex(0), kind: FrontendType::ClusterIp };
+            let value =
+                FrontendValue { port: PortIndex(0), kind: FrontendType::ClusterIp, share: Share::default() };
             intruder.execute(&Action::InsertFrontend(frontend(stray), value)).unwrap();
         }
         two.service_events(2).into_iter().for_each(|event| engine.apply(event));

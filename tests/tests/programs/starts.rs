@@ -8,7 +8,7 @@ use holdfast::logging::messages::TOOK_OVER;
 use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::list::Scope;
 use holdfast_core::maps::{Capacity, Maps};
-use holdfast_core::op::{Action, FrontendType, FrontendValue, PortIndex, Word};
+use holdfast_core::op::{Action, FrontendType, FrontendValue, PortIndex, Share, Word};
 use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, cleanup};
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
@@ -48,7 +48,8 @@ fn refuse_all(bed: &Bed) -> KernelMaps {
             port: port.try_into().unwrap(),
             transport: Transport::Tcp,
         };
-        let value = FrontendValue { port: PortIndex(1), kind: FrontendType::NodePort };
+        let value =
+            FrontendValue { port: PortIndex(1), kind: FrontendType::NodePort, share: Share::default() };
         others.execute(&Action::InsertFrontend(key, value)).unwrap();
     }
     others

@@ -285,7 +285,7 @@ fn invariant_03_a_frontend_refused_among_others_keeps_only_its_own_service() {
 
 #[test]
 fn what_somebody_else_changed_is_found_named_and_repaired() {
-    use crate::op::{FrontendType, FrontendValue, PortIndex, Word};
+    use crate::op::{FrontendType, FrontendValue, PortIndex, Share, Word};
 
     let mut engine = engine(vec![
         service("a", "10.0.0.1"),
@@ -299,7 +299,7 @@ fn what_somebody_else_changed_is_found_named_and_repaired() {
         port: PORT,
         transport: crate::keys::Transport::Tcp,
     };
-    let value = FrontendValue { port: PortIndex(9), kind: FrontendType::ClusterIp };
+    let value = FrontendValue { port: PortIndex(9), kind: FrontendType::ClusterIp, share: Share::default() };
     let address = "192.0.2.9".parse().unwrap();
     for action in [
         Action::RemoveFrontend(key("10.0.0.1")),
@@ -363,7 +363,10 @@ fn sources_that_somebody_else_changed_are_written_again() {
     let before = engine.maps_mut().dump().unwrap();
     let [own] = before.sources.as_deref().unwrap() else { panic!("{before:?}") };
     let foreign = SourceKey { range: SourceRange::parse("198.51.100.0/24").unwrap(), ..*own };
-    for (change, gone) in [(Action::InsertSource(foreign), false), (Action::RemoveSource(*own), true)] {
+    for (change, gone) in [
+        (Action::InsertSource(foreign, crate::op::Share::default()), false),
+        (Action::RemoveSource(*own), true),
+    ] {
         engine.maps_mut().execute(&change).unwrap();
         let drift: Vec<_> = engine.check().unwrap().iter().map(ToString::to_string).collect();
         assert_eq!(drift, ["the backends or sources of port */TCP of default/a were changed"], "{gone}");

@@ -293,7 +293,7 @@ impl Maps for MemoryMaps {
             Action::RemoveMember(key) => {
                 self.members.remove(key);
             }
-            Action::InsertSource(key) => {
+            Action::InsertSource(key, _) => {
                 self.sources.insert(*key);
             }
             Action::RemoveSource(key) => {

@@ -8,7 +8,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::{Known, Tables};
+use super::Tables;
 use crate::change::Cause;
 use crate::event::Event;
 use crate::facts::{Meta, ObjectKey};
@@ -106,9 +106,8 @@ impl Tables {
         for slice in view.slices.iter() {
             self.slices.insert(slice.key.clone(), (Arc::clone(slice), Some(id)));
         }
-        let slices = view.slices.to_vec();
-        *self.services.get_mut(id.0 as usize)? =
-            Some(Known { key: view.key.clone(), facts: view.facts.clone(), slices, cut: 0 });
+        let known = self.services.get_mut(id.0 as usize)?.as_mut()?;
+        (known.facts, known.slices) = (view.facts.clone(), view.slices.to_vec());
         Some(id)
     }
 

@@ -25,7 +25,6 @@ impl Tables {
     }
 
     fn new_id(&mut self, key: &ServiceKey) -> Option<ServiceId> {
-        let known = Known { key: key.clone(), facts: None, slices: alloc::vec::Vec::new(), cut: 0 };
         let id = match self.free.pop() {
             Some(id) => id,
             None if self.services.len() >= self.services_max => return None,
@@ -34,23 +33,16 @@ impl Tables {
                 ServiceId(u32::try_from(self.services.len() - 1).ok()?)
             }
         };
-        *self.services.get_mut(id.0 as usize)? = Some(known);
+        let place = self.services.get_mut(id.0 as usize)?;
+        let share = self.residents.moved_in(key.name.namespace());
+        *place = Some(Known { key: key.clone(), share, facts: None, slices: alloc::vec::Vec::new(), cut: 0 });
         self.names.insert(key.clone(), id);
-        match self.residents.get_mut(key.name.namespace()) {
-            Some(count) => *count += 1,
-            None => drop(self.residents.insert(key.name.namespace().into(), 1)),
-        }
         Some(id)
     }
 
     /// A service has given up its room.
     pub(super) fn moved_out(&mut self, key: &ServiceKey) {
-        if let Some(count) = self.residents.get_mut(key.name.namespace()) {
-            *count -= 1;
-            if *count == 0 {
-                self.residents.remove(key.name.namespace());
-            }
-        }
+        self.residents.moved_out(key.name.namespace());
     }
 
     /// Gives free room to the waiting services, in turn. What was written down of them is applied now.

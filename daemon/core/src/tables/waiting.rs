@@ -9,12 +9,10 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 
+use super::residents::Residents;
 use crate::facts::{ServiceFacts, SliceFacts};
 use crate::keys::{ServiceKey, SliceKey, Source};
 use crate::limits;
-
-/// Services with room, by namespace.
-pub(crate) type Residents = BTreeMap<Arc<str>, usize>;
 
 /// The place of a service among those of its namespace: precedence of its source, whether only slices are there, its
 /// age, its name.
@@ -111,7 +109,7 @@ impl Waiting {
     pub(crate) fn next_service(&mut self, residents: &Residents) -> Option<(ServiceKey, Guest)> {
         let turns = self.namespaces.iter().filter_map(|(name, namespace)| {
             let (source, bare, created, key) = namespace.queue.first()?;
-            let have = residents.get(name).copied().unwrap_or_default();
+            let have = residents.services(name);
             Some((*source, *bare, have, *created, key))
         });
         let (.., key) = turns.min()?;

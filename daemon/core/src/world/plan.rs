@@ -15,7 +15,7 @@ use crate::limits;
 use crate::list::{Row, Scope};
 use crate::op::{
     Action, Coming, FrontendValue, MemberKey, Membership, Op, Owner, PortFacts, PortIndex, Range, ServiceId,
-    SourceKey, Word, WordFlags,
+    Share, SourceKey, Word, WordFlags,
 };
 use crate::resolve::DesiredFrontend;
 use crate::service::{Cursor, Port, Service};
@@ -144,7 +144,7 @@ impl World {
         position: usize,
         push: &mut dyn FnMut(Action),
     ) -> Result<(), PlanError> {
-        let index = self.index_of(id, position)?;
+        let (index, share) = (self.index_of(id, position)?, self.tables.share(id));
         let Self { services, space, .. } = self;
         let Some(port) = services.get(id).and_then(|service| service.ports.get(position)) else {
             self.count_impossible();
@@ -159,7 +159,7 @@ impl World {
         // Where clients look for their source already, a range that finds no room keeps no list back.
         let is_restricted = looks_for_sources(port);
         if !is_restricted {
-            plan_sources(port, index, push);
+            plan_sources(port, (index, share), push);
         }
         let slots = space.slots(port.key.family);
         let mut take = |count| slots.take(count);
@@ -167,7 +167,7 @@ impl World {
             plan_list(port, index, scope, &mut take, push)?;
         }
         if is_restricted {
-            plan_sources(port, index, push);
+            plan_sources(port, (index, share), push);
         }
         plan_stale_members(port, index, push);
         Ok(())
@@ -200,6 +200,7 @@ impl World {
             self.count_impossible();
             return (Ok(()), begin);
         };
+        let share = self.tables.share(id);
         let limit = self.tables.settings.frontends_max.unwrap_or(usize::MAX);
         let mut realized = self.frontends.realized + self.frontends.coming;
         let mut error = Ok(());
@@ -213,7 +214,7 @@ impl World {
             let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner() == Some(id)) else {
                 continue;
             };
-            let value = FrontendValue { port, kind: frontend.kind };
+            let value = FrontendValue { port, kind: frontend.kind, share };
             let done = entry.realized.is_some_and(|it| it.value == value && it.owner == Some(id));
             if done && !entry.uncertain {
                 continue;
@@ -394,9 +395,9 @@ fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
 /// Sources come before the word that has clients look for them, and those of before go when all new ones have come:
 /// also where no word has clients look for them yet, or they would let clients in once it does. Where the port needs
 /// none any more, they go when no client can be on its way to look for them.
-fn plan_sources(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
+fn plan_sources(port: &Port, (index, share): (PortIndex, Share), push: &mut dyn FnMut(Action)) {
     let new = port.sources().iter().filter(|range| !port.lets_in(range));
-    new.for_each(|range| push(Action::InsertSource(SourceKey { port: index, range: *range })));
+    new.for_each(|range| push(Action::InsertSource(SourceKey { port: index, range: *range }, share)));
     if port.sources.is_some() {
         let replaced = stale_sources(port).filter(|range| meets_any(*range, port.sources()));
         replaced.for_each(|range| push(Action::RemoveSource(SourceKey { port: index, range })));

@@ -52,7 +52,7 @@ impl World {
                 port.realized.uncertain_members.remove(&member(key));
                 port.realized.members.remove(&member(key));
             }),
-            Action::InsertSource(key) => self.with_port(op.owner, key.port, |port| {
+            Action::InsertSource(key, _) => self.with_port(op.owner, key.port, |port| {
                 port.realized.uncertain_sources.remove(&key.range);
                 port.realized.sources.insert(key.range);
             }),
@@ -87,7 +87,7 @@ impl World {
                     port.realized.uncertain_members.insert(member(key));
                 });
             }
-            Action::InsertSource(key) | Action::RemoveSource(key) => {
+            Action::InsertSource(key, _) | Action::RemoveSource(key) => {
                 self.with_port(op.owner, key.port, |port| {
                     port.realized.uncertain_sources.insert(key.range);
                 });

@@ -33,7 +33,7 @@ use crate::hold::{OnEmpty, Policy};
 use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey};
 use crate::limits;
 use crate::list::{Scope, SlotState};
-use crate::op::{Action, Dump, DumpPort, Grace, MemberKey, Membership, Op, SourceKey};
+use crate::op::{Action, Dump, DumpPort, Grace, MemberKey, Membership, Op, Share, SourceKey};
 use crate::snapshot::{FrontendView, ServiceView, Snapshot};
 use crate::time::Now;
 
@@ -204,6 +204,13 @@ pub(super) fn service(name: &str, cluster_ip: &str, external_ips: &[&str]) -> Se
         ports: vec![ServicePort { name: "".into(), protocol: Protocol::TCP, port, node_port: None }],
         ..ServiceFacts::new(service_key(name), ServiceType::ClusterIp)
     }
+}
+
+/// The number of the namespace that all of these services are in.
+pub(super) fn share() -> Share {
+    let mut rig = Rig::new();
+    rig.turn(vec![applied(service("a", "10.0.0.1", &[]))]);
+    rig.world.tables.share(rig.id("a"))
 }
 
 pub(super) fn applied(facts: ServiceFacts) -> Event {

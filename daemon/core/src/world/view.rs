@@ -93,7 +93,8 @@ impl World {
             return view;
         }
         let realized = entry.and_then(|entry| entry.realized);
-        let wanted = port.index.map(|port| FrontendValue { port, kind: it.kind });
+        let wanted =
+            port.index.map(|port| FrontendValue { port, kind: it.kind, share: self.tables.share(id) });
         if it.passes {
             let is_there = entry.is_some_and(|entry| entry.uncertain) || realized.is_some();
             view.status = if is_there { service.status() } else { Status::Done };

@@ -27,7 +27,7 @@ abi!(flow {
     of_backend: u8,
     v4: u8,
     waits: u8,
-    port_index: u32,
+    port_and_share: u32,
     serial: u32,
     seen: u32,
     began: u32,

@@ -22,26 +22,27 @@ fn check_frontend(address: &str, transport: Transport, value: FrontendValue, key
 
 #[test]
 fn a_frontend_is_its_key_and_its_key_again_before_the_target() {
-    let value = FrontendValue { port: PortIndex(0x0102_0304), kind: FrontendType::NodePort };
+    let value =
+        FrontendValue { port: PortIndex(0x0102_0304), kind: FrontendType::NodePort, share: Share(0x0506) };
     check_frontend(
         "10.96.0.1:80",
         Transport::Tcp,
         value,
         "0a60000100500600",
-        "0a600001005006000403020103000000",
+        "0a600001005006000403020103000605",
     );
     check_frontend(
         "[fd00::1]:53",
         Transport::Udp,
         value,
         "fd00000000000000000000000000000100351100",
-        "fd00000000000000000000000000000100351100000000000403020103000000",
+        "fd00000000000000000000000000000100351100000000000403020103000605",
     );
 }
 
 #[test]
 fn a_node_port_has_a_key_that_no_address_has() {
-    let value = FrontendValue { port: PortIndex(7), kind: FrontendType::NodePort };
+    let value = FrontendValue { port: PortIndex(7), kind: FrontendType::NodePort, share: Share::default() };
     let target = "0700000003000000";
     check_frontend(
         "0.0.0.0:80",
@@ -113,11 +114,11 @@ fn facts_are_seconds() {
 proptest! {
     #[test]
     fn frontends_come_back(
-        address: IpAddr, port in 1_u16.., udp: bool, index: u32, kind in 0_usize..5,
+        address: IpAddr, port in 1_u16.., udp: bool, index: u32, kind in 0_usize..5, share: u16,
     ) {
         let transport = if udp { Transport::Udp } else { Transport::Tcp };
         let key = FrontendKey { address, port: NonZeroU16::new(port).unwrap(), transport };
-        let value = FrontendValue { port: PortIndex(index), kind: KINDS[kind].0 };
+        let value = FrontendValue { port: PortIndex(index), kind: KINDS[kind].0, share: Share(share) };
         let frontend = FrontendBytes::new(&key);
         let back = frontend_of(Family::of(address), frontend.key(), &frontend.with(value));
         prop_assert_eq!(back, Some((key, value)));

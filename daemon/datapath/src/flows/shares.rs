@@ -1,4 +1,4 @@
-//! How many flows there are, in all and of each port, as the programs count them to share the table.
+//! How many flows there are, in all and of each namespace, as the programs count them to share the table.
 //!
 //! Invariant: ending a flow takes it out of the counts. What a process that was killed meanwhile leaves there is taken
 //! back by the next pass: a count is never left higher than what was found and what has begun since.
@@ -11,11 +11,8 @@ use crate::generation::view;
 use crate::map::{Handles, Map};
 use crate::view::View;
 
-/// Where counts of ports begin.
+/// Where counts of namespaces begin.
 const FIRST: u32 = types::flow_count::COUNT_OF_SHARES.0;
-
-/// How many ports are told apart: a power of two.
-const SHARES: u32 = types::flow_count::FLOW_COUNTS.0 - FIRST;
 
 /// The counts, mapped.
 #[derive(Debug)]
@@ -24,7 +21,11 @@ pub(super) struct Shares(View);
 /// Where that flow is counted beside all of them; `None`: it is not.
 fn place(it: &types::flow) -> Option<usize> {
     let is_counted = u32::from(it.of_backend) & types::heard::IS_COUNTED.0 != 0;
-    is_counted.then_some((FIRST + it.port_index % SHARES) as usize)
+    is_counted.then_some(place_of_share(it))
+}
+
+fn place_of_share(it: &types::flow) -> usize {
+    (FIRST + (it.port_and_share >> types::flow_part::FLOW_SHARE_AT.0)) as usize
 }
 
 impl Shares {
@@ -84,15 +85,15 @@ impl Recount {
 
 #[cfg(test)]
 impl Shares {
-    /// Of all, and of that flow's port.
+    /// Of all, and of that flow's namespace.
     pub(super) fn of(&self, it: &types::flow) -> [u64; 2] {
         let read = |at: usize| self.0.get(at).unwrap().load(Ordering::Relaxed);
-        [read(0), read((FIRST + it.port_index % SHARES) as usize)]
+        [read(0), read(place_of_share(it))]
     }
 
     /// As a program counts, or one that was killed before it could take that back.
     pub(super) fn count(&self, it: &types::flow) {
-        for at in [0, (FIRST + it.port_index % SHARES) as usize] {
+        for at in [0, place_of_share(it)] {
             self.0.get(at).unwrap().fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -189,7 +189,7 @@ fn flow(n: u16, transport: u8, seen: u32) -> types::flow {
         transport,
         state: OPEN,
         v4: v4.into(),
-        port_index: 5,
+        port_and_share: 7 << types::flow_part::FLOW_SHARE_AT.0 | 5,
         serial: 1_000 + u32::from(n),
         seen,
         began: seen.saturating_sub(10),

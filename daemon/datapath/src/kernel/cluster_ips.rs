@@ -104,7 +104,7 @@ mod tests {
     use std::num::NonZeroU16;
 
     use holdfast_core::keys::Transport;
-    use holdfast_core::op::PortIndex;
+    use holdfast_core::op::{PortIndex, Share};
 
     use super::*;
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     fn value(kind: FrontendType) -> FrontendValue {
-        FrontendValue { port: PortIndex(1), kind }
+        FrontendValue { port: PortIndex(1), kind, share: Share::default() }
     }
 
     /// Addresses that programs would be told, those that are fresh with a question mark.

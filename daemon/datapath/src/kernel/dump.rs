@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::list::Scope;
-use holdfast_core::op::{Dump, DumpPort, Entry, FrontendValue, PortIndex};
+use holdfast_core::op::{Dump, DumpPort, Entry, FrontendValue, PortIndex, Share};
 
 use super::KernelMaps;
 use crate::abi;
@@ -29,6 +29,12 @@ pub(super) fn frontends(
     }
     frontends.sort_unstable();
     Ok(frontends)
+}
+
+/// The share of each port with a frontend. What cannot be read has none.
+pub(super) fn shares(generation: &Generation) -> BTreeMap<PortIndex, Share> {
+    let found = frontends(generation).unwrap_or_default();
+    found.into_iter().map(|(_, value)| (value.port, value.share)).collect()
 }
 
 impl KernelMaps {

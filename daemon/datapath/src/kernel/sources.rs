@@ -1,13 +1,14 @@
 //! The sources of load-balancer addresses, which programs at devices alone read.
 //!
 //! Invariant: what the engine asked for is known here, so that it is in the maps before the first program looks for it,
-//! however late programs are loaded. What a former daemon's programs read is never taken from them by a start.
+//! however late programs are loaded. What a former daemon's programs read is never taken from them by a start. The
+//! ranges of no namespace fill the maps: it gets so many times what is left, so one that has none finds room.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_core::keys::Family;
 use holdfast_core::maps::MapError;
-use holdfast_core::op::SourceKey;
+use holdfast_core::op::{PortIndex, Share, SourceKey};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
 use crate::abi::sources::{key_bytes, key_of};
@@ -34,6 +35,9 @@ pub(super) fn insert(maps: &Handles, key: &SourceKey) -> Result<(), MapError> {
 
 /// The most sources of one family.
 const MOST: usize = size::SOURCE_RANGES.0 as usize;
+
+/// A namespace may have so many times the room that is left: alone eight of nine parts.
+const SHARE_OF_REST: usize = 8;
 
 const INSERT: &str = "insert source";
 
@@ -65,20 +69,60 @@ pub(super) fn all(maps: &Handles) -> Result<Vec<SourceKey>, MapError> {
 /// What the engine asked for, and the maps that hold it while packets are translated.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
-    told: BTreeSet<SourceKey>,
+    told: BTreeMap<SourceKey, Share>,
+    /// How many of a family there are, in all and of each share.
+    all: BTreeMap<Family, usize>,
+    counts: BTreeMap<(Family, Share), usize>,
     maps: Option<Handles>,
 }
 
 impl Sources {
     /// What a former daemon left for programs that may still read it. Where it left nothing, there are no maps yet.
-    pub(super) fn adopt(found: &Handles) -> Result<Self, StartError> {
+    pub(super) fn adopt(
+        found: &Handles,
+        shares: impl FnOnce() -> BTreeMap<PortIndex, Share>,
+    ) -> Result<Self, StartError> {
         let maps = own(found)?;
         if maps.len() < MAPS.len() {
             return Ok(Self::default());
         }
         let told =
             all(&maps).map_err(|error| StartError::Load(std::io::Error::other(error.to_string()).into()))?;
-        Ok(Self { told: told.into_iter().collect(), maps: Some(maps) })
+        let shares = if told.is_empty() { BTreeMap::new() } else { shares() };
+        let mut this = Self { maps: Some(maps), ..Self::default() };
+        told.into_iter().for_each(|key| this.note(key, shares.get(&key.port).copied().unwrap_or_default()));
+        Ok(this)
+    }
+
+    fn note(&mut self, key: SourceKey, share: Share) {
+        self.forget(&key);
+        self.told.insert(key, share);
+        *self.all.entry(key.range.family()).or_default() += 1;
+        *self.counts.entry((key.range.family(), share)).or_default() += 1;
+    }
+
+    fn forget(&mut self, key: &SourceKey) {
+        let Some(share) = self.told.remove(key) else { return };
+        let place = (key.range.family(), share);
+        *self.all.entry(place.0).or_default() -= 1;
+        if let Some(count) = self.counts.get_mut(&place) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&place);
+            }
+        }
+    }
+
+    /// Why there is no room for another range of that namespace, if there is none.
+    fn no_room(&self, family: Family, share: Share) -> Option<String> {
+        let rest = MOST.saturating_sub(self.all.get(&family).copied().unwrap_or_default());
+        let own = self.counts.get(&(family, share)).copied().unwrap_or_default();
+        if rest == 0 {
+            return Some("all are taken".to_owned());
+        }
+        let has_its_part = own >= SHARE_OF_REST * rest;
+        has_its_part
+            .then(|| format!("the services of this namespace have {own}, and leave {rest} to the others"))
     }
 
     /// From now on programs look for them here. Afterwards the maps hold what was asked for, and nothing else.
@@ -86,28 +130,27 @@ impl Sources {
         let failed = |error: MapError| StartError::Load(std::io::Error::other(error.to_string()).into());
         let maps = own(given)?;
         let found: BTreeSet<_> = all(&maps).map_err(failed)?.into_iter().collect();
-        self.told.difference(&found).try_for_each(|key| insert(&maps, key)).map_err(failed)?;
-        found.difference(&self.told).try_for_each(|key| remove(&maps, key)).map_err(failed)?;
+        let told: BTreeSet<_> = self.told.keys().copied().collect();
+        told.difference(&found).try_for_each(|key| insert(&maps, key)).map_err(failed)?;
+        found.difference(&told).try_for_each(|key| remove(&maps, key)).map_err(failed)?;
         self.maps = Some(maps);
         Ok(())
     }
 
     /// Without maps no more is taken than they will hold, so that programs can begin with all of it.
-    pub(super) fn insert(&mut self, key: &SourceKey) -> Result<(), MapError> {
-        match &self.maps {
-            Some(maps) => insert(maps, key)?,
-            None if self.told.len() >= MOST => {
-                return Err(full("as many as there is room for wait for the maps"));
-            }
-            None => {}
+    pub(super) fn insert(&mut self, key: &SourceKey, share: Share) -> Result<(), MapError> {
+        let no_room = || self.no_room(key.range.family(), share);
+        if let Some(why) = (!self.told.contains_key(key)).then(no_room).flatten() {
+            return Err(full(why));
         }
-        self.told.insert(*key);
+        self.maps.as_ref().map_or(Ok(()), |maps| insert(maps, key))?;
+        self.note(*key, share);
         Ok(())
     }
 
     pub(super) fn remove(&mut self, key: &SourceKey) -> Result<(), MapError> {
         self.maps.as_ref().map_or(Ok(()), |maps| remove(maps, key))?;
-        self.told.remove(key);
+        self.forget(key);
         Ok(())
     }
 

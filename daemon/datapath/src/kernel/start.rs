@@ -110,7 +110,8 @@ impl KernelMaps {
             let before = this.shared.control();
             this.packets = Packets::new(options.packets.clone());
             if options.packets.is_some() {
-                this.sources = Sources::adopt(&pins.adopt_packets()?)?;
+                let shares = || dump::shares(&this.generation);
+                this.sources = Sources::adopt(&pins.adopt_packets()?, shares)?;
             } else {
                 this.shared.note_flows([]);
             }

@@ -35,7 +35,7 @@ use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Row, Rows, Scope, SlotState};
 use holdfast_core::maps::{Capacity, Maps};
 use holdfast_core::op::{
-    Action, FrontendType, FrontendValue, MemberKey, Membership, PortIndex, Range, Word, WordFlags,
+    Action, FrontendType, FrontendValue, MemberKey, Membership, PortIndex, Range, Share, Word, WordFlags,
 };
 use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, Swept};
 
@@ -232,6 +232,8 @@ pub(crate) struct Port<'a> {
     pub(crate) base: u32,
     /// The backends that serve are written too, as for every UDP port.
     pub(crate) keeps_members: bool,
+    /// The number of its service's namespace.
+    pub(crate) share: Share,
 }
 
 impl Port<'_> {
@@ -244,6 +246,7 @@ impl Port<'_> {
         flags: NONE,
         base: 0,
         keeps_members: false,
+        share: Share(1),
     };
     pub(crate) const UDP: Self = Self { transport: Transport::Udp, keeps_members: true, ..Self::TCP };
 
@@ -293,7 +296,7 @@ impl Port<'_> {
     pub(crate) fn serve(&self, maps: &mut impl Maps) {
         self.publish(maps, Scope::Cluster);
         for frontend in self.frontends {
-            let value = FrontendValue { port: PortIndex(self.index), kind: self.kind };
+            let value = FrontendValue { port: PortIndex(self.index), kind: self.kind, share: self.share };
             maps.execute(&Action::InsertFrontend(self.key(frontend), value)).unwrap();
         }
     }

@@ -14,7 +14,7 @@ use holdfast_core::list::{Row, Rows, Scope, SlotState};
 use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::op::{
     Action, Dump, FrontendType, FrontendValue, MemberKey, Membership, Op, Owner, PortFacts, PortIndex, Range,
-    Word, WordFlags,
+    Share, Word, WordFlags,
 };
 use holdfast_datapath::KernelMaps;
 use proptest::prelude::*;
@@ -94,7 +94,9 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     prop_oneof![
         6 => list(),
         4 => (frontend(), 0_usize..3).prop_map(move |((index, key), kind)| {
-            vec![Action::InsertFrontend(key, FrontendValue { port: PortIndex(index), kind: kinds[kind] })]
+            let value =
+                FrontendValue { port: PortIndex(index), kind: kinds[kind], share: Share::default() };
+            vec![Action::InsertFrontend(key, value)]
         }),
         2 => frontend().prop_map(|(_, key)| vec![Action::RemoveFrontend(key)]),
         2 => (member(), any::<bool>()).prop_map(|(key, active)| {
@@ -158,7 +160,8 @@ fn insert_many(maps: &mut impl Maps, count: u32) {
             port: NonZeroU16::new(80).unwrap(),
             transport: Transport::Tcp,
         };
-        let value = FrontendValue { port: PortIndex(number), kind: FrontendType::ClusterIp };
+        let value =
+            FrontendValue { port: PortIndex(number), kind: FrontendType::ClusterIp, share: Share::default() };
         let word = Word { base: number, count: 1, flags: WordFlags::default() };
         let range = Range { family: Family::V4, base: number, count: 1 };
         let rows = Arc::new(rows(Family::V4, 1, Scope::Cluster, number));
@@ -196,7 +199,8 @@ fn insert(number: u32) -> Op {
     let address = if is_wildcard { family.unspecified() } else { address(family, number) };
     let port = if is_wildcard { u16::try_from(30_000 + number / 500).unwrap() } else { 80 };
     let key = FrontendKey { address, port: NonZeroU16::new(port).unwrap(), transport: Transport::Tcp };
-    let value = FrontendValue { port: PortIndex(number), kind: FrontendType::ClusterIp };
+    let value =
+        FrontendValue { port: PortIndex(number), kind: FrontendType::ClusterIp, share: Share::default() };
     Op { owner: Owner::Nobody, action: Action::InsertFrontend(key, value) }
 }
 

@@ -311,7 +311,9 @@ impl Witness<MemoryMaps> for Watch {
             | Action::InsertMember(..)
             | Action::RemoveMember(_)
             | Action::WriteFacts(..) => {}
-            Action::InsertSource(key) | Action::RemoveSource(key) => self.look_at_port(maps, key.port, why),
+            Action::InsertSource(key, _) | Action::RemoveSource(key) => {
+                self.look_at_port(maps, key.port, why);
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use core::num::NonZeroU16;
 
 use super::*;
+use crate::op::Share;
 
 const VIP: FrontendKey = FrontendKey {
     address: IpAddr::V4(core::net::Ipv4Addr::new(10, 96, 0, 1)),
@@ -16,7 +17,8 @@ fn maps(kind: FrontendType, flags: WordFlags) -> MemoryMaps {
     maps.execute(&Action::PublishWord(INDEX, Scope::Cluster, Word { base: 0, count: 0, flags })).unwrap();
     maps.execute(&Action::PublishWord(INDEX, Scope::Local, Word { flags: WordFlags::DROP, ..Word::EMPTY }))
         .unwrap();
-    maps.execute(&Action::InsertFrontend(VIP, FrontendValue { port: INDEX, kind })).unwrap();
+    maps.execute(&Action::InsertFrontend(VIP, FrontendValue { port: INDEX, kind, share: Share::default() }))
+        .unwrap();
     maps
 }
 
@@ -44,8 +46,11 @@ fn an_empty_list_answers_by_its_flags() {
 fn a_node_port_answers_on_node_addresses_only() {
     let mut maps = MemoryMaps::default();
     let any = FrontendKey { address: Family::V4.unspecified(), ..VIP };
-    maps.execute(&Action::InsertFrontend(any, FrontendValue { port: INDEX, kind: FrontendType::NodePort }))
-        .unwrap();
+    maps.execute(&Action::InsertFrontend(
+        any,
+        FrontendValue { port: INDEX, kind: FrontendType::NodePort, share: Share::default() },
+    ))
+    .unwrap();
     check_answer("not yet a node address", &maps, Client::Local, &Answer::Passed);
     maps.execute(&Action::InsertNodeAddress(VIP.address)).unwrap();
     check_answer("a node address", &maps, Client::Local, &Answer::Refused);

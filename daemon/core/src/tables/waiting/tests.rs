@@ -37,10 +37,10 @@ fn slice(service: &ServiceKey, name: &str) -> Arc<SliceFacts> {
 
 /// The order in which all get room, each of which counts for its namespace from then on.
 fn order(mut waiting: Waiting) -> Vec<String> {
-    let mut residents = Residents::new();
+    let mut residents = Residents::default();
     let mut order = Vec::new();
     while let Some((key, _)) = waiting.next_service(&residents) {
-        *residents.entry(key.name.namespace().into()).or_default() += 1;
+        residents.moved_in(key.name.namespace());
         order.push(format!("{key}"));
     }
     assert_eq!((waiting.len(), waiting.bytes, waiting.has_queue()), (0, 0, false), "nothing is left");
@@ -78,7 +78,7 @@ fn what_goes_or_changes_while_it_waits_is_as_it_is_in_the_end() {
     waiting.take_service(&a);
     assert_eq!(waiting.len(), 1);
     waiting.put_service(service("ns/a", 5, Source::Kubernetes));
-    let (found, guest) = waiting.next_service(&Residents::new()).unwrap();
+    let (found, guest) = waiting.next_service(&Residents::default()).unwrap();
     assert_eq!((found, guest.slices.len()), (a.clone(), 1));
     assert_eq!(guest.facts, Some(service("ns/a", 5, Source::Kubernetes)));
     waiting.take_slice(&slice(&a, "s2").key);
@@ -93,7 +93,7 @@ fn surplus_slices_wait_for_their_service_alone_in_the_order_of_their_names() {
     for name in ["s3", "s1", "s2"] {
         waiting.put_slice(&a, slice(&a, name), false);
     }
-    assert!(!waiting.has_queue() && waiting.next_service(&Residents::new()).is_none());
+    assert!(!waiting.has_queue() && waiting.next_service(&Residents::default()).is_none());
     assert!(waiting.next_slice(&key("ns/b", Source::Kubernetes)).is_none());
     let names: Vec<_> =
         core::iter::from_fn(|| waiting.next_slice(&a)).map(|it| String::from(it.key.name.name())).collect();
@@ -115,7 +115,7 @@ fn invariant_10_what_waits_has_a_bound_and_who_has_most_gives_way() {
     assert!(waiting.guest(&key(&format!("noise/s{:06}", many - 1), Source::Kubernetes)).is_none());
     assert!(waiting.sources_to_ask().is_empty(), "there is no room for what would be told");
     while waiting.bytes > limits::WAITING_BYTES_MAX / 2 {
-        waiting.next_service(&Residents::new()).unwrap();
+        waiting.next_service(&Residents::default()).unwrap();
     }
     assert_eq!(waiting.sources_to_ask(), BTreeSet::from([Source::Kubernetes]));
     assert!(waiting.sources_to_ask().is_empty(), "once");

@@ -29,7 +29,8 @@ fn found_all(kind: FrontendType, addresses: &[&str]) -> Rig {
         cluster: (word, vec![slot]),
         local: (Word::EMPTY, vec![]),
     };
-    let frontends = addresses.iter().map(|it| (key(it), FrontendValue { port: INDEX, kind })).collect();
+    let frontends =
+        addresses.iter().map(|it| (key(it), FrontendValue { port: INDEX, kind, share: share() })).collect();
     let mut rig = Rig::new();
     assert_eq!(rig.world.adopt(&Dump { frontends, ports: vec![port], ..Dump::default() }), []);
     rig

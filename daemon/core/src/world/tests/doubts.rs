@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::keys::Transport;
-use crate::op::{FrontendType, FrontendValue, Owner, Word};
+use crate::op::{FrontendType, FrontendValue, Owner, Share, Word};
 use crate::snapshot::Status;
 
 fn created(name: &str, at: i64) -> Event {
@@ -81,7 +81,7 @@ fn invariant_03_an_op_whose_port_is_not_known_is_counted_and_changes_no_list() {
         port: NonZeroU16::new(80).unwrap(),
         transport: Transport::Tcp,
     };
-    let value = FrontendValue { port: unknown, kind: FrontendType::ClusterIp };
+    let value = FrontendValue { port: unknown, kind: FrontendType::ClusterIp, share: Share::default() };
     rig.world.accepted(&Op { owner: Owner::Nobody, action: Action::InsertFrontend(frontend, value) });
     assert_eq!(rig.turn(vec![]).counters.impossible, 2);
     assert_eq!(rig.dump(), before);

@@ -148,7 +148,7 @@ fn invariant_04_sources_of_before_let_nobody_in_when_the_word_asks_for_sources_a
 }
 
 fn is_source(op: &Op) -> bool {
-    matches!(op.action, Action::InsertSource(_) | Action::RemoveSource(_))
+    matches!(op.action, Action::InsertSource(..) | Action::RemoveSource(_))
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_vip_is_not_served_before_its_sources_are_there() {
 fn a_range_without_room_keeps_back_no_list_and_no_range_that_is_revoked() {
     let mut rig = Rig::new();
     rig.turn(vec![slice("a", &["1.1.1.1"]), applied(balanced(&[VIP], &["192.0.2.0/24"]))]);
-    rig.refuse = |op| matches!(op.action, Action::InsertSource(_));
+    rig.refuse = |op| matches!(op.action, Action::InsertSource(..));
     rig.turn(vec![slice("a", &["1.1.1.2"]), applied(balanced(&[VIP], &["198.51.100.0/24"]))]);
     assert_eq!(names(&rig.log), ["remove source", "write range", "publish word"]);
 }
@@ -216,7 +216,10 @@ fn a_node_within_the_ranges_lets_the_address_of_the_balancer_in() {
     rig.turn(vec![node(&["192.0.2.7"])]);
     let index = rig.world.services.get(rig.id("a")).unwrap().ports[0].index.unwrap();
     let key = SourceKey { port: index, range: own };
-    assert_eq!(changed(&rig), [format!("{:?}", Action::InsertSource(key))]);
+    assert_eq!(
+        changed(&rig),
+        [format!("{:?}", Action::InsertSource(key, rig.world.tables.share(rig.id("a"))))]
+    );
     let touched: Vec<_> = rig.changes.iter().map(|change| change.service.clone()).collect();
     assert_eq!(touched, [service_key("a")], "nobody else is decided again");
     rig.turn(vec![node(&["198.51.100.7"])]);
@@ -227,7 +230,7 @@ fn a_node_within_the_ranges_lets_the_address_of_the_balancer_in() {
 fn left(flags: WordFlags, range: &str) -> Dump {
     let index = PortIndex(3);
     let key = FrontendKey { address: ip(VIP), port: NonZeroU16::new(80).unwrap(), transport: Transport::Tcp };
-    let value = crate::op::FrontendValue { port: index, kind: FrontendType::LoadBalancer };
+    let value = crate::op::FrontendValue { port: index, kind: FrontendType::LoadBalancer, share: share() };
     let word = crate::op::Word { flags, ..crate::op::Word::EMPTY };
     let facts = crate::op::PortFacts::default();
     let (cluster, local) = ((word, vec![]), (crate::op::Word::EMPTY, vec![]));

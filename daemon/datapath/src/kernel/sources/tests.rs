@@ -1,8 +1,8 @@
 //! Real tries. Needs root.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use holdfast_core::op::PortIndex;
+use holdfast_core::op::{PortIndex, Share};
 use holdfast_core::sources::SourceRange;
 use libbpf_rs::MapType;
 
@@ -99,7 +99,7 @@ fn kernel_maps_without_packets_take_sources_and_keep_none() {
     use holdfast_core::op::Action;
 
     let mut maps = KernelMaps::unattached(Capacity { slots: 8, ports: 8, services: 8 }).unwrap();
-    maps.execute(&Action::InsertSource(key(1, "192.0.2.0/24"))).unwrap();
+    maps.execute(&Action::InsertSource(key(1, "192.0.2.0/24"), Share(1))).unwrap();
     assert_eq!(maps.dump().unwrap().sources, None);
     maps.execute(&Action::RemoveSource(key(1, "192.0.2.0/24"))).unwrap();
 }
@@ -107,9 +107,9 @@ fn kernel_maps_without_packets_take_sources_and_keep_none() {
 #[test]
 fn kernel_sources_are_there_before_programs_however_late_those_come() {
     let (early, late, gone) = (key(1, "192.0.2.0/24"), key(1, "10.0.0.0/8"), key(2, "2001:db8::/32"));
-    let mut sources = Sources::adopt(&Handles::new()).unwrap();
+    let mut sources = Sources::adopt(&Handles::new(), BTreeMap::new).unwrap();
     for key in [&early, &gone] {
-        sources.insert(key).unwrap();
+        sources.insert(key, Share(1)).unwrap();
     }
     sources.remove(&gone).unwrap();
     assert_eq!(sources.read(u32::MAX).unwrap(), None, "there are no maps yet");
@@ -117,10 +117,10 @@ fn kernel_sources_are_there_before_programs_however_late_those_come() {
     insert(&maps, &gone).unwrap();
     sources.begin(&maps).unwrap();
     assert_eq!(all(&maps).unwrap(), [early], "what nobody asks for has gone");
-    sources.insert(&late).unwrap();
+    sources.insert(&late, Share(1)).unwrap();
     assert_eq!(all(&maps).unwrap(), [late, early]);
 
-    let mut next = Sources::adopt(&maps).unwrap();
+    let mut next = Sources::adopt(&maps, BTreeMap::new).unwrap();
     assert_eq!(next.read(u32::MAX).unwrap(), Some(vec![late, early]), "a restart finds them");
     assert_eq!(next.read(1).unwrap(), Some(vec![]), "but none of ports that cannot be");
     next.begin(&maps).unwrap();
@@ -139,9 +139,31 @@ fn sources_that_wait_for_the_maps_are_not_more_than_will_fit() {
         range: SourceRange::exactly(std::net::Ipv4Addr::from_bits(number).into()),
     };
     let most = u32::try_from(MOST).unwrap();
-    (0..most).for_each(|number| sources.insert(&numbered(number)).unwrap());
-    let error = sources.insert(&numbered(most)).unwrap_err().to_string();
-    assert!(error.contains("wait for the maps; 65536 of a family fit"), "{error}");
+    // Each of another namespace.
+    let share = |number: u32| Share(u16::try_from(number % (1 << 16)).unwrap());
+    (0..most).for_each(|number| sources.insert(&numbered(number), share(number)).unwrap());
+    let error = sources.insert(&numbered(most), Share(1)).unwrap_err().to_string();
+    assert!(error.contains("all are taken; 65536 of a family fit"), "{error}");
     sources.remove(&numbered(0)).unwrap();
-    sources.insert(&numbered(most)).unwrap();
+    sources.insert(&numbered(most), share(most)).unwrap();
+}
+
+/// A tenant of eight Services with all the ranges that each may have.
+#[test]
+fn kernel_no_namespace_takes_the_room_for_ranges_that_another_one_wants() {
+    let mut sources = Sources::default();
+    let range = |number: u32| {
+        let address = std::net::Ipv4Addr::from_bits(number << 8);
+        SourceKey { port: PortIndex(1), range: SourceRange::new(address.into(), 24).unwrap() }
+    };
+    let most = u32::try_from(MOST).unwrap();
+    let taken = (0..most).take_while(|number| sources.insert(&range(*number), Share(1)).is_ok()).count();
+    assert_eq!(taken, MOST * SHARE_OF_REST / (SHARE_OF_REST + 1) + 1, "alone it has eight of nine parts");
+    let refused = sources.insert(&range(most), Share(1)).unwrap_err().to_string();
+    assert!(refused.contains("and leave 7281 to the others"), "{refused}");
+    sources.insert(&range(0), Share(1)).unwrap();
+    let others = (most..).take(5_000).filter(|number| sources.insert(&range(*number), Share(2)).is_ok());
+    assert_eq!(others.count(), 5_000, "and another one finds room");
+    (0..5_000).for_each(|number| sources.remove(&range(number)).unwrap());
+    sources.insert(&range(most + 9_000), Share(1)).unwrap();
 }

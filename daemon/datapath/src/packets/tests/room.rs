@@ -5,6 +5,7 @@ use super::lives::{age, found};
 use super::node::{NEXT, Node, SHOT};
 use crate::abi::packets::types::packet_count;
 use crate::kernel::bed::Port;
+use holdfast_core::op::Share;
 
 /// A frontend and its backend of this node, a second one and its, and a client without its port.
 type Place = (&'static str, &'static str, &'static str, &'static str, &'static str);
@@ -16,13 +17,14 @@ const PLACES: [Place; 2] = [
 
 const FLOWS: u32 = 256;
 
-/// Runs a test in each family: one service over UDP, another one over TCP.
+/// Runs a test in each family: one service over UDP, and over TCP another one of another namespace.
 fn in_both(test: fn(&Node, Place)) {
     for place @ (asked, answers, other, backend, _) in PLACES {
         Node::test_with(FLOWS, move |node| {
             node.serve_local(&Port { frontends: &[asked], backends: &[address(answers)], ..Port::UDP });
             let to = [address(backend)];
-            node.serve_local(&Port { index: 2, base: 8, frontends: &[other], backends: &to, ..Port::TCP });
+            let second = Port { index: 2, base: 8, frontends: &[other], backends: &to, ..Port::TCP };
+            node.serve_local(&Port { share: Share(2), ..second });
             test(node, place);
         });
     }
@@ -70,6 +72,38 @@ fn kernel_no_service_takes_the_room_that_another_one_wants() {
         let all = (30_000..30_000 + most).all(|port| found(node, &format!("{}:{port}", place.4)).is_some());
         assert!(all, "what lives stays");
     });
+}
+
+/// Eight ports would have 64 of 65 parts of the table, if each of them had a share.
+#[test]
+fn kernel_a_namespace_takes_no_more_room_by_many_ports() {
+    for (asked, answers, other, backend, client) in PLACES {
+        Node::test_with(FLOWS, move |node| {
+            let own = [address(answers)];
+            node.serve_local(&Port { frontends: &[asked], backends: &own, ..Port::TCP });
+            let ports: Vec<String> =
+                (0..8).map(|at| other.replace(":80", &format!(":{}", 81 + at)).to_owned()).collect();
+            for (index, frontend) in (3..).zip(&ports) {
+                let (frontends, backends) = (&[frontend.as_str()], &[address(backend)]);
+                let port = Port { index, base: 8 * index, frontends, backends, ..Port::TCP };
+                node.serve_local(&Port { share: Share(3), ..port });
+            }
+            let opens = |at: u16, to: &str, backend: &str| {
+                let (client, to) = (format!("{client}:{at}"), address(to));
+                if node.come(&Sent::tcp(&client, &to.to_string(), SYN).frame()).0 != NEXT {
+                    return false;
+                }
+                node.leaves(&Sent::tcp(backend, &client, SYN | ACK));
+                node.comes(&Sent::tcp(&client, &to.to_string(), ACK));
+                true
+            };
+            let tenants = (0..300).zip(ports.iter().cycle());
+            let opened = tenants.filter(|(at, port)| opens(30_000 + at, port, backend)).count();
+            assert!((200..=228 + 8).contains(&opened), "together they have eight of nine: {opened}");
+            let bystanders = (0..16).filter(|at| opens(20_000 + at, asked, answers)).count();
+            assert_eq!(bystanders, 16);
+        });
+    }
 }
 
 #[test]

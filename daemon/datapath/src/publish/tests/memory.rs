@@ -152,7 +152,7 @@ impl ModelMaps {
             Action::WriteFacts(..)
             | Action::InsertMember(..)
             | Action::RemoveMember(_)
-            | Action::InsertSource(_)
+            | Action::InsertSource(..)
             | Action::RemoveSource(_)
             | Action::InsertNodeAddress(_)
             | Action::RemoveNodeAddress(_) => {}

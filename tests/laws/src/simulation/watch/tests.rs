@@ -5,7 +5,7 @@ use std::sync::Arc;
 use holdfast_core::facts::{Conditions, Timestamp};
 use holdfast_core::list::{Row, Rows, Scope};
 use holdfast_core::maps::{Capacity, Maps};
-use holdfast_core::op::{FrontendType, PortIndex, Range, Word, WordFlags};
+use holdfast_core::op::{FrontendType, PortIndex, Range, Share, Word, WordFlags};
 
 use super::super::model::ExpectedPort;
 use super::super::policy;
@@ -33,7 +33,7 @@ fn check(led_by: FrontendKey, owned: FrontendKey, is_legal: bool) {
     let mut watch = Watch::new(policy::rule);
     let mut maps = MemoryMaps::new(CAPACITY);
     let address = exact().address;
-    let value = FrontendValue { port: INDEX, kind: FrontendType::NodePort };
+    let value = FrontendValue { port: INDEX, kind: FrontendType::NodePort, share: Share::default() };
     watch.pointing.insert(led_by, value);
     maps.execute(&Action::InsertFrontend(led_by, value)).unwrap();
     maps.execute(&Action::InsertNodeAddress(address)).unwrap();
