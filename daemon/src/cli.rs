@@ -6,6 +6,7 @@
 mod check;
 mod cleanup;
 mod client;
+mod filters;
 mod health;
 mod paint;
 mod report;
@@ -29,6 +30,10 @@ use serde_json::{Value, json};
 use crate::admin::verify::Verification;
 use crate::config::{self, ConfigErrors, ConfigFile, NodeName};
 use client::{Client, ClientError};
+use filters::{
+    BackendFilter, Diagnosed, Explained, FlowFilter, FrontendFilter, HistoryFilter, RefusalFilter,
+    ServiceFilter, WatchFilter,
+};
 
 /// How a program of this command line ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,147 +238,6 @@ pub enum ApiserverAction {
     },
 }
 
-/// Narrows down `frontends`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct FrontendFilter {
-    /// Exactly this service
-    #[arg(long, value_name = "NAMESPACE/NAME")]
-    service: Option<String>,
-    /// Exactly this type, such as `LoadBalancer`
-    #[arg(long = "type", value_name = "TYPE")]
-    kind: Option<String>,
-    /// Exactly this address of the frontend
-    #[arg(long, value_name = "IP")]
-    address: Option<String>,
-}
-
-/// Narrows down `backends`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct BackendFilter {
-    /// Exactly this service
-    #[arg(long, value_name = "NAMESPACE/NAME")]
-    service: Option<String>,
-    /// Exactly this address of the backend
-    #[arg(long, value_name = "IP")]
-    address: Option<String>,
-}
-
-/// Narrows down `services`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct ServiceFilter {
-    /// Exactly this service
-    #[arg(long, value_name = "NAMESPACE/NAME")]
-    service: Option<String>,
-    /// Exactly this type, such as `LoadBalancer`
-    #[arg(long = "type", value_name = "TYPE")]
-    kind: Option<String>,
-}
-
-/// What `explain` is asked about.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Explained {
-    /// `NAMESPACE/NAME`, or an address with its port: what a client dials, or a backend [default: all that
-    /// is not served]
-    what: Option<String>,
-    /// What the first packet of this client meets at the address, step by step; nothing is sent
-    #[arg(long, value_name = "IP", requires = "what")]
-    from: Option<String>,
-    /// By UDP, as `/UDP` behind the address
-    #[arg(long, requires = "what")]
-    udp: bool,
-}
-
-/// What `diagnose` is asked about.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Diagnosed {
-    /// Exactly this service
-    #[arg(value_name = "NAMESPACE/NAME", required_unless_present = "explain")]
-    service: Option<String>,
-    /// Try no connections to its frontends and backends
-    #[arg(long)]
-    no_probe: bool,
-    /// Only this port, by its name or by the number that clients dial
-    #[arg(long, value_name = "PORT")]
-    port: Option<String>,
-    /// Ask backends that are known to speak HTTP for this path; no redirect is followed
-    #[arg(long, value_name = "PATH", conflicts_with = "no_probe")]
-    http: Option<String>,
-    /// Who does not reach it: what this client would meet at each frontend; nothing is sent
-    #[arg(long, value_name = "IP")]
-    client: Option<String>,
-    /// How far back a change counts as recent, such as `15m`, `2h`, `1d` [default: 1h]
-    #[arg(long, value_name = "TIME")]
-    since: Option<String>,
-    /// How long the answer may take, in whole seconds; what is not known by then is said [default and most: 5s]
-    #[arg(long, value_name = "SECONDS")]
-    timeout: Option<String>,
-    /// Say what the check of this name looks at and when it is well, and ask nobody
-    #[arg(long, value_name = "CHECK", exclusive = true)]
-    explain: Option<String>,
-}
-
-/// Narrows down `refusals`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct RefusalFilter {
-    /// Exactly this service
-    #[arg(long, value_name = "NAMESPACE/NAME")]
-    service: Option<String>,
-    /// Exactly this address of the frontend; for a NodePort that of the node
-    #[arg(long, value_name = "IP")]
-    address: Option<String>,
-}
-
-/// Narrows down `flows`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct FlowFilter {
-    /// Exactly this address of the client, or this address and port
-    #[arg(long, value_name = "IP[:PORT]")]
-    client: Option<String>,
-    /// Exactly this address that was dialled, or this address and port
-    #[arg(long, value_name = "IP[:PORT]")]
-    frontend: Option<String>,
-    /// Exactly this address of the backend, or this address and port
-    #[arg(long, value_name = "IP[:PORT]")]
-    backend: Option<String>,
-    /// Only those that have come so far: `opening`, `open`, `half-closed`, `closed` or `reset`
-    #[arg(long, value_name = "STATE")]
-    state: Option<String>,
-    /// So many at most [default: 1000]
-    #[arg(long, value_name = "COUNT")]
-    limit: Option<String>,
-}
-
-/// Narrows down `history`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct HistoryFilter {
-    /// Exactly this service, also one that is gone [default: all]
-    #[arg(value_name = "NAMESPACE/NAME")]
-    service: Option<String>,
-    /// Not before this time (RFC 3339), or not longer ago, such as `90s`, `15m`, `2h`, `1d`
-    #[arg(long, value_name = "TIME")]
-    since: Option<String>,
-    /// Not after this time, in the same forms
-    #[arg(long, value_name = "TIME")]
-    until: Option<String>,
-    /// Only where this reason decided or clients were told it, such as `vanished`
-    #[arg(long, value_name = "REASON")]
-    reason: Option<String>,
-    /// The latest so many; with --after, the first so many [default: 1000]
-    #[arg(long, value_name = "COUNT")]
-    limit: Option<String>,
-    /// Only records with a higher number than this
-    #[arg(long, value_name = "SEQ")]
-    after: Option<String>,
-}
-
-/// Narrows down `watch`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct WatchFilter {
-    /// Exactly this service, which need not be there yet [default: all]
-    #[arg(value_name = "NAMESPACE/NAME")]
-    service: Option<String>,
-}
-
 /// Reads the command line. What it prints itself (help, version, errors) is written, and the exit is given instead.
 pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
@@ -422,45 +286,17 @@ impl Cli {
         let answered = match question {
             Question::Status => status::status(&self.client(), self.output == Output::Json, out),
             Question::Top => top::top(&self.client(), out),
-            Question::Frontends(FrontendFilter { service, kind, address }) => {
-                let filters = [("service", service), ("type", kind), ("address", address)];
-                self.table("frontends", &filters, out)
-            }
-            Question::Backends(BackendFilter { service, address }) => {
-                self.table("backends", &[("service", service), ("address", address)], out)
-            }
-            Question::Services(ServiceFilter { service, kind }) => {
-                self.table("services", &[("service", service), ("type", kind)], out)
-            }
+            Question::Frontends(filter) => self.table("frontends", &filter.given(), out),
+            Question::Backends(filter) => self.table("backends", &filter.given(), out),
+            Question::Services(filter) => self.table("services", &filter.given(), out),
             Question::Explain(asked) => self.explain(asked, out),
             Question::Diagnose(asked) => self.diagnose(asked, out),
             Question::Events { service } => self.events(service, out),
             Question::Verify => self.verify(out),
             Question::Health { what } => health::health(&self.client(), *what, self.output, out),
-            Question::Refusals(RefusalFilter { service, address }) => {
-                self.table("refusals", &[("service", service), ("address", address)], out)
-            }
-            Question::Flows(FlowFilter { client, frontend, backend, state, limit }) => {
-                let filters = [
-                    ("client", client),
-                    ("frontend", frontend),
-                    ("backend", backend),
-                    ("state", state),
-                    ("limit", limit),
-                ];
-                self.table("flows", &filters, out)
-            }
-            Question::History(HistoryFilter { service, since, until, reason, limit, after }) => {
-                let filters = [
-                    ("service", service),
-                    ("since", since),
-                    ("until", until),
-                    ("reason", reason),
-                    ("limit", limit),
-                    ("after", after),
-                ];
-                self.table("history", &filters, out)
-            }
+            Question::Refusals(filter) => self.table("refusals", &filter.given(), out),
+            Question::Flows(filter) => self.table("flows", &filter.given(), out),
+            Question::History(filter) => self.table("history", &filter.given(), out),
             Question::Watch(WatchFilter { service }) => self.watch(service, out, err),
             Question::Datapath => self.table("datapath", &[], out),
             Question::Apiserver { action: None } => self.table("apiserver", &[], out),

@@ -49,8 +49,8 @@ const PLAIN: [(&str, &str); 4] = [
     ("ipv6/icmp/ratemask", "255"),
 ];
 
-/// Commands of `ip` and `ethtool` take milliseconds; on a busy machine seconds.
-pub(super) const SOON: Duration = Duration::from_secs(20);
+/// Commands of `ip` and `ethtool` take milliseconds; on a busy machine seconds, and half a minute has been seen.
+pub(super) const SOON: Duration = Duration::from_secs(120);
 
 /// What is unlike a plain router about the node, or about the way to it.
 #[derive(Clone, Copy, Debug, Default)]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use holdfast_tests::bed::{Bed, BedError, Layout, Location, Neighbour, Role, finish, succeed};
 
 /// For commands that take milliseconds; in an emulated kernel a second.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(120);
 
 /// Set for a test that shall be killed while it holds a bed.
 const VICTIM: &str = "HOLDFAST_BED_VICTIM";

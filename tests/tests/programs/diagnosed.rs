@@ -69,7 +69,7 @@ fn says(text: &str, wanted: &str) {
 fn nft(bed: &Bed, words: &str) {
     let mut command = bed.command(Location::NODE, "nft").unwrap();
     command.arg(words);
-    succeed(command, Duration::from_secs(20)).unwrap();
+    succeed(command, Duration::from_secs(120)).unwrap();
 }
 
 #[test]

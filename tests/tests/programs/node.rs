@@ -18,7 +18,7 @@ pub(crate) use datapath::{Port, address, knows_its_netns, tells_what_sockets_kee
 pub(crate) const UDP: Port<'_> = Port::UDP;
 
 /// A refusal is known at once; this is for an emulated machine beside another one.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Fields are dropped in this order: the maps let go of the bed before it goes.
 pub(crate) struct Node {

@@ -11,7 +11,7 @@ use crate::facts::observe;
 use crate::node::{Node, Port, UDP, tells_what_sockets_keep};
 
 /// For commands that take milliseconds; in an emulated kernel a second.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(120);
 
 /// Frontends of both families and protocols, each with a backend of its own.
 fn node() -> Node {

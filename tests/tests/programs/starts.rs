@@ -18,7 +18,7 @@ use holdfast_tests::bed::{Bed, Layout, Location, Role, Server, succeed};
 /// The ephemeral ports of the bed, so few that each can be a node port.
 const PORTS: std::ops::RangeInclusive<u16> = 40_000..=40_063;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(120);
 
 fn narrow_ephemeral_ports(bed: &Bed) {
     let mut command = bed.command(Location::OUTSIDE, "sh").unwrap();
