@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use holdfast::logging::messages::TOOK_OVER;
@@ -195,8 +196,11 @@ fn what_heals_by_itself_keeps_nothing_else_unserved() {
     daemon.launch().unwrap();
     daemon.wait_until(|it| Ok(names(it) == ["static/one"])).unwrap();
     assert!(!daemon.is_ready(), "not all that clients may count on");
-    let rejected = daemon.ask(&["services"]).unwrap().to_string();
-    assert!(rejected.contains("the folder cannot be read"), "{rejected}");
+    let (rejected, end) = (|| daemon.ask(&["services"]).unwrap().to_string(), Instant::now() + SOON);
+    while !rejected().contains("the folder cannot be read") {
+        assert!(Instant::now() < end, "{}", rejected());
+        sleep(Duration::from_millis(50));
+    }
     fs::create_dir(&manifests).unwrap();
     daemon.write_manifest("web.yaml", SERVED).unwrap();
     daemon.wait_until(|it| Ok(names(it) == ["default/web", "static/one"])).unwrap();
