@@ -56,6 +56,11 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// Whether an object of another service said it, which changes nothing of this one.
+    pub(crate) const fn is_of_others(&self) -> bool {
+        matches!(self, Self::AddressClaimed(..))
+    }
+
     /// Whether an object of this service was written or removed.
     pub(crate) const fn is_of_an_object(&self) -> bool {
         match self {

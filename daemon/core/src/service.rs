@@ -280,10 +280,18 @@ impl Default for Service {
 }
 
 impl Service {
+    /// The oldest cause gives way where there are too many; before it, what an object of others said, which pushes out
+    /// no cause of the service's own.
     pub(crate) fn add_cause(&mut self, cause: Cause) {
         if self.causes.len() >= limits::CAUSES_PER_CHANGE_MAX {
-            self.causes.remove(0);
-            self.suppressed = self.suppressed.saturating_add(1);
+            match self.causes.iter().position(Cause::is_of_others) {
+                Some(position) => drop(self.causes.remove(position)),
+                None if cause.is_of_others() => return,
+                None => {
+                    self.causes.remove(0);
+                    self.suppressed = self.suppressed.saturating_add(1);
+                }
+            }
         }
         // Most batches bring a service one or two events.
         if self.causes.capacity() == 0 {

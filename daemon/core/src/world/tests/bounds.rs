@@ -49,6 +49,22 @@ fn invariant_10_causes_of_one_change() {
 }
 
 #[test]
+fn what_others_claim_takes_no_place_of_a_services_own_causes() {
+    let mut rig = Rig::new();
+    rig.turn(vec![applied(service("a", "10.0.0.1", &[]))]);
+    let id = rig.id("a");
+    let claimed = || Cause::AddressClaimed("1.1.1.1:80".parse().unwrap(), service_key("b"));
+    let own = |service: &crate::service::Service| {
+        service.causes.iter().filter(|cause| matches!(cause, Cause::Retry)).count()
+    };
+    let service = rig.world.services.get_mut(id).unwrap();
+    service.add_cause(claimed());
+    (0..limits::CAUSES_PER_CHANGE_MAX).for_each(|_| service.add_cause(Cause::Retry));
+    service.add_cause(claimed());
+    assert_eq!((own(service), service.suppressed), (limits::CAUSES_PER_CHANGE_MAX, 0));
+}
+
+#[test]
 fn invariant_10_frontends_past_the_setting_show_it_and_harm_nobody() {
     let mut rig = Rig::new();
     let settings =
