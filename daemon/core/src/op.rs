@@ -193,7 +193,7 @@ pub struct FrontendValue {
     pub port: PortIndex,
     /// Which policy it obeys.
     pub kind: FrontendType,
-    /// Whose share its clients use up.
+    /// The number of its service's namespace, of whose share each client uses a part.
     pub share: Share,
 }
 

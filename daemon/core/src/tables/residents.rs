@@ -2,8 +2,8 @@
 //! programs divide.
 //!
 //! Invariant: two namespaces have the same number only where there are more of them than numbers. The number follows
-//! from the name, unless another namespace has it already: so it is the same after a restart, and a name that is chosen
-//! well does not join anybody's.
+//! from the name, unless another namespace has it already: so it is the same after a restart, and no tenant gets the
+//! number of another namespace by the choice of a name.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
