@@ -7,6 +7,7 @@
 
 mod about;
 mod answer;
+mod answers;
 mod apiserver;
 mod backends;
 mod datapath;
@@ -28,6 +29,7 @@ mod live;
 mod metrics;
 mod openapi;
 mod page;
+mod path;
 mod query;
 mod refusals;
 mod rejected;
@@ -42,6 +44,7 @@ mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod verify;
+mod wishes;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -52,9 +55,13 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::readings::Readings;
+use door::Inside;
 use serve::Shut;
 
 pub use listen::AdminError;
+pub use wishes::{
+    Acts, FORGETS_WAITING_MAX, ForgetWish, Forgotten, Peer, RELOADS_WAITING_MAX, ReloadWish, Reloaded,
+};
 
 /// Where the API listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +86,7 @@ pub struct Admin {
 /// the daemon tries again, because services are served without the admin API, too.
 pub fn start(
     settings: &Settings,
-    readings: Readings,
+    (readings, acts): (Readings, Acts),
     shut: watch::Sender<Vec<String>>,
 ) -> Result<Admin, AdminError> {
     let loopback = runtime()?;
@@ -87,13 +94,13 @@ pub fn start(
     let tcp = within(&loopback, || listen::open_tcp(settings.listen));
     let socket = within(&local, || listen::open_socket(&settings.socket));
     let address = tcp.as_ref().map_or(settings.listen, |tcp| tcp.address);
-    let readings = Arc::new(readings);
+    let inside = Inside { readings: Arc::new(readings), acts: Arc::new(acts) };
     let (stop, stopping) = watch::channel(false);
     let shut = Shut::new(shut, stopping);
     let mut admin = Admin { address, stop, threads: Vec::new() };
-    let serving = serve::tcp(tcp, settings.listen, Arc::clone(&readings), shut.clone());
+    let serving = serve::tcp(tcp, settings.listen, inside.clone(), shut.clone());
     admin.spawn("admin", loopback, serving)?;
-    admin.spawn("admin-socket", local, serve::socket(socket, settings.socket.clone(), readings, shut))?;
+    admin.spawn("admin-socket", local, serve::socket(socket, settings.socket.clone(), inside, shut))?;
     Ok(admin)
 }
 

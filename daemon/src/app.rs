@@ -25,7 +25,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::admin;
+use crate::admin::{self, Acts, FORGETS_WAITING_MAX, ForgetWish, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use crate::apiserver::Access;
 use crate::config::{Config, ConfigFile, DatapathKind, Mark, NodeName};
 use crate::datapath::DatapathView;
@@ -37,10 +37,7 @@ use crate::logging::Logging;
 use crate::logging::messages::{self, say};
 use crate::overheard::{self, Overheard};
 use crate::proxies::filters::{self, Filter};
-use crate::readings::{
-    About, EffectiveConfig, FORGETS_WAITING_MAX, ForgetWish, RELOADS_WAITING_MAX, Readings, ReloadWish,
-    Reloaded, Verifications,
-};
+use crate::readings::{About, EffectiveConfig, Readings, Verifications};
 use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
@@ -260,13 +257,12 @@ impl App {
             refused_reload: refused_now,
             shut: shut_now,
             closed_ports: Arc::default(),
-            gatherer,
-            reloads,
-            forgets,
+            editions: gatherer.editions(),
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
+        let acts = Acts { gatherer, reloads, forgets };
         Ok(Self {
-            admin: admin::start(&settings::admin_settings(config), readings.clone(), shut)?,
+            admin: admin::start(&settings::admin_settings(config), (readings.clone(), acts), shut)?,
             reload: Reload::new(file, in_force, logging, access, events, (effective, blocks_out, refused)),
             sources: Sources { manifests, kubernetes, blocks },
             node,

@@ -7,7 +7,6 @@
 
 mod answers;
 mod asked;
-mod closed;
 mod door;
 mod follow;
 mod health;
@@ -26,15 +25,12 @@ use std::thread::JoinHandle;
 use tokio::sync::watch;
 
 use crate::config::Config;
-use crate::readings::Readings;
+use crate::readings::{Purpose, Readings};
 use answers::{HealthDoor, MetricsDoor};
 use asked::Asked;
 use follow::Follower;
 use health::Health;
 use service_ports::Plan;
-
-pub(crate) use closed::ClosedSince;
-pub use closed::{ClosedPort, ClosedPorts, Purpose};
 
 /// Answers at the ports that the configuration has at the start, until the publisher of snapshots is gone.
 pub async fn run(config: watch::Receiver<Arc<Config>>, readings: Readings) {

@@ -1,13 +1,13 @@
 //! Everything that can be known of the running daemon, for the parts that show it: the admin API, the service manager's
 //! line.
 //!
-//! Invariant: it is read, never written, and a reader delays no other part: snapshots are shared, what only the engine
-//! can answer is asked over a bounded queue.
+//! Invariant: it is read, never written; nothing here asks others or sets anything going; and a reader delays no other
+//! part: snapshots are shared, what only the engine can answer is asked over a bounded queue.
 
+mod closed_ports;
 mod comparison;
 mod conditions;
 mod readiness;
-mod wishes;
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,15 +15,14 @@ use std::time::Duration;
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use crate::announce::Announced;
 use crate::apiserver::View as ApiserverView;
 use crate::datapath::{DatapathView, RefusalLog};
-use crate::diagnose::gather::Gatherer;
 use crate::engine::ask::Asker;
 use crate::engine::steps::Steps;
-use crate::kube_proxy::ClosedPorts;
+use crate::knowledge::Editions;
 use crate::overheard::Overheard;
 use crate::probes::Probes;
 use crate::proxies::OtherProxy;
@@ -32,15 +31,14 @@ use crate::recorder::History;
 use crate::sources::kubernetes::View as Watches;
 use crate::state::Written;
 
+pub(crate) use closed_ports::{CLOSED_NAMED_MAX, IN_USE};
+pub use closed_ports::{ClosedPort, ClosedPorts, Purpose};
 pub use comparison::Verifications;
 pub(crate) use comparison::{Comparison, of_flows};
 #[cfg(test)]
 pub(crate) use conditions::ConditionCause;
 pub(crate) use conditions::{ConditionKind, Conditions};
 pub(crate) use readiness::missing;
-pub use wishes::{
-    FORGETS_WAITING_MAX, ForgetWish, Forgotten, Peer, RELOADS_WAITING_MAX, ReloadWish, Reloaded,
-};
 
 /// What does not change while the daemon runs.
 #[derive(Clone, Debug)]
@@ -130,12 +128,8 @@ pub struct Readings {
     pub shut: watch::Receiver<Vec<String>>,
     /// Which of kube-proxy's ports cannot be opened, and why.
     pub closed_ports: Arc<ClosedPorts>,
-    /// Asks the apiserver, this host and backends, for a diagnosis.
-    pub gatherer: Gatherer,
-    /// Where a wish for a reload goes.
-    pub reloads: mpsc::Sender<ReloadWish>,
-    /// Where a wish goes that an apiserver's address be forgotten.
-    pub forgets: mpsc::Sender<ForgetWish>,
+    /// What Events are recognised by.
+    pub editions: Editions,
     /// What does not change.
     pub about: About,
 }

@@ -12,14 +12,14 @@ mod tests;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use holdfast_core::snapshot::Snapshot;
 use sd_notify::NotifyState;
 use tokio::sync::watch;
 
 use crate::beat::{self, BEAT};
-use crate::kube_proxy::Purpose;
 use crate::logging::Logging;
 use crate::logging::messages::{self, say};
-use crate::readings::Readings;
+use crate::readings::{Purpose, Readings};
 use summary::Summary;
 
 /// How often it is checked whether the daemon is ready; a start takes some tens of milliseconds.
@@ -121,17 +121,18 @@ impl<N: Fn(&[NotifyState<'_>])> Teller<N> {
     }
 
     fn step(&mut self, now: Instant) {
-        let unready = self.watched.readings.unready();
-        self.tell_ready(unready.as_deref(), now.duration_since(self.started));
-        self.tell_status(unready.as_deref());
+        let snapshot = self.watched.readings.snapshot();
+        let unready = self.watched.readings.unready_by(&snapshot);
+        self.tell_ready(&snapshot, unready.as_deref(), now.duration_since(self.started));
+        self.tell_status(&snapshot, unready.as_deref());
         if self.watched.readings.liveness.stalled().is_none() {
             (self.notify)(&[NotifyState::Watchdog]);
         }
         self.watched.logging.tell_what_is_missing();
     }
 
-    fn tell_ready(&mut self, unready: Option<&str>, since: Duration) {
-        let waits = unready.is_some() && !self.watched.readings.serves_what_it_can();
+    fn tell_ready(&mut self, snapshot: &Snapshot, unready: Option<&str>, since: Duration) {
+        let waits = unready.is_some() && !self.watched.readings.serves_what_it_can(snapshot);
         if self.ready || (waits && since < FIRST_LISTS_WAIT) {
             return;
         }
@@ -144,9 +145,9 @@ impl<N: Fn(&[NotifyState<'_>])> Teller<N> {
         }
     }
 
-    fn tell_status(&mut self, unready: Option<&str>) {
+    fn tell_status(&mut self, snapshot: &Snapshot, unready: Option<&str>) {
         let Watched { readings, .. } = &self.watched;
-        let mut line = self.summary.line(readings);
+        let mut line = self.summary.line(readings, snapshot);
         if let Some(why) = unready {
             line = format!("{line}; not ready: {why}");
         }

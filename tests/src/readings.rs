@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use holdfast::admin::Acts;
 use holdfast::datapath::{DatapathView, RefusalLog};
 use holdfast::diagnose::gather::Gatherer;
+use holdfast::knowledge;
 use holdfast::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
 use holdfast::sources::kubernetes::View;
 use holdfast::state::Written;
@@ -33,9 +35,16 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         refused_reload: watch::channel(None).1,
         shut: watch::channel(Vec::new()).1,
         closed_ports: Arc::default(),
+        editions: knowledge::built_in(),
+        about,
+    }
+}
+
+/// No apiserver to be asked, and no ear for wishes.
+pub fn acts() -> Acts {
+    Acts {
         gatherer: Gatherer::new(None, "node-1".into(), watch::channel(Arc::default()).1),
         reloads: mpsc::channel(1).0,
         forgets: mpsc::channel(1).0,
-        about,
     }
 }

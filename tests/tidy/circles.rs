@@ -1,4 +1,4 @@
-//! Which file of core needs which: none is in a circle with another.
+//! Which file of a crate needs which: none is in a circle with another.
 //!
 //! Invariant: a module and what lies below it are one room, and may know each other; any two others know each other one
 //! way at most, also over a third.
@@ -8,15 +8,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::code::{code_only, without_tests};
 use crate::tree::{Finding, Source};
 
-const CORE: &str = "daemon/core/src/";
+/// The sources of the crates that are shipped.
+const CRATES: [&str; 5] = [
+    "daemon/core/src/",
+    "daemon/datapath/src/",
+    "daemon/knowledge/src/",
+    "daemon/objects/src/",
+    "daemon/src/",
+];
 
 /// The modules that each module names.
 type Needs = BTreeMap<String, BTreeSet<String>>;
 
-/// No file of core is in a circle with another one.
-pub(crate) fn no_circle_in_core(sources: &[Source]) -> Vec<Finding> {
+/// No file of a crate is in a circle with another one of it.
+pub(crate) fn no_circle_of_files(sources: &[Source]) -> Vec<Finding> {
+    CRATES.iter().flat_map(|root| circles_in(root, sources)).collect()
+}
+
+fn circles_in(root: &str, sources: &[Source]) -> Vec<Finding> {
     let files: BTreeMap<String, &Source> =
-        sources.iter().filter_map(|source| Some((module(source)?, source))).collect();
+        sources.iter().filter_map(|source| Some((module(source, root)?, source))).collect();
     let known: BTreeSet<&str> = files.keys().map(String::as_str).collect();
     let needs: Needs =
         files.iter().map(|(module, source)| (module.clone(), needed(module, &source.text, &known))).collect();
@@ -28,10 +39,11 @@ pub(crate) fn no_circle_in_core(sources: &[Source]) -> Vec<Finding> {
 }
 
 /// `world::plan` for `daemon/core/src/world/plan.rs`; tests may know everything.
-fn module(source: &Source) -> Option<String> {
-    let path = source.path.strip_prefix(CORE)?.strip_suffix(".rs")?;
+fn module(source: &Source, root: &str) -> Option<String> {
+    let path = source.path.strip_prefix(root)?.strip_suffix(".rs")?;
     let is_test = path.split('/').any(|part| part == "tests");
-    (!is_test && path != "lib").then(|| path.replace('/', "::"))
+    let is_root = matches!(path, "lib" | "main");
+    (!is_test && !is_root).then(|| path.replace('/', "::"))
 }
 
 fn needed(module: &str, text: &str, known: &BTreeSet<&str>) -> BTreeSet<String> {
@@ -43,19 +55,29 @@ fn needed(module: &str, text: &str, known: &BTreeSet<&str>) -> BTreeSet<String> 
 
 /// What stands after `crate::` and `super::`, each item of a brace alone, as paths from the crate's root.
 fn paths(code: &str, parent: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    for (root, prefix) in [("crate::", ""), ("super::", parent)] {
-        for (at, _) in code.match_indices(root) {
-            let rest = code.get(at + root.len()..).unwrap_or_default();
-            let end =
-                rest.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(rest.len());
-            let (stem, after) = rest.split_at(end);
-            let items = after.strip_prefix('{').and_then(|inside| Some(inside.split_once('}')?.0));
-            let items = items.filter(|_| stem.is_empty() || stem.ends_with("::")).unwrap_or_default();
-            found.extend(items.split(',').map(|item| joined(prefix, &format!("{stem}{}", item.trim()))));
-        }
-    }
-    found
+    let of_root = code.match_indices(ROOT).map(|(at, _)| (at + ROOT.len(), String::new()));
+    let is_first = |at: &usize| !code.get(..*at).unwrap_or_default().ends_with(UP);
+    let ups = code.match_indices(UP).map(|(at, _)| at).filter(is_first);
+    let of_parents = ups.map(|at| {
+        let chain = code.get(at..).unwrap_or_default();
+        let steps = chain.split(UP).take_while(|it| it.is_empty()).count().max(1);
+        let above = (1..steps).fold(parent, |it, _| it.rsplit_once("::").map_or("", |(above, _)| above));
+        (at + steps * UP.len(), above.to_owned())
+    });
+    of_root.chain(of_parents).flat_map(|(at, prefix)| items(code, at, &prefix)).collect()
+}
+
+const ROOT: &str = "crate::";
+const UP: &str = "super::";
+
+/// The paths that begin here.
+fn items(code: &str, at: usize, prefix: &str) -> Vec<String> {
+    let rest = code.get(at..).unwrap_or_default();
+    let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(rest.len());
+    let (stem, after) = rest.split_at(end);
+    let items = after.strip_prefix('{').and_then(|inside| Some(inside.split_once('}')?.0));
+    let items = items.filter(|_| stem.is_empty() || stem.ends_with("::")).unwrap_or_default();
+    items.split(',').map(|item| joined(prefix, &format!("{stem}{}", item.trim()))).collect()
 }
 
 fn joined(prefix: &str, path: &str) -> String {
@@ -92,21 +114,23 @@ mod tests {
     use super::*;
     use crate::tree::{assert_none, repository};
 
-    fn file(name: &str, text: &str) -> Source {
-        Source::new(&format!("{CORE}{name}.rs"), text)
+    fn file(root: &str, (name, text): &(&str, &str)) -> Source {
+        Source::new(&format!("{root}{name}.rs"), text)
     }
 
     #[track_caller]
     fn check(files: &[(&str, &str)], in_circles: &[&str]) {
-        let sources: Vec<Source> = files.iter().map(|(name, text)| file(name, text)).collect();
-        let found: Vec<String> =
-            no_circle_in_core(&sources).into_iter().map(|finding| finding.path).collect();
-        let expected: Vec<String> = in_circles.iter().map(|name| format!("{CORE}{name}.rs")).collect();
-        assert_eq!(found, expected, "{files:?}");
+        for root in CRATES {
+            let sources: Vec<Source> = files.iter().map(|it| file(root, it)).collect();
+            let found: Vec<String> =
+                no_circle_of_files(&sources).into_iter().map(|finding| finding.path).collect();
+            let expected: Vec<String> = in_circles.iter().map(|name| format!("{root}{name}.rs")).collect();
+            assert_eq!(found, expected, "{files:?}");
+        }
     }
 
     #[test]
-    fn no_file_of_core_is_in_a_circle_with_another() {
+    fn no_file_is_in_a_circle_with_another() {
         check(&[("a", "use crate::b::B;"), ("b", "use crate::a;")], &["a", "b"]);
         check(
             &[("a", "use crate::b::B;"), ("b", "use crate::c;"), ("c", "fn f(_: crate::a::A)")],
@@ -114,6 +138,7 @@ mod tests {
         );
         check(&[("a", "use crate::b::B;"), ("b", "use crate::c::{D, E};"), ("c", "")], &[]);
         check(&[("w", "mod x;\nuse crate::w::x::X;"), ("w/x", "use super::W;")], &[]);
+        check(&[("w/x", "use super::super::v;"), ("w", ""), ("v", "use crate::w::x;")], &["v", "w/x"]);
         check(&[("w/x", "use super::{W, y::Y};"), ("w/y", "use super::x;"), ("w", "")], &["w/x", "w/y"]);
         check(
             &[
@@ -122,6 +147,6 @@ mod tests {
             ],
             &[],
         );
-        assert_none(&no_circle_in_core(&repository().unwrap()));
+        assert_none(&no_circle_of_files(&repository().unwrap()));
     }
 }

@@ -8,7 +8,7 @@ use std::num::NonZeroU16;
 use std::sync::atomic::AtomicU64;
 
 use holdfast_core::keys::{Family, FrontendKey, Transport};
-use holdfast_core::limits::BACKENDS_PER_LIST_MAX;
+use holdfast_core::limits::{BACKENDS_PER_LIST_MAX, SHARES_MAX};
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{
     FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex, Share, Word, WordFlags,
@@ -249,6 +249,8 @@ pub(crate) fn frontend_of(family: Family, key: &[u8], found: &[u8]) -> Option<(F
 /// Where the kind and the share begin in a target.
 const KIND_AT: u32 = types::target_part::TARGET_KIND_AT.0;
 const SHARE_AT: u32 = types::target_part::TARGET_SHARE_AT.0;
+const _: () =
+    assert!(SHARES_MAX as u32 == types::size::FLOW_SHARES.0 - 1, "flows are counted by other shares");
 
 const KINDS: [(FrontendType, types::frontend_kind); 5] = [
     (FrontendType::ClusterIp, types::frontend_kind::CLUSTER_IP),

@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::answer;
 use super::form::Form;
+use super::path::Path;
 use super::query::Query;
-use super::routes::{PATHS, Path};
 use crate::datapath::KINDS;
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
@@ -33,10 +33,10 @@ struct IndexRow {
 }
 
 /// Every path with what it understands.
-pub(super) fn index(_: &Readings, _: Query, form: Form) -> Response {
+pub(super) fn index(paths: &[Path], form: Form) -> Response {
     let row =
         |path: &Path| IndexRow { path: path.path, about: path.about, parameters: path.legal.parameters };
-    let paths: Vec<IndexRow> = PATHS.iter().map(row).collect();
+    let paths: Vec<IndexRow> = paths.iter().map(row).collect();
     match form {
         Form::Json => answer::json(StatusCode::OK, &Index { paths }),
         Form::Table | Form::Wide => {

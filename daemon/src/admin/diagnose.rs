@@ -121,11 +121,11 @@ async fn outside(visit: &Visit, name: &ObjectName, query: &Query) -> Option<Outs
     if visit.door.way != Way::Unix {
         return None;
     }
-    let readings = &visit.readings;
     let snapshot = visit.readings.snapshot();
     let probes = query.probes.unwrap_or(true);
-    let asks = Asks { api: true, probes, frontends_not: undialled(readings), within: query.timeout };
-    Some(readings.gatherer.outside(name, &snapshot, (asks, &query.focus)).await)
+    let frontends_not = undialled(&visit.readings);
+    let asks = Asks { api: true, probes, frontends_not, within: query.timeout };
+    Some(visit.acts.gatherer.outside(name, &snapshot, (asks, &query.focus)).await)
 }
 
 /// Why a connection of this daemon to a frontend would say nothing.

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::limits;
+use super::wishes::{Acts, Peer};
 use crate::engine::ask::Busy;
-use crate::readings::{Peer, Readings};
+use crate::readings::Readings;
 
 /// What the client came in by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,10 +83,18 @@ fn is_root(peer: Option<Peer>) -> bool {
     peer.is_some_and(|peer| peer.uid == 0)
 }
 
+/// What is known and what can be set going, for both doors.
+#[derive(Clone, Debug)]
+pub(super) struct Inside {
+    pub(super) readings: Arc<Readings>,
+    pub(super) acts: Arc<Acts>,
+}
+
 /// A request: its client, the door that it came in by, and what there is to see.
 #[derive(Clone, Debug)]
 pub(super) struct Visit {
     pub(super) readings: Arc<Readings>,
+    pub(super) acts: Arc<Acts>,
     pub(super) door: Arc<Door>,
     /// None by TCP, which does not name the peer.
     pub(super) peer: Option<Peer>,

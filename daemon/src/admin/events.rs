@@ -30,13 +30,12 @@ pub(super) async fn events(visit: Visit, query: Query, form: Form) -> Response {
             .into_response();
     };
     let about = query.filter.service;
-    let readings = Arc::clone(&visit.readings);
     let snapshot = visit.readings.snapshot();
     let (heard, edition) = match visit.door.way {
-        Way::Unix => readings.gatherer.events(about.as_ref(), &snapshot).await,
-        Way::Tcp(_) => (not_over_tcp(), readings.gatherer.edition()),
+        Way::Unix => visit.acts.gatherer.events(about.as_ref(), &snapshot).await,
+        Way::Tcp(_) => (not_over_tcp(), Arc::clone(&visit.readings.editions.borrow())),
     };
-    let version = readings.about.version;
+    let version = visit.readings.about.version;
     // The first list may put the knowledge together, and no other client is to wait for that.
     let written = tokio::task::spawn_blocking(move || {
         let now = Millis::of(SystemTime::now()).seconds();

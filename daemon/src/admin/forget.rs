@@ -19,7 +19,7 @@ use super::form::Form;
 use super::guard::form_of;
 use super::query::{Legal, Query};
 use super::reload::{is_post, only_post};
-use crate::readings::{ForgetWish, Forgotten, Peer};
+use super::wishes::{ForgetWish, Forgotten, Peer};
 
 /// The path of this wish.
 pub(super) const PATH: &str = "/apiserver/forget";
@@ -54,7 +54,7 @@ pub(super) async fn forget(
         Ok(address) => address,
         Err(refusal) => return refusal.into_response(),
     };
-    match tokio::time::timeout(ANSWER_TIME_MAX, ask(&visit.readings.forgets, peer, address)).await {
+    match tokio::time::timeout(ANSWER_TIME_MAX, ask(&visit.acts.forgets, peer, address)).await {
         Ok(Some(Ok(problem))) => answered(address, problem, form),
         Ok(Some(Err(why))) => {
             let hint = "`holdfast apiserver` shows each address with its source";

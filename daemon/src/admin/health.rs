@@ -16,9 +16,8 @@ use super::answer;
 use super::form::Form;
 use super::query::Query;
 use crate::described::{Code, Text};
-use crate::kube_proxy::{ClosedPort, Purpose};
 use crate::plain::Plain;
-use crate::readings::Readings;
+use crate::readings::{ClosedPort, Purpose, Readings};
 use crate::recorder::Recorded;
 use crate::rfc3339::Rfc3339;
 use crate::state::Damage;
@@ -201,7 +200,7 @@ pub(super) fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     let history = readings.history.recorded().into();
     let (closed, closed_ports_omitted) = readings.closed_ports.now();
     let event_knowledge_faults =
-        readings.gatherer.edition().faults().iter().map(KnowledgeFault::from).collect();
+        readings.editions.borrow().faults().iter().map(KnowledgeFault::from).collect();
     let readiness = Readiness {
         healthy,
         reason,

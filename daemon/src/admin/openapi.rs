@@ -6,101 +6,24 @@
 mod parameters;
 mod schemas;
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
+use axum::http::StatusCode;
+use axum::response::Response;
+use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-use super::answer::RefusalJson;
+use super::answer::{self, RefusalJson};
+use super::answers::{Answers, Describe, JSON, SCHEMAS, TEXT, content, schema, text};
 use super::forget::{self, ForgottenJson};
+use super::form::Form;
+use super::path::Path;
 use super::query::Legal;
 use super::reload::{self, ReloadedJson};
-use super::routes::{PATHS, Path};
 use parameters::parameters;
 use schemas::plain;
-
-/// Makes the schema of an answer, and of whatever it consists of.
-pub(super) type Describe = fn(&mut SchemaGenerator) -> Schema;
-
-const JSON: &str = "application/json";
-const TEXT: &str = "text/plain";
-
-/// What a path answers with.
-pub(super) struct Answers {
-    content: &'static [&'static str],
-    describe: Describe,
-    meaning: &'static str,
-    /// Another status that comes with the same answer, and when.
-    other: Option<(&'static str, &'static str)>,
-}
-
-impl Answers {
-    pub(super) const EVENTS: Self = Self {
-        content: &["text/event-stream"],
-        describe: text,
-        meaning: "Events named record, whose data is a record as in /history; at the end one named end or dropped, whose data \
-                  says why.",
-        other: None,
-    };
-    pub(super) const METRICS: Self = Self {
-        content: &[TEXT],
-        describe: text,
-        meaning: "The text exposition format, version 0.0.4.",
-        other: None,
-    };
-    pub(super) const DOCUMENT: Self =
-        Self { content: &[JSON], describe: anything, meaning: "OpenAPI 3.1.", other: None };
-
-    /// JSON of this type, and text for people.
-    pub(super) const fn of(describe: Describe) -> Self {
-        Self { content: &[JSON, TEXT], describe, meaning: "The answer.", other: None }
-    }
-
-    /// A JSON object of this type in each line, and text for people.
-    pub(super) const fn lines(describe: Describe) -> Self {
-        let meaning = "The records, oldest first: one in each line, or one after another in words.";
-        Self { content: &["application/jsonl", TEXT], describe, meaning, other: None }
-    }
-
-    pub(super) const fn or(self, status: &'static str, meaning: &'static str) -> Self {
-        Self { other: Some((status, meaning)), ..self }
-    }
-
-    fn content(&self, generator: &mut SchemaGenerator) -> Value {
-        let described = (self.describe)(generator);
-        let schema = |kind: &&str| if *kind == TEXT { text(generator) } else { described.clone() };
-        let schemas: Vec<Schema> = self.content.iter().map(schema).collect();
-        content(self.content.iter().copied().zip(schemas))
-    }
-}
-
-fn content<'a>(schemas: impl Iterator<Item = (&'a str, Schema)>) -> Value {
-    schemas.map(|(kind, schema)| (kind.to_owned(), json!({ "schema": schema }))).collect::<Map<_, _>>().into()
-}
-
-/// The schema of a type.
-pub(super) fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
-    generator.subschema_for::<T>()
-}
-
-/// A JSON object of which nothing is said, because another document describes it.
-pub(super) fn anything(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "object" })
-}
-
-fn text(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string" })
-}
-
-/// Where named schemas are.
-const SCHEMAS: &str = "/components/schemas";
-
-/// Refers to the schema of this name.
-pub(super) fn named(name: &str) -> Schema {
-    Schema::new_ref(format!("#{SCHEMAS}/{name}"))
-}
 
 /// What may be asked for over the unix socket alone, with POST.
 struct Wish {
@@ -137,19 +60,21 @@ const WISHES: [Wish; 2] = [
 ];
 
 /// The description as it is served.
-pub(super) fn document() -> Bytes {
-    static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
+pub(super) fn document(paths: &[Path], _: Form) -> Response {
+    static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
+    let written = || {
         // A value that was just made can be written.
-        let mut text = serde_json::to_vec_pretty(&described()).unwrap_or_default();
+        let mut text = serde_json::to_vec_pretty(&described(paths)).unwrap_or_default();
         text.push(b'\n');
         text.into()
-    });
-    Bytes::clone(&DOCUMENT)
+    };
+    let document = Bytes::clone(DOCUMENT.get_or_init(written));
+    answer::typed(StatusCode::OK, Form::Json.content_type(), Body::from(document))
 }
 
-fn described() -> Value {
+fn described(paths: &[Path]) -> Value {
     let mut generator = settings().into_generator();
-    let reads = PATHS.iter().map(|path| (path.path, json!({ "get": read(path, &mut generator) })));
+    let reads = paths.iter().map(|path| (path.path, json!({ "get": read(path, &mut generator) })));
     let mut paths: Vec<(&str, Value)> = reads.collect();
     paths.extend(WISHES.iter().map(|wish| (wish.path, json!({ "post": wished(wish, &mut generator) }))));
     let paths: Map<String, Value> = paths.into_iter().map(|(path, it)| (path.to_owned(), it)).collect();

@@ -17,7 +17,7 @@ use super::answer::{self, Refusal};
 use super::door::Visit;
 use super::form::Form;
 use super::guard::form_of;
-use crate::readings::{Peer, ReloadWish, Reloaded};
+use super::wishes::{Peer, ReloadWish, Reloaded};
 
 /// The path of this wish.
 pub(super) const PATH: &str = "/reload";
@@ -47,7 +47,7 @@ pub(super) async fn reload(
     if !is_post(&request) {
         return only_post();
     }
-    match tokio::time::timeout(ANSWER_TIME_MAX, ask(&visit.readings.reloads, peer)).await {
+    match tokio::time::timeout(ANSWER_TIME_MAX, ask(&visit.acts.reloads, peer)).await {
         Ok(Some(Ok(reloaded))) => answered(reloaded, form),
         Ok(Some(Err(why))) => {
             let hint = "the old configuration stays in force; mend the file and reload again";

@@ -2,10 +2,7 @@
 //!
 //! Invariant: [`PATHS`] lists every one that can be read; the router, the index and the description are made of it.
 
-use std::pin::Pin;
-
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware;
@@ -14,6 +11,7 @@ use axum::routing::{MethodRouter, any, get};
 
 use super::about::{self, Index, Version};
 use super::answer::{self, Refusal};
+use super::answers::{Answers, anything, schema};
 use super::apiserver::{self, Apiserver};
 use super::backends::{self, BackendTable};
 use super::datapath::{self, Datapath};
@@ -24,40 +22,18 @@ use super::frontends::{self, Frontends};
 use super::guard::{form_of, guarded};
 use super::health::{self, Health, Readiness};
 use super::hint::Hint;
-use super::openapi::{self, Answers, anything, schema};
+use super::path::{Answer, Path};
 use super::query::{Legal, Query};
 use super::refusals::{self, Refusals};
 use super::services::{self, Services};
 use super::table::{self, Table};
 use super::verify::{self, Verification};
-use super::{diagnose, events, explain, forget, history, live, metrics, page, reload};
+use super::{diagnose, events, explain, forget, history, live, metrics, openapi, page, reload};
 use crate::diagnose::{Diagnosis, EventList};
 use crate::exposition::CONTENT_TYPE;
 use crate::readings::Readings;
 use crate::recorder::Record;
 use crate::why::Explanation;
-
-/// What a path answers with.
-#[derive(Clone, Copy)]
-enum Answer {
-    /// It is made from what is known already.
-    Known(fn(&Readings, Query, Form) -> Response),
-    /// The same, but a browser that names no form gets a page.
-    Shown(fn(&Readings, Query, Form) -> Response),
-    /// It needs questions to others, or depends on the door.
-    Asked(fn(Visit, Query, Form) -> Asked),
-}
-
-type Asked = Pin<Box<dyn Future<Output = Response> + Send>>;
-
-/// One path, with everything that the index and the description say of it.
-pub(super) struct Path {
-    pub(super) path: &'static str,
-    pub(super) about: &'static str,
-    pub(super) legal: Legal,
-    answer: Answer,
-    pub(super) answers: Answers,
-}
 
 /// What 503 means where something may not be well.
 const NO: &str = "It is not well; `reason` says why.";
@@ -208,7 +184,7 @@ pub(super) static PATHS: [Path; 21] = [
         path: "/openapi.json",
         about: "this API, for programs",
         legal: Legal::NOTHING,
-        answer: Answer::Known(description),
+        answer: Answer::Listed(openapi::document),
         answers: Answers::DOCUMENT,
     },
 ];
@@ -238,7 +214,8 @@ fn reads(path: &'static Path) -> MethodRouter<Visit> {
                 Answer::Shown(_) if query.form.is_none() && page::is_wanted(request.headers()) => {
                     page::page()
                 }
-                Answer::Known(answer) | Answer::Shown(answer) => answer(&visit.readings, query, form),
+                Answer::Shown(answer) | Answer::Listed(answer) => answer(&PATHS, form),
+                Answer::Known(answer) => answer(&visit.readings, query, form),
                 Answer::Asked(answer) => {
                     let peer = request.extensions().get().copied();
                     answer(Visit { peer, ..visit }, query, form).await
@@ -271,8 +248,4 @@ fn prometheus(readings: &Readings, _: Query, _: Form) -> Response {
     let snapshot = readings.snapshot();
     let text = metrics::exposition(readings, &snapshot, readings.unready_by(&snapshot).is_none());
     answer::typed(StatusCode::OK, CONTENT_TYPE, text)
-}
-
-fn description(_: &Readings, _: Query, _: Form) -> Response {
-    answer::typed(StatusCode::OK, Form::Json.content_type(), Body::from(openapi::document()))
 }

@@ -25,12 +25,12 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::door::{Door, Place, Visit, Way};
+use super::door::{Door, Inside, Place, Visit, Way};
 use super::listen::{Socket, Tcp};
 use super::stall::Unstalled;
+use super::wishes::Peer;
 use super::{AdminError, limits, listen, routes};
 use crate::guests::{Asking, Guest, Guests};
-use crate::readings::{Peer, Readings};
 
 const ALL_PLACES_TAKEN: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 90\r\n\r\n\
@@ -62,25 +62,15 @@ impl Listener for Socket {
 }
 
 /// Serves TCP until told to stop, as soon as the address is free.
-pub(super) async fn tcp(
-    opened: Result<Tcp, AdminError>,
-    address: SocketAddr,
-    readings: Arc<Readings>,
-    shut: Shut,
-) {
+pub(super) async fn tcp(opened: Result<Tcp, AdminError>, address: SocketAddr, inside: Inside, shut: Shut) {
     let Some(tcp) = shut.until_open(opened, || listen::open_tcp(address)).await else { return };
-    serve(tcp.listener, Door::new(Way::Tcp(tcp.address.port())), readings, shut.stopping).await;
+    serve(tcp.listener, Door::new(Way::Tcp(tcp.address.port())), inside, shut.stopping).await;
 }
 
 /// Serves the socket until told to stop, as soon as its path is free.
-pub(super) async fn socket(
-    opened: Result<Socket, AdminError>,
-    path: PathBuf,
-    readings: Arc<Readings>,
-    shut: Shut,
-) {
+pub(super) async fn socket(opened: Result<Socket, AdminError>, path: PathBuf, inside: Inside, shut: Shut) {
     let Some(socket) = shut.until_open(opened, || listen::open_socket(&path)).await else { return };
-    serve(socket, Door::new(Way::Unix), readings, shut.stopping).await;
+    serve(socket, Door::new(Way::Unix), inside, shut.stopping).await;
 }
 
 /// A door that may not open yet, and what is told of it.
@@ -140,14 +130,10 @@ impl Shut {
 }
 
 /// Serves a door until told to stop, then lets answers under way finish.
-async fn serve(
-    listener: impl Listener,
-    door: Door,
-    readings: Arc<Readings>,
-    mut stopping: watch::Receiver<bool>,
-) {
+async fn serve(listener: impl Listener, door: Door, inside: Inside, mut stopping: watch::Receiver<bool>) {
     let door = Arc::new(door);
-    let router = routes::router(Visit { readings, door: Arc::clone(&door), peer: None });
+    let Inside { readings, acts } = inside;
+    let router = routes::router(Visit { readings, acts, door: Arc::clone(&door), peer: None });
     let mut guests = Guests::default();
     let mut connections = JoinSet::new();
     loop {

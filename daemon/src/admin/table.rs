@@ -23,7 +23,7 @@ use super::form::Form;
 use super::limits;
 use super::query::Filter;
 use super::shown::{Cells, Column, Widths};
-use super::{openapi, stale};
+use super::{answers, stale};
 use crate::readings::Readings;
 
 /// One kind of rows.
@@ -77,7 +77,7 @@ pub(super) fn described<T: Table>(generator: &mut SchemaGenerator) -> Schema {
     add(members, T::NAME, rows);
     add(members, stale::NAME, stale::described(generator));
     generator.definitions_mut().insert(T::ANSWER.to_owned(), whole.into());
-    openapi::named(T::ANSWER)
+    answers::named(T::ANSWER)
 }
 
 /// A member that is always there.

@@ -10,9 +10,11 @@ use expect_test::{Expect, expect};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::admin::tests::fixture::{Folder, Served, everything, in_memory, many, serve, serve_with};
+use crate::admin::tests::fixture::{
+    Folder, Served, acts, everything, in_memory, many, serve, serve_to, serve_with,
+};
+use crate::admin::{Acts, ForgetWish, Forgotten, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use crate::apiserver::NotForgotten;
-use crate::readings::{ForgetWish, Forgotten, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use crate::recorder::tests::{incident_history, tell_incident};
 use crate::recorder::{History, Record};
 
@@ -129,7 +131,7 @@ fn reload(outcome: Result<Reloaded, String>) -> Ran {
 
 fn reload_as(more: &[&str], outcome: Result<Reloaded, String>) -> Ran {
     let (reloads, mut wishes) = mpsc::channel::<ReloadWish>(RELOADS_WAITING_MAX);
-    let served = serve_with(everything(), |readings| readings.reloads = reloads);
+    let served = serve_to(everything(), Acts { reloads, ..acts() });
     std::thread::scope(|scope| {
         let ran =
             scope.spawn(|| run(&[&["--socket", served.socket.to_str().unwrap(), "reload"], more].concat()));
@@ -163,7 +165,7 @@ fn a_refused_reload_ends_as_a_bad_configuration_does() {
 fn an_address_that_stays_is_a_finding() {
     let forget = |outcome: Forgotten| {
         let (forgets, mut wishes) = mpsc::channel::<ForgetWish>(1);
-        let served = serve_with(everything(), |readings| readings.forgets = forgets);
+        let served = serve_to(everything(), Acts { forgets, ..acts() });
         std::thread::scope(|scope| {
             let arguments =
                 ["--socket", served.socket.to_str().unwrap(), "apiserver", "forget", "[fd00::1]:6443"];

@@ -8,8 +8,6 @@ use std::sync::Arc;
 use holdfast_core::facts::ServiceFacts;
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView};
 
-use super::material::{PortSeen, ServiceSeen};
-
 /// Characters of a path: as many as an operator types.
 const PATH_LENGTH_MAX: usize = 256;
 
@@ -42,7 +40,7 @@ impl PortWanted {
     }
 
     /// A name of digits alone is none by Kubernetes, so no port is meant by both.
-    fn is(&self, name: &str, number: u16) -> bool {
+    pub(crate) fn is(&self, name: &str, number: u16) -> bool {
         *self.0 == *name || self.0.parse() == Ok(number)
     }
 
@@ -91,12 +89,6 @@ impl Focus {
         let is_missed = has_ports && self.of(views).is_empty();
         let ports = facts.iter().flat_map(|facts| &facts.ports);
         is_missed.then(|| ports.map(|port| named(&port.name, port.port.get())).collect())
-    }
-
-    /// The same of the Service as the apiserver has it.
-    pub(crate) fn narrow_seen(&self, seen: &mut ServiceSeen) {
-        let Some(wanted) = &self.port else { return };
-        seen.ports.retain(|PortSeen { name, port, .. }| wanted.is(name, *port));
     }
 }
 

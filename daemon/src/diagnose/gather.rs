@@ -101,8 +101,8 @@ impl Gatherer {
             probe(snapshot, &views, backends, asks, deadline),
             servers.asked(asks, deadline)
         );
-        if let Asked::Answered(Some(seen)) = &mut cluster.service {
-            focus.narrow_seen(seen);
+        if let (Asked::Answered(Some(seen)), Some(port)) = (&mut cluster.service, &focus.port) {
+            seen.narrow(port);
         }
         let http = http::ask(focus.http.as_ref(), name, (&views, &cluster), &probes, deadline).await;
         Outside { cluster, host, probes, http, names }

@@ -20,9 +20,9 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-use super::closed::{ClosedPorts, IN_USE, Purpose};
 use super::limits;
 use crate::guests::{Guests, Listening};
+use crate::readings::{ClosedPorts, IN_USE, Purpose};
 
 /// What answers at a port.
 pub(super) trait Answerer: Send + Sync + 'static {

@@ -74,7 +74,8 @@ impl Follower {
 
     fn judge(&self, snapshot: &Snapshot) {
         let moves = self.readings.liveness.stalled().is_none();
-        let serves = self.readings.unready_by(snapshot).is_none() || self.readings.serves_what_it_can();
+        let serves =
+            self.readings.unready_by(snapshot).is_none() || self.readings.serves_what_it_can(snapshot);
         let is_well = moves && serves && translates_packets(&self.readings.datapath());
         let now = Well { at: SystemTime::now(), seen: Instant::now() };
         self.health.send_modify(|health| {

@@ -26,9 +26,6 @@ pub(super) const SHARED_CONNECTIONS_MAX: usize = 512;
 /// With their connections they take 5,632 file descriptors, of the 8,192 that the unit allows.
 pub(super) const LISTENERS_MAX: usize = 1_024;
 
-/// Ports that are closed against the wish of a Service and named; the rest is counted.
-pub(super) const CLOSED_NAMED_MAX: usize = 100;
-
 /// The request line and headers together; it is also the least that the HTTP library can buffer.
 pub(super) const HEADER_BYTES_MAX: usize = 8 * 1024;
 

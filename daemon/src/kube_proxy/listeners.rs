@@ -14,11 +14,11 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::answers::{Check, ServiceDoor};
-use super::closed::{ClosedPort, ClosedPorts, Purpose};
 use super::door::{self, Families, Room};
 use super::health::Health;
 use super::limits;
 use super::service_ports::Plan;
+use crate::readings::{ClosedPort, ClosedPorts, Purpose};
 use crate::rfc3339::Millis;
 
 /// Follows the plans until their maker is gone.

@@ -17,10 +17,10 @@ use holdfast_core::list::Row;
 use holdfast_core::snapshot::{PortView, ServiceState, ServiceView, Snapshot};
 
 use super::answers::Check;
-use super::closed::{ClosedPort, Purpose};
 use super::limits;
 use super::local::is_here;
 use crate::config::{NodePortAddresses, OuterAddresses};
+use crate::readings::{CLOSED_NAMED_MAX, ClosedPort, Purpose};
 
 /// What is to be open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Planning {
 
 impl Plan {
     fn refuse(&mut self, address: SocketAddr, service: ObjectName, why: String) {
-        if self.refused.len() >= limits::CLOSED_NAMED_MAX {
+        if self.refused.len() >= CLOSED_NAMED_MAX {
             self.more += 1;
             return;
         }

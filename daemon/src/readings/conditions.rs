@@ -13,8 +13,8 @@ use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
 
+use super::closed_ports::ClosedSince;
 use crate::described::words;
-use crate::kube_proxy::ClosedSince;
 
 /// Each node of a large cluster exports its own: a thousand nodes with as many as this are what a Prometheus bears.
 pub(crate) const CONDITIONS_MAX: usize = 200;

@@ -10,19 +10,13 @@ use holdfast_core::snapshot::Snapshot;
 use super::Readings;
 
 impl Readings {
-    /// Why clients do not meet what the rules ask for yet.
-    pub(crate) fn unready(&self) -> Option<String> {
-        self.unready_by(&self.snapshot())
-    }
-
-    /// The same, by a snapshot that was taken.
+    /// Why clients do not meet what the rules ask for yet, by a snapshot that was taken.
     pub(crate) fn unready_by(&self, snapshot: &Snapshot) -> Option<String> {
         unwritten(snapshot).or_else(|| waiting(self))
     }
 
     /// Whether nothing is missing but the first lists of sources with a known fault: those are not waited for.
-    pub(crate) fn serves_what_it_can(&self) -> bool {
-        let snapshot = self.snapshot();
+    pub(crate) fn serves_what_it_can(&self, snapshot: &Snapshot) -> bool {
         let named = &snapshot.rejections.named;
         let is_named = |of: Source| named.keys().any(|it| matches!(it, ObjectKey::File(at, _) if *at == of));
         let mut missing = snapshot.sources.iter().filter(|(_, synced)| !**synced);

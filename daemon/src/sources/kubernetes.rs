@@ -74,7 +74,9 @@ pub struct Timing {
     pub list_silence: Duration,
     /// Over how long the lists of many nodes spread when their versions are gone all at once.
     pub list_spread: Duration,
-    /// How long a watch that goes on where another daemon was must be quiet until it counts as up to date.
+    /// How long a watch that goes on where another daemon was must be quiet until it counts as up to date. An apiserver
+    /// sends what was missed with its first bytes; until then nothing is written, so a daemon that is killed earlier,
+    /// again and again, follows nothing.
     pub quiet: Duration,
     /// How often a watch is audited; up to a quarter more, by chance.
     pub audit_every: Duration,
@@ -99,7 +101,7 @@ impl Default for Timing {
             list_idle: Duration::from_secs(30),
             list_silence: Duration::from_secs(300),
             list_spread: Duration::from_secs(1),
-            quiet: Duration::from_millis(500),
+            quiet: Duration::from_millis(200),
             audit_every: Duration::from_secs(3_600),
             audit_again: Duration::from_secs(5),
             audit_pace: Duration::from_secs(10),

@@ -23,8 +23,8 @@ struct Counts {
 
 impl Summary {
     /// Services, backends, what is held, and the apiserver in use.
-    pub(super) fn line(&mut self, readings: &Readings) -> String {
-        self.count(&readings.snapshots.borrow());
+    pub(super) fn line(&mut self, readings: &Readings, snapshot: &Snapshot) -> String {
+        self.count(snapshot);
         let Counts { services, backends, held } = self.counts;
         let apiserver = readings.apiserver.as_ref().map(|views| in_use(&views.borrow())).unwrap_or_default();
         format!("{services} services, {backends} backends, {held} held{apiserver}")

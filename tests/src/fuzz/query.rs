@@ -47,7 +47,7 @@ impl Requests {
         let socket = std::env::temp_dir().join(format!("holdfast-fuzz-{}.sock", std::process::id()));
         let settings = Settings { listen: (Ipv4Addr::LOCALHOST, 0).into(), socket: socket.clone() };
         let readings = readings::of_snapshots(snapshots, About { version: "0", started: Timestamp(0) });
-        let admin = admin::start(&settings, readings, watch::channel(Vec::new()).0)
+        let admin = admin::start(&settings, (readings, readings::acts()), watch::channel(Vec::new()).0)
             .map_err(|error| error.to_string())?;
         Ok(Self { admin, socket })
     }

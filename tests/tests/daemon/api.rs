@@ -119,7 +119,7 @@ fn start_admin(folder: &Path, snapshots: watch::Receiver<Arc<Snapshot>>, history
     let about = About { version: "0.1.0", started: Timestamp(1_767_870_000) };
     let readings = Readings { history, ..readings::of_snapshots(snapshots, about) };
     let settings = Settings { listen: (Ipv4Addr::LOCALHOST, 0).into(), socket: folder.join("admin.sock") };
-    admin::start(&settings, readings, watch::channel(Vec::new()).0).unwrap()
+    admin::start(&settings, (readings, readings::acts()), watch::channel(Vec::new()).0).unwrap()
 }
 
 /// What curl prints.

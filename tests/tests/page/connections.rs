@@ -1,10 +1,12 @@
 //! How many connections a page takes, of the few that the daemon has for all pages and programs.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use holdfast_tests::patience::NOT_FOR_EVER;
 
 use crate::browser::{BOTH, Browser};
 use crate::node::Node;
@@ -113,6 +115,11 @@ fn a_page_says_that_others_have_all_connections() {
             sleep(Duration::from_millis(50));
         };
         fill();
+        let until = Instant::now() + NOT_FOR_EVER;
+        while has_place(node.port()) {
+            assert!(Instant::now() < until, "there is always room for one more");
+            fill();
+        }
         let page = scope.spawn(|| {
             see(&mut browser, true);
             // Of many that wait for a place one may get it: the daemon is asked for what no stream brings.
@@ -136,6 +143,14 @@ fn watcher(port: u16) -> TcpStream {
     // Where there is no place, the daemon may have closed it by now.
     let _ = write!(stream, "GET /watch HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
     stream
+}
+
+/// Whether one more is told what happens. A daemon that is busy takes those who knock one after another.
+fn has_place(port: u16) -> bool {
+    let mut head = [0; "HTTP/1.1 200".len()];
+    let mut stream = watcher(port);
+    stream.set_read_timeout(Some(NOT_FOR_EVER)).unwrap();
+    stream.read_exact(&mut head).is_ok() && head.ends_with(b"200")
 }
 
 fn is_open(stream: &TcpStream) -> bool {

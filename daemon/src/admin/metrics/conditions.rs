@@ -6,8 +6,8 @@
 use holdfast_core::snapshot::Snapshot;
 
 use crate::exposition::Exposition;
-use crate::kube_proxy::ClosedPorts;
 use crate::overheard::Overheard;
+use crate::readings::ClosedPorts;
 use crate::readings::{ConditionKind, Conditions};
 
 /// Writes which service has which condition, and since when.

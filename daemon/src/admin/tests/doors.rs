@@ -7,13 +7,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use super::fixture::{self, Folder, everything, many, readings, serve, serve_with};
+use super::fixture::{self, Folder, acts, everything, many, readings, serve, serve_to, serve_with};
 use super::{Got, exchange, got};
-use crate::admin::{Admin, AdminError, Settings, limits, start};
+use crate::admin::{
+    Acts, Admin, AdminError, ForgetWish, RELOADS_WAITING_MAX, ReloadWish, Reloaded, Settings, limits, start,
+};
 use crate::apiserver::NotForgotten;
 use crate::datapath::DatapathView;
 use crate::patience::NOT_FOR_EVER;
-use crate::readings::{ForgetWish, Liveness, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
+use crate::readings::Liveness;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
@@ -114,7 +116,7 @@ fn reload(
 #[test]
 fn a_reload_is_answered_when_it_is_done_and_only_over_the_socket() {
     let (reloads, mut wishes) = mpsc::channel(RELOADS_WAITING_MAX);
-    let served = serve_with(everything(), |readings| readings.reloads = reloads);
+    let served = serve_to(everything(), Acts { reloads, ..acts() });
     let got = reload(&served, &mut wishes, Ok(Reloaded { waiting: Vec::new() }), "");
     assert_eq!((got.status, got.body.as_str()), (200, "reloaded\n"));
     let got = reload(&served, &mut wishes, Ok(Reloaded { waiting: vec!["node.name", "log.format"] }), "");
@@ -133,10 +135,7 @@ fn a_reload_is_answered_when_it_is_done_and_only_over_the_socket() {
 pub(super) fn answers_to_wishes() -> [(&'static str, String); 2] {
     let (reloads, mut reload_wishes) = mpsc::channel(RELOADS_WAITING_MAX);
     let (forgets, mut forget_wishes) = mpsc::channel::<ForgetWish>(1);
-    let served = serve_with(everything(), |readings| {
-        readings.reloads = reloads;
-        readings.forgets = forgets;
-    });
+    let served = serve_to(everything(), Acts { reloads, forgets, ..acts() });
     let json = "accept: application/json\r\n";
     let reloaded = reload(&served, &mut reload_wishes, Ok(Reloaded { waiting: vec!["node.name"] }), json);
     let target = "/apiserver/forget?endpoint=10.0.0.1:6443";
@@ -153,7 +152,7 @@ pub(super) fn answers_to_wishes() -> [(&'static str, String); 2] {
 #[test]
 fn an_address_is_forgotten_only_over_the_socket() {
     let (forgets, mut wishes) = mpsc::channel(1);
-    let served = serve_with(everything(), |readings| readings.forgets = forgets);
+    let served = serve_to(everything(), Acts { forgets, ..acts() });
     let target = "/apiserver/forget?endpoint=10.0.0.1:6443";
     let over_tcp = format!("POST {target} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", served.host());
     assert_eq!(served.send(&over_tcp).status, 403);
@@ -403,7 +402,7 @@ fn start_at(listen: &str, socket: &std::path::Path) -> (Admin, watch::Receiver<V
     let readings = readings(watch::channel(Arc::new(Snapshot::default())).1);
     let settings = Settings { listen: listen.parse().unwrap(), socket: socket.into() };
     let (shut_out, shut) = watch::channel(Vec::new());
-    (start(&settings, readings, shut_out).unwrap(), shut)
+    (start(&settings, (readings, acts()), shut_out).unwrap(), shut)
 }
 
 /// Waits until this is what is told.

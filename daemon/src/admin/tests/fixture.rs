@@ -26,17 +26,18 @@ use holdfast_datapath::{
 };
 use tokio::sync::{mpsc, watch};
 
-use crate::admin::{Admin, Settings, start};
+use crate::admin::{Acts, Admin, Settings, start};
 use crate::apiserver::{ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View};
 use crate::datapath::{DatapathView, RefusalLog};
 use crate::described::Code;
 use crate::devices::{Answers, Class, Decision, Reason as Why};
 use crate::diagnose::gather::Gatherer;
 use crate::knowledge::Edition;
-use crate::kube_proxy::{ClosedPort, ClosedPorts, Purpose};
 use crate::proxies::OtherProxy;
 use crate::proxies::filters::{Filter, FilterKind};
-use crate::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
+use crate::readings::{
+    About, ClosedPort, ClosedPorts, EffectiveConfig, Liveness, Purpose, Readings, Verifications,
+};
 use crate::sources::kubernetes::{self as watching, LastError, Resource, View as Watches, Watch};
 use crate::state::Written;
 
@@ -767,11 +768,17 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         refused_reload: watch::channel(None).1,
         shut: watch::channel(Vec::new()).1,
         closed_ports: closed_ports(),
-        gatherer: Gatherer::new(None, "node-1".into(), watch::channel(Arc::default()).1)
-            .recognising_by(watch::channel(Arc::new(odd_knowledge())).1),
+        editions: watch::channel(Arc::new(odd_knowledge())).1,
+        about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
+    }
+}
+
+/// No apiserver to be asked, and no ear for wishes.
+pub(crate) fn acts() -> Acts {
+    Acts {
+        gatherer: Gatherer::new(None, "node-1".into(), watch::channel(Arc::default()).1),
         reloads: mpsc::channel(1).0,
         forgets: mpsc::channel(1).0,
-        about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
     }
 }
 
@@ -790,12 +797,20 @@ pub(crate) fn serve(snapshot: Snapshot) -> Served {
 }
 
 pub(crate) fn serve_with(snapshot: Snapshot, change: impl FnOnce(&mut Readings)) -> Served {
+    serve_all(snapshot, change, acts())
+}
+
+pub(crate) fn serve_to(snapshot: Snapshot, acts: Acts) -> Served {
+    serve_all(snapshot, |_| {}, acts)
+}
+
+fn serve_all(snapshot: Snapshot, change: impl FnOnce(&mut Readings), acts: Acts) -> Served {
     let folder = Folder::new();
     let socket = folder.0.join("admin.sock");
     let (snapshots, receiver) = watch::channel(Arc::new(snapshot));
     let mut readings = readings(receiver);
     change(&mut readings);
     let settings = Settings { listen: "127.0.0.1:0".parse().unwrap(), socket: socket.clone() };
-    let admin = start(&settings, readings, watch::channel(Vec::new()).0).unwrap();
+    let admin = start(&settings, (readings, acts), watch::channel(Vec::new()).0).unwrap();
     Served { admin, socket, folder, snapshots }
 }

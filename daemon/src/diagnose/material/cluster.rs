@@ -10,6 +10,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_knowledge::Step;
 
 use super::Asked;
+use crate::diagnose::focus::PortWanted;
 
 /// What the apiserver says; each is one request.
 #[derive(Clone, Debug, Default)]
@@ -89,6 +90,13 @@ pub(crate) struct ServiceSeen {
     pub(crate) external_name: String,
     /// Kubernetes calls it `spec.publishNotReadyAddresses`.
     pub(crate) publishes_not_ready: bool,
+}
+
+impl ServiceSeen {
+    /// Leaves nothing but the port that a question is about.
+    pub(crate) fn narrow(&mut self, wanted: &PortWanted) {
+        self.ports.retain(|it| wanted.is(&it.name, it.port));
+    }
 }
 
 /// One of `spec.ports`.

@@ -13,12 +13,12 @@ use holdfast_core::snapshot::Snapshot;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::super::{ClosedPorts, Ports, limits};
+use super::super::{Ports, limits};
 use super::bed::{Answer, Rules, ask, balanced, free, slice, until};
 use crate::admin::tests::fixture;
 use crate::config::{Config, KubeProxy, OuterAddresses};
 use crate::patience::NOT_FOR_EVER;
-use crate::readings::{Liveness, Readings};
+use crate::readings::{ClosedPorts, Liveness, Readings};
 
 /// A daemon's ports, and what decides what they say.
 struct Open {

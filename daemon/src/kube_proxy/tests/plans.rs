@@ -9,6 +9,7 @@ use super::super::limits;
 use super::super::service_ports::{Plan, Planner};
 use super::bed::{Rules, balanced, slice};
 use crate::config::{NodePortAddresses, OuterAddresses};
+use crate::readings::CLOSED_NAMED_MAX;
 
 const PRIMARY: NodePortAddresses = NodePortAddresses::of(OuterAddresses::Primary);
 const RANGES: NodePortAddresses = NodePortAddresses::of(OuterAddresses::Cidrs(Vec::new()));
@@ -129,7 +130,7 @@ fn listeners_have_a_bound_and_go_by_age() {
     assert_eq!(plan.open.len(), limits::LISTENERS_MAX);
     let of = |name: &str| plan.open.values().filter(|check| check.service.name() == name).count();
     assert_eq!((of("s1"), of("s2"), of("s3"), of("s4")), (400, 400, 224, 0));
-    assert_eq!((plan.refused.len(), plan.more), (limits::CLOSED_NAMED_MAX, 1_600 - 1_024 - 100));
+    assert_eq!((plan.refused.len(), plan.more), (CLOSED_NAMED_MAX, 1_600 - 1_024 - 100));
 }
 
 /// Two Services of a tenant at 400 addresses each would leave 224 of the listeners to a bystander that came later.

@@ -1,18 +1,31 @@
-//! What a client may ask the daemon to do, and where the outcome goes.
+//! What a client may set going, and where the outcome goes: others are asked for a diagnosis, the configuration is read
+//! again, an address is forgotten.
 //!
-//! Invariant: few may wait, and each names the peer that asks.
+//! Invariant: nothing else is. Few wishes may wait, and each names the peer that asks.
 
 use std::net::SocketAddr;
 
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::apiserver::NotForgotten;
+use crate::diagnose::gather::Gatherer;
 
 /// Reloads that may wait; each takes milliseconds.
 pub const RELOADS_WAITING_MAX: usize = 4;
 
 /// Wishes to forget an address that may wait; each waits for a disk at most.
 pub const FORGETS_WAITING_MAX: usize = 4;
+
+/// Where what a client sets going is done.
+#[derive(Clone, Debug)]
+pub struct Acts {
+    /// Asks the apiserver, this host and backends, for a diagnosis.
+    pub gatherer: Gatherer,
+    /// Where a wish for a reload goes.
+    pub reloads: mpsc::Sender<ReloadWish>,
+    /// Where a wish goes that an apiserver's address be forgotten.
+    pub forgets: mpsc::Sender<ForgetWish>,
+}
 
 /// The process at the other end of the unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

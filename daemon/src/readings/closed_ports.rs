@@ -1,4 +1,4 @@
-//! Which of the ports are not open although they are asked for, and why.
+//! Which of kube-proxy's ports are not open although they are asked for, and why.
 //!
 //! Invariant: each part that opens ports reports its own only; the log has one line when a port cannot be opened and
 //! one when it can, and ports of Services are named up to a bound.
@@ -9,9 +9,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
 
-use super::limits;
 use crate::config::KubeProxy;
 use crate::described::words;
+
+/// Ports that are closed against the wish of a Service and named; the rest is counted.
+pub(crate) const CLOSED_NAMED_MAX: usize = 100;
 
 words! {
     /// What a port is for.
@@ -25,7 +27,7 @@ words! {
 }
 
 /// Why a port is closed that another process has.
-pub(super) const IN_USE: &str = "another process listens there (`ss -ltnp` names it)";
+pub(crate) const IN_USE: &str = "another process listens there (`ss -ltnp` names it)";
 
 /// A port that is asked for and not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,8 +67,8 @@ impl ClosedPorts {
     /// Those that are named, and how many more of Services there are.
     pub fn now(&self) -> (Vec<ClosedPort>, usize) {
         let known = self.known();
-        let named = known.services.iter().take(limits::CLOSED_NAMED_MAX);
-        let more = known.more + known.services.len().saturating_sub(limits::CLOSED_NAMED_MAX);
+        let named = known.services.iter().take(CLOSED_NAMED_MAX);
+        let more = known.more + known.services.len().saturating_sub(CLOSED_NAMED_MAX);
         (known.own.iter().chain(named).cloned().collect(), more)
     }
 
@@ -92,7 +94,7 @@ impl ClosedPorts {
     }
 
     /// Of a port that the configuration asks for: why it is closed, or that it is not.
-    pub(super) fn tell(&self, purpose: Purpose, address: SocketAddr, why: Option<String>) {
+    pub(crate) fn tell(&self, purpose: Purpose, address: SocketAddr, why: Option<String>) {
         let mut known = self.known();
         let before = known.own.iter().position(|it| it.purpose == purpose);
         let before = before.map(|place| known.own.swap_remove(place));
@@ -108,7 +110,7 @@ impl ClosedPorts {
     }
 
     /// Of all that Services ask for and that are closed now, and how many more there are.
-    pub(super) fn tell_of_services(&self, now: Vec<ClosedPort>, more: usize, at: Timestamp) {
+    pub(crate) fn tell_of_services(&self, now: Vec<ClosedPort>, more: usize, at: Timestamp) {
         let mut known = self.known();
         log_difference(&known.services, &now);
         let since = |port: &ClosedPort| {
