@@ -67,6 +67,19 @@ fn kernel_observed_features() {
     observe("`bpf_sock_destroy`, not needed", yes(has_destroy));
 }
 
+/// What is in force while all else is seen; a kernel that lacks one of them says so.
+#[test]
+fn kernel_observed_hardening() {
+    let read =
+        |path: &str| fs::read_to_string(path).map_or_else(|_| "none".to_owned(), |it| it.trim().to_owned());
+    for name in ["kernel/unprivileged_bpf_disabled", "net/core/bpf_jit_harden"] {
+        observe(&format!("in force: `{}`", name.replace('/', ".")), &read(&format!("/proc/sys/{name}")));
+    }
+    let lockdown = read("/sys/kernel/security/lockdown");
+    let chosen = lockdown.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word);
+    observe("in force: lockdown", chosen.unwrap_or("none"));
+}
+
 /// A list that is published by a store alone reaches clients, and a socket is ended when its backend has left.
 fn observe_moving_client(node: &mut Node, port: &Port<'_>, servers: &[std::net::SocketAddr]) {
     let client = Client::c().unwrap();
