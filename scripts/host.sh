@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup host
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-in_root=systemd,systemd-sysv,dbus,iproute2,curl,procps,python3,rpm
+in_root=systemd,systemd-sysv,dbus,iproute2,curl,procps,python3,rpm,apparmor
 
 # A root is made anew each month, because releases go on.
 make_root() {

@@ -35,6 +35,7 @@ deb() {
 	local doc=$root/usr/share/doc/holdfast size
 	install -m 644 packaging/debian/copyright "$doc/copyright"
 	install -m 644 LICENSE-BPF "$doc/LICENSE-BPF"
+	install -D -m 644 contrib/apparmor/holdfast "$root/etc/apparmor.d/holdfast"
 	install -D -m 644 packaging/debian/lintian-overrides "$root/usr/share/lintian/overrides/holdfast"
 	{
 		printf 'holdfast (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n' "$version"
@@ -48,7 +49,7 @@ deb() {
 	size=$(du -k -s --apparent-size --exclude=DEBIAN "$root" | cut -f 1)
 	sed "s/@VERSION@/$version/; s/@ARCHITECTURE@/$architecture/; s/@SIZE@/$size/" packaging/debian/control.in \
 		>"$root/DEBIAN/control"
-	echo /etc/holdfast/holdfast.toml >"$root/DEBIAN/conffiles"
+	printf '%s\n' /etc/apparmor.d/holdfast /etc/holdfast/holdfast.toml >"$root/DEBIAN/conffiles"
 	install -m 755 packaging/debian/{postinst,prerm,postrm} "$root/DEBIAN"
 	(cd "$root" && find . -type f ! -path './DEBIAN/*' -printf '%P\0' | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
 	chmod 644 "$root/DEBIAN/md5sums"

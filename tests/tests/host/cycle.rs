@@ -1,7 +1,10 @@
 //! The package's whole life on one host, each step by its name: in namespaces on this machine's kernel, and in a guest
 //! with a distribution's own kernel, its own cgroups and its own BPF file system.
 
+use std::fs;
 use std::time::Instant;
+
+use holdfast_tests::host::Host;
 
 use super::journal::lines;
 use super::life::{kill_under_traffic, purge, remove_under_traffic, replace_under_traffic};
@@ -16,6 +19,26 @@ fn step<T>(name: &str, take: impl FnOnce() -> T) -> T {
     out
 }
 
+/// Whether the daemon runs under its profile. A distribution's own kernel has AppArmor in force, so in a guest it does;
+/// whether this machine's kernel has it, by which hosts in namespaces run, is not up to the test.
+fn is_confined(host: &Host) -> bool {
+    let enabled = fs::read_to_string("/sys/module/apparmor/parameters/enabled").unwrap_or_default();
+    assert!(!Host::is_around() || enabled == "Y\n", "AppArmor is not in force: {enabled:?}");
+    if !Host::is_around() {
+        return false;
+    }
+    let label = format!("/proc/{}/attr/current", property(host, "MainPID"));
+    assert_eq!(host.run(&["cat", &label]).unwrap().good(), "holdfast (enforce)");
+    true
+}
+
+/// AppArmor's words about the daemon: what the profile lacks.
+fn denied(host: &Host) -> Vec<String> {
+    let said = host.run(&["journalctl", "--dmesg", "--output=cat", "--no-pager"]).unwrap().good();
+    let ours = |line: &&str| line.contains("apparmor=\"DENIED\"") && line.contains("profile=\"holdfast\"");
+    said.lines().filter(ours).map(str::to_owned).collect()
+}
+
 #[test]
 fn the_whole_cycle_in_one_life() {
     let mut host = step("boot", boot);
@@ -26,11 +49,16 @@ fn the_whole_cycle_in_one_life() {
 
     step("install", || install(&host, First));
     step("configure", || host.write(CONFIG, &config("127.0.0.1:8081")).unwrap());
-    step("start", || host.run(&["systemctl", "start", "holdfast"]).unwrap().good());
+    step("start", || {
+        let said = host.run(&["systemctl", "start", "holdfast"]).unwrap();
+        assert_eq!(said.code, 0, "{said:?}; AppArmor denied: {:#?}", denied(&host));
+    });
     step("ready", || {
         assert_eq!(property(&host, "ActiveState"), "active");
         assert_eq!(property(&host, "StatusText"), "1 services, 1 backends, 0 held");
     });
+    let confined = step("AppArmor", || is_confined(&host));
+    println!("cycle: under a profile of AppArmor: {confined}");
     step("the address answers", || assert_eq!(who_answers(&host), "one"));
     let mut dialer = host.dial(address(VIP)).unwrap();
     step("reload", || reload_under_traffic(&mut host, &mut dialer, "127.0.0.1:8082", "two"));
@@ -48,5 +76,6 @@ fn the_whole_cycle_in_one_life() {
     step("downgrade", || replace_under_traffic(&host, &mut dialer, First));
     step("remove", || remove_under_traffic(&host, &mut dialer, "two"));
     drop(dialer);
+    step("nothing was denied", || assert_eq!(denied(&host), Vec::<String>::new()));
     step("purge", || purge(&host, &before));
 }
