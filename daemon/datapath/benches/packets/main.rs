@@ -1,5 +1,5 @@
 //! What a packet costs that the programs at devices see: nanoseconds of a run, less those of an empty program in the
-//! same run; what flows take of the memory, and their sweep of a CPU. Needs root; `cargo bench -p holdfast-datapath
+//! same run; what flows take of the memory, and their sweep of a CPU; how long a change waits while the maps grow. Needs root; `cargo bench -p holdfast-datapath
 //! --bench packets`.
 //!
 //! Nothing is sent: the kernel runs the programs over packets that are made anew each time. Each figure is checked to
@@ -37,6 +37,7 @@ mod craft;
 mod network;
 
 mod feeder;
+mod growth;
 mod node;
 mod runs;
 mod table;
@@ -48,12 +49,14 @@ type Part = (&'static str, fn(&bed::Bed));
 /// Runs one part, named by the argument, or all.
 fn main() {
     let wanted = size::wanted();
-    let parts: [Part; 5] = [
+    let parts: [Part; 7] = [
         ("runs", runs::all),
         ("new", runs::first),
         ("new", runs::picked),
         ("memory", table::memory),
         ("sweep", table::sweep),
+        ("growth", growth::paced),
+        ("growth", growth::hurried),
     ];
     for (name, part) in parts {
         if wanted.as_deref().is_none_or(|wanted| wanted == name) {

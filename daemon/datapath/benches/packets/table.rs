@@ -13,8 +13,9 @@ use crate::size::sized;
 
 const FLOWS: u32 = 65_536;
 const SWEPT: u32 = 1_000_000;
-/// Once, and in one piece: which ports a former daemon has kept free stands somewhere in the table.
-const ADOPTION: Duration = Duration::from_secs(8);
+/// After a start once, in pieces: where packets of a former daemon's flows arrive, and which ports it has kept free,
+/// stands somewhere in the table.
+const ADOPTION: Duration = Duration::from_secs(30);
 /// Two passes over the whole table, and a little more.
 const WATCHED: Duration = Duration::from_secs(22);
 

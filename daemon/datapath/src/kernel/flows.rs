@@ -17,9 +17,9 @@ const SAMPLE: u32 = 32;
 /// The table, the thread that sweeps it, and what the last look at a few of the flows has shown.
 #[derive(Debug)]
 pub(super) struct Flows {
-    table: FlowTable,
-    sweeping: Sweeping,
-    sampled: Sampled,
+    pub(super) table: FlowTable,
+    pub(super) sweeping: Sweeping,
+    pub(super) sampled: Sampled,
 }
 
 /// What is known of the flows.
@@ -48,9 +48,14 @@ impl KernelMaps {
             let table = FlowTable::new(handles)?;
             let failed = |error: std::io::Error| StartError::Load(error.into());
             let kept_free = KeptFree::start(table.clone(), self.packets.ports(), Instant::now());
-            let sweeping = Sweeping::start(table.clone(), kept_free).map_err(failed)?;
+            let sweeping =
+                Sweeping::start(table.clone(), kept_free, FlowsSwept::default()).map_err(failed)?;
             self.flows = Some(Flows { table, sweeping, sampled: Sampled::default() });
         }
+        if let Some(adopted) = self.flows.as_mut().and_then(|flows| flows.sweeping.adopted()) {
+            self.note_adopted(adopted);
+        }
+        self.follow_size();
         let Self { flows: Some(flows), generation, .. } = self else { return Ok(()) };
         let serves = |port, backend| {
             let key = MemberKey { port, membership: Membership::Serving, backend };
