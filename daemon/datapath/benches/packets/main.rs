@@ -49,12 +49,13 @@ type Part = (&'static str, fn(&bed::Bed));
 /// Runs one part, named by the argument, or all.
 fn main() {
     let wanted = size::wanted();
-    let parts: [Part; 7] = [
+    let parts: [Part; 8] = [
         ("runs", runs::all),
         ("new", runs::first),
         ("new", runs::picked),
         ("memory", table::memory),
         ("sweep", table::sweep),
+        ("resize", table::resize),
         ("growth", growth::paced),
         ("growth", growth::hurried),
     ];

@@ -233,16 +233,20 @@ impl Moving {
         }
     }
 
-    /// The new table is in use from now on: so many numbers are handed out beside those that flows have.
+    /// So many numbers can be had beside those that flows have, as soon as the new table is in use.
     pub(crate) fn hand_out(&mut self, count: u32) -> Result<(), libbpf_rs::Error> {
         let until = self.next.saturating_add(count).min(self.to.max());
+        let free = std::mem::take(&mut self.free);
+        (self.next..until).chain(free).try_for_each(|number| self.to.give_back(number))?;
+        self.next = until;
+        Ok(())
+    }
+
+    /// The new table is in use. The rest of its numbers follows.
+    pub(crate) fn note_numbers(&self) {
         if let Some(noted) = self.to.0.shares.numbers() {
-            noted.store(until.into(), Ordering::Release);
+            noted.store(self.next.into(), Ordering::Release);
         }
-        for number in self.next..until {
-            self.to.give_back(number)?;
-        }
-        std::mem::take(&mut self.free).into_iter().try_for_each(|number| self.to.give_back(number))
     }
 
     /// Those that found no room are out of the counts, and out of the table that nobody uses any more.

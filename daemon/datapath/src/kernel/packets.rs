@@ -112,6 +112,11 @@ impl Packets {
         devices::layers_of(self.wanted.as_deref().unwrap_or_default())
     }
 
+    /// Whether there is a program for each device.
+    pub(super) fn are_enough(&self, programs: &[PacketPrograms]) -> bool {
+        self.layers().into_iter().all(|layer| programs.iter().any(|pair| pair.layer == layer))
+    }
+
     fn conclude(&mut self, outcome: Result<(), StartError>) {
         match outcome {
             Ok(()) => (self.failure, self.retry) = (None, Retry::default()),
@@ -282,13 +287,10 @@ impl KernelMaps {
     /// The tables have moved, and the programs that read them are loaded, unless that has failed or they are no more
     /// those that are needed.
     pub(super) fn move_packets_to(&mut self, loaded: Option<Result<Vec<PacketPrograms>, StartError>>) {
-        let layers = self.packets.layers();
-        let is_enough = |programs: &[PacketPrograms]| {
-            layers.iter().all(|it| programs.iter().any(|pair| pair.layer == *it))
-        };
+        let is_enough = matches!(&loaded, Some(Ok(programs)) if self.packets.are_enough(programs));
         let Some(running) = &mut self.packets.running else { return };
         match loaded {
-            Some(Ok(programs)) if is_enough(&programs) => {
+            Some(Ok(programs)) if is_enough => {
                 running.devices.update(programs);
                 self.packets.behind = false;
                 self.packets.conclude(Ok(()));

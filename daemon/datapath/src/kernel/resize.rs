@@ -13,7 +13,7 @@ use libbpf_rs::MapHandle;
 use super::KernelMaps;
 use super::flows::Flows;
 use crate::error::StartError;
-use crate::flows::{FlowTable, Moving, Sweeping};
+use crate::flows::{FlowTable, Moving};
 use crate::load::{self, Layer, PacketPrograms};
 use crate::map::{self, Handles, Map};
 use crate::packets;
@@ -28,6 +28,9 @@ const FEW: u64 = 1_000;
 
 /// Flows stand still for so long at most, whatever becomes of this process.
 const STILL_MOST: u32 = 3;
+
+/// By then the programs have moved, or they do not: what stands still goes on a second later at the earliest.
+const MOVED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The programs that are under way are through with their packets long before.
 const GRACE_MOST: Duration = Duration::from_secs(1);
@@ -170,25 +173,22 @@ impl KernelMaps {
 
     fn conclude_resizing(&mut self, Resizing { growths, thread, .. }: Resizing) -> Result<(), StartError> {
         let mut filled = thread.join().unwrap_or_else(|_| Err(failed("the thread has ended")))?;
-        if growths != self.growths {
+        if growths != self.growths || !self.packets.are_enough(&filled.programs) {
             filled.programs = self.programs_for(&filled.handles)?;
         }
         let Some(Flows { sweeping, .. }) = self.flows.take() else { return Ok(()) };
-        let (kept_free, swept) = sweeping.stop();
-        let switched = self.stand_still().and_then(|()| self.switch(&mut filled));
-        let Some(mut kept_free) = kept_free else { return switched };
-        if switched.is_ok() {
+        let (mut kept_free, swept) = sweeping.stop();
+        let switched = self.stand_still().and_then(|until| self.switch(&mut filled, until));
+        if let Some(kept_free) = kept_free.as_mut().filter(|_| switched.is_ok()) {
             kept_free.move_to(filled.moving.table().clone());
         }
-        let goes_on = self.go_on();
-        let table = kept_free.table().clone();
+        let switched = self.go_on().and(switched);
         if switched.is_ok() {
             self.packets.given_up.add(filled.moving.conclude());
         }
-        let sweeping = Sweeping::start(table.clone(), kept_free, swept);
-        let sweeping = sweeping.map_err(|error| StartError::loading(error.into()))?;
-        self.flows = Some(Flows { table, sweeping, sampled: Default::default() });
-        switched.and(goes_on)
+        // Without the thread that had it the table is opened anew.
+        self.flows = kept_free.map(|kept_free| Flows::start(kept_free, swept)).transpose()?;
+        switched
     }
 
     /// The tables have moved since.
@@ -199,7 +199,9 @@ impl KernelMaps {
         Ok(load::packets_at(&layers, &maps, (0, forward_mark))?.0)
     }
 
-    fn stand_still(&mut self) -> Result<(), StartError> {
+    /// Gives until when the programs may be moved.
+    fn stand_still(&mut self) -> Result<Instant, StartError> {
+        let until = Instant::now() + MOVED_WITHIN;
         self.tell_packets(FlowTable::since_boot().saturating_add(STILL_MOST))?;
         let (grace, began) = (self.grace.begin(), Instant::now());
         while !self.grace.is_over(grace) {
@@ -208,7 +210,7 @@ impl KernelMaps {
             }
             std::thread::sleep(GRACE_LOOK);
         }
-        Ok(())
+        Ok(until)
     }
 
     fn go_on(&self) -> Result<(), StartError> {
@@ -223,18 +225,22 @@ impl KernelMaps {
     }
 
     /// While flows stand still. An error: nothing reads the new table.
-    fn switch(&mut self, filled: &mut Filled) -> Result<(), StartError> {
+    fn switch(&mut self, filled: &mut Filled, until: Instant) -> Result<(), StartError> {
         let Filled { moving, handles, programs } = filled;
         let (Some(running), Some(attached)) = (&mut self.packets.running, &self.attached) else {
             return Err(failed("packets are not translated any more"));
         };
-        moving.finish().map_err(StartError::Load)?;
+        moving.finish().and_then(|()| moving.hand_out(NUMBERS_FIRST)).map_err(StartError::Load)?;
+        if Instant::now() >= until {
+            return Err(failed("flows would have stood still for too long"));
+        }
         moving.hand_out_no_more();
         attached.pins.replace_flows(handles)?;
         running.handles.append(&mut map::copies(&*handles)?);
         running.devices.update(std::mem::take(programs));
         // What is being made for a growth reads the old one.
         self.ahead = super::ahead::Ahead::Nothing;
-        moving.hand_out(NUMBERS_FIRST).map_err(StartError::Load)
+        moving.note_numbers();
+        Ok(())
     }
 }

@@ -42,6 +42,8 @@ fn kernel_flows_go_to_another_table_with_all_that_leads_to_them() {
         let mut taken: Vec<u32> = all.iter().map(|it| check_there(&new, it)).collect();
         all.iter().for_each(|it| _ = check_there(&old, it));
         moving.hand_out(4096).unwrap();
+        moving.note_numbers();
+        assert!(new.table.hand_out_is_over());
         assert_eq!((moving.conclude(), new.table.max()), (GivenUp::default(), size));
         let numbers = new.handles[&Map::FreeFlows].lookup_and_delete(&[]).unwrap();
         taken.extend(numbers.map(|it| u32::from_ne_bytes(it.try_into().unwrap())));
