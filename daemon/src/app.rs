@@ -235,8 +235,7 @@ impl App {
         let ((proxies, proxies_now), (filters, filters_now)) = (none_yet(), none_yet());
         let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), none_yet());
         let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
-        let care = look_after(views, fail, (devices, in_force.0.subscribe()));
-        let (engine, changes) = EngineThread::start(engine, incoming, care)?;
+        let (engine, changes) = EngineThread::start(engine, incoming, tend(views, fail, devices, &in_force))?;
         let (history, recorded) = start::record(&config.state.path, below, changes, &engine)?;
         let (effective, effective_now) = watch::channel(Arc::new(settings::effective(config)));
         let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
@@ -402,11 +401,13 @@ async fn wait_for_the_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<
 }
 
 /// What the engine's thread does beside its events: it keeps the maps well, and shows how they are.
-fn look_after(
+fn tend(
     views: watch::Sender<Arc<DatapathView>>,
     fail: mpsc::Sender<AppError>,
-    (mut devices, mut config): (watch::Receiver<Arc<[Decision]>>, watch::Receiver<Arc<Config>>),
-) -> impl FnMut(&mut Engine<AppMaps>) + Send + 'static {
+    mut devices: watch::Receiver<Arc<[Decision]>>,
+    (config, _): &Followed,
+) -> impl FnMut(&mut Engine<AppMaps>) + Send + 'static + use<> {
+    let mut config = config.subscribe();
     move |engine| {
         if devices.has_changed().unwrap_or(false) {
             let decisions = Arc::clone(&devices.borrow_and_update());
