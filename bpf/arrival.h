@@ -285,7 +285,7 @@ INLINE bool is_draining(void)
 	__u32 zero = 0;
 	const struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
 
-	return settings && READ_ONCE(settings->drains);
+	return settings && READ_ONCE(settings->drains) == DRAINS;
 }
 
 /*
@@ -369,6 +369,8 @@ INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 	read_word_for(arrival, &dial, &cluster);
 	if (is_barred(arrival, &dial, cluster))
 		return drop(arrival, &dial, REASON_SOURCE, COUNT_SOURCE);
+	if (stand_still())
+		return SHOT;
 	if (!choose_twice(arrival, &dial, &word))
 		return refuse(arrival, &dial, word);
 	arrival->backend = dial.backend;

@@ -35,6 +35,25 @@ INLINE __u32 seconds(void)
 	return now;
 }
 
+/*
+ * While flows move to a table of another size none may begin, and nothing may be said by which one would end or be
+ * agreed to: it might be heard in one table alone. The daemon says until when, so that none has to end it.
+ */
+INLINE bool stand_still(void)
+{
+	__u32 zero = 0;
+	const struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
+	__u32 until = settings ? READ_ONCE(settings->drains) : DRAINS_NOT;
+
+	return UNLIKELY(until > DRAINS) && seconds() < until;
+}
+
+/* Whether a segment would change what is known of its connection while flows stand still. */
+INLINE bool must_wait(const struct packet *packet)
+{
+	return UNLIKELY(packet->flags & (TCP_SYN | TCP_FIN | TCP_RST)) && stand_still();
+}
+
 /* --- Entries. --- */
 
 /* All ones if the source is the greater one. Without branches, as differences() is, and for the same reason. */

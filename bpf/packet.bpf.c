@@ -22,6 +22,7 @@ const volatile struct told {
 	enum flow_state flow_state;
 	enum heard heard;
 	enum flow_count flow_count;
+	enum drains drains;
 	enum flow_part flow_part;
 	enum waits waits;
 	enum lifetime lifetime;
@@ -183,6 +184,10 @@ INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, int *v
 	direction = turn_in(flow, &packet->tuple, &to, v4);
 	if (direction == NOWHERE)
 		return false;
+	if (must_wait(packet)) {
+		*verdict = SHOT;
+		return true;
+	}
 	if (direction == TO_BACKEND) {
 		now = seconds();
 		if (UNLIKELY(ends(flow, number, packet, now, v4)))
@@ -345,6 +350,8 @@ INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 
 
 	if (direction == NOWHERE)
 		return NEXT;
+	if (must_wait(packet))
+		return SHOT;
 	if (UNLIKELY(flow->state == FLOW_OPENING) && !open_out(flow, number, packet, direction))
 		return NEXT;
 	if (UNLIKELY(packet->flags & TCP_SYN)) {

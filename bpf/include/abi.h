@@ -665,12 +665,17 @@ struct port_range {
 };
 SIZE_IS(port_range, 4);
 
+enum drains { DRAINS_NOT = 0, DRAINS = 1 };
+
 /* What the daemon tells the programs at devices. */
 struct packet_settings {
 	/* Of all ranges together. */
 	__u32 snat_ports;
 	struct port_range snat[SNAT_RANGES];
-	/* A client that has no flow gets none any more. */
+	/*
+	 * DRAINS: a client that has no flow gets none any more. More: the second until which flows stand still. Meanwhile
+	 * none begins, and nothing is said that begins or ends one; whoever said it says it again.
+	 */
 	__u32 drains;
 };
 SIZE_IS(packet_settings, 24);

@@ -231,12 +231,12 @@ impl App {
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
         let ((proxies, proxies_now), (filters, filters_now)) = (none_yet(), none_yet());
         let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), none_yet());
-        let (engine, changes) = EngineThread::start(engine, incoming, look_after(views, fail, devices))?;
+        let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
+        let (engine, changes) = EngineThread::start(engine, incoming, tend(views, fail, devices, &in_force))?;
         let (history, recorded) = start::record(&config.state.path, below, changes, &engine)?;
         let (effective, effective_now) = watch::channel(Arc::new(settings::effective(config)));
         let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
         let ((refused, refused_now), (reloads, forgets, wishes)) = (watch::channel(None), Wishes::channels());
-        let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
@@ -397,15 +397,21 @@ async fn wait_for_the_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<
 }
 
 /// What the engine's thread does beside its events: it keeps the maps well, and shows how they are.
-fn look_after(
+fn tend(
     views: watch::Sender<Arc<DatapathView>>,
     fail: mpsc::Sender<AppError>,
     mut devices: watch::Receiver<Arc<[Decision]>>,
-) -> impl FnMut(&mut Engine<AppMaps>) + Send + 'static {
+    (config, _): &Followed,
+) -> impl FnMut(&mut Engine<AppMaps>) + Send + 'static + use<> {
+    let mut config = config.subscribe();
     move |engine| {
         if devices.has_changed().unwrap_or(false) {
             let decisions = Arc::clone(&devices.borrow_and_update());
             engine.maps_mut().set_devices(&decisions);
+        }
+        if config.has_changed().unwrap_or(false) {
+            let packets = config.borrow_and_update().packets.clone();
+            engine.maps_mut().follow(&packets);
         }
         let is_whole = engine.is_whole();
         let is_synced = engine.is_synced();

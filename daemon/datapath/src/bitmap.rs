@@ -43,6 +43,14 @@ impl Bitmap {
         Self { view, wanted, kept }
     }
 
+    /// Sets all bits for now, where none were found: what they were is lost, and one too many only costs a search.
+    pub(crate) fn set_all_unless_found(&mut self) {
+        if self.kept.iter().all(|word| *word == 0) {
+            self.kept.fill(u64::MAX);
+            self.repair();
+        }
+    }
+
     /// Clears the bits that were found and have not been set since.
     pub(crate) fn forget_found(&mut self) {
         self.kept.fill(0);

@@ -10,10 +10,12 @@ mod find;
 mod fullest;
 mod kept_free;
 mod life;
+mod moving;
 mod records;
 mod sample;
 mod shares;
 mod sweep;
+mod worth;
 
 #[cfg(test)]
 mod tests;
@@ -42,6 +44,8 @@ pub(crate) use kept_free::KeptFree;
 pub use life::Stage;
 #[cfg(test)]
 pub(crate) use life::tests::LIFETIMES;
+pub use moving::GivenUp;
+pub(crate) use moving::Moving;
 use records::Records;
 pub use sample::Sampled;
 use shares::Shares;
@@ -139,6 +143,8 @@ struct Maps {
     entries: Entries,
     // Numbers of free records.
     free: MapHandle,
+    // At which ports backends are.
+    ports: MapHandle,
     counts: MapHandle,
     shares: Shares,
     // How many flows had begun in all before the last pass found none.
@@ -161,6 +167,7 @@ impl FlowTable {
             records: Records::new(maps)?,
             entries: Entries::new([copy(Map::Entries4)?, copy(Map::Entries6)?]),
             free: copy(Map::FreeFlows)?,
+            ports: copy(Map::BackendPorts)?,
             counts: copy(Map::PacketCounts)?,
             shares: Shares::new(maps)?,
             still_since: AtomicU64::new(NOT_STILL),
@@ -221,9 +228,53 @@ impl FlowTable {
         Ok(next == max)
     }
 
+    /// Whether the number of each record is in use, or can be had.
+    pub(crate) fn hand_out_is_over(&self) -> bool {
+        let noted = self.0.shares.numbers().map_or(0, |noted| noted.load(Ordering::Acquire));
+        noted == 0 || noted >= u64::from(self.max())
+    }
+
+    /// Seconds on the clock of the programs at devices.
+    pub(crate) fn since_boot() -> u32 {
+        since_boot()
+    }
+
     /// Makes the number of a free record available again.
     fn give_back(&self, number: u32) -> Result<(), libbpf_rs::Error> {
         self.0.free.update(&[], &number.to_ne_bytes(), libbpf_rs::MapFlags::ANY)
+    }
+}
+
+#[cfg(test)]
+impl FlowTable {
+    /// A connection that is open, as programs would have written it.
+    pub(crate) fn begin_for_tests(&self, client: u16) {
+        let at = |it: &str| flow::end(it.parse().unwrap());
+        let ((client_address, _), (frontend, frontend_port)) = (at("203.0.113.9:1"), at("192.0.2.10:443"));
+        let (backend, backend_port) = at("10.1.0.7:8443");
+        let (seen, client_port) = (self.now(), client.to_be());
+        let it = types::flow {
+            client: client_address,
+            frontend,
+            backend,
+            client_port,
+            frontend_port,
+            backend_port,
+            through_port: client_port,
+            transport: crate::abi::transport_number(Transport::Tcp),
+            state: u8::try_from(types::flow_state::FLOW_OPEN.0).unwrap(),
+            v4: 1,
+            serial: u32::from(client),
+            seen,
+            began: seen,
+            ..types::flow::default()
+        };
+        let number = self.0.free.lookup_and_delete(&[]).unwrap().unwrap();
+        let number = u32::from_ne_bytes(number.try_into().unwrap());
+        self.0.records.write(number, &it);
+        for key in [flow::entry_between(&it), flow::entry_of_client(&it)] {
+            assert!(self.0.entries.insert(&key, number).unwrap());
+        }
     }
 }
 

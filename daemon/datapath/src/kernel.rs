@@ -3,6 +3,7 @@
 //! Invariant: an op has its whole effect or none that a program could see; an endpoint change needs no system call.
 //! Which ops come, and in which order, core decides.
 
+mod ahead;
 mod cluster_ips;
 mod dump;
 mod exempt;
@@ -12,6 +13,7 @@ mod insert;
 mod packets;
 mod proof;
 mod repair;
+mod resize;
 mod sources;
 mod stale;
 mod start;
@@ -59,6 +61,7 @@ pub struct KernelMaps {
     // The highest port index and slot that were written, and one more.
     reached: Shape,
     growths: u32,
+    ahead: ahead::Ahead,
     attached: Option<Attached>,
     stale: Option<stale::Stale>,
     exempt: exempt::Exempt,

@@ -11,7 +11,7 @@ use libbpf_rs::{Link, Program, ProgramMut};
 
 use crate::bpf_call;
 use crate::error::StartError;
-use crate::load::Programs;
+use crate::load::{Kept, Programs};
 use crate::pins::Pins;
 use crate::site::Site;
 
@@ -117,6 +117,20 @@ impl<S: Site> Links<S> {
             }
         }
         is_bare
+    }
+
+    /// Replaces the programs by others that are loaded already. `false`: none was. Where some were, the others are
+    /// behind until [`Self::repair`] has moved them too.
+    pub(crate) fn move_to(&mut self, programs: &Kept) -> bool {
+        let is_moved = |(hook, link): &&(&'static str, Link)| {
+            programs.of(hook).is_some_and(|program| bpf_call::update_link(link.as_fd(), program).is_ok())
+        };
+        let (moved, left): (Vec<_>, Vec<_>) = self.links.iter().partition(is_moved);
+        if moved.is_empty() {
+            return false;
+        }
+        self.behind = left.into_iter().map(|(hook, _)| *hook).collect();
+        true
     }
 
     /// Replaces the programs by others. A link that cannot be moved is replaced. An error: none was moved. Where some

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, OpenMapMut, OpenObject, ProgramMut};
@@ -64,6 +64,30 @@ impl Programs<'_> {
     pub(crate) fn of(&self, site: &impl Site) -> Vec<(&'static str, ProgramMut<'_>)> {
         let programs = self.0.iter().flat_map(|object| object.object().progs_mut());
         programs.filter_map(|program| with_hook(site, program)).collect()
+    }
+}
+
+impl Programs<'_> {
+    /// All of them, open without what they were loaded from.
+    pub(crate) fn keep(&self) -> Result<Kept, StartError> {
+        let programs = self.0.iter().flat_map(|object| object.object().progs());
+        let cloned = programs.map(|program| {
+            let fd = program.as_fd().try_clone_to_owned()?;
+            Ok((program.name().to_string_lossy().into_owned(), fd))
+        });
+        let kept = cloned.collect::<io::Result<_>>();
+        kept.map(Kept).map_err(|error| StartError::loading(error.into()))
+    }
+}
+
+/// Loaded programs by their names: they may go to another thread.
+#[derive(Debug)]
+pub(crate) struct Kept(Vec<(String, OwnedFd)>);
+
+impl Kept {
+    /// The program of a hook, which has its name.
+    pub(crate) fn of(&self, hook: &str) -> Option<BorrowedFd<'_>> {
+        self.0.iter().find(|(name, _)| name == hook).map(|(_, fd)| fd.as_fd())
     }
 }
 

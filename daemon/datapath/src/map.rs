@@ -146,6 +146,11 @@ impl Map {
         Self::in_rooms(|room| matches!(room, Room::Flows(_)))
     }
 
+    /// Whether it holds flows.
+    pub(crate) fn is_of_flows(self) -> bool {
+        matches!(self.room(), Room::Flows(_))
+    }
+
     fn in_rooms(wanted: fn(Room) -> bool) -> impl Iterator<Item = Self> {
         Self::ALL.iter().copied().filter(move |map| wanted(map.room()))
     }

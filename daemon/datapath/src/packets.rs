@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use libbpf_rs::{MapCore, MapFlags};
 
-use crate::abi::{self, flow, packets};
+use crate::abi::{self, packets};
 use crate::bitmap::Bitmap;
 use crate::error::StartError;
 use crate::generation::view;
@@ -28,11 +28,19 @@ pub struct PacketOptions {
     pub forward_mark: u32,
 }
 
-/// Where packets of a former daemon's flows arrive.
+/// Where packets of flows arrive at this node, that a former daemon's programs have begun.
 #[derive(Debug, Default)]
 pub(crate) struct Adopted {
-    ports: BTreeSet<u16>,
+    pub(crate) ports: BTreeSet<u16>,
     pub(crate) frontends: BTreeSet<IpAddr>,
+}
+
+impl Adopted {
+    pub(crate) fn add(&mut self, flow: &packets::types::flow) {
+        let arrivals = packets::arrivals(flow);
+        self.ports.extend([arrivals.frontend_port].into_iter().chain(arrivals.nat_port));
+        self.frontends.insert(arrivals.frontend);
+    }
 }
 
 /// Flows are one set: where a part of it is missing, the rest leads nowhere, and all of it is made anew.
@@ -66,39 +74,27 @@ pub(crate) fn hand_out_first(maps: &Handles) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Tells the programs which ports clients may get.
-pub(crate) fn tell(maps: &Handles, options: &PacketOptions) -> Result<(), StartError> {
+/// Tells the programs which ports clients may get, and whether any gets a flow: see `drains` in `bpf/include/abi.h`.
+pub(crate) fn tell(maps: &Handles, options: &PacketOptions, drains: u32) -> Result<(), StartError> {
     let settings = view(maps, Map::PacketSettings)?;
-    for (cell, word) in settings.iter().zip(abi::words(&packets::settings(&options.snat_ports))) {
+    let told = packets::types::packet_settings { drains, ..packets::settings(&options.snat_ports) };
+    for (cell, word) in settings.iter().zip(abi::words(&told)) {
         cell.store(word, Ordering::Release);
     }
     Ok(())
 }
 
-/// Where packets arrive of the flows that are there.
-pub(crate) fn adopted(maps: &Handles) -> Result<Adopted, StartError> {
-    let mut adopted = Adopted::default();
-    let records = view(maps, Map::Flows)?;
-    let (records, _) = records.as_chunks();
-    for found in records.iter().filter_map(flow::read) {
-        let arrivals = packets::arrivals(&found);
-        adopted.ports.extend([arrivals.frontend_port].into_iter().chain(arrivals.nat_port));
-        adopted.frontends.insert(arrivals.frontend);
-    }
-    Ok(adopted)
-}
-
-/// The ports at which packets for the node itself are looked at: those that clients get, node ports, and those of flows
-/// that were found. None is taken back before the next start, since flows outlive their service.
+/// The ports at which packets for the node itself are looked at: those that clients get, node ports, and, until it is
+/// known at which of them flows arrive that were found, whatever was looked at before. None of the rest is taken back
+/// before the next start, since flows outlive their service.
 pub(crate) fn ports(
     maps: &Handles,
     options: &PacketOptions,
     node_ports: impl Iterator<Item = NonZeroU16>,
-    adopted: &Adopted,
 ) -> Result<Bitmap, StartError> {
     let given = options.snat_ports.iter().cloned().flatten();
-    let all = given.chain(node_ports.map(NonZeroU16::get)).chain(adopted.ports.iter().copied());
-    Ok(Bitmap::new(view(maps, Map::PacketPorts)?, all.map(u32::from)))
+    let all = given.chain(node_ports.map(NonZeroU16::get));
+    Ok(Bitmap::beside(view(maps, Map::PacketPorts)?, all.map(u32::from)))
 }
 
 #[cfg(test)]

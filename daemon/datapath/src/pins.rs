@@ -5,6 +5,7 @@
 //! <bpffs>/links/tc/2/in, out     of each device by which packets come; where the kernel has such links
 //! <bpffs>/sockets1/udp_sockets   what is kept with sockets, which outlive any version of the other maps
 //! <bpffs>/flows1/flow_table …    flows and what leads to them: so too
+//! <bpffs>/flows-next/…           those of another size, for the moment in which they take the place of these
 //! <bpffs>/v6/shared/affinity …   maps that keep their size
 //! <bpffs>/v6/packets/devices …   those of packets alone
 //! <bpffs>/v6/g3/frontends4 …     one generation of the maps that grow
@@ -43,6 +44,8 @@ const DEVICE_LINKS: &str = "tc";
 /// Those that outlive any version of the other maps, each before its own version.
 const SOCKETS: &str = "sockets";
 const FLOWS: &str = "flows";
+const FLOWS_NEXT: &str = "flows-next";
+const FLOWS_FORMER: &str = "flows-former";
 const SHARED: &str = "shared";
 const PACKETS: &str = "packets";
 const FILLING: &str = "filling";
@@ -93,6 +96,7 @@ impl Pins {
         for folder in [pins.root.join(LINKS), pins.version()] {
             fs::create_dir_all(&folder).map_err(occupied(&folder))?;
         }
+        pins.settle_flows()?;
         remove_folder(&pins.version().join(FILLING)).map_err(failed("remove", &pins.version()))?;
         let numbers = pins.generations()?;
         pins.highest = numbers.iter().copied().max().unwrap_or(0);
@@ -153,6 +157,44 @@ impl Pins {
     pub(crate) fn forget_flows(&self) -> Result<(), StartError> {
         let [_, (flows, _)] = self.packet_folders();
         remove_folder(&flows).map_err(failed("remove", &flows))
+    }
+
+    /// Pins other maps of flows in the place of those that are pinned, which go when no program reads them any more. An
+    /// error: those stay.
+    pub(crate) fn replace_flows(&self, maps: &mut Handles) -> Result<(), StartError> {
+        let [_, (flows, which)] = self.packet_folders();
+        let [next, former] = self.beside_flows();
+        for folder in [&next, &former] {
+            remove_folder(folder).map_err(failed("remove", folder))?;
+        }
+        fs::create_dir(&next).map_err(failed("make", &next))?;
+        pin_folder(&next, which, maps)?;
+        fs::rename(&flows, &former).map_err(failed("make", &former))?;
+        if let Err(error) = fs::rename(&next, &flows) {
+            let _ = fs::rename(&former, &flows);
+            return Err(failed("make", &flows)(error));
+        }
+        // What cannot be removed now is removed by the next start.
+        let _ = remove_folder(&former);
+        Ok(())
+    }
+
+    /// A daemon that was killed while it replaced flows has left the former ones, or has removed them.
+    fn settle_flows(&self) -> Result<(), StartError> {
+        let [_, (flows, _)] = self.packet_folders();
+        let [next, former] = self.beside_flows();
+        if !flows.exists() && former.exists() {
+            fs::rename(&former, &flows).map_err(failed("make", &flows))?;
+        }
+        for folder in [&next, &former] {
+            remove_folder(folder).map_err(failed("remove", folder))?;
+        }
+        Ok(())
+    }
+
+    /// Where flows are pinned that are to replace those that count, and those that were replaced.
+    fn beside_flows(&self) -> [PathBuf; 2] {
+        [FLOWS_NEXT, FLOWS_FORMER].map(|name| self.root.join(name))
     }
 
     /// Whether a map of packets has been unpinned.

@@ -133,9 +133,20 @@ impl Shape {
     }
 }
 
+/// Whether a map with so many entries is to be made larger soon: there is still room for what comes until it is made.
+pub(crate) const fn is_filling(used: u32, entries: u32) -> bool {
+    used >= entries - entries / 8 * 3
+}
+
 /// Whether a hash map with so many entries should have been larger by now.
 pub(crate) const fn is_crowded(used: u32, entries: u32) -> bool {
     used >= entries - entries / 4
+}
+
+/// Whether so much is in use of a hash map that nothing may come before it is larger. What is in use may be a little
+/// more than is counted: a replacement takes an entry for a moment.
+pub(crate) const fn is_full(used: u32, entries: u32) -> bool {
+    used >= entries - entries / 16
 }
 
 /// The next size that holds `needed` entries, if the limit lets it.

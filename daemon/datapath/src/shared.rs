@@ -91,6 +91,11 @@ impl Shared {
         self.wildcards.iter().map(|key| key.port)
     }
 
+    /// There are flows of a former daemon, and it is not known yet to which addresses.
+    pub(crate) fn expect_flows(&mut self) {
+        self.blocks.set_all_unless_found();
+    }
+
     /// There are flows to these addresses and no others, which need no frontend. Those of the node are found by their
     /// ports, and nearly all packets are for one of them.
     pub(crate) fn note_flows(&mut self, frontends: impl IntoIterator<Item = IpAddr>) {

@@ -104,7 +104,28 @@ impl Table {
     }
 }
 
+/// A walk over a map of any size, in pieces. An entry that is there all the time is met, whatever comes and goes.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    map: MapHandle,
+    batch: Batch,
+}
+
+impl Walk {
+    pub(crate) fn new(map: &MapHandle) -> Result<Self, libbpf_rs::Error> {
+        Ok(Self { map: MapHandle::try_from(map)?, batch: Batch::new(map) })
+    }
+
+    /// Shows the entries of the next piece, a few thousand at most. `false`: there are no more.
+    pub(crate) fn some(&mut self, mut each: impl FnMut(&[u8], &[u8])) -> io::Result<bool> {
+        let Some(count) = self.batch.next(&self.map)? else { return Ok(false) };
+        self.batch.slices(count).for_each(|(key, value)| each(key, value));
+        Ok(true)
+    }
+}
+
 /// The buffers and the cursor of a walk.
+#[derive(Debug)]
 struct Batch {
     key_size: usize,
     value_size: usize,
@@ -173,8 +194,12 @@ impl Batch {
     }
 
     fn entries(&self, count: usize) -> impl Iterator<Item = Entry> {
+        self.slices(count).map(|(key, value)| (key.into(), value.into()))
+    }
+
+    fn slices(&self, count: usize) -> impl Iterator<Item = (&[u8], &[u8])> {
         let keys = self.keys.chunks_exact(self.key_size);
         let values = self.values.chunks_exact(self.value_size);
-        keys.zip(values).take(count).map(|(key, value)| (key.into(), value.into()))
+        keys.zip(values).take(count)
     }
 }

@@ -99,6 +99,13 @@ impl AppMaps {
         Ok(())
     }
 
+    /// The configuration is another one from now on.
+    pub(super) fn follow(&mut self, packets: &config::Packets) {
+        if let Self::Kernel(kernel) = self {
+            kernel.maps.set_flows(packets.flows.most(memory()));
+        }
+    }
+
     /// What each device is to packets, from now on.
     pub(super) fn set_devices(&mut self, decisions: &Arc<[Decision]>) {
         let Self::Kernel(kernel) = self else { return };

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_datapath::{DeviceStatus, PacketStatus};
+use holdfast_datapath::{DeviceStatus, GivenUp, PacketStatus};
 
 use crate::devices::Decision;
 use crate::logging::messages::{self, say};
@@ -14,6 +14,16 @@ use crate::logging::messages::{self, say};
 pub(super) struct Lines {
     failure: Option<String>,
     devices: BTreeMap<u32, Device>,
+    flows: Flows,
+}
+
+/// What was told of the table of flows: how large it is, if it is known, which flows it had no room for, and why it has
+/// not the size that was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Flows {
+    most: Option<u32>,
+    given_up: GivenUp,
+    failure: Option<String>,
 }
 
 /// What was told of a device: its name, and why no program is there if none is.
@@ -36,6 +46,8 @@ enum Line {
     Served(u32, String),
     NotServed(String, String),
     Left(String),
+    Resized(u32, GivenUp),
+    NotResized(String),
 }
 
 impl Lines {
@@ -45,6 +57,13 @@ impl Lines {
             match line {
                 Line::Failure(error) => say!(warn, messages::PACKETS_NOT_SERVED, error),
                 Line::NotServed(device, error) => say!(warn, messages::PACKETS_NOT_SERVED, device, error),
+                Line::NotResized(error) => {
+                    tracing::warn!(error, "the table of flows does not get the size that was asked for");
+                }
+                Line::Resized(flows, GivenUp { all, needed }) if all > 0 => {
+                    tracing::warn!(flows, given_up = all, needed, "the table of flows is smaller");
+                }
+                Line::Resized(flows, _) => tracing::info!(flows, "the table of flows has another size"),
                 Line::Left(device) => say!(info, messages::DEVICE_LEFT, device),
                 Line::Served(index, device) => {
                     let why = decisions.iter().find(|it| it.index == index).map(|it| it.reason.as_str());
@@ -55,8 +74,12 @@ impl Lines {
     }
 
     fn due(&mut self, now: Option<PacketStatus>) -> Vec<Line> {
-        let Some(PacketStatus { failure, devices, .. }) = now else { return Vec::new() };
+        let Some(PacketStatus { failure, devices, flows, flows_failure, flows_given_up, .. }) = now else {
+            return Vec::new();
+        };
         let mut lines = Vec::new();
+        let most = Some(flows).filter(|flows| *flows > 0).or(self.flows.most);
+        lines.extend(self.flows.due(Flows { most, given_up: flows_given_up, failure: flows_failure }));
         lines.extend(failure.clone().filter(|_| failure != self.failure).map(Line::Failure));
         self.failure = failure;
         let now: BTreeMap<u32, Device> =
@@ -74,6 +97,20 @@ impl Lines {
         }
         self.devices = now;
         lines
+    }
+}
+
+impl Flows {
+    fn due(&mut self, now: Self) -> Vec<Line> {
+        let before = std::mem::replace(self, now.clone());
+        let resized = before.most.zip(now.most).filter(|(before, now)| before != now);
+        let given_up = GivenUp {
+            all: now.given_up.all.saturating_sub(before.given_up.all),
+            needed: now.given_up.needed.saturating_sub(before.given_up.needed),
+        };
+        let resized = resized.map(|(_, now)| Line::Resized(now, given_up));
+        let failure = now.failure.filter(|now| Some(now) != before.failure.as_ref());
+        resized.into_iter().chain(failure.map(Line::NotResized)).collect()
     }
 }
 
@@ -99,6 +136,9 @@ mod tests {
         };
         Some(PacketStatus {
             flows: 1,
+            flows_wanted: 1,
+            flows_failure: None,
+            flows_given_up: GivenUp::default(),
             hooks: None,
             failure: failure.map(ToOwned::to_owned),
             repaired: 0,
@@ -121,5 +161,23 @@ mod tests {
         assert_eq!(told.due(status(None, &[(2, "eth0", None)])), [served(2, "eth0")]);
         assert_eq!(told.due(status(None, &[(2, "lan", None)])), [left("eth0"), served(2, "lan")]);
         assert_eq!(told.due(status(None, &[])), [left("lan")]);
+    }
+
+    #[test]
+    fn another_size_of_the_table_and_what_had_no_room_are_told_once() {
+        let mut told = Lines::default();
+        let with = |flows, all, failure: Option<&str>| {
+            let flows_given_up = GivenUp { all, needed: all / 2 };
+            let flows_failure = failure.map(ToOwned::to_owned);
+            status(None, &[]).map(|it| PacketStatus { flows, flows_given_up, flows_failure, ..it })
+        };
+        assert_eq!(told.due(with(0, 0, None)), [], "packets are not translated yet");
+        assert_eq!(told.due(with(64, 0, None)), [], "so large it is from the start");
+        assert_eq!(told.due(with(128, 0, None)), [Line::Resized(128, GivenUp::default())]);
+        assert_eq!(told.due(with(128, 0, Some("no"))), [Line::NotResized("no".to_owned())]);
+        assert_eq!(told.due(with(128, 0, Some("no"))), []);
+        assert_eq!(told.due(with(64, 8, None)), [Line::Resized(64, GivenUp { all: 8, needed: 4 })]);
+        assert_eq!(told.due(with(32, 18, None)), [Line::Resized(32, GivenUp { all: 10, needed: 5 })]);
+        assert_eq!(told.due(with(32, 18, None)), []);
     }
 }

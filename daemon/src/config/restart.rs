@@ -24,7 +24,7 @@ macro_rules! key {
     };
 }
 
-pub(super) const RESTART_KEYS: [Key; 27] = [
+pub(super) const RESTART_KEYS: [Key; 26] = [
     key!("node.name", node.name),
     key!("kubernetes.enabled", kubernetes.enabled),
     key!("kubernetes.service_proxy_name", kubernetes.service_proxy_name),
@@ -43,7 +43,6 @@ pub(super) const RESTART_KEYS: [Key; 27] = [
     key!("datapath.exempt_cgroups", datapath.exempt_cgroups),
     key!("packets.enabled", packets.enabled),
     key!("packets.snat_ports", packets.snat_ports),
-    key!("packets.flows", packets.flows),
     key!("packets.mark", packets.mark),
     key!("packets.forward_mark", packets.forward_mark),
     key!("kube_proxy.health", kube_proxy.health),

@@ -14,7 +14,7 @@ use serde_json::Value;
 pub(crate) const SERVED: Duration = Duration::from_secs(30);
 
 /// The node of the table, and nothing that outlasts its endpoints: kube-proxy holds nothing.
-const CONFIG: &str = "[hold]\non_empty = \"refuse\"\n[node]\nname = \"n1\"\n";
+pub(crate) const CONFIG: &str = "[hold]\non_empty = \"refuse\"\n[node]\nname = \"n1\"\n";
 
 /// A daemon that has all objects of the table, in one file. What comes first of `more` is about the node.
 pub(crate) fn daemon<'a>(bed: &'a Bed, more: &str) -> Daemon<'a> {

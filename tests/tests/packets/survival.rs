@@ -12,7 +12,7 @@ use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::packets::{Clients, Family, frontend, frontend_v4, outside, sign};
 
-use crate::node::{SERVED, last_lines, on_a_node, write};
+use crate::node::{CONFIG, SERVED, last_lines, on_a_node, write};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
@@ -120,6 +120,26 @@ fn invariant_14_maps_that_grow_break_no_flow() {
             daemon.wait_until(|daemon| Ok(growths(daemon) > before)).unwrap();
         });
         check_alive(clients, live(), "the maps have grown");
+    });
+}
+
+#[test]
+fn invariant_14_a_table_of_flows_that_gets_another_size_breaks_no_flow() {
+    on_a_node(Switches::default(), "", |_, daemon, clients| {
+        hold(clients, live());
+        let table = |daemon: &Daemon<'_>| daemon.ask(&["datapath"]).unwrap()["kernel"]["packets"].clone();
+        for flows in [16_384, 131_072] {
+            let when = format!("the table gets room for {flows}");
+            while_they_come(clients, &when, || {
+                daemon.configure(&format!("{CONFIG}[packets]\nflows = {flows}\n")).unwrap();
+                let said = daemon.tell(&["reload"]).unwrap();
+                assert!(!said.contains("packets.flows"), "{said}");
+                daemon.wait_until(|daemon| Ok(table(daemon)["flows"] == flows)).unwrap();
+            });
+            check_alive(clients, live(), &when);
+            check_new(clients, &when);
+        }
+        assert_eq!(table(daemon)["flows_given_up"], 0);
     });
 }
 

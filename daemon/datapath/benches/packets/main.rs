@@ -1,6 +1,6 @@
 //! What a packet costs that the programs at devices see: nanoseconds of a run, less those of an empty program in the
-//! same run; what flows take of the memory, and their sweep of a CPU. Needs root; `cargo bench -p holdfast-datapath
-//! --bench packets`.
+//! same run; what flows take of the memory, and their sweep of a CPU; how long changes wait while maps grow. Needs root;
+//! `cargo bench -p holdfast-datapath --bench packets`.
 //!
 //! Nothing is sent: the kernel runs the programs over packets that are made anew each time. Each figure is checked to
 //! be one of what it says: the last packet of each round must have become what it was meant to become.
@@ -37,6 +37,7 @@ mod craft;
 mod network;
 
 mod feeder;
+mod growth;
 mod node;
 mod runs;
 mod table;
@@ -48,12 +49,15 @@ type Part = (&'static str, fn(&bed::Bed));
 /// Runs one part, named by the argument, or all.
 fn main() {
     let wanted = size::wanted();
-    let parts: [Part; 5] = [
+    let parts: [Part; 8] = [
         ("runs", runs::all),
         ("new", runs::first),
         ("new", runs::picked),
         ("memory", table::memory),
         ("sweep", table::sweep),
+        ("resize", table::resize),
+        ("growth", growth::paced),
+        ("growth", growth::hurried),
     ];
     for (name, part) in parts {
         if wanted.as_deref().is_none_or(|wanted| wanted == name) {

@@ -76,6 +76,14 @@ pub(crate) fn read(cells: &Cells) -> Option<types::flow> {
     (is_whole && u32::from(flow.state) != types::flow_state::FLOW_FREE.0).then_some(flow)
 }
 
+/// Writes a record that no program is led to.
+pub(crate) fn write(cells: &Cells, flow: &types::flow) {
+    for (cell, word) in cells.iter().zip(super::words(flow)) {
+        cell.store(word, Ordering::Relaxed);
+    }
+    fence(Ordering::Release);
+}
+
 /// Frees a record. The serial goes first.
 pub(crate) fn free(cells: &Cells) {
     cells[SERIAL].store(0, Ordering::Release);

@@ -3,13 +3,14 @@
 //! Invariant: an entry is taken away only where it leads to the flow that is meant; one of another flow, put in its
 //! place meanwhile, stays or is put back at once.
 
+use std::collections::VecDeque;
 use std::io;
 
 use holdfast_core::keys::Family;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
 use crate::abi::flow::EntryKey;
-use crate::table::Table;
+use crate::table::Walk;
 
 /// The entries of both families.
 #[derive(Debug)]
@@ -31,16 +32,11 @@ impl Entries {
         Ok(number(self.of(key).lookup(key.bytes(), MapFlags::ANY)?))
     }
 
-    /// All that lead there, of what may be a million entries: for a start.
-    pub(super) fn leading_to(&self, to: u32) -> io::Result<Vec<EntryKey>> {
-        let mut found = Vec::new();
-        for (map, family) in self.0.iter().zip([Family::V4, Family::V6]) {
-            let map = MapHandle::try_from(map).map_err(|error| io::Error::other(format!("{error:#}")))?;
-            let entries = Table::new(map).entries()?;
-            let those = entries.iter().filter(|(_, value)| **value == to.to_ne_bytes());
-            found.extend(those.filter_map(|(key, _)| EntryKey::of(family, key)));
-        }
-        Ok(found)
+    /// Looks for all that lead there.
+    pub(super) fn leading_to(&self, to: u32) -> Result<Search, libbpf_rs::Error> {
+        let [v4, v6] = &self.0;
+        let walks = [(Family::V4, Walk::new(v4)?), (Family::V6, Walk::new(v6)?)];
+        Ok(Search { to, left: walks.into() })
     }
 
     /// `false`: there is one already.
@@ -73,6 +69,28 @@ impl Entries {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// What leads to one number, looked for in pieces: it may stand among millions.
+#[derive(Debug)]
+pub(super) struct Search {
+    to: u32,
+    left: VecDeque<(Family, Walk)>,
+}
+
+impl Search {
+    /// Goes on for a piece, and gives what it finds. `false`: there is no more.
+    pub(super) fn some(&mut self, mut found: impl FnMut(EntryKey)) -> io::Result<bool> {
+        let Some((family, walk)) = self.left.front_mut() else { return Ok(false) };
+        let is_there = |value: &[u8]| *value == self.to.to_ne_bytes();
+        let went_on = walk.some(|key, value| {
+            EntryKey::of(*family, key).filter(|_| is_there(value)).into_iter().for_each(&mut found);
+        })?;
+        if !went_on {
+            self.left.pop_front();
+        }
+        Ok(true)
     }
 }
 

@@ -9,6 +9,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
+use super::entries::Search;
 use super::{FlowTable, Maps};
 use crate::abi::flow::{self, EntryKey, types};
 use crate::abi::transport_number;
@@ -31,11 +32,18 @@ pub(crate) struct KeptFree {
     ports: Vec<RangeInclusive<u16>>,
     // By their bytes.
     kept: BTreeMap<Vec<u8>, EntryKey>,
-    // Whether a former daemon's are among them.
-    is_adopted: bool,
+    former: Former,
     // `None`: not any more.
     due: Option<Instant>,
     failure: Option<String>,
+}
+
+/// Whether what a former daemon has kept is among them.
+#[derive(Debug)]
+enum Former {
+    Unknown,
+    Sought(Search),
+    Adopted,
 }
 
 impl KeptFree {
@@ -43,18 +51,38 @@ impl KeptFree {
     pub(crate) fn start(table: FlowTable, ports: Vec<RangeInclusive<u16>>, now: Instant) -> Self {
         let kept = BTreeMap::new();
         let due = Some(now + AFTER_START);
-        let mut new = Self { table, ports, kept, is_adopted: false, due, failure: None };
+        let mut new = Self { table, ports, kept, former: Former::Unknown, due, failure: None };
         new.failure = new.look().err().map(|error| error.to_string());
         new
     }
 
-    /// Looks again if it is time. To be called now and then.
-    pub(crate) fn follow(&mut self, now: Instant) {
+    /// Looks again if it is time. To be called now and then. `false`: it is not done at that time, and goes on with the
+    /// next call.
+    pub(crate) fn follow(&mut self, now: Instant, until: Instant) -> bool {
         if self.due.is_none_or(|due| now < due) {
-            return;
+            return true;
         }
-        self.failure = self.adopt().and_then(|()| self.look()).err().map(|error| error.to_string());
+        let done = match self.adopt(until) {
+            Ok(false) => return false,
+            Ok(true) => self.look(),
+            Err(error) => Err(error),
+        };
+        self.failure = done.err().map(|error| error.to_string());
         self.due = (self.failure.is_some() || !self.kept.is_empty()).then(|| now + PACE);
+        true
+    }
+
+    pub(crate) fn table(&self) -> &FlowTable {
+        &self.table
+    }
+
+    /// Keeps the same ports free in another table, where all flows are already. It is looked again soon.
+    pub(crate) fn move_to(&mut self, table: FlowTable) {
+        self.table = table;
+        self.former = Former::Adopted;
+        let entries = &self.table.0.entries;
+        self.kept.retain(|_, key| entries.insert(key, NOBODY).unwrap_or(false));
+        self.due = Some(Instant::now() + AFTER_START);
     }
 
     /// Of how many ports a client is given one.
@@ -67,14 +95,21 @@ impl KeptFree {
         (self.kept.len(), self.failure.clone())
     }
 
-    /// What a former daemon has kept. That may be among millions of entries, so no start waits for it.
-    fn adopt(&mut self) -> io::Result<()> {
-        if !self.is_adopted {
-            let left = self.table.0.entries.leading_to(NOBODY)?;
-            self.kept.extend(left.into_iter().map(|key| (key.bytes().to_vec(), key)));
-            self.is_adopted = true;
+    /// What a former daemon has kept. That may be among millions of entries, so no start waits for it, and it is looked
+    /// for in pieces. `false`: it is not all known at that time.
+    fn adopt(&mut self, until: Instant) -> io::Result<bool> {
+        if matches!(self.former, Former::Unknown) {
+            let search = self.table.0.entries.leading_to(NOBODY);
+            self.former = Former::Sought(search.map_err(|error| io::Error::other(format!("{error:#}")))?);
         }
-        Ok(())
+        let Self { former: Former::Sought(search), kept, .. } = self else { return Ok(true) };
+        while search.some(|key| kept.extend([(key.bytes().to_vec(), key)]))? {
+            if Instant::now() >= until {
+                return Ok(false);
+            }
+        }
+        self.former = Former::Adopted;
+        Ok(true)
     }
 
     fn look(&mut self) -> io::Result<()> {
@@ -120,12 +155,18 @@ impl KeptFree {
     /// Without a look at what the kernel has.
     pub(super) fn blind(table: FlowTable) -> Self {
         let kept = BTreeMap::new();
-        Self { table, ports: Vec::new(), kept, is_adopted: false, due: None, failure: None }
+        Self { table, ports: Vec::new(), kept, former: Former::Unknown, due: None, failure: None }
+    }
+
+    /// Looks for what a former daemon has kept, in so many pieces at most. `true`: that was enough.
+    pub(super) fn adopt_some(&mut self, pieces: usize) -> bool {
+        let passed = Instant::now();
+        (0..pieces).any(|_| self.adopt(passed).unwrap())
     }
 
     /// As if the kernel had these.
     pub(super) fn see(&mut self, all: &[Translated], is_whole: bool) -> usize {
-        self.adopt().unwrap();
+        self.adopt_some(usize::MAX);
         self.keep(&Found { all: all.to_vec(), is_whole }).unwrap();
         self.kept.len()
     }

@@ -93,8 +93,15 @@ fn waits(flow: &types::flow) -> bool {
 }
 
 /// More than a question and its answer.
-fn is_stream(flow: &types::flow) -> bool {
+pub(super) fn is_stream(flow: &types::flow) -> bool {
     flow.seen.wrapping_sub(flow.began).cast_signed() > life::STREAM_AFTER.0.cast_signed()
+}
+
+/// The connection is over by what the backend has said, and not by what was said in the client's name alone.
+pub(super) fn is_over(flow: &types::flow) -> bool {
+    has(flow.of_client & flow.of_backend, heard::HEARD_FIN)
+        || has(flow.of_backend, heard::HEARD_RST)
+        || (has(flow.of_client, heard::HEARD_RST) && has(flow.of_backend, heard::HEARD_FIN))
 }
 
 /// Whether the backend has ended it too. Any host may send a RST in a client's name.

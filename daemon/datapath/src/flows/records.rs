@@ -37,6 +37,23 @@ impl Records {
         (from..).zip(cells).filter_map(|(number, cells)| Some((number, flow::read(cells)?)))
     }
 
+    /// The flow of that number; `None`: the record is free, or is being written.
+    pub(super) fn read(&self, number: u32) -> Option<types::flow> {
+        self.cells(number).and_then(flow::read)
+    }
+
+    /// The serial of the flow of that number; 0: there is none.
+    pub(super) fn serial(&self, number: u32) -> u32 {
+        self.cells(number).map_or(0, flow::serial)
+    }
+
+    /// Writes a flow where no program finds it.
+    pub(super) fn write(&self, number: u32, it: &types::flow) {
+        if let Some(cells) = self.cells(number) {
+            flow::write(cells, it);
+        }
+    }
+
     /// Whether the record is still that very flow's.
     pub(super) fn is_of(&self, number: u32, it: &types::flow) -> bool {
         self.cells(number).is_some_and(|cells| flow::serial(cells) == it.serial)

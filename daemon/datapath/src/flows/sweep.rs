@@ -16,6 +16,7 @@ use super::life::{MARGIN, is_expired};
 use super::shares::Recount;
 use super::{FlowTable, KeptFree, Maps, NOT_STILL};
 use crate::abi::flow::{entry_between, types};
+use crate::packets::Adopted;
 
 /// A whole table is gone over in so many parts, one each second. Programs use no flow that has ended, so nothing but
 /// its room waits for this.
@@ -86,16 +87,33 @@ pub(super) struct Sweep {
     left: BTreeMap<u32, Left>,
     // Of this pass.
     failure: Option<String>,
+    // Of the first pass; `None`: it is over.
+    adopting: Option<Adopted>,
+    // What it has shown, until it is told.
+    pub(super) adopted: Option<Adopted>,
     pub(super) swept: FlowsSwept,
 }
 
 impl Sweep {
-    pub(super) fn new(table: FlowTable) -> Self {
+    /// `swept` is what was done before, over another table.
+    pub(super) fn new(table: FlowTable, swept: FlowsSwept) -> Self {
         let left = BTreeMap::new();
-        let swept = FlowsSwept::default();
         let counting = Counting::default();
         let recount = Recount::default();
-        Self { table, at: 0, begun: 0, found: 0, counting, recount, left, failure: None, swept }
+        let adopting = (swept.passes == 0).then(Adopted::default);
+        Self {
+            table,
+            at: 0,
+            begun: 0,
+            found: 0,
+            counting,
+            recount,
+            left,
+            failure: None,
+            adopting,
+            adopted: None,
+            swept,
+        }
     }
 
     /// One part of the table, or as much of it as fits before that time. `false`: the part is not done.
@@ -146,6 +164,9 @@ impl Sweep {
         for (number, flow) in records.some(from, count) {
             self.found += 1;
             self.recount.add(&flow);
+            if let Some(adopting) = &mut self.adopting {
+                adopting.add(&flow);
+            }
             if !is_expired(&flow, now, MARGIN) {
                 self.counting.add(&flow);
                 continue;
@@ -194,6 +215,7 @@ impl Sweep {
         let begun = self.table.begun().saturating_sub(self.begun);
         self.recount.conclude(&self.table.0.shares, begun);
         self.swept.passes += 1;
+        self.adopted = self.adopting.take().or(self.adopted.take());
     }
 }
 
@@ -214,28 +236,49 @@ impl FlowTable {
     }
 }
 
+/// What the thread has to tell.
+#[derive(Debug, Default)]
+struct Told {
+    swept: FlowsSwept,
+    // Until its owner has heard it.
+    adopted: Option<Adopted>,
+}
+
 /// The thread, as its owner holds it.
 #[derive(Debug)]
 pub(crate) struct Sweeping {
-    swept: Arc<Mutex<FlowsSwept>>,
+    told: Arc<Mutex<Told>>,
     stop: Option<SyncSender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<KeptFree>>,
 }
 
 impl Sweeping {
     /// Begins; it ends when this is dropped.
-    pub(crate) fn start(table: FlowTable, kept_free: KeptFree) -> io::Result<Self> {
+    pub(crate) fn start(table: FlowTable, kept_free: KeptFree, swept: FlowsSwept) -> io::Result<Self> {
         let (stop, stopped) = sync_channel(0);
-        let swept = Arc::<Mutex<FlowsSwept>>::default();
-        let told = Arc::clone(&swept);
-        let work = move || run(Sweep::new(table), kept_free, &told, &stopped);
+        let told = Arc::<Mutex<Told>>::default();
+        let tells = Arc::clone(&told);
+        let work = move || run(Sweep::new(table, swept), kept_free, &tells, &stopped);
         let thread = std::thread::Builder::new().name("flows".to_owned()).spawn(work)?;
-        Ok(Self { swept, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { told, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Ends it, and gives what it had; no port is kept free where the thread is gone.
+    pub(crate) fn stop(mut self) -> (Option<KeptFree>, FlowsSwept) {
+        self.stop = None;
+        let kept_free = self.thread.take().and_then(|thread| thread.join().ok());
+        (kept_free, self.swept())
     }
 
     /// What it has done so far.
     pub(crate) fn swept(&self) -> FlowsSwept {
-        locked(&self.swept).clone()
+        locked(&self.told).swept.clone()
+    }
+
+    /// Where packets of the flows arrive that were there at the beginning; told once, when all of them have been
+    /// looked at.
+    pub(crate) fn adopted(&self) -> Option<Adopted> {
+        locked(&self.told).adopted.take()
     }
 }
 
@@ -248,24 +291,34 @@ impl Drop for Sweeping {
     }
 }
 
-fn locked(swept: &Mutex<FlowsSwept>) -> MutexGuard<'_, FlowsSwept> {
+fn locked(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
     // Nothing in a change can panic half-way, so what is there is whole.
-    swept.lock().unwrap_or_else(PoisonError::into_inner)
+    told.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run(mut sweep: Sweep, mut kept_free: KeptFree, told: &Mutex<FlowsSwept>, stopped: &Receiver<()>) {
+fn tell(sweep: &mut Sweep, told: &Mutex<Told>) {
+    let mut told = locked(told);
+    told.swept = sweep.swept.clone();
+    if let Some(adopted) = sweep.adopted.take() {
+        told.adopted = Some(adopted);
+    }
+}
+
+/// The first pass goes on without its rests: programs look at more packets than they need to until it is over.
+fn run(mut sweep: Sweep, mut kept_free: KeptFree, told: &Mutex<Told>, stopped: &Receiver<()>) -> KeptFree {
     let part = sweep.table.max().div_ceil(PARTS);
     loop {
         let began = Instant::now();
-        let is_done = sweep.some(part, began + SLICE);
-        kept_free.follow(began);
+        let until = began + SLICE;
+        let is_done = sweep.some(part, until) && sweep.swept.passes > 0;
+        let is_known = kept_free.follow(began, until);
         (sweep.swept.kept_free, sweep.swept.kept_free_failure) = kept_free.state();
         sweep.swept.snat_ports = kept_free.ports();
-        *locked(told) = sweep.swept.clone();
+        tell(&mut sweep, told);
         let are_out = sweep.hand_out();
-        let rest = if is_done && are_out { PART_REST } else { began.elapsed() * REST };
+        let rest = if is_done && is_known && are_out { PART_REST } else { began.elapsed() * REST };
         if stopped.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {
-            return;
+            return kept_free;
         }
     }
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod found;
+mod moved;
 mod programs;
 mod swept;
 
@@ -58,6 +59,14 @@ impl Bed {
         let bed = Self { table: FlowTable::with_clock(&handles, clock).unwrap(), handles, maps };
         (0..flows).for_each(|number| bed.table.give_back(number).unwrap());
         bed
+    }
+
+    /// Maps for so many flows, beside the same counts.
+    fn of_another_size(&self, flows: u32) -> Self {
+        let others = self.handles.iter().filter(|(map, _)| !map.is_of_flows());
+        let handles = load::packet_maps(&map::copies(others).unwrap(), flows).unwrap();
+        let maps = KernelMaps::unattached(Capacity { slots: 1 << 10, ports: 16, services: 16 }).unwrap();
+        Self { table: FlowTable::with_clock(&handles, clock).unwrap(), handles, maps }
     }
 
     fn entries(&self, it: &types::flow) -> &MapHandle {

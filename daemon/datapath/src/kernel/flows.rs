@@ -17,8 +17,8 @@ const SAMPLE: u32 = 32;
 /// The table, the thread that sweeps it, and what the last look at a few of the flows has shown.
 #[derive(Debug)]
 pub(super) struct Flows {
-    table: FlowTable,
-    sweeping: Sweeping,
+    pub(super) table: FlowTable,
+    pub(super) sweeping: Sweeping,
     sampled: Sampled,
 }
 
@@ -31,6 +31,16 @@ pub struct FlowsSeen {
     pub swept: FlowsSwept,
     /// What the last look at a few of them has shown.
     pub sampled: Sampled,
+}
+
+impl Flows {
+    /// Sweeps the table in which these ports are kept free, and goes on counting what was swept.
+    pub(super) fn start(kept_free: KeptFree, swept: FlowsSwept) -> Result<Self, StartError> {
+        let table = kept_free.table().clone();
+        let failed = |error: std::io::Error| StartError::Load(error.into());
+        let sweeping = Sweeping::start(table.clone(), kept_free, swept).map_err(failed)?;
+        Ok(Self { table, sweeping, sampled: Sampled::default() })
+    }
 }
 
 impl KernelMaps {
@@ -46,11 +56,13 @@ impl KernelMaps {
             && let Some(handles) = self.packets.handles()
         {
             let table = FlowTable::new(handles)?;
-            let failed = |error: std::io::Error| StartError::Load(error.into());
-            let kept_free = KeptFree::start(table.clone(), self.packets.ports(), Instant::now());
-            let sweeping = Sweeping::start(table.clone(), kept_free).map_err(failed)?;
-            self.flows = Some(Flows { table, sweeping, sampled: Sampled::default() });
+            let kept_free = KeptFree::start(table, self.packets.ports(), Instant::now());
+            self.flows = Some(Flows::start(kept_free, FlowsSwept::default())?);
         }
+        if let Some(adopted) = self.flows.as_mut().and_then(|flows| flows.sweeping.adopted()) {
+            self.note_adopted(adopted);
+        }
+        self.follow_size();
         let Self { flows: Some(flows), generation, .. } = self else { return Ok(()) };
         let serves = |port, backend| {
             let key = MemberKey { port, membership: Membership::Serving, backend };

@@ -1,70 +1,86 @@
 //! Growth: larger maps are built beside, filled, and the programs moved over.
 //!
-//! Invariant: nothing is written between the copy and the move, because the engine is the only writer and waits here;
-//! so a client meets the same answer in both. From the moment that a program reads the new maps they are the ones that
-//! are written, whatever fails afterwards; before it nothing has changed. A crash at any point leaves links on whole
-//! maps. Maps never shrink.
+//! Invariant: nothing is written between the copy and the move, because the engine is the only writer and does both; so
+//! a client meets the same answer in both. From the moment that a program reads the new maps they are the ones that are
+//! written, whatever fails afterwards; before it nothing has changed. A crash at any point leaves links on whole maps.
+//! Maps never shrink. They are made beside the engine while there is room left (`ahead`), and an op waits for them only
+//! where there is none.
 
 use holdfast_core::keys::Family;
 use holdfast_core::op::{Coming, PortIndex, Range};
 
+use super::ahead::Larger;
 use super::{Attached, BACKENDS, FRONTENDS, KernelMaps, growth_refused};
 use crate::error::StartError;
-use crate::generation::Generation;
-use crate::load::{self, Programs};
-use crate::map::Handles;
-use crate::shape::{Shape, grown, index, is_crowded};
+use crate::features::Features;
+use crate::load::{self, Kept};
+use crate::map::{self, Handles};
+use crate::shape::{Shape, grown, index, is_filling, is_full};
 use holdfast_core::maps::MapError;
 
 impl KernelMaps {
     pub(super) fn make_room_for_frontend(&mut self, family: Family) -> Result<(), MapError> {
         let at = index(family);
-        let entries = nth(self.generation.shape.frontends, at);
-        let limit = nth(self.limits.frontends, at);
-        if !is_crowded(self.generation.frontends(family).used(), entries) {
-            return Ok(());
-        }
-        let Some(next) = grown(entries, 0, limit) else { return Ok(()) };
-        let shape =
-            Shape { frontends: with_nth(self.generation.shape.frontends, at, next), ..self.generation.shape };
-        self.grow(shape).map_err(growth_refused("insert frontend"))
+        let shape = self.generation.shape;
+        let (used, entries) = (self.generation.frontends(family).used(), nth(shape.frontends, at));
+        let Some(next) = grown(entries, 0, nth(self.limits.frontends, at)) else { return Ok(()) };
+        let larger = Shape { frontends: with_nth(shape.frontends, at, next), ..shape };
+        self.see_to_room("insert frontend", (used, entries), larger)
     }
 
     pub(super) fn make_room_for_member(&mut self) -> Result<(), MapError> {
-        let entries = self.generation.shape.members;
-        if !is_crowded(self.generation.members.used(), entries) {
-            return Ok(());
+        let shape = self.generation.shape;
+        let Some(members) = grown(shape.members, 0, self.limits.members) else { return Ok(()) };
+        let used = self.generation.members.used();
+        self.see_to_room("insert member", (used, shape.members), Shape { members, ..shape })
+    }
+
+    /// Of a hash map. What grows meanwhile is taken as soon as it is made; nothing waits before the map is full.
+    fn see_to_room(
+        &mut self,
+        op: &'static str,
+        (used, entries): (u32, u32),
+        larger: Shape,
+    ) -> Result<(), MapError> {
+        if is_full(used, entries) {
+            return self.grow(larger).map_err(growth_refused(op));
         }
-        let Some(members) = grown(entries, 0, self.limits.members) else { return Ok(()) };
-        self.grow(Shape { members, ..self.generation.shape }).map_err(growth_refused("insert member"))
+        if is_filling(used, entries) {
+            self.grow_soon(larger);
+        }
+        Ok(())
     }
 
     pub(super) fn make_room_for_port(&mut self, op: &'static str, index: PortIndex) -> Result<(), MapError> {
-        let entries = self.generation.shape.ports;
+        let shape = self.generation.shape;
         let needed = index.0.saturating_add(1);
-        if needed <= entries {
+        if needed <= shape.ports {
             self.reached.ports = self.reached.ports.max(needed);
+            let next = grown(shape.ports, 0, self.limits.ports).filter(|_| is_filling(needed, shape.ports));
+            next.into_iter().for_each(|ports| self.grow_soon(Shape { ports, ..shape }));
             return Ok(());
         }
         let full = MapError::Full { op, setting: FRONTENDS };
-        let ports = grown(entries, needed, self.limits.ports).ok_or(full)?;
-        self.grow(Shape { ports, ..self.generation.shape }).map_err(growth_refused(op))
+        let ports = grown(shape.ports, needed, self.limits.ports).ok_or(full)?;
+        self.grow(Shape { ports, ..shape }).map_err(growth_refused(op))
     }
 
     pub(super) fn make_room_for_range(&mut self, range: Range) -> Result<(), MapError> {
         let at = index(range.family);
-        let entries = nth(self.generation.shape.slots, at);
-        let limit = nth(self.limits.slots, at);
+        let shape = self.generation.shape;
+        let (entries, limit) = (nth(shape.slots, at), nth(self.limits.slots, at));
         let needed = range.base.saturating_add(range.count);
+        let larger = |next| Shape { slots: with_nth(shape.slots, at, next), ..shape };
         if needed <= entries {
             let reached = nth(self.reached.slots, at).max(needed);
             self.reached.slots = with_nth(self.reached.slots, at, reached);
+            let next = grown(entries, 0, limit).filter(|_| is_filling(reached, entries));
+            next.into_iter().for_each(|next| self.grow_soon(larger(next)));
             return Ok(());
         }
         let full = MapError::Full { op: "write range", setting: BACKENDS };
         let next = grown(entries, needed, limit).ok_or(full)?;
-        let shape = Shape { slots: with_nth(self.generation.shape.slots, at, next), ..self.generation.shape };
-        self.grow(shape).map_err(growth_refused("write range"))
+        self.grow(larger(next)).map_err(growth_refused("write range"))
     }
 
     pub(super) fn make_room_for(&mut self, coming: &Coming) -> Result<(), MapError> {
@@ -84,40 +100,73 @@ impl KernelMaps {
         }
     }
 
+    /// What grows already is not to grow twice.
+    fn with_what_grows_along(&self, shape: Shape) -> Shape {
+        shape.or_larger(self.generation.shape.with_room_for(&self.used(), &self.limits))
+    }
+
+    /// Has larger maps made, and takes those that are. What fails fails again where there is no room left, and is told
+    /// then.
+    fn grow_soon(&mut self, shape: Shape) {
+        self.begin_larger(self.with_what_grows_along(shape));
+        self.take_finished();
+    }
+
+    /// Takes larger maps that have been made.
+    pub(super) fn take_finished(&mut self) {
+        if let Some(larger) = self.finished_larger()
+            && self.take(larger).is_err()
+        {
+            self.give_up_larger();
+        }
+    }
+
     fn grow(&mut self, shape: Shape) -> Result<(), StartError> {
-        // What grows already is not to grow twice.
-        let along = self.generation.shape.with_room_for(&self.used(), &self.limits);
-        self.build(shape.or_larger(along))
+        self.build(self.with_what_grows_along(shape))
     }
 
     fn build(&mut self, shape: Shape) -> Result<(), StartError> {
-        let Self { generation, shared, attached, features, growths, .. } = self;
+        let larger = self.await_larger(shape)?;
+        self.take(larger)
+    }
+
+    fn take(&mut self, larger: Larger) -> Result<(), StartError> {
+        let Self { generation, attached, features, growths, .. } = self;
+        let Larger { generation: mut next, mut maps, programs, packets } = larger;
+        let mut attached = attached.as_mut().filter(|attached| attached.links.are_attached());
         generation.set_outgrown(true);
-        let grown = load::load(shape, *features, shared.handles(), |programs, mut maps| {
-            let mut next = Generation::new(&maps)?;
-            generation.copy_to(&mut next)?;
-            if let Some(attached) = attached.as_mut().filter(|attached| attached.links.are_attached()) {
-                attached.move_to(programs, &mut maps)?;
-            }
-            Ok(next)
+        let moved = generation.copy_to(&mut next).and_then(|()| match &mut attached {
+            Some(attached) => attached.move_to((next.shape, *features), &programs, &mut maps),
+            None => Ok(()),
         });
-        generation.set_outgrown(grown.is_ok());
-        *generation = grown?;
+        generation.set_outgrown(moved.is_ok());
+        moved?;
+        *generation = next;
         *growths += 1;
-        if let Some(attached) = attached.as_mut().filter(|attached| attached.links.are_attached()) {
+        if let Some(attached) = attached {
             attached.pins.forget_older();
         }
-        self.move_packets();
+        self.move_packets_to(packets);
         Ok(())
     }
 }
 
 impl Attached {
     /// The programs read these maps from now on. An error: none of them does.
-    fn move_to(&mut self, programs: &Programs<'_>, maps: &mut Handles) -> Result<(), StartError> {
+    fn move_to(
+        &mut self,
+        (shape, features): (Shape, Features),
+        programs: &Kept,
+        maps: &mut Handles,
+    ) -> Result<(), StartError> {
         let before = self.pins.generation();
         self.pins.pin_generation(maps)?;
-        let moved = self.links.update(programs, &self.pins);
+        if self.links.move_to(programs) {
+            return Ok(());
+        }
+        let Self { pins, links, .. } = self;
+        let given = map::copies(&*maps)?;
+        let moved = load::load(shape, features, &given, |programs, _| links.update(programs, pins));
         if moved.is_err() {
             self.pins.go_back_to(before);
         }

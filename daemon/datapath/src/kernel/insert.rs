@@ -9,7 +9,7 @@ use holdfast_core::op::{Action, FrontendValue, Op};
 
 use super::KernelMaps;
 use crate::abi::FrontendBytes;
-use crate::shape::{index, is_crowded};
+use crate::shape::{index, is_full};
 
 /// Enough that the system call itself does not count, and few enough that its buffers stay in the processor's cache.
 const TOGETHER_MAX: usize = 256;
@@ -20,6 +20,10 @@ impl KernelMaps {
         let Some(family) = inserts.first().and_then(inserted).map(|(key, _)| Family::of(key.address)) else {
             return 0;
         };
+        if self.make_room_for_frontend(family).is_err() {
+            // What is inserted alone says why.
+            return 0;
+        }
         let mut keys = Vec::new();
         let mut values = Vec::new();
         let together: Vec<_> = inserts.iter().map_while(inserted).take(self.room_for(family)).collect();
@@ -41,7 +45,7 @@ impl KernelMaps {
         let [v4, v6] = self.generation.shape.frontends;
         let entries = if index(family) == 0 { v4 } else { v6 };
         let used = self.generation.frontends(family).used();
-        let is_room = |more: &u32| !is_crowded(used.saturating_add(*more), entries);
+        let is_room = |more: &u32| !is_full(used.saturating_add(*more), entries);
         (0..).take(TOGETHER_MAX).take_while(is_room).count()
     }
 

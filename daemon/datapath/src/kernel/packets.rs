@@ -13,13 +13,15 @@ use holdfast_core::keys::FrontendKey;
 use libbpf_rs::{MapCore, MapHandle};
 
 use super::KernelMaps;
+use super::resize::Resizing;
 use crate::bitmap::Bitmap;
 use crate::devices::{self, Device, DeviceStatus, Devices, HookKind};
 use crate::error::StartError;
+use crate::flows::GivenUp;
 use crate::generation::table;
-use crate::load::{self, Layer};
+use crate::load::{self, Layer, PacketPrograms};
 use crate::map::{self, Handles, Map};
-use crate::packets::{self, PacketOptions};
+use crate::packets::{self, Adopted, PacketOptions};
 
 /// After a failure the next attempt waits for one look more than the last one did, twice as many each time, up to this:
 /// loading costs a good part of a second, and what the kernel refused once it refuses again.
@@ -32,6 +34,12 @@ pub struct PacketStatus {
     pub flows: u32,
     /// What the programs hang by; `None`: packets are not translated.
     pub hooks: Option<HookKind>,
+    /// How many flows there are to be; the table gets that size while clients go on.
+    pub flows_wanted: u32,
+    /// Why it does not; another size is tried, and this one by the next start.
+    pub flows_failure: Option<String>,
+    /// The flows that found no room when the table was made smaller, since the daemon started.
+    pub flows_given_up: GivenUp,
     /// Why packets are not translated, or are by programs that read tables of before.
     pub failure: Option<String>,
     /// How often a program was put back that had been taken away from outside.
@@ -43,24 +51,29 @@ pub struct PacketStatus {
 /// What is to be done for packets, and how far it has come.
 #[derive(Debug, Default)]
 pub(super) struct Packets {
-    options: Option<PacketOptions>,
+    pub(super) options: Option<PacketOptions>,
     // What was asked for last; nothing yet: what a former daemon left stays.
     wanted: Option<Vec<Device>>,
-    running: Option<Running>,
+    pub(super) running: Option<Running>,
     // Whether the programs read tables that are no longer written.
     behind: bool,
     failure: Option<String>,
     retry: Retry,
     // Whether what a former daemon left was taken away, where packets are not to be translated.
     is_withdrawn: bool,
+    // The table of flows gets another size.
+    pub(super) resizing: Option<Resizing>,
+    // Why it does not; nothing is tried again before another size is asked for.
+    pub(super) resize_failure: Option<String>,
+    pub(super) given_up: GivenUp,
 }
 
 /// Packets are translated.
 #[derive(Debug)]
-struct Running {
-    handles: Handles,
+pub(super) struct Running {
+    pub(super) handles: Handles,
     ports: Bitmap,
-    devices: Devices,
+    pub(super) devices: Devices,
 }
 
 /// When to try again.
@@ -99,6 +112,11 @@ impl Packets {
         devices::layers_of(self.wanted.as_deref().unwrap_or_default())
     }
 
+    /// Whether there is a program for each device.
+    pub(super) fn are_enough(&self, programs: &[PacketPrograms]) -> bool {
+        self.layers().into_iter().all(|layer| programs.iter().any(|pair| pair.layer == layer))
+    }
+
     fn conclude(&mut self, outcome: Result<(), StartError>) {
         match outcome {
             Ok(()) => (self.failure, self.retry) = (None, Retry::default()),
@@ -119,14 +137,27 @@ impl Packets {
         self.options.iter().flat_map(|options| options.snat_ports.clone()).collect()
     }
 
+    /// What is to be loaded where the tables move; `None`: packets are not translated.
+    pub(super) fn to_load(&self) -> Result<Option<(Vec<Layer>, Handles, u32)>, StartError> {
+        let Some(running) = &self.running else { return Ok(None) };
+        Ok(Some((self.layers(), map::copies(&running.handles)?, self.forward_mark())))
+    }
+
+    fn forward_mark(&self) -> u32 {
+        self.options.as_ref().map_or(0, |options| options.forward_mark)
+    }
+
     pub(super) fn status(&self) -> Option<PacketStatus> {
-        self.options.as_ref()?;
+        let flows_wanted = self.options.as_ref()?.flows;
         let devices = self.running.as_ref().map(|running| &running.devices);
         Some(PacketStatus {
             flows: self
                 .running
                 .as_ref()
                 .map_or(0, |running| running.handles.get(&Map::Flows).map_or(0, MapHandle::max_entries)),
+            flows_wanted,
+            flows_failure: self.resize_failure.clone(),
+            flows_given_up: self.given_up,
             hooks: devices.map(Devices::kind),
             failure: self.failure.clone(),
             repaired: devices.map_or(0, Devices::repaired),
@@ -202,7 +233,7 @@ impl KernelMaps {
         }
         if found.contains_key(&Map::PacketSettings) {
             // Also where nothing newer can be loaded: programs that were left to drain serve all clients again.
-            packets::tell(&found, &options)?;
+            packets::tell(&found, &options, 0)?;
         }
         let given = map::copies(self.shared.handles().iter().chain(self.generation.handles()).chain(&found))?;
         let (programs, maps) =
@@ -211,21 +242,32 @@ impl KernelMaps {
         if are_new {
             packets::hand_out_first(&handles)?;
         }
-        packets::tell(&handles, &options)?;
-        let adopted = packets::adopted(&handles)?;
-        let ports = packets::ports(&handles, &options, self.shared.node_ports(), &adopted)?;
+        packets::tell(&handles, &options, 0)?;
+        let mut ports = packets::ports(&handles, &options, self.shared.node_ports())?;
+        if !are_new {
+            ports.set_all_unless_found();
+            self.shared.expect_flows();
+        }
         self.sources.begin(&handles)?;
         self.cluster_ips.begin(&handles)?;
         attached.pins.pin_packets(&mut handles)?;
         let kind = self.hook_kind();
         let entries = table(&handles, Map::Devices)?;
-        self.shared.note_flows(adopted.frontends);
         let mut devices = Devices::adopt(kind, &self.device_pins(), programs, entries);
         if let Some(wanted) = &self.packets.wanted {
             devices.set(wanted);
         }
         self.packets.running = Some(Running { handles, ports, devices });
         Ok(())
+    }
+
+    /// It is known where packets of a former daemon's flows arrive.
+    pub(super) fn note_adopted(&mut self, adopted: Adopted) {
+        if let Some(running) = &mut self.packets.running {
+            adopted.ports.iter().for_each(|port| running.ports.set(u32::from(*port)));
+            running.ports.forget_found();
+        }
+        self.shared.note_flows(adopted.frontends);
     }
 
     fn device_pins(&self) -> PathBuf {
@@ -242,9 +284,28 @@ impl KernelMaps {
         }
     }
 
+    /// The tables have moved, and the programs that read them are loaded, unless that has failed or they are no more
+    /// those that are needed.
+    pub(super) fn move_packets_to(&mut self, loaded: Option<Result<Vec<PacketPrograms>, StartError>>) {
+        let is_enough = matches!(&loaded, Some(Ok(programs)) if self.packets.are_enough(programs));
+        let Some(running) = &mut self.packets.running else { return };
+        match loaded {
+            Some(Ok(programs)) if is_enough => {
+                running.devices.update(programs);
+                self.packets.behind = false;
+                self.packets.conclude(Ok(()));
+            }
+            Some(Err(error)) => {
+                self.packets.behind = true;
+                self.packets.conclude(Err(error));
+            }
+            _ => self.move_packets(),
+        }
+    }
+
     fn load_packets_anew(&mut self) -> Result<(), StartError> {
         let layers = self.packets.layers();
-        let forward_mark = self.packets.options.as_ref().map_or(0, |options| options.forward_mark);
+        let forward_mark = self.packets.forward_mark();
         let Some(running) = &mut self.packets.running else { return Ok(()) };
         let all = self.shared.handles().iter().chain(self.generation.handles()).chain(&running.handles);
         let (programs, _) = load::packets_at(&layers, &map::copies(all)?, (0, forward_mark))?;

@@ -57,6 +57,7 @@ impl KernelMaps {
         } else {
             *seen = Some(before);
         }
+        self.take_finished();
         followed?;
         let mended = self.repair_packets()?;
         repaired.pins |= mended.pins;

@@ -9,6 +9,7 @@ use holdfast_core::maps::Capacity;
 
 use libbpf_rs::MapHandle;
 
+use super::ahead::Ahead;
 use super::cluster_ips::ClusterIps;
 use super::exempt::{Exempt, Served};
 use super::packets::Packets;
@@ -168,6 +169,7 @@ impl KernelMaps {
             capacity,
             reached: Shape::NONE,
             growths: 0,
+            ahead: Ahead::default(),
             attached: None,
             stale: None,
             exempt: Exempt::new(&Served::default(), maps)?,

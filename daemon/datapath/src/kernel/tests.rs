@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::net::TcpStream;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_core::keys::Transport;
 use holdfast_core::list::Scope;
-use holdfast_core::op::WordFlags;
+use holdfast_core::op::{FrontendType, WordFlags};
 
+use super::ahead::Ahead;
 use super::bed::{
     Bed, MARK, NONE, Port, address, ask, bed, check_errno, connect_marked, dial, sweep, tcp_backend,
     tells_what_sockets_keep, udp_backend, udp_client,
@@ -52,6 +54,71 @@ fn kernel_contents_that_nobody_wrote_are_left_out_of_a_dump() {
     let key = [1, 2, 3, 4, 0, 0, 255, 0];
     maps.generation.frontends_mut(Family::V4).put(&key, &[9; 16]).unwrap();
     assert_eq!(maps.dump().unwrap(), Dump::default());
+}
+
+/// Frontends of one port, by their numbers.
+fn insert(maps: &mut KernelMaps, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        let address = IpAddr::from((0x0a60_0000 + number).to_be_bytes());
+        let key = FrontendKey { address, port: NonZeroU16::MIN, transport: Transport::Tcp };
+        let value = FrontendValue {
+            port: PortIndex(1),
+            kind: FrontendType::ClusterIp,
+            share: holdfast_core::op::Share::default(),
+        };
+        maps.execute(&Action::InsertFrontend(key, value)).unwrap();
+    }
+}
+
+fn grown(maps: &KernelMaps) -> (u32, u32) {
+    let [frontends, _] = maps.generation.shape.frontends;
+    (maps.growths, frontends)
+}
+
+fn wait_until_made(maps: &KernelMaps) {
+    let begun = std::time::Instant::now();
+    while matches!(&maps.ahead, Ahead::Making { thread, .. } if !thread.is_finished()) {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(100));
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn kernel_larger_maps_are_made_while_there_is_room_and_taken_when_they_are_whole() {
+    let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
+    insert(&mut maps, 0..2560);
+    assert!(matches!(maps.ahead, Ahead::Nothing), "{:?}", maps.ahead);
+    insert(&mut maps, 2560..2561);
+    assert!(matches!(maps.ahead, Ahead::Making { .. }), "{:?}", maps.ahead);
+    wait_until_made(&maps);
+    assert_eq!(grown(&maps), (0, 4096), "nothing moves between two ops");
+    insert(&mut maps, 2561..2562);
+    assert_eq!(grown(&maps), (1, 65_536));
+    assert!(matches!(maps.ahead, Ahead::Nothing), "{:?}", maps.ahead);
+    assert_eq!(maps.dump().unwrap().frontends.len(), 2562);
+}
+
+#[test]
+fn kernel_an_op_waits_for_larger_maps_only_where_there_is_no_room() {
+    let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
+    insert(&mut maps, 0..2560);
+    // As if they could not be made, which is told nobody while there is room.
+    maps.ahead = Ahead::Failed;
+    insert(&mut maps, 2560..3840);
+    assert_eq!(grown(&maps), (0, 4096));
+    insert(&mut maps, 3840..3841);
+    assert_eq!(grown(&maps), (1, 65_536));
+    assert_eq!(maps.dump().unwrap().frontends.len(), 3841);
+}
+
+#[test]
+fn kernel_maps_that_are_made_too_small_are_not_waited_for() {
+    let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
+    insert(&mut maps, 0..2561);
+    assert!(matches!(maps.ahead, Ahead::Making { .. }), "{:?}", maps.ahead);
+    maps.make_room(&Coming { ports: 100_000, ..Coming::default() }).unwrap();
+    assert!(maps.generation.shape.ports >= 100_000, "{:?}", maps.generation.shape);
+    assert_eq!((maps.growths, maps.dump().unwrap().frontends.len()), (1, 2561));
 }
 
 const VIP: &str = "10.96.0.10:80";

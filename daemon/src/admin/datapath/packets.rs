@@ -28,6 +28,14 @@ pub(super) struct Packets<'a> {
     hook: Option<&'static str>,
     /// The most flows; 0 while packets are not translated.
     flows: u32,
+    /// How many there are to be: the table gets that size while clients go on.
+    flows_wanted: u32,
+    /// Why it does not.
+    flows_failure: Option<&'a str>,
+    /// Flows that found no room when the table was made smaller, since the daemon started.
+    flows_given_up: u64,
+    /// Those of them in which client or backend may have had something to say.
+    flows_given_up_needed: u64,
     /// Of how many ports of this node one is given, towards each port of each backend of another node.
     snat_ports: u32,
     /// Where the fewest of them are left, as it was some seconds ago; null: no flow has one.
@@ -79,6 +87,10 @@ impl<'a> Packets<'a> {
             failure: status.failure.as_deref(),
             hook: status.hooks.map(hook),
             flows: status.flows,
+            flows_wanted: status.flows_wanted,
+            flows_failure: status.flows_failure.as_deref(),
+            flows_given_up: status.flows_given_up.all,
+            flows_given_up_needed: status.flows_given_up.needed,
             snat_ports: swept.map_or(0, |it| it.snat_ports),
             fullest: swept.and_then(|it| it.fullest.as_ref()).map(FullestBackend::of),
             repaired: status.repaired,
@@ -91,10 +103,22 @@ impl<'a> Packets<'a> {
             (None, None) => "not yet translated".to_owned(),
             (None, Some(why)) => format!("not translated: {why}"),
             (Some(hook), None) => {
-                format!("up to {} flows, by {hook}{}{}", self.flows, self.ports_taken(), self.put_back())
+                let (flows, resized) = (self.flows, self.resized());
+                format!("up to {flows} flows{resized}, by {hook}{}{}", self.ports_taken(), self.put_back())
             }
             (Some(hook), Some(why)) => format!("by {hook}, from tables of before: {why}"),
         }
+    }
+
+    /// Where the table has not the size that it is to have, and which flows a smaller one had no room for.
+    fn resized(&self) -> String {
+        let wanted = (self.flows_wanted != self.flows).then(|| match self.flows_failure {
+            Some(why) => format!(" (not {}: {why})", self.flows_wanted),
+            None => format!(" (soon {})", self.flows_wanted),
+        });
+        let (all, needed) = (self.flows_given_up, self.flows_given_up_needed);
+        let given_up = (all > 0).then(|| format!(" ({all} had no room, {needed} of them in use)"));
+        wanted.into_iter().chain(given_up).collect()
     }
 
     fn ports_taken(&self) -> String {

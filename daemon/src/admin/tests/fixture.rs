@@ -21,8 +21,8 @@ use holdfast_core::snapshot::{
     Verdict,
 };
 use holdfast_datapath::{
-    Arrival, Beside, Cause, Counts, Denial, DeviceStatus, Features, HookKind, PacketStatus, Refusal, Shape,
-    Swept,
+    Arrival, Beside, Cause, Counts, Denial, DeviceStatus, Features, GivenUp, HookKind, PacketStatus, Refusal,
+    Shape, Swept,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -528,6 +528,9 @@ pub(crate) fn status() -> holdfast_datapath::Status {
         stale_sockets: Some(Swept { sweeps: 7, ended: 2, failure: None }),
         packets: Some(PacketStatus {
             flows: 131_072,
+            flows_wanted: 131_072,
+            flows_failure: None,
+            flows_given_up: GivenUp::default(),
             hooks: Some(HookKind::Tcx),
             failure: None,
             repaired: 2,

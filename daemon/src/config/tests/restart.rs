@@ -32,7 +32,7 @@ fn only_what_is_read_at_start_needs_a_restart() {
     check("[packets]\nforward_mark = \"0x4000\"", &["packets.forward_mark"]);
     check(
         "[packets]\nenabled = false\nflows = 2048\nsnat_ports = [\"61000-62000\", \"63000\"]",
-        &["packets.enabled", "packets.snat_ports", "packets.flows"],
+        &["packets.enabled", "packets.snat_ports"],
     );
     check("[packets]\ndevices = [\"eth0\"]\npod_devices = \"auto\"", &[]);
     check("[datapath.limits]\nservices = 1", &["datapath.limits.services"]);

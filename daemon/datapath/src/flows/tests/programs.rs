@@ -107,7 +107,7 @@ fn kernel_flows_of_the_programs_are_whole_here_and_leave_nothing_when_they_are_s
     assert_eq!((sampled.looked_at, sampled.wrong), (8, Vec::new()));
     assert_eq!(entries(&bed), 16);
     CLOCK.set(CLOCK.get() + 40);
-    let mut sweep = Sweep::new(bed.table.clone());
+    let mut sweep = Sweep::new(bed.table.clone(), FlowsSwept::default());
     assert!(sweep.some(64, std::time::Instant::now() + Duration::from_secs(60)));
     assert_eq!((sweep.swept.ended, entries(&bed), bed.free()), (8, 0, 64));
 }

@@ -19,7 +19,7 @@ fn pass(sweep: &mut Sweep) {
 }
 
 fn sweep(bed: &Bed) -> Sweep {
-    Sweep::new(bed.table.clone())
+    Sweep::new(bed.table.clone(), FlowsSwept::default())
 }
 
 #[test]
@@ -213,7 +213,9 @@ fn kernel_the_thread_sweeps_and_ends_with_its_owner() {
     let bed = Bed::new(64);
     let old = flow(0, UDP, 1);
     let number = bed.begin(old);
-    let sweeping = Sweeping::start(bed.table.clone(), KeptFree::blind(bed.table.clone())).unwrap();
+    let sweeping =
+        Sweeping::start(bed.table.clone(), KeptFree::blind(bed.table.clone()), FlowsSwept::default())
+            .unwrap();
     let begun = Instant::now();
     while sweeping.swept().ended == 0 {
         assert!(begun.elapsed() < NOT_FOR_EVER);
@@ -226,7 +228,7 @@ fn kernel_the_thread_sweeps_and_ends_with_its_owner() {
 
 /// As a program does that meets the same clients again and again: ends what is too old, and begins anew. Gives the
 /// flows that live at the end.
-fn programs(bed: &Bed, stop: &AtomicBool) -> Vec<(u32, types::flow)> {
+pub(super) fn programs(bed: &Bed, stop: &AtomicBool) -> Vec<(u32, types::flow)> {
     let mut living: Vec<Option<(u32, types::flow)>> = vec![None; 8];
     let mut serial = 1;
     while !stop.load(Ordering::Relaxed) {
@@ -349,6 +351,45 @@ fn kernel_a_port_that_somebody_elses_connection_has_at_a_backend_is_kept_free_un
     let mut next_daemons = KeptFree::blind(bed.table.clone());
     assert_eq!(next_daemons.see(&[], true), 0, "what a former daemon has kept is given back");
     assert_eq!([&six, &four].map(at_nat), [None; 2]);
+}
+
+#[test]
+fn kernel_what_a_former_daemon_kept_free_is_looked_for_in_pieces_while_flows_begin() {
+    // Entries of one family for three pieces.
+    const FLOWS: u16 = 6_000;
+    let bed = Bed::new(u32::from(FLOWS) + 8);
+    let theirs = [
+        translated("[fd00::9]:8443", "[2001:db8:1::1]:61001", Transport::Tcp),
+        translated("10.1.0.9:8443", "192.0.2.1:61001", Transport::Tcp),
+    ];
+    KeptFree::blind(bed.table.clone()).see(&theirs, true);
+    let begun: Vec<_> = (0..FLOWS).map(|n| flow(2 * n, UDP, NOW)).map(|it| (bed.begin(it), it)).collect();
+    let mut kept = KeptFree::blind(bed.table.clone());
+    let mut pieces = 1;
+    while !kept.adopt_some(1) {
+        bed.begin(flow(2 * pieces + 1, UDP, NOW));
+        pieces += 1;
+    }
+    assert!((4..12).contains(&pieces), "{pieces}");
+    assert_eq!(kept.state(), (2, None), "both were found");
+    assert_eq!(kept.see(&[], true), 0);
+    begun.iter().for_each(|(number, it)| bed.check_whole(*number, it));
+}
+
+#[test]
+fn kernel_the_first_pass_tells_where_packets_of_flows_arrive_and_no_other_one_does() {
+    let bed = Bed::new(64);
+    bed.begin(flow(1, UDP, NOW));
+    bed.begin(types::flow { frontend_port: 30_080_u16.to_be(), ..flow(6, TCP, NOW) });
+    let mut sweep = sweep(&bed);
+    sweep.some(63, Instant::now() + Duration::from_secs(60));
+    assert!(sweep.adopted.is_none(), "there may be more in the rest of the table");
+    pass(&mut sweep);
+    let adopted = sweep.adopted.take().unwrap();
+    assert_eq!(adopted.ports, [443, 30_080, 32_774].into());
+    assert_eq!(adopted.frontends, ["192.0.2.10", "2001:db8:1::10"].map(|it| it.parse().unwrap()).into());
+    pass(&mut sweep);
+    assert!(sweep.adopted.is_none(), "the bits of flows that have begun since are set already");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::abi::packets::types;
 use crate::bpf_call;
 use crate::devices::Side;
 use crate::features::Features;
+use crate::flows::FlowTable;
 use crate::kernel::bed::{Bed, NONE, Port, bed, pinned};
 use crate::pins::{VERSION, cleanup, drain};
 use crate::probe;
@@ -332,6 +333,33 @@ fn kernel_growth_moves_the_programs_of_devices_too() {
 }
 
 #[test]
+fn kernel_growth_that_was_prepared_takes_the_programs_of_devices_along() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(70, "left")]);
+        let before = check_attached(&maps, kind, "left", 70);
+        let mut numbers = 10..;
+        let begun = std::time::Instant::now();
+        while maps.growths == 0 {
+            let number: u32 = numbers.next().unwrap();
+            let vip = format!("10.100.{}.{}:80", number >> 8, number & 255);
+            Port { index: number, frontends: &[&vip], ..Port::TCP }.serve(&mut maps);
+            if number > 3_000 {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            assert!(begun.elapsed() < Duration::from_secs(100));
+        }
+        assert!(numbers.start < 3_800, "{} are served", numbers.start);
+        let after = check_attached(&maps, kind, "left", 70);
+        assert!(
+            after.iter().zip(before).all(|(after, before)| *after != before),
+            "they read the larger maps"
+        );
+        assert!(!maps.packets.behind && packets_of(&maps).failure.is_none());
+    });
+}
+
+#[test]
 fn kernel_cleanup_takes_the_programs_off_all_devices_and_leaves_those_of_others() {
     with_each(|bed, kind| {
         let mut others = filter(TC_INGRESS, 200, GOES_ON);
@@ -513,7 +541,8 @@ fn kernel_flows_of_a_former_daemon_are_found_and_their_numbers_are_handed_out_on
             assert!(is_set, "until its programs are loaded those of the former daemon look at it");
         }
         maps.serve_packets();
-        assert!(!bit(maps.shared.handles(), Map::FrontendBlocks, unused), "nobody needs it");
+        assert!(bit(maps.shared.handles(), Map::FrontendBlocks, unused), "not all flows have been looked at");
+        look_at_flows(&mut maps, |maps| !bit(maps.shared.handles(), Map::FrontendBlocks, unused));
         let handles = &maps.packets.running.as_ref().unwrap().handles;
         for port in [443, 50_000, 30_080, 30_099, 61_000] {
             assert!(bit(handles, Map::PacketPorts, port), "{port}");
@@ -528,6 +557,38 @@ fn kernel_flows_of_a_former_daemon_are_found_and_their_numbers_are_handed_out_on
         let taken = (0..2 * FLOWS).filter_map(|_| numbers.lookup_and_delete(&[]).unwrap());
         let taken: Vec<_> = taken.map(|it| u32::from_ne_bytes(it.try_into().unwrap())).collect();
         assert_eq!(taken, (0..FLOWS).collect::<Vec<_>>());
+    });
+}
+
+/// The first look at all flows is over when this is so.
+fn look_at_flows(maps: &mut KernelMaps, is_over: impl Fn(&KernelMaps) -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_over(maps) {
+        maps.follow_flows().unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(100));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn kernel_where_it_is_lost_at_which_ports_flows_arrive_all_are_looked_at_until_it_is_known() {
+    bed(|bed| {
+        let maps = start(bed, HookKind::Tcx);
+        write_flows(&maps.packets.running.as_ref().unwrap().handles);
+        drop(maps);
+        let folder = bed.options().bpffs.join(format!("v{VERSION}"));
+        std::fs::remove_file(folder.join("packets").join(Map::PacketPorts.name())).unwrap();
+        std::fs::remove_file(folder.join("shared").join(Map::FrontendBlocks.name())).unwrap();
+        let mut maps = start(bed, HookKind::Tcx);
+        let port = |maps: &KernelMaps, port| bit(maps.packets.handles().unwrap(), Map::PacketPorts, port);
+        let block = |maps: &KernelMaps, address: [u8; 4]| {
+            bit(maps.shared.handles(), Map::FrontendBlocks, abi::block_of(address.into()))
+        };
+        let (gone, unused) = ([192, 0, 2, 200], [172, 31, 0, 1]);
+        assert!(port(&maps, 30_080) && port(&maps, 7) && block(&maps, gone) && block(&maps, unused));
+        assert!(!maps.repair().unwrap().bits, "nobody has changed them");
+        look_at_flows(&mut maps, |maps| !port(maps, 7));
+        assert!(port(&maps, 30_080) && block(&maps, gone) && !block(&maps, unused));
     });
 }
 
@@ -548,6 +609,82 @@ fn kernel_flows_of_which_a_part_is_lost_are_made_anew() {
             std::fs::remove_file(&pin).unwrap();
             assert!(maps.repair().unwrap().pins && pin.exists(), "{}", pin.display());
         }
+    });
+}
+
+/// Writes flows of these clients as programs do, with what leads to them.
+fn begin_flows(table: &FlowTable, clients: std::ops::Range<u16>) {
+    for client in clients {
+        table.begin_for_tests(client);
+    }
+}
+
+#[track_caller]
+fn resize(maps: &mut KernelMaps, flows: u32) {
+    maps.set_flows(flows);
+    look_at_flows(maps, |maps| packets_of(maps).flows == flows);
+    let status = packets_of(maps);
+    assert_eq!((status.flows_wanted, status.flows_failure, status.failure), (flows, None, None));
+    assert_eq!(drains(maps), 0, "they go on");
+}
+
+#[test]
+fn kernel_the_table_of_flows_gets_another_size_and_flows_stay() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(70, "left")]);
+        let before = check_attached(&maps, kind, "left", 70);
+        maps.follow_flows().unwrap();
+        begin_flows(&maps.flows().unwrap().table, 1..21);
+        for flows in [1_024, 32] {
+            resize(&mut maps, flows);
+            let seen = maps.flows().unwrap();
+            assert_eq!((seen.table.max(), seen.table.tally().live()), (flows, 20));
+            assert_eq!(packets_of(&maps).flows_given_up, GivenUp::default());
+            let pinned =
+                MapHandle::from_pinned_path(bed.options().bpffs.join("flows1").join(Map::Flows.name()));
+            assert_eq!(pinned.unwrap().max_entries(), flows);
+        }
+        let after = check_attached(&maps, kind, "left", 70);
+        assert!(after.iter().zip(before).all(|(after, before)| *after != before), "they read the new table");
+        assert_eq!(maps.repair().unwrap(), super::super::Repaired::default());
+        let names: Vec<_> = std::fs::read_dir(bed.options().bpffs).unwrap().flatten().collect();
+        assert!(!names.iter().any(|it| it.file_name().to_string_lossy().contains('-')), "{names:?}");
+        resize(&mut maps, 8);
+        assert_eq!(packets_of(&maps).flows_given_up, GivenUp { all: 13, needed: 13 });
+        assert_eq!(maps.flows().unwrap().table.tally().live(), 7);
+        drop(maps);
+        // A start finds them, and gives the table the size that is asked for then.
+        let mut maps = start(bed, kind);
+        assert_eq!(packets_of(&maps).flows, 8);
+        look_at_flows(&mut maps, |maps| packets_of(maps).flows == FLOWS);
+        assert_eq!(maps.flows().unwrap().table.tally().live(), 7);
+        maps.set_devices(&[outer(70, "left")]);
+        check_attached(&maps, kind, "left", 70);
+    });
+}
+
+#[test]
+fn kernel_a_daemon_that_was_killed_while_it_replaced_the_flows_has_lost_none() {
+    bed(|bed| {
+        let mut maps = start(bed, HookKind::Tcx);
+        maps.follow_flows().unwrap();
+        begin_flows(&maps.flows().unwrap().table, 1..4);
+        drop(maps);
+        let folder = bed.options().bpffs;
+        // Between the two renames.
+        std::fs::rename(folder.join("flows1"), folder.join("flows-former")).unwrap();
+        std::fs::create_dir(folder.join("flows-next")).unwrap();
+        let mut maps = start(bed, HookKind::Tcx);
+        maps.follow_flows().unwrap();
+        assert_eq!(maps.flows().unwrap().table.tally().live(), 3);
+        drop(maps);
+        // After them.
+        std::fs::create_dir(folder.join("flows-former")).unwrap();
+        let mut maps = start(bed, HookKind::Tcx);
+        maps.follow_flows().unwrap();
+        assert_eq!(maps.flows().unwrap().table.tally().live(), 3);
+        assert!(!folder.join("flows-former").exists() && !folder.join("flows-next").exists());
     });
 }
 

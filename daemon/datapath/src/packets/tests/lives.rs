@@ -260,6 +260,36 @@ fn kernel_a_node_that_drains_opens_no_flow_and_keeps_those_that_it_has() {
 }
 
 #[test]
+fn kernel_while_flows_stand_still_data_goes_on_and_nothing_begins_or_ends() {
+    Node::test(|node| {
+        node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
+        assert_eq!(goes(node, true, CLIENT, SYN), address(HERE));
+        assert_eq!(node.leaves(&Sent::tcp(HERE, CLIENT, SYN | ACK)).from, address(FRONTEND));
+        assert_eq!(goes(node, true, CLIENT, ACK), address(HERE));
+        let until = |drains| {
+            let settings = packet_settings { drains, ..Default::default() };
+            node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), bytes(&settings));
+        };
+        let said = |it: types::flow| (it.serial, it.state, it.of_client, it.of_backend);
+        let before = said(flow_of(node, CLIENT));
+        until(now() + 100);
+        for flags in [SYN, FIN | ACK, RST] {
+            assert_eq!(node.come(&Sent::tcp(CLIENT, FRONTEND, flags).frame()).0, SHOT, "{flags}");
+            assert_eq!(node.leave(&Sent::tcp(HERE, CLIENT, flags | ACK).frame()).0, SHOT, "{flags}");
+        }
+        assert_eq!(node.come(&Sent::tcp(OTHER, FRONTEND, SYN).frame()).0, SHOT);
+        assert_eq!(goes(node, true, CLIENT, ACK), address(HERE));
+        assert_eq!(node.leaves(&Sent::tcp(HERE, CLIENT, ACK)).from, address(FRONTEND));
+        assert_eq!((said(flow_of(node, CLIENT)), all(node).count()), (before, 1));
+        // Also where the daemon has died, they go on when that second comes.
+        until(now());
+        assert_eq!(goes(node, true, OTHER, SYN), address(HERE));
+        assert_eq!(goes(node, true, CLIENT, FIN | ACK), address(HERE));
+        assert_eq!(node.counted(packet_count::COUNT_FLOWS), 2);
+    });
+}
+
+#[test]
 fn kernel_two_packets_of_a_stranger_cut_no_connection() {
     Node::test(|node| {
         node.serve_local(&Port { backends: &[address(HERE)], ..TCP });

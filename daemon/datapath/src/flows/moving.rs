@@ -1,0 +1,265 @@
+//! Flows on their way into a table of another size.
+//!
+//! Invariant: the table that they leave is only read, and whoever uses it goes on. The other one is nobody's meanwhile:
+//! it follows what changes with each pass, and is the same after a pass during which no flow began and none changed
+//! what leads to it. A flow that finds no room there is the least worth keeping, and is counted.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use libbpf_rs::{MapCore, MapFlags};
+
+use super::life::is_expired;
+use super::worth::{self, Worth};
+use super::{FlowTable, Maps};
+use crate::abi::flow::{entry_between, entry_of_client, entry_of_nat, types};
+
+/// How many records are looked at between two looks at the clock.
+const AT_ONCE: u32 = 64;
+
+/// Of the new table so many parts of 16 are filled at most where not all find room: clients that come meanwhile do.
+const FILLED: u64 = 15;
+
+/// More numbers than any table has.
+const ALL_ARE_OUT: u64 = u32::MAX as u64;
+
+/// A flow that finds no room.
+const NOWHERE: u32 = u32::MAX;
+
+/// What has become of a flow, by the number that its record has in the old table.
+#[derive(Clone, Copy, Debug, Default)]
+struct Placed {
+    // 0: there was none.
+    serial: u32,
+    number: u32,
+}
+
+/// Flows that found no room in a smaller table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GivenUp {
+    /// All of them.
+    pub all: u64,
+    /// Those in which client or backend may have had something to say.
+    pub needed: u64,
+}
+
+impl GivenUp {
+    pub(crate) fn add(&mut self, more: Self) {
+        self.all = self.all.saturating_add(more.all);
+        self.needed = self.needed.saturating_add(more.needed);
+    }
+}
+
+/// From one table into another one.
+#[derive(Debug)]
+pub(crate) struct Moving {
+    from: FlowTable,
+    to: FlowTable,
+    placed: Vec<Placed>,
+    // The first number of the new table that no flow has had, and those that were given back.
+    next: u32,
+    free: Vec<u32>,
+    // Where the pass is, and what it has changed so far.
+    at: u32,
+    changed: u64,
+    given_up: GivenUp,
+}
+
+impl Moving {
+    /// Chooses who finds no room, where that is little.
+    pub(crate) fn new(from: FlowTable, to: FlowTable) -> Self {
+        let placed = vec![Placed::default(); from.max() as usize];
+        let given_up = GivenUp::default();
+        let mut new = Self { from, to, placed, next: 0, free: Vec::new(), at: 0, changed: 0, given_up };
+        new.choose();
+        new
+    }
+
+    /// The readiness of each flow stands above its number.
+    fn choose(&mut self) {
+        let now = self.from.now();
+        let records = &self.from.0.records;
+        let ready = |(number, it): (u32, types::flow)| {
+            u64::from(worth::readiness(&it, now)) << 32 | u64::from(number)
+        };
+        let mut all: Vec<u64> = records.some(0, records.len()).map(ready).collect();
+        let most = usize::try_from(u64::from(self.to.max()) * FILLED / 16).unwrap_or(usize::MAX);
+        if all.len() <= most {
+            return;
+        }
+        all.select_nth_unstable(most);
+        for it in all.iter().skip(most) {
+            self.give_up(u32::try_from(*it & u64::from(u32::MAX)).unwrap_or(NOWHERE));
+        }
+    }
+
+    fn give_up(&mut self, number: u32) {
+        let Some(it) = self.from.0.records.read(number) else { return };
+        let now = self.from.now();
+        if let Some(placed) = self.placed.get_mut(number as usize)
+            && !is_expired(&it, now, 0)
+        {
+            *placed = Placed { serial: it.serial, number: NOWHERE };
+            self.given_up.all += 1;
+            self.given_up.needed += u64::from(Worth::of(&it, now) == Worth::Needed);
+        }
+    }
+
+    /// Goes on with a pass, until that time at most. `Some`: the pass is over, and has changed so much.
+    pub(crate) fn some(&mut self, until: Instant) -> Result<Option<u64>, libbpf_rs::Error> {
+        while self.at < self.from.max() {
+            let from = self.at;
+            self.at = from.saturating_add(AT_ONCE).min(self.from.max());
+            for number in from..self.at {
+                self.leave(number)?;
+                self.follow(number)?;
+            }
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        let is_over = self.at >= self.from.max();
+        Ok(is_over.then(|| {
+            self.at = 0;
+            std::mem::take(&mut self.changed)
+        }))
+    }
+
+    /// The last pass, while no flow begins. What is gone leaves before anything comes: another may have its entries.
+    pub(crate) fn finish(&mut self) -> Result<(), libbpf_rs::Error> {
+        for number in 0..self.from.max() {
+            self.leave(number)?;
+        }
+        for number in 0..self.from.max() {
+            self.follow(number)?;
+        }
+        self.copy_ports()
+    }
+
+    /// Takes out of the new table what is not in the old one any more.
+    fn leave(&mut self, number: u32) -> Result<(), libbpf_rs::Error> {
+        let Some(placed) = self.placed.get_mut(number as usize).filter(|it| it.serial != 0) else {
+            return Ok(());
+        };
+        if self.from.0.records.serial(number) == placed.serial {
+            return Ok(());
+        }
+        let left = std::mem::take(placed);
+        self.changed += 1;
+        if left.number != NOWHERE
+            && let Some(it) = self.to.0.records.read(left.number)
+        {
+            self.take_out(left.number, &it)?;
+            self.free.push(left.number);
+        }
+        Ok(())
+    }
+
+    fn take_out(&self, number: u32, it: &types::flow) -> Result<(), libbpf_rs::Error> {
+        let Maps { records, entries, .. } = &*self.to.0;
+        for key in [Some(entry_of_client(it)), entry_of_nat(it), Some(entry_between(it))].iter().flatten() {
+            entries.remove(key, number)?;
+        }
+        records.free(number);
+        Ok(())
+    }
+
+    /// Brings a flow to the new table, or what has changed of one that is there.
+    fn follow(&mut self, number: u32) -> Result<(), libbpf_rs::Error> {
+        let Some(it) = self.from.0.records.read(number) else { return Ok(()) };
+        match self.placed.get(number as usize).copied() {
+            Some(Placed { serial, number: NOWHERE }) if serial == it.serial => {}
+            Some(Placed { serial, number: there }) if serial == it.serial => {
+                self.to.0.records.write(there, &it);
+            }
+            _ if is_expired(&it, self.from.now(), 0) => {}
+            _ => return self.place(number, &it),
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, number: u32, it: &types::flow) -> Result<(), libbpf_rs::Error> {
+        let Some(there) = self.any_number() else {
+            self.give_up(number);
+            return Ok(());
+        };
+        self.to.0.records.write(there, it);
+        if !self.lead_to(there, it)? {
+            // Another flow has just had the same client, and has not been seen to be over: the next pass sees it.
+            self.take_out(there, it)?;
+            self.free.push(there);
+            return Ok(());
+        }
+        self.changed += 1;
+        if let Some(placed) = self.placed.get_mut(number as usize) {
+            *placed = Placed { serial: it.serial, number: there };
+        }
+        Ok(())
+    }
+
+    fn any_number(&mut self) -> Option<u32> {
+        if let Some(number) = self.free.pop() {
+            return Some(number);
+        }
+        let number = Some(self.next).filter(|number| *number < self.to.max())?;
+        self.next += 1;
+        Some(number)
+    }
+
+    /// `false`: another flow has one of the entries.
+    fn lead_to(&self, number: u32, it: &types::flow) -> Result<bool, libbpf_rs::Error> {
+        let entries = &self.to.0.entries;
+        for key in [Some(entry_between(it)), entry_of_nat(it), Some(entry_of_client(it))].iter().flatten() {
+            if !entries.insert(key, number)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// At which ports the backends of flows are.
+    fn copy_ports(&self) -> Result<(), libbpf_rs::Error> {
+        let zero = 0_u32.to_ne_bytes();
+        match self.from.0.ports.lookup(&zero, MapFlags::ANY)? {
+            Some(ports) => self.to.0.ports.update(&zero, &ports, MapFlags::ANY),
+            None => Ok(()),
+        }
+    }
+
+    /// A start after a crash hands out none of either table: some would be lost to it, and none is had by two flows.
+    pub(crate) fn hand_out_no_more(&self) {
+        if let Some(noted) = self.to.0.shares.numbers() {
+            noted.store(ALL_ARE_OUT, Ordering::Release);
+        }
+    }
+
+    /// So many numbers can be had beside those that flows have, as soon as the new table is in use.
+    pub(crate) fn hand_out(&mut self, count: u32) -> Result<(), libbpf_rs::Error> {
+        let until = self.next.saturating_add(count).min(self.to.max());
+        let free = std::mem::take(&mut self.free);
+        (self.next..until).chain(free).try_for_each(|number| self.to.give_back(number))?;
+        self.next = until;
+        Ok(())
+    }
+
+    /// The new table is in use. The rest of its numbers follows.
+    pub(crate) fn note_numbers(&self) {
+        if let Some(noted) = self.to.0.shares.numbers() {
+            noted.store(self.next.into(), Ordering::Release);
+        }
+    }
+
+    /// Those that found no room are out of the counts, and out of the table that nobody uses any more.
+    pub(crate) fn conclude(&self) -> GivenUp {
+        for (number, placed) in (0..).zip(&self.placed).filter(|(_, placed)| placed.number == NOWHERE) {
+            if let Some(it) = self.from.0.records.read(number).filter(|it| it.serial == placed.serial) {
+                self.to.0.shares.uncount(&it);
+            }
+        }
+        self.given_up
+    }
+
+    pub(crate) fn table(&self) -> &FlowTable {
+        &self.to
+    }
+}

@@ -1,0 +1,137 @@
+//! Flows go to a table of another size as they are, and of a smaller one the least worth keeping stays away.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::super::moving::{GivenUp, Moving};
+use super::super::sweep::Sweep;
+use super::*;
+
+fn moving(from: &Bed, to: &Bed) -> Moving {
+    Moving::new(from.table.clone(), to.table.clone())
+}
+
+/// How much a pass has changed.
+fn pass(moving: &mut Moving) -> u64 {
+    moving.some(Instant::now() + Duration::from_secs(60)).unwrap().expect("a whole pass")
+}
+
+/// Asserts that a flow is whole in a table, under whichever number.
+#[track_caller]
+fn check_there(bed: &Bed, it: &types::flow) -> u32 {
+    let number = bed.leads(it)[0].unwrap_or_else(|| panic!("{it:?} is not there"));
+    bed.check_whole(number, it);
+    number
+}
+
+#[track_caller]
+fn check_not_there(bed: &Bed, it: &types::flow) {
+    assert!(bed.leads(it).iter().all(Option::is_none), "{it:?}");
+}
+
+#[test]
+fn kernel_flows_go_to_another_table_with_all_that_leads_to_them() {
+    for size in [16, 64, 256] {
+        let old = Bed::new(64);
+        let new = old.of_another_size(size);
+        let all: Vec<_> = (0..12).map(|n| flow(n, if n < 6 { TCP } else { UDP }, NOW)).collect();
+        all.iter().for_each(|it| _ = old.begin(*it));
+        let mut moving = moving(&old, &new);
+        assert_eq!((pass(&mut moving), pass(&mut moving)), (12, 0), "once is enough");
+        moving.finish().unwrap();
+        let mut taken: Vec<u32> = all.iter().map(|it| check_there(&new, it)).collect();
+        all.iter().for_each(|it| _ = check_there(&old, it));
+        moving.hand_out(4096).unwrap();
+        moving.note_numbers();
+        assert!(new.table.hand_out_is_over());
+        assert_eq!((moving.conclude(), new.table.max()), (GivenUp::default(), size));
+        let numbers = new.handles[&Map::FreeFlows].lookup_and_delete(&[]).unwrap();
+        taken.extend(numbers.map(|it| u32::from_ne_bytes(it.try_into().unwrap())));
+        taken.extend((0..).map_while(|_: u32| {
+            let number = new.handles[&Map::FreeFlows].lookup_and_delete(&[]).unwrap();
+            number.map(|it| u32::from_ne_bytes(it.try_into().unwrap()))
+        }));
+        taken.sort_unstable();
+        assert_eq!(taken, (0..size).collect::<Vec<_>>(), "each number is a flow's, or can be had");
+    }
+}
+
+#[test]
+fn kernel_what_happens_to_flows_that_move_happens_in_the_other_table_too() {
+    let old = Bed::new(64);
+    let new = old.of_another_size(128);
+    let [stays, ends, talks] = [0, 1, 3].map(|n| flow(n, TCP, NOW - 9));
+    let [_, of_ended, of_talker] = [stays, ends, talks].map(|it| old.begin(it));
+    let mut moving = moving(&old, &new);
+    assert_eq!(pass(&mut moving), 3);
+    let heard = types::flow { of_backend: SYN | FIN, seen: NOW, ..talks };
+    old.write(of_talker, heard);
+    let mut sweep = Sweep::new(old.table.clone(), FlowsSwept::default());
+    sweep.end(of_ended, &ends).unwrap();
+    // The same client once more, with another backend's port between the two.
+    let anew = types::flow { serial: 99, ..ends };
+    let number = old.begin(anew);
+    assert_ne!(number, of_ended);
+    let newcomer = flow(6, UDP, NOW);
+    old.begin(newcomer);
+    moving.finish().unwrap();
+    for it in [stays, heard, anew, newcomer] {
+        check_there(&new, &it);
+        check_there(&old, &it);
+    }
+    assert_eq!(new.table.tally().live(), 4, "nothing is left of what has ended");
+}
+
+#[test]
+fn kernel_a_smaller_table_has_what_is_worth_most_and_the_rest_is_counted() {
+    let old = Bed::new(64);
+    let new = old.of_another_size(16);
+    let counted = |it| types::flow { of_backend: said::IS_COUNTED.0 as u8, ..it };
+    let needed: Vec<_> = (0..14).map(|n| counted(flow(n, TCP, NOW - u32::from(n)))).collect();
+    let answered: Vec<_> =
+        (20..30).map(|n| types::flow { began: NOW - 5, ..counted(flow(n, UDP, NOW - 5)) }).collect();
+    for it in answered.iter().chain(&needed) {
+        old.begin(*it);
+        old.table.0.shares.count(it);
+    }
+    let mut to_new = moving(&old, &new);
+    assert_eq!(pass(&mut to_new), 15, "of sixteen one is left for a newcomer");
+    to_new.finish().unwrap();
+    assert_eq!(to_new.conclude(), GivenUp { all: 9, needed: 0 });
+    needed.iter().for_each(|it| _ = check_there(&new, it));
+    assert_eq!(new.table.tally().live(), 15);
+    assert_eq!(new.table.0.shares.of(&needed[0]), [15, 15]);
+    let smaller = new.of_another_size(8);
+    let mut on = moving(&new, &smaller);
+    assert_eq!(pass(&mut on), 7);
+    on.finish().unwrap();
+    assert_eq!(on.conclude(), GivenUp { all: 8, needed: 7 }, "never silently");
+    for (n, it) in needed.iter().enumerate() {
+        // The one that is silent for longest goes first.
+        if n < 7 { _ = check_there(&smaller, it) } else { check_not_there(&smaller, it) }
+    }
+}
+
+#[test]
+fn kernel_flows_that_begin_and_end_while_others_move_are_all_there_in_the_end() {
+    let old = Bed::new(64);
+    let new = old.of_another_size(256);
+    let stop = AtomicBool::new(false);
+    let mut moving = moving(&old, &new);
+    let mut passes = 0;
+    let living = std::thread::scope(|scope| {
+        let programs = scope.spawn(|| super::swept::programs(&old, &stop));
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(1) {
+            pass(&mut moving);
+            passes += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+        programs.join().unwrap()
+    });
+    assert!(passes > 10, "{passes}");
+    moving.finish().unwrap();
+    assert_eq!(new.table.tally().live(), 8);
+    living.iter().for_each(|(_, it)| _ = check_there(&new, it));
+    assert_eq!(new.table.report(&FlowFilter::default(), 100).found.len(), living.len());
+}

@@ -1,0 +1,70 @@
+//! How readily a flow is given up for others.
+//!
+//! Invariant: programs judge by the same rule (`bpf/room.h`).
+
+use holdfast_core::keys::Transport;
+
+use super::life::{is_expired, is_over, is_stream};
+use crate::abi::flow::types::{self, lifetime as life};
+use crate::abi::transport_of;
+
+/// The seconds of silence stand below the worth.
+const WORTH_AT: u32 = 20;
+
+/// What is given up last comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Worth {
+    /// Client or backend may still need it.
+    Needed = 0,
+    /// A question and its answer, of just now.
+    Fresh = 1,
+    /// It has had no answer, and is no stream that goes on without any.
+    Unanswered = 2,
+    /// A question and its answer.
+    Answered = 3,
+    /// Both sides have said their last, or its time is up.
+    Over = 4,
+}
+
+impl Worth {
+    pub(super) fn of(flow: &types::flow, now: u32) -> Self {
+        let since = silence(flow, now);
+        let is_udp = transport_of(flow.transport) == Some(Transport::Udp);
+        let is_opening = u32::from(flow.state) == types::flow_state::FLOW_OPENING.0;
+        if may_yield(flow, now) {
+            Self::Over
+        } else if is_opening && !(is_udp && is_stream(flow) && since <= life::LIFE_CROWDED.0) {
+            Self::Unanswered
+        } else if is_udp && !is_opening && !is_stream(flow) {
+            if since > life::LIFE_LINGERING.0 { Self::Answered } else { Self::Fresh }
+        } else {
+            Self::Needed
+        }
+    }
+}
+
+fn silence(flow: &types::flow, now: u32) -> u32 {
+    now.saturating_sub(flow.seen)
+}
+
+fn may_yield(flow: &types::flow, now: u32) -> bool {
+    let since = silence(flow, now);
+    let is_tcp = transport_of(flow.transport) == Some(Transport::Tcp);
+    is_expired(flow, now, 0)
+        || (since > life::LIFE_CROWDED.0 && is_about_over(flow))
+        || (is_tcp && is_over(flow) && since > life::LIFE_LINGERING.0)
+}
+
+fn is_about_over(flow: &types::flow) -> bool {
+    if transport_of(flow.transport) == Some(Transport::Udp) {
+        return u32::from(flow.state) == types::flow_state::FLOW_OPEN.0 && !is_stream(flow);
+    }
+    let is_reset = u32::from(flow.of_client | flow.of_backend) & types::heard::HEARD_RST.0 != 0;
+    is_reset || u32::from(flow.of_client & flow.of_backend) & types::heard::HEARD_FIN.0 != 0
+}
+
+/// More is more readily.
+pub(super) fn readiness(flow: &types::flow, now: u32) -> u32 {
+    let most = (1 << WORTH_AT) - 1;
+    (Worth::of(flow, now) as u32) << WORTH_AT | silence(flow, now).min(most)
+}

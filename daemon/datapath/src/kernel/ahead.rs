@@ -1,0 +1,126 @@
+//! Larger maps, made beside the engine before they are needed: to load the programs that read them takes longer than
+//! any change may wait.
+//!
+//! Invariant: nothing reads or writes these maps before `grow` has taken them. One set at a time is made.
+
+use std::thread::JoinHandle;
+
+use super::KernelMaps;
+use crate::error::StartError;
+use crate::features::Features;
+use crate::generation::Generation;
+use crate::load::{self, Kept, Layer, PacketPrograms};
+use crate::map::{self, Handles};
+use crate::shape::Shape;
+
+/// What is to be made.
+struct Order {
+    shape: Shape,
+    features: Features,
+    shared: Handles,
+    // Where packets are translated: the layers, their maps, and the mark.
+    packets: Option<(Vec<Layer>, Handles, u32)>,
+}
+
+/// Maps that are empty, and programs that read them.
+pub(super) struct Larger {
+    pub(super) generation: Generation,
+    pub(super) maps: Handles,
+    pub(super) programs: Kept,
+    /// `None`: packets were not translated when it was begun.
+    pub(super) packets: Option<Result<Vec<PacketPrograms>, StartError>>,
+}
+
+/// How far it has come.
+#[derive(Debug, Default)]
+pub(super) enum Ahead {
+    #[default]
+    Nothing,
+    Making {
+        shape: Shape,
+        thread: JoinHandle<Result<Larger, StartError>>,
+    },
+    // There is room left, and to try again with each op would cost more than to wait until there is none.
+    Failed,
+}
+
+impl Order {
+    fn carry_out(self) -> Result<Larger, StartError> {
+        let Self { shape, features, shared, packets } = self;
+        let (programs, maps) =
+            load::load(shape, features, &shared, |programs, maps| Ok((programs.keep()?, maps)))?;
+        let packets = packets.map(|(layers, own, mark)| {
+            let all = map::copies(maps.iter().chain(&own))?;
+            load::packets_at(&layers, &all, (0, mark)).map(|(programs, _)| programs)
+        });
+        Ok(Larger { generation: Generation::new(&maps)?, maps, programs, packets })
+    }
+}
+
+impl Ahead {
+    /// Whether it makes maps that are at least so large.
+    fn is_enough(&self, wanted: &Shape) -> bool {
+        matches!(self, Self::Making { shape, .. } if shape.or_larger(*wanted) == *shape)
+    }
+}
+
+impl KernelMaps {
+    /// Begins to make larger maps, if none are being made and the last attempt has not failed.
+    pub(super) fn begin_larger(&mut self, shape: Shape) {
+        if matches!(self.ahead, Ahead::Nothing) {
+            self.ahead = self.ordered(shape).unwrap_or(Ahead::Failed);
+        }
+    }
+
+    /// What has been made, once it is whole. Never waits. What fails is told when there is no room left.
+    pub(super) fn finished_larger(&mut self) -> Option<Larger> {
+        let Ahead::Making { thread, .. } = &self.ahead else { return None };
+        if !thread.is_finished() {
+            return None;
+        }
+        let Ahead::Making { thread, .. } = std::mem::replace(&mut self.ahead, Ahead::Failed) else {
+            return None;
+        };
+        let made = made_by(thread).ok()?;
+        self.ahead = Ahead::Nothing;
+        Some(made)
+    }
+
+    /// What was made cannot be taken: there is no other attempt before there is no room left.
+    pub(super) fn give_up_larger(&mut self) {
+        self.ahead = Ahead::Failed;
+    }
+
+    /// Maps at least so large; waits until they are made.
+    pub(super) fn await_larger(&mut self, shape: Shape) -> Result<Larger, StartError> {
+        if !self.ahead.is_enough(&shape) {
+            self.ahead = self.ordered(shape)?;
+        }
+        match std::mem::take(&mut self.ahead) {
+            Ahead::Making { thread, .. } => made_by(thread),
+            Ahead::Nothing | Ahead::Failed => Err(gone()),
+        }
+    }
+
+    fn ordered(&self, shape: Shape) -> Result<Ahead, StartError> {
+        let order = Order {
+            shape,
+            features: self.features,
+            shared: map::copies(self.shared.handles())?,
+            packets: self.packets.to_load()?,
+        };
+        let builder = std::thread::Builder::new().name("growth".to_owned());
+        let thread =
+            builder.spawn(|| order.carry_out()).map_err(|error| StartError::loading(error.into()))?;
+        Ok(Ahead::Making { shape, thread })
+    }
+}
+
+fn made_by(thread: JoinHandle<Result<Larger, StartError>>) -> Result<Larger, StartError> {
+    thread.join().unwrap_or_else(|_| Err(gone()))
+}
+
+/// The thread cannot end without an answer.
+fn gone() -> StartError {
+    StartError::loading(std::io::Error::other("the thread that loads programs has ended").into())
+}

@@ -1,0 +1,246 @@
+//! The table of flows in another size, while clients go on.
+//!
+//! Invariant: packets are translated by one table. The other one is filled beside; at the end flows stand still for a
+//! moment, what has changed is brought along, and the programs that read it take the others' place. A failure or a crash
+//! before that leaves all as it was. What stands still goes on by itself, also where this process has died.
+
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::MapHandle;
+
+use super::KernelMaps;
+use super::flows::Flows;
+use crate::error::StartError;
+use crate::flows::{FlowTable, Moving};
+use crate::load::{self, Layer, PacketPrograms};
+use crate::map::{self, Handles, Map};
+use crate::packets;
+
+/// One piece of work, after which the thread rests so many times as long: a tenth of a processor at most.
+const SLICE: Duration = Duration::from_millis(5);
+const REST: u32 = 9;
+
+/// Passes over the table at most, and how little a pass changes that is the last one: milliseconds of work.
+const PASSES_MAX: u32 = 4;
+const FEW: u64 = 1_000;
+
+/// Flows stand still for so long at most, whatever becomes of this process.
+const STILL_MOST: u32 = 3;
+
+/// By then the programs have moved, or they do not: what stands still goes on a second later at the earliest.
+const MOVED_WITHIN: Duration = Duration::from_secs(1);
+
+/// The programs that are under way are through with their packets long before.
+const GRACE_MOST: Duration = Duration::from_secs(1);
+const GRACE_LOOK: Duration = Duration::from_micros(200);
+
+/// So many numbers are handed out while flows stand still; the sweep goes on with the rest.
+const NUMBERS_FIRST: u32 = 4096;
+
+/// A table that is filled, and programs that read it.
+struct Filled {
+    moving: Moving,
+    // The maps of flows, and no others.
+    handles: Handles,
+    programs: Vec<PacketPrograms>,
+}
+
+/// What is to be filled.
+struct Order {
+    layers: Vec<Layer>,
+    // All but those of flows.
+    maps: Handles,
+    flows: u32,
+    forward_mark: u32,
+    from: FlowTable,
+    // Gone: nobody waits for it.
+    wanted: Weak<()>,
+}
+
+/// A table of so many flows is being filled.
+#[derive(Debug)]
+pub(super) struct Resizing {
+    flows: u32,
+    // As it was when the programs were loaded.
+    growths: u32,
+    thread: JoinHandle<Result<Filled, StartError>>,
+    _wanted: Arc<()>,
+}
+
+impl Order {
+    fn carry_out(self) -> Result<Filled, StartError> {
+        let (programs, maps) = load::packets_at(&self.layers, &self.maps, (self.flows, self.forward_mark))?;
+        let handles = map::copies(Map::of_flows().filter_map(|map| maps.get_key_value(&map)))?;
+        let mut moving = Moving::new(self.from.clone(), FlowTable::new(&maps)?);
+        for _ in 0..PASSES_MAX {
+            if self.pass(&mut moving)? <= FEW {
+                break;
+            }
+        }
+        Ok(Filled { moving, handles, programs })
+    }
+
+    fn pass(&self, moving: &mut Moving) -> Result<u64, StartError> {
+        loop {
+            let began = Instant::now();
+            if let Some(changed) = moving.some(began + SLICE).map_err(StartError::Load)? {
+                return Ok(changed);
+            }
+            if self.wanted.strong_count() == 0 {
+                return Err(failed("nobody wants it any more"));
+            }
+            std::thread::sleep(began.elapsed() * REST);
+        }
+    }
+}
+
+fn failed(why: &str) -> StartError {
+    StartError::loading(std::io::Error::other(why.to_owned()).into())
+}
+
+impl KernelMaps {
+    /// There may be so many flows from now on. Those that there are go on while the table gets that size, which takes a
+    /// while; of a smaller one those are left out that are least worth keeping.
+    pub fn set_flows(&mut self, flows: u32) {
+        if let Some(options) = &mut self.packets.options
+            && options.flows != flows
+        {
+            options.flows = flows;
+            self.packets.resize_failure = None;
+        }
+    }
+
+    /// Goes on with what changes the size of the table. To be called about once a second.
+    pub(super) fn follow_size(&mut self) {
+        let wanted = self.packets.options.as_ref().map(|options| options.flows);
+        let Some((wanted, has)) = wanted.zip(self.flows.as_ref().map(|flows| flows.table.max())) else {
+            return;
+        };
+        let resizing = self.packets.resizing.take().filter(|resizing| resizing.flows == wanted);
+        let done = match resizing {
+            Some(resizing) if resizing.thread.is_finished() => self.conclude_resizing(resizing),
+            Some(resizing) => {
+                self.packets.resizing = Some(resizing);
+                Ok(())
+            }
+            None if has != wanted && self.packets.resize_failure.is_none() && self.may_resize() => {
+                self.begin_resizing(wanted)
+            }
+            None => Ok(()),
+        };
+        if let Err(error) = done {
+            self.packets.resize_failure = Some(error.to_string());
+        }
+    }
+
+    /// All that a former daemon left in the table is known, and each number is in use or can be had.
+    fn may_resize(&self) -> bool {
+        self.flows
+            .as_ref()
+            .is_some_and(|flows| flows.sweeping.swept().passes > 0 && flows.table.hand_out_is_over())
+    }
+
+    fn begin_resizing(&mut self, flows: u32) -> Result<(), StartError> {
+        let (Some((layers, own, forward_mark)), Some(Flows { table, .. })) =
+            (self.packets.to_load()?, &self.flows)
+        else {
+            return Ok(());
+        };
+        let wanted = Arc::new(());
+        let order = Order {
+            layers,
+            maps: self.with_those_of_packets(own.iter().filter(|(map, _)| !map.is_of_flows()))?,
+            flows,
+            forward_mark,
+            from: table.clone(),
+            wanted: Arc::downgrade(&wanted),
+        };
+        let builder = std::thread::Builder::new().name("resize".to_owned());
+        let thread =
+            builder.spawn(|| order.carry_out()).map_err(|error| StartError::loading(error.into()))?;
+        self.packets.resizing = Some(Resizing { flows, growths: self.growths, thread, _wanted: wanted });
+        Ok(())
+    }
+
+    fn with_those_of_packets<'a>(
+        &'a self,
+        own: impl Iterator<Item = (&'a Map, &'a MapHandle)>,
+    ) -> Result<Handles, StartError> {
+        map::copies(self.shared.handles().iter().chain(self.generation.handles()).chain(own))
+    }
+
+    fn conclude_resizing(&mut self, Resizing { growths, thread, .. }: Resizing) -> Result<(), StartError> {
+        let mut filled = thread.join().unwrap_or_else(|_| Err(failed("the thread has ended")))?;
+        if growths != self.growths || !self.packets.are_enough(&filled.programs) {
+            filled.programs = self.programs_for(&filled.handles)?;
+        }
+        let Some(Flows { sweeping, .. }) = self.flows.take() else { return Ok(()) };
+        let (mut kept_free, swept) = sweeping.stop();
+        let switched = self.stand_still().and_then(|until| self.switch(&mut filled, until));
+        if let Some(kept_free) = kept_free.as_mut().filter(|_| switched.is_ok()) {
+            kept_free.move_to(filled.moving.table().clone());
+        }
+        let switched = self.go_on().and(switched);
+        if switched.is_ok() {
+            self.packets.given_up.add(filled.moving.conclude());
+        }
+        // Without the thread that had it the table is opened anew.
+        self.flows = kept_free.map(|kept_free| Flows::start(kept_free, swept)).transpose()?;
+        switched
+    }
+
+    /// The tables have moved since.
+    fn programs_for(&self, flows: &Handles) -> Result<Vec<PacketPrograms>, StartError> {
+        let Some((layers, own, forward_mark)) = self.packets.to_load()? else { return Ok(Vec::new()) };
+        let others = own.iter().filter(|(map, _)| !map.is_of_flows());
+        let maps = self.with_those_of_packets(others.chain(flows))?;
+        Ok(load::packets_at(&layers, &maps, (0, forward_mark))?.0)
+    }
+
+    /// Gives until when the programs may be moved.
+    fn stand_still(&mut self) -> Result<Instant, StartError> {
+        let until = Instant::now() + MOVED_WITHIN;
+        self.tell_packets(FlowTable::since_boot().saturating_add(STILL_MOST))?;
+        let (grace, began) = (self.grace.begin(), Instant::now());
+        while !self.grace.is_over(grace) {
+            if began.elapsed() > GRACE_MOST {
+                return Err(failed("the kernel does not tell when programs are through with their packets"));
+            }
+            std::thread::sleep(GRACE_LOOK);
+        }
+        Ok(until)
+    }
+
+    fn go_on(&self) -> Result<(), StartError> {
+        self.tell_packets(0)
+    }
+
+    fn tell_packets(&self, drains: u32) -> Result<(), StartError> {
+        let (Some(running), Some(options)) = (&self.packets.running, &self.packets.options) else {
+            return Ok(());
+        };
+        packets::tell(&running.handles, options, drains)
+    }
+
+    /// While flows stand still. An error: nothing reads the new table.
+    fn switch(&mut self, filled: &mut Filled, until: Instant) -> Result<(), StartError> {
+        let Filled { moving, handles, programs } = filled;
+        let (Some(running), Some(attached)) = (&mut self.packets.running, &self.attached) else {
+            return Err(failed("packets are not translated any more"));
+        };
+        moving.finish().and_then(|()| moving.hand_out(NUMBERS_FIRST)).map_err(StartError::Load)?;
+        if Instant::now() >= until {
+            return Err(failed("flows would have stood still for too long"));
+        }
+        moving.hand_out_no_more();
+        attached.pins.replace_flows(handles)?;
+        running.handles.append(&mut map::copies(&*handles)?);
+        running.devices.update(std::mem::take(programs));
+        // What is being made for a growth reads the old one.
+        self.ahead = super::ahead::Ahead::Nothing;
+        moving.note_numbers();
+        Ok(())
+    }
+}
