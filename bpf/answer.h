@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What a refused client hears: of TCP a reset, of UDP that the port is closed, from the address that it dialled. Not
- * more in a second than a node may send to any sender: a packet may bear an address that is not its sender's.
+ * What a refused client hears: of TCP a reset, of UDP and SCTP that the port is closed, from the address that it
+ * dialled. Not more in a second than a node may send to any sender: a packet may bear an address that is not its
+ * sender's.
  */
 #ifndef HOLDFAST_ANSWER_H
 #define HOLDFAST_ANSWER_H
 
 #include <linux/if_packet.h>
 #include "packet.h"
+#include "rewrite.h"
 
 /* Answers of one CPU in one second. The kernel sends a thousand errors of its own. */
 #define ANSWERS_MOST 1000
@@ -143,10 +145,12 @@ INLINE int reset(struct __sk_buff *skb, const struct packet *packet, bool v4)
 	return turn_segment(skb, packet) ? turn_back(skb) : SHOT;
 }
 
-/* --- UDP. --- */
+/* --- UDP and SCTP. --- */
 
 /* A datagram that does not fit into the smallest frame with the error before it gets no answer. */
 #define QUOTED_MOST 1200
+/* What begins an association has at least so many bytes, and its sender knows it by them. */
+#define INIT_SIZE 32
 
 struct unreachable4 {
 	struct iphdr ip;
@@ -181,6 +185,32 @@ INLINE __u16 sum_of_datagram(struct __sk_buff *skb, const struct packet *packet,
 	return ~fold16(pseudo_header(&packet->tuple, length, IPPROTO_UDP, v4));
 }
 
+/*
+ * The sum of what is quoted of an INIT, as it stands there. One that waits for its own sum comes from this node, and
+ * a host that gets an answer by such a device does not look at sums.
+ */
+ALONE int sum_of_init(struct __sk_buff *skb, __u32 at)
+{
+	__u16 init[INIT_SIZE / sizeof(__u16)];
+
+	return bpf_skb_load_bytes(skb, at, init, sizeof(init)) ? 0 : fold16(sum_of(init, sizeof(init), 0));
+}
+
+INLINE __u16 sum_of_quote(struct __sk_buff *skb, const struct packet *packet, __u16 length, bool v4)
+{
+	if (packet->tuple.transport == IPPROTO_SCTP)
+		return sum_of_init(skb, packet->transport);
+	return sum_of_datagram(skb, packet, length, v4);
+}
+
+/* How much is quoted of what has that length, without the header of IP; 0: too little is there. */
+INLINE __u32 length_of_quote(const struct packet *packet, __u32 length)
+{
+	if (packet->tuple.transport == IPPROTO_SCTP)
+		return length < INIT_SIZE ? 0 : INIT_SIZE;
+	return length < sizeof(struct udphdr) ? 0 : length;
+}
+
 /* Makes of the packet what is quoted, without what fills up a small frame. `length`: of IP. */
 INLINE bool make_quote(struct __sk_buff *skb, const struct packet *packet, __u32 length, __u32 before)
 {
@@ -210,19 +240,21 @@ INLINE int unreachable4(struct __sk_buff *skb, const struct packet *packet)
 	__u32 length = ip ? bpf_ntohs(ip->tot_len) : 0;
 	__u32 of_ip = packet->transport - packet->ip;
 	struct unreachable4 answer;
-	__u16 datagram;
+	__u16 quote;
 
-	if (length < of_ip + sizeof(struct udphdr))
+	length = length < of_ip ? 0 : length_of_quote(packet, length - of_ip);
+	if (!length)
 		return SHOT;
-	datagram = sum_of_datagram(skb, packet, length - of_ip, true);
-	if (!datagram || !make_quote(skb, packet, length, sizeof(answer)))
+	quote = sum_of_quote(skb, packet, length, true);
+	length += of_ip;
+	if (!quote || !make_quote(skb, packet, length, sizeof(answer)))
 		return SHOT;
 	fill_ip4(&answer.ip, &packet->tuple, length + sizeof(answer));
 	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
 	answer.icmp.type = ICMP_UNREACHABLE;
 	answer.icmp.code = ICMP_NO_PORT;
 	/* The header of IP that is quoted makes nothing, because it has a sum of its own. */
-	answer.icmp.checksum = ~fold16(sum_of(&answer.icmp, sizeof(answer.icmp), datagram));
+	answer.icmp.checksum = ~fold16(sum_of(&answer.icmp, sizeof(answer.icmp), quote));
 	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
 		return SHOT;
 	return turn_back(skb);
@@ -242,17 +274,17 @@ INLINE void fill_ip6(struct ipv6hdr *ip, const struct tuple *tuple, __u16 length
 INLINE int unreachable6(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
-	__u32 payload = ip ? bpf_ntohs(ip->payload_len) : 0;
+	__u32 payload = ip ? length_of_quote(packet, bpf_ntohs(ip->payload_len)) : 0;
 	struct unreachable6 answer;
-	__u16 datagram;
+	__u16 quote;
 	__u64 sum;
 
 	/* What stands between the two headers would have to be read to be quoted. */
-	if (packet->transport != packet->ip + sizeof(*ip) || payload < sizeof(struct udphdr))
+	if (packet->transport != packet->ip + sizeof(*ip) || !payload)
 		return SHOT;
-	datagram = sum_of_datagram(skb, packet, payload, false);
-	sum = sum_of(ip, sizeof(*ip), datagram);
-	if (!datagram || !make_quote(skb, packet, payload + sizeof(*ip), sizeof(answer)))
+	quote = sum_of_quote(skb, packet, payload, false);
+	sum = sum_of(ip, sizeof(*ip), quote);
+	if (!quote || !make_quote(skb, packet, payload + sizeof(*ip), sizeof(answer)))
 		return SHOT;
 	payload += sizeof(struct ipv6hdr) + sizeof(answer.icmp);
 	fill_ip6(&answer.ip, &packet->tuple, payload);

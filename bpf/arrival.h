@@ -11,6 +11,7 @@
 #include "lookup.h"
 #include "opening.h"
 #include "packet.h"
+#include "rewrite.h"
 #include "sticky.h"
 #include "stray.h"
 #include "verdict.h"
@@ -84,7 +85,8 @@ INLINE void talk_key_of(struct talk_key *key, const struct place *source, const 
 
 /*
  * A sender at a port which is also a node port waits for its answers there: a process of this node, or a pod that the
- * kernel has given this node's address. Over TCP an answer is no SYN; a datagram does not say what it is. So what this
+ * kernel has given this node's address. Over TCP an answer is no SYN, and over SCTP no INIT; a datagram does not say
+ * what it is. So what this
  * node says from such a port is kept in mind, for as long as conntrack would.
  */
 INLINE void note_own_talk(const struct packet *packet, bool v4)
@@ -247,7 +249,7 @@ INLINE bool is_barred(const struct arrival *arrival, const struct dial *dial, __
 	       !is_allowed_source(dial, arrival->packet.tuple.source.address, dial->v4);
 }
 
-/* A segment of a connection that may be another proxy's. Where a SYN would be dropped, it gets no answer either. */
+/* What is of a connection that may be another proxy's. Where a SYN would be dropped, it gets no answer either. */
 INLINE void leave_to_stack(const struct arrival *arrival, struct dial *dial)
 {
 	__u64 cluster, word = read_word_for(arrival, dial, &cluster);
@@ -260,7 +262,7 @@ INLINE void leave_to_stack(const struct arrival *arrival, struct dial *dial)
 /* Whether the packet begins something, as far as a packet can say that. */
 INLINE bool begins(const struct packet *packet)
 {
-	return packet->tuple.transport != IPPROTO_TCP ||
+	return !makes_connections(packet->tuple.transport) ||
 	       (packet->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
 }
 

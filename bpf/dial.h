@@ -19,6 +19,12 @@
  * costs what it touches.
  */
 #define APART static __noinline
+/*
+ * A function that the verifier looks at once for all callers, so it is told nothing but the packet and numbers, and
+ * reads the rest anew. What most packets do not need stands in such functions. Its stack is beside that of its callers:
+ * all of them together have 512 bytes, of which older kernels give each one a multiple of 32.
+ */
+#define ALONE __noinline
 /* One access, which the compiler neither repeats nor divides. */
 #define READ_ONCE(word) (*(const volatile typeof(word) *)&(word))
 

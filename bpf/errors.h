@@ -9,6 +9,7 @@
 
 #include "flow.h"
 #include "packet.h"
+#include "rewrite.h"
 
 INLINE bool is_error(__u8 type, bool v4)
 {
@@ -23,7 +24,7 @@ INLINE bool is_refusal(const struct icmp *icmp, bool v4)
 		    icmp->type == ICMP6_UNREACHABLE && icmp->code == ICMP6_NO_PORT;
 }
 
-/* The packet that an error quotes. Eight bytes behind its header of IP are there: the ports, and of UDP the sum. */
+/* The packet that an error quotes. Eight bytes behind its header of IP are there: the ports, and no sum but that of UDP. */
 struct quoted {
 	struct packet packet;
 	/* Where the error has its own sum. */

@@ -339,7 +339,7 @@ INLINE bool is_stream(const struct flow *flow)
 	return (__s32)(flow->seen - flow->began) > STREAM_AFTER;
 }
 
-/* Of a TCP connection on which the two have agreed. */
+/* Of a connection on which the two have agreed. */
 INLINE __u32 lifetime_of_agreed(const struct flow *flow)
 {
 	if (is_reset(flow))
@@ -406,7 +406,7 @@ INLINE bool is_over(const struct flow *flow)
 INLINE bool may_yield(const struct flow *flow, __u32 now)
 {
 	return may_go(flow, now) ||
-	       (flow->transport == IPPROTO_TCP && is_over(flow) && silence(flow, now) > LIFE_LINGERING);
+	       (makes_connections(flow->transport) && is_over(flow) && silence(flow, now) > LIFE_LINGERING);
 }
 
 /* --- How many there are. --- */
@@ -522,89 +522,6 @@ INLINE bool end(__u32 number, __u32 serial, bool v4)
 		return false;
 	give_back(number);
 	return true;
-}
-
-/* --- What its packets say. --- */
-
-INLINE __u8 heard_in(__u8 flags)
-{
-	return (flags & TCP_SYN ? HEARD_SYN : 0) | (flags & TCP_FIN ? HEARD_FIN : 0) | (flags & TCP_RST ? HEARD_RST : 0);
-}
-
-/*
- * A write for each packet would have the CPUs wait for each other. What has expired stays so: it may be about to be
- * taken away.
- */
-INLINE void note_seen(struct flow *flow, __u32 now)
-{
-	if (UNLIKELY(flow->seen != now && !has_expired(flow, now)))
-		flow->seen = now;
-}
-
-INLINE void hear(__u8 *heard, __u8 flags)
-{
-	__u8 now = heard_in(flags);
-	__u8 before = *heard;
-	__u8 after = (now & HEARD_RST ? before : before & ~HEARD_RST) | now;
-
-	if (UNLIKELY(after != before))
-		*heard = after;
-}
-
-/* Whether a client asks for a connection. */
-INLINE bool is_syn(const struct flow *flow, const struct packet *packet)
-{
-	return flow->transport == IPPROTO_TCP && (packet->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
-}
-
-/*
- * The first packet of a client in a second. A client that has had no answer, and gives up or asks for another
- * connection, gives no new life to a flow. Whether there is data is looked at once a second: a client that is not heard
- * says it again.
- */
-INLINE void note_client(struct __sk_buff *skb, struct flow *flow, const struct packet *packet, __u32 now)
-{
-	if (flow->state == FLOW_OPEN && flow->waits && packet->flags & (TCP_SYN | TCP_RST))
-		return;
-	note_seen(flow, now);
-	if (flow->transport == IPPROTO_TCP && packet->part == WHOLE && !flow->waits &&
-	    has_data(skb, packet->ip, packet->transport))
-		flow->waits = WAITS_FOR_ANSWER;
-}
-
-/* What begins another connection says nothing of the one that is there. */
-INLINE void hear_client(struct flow *flow, const struct packet *packet)
-{
-	if (flow->transport != IPPROTO_TCP)
-		return;
-	if (UNLIKELY(flow->state == FLOW_OPEN && is_syn(flow, packet))) {
-		flow->waits = WAITS_FOR_SYN;
-		return;
-	}
-	hear(&flow->of_client, packet->flags);
-	if (UNLIKELY(flow->state == FLOW_OPENING && flow->of_backend & HEARD_SYN &&
-		     (packet->flags & (TCP_ACK | TCP_RST)) == TCP_ACK))
-		flow->state = FLOW_OPEN;
-}
-
-/*
- * A backend that says SYN again has not been acknowledged, whatever was sent in the client's name. A client that has
- * heard it says so again.
- */
-INLINE void hear_backend(struct flow *flow, const struct packet *packet)
-{
-	if (UNLIKELY(flow->waits))
-		flow->waits = WAITS_FOR_NOTHING;
-	if (flow->transport == IPPROTO_TCP) {
-		hear(&flow->of_backend, packet->flags);
-		if (UNLIKELY(packet->flags & TCP_SYN && flow->state == FLOW_OPEN))
-			flow->state = FLOW_OPENING;
-		return;
-	}
-	if (UNLIKELY(flow->of_backend & HEARD_REFUSAL))
-		flow->of_backend &= ~HEARD_REFUSAL;
-	if (UNLIKELY(flow->state == FLOW_OPENING))
-		flow->state = FLOW_OPEN;
 }
 
 #endif

@@ -132,7 +132,7 @@ INLINE void fill(struct flow *flow, const struct arrival *arrival, __u32 now, bo
 	copy_address(flow->backend, arrival->backend.address);
 	flow->backend_port = arrival->backend.port;
 	flow->state = FLOW_OPENING;
-	flow->of_client = (tuple->transport == IPPROTO_TCP ? HEARD_SYN : 0) | arrival->sticks | arrival->by_address;
+	flow->of_client = (makes_connections(tuple->transport) ? HEARD_SYN : 0) | arrival->sticks | arrival->by_address;
 	flow->of_backend = IS_COUNTED;
 	flow->v4 = v4;
 	flow->waits = WAITS_FOR_NOTHING;

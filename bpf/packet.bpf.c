@@ -9,8 +9,10 @@
 #include "errors.h"
 #include "flow.h"
 #include "glance.h"
+#include "heard.h"
 #include "listed.h"
 #include "packet.h"
+#include "rewrite.h"
 #include "stray.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -94,7 +96,7 @@ ALONE int serves_no_more6(__u32 number)
 	return serves_no_more(number, false);
 }
 
-/* Over UDP a backend that has left is left at once; over TCP only the two can tell whether they are done. */
+/* Over UDP a backend that has left is left at once; of a connection only the two can tell whether they are done. */
 INLINE bool has_left(const struct flow *flow, __u32 number, bool v4)
 {
 	return flow->transport == IPPROTO_UDP && (v4 ? serves_no_more4(number) : serves_no_more6(number));
@@ -275,7 +277,7 @@ INLINE bool is_by_own_port(const struct flow *flow, enum direction direction)
  */
 INLINE bool is_of_others(const struct flow *flow, const struct packet *packet, enum direction direction)
 {
-	return flow->transport == IPPROTO_TCP && !(flow->of_backend & HEARD_SYN) &&
+	return makes_connections(flow->transport) && !(flow->of_backend & HEARD_SYN) &&
 	       !(packet->flags & (TCP_SYN | TCP_RST)) && !is_by_own_port(flow, direction);
 }
 
@@ -301,11 +303,13 @@ INLINE bool begins_past(const struct flow *flow, __u32 number, enum direction di
 /*
  * Whether a backend agrees to a connection anew that is none of its frontend's any more: the former one is over, and
  * the client, which asks again, is led to where the frontend leads now. That the client has asked anew is known, so
- * what a backend says twice of an opening is none of this.
+ * what a backend says twice of an opening is none of this. By SCTP it answers any host that asks: see
+ * hear_associated().
  */
 INLINE bool agrees_for_another(const struct flow *flow, __u32 number, enum direction direction, bool v4)
 {
-	return direction == TO_CLIENT && flow->state == FLOW_OPEN && flow->waits == WAITS_FOR_SYN &&
+	return direction == TO_CLIENT && flow->transport == IPPROTO_TCP && flow->state == FLOW_OPEN &&
+	       flow->waits == WAITS_FOR_SYN &&
 	       (v4 ? leads_elsewhere4(number) : leads_elsewhere6(number));
 }
 

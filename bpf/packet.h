@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Between a packet and the rules: what stands in its headers becomes plain values, and what was decided is written into
- * them. No other header knows where in a packet something is.
- *
- * A valid checksum before is a valid one after, and a wrong one stays wrong.
+ * Between a packet and the rules: what stands in its headers becomes plain values. How those are written is told in
+ * rewrite.h; no other header knows where in a packet something is.
  */
 #ifndef HOLDFAST_PACKET_H
 #define HOLDFAST_PACKET_H
@@ -18,19 +16,10 @@
 #include <linux/udp.h>
 #include "dial.h"
 #include "flow_maps.h"
+#include "said.h"
 
 /* How long the header before that of IP is: 14, and 0 at a device that knows none. */
 const volatile __u32 link_header = ETH_HLEN;
-
-/* By which a firewall knows what is sent on for a service, as it knew kube-proxy's; 0: by nothing. */
-const volatile __u32 forward_mark = 0;
-
-/*
- * A function that the verifier looks at once for all callers, so it is told nothing but the packet and numbers, and
- * reads the rest anew. What most packets do not need stands in such functions. Its stack is beside that of its callers:
- * all of them together have 512 bytes, of which older kernels give each one a multiple of 32.
- */
-#define ALONE __noinline
 
 /* The packet goes on as it is, also to programs of others. */
 #define NEXT (-1)
@@ -108,11 +97,9 @@ struct packet {
 	/* enum part, and of which datagram. */
 	__u32 part;
 	__u32 id;
-	/* Of TCP: the byte of its flags. */
+	/* What it says of its connection, in the flags of TCP; see said.h. */
 	__u8 flags;
 };
-
-enum { TCP_FIN = 1, TCP_SYN = 2, TCP_RST = 4, TCP_ACK = 16 };
 
 INLINE void count_packet(enum packet_count which)
 {
@@ -290,7 +277,7 @@ INLINE bool parse6(struct __sk_buff *skb, struct packet *packet)
 	return skip_extensions(skb, packet) && make_readable(skb, packet->transport);
 }
 
-/* The ports, which TCP and UDP have at the same place, and the flags of TCP. */
+/* The ports, which all transports have at the same place, and what the packet says of its connection. */
 INLINE bool parse_transport(struct __sk_buff *skb, struct packet *packet)
 {
 	bool is_tcp = packet->tuple.transport == IPPROTO_TCP;
@@ -307,6 +294,8 @@ INLINE bool parse_transport(struct __sk_buff *skb, struct packet *packet)
 		packet->flags = ((__u8 *)tcp)[13];
 		ports = (__u16 *)tcp;
 	} else {
+		if (UNLIKELY(packet->tuple.transport == IPPROTO_SCTP))
+			packet->flags = said_by_chunks(skb, packet->transport + sizeof(struct sctp));
 		ports = header(skb, packet->transport, sizeof(struct udphdr));
 		if (!ports)
 			return false;
@@ -314,26 +303,6 @@ INLINE bool parse_transport(struct __sk_buff *skb, struct packet *packet)
 	packet->tuple.source.port = ports[0];
 	packet->tuple.destination.port = ports[1];
 	return true;
-}
-
-/*
- * Whether a segment of TCP has something that the other side has to acknowledge. Of one that is too long for the header
- * of IP to say, nothing stands there.
- */
-ALONE int has_data(struct __sk_buff *skb, __u32 at, __u32 transport)
-{
-	__u8 ip[6], tcp[2];
-	__u32 length, headers;
-
-	if (bpf_skb_load_bytes(skb, at, ip, sizeof(ip)) || bpf_skb_load_bytes(skb, transport + 12, tcp, sizeof(tcp)))
-		return 0;
-	if (tcp[1] & TCP_FIN)
-		return 1;
-	headers = transport - at + (tcp[0] >> 4) * 4;
-	length = ip[0] >> 4 == 4 ? ip[2] << 8 | ip[3] : (ip[4] << 8 | ip[5]);
-	if (ip[0] >> 4 != 4 && length)
-		length += sizeof(struct ipv6hdr);
-	return !length || length > headers;
 }
 
 /* Reads the headers of IP. `false`: the packet is none of ours, whatever it is. */
@@ -347,7 +316,13 @@ INLINE bool parse(struct __sk_buff *skb, struct packet *packet, bool v4)
 
 INLINE bool is_transport(__u8 protocol)
 {
-	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP;
+}
+
+/* Of TCP and SCTP: client and backend agree first, and say when they are done. */
+INLINE bool makes_connections(__u8 transport)
+{
+	return transport != IPPROTO_UDP;
 }
 
 INLINE bool is_icmp(const struct packet *packet, bool v4)
@@ -403,147 +378,6 @@ INLINE bool know_ports(struct __sk_buff *skb, struct packet *packet, enum leg le
 		return false;
 	}
 	return parse_transport(skb, packet);
-}
-
-/* --- Writing. --- */
-
-/* One's complement: what is added to a sum when `from` becomes `to`. */
-INLINE __u64 delta(__u64 sum, __u32 from, __u32 to)
-{
-	return sum + (__u32)~from + to;
-}
-
-INLINE __u32 fold32(__u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	return (sum & 0xffffffff) + (sum >> 32);
-}
-
-INLINE __u16 fold16(__u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) + (sum >> 16);
-}
-
-/* By how much the addresses change, and the ports. */
-struct change {
-	__u64 addresses;
-	__u64 ports;
-};
-
-INLINE struct change change_of(const struct tuple *from, const struct tuple *to, bool v4)
-{
-	struct change change = {};
-
-	for (int at = v4 ? 3 : 0; at < 4; at++) {
-		change.addresses = delta(change.addresses, from->source.address[at], to->source.address[at]);
-		change.addresses = delta(change.addresses, from->destination.address[at], to->destination.address[at]);
-	}
-	change.ports = delta(change.ports, from->source.port, to->source.port);
-	change.ports = delta(change.ports, from->destination.port, to->destination.port);
-	return change;
-}
-
-/*
- * A network card may have made the sum of the whole packet. What is changed there, and made up for by no sum inside,
- * has to be in that sum too. Where there is none, there is nothing to be done, which the helper calls a failure.
- */
-INLINE void note_change(struct __sk_buff *skb, __u64 sum)
-{
-	bpf_csum_update(skb, fold32(sum));
-}
-
-INLINE bool write_addresses4(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, __u64 sum)
-{
-	struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
-
-	if (!ip)
-		return false;
-	ip->saddr = to->source.address[3];
-	ip->daddr = to->destination.address[3];
-	ip->check = ~fold16((__u16)~ip->check + sum);
-	return true;
-}
-
-/* The header of IPv6 has no sum of its own. */
-INLINE bool write_addresses6(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, __u64 sum)
-{
-	struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
-
-	if (!ip)
-		return false;
-	copy_address(ip->saddr.in6_u.u6_addr32, to->source.address);
-	copy_address(ip->daddr.in6_u.u6_addr32, to->destination.address);
-	note_change(skb, sum);
-	return true;
-}
-
-INLINE bool write_ports(struct __sk_buff *skb, __u32 at, const struct tuple *to)
-{
-	__u16 *ports = header(skb, at, 4);
-
-	if (!ports)
-		return false;
-	ports[0] = to->source.port;
-	ports[1] = to->destination.port;
-	return true;
-}
-
-/* A datagram may have no sum, which is 0 and stays so. */
-INLINE bool is_without_sum(struct __sk_buff *skb, const struct packet *packet)
-{
-	const struct udphdr *udp;
-
-	if (packet->tuple.transport != IPPROTO_UDP)
-		return false;
-	udp = header(skb, packet->transport, sizeof(*udp));
-	return udp && !udp->check;
-}
-
-/* Where the transport has its sum. */
-INLINE __u32 place_of_sum(const struct packet *packet)
-{
-	return packet->transport + (packet->tuple.transport == IPPROTO_TCP ? offsetof(struct tcphdr, check) :
-									     offsetof(struct udphdr, check));
-}
-
-/*
- * In two steps, because only the addresses are in the pseudo header, which is all that there is to a sum that the
- * network card will finish.
- */
-INLINE bool write_sum(struct __sk_buff *skb, const struct packet *packet, const struct change *change)
-{
-	__u32 at = place_of_sum(packet);
-	__u64 zero;
-
-	if (UNLIKELY(is_without_sum(skb, packet))) {
-		note_change(skb, change->ports);
-		return true;
-	}
-	zero = packet->tuple.transport == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
-	return !bpf_l4_csum_replace(skb, at, 0, fold32(change->addresses), zero | BPF_F_PSEUDO_HDR) &&
-	       !bpf_l4_csum_replace(skb, at, 0, fold32(change->ports), zero);
-}
-
-INLINE void mark_for_firewall(struct __sk_buff *skb)
-{
-	if (forward_mark)
-		skb->mark |= forward_mark;
-}
-
-/* Gives the packet the source and the destination of `to`. `false`: it is spoiled, and must not go on. */
-INLINE bool rewrite(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
-{
-	struct change change = change_of(&packet->tuple, to, v4);
-
-	if (v4 ? !write_addresses4(skb, packet, to, change.addresses) :
-		 !write_addresses6(skb, packet, to, change.addresses))
-		return false;
-	if (packet->part == LATER_FRAGMENT)
-		return true;
-	return write_ports(skb, packet->transport, to) && write_sum(skb, packet, &change);
 }
 
 #endif

@@ -13,6 +13,7 @@
 #include "answer.h"
 #include "flow.h"
 #include "packet.h"
+#include "rewrite.h"
 
 /* The last segment for a frontend that this CPU left to the stack. What the stack forwards leaves by the same CPU. */
 struct stray {
@@ -41,12 +42,12 @@ INLINE struct stray *the_stray(void)
 	return bpf_map_lookup_elem(&strays, &zero);
 }
 
-/* Notes a segment. One that acknowledges nothing begins a connection or ends one: neither is answered so. */
+/* Notes a segment of TCP. One that acknowledges nothing begins a connection or ends one: neither is answered so. */
 INLINE void note_stray(const struct packet *packet, bool is_dropped)
 {
 	struct stray *stray = the_stray();
 
-	if (!stray || (packet->flags & (TCP_ACK | TCP_RST)) != TCP_ACK)
+	if (!stray || packet->tuple.transport != IPPROTO_TCP || (packet->flags & (TCP_ACK | TCP_RST)) != TCP_ACK)
 		return;
 	stray->tuple = packet->tuple;
 	stray->state = is_dropped ? DROPPED : DENIABLE;

@@ -200,7 +200,10 @@ enum flow_state {
 	FLOW_OPEN = 2,
 };
 
-/* What was heard of one side of a TCP connection; of a backend by UDP the last one alone. */
+/*
+ * What was heard of one side of a connection, by TCP or SCTP; of a backend by UDP the last one alone. An INIT of SCTP
+ * counts as a SYN, what belongs to its shutdown as a FIN, and an ABORT as a RST.
+ */
 enum heard {
 	HEARD_SYN = 1,
 	HEARD_FIN = 2,
@@ -234,7 +237,7 @@ enum flow_count {
 	FLOW_COUNTS = COUNT_OF_SHARES + FLOW_SHARES,
 };
 
-/* What the client of a TCP connection has said that the backend has to answer, and has not. */
+/* What the client of a connection has said that the backend has to answer, and has not. */
 enum waits {
 	WAITS_FOR_NOTHING = 0,
 	/* Data, or the end of it. */
@@ -246,7 +249,10 @@ enum waits {
 /* Seconds without a packet after which a flow has ended. */
 enum lifetime {
 	LIFE_OPENING = 30,
-	/* As long as kube-proxy has conntrack keep it. */
+	/*
+	 * A connection, as long as kube-proxy has conntrack keep one of TCP. An association of SCTP, which conntrack of
+	 * newer kernels forgets after 210 seconds, may have no heartbeats; what is not answered ends early in any case.
+	 */
 	LIFE_TCP = 86400,
 	/* One side has said its last, also as kube-proxy has it. */
 	LIFE_HALF_CLOSED = 3600,
@@ -276,7 +282,7 @@ enum lifetime {
 enum packet_count {
 	/* Flows that began. */
 	COUNT_FLOWS = 0,
-	/* TCP segments to a frontend that are of no flow and open none: left to the stack. */
+	/* What is sent to a frontend by TCP or SCTP, is of no flow and opens none: left to the stack. */
 	COUNT_MIDWAY = 1,
 	/* Datagrams at node ports that are of a conversation of the node's own. */
 	COUNT_OWN_SOCKET = 2,

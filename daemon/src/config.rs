@@ -33,7 +33,7 @@ use toml::de::DeTable;
 pub use self::address::{ApiserverUrl, Cidr, ListenAddress};
 pub use self::apiserver::{Apiserver, ClientIdentity, Discovery, EventsRead, ExternalIps, Kubernetes};
 pub use self::datapath::{
-    Cgroup, CgroupPath, Datapath, DatapathKind, DatapathLimits, Namespaces, Sockets, StaleSockets,
+    Cgroup, CgroupPath, Datapath, DatapathKind, DatapathLimits, Namespaces, Protocol, Sockets, StaleSockets,
 };
 pub use self::hold::Hold;
 pub use self::kube_proxy::KubeProxy;
@@ -41,7 +41,7 @@ pub(crate) use self::limits::{NODE_PORTS, SNAT_RANGES_MAX};
 pub use self::node::{NoNodeName, Node, NodeName, NodePortAddresses, OuterAddresses};
 pub use self::packets::{DeviceName, Flows, Mark, OuterDevices, Packets, PodDevices, SnatPorts, overlap};
 pub use self::problem::{ConfigErrors, Place, Position, Problem};
-pub use self::service::{CheckKind, HealthCheck, Protocol, ServiceBlock};
+pub use self::service::{CheckKind, HealthCheck, ServiceBlock};
 pub use self::settings::{Admin, Log, LogFormat, LogLevel, Manifests, State};
 pub use self::value::{DnsLabel, Share};
 
@@ -121,7 +121,7 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
     let admin = root.table("admin", settings::read_admin);
     let log = root.table("log", settings::read_log);
     let apiserver = read_apiserver.apiserver;
-    agreement::check(root.report(), &blocks, &admin, &apiserver);
+    agreement::check(root.report(), &blocks, (&admin, &apiserver, &packets));
     let services = blocks.into_iter().map(|read| read.block).collect();
     let mut config = Config {
         node,

@@ -23,6 +23,7 @@ pub mod limits;
 mod links;
 pub mod load;
 mod raw;
+pub mod sctp;
 mod serve;
 pub mod tracked;
 pub mod uplinks;

@@ -15,7 +15,7 @@ use core::num::NonZeroU16;
 
 use crate::dialable::ExternalIps;
 use crate::hold::Policy;
-use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
+use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source, Transport};
 pub use balancer::BalancerFacts;
 pub use endpoints::{Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Target, TargetName};
 
@@ -311,6 +311,15 @@ pub struct Settings {
     /// Serving backends are known in the maps for TCP too, because connections are ended by that. For UDP they always
     /// are.
     pub keeps_tcp_members: bool,
+    /// Packets are translated at devices, without which nothing of SCTP is.
+    pub serves_sctp: bool,
+}
+
+impl Settings {
+    /// As what a port of this protocol is programmed; `None`: as nothing.
+    pub(crate) fn transport(&self, protocol: &Protocol) -> Option<Transport> {
+        protocol.transport().filter(|it| *it != Transport::Sctp || self.serves_sctp)
+    }
 }
 
 /// What rejected itself: an object, or a whole file.

@@ -147,6 +147,8 @@ impl fmt::Display for SliceKey {
 pub enum Transport {
     Tcp,
     Udp,
+    /// By packets alone: no kernel asks programs where a socket of SCTP dials.
+    Sctp,
 }
 
 /// What a service's or slice's port says; more than the datapath can translate.
@@ -154,8 +156,6 @@ pub enum Transport {
 pub enum Protocol {
     /// A protocol that the datapath translates.
     Transport(Transport),
-    /// Known to Kubernetes, not translated: reported as `unprogrammed`.
-    Sctp,
     /// Not even known to Kubernetes: reported as `unprogrammed`.
     Other(Arc<str>),
 }
@@ -164,13 +164,14 @@ impl Protocol {
     /// TCP, what Kubernetes assumes when nothing is said.
     pub const TCP: Self = Self::Transport(Transport::Tcp);
     pub const UDP: Self = Self::Transport(Transport::Udp);
+    pub const SCTP: Self = Self::Transport(Transport::Sctp);
 
     /// Reads Kubernetes' spelling; anything unknown is kept as it was written.
     pub fn parse(text: &str) -> Self {
         match text {
             "TCP" => Self::TCP,
             "UDP" => Self::UDP,
-            "SCTP" => Self::Sctp,
+            "SCTP" => Self::SCTP,
             other => Self::Other(other.into()),
         }
     }
@@ -179,14 +180,13 @@ impl Protocol {
     pub fn transport(&self) -> Option<Transport> {
         match self {
             Self::Transport(transport) => Some(*transport),
-            Self::Sctp | Self::Other(_) => None,
+            Self::Other(_) => None,
         }
     }
 
     pub fn as_str(&self) -> &str {
         match self {
             Self::Transport(transport) => transport.as_str(),
-            Self::Sctp => "SCTP",
             Self::Other(other) => other,
         }
     }
@@ -199,12 +199,22 @@ impl fmt::Display for Protocol {
 }
 
 impl Transport {
-    pub const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
             Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+
+    /// As headers of IP say it.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
         }
     }
 }
@@ -253,7 +263,7 @@ pub struct FrontendKey {
     pub address: IpAddr,
     /// The destination port.
     pub port: NonZeroU16,
-    /// TCP or UDP.
+    /// TCP, UDP or SCTP.
     pub transport: Transport,
 }
 
@@ -273,7 +283,7 @@ impl fmt::Display for FrontendKey {
 pub struct PortKey {
     /// The port's name; empty if it has none.
     pub name: Arc<str>,
-    /// TCP or UDP.
+    /// TCP, UDP or SCTP.
     pub transport: Transport,
     /// The family of its frontends and backends.
     pub family: Family,

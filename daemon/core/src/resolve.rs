@@ -82,8 +82,10 @@ pub struct DesiredFrontend {
     pub kind: FrontendType,
     /// Empty if unnamed.
     pub port_name: Arc<str>,
-    /// It is shown and never programmed.
+    /// No tenant may have the address, so it is shown and never programmed.
     pub barred: bool,
+    /// As what it is programmed; `None`: it is shown alone.
+    pub transport: Option<Transport>,
     /// Its port among [`Desired::ports`]; `None` if nothing can be programmed.
     pub position: Option<usize>,
     /// Which list this node's own connections get.
@@ -97,8 +99,7 @@ pub struct DesiredFrontend {
 impl DesiredFrontend {
     /// Its key in the maps, if it can have one.
     pub fn key(&self) -> Option<FrontendKey> {
-        let transport = self.protocol.transport().filter(|_| !self.barred)?;
-        Some(FrontendKey { address: self.address, port: self.port, transport })
+        Some(FrontendKey { address: self.address, port: self.port, transport: self.transport? })
     }
 }
 
@@ -131,7 +132,7 @@ pub fn resolve(
 fn port_key(frontend: &DesiredFrontend) -> Option<PortKey> {
     Some(PortKey {
         name: Arc::clone(&frontend.port_name),
-        transport: frontend.protocol.transport().filter(|_| !frontend.barred)?,
+        transport: frontend.transport?,
         family: Family::of(frontend.address),
     })
 }
@@ -155,7 +156,11 @@ fn ports(service: &ServiceFacts, frontends: &[DesiredFrontend], settings: &Setti
         same
     });
     let port = |(key, external, balanced): (PortKey, bool, bool)| {
-        let keeps_members = key.transport == Transport::Udp || settings.keeps_tcp_members;
+        let keeps_members = match key.transport {
+            Transport::Tcp => settings.keeps_tcp_members,
+            Transport::Udp => true,
+            Transport::Sctp => false,
+        };
         let policy = PortPolicy { keeps_members, balanced, ..policy(service, external) };
         DesiredPort { policy, key, rows: Vec::new(), sources: None }
     };

@@ -99,7 +99,7 @@ pub enum Reason {
     Claimed,
     /// The address is one that no object may have, or an external IP that the configuration does not allow.
     Address,
-    /// SCTP, or a protocol that Kubernetes does not know.
+    /// SCTP where no packets are translated, or a protocol that Kubernetes does not know.
     Protocol,
     /// It is how nodes reach the apiserver.
     Control,

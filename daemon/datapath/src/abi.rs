@@ -111,22 +111,8 @@ pub(crate) fn from_words<T: Abi>(words: impl Iterator<Item = u64>) -> Option<T> 
     value(&bytes)
 }
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-
-pub(crate) const fn transport_number(transport: Transport) -> u8 {
-    match transport {
-        Transport::Tcp => TCP,
-        Transport::Udp => UDP,
-    }
-}
-
-pub(crate) const fn transport_of(number: u8) -> Option<Transport> {
-    match number {
-        TCP => Some(Transport::Tcp),
-        UDP => Some(Transport::Udp),
-        _ => None,
-    }
+pub(crate) fn transport_of(number: u8) -> Option<Transport> {
+    Transport::ALL.into_iter().find(|it| it.number() == number)
 }
 
 pub(crate) fn address4(address: Ipv4Addr) -> u32 {
@@ -186,7 +172,7 @@ pub(crate) enum FrontendBytes {
 impl FrontendBytes {
     pub(crate) fn new(key: &FrontendKey) -> Self {
         let port = key.port.get().to_be();
-        let transport = transport_number(key.transport);
+        let transport = key.transport.number();
         let any = u8::from(key.address.is_unspecified());
         match key.address {
             IpAddr::V4(address) => {

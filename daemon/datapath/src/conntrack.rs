@@ -119,14 +119,9 @@ impl Port {
     }
 
     fn tuple(&self, kind: u16, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
-        let protocol = match self.transport {
-            Transport::Tcp => libc::IPPROTO_TCP,
-            Transport::Udp => libc::IPPROTO_UDP,
-        };
-        let protocol = u8::try_from(protocol).unwrap_or_default();
         let ends = [address(from.ip(), 0), address(to.ip(), 1)];
         let ports = [
-            with_kind(CTA_PROTO_NUM, &[protocol]),
+            with_kind(CTA_PROTO_NUM, &[self.transport.number()]),
             with_kind(CTA_PROTO_SRC_PORT, &from.port().to_be_bytes()),
             with_kind(CTA_PROTO_DST_PORT, &to.port().to_be_bytes()),
         ];

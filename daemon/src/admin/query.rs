@@ -204,7 +204,7 @@ fn protocol(value: &str) -> Result<Protocol, Refusal> {
             let error = format!("unknown protocol {}", quoted(value));
             Err(bad(error, "legal protocols: TCP, UDP, SCTP"))
         }
-        known => Ok(known),
+        known @ Protocol::Transport(_) => Ok(known),
     }
 }
 

@@ -38,6 +38,7 @@ pub(super) fn settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Set
         frontends_max: usize::try_from(config.datapath.limits.frontends).ok(),
         external_ips: external_ips(&config.kubernetes.external_ips),
         hold: config.hold.policy(),
+        serves_sctp: config.packets.enabled,
         keeps_tcp_members: config.datapath.stale_sockets.protocols.contains(&config::Protocol::Tcp),
     }
 }

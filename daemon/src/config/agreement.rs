@@ -5,19 +5,35 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use holdfast_core::keys::Transport;
+
 use super::apiserver::Apiserver;
+use super::packets::Packets;
 use super::report::{Report, Site};
-use super::service::{Protocol, ReadBlock, ServiceBlock};
+use super::service::{ReadBlock, ServiceBlock};
 use super::settings::Admin;
 
 /// Reports every clash between the blocks, and between a block and the daemon's own addresses.
-pub(super) fn check(report: &mut Report<'_>, blocks: &[ReadBlock], admin: &Admin, apiserver: &Apiserver) {
+pub(super) fn check(
+    report: &mut Report<'_>,
+    blocks: &[ReadBlock],
+    (admin, apiserver, packets): (&Admin, &Apiserver, &Packets),
+) {
     names_are_distinct(report, blocks);
     frontends_are_distinct(report, blocks);
     for read in blocks {
         backends_are_distinct(report, read);
         families_meet(report, read);
         own_addresses_are_free(report, read, admin, apiserver);
+        is_translated(report, read, packets);
+    }
+}
+
+/// No program is asked where a socket of SCTP dials.
+fn is_translated(report: &mut Report<'_>, read: &ReadBlock, packets: &Packets) {
+    if read.block.protocol == Transport::Sctp && !packets.enabled {
+        let message = "SCTP is translated by packets alone: set `enabled = true` under [packets]";
+        report.error(&read.site, message.to_owned());
     }
 }
 
@@ -39,7 +55,7 @@ fn names_are_distinct(report: &mut Report<'_>, blocks: &[ReadBlock]) {
 }
 
 fn frontends_are_distinct(report: &mut Report<'_>, blocks: &[ReadBlock]) {
-    let mut seen: BTreeMap<(SocketAddr, Protocol), (&Site, &ServiceBlock)> = BTreeMap::new();
+    let mut seen: BTreeMap<(SocketAddr, Transport), (&Site, &ServiceBlock)> = BTreeMap::new();
     for ReadBlock { block, frontend_sites, .. } in blocks {
         for (frontend, site) in block.frontends.iter().zip(frontend_sites) {
             let key = (*frontend, block.protocol);
@@ -92,7 +108,7 @@ fn families_meet(report: &mut Report<'_>, read: &ReadBlock) {
 /// The daemon stays reachable, whatever the services are.
 fn own_addresses_are_free(report: &mut Report<'_>, read: &ReadBlock, admin: &Admin, apiserver: &Apiserver) {
     let frontends = read.block.frontends.iter().zip(&read.frontend_sites);
-    for (frontend, site) in frontends.filter(|_| read.block.protocol == Protocol::Tcp) {
+    for (frontend, site) in frontends.filter(|_| read.block.protocol == Transport::Tcp) {
         if *frontend == admin.listen.address() {
             report.error(site, format!("{frontend} is where the admin API listens (admin.listen)"));
         }

@@ -7,7 +7,6 @@ use toml::de::DeValue;
 use super::limits::{
     CGROUP_LEVELS_MAX, DATAPATH_BACKENDS, DATAPATH_FRONTENDS, DATAPATH_SERVICES, EXEMPT_CGROUPS_MAX,
 };
-use super::service::Protocol;
 use super::table::{Items, Table, WhenEmpty};
 use super::value::{Word, boolean, integer, path_text, quote, string, word};
 
@@ -83,6 +82,17 @@ pub enum Namespaces {
 
 impl Word for Namespaces {
     const WORDS: &'static [(&'static str, Self)] = &[("host", Self::Host), ("all", Self::All)];
+}
+
+/// The protocols of which sockets are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+}
+
+impl Word for Protocol {
+    const WORDS: &'static [(&'static str, Self)] = &[("TCP", Self::Tcp), ("UDP", Self::Udp)];
 }
 
 /// Which sockets are ended when their backend leaves.

@@ -9,6 +9,7 @@ use toml::de::DeValue;
 
 use super::address::address_port;
 use holdfast_core::hold::OnEmpty;
+use holdfast_core::keys::Transport;
 
 use super::hold::static_on_empty;
 use super::limits::{AFFINITY, BACKENDS_MAX, CHECK_PATH_BYTES_MAX, FRONTENDS_MAX, INTERVAL, STREAK, TIMEOUT};
@@ -18,15 +19,9 @@ use super::value::{
     DnsLabel, Word, dns_label, duration, expected, integer, quote, show_duration, string, word,
 };
 
-/// The transport protocols that are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
-    Tcp,
-    Udp,
-}
-
-impl Word for Protocol {
-    const WORDS: &'static [(&'static str, Self)] = &[("TCP", Self::Tcp), ("UDP", Self::Udp)];
+impl Word for Transport {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("TCP", Self::Tcp), ("UDP", Self::Udp), ("SCTP", Self::Sctp)];
 }
 
 /// How a backend is checked.
@@ -84,7 +79,7 @@ pub struct ServiceBlock {
     /// The port's name; none means the empty name.
     pub port_name: Option<DnsLabel>,
     /// The protocol of all frontends and backends.
-    pub protocol: Protocol,
+    pub protocol: Transport,
     /// What clients dial; at least one.
     pub frontends: Vec<SocketAddr>,
     /// The servers behind the frontends. Empty means that connections are refused.
@@ -114,7 +109,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
     let name = table.require("name", dns_label);
     let namespace = table.take("namespace", dns_label).unwrap_or_else(DnsLabel::static_namespace);
     let port_name = table.take("port_name", port_name).flatten();
-    let protocol = table.take("protocol", protocol).unwrap_or(Protocol::Tcp);
+    let protocol = table.take("protocol", word).unwrap_or(Transport::Tcp);
     let errors_of_key = table.report().errors_count();
     let (frontends, frontend_sites) = addresses(table, "frontends", &FRONTENDS);
     let (backends, backend_sites) = addresses(table, "backends", &BACKENDS);
@@ -122,7 +117,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
     let health_check = table.optional_table("health_check", read_health_check);
     let session_affinity = table.take("session_affinity", session_affinity).flatten();
     let on_empty = table.take("on_empty", static_on_empty);
-    check_udp(table, protocol, health_check.is_some());
+    check_other_port(table, protocol, health_check.is_some());
     let block = ServiceBlock {
         namespace,
         name: name?,
@@ -227,12 +222,15 @@ fn check_timeout(table: &mut Table<'_, '_, '_>, check: &HealthCheck, found: Opti
     table.report().error(&site, message);
 }
 
-/// UDP has no connection to check, so the check asks the TCP port of the same number.
-fn check_udp(table: &mut Table<'_, '_, '_>, protocol: Protocol, checked: bool) {
-    if protocol == Protocol::Udp && checked {
+/// UDP has no connection to check, and the host need not know SCTP, so the check asks the TCP port of the same number.
+fn check_other_port(table: &mut Table<'_, '_, '_>, protocol: Transport, checked: bool) {
+    if protocol != Transport::Tcp && checked {
         let site = table.site().clone();
-        let message = "the health check of a UDP service asks the TCP port of the same number";
-        table.report().warning(&site, message.to_owned());
+        let message = format!(
+            "the health check of a {} service asks the TCP port of the same number",
+            protocol.as_str()
+        );
+        table.report().warning(&site, message);
     }
 }
 
@@ -241,13 +239,6 @@ fn port_name(value: &DeValue<'_>) -> Result<Option<DnsLabel>, String> {
     match value.as_str() {
         Some("") => Ok(None),
         _ => dns_label(value).map(Some),
-    }
-}
-
-fn protocol(value: &DeValue<'_>) -> Result<Protocol, String> {
-    match value.as_str() {
-        Some("SCTP") => Err("SCTP is not supported: legal here: TCP, UDP".to_owned()),
-        _ => word(value),
     }
 }
 

@@ -135,12 +135,8 @@ impl Compared {
     fn names(&self, family: u8, frontends: &BTreeSet<(SocketAddr, Transport)>) -> Option<SocketAddr> {
         let is_of_family = |it: &SocketAddr| it.is_ipv4() == (family == 2);
         let is_it = |(frontend, transport): &&(SocketAddr, Transport)| {
-            let protocol = match transport {
-                Transport::Tcp => libc::IPPROTO_TCP,
-                Transport::Udp => libc::IPPROTO_UDP,
-            };
             is_of_family(frontend)
-                && self.protocol.map(i32::from) == Some(protocol)
+                && self.protocol == Some(transport.number())
                 && self.ports.contains(&frontend.port())
                 && self.address.map_or(frontend.ip().is_unspecified(), |own| own == frontend.ip())
         };

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 pub use crate::config::{CheckKind, HealthCheck};
 use holdfast_core::hold::OnEmpty;
 
-use crate::config::{Protocol, ServiceBlock};
+use crate::config::ServiceBlock;
 pub use block::{Blocks, Fault, InvalidService};
 use check::CheckFailed;
 use health::Transition;
@@ -46,7 +46,7 @@ pub struct StaticService {
     pub namespace: String,
     /// The name of its one port; empty if unnamed.
     pub port_name: String,
-    /// TCP or UDP.
+    /// TCP, UDP or SCTP.
     pub transport: Transport,
     /// What clients dial.
     pub frontends: Vec<SocketAddr>,
@@ -65,10 +65,7 @@ impl From<&ServiceBlock> for StaticService {
             name: block.name.to_string(),
             namespace: block.namespace.to_string(),
             port_name: block.port_name.as_ref().map(ToString::to_string).unwrap_or_default(),
-            transport: match block.protocol {
-                Protocol::Tcp => Transport::Tcp,
-                Protocol::Udp => Transport::Udp,
-            },
+            transport: block.protocol,
             frontends: block.frontends.clone(),
             backends: block.backends.clone(),
             health_check: block.health_check.clone(),

@@ -216,7 +216,7 @@ impl<'a> Walk<'a> {
             return Err(self.unseen(if is_pod { words::NO_PODS } else { words::NO_OUTER }));
         }
         self.note(StepKind::Device, words::device(names, is_pod));
-        self.note(StepKind::Client, words::client(self.from, self.class));
+        self.note(StepKind::Client, words::client(self.from, self.class, self.transport));
         if self.class == Class::Outside && !pods.is_empty() {
             self.may_be_pod = true;
             self.note(StepKind::Client, words::unless_pod(pods));

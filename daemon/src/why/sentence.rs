@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::dialable::is_reserved;
 use holdfast_core::hold::Bound;
+use holdfast_core::keys::Protocol;
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{
     FrontendView, PortView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict,
@@ -62,7 +63,7 @@ pub(crate) fn of_frontend(view: &ServiceView, it: &FrontendView) -> String {
         Verdict::Unprogrammed => match &it.status {
             Status::Error(error) => format!("{name} is not served: {error}."),
             Status::Pending | Status::Done => {
-                format!("{name} is not served, because {} cannot be translated.", it.protocol)
+                format!("{name} is not served, because {}.", untranslated(&it.protocol))
             }
         },
     }
@@ -117,6 +118,13 @@ fn backends_named(rows: &[&Row]) -> String {
 }
 
 /// The reason as a clause.
+fn untranslated(protocol: &Protocol) -> String {
+    match protocol.transport() {
+        Some(transport) => format!("{transport} is translated by packets alone, and these are left alone"),
+        None => format!("{protocol} cannot be translated"),
+    }
+}
+
 pub(crate) fn why(reason: Option<Reason>) -> &'static str {
     match reason {
         None => "all is well",
@@ -150,6 +158,10 @@ pub(crate) fn next(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -
     let port = it.position.and_then(|at| view.ports.get(at));
     match it.verdict {
         Verdict::Held => port.map_or_else(String::new, |port| after_hold(port, snapshot)),
+        Verdict::Serving if it.protocol == Protocol::SCTP => {
+            "Nothing: it changes when the objects do. Packets that come by a device are served, sockets are not."
+                .to_owned()
+        }
         Verdict::Serving => "Nothing: it changes when the objects do.".to_owned(),
         Verdict::Draining => {
             "New connections are refused at once when the last terminating endpoint has gone.".to_owned()
@@ -166,7 +178,11 @@ pub(crate) fn next(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -
             "Nothing: only a [[service]] of the configuration may have an address of this host or link."
                 .to_owned()
         }
-        Verdict::Unprogrammed => "Nothing: only TCP and UDP are translated.".to_owned(),
+        Verdict::Unprogrammed if it.protocol == Protocol::SCTP => {
+            "It is served, to clients whose packets are, as soon as `enabled = true` under [packets] says so."
+                .to_owned()
+        }
+        Verdict::Unprogrammed => "Nothing: only TCP, UDP and SCTP are translated.".to_owned(),
     }
 }
 

@@ -10,8 +10,8 @@ use crate::report::Report;
 use crate::topology::{Cni, Family, Topology};
 use crate::{Cluster, ClusterError};
 
-/// What says nothing of Services on such a cluster: alpha features, what breaks nodes, SCTP (few kernels have it), and
-/// a test of DNS that wants a forwarder outside.
+/// What says nothing of Services on such a cluster: alpha features, what breaks nodes, SCTP (few kernels have it, and
+/// its sockets are not served), and a test of DNS that wants a forwarder outside.
 const SKIPPED: &str = r"\[Feature:|\[Disruptive\]|\[Flaky\]|SCTP|DNS configMap|\[Alpha\]|BetaOffByDefault";
 
 /// Tests of features that are there, chosen by name.

@@ -73,17 +73,14 @@ fn way(row: &Value, client: Client) -> Way {
     }
 }
 
-/// What holdfast does. SCTP it does not serve, and says so.
+/// What holdfast does.
 fn ours(daemon: &Daemon<'_>, client: Client) -> Table {
     let rows = rows(daemon, &["frontends"], "frontends");
-    let rows = rows.iter().filter(|row| word(row, "protocol") != "SCTP");
-    rows.map(|row| ((socket(row), word(row, "protocol")), way(row, client))).collect()
+    rows.iter().map(|row| ((socket(row), word(row, "protocol")), way(row, client))).collect()
 }
 
 fn theirs(cluster: &Cluster, client: Client) -> Table {
-    let mut ways = ways(cluster, client).unwrap();
-    ways.retain(|(_, protocol), _| protocol != "SCTP");
-    ways
+    ways(cluster, client).unwrap()
 }
 
 fn differences(ours: &Table, theirs: &Table) -> Vec<String> {

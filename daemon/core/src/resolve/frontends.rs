@@ -46,7 +46,8 @@ pub(super) fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<Desi
     let numbers = Numbers::of(service);
     let addresses = addresses(service, settings);
     let all = addresses.iter().flat_map(|it| {
-        numbers.at(it).iter().map(|(number, port)| frontend(service, port, it, number.or(it.port)))
+        let of = |(number, port): &Numbered<'_>| frontend(service, port, it, number.or(it.port), settings);
+        numbers.at(it).iter().map(of)
     });
     // What is beyond is not even made: one object may ask for millions.
     let mut found: Vec<_> = all.flatten().take(limits::FRONTENDS_PER_SERVICE_MAX).collect();
@@ -169,6 +170,7 @@ fn frontend(
     port: &ServicePort,
     &Address { kind, ip, barred, .. }: &Address,
     number: Option<NonZeroU16>,
+    settings: &Settings,
 ) -> Option<DesiredFrontend> {
     let internal = kind == FrontendType::ClusterIp;
     let local = internal && service.internal_policy == TrafficPolicy::Local;
@@ -182,6 +184,7 @@ fn frontend(
         scope: if local { Scope::Local } else { Scope::Cluster },
         external_local: !internal && is_external_local(service),
         barred,
+        transport: settings.transport(&port.protocol).filter(|_| !barred),
         passes: false,
     })
 }

@@ -31,6 +31,11 @@ mod clock;
 #[path = "../../src/packets/tests/craft.rs"]
 mod craft;
 
+/// … those of SCTP too.
+#[allow(dead_code)]
+#[path = "../../src/packets/tests/sctp.rs"]
+mod sctp;
+
 /// … in the network of those tests.
 #[allow(dead_code)]
 #[path = "../../src/packets/tests/network.rs"]

@@ -55,7 +55,7 @@ fn a_node_port_has_a_key_that_no_address_has() {
     check_frontend("[::]:53", Transport::Udp, value, key, &format!("{key}00000000{target}"));
     let strange = types::frontend4_key {
         any: 1,
-        ..types::frontend4_key { address: 5, port: 5, transport: TCP, any: 0 }
+        ..types::frontend4_key { address: 5, port: 5, transport: Transport::Tcp.number(), any: 0 }
     };
     let found = types::frontend4_value::default();
     assert_eq!(frontend_of(Family::V4, bytes(&strange), bytes(&found)), None, "an address, and any");

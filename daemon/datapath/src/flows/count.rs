@@ -14,8 +14,8 @@ use crate::shape::index;
 /// Flows, by what they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    // First of TCP, then of UDP; of each the stages in their order.
-    stages: [[u64; Stage::ALL.len()]; 2],
+    // Of each transport the stages, both in their order.
+    stages: [[u64; Stage::ALL.len()]; Transport::ALL.len()],
     /// Those of IPv4 and IPv6.
     pub families: [u64; 2],
     /// Those for which the backend sees a port of this node instead of the client.
@@ -41,8 +41,8 @@ impl Tally {
 
     /// One more of these.
     pub fn note(&mut self, transport: Transport, stage: Stage) {
-        let [tcp, udp] = &mut self.stages;
-        let stages = if transport == Transport::Tcp { tcp } else { udp };
+        let mut of = Transport::ALL.iter().zip(&mut self.stages);
+        let Some((_, stages)) = of.find(|(it, _)| **it == transport) else { return };
         if let Some((_, count)) = Stage::ALL.iter().zip(stages).find(|(it, _)| **it == stage) {
             *count += 1;
         }
@@ -50,11 +50,10 @@ impl Tally {
 
     /// How many there are of each.
     pub fn stages(&self) -> impl Iterator<Item = (Transport, Stage, u64)> {
-        let of = |transport, counts: &[u64; Stage::ALL.len()]| {
+        let of = |(transport, counts): (Transport, &[u64; Stage::ALL.len()])| {
             Stage::ALL.into_iter().zip(*counts).map(move |(stage, count)| (transport, stage, count))
         };
-        let [tcp, udp] = &self.stages;
-        of(Transport::Tcp, tcp).chain(of(Transport::Udp, udp))
+        Transport::ALL.into_iter().zip(&self.stages).flat_map(of)
     }
 
     /// Those in which client or backend may still send something of meaning.

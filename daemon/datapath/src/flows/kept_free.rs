@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use super::entries::Search;
 use super::{FlowTable, Maps};
 use crate::abi::flow::{self, EntryKey, types};
-use crate::abi::transport_number;
 use crate::conntrack::translated::{self, Found, Translated};
 
 /// Where such an entry leads: there is no flow of that number.
@@ -144,7 +143,7 @@ fn key(of: &Translated) -> Option<EntryKey> {
         backend_port,
         nat,
         nat_port,
-        transport: transport_number(of.transport),
+        transport: of.transport.number(),
         v4: of.backend.is_ipv4().into(),
         ..types::flow::default()
     })

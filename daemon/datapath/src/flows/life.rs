@@ -19,7 +19,7 @@ pub enum Stage {
     Opening,
     /// Both have been heard.
     Open,
-    /// One side of a TCP connection has said its last.
+    /// One side of a connection has said its last.
     HalfClosed,
     /// Both sides have.
     Closed,
@@ -46,16 +46,16 @@ impl Stage {
     pub(super) fn of(flow: &types::flow) -> Option<Self> {
         let [client, backend] = [flow.of_client, flow.of_backend];
         // Datagrams say nothing of the kind, whatever is written.
-        let is_tcp = transport_of(flow.transport) == Some(Transport::Tcp);
+        let connects = makes_connections(flow);
         if !is_in(flow, flow_state::FLOW_OPENING) && !is_in(flow, flow_state::FLOW_OPEN) {
             None
-        } else if is_tcp && has(client | backend, heard::HEARD_RST) {
+        } else if connects && has(client | backend, heard::HEARD_RST) {
             Some(Self::Reset)
         } else if is_in(flow, flow_state::FLOW_OPENING) {
             Some(Self::Opening)
-        } else if is_tcp && has(client & backend, heard::HEARD_FIN) {
+        } else if connects && has(client & backend, heard::HEARD_FIN) {
             Some(Self::Closed)
-        } else if is_tcp && has(client | backend, heard::HEARD_FIN) {
+        } else if connects && has(client | backend, heard::HEARD_FIN) {
             Some(Self::HalfClosed)
         } else {
             Some(Self::Open)
@@ -77,19 +77,24 @@ pub(super) fn lifetime(flow: &types::flow) -> Option<u32> {
         (Stage::Opening, _) => life::LIFE_OPENING,
         (_, Transport::Udp) if is_stream(flow) => life::LIFE_UDP,
         (_, Transport::Udp) => life::LIFE_UDP_BRIEF,
-        (Stage::Open, Transport::Tcp) => life::LIFE_TCP,
-        (Stage::HalfClosed, Transport::Tcp) => life::LIFE_HALF_CLOSED,
-        (Stage::Closed, Transport::Tcp) => life::LIFE_CLOSED,
-        (Stage::Reset, Transport::Tcp) if is_in(flow, flow_state::FLOW_OPENING) => life::LIFE_OPENING,
-        (Stage::Reset, Transport::Tcp) if is_broken_off(flow) => life::LIFE_RESET,
-        (Stage::Reset, Transport::Tcp) => life::LIFE_RESET_BY_CLIENT,
+        (Stage::Open, _) => life::LIFE_TCP,
+        (Stage::HalfClosed, _) => life::LIFE_HALF_CLOSED,
+        (Stage::Closed, _) => life::LIFE_CLOSED,
+        (Stage::Reset, _) if is_in(flow, flow_state::FLOW_OPENING) => life::LIFE_OPENING,
+        (Stage::Reset, _) if is_broken_off(flow) => life::LIFE_RESET,
+        (Stage::Reset, _) => life::LIFE_RESET_BY_CLIENT,
     };
     Some(if waits(flow) { seconds.0.min(life::LIFE_UNANSWERED.0) } else { seconds.0 })
 }
 
 /// The backend does not answer what it has to.
 fn waits(flow: &types::flow) -> bool {
-    flow.waits != 0 && transport_of(flow.transport) == Some(Transport::Tcp)
+    flow.waits != 0 && makes_connections(flow)
+}
+
+/// Client and backend agree first, and say when they are done.
+fn makes_connections(flow: &types::flow) -> bool {
+    matches!(transport_of(flow.transport), Some(Transport::Tcp | Transport::Sctp))
 }
 
 /// More than a question and its answer.
@@ -129,6 +134,7 @@ pub(crate) mod tests {
 
     const TCP: u8 = 6;
     const UDP: u8 = 17;
+    const SCTP: u8 = 132;
     const OPENING: u8 = 1;
     const OPEN: u8 = 2;
     const SYN: u8 = 1;
@@ -137,7 +143,7 @@ pub(crate) mod tests {
 
     /// Transport, state, what was heard of client and backend, what the backend owes an answer; for how long it had
     /// packets; its lifetime. Programs are held to it too.
-    pub(crate) const LIFETIMES: [([u8; 5], u32, u32); 32] = [
+    pub(crate) const LIFETIMES: [([u8; 5], u32, u32); 40] = [
         ([TCP, OPENING, 0, 0, 0], 0, 30),
         ([TCP, OPENING, SYN, 0, 0], 0, 30),
         ([TCP, OPENING, SYN, SYN, 0], 9, 30),
@@ -161,6 +167,14 @@ pub(crate) mod tests {
         ([TCP, OPEN, SYN | FIN, SYN | FIN, 1], 9, 120),
         ([TCP, OPEN, SYN | RST, SYN, 2], 9, 300),
         ([TCP, OPEN, SYN, RST, 1], 9, 30),
+        ([SCTP, OPENING, SYN, 0, 0], 0, 30),
+        ([SCTP, OPEN, SYN, SYN, 0], 9, 86_400),
+        ([SCTP, OPEN, SYN, SYN, 1], 9, 300),
+        ([SCTP, OPEN, SYN | FIN, SYN, 0], 9, 3_600),
+        ([SCTP, OPEN, SYN | FIN, SYN | FIN, 1], 9, 120),
+        ([SCTP, OPEN, SYN | RST, SYN, 0], 9, 600),
+        ([SCTP, OPEN, SYN, SYN | RST, 0], 9, 30),
+        ([SCTP, OPENING, SYN, RST, 0], 9, 30),
         ([UDP, OPENING, 0, 0, 0], 0, 30),
         ([UDP, OPENING, 0, 0, 0], 9, 30),
         // Another processor's clock was a second behind.
@@ -222,7 +236,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_no_program_wrote_has_no_lifetime_and_never_ends() {
-        for strange in [[TCP, 0, 0, 0, 0], [TCP, 3, 0, 0, 0], [0, OPEN, 0, 0, 0], [132, OPENING, 0, 0, 1]] {
+        for strange in [[TCP, 0, 0, 0, 0], [TCP, 3, 0, 0, 0], [0, OPEN, 0, 0, 0], [33, OPENING, 0, 0, 1]] {
             assert_eq!(lifetime(&flow(strange, 0)), None, "{strange:?}");
             assert!(!is_expired(&flow(strange, 0), u32::MAX, 0), "{strange:?}");
         }

@@ -6,6 +6,7 @@
 
 mod anew;
 mod answers;
+mod associations;
 mod craft;
 mod errors;
 mod flows;
@@ -18,6 +19,7 @@ mod networks;
 mod node;
 mod ports;
 mod room;
+mod sctp;
 mod snat;
 mod sticky;
 mod verified;

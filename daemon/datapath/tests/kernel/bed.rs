@@ -249,6 +249,7 @@ impl Port<'_> {
         share: Share(1),
     };
     pub(crate) const UDP: Self = Self { transport: Transport::Udp, keeps_members: true, ..Self::TCP };
+    pub(crate) const SCTP: Self = Self { transport: Transport::Sctp, ..Self::TCP };
 
     fn family(&self) -> Family {
         Family::of(address(self.frontends[0]).ip())

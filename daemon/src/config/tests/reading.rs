@@ -4,11 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use holdfast_core::hold::OnEmpty;
+use holdfast_core::keys::Transport;
 
 use super::effective::check_round_trip;
 use crate::config::{
     CheckKind, ClientIdentity, Config, Discovery, EventsRead, ExternalIps, Flows, NodeName,
-    NodePortAddresses, OuterAddresses, Protocol, ServiceBlock,
+    NodePortAddresses, OuterAddresses, ServiceBlock,
 };
 
 #[track_caller]
@@ -36,7 +37,7 @@ fn an_empty_file_is_the_defaults() {
 fn a_service_has_the_documented_defaults() {
     let web = service("");
     assert_eq!((web.namespace.as_str(), web.name.as_str()), ("static", "web"));
-    assert_eq!((web.port_name, web.protocol), (None, Protocol::Tcp));
+    assert_eq!((web.port_name, web.protocol), (None, Transport::Tcp));
     assert_eq!((web.health_check, web.session_affinity, web.on_empty), (None, None, None));
     assert_eq!(web.frontends, ["10.96.0.10:80".parse().unwrap()]);
     assert_eq!(web.backends, ["192.0.2.1:8080".parse().unwrap()]);
@@ -249,14 +250,17 @@ fn an_ipv4_address_in_ipv6_clothes_is_that_ipv4_address() {
 }
 
 #[test]
-fn one_address_may_serve_tcp_and_udp() {
+fn one_address_may_serve_each_protocol() {
     let block = |name, protocol| {
         format!(
             "[[service]]\nname = \"{name}\"\nprotocol = \"{protocol}\"\n\
              frontends = [\"10.96.0.2:53\"]\nbackends = [\"192.0.2.1:53\"]\n"
         )
     };
-    assert_eq!(read(&(block("dns", "UDP") + &block("dns-tcp", "TCP"))).services.len(), 2);
+    let all = [("dns", "UDP"), ("dns-tcp", "TCP"), ("dns-sctp", "SCTP")].map(|(name, by)| block(name, by));
+    let services = read(&("[packets]\nenabled = true\n".to_owned() + &all.concat())).services;
+    let protocols: Vec<Transport> = services.iter().map(|it| it.protocol).collect();
+    assert_eq!(protocols, [Transport::Udp, Transport::Tcp, Transport::Sctp]);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use holdfast_core::keys::{Protocol, Transport};
+use holdfast_core::keys::Protocol;
 use holdfast_datapath::Beside;
 use serde_json::json;
 
@@ -88,7 +88,9 @@ const FRONTENDS: &str = "Whether its frontends answer";
 const BACKENDS: &str = "Whether its backends answer";
 
 fn untried(case: &Case<'_>, what: &str) -> Judgement {
-    let is_udp = |protocol: &Protocol| *protocol == Protocol::Transport(Transport::Udp);
+    let is_all = |protocol: &Protocol| {
+        case.frontends().next().is_some() && case.frontends().all(|it| it.protocol == *protocol)
+    };
     let of_backends = what == BACKENDS;
     let not = case.probes().find_map(|it| match it.outcome {
         ProbeOutcome::NotTried(why) if matches!(it.of, ProbeOf::Backend { .. }) == of_backends => Some(why),
@@ -99,8 +101,11 @@ fn untried(case: &Case<'_>, what: &str) -> Judgement {
     }
     match case.material.probes.answer() {
         None => missing(&case.material.probes, what),
-        Some(_) if case.frontends().next().is_some() && case.frontends().all(|it| is_udp(&it.protocol)) => {
+        Some(_) if is_all(&Protocol::UDP) => {
             Judgement::skipped("UDP cannot be probed: silence may be an answer.")
+        }
+        Some(_) if is_all(&Protocol::SCTP) => {
+            Judgement::skipped("SCTP is not probed: no socket of this host is served by it.")
         }
         Some(_) => Judgement::skipped("There was nothing to be tried."),
     }

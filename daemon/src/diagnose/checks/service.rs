@@ -5,9 +5,9 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::facts::{ObjectKey, Rejection, ServiceFacts, ServicePort};
 use holdfast_core::keys::{Family, ObjectName, Protocol, Source};
-use holdfast_core::snapshot::{FrontendView, ServiceState, ServiceView, Verdict};
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Verdict};
 use serde_json::json;
 
 use super::selector::distance;
@@ -163,16 +163,36 @@ pub(super) fn deleting(case: &Case<'_>) -> Judgement {
         .with("finalizers", json!(seen.finalizers.iter().take(NAMED_MAX).collect::<Vec<_>>()))
 }
 
+/// Ports of protocols that are not translated, here or at all.
+fn untranslated(case: &Case<'_>, facts: &ServiceFacts) -> Option<Judgement> {
+    let rows = || case.frontends().filter(|it| it.reason == Some(Reason::Protocol));
+    let is_other = |port: &&ServicePort| {
+        port.protocol.transport().is_none() || rows().any(|it| it.protocol == port.protocol)
+    };
+    let other: Vec<&ServicePort> = facts.ports.iter().filter(is_other).collect();
+    let named: Vec<String> = other.iter().map(|port| format!("{}/{}", port.port, port.protocol)).collect();
+    let by_packets = other.iter().all(|port| port.protocol == Protocol::SCTP);
+    let judgement = match (named.is_empty(), by_packets) {
+        (true, _) => return None,
+        (false, true) => Judgement::warning(format!(
+            "SCTP is translated by packets alone, and this node leaves them alone: {} is not served.",
+            some(&named)
+        ))
+        .remedy(Remedy::safe(
+            "Have packets translated: `enabled = true` under [packets] of the configuration.",
+        )),
+        (false, false) => {
+            Judgement::warning(format!("Only TCP, UDP and SCTP are translated; {} is not.", some(&named)))
+        }
+    };
+    let means = "Serve that protocol by other means, such as hostNetwork or endpoints by DNS.";
+    Some(judgement.with("ports", json!(named)).remedy(Remedy::safe(means)))
+}
+
 pub(super) fn ports(case: &Case<'_>) -> Judgement {
     let Some(facts) = case.facts() else { return Judgement::skipped("Its ports are not known.") };
-    let other = facts.ports.iter().filter(|port| port.protocol.transport().is_none());
-    let other: Vec<String> = other.map(|port| format!("{}/{}", port.port, port.protocol)).collect();
-    if !other.is_empty() {
-        return Judgement::warning(format!("Only TCP and UDP are translated; {} is not.", some(&other)))
-            .with("ports", json!(other))
-            .remedy(Remedy::safe(
-                "Serve that protocol by other means, such as hostNetwork or endpoints by DNS.",
-            ));
+    if let Some(judgement) = untranslated(case, facts) {
+        return judgement;
     }
     let mut known: BTreeSet<(u16, &Protocol)> = BTreeSet::new();
     let twice = facts.ports.iter().find(|port| !known.insert((port.port.get(), &port.protocol)));

@@ -111,8 +111,16 @@ pub(super) fn unless_pod(devices: &[String]) -> String {
     format!("If it comes by {} it counts as a pod, with all backends and its own address.", some(devices))
 }
 
-pub(super) fn client(from: IpAddr, class: Class) -> String {
+pub(super) fn client(from: IpAddr, class: Class, transport: Transport) -> String {
     match class {
+        Class::Pod if transport == Transport::Sctp => {
+            format!("{from} is an endpoint on this node, and no socket of SCTP is served where it dials.")
+        }
+        Class::Node if transport == Transport::Sctp => {
+            format!(
+                "{from} is this node: its own processes are not served by SCTP, and this is for others who send from there."
+            )
+        }
         Class::Outside => {
             format!("{from} is outside: neither this node's address nor that of an endpoint on it.")
         }
@@ -143,7 +151,7 @@ pub(super) const fn absent(it: &FrontendView) -> &'static str {
 pub(super) const fn refusal(transport: Transport) -> &'static str {
     match transport {
         Transport::Tcp => "a TCP reset",
-        Transport::Udp => "an ICMP port unreachable",
+        Transport::Udp | Transport::Sctp => "an ICMP port unreachable",
     }
 }
 

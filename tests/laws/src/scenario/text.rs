@@ -235,10 +235,20 @@ fn settings(rest: &str) -> Result<Settings, String> {
             "frontends_max" => settings.frontends_max = Some(number(value)?),
             "external_ips" => settings.external_ips = external_ips(value)?,
             "proxy_name" => settings.service_proxy_name = Some(value.into()),
+            "packets" => settings.serves_sctp = is_translated(value)?,
             other => return Err(format!("there is no setting {other:?}")),
         }
     }
     Ok(settings)
+}
+
+/// Whether packets are.
+fn is_translated(word: &str) -> Result<bool, String> {
+    match word {
+        "translated" => Ok(true),
+        "left-alone" => Ok(false),
+        _ => Err(format!("`translated` or `left-alone`, not {word:?}")),
+    }
 }
 
 fn on_empty(word: &str) -> Result<OnEmpty, String> {

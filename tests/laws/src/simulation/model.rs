@@ -71,6 +71,8 @@ pub struct ExpectedFrontend {
     pub port_name: Arc<str>,
     /// No service may have this address.
     pub barred: bool,
+    /// It could have the address, and its protocol is not served.
+    pub unserved: bool,
 }
 
 /// One service, decided.
@@ -93,13 +95,13 @@ pub struct Expected {
 impl ExpectedFrontend {
     /// Its key, if the datapath can have it.
     pub fn key(&self) -> Option<FrontendKey> {
-        let transport = self.protocol.transport().filter(|_| !self.barred)?;
+        let transport = self.protocol.transport().filter(|_| !self.barred && !self.unserved)?;
         Some(FrontendKey { address: self.address, port: self.number, transport })
     }
 
     /// Its port, if the datapath can have it.
     pub fn port(&self) -> Option<PortName> {
-        let transport = self.protocol.transport().filter(|_| !self.barred)?;
+        let transport = self.protocol.transport().filter(|_| !self.barred && !self.unserved)?;
         Some((Arc::clone(&self.port_name), transport, Family::of(self.address)))
     }
 }
@@ -195,7 +197,7 @@ fn keeps_out(service: &ServiceFacts, family: Family) -> bool {
 }
 
 fn keeps_members((_, transport, _): &PortName, facts: &Facts) -> bool {
-    *transport == Transport::Udp || facts.settings.keeps_tcp_members
+    *transport == Transport::Udp || (*transport == Transport::Tcp && facts.settings.keeps_tcp_members)
 }
 
 /// In a list, or serving in any slice.
@@ -249,6 +251,15 @@ fn is_barred(service: &ServiceFacts, kind: FrontendType, address: IpAddr, settin
     kind != FrontendType::NodePort && (nobodys || refused || here && service.key.source != Source::Config)
 }
 
+/// No program sees where sockets of SCTP dial, so without programs at devices it is served nowhere.
+fn is_unserved(protocol: &Protocol, settings: &Settings) -> bool {
+    match protocol.transport() {
+        Some(Transport::Tcp | Transport::Udp) => false,
+        Some(Transport::Sctp) => !settings.serves_sctp,
+        None => true,
+    }
+}
+
 fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<ExpectedFrontend> {
     let mut rows: Vec<ExpectedFrontend> = Vec::new();
     for family in [Family::V4, Family::V6].into_iter().filter(|family| serves(service, *family)) {
@@ -268,7 +279,9 @@ fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<ExpectedFronten
                 let protocol = port.protocol.clone();
                 let port_name = Arc::clone(&port.name);
                 let barred = is_barred(service, kind, address, settings);
-                enter(&mut rows, ExpectedFrontend { address, number, protocol, kind, port_name, barred });
+                let unserved = !barred && is_unserved(&protocol, settings);
+                let row = ExpectedFrontend { address, number, protocol, kind, port_name, barred, unserved };
+                enter(&mut rows, row);
             }
         }
     }

@@ -211,9 +211,9 @@ fn ports(random: &mut Random, count: usize) -> Vec<ServicePort> {
 
 fn protocol(random: &mut Random) -> Protocol {
     match random.below(20) {
-        0 => Protocol::Sctp,
-        1 => Protocol::Other("DCCP".into()),
-        2..7 => Protocol::UDP,
+        0..3 => Protocol::SCTP,
+        3 => Protocol::Other("DCCP".into()),
+        4..8 => Protocol::UDP,
         _ => Protocol::TCP,
     }
 }
@@ -479,6 +479,7 @@ pub fn settings(random: &mut Random) -> Settings {
         external_ips: external_ips(random),
         hold: hold(random),
         keeps_tcp_members: random.chance(300),
+        serves_sctp: random.chance(700),
     }
 }
 

@@ -247,6 +247,7 @@ pub(super) fn position(row: &FrontendView) -> ExpectedFrontend {
         kind: row.kind,
         port_name: Arc::clone(&row.port_name),
         barred: row.reason == Some(Reason::Address),
+        unserved: row.reason == Some(Reason::Protocol),
     }
 }
 

@@ -65,11 +65,7 @@ impl Watch {
     pub fn new(rule: Rule) -> Self {
         let keys = population::dialled().flat_map(|it| {
             let port = core::num::NonZeroU16::new(it.port()).unwrap_or(core::num::NonZeroU16::MIN);
-            [Transport::Tcp, Transport::Udp].map(|transport| FrontendKey {
-                address: it.ip(),
-                port,
-                transport,
-            })
+            Transport::ALL.map(|transport| FrontendKey { address: it.ip(), port, transport })
         });
         let passed = || [Answer::Passed, Answer::Passed, Answer::Passed];
         let dialled = keys.map(|key| Dialled {

@@ -134,7 +134,7 @@ fn protocols() {
     };
     let ports = vec![
         port("d", Protocol::Other("DCCP".into()), 80),
-        port("c", Protocol::Sctp, 80),
+        port("c", Protocol::SCTP, 80),
         port("b", Protocol::UDP, 80),
         port("a", Protocol::TCP, 80),
     ];
@@ -146,11 +146,15 @@ fn protocols() {
         "d ClusterIP 10.0.0.1 80/DCCP",
     ];
     check("the same number on all, in order of names", &facts, &rows);
-    let desired = resolve(Some(&facts), &[], &NodeFacts::default(), &Settings::default());
-    assert_eq!(
-        desired.frontends.iter().map(|it| it.position).collect::<Vec<_>>(),
-        [Some(0), Some(1), None, None]
-    );
+    for (serves_sctp, positions) in
+        [(false, [Some(0), Some(1), None, None]), (true, [Some(0), Some(1), Some(2), None])]
+    {
+        let settings = Settings { serves_sctp, ..Settings::default() };
+        let desired = resolve(Some(&facts), &[], &NodeFacts::default(), &settings);
+        assert_eq!(desired.frontends.iter().map(|it| it.position).collect::<Vec<_>>(), positions);
+        let keys: Vec<_> = desired.frontends.iter().map(|it| it.key().is_some()).collect();
+        assert_eq!(keys, positions.map(|it| it.is_some()), "what has no port has no key");
+    }
 }
 
 #[test]

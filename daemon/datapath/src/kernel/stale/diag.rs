@@ -90,12 +90,7 @@ impl Diag {
         family: u8,
         id: &[u8; 48],
     ) -> io::Result<()> {
-        let protocol = match transport {
-            Transport::Tcp => libc::IPPROTO_TCP,
-            Transport::Udp => libc::IPPROTO_UDP,
-        };
-        let protocol = u8::try_from(protocol).unwrap_or_default();
-        let asked = [&[family, protocol, 0, 0][..], &CONNECTED.to_ne_bytes(), id].concat();
+        let asked = [&[family, transport.number(), 0, 0][..], &CONNECTED.to_ne_bytes(), id].concat();
         self.socket.write_all(&message(kind, flags | NLM_F_REQUEST, 0, &asked))
     }
 

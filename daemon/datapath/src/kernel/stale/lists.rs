@@ -63,6 +63,7 @@ impl Lists {
                 abi::dialled_over_tcp(&found.ok()??, cookie, backend)?
             }
             Transport::Udp => self.leaving.get(&cookie).filter(|it| it.backend == backend)?.dialled,
+            Transport::Sctp => return None,
         };
         frontend(dialled, transport)
     }

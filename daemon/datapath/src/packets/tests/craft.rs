@@ -4,6 +4,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::sctp::{self, SCTP};
+
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
 pub(super) const FIN: u8 = 1;
@@ -55,6 +57,24 @@ impl Sent {
         Self { transport: UDP, payload: payload.to_vec(), ..Self::tcp(from, to, 0) }
     }
 
+    /// By chunks that say what the flags say.
+    pub(super) fn sctp(from: &str, to: &str, flags: u8, content: &[u8]) -> Self {
+        Self::chunks(from, to, sctp::chunk_of(flags, content))
+    }
+
+    pub(super) fn chunks(from: &str, to: &str, chunks: Vec<u8>) -> Self {
+        Self { transport: SCTP, payload: chunks, ..Self::tcp(from, to, 0) }
+    }
+
+    /// By that transport, with the payload as far as it can have one.
+    pub(super) fn by(transport: u8, from: &str, to: &str, flags: u8, payload: &[u8]) -> Self {
+        match transport {
+            TCP => Self { payload: payload.to_vec(), ..Self::tcp(from, to, flags) },
+            SCTP => Self::sctp(from, to, flags, payload),
+            _ => Self::udp(from, to, payload),
+        }
+    }
+
     /// The bytes of it.
     pub(super) fn frame(&self) -> Vec<u8> {
         let kind: [u8; 2] = if self.from.is_ipv4() { [8, 0] } else { [0x86, 0xdd] };
@@ -85,6 +105,12 @@ impl Sent {
         let at = if self.transport == TCP {
             segment.extend([0, 0, 0, 7, 0, 0, 0, 9, 0x50, self.flags, 1, 0, 0, 0, 0, 0]);
             16
+        } else if self.transport == SCTP {
+            segment.extend([0, 0, 0, 7, 0, 0, 0, 0]);
+            segment.extend(&self.payload);
+            let sum = sctp::sum_of(&segment);
+            segment[sctp::SUM..sctp::HEADER].copy_from_slice(&sum);
+            return segment;
         } else {
             let length = u16::try_from(8 + self.payload.len()).unwrap();
             segment.extend(length.to_be_bytes());
@@ -278,7 +304,7 @@ fn see_packet(packet: &[u8], is_quoted: bool) -> Seen {
     };
     match outer.protocol {
         _ if outer.is_later => seen,
-        TCP | UDP => see_transport(segment, is_quoted || outer.is_first, seen),
+        TCP | UDP | SCTP => see_transport(segment, is_quoted || outer.is_first, seen),
         _ => see_control(segment, &seen),
     }
 }
@@ -286,9 +312,15 @@ fn see_packet(packet: &[u8], is_quoted: bool) -> Seen {
 /// `is_part`: what the sum covers is not all there.
 fn see_transport(segment: &[u8], is_part: bool, outer: Seen) -> Seen {
     let (from, to) = (outer.from.ip(), outer.to.ip());
-    let (header, sum) = if outer.protocol == TCP { (20, 16) } else { (8, 6) };
+    let (header, sum) = match outer.protocol {
+        TCP => (20, 16),
+        SCTP => (sctp::HEADER, sctp::SUM),
+        _ => (8, 6),
+    };
     let mut is_valid = outer.is_valid;
-    if !is_part {
+    if !is_part && outer.protocol == SCTP {
+        is_valid &= sctp::is_right(segment);
+    } else if !is_part {
         let pseudo = folded(0, &pseudo_header(from, to, outer.protocol, segment.len()));
         let has_none = outer.protocol == UDP && from.is_ipv4() && u16_at(segment, sum) == 0;
         is_valid &= has_none || folded(u32::from(pseudo), segment) == 0xffff;

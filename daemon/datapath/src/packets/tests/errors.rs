@@ -2,9 +2,10 @@
 
 use holdfast_core::op::FrontendType;
 
-use super::craft::{ACK, SYN, Sent, address, error, see};
+use super::craft::{ACK, SYN, Sent, TCP, UDP, address, error, see};
 use super::lives::all;
 use super::node::{NEXT, Node};
+use super::sctp::SCTP;
 use crate::abi::flow::end;
 use crate::abi::flow::types::heard;
 use crate::kernel::bed::Port;
@@ -55,10 +56,9 @@ fn ip(address: &str) -> String {
 /// `packet_in` and `packet_out` see one error after the other, as the stack would lead it.
 #[test]
 fn kernel_errors_reach_whoever_sent_the_packet_and_show_it_as_it_was_sent() {
-    for udp in [false, true] {
+    for (transport, base) in [(TCP, Port::TCP), (UDP, Port::UDP), (SCTP, Port::SCTP)] {
         Node::test(move |node| {
             for (index, case) in (1..).zip(&CASES) {
-                let base = if udp { Port::UDP } else { Port::TCP };
                 let backends = [address(case.backend)];
                 let kind = FrontendType::LoadBalancer;
                 let port = Port {
@@ -70,7 +70,7 @@ fn kernel_errors_reach_whoever_sent_the_packet_and_show_it_as_it_was_sent() {
                     ..base
                 };
                 node.serve(&port);
-                check_errors(node, case, udp);
+                check_errors(node, case, transport);
             }
         });
     }
@@ -83,22 +83,18 @@ fn is_refused(node: &Node, backend: &str) -> bool {
     its.map(|(_, it)| u32::from(it.of_backend)).any(|said| said & heard::HEARD_REFUSAL.0 != 0)
 }
 
-fn packet(udp: bool, from: &str, to: &str, flags: u8) -> Sent {
-    let payload = b"abcdefgh".to_vec();
-    if udp { Sent::udp(from, to, &payload) } else { Sent { payload, ..Sent::tcp(from, to, flags) } }
-}
-
-fn check_errors(node: &Node, case: &Case, udp: bool) {
+fn check_errors(node: &Node, case: &Case, transport: u8) {
+    let packet = |from: &str, to: &str, flags| Sent::by(transport, from, to, flags, b"abcdefgh");
     let Case { client, frontend, backend, router, too_big } = *case;
     let is_remote = backend.contains("10.2") || backend.contains("fd02");
-    let through = node.comes(&packet(udp, client, frontend, SYN)).from;
+    let through = node.comes(&packet(client, frontend, SYN)).from;
     let at_backend = match is_remote {
-        true => node.leaves(&packet(udp, &through.to_string(), backend, SYN)).from.to_string(),
+        true => node.leaves(&packet(&through.to_string(), backend, SYN)).from.to_string(),
         false => through.to_string(),
     };
     for quoted in [if client.starts_with('[') { 48 } else { 28 }, 1000] {
         // A router before the client: the answer was too big for it.
-        let answer = packet(udp, frontend, client, ACK);
+        let answer = packet(frontend, client, ACK);
         let (verdict, frame) = node.come(&error(router, &ip(frontend), too_big, &answer.packet(), quoted));
         let seen = see(&frame, true);
         assert_eq!((verdict, seen.is_valid), (NEXT, true), "{seen:?}");
@@ -119,7 +115,7 @@ fn check_errors(node: &Node, case: &Case, udp: bool) {
             );
         }
         // The backend, or a router before it: the port is closed, or the packet too big.
-        let request = packet(udp, &at_backend, backend, SYN);
+        let request = packet(&at_backend, backend, SYN);
         let code = if client.starts_with('[') { (1, 4) } else { (3, 3) };
         for (who, code) in [(ip(backend), code), (router.to_owned(), too_big)] {
             let sent = error(&who, &ip(&at_backend), code, &request.packet(), quoted);
@@ -134,9 +130,13 @@ fn check_errors(node: &Node, case: &Case, udp: bool) {
             );
             let (.., about) = seen.error.unwrap();
             assert_eq!((about.from, about.to), (address(client), address(frontend)), "as the client sent it");
-            assert_eq!(is_refused(node, backend), udp, "{who}: what the backend said stays until it answers");
+            assert_eq!(
+                is_refused(node, backend),
+                transport == UDP,
+                "{who}: what the backend said stays until it answers"
+            );
         }
-        let answer = packet(udp, backend, &at_backend, ACK).frame();
+        let answer = packet(backend, &at_backend, ACK).frame();
         let answer = if is_remote { node.come(&answer).1 } else { answer };
         assert_eq!(node.leave(&answer).0, NEXT);
         assert!(!is_refused(node, backend), "it has answered");

@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use holdfast_core::list::Scope;
 use holdfast_core::op::{FrontendType, WordFlags};
 
-use super::craft::{ACK, FIN, RST, SYN, Seen, Sent, address, see};
+use super::craft::{ACK, FIN, RST, SYN, Seen, Sent, TCP, UDP, address, see};
 use super::node::{NEXT, Node, POD_GATE, POD_GATE6, SHOT, SNAT_COUNT, SNAT_FIRST, THROUGH};
+use super::sctp::SCTP;
 use crate::abi::packets::types::packet_count;
 use crate::kernel::bed::Port;
 
@@ -32,23 +33,22 @@ fn check_conversation(
     client: &str,
     frontend: &str,
     backend: &str,
-    tcp: bool,
+    transport: u8,
 ) -> [SocketAddr; 2] {
-    let packet = |from: &str, to: &str, flags, payload: &[u8]| match tcp {
-        true => Sent { payload: payload.to_vec(), ..Sent::tcp(from, to, flags) },
-        false => Sent::udp(from, to, payload),
-    };
+    let packet = |from: &str, to: &str, flags, payload: &[u8]| Sent::by(transport, from, to, flags, payload);
+    let answer = |flags| packet(backend, backend, flags | ACK, b"answer").payload;
     let (mut inside, mut remote) = (None, None);
     for (flags, payload) in [(SYN, b"".as_slice()), (ACK, b"ask"), (ACK, b"more")] {
-        let seen = node.comes(&packet(client, frontend, flags, payload));
+        let sent = packet(client, frontend, flags, payload);
+        let seen = node.comes(&sent);
         assert_eq!((seen.from.ip(), seen.to), (address(client).ip(), address(backend)), "inside: {frontend}");
-        assert!(seen.is_valid && seen.payload == payload, "{seen:?}");
+        assert!(seen.is_valid && seen.payload == sent.payload, "{seen:?}");
         assert_eq!(*inside.get_or_insert(seen.from), seen.from, "the same for the whole flow");
         let through = seen.from.to_string();
         if is_remote(backend) {
             let seen = node.leaves(&packet(&through, backend, flags, payload));
             assert_eq!(seen.to, address(backend));
-            assert!(seen.is_valid && seen.payload == payload, "{seen:?}");
+            assert!(seen.is_valid && seen.payload == sent.payload, "{seen:?}");
             assert_ne!(seen.from, address(client), "the backend's node would answer past this one");
             assert_eq!(*remote.get_or_insert(seen.from), seen.from, "the same for the whole flow");
             let seen = node.comes(&packet(backend, &seen.from.to_string(), flags | ACK, b"answer"));
@@ -57,7 +57,7 @@ fn check_conversation(
         }
         let seen = node.leaves(&packet(backend, &through, flags | ACK, b"answer"));
         assert_eq!((seen.from, seen.to), (address(frontend), address(client)), "the answer");
-        assert!(seen.is_valid && seen.payload == b"answer", "{seen:?}");
+        assert!(seen.is_valid && seen.payload == answer(flags), "{seen:?}");
     }
     let inside = inside.unwrap();
     [inside, remote.unwrap_or(inside)]
@@ -69,22 +69,21 @@ fn is_given(seen: SocketAddr, is_remote: bool) -> bool {
     ports.contains(&seen.port())
 }
 
-fn serve(node: &mut Node, tcp: bool) {
+fn serve(node: &mut Node, base: &Port<'_>) {
     for (at, (frontend, kind, backend, _)) in WAYS.into_iter().enumerate() {
-        let base = if tcp { Port::TCP } else { Port::UDP };
         let index = u32::try_from(at).unwrap() + 1;
         let backends = [address(backend)];
-        node.serve(&Port { index, kind, frontends: &[frontend], backends: &backends, base: index, ..base });
+        node.serve(&Port { index, kind, frontends: &[frontend], backends: &backends, base: index, ..*base });
     }
 }
 
 #[test]
 fn kernel_invariant_14_what_is_translated_one_way_is_translated_back() {
-    for tcp in [true, false] {
+    for (transport, base) in [(TCP, Port::TCP), (UDP, Port::UDP), (SCTP, Port::SCTP)] {
         Node::test(move |node| {
-            serve(node, tcp);
+            serve(node, &base);
             for (frontend, _, backend, client) in WAYS {
-                let [inside, outside] = check_conversation(node, client, frontend, backend, tcp);
+                let [inside, outside] = check_conversation(node, client, frontend, backend, transport);
                 assert!(is_given(outside, is_remote(backend)), "{outside}");
                 assert_eq!(inside == address(client), is_remote(backend), "what changes changes once");
             }
@@ -99,7 +98,7 @@ fn kernel_a_node_port_is_answered_at_each_address_of_the_node() {
         let kind = FrontendType::NodePort;
         let backends = [address("10.1.0.5:8080")];
         node.serve(&Port { kind, frontends: &["0.0.0.0:30080"], backends: &backends, ..Port::TCP });
-        check_conversation(node, CLIENT, "192.0.2.1:30080", "10.1.0.5:8080", true);
+        check_conversation(node, CLIENT, "192.0.2.1:30080", "10.1.0.5:8080", TCP);
         node.check_passed(&Sent::tcp(CLIENT, "198.51.100.9:30080", SYN));
         node.check_passed(&Sent::tcp(CLIENT, "0.0.0.0:30080", SYN));
     });
@@ -135,7 +134,7 @@ fn kernel_no_packet_that_comes_from_elsewhere_gets_what_is_served_at_the_loopbac
 #[test]
 fn kernel_invariant_13_what_is_no_frontends_goes_on_untouched() {
     Node::test(|node| {
-        serve(node, true);
+        serve(node, &Port::TCP);
         for sent in [
             Sent::tcp(CLIENT, "203.0.113.10:81", SYN),
             Sent::tcp(CLIENT, "203.0.113.12:80", SYN),
@@ -161,7 +160,7 @@ fn kernel_one_port_of_a_client_serves_for_two_frontends_with_one_backend() {
         let backends = [address("10.1.0.5:8080")];
         let frontends = ["203.0.113.10:80", "203.0.113.11:80"];
         node.serve_local(&Port { frontends: &frontends, backends: &backends, ..Port::TCP });
-        let both = || frontends.map(|it| check_conversation(node, CLIENT, it, "10.1.0.5:8080", true));
+        let both = || frontends.map(|it| check_conversation(node, CLIENT, it, "10.1.0.5:8080", TCP));
         let seen = both();
         assert_ne!(seen[0], seen[1], "the first one has that port");
         assert_eq!(both(), seen, "each goes on as it began");
@@ -175,7 +174,7 @@ fn kernel_a_syn_on_a_connection_that_is_over_begins_anew() {
         let (frontend, old, new) = ("203.0.113.10:80", "10.1.0.5:8080", "10.1.0.6:8080");
         let port = Port { frontends: &[frontend], ..Port::TCP };
         node.serve_local(&Port { backends: &[address(old)], ..port });
-        check_conversation(node, CLIENT, frontend, old, true);
+        check_conversation(node, CLIENT, frontend, old, TCP);
         node.serve_local(&Port { frontends: &[frontend], backends: &[address(new)], ..Port::TCP });
         let to = |node: &Node, flags| node.comes(&Sent::tcp(CLIENT, frontend, flags)).to;
         assert_eq!(to(node, ACK), address(old), "a connection stays where it is");
@@ -219,14 +218,14 @@ fn kernel_a_full_table_keeps_what_lives_and_counts_the_rest() {
         node.serve(&Port { frontends: &[frontend], backends: &[address("10.1.0.5:8080")], ..Port::TCP });
         let client = |at: usize| format!("198.51.100.7:{}", 40_000 + at);
         for at in 0..PART {
-            check_conversation(node, &client(at), frontend, "10.1.0.5:8080", true);
+            check_conversation(node, &client(at), frontend, "10.1.0.5:8080", TCP);
         }
         for at in PART..PART + 16 {
             assert_eq!(node.come(&Sent::tcp(&client(at), frontend, SYN).frame()).0, SHOT);
         }
         assert_eq!(node.counted(packet_count::COUNT_FULL), 16);
         for at in 0..PART {
-            check_conversation(node, &client(at), frontend, "10.1.0.5:8080", true);
+            check_conversation(node, &client(at), frontend, "10.1.0.5:8080", TCP);
         }
         // What both sides have closed goes after ten seconds; what was reset after thirty: not within this test.
         assert_eq!(node.counted(packet_count::COUNT_RECLAIMED), 0);
@@ -290,7 +289,7 @@ fn check_hairpin(node: &Node, frontend: &str, backend: &str, port: u16, gate: Ip
 #[test]
 fn kernel_a_pod_that_reaches_itself_sees_an_address_of_the_node() {
     Node::test(|node| {
-        serve(node, false);
+        serve(node, &Port::UDP);
         for port in [40_000, 8080] {
             check_hairpin(node, "203.0.113.10:80", "10.1.0.5:8080", port, POD_GATE.into());
             check_hairpin(node, "[2001:db8:f::10]:80", "[fd01::5]:8080", port, POD_GATE6.into());

@@ -6,13 +6,13 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use holdfast_core::keys::Transport;
 use holdfast_core::op::{FrontendType, WordFlags};
 use holdfast_laws::simulation::Random;
 
 use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address, error};
 use super::judge::{Judge, Known, NODE6, Service, Way};
 use super::node::{NEXT, Node};
+use super::sctp::{SCTP, chunk_of};
 use crate::flows::{FlowFilter, FlowTable};
 use crate::kernel::bed::Port;
 
@@ -23,7 +23,7 @@ const PARTS: usize = 10;
 /// More than may be unanswered at once, so that the table is never full.
 const FLOWS: u32 = 32_768;
 
-/// Frontends, and the backends behind each: TCP and UDP, pods here and on another node, or none.
+/// Frontends, and the backends behind each: by each transport, pods here and on another node, or none.
 const SERVICES: [(&str, &[&str], WordFlags); 11] = [
     ("203.0.113.10:80", &["10.1.0.5:8080", "10.1.0.6:8080"], NOTHING),
     ("203.0.113.11:80", &["10.2.0.5:8080"], NOTHING),
@@ -49,7 +49,7 @@ const STRANGERS: [[&str; 4]; 2] = [
 
 fn serve(node: &mut Node) -> Judge {
     let mut judge = Judge::default();
-    for (transport, base) in [(TCP, Port::TCP), (UDP, Port::UDP)] {
+    for (transport, base) in [(TCP, Port::TCP), (UDP, Port::UDP), (SCTP, Port::SCTP)] {
         for (frontend, backends, flags) in SERVICES {
             let index = u32::try_from(judge.services.len()).unwrap() + 1;
             let backends: Vec<SocketAddr> = backends.iter().map(|it| address(it)).collect();
@@ -109,6 +109,7 @@ impl Sender<'_> {
         let flags = *one(self.random, &[SYN, SYN, ACK, ACK, SYN | ACK, FIN | ACK, RST, RST | ACK, 0, 0xff]);
         let sent = Sent::tcp(&from.to_string(), &to.to_string(), flags);
         let payload: Vec<u8> = (0..self.random.below(80)).map(|_| self.byte()).collect();
+        let payload = if transport == SCTP { chunk_of(flags, &payload) } else { payload };
         let fragment = self.random.chance(150).then(|| self.part());
         let (options, extensions) = match (from.is_ipv4(), self.random.chance(150)) {
             (true, true) => (vec![1; self.random.below(11) * 4], Vec::new()),
@@ -220,7 +221,7 @@ fn check_flows(node: &Node, judge: &Judge) {
     let report = table.report(&FlowFilter::default(), FLOWS as usize);
     assert_eq!(report.more, 0);
     for flow in report.found {
-        let transport = if flow.transport == Transport::Tcp { TCP } else { UDP };
+        let transport = flow.transport.number();
         assert!(judge.dialled.contains(&(transport, flow.client, flow.frontend)), "nobody dialled: {flow:?}");
         let behind = judge.services.iter().filter(|it| it.transport == transport);
         assert!(

@@ -2,8 +2,9 @@
 
 use holdfast_core::op::FrontendType;
 
-use super::craft::{SYN, Sent, address};
+use super::craft::{SYN, Sent, TCP, UDP, address};
 use super::node::{NEXT, Node};
+use super::sctp::SCTP;
 use crate::abi::packets::types::packet_count;
 use crate::kernel::bed::Port;
 
@@ -15,16 +16,21 @@ fn serve(node: &mut Node) {
         let backends = [address(backend)];
         let (frontends, base) = ([frontend], index);
         node.serve(&Port { index, kind, frontends: &frontends, backends: &backends, base, ..Port::TCP });
-        let index = index + 2;
-        node.serve(&Port {
-            index,
-            kind,
-            frontends: &frontends,
-            backends: &backends,
-            base: index,
-            ..Port::UDP
-        });
+        for (index, base) in [(index + 2, Port::UDP), (index + 4, Port::SCTP)] {
+            node.serve(&Port {
+                index,
+                kind,
+                frontends: &frontends,
+                backends: &backends,
+                base: index,
+                ..base
+            });
+        }
     }
+}
+
+fn each(client: &str, frontend: &str) -> [Sent; 3] {
+    [TCP, UDP, SCTP].map(|transport| Sent::by(transport, client, frontend, SYN, b"xyz"))
 }
 
 const WAYS: [(&str, &str, &str); 2] = [
@@ -114,7 +120,7 @@ fn kernel_invariant_13_a_wrong_sum_stays_wrong() {
     Node::test(|node| {
         serve(node);
         for (client, frontend, _) in WAYS {
-            for sent in [Sent::tcp(client, frontend, SYN), Sent::udp(client, frontend, b"xyz")] {
+            for sent in each(client, frontend) {
                 let mut frame = sent.frame();
                 let at = frame.len() - 1;
                 frame[at] ^= 0x55;
@@ -144,7 +150,7 @@ fn kernel_nonsense_is_survived() {
         serve(node);
         let mut taken = 0;
         for (client, frontend, _) in WAYS {
-            for sent in [Sent::tcp(client, frontend, SYN), Sent::udp(client, frontend, b"xyz")] {
+            for sent in each(client, frontend) {
                 let frame = sent.frame();
                 for end in 15..frame.len() - sent.payload.len() {
                     let Some([came, left]) = node.take(&frame[..end]) else { continue };

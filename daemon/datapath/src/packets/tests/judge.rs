@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::craft::{ACK, RST, SYN, TCP, UDP, folded, see};
 use super::node::{NEXT, NODE, REDIRECTED, SHOT, SNAT_COUNT, SNAT_FIRST, THROUGH};
+use super::sctp::{self, SCTP};
 
 pub(super) const NODE6: &str = "2001:db8::1";
 const ETHERNET: usize = 14;
@@ -135,7 +136,7 @@ impl Read {
     }
 
     fn is_transport(&self) -> bool {
-        [TCP, UDP].contains(&self.protocol)
+        [TCP, UDP, SCTP].contains(&self.protocol)
     }
 
     fn pair(&self, ports: (u16, u16)) -> Pair {
@@ -147,11 +148,38 @@ impl Read {
     }
 
     fn flags(&self, frame: &[u8]) -> u8 {
+        if self.protocol == SCTP {
+            return sctp::flags_of(frame.get(self.transport + sctp::HEADER..).unwrap_or_default());
+        }
         frame.get(self.transport + 13).copied().unwrap_or(0)
     }
 
-    fn sum_at(&self) -> usize {
-        self.transport + if self.protocol == TCP { 16 } else { 6 }
+    fn sum_at(&self) -> std::ops::Range<usize> {
+        let (at, size) = match self.protocol {
+            TCP => (16, 2),
+            SCTP => (sctp::SUM, 4),
+            _ => (6, 2),
+        };
+        self.transport + at..self.transport + at + size
+    }
+
+    /// Where it ends by its header of IP.
+    fn end(&self, frame: &[u8]) -> Option<usize> {
+        let (before, at) = if self.v4 { (0, 2) } else { (40, 4) };
+        Some(self.ip + before + usize::from(u16_at(frame, self.ip + at)?))
+    }
+
+    /// Of SCTP: whether its sum is right; `None`: not all that it covers is there.
+    fn is_sum_right(&self, frame: &[u8]) -> Option<bool> {
+        let segment = frame.get(self.transport..self.end(frame)?).filter(|it| it.len() >= sctp::HEADER);
+        segment.filter(|_| self.part == Part::Whole).map(sctp::is_right)
+    }
+
+    /// A packet of SCTP with a sum that cannot be made up for without the rest of it.
+    fn is_unwritable(&self, frame: &[u8]) -> bool {
+        let least = self.transport + sctp::HEADER;
+        let is_short = frame.len() < least || self.end(frame).is_none_or(|end| end < least);
+        self.protocol == SCTP && (self.part == Part::First || is_short)
     }
 
     fn addresses(&self) -> std::ops::Range<usize> {
@@ -172,7 +200,7 @@ impl Read {
     }
 
     fn has_no_sum(&self, frame: &[u8]) -> bool {
-        self.protocol == UDP && u16_at(frame, self.sum_at()) == Some(0)
+        self.protocol == UDP && u16_at(frame, self.sum_at().start) == Some(0)
     }
 }
 
@@ -197,7 +225,7 @@ fn rest(frame: &[u8], read: &Read) -> Vec<u8> {
         }
     } else if read.part != Part::Later {
         wipe(&mut rest, read.transport..read.transport + 4);
-        wipe(&mut rest, read.sum_at()..read.sum_at() + 2);
+        wipe(&mut rest, read.sum_at());
     }
     rest
 }
@@ -354,6 +382,7 @@ impl Judge {
         match (*verdict, read) {
             (NEXT, _) if sent == got => Ok(()),
             (NEXT, Some(read)) => self.judge_changed(way, sent, got, &read, &ports),
+            (SHOT, Some(read)) if read.is_unwritable(sent) => Ok(()),
             (SHOT, Some(read)) if way == Way::In => self.judge_dropped(sent, &read),
             (REDIRECTED, Some(read)) if way == Way::In => self.judge_answer(sent, got, &read),
             _ => Err("that verdict is nobody's"),
@@ -420,7 +449,11 @@ impl Judge {
         if read.has_no_sum(sent) != made.has_no_sum(got) {
             return Err("a datagram without a sum has one, or the other way round");
         }
-        if !read.has_no_sum(sent) && read.segment_sum(sent) != made.segment_sum(got) {
+        let is_sctp = read.protocol == SCTP;
+        if is_sctp && read.is_sum_right(sent) != made.is_sum_right(got) {
+            return Err("its sum was right and is not, or the other way round");
+        }
+        if !is_sctp && !read.has_no_sum(sent) && read.segment_sum(sent) != made.segment_sum(got) {
             return Err("its sum is off by something else than before");
         }
         let Some((before, after)) = ports.first().zip(made.ports(got)) else { return Err("it has no ports") };
@@ -546,5 +579,8 @@ fn is_right(sent: &[u8], read: &Read) -> bool {
     };
     let is_whole = size.is_some_and(|end| end <= sent.len() && end >= read.transport + 8);
     let length = u16_at(sent, read.transport + 4).map(usize::from);
+    if read.protocol == SCTP {
+        return read.is_sum_right(sent) == Some(true) && see(sent, true).is_valid;
+    }
     is_whole && length == size.map(|end| end.saturating_sub(read.transport)) && see(sent, true).is_valid
 }

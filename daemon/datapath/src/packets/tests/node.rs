@@ -10,6 +10,7 @@ use libbpf_rs::{MapCore, MapFlags, libbpf_sys as sys};
 
 use super::craft::{Seen, Sent, see};
 use super::network::{self, OUTER, PODS};
+use super::sctp::{HEADER, INIT, INIT_BYTES};
 use crate::abi;
 use crate::abi::packets::types;
 use crate::devices::{self, Device, Side};
@@ -203,7 +204,8 @@ impl Node {
     }
 }
 
-/// Whether there is more than IP says. That is cut off before it is quoted, and the kernel then forgets the sum of all.
+/// Whether a refusal would quote less than is there: more than IP says, or more than an INIT of SCTP begins with. That is
+/// cut off, and the kernel then forgets the sum of all.
 fn is_filled_up(frame: &[u8]) -> bool {
     let ip = match frame.get(12..14) {
         Some([0x08, 0x00] | [0x86, 0xdd]) => &frame[14..],
@@ -211,7 +213,9 @@ fn is_filled_up(frame: &[u8]) -> bool {
     };
     let (before, at) = if ip.first().is_some_and(|first| first >> 4 == 6) { (40, 4) } else { (0, 2) };
     let length = ip.get(at..at + 2).map_or(0, |it| usize::from(u16::from_be_bytes([it[0], it[1]])));
-    before + length < ip.len()
+    let at = if before == 0 { ip.first().map_or(0, |first| usize::from(first & 15) * 4) } else { before };
+    let is_init = ip.get(at + HEADER) == Some(&INIT);
+    before + length < ip.len() || (is_init && ip.len() > at + HEADER + INIT_BYTES)
 }
 
 /// Runs a program once, over a packet of which a network card has made the sum; that has to be the packet's afterwards,

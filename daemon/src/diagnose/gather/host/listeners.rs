@@ -38,7 +38,8 @@ struct Socket {
     inode: u32,
 }
 
-/// Sockets at these ports, with their processes as far as they may be seen.
+/// Sockets of TCP and UDP at these ports, with their processes as far as they may be seen. Those of SCTP are told only
+/// where the kernel has a module for that.
 pub(super) fn at(root: &Path, ports: &BTreeSet<(Transport, u16)>) -> io::Result<Vec<Listener>> {
     let mut found = Vec::new();
     for transport in [Transport::Tcp, Transport::Udp] {
@@ -57,10 +58,7 @@ fn listener(transport: Transport, socket: Socket, owners: &BTreeMap<u32, (u32, S
     let owner = owners.get(&socket.inode);
     Listener {
         port: socket.port,
-        protocol: match transport {
-            Transport::Tcp => "TCP".to_owned(),
-            Transport::Udp => "UDP".to_owned(),
-        },
+        protocol: transport.as_str().to_owned(),
         address: socket.address,
         process: owner.map(|(_, name)| name.clone()),
         pid: owner.map(|(pid, _)| *pid),
@@ -91,13 +89,10 @@ fn list(transport: Transport, family: u8) -> io::Result<Vec<Socket>> {
 }
 
 fn question(transport: Transport, family: u8) -> Vec<u8> {
-    let (protocol, states) = match transport {
-        Transport::Tcp => (libc::IPPROTO_TCP, LISTEN),
-        Transport::Udp => (libc::IPPROTO_UDP, UNCONNECTED),
-    };
+    let states = if transport == Transport::Udp { UNCONNECTED } else { LISTEN };
     let length = u32::try_from(HEADER + QUESTION_LEN).unwrap_or_default();
     let head = [&length.to_ne_bytes()[..], &SOCK_DIAG_BY_FAMILY.to_ne_bytes(), &DUMP.to_ne_bytes(), &[0; 8]];
-    let asked = [family, u8::try_from(protocol).unwrap_or_default(), 0, 0];
+    let asked = [family, transport.number(), 0, 0];
     [&head.concat()[..], &asked, &states.to_ne_bytes(), &[0; 48]].concat()
 }
 

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What packets say of their flow: how far client and backend have come, and whether the one waits for the other.
+ *
+ * What any host may send in the name of a client decides nothing that its backend could contradict.
+ */
+#ifndef HOLDFAST_HEARD_H
+#define HOLDFAST_HEARD_H
+
+#include "flow.h"
+#include "packet.h"
+
+INLINE __u8 heard_in(__u8 flags)
+{
+	return (flags & TCP_SYN ? HEARD_SYN : 0) | (flags & TCP_FIN ? HEARD_FIN : 0) | (flags & TCP_RST ? HEARD_RST : 0);
+}
+
+/*
+ * A write for each packet would have the CPUs wait for each other. What has expired stays so: it may be about to be
+ * taken away.
+ */
+INLINE void note_seen(struct flow *flow, __u32 now)
+{
+	if (UNLIKELY(flow->seen != now && !has_expired(flow, now)))
+		flow->seen = now;
+}
+
+INLINE void hear(__u8 *heard, __u8 flags)
+{
+	__u8 now = heard_in(flags);
+	__u8 before = *heard;
+	__u8 after = (now & HEARD_RST ? before : before & ~HEARD_RST) | now;
+
+	if (UNLIKELY(after != before))
+		*heard = after;
+}
+
+/* Whether a client asks for a connection. */
+INLINE bool is_syn(const struct flow *flow, const struct packet *packet)
+{
+	return makes_connections(flow->transport) && (packet->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+}
+
+/* Whether the other side has to answer that. */
+INLINE bool asks(struct __sk_buff *skb, const struct packet *packet)
+{
+	if (UNLIKELY(packet->tuple.transport == IPPROTO_SCTP))
+		return packet->flags & ASKS;
+	return packet->tuple.transport == IPPROTO_TCP && has_data(skb, packet->ip, packet->transport);
+}
+
+/*
+ * The first packet of a client in a second. A client that has had no answer, and gives up or asks for another
+ * connection, gives no new life to a flow. Whether there is data is looked at once a second: a client that is not heard
+ * says it again.
+ */
+INLINE void note_client(struct __sk_buff *skb, struct flow *flow, const struct packet *packet, __u32 now)
+{
+	if (flow->state == FLOW_OPEN && flow->waits && packet->flags & (TCP_SYN | TCP_RST))
+		return;
+	note_seen(flow, now);
+	if (packet->part == WHOLE && !flow->waits && asks(skb, packet))
+		flow->waits = WAITS_FOR_ANSWER;
+}
+
+/* What begins another connection says nothing of the one that is there. */
+INLINE void hear_client(struct flow *flow, const struct packet *packet)
+{
+	if (!makes_connections(flow->transport))
+		return;
+	if (UNLIKELY(flow->state == FLOW_OPEN && is_syn(flow, packet))) {
+		flow->waits = WAITS_FOR_SYN;
+		return;
+	}
+	hear(&flow->of_client, packet->flags);
+	if (UNLIKELY(flow->state == FLOW_OPENING && flow->of_backend & HEARD_SYN &&
+		     (packet->flags & (TCP_ACK | TCP_RST)) == TCP_ACK) &&
+	    flow->transport == IPPROTO_TCP)
+		flow->state = FLOW_OPEN;
+}
+
+/*
+ * By SCTP a backend answers each INIT, also one in the name of a client with which it has an association, and says it
+ * once: so that says nothing of the flow. What else it says it says to a client that has shown its cookie.
+ */
+INLINE void hear_associated(struct flow *flow, const struct packet *packet)
+{
+	hear(&flow->of_backend, packet->flags);
+	if (flow->state == FLOW_OPENING && (packet->flags & (TCP_SYN | TCP_RST | TCP_ACK)) == TCP_ACK)
+		flow->state = FLOW_OPEN;
+}
+
+/*
+ * A backend that says SYN again by TCP has not been acknowledged, whatever was sent in the client's name. A client
+ * that has heard it says so again.
+ */
+INLINE void hear_backend(struct flow *flow, const struct packet *packet)
+{
+	if (UNLIKELY(flow->waits))
+		flow->waits = WAITS_FOR_NOTHING;
+	if (flow->transport == IPPROTO_TCP) {
+		hear(&flow->of_backend, packet->flags);
+		if (UNLIKELY(packet->flags & TCP_SYN && flow->state == FLOW_OPEN))
+			flow->state = FLOW_OPENING;
+		return;
+	}
+	if (UNLIKELY(flow->transport == IPPROTO_SCTP))
+		return hear_associated(flow, packet);
+	if (UNLIKELY(flow->of_backend & HEARD_REFUSAL))
+		flow->of_backend &= ~HEARD_REFUSAL;
+	if (UNLIKELY(flow->state == FLOW_OPENING))
+		flow->state = FLOW_OPEN;
+}
+
+#endif

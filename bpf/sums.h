@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Sums of 16-bit words in one's complement, as IP, TCP and UDP have them, and by how much they change. */
+#ifndef HOLDFAST_SUMS_H
+#define HOLDFAST_SUMS_H
+
+#include <linux/bpf.h>
+#include "dial.h"
+
+/* What is added to a sum when `from` becomes `to`. */
+INLINE __u64 delta(__u64 sum, __u32 from, __u32 to)
+{
+	return sum + (__u32)~from + to;
+}
+
+INLINE __u32 fold32(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	return (sum & 0xffffffff) + (sum >> 32);
+}
+
+INLINE __u16 fold16(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+/*
+ * A network card may have made the sum of the whole packet. What is changed there, and made up for by no sum inside,
+ * has to be in that sum too. Where there is none, there is nothing to be done, which the helper calls a failure.
+ */
+INLINE void note_change(struct __sk_buff *skb, __u64 sum)
+{
+	bpf_csum_update(skb, fold32(sum));
+}
+
+#endif
