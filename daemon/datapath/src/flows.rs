@@ -261,7 +261,7 @@ impl FlowTable {
             frontend_port,
             backend_port,
             through_port: client_port,
-            transport: crate::abi::transport_number(Transport::Tcp),
+            transport: Transport::Tcp.number(),
             state: u8::try_from(types::flow_state::FLOW_OPEN.0).unwrap(),
             v4: 1,
             serial: u32::from(client),

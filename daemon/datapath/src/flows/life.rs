@@ -93,7 +93,7 @@ fn waits(flow: &types::flow) -> bool {
 }
 
 /// Client and backend agree first, and say when they are done.
-fn makes_connections(flow: &types::flow) -> bool {
+pub(super) fn makes_connections(flow: &types::flow) -> bool {
     matches!(transport_of(flow.transport), Some(Transport::Tcp | Transport::Sctp))
 }
 

@@ -4,7 +4,7 @@
 
 use holdfast_core::keys::Transport;
 
-use super::life::{is_expired, is_over, is_stream};
+use super::life::{is_expired, is_over, is_stream, makes_connections};
 use crate::abi::flow::types::{self, lifetime as life};
 use crate::abi::transport_of;
 
@@ -49,10 +49,9 @@ fn silence(flow: &types::flow, now: u32) -> u32 {
 
 fn may_yield(flow: &types::flow, now: u32) -> bool {
     let since = silence(flow, now);
-    let is_tcp = transport_of(flow.transport) == Some(Transport::Tcp);
     is_expired(flow, now, 0)
         || (since > life::LIFE_CROWDED.0 && is_about_over(flow))
-        || (is_tcp && is_over(flow) && since > life::LIFE_LINGERING.0)
+        || (makes_connections(flow) && is_over(flow) && since > life::LIFE_LINGERING.0)
 }
 
 fn is_about_over(flow: &types::flow) -> bool {
