@@ -11,7 +11,8 @@ use super::bed::{Rules, balanced, slice};
 use crate::config::{NodePortAddresses, OuterAddresses};
 
 const PRIMARY: NodePortAddresses = NodePortAddresses::of(OuterAddresses::Primary);
-const RANGES: NodePortAddresses = NodePortAddresses::of(OuterAddresses::Cidrs(Vec::new()));
+const RANGES: NodePortAddresses =
+    NodePortAddresses::of(OuterAddresses::Ranges { cidrs: Vec::new(), primary: false });
 
 fn shown(plan: &Plan) -> Vec<String> {
     let open = plan.open.iter();
