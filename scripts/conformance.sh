@@ -17,10 +17,13 @@ kubernetes=k8s.io/kubernetes
 containerd=github.com/containerd/containerd/v2
 export CGO_ENABLED=0 GOFLAGS=-mod=readonly
 
+# How packages are compiled: as Go does it, but for Kubernetes' own.
+compile=
+
 # program FOLDER NAME PACKAGE [LINKER FLAGS]: builds a program of the module in FOLDER.
 program() {
 	(cd "$1" && go build -trimpath -buildvcs=false -tags no_btrfs,no_zfs,no_devmapper,no_tracing \
-		-ldflags "-s -w ${4:-}" -o "$out/bin/$2" "$3")
+		-gcflags "$compile" -ldflags "-s -w ${4:-}" -o "$out/bin/$2" "$3")
 }
 
 version() { (cd "$1" && go list -m -f '{{.Version}}' "$2"); }
@@ -42,14 +45,15 @@ stage() {
 
 # Kubernetes' tests, and the images that they ask for.
 build_tests() {
-	local from flags
+	# As scripts/peers.sh has it: two thousand packages are in both, and are compiled once.
+	local from flags compile=all=-dwarf=false
 	from=$(sources tests/peers "$kubernetes")
 	flags="-X k8s.io/component-base/version.gitVersion=$(version tests/peers "$kubernetes")"
 	program tests/peers agnhost "$kubernetes/test/images/agnhost" \
 		"-X main.Version=$(cat "$from/test/images/agnhost/VERSION")"
 	program tests/peers regression-issue-74839 "$kubernetes/test/images/regression-issue-74839"
 	program tests/peers ginkgo github.com/onsi/ginkgo/v2/ginkgo
-	(cd tests/peers && go test -c -trimpath -buildvcs=false -ldflags "-s -w $flags" \
+	(cd tests/peers && go test -c -trimpath -buildvcs=false -gcflags "$compile" -ldflags "-s -w $flags" \
 		-o "$out/bin/e2e.test" "$kubernetes/test/e2e")
 	gcc -Os -static -o "$out/bin/pause" "$from/build/pause/linux/pause.c"
 	install -D -m 644 -t "$out/porter" "$from"/test/images/agnhost/porter/localhost.{crt,key}

@@ -116,9 +116,9 @@ pub async fn run(
 ///
 /// `primary` is, per family, what the Node object says if this host has it, else the first address of the interface
 /// with the default route, else the first that is not loopback. CIDRs speak only for their own family: a family without
-/// one answers at all its addresses, as in kube-proxy. The loopback is in none of these, as in kube-proxy's nftables
-/// mode, because what listens there is meant for this host alone; it has a word of its own, and one address of each
-/// family stands for all of it.
+/// one answers at all its addresses, as in kube-proxy, unless `primary` stands beside them, which speaks for both. The
+/// loopback is in none of these, as in kube-proxy's nftables mode, because what listens there is meant for this host
+/// alone; it has a word of its own, and one address of each family stands for all of it.
 pub fn node_port_addresses(
     setting: &NodePortAddresses,
     local: &[LocalAddress],
@@ -146,11 +146,13 @@ fn outer_addresses(
         OuterAddresses::Nowhere => Vec::new(),
         OuterAddresses::All => all.collect(),
         OuterAddresses::Primary => primary(own, said).into_iter().collect(),
-        OuterAddresses::Cidrs(cidrs) => {
+        OuterAddresses::Ranges { cidrs, primary: beside } => {
             let speaks = |cidr: &&Cidr| Family::of(cidr.network()) == family;
             let speaking: Vec<_> = cidrs.iter().filter(speaks).collect();
+            let named = if *beside { primary(own, said) } else { None };
             let covers = |address: &IpAddr| speaking.iter().any(|cidr| cidr.contains(*address));
-            all.filter(|address| speaking.is_empty() || covers(address)).collect()
+            let is_unspoken = speaking.is_empty() && !beside;
+            all.filter(|address| is_unspoken || named == Some(*address) || covers(address)).collect()
         }
     }
 }
@@ -255,6 +257,16 @@ mod tests {
             "10.0.0.5 192.168.1.7 ::1@lo fd00::7",
             &["10.0.0.5", "fd00::7"],
         );
+        check("all and less", "[\"10.0.0.0/8\", \"all\"]", "10.0.0.5 10.9.9.9", &["10.0.0.5", "10.9.9.9"]);
+    }
+
+    #[test]
+    fn the_primary_address_beside_ranges_is_one_more_and_speaks_for_both_families() {
+        let all = "127.0.0.1@lo 10.0.0.5 172.16.0.1 192.168.1.7@default fd00::7@default fd00::8";
+        let both = "[\"10.0.0.0/8\", \"primary\"]";
+        check(both, both, all, &["10.0.0.5", "192.168.1.7", "fd00::7"]);
+        check("of the range itself", both, "10.0.0.5@default 10.0.0.6", &["10.0.0.5", "10.0.0.6"]);
+        check("a family that has none", both, "10.0.0.5@default fe80::1", &["10.0.0.5"]);
     }
 
     #[test]

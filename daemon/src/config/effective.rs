@@ -56,7 +56,10 @@ fn node(node: &Node) -> Value {
         OuterAddresses::Nowhere => Vec::new(),
         OuterAddresses::Primary => vec!["primary".to_owned()],
         OuterAddresses::All => vec!["all".to_owned()],
-        OuterAddresses::Cidrs(cidrs) => cidrs.iter().map(ToString::to_string).collect(),
+        OuterAddresses::Ranges { cidrs, primary } => {
+            let word = primary.then(|| "primary".to_owned());
+            word.into_iter().chain(cidrs.iter().map(ToString::to_string)).collect()
+        }
     };
     let addresses = list(outer.into_iter().chain(setting.localhost.then(|| "localhost".to_owned())));
     table([

@@ -1,5 +1,7 @@
 //! `[node]`: which node this is, and which of its addresses answer NodePorts.
 
+use std::fmt;
+
 use toml::de::DeValue;
 
 use super::address::{Cidr, cidr};
@@ -58,8 +60,9 @@ pub enum OuterAddresses {
     Primary,
     /// Every local address.
     All,
-    /// The local addresses within these ranges; never empty.
-    Cidrs(Vec<Cidr>),
+    /// The local addresses within these ranges, of which there is one at least; and the primary ones, if they are
+    /// named beside them.
+    Ranges { cidrs: Vec<Cidr>, primary: bool },
 }
 
 /// The table `[node]`.
@@ -93,10 +96,23 @@ fn node_name(value: &DeValue<'_>) -> Result<NodeName, String> {
 }
 
 /// One item of the list: a word, or a range.
+#[derive(PartialEq, Eq)]
 enum Item {
-    Alone(&'static str, OuterAddresses),
+    Primary,
+    All,
     Localhost,
     Range(Cidr),
+}
+
+impl fmt::Display for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Primary => f.write_str("\"primary\""),
+            Self::All => f.write_str("\"all\""),
+            Self::Localhost => f.write_str("\"localhost\""),
+            Self::Range(range) => write!(f, "{range}"),
+        }
+    }
 }
 
 const ADDRESSES: Items = Items {
@@ -108,51 +124,32 @@ const ADDRESSES: Items = Items {
 
 fn node_port_addresses(table: &mut Table<'_, '_, '_>) -> Option<NodePortAddresses> {
     let items = table.list("node_port_addresses", &ADDRESSES, item)?;
-    let (localhost, outer): (Vec<_>, Vec<_>) =
-        items.into_iter().partition(|found| matches!(found.value, Item::Localhost));
-    for again in localhost.iter().skip(1) {
-        table.report().error(&again.site, "\"localhost\" is already in the list".to_owned());
-    }
-    Some(NodePortAddresses { outer: outer_addresses(table, &outer)?, localhost: !localhost.is_empty() })
-}
-
-fn outer_addresses(table: &mut Table<'_, '_, '_>, items: &[Found<Item>]) -> Option<OuterAddresses> {
-    let mut words = items.iter().filter_map(|found| match &found.value {
-        Item::Alone(word, meaning) => Some((&found.site, *word, meaning.clone())),
-        Item::Range(_) | Item::Localhost => None,
-    });
-    match words.next_back() {
-        None if items.is_empty() => Some(OuterAddresses::Nowhere),
-        None => Some(OuterAddresses::Cidrs(ranges(table, items))),
-        Some((_, _, meaning)) if items.len() == 1 => Some(meaning),
-        Some((site, word, _)) => {
-            let message = format!(
-                "{word:?} cannot stand beside others: remove it, or everything else in the list but \"localhost\""
-            );
-            table.report().error(site, message);
-            None
+    for (position, found) in items.iter().enumerate() {
+        if items.iter().take(position).any(|before| before.value == found.value) {
+            table.report().error(&found.site, format!("{} is already in the list", found.value));
         }
     }
+    let named = |word: &Item| items.iter().any(|found| found.value == *word);
+    let (localhost, all, primary) = (named(&Item::Localhost), named(&Item::All), named(&Item::Primary));
+    Some(NodePortAddresses { outer: outer_addresses(all, primary, items), localhost })
 }
 
-fn ranges(table: &mut Table<'_, '_, '_>, items: &[Found<Item>]) -> Vec<Cidr> {
-    let mut cidrs = Vec::new();
-    for found in items {
-        match found.value {
-            Item::Range(cidr) if cidrs.contains(&cidr) => {
-                table.report().error(&found.site, format!("{cidr} is already in the list"));
-            }
-            Item::Range(cidr) => cidrs.push(cidr),
-            Item::Alone(..) | Item::Localhost => (),
-        }
+/// What is named is added up, as kube-proxy adds up its words and ranges.
+fn outer_addresses(all: bool, primary: bool, items: Vec<Found<Item>>) -> OuterAddresses {
+    let range = |found: Found<Item>| if let Item::Range(cidr) = found.value { Some(cidr) } else { None };
+    let cidrs: Vec<Cidr> = items.into_iter().filter_map(range).collect();
+    match (all, primary, cidrs.is_empty()) {
+        (true, _, _) => OuterAddresses::All,
+        (false, _, false) => OuterAddresses::Ranges { cidrs, primary },
+        (false, true, true) => OuterAddresses::Primary,
+        (false, false, true) => OuterAddresses::Nowhere,
     }
-    cidrs
 }
 
 fn item(value: &DeValue<'_>) -> Result<Item, String> {
     match string(value, "\"primary\", \"all\", \"localhost\" or a range such as \"10.0.0.0/8\"")? {
-        "primary" => Ok(Item::Alone("primary", OuterAddresses::Primary)),
-        "all" => Ok(Item::Alone("all", OuterAddresses::All)),
+        "primary" => Ok(Item::Primary),
+        "all" => Ok(Item::All),
         "localhost" => Ok(Item::Localhost),
         text if text.contains('/') => range(text).map(Item::Range),
         text => Err(format!("{} is not a range: legal are {}", quote(text), ADDRESSES.what)),

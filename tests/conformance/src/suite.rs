@@ -10,13 +10,13 @@ use crate::report::Report;
 use crate::topology::{Cni, Family, Topology};
 use crate::{Cluster, ClusterError};
 
-/// What says nothing of Services on such a cluster: alpha features, what breaks nodes, SCTP (few kernels have it, and
-/// its sockets are not served), and a test of DNS that wants a forwarder outside.
-const SKIPPED: &str = r"\[Feature:|\[Disruptive\]|\[Flaky\]|SCTP|DNS configMap|\[Alpha\]|BetaOffByDefault";
+/// What says nothing of Services on such a cluster: alpha features, SCTP (few kernels have it, and its sockets are not
+/// served), and a test of DNS that wants a forwarder outside. The disruptive ones are there: each looks first whether it
+/// may disrupt this cluster.
+const SKIPPED: &str = r"\[Feature:|\[Flaky\]|SCTP|DNS configMap|\[Alpha\]|BetaOffByDefault";
 
 /// Tests of features that are there, chosen by name.
-const SKIPPED_OF_FEATURES: &str =
-    r"SCTP|\[Flaky\]|\[Disruptive\]|\[Alpha\]|BetaOffByDefault|rolling update|restarting kube-proxy";
+const SKIPPED_OF_FEATURES: &str = r"SCTP|\[Flaky\]|\[Alpha\]|BetaOffByDefault|rolling update";
 
 /// Most tests wait; on two processors more at once make each other late.
 const PROCESSES: u8 = 5;

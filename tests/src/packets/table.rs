@@ -1,6 +1,6 @@
 //! The table of expectations.
 //!
-//! Invariant: each row was seen to be so with the real kube-proxy (1.36, nftables); what holdfast does instead is one
+//! Invariant: each row was seen to be so with the real kube-proxy (1.37, nftables); what holdfast does instead is one
 //! of `DIFFERENCES`.
 
 use super::Row;

@@ -105,7 +105,7 @@ fn check_agreement(cluster: &Cluster, daemon: &Daemon<'_>, round: u64) {
     }
 }
 
-/// kube-proxy 1.36 may miss the zone that its node has at its start (its proxier asks to be told of labels after the
+/// kube-proxy 1.37 may miss the zone that its node has at its start (its proxier asks to be told of labels after the
 /// first were told), and hears of the next one.
 fn move_to(api: &Api<'_>, zone: &str) {
     let labels = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}});

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::ask::Held;
+use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, POD_CIDRS, Switches};
 use holdfast_tests::bed::{Bed, Location, Server, succeed};
-use holdfast_tests::packets::{self, CASES, Clients, Family, Proxy, frontend, rows, sign};
+use holdfast_tests::packets::{self, CASES, Clients, Family, Proxy, frontend, outside, rows, sign};
 use holdfast_tests::peers::{Api, Cluster, Kind, Part};
 use serde_json::{Value, json};
 
@@ -164,4 +164,61 @@ fn go_back(cluster: &Cluster, daemon: &Daemon<'_>, mut clients: Clients) {
     drop(clients);
     wait_until("somebody still has a flow", || daemon.drain().unwrap());
     assert_eq!(other.try_held().unwrap(), Held { alive: 100, ..Held::default() }, "these were never ours");
+}
+
+/// Two services with a flow of UDP at each of these addresses: one loses its only endpoint, the other one goes itself.
+const UDP_ADDRESSES: [&str; 4] = ["cluster", "balancer", "external", "node"];
+const EMPTIED: (&str, u16) = ("here", 41_000);
+const REMOVED: (&str, u16) = ("away", 41_010);
+
+/// What a datagram of each flow comes to. The flows of a service begin at consecutive ports of the outside client.
+fn flows(clients: &mut Clients, (service, first): (&str, u16)) -> [&'static str; 4] {
+    let mut ports = first..;
+    UDP_ADDRESSES.map(|address| {
+        let to = frontend(service, address, Family::V4).unwrap();
+        let from = outside(Family::V4, ports.next().unwrap());
+        let question = Question::new(Transport::Udp, to).from(from);
+        match clients.of("outside").unwrap().ask(question).unwrap() {
+            Outcome::Answered { .. } => "answered",
+            Outcome::Refused => "refused",
+            _ => "lost",
+        }
+    })
+}
+
+/// What becomes of the flows of either service.
+#[track_caller]
+fn check_udp(cluster: &Cluster, clients: &mut Clients, emptied: [&str; 4], removed: [&str; 4]) {
+    let api = cluster.api(0).unwrap();
+    assert_eq!([EMPTIED, REMOVED].map(|flow| flows(clients, flow)), [["answered"; 4]; 2]);
+    api.delete(Kind::Slice, "default/here-v4").unwrap();
+    wait_until("its endpoint is gone", || flows(clients, EMPTIED)[0] == "refused");
+    assert_eq!(flows(clients, EMPTIED), emptied);
+    api.delete(Kind::Service, "default/away").unwrap();
+    // Each look is a new client's: those of before may have flows.
+    let mut ports = (42_000..).step_by(UDP_ADDRESSES.len());
+    let mut look = || flows(clients, ("away", ports.next().unwrap()))[3];
+    wait_until("it is gone for new clients", || look() != "answered");
+    assert_eq!(flows(clients, REMOVED), removed);
+}
+
+#[test]
+fn packets_kube_proxy_refuses_udp_with_the_last_endpoint_but_at_node_ports_and_of_services_that_went() {
+    let cluster = cluster(Switches::default());
+    let (mut clients, _servers) = served(&cluster);
+    check_udp(&cluster, &mut clients, ["refused", "refused", "refused", "answered"], ["answered"; 4]);
+}
+
+#[test]
+fn packets_holdfast_leads_no_udp_to_an_endpoint_that_went() {
+    let cluster = cluster(Switches::default());
+    stage::permit(&cluster, 1, stage::MANIFEST, (stage::USER, &[]));
+    let _servers = packets::serve(cluster.bed()).unwrap();
+    let mut clients = Clients::start(cluster.bed()).unwrap();
+    let config = stage::by_certificate(&cluster, 1) + "[hold]\non_empty = \"refuse\"\n";
+    let mut daemon = Daemon::new(cluster.bed(), &config).unwrap();
+    daemon.start().unwrap();
+    assert!(clients.wait_for(&sign(), SERVED).unwrap(), "holdfast does not serve");
+    // Nobody has the addresses of a service that is gone.
+    check_udp(&cluster, &mut clients, ["refused"; 4], ["lost", "lost", "lost", "refused"]);
 }

@@ -30,7 +30,7 @@ fn a_cluster_comes_up_and_goes() {
     println!("one apiserver and its controllers: ready after {:?}", begin.elapsed());
     let api = cluster.api(0).unwrap();
     let version = api.request("GET", "version", None).unwrap().object().unwrap();
-    assert_eq!((&version["major"], &version["minor"]), (&json!("1"), &json!("36")));
+    assert_eq!((&version["major"], &version["minor"]), (&json!("1"), &json!("37")));
     let ready = || Ok(api.get(Kind::Slice, KUBERNETES)?.filter(|slice| !addresses(slice).is_empty()));
     let slice = until(SOON, "endpoints of default/kubernetes", ready).unwrap();
     assert_eq!(addresses(&slice), [ADVERTISED.to_string()]);

@@ -318,7 +318,7 @@ fn correction_19_no_alert_of_ours_is_one_that_cannot_fire() {
 }
 
 #[test]
-fn correction_20_kube_proxy_writes_five_events() {
+fn correction_20_kube_proxy_writes_six_events() {
     let by_proxy = |reason: &&EventReason| reason.components.iter().any(|by| by == "kube-proxy");
     let reasons = knowledge().reasons().iter().filter(by_proxy).map(|reason| reason.reason.as_str());
     let mut reasons: Vec<&str> = reasons.collect();
@@ -328,6 +328,7 @@ fn correction_20_kube_proxy_writes_five_events() {
         "FailedToStartProxierHealthcheck",
         "FailedToStartServiceHealthcheck",
         "IPVSDeprecation",
+        "KubeProxyDefaultMode",
         "Starting",
     ];
     assert_eq!(reasons, expected);

@@ -32,7 +32,7 @@ const CATALOGUE: [&str; 21] = [
 ];
 
 /// The real ones that those lists lack.
-const REAL: [&str; 51] = [
+const REAL: [&str; 52] = [
     "FailedToUpdateEndpointSlices",
     "FailedToListEndpointSlices",
     "FailedToListPods",
@@ -60,6 +60,7 @@ const REAL: [&str; 51] = [
     "FailedToStartProxierHealthcheck",
     "FailedToStartMetricServer",
     "IPVSDeprecation",
+    "KubeProxyDefaultMode",
     "NodePorts",
     "FailedScheduling",
     "NetworkNotReady",

@@ -215,10 +215,15 @@ fn relative_paths_start_from_the_folder_of_the_file() {
 }
 
 #[test]
-fn node_ports_take_a_word_or_ranges_and_the_loopback_beside_them() {
-    let addresses = |list| read(&format!("[node]\nnode_port_addresses = {list}")).node.node_port_addresses;
+fn node_ports_take_words_and_ranges_and_add_them_up() {
+    let read = |list: &str| read(&format!("[node]\nnode_port_addresses = {list}"));
+    let addresses = |list: &str| read(list).node.node_port_addresses;
     assert_eq!(addresses("[\"all\"]"), NodePortAddresses::of(OuterAddresses::All));
     assert_eq!(addresses("[\"primary\"]"), NodePortAddresses::of(OuterAddresses::Primary));
+    assert_eq!(
+        addresses("[\"primary\", \"all\", \"10.0.0.0/8\"]"),
+        NodePortAddresses::of(OuterAddresses::All)
+    );
     for (list, outer) in [
         ("[\"all\", \"localhost\"]", OuterAddresses::All),
         ("[\"localhost\", \"primary\"]", OuterAddresses::Primary),
@@ -226,15 +231,15 @@ fn node_ports_take_a_word_or_ranges_and_the_loopback_beside_them() {
     ] {
         assert_eq!(addresses(list), NodePortAddresses { outer, localhost: true }, "{list}");
     }
-    let NodePortAddresses { outer: OuterAddresses::Cidrs(cidrs), localhost: false } =
-        addresses("[\"10.0.0.0/8\", \"fd00::/64\", \"0.0.0.0/0\", \"::/0\"]")
-    else {
-        panic!("ranges")
-    };
-    let shown: Vec<String> = cidrs.iter().map(ToString::to_string).collect();
-    assert_eq!(shown, ["10.0.0.0/8", "fd00::/64", "0.0.0.0/0", "::/0"]);
-    let text = read("[node]\nnode_port_addresses = [\"localhost\", \"10.0.0.0/8\"]").effective_text();
-    assert!(text.contains("node_port_addresses = [\"10.0.0.0/8\", \"localhost\"]"), "{text}");
+    for (list, shown) in [
+        ("\"10.0.0.0/8\", \"fd00::/64\", \"0.0.0.0/0\", \"::/0\"", ""),
+        ("\"localhost\", \"10.0.0.0/8\"", "\"10.0.0.0/8\", \"localhost\""),
+        ("\"10.0.0.0/8\", \"localhost\", \"primary\"", "\"primary\", \"10.0.0.0/8\", \"localhost\""),
+    ] {
+        let shown = if shown.is_empty() { list } else { shown };
+        let text = read(&format!("[{list}]")).effective_text();
+        assert!(text.contains(&format!("node_port_addresses = [{shown}]")), "{text}");
+    }
 }
 
 #[test]

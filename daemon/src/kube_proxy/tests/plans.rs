@@ -12,7 +12,8 @@ use crate::config::{NodePortAddresses, OuterAddresses};
 use crate::readings::CLOSED_NAMED_MAX;
 
 const PRIMARY: NodePortAddresses = NodePortAddresses::of(OuterAddresses::Primary);
-const RANGES: NodePortAddresses = NodePortAddresses::of(OuterAddresses::Cidrs(Vec::new()));
+const RANGES: NodePortAddresses =
+    NodePortAddresses::of(OuterAddresses::Ranges { cidrs: Vec::new(), primary: false });
 
 fn shown(plan: &Plan) -> Vec<String> {
     let open = plan.open.iter();

@@ -36,7 +36,7 @@ impl Message {
     }
 
     /// That an object is gone, with its last version if it is known. A Node that is gone keeps what it
-    /// said, as it does for kube-proxy.
+    /// said, as it does in the rules of kube-proxy, which ends there.
     pub(super) fn gone(what: Resource, name: &ObjectName, meta: Option<Meta>) -> Option<Self> {
         let name = name.clone();
         let source = Source::Kubernetes;
