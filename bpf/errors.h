@@ -24,7 +24,7 @@ INLINE bool is_refusal(const struct icmp *icmp, bool v4)
 		    icmp->type == ICMP6_UNREACHABLE && icmp->code == ICMP6_NO_PORT;
 }
 
-/* The packet that an error quotes. Eight bytes behind its header of IP are there: the ports, and no sum but that of UDP. */
+/* The packet that an error quotes. Eight bytes behind its header of IP are there: the ports, and of UDP the sum. */
 struct quoted {
 	struct packet packet;
 	/* Where the error has its own sum. */

@@ -163,7 +163,8 @@ fn kernel_an_association_begins_with_an_init_and_nothing_else() {
     });
 }
 
-/// Any host may send an INIT in a client's name, and a backend answers each; a cookie that it did not give it does not answer.
+/// Any host may send an INIT in a client's name, and a backend answers each; a cookie that
+/// it did not give it does not answer.
 #[test]
 fn kernel_an_association_is_open_once_its_backend_says_so() {
     Node::test(|node| {

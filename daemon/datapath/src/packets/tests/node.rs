@@ -204,8 +204,8 @@ impl Node {
     }
 }
 
-/// Whether a refusal would quote less than is there: more than IP says, or more than an INIT of SCTP begins with. That is
-/// cut off, and the kernel then forgets the sum of all.
+/// Whether a refusal would quote less than is there: more than IP says, or more than an INIT of SCTP begins with. That
+/// is cut off, and the kernel then forgets the sum of all.
 fn is_filled_up(frame: &[u8]) -> bool {
     let ip = match frame.get(12..14) {
         Some([0x08, 0x00] | [0x86, 0xdd]) => &frame[14..],
