@@ -1,6 +1,6 @@
 //! What a packet costs that the programs at devices see: nanoseconds of a run, less those of an empty program in the
-//! same run; what flows take of the memory, and their sweep of a CPU; how long changes wait while maps grow. Needs root;
-//! `cargo bench -p holdfast-datapath --bench packets`.
+//! same run; what flows take of the memory, and their sweep of a CPU; how long changes wait for larger maps. Needs
+//! root; `cargo bench -p holdfast-datapath --bench packets`.
 //!
 //! Nothing is sent: the kernel runs the programs over packets that are made anew each time. Each figure is checked to
 //! be one of what it says: the last packet of each round must have become what it was meant to become.

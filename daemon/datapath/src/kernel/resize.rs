@@ -1,8 +1,8 @@
 //! The table of flows in another size, while clients go on.
 //!
 //! Invariant: packets are translated by one table. The other one is filled beside; at the end flows stand still for a
-//! moment, what has changed is brought along, and the programs that read it take the others' place. A failure or a crash
-//! before that leaves all as it was. What stands still goes on by itself, also where this process has died.
+//! moment, what has changed is brought along, and the programs that read it take the others' place. A failure or a
+//! crash before that leaves all as it was. What stands still goes on by itself, also where this process has died.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
