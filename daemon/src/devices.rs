@@ -13,6 +13,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -74,6 +75,11 @@ pub async fn run(
 pub(crate) fn default_device6() -> Option<String> {
     let index = netlink::default_device6().ok()??;
     nix::net::if_::if_indextoname(index).ok()?.into_string().ok()
+}
+
+/// The tables of routes that rules lead to, each with whether it is one of IPv4.
+pub(crate) fn lookups() -> std::io::Result<BTreeSet<(u32, bool)>> {
+    Ok(netlink::rules()?.into_iter().map(|rule| (rule.table, rule.is_v4)).collect())
 }
 
 fn tell(attempt: &str, error: &std::io::Error) {

@@ -4,6 +4,7 @@
 //! not read, because the kernel shows them only by a system call of its own; a kube-proxy that uses them is found by
 //! its port while it runs.
 
+mod cilium;
 pub(crate) mod filters;
 mod leads;
 mod named;
@@ -22,6 +23,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::devices;
 use crate::logging::messages::{self, say};
 
 pub use filters::Filter;
@@ -33,14 +35,19 @@ const LOOK_AGAIN: Duration = Duration::from_secs(300);
 /// The part of the list of TCP sockets that is read: those that listen come first, and here is room for some hundreds.
 const SOCKETS_BYTES_MAX: u64 = 128 << 10;
 
+const CILIUM: &str = "Cilium";
+
 /// Where their processes answer health checks. To know processes by name would need the sight of all of them.
-const PORTS: [(u16, &str); 3] = [(10249, "kube-proxy"), (9879, "Cilium"), (9099, "Calico")];
+const PORTS: [(u16, &str); 3] = [(10249, "kube-proxy"), (cilium::PORT, CILIUM), (9099, "Calico")];
+
+/// How the evidence of a process begins.
+const LISTENS: &str = "listens on port";
 
 /// What these proxies leave in file systems of the kernel.
 const TRACES: [(&str, &str); 7] = [
     ("sys/class/net/kube-ipvs0", "kube-proxy"),
-    ("sys/fs/bpf/cilium", "Cilium"),
-    ("sys/fs/bpf/tc/globals/cilium_lb4_services_v2", "Cilium"),
+    ("sys/fs/bpf/cilium", CILIUM),
+    ("sys/fs/bpf/tc/globals/cilium_lb4_services_v2", CILIUM),
     ("sys/fs/bpf/calico", "Calico"),
     ("sys/fs/bpf/tc/globals/cali_v4_nat_fe3", "Calico"),
     ("sys/class/net/kube-dummy-if", "kube-router"),
@@ -59,6 +66,41 @@ pub struct OtherProxy {
     pub proxy: &'static str,
     /// What shows it: a process, rules, or pins.
     pub evidence: Vec<String>,
+    /// What of it translates here, or was left, and what ends that. Of Cilium alone.
+    pub traces: Vec<Trace>,
+}
+
+/// One thing that another proxy does here, or left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Trace {
+    /// What it is.
+    pub what: String,
+    /// The setting that ends it, or the command that removes it.
+    pub remove: String,
+    /// Whether clients may be translated by it.
+    pub translates: bool,
+}
+
+impl Trace {
+    fn translating(what: impl Into<String>, remove: impl Into<String>) -> Self {
+        Self { what: what.into(), remove: remove.into(), translates: true }
+    }
+
+    fn idle(what: impl Into<String>, remove: impl Into<String>) -> Self {
+        Self { translates: false, ..Self::translating(what, remove) }
+    }
+}
+
+impl OtherProxy {
+    /// Whether its process answers.
+    pub(crate) fn runs(&self) -> bool {
+        self.evidence.iter().any(|evidence| evidence.starts_with(LISTENS))
+    }
+
+    /// Whether its process is gone, and its programs go on by tables that nobody writes.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        !self.runs() && self.traces.iter().any(|trace| trace.translates)
+    }
 }
 
 /// Looks now and then, and says in the log what is new. At `own_port`, one of theirs, this daemon itself listens.
@@ -68,7 +110,10 @@ pub async fn run(
 ) {
     loop {
         let own = own_port();
-        let look = tokio::task::spawn_blocking(move || look(Path::new("/"), rules::read(), own));
+        let look = tokio::task::spawn_blocking(move || {
+            let lookups = devices::lookups().unwrap_or_default();
+            look(Path::new("/"), rules::read(), own, &lookups)
+        });
         if let Ok(now) = look.await {
             tell_new(&found.borrow(), &now);
             found.send_replace(now.into());
@@ -84,15 +129,28 @@ fn tell_new(before: &[OtherProxy], now: &[OtherProxy]) {
     }
 }
 
-/// What shows below this root, and what rules show.
-fn look(root: &Path, rules: Vec<(&'static str, String)>, own: Option<u16>) -> Vec<OtherProxy> {
+/// What shows below this root, and what rules show; and what `lookups` of routing show where Cilium is.
+fn look(
+    root: &Path,
+    rules: Vec<(&'static str, String)>,
+    own: Option<u16>,
+    lookups: &BTreeSet<cilium::Lookup>,
+) -> Vec<OtherProxy> {
     let mut found: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
     let traces = TRACES.iter().filter(|(path, _)| root.join(path).exists());
     let traces = traces.map(|(path, proxy)| (*proxy, format!("/{path}")));
     for (proxy, evidence) in listeners(&root.join("proc/net"), own).into_iter().chain(rules).chain(traces) {
         found.entry(proxy).or_default().push(evidence);
     }
-    found.into_iter().map(|(proxy, evidence)| OtherProxy { proxy, evidence }).collect()
+    let other = |(proxy, evidence)| OtherProxy { proxy, evidence, traces: Vec::new() };
+    let with_traces = |it: OtherProxy| match it.proxy {
+        CILIUM => {
+            let chains = it.evidence.iter().any(|evidence| evidence.starts_with(rules::CHAIN_OF_IPTABLES));
+            OtherProxy { traces: cilium::traces(root, it.runs(), chains, lookups), ..it }
+        }
+        _ => it,
+    };
+    found.into_iter().map(other).map(with_traces).collect()
 }
 
 /// The proxies with a listening socket, by the files of both families.
@@ -100,7 +158,7 @@ fn listeners(net: &Path, own: Option<u16>) -> Vec<(&'static str, String)> {
     let listed = ["tcp", "tcp6"].map(|name| read_start(&net.join(name)).unwrap_or_default());
     let ports: BTreeSet<u16> = listed.iter().flat_map(|list| list.lines()).filter_map(listening).collect();
     let known = PORTS.iter().filter(|(port, _)| ports.contains(port) && own != Some(*port));
-    known.map(|(port, proxy)| (*proxy, format!("listens on port {port}"))).collect()
+    known.map(|(port, proxy)| (*proxy, format!("{LISTENS} {port}"))).collect()
 }
 
 fn read_start(path: &Path) -> io::Result<String> {

@@ -20,8 +20,8 @@ use super::query::Query;
 use super::shown::{Cells, Widths};
 use crate::datapath::{DatapathView, KINDS};
 use crate::devices::Decision;
-use crate::proxies::OtherProxy;
 use crate::proxies::filters::Filter;
+use crate::proxies::{OtherProxy, Trace};
 use crate::readings::Readings;
 
 use packets::Packets;
@@ -328,8 +328,11 @@ fn text(
     let note =
         if kernel.is_some() { "" } else { ": everything is computed and shown, no traffic is touched" };
     let mut out = format!("datapath {}{note}\n", view.kind()).into_bytes();
-    for OtherProxy { proxy, evidence } in proxies {
+    for OtherProxy { proxy, evidence, traces } in proxies {
         out.extend(format!("other proxy: {proxy} ({})\n", evidence.join(", ")).into_bytes());
+        for Trace { what, remove, .. } in traces {
+            out.extend(format!("{proxy}: {what}: {remove}\n").into_bytes());
+        }
     }
     for Filter { place, rule, .. } in filters {
         out.extend(format!("filter: {place}: {rule}\n").into_bytes());

@@ -102,6 +102,15 @@ struct Datapath {
 struct OtherProxy {
     proxy: String,
     evidence: Vec<String>,
+    #[serde(default)]
+    traces: Vec<Trace>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Trace {
+    what: String,
+    remove: String,
+    translates: bool,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -292,7 +301,7 @@ impl Status {
         writeln!(out, "ready      {ready}")?;
         let note = if datapath == "memory" { " (computed and shown; no traffic is touched)" } else { "" };
         writeln!(out, "datapath   {datapath}{note}")?;
-        for OtherProxy { proxy, evidence } in &self.other_proxies {
+        for OtherProxy { proxy, evidence, .. } in &self.other_proxies {
             writeln!(out, "beside     {} ({})", plain(proxy), plain(&evidence.join(", ")))?;
         }
         for LeftOut { device, why } in &self.left_out_devices {
@@ -316,6 +325,10 @@ impl Status {
         section(out, "datapath", self.faults.iter().cloned(), 0)?;
         let filters = self.filters.iter().map(|it| format!("{}: {}", it.place, it.rule));
         section(out, "filters", filters, 0)?;
+        for OtherProxy { proxy, traces, .. } in &self.other_proxies {
+            let traces = traces.iter().map(|Trace { what, remove, .. }| format!("{what}: {remove}"));
+            section(out, &plain(proxy), traces, 0)?;
+        }
         section(out, "held", self.held.iter().map(NotServing::spelled), 0)?;
         section(out, "not serving", self.not_serving.iter().map(NotServing::spelled), 0)?;
         section(out, "errors", self.errors.iter().map(Failed::spelled), 0)?;

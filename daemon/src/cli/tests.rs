@@ -226,6 +226,7 @@ fn status_tells_what_is_not_well() {
             holdfast 0.1.0 on node-1, since 2026-01-08T11:10:55Z
             ready      yes
             datapath   kernel
+            beside     Cilium (/sys/fs/bpf/cilium)
             beside     kube-proxy (listens on port 10249, nftables table kube-proxy)
             left out   flannel.1 (packets.devices names others, though a route leads to others by it: backends behind it are reached as everywhere, and nobody is served who comes by it)
             sources    config, kubernetes
@@ -243,6 +244,10 @@ fn status_tells_what_is_not_well() {
             filters
               table ip raw, chain PREROUTING (prerouting, priority -300): drops what is sent to port 30080, and sees it no more
               table ip filter, chain FORWARD (forward, priority 0): policy drop: what no rule accepts is not forwarded to backends
+
+            Cilium
+              programs at the cgroup go on translating connects by a table that nobody writes: rm -r /sys/fs/bpf/cilium/socketlb
+              maps: rm /sys/fs/bpf/tc/globals/cilium_*
 
             not serving
               default/elsewhere: dropping (local-policy)

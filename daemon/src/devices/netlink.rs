@@ -15,7 +15,7 @@ use nix::sys::time::TimeVal;
 use tokio::net::UnixDatagram;
 
 use super::attributes::{ROUTE, attributes, ip, number};
-use super::listed::{Address, Link, Listed, Way};
+use super::listed::{Address, Link, Listed, Rule, Way};
 use super::rules::{self, RTM_GETRULE, RTM_NEWRULE};
 
 /// A router with a million routes has some 100 MB of them; each datagram is looked at and forgotten.
@@ -121,8 +121,7 @@ impl Notices {
 pub(super) fn list() -> io::Result<Listed> {
     let links = dump_whole((RTM_GETLINK, RTM_NEWLINK), (LINK, LINKS_MAX), link)?;
     let addresses = dump_whole((RTM_GETADDR, RTM_NEWADDR), (ADDRESS, ADDRESSES_MAX), address)?;
-    let rules = dump_whole((RTM_GETRULE, RTM_NEWRULE), (ROUTE, RULES_MAX), rules::rule)?;
-    let mut listed = Listed { links, addresses, rules, ..Listed::default() };
+    let mut listed = Listed { links, addresses, rules: rules()?, ..Listed::default() };
     // Where routes change all the time no list of them is whole, and none needs to be: a device has many routes, or
     // some that stay.
     dump(RTM_GETROUTE, ROUTE, |kind, body| {
@@ -131,6 +130,11 @@ pub(super) fn list() -> io::Result<Listed> {
         }
     })?;
     Ok(listed)
+}
+
+/// The rules of routing of both families.
+pub(super) fn rules() -> io::Result<Vec<Rule>> {
+    dump_whole((RTM_GETRULE, RTM_NEWRULE), (ROUTE, RULES_MAX), rules::rule)
 }
 
 /// The number of the device by which the main table leads everywhere, in IPv6; the best of several.

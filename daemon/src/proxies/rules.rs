@@ -1,5 +1,5 @@
-//! The rules of kube-proxy and of Antrea in this network namespace, as nftables lists its tables and chains over
-//! netlink.
+//! The rules of kube-proxy, of Antrea and of Cilium in this network namespace, as nftables lists its tables and chains
+//! over netlink.
 //!
 //! Invariant: bounded in time and bytes, whatever is there; no answer counts as no rules. No rule is read; the names of
 //! tables and chains say which proxy made them.
@@ -40,6 +40,9 @@ const CHAIN: u16 = 3;
 /// The kernel's `XT_EXTENSION_MAXNAMELEN`.
 const CHAIN_NAME_LENGTH_MAX: usize = 29;
 
+/// How the evidence of a chain begins.
+pub(super) const CHAIN_OF_IPTABLES: &str = "iptables chain";
+
 /// The proxies that have rules here.
 pub(super) fn read() -> Vec<(&'static str, String)> {
     let tables = dump(GET_TABLES, 0, &[]).unwrap_or_default();
@@ -47,16 +50,18 @@ pub(super) fn read() -> Vec<(&'static str, String)> {
     judge(&tables, &chains)
 }
 
-/// kube-proxy's nftables mode has a table of its own; its iptables mode has chains in the table `nat`. All of Antrea's
-/// chains begin with its name.
+/// kube-proxy's nftables mode has a table of its own; its iptables mode has chains in the table `nat`. All chains of
+/// Antrea and of Cilium begin with their names.
 pub(super) fn judge(tables: &[u8], chains: &[u8]) -> Vec<(&'static str, String)> {
     let table = names(tables, TABLE).any(|name| name == "kube-proxy");
     let chain = names(chains, CHAIN).any(|name| name == "KUBE-SERVICES");
     let table = table.then(|| ("kube-proxy", "nftables table kube-proxy".to_owned()));
-    let chain = chain.then(|| ("kube-proxy", "iptables chain KUBE-SERVICES".to_owned()));
-    let antrea = names(chains, CHAIN).find(|name| name.starts_with("ANTREA-"));
-    let antrea = antrea.map(|name| ("Antrea", format!("iptables chain {}", cut(name))));
-    table.into_iter().chain(chain).chain(antrea).collect()
+    let chain = chain.then(|| ("kube-proxy", format!("{CHAIN_OF_IPTABLES} KUBE-SERVICES")));
+    let others = [("Antrea", "ANTREA-"), ("Cilium", "CILIUM_")].into_iter().filter_map(|(proxy, start)| {
+        let name = names(chains, CHAIN).find(|name| name.starts_with(start))?;
+        Some((proxy, format!("{CHAIN_OF_IPTABLES} {}", cut(name))))
+    });
+    table.into_iter().chain(chain).chain(others).collect()
 }
 
 /// As long as the kernel lets a chain's name of iptables be.

@@ -1,6 +1,8 @@
 //! Other proxies, as a node shows them.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 use super::rules::judge;
 use super::{OtherProxy, look};
@@ -36,6 +38,7 @@ fn rules_are_known_by_the_names_of_their_tables_and_chains() {
     check(&["filter", "kube-proxy"], &["services"], &["nftables table kube-proxy"]);
     check(&["nat"], &["PREROUTING", "KUBE-SERVICES"], &["iptables chain KUBE-SERVICES"]);
     check(&["nat"], &["ANTREA-OUTPUT", "ANTREA-PREROUTING"], &["iptables chain ANTREA-OUTPUT"]);
+    check(&["nat"], &["OLD_CILIUM_PRE_nat", "CILIUM_POST_nat"], &["iptables chain CILIUM_POST_nat"]);
 }
 
 #[test]
@@ -60,23 +63,49 @@ fn listeners_devices_and_pins_are_seen_and_named_together() {
     fs::create_dir_all(root.path().join("proc/net")).unwrap();
     fs::write(root.path().join("proc/net/tcp"), SOCKETS).unwrap();
     fs::create_dir_all(root.path().join("sys/class/net/kube-ipvs0")).unwrap();
-    fs::create_dir_all(root.path().join("sys/fs/bpf/cilium")).unwrap();
+    fs::create_dir_all(root.path().join("sys/fs/bpf/calico")).unwrap();
     let rules = vec![("kube-proxy", "nftables table kube-proxy".to_owned())];
     let named = |proxy, evidence: &[&str]| OtherProxy {
         proxy,
         evidence: evidence.iter().map(|&it| it.to_owned()).collect(),
+        traces: Vec::new(),
     };
+    let look = |root: &Path, rules, own| look(root, rules, own, &BTreeSet::new());
     let shown = ["listens on port 10249", "nftables table kube-proxy", "/sys/class/net/kube-ipvs0"];
     assert_eq!(
         look(root.path(), rules, None),
-        [named("Cilium", &["/sys/fs/bpf/cilium"]), named("kube-proxy", &shown)]
+        [named("Calico", &["/sys/fs/bpf/calico"]), named("kube-proxy", &shown)]
     );
     let own = look(root.path(), Vec::new(), Some(10249));
     let shown = ["/sys/class/net/kube-ipvs0"];
     assert_eq!(
         own,
-        [named("Cilium", &["/sys/fs/bpf/cilium"]), named("kube-proxy", &shown)],
+        [named("Calico", &["/sys/fs/bpf/calico"]), named("kube-proxy", &shown)],
         "its port is ours"
     );
     assert_eq!(look(&root.path().join("nothing"), Vec::new(), None), []);
+}
+
+/// Of kube-proxy there is nothing to tell beside what shows it.
+#[test]
+fn traces_are_of_cilium_and_an_agent_that_listens_is_not_gone() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("sys/fs/bpf/cilium/socketlb/links/cgroup");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("cil_sock4_connect"), "").unwrap();
+    let rules = || vec![("Cilium", "iptables chain CILIUM_POST_nat".to_owned())];
+    let whats = |found: &[OtherProxy]| -> Vec<String> {
+        found.iter().flat_map(|it| &it.traces).map(|it| it.remove.clone()).collect()
+    };
+    let gone = look(root.path(), rules(), None, &BTreeSet::from([(2004, true)]));
+    let chains = "for i in iptables ip6tables; do $i-save | grep -v CILIUM_ | $i-restore; done";
+    let pins = "rm -r /sys/fs/bpf/cilium";
+    let removed = ["rm -r /sys/fs/bpf/cilium/socketlb", pins, chains, "ip -4 rule delete lookup 2004"];
+    assert_eq!(whats(&gone), removed);
+    assert!(gone.iter().all(OtherProxy::is_abandoned), "{gone:?}");
+    fs::create_dir_all(root.path().join("proc/net")).unwrap();
+    fs::write(root.path().join("proc/net/tcp"), SOCKETS.replace("0100007F:2809", "0100007F:2697")).unwrap();
+    let there = look(root.path(), rules(), None, &BTreeSet::new());
+    assert_eq!(whats(&there), ["socketLB.enabled: false"]);
+    assert!(!there.iter().any(OtherProxy::is_abandoned), "{there:?}");
 }

@@ -33,8 +33,8 @@ use crate::described::Code;
 use crate::devices::{Answers, Class, Decision, Reason as Why};
 use crate::diagnose::gather::Gatherer;
 use crate::knowledge::Edition;
-use crate::proxies::OtherProxy;
 use crate::proxies::filters::{Filter, FilterKind};
+use crate::proxies::{OtherProxy, Trace};
 use crate::readings::{
     About, ClosedPort, ClosedPorts, EffectiveConfig, Liveness, Purpose, Readings, Verifications,
 };
@@ -732,7 +732,25 @@ fn filters() -> Arc<[Filter]> {
 
 fn proxies() -> Arc<[OtherProxy]> {
     let evidence = vec!["listens on port 10249".to_owned(), "nftables table kube-proxy".to_owned()];
-    [OtherProxy { proxy: "kube-proxy", evidence }].into()
+    let pins = vec!["/sys/fs/bpf/cilium".to_owned()];
+    let trace = |what: &str, remove: &str, translates| Trace {
+        what: what.to_owned(),
+        remove: remove.to_owned(),
+        translates,
+    };
+    let traces = vec![
+        trace(
+            "programs at the cgroup go on translating connects by a table that nobody writes",
+            "rm -r /sys/fs/bpf/cilium/socketlb",
+            true,
+        ),
+        trace("maps", "rm /sys/fs/bpf/tc/globals/cilium_*", false),
+    ];
+    [
+        OtherProxy { proxy: "Cilium", evidence: pins, traces },
+        OtherProxy { proxy: "kube-proxy", evidence, traces: Vec::new() },
+    ]
+    .into()
 }
 
 fn closed_ports() -> Arc<ClosedPorts> {

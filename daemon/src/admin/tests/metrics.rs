@@ -168,7 +168,7 @@ fn load_balancers_are_counted_by_how_far_they_have_come() {
 #[test]
 fn each_other_proxy_has_a_number_whether_it_is_there_or_not() {
     let body = metrics(everything(), |_| ());
-    has(&body, &["holdfast_other_proxy{proxy=\"kube-proxy\"} 1", "holdfast_other_proxy{proxy=\"Cilium\"} 0"]);
+    has(&body, &["holdfast_other_proxy{proxy=\"kube-proxy\"} 1", "holdfast_other_proxy{proxy=\"Calico\"} 0"]);
     has(&metrics(everything(), in_memory), &["holdfast_other_proxy{proxy=\"kube-proxy\"} 0"]);
 }
 

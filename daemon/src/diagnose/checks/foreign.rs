@@ -8,10 +8,11 @@ use serde_json::json;
 
 use crate::diagnose::case::{Case, missing};
 use crate::diagnose::command::{Command, Word};
-use crate::diagnose::finding::{Judgement, Remedy};
+use crate::diagnose::finding::{Judgement, Remedy, State};
 use crate::diagnose::limits::NAMED_MAX;
 use crate::diagnose::material::Rule;
 use crate::diagnose::shown::some;
+use crate::proxies::{OtherProxy, Trace};
 
 pub(super) fn kube_proxy(case: &Case<'_>) -> Judgement {
     let cleanup = Command::of(&[Word::Ours("kube-proxy"), Word::Ours("--cleanup")]);
@@ -24,8 +25,22 @@ pub(super) fn kube_proxy(case: &Case<'_>) -> Judgement {
     })
 }
 
+/// Programs of its agent go on without it, and whom they translate depends on a table of the past.
 pub(super) fn cilium(case: &Case<'_>) -> Judgement {
-    other(case, "Cilium", "Set kubeProxyReplacement to false in Cilium's configuration.")
+    let found = case.material.own.proxies.iter().find(|it| it.proxy == "Cilium");
+    let traces = found.map_or(&[][..], |it| &it.traces);
+    let judgement = other(case, "Cilium", "Set kubeProxyReplacement to false in Cilium's configuration.")
+        .with("traces", json!(traces.iter().take(NAMED_MAX).collect::<Vec<_>>()));
+    if !found.is_some_and(OtherProxy::is_abandoned) || judgement.state == State::Error {
+        return judgement;
+    }
+    let translating: Vec<&Trace> = traces.iter().filter(|trace| trace.translates).collect();
+    let what = some(translating.iter().map(|trace| &trace.what));
+    let removes = translating.iter().take(NAMED_MAX).map(|trace| {
+        Remedy::disruptive(format!("If Cilium is not to come back to this node: {}.", trace.remove))
+    });
+    let sentence = format!("Cilium's agent does not run here, and what it left still translates: {what}.");
+    Judgement { evidence: judgement.evidence, ..Judgement::warning(sentence) }.remedies(removes)
 }
 
 pub(super) fn calico(case: &Case<'_>) -> Judgement {

@@ -207,12 +207,17 @@ function devices() {
 function otherProxies() {
   const others = answer("/datapath")?.other_proxies ?? [];
   if (others.length === 0) return null;
-  const rows = others.map((other) => [other.proxy, other.evidence.map((line) => h("div", {}, line))]);
+  const lines = (texts) => texts.map((line) => h("div", {}, line));
+  const rows = others.map((other) => [
+    other.proxy,
+    lines(other.evidence),
+    lines(other.traces.map((trace) => `${trace.what}: ${trace.remove}`)),
+  ]);
   return h(
     "section",
     {},
     h("h2", {}, "Other proxies on this node"),
-    table("Other proxies", ["proxy", "seen by"], rows),
+    table("Other proxies", ["proxy", "seen by", "what it does here or left, and what ends that"], rows),
   );
 }
 

@@ -29,8 +29,8 @@ use crate::diagnose::material::{
     Asked, Cluster, Dropped, Flows, Host, HttpAnswer, HttpProbe, MapRow, Material, Names, Narrowed, Own,
     Probe, ProbeOf, ProbeOutcome, WatchSeen,
 };
-use crate::proxies::OtherProxy;
 use crate::proxies::filters::{Filter, FilterKind};
+use crate::proxies::{OtherProxy, Trace};
 use crate::rfc3339::Rfc3339;
 
 /// When every case is taken: 2026-11-20T14:02:11Z.
@@ -109,6 +109,8 @@ struct OwnGiven {
     refused: Option<String>,
     /// `kube-proxy`, `Cilium` and others, each with what shows it.
     proxies: Vec<(String, String)>,
+    /// What of Cilium translates here, each with the command that removes it.
+    cilium: Vec<(String, String)>,
     /// Clients outside that were dropped: what each dialled, why, how often, and how many seconds ago.
     dropped: Vec<(SocketAddr, String, u64, i64)>,
     /// Rules of a firewall, and what has to be dialled for each to count.
@@ -473,8 +475,21 @@ impl OwnGiven {
         };
         self.proxies
             .iter()
-            .map(|(proxy, evidence)| OtherProxy { proxy: known(proxy), evidence: vec![evidence.clone()] })
+            .map(|(proxy, evidence)| OtherProxy {
+                proxy: known(proxy),
+                evidence: vec![evidence.clone()],
+                traces: self.traces().filter(|_| proxy == "Cilium").collect(),
+            })
             .collect()
+    }
+
+    fn traces(&self) -> impl Iterator<Item = Trace> + '_ {
+        let trace = |(what, remove): &(String, String)| Trace {
+            what: what.clone(),
+            remove: remove.clone(),
+            translates: true,
+        };
+        self.cilium.iter().map(trace)
     }
 
     /// What no object can bring about.

@@ -1,0 +1,231 @@
+//! What of Cilium is on this node: whose packets and connects its programs translate, and what it leaves behind.
+//!
+//! Its agent pins the links of its programs under names of their own, and these say more than a configuration that may
+//! have changed since: programs at the cgroup are pinned while it translates connects, and the one that keeps node
+//! ports from being bound only while its replacement of kube-proxy is on. All of them go on when the agent is gone, by
+//! a table that nobody writes any more.
+//!
+//! Invariant: it looks at names, and touches nothing. Bounded by [`ENTRIES_MAX`]. How to remove a thing that the pod
+//! network needs is said only where no agent runs.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use super::Trace;
+
+/// Where its agent answers health checks.
+pub(super) const PORT: u16 = 9879;
+
+const SOCKETS: &str = "sys/fs/bpf/cilium/socketlb/links/cgroup";
+const DEVICES: &str = "sys/fs/bpf/cilium/devices";
+const PINS: &str = "sys/fs/bpf/cilium";
+const PODS: &str = "sys/fs/bpf/cilium/endpoints";
+const MAPS: &str = "sys/fs/bpf/tc/globals";
+const LINKS: &str = "sys/class/net";
+
+/// Programs that translate, each as it is pinned.
+const CONNECTS: [&str; 2] = ["cil_sock4_connect", "cil_sock6_connect"];
+/// There only while the replacement is on.
+const GUARDS: [&str; 2] = ["cil_sock4_post_bind", "cil_sock6_post_bind"];
+const FROM_OUTSIDE: &str = "cil_from_netdev";
+
+/// Tables of routes to its proxy, which rules of its own lead to.
+const TABLES: [u32; 2] = [2004, 2005];
+/// Its own devices. `cilium_net` goes with `cilium_host`.
+const OWN_LINKS: [&str; 4] = ["cilium_host", "cilium_vxlan", "cilium_geneve", "cilium_wg0"];
+
+/// Names in one folder that are looked at: a pod has one, a map has one.
+const ENTRIES_MAX: usize = 4096;
+
+/// A table of routes that a rule leads to, and whether it is one of IPv4.
+pub(super) type Lookup = (u32, bool);
+
+/// What shows.
+#[derive(Debug, Default)]
+struct Seen {
+    runs: bool,
+    sockets: BTreeSet<String>,
+    /// Devices at which packets from outside go through its programs.
+    devices: BTreeSet<String>,
+    pods: usize,
+    pins: bool,
+    maps: bool,
+    chains: bool,
+    lookups: Vec<Lookup>,
+    links: Vec<&'static str>,
+}
+
+/// All that there is of it below this root, with what the kernel lists otherwise.
+pub(super) fn traces(root: &Path, runs: bool, chains: bool, lookups: &BTreeSet<Lookup>) -> Vec<Trace> {
+    let at = |path: &str| names(&root.join(path));
+    let takes_packets =
+        |device: &String| root.join(DEVICES).join(device).join("links").join(FROM_OUTSIDE).exists();
+    let is_own = |device: &String| !device.starts_with("cilium_");
+    let seen = Seen {
+        runs,
+        sockets: at(SOCKETS),
+        devices: at(DEVICES).into_iter().filter(is_own).filter(takes_packets).collect(),
+        pods: at(PODS).len(),
+        pins: root.join(PINS).exists(),
+        maps: at(MAPS).iter().any(|name| name.starts_with("cilium_")),
+        chains,
+        lookups: lookups.iter().filter(|(table, _)| TABLES.contains(table)).copied().collect(),
+        links: OWN_LINKS.into_iter().filter(|name| root.join(LINKS).join(name).exists()).collect(),
+    };
+    if seen.runs { seen.beside() } else { seen.left() }
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().take(ENTRIES_MAX).filter_map(Result::ok);
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+impl Seen {
+    fn translates_connects(&self) -> bool {
+        CONNECTS.iter().any(|name| self.sockets.contains(*name))
+    }
+
+    fn replaces(&self) -> bool {
+        GUARDS.iter().any(|name| self.sockets.contains(*name))
+    }
+
+    fn at_devices(&self) -> String {
+        self.devices.iter().cloned().collect::<Vec<_>>().join(", ")
+    }
+
+    /// While its agent runs only what translates is told of, and the setting that ends it.
+    fn beside(&self) -> Vec<Trace> {
+        let setting = if self.replaces() { "kubeProxyReplacement: false" } else { "socketLB.enabled: false" };
+        let connects = self
+            .translates_connects()
+            .then(|| Trace::translating("translates connects of processes and pods, at the cgroup", setting));
+        let packets = (self.replaces() && !self.devices.is_empty()).then(|| {
+            let what = format!("translates packets of clients outside, at {}", self.at_devices());
+            Trace::translating(what, "kubeProxyReplacement: false, when their connections have ended")
+        });
+        let is_left_to_pods = self.pods > 0 && !self.translates_connects();
+        let pods = is_left_to_pods.then(|| {
+            let what =
+                format!("translates packets of pods to ClusterIPs, at the devices of {} pods", self.pods);
+            Trace::translating(what, "nothing; a connect that holdfast has served is none of these")
+        });
+        connects.into_iter().chain(packets).chain(pods).collect()
+    }
+
+    /// In the order in which it is removed: what translates first, then what that needs.
+    fn left(&self) -> Vec<Trace> {
+        let programs = [
+            (!self.sockets.is_empty()).then(|| {
+                let what = "programs at the cgroup go on translating connects by a table that nobody writes";
+                Trace::translating(what, "rm -r /sys/fs/bpf/cilium/socketlb")
+            }),
+            (!self.devices.is_empty()).then(|| {
+                let what = format!("programs at {} go on by tables that nobody writes", self.at_devices());
+                Trace::translating(what, "rm -r /sys/fs/bpf/cilium/devices")
+            }),
+            (self.pods > 0).then(|| {
+                let what = format!("programs at the devices of {} pods", self.pods);
+                Trace::translating(what, "rm -r /sys/fs/bpf/cilium/endpoints")
+            }),
+            self.pins.then(|| Trace::idle("its folder of pins", "rm -r /sys/fs/bpf/cilium")),
+            self.maps.then(|| Trace::idle("maps", "rm /sys/fs/bpf/tc/globals/cilium_*")),
+            self.chains.then(|| {
+                let remove = "for i in iptables ip6tables; do $i-save | grep -v CILIUM_ | $i-restore; done";
+                Trace::idle("chains of iptables", remove)
+            }),
+        ];
+        let links = self.links.iter().map(|link| {
+            Trace::idle(format!("the device {link}, with its routes"), format!("ip link delete {link}"))
+        });
+        programs.into_iter().flatten().chain(self.lookups.iter().map(rule)).chain(links).collect()
+    }
+}
+
+fn rule((table, is_v4): &Lookup) -> Trace {
+    let family = if *is_v4 { "-4" } else { "-6" };
+    Trace::idle(
+        format!("a rule of routing, to the table {table}"),
+        format!("ip {family} rule delete lookup {table}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: &str = "
+        sys/fs/bpf/cilium/socketlb/links/cgroup/cil_sock4_connect
+        sys/fs/bpf/cilium/socketlb/links/cgroup/cil_sock4_post_bind
+        sys/fs/bpf/cilium/devices/eth0/links/cil_from_netdev
+        sys/fs/bpf/cilium/devices/cilium_host/links/cil_from_netdev
+        sys/fs/bpf/cilium/endpoints/17/links/cil_from_container
+        sys/fs/bpf/cilium/endpoints/99/links/cil_from_container
+        sys/fs/bpf/tc/globals/cilium_lb4_services_v2
+        sys/class/net/cilium_host/ifindex
+        sys/class/net/cilium_vxlan/ifindex";
+
+    /// What is told of a node with these files.
+    #[track_caller]
+    fn check(files: &str, runs: bool, chains: bool, lookups: &[Lookup], expected: &[(bool, &str, &str)]) {
+        let root = tempfile::tempdir().unwrap();
+        for file in files.split_whitespace().map(|file| root.path().join(file)) {
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "").unwrap();
+        }
+        let found = traces(root.path(), runs, chains, &lookups.iter().copied().collect());
+        let found: Vec<_> =
+            found.iter().map(|it| (it.translates, it.what.as_str(), it.remove.as_str())).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn nothing_is_told_where_nothing_is() {
+        check("", false, false, &[(255, true), (254, false)], &[]);
+        check("", true, true, &[], &[]);
+    }
+
+    #[test]
+    fn while_the_replacement_is_on_connects_and_packets_are_translated() {
+        let packets = "kubeProxyReplacement: false, when their connections have ended";
+        let expected = [
+            (true, "translates connects of processes and pods, at the cgroup", "kubeProxyReplacement: false"),
+            (true, "translates packets of clients outside, at eth0", packets),
+        ];
+        check(WHOLE, true, true, &[(2004, true)], &expected);
+    }
+
+    #[test]
+    fn without_the_replacement_sockets_may_be_translated_alone() {
+        let files = WHOLE.replace("cil_sock4_post_bind", "cil_sock6_connect");
+        let what = "translates connects of processes and pods, at the cgroup";
+        check(&files, true, false, &[], &[(true, what, "socketLB.enabled: false")]);
+    }
+
+    #[test]
+    fn without_programs_at_the_cgroup_it_still_translates_at_the_devices_of_pods() {
+        let files: String = WHOLE.split_inclusive('\n').filter(|line| !line.contains("socketlb")).collect();
+        let what = "translates packets of pods to ClusterIPs, at the devices of 2 pods";
+        let remove = "nothing; a connect that holdfast has served is none of these";
+        check(&files, true, true, &[], &[(true, what, remove)]);
+    }
+
+    #[test]
+    fn what_an_agent_has_left_is_named_with_the_command_that_removes_it() {
+        let sockets = "programs at the cgroup go on translating connects by a table that nobody writes";
+        let chains = "for i in iptables ip6tables; do $i-save | grep -v CILIUM_ | $i-restore; done";
+        let expected = [
+            (true, sockets, "rm -r /sys/fs/bpf/cilium/socketlb"),
+            (true, "programs at eth0 go on by tables that nobody writes", "rm -r /sys/fs/bpf/cilium/devices"),
+            (true, "programs at the devices of 2 pods", "rm -r /sys/fs/bpf/cilium/endpoints"),
+            (false, "its folder of pins", "rm -r /sys/fs/bpf/cilium"),
+            (false, "maps", "rm /sys/fs/bpf/tc/globals/cilium_*"),
+            (false, "chains of iptables", chains),
+            (false, "a rule of routing, to the table 2004", "ip -4 rule delete lookup 2004"),
+            (false, "a rule of routing, to the table 2005", "ip -6 rule delete lookup 2005"),
+            (false, "the device cilium_host, with its routes", "ip link delete cilium_host"),
+            (false, "the device cilium_vxlan, with its routes", "ip link delete cilium_vxlan"),
+        ];
+        check(WHOLE, false, true, &[(2004, true), (2005, false), (7, true)], &expected);
+    }
+}
