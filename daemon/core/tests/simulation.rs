@@ -76,7 +76,7 @@ fn no_list_becomes_empty_without_a_classification_and_no_hold_outlives_its_bound
 /// An engine that follows another rule than this one is told from it.
 #[track_caller]
 fn check_told_apart(other: Rule) {
-    let found = simulate_by(other, 41, 20_000, 0).expect_err("the engine follows the wrong rule");
+    let found = simulate_by(other, 41, 60_000, 0).expect_err("the engine follows the wrong rule");
     assert!(found.what.contains("held") || found.what.contains("shows"), "{found}");
 }
 

@@ -11,8 +11,8 @@ use crate::topology::{Cni, Family, Topology};
 use crate::{Cluster, ClusterError};
 
 /// What says nothing of Services on such a cluster: alpha features, SCTP (few kernels have it, and its sockets are not
-/// served), and a test of DNS that wants a forwarder outside. The disruptive ones are there: each looks first whether it
-/// may disrupt this cluster.
+/// served), and a test of DNS that wants a forwarder outside. The disruptive ones are there: each looks first whether
+/// it may disrupt this cluster.
 const SKIPPED: &str = r"\[Feature:|\[Flaky\]|SCTP|DNS configMap|\[Alpha\]|BetaOffByDefault";
 
 /// Tests of features that are there, chosen by name.

@@ -217,7 +217,7 @@ mod tests {
             ("a backend of this node", 6, [CLIENT, FRONTEND], [BACKEND, CLIENT]),
             ("nobody translates it", 6, [CLIENT, BACKEND], [BACKEND, CLIENT]),
             ("a port that is not ours", 6, [CLIENT, FRONTEND], [BACKEND, "192.0.2.1:60999"]),
-            ("another protocol", 132, [CLIENT, FRONTEND], [BACKEND, NODE]),
+            ("another protocol", 33, [CLIENT, FRONTEND], [BACKEND, NODE]),
         ] {
             assert_eq!(found(&[connection(protocol, there, back)]).all, [], "{case}");
         }
