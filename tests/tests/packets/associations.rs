@@ -39,7 +39,7 @@ const SERVICES: [Signalling; 2] = [
     Signalling {
         name: "signalling",
         cluster: ["10.96.7.1", "fd00:96::701"],
-        balancer: ["192.168.7.1", "fd00:192:168::701"],
+        balancer: ["192.168.7.201", "fd00:192:168::7201"],
         place: "pod-a",
         pod: ["10.244.1.10", "fd00:244:1::10"],
         node: "n1",
@@ -48,7 +48,7 @@ const SERVICES: [Signalling; 2] = [
     Signalling {
         name: "signalling-away",
         cluster: ["10.96.7.2", "fd00:96::702"],
-        balancer: ["192.168.7.2", "fd00:192:168::702"],
+        balancer: ["192.168.7.202", "fd00:192:168::7202"],
         place: "pod-r",
         pod: ["10.244.9.10", "fd00:244:9::10"],
         node: "n2",
