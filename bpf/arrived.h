@@ -14,7 +14,7 @@ struct arrival {
 	/* The backend that the client got, and for which port. */
 	struct place backend;
 	__u32 port_index;
-	/* The number of the namespace of whose share of the table the flow is a part. */
+	/* The number of a namespace: the flow is a part of that namespace's share of the table. */
 	__u32 share;
 	__u32 device;
 	/* A client that came by a device of a pod is inside of this node. */

@@ -680,7 +680,7 @@ struct packet_settings {
 	struct port_range snat[SNAT_RANGES];
 	/*
 	 * DRAINS: a client that has no flow gets none any more. More: the second until which flows stand still. Meanwhile
-	 * none begins, and nothing is said that begins or ends one; whoever said it says it again.
+	 * none begins, and no packet passes that begins or ends one; its sender says it again.
 	 */
 	__u32 drains;
 };

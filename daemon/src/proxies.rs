@@ -97,7 +97,7 @@ impl OtherProxy {
         self.evidence.iter().any(|evidence| evidence.starts_with(LISTENS))
     }
 
-    /// Whether its process is gone, and its programs go on by tables that nobody writes.
+    /// Whether its process is gone, and its programs go on by tables that are no longer written.
     pub(crate) fn is_abandoned(&self) -> bool {
         !self.runs() && self.traces.iter().any(|trace| trace.translates)
     }

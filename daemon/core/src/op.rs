@@ -193,7 +193,7 @@ pub struct FrontendValue {
     pub port: PortIndex,
     /// Which policy it obeys.
     pub kind: FrontendType,
-    /// The number of its service's namespace, of whose share each client uses a part.
+    /// The number of its service's namespace. Each client uses a part of that namespace's share.
     pub share: Share,
 }
 

@@ -1,9 +1,9 @@
-//! What of Cilium is on this node: whose packets and connects its programs translate, and what it leaves behind.
+//! What of Cilium is on this node: which packets and connects its programs translate, and what it leaves behind.
 //!
 //! Its agent pins the links of its programs under names of their own, and these say more than a configuration that may
 //! have changed since: programs at the cgroup are pinned while it translates connects, and the one that keeps node
 //! ports from being bound only while its replacement of kube-proxy is on. All of them go on when the agent is gone, by
-//! a table that nobody writes any more.
+//! a table that is no longer written.
 //!
 //! Invariant: it looks at names, and touches nothing. Bounded by [`ENTRIES_MAX`]. How to remove a thing that the pod
 //! network needs is said only where no agent runs.

@@ -219,6 +219,6 @@ fn packets_holdfast_leads_no_udp_to_an_endpoint_that_went() {
     let mut daemon = Daemon::new(cluster.bed(), &config).unwrap();
     daemon.start().unwrap();
     assert!(clients.wait_for(&sign(), SERVED).unwrap(), "holdfast does not serve");
-    // Nobody has the addresses of a service that is gone.
+    // No host has the addresses of a service that is gone.
     check_udp(&cluster, &mut clients, ["refused"; 4], ["lost", "lost", "lost", "refused"]);
 }

@@ -1,7 +1,7 @@
 //! Flows on their way into a table of another size.
 //!
-//! Invariant: the table that they leave is only read, and whoever uses it goes on. The other one is nobody's meanwhile:
-//! it follows what changes with each pass, and is the same after a pass during which no flow began and none changed
+//! Invariant: the table that they leave is only read, and programs go on using it. No program uses the other one yet: it
+//! follows what changes with each pass, and is the same after a pass during which no flow began and none changed
 //! what leads to it. A flow that finds no room there is the least worth keeping, and is counted.
 
 use std::sync::atomic::Ordering;
@@ -249,7 +249,7 @@ impl Moving {
         }
     }
 
-    /// Those that found no room are out of the counts, and out of the table that nobody uses any more.
+    /// Those that found no room are out of the counts, and out of the table that is no longer used.
     pub(crate) fn conclude(&self) -> GivenUp {
         for (number, placed) in (0..).zip(&self.placed).filter(|(_, placed)| placed.number == NOWHERE) {
             if let Some(it) = self.from.0.records.read(number).filter(|it| it.serial == placed.serial) {

@@ -55,7 +55,7 @@ struct Order {
     flows: u32,
     forward_mark: u32,
     from: FlowTable,
-    // Gone: nobody waits for it.
+    // Gone: the one that asked no longer waits for it.
     wanted: Weak<()>,
 }
 

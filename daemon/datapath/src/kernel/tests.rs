@@ -102,7 +102,7 @@ fn kernel_larger_maps_are_made_while_there_is_room_and_taken_when_they_are_whole
 fn kernel_an_op_waits_for_larger_maps_only_where_there_is_no_room() {
     let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
     insert(&mut maps, 0..2560);
-    // As if they could not be made, which is told nobody while there is room.
+    // As if they could not be made, which is not told while there is room.
     maps.ahead = Ahead::Failed;
     insert(&mut maps, 2560..3840);
     assert_eq!(grown(&maps), (0, 4096));
