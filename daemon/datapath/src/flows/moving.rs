@@ -1,7 +1,7 @@
 //! Flows on their way into a table of another size.
 //!
-//! Invariant: the table that they leave is only read, and programs go on using it. No program uses the other one yet: it
-//! follows what changes with each pass, and is the same after a pass during which no flow began and none changed
+//! Invariant: the table that they leave is only read, and programs go on using it. No program uses the other one yet:
+//! it follows what changes with each pass, and is the same after a pass during which no flow began and none changed
 //! what leads to it. A flow that finds no room there is the least worth keeping, and is counted.
 
 use std::sync::atomic::Ordering;
