@@ -16,6 +16,7 @@ use core::num::NonZeroU16;
 use crate::dialable::ExternalIps;
 use crate::hold::Policy;
 use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source, Transport};
+use crate::words;
 pub use balancer::BalancerFacts;
 pub use endpoints::{Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Target, TargetName};
 
@@ -55,56 +56,32 @@ pub struct Writer {
     pub at: Option<Timestamp>,
 }
 
-/// What kind of service this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServiceType {
-    /// Reached at its cluster IPs.
-    ClusterIp,
-    /// … and at a port of every node.
-    NodePort,
-    /// … and at the addresses of a load balancer.
-    LoadBalancer,
-    /// A DNS alias: nothing to serve.
-    ExternalName,
-    /// A `[[service]]` block.
-    Static,
-}
-
-impl ServiceType {
-    /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::ClusterIp, Self::NodePort, Self::LoadBalancer, Self::ExternalName, Self::Static];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ClusterIp => "ClusterIP",
-            Self::NodePort => "NodePort",
-            Self::LoadBalancer => "LoadBalancer",
-            Self::ExternalName => "ExternalName",
-            Self::Static => "Static",
-        }
+words! {
+    /// What kind of service this is.
+    pub enum ServiceType {
+        /// Reached at its cluster IPs.
+        ClusterIp = "ClusterIP",
+        /// … and at a port of every node.
+        NodePort = "NodePort",
+        /// … and at the addresses of a load balancer.
+        LoadBalancer = "LoadBalancer",
+        /// A DNS alias: nothing to serve.
+        ExternalName = "ExternalName",
+        /// A `[[service]]` block.
+        Static = "Static",
     }
 }
 
-/// `internalTrafficPolicy` or `externalTrafficPolicy`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum TrafficPolicy {
-    /// Any endpoint of the cluster.
-    #[default]
-    Cluster,
-    /// Only endpoints of this node.
-    Local,
-}
-
-impl TrafficPolicy {
-    pub const ALL: [Self; 2] = [Self::Cluster, Self::Local];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Cluster => "Cluster",
-            Self::Local => "Local",
-        }
+words! {
+    /// `internalTrafficPolicy` or `externalTrafficPolicy`.
+    #[derive(Default)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+    pub enum TrafficPolicy {
+        /// Any endpoint of the cluster.
+        #[default]
+        Cluster = "Cluster",
+        /// Only endpoints of this node.
+        Local = "Local",
     }
 }
 

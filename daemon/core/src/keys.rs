@@ -9,29 +9,18 @@ use core::net::IpAddr;
 use core::num::NonZeroU16;
 
 use crate::limits;
+use crate::words;
 use crate::work::counted_key;
 
-/// Where objects come from. The order is the precedence when two services claim one address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Source {
-    /// `[[service]]` blocks of the configuration.
-    Config,
-    /// A folder of Kubernetes manifests.
-    Manifests,
-    Kubernetes,
-}
-
-impl Source {
-    /// All sources, in order of precedence.
-    pub const ALL: [Self; 3] = [Self::Config, Self::Manifests, Self::Kubernetes];
-
-    /// The one spelling used in logs, tables and JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Config => "config",
-            Self::Manifests => "manifests",
-            Self::Kubernetes => "kubernetes",
-        }
+words! {
+    /// Where objects come from. The order is the precedence when two services claim one address.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum Source {
+        /// `[[service]]` blocks of the configuration.
+        Config = "config",
+        /// A folder of Kubernetes manifests.
+        Manifests = "manifests",
+        Kubernetes = "kubernetes",
     }
 }
 
@@ -142,13 +131,15 @@ impl fmt::Display for SliceKey {
     }
 }
 
-/// A protocol that the datapath translates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Transport {
-    Tcp,
-    Udp,
-    /// By packets alone: no kernel asks programs where a socket of SCTP dials.
-    Sctp,
+words! {
+    /// A protocol that the datapath translates.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum Transport {
+        Tcp = "TCP",
+        Udp = "UDP",
+        /// By packets alone: no kernel asks programs where a socket of SCTP dials.
+        Sctp = "SCTP",
+    }
 }
 
 /// What a service's or slice's port says; more than the datapath can translate.
@@ -199,16 +190,6 @@ impl fmt::Display for Protocol {
 }
 
 impl Transport {
-    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-            Self::Sctp => "SCTP",
-        }
-    }
-
     /// As headers of IP say it.
     pub const fn number(self) -> u8 {
         match self {

@@ -9,6 +9,7 @@ use core::net::{IpAddr, SocketAddr};
 use crate::keys::{Family, FrontendKey};
 use crate::list::{Rows, Scope, Slot, SlotState};
 use crate::sources::SourceRange;
+use crate::words;
 
 /// A service's place in all tables, stable while the service or any of its slices is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,37 +143,24 @@ pub struct PortFacts {
     pub affinity_timeout: u32,
 }
 
-/// What kind of address a frontend is. The order decides when one service claims an address twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FrontendType {
-    /// A cluster IP: obeys the internal policy.
-    ClusterIp,
-    /// An ingress IP.
-    LoadBalancer,
-    /// An external IP.
-    ExternalIp,
-    /// A port of every node.
-    NodePort,
-    /// An address of a `[[service]]` block.
-    Static,
+words! {
+    /// What kind of address a frontend is. The order decides when one service claims an address twice.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum FrontendType {
+        /// A cluster IP: obeys the internal policy.
+        ClusterIp = "ClusterIP",
+        /// An ingress IP.
+        LoadBalancer = "LoadBalancer",
+        /// An external IP.
+        ExternalIp = "ExternalIP",
+        /// A port of every node.
+        NodePort = "NodePort",
+        /// An address of a `[[service]]` block.
+        Static = "Static",
+    } told [ClusterIp, NodePort, LoadBalancer, ExternalIp, Static]
 }
 
 impl FrontendType {
-    /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::ClusterIp, Self::NodePort, Self::LoadBalancer, Self::ExternalIp, Self::Static];
-
-    /// The one spelling in tables and JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ClusterIp => "ClusterIP",
-            Self::LoadBalancer => "LoadBalancer",
-            Self::ExternalIp => "ExternalIP",
-            Self::NodePort => "NodePort",
-            Self::Static => "Static",
-        }
-    }
-
     /// The place in tables: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static.
     pub const fn order(self) -> u8 {
         match self {

@@ -18,130 +18,65 @@ use crate::list::{LastList, Row, Rows, Scope};
 use crate::op::{FrontendType, PortIndex, ServiceId};
 use crate::shared_vec::SharedVec;
 use crate::time::Now;
+use crate::words;
 
-/// What a new connection to a frontend gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
-    /// A ready backend.
-    Serving,
-    /// A backend that is terminating, because no other is left.
-    Draining,
-    /// ECONNREFUSED: no backend is usable anywhere.
-    Refusing,
-    /// Nothing: the policy is Local, and all usable backends are elsewhere.
-    Dropping,
-    /// The last list, although the slices no longer have a usable endpoint.
-    Held,
-    /// Not translated: no backend is there, and the real balancer is to answer.
-    Passing,
-    /// Not translated: it is the apiserver's own address.
-    Bypassed,
-    /// Another service owns this address.
-    Conflict,
-    /// The datapath cannot translate this protocol, or must not translate this address.
-    Unprogrammed,
+words! {
+    /// What a new connection to a frontend gets.
+    #[derive(PartialOrd, Ord)]
+    pub enum Verdict {
+        /// A ready backend.
+        Serving = "serving",
+        /// A backend that is terminating, because no other is left.
+        Draining = "draining",
+        /// ECONNREFUSED: no backend is usable anywhere.
+        Refusing = "refusing",
+        /// Nothing: the policy is Local, and all usable backends are elsewhere.
+        Dropping = "dropping",
+        /// The last list, although the slices no longer have a usable endpoint.
+        Held = "held",
+        /// Not translated: no backend is there, and the real balancer is to answer.
+        Passing = "passing",
+        /// Not translated: it is the apiserver's own address.
+        Bypassed = "bypassed",
+        /// Another service owns this address.
+        Conflict = "conflict",
+        /// The datapath cannot translate this protocol, or must not translate this address.
+        Unprogrammed = "unprogrammed",
+    } told [Serving, Draining, Held, Refusing, Dropping, Passing, Bypassed, Conflict, Unprogrammed]
 }
 
-impl Verdict {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::Serving,
-        Self::Draining,
-        Self::Held,
-        Self::Refusing,
-        Self::Dropping,
-        Self::Passing,
-        Self::Bypassed,
-        Self::Conflict,
-        Self::Unprogrammed,
-    ];
-
-    /// The one spelling in tables, JSON and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Serving => "serving",
-            Self::Draining => "draining",
-            Self::Held => "held",
-            Self::Refusing => "refusing",
-            Self::Dropping => "dropping",
-            Self::Passing => "passing",
-            Self::Bypassed => "bypassed",
-            Self::Conflict => "conflict",
-            Self::Unprogrammed => "unprogrammed",
-        }
-    }
-}
-
-/// Why a verdict is not `serving`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
-    /// There never was a usable endpoint.
-    NoEndpoints,
-    /// Endpoints are listed, and none is usable.
-    AllUnready,
-    /// Every endpoint was seen terminating before it went.
-    ScaledDown,
-    /// All that is listed stands in slices that a label keeps proxies away from.
-    Hidden,
-    /// The endpoints went without a terminating phase.
-    Vanished,
-    /// As above, a short time after its source was interrupted.
-    Resync,
-    /// As above, together with many other services.
-    MassLoss,
-    /// The list was held as long as it may be.
-    HoldExpired,
-    /// The list was held until no backend took a probe.
-    ProbesFailed,
-    /// The policy is Local, and none is here.
-    LocalPolicy,
-    /// Another service has the address.
-    Claimed,
-    /// The address is one that no object may have, or an external IP that the configuration does not allow.
-    Address,
-    /// SCTP where no packets are translated, or a protocol that Kubernetes does not know.
-    Protocol,
-    /// It is how nodes reach the apiserver.
-    Control,
-}
-
-impl Reason {
-    /// All of them.
-    pub const ALL: [Self; 14] = [
-        Self::NoEndpoints,
-        Self::AllUnready,
-        Self::ScaledDown,
-        Self::Hidden,
-        Self::Vanished,
-        Self::Resync,
-        Self::MassLoss,
-        Self::HoldExpired,
-        Self::ProbesFailed,
-        Self::LocalPolicy,
-        Self::Claimed,
-        Self::Address,
-        Self::Protocol,
-        Self::Control,
-    ];
-
-    /// The one spelling in tables, JSON, journal and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NoEndpoints => "no-endpoints",
-            Self::AllUnready => "all-unready",
-            Self::ScaledDown => "scaled-down",
-            Self::Hidden => "hidden",
-            Self::Vanished => "vanished",
-            Self::Resync => "resync",
-            Self::MassLoss => "mass-loss",
-            Self::HoldExpired => "hold-expired",
-            Self::ProbesFailed => "probes-failed",
-            Self::LocalPolicy => "local-policy",
-            Self::Claimed => "claimed",
-            Self::Address => "address",
-            Self::Protocol => "protocol",
-            Self::Control => "control",
-        }
+words! {
+    /// Why a verdict is not `serving`.
+    #[derive(PartialOrd, Ord)]
+    pub enum Reason {
+        /// There never was a usable endpoint.
+        NoEndpoints = "no-endpoints",
+        /// Endpoints are listed, and none is usable.
+        AllUnready = "all-unready",
+        /// Every endpoint was seen terminating before it went.
+        ScaledDown = "scaled-down",
+        /// All that is listed stands in slices that a label keeps proxies away from.
+        Hidden = "hidden",
+        /// The endpoints went without a terminating phase.
+        Vanished = "vanished",
+        /// As above, a short time after its source was interrupted.
+        Resync = "resync",
+        /// As above, together with many other services.
+        MassLoss = "mass-loss",
+        /// The list was held as long as it may be.
+        HoldExpired = "hold-expired",
+        /// The list was held until no backend took a probe.
+        ProbesFailed = "probes-failed",
+        /// The policy is Local, and none is here.
+        LocalPolicy = "local-policy",
+        /// Another service has the address.
+        Claimed = "claimed",
+        /// The address is one that no object may have, or an external IP that the configuration does not allow.
+        Address = "address",
+        /// SCTP where no packets are translated, or a protocol that Kubernetes does not know.
+        Protocol = "protocol",
+        /// It is how nodes reach the apiserver.
+        Control = "control",
     }
 }
 
@@ -156,44 +91,21 @@ pub enum Status {
     Error(Arc<str>),
 }
 
-/// Why a service has frontends, or none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServiceState {
-    /// It has frontends.
-    Served,
-    /// No address that could be a frontend.
-    NoAddress,
-    /// Kubernetes calls it `clusterIP: None`.
-    Headless,
-    /// A DNS alias.
-    ExternalName,
-    /// The label `service-proxy-name` gives it to another proxy.
-    OtherProxy,
-    /// Slices are there, the service is not.
-    NoService,
-}
-
-impl ServiceState {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::Served,
-        Self::NoAddress,
-        Self::Headless,
-        Self::ExternalName,
-        Self::OtherProxy,
-        Self::NoService,
-    ];
-
-    /// The one spelling in tables and JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Served => "served",
-            Self::NoAddress => "no-address",
-            Self::Headless => "headless",
-            Self::ExternalName => "external-name",
-            Self::OtherProxy => "other-proxy",
-            Self::NoService => "no-service",
-        }
+words! {
+    /// Why a service has frontends, or none.
+    pub enum ServiceState {
+        /// It has frontends.
+        Served = "served",
+        /// No address that could be a frontend.
+        NoAddress = "no-address",
+        /// Kubernetes calls it `clusterIP: None`.
+        Headless = "headless",
+        /// A DNS alias.
+        ExternalName = "external-name",
+        /// The label `service-proxy-name` gives it to another proxy.
+        OtherProxy = "other-proxy",
+        /// Slices are there, the service is not.
+        NoService = "no-service",
     }
 }
 
@@ -218,30 +130,16 @@ pub struct PortView {
     pub local_used: bool,
 }
 
-/// Why an endpoint is in no list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UnusedBecause {
-    Unready,
-    /// Going away, and others are ready or it does not answer.
-    Terminating,
-    /// Ready, but the hints name other zones or nodes.
-    Zone,
-    /// Ready, but on another node, and the policy is Local.
-    Remote,
-}
-
-impl UnusedBecause {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Unready, Self::Terminating, Self::Zone, Self::Remote];
-
-    /// The one spelling in tables and JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unready => "unready",
-            Self::Terminating => "terminating",
-            Self::Zone => "zone",
-            Self::Remote => "remote",
-        }
+words! {
+    /// Why an endpoint is in no list.
+    pub enum UnusedBecause {
+        Unready = "unready",
+        /// Going away, and others are ready or it does not answer.
+        Terminating = "terminating",
+        /// Ready, but the hints name other zones or nodes.
+        Zone = "zone",
+        /// Ready, but on another node, and the policy is Local.
+        Remote = "remote",
     }
 }
 

@@ -1,16 +1,7 @@
 //! Closed sets of which each member has one spelling, in tables, logs, metrics, JSON and files.
 //!
-//! Invariant: no two members of a set are spelled alike, so what is written is read as the same member.
-
-use core::fmt;
-
-use crate::facts::{ServiceType, TrafficPolicy};
-use crate::hold::{Asked, Bound};
-use crate::keys::{Source, Transport};
-use crate::lifecycle::endpoints::EndpointFindingId;
-use crate::lifecycle::{Confidence, FindingId, Severity, State};
-use crate::op::FrontendType;
-use crate::snapshot::{Reason, ServiceState, UnusedBecause, Verdict};
+//! Invariant: no two members of a set are spelled alike, so what is written is read as the same member. A set that has
+//! two does not compile.
 
 /// A closed set of words.
 pub trait Spelled: Copy + 'static {
@@ -26,65 +17,112 @@ pub trait Spelled: Copy + 'static {
     }
 }
 
-macro_rules! spelled {
-    ($($set:ty),+) => {
-        $(
-            impl Spelled for $set {
-                const ALL: &'static [Self] = &<$set>::ALL;
+/// Defines a closed set: its members, each with its spelling. They are told in the order in which they stand, or in
+/// that of `told`.
+#[macro_export]
+macro_rules! words {
+    (
+        $(#[$about:meta])* $seen:vis enum $set:ident
+        { $($(#[$member_about:meta])* $member:ident = $spelling:literal,)+ }
+    ) => {
+        $crate::words! {
+            $(#[$about])* $seen enum $set { $($(#[$member_about])* $member = $spelling,)+ } told [$($member),+]
+        }
+    };
+    (
+        $(#[$about:meta])* $seen:vis enum $set:ident
+        { $($(#[$member_about:meta])* $member:ident = $spelling:literal,)+ }
+        told [$($told:ident),+]
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $seen enum $set {
+            $($(#[$member_about])* $member,)+
+        }
 
-                fn spelling(self) -> &'static str {
-                    self.as_str()
+        impl $set {
+            /// All of them, in the order in which people are told of them.
+            $seen const ALL: [Self; [$($spelling),+].len()] = [$(Self::$told),+];
+
+            /// The one spelling.
+            $seen const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$member => $spelling,)+
                 }
             }
+        }
 
-            impl fmt::Display for $set {
-                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                    f.write_str(self.as_str())
-                }
+        const _: () = assert!($crate::spelled::differ(&[$($spelling),+]), "two members are spelled alike");
+
+        impl $crate::spelled::Spelled for $set {
+            const ALL: &'static [Self] = &Self::ALL;
+
+            fn spelling(self) -> &'static str {
+                self.as_str()
             }
-        )+
+        }
 
-        #[cfg(test)]
-        fn each_set(check: &mut dyn FnMut(&[&str])) {
-            $(
-                let spellings: alloc::vec::Vec<&str> = <$set>::ALL.iter().map(|it| it.as_str()).collect();
-                check(&spellings);
-                assert!(<$set>::ALL.iter().all(|it| <$set as Spelled>::find(it.as_str()) == Some(*it)));
-            )+
+        impl core::fmt::Display for $set {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.write_str(self.as_str())
+            }
         }
     };
 }
 
-spelled!(
-    Asked,
-    Bound,
-    Confidence,
-    EndpointFindingId,
-    FindingId,
-    FrontendType,
-    Reason,
-    ServiceState,
-    ServiceType,
-    Severity,
-    Source,
-    State,
-    TrafficPolicy,
-    Transport,
-    UnusedBecause,
-    Verdict
-);
+/// Whether no two of these are equal.
+#[doc(hidden)]
+pub const fn differ(mut spellings: &[&str]) -> bool {
+    while let [first, rest @ ..] = spellings {
+        let mut others = rest;
+        while let [other, more @ ..] = others {
+            if is_same(first.as_bytes(), other.as_bytes()) {
+                return false;
+            }
+            others = more;
+        }
+        spellings = rest;
+    }
+    true
+}
+
+const fn is_same(mut one: &[u8], mut other: &[u8]) -> bool {
+    while let ([a, rest @ ..], [b, others @ ..]) = (one, other) {
+        if *a != *b {
+            return false;
+        }
+        (one, other) = (rest, others);
+    }
+    one.is_empty() && other.is_empty()
+}
 
 #[cfg(test)]
 mod tests {
-    use alloc::collections::BTreeSet;
-
     use super::*;
 
+    words! {
+        /// The second comes first when it is told.
+        #[derive(PartialOrd, Ord)]
+        enum Told {
+            First = "one",
+            Second = "two",
+        } told [Second, First]
+    }
+
     #[test]
-    fn no_two_members_are_spelled_alike() {
-        each_set(&mut |spellings| {
-            let different: BTreeSet<_> = spellings.iter().collect();
-            assert_eq!(different.len(), spellings.len(), "{spellings:?}");
-        });
+    fn what_is_written_is_read_as_the_same_member() {
+        assert_eq!(Told::ALL, [Told::Second, Told::First]);
+        assert!(Told::First < Told::Second, "they are ordered as they stand");
+        for member in Told::ALL {
+            assert_eq!(Told::find(member.spelling()), Some(member));
+        }
+        assert_eq!(Told::find("three"), None);
+    }
+
+    #[test]
+    fn two_that_are_spelled_alike_are_noticed() {
+        assert!(differ(&["one", "on", "ones", ""]));
+        assert!(!differ(&["one", "two", "one"]));
+        assert!(!differ(&["", ""]));
     }
 }

@@ -14,6 +14,7 @@ use crate::list::{LastList, Row, Rows};
 use crate::resolve::PortPolicy;
 use crate::snapshot::Reason;
 use crate::time::Uptime;
+use crate::words;
 
 /// A backend is dropped after so many probes in a row that it did not accept.
 pub const FAILURES_MAX: u8 = 3;
@@ -57,32 +58,21 @@ pub struct Probed {
     pub answer: Answer,
 }
 
-/// Whether a backend was probed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
-    Due,
-    /// At least once.
-    Done,
-    /// Nor will it be: a probe of it would prove nothing.
-    Never,
+words! {
+    /// Whether a backend was probed.
+    pub enum Asked {
+        Due = "due",
+        /// At least once.
+        Done = "done",
+        /// Nor will it be: a probe of it would prove nothing.
+        Never = "never",
+    }
 }
 
 impl Asked {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Due, Self::Done, Self::Never];
-
     /// Before the first probe.
     pub fn before(row: &Row, transport: Transport) -> Self {
         if can_be_asked(row, transport) { Self::Due } else { Self::Never }
-    }
-
-    /// The one spelling in files.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Due => "due",
-            Self::Done => "done",
-            Self::Never => "never",
-        }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::keys::ServiceKey;
 use crate::list::{LastList, Row, Rows};
 use crate::snapshot::Reason;
 use crate::time::Now;
+use crate::words;
 
 /// Seconds after an interruption of a source in which a loss may come of it.
 pub const RESYNC_WINDOW: i64 = 60;
@@ -129,31 +130,17 @@ impl Judgement {
     ];
 }
 
-/// For how long a list is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bound {
-    /// [`Policy::limit`], and [`super::UNANSWERED_LIMIT`] if all backends were probed and none took a probe.
-    Guarded,
-    /// [`Policy::limit`], because the service asks for it.
-    Limit,
-    /// As long as [`Policy::mass_loss_limit`] says.
-    MassLoss,
-    /// As long as it takes.
-    Unlimited,
-}
-
-impl Bound {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Guarded, Self::Limit, Self::MassLoss, Self::Unlimited];
-
-    /// The one spelling in files.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Guarded => "guarded",
-            Self::Limit => "limit",
-            Self::MassLoss => "mass-loss",
-            Self::Unlimited => "unlimited",
-        }
+words! {
+    /// For how long a list is held.
+    pub enum Bound {
+        /// [`Policy::limit`], and [`super::UNANSWERED_LIMIT`] if all backends were probed and none took a probe.
+        Guarded = "guarded",
+        /// [`Policy::limit`], because the service asks for it.
+        Limit = "limit",
+        /// As long as [`Policy::mass_loss_limit`] says.
+        MassLoss = "mass-loss",
+        /// As long as it takes.
+        Unlimited = "unlimited",
     }
 }
 

@@ -16,53 +16,28 @@ use crate::facts::{Endpoint, SliceFacts, SlicePort, Timestamp};
 use crate::keys::SliceKey;
 use crate::list::Row;
 use crate::time::Uptime;
+use crate::words;
 
-/// What can be found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum EndpointFindingId {
-    /// Two targets are said to have one address: one of them is gone.
-    Stale,
-    /// Two slices of the service list one address, and have done so for long.
-    Duplicates,
-    /// Slices of the service are written by more than one manager.
-    Manager,
-    /// A slice of a service with an address is labelled as not for proxies.
-    Hidden,
-    /// A reader of the Endpoints object sees a part of them.
-    Truncated,
-    /// An endpoint has been listed for long, and was never ready.
-    NeverReady,
-    /// An endpoint becomes ready and unready again and again.
-    Flapping,
-    /// An endpoint has been terminating for longer than pods do.
-    StuckTerminating,
-}
-
-impl EndpointFindingId {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Stale,
-        Self::Duplicates,
-        Self::Manager,
-        Self::Hidden,
-        Self::Truncated,
-        Self::NeverReady,
-        Self::Flapping,
-        Self::StuckTerminating,
-    ];
-
-    /// The one spelling in tables and JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Stale => "slices.stale",
-            Self::Duplicates => "slices.duplicates",
-            Self::Manager => "slices.manager",
-            Self::Hidden => "slices.hidden",
-            Self::Truncated => "endpoints.truncated",
-            Self::NeverReady => "endpoints.never-ready",
-            Self::Flapping => "endpoints.flapping",
-            Self::StuckTerminating => "endpoints.stuck-terminating",
-        }
+words! {
+    /// What can be found.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum EndpointFindingId {
+        /// Two targets are said to have one address: one of them is gone.
+        Stale = "slices.stale",
+        /// Two slices of the service list one address, and have done so for long.
+        Duplicates = "slices.duplicates",
+        /// Slices of the service are written by more than one manager.
+        Manager = "slices.manager",
+        /// A slice of a service with an address is labelled as not for proxies.
+        Hidden = "slices.hidden",
+        /// A reader of the Endpoints object sees a part of them.
+        Truncated = "endpoints.truncated",
+        /// An endpoint has been listed for long, and was never ready.
+        NeverReady = "endpoints.never-ready",
+        /// An endpoint becomes ready and unready again and again.
+        Flapping = "endpoints.flapping",
+        /// An endpoint has been terminating for longer than pods do.
+        StuckTerminating = "endpoints.stuck-terminating",
     }
 }
 

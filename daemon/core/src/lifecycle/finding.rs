@@ -10,115 +10,60 @@ use super::state::{self, DEGRADING};
 use super::statement::Known;
 use super::{Case, Controller, Meaning, Phase, State, limits};
 use crate::facts::{BalancerFacts, ServiceFacts};
+use crate::words;
 
-/// What can be found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FindingId {
-    /// It is made, and nothing says why it has no address: the status was not written, or the address was taken back.
-    EnsuredNoIngress,
-    /// It could not be made, again and again.
-    Failing,
-    /// There is no node that could take its traffic.
-    NoNodes,
-    /// No controller acts on it.
-    NoController,
-    /// No controller acts on its class.
-    ClassUnserved,
-    /// It is being made for too long, without an error.
-    StuckEnsuring,
-    /// It works, and not with the newest Service or nodes.
-    Degraded,
-    /// It is being removed for too long.
-    DeleteStuck,
-    /// What it was made of may stay at the provider, and cost money.
-    OrphanRisk,
-    /// Its address changes again and again: two controllers write it.
-    Flapping,
-    /// It has no address for a long time, whatever the reason.
-    Pending,
-}
-
-impl FindingId {
-    /// All of them, the most specific first: in this order they are told.
-    pub const ALL: [Self; 11] = [
-        Self::EnsuredNoIngress,
-        Self::Failing,
-        Self::NoNodes,
-        Self::NoController,
-        Self::ClassUnserved,
-        Self::StuckEnsuring,
-        Self::Degraded,
-        Self::DeleteStuck,
-        Self::OrphanRisk,
-        Self::Flapping,
-        Self::Pending,
-    ];
-
-    /// The one spelling in tables, JSON and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::EnsuredNoIngress => "lb.ensured-no-ingress",
-            Self::Failing => "lb.failing",
-            Self::NoNodes => "lb.no-nodes",
-            Self::NoController => "lb.no-controller",
-            Self::ClassUnserved => "lb.class-unserved",
-            Self::StuckEnsuring => "lb.stuck-ensuring",
-            Self::Degraded => "lb.degraded",
-            Self::DeleteStuck => "lb.delete-stuck",
-            Self::OrphanRisk => "lb.orphan-risk",
-            Self::Flapping => "lb.flapping",
-            Self::Pending => "lb.pending",
-        }
+words! {
+    /// What can be found.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum FindingId {
+        /// It is made, and nothing says why it has no address: the status was not written, or the address was taken
+        /// back.
+        EnsuredNoIngress = "lb.ensured-no-ingress",
+        /// It could not be made, again and again.
+        Failing = "lb.failing",
+        /// There is no node that could take its traffic.
+        NoNodes = "lb.no-nodes",
+        /// No controller acts on it.
+        NoController = "lb.no-controller",
+        /// No controller acts on its class.
+        ClassUnserved = "lb.class-unserved",
+        /// It is being made for too long, without an error.
+        StuckEnsuring = "lb.stuck-ensuring",
+        /// It works, and not with the newest Service or nodes.
+        Degraded = "lb.degraded",
+        /// It is being removed for too long.
+        DeleteStuck = "lb.delete-stuck",
+        /// What it was made of may stay at the provider, and cost money.
+        OrphanRisk = "lb.orphan-risk",
+        /// Its address changes again and again: two controllers write it.
+        Flapping = "lb.flapping",
+        /// It has no address for a long time, whatever the reason.
+        Pending = "lb.pending",
     }
 }
 
-/// How bad it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// Worth to know.
-    Notice,
-    /// Something does not work as asked for.
-    Warning,
-    /// Clients or operators wait for something that will not come by itself.
-    Error,
-}
-
-impl Severity {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Notice, Self::Warning, Self::Error];
-
-    /// The one spelling in tables and JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Notice => "notice",
-            Self::Warning => "warning",
-            Self::Error => "error",
-        }
+words! {
+    /// How bad it is.
+    #[derive(PartialOrd, Ord)]
+    pub enum Severity {
+        /// Worth to know.
+        Notice = "notice",
+        /// Something does not work as asked for.
+        Warning = "warning",
+        /// Clients or operators wait for something that will not come by itself.
+        Error = "error",
     }
 }
 
-/// How sure it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Confidence {
-    /// An Event says so, or it stands in the object.
-    Certain,
-    /// Nothing else that was looked at explains it.
-    Likely,
-    /// Events were not read, and might say more.
-    WithoutEvents,
-}
-
-impl Confidence {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Certain, Self::Likely, Self::WithoutEvents];
-
-    /// The one spelling in tables and JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Certain => "certain",
-            Self::Likely => "likely",
-            Self::WithoutEvents => "without-events",
-        }
+words! {
+    /// How sure it is.
+    pub enum Confidence {
+        /// An Event says so, or it stands in the object.
+        Certain = "certain",
+        /// Nothing else that was looked at explains it.
+        Likely = "likely",
+        /// Events were not read, and might say more.
+        WithoutEvents = "without-events",
     }
 }
 

@@ -8,69 +8,35 @@ use super::seen::age_told;
 use super::statement::{Aged, Known};
 use super::{Case, Meaning, Phase};
 use crate::facts::{BalancerFacts, ServiceFacts};
+use crate::words;
 
-/// How far a load balancer has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// The Service asks for none.
-    None,
-    /// It is left to a controller of its own class, which has said nothing.
-    Foreign,
-    /// No controller has acted on it.
-    Requested,
-    /// A controller is at work on it.
-    Ensuring,
-    /// A balancer is being made.
-    Creating,
-    /// It could not be made; it is tried again.
-    Failing,
-    /// It has an address.
-    Ready,
-    /// It has an address, and a change is being written.
-    Updating,
-    /// It has an address, and does not follow the Service or the nodes.
-    Degraded,
-    /// It is being removed.
-    Deleting,
-    /// It could not be removed; it is tried again.
-    DeleteFailing,
-    /// It is removed, or the Service is.
-    Deleted,
-}
-
-impl State {
-    /// All of them.
-    pub const ALL: [Self; 12] = [
-        Self::None,
-        Self::Foreign,
-        Self::Requested,
-        Self::Ensuring,
-        Self::Creating,
-        Self::Failing,
-        Self::Ready,
-        Self::Updating,
-        Self::Degraded,
-        Self::Deleting,
-        Self::DeleteFailing,
-        Self::Deleted,
-    ];
-
-    /// The one spelling in tables and JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Foreign => "foreign",
-            Self::Requested => "requested",
-            Self::Ensuring => "ensuring",
-            Self::Creating => "creating",
-            Self::Failing => "failing",
-            Self::Ready => "ready",
-            Self::Updating => "updating",
-            Self::Degraded => "degraded",
-            Self::Deleting => "deleting",
-            Self::DeleteFailing => "delete-failing",
-            Self::Deleted => "deleted",
-        }
+words! {
+    /// How far a load balancer has come.
+    pub enum State {
+        /// The Service asks for none.
+        None = "none",
+        /// It is left to a controller of its own class, which has said nothing.
+        Foreign = "foreign",
+        /// No controller has acted on it.
+        Requested = "requested",
+        /// A controller is at work on it.
+        Ensuring = "ensuring",
+        /// A balancer is being made.
+        Creating = "creating",
+        /// It could not be made; it is tried again.
+        Failing = "failing",
+        /// It has an address.
+        Ready = "ready",
+        /// It has an address, and a change is being written.
+        Updating = "updating",
+        /// It has an address, and does not follow the Service or the nodes.
+        Degraded = "degraded",
+        /// It is being removed.
+        Deleting = "deleting",
+        /// It could not be removed; it is tried again.
+        DeleteFailing = "delete-failing",
+        /// It is removed, or the Service is.
+        Deleted = "deleted",
     }
 }
 

@@ -144,7 +144,8 @@ impl World {
         position: usize,
         push: &mut dyn FnMut(Action),
     ) -> Result<(), PlanError> {
-        let (index, share) = (self.index_of(id, position)?, self.tables.share(id));
+        let index = self.index_of(id, position)?;
+        let share = self.tables.share(id);
         let Self { services, space, .. } = self;
         let Some(port) = services.get(id).and_then(|service| service.ports.get(position)) else {
             self.count_impossible();
