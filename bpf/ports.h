@@ -14,8 +14,8 @@
 #include "packet.h"
 
 /*
- * So many ports between client and backend are tried by chance: where the daemon leaves one of five to them, 39 of 40
- * clients find one. Where there is none a client comes by its own.
+ * So many ports between client and backend are tried by chance: where a client has half of those that are left to it
+ * at one backend, one connection in 65,536 finds none. That one comes by its own port, if it can.
  */
 #define PORT_TRIES 16
 /*
@@ -65,23 +65,63 @@ ALONE int snat_port(__u32 number)
 	return bpf_htons(port);
 }
 
-/*
- * One of the ports that a client does not send from by itself; 0: it is none. A client that is a node of the cluster
- * may come to the same backend by a port of the others, which that node gave to a client of its own.
- */
-INLINE __u16 any_through_port(void)
+/* The greater of two and the lesser of two, below 2^32. Without branches, as is_turned(). */
+INLINE __u64 greater(__u64 a, __u64 b)
 {
-	__u32 zero = 0, port = THROUGH_FIRST + ((__u64)bpf_get_prandom_u32() * THROUGH_PORTS >> 32);
-	struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
-	__u64 at, is_snat = 0;
+	return a - ((a - b) & -((a - b) >> 63));
+}
+
+INLINE __u64 lesser(__u64 a, __u64 b)
+{
+	return b + ((a - b) & -((a - b) >> 63));
+}
+
+/*
+ * The ranges of ports towards other nodes, as far as they lie among those between client and backend: where each begins
+ * and how many it has. Returns how many are left beside them. Without branches, as is_turned().
+ */
+INLINE __u64 ranges_between(const struct packet_settings *settings, __u64 *first, __u64 *count)
+{
+	__u64 left = THROUGH_PORTS, end;
+
+	for (int range = 0; range < SNAT_RANGES; range++) {
+		end = settings->snat[range].first + settings->snat[range].count;
+		first[range] = greater(settings->snat[range].first, THROUGH_FIRST);
+		count[range] = greater(lesser(end, THROUGH_FIRST + THROUGH_PORTS), first[range]) - first[range];
+		left -= count[range];
+	}
+	return left;
+}
+
+ALONE int count_of_through_ports(void)
+{
+	__u64 first[SNAT_RANGES], count[SNAT_RANGES];
+	__u32 zero = 0;
+	const struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
+
+	return settings ? ranges_between(settings, first, count) : 0;
+}
+
+/*
+ * One of the ports that a client does not send from by itself, counted round and round; 0: there are none. A client
+ * that is a node of the cluster may come to the same backend by a port of the others, which that node gave to a client
+ * of its own. So those are left out: they are in order, and each moves up what is counted behind it.
+ */
+ALONE int through_port(__u32 number)
+{
+	__u64 first[SNAT_RANGES], count[SNAT_RANGES], left, port;
+	__u32 zero = 0;
+	const struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
 
 	if (!settings)
 		return 0;
-	for (int range = 0; range < SNAT_RANGES; range++) {
-		at = (__u64)port - settings->snat[range].first;
-		is_snat |= (at - settings->snat[range].count) >> 63 & ~at >> 63;
-	}
-	return is_snat ? 0 : bpf_htons(port);
+	left = ranges_between(settings, first, count);
+	if (!left)
+		return 0;
+	port = THROUGH_FIRST + number % left;
+	for (int range = 0; range < SNAT_RANGES; range++)
+		port += count[range] & ~-((port - first[range]) >> 63);
+	return bpf_htons(port);
 }
 
 /* --- Entries. --- */
@@ -221,18 +261,16 @@ ALONE int leads_to_frontend6(__u32 number)
 	return leads_to_frontend(number, false);
 }
 
-/* `false`: chance has found none. */
-INLINE bool give_through_port(struct flow *flow, __u32 number, bool v4)
+/* Has the flow try the port of that number. `false`: a client may not come by it. */
+INLINE bool try_through_port(struct flow *flow, __u32 number, __u32 at, bool v4)
 {
-	flow->through_port = any_through_port();
+	flow->through_port = through_port(at);
 	return flow->through_port && !meets_itself(flow) &&
 	       !(v4 ? leads_to_frontend4(number) : leads_to_frontend6(number));
 }
 
-/*
- * Between client and backend, by a port of chance; if it may take that, also one of a flow that is over. 0, or why not.
- */
-INLINE int put_any(__u32 number, __u32 takes, bool v4)
+/* Between client and backend, by a port of chance. 0, or why not. */
+INLINE int put_any(__u32 number, bool v4)
 {
 	struct flow *flow = flow_at(number);
 	int added = -EEXIST;
@@ -240,25 +278,25 @@ INLINE int put_any(__u32 number, __u32 takes, bool v4)
 	if (!flow)
 		return -ENOENT;
 	for (int tries = 0; tries < PORT_TRIES && added == -EEXIST; tries++) {
-		if (give_through_port(flow, number, v4))
-			added = take(number, WAY_THROUGH, takes, v4);
+		if (try_through_port(flow, number, bpf_get_prandom_u32(), v4))
+			added = put(number, WAY_THROUGH, v4);
 	}
 	return added;
 }
 
-ALONE int put_any4(__u32 number, __u32 takes)
+ALONE int put_any4(__u32 number)
 {
-	return put_any(number, takes, true);
+	return put_any(number, true);
 }
 
-ALONE int put_any6(__u32 number, __u32 takes)
+ALONE int put_any6(__u32 number)
 {
-	return put_any(number, takes, false);
+	return put_any(number, false);
 }
 
-INLINE int any_port(const struct arrival *arrival, bool takes, bool v4)
+INLINE int any_port(const struct arrival *arrival, bool v4)
 {
-	return v4 ? put_any4(arrival->number, takes) : put_any6(arrival->number, takes);
+	return v4 ? put_any4(arrival->number) : put_any6(arrival->number);
 }
 
 /* Towards another node, by one of the ports of chance. 0, or why not. */
@@ -288,8 +326,17 @@ ALONE int put_chance6(__u32 number, __u32 takes)
 	return put_chance(number, takes, false);
 }
 
-/* Towards another node, by one of the ports from that one on. 0, or why not. */
-INLINE int put_batch(__u32 number, __u32 takes, __u32 at, bool v4)
+/* Has the flow try the port of that number on its way. `false`: it may not have it. */
+INLINE bool try_port(struct flow *flow, __u32 number, __u32 way, __u32 at, bool v4)
+{
+	if (way == WAY_THROUGH)
+		return try_through_port(flow, number, at, v4);
+	flow->nat_port = snat_port(at);
+	return true;
+}
+
+/* By one of the ports from that one on. 0, or why not. */
+INLINE int put_batch(__u32 number, __u32 way, __u32 takes, __u32 at, bool v4)
 {
 	struct flow *flow = flow_at(number);
 	int added = -EEXIST;
@@ -297,22 +344,33 @@ INLINE int put_batch(__u32 number, __u32 takes, __u32 at, bool v4)
 	if (!flow)
 		return -ENOENT;
 	for (__u32 tries = 0; tries < SNAT_BATCH; tries++) {
-		flow->nat_port = snat_port(at + tries);
-		added = take(number, WAY_OF_REMOTE, takes, v4);
+		if (!try_port(flow, number, way, at + tries, v4))
+			continue;
+		added = take(number, way, takes, v4);
 		if (added != -EEXIST)
 			return added;
 	}
 	return added;
 }
 
-ALONE int put_batch4(__u32 number, __u32 takes, __u32 at)
-{
-	return put_batch(number, takes, at, true);
-}
+#define BATCHES(family, v4)                                                              \
+	ALONE int put_batch##family(__u32 number, __u32 takes, __u32 at)                 \
+	{                                                                                \
+		return put_batch(number, WAY_OF_REMOTE, takes, at, v4);                  \
+	}                                                                                \
+	ALONE int put_through_batch##family(__u32 number, __u32 takes, __u32 at)         \
+	{                                                                                \
+		return put_batch(number, WAY_THROUGH, takes, at, v4);                    \
+	}
 
-ALONE int put_batch6(__u32 number, __u32 takes, __u32 at)
+BATCHES(4, true)
+BATCHES(6, false)
+
+INLINE int batch(__u32 number, __u32 way, __u32 takes, __u32 at, bool v4)
 {
-	return put_batch(number, takes, at, false);
+	if (way == WAY_THROUGH)
+		return v4 ? put_through_batch4(number, takes, at) : put_through_batch6(number, takes, at);
+	return v4 ? put_batch4(number, takes, at) : put_batch6(number, takes, at);
 }
 
 /*
@@ -345,35 +403,35 @@ INLINE void note_search(__u64 *in_vain, __u32 now)
 	*(volatile __u64 *)in_vain = (__u64)now << 32 | (so_far + 1);
 }
 
-/* Goes through all ports from one of chance on. 0, or why not. */
-INLINE int search_port(__u32 number, __u32 takes, bool v4)
+/* Goes through all ports of a way from one of chance on. 0, or why not. */
+INLINE int search_port(__u32 number, __u32 way, __u32 takes, bool v4)
 {
-	__u32 from = bpf_get_prandom_u32() >> 1, count = count_of_snat_ports();
+	__u32 from = bpf_get_prandom_u32() >> 1;
+	__u32 count = way == WAY_THROUGH ? count_of_through_ports() : count_of_snat_ports();
 	int added = -EEXIST;
 
-	for (__u32 batch = 0; batch < SNAT_BATCHES; batch++) {
-		if (batch * SNAT_BATCH >= count)
+	for (__u32 at = 0; at < SNAT_BATCHES; at++) {
+		if (at * SNAT_BATCH >= count)
 			return added;
-		added = v4 ? put_batch4(number, takes, from + batch * SNAT_BATCH) :
-			     put_batch6(number, takes, from + batch * SNAT_BATCH);
+		added = batch(number, way, takes, from + at * SNAT_BATCH, v4);
 		if (added != -EEXIST)
 			return added;
 	}
 	return added;
 }
 
-ALONE int search_port4(__u32 number, __u32 takes)
+ALONE int search_port4(__u32 number, __u32 way, __u32 takes)
 {
-	return search_port(number, takes, true);
+	return search_port(number, way, takes, true);
 }
 
-ALONE int search_port6(__u32 number, __u32 takes)
+ALONE int search_port6(__u32 number, __u32 way, __u32 takes)
 {
-	return search_port(number, takes, false);
+	return search_port(number, way, takes, false);
 }
 
 /* The same, where it was not in vain too often. */
-INLINE int search_with_patience(__u32 number, __u32 takes, bool v4)
+INLINE int search_with_patience(__u32 number, __u32 way, __u32 takes, bool v4)
 {
 	const struct flow *flow = flow_at(number);
 	__u64 *of_all = &searched_in_vain[2 * SEARCHED], *of_some;
@@ -385,7 +443,7 @@ INLINE int search_with_patience(__u32 number, __u32 takes, bool v4)
 	of_some = searched_at(flow, takes);
 	if (!may_search(of_some, SEARCHES_MOST, now) || !may_search(of_all, ALL_SEARCHES_MOST, now))
 		return added;
-	added = v4 ? search_port4(number, takes) : search_port6(number, takes);
+	added = v4 ? search_port4(number, way, takes) : search_port6(number, way, takes);
 	if (added == -EEXIST) {
 		note_search(of_some, now);
 		note_search(of_all, now);
@@ -393,18 +451,34 @@ INLINE int search_with_patience(__u32 number, __u32 takes, bool v4)
 	return added;
 }
 
+ALONE int through_left4(__u32 number, __u32 takes)
+{
+	return search_with_patience(number, WAY_THROUGH, takes, true);
+}
+
+ALONE int through_left6(__u32 number, __u32 takes)
+{
+	return search_with_patience(number, WAY_THROUGH, takes, false);
+}
+
+/* Between client and backend, by any port that is left there. 0, or why not. */
+INLINE int left_port(const struct arrival *arrival, bool takes, bool v4)
+{
+	return v4 ? through_left4(arrival->number, takes) : through_left6(arrival->number, takes);
+}
+
 ALONE int remote_port4(__u32 number, __u32 takes)
 {
 	int added = put_chance4(number, takes);
 
-	return LIKELY(added != -EEXIST) ? added : search_with_patience(number, takes, true);
+	return LIKELY(added != -EEXIST) ? added : search_with_patience(number, WAY_OF_REMOTE, takes, true);
 }
 
 ALONE int remote_port6(__u32 number, __u32 takes)
 {
 	int added = put_chance6(number, takes);
 
-	return LIKELY(added != -EEXIST) ? added : search_with_patience(number, takes, false);
+	return LIKELY(added != -EEXIST) ? added : search_with_patience(number, WAY_OF_REMOTE, takes, false);
 }
 
 /* By chance, and if that finds none by a search. */
@@ -456,10 +530,12 @@ INLINE int add_through(const struct arrival *arrival, struct flow *flow, bool v4
 	if (arrival->keeps_port || flow->nat_port)
 		added = put_own_port(arrival, flow, v4);
 	if (added == -EEXIST)
-		added = any_port(arrival, false, v4);
+		added = any_port(arrival, v4);
 	if (added == -EEXIST)
 		added = take_own_port(arrival, flow, v4);
-	return added == -EEXIST ? any_port(arrival, true, v4) : added;
+	if (UNLIKELY(added == -EEXIST))
+		added = left_port(arrival, false, v4);
+	return added == -EEXIST ? left_port(arrival, true, v4) : added;
 }
 
 #endif
