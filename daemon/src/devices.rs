@@ -4,7 +4,6 @@
 //! a device is; names count only where the configuration has some. A change is followed at once, and many changes as
 //! one. Nothing is done to a device here: the engine is told.
 
-mod attributes;
 mod decide;
 mod listed;
 mod netlink;

@@ -6,18 +6,15 @@
 //! itself. An entry only has to be there: the packets of these flows are translated after conntrack on their way out
 //! and before it on their way back. Only the network namespace of the calling thread is seen.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use holdfast_core::keys::Transport;
-use nix::sys::socket::sockopt::ReceiveTimeout;
-use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket};
-use nix::sys::time::TimeVal;
+use nix::sys::socket::SockProtocol;
 
 use crate::flows::Flow;
-use crate::netlink::{HEADER, NESTED, NLM_F_ACK, NLM_F_REQUEST, message, with_kind};
+use crate::netlink::{Conversation, HEADER, NESTED, NLM_F_ACK, NLM_F_REQUEST, message, with_kind};
 
 pub(crate) mod translated;
 
@@ -27,8 +24,6 @@ mod tests;
 /// Flows that are entered by one system call. Each may be answered by a kilobyte, all of which the kernel keeps for us
 /// meanwhile: far less than it keeps for any socket.
 const BATCH: usize = 32;
-/// Seconds. The kernel answers before the write that asks it returns.
-const ANSWER_TIME_MAX: i64 = 1;
 /// One answer: at most what it answers to, with a header.
 const ANSWER_BYTES_MAX: usize = 4096;
 /// A flow may last for a day, but the ports of flows that have ended are not to be missed for long. A handover to
@@ -155,16 +150,12 @@ fn nested(kind: u16, values: &[Vec<u8>]) -> Vec<u8> {
 /// The conversation with the kernel.
 #[derive(Debug)]
 struct Conntrack {
-    socket: File,
+    kernel: Conversation,
 }
 
 impl Conntrack {
     fn open() -> io::Result<Self> {
-        let family = AddressFamily::Netlink;
-        let protocol = SockProtocol::NetlinkNetFilter;
-        let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
-        setsockopt(&socket, ReceiveTimeout, &TimeVal::new(ANSWER_TIME_MAX, 0))?;
-        Ok(Self { socket: socket.into() })
+        Ok(Self { kernel: Conversation::open(SockProtocol::NetlinkNetFilter)? })
     }
 
     /// Enters batch after batch; an error where the kernel has taken nothing of one.
@@ -191,7 +182,7 @@ impl Conntrack {
         let numbered = (1_u32..).zip(batch);
         let flags = |number| if number as usize == batch.len() { NLM_F_ACK } else { 0 };
         let messages = numbered.flat_map(|(number, port)| port.message(number, flags(number)));
-        self.socket.write_all(&messages.collect::<Vec<u8>>())?;
+        self.kernel.send(&messages.collect::<Vec<u8>>())?;
         let mut refusals = Refusals::default();
         for _ in batch {
             let answer = match self.answer() {
@@ -210,9 +201,9 @@ impl Conntrack {
 
     fn answer(&mut self) -> io::Result<Answer> {
         let mut buffer = [0; ANSWER_BYTES_MAX];
-        let length = self.socket.read(&mut buffer)?;
-        Answer::read(buffer.get(..length).unwrap_or_default())
-            .ok_or_else(|| io::ErrorKind::InvalidData.into())
+        let length = self.kernel.read(&mut buffer)?;
+        let answer = Answer::read(buffer.get(..length).unwrap_or_default());
+        answer.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 }
 

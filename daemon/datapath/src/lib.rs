@@ -24,7 +24,7 @@ mod kernel;
 mod links;
 mod load;
 mod map;
-mod netlink;
+pub mod netlink;
 mod packets;
 mod pins;
 mod probe;

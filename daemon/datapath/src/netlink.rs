@@ -1,15 +1,22 @@
-//! How messages of netlink lie in memory: those of sockets (sock_diag) and of tracked connections (ctnetlink).
+//! Netlink: how messages lie in memory, and how the kernel is asked. All that speaks it does so by this room.
 //!
-//! Invariant: pure. What is cut off ends the reading, and is no message.
+//! Invariant: reading is pure, and what is cut off ends it, and is no message and no attribute.
+
+mod conversation;
 
 use std::io;
+use std::net::IpAddr;
+
+pub use conversation::Conversation;
 
 /// Kinds of messages and their flags, from `linux/netlink.h`.
 pub(crate) const NLMSG_ERROR: u16 = 2;
 pub(crate) const NLMSG_DONE: u16 = 3;
-pub(crate) const NLM_F_REQUEST: u16 = 1;
-pub(crate) const NLM_F_ACK: u16 = 4;
-pub(crate) const NLM_F_DUMP: u16 = 0x300;
+pub const NLM_F_REQUEST: u16 = 1;
+pub const NLM_F_ACK: u16 = 4;
+pub const NLM_F_DUMP: u16 = 0x300;
+/// What is listed has changed while the kernel listed it.
+const NLM_F_DUMP_INTR: u16 = 0x10;
 /// An attribute that holds others.
 pub(crate) const NESTED: u16 = 0x8000;
 /// The kind of an attribute, without the flags of those that hold others.
@@ -21,6 +28,25 @@ pub(crate) const HEADER: usize = 16;
 /// The kernel divides a list into pieces of at most this size.
 pub(crate) const PIECE: usize = 1 << 16;
 
+/// A message as it was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    pub kind: u16,
+    flags: u16,
+    pub body: &'a [u8],
+}
+
+impl Message<'_> {
+    /// What a conversation ends with: a list by being whole, all else by consent or by an error. `None`: it goes on.
+    pub(crate) fn ending(&self) -> Option<io::Result<()>> {
+        match self.kind {
+            NLMSG_DONE => Some(consent(self.body).unwrap_or(Ok(()))),
+            NLMSG_ERROR => Some(consent(self.body).unwrap_or_else(|| Err(io::ErrorKind::InvalidData.into()))),
+            _ => None,
+        }
+    }
+}
+
 /// A message as it is sent.
 pub(crate) fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(HEADER + body.len()).unwrap_or_default();
@@ -28,25 +54,17 @@ pub(crate) fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<
     [&length.to_ne_bytes()[..], &kind, &flags, &sequence.to_ne_bytes(), &[0; 4], body].concat()
 }
 
-/// Kind and body of each message.
-pub(crate) fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+/// Each message of a datagram.
+pub fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let length = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;
-        let kind = u16::from_ne_bytes(*rest.get(4..)?.first_chunk()?);
+        let half = |at: usize| Some(u16::from_ne_bytes(*rest.get(at..)?.first_chunk()?));
+        let kind = half(4)?;
+        let flags = half(6)?;
         let body = rest.get(HEADER..length)?;
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, body))
+        Some(Message { kind, flags, body })
     })
-}
-
-/// What a conversation ends with, by its kind: a list by being whole, all else by consent or by an error. `None`: it
-/// goes on.
-pub(crate) fn ending(kind: u16, body: &[u8]) -> Option<io::Result<()>> {
-    match kind {
-        NLMSG_DONE => Some(consent(body).unwrap_or(Ok(()))),
-        NLMSG_ERROR => Some(consent(body).unwrap_or_else(|| Err(io::ErrorKind::InvalidData.into()))),
-        _ => None,
-    }
 }
 
 /// An error of 0 is consent; `None`: none is there.
@@ -55,21 +73,30 @@ fn consent(body: &[u8]) -> Option<io::Result<()>> {
     Some(if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno.saturating_neg())) })
 }
 
-/// The attribute of the first of these kinds that is there.
-pub(crate) fn attribute<'a>(mut rest: &'a [u8], kinds: &[u16]) -> Option<&'a [u8]> {
-    loop {
+/// Kind and value of each attribute, without the flags of those that hold others.
+pub fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
         let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & KIND;
         let value = rest.get(4..length)?;
-        if kinds.contains(&kind) {
-            return Some(value);
-        }
-        rest = rest.get(length.next_multiple_of(4)..)?;
-    }
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// The value of the first attribute of this kind.
+pub fn attribute(rest: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes(rest).find(|(it, _)| *it == kind).map(|(_, value)| value)
+}
+
+/// An address of either family, by its length.
+pub fn ip(value: &[u8]) -> Option<IpAddr> {
+    let v4 = || <[u8; 4]>::try_from(value).ok().map(IpAddr::from);
+    v4().or_else(|| <[u8; 16]>::try_from(value).ok().map(IpAddr::from))
 }
 
 /// One attribute as it is sent. The length counts what is written, and the next one begins at a multiple of four.
-pub(crate) fn with_kind(kind: u16, value: &[u8]) -> Vec<u8> {
+pub fn with_kind(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = 4 + value.len();
     let mut bytes = Vec::with_capacity(length.next_multiple_of(4));
     bytes.extend(u16::try_from(length).unwrap_or_default().to_ne_bytes());
@@ -87,13 +114,10 @@ mod tests {
     fn what_is_written_is_read_again() {
         let body = [with_kind(3 | NESTED, &[1, 2, 3]), with_kind(4, &[5])].concat();
         let sent = [message(7, 0, 1, &body), message(NLMSG_DONE, 0, 2, &[0; 4])].concat();
-        let read: Vec<_> = messages(&sent).collect();
+        let read: Vec<_> = messages(&sent).map(|it| (it.kind, it.body)).collect();
         assert_eq!(read, [(7, &body[..]), (NLMSG_DONE, &[0; 4][..])]);
-        assert_eq!(
-            (attribute(read[0].1, &[4]), attribute(read[0].1, &[3, 4])),
-            (Some(&[5][..]), Some(&[1, 2, 3][..]))
-        );
-        assert_eq!(attribute(read[0].1, &[5]), None);
+        assert_eq!(attributes(&body).collect::<Vec<_>>(), [(3, &[1, 2, 3][..]), (4, &[5][..])]);
+        assert_eq!((attribute(&body, 4), attribute(&body, 5)), (Some(&[5][..]), None));
     }
 
     #[test]
@@ -106,6 +130,7 @@ mod tests {
 
     #[test]
     fn a_conversation_ends_with_consent_or_with_an_error() {
+        let ending = |kind, body: &[u8]| Message { kind, flags: 0, body }.ending();
         let errno = |ended: Option<io::Result<()>>| ended.map(|it| it.map_err(|error| error.raw_os_error()));
         assert_eq!(errno(ending(7, &[0; 4])), None);
         for kind in [NLMSG_DONE, NLMSG_ERROR] {

@@ -3,27 +3,21 @@
 //! Invariant: bounded in time and bytes, whatever is there. A listing that the kernel could not give whole is an error
 //! and no list. The text of a notice is not read: each notice is a reason to list again, and so is one that was lost.
 
-use std::io::{self, Read};
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
-use nix::sys::socket::sockopt::ReceiveTimeout;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, send, setsockopt, socket,
-};
-use nix::sys::time::TimeVal;
+use holdfast_datapath::netlink::{Conversation, NLM_F_DUMP, attribute, attributes, ip};
+use nix::sys::socket::{AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket};
 use tokio::net::UnixDatagram;
 
-use super::attributes::{ROUTE, attributes, ip, number};
 use super::listed::{Address, Link, Listed, Rule, Way};
-use super::rules::{self, RTM_GETRULE, RTM_NEWRULE};
+use super::rules::{self, ROUTE, RTM_GETRULE, RTM_NEWRULE, number};
 
 /// A router with a million routes has some 100 MB of them; each datagram is looked at and forgotten.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
-/// One datagram of a dump.
-const DATAGRAM_BYTES_MAX: usize = 64 << 10;
-/// The kernel answers at once.
-const ANSWER_TIME_MAX: i64 = 1;
+/// One datagram of notices.
+const NOTICES_BYTES_MAX: usize = 64 << 10;
 /// Devices that are looked at; those of a node with a thousand pods.
 const LINKS_MAX: usize = 4096;
 /// Addresses that are looked at: a node that had IPVS keeps one of each Service on one device.
@@ -37,23 +31,16 @@ const TRIES: usize = 5;
 /// Notices that are taken at once, so that a storm of them ends.
 const NOTICES_MAX: usize = 4096;
 
-/// From `linux/rtnetlink.h` and `linux/netlink.h`.
+/// From `linux/rtnetlink.h`.
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-/// `NLM_F_REQUEST | NLM_F_DUMP`.
-const DUMP: u16 = 0x301;
-/// `NLM_F_DUMP_INTR`: something has changed while the kernel was listing.
-const INTERRUPTED: u16 = 0x10;
 /// `RTMGRP_LINK`, `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV4_RULE`, `_IPV6_IFADDR` and `_IPV6_ROUTE`, and the group of
 /// `RTNLGRP_IPV6_RULE`.
 const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18;
-const HEADER: usize = 16;
 
 /// From `linux/if_link.h`, `linux/if_addr.h` and `linux/rtnetlink.h`.
 const IFLA_IFNAME: u16 = 3;
@@ -107,7 +94,7 @@ impl Notices {
     /// Drops the notices that have come by now, because the next listing covers them. Lost notices come as an error,
     /// which is dropped too.
     pub(super) fn forget(&mut self) {
-        let mut datagram = vec![0; DATAGRAM_BYTES_MAX];
+        let mut datagram = vec![0; NOTICES_BYTES_MAX];
         for _ in 0..NOTICES_MAX {
             let taken = self.0.try_recv(&mut datagram);
             if taken.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
@@ -155,7 +142,7 @@ fn default6(body: &[u8]) -> Option<(u32, u32)> {
         return None;
     }
     let rest = body.get(ROUTE..)?;
-    let one = |wanted| attributes(rest).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let one = |kind| attribute(rest, kind);
     let of_several = || hops(one(RTA_MULTIPATH)?).next().map(|(index, _)| index);
     let index = one(RTA_OIF).map(|index| number(index, 0)).or_else(of_several)?;
     Some((one(RTA_PRIORITY).map_or(0, |priority| number(priority, 0)), index))
@@ -182,46 +169,9 @@ fn dump_whole<T>(
 
 /// `false`: something has changed meanwhile, so the list may lack something.
 fn dump(question: u16, header: usize, mut each: impl FnMut(u16, &[u8])) -> io::Result<bool> {
-    let netlink =
-        socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)?;
-    setsockopt(&netlink, ReceiveTimeout, &TimeVal::new(ANSWER_TIME_MAX, 0))?;
-    let length = u32::try_from(HEADER + header).unwrap_or_default();
-    let asked = [&length.to_ne_bytes()[..], &question.to_ne_bytes(), &DUMP.to_ne_bytes(), &[0; 8]].concat();
-    send(netlink.as_raw_fd(), &[asked, vec![0; header]].concat(), MsgFlags::empty())?;
-    let mut answer = std::fs::File::from(netlink);
-    let mut datagram = vec![0; DATAGRAM_BYTES_MAX];
-    let mut total = 0;
-    let mut is_whole = true;
-    while total < ANSWER_BYTES_MAX {
-        let count = answer.read(&mut datagram)?;
-        total += count.max(1);
-        for (kind, flags, body) in messages(datagram.get(..count).unwrap_or_default()) {
-            is_whole &= flags & INTERRUPTED == 0;
-            match kind {
-                NLMSG_DONE | NLMSG_ERROR => return ended(number(body, 0).cast_signed()).map(|()| is_whole),
-                _ => each(kind, body),
-            }
-        }
-    }
-    Err(io::Error::other("the kernel's list has no end"))
-}
-
-/// The error number at the end of a list: 0, or why it is not whole.
-fn ended(errno: i32) -> io::Result<()> {
-    if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno.saturating_neg())) }
-}
-
-/// Type, flags and body of each message.
-fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;
-        let half = |at: usize| Some(u16::from_ne_bytes(*rest.get(at..)?.first_chunk()?));
-        let kind = half(4)?;
-        let flags = half(6)?;
-        let body = rest.get(HEADER..length)?;
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, flags, body))
-    })
+    let mut kernel = Conversation::open(SockProtocol::NetlinkRoute)?;
+    kernel.ask(question, NLM_F_DUMP, &vec![0; header])?;
+    kernel.listen(ANSWER_BYTES_MAX, |message| each(message.kind, message.body))
 }
 
 /// The kernel lets a name hold anything but "/", ":" and white space.
@@ -248,8 +198,7 @@ fn link(body: &[u8]) -> Option<Link> {
             IFLA_IFNAME => link.name = text(value),
             IFLA_MASTER => link.master = Some(number(value, 0)).filter(|master| *master != 0),
             IFLA_LINKINFO => {
-                let kind = attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
-                link.kind = kind.map(|(_, value)| text(value)).unwrap_or_default();
+                link.kind = attribute(value, IFLA_INFO_KIND).map(text).unwrap_or_default();
             }
             _ => {}
         }
@@ -294,7 +243,7 @@ fn route(body: &[u8], listed: &mut Listed) {
         return;
     }
     let rest = body.get(ROUTE..).unwrap_or_default();
-    let one = |wanted| attributes(rest).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let one = |kind| attribute(rest, kind);
     if *origin != RTPROT_KERNEL {
         listed.routed.extend(one(RTA_OIF).map(|index| number(index, 0)));
     }
@@ -324,9 +273,9 @@ fn hops(mut rest: &[u8]) -> impl Iterator<Item = (u32, Option<IpAddr>)> {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
         let hop = rest.get(..length).filter(|_| length >= HOP)?;
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        let found = || attributes(hop.get(HOP..).unwrap_or_default());
-        let gateway = found().find(|(kind, _)| *kind == RTA_GATEWAY).and_then(|(_, value)| ip(value));
-        Some(found().any(|(kind, _)| leads(kind)).then(|| (number(hop, 4), gateway)))
+        let found = hop.get(HOP..).unwrap_or_default();
+        let gateway = attribute(found, RTA_GATEWAY).and_then(ip);
+        Some(attributes(found).any(|(kind, _)| leads(kind)).then(|| (number(hop, 4), gateway)))
     };
     std::iter::from_fn(next).flatten()
 }

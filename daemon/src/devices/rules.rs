@@ -5,8 +5,12 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::attributes::{ROUTE, attributes, ip, number};
+use holdfast_datapath::netlink::{attributes, ip};
+
 use super::listed::{Address, By, Rule};
+
+/// The length of an `rtmsg`, and of a `fib_rule_hdr`.
+pub(super) const ROUTE: usize = 12;
 
 /// From `linux/rtnetlink.h` and `linux/fib_rules.h`.
 pub(super) const RTM_NEWRULE: u16 = 32;
@@ -53,6 +57,11 @@ impl Rule {
         };
         bits > 0 && differs.leading_zeros() >= u32::from(bits)
     }
+}
+
+/// 32 bits at that place; 0 where there are none.
+pub(super) fn number(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |four| u32::from_ne_bytes(*four))
 }
 
 /// From a `fib_rule_hdr`; `None`: it does not count.

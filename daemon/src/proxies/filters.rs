@@ -199,8 +199,8 @@ fn reached(chain: &Chain, room: &mut usize) -> io::Result<Vec<(String, Rule)>> {
             continue;
         }
         *room -= 1;
-        let bytes = asked(chains::GET_RULES, chain.family, &chain.table, &name)?;
-        for mut rule in chains::rules(&bytes) {
+        let rules = asked(chains::GET_RULES, chain.family, &chain.table, &name)?;
+        for mut rule in chains::rules(&rules) {
             for set in std::mem::take(&mut rule.sets) {
                 let elements = asked(chains::GET_ELEMENTS, chain.family, &chain.table, &set)?;
                 rule.ports.extend(chains::ports(&elements));

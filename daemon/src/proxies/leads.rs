@@ -4,7 +4,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::rules::{find, text};
+use holdfast_datapath::netlink::attribute;
+
+use super::rules::text;
 
 /// `NFTA_IMMEDIATE_DATA`, `NFTA_DATA_VERDICT` and `NFTA_VERDICT_CHAIN`.
 const DATA: u16 = 2;
@@ -41,20 +43,20 @@ impl Leads {
 }
 
 fn chain(body: &[u8]) -> Option<String> {
-    let (_, data) = find(body, DATA)?;
-    let (_, verdict) = find(data, VERDICT)?;
-    let (_, chain) = find(verdict, CHAIN)?;
+    let data = attribute(body, DATA)?;
+    let verdict = attribute(data, VERDICT)?;
+    let chain = attribute(verdict, CHAIN)?;
     Some(text(chain).to_owned()).filter(|chain| !chain.is_empty())
 }
 
 fn translated(body: &[u8]) -> Option<SocketAddr> {
-    let (_, name) = find(body, TARGET_NAME)?;
-    let (_, revision) = find(body, TARGET_REVISION)?;
+    let name = attribute(body, TARGET_NAME)?;
+    let revision = attribute(body, TARGET_REVISION)?;
     let revision = u32::from_be_bytes(*revision.first_chunk()?);
     if text(name) != "DNAT" || !REVISIONS.contains(&revision) {
         return None;
     }
-    let (_, range) = find(body, TARGET_INFO)?;
+    let range = attribute(body, TARGET_INFO)?;
     let flags = u32::from_ne_bytes(*range.first_chunk()?);
     let address: [u8; 16] = *range.get(FIRST_ADDRESS..)?.first_chunk()?;
     let port = u16::from_be_bytes(*range.get(FIRST_PORT..)?.first_chunk()?);

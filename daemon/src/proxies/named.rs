@@ -9,10 +9,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::keys::Transport;
+use holdfast_datapath::netlink::{attribute, attributes};
 use nix::libc;
 
 use super::leads::Leads;
-use super::rules::{FAMILY_LEN, NFTABLES, attributes, dump, find, messages, number, text};
+use super::rules::{NFTABLES, Object, dump, number, text};
 
 /// `NFT_MSG_GETRULE` and `NFT_MSG_GETSETELEM`, from `linux/netfilter/nf_tables.h`.
 const GET_RULES: u16 = NFTABLES | 7;
@@ -118,15 +119,10 @@ pub(crate) fn host_ports() -> io::Result<BTreeSet<u16>> {
 }
 
 /// What a table has under a name; a table or a name that is not there has nothing.
-pub(super) fn asked(kind: u16, family: u8, table: &str, name: &str) -> io::Result<Vec<u8>> {
-    let bytes = dump(kind, family, &[(TABLE, table), (OF_TABLE, name)])?;
-    let refusal = messages(&bytes).find(|(kind, _)| kind & 0xff00 != NFTABLES);
-    let errno = refusal.and_then(|(_, body)| body.first_chunk().map(|errno| i32::from_ne_bytes(*errno)));
-    match errno {
-        Some(0) => Ok(bytes),
-        Some(errno) if errno == -libc::ENOENT => Ok(Vec::new()),
-        Some(errno) => Err(io::Error::from_raw_os_error(errno.saturating_neg())),
-        None => Err(io::Error::other("the kernel's list of rules has no end")),
+pub(super) fn asked(kind: u16, family: u8, table: &str, name: &str) -> io::Result<Vec<Object>> {
+    match dump(kind, family, &[(TABLE, table), (OF_TABLE, name)]) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
+        other => other,
     }
 }
 
@@ -171,12 +167,8 @@ impl Compared {
     }
 }
 
-fn rules_of(bytes: &[u8]) -> impl Iterator<Item = Compared> + '_ {
-    let bodies = messages(bytes).filter(|(kind, _)| kind & 0xff00 == NFTABLES);
-    bodies.filter_map(|(_, body)| {
-        let (_, expressions) = find(body.get(FAMILY_LEN..)?, EXPRESSIONS)?;
-        Some(compared(expressions))
-    })
+fn rules_of(objects: &[Object]) -> impl Iterator<Item = Compared> + '_ {
+    objects.iter().filter_map(|it| attribute(&it.attributes, EXPRESSIONS)).map(compared)
 }
 
 /// Goes through the expressions of a rule as the kernel does.
@@ -184,8 +176,8 @@ fn compared(expressions: &[u8]) -> Compared {
     let mut compared = Compared::default();
     let mut loaded = Loaded::Other;
     for (_, expression) in attributes(expressions) {
-        let name = find(expression, NAME).map_or("", |(_, name)| text(name));
-        let body = find(expression, EXPRESSION).map_or(&[][..], |(_, body)| body);
+        let name = attribute(expression, NAME).map_or("", text);
+        let body = attribute(expression, EXPRESSION).unwrap_or_default();
         match name {
             "payload" => loaded = payload(body),
             "meta" => {
@@ -195,12 +187,12 @@ fn compared(expressions: &[u8]) -> Compared {
             // A mask: it is a network and no address.
             "bitwise" => loaded = Loaded::Other,
             "cmp" if number(body, COMPARE_BY) == Some(EQUAL) => {
-                let value = find(body, COMPARE_WITH).and_then(|(_, value)| find(value, NAME));
-                compared.take(loaded, value.map_or(&[][..], |(_, value)| value));
+                let value = attribute(body, COMPARE_WITH).and_then(|value| attribute(value, NAME));
+                compared.take(loaded, value.unwrap_or_default());
             }
             "match" => {
-                let name = find(body, NAME).map_or("", |(_, name)| text(name));
-                compared.take_match(name, find(body, MATCH_INFO).map_or(&[][..], |(_, info)| info));
+                let name = attribute(body, NAME).map_or("", text);
+                compared.take_match(name, attribute(body, MATCH_INFO).unwrap_or_default());
             }
             _ => compared.leads.take(name, body),
         }
@@ -227,15 +219,10 @@ fn payload(body: &[u8]) -> Loaded {
 }
 
 /// Keys of a map: address, protocol and port, or the last two, each of a multiple of four bytes.
-fn elements_of(bytes: &[u8]) -> impl Iterator<Item = Compared> + '_ {
-    let bodies = messages(bytes).filter(|(kind, _)| kind & 0xff00 == NFTABLES);
-    let lists = bodies.filter_map(|(_, body)| find(body.get(FAMILY_LEN..)?, ELEMENTS));
-    let elements = lists.flat_map(|(_, list)| attributes(list));
-    elements.filter_map(|(_, element)| {
-        let (_, key) = find(element, NAME)?;
-        let (_, value) = find(key, NAME)?;
-        key_of(value)
-    })
+fn elements_of(objects: &[Object]) -> impl Iterator<Item = Compared> + '_ {
+    let lists = objects.iter().filter_map(|it| attribute(&it.attributes, ELEMENTS));
+    let elements = lists.flat_map(attributes);
+    elements.filter_map(|(_, element)| key_of(attribute(attribute(element, NAME)?, NAME)?))
 }
 
 fn key_of(key: &[u8]) -> Option<Compared> {
@@ -253,23 +240,17 @@ fn key_of(key: &[u8]) -> Option<Compared> {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_datapath::netlink::with_kind;
+
     use super::*;
 
-    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = u16::try_from(value.len() + 4).unwrap().to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
-
     fn expression(name: &str, body: &[Vec<u8>]) -> Vec<u8> {
-        let name = attribute(NAME, format!("{name}\0").as_bytes());
-        attribute(1, &[name, attribute(EXPRESSION | 0x8000, &body.concat())].concat())
+        let name = with_kind(NAME, format!("{name}\0").as_bytes());
+        with_kind(1, &[name, with_kind(EXPRESSION | 0x8000, &body.concat())].concat())
     }
 
     fn be(kind: u16, number: u32) -> Vec<u8> {
-        attribute(kind, &number.to_be_bytes())
+        with_kind(kind, &number.to_be_bytes())
     }
 
     fn load(base: u32, offset: u32, length: u32) -> Vec<u8> {
@@ -277,22 +258,16 @@ mod tests {
     }
 
     fn equal(value: &[u8]) -> Vec<u8> {
-        expression("cmp", &[be(2, EQUAL), attribute(COMPARE_WITH | 0x8000, &attribute(1, value))])
+        expression("cmp", &[be(2, EQUAL), with_kind(COMPARE_WITH | 0x8000, &with_kind(1, value))])
     }
 
-    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
-        let mut message = u32::try_from(body.len() + 20).unwrap().to_ne_bytes().to_vec();
-        message.extend((NFTABLES | kind).to_ne_bytes());
-        message.extend([0; 10]);
-        message.extend([2, 0, 0, 0]);
-        message.extend(body);
-        message
+    fn object(attributes: Vec<u8>) -> [Object; 1] {
+        [Object { family: 2, attributes }]
     }
 
     fn rule(expressions: &[Vec<u8>]) -> Compared {
-        let body = attribute(EXPRESSIONS | 0x8000, &expressions.concat());
-        let bytes = message(6, &body);
-        rules_of(&bytes).next().unwrap()
+        let rules = object(with_kind(EXPRESSIONS | 0x8000, &expressions.concat()));
+        rules_of(&rules).next().unwrap()
     }
 
     fn web() -> (SocketAddr, BTreeSet<(SocketAddr, Transport)>) {
@@ -308,7 +283,7 @@ mod tests {
         let native = [&address[..], &protocol, &[load(2, 2, 2), equal(&443_u16.to_be_bytes())]].concat();
         assert_eq!(rule(&native).names(2, &frontends), Some(web));
         let ports = [0_u16, 65535, 443, 443].map(u16::to_ne_bytes).concat();
-        let info = [attribute(NAME, b"tcp\0"), attribute(MATCH_INFO, &ports)];
+        let info = [with_kind(NAME, b"tcp\0"), with_kind(MATCH_INFO, &ports)];
         let by_match = [&address[..], &protocol, &[expression("match", &info)]].concat();
         assert_eq!(rule(&by_match).names(2, &frontends), Some(web));
         assert_eq!(rule(&address).names(2, &frontends), None, "no port");
@@ -329,7 +304,7 @@ mod tests {
     fn host_ports_are_those_of_a_list_of_ports() {
         let mut list = vec![1, 2];
         list.extend([8080_u16, 9090, 0].iter().flat_map(|port| port.to_ne_bytes()));
-        let info = [attribute(NAME, b"multiport\0"), attribute(MATCH_INFO, &list)];
+        let info = [with_kind(NAME, b"multiport\0"), with_kind(MATCH_INFO, &list)];
         assert_eq!(rule(&[expression("match", &info)]).ports, BTreeSet::from([8080, 9090]));
     }
 
@@ -337,9 +312,9 @@ mod tests {
     fn keys_of_a_map_are_frontends() {
         let (web, frontends) = web();
         let key = [&[10, 96, 0, 1][..], &[6, 0, 0, 0], &443_u16.to_be_bytes(), &[0, 0]].concat();
-        let element = attribute(1, &attribute(NAME | 0x8000, &attribute(NAME, &key)));
-        let bytes = message(12, &attribute(ELEMENTS | 0x8000, &element));
-        let found: Vec<_> = elements_of(&bytes).filter_map(|key| key.names(2, &frontends)).collect();
+        let element = with_kind(1, &with_kind(NAME | 0x8000, &with_kind(NAME, &key)));
+        let elements = object(with_kind(ELEMENTS | 0x8000, &element));
+        let found: Vec<_> = elements_of(&elements).filter_map(|key| key.names(2, &frontends)).collect();
         assert_eq!(found, [web]);
         assert_eq!(key_of(&[0; 7]), None);
         assert_eq!(key_of(&[0; 15]), None);
@@ -348,12 +323,17 @@ mod tests {
     #[test]
     fn bytes_that_are_cut_off_name_nothing_and_harm_nobody() {
         let (_, frontends) = web();
-        let body = attribute(EXPRESSIONS, &[load(1, 16, 4), equal(&[10, 96, 0, 1])].concat());
-        let bytes = message(6, &body);
-        for length in 0..bytes.len() {
-            let cut = bytes.get(..length).unwrap();
-            assert!(rules_of(cut).all(|rule| rule.names(2, &frontends).is_none()));
-            assert_eq!(elements_of(cut).count(), 0);
+        let expressions = [load(1, 9, 1), equal(&[6]), load(2, 2, 2), equal(&30080_u16.to_be_bytes())];
+        let whole = with_kind(EXPRESSIONS | 0x8000, &expressions.concat());
+        let named = |attributes: &[u8]| {
+            let rules = object(attributes.to_vec());
+            rules_of(&rules).any(|rule| rule.names(2, &frontends).is_some())
+        };
+        assert!(named(&whole));
+        for length in 0..whole.len() {
+            let cut = whole.get(..length).unwrap();
+            assert!(!named(cut), "{length}");
+            assert_eq!(elements_of(&object(cut.to_vec())).count(), 0, "{length}");
         }
     }
 }

@@ -4,29 +4,20 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::rules::judge;
+use holdfast_datapath::netlink::with_kind;
+
+use super::rules::{Object, judge};
 use super::{OtherProxy, look};
 
-/// As the kernel writes it: a message of this type with one attribute.
-fn message(kind: u16, attribute: u16, text: &str) -> Vec<u8> {
-    let mut value = text.as_bytes().to_vec();
-    value.push(0);
-    let mut body = vec![2, 0, 0, 0];
-    body.extend(u16::try_from(value.len() + 4).unwrap().to_ne_bytes());
-    body.extend(attribute.to_ne_bytes());
-    body.extend(&value);
-    body.resize(body.len().next_multiple_of(4), 0);
-    let mut message = u32::try_from(body.len() + 16).unwrap().to_ne_bytes().to_vec();
-    message.extend(kind.to_ne_bytes());
-    message.extend([0; 10]);
-    message.extend(body);
-    message
+/// An object of IPv4 with one attribute.
+fn object(kind: u16, text: &str) -> Object {
+    Object { family: 2, attributes: with_kind(kind, &[text.as_bytes(), &[0]].concat()) }
 }
 
 #[track_caller]
 fn check(tables: &[&str], chains: &[&str], expected: &[&str]) {
-    let tables: Vec<u8> = tables.iter().flat_map(|name| message(0xa00, 1, name)).collect();
-    let chains: Vec<u8> = chains.iter().flat_map(|name| message(0xa03, 3, name)).collect();
+    let tables: Vec<Object> = tables.iter().map(|name| object(1, name)).collect();
+    let chains: Vec<Object> = chains.iter().map(|name| object(3, name)).collect();
     let found: Vec<String> = judge(&tables, &chains).into_iter().map(|(_, evidence)| evidence).collect();
     assert_eq!(found, expected);
 }
@@ -43,11 +34,12 @@ fn rules_are_known_by_the_names_of_their_tables_and_chains() {
 
 #[test]
 fn an_answer_that_is_cut_or_garbage_is_no_rule() {
-    let whole = message(0xa00, 1, "kube-proxy");
+    let of = |attributes: &[u8]| [Object { family: 2, attributes: attributes.to_vec() }];
+    let whole = object(1, "kube-proxy").attributes;
     for length in 0..whole.len() {
-        assert!(judge(&whole[..length], &[]).len() <= 1);
+        assert!(judge(&of(&whole[..length]), &[]).len() <= 1);
     }
-    assert!(judge(&[0xff; 64], &[0; 64]).is_empty());
+    assert!(judge(&of(&[0xff; 64]), &of(&[0; 64])).is_empty());
 }
 
 /// As the kernel prints it: 10249 listens (0A), 9879 is only a connection's own port (01).

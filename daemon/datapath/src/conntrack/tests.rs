@@ -94,7 +94,7 @@ fn kernel_that_says(batches: usize, errno: fn(u32) -> Option<i32>) -> (Conntrack
         };
         (0..batches).map(|_| batch()).collect()
     });
-    (Conntrack { socket: OwnedFd::from(ours).into() }, answering)
+    (Conntrack { kernel: Conversation::over(OwnedFd::from(ours).into()) }, answering)
 }
 
 fn taken_of(kernel: &mut Conntrack, count: u16) -> (TakenPorts, io::Result<()>) {
@@ -157,7 +157,7 @@ fn who_may_not_ask_hears_why() {
     answer[8..12].copy_from_slice(&1_u32.to_ne_bytes());
     answer[16..20].copy_from_slice(&(-libc::EPERM).to_ne_bytes());
     kernels.send(&answer).unwrap();
-    let mut kernel = Conntrack { socket: OwnedFd::from(ours).into() };
+    let mut kernel = Conntrack { kernel: Conversation::over(OwnedFd::from(ours).into()) };
     let (taken, came) = taken_of(&mut kernel, 5);
     assert_eq!((taken.taken, taken.refused), (0, 5));
     assert_eq!(came.unwrap_err().raw_os_error(), Some(libc::EPERM));

@@ -4,31 +4,26 @@
 //! Invariant: it only reads, bounded in bytes and time. The kernel is not asked where it follows no connection, because
 //! the question alone would load what follows them.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use holdfast_core::keys::Transport;
-use nix::sys::socket::sockopt::ReceiveTimeout;
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, send, setsockopt, socket};
-use nix::sys::time::TimeVal;
+use nix::sys::socket::SockProtocol;
 
 use super::{
     CTA_IP_V4, CTA_IP_V6, CTA_PROTO_DST_PORT, CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_TUPLE_IP,
     CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, NEW,
 };
 use crate::abi::transport_of;
-use crate::netlink::{NLM_F_DUMP, NLM_F_REQUEST, PIECE, attribute, ending, message, messages};
+use crate::netlink::{Conversation, NLM_F_DUMP, PIECE, attribute, ip, messages};
 
 /// How many connections the kernel follows here; absent where it follows none.
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 
 /// A list is given up then: a million connections take about a second.
 const TIME_MAX: Duration = Duration::from_secs(2);
-/// The kernel answers at once.
-const ANSWER_SECONDS_MAX: i64 = 1;
 /// Connections that are kept in mind, a few of each hundred that another proxy has. One is an entry in the kernel.
 const FOUND_MAX: usize = 8_192;
 
@@ -59,13 +54,9 @@ pub(crate) fn list(is_wanted: impl Fn(u16) -> bool) -> io::Result<Found> {
     if matches!(count.trim(), "" | "0") {
         return Ok(Found { is_whole: true, ..Found::default() });
     }
-    let family = AddressFamily::Netlink;
-    let protocol = SockProtocol::NetlinkNetFilter;
-    let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
-    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(ANSWER_SECONDS_MAX, 0))?;
-    let question = message(GET, NLM_F_REQUEST | NLM_F_DUMP, 0, &[0; GENERAL]);
-    send(socket.as_raw_fd(), &question, MsgFlags::empty())?;
-    read(&mut File::from(socket), Instant::now() + TIME_MAX, is_wanted)
+    let mut kernel = Conversation::open(SockProtocol::NetlinkNetFilter)?;
+    kernel.ask(GET, NLM_F_DUMP, &[0; GENERAL])?;
+    read(&mut kernel, Instant::now() + TIME_MAX, is_wanted)
 }
 
 fn read(answer: &mut impl Read, until: Instant, is_wanted: impl Fn(u16) -> bool) -> io::Result<Found> {
@@ -76,13 +67,13 @@ fn read(answer: &mut impl Read, until: Instant, is_wanted: impl Fn(u16) -> bool)
         if length == 0 {
             break;
         }
-        for (kind, body) in messages(datagram.get(..length).unwrap_or_default()) {
-            if let Some(ended) = ending(kind, body) {
+        for message in messages(datagram.get(..length).unwrap_or_default()) {
+            if let Some(ended) = message.ending() {
                 found.is_whole = found.all.len() < FOUND_MAX;
                 return ended.map(|()| found);
             }
-            if kind == NEW && found.all.len() < FOUND_MAX {
-                found.all.extend(translated(body).filter(|it| is_wanted(it.node.port())));
+            if message.kind == NEW && found.all.len() < FOUND_MAX {
+                found.all.extend(translated(message.body).filter(|it| is_wanted(it.node.port())));
             }
         }
     }
@@ -97,25 +88,20 @@ struct Way {
 }
 
 fn way(message: &[u8], direction: u16) -> Option<Way> {
-    let tuple = attribute(message, &[direction])?;
-    let ip = attribute(tuple, &[CTA_TUPLE_IP])?;
-    let protocol = attribute(tuple, &[CTA_TUPLE_PROTO])?;
+    let tuple = attribute(message, direction)?;
+    let addresses = attribute(tuple, CTA_TUPLE_IP)?;
+    let protocol = attribute(tuple, CTA_TUPLE_PROTO)?;
     let end = |at: usize, port: u16| {
-        let addresses = [CTA_IP_V4, CTA_IP_V6].map(|kinds| kinds.get(at).copied().unwrap_or_default());
-        let address = address(attribute(ip, &addresses)?)?;
-        let port = u16::from_be_bytes(*attribute(protocol, &[port])?.first_chunk()?);
+        let of_family = |kinds: [u16; 2]| attribute(addresses, *kinds.get(at)?);
+        let address = of_family(CTA_IP_V4).or_else(|| of_family(CTA_IP_V6)).and_then(ip)?;
+        let port = u16::from_be_bytes(*attribute(protocol, port)?.first_chunk()?);
         Some(SocketAddr::new(address, port))
     };
     Some(Way {
-        transport: transport_of(*attribute(protocol, &[CTA_PROTO_NUM])?.first()?)?,
+        transport: transport_of(*attribute(protocol, CTA_PROTO_NUM)?.first()?)?,
         source: end(0, CTA_PROTO_SRC_PORT)?,
         destination: end(1, CTA_PROTO_DST_PORT)?,
     })
-}
-
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = || <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
-    <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from).or_else(v4)
 }
 
 /// `None`: not both ends of it are translated. A pod's way out of the cluster keeps its destination, and a client that
@@ -130,8 +116,10 @@ fn translated(body: &[u8]) -> Option<Translated> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
-    use crate::netlink::{HEADER, NESTED, NLMSG_DONE, NLMSG_ERROR, with_kind};
+    use crate::netlink::{HEADER, NESTED, NLMSG_DONE, NLMSG_ERROR, message, with_kind};
 
     fn octets(address: IpAddr) -> Vec<u8> {
         match address {

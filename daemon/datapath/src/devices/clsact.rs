@@ -6,15 +6,14 @@
 
 #![allow(unsafe_code)]
 
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libbpf_rs::libbpf_sys as sys;
-use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use nix::sys::socket::SockProtocol;
 
 use super::{Direction, Spot};
-use crate::netlink::{NLM_F_DUMP, NLM_F_REQUEST, PIECE, ending, message, messages};
+use crate::netlink::{Conversation, Message, NLM_F_DUMP};
 
 /// Before the filters without a chosen priority, which the kernel puts at 49,152 and below, and after the first
 /// hundred, which are for filters that must come first.
@@ -28,8 +27,8 @@ const RTM_GETTFILTER: u16 = 46;
 const CLSACT_INGRESS: u32 = 0xffff_fff2;
 const CLSACT_EGRESS: u32 = 0xffff_fff3;
 
-/// Filters that are counted: more than any device has.
-const FILTERS_MAX: usize = 1024;
+/// More than the filters of any device have.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 fn hook(spot: &Spot) -> sys::bpf_tc_hook {
     sys::bpf_tc_hook {
@@ -105,43 +104,17 @@ pub(super) fn remove(spot: &Spot) -> io::Result<()> {
     checked(ask(Ask::Detach, &mut hook(spot), &mut ours()), libc::ENODEV)
 }
 
-/// How many filters of others are there.
+/// How many filters of others are there. An error ends the answer too: where there is no discipline, there are none.
 pub(super) fn others(spot: &Spot) -> io::Result<usize> {
-    let family = AddressFamily::Netlink;
-    let protocol = SockProtocol::NetlinkRoute;
-    let mut kernel: File = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?.into();
-    kernel.write_all(&question(spot))?;
-    let mut buffer = vec![0; PIECE];
-    let mut count = 0;
-    while count < FILTERS_MAX {
-        let length = kernel.read(&mut buffer)?;
-        let (more, is_last) = filters_in(buffer.get(..length).unwrap_or_default());
-        count += more;
-        if is_last || length == 0 {
-            break;
-        }
-    }
-    Ok(count)
-}
-
-fn question(spot: &Spot) -> Vec<u8> {
+    let mut kernel = Conversation::open(SockProtocol::NetlinkRoute)?;
     let parent = if spot.direction == Direction::In { CLSACT_INGRESS } else { CLSACT_EGRESS };
     // A `struct tcmsg`.
     let fields = [0, spot.target().cast_unsigned(), 0, parent, 0];
-    message(RTM_GETTFILTER, NLM_F_REQUEST | NLM_F_DUMP, 0, fields.map(u32::to_ne_bytes).as_flattened())
-}
-
-/// How many filters are told that are not ours, and whether these were the last. An error ends the answer too: where
-/// there is no discipline, there are no filters.
-fn filters_in(answer: &[u8]) -> (usize, bool) {
+    kernel.ask(RTM_GETTFILTER, NLM_F_DUMP, fields.map(u32::to_ne_bytes).as_flattened())?;
     let mut count = 0;
-    for (kind, body) in messages(answer) {
-        if ending(kind, body).is_some() {
-            return (count, true);
-        }
-        count += usize::from(kind == RTM_NEWTFILTER && is_of_others(body));
-    }
-    (count, false)
+    let is_others = |it: &Message<'_>| it.kind == RTM_NEWTFILTER && is_of_others(it.body);
+    let _ = kernel.listen(ANSWER_BYTES_MAX, |it| count += usize::from(is_others(&it)));
+    Ok(count)
 }
 
 /// A filter without a handle is the head of a list, and filters nothing.

@@ -1,13 +1,12 @@
 //! Which devices there are, and where a packet begins at one.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 
 use nix::net::if_::if_nameindex;
-use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use nix::sys::socket::SockProtocol;
 
 use crate::load::Layer;
-use crate::netlink::{NLM_F_REQUEST, PIECE, ending, message, messages};
+use crate::netlink::Conversation;
 
 /// From `linux/rtnetlink.h`.
 const RTM_GETLINK: u16 = 18;
@@ -31,24 +30,12 @@ pub(super) fn layer_of(index: u32) -> io::Result<Layer> {
     }
 }
 
-/// As `net/if_arp.h` numbers them.
+/// As `net/if_arp.h` numbers them; in the second 16 bits of a `struct ifinfomsg`.
 fn kind_of(index: u32) -> io::Result<u16> {
-    let protocol = SockProtocol::NetlinkRoute;
-    let mut kernel: File =
-        socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?.into();
+    let mut kernel = Conversation::open(SockProtocol::NetlinkRoute)?;
     // A `struct ifinfomsg` that names the device alone.
-    let fields = [0, index, 0, 0].map(u32::to_ne_bytes);
-    kernel.write_all(&message(RTM_GETLINK, NLM_F_REQUEST, 0, fields.as_flattened()))?;
-    let mut answer = vec![0; PIECE];
-    let length = kernel.read(&mut answer)?;
-    told_kind(answer.get(..length).unwrap_or_default())
-}
-
-/// The kind that an answer tells, in the second 16 bits of its `struct ifinfomsg`.
-fn told_kind(answer: &[u8]) -> io::Result<u16> {
-    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
-    let (message, body) = messages(answer).next().ok_or_else(invalid)?;
-    ending(message, body).unwrap_or(Ok(()))?;
-    let kind = body.get(2..).and_then(|it| it.first_chunk()).ok_or_else(invalid)?;
+    kernel.ask(RTM_GETLINK, 0, [0, index, 0, 0].map(u32::to_ne_bytes).as_flattened())?;
+    let told = kernel.one()?;
+    let kind = told.get(2..).and_then(|it| it.first_chunk()).ok_or(io::ErrorKind::InvalidData)?;
     Ok(u16::from_ne_bytes(*kind))
 }

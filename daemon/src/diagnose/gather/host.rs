@@ -5,7 +5,6 @@
 
 mod files;
 mod listeners;
-mod netlink;
 mod routes;
 
 use std::collections::BTreeSet;

@@ -6,7 +6,9 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use super::super::rules::{FAMILY_LEN, NFTABLES, attributes, find, messages, number, text};
+use holdfast_datapath::netlink::{attribute, attributes};
+
+use super::super::rules::{NFTABLES, Object, number, text};
 
 /// `NFT_MSG_GETCHAIN`, `_GETRULE` and `_GETSETELEM`.
 pub(super) const GET_CHAINS: u16 = NFTABLES | 4;
@@ -86,18 +88,16 @@ fn clean(name: &str) -> String {
 }
 
 /// All chains that hooks run.
-pub(super) fn all(bytes: &[u8]) -> Vec<Chain> {
-    let of_tables = messages(bytes).filter(|(kind, _)| kind & 0xff00 == NFTABLES);
-    of_tables.filter_map(|(_, body)| chain(body)).collect()
+pub(super) fn all(objects: &[Object]) -> Vec<Chain> {
+    objects.iter().filter_map(chain).collect()
 }
 
-fn chain(body: &[u8]) -> Option<Chain> {
-    let family = *body.first()?;
-    let rest = body.get(FAMILY_LEN..)?;
-    let (_, hook) = find(rest, HOOK)?;
-    let name = |attribute| find(rest, attribute).map(|(_, name)| text(name).to_owned());
+fn chain(object: &Object) -> Option<Chain> {
+    let rest = &object.attributes;
+    let hook = attribute(rest, HOOK)?;
+    let name = |kind| attribute(rest, kind).map(|name| text(name).to_owned());
     Some(Chain {
-        family,
+        family: object.family,
         table: name(TABLE)?,
         name: name(NAME)?,
         hook: number(hook, HOOK_NUMBER)?,
@@ -155,25 +155,21 @@ enum Loaded {
     Other,
 }
 
-pub(super) fn rules(bytes: &[u8]) -> Vec<Rule> {
+pub(super) fn rules(objects: &[Object]) -> Vec<Rule> {
     /// `NFTA_RULE_EXPRESSIONS`.
     const EXPRESSIONS: u16 = 4;
-    let bodies = messages(bytes).filter(|(kind, _)| kind & 0xff00 == NFTABLES);
-    let lists = bodies.filter_map(|(_, body)| find(body.get(FAMILY_LEN..)?, EXPRESSIONS));
-    lists.map(|(_, expressions)| rule(expressions)).collect()
+    objects.iter().filter_map(|it| attribute(&it.attributes, EXPRESSIONS)).map(rule).collect()
 }
 
 /// The elements of a set of ports, if it is one.
-pub(super) fn ports(bytes: &[u8]) -> Vec<RangeInclusive<u16>> {
+pub(super) fn ports(objects: &[Object]) -> Vec<RangeInclusive<u16>> {
     /// `NFTA_SET_ELEM_LIST_ELEMENTS`, `NFTA_SET_ELEM_KEY` and `NFTA_DATA_VALUE`.
     const ELEMENTS: u16 = 3;
     const KEY: u16 = 1;
-    let bodies = messages(bytes).filter(|(kind, _)| kind & 0xff00 == NFTABLES);
-    let lists = bodies.filter_map(|(_, body)| find(body.get(FAMILY_LEN..)?, ELEMENTS));
-    let keys = lists.flat_map(|(_, list)| attributes(list));
+    let lists = objects.iter().filter_map(|it| attribute(&it.attributes, ELEMENTS));
+    let keys = lists.flat_map(attributes);
     let values = keys.filter_map(|(_, element)| {
-        let (_, key) = find(element, KEY)?;
-        let (_, value) = find(key, KEY)?;
+        let value = attribute(attribute(element, KEY)?, KEY)?;
         (value.len() == 2).then(|| port(value)).flatten()
     });
     values.map(|port| port..=port).collect()
@@ -188,8 +184,8 @@ fn rule(expressions: &[u8]) -> Rule {
     let mut loaded = Loaded::Other;
     for (_, expression) in attributes(expressions) {
         // `NFTA_EXPR_NAME` and `NFTA_EXPR_DATA`.
-        let name = find(expression, 1).map_or("", |(_, name)| text(name));
-        let body = find(expression, 2).map_or(&[][..], |(_, body)| body);
+        let name = attribute(expression, 1).map_or("", text);
+        let body = attribute(expression, 2).unwrap_or_default();
         match name {
             "counter" | "log" | "notrack" => {}
             "immediate" => rule.take_verdict(body),
@@ -207,18 +203,18 @@ fn rule(expressions: &[u8]) -> Rule {
 impl Rule {
     /// `NFTA_IMMEDIATE_DATA`, `NFTA_DATA_VERDICT`, `NFTA_VERDICT_CODE` and `_CHAIN`.
     fn take_verdict(&mut self, body: &[u8]) {
-        let verdict = find(body, 2).and_then(|(_, data)| find(data, 2)).map_or(&[][..], |(_, it)| it);
+        let verdict = attribute(body, 2).and_then(|data| attribute(data, 2)).unwrap_or_default();
         self.verdict = match number(verdict, 1) {
             Some(DROP) => Some(Verdict::Drop),
             Some(ACCEPT) => Some(Verdict::Accept),
             _ => self.verdict,
         };
-        self.leads = find(verdict, 2).map(|(_, chain)| text(chain).to_owned());
+        self.leads = attribute(verdict, 2).map(|chain| text(chain).to_owned());
     }
 
     /// `NFTA_TARGET_NAME`: of xtables.
     fn take_target(&mut self, body: &[u8]) {
-        if find(body, 1).is_some_and(|(_, name)| matches!(text(name), "REJECT" | "DROP")) {
+        if attribute(body, 1).is_some_and(|name| matches!(text(name), "REJECT" | "DROP")) {
             self.verdict = Some(Verdict::Drop);
         }
     }
@@ -236,7 +232,7 @@ impl Rule {
             }
             // `NFTA_LOOKUP_SET`; with flags it may be the opposite.
             "lookup" if loaded == Loaded::Port && number(body, 5).is_none_or(|flags| flags == 0) => {
-                self.sets.extend(find(body, 1).map(|(_, set)| text(set).to_owned()));
+                self.sets.extend(attribute(body, 1).map(|set| text(set).to_owned()));
             }
             "match" => self.take_match(body),
             _ => {}
@@ -262,9 +258,9 @@ impl Rule {
 
     /// `NFTA_MATCH_NAME` and `_INFO`: matches of xtables, in the byte order of the host.
     fn take_match(&mut self, body: &[u8]) {
-        let info = find(body, 3).map_or(&[][..], |(_, info)| info);
+        let info = attribute(body, 3).unwrap_or_default();
         let port = |at: usize| Some(u16::from_ne_bytes(*info.get(at..)?.first_chunk()?));
-        match find(body, 1).map_or("", |(_, name)| text(name)) {
+        match attribute(body, 1).map_or("", text) {
             // First and last source port, then first and last of the destination; all of them is no condition.
             "tcp" | "udp" => {
                 let ends = port(4).zip(port(6)).filter(|ends| *ends != (0, u16::MAX));
@@ -297,9 +293,9 @@ const AT_MOST: u32 = 3;
 const AT_LEAST: u32 = 5;
 
 /// The value of an attribute that holds data.
-fn value(body: &[u8], attribute: u16) -> Option<&[u8]> {
-    let (_, data) = find(body, attribute)?;
-    find(data, 1).map(|(_, value)| value)
+fn value(body: &[u8], kind: u16) -> Option<&[u8]> {
+    let data = attribute(body, kind)?;
+    attribute(data, 1)
 }
 
 fn native(value: &[u8]) -> Option<u32> {

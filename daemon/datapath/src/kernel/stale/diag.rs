@@ -3,14 +3,13 @@
 //! Invariant: a socket is ended by its cookie, so never another one that took its place. It sees the network namespace
 //! of the calling thread only. Which sockets, its caller decides.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::keys::Transport;
-use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use nix::sys::socket::SockProtocol;
 
-use crate::netlink::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, PIECE, ending, message, messages};
+use crate::netlink::{Conversation, NLM_F_ACK, NLM_F_DUMP};
 
 /// Kinds of questions, from `linux/sock_diag.h`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -19,6 +18,9 @@ const SOCK_DESTROY: u16 = 21;
 /// ESTABLISHED, SYN_SENT, FIN_WAIT1, FIN_WAIT2 and CLOSE_WAIT, from `net/tcp_states.h`: the socket has an owner and a
 /// peer. A UDP socket that is connected is ESTABLISHED.
 const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5 | 1 << 8;
+
+/// A million sockets of each kind have some 200 MB of messages; each is looked at and forgotten.
+const ANSWER_BYTES_MAX: usize = 1 << 30;
 
 /// A socket that is connected to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,15 +36,12 @@ pub(crate) struct Connected {
 /// The conversation with the kernel.
 #[derive(Debug)]
 pub(crate) struct Diag {
-    socket: File,
+    kernel: Conversation,
 }
 
 impl Diag {
     pub(crate) fn open() -> io::Result<Self> {
-        let family = AddressFamily::Netlink;
-        let protocol = SockProtocol::NetlinkSockDiag;
-        let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
-        Ok(Self { socket: socket.into() })
+        Ok(Self { kernel: Conversation::open(SockProtocol::NetlinkSockDiag)? })
     }
 
     /// Whether this kernel can end sockets at all.
@@ -91,21 +90,12 @@ impl Diag {
         id: &[u8; 48],
     ) -> io::Result<()> {
         let asked = [&[family, transport.number(), 0, 0][..], &CONNECTED.to_ne_bytes(), id].concat();
-        self.socket.write_all(&message(kind, flags | NLM_F_REQUEST, 0, &asked))
+        self.kernel.ask(kind, flags, &asked)
     }
 
     /// Reads up to the end of an answer.
     fn receive(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
-        let mut buffer = vec![0; PIECE];
-        loop {
-            let length = self.socket.read(&mut buffer)?;
-            for (kind, body) in messages(buffer.get(..length).unwrap_or_default()) {
-                match ending(kind, body) {
-                    Some(ended) => return ended,
-                    None => each(body),
-                }
-            }
-        }
+        self.kernel.listen(ANSWER_BYTES_MAX, |message| each(message.body)).map(drop)
     }
 }
 
@@ -136,7 +126,7 @@ mod tests {
     use std::thread::JoinHandle;
 
     use super::*;
-    use crate::netlink::NLMSG_ERROR;
+    use crate::netlink::{NLMSG_ERROR, message};
 
     /// A kernel that says this to every request.
     fn kernel_that_says(errno: i32) -> (Diag, JoinHandle<Vec<u8>>) {
@@ -149,7 +139,7 @@ mod tests {
             kernels.send(&answer).unwrap();
             request
         });
-        (Diag { socket: OwnedFd::from(ours).into() }, answering)
+        (Diag { kernel: Conversation::over(OwnedFd::from(ours).into()) }, answering)
     }
 
     #[test]

@@ -7,18 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use holdfast_core::keys::Transport;
+use holdfast_datapath::netlink::{Conversation, NLM_F_DUMP};
 use nix::libc;
-use nix::sys::socket::sockopt::ReceiveTimeout;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
-};
-use nix::sys::time::TimeVal;
+use nix::sys::socket::SockProtocol;
 
-use super::netlink::{DUMP, HEADER, Part, messages};
 use crate::diagnose::limits::{DESCRIPTORS_MAX, NETLINK_BYTES_MAX, PROCESSES_MAX};
 use crate::diagnose::material::Listener;
 
@@ -27,8 +22,6 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// From `net/tcp_states.h`: LISTEN, and what a UDP socket without a peer is.
 const LISTEN: u32 = 1 << 10;
 const UNCONNECTED: u32 = 1 << 7;
-/// The length of an `inet_diag_req_v2`.
-const QUESTION_LEN: usize = 56;
 
 /// A socket as the kernel lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,33 +60,14 @@ fn listener(transport: Transport, socket: Socket, owners: &BTreeMap<u32, (u32, S
 }
 
 fn list(transport: Transport, family: u8) -> io::Result<Vec<Socket>> {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let protocol = SockProtocol::NetlinkSockDiag;
-    let netlink = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
-    setsockopt(&netlink, ReceiveTimeout, &TimeVal::new(1, 0))?;
-    send(netlink.as_raw_fd(), &question(transport, family), MsgFlags::empty())?;
-    let mut found = Vec::new();
-    let mut total = 0;
-    let mut datagram = vec![0; 64 << 10];
-    while total < NETLINK_BYTES_MAX {
-        let count = recv(netlink.as_raw_fd(), &mut datagram, MsgFlags::empty())?;
-        total += count.max(1);
-        for message in messages(datagram.get(..count).unwrap_or_default()) {
-            match message {
-                Part::End(ended) => return ended.map(|()| found),
-                Part::Body(body) => found.extend(decode(body)),
-            }
-        }
-    }
-    Err(io::Error::other("the kernel's list of sockets has no end"))
-}
-
-fn question(transport: Transport, family: u8) -> Vec<u8> {
     let states = if transport == Transport::Udp { UNCONNECTED } else { LISTEN };
-    let length = u32::try_from(HEADER + QUESTION_LEN).unwrap_or_default();
-    let head = [&length.to_ne_bytes()[..], &SOCK_DIAG_BY_FAMILY.to_ne_bytes(), &DUMP.to_ne_bytes(), &[0; 8]];
-    let asked = [family, transport.number(), 0, 0];
-    [&head.concat()[..], &asked, &states.to_ne_bytes(), &[0; 48]].concat()
+    // An `inet_diag_req_v2`.
+    let asked = [&[family, transport.number(), 0, 0][..], &states.to_ne_bytes(), &[0; 48]].concat();
+    let mut kernel = Conversation::open(SockProtocol::NetlinkSockDiag)?;
+    kernel.ask(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, &asked)?;
+    let mut found = Vec::new();
+    kernel.listen(NETLINK_BYTES_MAX, |message| found.extend(decode(message.body)))?;
+    Ok(found)
 }
 
 /// A `struct inet_diag_msg`.

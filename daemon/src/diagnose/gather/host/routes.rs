@@ -2,17 +2,14 @@
 //!
 //! Invariant: the kernel is asked and nothing is sent; that there is no route is an answer.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::IpAddr;
 
+use holdfast_datapath::netlink::{Conversation, attribute, attributes, with_kind};
 use nix::libc;
 use nix::net::if_::if_indextoname;
-use nix::sys::socket::sockopt::ReceiveTimeout;
-use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket};
-use nix::sys::time::TimeVal;
+use nix::sys::socket::SockProtocol;
 
-use super::netlink::{HEADER, Part, REQUEST, attributes, messages};
 use crate::diagnose::material::Route;
 
 /// Kinds of messages and attributes, from `linux/rtnetlink.h`.
@@ -29,41 +26,22 @@ const LINK: usize = 16;
 
 /// The route to each of these.
 pub(super) fn to(addresses: &[IpAddr]) -> io::Result<Vec<Route>> {
-    let mut netlink = open()?;
-    addresses.iter().map(|address| one(&mut netlink, *address)).collect()
+    let mut kernel = Conversation::open(SockProtocol::NetlinkRoute)?;
+    addresses.iter().map(|address| one(&mut kernel, *address)).collect()
 }
 
-fn open() -> io::Result<File> {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let protocol = SockProtocol::NetlinkRoute;
-    let netlink = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
-    setsockopt(&netlink, ReceiveTimeout, &TimeVal::new(1, 0))?;
-    Ok(File::from(netlink))
-}
-
-fn one(netlink: &mut File, to: IpAddr) -> io::Result<Route> {
+fn one(kernel: &mut Conversation, to: IpAddr) -> io::Result<Route> {
     let none = Route { to, device: None, mtu: None, unreachable: None };
-    let (index, mtu) = match ask(netlink, RTM_GETROUTE, &of_address(to))? {
+    kernel.ask(RTM_GETROUTE, 0, &of_address(to))?;
+    let (index, mtu) = match kernel.one() {
         Ok(body) => route(&body),
+        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return Err(error),
         Err(error) => return Ok(Route { unreachable: Some(error.to_string()), ..none }),
     };
     let Some(index) = index else { return Ok(none) };
-    let of_device = ask(netlink, RTM_GETLINK, &of_link(index))?.ok().and_then(|body| link_mtu(&body));
+    kernel.ask(RTM_GETLINK, 0, &of_link(index))?;
+    let of_device = kernel.one().ok().and_then(|body| link_mtu(&body));
     Ok(Route { device: device(index), mtu: mtu.or(of_device), ..none })
-}
-
-/// What the kernel answers, or refuses with.
-fn ask(netlink: &mut File, kind: u16, asked: &[u8]) -> io::Result<Result<Vec<u8>, io::Error>> {
-    let length = u32::try_from(HEADER + asked.len()).unwrap_or_default();
-    let head = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &REQUEST.to_ne_bytes(), &[0; 8]].concat();
-    netlink.write_all(&[&head, asked].concat())?;
-    let mut datagram = vec![0; 16 << 10];
-    let count = netlink.read(&mut datagram)?;
-    match messages(datagram.get(..count).unwrap_or_default()).next() {
-        Some(Part::Body(body)) => Ok(Ok(body.to_vec())),
-        Some(Part::End(Err(error))) => Ok(Err(error)),
-        Some(Part::End(Ok(()))) | None => Err(io::Error::other("the kernel gave no answer")),
-    }
 }
 
 /// An `rtmsg` with the address.
@@ -73,12 +51,9 @@ fn of_address(to: IpAddr) -> Vec<u8> {
         IpAddr::V6(to) => (libc::AF_INET6, to.octets().to_vec()),
     };
     let bits = u8::try_from(address.len() * 8).unwrap_or_default();
-    let attribute = u16::try_from(address.len() + 4).unwrap_or_default();
     let mut asked = vec![u8::try_from(family).unwrap_or_default(), bits];
     asked.resize(ROUTE, 0);
-    asked.extend(attribute.to_ne_bytes());
-    asked.extend(RTA_DST.to_ne_bytes());
-    asked.extend(address);
+    asked.extend(with_kind(RTA_DST, &address));
     asked
 }
 
@@ -95,8 +70,7 @@ fn route(body: &[u8]) -> (Option<u32>, Option<u32>) {
         match kind {
             RTA_OIF => index = number(value),
             RTA_METRICS => {
-                let metric = attributes(value).find(|(kind, _)| *kind == RTAX_MTU);
-                mtu = metric.and_then(|(_, value)| number(value)).filter(|mtu| *mtu != 0);
+                mtu = attribute(value, RTAX_MTU).and_then(number).filter(|mtu| *mtu != 0);
             }
             _ => {}
         }
@@ -106,8 +80,7 @@ fn route(body: &[u8]) -> (Option<u32>, Option<u32>) {
 
 /// What the device of an `ifinfomsg` carries at once.
 fn link_mtu(body: &[u8]) -> Option<u32> {
-    let (_, value) = attributes(body.get(LINK..)?).find(|(kind, _)| *kind == IFLA_MTU)?;
-    number(value)
+    attribute(body.get(LINK..)?, IFLA_MTU).and_then(number)
 }
 
 fn number(value: &[u8]) -> Option<u32> {

@@ -1,0 +1,136 @@
+//! A socket of netlink: a question, and its answer up to the end.
+//!
+//! Invariant: bounded in time and bytes, whatever the kernel has to tell. A list that the kernel did not end is an
+//! error and no list. It sees the network namespace of the thread that opened it.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket};
+use nix::sys::time::TimeVal;
+
+use super::{Message, NLM_F_DUMP_INTR, NLM_F_REQUEST, PIECE, message, messages};
+
+/// Seconds. The kernel answers before the write that asks it returns, and goes on as it is read.
+const ANSWER_TIME_MAX: i64 = 1;
+
+/// A conversation with one part of the kernel.
+#[derive(Debug)]
+pub struct Conversation(File);
+
+impl Conversation {
+    pub fn open(protocol: SockProtocol) -> io::Result<Self> {
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
+        setsockopt(&socket, ReceiveTimeout, &TimeVal::new(ANSWER_TIME_MAX, 0))?;
+        Ok(Self(socket.into()))
+    }
+
+    /// With whatever is at the other end.
+    #[cfg(test)]
+    pub(crate) fn over(file: File) -> Self {
+        Self(file)
+    }
+
+    pub fn ask(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+        self.send(&message(kind, flags | NLM_F_REQUEST, 0, body))
+    }
+
+    /// Messages that are made already, all at once.
+    pub(crate) fn send(&mut self, messages: &[u8]) -> io::Result<()> {
+        self.0.write_all(messages)
+    }
+
+    /// Reads an answer to its end, which comes within so many bytes. `false`: what is listed has changed meanwhile, so
+    /// something may be missing.
+    pub fn listen(&mut self, bytes_max: usize, mut each: impl FnMut(Message<'_>)) -> io::Result<bool> {
+        let mut datagram = vec![0; PIECE];
+        let mut total = 0;
+        let mut is_whole = true;
+        while total < bytes_max {
+            let count = self.0.read(&mut datagram)?;
+            total += count.max(1);
+            for message in messages(datagram.get(..count).unwrap_or_default()) {
+                is_whole &= message.flags & NLM_F_DUMP_INTR == 0;
+                match message.ending() {
+                    Some(ended) => return ended.map(|()| is_whole),
+                    None => each(message),
+                }
+            }
+        }
+        Err(io::Error::other("the kernel's answer has no end"))
+    }
+
+    /// The body of an answer that is one message.
+    pub fn one(&mut self) -> io::Result<Vec<u8>> {
+        let mut datagram = vec![0; PIECE];
+        let count = self.0.read(&mut datagram)?;
+        let first = messages(datagram.get(..count).unwrap_or_default()).next();
+        let message = first.ok_or(io::ErrorKind::InvalidData)?;
+        match message.ending() {
+            None => Ok(message.body.to_vec()),
+            Some(Err(error)) => Err(error),
+            Some(Ok(())) => Err(io::Error::other("the kernel gave no answer")),
+        }
+    }
+}
+
+/// Datagram by datagram, each cut at the room that there is.
+impl Read for Conversation {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.0.read(room)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::super::{NLMSG_DONE, NLMSG_ERROR};
+    use super::*;
+
+    /// A kernel that has said this already.
+    fn that_said(datagrams: &[Vec<u8>]) -> Conversation {
+        let (ours, kernels) = UnixDatagram::pair().unwrap();
+        datagrams.iter().for_each(|it| assert_eq!(kernels.send(it).unwrap(), it.len()));
+        Conversation::over(OwnedFd::from(ours).into())
+    }
+
+    fn done() -> Vec<u8> {
+        message(NLMSG_DONE, 0, 0, &[0; 4])
+    }
+
+    #[test]
+    fn a_list_is_read_over_all_datagrams_and_not_beyond_its_end() {
+        let pieces = [
+            message(7, 0, 0, &[1; 4]),
+            [message(7, 0, 0, &[2; 4]), done(), message(7, 0, 0, &[3; 4])].concat(),
+        ];
+        let mut heard = Vec::new();
+        assert!(that_said(&pieces).listen(PIECE, |it| heard.push(it.body.to_vec())).unwrap());
+        assert_eq!(heard, [vec![1; 4], vec![2; 4]]);
+    }
+
+    #[test]
+    fn a_list_that_changed_meanwhile_says_so() {
+        let pieces = [message(7, NLM_F_DUMP_INTR, 0, &[]), done()];
+        assert!(!that_said(&pieces).listen(PIECE, |_| ()).unwrap());
+    }
+
+    #[test]
+    fn a_list_without_end_is_an_error() {
+        let pieces = vec![message(7, 0, 0, &[0; 84]); 10];
+        let error = that_said(&pieces).listen(1_000, |_| ()).unwrap_err();
+        assert!(error.to_string().contains("no end"), "{error}");
+    }
+
+    #[test]
+    fn one_answer_is_a_body_or_what_the_kernel_refuses_with() {
+        assert_eq!(that_said(&[message(7, 0, 0, &[5; 4])]).one().unwrap(), [5; 4]);
+        let refused = message(NLMSG_ERROR, 0, 0, &(-libc::ENETUNREACH).to_ne_bytes());
+        assert_eq!(that_said(&[refused]).one().unwrap_err().raw_os_error(), Some(libc::ENETUNREACH));
+        assert!(that_said(&[message(NLMSG_ERROR, 0, 0, &[0; 4])]).one().is_err(), "consent is no answer");
+        assert!(that_said(&[vec![9; 7]]).one().is_err());
+    }
+}
