@@ -130,7 +130,9 @@ fn node_port_addresses(table: &mut Table<'_, '_, '_>) -> Option<NodePortAddresse
         }
     }
     let named = |word: &Item| items.iter().any(|found| found.value == *word);
-    let (localhost, all, primary) = (named(&Item::Localhost), named(&Item::All), named(&Item::Primary));
+    let localhost = named(&Item::Localhost);
+    let all = named(&Item::All);
+    let primary = named(&Item::Primary);
     Some(NodePortAddresses { outer: outer_addresses(all, primary, items), localhost })
 }
 

@@ -22,7 +22,8 @@ impl KernelMaps {
     pub(super) fn make_room_for_frontend(&mut self, family: Family) -> Result<(), MapError> {
         let at = index(family);
         let shape = self.generation.shape;
-        let (used, entries) = (self.generation.frontends(family).used(), nth(shape.frontends, at));
+        let used = self.generation.frontends(family).used();
+        let entries = nth(shape.frontends, at);
         let Some(next) = grown(entries, 0, nth(self.limits.frontends, at)) else { return Ok(()) };
         let larger = Shape { frontends: with_nth(shape.frontends, at, next), ..shape };
         self.see_to_room("insert frontend", (used, entries), larger)
@@ -68,7 +69,8 @@ impl KernelMaps {
     pub(super) fn make_room_for_range(&mut self, range: Range) -> Result<(), MapError> {
         let at = index(range.family);
         let shape = self.generation.shape;
-        let (entries, limit) = (nth(shape.slots, at), nth(self.limits.slots, at));
+        let entries = nth(shape.slots, at);
+        let limit = nth(self.limits.slots, at);
         let needed = range.base.saturating_add(range.count);
         let larger = |next| Shape { slots: with_nth(shape.slots, at, next), ..shape };
         if needed <= entries {

@@ -203,7 +203,8 @@ impl KernelMaps {
     fn stand_still(&mut self) -> Result<Instant, StartError> {
         let until = Instant::now() + MOVED_WITHIN;
         self.tell_packets(FlowTable::since_boot().saturating_add(STILL_MOST))?;
-        let (grace, began) = (self.grace.begin(), Instant::now());
+        let grace = self.grace.begin();
+        let began = Instant::now();
         while !self.grace.is_over(grace) {
             if began.elapsed() > GRACE_MOST {
                 return Err(failed("the kernel does not tell when programs are through with their packets"));

@@ -103,7 +103,8 @@ impl<'a> Packets<'a> {
             (None, None) => "not yet translated".to_owned(),
             (None, Some(why)) => format!("not translated: {why}"),
             (Some(hook), None) => {
-                let (flows, resized) = (self.flows, self.resized());
+                let flows = self.flows;
+                let resized = self.resized();
                 format!("up to {flows} flows{resized}, by {hook}{}{}", self.ports_taken(), self.put_back())
             }
             (Some(hook), Some(why)) => format!("by {hook}, from tables of before: {why}"),
@@ -116,7 +117,8 @@ impl<'a> Packets<'a> {
             Some(why) => format!(" (not {}: {why})", self.flows_wanted),
             None => format!(" (soon {})", self.flows_wanted),
         });
-        let (all, needed) = (self.flows_given_up, self.flows_given_up_needed);
+        let all = self.flows_given_up;
+        let needed = self.flows_given_up_needed;
         let given_up = (all > 0).then(|| format!(" ({all} had no room, {needed} of them in use)"));
         wanted.into_iter().chain(given_up).collect()
     }
