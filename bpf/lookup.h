@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* From what a client dials to a port index: frontends, node ports. */
+/* Finds the port index for what a client dials: a frontend or a node port. */
 #ifndef HOLDFAST_LOOKUP_H
 #define HOLDFAST_LOOKUP_H
 
@@ -13,9 +13,9 @@ INLINE struct control *the_control(void)
 	return bpf_map_lookup_elem(&control, &zero);
 }
 
-/* No target is like these: kinds are small. */
+/* No real target has these values, because kinds are small. */
 #define NOT_FOUND (~0ULL)
-/* The element was reused under our eyes. */
+/* The element was reused during the read. */
 #define REUSED (~1ULL)
 
 INLINE bool take_target(struct dial *dial, __u64 target)
@@ -26,19 +26,19 @@ INLINE bool take_target(struct dial *dial, __u64 target)
 	return target < REUSED;
 }
 
-/* What is sought: an address that was dialled, or a node port, which is there for any. */
+/* What is looked up: the dialled address, or a node port, which is stored for any address. */
 enum sought { DIALLED = 0, NODE_PORT_OF_ANY = 1 };
 
 /*
- * The echo is read after the target, by a dependency where the processor could turn them round. That it was filled in
- * that order is the kernel's part, which copies the value as it stands; ARM may show two such stores in either order,
- * for the few nanoseconds in which a program holds an element that was removed, freed and filled anew.
+ * Reads the echo after the target, by a dependency where a processor could reorder the reads. The kernel writes the two
+ * in that order, because it copies the value as it stands. ARM may still show the two stores in either order, for the
+ * few nanoseconds in which a program holds an element that was removed, freed and filled anew.
  */
 INLINE __u64 look4(__u32 address, __u16 port, __u8 transport, enum sought sought)
 {
 	/*
-	 * In two parts, as the kernel's hash reads it, which would have to wait for smaller stores. One number would have
-	 * the verifier follow it.
+	 * Two words, because the kernel's hash reads words and would have to wait for smaller stores. The verifier would
+	 * track the value of a single 64-bit number.
 	 */
 	__u32 rest = (__u32)sought << 24 | (__u32)transport << 16 | port;
 	__u32 key[2] = { address, rest };
@@ -54,7 +54,7 @@ INLINE __u64 look4(__u32 address, __u16 port, __u8 transport, enum sought sought
 	return LIKELY(!(((__u32)echo ^ address) | ((__u32)(echo >> 32) ^ rest))) ? target : REUSED;
 }
 
-/* As look4(). */
+/* Like look4(), for IPv6. */
 INLINE __u64 look6(const __u32 *address, __u16 port, __u8 transport, enum sought sought)
 {
 	struct frontend6_key key = {
@@ -84,7 +84,7 @@ INLINE __u64 look(const struct dial *dial, const __u32 *address, enum sought sou
 			  look6(address, dial->to.port, dial->transport, sought);
 }
 
-/* Twice: what was reused under our eyes is found anew, or not at all. */
+/* Looks twice: the second look-up finds a reused element anew, or nothing. */
 INLINE bool find_at(struct dial *dial, const __u32 *address, enum sought sought)
 {
 	__u64 target = look(dial, address, sought);
@@ -113,7 +113,7 @@ INLINE bool is_loopback6(const __u32 *address)
 	return !(address[0] | address[1] | address[2] | (address[3] ^ bpf_htonl(1)));
 }
 
-/* The caller has to know whether this node's loopback is meant, or a pod's. */
+/* Whether a loopback address is dialled. The caller has to know whether that is this node's or a pod's. */
 INLINE bool means_loopback(const struct dial *dial)
 {
 	return dial->v4 ? is_loopback4(dial->to.address[3]) : is_loopback6(dial->to.address);
@@ -132,7 +132,7 @@ INLINE bool is_node6(const __u32 *address)
 	return bpf_map_lookup_elem(&node_addresses6, &key) != NULL;
 }
 
-/* Whether what is dialled is an address at which this node answers the node ports of others too. */
+/* Whether this node answers node ports at the dialled address, for other hosts too; loopback does not count. */
 INLINE bool is_node(const struct dial *dial)
 {
 	if (means_loopback(dial))
@@ -140,7 +140,7 @@ INLINE bool is_node(const struct dial *dial)
 	return dial->v4 ? is_node4(dial->to.address[3]) : is_node6(dial->to.address);
 }
 
-/* Whether it answers them at its loopback, all of which the first address stands for. */
+/* Whether this node answers node ports at its loopback. The first loopback address stands for all of them. */
 INLINE bool has_loopback_ports(const struct dial *dial)
 {
 	const __u32 first[4] = { 0, 0, 0, bpf_htonl(1) };
@@ -148,7 +148,10 @@ INLINE bool has_loopback_ports(const struct dial *dial)
 	return dial->v4 ? is_node4(bpf_htonl(0x7f000001)) : is_node6(first);
 }
 
-/* IPv4: the first half of the address. IPv6: a hash of its first half, which the addresses of one network share. */
+/*
+ * The block of the dialled address. IPv4: its first half. IPv6: a hash of its first half, which a network's addresses
+ * share.
+ */
 INLINE __u32 block_of(const struct dial *dial)
 {
 	const __u32 *address = dial->to.address;
@@ -167,13 +170,13 @@ INLINE bool may_be_frontend(const struct dial *dial)
 	return bits && READ_ONCE(*bits) >> (block % 64) & 1;
 }
 
-/* An address that was given to a service. */
+/* Finds a service by the dialled address itself. */
 INLINE bool find_exact(struct dial *dial)
 {
 	return may_be_frontend(dial) && find_at(dial, dial->to.address, DIALLED);
 }
 
-/* A node port. On which addresses there are any, is_node() and has_loopback_ports() say. */
+/* Finds a service by a node port. is_node() and has_loopback_ports() say which addresses have node ports. */
 INLINE bool find_node_port(struct dial *dial)
 {
 	const __u32 any[4] = {};

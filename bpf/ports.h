@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * By which ports a client goes on: towards another node, and between itself and a backend of this one.
+ * Chooses the ports that a client is sent on with: towards another node, and between it and a backend of this node.
  *
- * To put in the entry that only one flow can have is to have the port.
+ * A flow has a port once it has put in the entry that only one flow can have.
  */
 #ifndef HOLDFAST_PORTS_H
 #define HOLDFAST_PORTS_H
@@ -19,25 +19,25 @@
  */
 #define PORT_TRIES 16
 /*
- * So many ports towards another node are tried by chance, which finds one where of a hundred ninety are taken, but for
- * one client in a thousand. Then they are gone through one after the other, in batches, until there is no further one.
+ * How many random ports towards another node are tried. If ninety in a hundred are taken, this fails one client in a
+ * thousand. Then all ports are gone through one after another, in batches.
  */
 #define SNAT_TRIES 64
 #define SNAT_BATCH 256
 #define SNAT_BATCHES ((1 << 16) / SNAT_BATCH)
 /*
- * To go through all ports takes some ten milliseconds. Where that was so often in vain in one second for backends of
- * one number, or for all, chance alone is tried: so a client that uses up the ports of one backend does not keep those
- * of others from being found.
+ * Going through all ports takes some ten milliseconds. After so many failed searches in a second, for backends of one
+ * number or for all, only random ports are tried. So a client that uses up the ports of one backend does not keep
+ * clients of other backends from finding theirs.
  */
 #define SEARCHES_MOST 2
 #define ALL_SEARCHES_MOST 8
-/* What backends are counted by: two that share a number are rare. */
+/* How many numbers backends are counted by; two backends rarely share one. */
 #define SEARCHED 1024
 
 /* --- Numbers. --- */
 
-/* How many ports there are that nothing else of this node uses. */
+/* How many ports nothing else on this node uses. */
 INLINE __u32 count_of_snat_ports(void)
 {
 	__u32 zero = 0;
@@ -46,7 +46,7 @@ INLINE __u32 count_of_snat_ports(void)
 	return settings ? settings->snat_ports : 0;
 }
 
-/* One of them, counted round and round; 0: there are none. Without branches, as is_turned(). */
+/* The port of this number, counted round and round; 0: there are none. Without branches, like is_turned(). */
 ALONE int snat_port(__u32 number)
 {
 	__u32 zero = 0, port = 0;
@@ -126,7 +126,7 @@ ALONE int through_port(__u32 number)
 
 /* --- Entries. --- */
 
-/* What one entry of a flow is for. */
+/* The two entries by which a flow has a port. */
 enum way { WAY_THROUGH, WAY_OF_REMOTE };
 
 INLINE void tuple_of_way(struct tuple *tuple, const struct flow *flow, __u32 way)
@@ -142,7 +142,7 @@ INLINE enum leg leg_of_way(__u32 way)
 	return way == WAY_THROUGH ? LEG_THROUGH : LEG_IN;
 }
 
-/* Puts in an entry of a flow that is being made, where that place is free. 0, or why not. */
+/* Puts in an entry of a flow that is being made, if its key is free. Returns 0 or an error. */
 INLINE int put_way(__u32 number, __u32 way, bool v4)
 {
 	struct flow *flow = flow_at(number);
@@ -164,7 +164,7 @@ ALONE int put_way6(__u32 number, __u32 way)
 	return put_way(number, way, false);
 }
 
-/* Notes the flow that has that place as the one to end. `true`: it is over. */
+/* Notes the flow that has this entry as the one to end. `true`: that flow may yield. */
 INLINE bool find_rival(__u32 number, __u32 way, bool v4)
 {
 	struct arrival *arrival = the_arrival();
@@ -201,7 +201,7 @@ INLINE int put(__u32 number, __u32 way, bool v4)
 	return v4 ? put_way4(number, way) : put_way6(number, way);
 }
 
-/* The same, and if it may take that, in the place of a flow that is over. */
+/* Puts an entry in; with `takes`, also in the place of a flow that is over. */
 INLINE int put_or_take(__u32 number, __u32 way, __u32 takes, bool v4)
 {
 	struct arrival *arrival = the_arrival();
@@ -234,13 +234,16 @@ INLINE bool is_own_backend(const struct flow *flow)
 	return same_address(flow->client, flow->backend);
 }
 
-/* A client that is sent to the very port that it sends from: request and answer would look the same. */
+/* Whether a client is sent to the very port that it sends from; request and answer would look the same. */
 INLINE bool meets_itself(const struct flow *flow)
 {
 	return flow->through_port == flow->backend_port && is_own_backend(flow);
 }
 
-/* Over UDP an answer does not say what it is: to a frontend a pod or a socket of this node would send a question. */
+/*
+ * Whether the client's end is a frontend. A UDP answer to it, from a pod or a socket of this node, would pass for a
+ * question.
+ */
 INLINE bool leads_to_frontend(__u32 number, bool v4)
 {
 	struct flow *flow = flow_at(number);
@@ -299,7 +302,7 @@ INLINE int any_port(const struct arrival *arrival, bool v4)
 	return v4 ? put_any4(arrival->number) : put_any6(arrival->number);
 }
 
-/* Towards another node, by one of the ports of chance. 0, or why not. */
+/* Puts in the entry towards another node at a random port. Returns 0 or an error. */
 INLINE int put_chance(__u32 number, __u32 takes, bool v4)
 {
 	struct flow *flow = flow_at(number);
@@ -374,12 +377,13 @@ INLINE int batch(__u32 number, __u32 way, __u32 takes, __u32 at, bool v4)
 }
 
 /*
- * Of backends by their number, for free ports and for those of what is over: the second in which all ports were gone
- * through in vain, and in the lower half how often. The last one counts for all backends.
+ * Failed searches of backends by their number, apart for free ports and for ports of flows that are over. The upper
+ * half is the second of the last failure, the lower half how many failed in it. The last element counts for all
+ * backends.
  */
 __u64 searched_in_vain[2 * SEARCHED + 1];
 
-/* Where it is noted of that backend. The bound is written so that no compiler moves it away from the verifier. */
+/* The element of a backend. The bound is written so that no compiler hides it from the verifier. */
 INLINE __u64 *searched_at(const struct flow *flow, __u32 takes)
 {
 	__u64 at = (flow->backend[3] * 0x9e3779b1 + flow->backend_port * 0x85ebca6b) >> 16 << 1 | (takes & 1);
@@ -395,7 +399,7 @@ INLINE bool may_search(const __u64 *in_vain, __u32 most, __u32 now)
 	return searched >> 32 != now || (__u32)searched < most;
 }
 
-/* Where two CPUs write at once, one of them searches once more. */
+/* When two CPUs write at once, one failure is lost, which costs one more search. */
 INLINE void note_search(__u64 *in_vain, __u32 now)
 {
 	__u64 searched = READ_ONCE(*in_vain), so_far = searched >> 32 == now ? (__u32)searched : 0;
@@ -481,7 +485,7 @@ ALONE int remote_port6(__u32 number, __u32 takes)
 	return LIKELY(added != -EEXIST) ? added : search_with_patience(number, WAY_OF_REMOTE, takes, false);
 }
 
-/* By chance, and if that finds none by a search. */
+/* Tries random ports, then a search. */
 INLINE int remote_port(const struct arrival *arrival, bool takes, bool v4)
 {
 	if (!count_of_snat_ports())
@@ -490,9 +494,10 @@ INLINE int remote_port(const struct arrival *arrival, bool takes, bool v4)
 }
 
 /*
- * The way back of another node's backend. To put it in is to have the port. Where a connection of another proxy has it
- * the daemon has put in one that leads to no flow. A backend remembers for a while what is over (TIME_WAIT), and may
- * doubt a client that comes from such a port: so those ports are taken last. 0, or why not.
+ * Puts in the way back from another node's backend; the flow that puts it in has the port. Where a connection of
+ * another proxy has the port, the daemon has put in an entry that leads to no flow. A backend remembers ended
+ * connections for a while (TIME_WAIT), and may doubt a client that comes from one of their ports: so those ports are
+ * taken last. Returns 0 or an error.
  */
 INLINE int add_remote(const struct arrival *arrival, struct flow *flow, bool v4)
 {
@@ -510,7 +515,7 @@ INLINE int put_own_port(const struct arrival *arrival, struct flow *flow, bool v
 	return meets_itself(flow) ? -EEXIST : put(arrival->number, WAY_THROUGH, v4);
 }
 
-/* The same, also in the place of a flow that is over. */
+/* Takes the client's own port, also in the place of a flow that is over. */
 INLINE int take_own_port(const struct arrival *arrival, struct flow *flow, bool v4)
 {
 	flow->through_port = flow->client_port;
@@ -518,10 +523,10 @@ INLINE int take_own_port(const struct arrival *arrival, struct flow *flow, bool 
 }
 
 /*
- * Between backend and client. A client that dials the backend itself as well comes round to the same ports both ways,
- * and to the backend the two would be one. So it gets another port here; not where its own is to be seen, nor where the
- * backend, on another node, sees a port of this one. A client may also come from one port to two frontends with one
- * backend. 0, or why not.
+ * Puts in the entry between backend and client. A client may dial a frontend and the backend itself, or two frontends
+ * with one backend, from the same port; to the backend the two would be one connection. So the client gets another port
+ * here, unless the backend is to see the client's own port, or is on another node and sees a port of this one. Returns
+ * 0 or an error.
  */
 INLINE int add_through(const struct arrival *arrival, struct flow *flow, bool v4)
 {

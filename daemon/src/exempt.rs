@@ -1,7 +1,7 @@
-//! The daemon's own sockets carry a mark, by which the programs let them through untouched.
+//! Marks the daemon's own sockets; the programs let marked sockets through untouched.
 //!
-//! Invariant: every part of this process dials through [`connect`] or [`datagrams`], and all marks of a process are the
-//! same. The daemon's cgroup, where it has one of its own, is exempt as well; the datapath sees to that.
+//! Invariant: every part of this process dials through [`connect`] or [`datagrams`], and all its sockets carry the same
+//! mark. If the daemon has a cgroup of its own, the datapath exempts that as well.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,7 +14,8 @@ use crate::config::Mark;
 
 static MARK: OnceLock<Mark> = OnceLock::new();
 
-/// The mark of all sockets of this process: the first that is asked for, before anything is dialled.
+/// Sets the mark of all sockets of this process, before anything is dialled, and returns it. Only the first call
+/// counts.
 pub(crate) fn mark_all_with(mark: Mark) -> Mark {
     *MARK.get_or_init(|| mark)
 }
@@ -28,12 +29,12 @@ pub(crate) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     socket.connect(to).await
 }
 
-/// A socket for datagrams to that address and from it, as if there were no services.
+/// Opens a UDP socket connected to this address, as if there were no services.
 pub(crate) async fn datagrams(to: SocketAddr) -> io::Result<UdpSocket> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
     let mark = MARK.get().copied().unwrap_or_default();
-    // As above.
+    // Ignored for the same reason as in `connect`.
     let _ = setsockopt(&socket, sockopt::Mark, &mark.bit());
     socket.connect(to).await?;
     Ok(socket)

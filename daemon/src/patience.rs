@@ -1,10 +1,10 @@
-//! How long a unit waits for what has to come.
+//! How long a unit test waits for something that has to happen.
 //!
-//! Invariant: no test judges wall-clock time by anything tighter than this, unless a wait that must not happen would
-//! take longer than the test allows.
+//! Invariant: no test has a tighter limit on wall-clock time, except to show that a wait longer than its limit did not
+//! happen.
 
 use std::time::Duration;
 
-/// Says "not for ever", and nothing else: ten times what the slowest wait needs on a machine that rests (ten seconds),
-/// because units run beside others, which may have all processors. It is below their limit in `tests/parts.toml`.
+/// Means only "not for ever": ten times what the slowest wait needs on an idle machine (ten seconds), because unit
+/// tests run beside others that may use all processors. It is below the unit tests' limit in `tests/parts.toml`.
 pub(crate) const NOT_FOR_EVER: Duration = Duration::from_secs(100);

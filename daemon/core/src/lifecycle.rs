@@ -1,11 +1,11 @@
 //! Life cycles: how far the load balancer of a Service has come, and what is wrong with its endpoints.
 //!
-//! **A load balancer** is made by a controller outside the daemon: it reads the Service, asks a cloud or a pool for an
-//! address and writes it into the status. What that controller does shows in three places: in the object, in what this
-//! node saw the object become ([`Seen`]), and in the Events that the controller wrote. [`load_balancer()`] puts them
-//! together; it is given what an Event means ([`Statement`]), never its text.
+//! **A load balancer** is made by a controller outside the daemon. The controller reads the Service, asks a cloud or a
+//! pool for an address and writes the address into the status. Its work shows in three places: the object, the changes
+//! of the object that this node saw ([`Seen`]), and the Events that the controller wrote. [`load_balancer()`] puts them
+//! together; it gets what an Event means ([`Statement`]), never its text.
 //!
-//! **Endpoints** are written by other controllers; [`endpoints`] finds what contradicts itself in them.
+//! **Endpoints** are written by other controllers; [`endpoints`] finds contradictions in them.
 //!
 //! | room | owns |
 //! |---|---|
@@ -16,9 +16,10 @@
 //! | `finding` | what is wrong with it |
 //! | `endpoints` | what is wrong with the endpoints of a service |
 //!
-//! Invariant: pure, and nothing here changes what clients meet. Not asked is never no: where Events were not read, only
-//! what the object itself says counts, and the finding says so. Times in Events are of others' clocks: one that lies
-//! ahead is now, one before 1970 is unknown; what this node saw itself is counted on the clock that never steps.
+//! Invariant: everything here is pure, and changes nothing for clients. Unread Events never count as absent ones: if
+//! Events were not read, only the object counts, and the finding says so. Times in Events come from other hosts'
+//! clocks: a future time counts as now, a time before 1970 as unknown. What this node saw itself is timed by the clock
+//! that never steps.
 
 pub mod endpoints;
 mod finding;
@@ -42,7 +43,7 @@ use crate::time::Now;
 pub struct Case<'a> {
     /// The Service; `None`: it is gone.
     pub facts: Option<&'a ServiceFacts>,
-    /// What this node saw of it; `None`: it has not looked, so the object's own times count.
+    /// What this node saw of the Service; `None`: the node has not looked, so the object's own times count.
     pub seen: Option<&'a Seen>,
     /// What Events say.
     pub heard: Heard<'a>,
@@ -55,13 +56,13 @@ pub struct Case<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Balancer {
     pub state: State,
-    /// Since when, by the wall clock as it stands; `None`: not known.
+    /// When the state began, by the current wall clock; `None`: unknown.
     pub since: Option<Timestamp>,
-    /// The most specific one first.
+    /// The most specific finding first.
     pub findings: Vec<Finding>,
 }
 
-/// How far the load balancer of a Service has come. What was not asked is left open.
+/// How far the load balancer of a Service has come, and what is wrong with it. What was not read is left open.
 pub fn load_balancer(case: &Case<'_>) -> Balancer {
     let known = statement::Known::of(case.heard, case.now.wall);
     let (state, age) = state::state(case, &known);
@@ -69,7 +70,7 @@ pub fn load_balancer(case: &Case<'_>) -> Balancer {
     Balancer { state, since, findings: finding::findings(case, &known, state, age) }
 }
 
-/// The same without Events: what every node knows at any time.
+/// Like [`load_balancer()`], but without Events: every node knows this much at any time.
 pub fn without_events(facts: &ServiceFacts, seen: Option<&Seen>, now: Now) -> Balancer {
     let heard = Heard::NotAsked;
     let controller = Controller::Unknown;

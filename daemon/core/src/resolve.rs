@@ -1,6 +1,6 @@
-//! From one service, its own slices, the node and the settings to what is desired: a pure function.
+//! Resolves one service, its slices, the node and the settings into what is desired, as a pure function.
 //!
-//! Invariant: nothing of any other service goes in, so nothing of it can come out. What is chosen is exactly what
+//! Invariant: no other service goes in, so none can change the result. The chosen endpoints are exactly those that
 //! kube-proxy chooses. The claims decide which of two services owns an address that both claim.
 
 mod barred;
@@ -24,13 +24,13 @@ use crate::work;
 /// What one service should have in the maps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Desired {
-    /// Why it has frontends, or none.
+    /// Why the service has frontends, or none.
     pub state: ServiceState,
     /// Its ports, sorted by key.
     pub ports: Vec<DesiredPort>,
     /// Its frontends, in the order of the table.
     pub frontends: Vec<DesiredFrontend>,
-    /// How many of the ports have only a part of their endpoints, because all of them are too many.
+    /// How many ports have only some of their endpoints, because there are too many.
     pub cut: usize,
 }
 
@@ -40,13 +40,13 @@ pub struct DesiredPort {
     pub key: PortKey,
     /// All endpoints, merged, with the lists marked.
     pub rows: Vec<Row>,
-    /// Which lists its frontends use, and what holds when they are empty.
+    /// Which lists its frontends use, and what happens when the lists are empty.
     pub policy: PortPolicy,
-    /// The clients that its load-balancer addresses are for, if it has any; `None`: all.
+    /// The clients that may use the port's load-balancer addresses, if it has any; `None`: all clients.
     pub sources: Option<SourceRanges>,
 }
 
-/// What a port's settings make of its lists.
+/// How a port's settings use its lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortPolicy {
     /// Some frontend uses the cluster list.
@@ -63,9 +63,9 @@ pub struct PortPolicy {
     pub balanced: bool,
     /// Traffic from outside uses the local list.
     pub external_local: bool,
-    /// Seconds; 0: none.
+    /// Session affinity in seconds; 0: none.
     pub affinity_timeout: u32,
-    /// Every serving backend is to be known, in a list or not.
+    /// The maps keep every serving backend as a member, in a list or not.
     pub keeps_members: bool,
 }
 
@@ -76,7 +76,7 @@ pub struct DesiredFrontend {
     pub address: IpAddr,
     /// The port that clients dial.
     pub port: NonZeroU16,
-    /// As the service says it.
+    /// The protocol as the service says it.
     pub protocol: Protocol,
     /// The kind of address.
     pub kind: FrontendType,
@@ -84,15 +84,15 @@ pub struct DesiredFrontend {
     pub port_name: Arc<str>,
     /// No tenant may have the address, so it is shown and never programmed.
     pub barred: bool,
-    /// As what it is programmed; `None`: it is shown alone.
+    /// The transport that is programmed; `None`: the frontend is only shown.
     pub transport: Option<Transport>,
-    /// Its port among [`Desired::ports`]; `None` if nothing can be programmed.
+    /// The position of its port in [`Desired::ports`]; `None` if nothing can be programmed.
     pub position: Option<usize>,
     /// Which list this node's own connections get.
     pub scope: Scope,
     /// Whether traffic from outside gets the local list.
     pub external_local: bool,
-    /// No backend is there, and it is left to the real balancer.
+    /// There is no backend, and the frontend is left to the real load balancer.
     pub passes: bool,
 }
 
@@ -167,7 +167,7 @@ fn ports(service: &ServiceFacts, frontends: &[DesiredFrontend], settings: &Setti
     keys.into_iter().map(port).collect()
 }
 
-/// Gives the ports with load-balancer addresses their sources. All of one family share them.
+/// Gives the ports with load-balancer addresses their sources. All such ports of one family share them.
 fn restrict(ports: &mut [DesiredPort], service: &ServiceFacts, node: &NodeFacts) {
     for family in Family::ALL {
         let sources = sources::of(service, node, family);

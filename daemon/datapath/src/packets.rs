@@ -1,7 +1,7 @@
-//! The maps of packets, and what the daemon tells their programs at its start.
+//! The maps of the packet programs, and what the daemon tells these programs at its start.
 //!
-//! Invariant: flows of a former daemon stay, and their packets are looked at: at the ports and in the blocks of
-//! addresses where they arrive. Each number of a flow is handed out once, after the flows are made.
+//! Invariant: flows of a former daemon stay, and programs look at the ports and address blocks where their packets
+//! arrive. Each flow number is handed out once, after the table of flows is made.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -20,15 +20,15 @@ use crate::map::{Handles, Map, handle};
 /// What the datapath has to know to translate packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketOptions {
-    /// How many flows there may be. Those that are there already keep the room that they have.
+    /// How many flows there may be. Flows that exist already keep their room.
     pub flows: u32,
     /// The ports that clients get on their way to backends of other nodes; the first four ranges count.
     pub snat_ports: Vec<RangeInclusive<u16>>,
-    /// The mark of what is sent on for a service, by which a firewall may accept it; 0: none.
+    /// The mark on packets sent on for a service, so that a firewall can accept them; 0: none.
     pub forward_mark: u32,
 }
 
-/// Where packets of flows arrive at this node, that a former daemon's programs have begun.
+/// Where packets arrive at this node for flows that a former daemon's programs began.
 #[derive(Debug, Default)]
 pub(crate) struct Adopted {
     pub(crate) ports: BTreeSet<u16>,
@@ -43,7 +43,7 @@ impl Adopted {
     }
 }
 
-/// Flows are one set: where a part of it is missing, the rest leads nowhere, and all of it is made anew.
+/// Keeps the maps of flows only as a complete set. If one is missing, the rest lead nowhere, and all are made anew.
 pub(crate) fn whole(mut found: Handles) -> Handles {
     if !Map::of_flows().all(|map| found.contains_key(&map)) {
         found.retain(|map, _| Map::of_flows().all(|flows| flows != *map));
@@ -51,7 +51,7 @@ pub(crate) fn whole(mut found: Handles) -> Handles {
     found
 }
 
-/// So many numbers are handed out before any client is served: enough until the rest is.
+/// How many flow numbers are handed out before any client is served: enough until the rest follow.
 const NUMBERS_FIRST: u32 = 1 << 16;
 
 /// Hands out the first numbers of flows. The others follow in pieces: a start does not wait for millions.
@@ -74,7 +74,8 @@ pub(crate) fn hand_out_first(maps: &Handles) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Tells the programs which ports clients may get, and whether any gets a flow: see `drains` in `bpf/include/abi.h`.
+/// Tells the programs which ports clients may get, and whether new clients get flows: see `drains` in
+/// `bpf/include/abi.h`.
 pub(crate) fn tell(maps: &Handles, options: &PacketOptions, drains: u32) -> Result<(), StartError> {
     let settings = view(maps, Map::PacketSettings)?;
     let told = packets::types::packet_settings { drains, ..packets::settings(&options.snat_ports) };
@@ -84,9 +85,9 @@ pub(crate) fn tell(maps: &Handles, options: &PacketOptions, drains: u32) -> Resu
     Ok(())
 }
 
-/// The ports at which packets for the node itself are looked at: those that clients get, node ports, and, until it is
-/// known at which of them flows arrive that were found, whatever was looked at before. None of the rest is taken back
-/// before the next start, since flows outlive their service.
+/// The ports at which programs look at packets for the node itself: ports that clients get, and node ports. Ports that
+/// were looked at before stay until it is known at which of them adopted flows arrive. No other port is taken back
+/// before the next start, because flows outlive their service.
 pub(crate) fn ports(
     maps: &Handles,
     options: &PacketOptions,

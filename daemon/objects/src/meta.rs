@@ -1,6 +1,6 @@
 //! Names, versions and writers of objects.
 //!
-//! Invariant: the last writer is the entry of `managedFields` with the greatest time; of equal ones the later entry.
+//! Invariant: the last writer is the entry of `managedFields` with the greatest time; of equal times, the later entry.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::wire::{ManagedFieldsWire, MetaWire, Text};
 use super::{Defaulting, ObjectError, Provenance};
 use crate::rfc3339;
 
-/// What the apiserver uses when a request names no namespace.
+/// The namespace that the apiserver uses when a request names none.
 const NAMESPACE_DEFAULT: &str = "default";
 
 pub(super) fn object_name(
@@ -40,7 +40,7 @@ pub(super) fn meta(wire: &MetaWire<'_>, provenance: &Provenance) -> Result<Meta,
     })
 }
 
-/// A text that says something, as it is kept: everything that is not served but shown enters here.
+/// A text as it is kept; `None` if it is empty. Every text that is only shown, never served, enters here.
 pub(super) fn text(wire: Option<&Text<'_>>) -> Option<Arc<str>> {
     wire.filter(|text| !text.is_empty()).map(|text| kept_text(text))
 }

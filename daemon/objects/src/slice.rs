@@ -1,8 +1,8 @@
 //! `EndpointSlice`s: what kube-proxy reads of them.
 //!
-//! Invariant: an endpoint that cannot be a backend is skipped, named and counted, and never takes the others with it.
-//! What belongs to the whole slice (address type, ports, labels) rejects the slice. Only the first address of an
-//! endpoint is read, and neither `appProtocol` nor `hostname`.
+//! Invariant: an endpoint that cannot be a backend is skipped, named and counted, and the others are read. A fault in
+//! what belongs to the whole slice (address type, ports, labels) rejects the slice. Only the first address of an
+//! endpoint is read; `appProtocol` and `hostname` are not.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use super::service::{PORT_NAME_LENGTH_MAX, check_count, port_number, protocol, s
 use super::wire::{EndpointWire, HintWire, MetaWire, SlicePortWire, SliceWire, TargetWire};
 use super::{Defaulting, Kind, ObjectError, Provenance, address, meta};
 
-/// Skipped endpoints that are named with their reasons; a rejection has room for few.
+/// How many skipped endpoints are named with their reasons; a rejection has room for few.
 const SKIPPED_NAMED_MAX: usize = 3;
 
-/// What a slice says, with the endpoints that had to be skipped, or why it cannot be taken.
+/// The facts of a slice, with the rejection of its skipped endpoints; `Err` rejects the whole slice.
 pub fn slice(
     wire: &SliceWire<'_>,
     provenance: &Provenance,
@@ -89,7 +89,7 @@ fn ports(wires: &[SlicePortWire<'_>], defaulting: Defaulting) -> Result<Box<[Sli
     ports.filter_map(Result::transpose).collect()
 }
 
-/// Nothing for an entry that kube-proxy ignores: without a name, or without a number.
+/// `None` for a port that kube-proxy ignores: one without a name, or without a number.
 fn port(
     index: usize,
     wire: &SlicePortWire<'_>,
@@ -112,7 +112,7 @@ fn port(
     }))
 }
 
-/// The endpoints that could not be taken.
+/// The endpoints that were skipped.
 #[derive(Debug, Default)]
 struct Skipped {
     count: usize,
@@ -154,7 +154,7 @@ fn endpoints<'a>(
     Ok((builder.finish(), skipped))
 }
 
-/// `hints` are those of the endpoint before, which are mostly the same.
+/// `hints` come from the endpoint before, because they are mostly the same.
 fn endpoint(
     index: usize,
     wire: &EndpointWire<'_>,

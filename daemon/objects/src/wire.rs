@@ -1,7 +1,7 @@
 //! The parts of Kubernetes objects that are read, as they stand on the wire.
 //!
-//! Invariant: every field may be absent or null, and unknown ones are skipped without being kept, so that an object
-//! fails to fit only where a field that is read has another type.
+//! Invariant: every field may be absent or null, and unknown fields are skipped, not kept. So an object fails to fit
+//! only if a field that is read has another type.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,8 +12,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A text, as it stands in what is read wherever nothing in it is escaped: most of an object is texts, and most are
-/// only looked at.
+/// A text, borrowed from the input unless it has escapes: most of an object is texts, and most are only looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text<'a>(Cow<'a, str>);
 
@@ -72,7 +71,7 @@ pub struct ServiceWire<'a> {
 pub struct SliceWire<'a> {
     pub metadata: Option<MetaWire<'a>>,
     pub address_type: Option<Text<'a>>,
-    /// `endpoints`: absent, null, or a list. The difference is a fact.
+    /// `endpoints`: absent, null, or a list. The facts keep the difference.
     #[serde(deserialize_with = "present")]
     pub endpoints: Option<Option<Vec<EndpointWire<'a>>>>,
     pub ports: Option<Vec<SlicePortWire<'a>>>,
@@ -252,7 +251,7 @@ pub struct SlicePortWire<'a> {
     rename_all = "camelCase"
 )]
 pub struct EndpointWire<'a> {
-    /// `addresses`, of which only the first counts.
+    /// `addresses`; only the first counts.
     pub addresses: Option<Vec<Text<'a>>>,
     pub conditions: Option<ConditionsWire>,
     pub node_name: Option<Text<'a>>,
@@ -306,8 +305,8 @@ fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> R
     T::deserialize(deserializer).map(Some)
 }
 
-/// Reads objects from maps alone. serde's own code would read a list too, field by position, so that `labels: ["web"]`
-/// named a service.
+/// Reads objects from maps alone. serde's derived code would read a list too, field by position: `labels: ["web"]`
+/// would name a service.
 macro_rules! from_maps_alone {
     ($($wire:ident $(<$text:lifetime>)?),* $(,)?) => {$(
         impl<'de $(: $text, $text)?> Deserialize<'de> for $wire $(<$text>)? {
@@ -324,7 +323,7 @@ macro_rules! from_maps_alone {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
-                // What is derived, which `remote` keeps beside the trait.
+                // The derived function, which `remote` keeps beside the trait.
                 $wire::deserialize(MapAccessDeserializer::new(fields))
             }
         }

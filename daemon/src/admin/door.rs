@@ -1,7 +1,7 @@
-//! The two ways in, and all that the clients of one share among themselves.
+//! The API's two doors, TCP and the Unix socket, each with the places that its clients share.
 //!
-//! Invariant: nothing here belongs to both doors, so clients that fill one take nothing from the other. On the socket
-//! some places of each kind are root's alone, because the members of the socket's group may fill the rest.
+//! Invariant: the doors share no places, so clients that fill one door take nothing from the other. On the socket some
+//! places of each kind are reserved for root, because members of the socket's group may fill the rest.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::wishes::{Acts, Peer};
 use crate::engine::ask::Busy;
 use crate::readings::Readings;
 
-/// What the client came in by.
+/// The kind of a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// Loopback, with the port that was bound.
@@ -21,7 +21,7 @@ pub(super) enum Way {
     Unix,
 }
 
-/// One way in, with its places.
+/// A door with its places.
 #[derive(Debug)]
 pub(super) struct Door {
     pub(super) way: Way,
@@ -62,13 +62,13 @@ impl Places {
         Self { everybodys: Arc::new(Semaphore::new(everybodys)), roots: Arc::new(Semaphore::new(roots)) }
     }
 
-    /// A place, if there is one now.
+    /// Takes a place, if one is free.
     pub(super) fn take(&self, peer: Option<Peer>) -> Option<Place> {
         let of = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
         of(&self.everybodys).or_else(|| if is_root(peer) { of(&self.roots) } else { None })
     }
 
-    /// A place in turn, or none after a while.
+    /// Waits in line for a place; gives up after `QUESTION_WAIT_MAX`.
     async fn wait(&self, peer: Option<Peer>) -> Option<Place> {
         if let Some(place) = self.take(peer) {
             return Some(place);
@@ -83,25 +83,26 @@ fn is_root(peer: Option<Peer>) -> bool {
     peer.is_some_and(|peer| peer.uid == 0)
 }
 
-/// What is known and what can be set going, for both doors.
+/// What requests at either door can read and start.
 #[derive(Clone, Debug)]
 pub(super) struct Inside {
     pub(super) readings: Arc<Readings>,
     pub(super) acts: Arc<Acts>,
 }
 
-/// A request: its client, the door that it came in by, and what there is to see.
+/// A request: its client, its door, and what it can read and start.
 #[derive(Clone, Debug)]
 pub(super) struct Visit {
     pub(super) readings: Arc<Readings>,
     pub(super) acts: Arc<Acts>,
     pub(super) door: Arc<Door>,
-    /// None by TCP, which does not name the peer.
+    /// `None` over TCP, which does not identify the peer.
     pub(super) peer: Option<Peer>,
 }
 
 impl Visit {
-    /// A turn to ask the engine, among those of this door: no door can take all of the engine's patience.
+    /// Waits for one of this door's turns to ask the engine. Each door has turns of its own, so neither can use up the
+    /// engine.
     pub(super) async fn turn(&self) -> Result<Place, Busy> {
         self.door.questions.wait(self.peer).await.ok_or(Busy)
     }

@@ -18,7 +18,7 @@ use crate::apiserver::NotForgotten;
 use crate::recorder::tests::{incident_history, tell_incident};
 use crate::recorder::{History, Record};
 
-/// What a program of this command line did.
+/// What a run of a command line did.
 #[derive(Debug)]
 struct Ran {
     exit: Exit,
@@ -40,7 +40,7 @@ fn run(arguments: &[&str]) -> Ran {
 }
 
 impl Served {
-    /// Over the socket, and over TCP: both must say the same.
+    /// Asks over the socket and over TCP; both must say the same.
     fn ask(&self, arguments: &[&str]) -> Ran {
         let address = self.admin.address().to_string();
         let over_socket = run(&[&["--socket", self.socket.to_str().unwrap()], arguments].concat());
@@ -124,7 +124,7 @@ fn the_datapath_is_shown_as_the_api_says_it() {
     assert_eq!(json["kernel"]["broken_hooks"][0], "sendmsg6");
 }
 
-/// What `holdfast reload` does when the daemon answers so.
+/// Runs `holdfast reload` against a daemon that answers so.
 fn reload(outcome: Result<Reloaded, String>) -> Ran {
     reload_as(&[], outcome)
 }
@@ -398,7 +398,7 @@ fn a_bad_configuration_is_told_whole() {
     assert_eq!(run(&["check-config", "/nonexistent.toml"]).exit, Exit::Config);
 }
 
-/// A file about Events is part of what an operator writes, and its faults are told with the others.
+/// `check-config` reports faults in files about Events too, because operators write those as well.
 #[test]
 fn what_is_wrong_in_the_files_about_events_is_told_with_the_configuration() {
     let folder = Folder::new();
@@ -422,7 +422,7 @@ fn what_is_wrong_in_the_files_about_events_is_told_with_the_configuration() {
     assert_eq!(run(&["check-config", path.to_str().unwrap()]).exit, Exit::Good);
 }
 
-/// Cleans up after a daemon that is configured to have its pins in that folder.
+/// Cleans up after a daemon that has its pins in the folder `pins`.
 fn cleanup(folder: &Folder, pins: &std::path::Path) -> Ran {
     let config = folder.0.join("config.toml");
     std::fs::write(&config, format!("[datapath]\nbpffs = \"{}\"\n", pins.display())).unwrap();
@@ -564,7 +564,7 @@ fn watch_shows_what_happens_until_the_daemon_stops() {
 #[test]
 fn explain_tells_what_a_packet_from_outside_meets() {
     let served = serve(everything());
-    // No engine reads the maps of these tests.
+    // There is no engine in these tests, so nothing can read the maps.
     let cannot = "meets what cannot be told now: the maps could not be read: the engine does not answer";
     for (asked, exit, first) in [
         (
@@ -647,7 +647,7 @@ fn a_diagnosis_ends_by_what_it_found() {
         ("default/bad", Exit::NoService, "is rejected"),
         ("web", Exit::Usage, ""),
     ] {
-        // Over TCP no process outside the daemon is asked, so the two doors need not say the same.
+        // For a client over TCP the daemon asks no other process, so the two doors need not say the same.
         let (address, socket) = (served.admin.address().to_string(), served.socket.to_str().unwrap());
         for reach in [["--tcp", &address], ["--socket", socket]] {
             let ran = run(&[&["diagnose", what, "--no-probe"], &reach[..]].concat());
@@ -809,7 +809,7 @@ fn verify_fails_where_something_cannot_be_compared() {
     assert!(ran.out.contains("not compared: ") && ran.out.ends_with("NOT equal\n"), "{}", ran.out);
 }
 
-/// What `holdfast verify` makes of an answer, as text and as JSON.
+/// Runs `holdfast verify` against this answer, for text and for JSON.
 fn verify(body: &str) -> [Ran; 2] {
     let folder = Folder::new();
     let path = folder.0.join("daemon.sock");

@@ -1,7 +1,7 @@
 //! `[kube_proxy]`: where the daemon answers the health checks and scrapes that are meant for kube-proxy.
 //!
-//! Invariant: without a word in the file nothing is answered where no cluster's Services are served in kube-proxy's
-//! place, for packets too: no client asks there, and a port that is open to all is no default for such a host.
+//! Invariant: by default the ports are open only where the daemon serves a cluster's Services, for packets too, in
+//! kube-proxy's place. Elsewhere no client asks, and a port that is open to all is no good default.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -12,23 +12,23 @@ use super::table::{Found, Table};
 use super::value::{expected, quote};
 use super::{Config, DatapathKind};
 
-/// What says that a port is not opened.
+/// The value that keeps a port closed.
 pub(super) const OFF: &str = "off";
 
-/// The table `[kube_proxy]`; nothing means off.
+/// The table `[kube_proxy]`; `None` is off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KubeProxy {
-    /// Health, for load balancers. Without it no health check port of a Service is opened either.
+    /// Health, for load balancers. While this is off, health check ports of Services stay closed too.
     pub health: Option<SocketAddr>,
-    /// Metrics and mode.
+    /// kube-proxy's metrics and mode.
     pub metrics: Option<SocketAddr>,
 }
 
-/// Where kube-proxy is by default: its "0.0.0.0" answers both families.
+/// kube-proxy's default addresses; its "0.0.0.0" answers both families.
 const HEALTH: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 10256);
 const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
 
-/// What the file says, before it is known whether this daemon stands in kube-proxy's place.
+/// The table as read, before it is known whether this daemon stands in kube-proxy's place.
 #[derive(Debug, Default)]
 pub(super) struct ReadKubeProxy {
     health: Option<Option<SocketAddr>>,

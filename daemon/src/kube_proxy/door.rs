@@ -1,8 +1,8 @@
-//! One port: taking it, and the life of the connections to it.
+//! Opens one port, and serves its connections.
 //!
-//! Invariant: a port has at most so many connections and accepts on and on: a client that comes when all are taken gets
-//! the place of the one that has sent nothing for longest. A check asks at once and is answered at once, so idle
-//! clients keep no check out, however many.
+//! Invariant: a port has a bounded number of places for connections and never stops accepting. When all places are
+//! taken, a new client gets the place of the one that has sent nothing for longest. A check asks at once and is
+//! answered at once, so idle clients, however many, keep no check out.
 
 use std::convert::Infallible;
 use std::io;
@@ -24,29 +24,29 @@ use super::limits;
 use crate::guests::{Guests, Listening};
 use crate::readings::{ClosedPorts, IN_USE, Purpose};
 
-/// What answers at a port.
+/// Answers the requests at a port.
 pub(super) trait Answerer: Send + Sync + 'static {
-    /// The whole answer, at once.
+    /// Returns the whole answer, at once.
     fn answer(&self, request: &Request<Incoming>) -> Response<String>;
 }
 
-/// Whether an address of IPv6 also gets the clients of IPv4 where it is that of any interface.
+/// Whether the unspecified IPv6 address also accepts clients over IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Families {
     Both,
     Own,
 }
 
-/// Takes an address. Must be called within the runtime that serves it.
+/// Listens at an address. Must be called within the runtime that serves it.
 pub(super) fn open(address: SocketAddr, families: Families) -> io::Result<TcpListener> {
     let (socket, address) = socket(address, families)?;
-    // A restart is not kept out by connections of before.
+    // Connections of a former process do not keep a restart from binding.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// On a host without IPv6, a port for both families gets the one that is there.
+/// Makes a socket. On a host without IPv6, a port for both families gets IPv4 alone.
 fn socket(address: SocketAddr, families: Families) -> io::Result<(TcpSocket, SocketAddr)> {
     if address.is_ipv4() {
         return Ok((TcpSocket::new_v4()?, address));
@@ -67,10 +67,10 @@ fn is_unknown(error: &io::Error) -> bool {
     error.raw_os_error() == Some(nix::libc::EAFNOSUPPORT)
 }
 
-/// Clients that are waiting to be accepted, none for long: so many may come while the thread has another turn.
+/// How many clients may wait to be accepted, none for long, while the thread does other work.
 const BACKLOG: u32 = 1_024;
 
-/// Serves a port as soon as it is free.
+/// Opens a port as soon as it is free, and serves it.
 pub(super) async fn open_and_serve(
     address: SocketAddr,
     (purpose, closed): (Purpose, Arc<ClosedPorts>),
@@ -90,7 +90,7 @@ pub(super) async fn open_and_serve(
     }
 }
 
-/// What an operator can do about it.
+/// Why a port could not be opened, in words that an operator can act on.
 pub(super) fn why(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => IN_USE.to_owned(),
@@ -103,21 +103,21 @@ pub(super) fn why(error: &io::Error) -> String {
 /// How many connections a port may have.
 #[derive(Clone, Debug)]
 pub(super) struct Room {
-    /// Connections that only this port may have.
+    /// Connections reserved for this port.
     pub(super) own: usize,
-    /// With those that it shares with other ports, while there are any.
+    /// The most connections, including those from places that ports share.
     pub(super) most: usize,
     pub(super) shared: Arc<Semaphore>,
 }
 
 impl Room {
-    /// As many for one port, whatever others do.
+    /// Room for one port alone, shared with no other.
     pub(super) fn own(places: usize) -> Self {
         Self { own: places, most: places, shared: Arc::new(Semaphore::const_new(0)) }
     }
 }
 
-/// Serves until it is dropped, and its connections with it.
+/// Serves until the future is dropped; its connections end with it.
 pub(super) async fn serve(listener: TcpListener, room: Room, answerer: Arc<dyn Answerer>) {
     let mut connections = Connections { room, tasks: JoinSet::new(), guests: Guests::default() };
     loop {
@@ -134,7 +134,7 @@ pub(super) async fn serve(listener: TcpListener, room: Room, answerer: Arc<dyn A
     }
 }
 
-/// Those of one port.
+/// The connections of one port.
 struct Connections {
     room: Room,
     tasks: JoinSet<()>,
@@ -145,7 +145,7 @@ impl Connections {
     async fn add(&mut self, stream: TcpStream, answerer: Arc<dyn Answerer>) {
         let place = self.place().await;
         let guest = self.guests.enter();
-        // Where this fails an answer is merely later.
+        // A failure here only makes answers later.
         let _ = stream.set_nodelay(true);
         self.tasks.spawn(async move {
             let connection = connection(guest.listen(stream), answerer);
@@ -154,7 +154,7 @@ impl Connections {
         });
     }
 
-    /// Waits for a place. `None`: it is one of the port's own, which has no permit to give back.
+    /// Waits for a place. `None`: a place of the port's own, which has no permit to give back.
     async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
         loop {
             while self.tasks.try_join_next().is_some() {}
@@ -180,9 +180,9 @@ async fn connection(stream: Listening<TcpStream>, answerer: Arc<dyn Answerer>) {
         .timer(TokioTimer::new())
         .header_read_timeout(limits::HEADER_TIME_MAX)
         .max_buf_size(limits::HEADER_BYTES_MAX)
-        // Some scripts compare the headers to the letter.
+        // Some scripts compare headers letter by letter, case included.
         .title_case_headers(true)
         .serve_connection(TokioIo::new(stream), answer);
-    // A client that broke it off wants nothing more.
+    // A client that broke the connection off wants no answer.
     let _ = tokio::time::timeout(limits::CONNECTION_TIME_MAX, connection).await;
 }

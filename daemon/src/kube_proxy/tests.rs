@@ -1,5 +1,5 @@
-//! kube-proxy's ports, as load balancers and scrapers meet them. The snapshots are those of the real rules over objects
-//! as an apiserver gives them.
+//! kube-proxy's ports, as load balancers and scrapers see them. The real rules make the snapshots, from objects as an
+//! apiserver gives them.
 
 mod answers;
 mod bed;

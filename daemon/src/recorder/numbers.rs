@@ -1,9 +1,9 @@
-//! The numbers of records: which may have been given out, kept beside the records themselves.
+//! A file beside the records that says which record numbers may have been given out.
 //!
 //! Invariant: a number is given out only after the file says that it may have been, so no later process gives it out
 //! again, whatever became of its record. Numbers are set aside many at a time, and the file is written over in place,
-//! which a full disk allows. Where it cannot be written at all, numbers go on, because no record waits for a broken
-//! disk.
+//! which a full disk allows. If the file cannot be written at all, numbers are given out all the same, because no
+//! record waits for a broken disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use super::segment::{FILE_MODE, FOLDER_MODE};
 
-/// The file in the folder of the records.
+/// The name of the file, in the folder of the records.
 pub(super) const FILE: &str = "numbers";
 
-/// The first bytes of each copy: the name of its writer, and the version of what follows.
+/// The first bytes of each copy: its writer's name, and the version of the format.
 const MAGIC: [u8; 8] = *b"hfnums\0\x01";
 
 /// Two copies, each in a sector of its own: whatever happens while one is written, the other one is whole.
@@ -25,11 +25,12 @@ const COPIES: usize = 2;
 const COPY_BYTES: usize = 512;
 const USED_BYTES: usize = 36;
 
-/// The highest number: what every reader of JSON can tell from its neighbours. A thousand a second take 285,000 years.
+/// The highest number that every JSON reader can tell from its neighbours. A thousand a second reach it in 285,000
+/// years.
 pub(super) const NUMBER_MAX: u64 = 1 << 53;
 
-/// Numbers that are set aside at once: few where little happens, because a crash leaves a gap of what was not used of
-/// them; twice as many each time where they are used up within [`FAST`].
+/// How many numbers are set aside at once: few while little happens, because a crash makes the unused ones a gap; twice
+/// as many each time they are used up within [`FAST`].
 const ROOM_MIN: u64 = 256;
 const ROOM_MAX: u64 = 65_536;
 const FAST: Duration = Duration::from_secs(1);
@@ -58,8 +59,8 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// The file in this folder, and what it says. A file that is not there or not whole says nothing, and one that
-    /// cannot be read is named.
+    /// Opens the file in this folder, and returns its mark. A missing or damaged file has no mark; an unreadable one is
+    /// logged.
     pub(super) fn open(folder: &Path) -> (Self, Option<Mark>) {
         let path = folder.join(FILE);
         let found = read(&path).unwrap_or_else(|error| {
@@ -105,7 +106,7 @@ impl Numbers {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(false).mode(FILE_MODE).open(&self.path)?;
         if is_new {
-            // Takes all the room of the file at once, while the disk has some.
+            // Allocates the whole file at once, while the disk has room.
             file.write_all_at(&[0; COPIES * COPY_BYTES], 0)?;
             File::open(folder)?.sync_all()?;
         }
@@ -113,7 +114,7 @@ impl Numbers {
     }
 }
 
-/// Both copies, and nothing that may stand behind them.
+/// Reads both copies, and nothing that may follow them.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(COPIES * COPY_BYTES);
     File::open(path)?.take((COPIES * COPY_BYTES) as u64).read_to_end(&mut bytes)?;
@@ -141,7 +142,7 @@ fn decode(copy: &[u8]) -> Option<(u64, Mark)> {
     (below <= NUMBER_MAX).then_some((turn, Mark { below, is_exact: is_exact == 1 }))
 }
 
-/// How far numbers may be given out; the thread that writes the file tells the recorder, which gives them out.
+/// Up to which number the recorder may give numbers out; the thread that writes the file says so.
 #[derive(Debug)]
 pub(super) struct Reserve {
     state: Mutex<State>,
@@ -151,18 +152,18 @@ pub(super) struct Reserve {
 #[derive(Debug)]
 struct State {
     below: u64,
-    /// No number waits for a file that cannot be written.
+    /// The file cannot be written, so no number waits for it.
     has_failed: bool,
 }
 
 impl Reserve {
-    /// What the file says by now; `None`: it cannot be written.
+    /// The reserve up to the number that the file says now; `None`: the file cannot be written.
     pub(super) fn new(below: Option<u64>) -> Self {
         let state = State { below: below.unwrap_or_default(), has_failed: below.is_none() };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Waits until this number may be given out, or for as long as a number may wait.
+    /// Waits until this number may be given out, for at most `WAIT_MAX`.
     pub(super) fn wait_for(&self, number: u64) {
         let state = self.state();
         if state.has_failed || number < state.below {
@@ -174,13 +175,13 @@ impl Reserve {
         }
     }
 
-    /// Whether so many numbers were given out that it is time for more.
+    /// Whether it is time to set more numbers aside.
     pub(super) fn is_short(&self, given: u64) -> bool {
         let state = self.state();
         state.has_failed || given.saturating_add(ROOM_MIN / 2) >= state.below
     }
 
-    /// Sets how far numbers may be given out now; `None`: the file cannot be written.
+    /// Sets the first number that may not be given out yet; `None`: the file cannot be written.
     pub(super) fn set(&self, below: Option<u64>) {
         let mut state = self.state();
         state.has_failed = below.is_none();

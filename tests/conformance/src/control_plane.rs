@@ -1,7 +1,8 @@
-//! What runs on `cp`: etcd, the apiserver, the controllers, the scheduler, and the load balancer outside of the nodes.
+//! The services of the machine `cp`: etcd, the apiserver, the controllers, the scheduler, and the load balancer outside
+//! the nodes.
 //!
-//! Invariant: the servers have the defaults of Kubernetes but for addresses, credentials, and what costs time without
-//! changing what they do (no election of a leader, no fsync).
+//! Invariant: the servers run with Kubernetes' defaults, except for addresses, credentials, and what only costs time
+//! (leader election and fsync are off).
 
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use crate::credentials::Authority;
 use crate::error::write;
 use crate::topology::{APISERVER_PORT, BALANCED_CLIENT, MachineName, SERVICES, Topology};
 
-/// Where a machine has the scripts that become its services, below its root.
+/// The folder of a machine's service scripts, below its root.
 pub(crate) const SERVICES_FOLDER: &str = "etc/machine/services";
 
 const ETCD: &str = "http://127.0.0.1:2379";
@@ -30,12 +31,12 @@ pub(crate) fn equip(root: &Path, topology: &Topology, authority: &Authority) -> 
     services.iter().try_for_each(|(name, script)| service(root, name, script))
 }
 
-/// A service of a machine: what its first process runs, and runs again.
+/// Writes the script of a service, which the machine's first process runs, and runs again when it ends.
 pub(crate) fn service(root: &Path, name: &str, script: &str) -> Result<(), ClusterError> {
     write(&root.join(SERVICES_FOLDER).join(name), script)
 }
 
-/// A program with its flags, one in a line, as a script that becomes it.
+/// A script that becomes a program, with one flag a line.
 pub(crate) fn becoming(program: &str, flags: &[String]) -> String {
     let flags: String = flags.iter().map(|flag| format!(" \\\n\t--{flag}")).collect();
     format!("exec {program}{flags}\n")
@@ -87,7 +88,7 @@ fn apiserver(topology: &Topology) -> String {
     becoming("kube-apiserver", &flags)
 }
 
-/// A program that asks the apiserver and lets the apiserver's users ask it.
+/// The flags of a program that asks the apiserver and answers the apiserver's users.
 fn client(name: &str) -> Vec<String> {
     let config = format!("/etc/kubernetes/{name}.conf");
     let mut flags = ["kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"]

@@ -1,6 +1,6 @@
-//! The name of a cluster, and what clusters left behind whose process has ended.
+//! Names clusters, and removes what clusters of dead processes left behind.
 //!
-//! Invariant: what a living process uses stays; its name tells.
+//! Invariant: what a living process uses stays; the cluster's name tells whether its process lives.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub(crate) fn sweep(cgroups: &Cgroups, folder: &Path) -> Result<(), ClusterError
         cgroups.remove(&name)?;
     }
     for network in names_in(Path::new(NETWORKS)).iter().filter(|name| is_left_over(PREFIX, name)) {
-        // Another start may be removing it as well.
+        // Another process may be removing this network as well.
         let _ = remove_network(network);
     }
     for name in names_in(folder).iter().filter(|name| is_left_over(PREFIX, name)) {
@@ -37,7 +37,7 @@ pub(crate) fn sweep(cgroups: &Cgroups, folder: &Path) -> Result<(), ClusterError
     Ok(())
 }
 
-/// Takes away all networks of one cluster.
+/// Removes all networks of one cluster.
 pub(crate) fn remove_networks(cluster: &str) {
     for network in names_in(Path::new(NETWORKS)).iter().filter(|name| name.starts_with(cluster)) {
         let _ = remove_network(network);

@@ -1,7 +1,7 @@
-//! What all servers of one cluster agree on: objects, their versions, and how far back the past is kept.
+//! The state that all servers of one fake cluster share: objects, their versions, and past changes.
 //!
 //! Invariant: each change has the next version, and a watch from a version that is kept gets every later change once,
-//! in order. Objects are not judged, so that a test can store a malformed one.
+//! in order. Objects are not validated, so that a test can store a malformed one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -12,16 +12,16 @@ use tokio::sync::watch;
 use super::selector::{Selected, Selector};
 use super::{FakeError, Kind, lock};
 
-/// Where versions begin: far from those of list indices and of counts.
+/// The first version, far from list indices and counts.
 const FIRST_VERSION: u64 = 1_000;
 
-/// Changes that are remembered; a watcher that is further behind is told that they are compacted.
+/// How many changes are kept; a watcher that is further behind is told that its version is compacted.
 const CHANGES_KEPT_MAX: usize = 100_000;
 
-/// Lists that clients are in the middle of.
+/// How many unfinished paged lists are kept.
 const PAGED_KEPT_MAX: usize = 8;
 
-/// One cluster. Clones are the same cluster.
+/// A handle to one cluster; its clones share that cluster.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     shared: Arc<Shared>,
@@ -45,7 +45,7 @@ struct Store {
 /// The objects of a list as they were when its first page was asked for.
 type Paged = Arc<[Arc<Object>]>;
 
-/// One object, as text without kind and version of its type, which lists leave out.
+/// One object as text, without `kind` and `apiVersion`, which lists leave out.
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) kind: Kind,
@@ -66,16 +66,16 @@ struct Change {
 pub(super) struct Page {
     pub(super) version: u64,
     pub(super) items: Vec<Arc<Object>>,
-    /// Where the next page begins, and how many objects it and those after it have.
+    /// Where the next page begins, and how many objects are left.
     pub(super) next: Option<(usize, usize)>,
 }
 
-/// What a watcher asks for is compacted away; the oldest version that is kept.
+/// A watcher's version is compacted away; holds the oldest version that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Compacted(pub(super) u64);
 
 impl Cluster {
-    /// A cluster with this uid on its namespace `kube-system`, and nothing else.
+    /// A cluster with nothing but the namespace `kube-system`, which has this uid.
     pub fn new(uid: &str) -> Self {
         let store = Store {
             version: FIRST_VERSION,
@@ -86,7 +86,7 @@ impl Cluster {
         };
         let shared = Shared { store: Mutex::new(store), changed: watch::channel(0).0 };
         let cluster = Self { shared: Arc::new(shared) };
-        // A namespace with a name is an object that every cluster holds.
+        // Cannot fail: the object has a kind and a name.
         let _ = cluster.apply(json!({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": uid}}));
         cluster
     }
@@ -96,7 +96,7 @@ impl Cluster {
         self.put(object, true)
     }
 
-    /// As [`apply`](Self::apply), but the event is lost, as by an apiserver with a watch cache that lies. Bookmarks go
+    /// Like [`apply`](Self::apply), but the event is lost, as by an apiserver with a faulty watch cache. Bookmarks go
     /// on.
     pub fn apply_untold(&self, object: Value) -> Result<u64, FakeError> {
         self.put(object, false)
@@ -115,7 +115,7 @@ impl Cluster {
         Ok(version)
     }
 
-    /// Forgets the past: a watch from an older version is sent to list again.
+    /// Forgets past changes: a watch from an older version has to list again.
     pub fn compact(&self) {
         let mut store = lock(&self.shared.store);
         store.compacted = store.version;
@@ -137,7 +137,7 @@ impl Cluster {
         lock(&self.shared.store).version
     }
 
-    /// All objects of a kind, as an apiserver would give each alone.
+    /// All objects of a kind, each as an apiserver returns it alone.
     pub fn objects(&self, kind: Kind) -> Vec<Value> {
         let store = lock(&self.shared.store);
         let everything = Selector::default();
@@ -164,7 +164,7 @@ impl Cluster {
         self.shared.changed.send_modify(|count| *count += 1);
     }
 
-    /// Wakes the watches, after each change.
+    /// A receiver that wakes a watch after each change.
     pub(super) fn changed(&self) -> watch::Receiver<u64> {
         self.shared.changed.subscribe()
     }
@@ -174,7 +174,7 @@ impl Cluster {
         lock(&self.shared.store).objects.get(&(kind, name.to_owned())).cloned()
     }
 
-    /// A page of a list: the first, or that at a place of a list begun at a version.
+    /// A page of a list: the first one, or with `from` the one at a position of a list begun at a version.
     pub(super) fn page(
         &self,
         kind: Kind,
@@ -197,7 +197,7 @@ impl Cluster {
         Ok(Page { version, items, next })
     }
 
-    /// What happened after a version, as lines of a watch, and the version they lead to.
+    /// The changes after a version, as lines of a watch, and the version that they lead to.
     pub(super) fn since(
         &self,
         kind: Kind,
@@ -239,7 +239,8 @@ impl Store {
 }
 
 impl Change {
-    /// For a client that selects, an object that begins to match is new, and one that no longer does is gone.
+    /// The change as a watch with a selector tells it: an object that begins to match is added, one that stops is
+    /// deleted.
     fn line(&self, selector: &Selector) -> Option<String> {
         let matching = |object: &&Arc<Object>| selector.matches(&object.selected);
         let before = self.before.as_ref().filter(matching);
@@ -254,14 +255,14 @@ impl Change {
 }
 
 impl Object {
-    /// As it stands alone or in an event: with kind and version of its type.
+    /// The object as it stands alone or in an event: with `kind` and `apiVersion`.
     pub(super) fn typed(&self) -> String {
         let (kind, api_version) = self.kind.names();
         let rest = self.json.strip_prefix('{').unwrap_or_default();
         format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}",{rest}"#)
     }
 
-    /// The metadata alone, as audits ask.
+    /// The metadata alone, as audits ask for it.
     pub(super) fn metadata(&self) -> String {
         let object: Value = serde_json::from_str(&self.json).unwrap_or_default();
         let metadata = object.get("metadata").cloned().unwrap_or_default();
@@ -269,7 +270,7 @@ impl Object {
             .to_string()
     }
 
-    /// As it was last, at the version of its deletion.
+    /// The object's last state, at the version of its deletion.
     fn gone(&self, version: u64) -> String {
         let mut object: Value = serde_json::from_str(&self.typed()).unwrap_or_default();
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -284,7 +285,7 @@ pub(super) fn line(word: &str, object: &str) -> String {
     format!("{{\"type\":\"{word}\",\"object\":{object}}}\n")
 }
 
-/// The object as the store keeps it: named, with a version, a uid and a time of birth.
+/// The object as the store keeps it: with a version, a uid and a creation time.
 fn stored(mut object: Value, version: u64) -> Result<(Kind, String, Arc<Object>), FakeError> {
     let Some((kind, name)) = named(&object) else { return Err(FakeError::Object(object)) };
     if let Some(fields) = object.as_object_mut() {

@@ -1,8 +1,8 @@
 //! The room that objects have: a service has an id, a slice a place among its service's slices.
 //!
-//! Invariant: a service keeps its room until it goes; room that comes free is given in turns ([`super::waiting`]), and
-//! no newcomer gets it before the services that wait. Of one service's slices the first by name have the places, in
-//! whatever order they came. Room in the maps is given by the plan.
+//! Invariant: a service keeps its room until it goes. Waiting services get freed room in turns ([`super::waiting`]),
+//! before any newcomer. Of one service's slices the first by name have the places, in whatever order they came. The
+//! plan gives out room in the maps.
 
 use alloc::sync::Arc;
 
@@ -40,12 +40,12 @@ impl Tables {
         Some(id)
     }
 
-    /// A service has given up its room.
+    /// Notes that a service has given up its room.
     pub(super) fn moved_out(&mut self, key: &ServiceKey) {
         self.residents.moved_out(key.name.namespace());
     }
 
-    /// Gives free room to the waiting services, in turn. What was written down of them is applied now.
+    /// Gives free room to the waiting services, in turn. Their objects, stored while they waited, are applied now.
     pub(crate) fn admit(&mut self, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         for _ in 0..limits::ADMITTED_PER_BATCH {
             let is_full = self.free.is_empty() && self.services.len() >= self.services_max;
@@ -84,7 +84,7 @@ impl Tables {
         self.rejected.put(no_room_for_service(object, origin, self.services_max));
     }
 
-    /// Gives a slice its place by its name; where there is none left, the last one waits.
+    /// Gives a slice its place by its name; if no place is left, the last slice by name waits.
     pub(super) fn put_slice(
         &mut self,
         id: ServiceId,
@@ -119,7 +119,7 @@ impl Tables {
         dirty(id, Cause::SliceApplied(facts));
     }
 
-    /// Takes a slice from a service, and gives its place to the next one that waits for it.
+    /// Removes a slice from a service, and gives its place to the next slice that waits.
     pub(super) fn drop_slice(
         &mut self,
         id: ServiceId,

@@ -1,8 +1,8 @@
-//! What another writer changed in the maps.
+//! Finds what another writer changed in the maps.
 //!
-//! Invariant: what differs from realized is doubted, and its owner planned again, so the ordinary plan repairs it; what
-//! is in doubt already is left to the plan that is under way, and what was written since the maps were read is left to
-//! the next look. A comparison is made in pieces.
+//! Invariant: what differs from realized is marked uncertain and its owner planned again, so the ordinary plan repairs
+//! it. What is uncertain already is left to the plan under way, and what was written since the maps were read is left
+//! to the next comparison. A comparison is made in pieces.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -24,7 +24,7 @@ pub enum Drift {
     Frontend(ServiceKey, FrontendKey),
     /// A frontend that the engine never wrote.
     Stray(FrontendKey),
-    /// A list, its word, its facts, its members or its sources.
+    /// A port's list, word, facts, members or sources differ.
     Port(ServiceKey, PortKey),
     /// A node address is gone, or was added.
     NodeAddress(IpAddr),
@@ -52,7 +52,7 @@ type Members = BTreeMap<(Membership, SocketAddr), SlotState>;
 struct Found<'a> {
     port: &'a DumpPort,
     members: Members,
-    /// `None`: they keep none.
+    /// `None`: the maps keep no sources.
     sources: Option<BTreeSet<SourceRange>>,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Checking {
 }
 
 impl Checking {
-    /// The maps may have another thing here by now than when they were read.
+    /// Notes what an op may have changed since the maps were read.
     pub(super) fn note(&mut self, op: &Op) {
         if let Owner::Service(id) = op.owner {
             self.services.insert(id);
@@ -107,7 +107,7 @@ impl Checking {
 }
 
 impl World {
-    /// Begins to compare what is realized with what the maps hold, which was read this moment.
+    /// Begins to compare realized with a dump of the maps, which was read this moment.
     pub(crate) fn begin_check(&mut self, dump: Dump) {
         self.checking = Some(Checking {
             dump,
@@ -120,8 +120,8 @@ impl World {
         });
     }
 
-    /// Compares as much as a piece takes. Gives everything that differs when that was the last of it; it is written
-    /// anew by the next piece.
+    /// Compares as much as a piece takes. When the comparison ends, returns everything that differs; the engine's next
+    /// piece writes it anew.
     pub(crate) fn check_some(&mut self) -> Option<Vec<Drift>> {
         let mut checking = self.checking.take()?;
         let mut left = self.most_work();
@@ -176,7 +176,7 @@ impl World {
         let Some(known) = self.tables.get(id) else { return };
         let Some(service) = self.services.get_mut(id) else { return };
         for port in &mut service.ports {
-            // A port without a frontend is in no dump; when its frontends are back, the next look sees it.
+            // A port without a frontend is in no dump; the next comparison sees it when its frontends are back.
             let Some(found) = port.index.and_then(|index| checking.port(index)) else { continue };
             if check_port(port, &found) {
                 checking.drift.push(Drift::Port(known.key.clone(), port.key.clone()));
@@ -201,7 +201,7 @@ impl World {
     }
 }
 
-/// Doubts whatever differs; gives whether anything does.
+/// Marks what differs as uncertain; returns whether anything does.
 fn check_port(port: &mut Port, found: &Found<'_>) -> bool {
     let there = found.port;
     let realized = &mut port.realized;

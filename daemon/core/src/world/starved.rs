@@ -1,8 +1,8 @@
-//! Services for which the maps have no room, in the order in which they are tried again when there is some.
+//! Services for which the maps have no room, in the order in which they are tried again when room comes free.
 //!
 //! Invariant: namespaces take turns, and within one the oldest service comes first; so one tenant's thousands do not
-//! keep another one's only service waiting. As many are tried as room came free, and each service is tried in the end,
-//! because the retries of failed services include these.
+//! keep another one's only service waiting. As many services are tried as there is freed room for, and each is tried in
+//! the end, because the retries of failed services include these.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) struct Starved {
 }
 
 impl Starved {
-    /// Room in the maps came free.
+    /// Notes that room in the maps came free.
     pub(super) fn free(&mut self, room: usize) {
         self.freed = if self.turns.is_empty() { 0 } else { self.freed.saturating_add(room) };
     }
@@ -55,7 +55,8 @@ impl Starved {
         }
     }
 
-    /// The oldest service of the namespace that has the next turn. It is put back if there was no room for it.
+    /// Takes the oldest service of the namespace that has the next turn. The plan puts it back if it finds no room for
+    /// it.
     fn next(&mut self) -> Option<ServiceId> {
         let after = self.last.take().map_or(Bound::Unbounded, Bound::Excluded);
         let mut later = self.namespaces.range::<Arc<str>, _>((after, Bound::Unbounded));
@@ -68,7 +69,7 @@ impl Starved {
 }
 
 impl World {
-    /// A service was planned: with room, or without.
+    /// Notes whether a planned service found room.
     pub(super) fn account_for_room<T>(&mut self, id: ServiceId, planned: &Result<T, PlanError>) {
         match planned {
             Err(PlanError::Slots(_) | PlanError::Indices(_) | PlanError::Frontends(_)) => {
@@ -81,7 +82,7 @@ impl World {
         }
     }
 
-    /// Room came free: as many services as there is room for are tried again, in turn.
+    /// Tries as many services again, in turn, as room came free for.
     pub(super) fn feed(&mut self) {
         let room = core::mem::take(&mut self.starved.freed).min(limits::FED_PER_BATCH);
         let fed: Vec<ServiceId> = (0..room).map_while(|_| self.starved.next()).collect();

@@ -1,7 +1,8 @@
-//! The endpoints of a slice: what they share stands before them once, and each refers to it by its place.
+//! Writes and reads the endpoints of a slice. Names and hints that endpoints share stand once, before the endpoints,
+//! which refer to them by place.
 //!
-//! Invariant: what is read went through the builder, which refuses what cannot be a backend. The packed form of memory
-//! may change with what fits best there.
+//! Invariant: endpoints that are read pass the builder, which refuses what cannot be a backend. The packed form in
+//! memory may change without this form.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
@@ -93,7 +94,8 @@ impl Form {
         }
     }
 
-    /// The last names come again soonest: the endpoints of a slice have few nodes, zones and kinds.
+    /// Searches from the end, because the last names come again soonest: the endpoints of a slice have few nodes, zones
+    /// and kinds.
     fn name(&mut self, name: &str) -> u32 {
         let known = self.names.iter().rposition(|known| **known == *name);
         place(known.unwrap_or_else(|| {
@@ -110,7 +112,7 @@ impl Form {
         }))
     }
 
-    /// `None`: it refers to a place where nothing is.
+    /// `None`: the endpoint refers to a place that does not exist.
     fn read<'a>(&'a self, form: &'a EndpointForm) -> Option<Endpoint<'a>> {
         let named = |place: u32| self.names.get(usize::try_from(place).ok()?).map(AsRef::as_ref);
         let node = form.node.map(named);
@@ -137,7 +139,7 @@ impl Form {
     }
 }
 
-/// The outer `None`: what is referred to is not there.
+/// The outer `None`: a reference leads to nothing.
 fn all<T>(found: Option<Option<T>>) -> Option<Option<T>> {
     found.map_or(Some(None), |it| it.map(Some))
 }

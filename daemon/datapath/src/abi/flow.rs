@@ -1,6 +1,6 @@
-//! Flows, and the entries that lead to them, as the programs of packets see them.
+//! Flows, and the entries that lead to them, as the packet programs see them.
 //!
-//! Invariant: as for the rest of what both sides see, and that a record is read whole or not at all.
+//! Invariant: that of [`super`]; besides, a record is read whole or not at all.
 
 use std::array;
 use std::net::SocketAddr;
@@ -30,11 +30,11 @@ abi!(entry6_key {
     pad: u16,
 });
 
-/// The 64-bit words of a record.
+/// How many 64-bit words a record has.
 pub(crate) const WORDS: usize = size_of::<types::flow>() / 8;
 /// The word that ends with the serial.
 pub(crate) const SERIAL: usize = std::mem::offset_of!(types::flow, serial) / 8;
-/// The word with what may still change of a flow, but for `seen`: its state, and what was heard.
+/// The word with all that may change in a flow, except `seen`: its state, and what was heard.
 pub(crate) const STATE: usize = std::mem::offset_of!(types::flow, state) / 8;
 /// The word that begins with `seen`.
 pub(crate) const SEEN: usize = std::mem::offset_of!(types::flow, seen) / 8;
@@ -42,16 +42,16 @@ pub(crate) const SEEN: usize = std::mem::offset_of!(types::flow, seen) / 8;
 const _: () = assert!(std::mem::offset_of!(types::flow, serial) == SERIAL * 8 + 4);
 const _: () = assert!(std::mem::offset_of!(types::flow, seen) == SEEN * 8);
 
-/// One record, where programs read and write it.
+/// One record, in the memory that programs read and write.
 pub(crate) type Cells = [AtomicU64; WORDS];
 
-/// The value of these words.
+/// The flow that these words hold.
 pub(crate) fn of_words(words: [u64; WORDS]) -> types::flow {
-    // A flow has exactly so many words, as `WORDS` says, so there is always one.
+    // A flow has exactly `WORDS` words, so there is always a value.
     value(words.map(u64::to_ne_bytes).as_flattened()).unwrap_or_default()
 }
 
-/// A serial as it stands in its word. Needs no order of bytes: the same struct says where it is.
+/// The serial in its word. The struct says where the serial is, so no byte order is assumed.
 fn serial_of(word: u64) -> u32 {
     let mut words = [0; WORDS];
     words[SERIAL] = word;
@@ -76,7 +76,7 @@ pub(crate) fn read(cells: &Cells) -> Option<types::flow> {
     (is_whole && u32::from(flow.state) != types::flow_state::FLOW_FREE.0).then_some(flow)
 }
 
-/// Writes a record that no program is led to.
+/// Writes a record that no entry leads to yet.
 pub(crate) fn write(cells: &Cells, flow: &types::flow) {
     for (cell, word) in cells.iter().zip(super::words(flow)) {
         cell.store(word, Ordering::Relaxed);
@@ -84,7 +84,7 @@ pub(crate) fn write(cells: &Cells, flow: &types::flow) {
     fence(Ordering::Release);
 }
 
-/// Frees a record. The serial goes first.
+/// Frees a record. The serial is cleared first.
 pub(crate) fn free(cells: &Cells) {
     cells[SERIAL].store(0, Ordering::Release);
     fence(Ordering::Release);
@@ -157,22 +157,22 @@ impl EntryKey {
 /// An address and a port, as they stand in a record.
 pub(crate) type End = ([u32; 4], u16);
 
-/// The entry by which the client's packets lead to the flow.
+/// The entry of the client's packets to the frontend.
 pub(crate) fn entry_of_client(flow: &types::flow) -> EntryKey {
     let client = (flow.client, flow.client_port);
     let frontend = (flow.frontend, flow.frontend_port);
     EntryKey::new(flow, client, frontend, types::leg::LEG_IN)
 }
 
-/// The entry by which answers to the address that the client was given lead to the flow, where it was given one.
+/// The entry of the backend's answers to the address that the client was given; `None`: it was given none.
 pub(crate) fn entry_of_nat(flow: &types::flow) -> Option<EntryKey> {
     let backend = (flow.backend, flow.backend_port);
     let nat = (flow.nat, flow.nat_port);
     (flow.nat_port != 0).then(|| EntryKey::new(flow, backend, nat, types::leg::LEG_IN))
 }
 
-/// The entry by which packets between backend and client lead to the flow, in both directions: the lesser end comes
-/// first, as the numbers stand in the record. Deleting this entry ends the flow.
+/// The entry of packets between backend and client, in both directions: the lesser end comes first, compared as the
+/// record stores it. Deleting this entry ends the flow.
 pub(crate) fn entry_between(flow: &types::flow) -> EntryKey {
     let backend = (flow.backend, flow.backend_port);
     let client = (flow.client, flow.through_port);
@@ -184,7 +184,7 @@ pub(crate) fn shown((address, port): End) -> SocketAddr {
     SocketAddr::new(from_mapped(address), u16::from_be(port))
 }
 
-/// An end as a record has it.
+/// An end as a record stores it.
 pub(crate) fn end(shown: SocketAddr) -> End {
     (super::mapped(shown.ip()), shown.port().to_be())
 }

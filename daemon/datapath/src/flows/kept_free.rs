@@ -1,8 +1,8 @@
-//! Ports of this node that no client is given at one backend, because a connection of another proxy has them there.
+//! Ports of this node that no client gets towards one backend, because a connection of another proxy has them there.
 //!
-//! Invariant: an entry that leads to no flow keeps a port free, and is taken away once that connection is over; a
-//! flow's entry is never touched. Programs take a packet that meets such an entry as one of no flow, and leave it to
-//! the stack.
+//! Invariant: an entry that leads to no flow keeps a port free, and is removed once that connection is over; a flow's
+//! entry is never touched. To programs, a packet that meets such an entry belongs to no flow; they leave it to the
+//! network stack.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,30 +14,31 @@ use super::{FlowTable, Maps};
 use crate::abi::flow::{self, EntryKey, types};
 use crate::conntrack::translated::{self, Found, Translated};
 
-/// Where such an entry leads: there is no flow of that number.
+/// The number that such an entry leads to; no flow has it.
 const NOBODY: u32 = u32::MAX;
 
-/// Programs are at all devices by then, so the other proxy gets no new clients that are ours to serve.
+/// The time from a start to the next look. Programs are at all devices by then, so the other proxy gets no new clients
+/// of ours.
 const AFTER_START: Duration = Duration::from_secs(5);
 
-/// How often it is looked again while there are any: a port that is kept for too long costs little.
+/// The time between looks while ports are kept; a port that is kept for too long costs little.
 const PACE: Duration = Duration::from_secs(60);
 
 /// The ports that are kept, and when to look again.
 #[derive(Debug)]
 pub(crate) struct KeptFree {
     table: FlowTable,
-    // Which a client may be given.
+    // The ports that clients may get.
     ports: Vec<RangeInclusive<u16>>,
-    // By their bytes.
+    // The entries, by their bytes.
     kept: BTreeMap<Vec<u8>, EntryKey>,
     former: Former,
-    // `None`: not any more.
+    // When the next look is due; `None`: never again.
     due: Option<Instant>,
     failure: Option<String>,
 }
 
-/// Whether what a former daemon has kept is among them.
+/// Whether the entries of a former daemon are known.
 #[derive(Debug)]
 enum Former {
     Unknown,
@@ -46,7 +47,7 @@ enum Former {
 }
 
 impl KeptFree {
-    /// Looks before any client is given a port. A look that fails keeps no client from being served.
+    /// Looks before any client gets a port. A look that fails keeps no client from being served.
     pub(crate) fn start(table: FlowTable, ports: Vec<RangeInclusive<u16>>, now: Instant) -> Self {
         let kept = BTreeMap::new();
         let due = Some(now + AFTER_START);
@@ -55,8 +56,8 @@ impl KeptFree {
         new
     }
 
-    /// Looks again if it is time. To be called now and then. `false`: it is not done at that time, and goes on with the
-    /// next call.
+    /// Looks again if a look is due; to be called now and then. `false`: the look is not finished at `until`, and the
+    /// next call goes on with it.
     pub(crate) fn follow(&mut self, now: Instant, until: Instant) -> bool {
         if self.due.is_none_or(|due| now < due) {
             return true;
@@ -75,7 +76,7 @@ impl KeptFree {
         &self.table
     }
 
-    /// Keeps the same ports free in another table, where all flows are already. It is looked again soon.
+    /// Keeps the same ports free in another table, where all flows are already, and looks again soon.
     pub(crate) fn move_to(&mut self, table: FlowTable) {
         self.table = table;
         self.former = Former::Adopted;
@@ -84,18 +85,18 @@ impl KeptFree {
         self.due = Some(Instant::now() + AFTER_START);
     }
 
-    /// Of how many ports a client is given one.
+    /// How many ports clients may get.
     pub(crate) fn ports(&self) -> u32 {
         self.ports.iter().map(|range| u32::try_from(range.len()).unwrap_or(u32::MAX)).sum()
     }
 
-    /// How many there are, and why it is not known which there should be.
+    /// How many ports are kept, and why the last look failed, if it did.
     pub(crate) fn state(&self) -> (usize, Option<String>) {
         (self.kept.len(), self.failure.clone())
     }
 
-    /// What a former daemon has kept. That may be among millions of entries, so no start waits for it, and it is looked
-    /// for in pieces. `false`: it is not all known at that time.
+    /// Looks in pieces for the entries of a former daemon. They may be among millions, so no start waits for them.
+    /// `false`: not all of them are known at `until`.
     fn adopt(&mut self, until: Instant) -> io::Result<bool> {
         if matches!(self.former, Former::Unknown) {
             let search = self.table.0.entries.leading_to(NOBODY);
@@ -116,7 +117,7 @@ impl KeptFree {
         self.keep(&found).map_err(|error| io::Error::other(format!("{error:#}")))
     }
 
-    /// What is over goes first, so that there is room.
+    /// Keeps the ports of these connections free. Entries of ended connections go first, to make room.
     fn keep(&mut self, found: &Found) -> Result<(), libbpf_rs::Error> {
         let wanted: BTreeMap<_, _> =
             found.all.iter().filter_map(key).map(|key| (key.bytes().to_vec(), key)).collect();
@@ -134,7 +135,7 @@ impl KeptFree {
     }
 }
 
-/// As the entry of a flow that had this port there.
+/// The entry that a flow would have with this port at this backend.
 fn key(of: &Translated) -> Option<EntryKey> {
     let (backend, backend_port) = flow::end(of.backend);
     let (nat, nat_port) = flow::end(of.node);
@@ -151,19 +152,19 @@ fn key(of: &Translated) -> Option<EntryKey> {
 
 #[cfg(test)]
 impl KeptFree {
-    /// Without a look at what the kernel has.
+    /// Starts without a look at the kernel's connections.
     pub(super) fn blind(table: FlowTable) -> Self {
         let kept = BTreeMap::new();
         Self { table, ports: Vec::new(), kept, former: Former::Unknown, due: None, failure: None }
     }
 
-    /// Looks for what a former daemon has kept, in so many pieces at most. `true`: that was enough.
+    /// Looks for the entries of a former daemon, in at most so many pieces. `true`: all are known.
     pub(super) fn adopt_some(&mut self, pieces: usize) -> bool {
         let passed = Instant::now();
         (0..pieces).any(|_| self.adopt(passed).unwrap())
     }
 
-    /// As if the kernel had these.
+    /// Acts as if the kernel had these connections; returns how many ports are kept.
     pub(super) fn see(&mut self, all: &[Translated], is_whole: bool) -> usize {
         self.adopt_some(usize::MAX);
         self.keep(&Found { all: all.to_vec(), is_whole }).unwrap();

@@ -1,7 +1,7 @@
-//! What the programs at sockets do not serve: pods, datagrams, subtrees of cgroups.
+//! What the socket programs do not serve: pods, datagrams, subtrees of cgroups.
 //!
-//! Invariant: programs leave a subtree alone from the look after it was made, and no other cgroup than those that the
-//! configuration names. An id is never used twice, so one that is told a little too long exempts no other cgroup.
+//! Invariant: programs exempt only the subtrees that the configuration names, each from the first look after it was
+//! made. The kernel never uses an id twice, so an id that is told a little too long exempts no other cgroup.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,11 +18,11 @@ use crate::table::Table;
 /// The sockets that are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
-    /// Those of other network namespaces than the host's.
+    /// Sockets in network namespaces other than the host's.
     pub pods: bool,
     /// Sockets that send datagrams.
     pub udp: bool,
-    /// All but those of processes in these cgroups and below, each a path from the root of the hierarchy.
+    /// Processes in these cgroups and below are not served. Each path begins at the root of the hierarchy.
     pub exempt_cgroups: Vec<PathBuf>,
 }
 
@@ -33,7 +33,7 @@ impl Default for Served {
 }
 
 impl Served {
-    /// As the programs know it.
+    /// The bits that say so to the programs.
     pub(super) fn restrictions(&self) -> u32 {
         let all = [
             (!self.pods, restriction::ONLY_HOST),
@@ -48,7 +48,7 @@ impl Served {
 #[derive(Debug)]
 pub(super) struct Exempt {
     served: Served,
-    // Of each path; none where it is not there.
+    // The cgroup id of each path; `None`: there is no such cgroup.
     ids: Vec<Option<u64>>,
     map: Table,
 }
@@ -58,7 +58,7 @@ impl Exempt {
         Ok(Self { served: served.clone(), ids: Vec::new(), map: table(maps, Map::ExemptCgroups)? })
     }
 
-    /// Looks which of them are there, and tells the programs.
+    /// Looks which subtrees exist, and tells the programs.
     pub(super) fn follow(&mut self) -> Result<(), StartError> {
         let paths = &self.served.exempt_cgroups;
         if paths.is_empty() && self.map.used() == 0 {
@@ -71,7 +71,7 @@ impl Exempt {
         self.tell().map_err(|error| failed(std::io::Error::other(format!("{error:#}"))))
     }
 
-    /// Writes the ids into the map, and takes out what a former daemon or another process has written there.
+    /// Writes the ids into the map, and removes what a former daemon or another process wrote there.
     fn tell(&mut self) -> Result<(), libbpf_rs::Error> {
         let wanted: BTreeSet<_> = self.ids.iter().flatten().map(|id| id.to_ne_bytes()).collect();
         let entries = self.map.entries().map_err(libbpf_rs::Error::from)?;
@@ -90,7 +90,7 @@ impl Exempt {
         &self.served
     }
 
-    /// The paths that are not there.
+    /// The paths that do not exist.
     pub(super) fn absent(&self) -> Vec<PathBuf> {
         let paths = self.served.exempt_cgroups.iter().zip(&self.ids);
         paths.filter(|(_, id)| id.is_none()).map(|(path, _)| path.clone()).collect()

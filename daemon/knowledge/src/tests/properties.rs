@@ -1,4 +1,4 @@
-//! Whatever an Event says, it is cleaned and bounded, and makes nothing panic.
+//! Any Event, whatever it says, is cleaned and bounded, and causes no panic.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::limits::{ALSO_MAX, LINE_BYTES_MAX, MESSAGE_BYTES_MAX, NAME_BYTES_MAX,
 use crate::text::is_unfit;
 use crate::{ClusterEvent, Knowledge, Present, Time, Values};
 
-/// Text with much of what must not be shown.
+/// Text with many characters that must not be shown.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<String>(),

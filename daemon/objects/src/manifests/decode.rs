@@ -1,7 +1,7 @@
-//! From the bytes of one file to objects, each on its own.
+//! Decodes the bytes of one file into objects, each on its own.
 //!
-//! Invariant: a file that is no YAML or JSON is refused whole; an object in a good file fails alone. A kind that is not
-//! read is named once, however many objects are of it.
+//! Invariant: a file that is not YAML or JSON is refused whole; an object in a good file fails alone. A kind that is
+//! not read is named once, however many objects have it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::{self as objects, Defaulting, Kind, ObjectError, Provenance, ServiceWire, SliceWire};
 
-/// Nesting of the deepest object that is read, the same as `serde_json`'s own bound; real ones have about 20.
+/// The deepest nesting that is read, equal to `serde_json`'s own bound; real objects have about 20.
 const DEPTH_MAX: usize = 128;
 
 /// Anchors and aliases of one file: some are convenient, masses are a bomb.
@@ -23,16 +23,16 @@ const ALIASES_MAX: usize = 1_000;
 /// Nodes that aliases may expand to in one file; what a hundred large objects need.
 const REPLAYED_MAX: usize = 100_000;
 
-/// Objects and lists in one file; a file has at most 64 MiB, and two bytes are the least for a document.
+/// Objects and lists in one file. A file has at most 64 MiB, and a document at least two bytes.
 const DOCUMENTS_MAX: usize = 100_000;
 
-/// Events of the YAML parser; not the bound that matters, because the size of a file has one.
+/// Events of the YAML parser. The bound that matters is the one on a file's size.
 const YAML_EVENTS_MAX: usize = 1 << 26;
 
-/// Kinds that are not read and are named of one file; a file with more of them is no file of manifests for this daemon.
+/// How many kinds that are not read are named for one file; a file with more of them is not meant for this daemon.
 const KINDS_NAMED_MAX: usize = 16;
 
-/// Characters of a kind or a version that are shown as they are; real ones are shorter.
+/// The longest kind or version, in characters, that is shown as it is; real ones are shorter.
 const KIND_LENGTH_MAX: usize = 60;
 
 /// A Service or a slice, understood.
@@ -45,9 +45,9 @@ pub enum Facts {
 /// What one file says of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Version {
-    /// Nothing if it could not be understood.
+    /// `None` if the object could not be understood.
     pub facts: Option<Facts>,
-    /// What was wrong with it, or with a part of it.
+    /// What was wrong with the object, or with a part of it.
     pub rejections: Vec<Rejection>,
 }
 
@@ -55,7 +55,7 @@ pub struct Version {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     pub objects: BTreeMap<ObjectKey, Version>,
-    /// Kinds that are not read, with how many objects of the file are of it.
+    /// Kinds that are not read, each with the number of its objects in the file.
     pub ignored: BTreeMap<ObjectKey, usize>,
 }
 
@@ -90,15 +90,15 @@ fn yaml(text: &str) -> Result<Vec<Document>, String> {
     let options = serde_saphyr::options! {
         budget: budget,
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: REPLAYED_MAX },
-        // Only `true` and `false`, as the apiserver reads them: a port may be named `on`.
+        // Only `true` and `false` are booleans, as for the apiserver: a port may be named `on`.
         strict_booleans: true,
         with_snippet: false,
     };
     serde_saphyr::from_multiple_with_options(text, options).map_err(|error| format!("is not YAML: {error}"))
 }
 
-/// One document: an object, or a list of objects. `items` is taken apart while it is read, because a list of everything
-/// in a cluster is large and says only after its items what it is.
+/// One document: an object, or a list of objects. `items` is split into objects while it is read, because a list of a
+/// whole cluster is large, and may name its kind only after its items.
 #[derive(Debug, Default)]
 struct Document {
     fields: Map<String, Value>,
@@ -142,7 +142,8 @@ impl Document {
         self.fields.get(field).and_then(Value::as_str)
     }
 
-    /// The kind of list and, where its name says so, the kind of items that need not say it themselves.
+    /// `Some` if this is a list. The inner kind is the one that the list names for its items, which need not say it
+    /// themselves.
     fn list(&self) -> Option<Option<Kind>> {
         match (self.text("kind")?, self.text("apiVersion").unwrap_or_default()) {
             ("List", "v1") => Some(None),
@@ -153,16 +154,17 @@ impl Document {
     }
 }
 
-/// One object, taken apart on its own.
+/// One object, decoded on its own.
 #[derive(Debug)]
 enum Item {
     Service(Box<ServiceWire<'static>>),
     Slice(Box<SliceWire<'static>>),
-    /// A kind that is not read, as it is named.
+    /// An object of a kind that is not read, with the kind as it is shown.
     Ignored(String),
-    /// No kind: an item of a list that says it for all, or nothing that can be understood.
+    /// An object without a kind: an item of a list that names the kind for all items, or nothing that can be
+    /// understood.
     Untyped(Value),
-    /// It does not fit, or is of a version that is not read.
+    /// An object that does not fit, or has a version that is not read.
     Refused(Kind, Value, ObjectError),
 }
 
@@ -200,7 +202,7 @@ impl Item {
     }
 }
 
-/// As in `Ingress (networking.k8s.io/v1)`.
+/// A kind with its version, as in `Ingress (networking.k8s.io/v1)`.
 fn shown_kind(kind: &str, version: &str) -> String {
     let is_plain = |text: &str| {
         let legal = |it: char| it.is_ascii_alphanumeric() || "./-".contains(it);
@@ -261,7 +263,8 @@ impl Reading {
         }
     }
 
-    /// Named for the folder, not for the file: an archive of a whole cluster has few kinds and many files.
+    /// Names an ignored kind for the folder, not for the file: an archive of a whole cluster has few kinds and many
+    /// files.
     fn ignore(&mut self, kind: &str) {
         let object = ObjectKey::Kind(self.provenance.source, kind.into());
         let has_room = self.contents.ignored.len() < KINDS_NAMED_MAX;
@@ -301,7 +304,7 @@ impl Reading {
         };
         let version = self.contents.objects.entry(key).or_default();
         if version.facts.is_some() {
-            // One notice is enough, however often it is repeated.
+            // One notice is enough, however often the object is repeated.
             version.rejections.retain(|rejection| *rejection != repeated);
             version.rejections.push(repeated);
         } else {
@@ -312,7 +315,7 @@ impl Reading {
 }
 
 impl Item {
-    /// Gives an item without a kind the one of its list.
+    /// Gives an item without a kind the kind that its list names.
     fn typed(self, kind: Option<Kind>) -> Self {
         match (self, kind) {
             (Self::Untyped(value), Some(kind)) => Self::of(kind, value),

@@ -1,4 +1,4 @@
-//! Files that rotate, disappear, are half-written, and do not fit.
+//! Credential files that rotate, disappear, are half written, or do not belong together.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ struct Fixture {
     credentials: Credentials,
 }
 
-/// A certificate with its key, as PEM; every call makes another one.
+/// A new certificate with its key, as PEM.
 fn pair() -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let certificate = CertificateParams::new(["a".to_owned()]).unwrap().self_signed(&key).unwrap().pem();
@@ -41,7 +41,7 @@ impl Fixture {
         self.folder.path()
     }
 
-    /// Renamed into place, as programs do that rotate credentials.
+    /// Renames a file into place, as programs that rotate credentials do.
     fn write(&self, name: &str, content: &str) {
         let beside = self.path().join("beside");
         std::fs::write(&beside, content).unwrap();

@@ -101,7 +101,7 @@ fn an_apiserver_enables_kubernetes_unless_the_file_says_no() {
     assert!(!read("[apiserver]\ndiscover = [\"kubelet\"]").kubernetes.enabled);
 }
 
-/// One part of 256 of the node's memory, 450 bytes for each flow, as a power of two.
+/// Flows take 1/256 of the node's memory at 450 bytes each; their number is a power of two.
 #[test]
 fn flows_take_a_small_part_of_the_nodes_memory() {
     let gibibytes = |count: u64| count << 30;
@@ -118,7 +118,7 @@ fn flows_take_a_small_part_of_the_nodes_memory() {
     assert_eq!(read("[packets]\nflows = \"auto\"").packets.flows, Flows::Auto);
 }
 
-/// kube-proxy's own ports are answered where holdfast stands in its place, and elsewhere if the file says so.
+/// holdfast answers kube-proxy's own ports where it stands in kube-proxy's place, and elsewhere if the file says so.
 #[test]
 fn the_ports_of_kube_proxy_are_open_in_its_place_only() {
     let ports = |text: &str| {

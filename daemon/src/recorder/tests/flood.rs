@@ -1,11 +1,11 @@
-//! More than anybody can read.
+//! Floods of changes: memory stays bounded, and what is lost is counted.
 
 use futures_util::FutureExt as _;
 use holdfast_core::snapshot::Counters;
 
 use super::*;
 
-/// Each of 10,000 services loses its backends and gets them back, and loses them.
+/// Each of 10,000 services loses its backends, gets them back, and loses them again.
 #[test]
 fn ten_thousand_services_that_flap_take_bounded_memory() {
     const SERVICES: u16 = 10_000;
@@ -26,7 +26,7 @@ fn ten_thousand_services_that_flap_take_bounded_memory() {
     assert_eq!(fill.services, usize::from(SERVICES), "nobody lost the last record: {fill:?}");
 }
 
-/// The engine's queue is full: what did not fit is counted by the engine, and a gap by the recorder.
+/// The engine's queue is full: the engine counts the changes that did not fit, and the recorder makes them a gap.
 #[test]
 fn what_had_no_room_in_the_queue_is_a_gap() {
     let told = services(&mut Rig::new(), 8);
@@ -47,7 +47,7 @@ fn what_had_no_room_in_the_queue_is_a_gap() {
     assert_eq!(history.recorded(), Recorded { seq: 5, records: 4, gaps: 1, lost: 4, ..Recorded::default() });
 }
 
-/// What a watcher does not take is its own loss.
+/// A watcher that does not read loses lines; the recorder does not wait for it.
 #[test]
 fn a_watcher_that_does_not_read_holds_nobody_up() {
     let told = services(&mut Rig::new(), 2_000);
@@ -69,7 +69,7 @@ fn a_watcher_that_does_not_read_holds_nobody_up() {
     assert!((1..2_000).contains(&told), "{told}");
 }
 
-/// A line as it is read back.
+/// A line, parsed as if read back from a file.
 fn line(seq: u64, service: &str, rule: &str) -> Arc<Line> {
     let time = "2026-01-08T11:11:55.000Z";
     let json = format!(
@@ -83,8 +83,8 @@ fn kept_of(rings: &ring::Rings, namespace: &str) -> usize {
     rings.lines(None).into_iter().filter(is_theirs).count()
 }
 
-/// The namespace that has most gives way, whether its services come and go or stay, and whether the others' stay or are
-/// gone.
+/// The namespace with most records gives way, whether its services stay or come and go, and whether services of other
+/// namespaces stay or are gone.
 #[test]
 fn a_namespaces_churn_takes_no_others_records() {
     for last in ["service-gone", "no-effect"] {

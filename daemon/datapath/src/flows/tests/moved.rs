@@ -1,4 +1,4 @@
-//! Flows go to a table of another size as they are, and of a smaller one the least worth keeping stays away.
+//! Flows move unchanged to a table of another size; a smaller table leaves out those that are least worth keeping.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ fn moving(from: &Bed, to: &Bed) -> Moving {
     Moving::new(from.table.clone(), to.table.clone())
 }
 
-/// How much a pass has changed.
+/// Makes a whole pass; returns how much it changed.
 fn pass(moving: &mut Moving) -> u64 {
     moving.some(Instant::now() + Duration::from_secs(60)).unwrap().expect("a whole pass")
 }
 
-/// Asserts that a flow is whole in a table, under whichever number.
+/// Asserts that a flow is whole in a table; returns its number there.
 #[track_caller]
 fn check_there(bed: &Bed, it: &types::flow) -> u32 {
     let number = bed.leads(it)[0].unwrap_or_else(|| panic!("{it:?} is not there"));
@@ -68,7 +68,7 @@ fn kernel_what_happens_to_flows_that_move_happens_in_the_other_table_too() {
     old.write(of_talker, heard);
     let mut sweep = Sweep::new(old.table.clone(), FlowsSwept::default());
     sweep.end(of_ended, &ends).unwrap();
-    // The same client once more, with another backend's port between the two.
+    // The same client begins once more, as a flow with a serial of its own.
     let anew = types::flow { serial: 99, ..ends };
     let number = old.begin(anew);
     assert_ne!(number, of_ended);
@@ -107,7 +107,7 @@ fn kernel_a_smaller_table_has_what_is_worth_most_and_the_rest_is_counted() {
     on.finish().unwrap();
     assert_eq!(on.conclude(), GivenUp { all: 8, needed: 7 }, "never silently");
     for (n, it) in needed.iter().enumerate() {
-        // The one that is silent for longest goes first.
+        // The flow that is silent for longest goes first.
         if n < 7 { _ = check_there(&smaller, it) } else { check_not_there(&smaller, it) }
     }
 }

@@ -1,4 +1,4 @@
-//! Real tries. Needs root.
+//! Sources in the kernel's real tries. Needs root.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::*;
 use crate::KernelMaps;
 use crate::abi::sources::types;
 
-/// The two maps alone, as `bpf/flow_maps.h` has them.
+/// The two maps of sources alone, as `bpf/flow_maps.h` defines them.
 fn tries(entries: u32) -> Handles {
     let make = |map: Map, key: usize| {
         let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
@@ -32,7 +32,7 @@ fn key(port: u32, range: &str) -> SourceKey {
     SourceKey { port: PortIndex(port), range: SourceRange::parse(range).unwrap() }
 }
 
-/// As a program looks a client up.
+/// Looks a client up as a program does.
 fn lets_in(maps: &Handles, port: u32, client: &str) -> bool {
     let exact = SourceKey { port: PortIndex(port), range: SourceRange::exactly(client.parse().unwrap()) };
     let map = map_of(maps, exact.range.family()).unwrap();
@@ -130,7 +130,8 @@ fn kernel_sources_are_there_before_programs_however_late_those_come() {
     assert_eq!(all(&anew).unwrap(), [late, early], "also where the maps are made anew");
 }
 
-/// Tenants write ranges also while programs are not loaded yet; what would not fit then keeps no packets away.
+/// Tenants write ranges before programs are loaded, too. Ranges that would not fit are refused then, so they keep no
+/// packets from being served.
 #[test]
 fn sources_that_wait_for_the_maps_are_not_more_than_will_fit() {
     let mut sources = Sources::default();
@@ -139,7 +140,7 @@ fn sources_that_wait_for_the_maps_are_not_more_than_will_fit() {
         range: SourceRange::exactly(std::net::Ipv4Addr::from_bits(number).into()),
     };
     let most = u32::try_from(MOST).unwrap();
-    // Each of another namespace.
+    // Each number stands for another namespace.
     let share = |number: u32| Share(u16::try_from(number % (1 << 16)).unwrap());
     (0..most).for_each(|number| sources.insert(&numbered(number), share(number)).unwrap());
     let error = sources.insert(&numbered(most), Share(1)).unwrap_err().to_string();
@@ -148,7 +149,7 @@ fn sources_that_wait_for_the_maps_are_not_more_than_will_fit() {
     sources.insert(&numbered(most), share(most)).unwrap();
 }
 
-/// A tenant of eight Services with all the ranges that each may have.
+/// A tenant has eight Services, each with all the ranges that it may have.
 #[test]
 fn kernel_no_namespace_takes_the_room_for_ranges_that_another_one_wants() {
     let mut sources = Sources::default();

@@ -1,6 +1,6 @@
-//! What programs keep with UDP sockets, read at once for all network namespaces.
+//! Reads what programs keep with UDP sockets, for all network namespaces at once.
 //!
-//! Invariant: it is read by a program that only reads.
+//! Invariant: the program that reads it changes nothing.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -15,28 +15,28 @@ use libbpf_rs::{Iter, Link, MapHandle};
 use crate::abi::{self, Connection, types};
 use crate::skeleton::KeptSkelBuilder;
 
-/// Connections that are wanted at once, some 10 MB. Of more of them those that come first are found, and others when
+/// The most connections that one read finds, some 10 MB. If there are more, the first ones are found, and others once
 /// those have gone.
 const CONNECTIONS_MAX: usize = 1 << 16;
 
 const TELLING: usize = size_of::<types::udp_connection>();
 
-/// By the socket's cookie.
+/// Connections by their sockets' cookies.
 pub(crate) type Connections = HashMap<u64, Connection, RandomState>;
 
-/// The reading program, in place.
+/// The reading program, attached.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept(Arc<Link>);
 
 impl Kept {
-    /// Over what is kept in that map. Needs the kernel's own types (BTF) and CAP_PERFMON.
+    /// Attaches the reading program to a map. Needs the kernel's own types (BTF) and CAP_PERFMON.
     pub(crate) fn over(map: &MapHandle) -> Result<Self, libbpf_rs::Error> {
         let mut memory = MaybeUninit::uninit();
         let skeleton = KeptSkelBuilder::default().open(&mut memory)?.load()?;
         skeleton.progs.connected.attach_iter(map.as_fd()).map(Arc::new).map(Self)
     }
 
-    /// Those connections of which `wanted` says so, and whether there may be more.
+    /// The connections that `wanted` accepts, and whether there may be more.
     pub(crate) fn read(&self, wanted: impl Fn(&Connection) -> bool) -> io::Result<(Connections, bool)> {
         let mut told = Iter::new(&self.0).map_err(|error| io::Error::other(format!("{error:#}")))?;
         let mut found = Connections::default();

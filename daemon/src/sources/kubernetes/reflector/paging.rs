@@ -1,7 +1,7 @@
-//! The pages of one list, one after the other over one connection, each asked for until it is there.
+//! Reads the pages of one list, one after another over one connection, each retried until it has come.
 //!
-//! Invariant: what whole pages have brought stays while another one is asked for again, and one that was broken off
-//! leaves nothing behind. A list may take as long as it likes while pages come; no page for `list_silence` is its end.
+//! Invariant: a retry of a page leaves the objects of whole pages in place, and a broken page leaves nothing behind. A
+//! list may take any time while pages come; it ends after `list_silence` without one.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::sources::kubernetes::page::{ListMeta, NoPage, OBJECTS_MAX};
 use crate::sources::kubernetes::resource::{PAGE_ITEMS, Selection};
 use holdfast_objects::Provenance;
 
-/// What goes from page to page.
+/// The state that goes from page to page.
 #[derive(Debug)]
 struct Paging {
     /// Where the next page begins; empty for the first one.
@@ -27,15 +27,15 @@ struct Paging {
     /// The version of the first page, from which a watch misses nothing.
     version: Option<Arc<str>>,
     kept: Option<Connection>,
-    /// What whole pages have brought.
+    /// Objects of whole pages.
     items: u32,
     silence: Silence,
     pace: Pace,
-    /// It has been logged that a page had to be asked for again.
+    /// A retry of a page has been logged.
     is_told: bool,
 }
 
-/// Since when no page's worth of objects has come.
+/// The time without a page's worth of objects, and its limit.
 #[derive(Debug)]
 struct Silence {
     since: Instant,
@@ -52,7 +52,7 @@ impl Silence {
     }
 }
 
-/// A page at its end.
+/// A page that was read to its end.
 struct Page {
     meta: ListMeta,
     is_empty: bool,
@@ -66,7 +66,7 @@ impl Paging {
         Self { token, version: None, kept: None, items: 0, silence, pace, is_told: false }
     }
 
-    /// Takes a page in; gives the list's version if it was the last one.
+    /// Takes a page in; returns the list's version after the last page.
     async fn take(&mut self, page: Page) -> Result<Option<Arc<str>>, Ending> {
         let first = self.version.get_or_insert_with(|| Arc::<str>::from(page.meta.resource_version));
         let Some(next) = page.meta.token.filter(|token| !token.is_empty()) else {
@@ -74,7 +74,7 @@ impl Paging {
         };
         self.token = next;
         if page.is_empty {
-            // Legal, but a server that has nothing else to say is not asked as fast as it answers.
+            // An empty page is legal, but a server that sends nothing else is not asked as fast as it answers.
             self.pause(None).await?;
         } else {
             self.pace = Pace::default();
@@ -89,11 +89,11 @@ impl Paging {
 }
 
 impl<C: Codec> Reflector<C> {
-    /// All pages of a list; gives the version from which a watch goes on.
+    /// Reads all pages of a list; returns the version from which a watch goes on.
     pub(super) async fn pages(&mut self, selection: &Selection) -> Result<Arc<str>, Ending> {
         self.delivered.lock().begin();
         let mut paging = Paging::new(self.timing.list_silence);
-        // Silence ends a list that brings nothing, and the bound of its objects one that never ends.
+        // The limit on silence ends a list that brings nothing; the limit on objects ends one that goes on for ever.
         loop {
             let page = match paging.token.is_empty() {
                 true => self.first_page(selection, &mut paging).await?,
@@ -105,7 +105,8 @@ impl<C: Codec> Reflector<C> {
         }
     }
 
-    /// Nothing is lost when this page fails, so it is not asked again here: the caller of the list waits and logs it.
+    /// Reads the first page, without a retry: nothing is lost when it fails, and the list's caller waits and logs the
+    /// failure.
     async fn first_page(&mut self, selection: &Selection, paging: &mut Paging) -> Result<Page, Ending> {
         let page = self.page(&selection.page(""), paging).await;
         if page.as_ref().is_err_and(Ending::is_bad_request) {
@@ -126,14 +127,14 @@ impl<C: Codec> Reflector<C> {
         }
     }
 
-    /// The token has outlived its version: once more, in one answer, which no token can break.
+    /// Lists once more, in one answer, because the token's version is gone. One answer needs no token.
     async fn one_answer(&self, selection: &Selection, paging: &mut Paging) -> Result<Page, Ending> {
         self.delivered.lock().begin();
         (paging.version, paging.kept, paging.items) = (None, None, 0);
         self.page(&selection.list(), paging).await
     }
 
-    /// Forgets what a broken page has brought, says so, and waits.
+    /// Forgets the objects of a broken page, logs that, and waits.
     async fn again(&self, ending: &Ending, paging: &mut Paging) -> Result<(), Ending> {
         self.delivered.lock().undo_page();
         self.view.send_modify(|view| {
@@ -155,7 +156,7 @@ impl<C: Codec> Reflector<C> {
         let reply = match self.accepted(reply).await {
             Ok(reply) => reply,
             Err((ending, kept)) => {
-                // A server that is asked for patience is not asked for a handshake too.
+                // Keeps the connection: a server that asks for patience is not asked for a handshake too.
                 paging.kept = kept;
                 return Err(ending);
             }
@@ -173,7 +174,7 @@ impl<C: Codec> Reflector<C> {
             paging.silence.within(reply.chunk(idle)).await?.map_err(|error| Ending::of_body(error, idle))?
         {
             page.take(&chunk, &mut self.reading(&provenance, &mut items))?;
-            // The one answer that replaces all pages has a page's worth now and then.
+            // In the one answer that replaces all pages, each page's worth of objects ends the silence.
             if items - counted >= PAGE_ITEMS {
                 counted = items;
                 paging.silence.end();

@@ -1,7 +1,7 @@
-//! What happens to the proxy itself, while backends change: a proxy that is away for longer than an old backend serves
-//! leads clients to addresses without a server.
+//! Kills, restarts, upgrades or downgrades the proxies while backends change. A proxy that is down for longer than an
+//! old backend serves leads clients to addresses without a server.
 //!
-//! Invariant: at the end each node's proxy runs, and is the version that the drill names.
+//! Invariant: when a drill ends, each node's proxy runs in the version that the drill names.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,22 +15,22 @@ use crate::stage::{Stage, nodes};
 
 const PROXY: &str = "proxy";
 
-/// Another version than the one under test, with another layout of its maps; scripts/drill.sh builds it.
+/// A binary of another version, with another map layout, than the one under test; scripts/drill.sh builds it.
 const OTHER: &str = "holdfast-other";
 
-/// Where a machine has it.
+/// The path of that binary on a machine.
 const OTHER_PROGRAM: &str = "/opt/drill/holdfast-other";
 
-/// How long a proxy lives before it is killed again. Any proxy that is killed before it has begun follows nothing, and
-/// then shows what stale tables cost.
+/// How long a proxy lives before it is killed again. A proxy that is killed before it has started up follows no
+/// changes; the drill then shows what stale tables cost.
 const LIFE: Duration = Duration::from_millis(900);
 
-/// One node after another.
+/// Kills the proxy of one node after another, round and round.
 pub(super) fn kill(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     let end = Instant::now() + seconds("KILLS", 30);
     replace_backends(&stage.cluster)?;
     for node in nodes().iter().cycle() {
-        // Between two lives there is none to kill.
+        // Between two lives no proxy runs, so there is nothing to kill.
         stage.cluster.on(node)?.run(&["bash", "-c", "kill -KILL $(cat /run/services/proxy.pid); true"])?;
         thread::sleep(LIFE / u32::try_from(nodes().len()).unwrap_or(1));
         if Instant::now() > end {
@@ -61,7 +61,7 @@ fn each(stage: &Stage, order: impl Fn(&str) -> Result<(), Failure>) -> Result<()
     rolled_out(&stage.cluster)
 }
 
-/// As a package does it: the program is another one, then the service restarts.
+/// Replaces the program, then restarts the service, as a package does.
 fn to_version(stage: &Stage, proxy: &Proxy, node: &str, program: &str) -> Result<(), Failure> {
     let machine = stage.cluster.on(node)?;
     if matches!(proxy, Proxy::Holdfast { .. }) {
