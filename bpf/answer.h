@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What a refused client hears: of TCP a reset, of UDP and SCTP that the port is closed, from the address that it
- * dialled. Not more in a second than a node may send to any sender: a packet may bear an address that is not its
- * sender's.
+ * Answers to refused clients, from the address that they dialled: a reset for TCP; for UDP and SCTP an error that says
+ * that the port is closed. They are few enough in a second for any receiver, because a packet may bear an address that
+ * is not its sender's.
  */
 #ifndef HOLDFAST_ANSWER_H
 #define HOLDFAST_ANSWER_H
@@ -11,9 +11,9 @@
 #include "packet.h"
 #include "rewrite.h"
 
-/* Answers of one CPU in one second. The kernel sends a thousand errors of its own. */
+/* The most answers of one CPU in one second. The kernel sends as many errors of its own. */
 #define ANSWERS_MOST 1000
-/* Refusals that one CPU tells in one second. The daemon keeps fewer, and those of sockets are to find room beside. */
+/* The most refusals that one CPU tells in one second. The daemon keeps fewer; those of sockets need room, too. */
 #define REFUSALS_MOST 100
 
 /* The time to live that an answer begins with. */
@@ -54,7 +54,7 @@ INLINE __u64 sum_of(const void *from, __u32 size, __u64 sum)
 	return sum;
 }
 
-/* Sends the packet back by the way that it came. */
+/* Sends the packet back the way it came. */
 INLINE int turn_back(struct __sk_buff *skb)
 {
 	struct ethhdr *link;
@@ -75,8 +75,8 @@ INLINE int turn_back(struct __sk_buff *skb)
 /* --- TCP. --- */
 
 /*
- * The SYN itself becomes the answer, as a host gives it where no socket listens. Its length and its options stay, so
- * that only what is written here changes its sum, which may be one that the network card is still to finish.
+ * Turns the SYN itself into the reset that a host sends where no socket listens. The SYN keeps its length and its
+ * options, so only the fields written here change its sum, which the network card may still have to finish.
  */
 INLINE bool turn_segment(struct __sk_buff *skb, const struct packet *packet)
 {
@@ -147,9 +147,9 @@ INLINE int reset(struct __sk_buff *skb, const struct packet *packet, bool v4)
 
 /* --- UDP and SCTP. --- */
 
-/* A datagram that does not fit into the smallest frame with the error before it gets no answer. */
+/* A longer datagram gets no answer: with the error before it, it would not fit into the smallest frame. */
 #define QUOTED_MOST 1200
-/* What begins an association has at least so many bytes, and its sender knows it by them. */
+/* The quoted bytes of an INIT: each INIT has at least so many, and its sender knows it by them. */
 #define INIT_SIZE 32
 
 struct unreachable4 {
@@ -173,8 +173,8 @@ INLINE __u64 pseudo_header(const struct tuple *tuple, __u16 length, __u8 protoco
 }
 
 /*
- * The sum of a datagram that is whole: with its pseudo header it makes nothing. So it is known without reading it, also
- * where the network card is still to finish the sum that stands in it. 0: it has none.
+ * The sum of a whole UDP datagram. The datagram and its pseudo header add up to nothing, so the pseudo header alone
+ * gives the sum, even where the network card is still to finish the one in the datagram. 0: it has none.
  */
 INLINE __u16 sum_of_datagram(struct __sk_buff *skb, const struct packet *packet, __u16 length, bool v4)
 {
@@ -186,8 +186,8 @@ INLINE __u16 sum_of_datagram(struct __sk_buff *skb, const struct packet *packet,
 }
 
 /*
- * The sum of what is quoted of an INIT, as it stands there. One that waits for its own sum comes from this node, and
- * a host that gets an answer by such a device does not look at sums.
+ * The sum of the quoted bytes of an INIT, as they are now. An INIT that still waits for its own sum comes from this
+ * node, and a host that gets an answer by such a device does not look at sums.
  */
 ALONE int sum_of_init(struct __sk_buff *skb, __u32 at)
 {
@@ -203,7 +203,7 @@ INLINE __u16 sum_of_quote(struct __sk_buff *skb, const struct packet *packet, __
 	return sum_of_datagram(skb, packet, length, v4);
 }
 
-/* How much is quoted of what has that length, without the header of IP; 0: too little is there. */
+/* How many bytes behind the IP header are quoted if there are `length` of them; 0: there are too few. */
 INLINE __u32 length_of_quote(const struct packet *packet, __u32 length)
 {
 	if (packet->tuple.transport == IPPROTO_SCTP)
@@ -211,7 +211,7 @@ INLINE __u32 length_of_quote(const struct packet *packet, __u32 length)
 	return length < sizeof(struct udphdr) ? 0 : length;
 }
 
-/* Makes of the packet what is quoted, without what fills up a small frame. `length`: of IP. */
+/* Cuts off padding and what is not quoted, and makes room for the answer's headers. `length`: of the quoted packet. */
 INLINE bool make_quote(struct __sk_buff *skb, const struct packet *packet, __u32 length, __u32 before)
 {
 	if (length > QUOTED_MOST || skb->len < packet->ip + length)
@@ -253,7 +253,7 @@ INLINE int unreachable4(struct __sk_buff *skb, const struct packet *packet)
 	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
 	answer.icmp.type = ICMP_UNREACHABLE;
 	answer.icmp.code = ICMP_NO_PORT;
-	/* The header of IP that is quoted makes nothing, because it has a sum of its own. */
+	/* The quoted IP header adds nothing to the sum, because it has a sum of its own. */
 	answer.icmp.checksum = ~fold16(sum_of(&answer.icmp, sizeof(answer.icmp), quote));
 	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
 		return SHOT;
@@ -279,7 +279,7 @@ INLINE int unreachable6(struct __sk_buff *skb, const struct packet *packet)
 	__u16 quote;
 	__u64 sum;
 
-	/* What stands between the two headers would have to be read to be quoted. */
+	/* Extension headers would have to be read to be quoted. */
 	if (packet->transport != packet->ip + sizeof(*ip) || !payload)
 		return SHOT;
 	quote = sum_of_quote(skb, packet, payload, false);
@@ -298,7 +298,7 @@ INLINE int unreachable6(struct __sk_buff *skb, const struct packet *packet)
 	return turn_back(skb);
 }
 
-/* Whether an answer would go to one host. A packet to all, or in the name of all or of none, gets none. */
+/* Whether an answer would go to one host. None is sent if the packet went to many, or if its source is no such host. */
 INLINE bool is_one_host(const struct __sk_buff *skb, const __u32 *source, bool v4)
 {
 	__u32 first = bpf_ntohl(source[v4 ? 3 : 0]) >> 24;
@@ -310,7 +310,7 @@ INLINE bool is_one_host(const struct __sk_buff *skb, const __u32 *source, bool v
 	return first != 0xff && (source[0] | source[1] | source[2] | (source[3] & ~bpf_htonl(1)));
 }
 
-/* A packet that was cut into pieces gets none: its other pieces may still be on their way. */
+/* Answers a refused packet. One that came in pieces gets no answer: its other pieces may still be on their way. */
 INLINE int answer(struct __sk_buff *skb, bool v4)
 {
 	struct packet packet = {};

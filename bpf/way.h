@@ -8,7 +8,7 @@
 #define FAMILY4 2
 #define FAMILY6 10
 
-/* The device by which it would leave, had it come by this one; 0: it stays on this node, or has no route. */
+/* The device by which a packet would leave, had it come by this one; 0: it stays on this node, or has no route. */
 INLINE __u32 way_out(struct __sk_buff *skb, const __u32 *from, const __u32 *to, __u16 from_port, __u16 to_port,
 		     __u8 transport, bool v4)
 {

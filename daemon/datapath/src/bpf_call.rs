@@ -1,8 +1,8 @@
-//! The kernel's `bpf` call, for what libbpf-rs has no safe form of.
+//! The kernel's `bpf` call, for commands that libbpf-rs does not wrap safely.
 //!
-//! Invariant: the call is made by hand here alone. Each function fills in the attributes of one command, as
-//! `linux/bpf.h` lays them out, from references that outlive the call; so no caller needs `unsafe`. What an older
-//! kernel does not know stays zero, which every kernel takes.
+//! Invariant: no other module makes the call by hand. Each function fills in the attributes of one command, as
+//! `linux/bpf.h` lays them out, from references that outlive the call, so no caller needs `unsafe`. Attributes that an
+//! older kernel does not know stay zero, which every kernel takes.
 
 #![allow(unsafe_code)]
 
@@ -17,10 +17,10 @@ use libbpf_rs::{MapCore, MapHandle, MapType, libbpf_sys as sys};
 /// More programs on one hook than any host has; the kernel itself allows 64.
 const PROGRAMS_MAX: usize = 64;
 
-/// The word of a query's attributes with the number of programs.
+/// The word of a query's attributes that holds the number of programs.
 const QUERIED: usize = 3;
 
-/// The word of a batch's attributes with its count and its map.
+/// The word of a batch's attributes that holds its count and its map.
 const COUNT: usize = 4;
 
 /// Attributes of a command, as 64-bit words; pairs of 32-bit fields share a word.
@@ -49,11 +49,11 @@ fn written_to<T: ?Sized>(memory: &mut T) -> u64 {
     std::ptr::from_mut(memory).cast::<u8>().expose_provenance() as u64
 }
 
-/// Makes the call. Addresses within the attributes are those of memory that the caller borrows meanwhile.
+/// Makes the call. Addresses in the attributes point to memory that the caller borrows until the call returns.
 fn call(command: sys::bpf_cmd, attributes: &mut Attributes) -> io::Result<i32> {
     let size = size_of_val(attributes);
-    // SAFETY: the kernel reads and writes the attributes within their size, and elsewhere only where and as much as
-    // they say, which the functions of this module take from references.
+    // SAFETY: the kernel reads and writes the attributes within their size. Elsewhere it touches only the memory whose
+    // address and size they give, and the functions of this module take both from references.
     let returned = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size) };
     if returned < 0 {
         return Err(io::Error::last_os_error());
@@ -61,9 +61,9 @@ fn call(command: sys::bpf_cmd, attributes: &mut Attributes) -> io::Result<i32> {
     i32::try_from(returned).map_err(io::Error::other)
 }
 
-/// Makes a call that opens something.
+/// Makes a call that returns a new descriptor.
 fn opened(command: sys::bpf_cmd, attributes: &mut Attributes) -> io::Result<OwnedFd> {
-    // SAFETY: what these commands return is a descriptor that was opened for the caller.
+    // SAFETY: these commands return a descriptor that was opened for the caller.
     call(command, attributes).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn create_link(
     opened(sys::BPF_LINK_CREATE, &mut [target, pair(hook, flags), 0, 0, 0, 0, 0])
 }
 
-/// Puts another program in the place of a link's own, in one step.
+/// Replaces a link's program by another one, in one step.
 pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let both = pair(descriptor(link), descriptor(program));
     call(sys::BPF_LINK_UPDATE, &mut [both, 0, 0, 0, 0, 0, 0]).map(drop)
@@ -101,7 +101,7 @@ pub(crate) fn detach_link(link: BorrowedFd<'_>) -> io::Result<()> {
     call(sys::BPF_LINK_DETACH, &mut [pair(descriptor(link), 0), 0, 0, 0, 0, 0, 0]).map(drop)
 }
 
-/// Opens what is pinned there.
+/// Opens the object that is pinned at a path.
 pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     let path = text(path)?;
     opened(sys::BPF_OBJ_GET, &mut [read_from(path.as_bytes_with_nul()), 0, 0, 0, 0, 0, 0])
@@ -114,7 +114,7 @@ pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     call(sys::BPF_OBJ_PIN, &mut [read_from(path.as_bytes_with_nul()), object, 0, 0, 0, 0, 0]).map(drop)
 }
 
-/// The first bytes of what the kernel tells of a program, map or link.
+/// The first words of the kernel's description of a program, map or link.
 fn info<const WORDS: usize>(object: BorrowedFd<'_>) -> io::Result<[u32; WORDS]> {
     let mut told = [0; WORDS];
     let size = u32::try_from(size_of_val(&told)).map_err(io::Error::other)?;
@@ -129,7 +129,7 @@ pub(crate) fn program_number(program: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(number)
 }
 
-/// Where a link is, and with what.
+/// The device and the hook of a link, and its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TcxPlace {
     pub(crate) device: u32,
@@ -137,7 +137,7 @@ pub(crate) struct TcxPlace {
     pub(crate) program: u32,
 }
 
-/// Where a link of a program at a device is. An error for links of other kinds.
+/// The place of a link to a device; an error for links of other kinds.
 pub(crate) fn tcx_place(link: BorrowedFd<'_>) -> io::Result<TcxPlace> {
     let [kind, _number, program, _gap, device, hook] = info(link)?;
     if kind != sys::BPF_LINK_TYPE_TCX {
@@ -146,9 +146,9 @@ pub(crate) fn tcx_place(link: BorrowedFd<'_>) -> io::Result<TcxPlace> {
     Ok(TcxPlace { device, hook, program })
 }
 
-/// The numbers of all programs that are attached at a hook of that very target: an open cgroup, or the number of a
-/// device. Programs of others are kept, and an operator may want to know of them. What hangs at a cgroup above or
-/// below, the owner of that cgroup lists there.
+/// The numbers of all programs that are attached at a hook of this very target: an open cgroup, or the number of a
+/// device. Programs of other owners are among them: they stay attached, and an operator may want to know of them.
+/// Programs at cgroups above or below the target are not: a query of their own cgroup lists them.
 pub(crate) fn programs_at(target: RawFd, hook: sys::bpf_attach_type) -> io::Result<Vec<u32>> {
     let mut programs = [0_u32; PROGRAMS_MAX];
     let room = u32::try_from(PROGRAMS_MAX).unwrap_or_default();
@@ -164,8 +164,8 @@ const fn low(word: u64) -> u32 {
     u32::from_ne_bytes([a, b, c, d])
 }
 
-/// Of hash maps alone: a cursor of another kind may take more than the 8 bytes that a walk has for it, and a value for
-/// each processor more than the size of one.
+/// Checks that a batch fits its buffers. Only hash maps are allowed: the cursor of another kind may take more than the
+/// 8 bytes that a walk has for it, and a value per processor takes more than the size of one.
 fn fits(map: &MapHandle, keys: &[u8], values: &[u8], count: u32) -> io::Result<()> {
     if !matches!(map.map_type(), MapType::Hash | MapType::LruHash) {
         return Err(io::ErrorKind::Unsupported.into());
@@ -175,7 +175,7 @@ fn fits(map: &MapHandle, keys: &[u8], values: &[u8], count: u32) -> io::Result<(
     fits.then_some(()).ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
-/// Writes `count` keys and values, and says in `count` how many the kernel took.
+/// Writes `count` keys and values, and sets `count` to how many the kernel took.
 pub(crate) fn update_batch(map: &MapHandle, keys: &[u8], values: &[u8], count: &mut u32) -> io::Result<()> {
     fits(map, keys, values, *count)?;
     let asked = pair(*count, descriptor(map.as_fd()));
@@ -185,8 +185,8 @@ pub(crate) fn update_batch(map: &MapHandle, keys: &[u8], values: &[u8], count: &
     returned.map(drop)
 }
 
-/// Reads up to `count` keys and values from a place of a walk, `None` at its beginning, and says in `count` how many
-/// came and in `next` where the walk goes on.
+/// Reads up to `count` keys and values from where a walk is (`at`; `None`: its beginning). Sets `count` to how many
+/// came, and `next` to where the walk goes on.
 pub(crate) fn lookup_batch(
     map: &MapHandle,
     at: Option<&u64>,

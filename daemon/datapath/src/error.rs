@@ -1,4 +1,4 @@
-//! Why the datapath did not start: what, which, and what to do.
+//! Errors that say why the datapath did not start: what failed, on which object, and what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub enum StartError {
     /// No cgroup v2 anywhere.
     #[error("no cgroup v2 hierarchy is mounted; mount one, or set `datapath.cgroup`")]
     NoCgroup,
-    /// The configured cgroup is none.
+    /// The configured path is no cgroup v2 folder.
     #[error("{} is not a cgroup v2 folder; check `datapath.cgroup`", path.display())]
     Cgroup {
         /// What was configured or found.
@@ -49,7 +49,7 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
-    /// Something that this daemon did not pin.
+    /// Something is pinned that is not what this daemon pins there.
     #[error("{} is not what holdfast pins there; remove it, or run `holdfast cleanup`", path.display())]
     ForeignPin {
         /// The folder or pin.
@@ -58,7 +58,7 @@ pub enum StartError {
         #[source]
         source: libbpf_rs::Error,
     },
-    /// Something else where a folder of pins should be.
+    /// Something that is no folder, where a folder of pins should be.
     #[error(
         "{} is no folder, so nothing can be pinned below it; remove it, or check `datapath.bpffs`",
         path.display()
@@ -67,7 +67,7 @@ pub enum StartError {
         /// The folder or pin.
         path: PathBuf,
     },
-    /// Mounted so, or made so by the service's sandbox.
+    /// The file system is read-only: mounted so, or made so by the service's sandbox.
     #[error(
         "{} cannot be written, because the file system is read-only here; mount it `rw`, or name it in the unit's \
          `ReadWritePaths`",
@@ -77,7 +77,7 @@ pub enum StartError {
         /// What should have been made or removed.
         path: PathBuf,
     },
-    /// What another version of the daemon left, or half of what this one did: its programs cannot be told to drain.
+    /// The pins of another version, or an incomplete set of this one's: their programs cannot be told to drain.
     #[error(
         "{} was left by another version of holdfast, or not all of it is there; start this one, which takes it over, \
          and stop it again, or drain with that one's `holdfast`",
@@ -87,12 +87,12 @@ pub enum StartError {
         /// The folder of its maps.
         path: PathBuf,
     },
-    /// Another daemon has the pins.
+    /// Another daemon uses the pins.
     #[error("another holdfast runs with the pins in {}; stop it first{}", path.display(), named(*holder))]
     Locked {
         /// The folder of the pins.
         path: PathBuf,
-        /// Its process, if the kernel tells.
+        /// The process of the other daemon, if the kernel tells.
         holder: Option<u32>,
     },
     /// A program was not attached.
@@ -100,7 +100,7 @@ pub enum StartError {
     Attach {
         /// The hook that has no program of ours now.
         hook: &'static str,
-        /// What has that hook: a cgroup.
+        /// The site of the hook: a cgroup.
         site: String,
         /// What the kernel said.
         #[source]
@@ -120,12 +120,12 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// An error of loading, by what can be done about it.
+    /// Sorts an error of loading by what can be done about it.
     pub(crate) fn loading(source: libbpf_rs::Error) -> Self {
         if is(&source, libc::EPERM) { Self::NotPermitted(source) } else { Self::Load(source) }
     }
 
-    /// An error of opening a pin, which the kernel does for writing only.
+    /// Sorts an error of opening a pin, which the kernel opens for writing only.
     pub(crate) fn opening(path: &Path, source: libbpf_rs::Error) -> Self {
         let path = path.to_owned();
         if is(&source, libc::EROFS) { Self::ReadOnly { path } } else { Self::ForeignPin { path, source } }
@@ -160,7 +160,7 @@ mod tests {
                 libc::EPERM,
                 "loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; before Linux 5.11 also raise the limit of locked memory (`ulimit -l unlimited`)",
             ),
-            // The verifier, and a kernel without it.
+            // The verifier's refusal, and a kernel without the bpf call.
             (
                 libc::EACCES,
                 "the kernel does not load the programs; Linux 5.10 or newer with CONFIG_CGROUP_BPF is needed: ",

@@ -1,7 +1,7 @@
-//! Flows as the daemon sees them: which client has which backend, kept by the programs of packets alone.
+//! Flows as the daemon sees them: which client has which backend, as the programs of packets alone note it.
 //!
-//! Invariant: a flow that lives is never taken away. Programs make flows and change them; here they are read, counted,
-//! and ended when nothing can use them any more (`sweep`). The end of a flow begins with deleting the entry between
+//! Invariant: a live flow is never taken away. Programs make flows and change them; the daemon reads and counts them,
+//! and ends a flow when nothing can use it any more (`sweep`). The end of a flow begins with deleting the entry between
 //! backend and client: the one side that succeeds in this owns the record.
 
 mod count;
@@ -57,11 +57,11 @@ pub(crate) use sweep::Sweeping;
 pub struct Heard {
     /// It asked for a connection, or agreed to one.
     pub syn: bool,
-    /// It has said its last.
+    /// It has ended its half of the connection.
     pub fin: bool,
     /// It broke the connection off.
     pub rst: bool,
-    /// By UDP: the backend told that its port is closed, and has not answered since.
+    /// With UDP: the backend said that its port is closed, and has not answered since.
     pub refusal: bool,
 }
 
@@ -82,26 +82,26 @@ impl Heard {
 pub struct Flow {
     /// Where its packets come from.
     pub client: SocketAddr,
-    /// Where it asked to go, as it wrote it.
+    /// What the client dialled.
     pub frontend: SocketAddr,
     /// The backend that was chosen to answer.
     pub backend: SocketAddr,
-    /// What the backend sees instead of the client; `None`: the client.
+    /// The address that the backend sees instead of the client's; `None`: it sees the client's.
     pub nat: Option<SocketAddr>,
-    /// The client's port as this node's own stack sees it: its own, or another one by which it meets no other
-    /// connection there.
+    /// The client's port as this node's own stack sees it: the client's own, or another one that keeps it apart from
+    /// other connections there.
     pub through_port: u16,
-    /// What it speaks.
+    /// The protocol that client and backend speak.
     pub transport: Transport,
     /// How far it has come.
     pub stage: Stage,
-    /// What was heard of the client.
+    /// What the client was heard to say.
     pub client_heard: Heard,
-    /// What was heard of the backend.
+    /// What the backend was heard to say.
     pub backend_heard: Heard,
     /// The port behind the frontend, when the flow began.
     pub port: PortIndex,
-    /// How long ago its last packet was, as far as a second matters.
+    /// How long ago its last packet was, to the second.
     pub idle: Duration,
     /// How long ago it began.
     pub age: Duration,
@@ -110,7 +110,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// `None`: no program of this version wrote that.
+    /// `None`: no program of this version wrote this record.
     fn of(it: &types::flow, now: u32) -> Option<Self> {
         let transport = transport_of(it.transport)?;
         let stage = Stage::of(it)?;
@@ -133,7 +133,7 @@ impl Flow {
     }
 }
 
-/// The table of flows, open. Copies share it.
+/// The open table of flows. Clones share it.
 #[derive(Clone, Debug)]
 pub struct FlowTable(Arc<Maps>);
 
@@ -143,20 +143,20 @@ struct Maps {
     entries: Entries,
     // Numbers of free records.
     free: MapHandle,
-    // At which ports backends are.
+    // The ports at which backends are.
     ports: MapHandle,
     counts: MapHandle,
     shares: Shares,
-    // How many flows had begun in all before the last pass found none.
+    // How many flows had begun in all before the last pass, if that found none.
     still_since: AtomicU64,
     clock: fn() -> u32,
 }
 
-/// No pass has found the table empty.
+/// The value of `still_since` while no pass has found the table empty.
 const NOT_STILL: u64 = u64::MAX;
 
 impl FlowTable {
-    /// Over the maps of packets.
+    /// Opens the table over the maps of packets.
     pub(crate) fn new(maps: &Handles) -> Result<Self, StartError> {
         Self::with_clock(maps, since_boot)
     }
@@ -180,26 +180,26 @@ impl FlowTable {
         (self.0.clock)()
     }
 
-    /// Whether there is nothing to look at: a pass has found no flow, and none has begun since. A node without clients
-    /// outside has no work with flows.
+    /// Whether there is nothing to look at: a pass has found no flow, and none has begun since. So a node without
+    /// outside clients has no work with flows.
     fn is_still(&self) -> bool {
         let since = self.0.still_since.load(Ordering::Relaxed);
         since != NOT_STILL && since == self.begun()
     }
 
-    /// How many flows have begun, as far as the programs count them.
+    /// How many flows have begun, as the programs count them.
     fn begun(&self) -> u64 {
         self.packet_count(packet_count::COUNT_FLOWS)
     }
 
-    /// How many flows there may be.
+    /// How many flows the table can hold.
     pub fn max(&self) -> u32 {
         self.0.records.len()
     }
 
-    /// The rest of a flow's end, in this order: what leads to it, the record, its number. A process that is killed
-    /// meanwhile leaves a record that the next pass finds; only before the last step is its number lost, and that
-    /// blocks no flow. For a caller alone that has deleted the entry between backend and client.
+    /// Does the rest of a flow's end, in this order: the entries that lead to it, the record, its number. A process
+    /// that is killed meanwhile leaves a record that the next pass finds. If it is killed just before the last step,
+    /// the number is lost, which blocks no flow. To be called only after deleting the entry between backend and client.
     fn finish(&self, number: u32, ended: &types::flow) -> Result<(), libbpf_rs::Error> {
         let Maps { records, entries, .. } = &*self.0;
         entries.remove(&flow::entry_of_client(ended), number)?;
@@ -211,8 +211,8 @@ impl FlowTable {
         self.give_back(number)
     }
 
-    /// Hands out some more numbers of records, where not all of them are. `true`: all are. They are noted first: a
-    /// process that is killed meanwhile leaves a few numbers that no flow gets, and none that two flows get.
+    /// Hands out `count` more numbers of records, if any are left. `true`: all are handed out. Their count is noted
+    /// first: a process that is killed meanwhile leaves a few numbers that no flow gets, but none that two flows get.
     fn hand_out(&self, count: u32) -> Result<bool, libbpf_rs::Error> {
         let Some(noted) = self.0.shares.numbers() else { return Ok(true) };
         let so_far = noted.load(Ordering::Acquire);
@@ -228,7 +228,7 @@ impl FlowTable {
         Ok(next == max)
     }
 
-    /// Whether the number of each record is in use, or can be had.
+    /// Whether all numbers of records are handed out.
     pub(crate) fn hand_out_is_over(&self) -> bool {
         let noted = self.0.shares.numbers().map_or(0, |noted| noted.load(Ordering::Acquire));
         noted == 0 || noted >= u64::from(self.max())
@@ -247,7 +247,7 @@ impl FlowTable {
 
 #[cfg(test)]
 impl FlowTable {
-    /// A connection that is open, as programs would have written it.
+    /// Writes an open connection, as programs would have written it.
     pub(crate) fn begin_for_tests(&self, client: u16) {
         let at = |it: &str| flow::end(it.parse().unwrap());
         let ((client_address, _), (frontend, frontend_port)) = (at("203.0.113.9:1"), at("192.0.2.10:443"));
@@ -278,7 +278,7 @@ impl FlowTable {
     }
 }
 
-/// Equal are tables over the very same maps.
+/// Tables over the very same maps are equal.
 impl PartialEq for FlowTable {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

@@ -1,7 +1,7 @@
-//! Clients that were not served: read from the programs' ring buffer.
+//! Reads from the programs' ring buffer which clients were not served.
 //!
-//! Invariant: a reader never holds up a program. A record that finds no room is counted there and missing here. The
-//! reader knows by the frontend which service it was about.
+//! Invariant: a reader never holds up a program. A record that finds no room in the buffer is counted by its program,
+//! and the reader does not see it. The reader finds the service of a refusal by its frontend.
 
 use std::io::PipeReader;
 use std::net::SocketAddr;
@@ -17,21 +17,21 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::abi::{self, types};
 
-/// What a client met.
+/// How a client was turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
-    /// Told that nothing serves it: ECONNREFUSED.
+    /// The client was told that nothing serves it: ECONNREFUSED.
     Refused,
-    /// Left without an answer, as by a packet that is lost.
+    /// The client got no answer, as if its packet were lost.
     Dropped,
 }
 
 /// Why a client was turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// No backend is in the list that is meant for it.
+    /// The list that is meant for the client has no backend.
     NoBackend,
-    /// It is in none of the ranges of sources that its service allows.
+    /// The client is in none of the ranges of sources that its service allows.
     Source,
     /// The table of flows is full.
     Flows,
@@ -39,7 +39,7 @@ pub enum Cause {
     Ports,
     /// This node has no address to which a backend on another node could answer.
     Address,
-    /// What it dialled is a cluster IP, of a service that has no such port.
+    /// The client dialled a cluster IP of a service that has no such port.
     NoSuchPort,
 }
 
@@ -52,7 +52,7 @@ const CAUSES: [(Cause, types::reason); 6] = [
     (Cause::NoSuchPort, types::reason::REASON_NO_SUCH_PORT),
 ];
 
-/// How a client's packet came.
+/// Where a client's packet came from, and by which device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     pub source: SocketAddr,
@@ -65,24 +65,24 @@ pub struct Arrival {
 pub struct Refusal {
     /// When, on the clock that began with the machine.
     pub at: Duration,
-    /// `None`: the client is a process of this node, and was turned away at its socket. Otherwise it is known by its
-    /// packet alone, and what is said of a process is empty.
+    /// How the client's packet came; all fields about the process are then empty. `None`: the client is a process of
+    /// this node, and was turned away at its socket.
     pub arrival: Option<Arrival>,
     /// The client's process, as the host numbers it.
     pub process: u32,
     /// Its thread, numbered likewise.
     pub thread: u32,
-    /// What the thread calls itself, 15 bytes at most.
+    /// The name of the thread, 15 bytes at most.
     pub comm: String,
     /// The number of its cgroup.
     pub cgroup: u64,
     /// The cookie of its network namespace.
     pub netns: u64,
-    /// What it dialled: for a node port the address of the node.
+    /// The frontend that the client dialled; for a node port with the address of the node.
     pub frontend: FrontendKey,
-    /// The port behind it.
+    /// The port behind the frontend.
     pub port: PortIndex,
-    /// Whether it was told, or left without an answer.
+    /// Whether the client was told, or left without an answer.
     pub denial: Denial,
     pub cause: Cause,
 }
@@ -98,7 +98,7 @@ impl Refusals {
         Self { map }
     }
 
-    /// Tells each refusal, oldest first, until the other end of `stop` is closed. One reader at a time.
+    /// Passes each refusal to `tell`, oldest first, until the other end of `stop` is closed. One reader at a time.
     pub fn listen(&self, stop: &PipeReader, mut tell: impl FnMut(Refusal)) -> Result<(), libbpf_rs::Error> {
         let mut builder = RingBufferBuilder::new();
         builder.add(&self.map, move |bytes| {
@@ -115,13 +115,13 @@ impl Refusals {
     }
 }
 
-/// Waits for a record, without a pace of its own: an idle node has nothing to wake up for. `false`: no records are
-/// wanted any more.
+/// Waits for a record, without a time limit: an idle node has nothing to wake up for. `false`: no records are wanted
+/// any more.
 fn wait(records: &impl AsFd, stop: &PipeReader) -> Result<bool, libbpf_rs::Error> {
     let mut watched =
         [PollFd::new(stop.as_fd(), PollFlags::POLLIN), PollFd::new(records.as_fd(), PollFlags::POLLIN)];
     match poll(&mut watched, PollTimeout::NONE) {
-        // A signal of the daemon's happened to meet this thread.
+        // A signal to the daemon may interrupt this thread.
         Ok(_) | Err(Errno::EINTR) => Ok(watched[0].revents().is_none_or(|events| events.is_empty())),
         Err(errno) => Err(std::io::Error::from(errno).into()),
     }
@@ -147,7 +147,7 @@ fn decode(bytes: &[u8]) -> Option<Refusal> {
         frontend: FrontendKey { address: address.ip(), port: NonZeroU16::new(address.port())?, transport },
         port: PortIndex(it.port_index),
         denial: if dropped { Denial::Dropped } else { Denial::Refused },
-        // A daemon of before may not know it.
+        // An older daemon may not know the cause.
         cause: cause.map_or(Cause::NoBackend, |(cause, _)| *cause),
     })
 }

@@ -1,7 +1,7 @@
-//! Which Events about one object still say something about now.
+//! Which Events about one object still say something about its present state.
 //!
-//! Invariant: only what is seen later closes an Event. That nothing came for a while is no recovery: a component that
-//! fails waits up to five minutes between two tries.
+//! Invariant: only a later observation closes an Event. Silence for a while is no recovery: a component that fails
+//! waits up to five minutes between two tries.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub struct Present<'a> {
     pub changed: Option<Time>,
 }
 
-/// Why an Event says nothing of now.
+/// Why an Event says nothing about the object's present state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
     /// It is about a former object of this name.
@@ -33,7 +33,7 @@ pub enum Closed {
     Expired,
 }
 
-/// An Event with what it is and whether it is over.
+/// An Event, what was recognised in it, and whether it is closed.
 #[derive(Clone, Debug)]
 pub struct Standing<'k, 'e> {
     pub event: &'e ClusterEvent,
@@ -48,7 +48,7 @@ impl Standing<'_, '_> {
 }
 
 impl Knowledge {
-    /// The Events of one object with how they stand, in their order.
+    /// Judges which Events of one object are closed, in the order of the Events.
     pub fn standing<'e>(
         &self,
         events: &'e [ClusterEvent],
@@ -78,7 +78,7 @@ impl Knowledge {
     }
 }
 
-/// A clock that is ahead of ours makes nothing later than now.
+/// When an Event was seen last. A clock that is ahead of ours makes it no later than now.
 fn seen(event: &ClusterEvent, now: Time) -> Option<Time> {
     event.last.map(|last| last.min(now))
 }
@@ -88,7 +88,7 @@ fn why_closed(event: &ClusterEvent, present: Present<'_>, ended: Option<Time>, n
         return Some(Closed::FormerObject);
     }
     let Some(last) = seen(event, now) else { return Some(Closed::Expired) };
-    // Times are whole seconds. Progress is over when its end came in the same one; a failure may have followed it.
+    // Times are whole seconds. An end in the same second closes progress; a failure may have come after that end.
     let is_ended = |end: Time| end > last || (end == last && event.event_type == EventType::Normal);
     if ended.is_some_and(is_ended) {
         return Some(Closed::Resolved);
@@ -99,7 +99,7 @@ fn why_closed(event: &ClusterEvent, present: Present<'_>, ended: Option<Time>, n
     (now.since(last) > EVENT_LIFE_S).then_some(Closed::Expired)
 }
 
-/// Old components write a node's name for its UID, and some none at all.
+/// Whether an Event is about a former object. Old components write a node's name for its UID, and some write none.
 fn is_former(event: &ClusterEvent, present: Present<'_>) -> bool {
     let uid = event.object.uid.as_str();
     !uid.is_empty() && uid != event.object.name && present.uid.is_some_and(|known| known != uid)

@@ -1,8 +1,8 @@
-//! From Kubernetes objects on the wire to facts, as tolerantly as kube-proxy reads them, and from folders of
-//! manifests to events.
+//! Turns Kubernetes objects on the wire into facts, as tolerantly as kube-proxy reads them, and folders of manifests
+//! into events.
 //!
-//! Invariant: pure: no file, no socket, no clock. The same object gives the same facts, or one rejection that names it,
-//! says what is wrong and what is legal; no object can harm another.
+//! Invariant: the crate is pure: no file, no socket, no clock. The same object always gives the same facts, or one
+//! rejection that names the object and says what is wrong and what is legal. No object can harm another.
 
 mod address;
 mod error;
@@ -45,7 +45,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The one `apiVersion` that is read.
+    /// The only `apiVersion` of this kind that is read.
     pub const fn api_version(self) -> &'static str {
         match self {
             Self::Service => "v1",
@@ -71,13 +71,13 @@ impl fmt::Display for Kind {
     }
 }
 
-/// How what an object does not say is filled in.
+/// How fields that an object leaves out are filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defaulting {
-    /// Not yet: the reader does as the apiserver would have done when it stored the object.
+    /// The reader fills them in, as the apiserver would have done when it stored the object.
     AsApiserver,
-    /// The apiserver has filled it in: what is absent now is absent, and only kube-proxy's rules for absent values
-    /// hold.
+    /// The apiserver has filled them in: a field that is still absent is absent, and only kube-proxy's rules for absent
+    /// values hold.
     Done,
 }
 
@@ -87,11 +87,11 @@ pub struct Provenance {
     pub source: Source,
     /// The file or apiserver endpoint.
     pub origin: Option<Arc<str>>,
-    /// How what the object does not say is filled in.
+    /// How fields that the object leaves out are filled in.
     pub defaulting: Defaulting,
 }
 
-/// Fills one of the wire types from one object; what does not fit is named by its path.
+/// Reads one object into its wire type; an error names the path of the value that does not fit.
 pub fn from_value<Wire: Deserialize<'static>>(value: &Value) -> Result<Wire, ObjectError> {
     Wire::deserialize(value.clone()).or_else(|_| {
         // Only an object that does not fit pays for the path.
@@ -100,7 +100,7 @@ pub fn from_value<Wire: Deserialize<'static>>(value: &Value) -> Result<Wire, Obj
     })
 }
 
-/// The rejection of an object that does not even fit its wire type, named as far as it has a name.
+/// The rejection of an object that does not even fit its wire type, under the object's name if it has a legal one.
 pub fn reject(kind: Kind, value: &Value, error: &ObjectError, provenance: &Provenance) -> Rejection {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
     let name = meta::object_name(text("/metadata/namespace"), text("/metadata/name"), provenance.defaulting);
@@ -111,7 +111,7 @@ pub fn reject(kind: Kind, value: &Value, error: &ObjectError, provenance: &Prove
     rejection(object, error, provenance, false)
 }
 
-/// The name of an object, or its rejection, which can only say where it was.
+/// The name of an object, or, if it has no legal one, a rejection that can only say where the object was read.
 fn named(kind: Kind, wire: &MetaWire<'_>, provenance: &Provenance) -> Result<ObjectName, Rejection> {
     let namespace = wire.namespace.as_deref();
     let name = wire.name.as_deref();
@@ -137,7 +137,7 @@ fn rejection(
     Rejection { object, origin: provenance.origin.clone(), reason: cut_reason(&reason.to_string()), partial }
 }
 
-/// A reason no longer than a rejection may carry.
+/// Cuts a reason to the length that a rejection may carry.
 pub fn cut_reason(reason: &str) -> Arc<str> {
     match reason.char_indices().nth(limits::REJECTION_REASON_LENGTH_MAX) {
         None => reason.into(),

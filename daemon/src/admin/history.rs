@@ -1,7 +1,7 @@
 //! `/history`: every change with its cause, in words or as one JSON object per line.
 //!
-//! Invariant: what is shown is what was recorded, and an answer has a bound; a client that wants more asks on with
-//! `after`. There is no table: a sentence has no fixed number of columns, and JSON has all of it.
+//! Invariant: an answer shows records as they were written, and has a bound; a client that wants more asks again with
+//! `after`. There is no table: a sentence has no fixed number of columns, and JSON has every field.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use super::query::{Legal, Query};
 use crate::readings::Readings;
 use crate::recorder::{Line, Wanted};
 
-/// What `/history` understands.
+/// The parameters that `/history` understands.
 pub(super) const LEGAL: Legal =
     Legal { parameters: &["service", "since", "until", "reason", "limit", "after", "format"], types: &[] };
 
-/// Records of an answer that names no limit: what a person reads through.
+/// The most records of an answer if the client names no limit: as many as a person reads through.
 const LIMIT_DEFAULT: usize = 1_000;
 
 /// One JSON object per line.
 const JSON_LINES: &str = "application/jsonl";
 
-/// The whole answer, oldest first.
+/// The whole answer, oldest record first.
 pub(super) fn history(readings: &Readings, query: Query, form: Form) -> Response {
     let limit = Some(query.records.limit.unwrap_or(LIMIT_DEFAULT));
     let lines = readings.history.select(&Wanted { service: query.filter.service, limit, ..query.records });
@@ -38,12 +38,12 @@ pub(super) fn history(readings: &Readings, query: Query, form: Form) -> Response
         }
         Form::Table | Form::Wide => (in_words, Form::Table.content_type()),
     };
-    // Made one by one while the client reads, so that an answer takes no memory of its size.
+    // Each line is made when the client reads it, so that an answer takes no memory of its size.
     let pieces = lines.into_iter().map(move |line: Arc<Line>| Ok::<_, Infallible>(Bytes::from(shown(&line))));
     answer::typed(StatusCode::OK, content_type, Body::from_stream(stream::iter(pieces)))
 }
 
-/// What is said where no record fits; records that were dropped may have.
+/// The answer where no record fits. If records were dropped, some of them may have fitted.
 fn nothing(dropped: u64) -> String {
     match dropped {
         0 => "nothing is recorded of that\n".to_owned(),

@@ -1,8 +1,8 @@
 //! The accept loop of a door and the life of one connection.
 //!
-//! Invariant: a door has at most the connections that [`Door`] has places for, and each of them ends by itself within
-//! bounded time. A client that comes when all places are taken gets the place of one that asks nothing; where each of
-//! them has a request under way, the new client is told so and sent away, and none waits in a queue.
+//! Invariant: a door has no more connections than [`Door`] has places, and each of them ends by itself within bounded
+//! time. If all places are taken, a new client gets the place of one that asks nothing. If each client has a request
+//! under way, the new one is told so and sent away; no client waits in a queue.
 
 use std::io;
 use std::net::SocketAddr;
@@ -36,11 +36,11 @@ const ALL_PLACES_TAKEN: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 90\r\n\r\n\
     error: all connections are in use\nhint: close idle clients, or try again in a few seconds\n";
 
-/// A client's end.
+/// A connection to a client.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// What clients come in by.
+/// Where the clients of a door are accepted.
 pub(super) trait Listener {
     async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<Peer>)>;
 }
@@ -73,7 +73,7 @@ pub(super) async fn socket(opened: Result<Socket, AdminError>, path: PathBuf, in
     serve(socket, Door::new(Way::Unix), inside, shut.stopping).await;
 }
 
-/// A door that may not open yet, and what is told of it.
+/// Waits for a door that cannot open yet, and tells why it cannot.
 #[derive(Clone, Debug)]
 pub(super) struct Shut {
     told: watch::Sender<Vec<String>>,
@@ -81,12 +81,12 @@ pub(super) struct Shut {
 }
 
 impl Shut {
-    /// What each door adds to `told`, it takes away again.
+    /// Each door adds its error to `told` while it is shut, and takes it away again.
     pub(super) const fn new(told: watch::Sender<Vec<String>>, stopping: watch::Receiver<bool>) -> Self {
         Self { told, stopping }
     }
 
-    /// Tries again, ever less often. `None`: the daemon stops.
+    /// Tries to open the door, ever less often. `None`: the daemon stops.
     async fn until_open<T>(
         &self,
         mut opened: Result<T, AdminError>,
@@ -112,7 +112,7 @@ impl Shut {
         }
     }
 
-    /// A log line per transition.
+    /// Tells what keeps the door shut, and logs a line for each change.
     fn say(&self, said: &mut Option<String>, now: Option<String>) {
         if *said == now {
             return;
@@ -163,7 +163,7 @@ async fn serve(listener: impl Listener, door: Door, inside: Inside, mut stopping
     }
 }
 
-/// A free place, or that of a client without a request under way, which has to leave for it.
+/// A free place, or that of a client without a request under way, which has to leave; `None`: there is no such client.
 async fn place(door: &Door, guests: &mut Guests, peer: Option<Peer>) -> Option<Place> {
     loop {
         if let Some(place) = door.connections.take(peer) {
@@ -175,7 +175,7 @@ async fn place(door: &Door, guests: &mut Guests, peer: Option<Peer>) -> Option<P
     }
 }
 
-/// Lets the paths know the peer.
+/// Makes the peer known to all paths.
 fn known(router: Router, peer: Option<Peer>) -> Router {
     match peer {
         Some(peer) => router.layer(Extension(peer)),
@@ -188,11 +188,11 @@ async fn turn_away(mut stream: Box<dyn Stream>) {
         stream.write_all(ALL_PLACES_TAKEN).await?;
         stream.shutdown().await
     };
-    // A client that cannot even take this is no worse off without it.
+    // A client that cannot even take this answer is no worse off without it.
     let _ = tokio::time::timeout(limits::TURN_AWAY_TIME_MAX, told).await;
 }
 
-// The place is dropped before the guest, as the last of what is given is the first to be dropped.
+// The place is dropped before the guest: arguments are dropped from the last to the first.
 async fn connection(
     stream: Box<dyn Stream>,
     router: Router,

@@ -1,6 +1,6 @@
-//! What narrows a question down, as it is written after the command.
+//! Filters that narrow down a question, as they are written after the command.
 //!
-//! Invariant: each filter has the name here that the admin API has for it, so what is given is passed on as it is.
+//! Invariant: each filter has its name in the admin API, so its value is passed on as it is.
 
 /// A filter of the admin API by its name, and what was given for it.
 pub(super) type Given<'a> = (&'static str, &'a Option<String>);

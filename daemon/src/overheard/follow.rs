@@ -1,7 +1,7 @@
 //! One watch of Events, over connections of its own.
 //!
-//! Invariant: the watch goes on where it was as long as the apiserver lets it, and begins with new Events otherwise; it
-//! never lists old ones. Whatever an apiserver does, requests come at a bounded rate, and no answer is held against an
+//! Invariant: the watch goes on where it was if the apiserver lets it, and begins with new Events otherwise; it never
+//! lists old ones. Whatever an apiserver does, requests are sent at a bounded rate, and no answer is held against an
 //! endpoint.
 
 use std::sync::Arc;
@@ -21,20 +21,20 @@ use crate::sources::kubernetes::resource::push;
 
 const PATH: &str = "/api/v1/events?";
 
-/// The least time that a watch is asked for, in seconds; a quarter more by chance.
+/// How long a watch is asked to last at least, in seconds; up to a quarter more is added by chance.
 const WATCH_SECONDS: u32 = 240;
 
-/// Nothing tells that a watch of Events is alive, so it may be silent for as long as it lasts.
+/// The longest silence: nothing tells that a watch of Events is alive, so it may be silent as long as it lasts.
 const SILENCE: Duration = Duration::from_secs(330);
 
-/// An answer that begins.
+/// The longest time until an answer begins.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// After a watch that was ended, or not begun: Events are worth no hurry.
+/// The pause after a watch that ended or did not begin, and the longest one: Events are not urgent.
 const PAUSE: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// A watch that lasted so long was a good one.
+/// After a watch that lasted this long, the pause is short again.
 const LASTED: Duration = Duration::from_secs(30);
 
 /// One line of a watch.
@@ -45,7 +45,7 @@ struct Line {
     object: Value,
 }
 
-/// Follows for ever.
+/// Follows the Events of one topic for ever.
 pub(super) async fn run(access: Access, node: Arc<str>, topic: Topic, overheard: Arc<Overheard>) {
     let mut version = None;
     let mut pause = PAUSE;
@@ -62,12 +62,12 @@ pub(super) async fn run(access: Access, node: Arc<str>, topic: Topic, overheard:
     }
 }
 
-/// From 0 to 1.
+/// A random number from 0 to 1.
 fn by_chance() -> f64 {
     f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
 }
 
-/// Watches until the server ends it. A version that is too old, or that led to a trouble, is forgotten.
+/// Watches until the server ends the watch. A version is forgotten if it is too old or led to an error.
 async fn watch(
     access: &Access,
     node: &str,
@@ -121,7 +121,7 @@ fn watching(topic: Topic, version: &str) -> String {
     query
 }
 
-/// The version of now, from a list of one.
+/// The version of now, from a list of one Event.
 async fn newest(
     access: &Access,
     topic: Topic,
@@ -154,7 +154,7 @@ async fn ask(
     }
 }
 
-/// Takes a line, and gives the version that it leads to.
+/// Takes a line, and returns the version that the watch has reached.
 fn heard(line: &[u8], node: &str, topic: Topic, overheard: &Overheard) -> Result<Option<String>, String> {
     let Ok(line) = serde_json::from_slice::<Line>(line) else { return Ok(None) };
     let text = |pointer| line.object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);

@@ -1,8 +1,9 @@
-//! The files: a folder of segments, the newest is appended to, and of the oldest two becomes one when all are full.
+//! The files of the history: a folder of segments. Records are appended to the newest segment, and the two oldest
+//! become one when all are full.
 //!
-//! Invariant: all segments together stay below a number of bytes, and nothing is appended behind half a record: what a
-//! failed write left is cut off again, or the next write begins a new segment. Not the oldest records make room, but
-//! those that [`super::thin`] takes; only where that cannot be done, a whole segment goes.
+//! Invariant: all segments together stay below a number of bytes. Nothing is appended behind half a record: the rest of
+//! a failed write is cut off again, or the next write begins a new segment. The records that [`super::thin`] takes make
+//! room, not the oldest ones; a whole segment goes only where thinning fails.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -14,12 +15,12 @@ use super::frames::{self, HEADER};
 use super::segment::{FILE_MODE, FOLDER_MODE, SUFFIX, Segment};
 use super::thin;
 
-/// The most bytes of one segment, also of the one that two become: so much is written anew for as many new records, and
-/// twice as much read.
+/// The most bytes of one segment, also of one that two have become: for as many bytes of new records, as many are
+/// written anew and twice as many read.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 
-/// The most that all segments have when a new one begins, in full ones. The new one grows to one more, and while two
-/// become one there is one more beside them, which makes the 64 MiB that the history may take.
+/// The most that all segments hold when a new one begins, counted in full segments. The new one makes one more, and
+/// while two become one, so does that one: together the 64 MiB that the history may take.
 const SEGMENTS_MAX: u64 = 6;
 
 /// How much a segment may hold, and how it is opened; tests have small segments and full disks.
@@ -53,7 +54,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// `segments` are those that are there, oldest first; `is_spoilt`: nothing may follow in the newest one.
+    /// `segments` are those in the folder, oldest first; `is_spoilt`: nothing may be appended to the newest one.
     pub(super) fn new(folder: &Path, disk: Disk, segments: Vec<Segment>, is_spoilt: bool) -> Self {
         Self {
             folder: folder.to_owned(),
@@ -70,7 +71,7 @@ impl Files {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Writes records in one go, the first of which has this number. After an error none of them is in the file.
+    /// Writes records in one go; `first` is the number of the first one. After an error none of them is in the file.
     pub(super) fn append<'a>(
         &mut self,
         first: u64,
@@ -92,18 +93,18 @@ impl Files {
             segment.bytes += u64::try_from(buffer.len()).unwrap_or(u64::MAX);
             return written;
         }
-        // Whatever cannot be cut off is read as bad bytes, and named as such.
+        // Bytes that cannot be cut off are read, and named, as bad ones.
         self.is_spoilt = file.set_len(before).is_err();
         self.open = None;
         written
     }
 
-    /// Brings to the disk what was appended.
+    /// Brings appended records to the disk.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         self.open.as_ref().map_or(Ok(()), File::sync_data)
     }
 
-    /// Opens the newest segment, or begins a new one if that is full.
+    /// Opens the newest segment, or begins a new one if that is full or spoilt.
     fn make_ready(&mut self, first: u64) -> io::Result<()> {
         let full = self.segments.back().is_none_or(|segment| segment.bytes >= self.disk.segment_bytes_max);
         if full || self.is_spoilt {

@@ -1,7 +1,8 @@
-//! What a process may take of the machine: memory, and time.
+//! Limits on the memory and the time that a process may take of the machine.
 //!
-//! Invariant: a limit is a cgroup of its own, in the hierarchy that has the controller, and goes with what runs in it.
-//! Where v2 is alone its root may have to give the controller to its children, as for every container.
+//! Invariant: a limit is a cgroup of its own, in the hierarchy that has the controller. When the limit is dropped, its
+//! processes are killed and the cgroup is removed. On a host with v2 alone, the root may first have to give the
+//! controller to its children, as for every container.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// So many bytes; the kernel kills a process that takes more.
+    /// Limits memory to this many bytes; the kernel kills a process that takes more.
     pub fn memory(bytes: u64) -> Result<Self, BedError> {
         let limit = Self::new("memory")?;
         let file = if limit.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
@@ -33,7 +34,7 @@ impl Limit {
         Ok(limit)
     }
 
-    /// So many hundredths of a processor.
+    /// Limits time to this many hundredths of a processor.
     pub fn cpu(hundredths: u32) -> Result<Self, BedError> {
         let limit = Self::new("cpu")?;
         let quota = (hundredths * 1_000).to_string();
@@ -69,12 +70,12 @@ impl Limit {
         fs::write(&path, text).map_err(at("write", &path))
     }
 
-    /// Takes a running process in.
+    /// Puts a running process under the limit.
     pub fn take(&self, pid: u32) -> Result<(), BedError> {
         self.write("cgroup.procs", &pid.to_string())
     }
 
-    /// How often the kernel killed a process for it.
+    /// How often the kernel killed a process for passing the limit.
     pub fn kills(&self) -> Result<u64, BedError> {
         let path = self.folder.join(if self.is_v2 { "memory.events" } else { "memory.oom_control" });
         let text = fs::read_to_string(&path).map_err(at("read", &path))?;

@@ -1,4 +1,4 @@
-//! The fake behaves as an apiserver does, and each fault is the fault that its name says.
+//! The fake behaves as an apiserver does, and each fault does what its name says.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpStream};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Long enough for a busy machine, short enough for a test of silence.
+/// How long a client waits: long enough for a busy machine, short enough for a test of silence.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
@@ -146,7 +146,7 @@ impl Client {
         status
     }
 
-    /// The next event: its word, name or message, and version.
+    /// The next event: its type, name or message, and version.
     fn event(&mut self) -> (String, String, String) {
         let event: Value = serde_json::from_str(&self.chunk().unwrap().unwrap()).unwrap();
         let text = |pointer| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();

@@ -1,7 +1,7 @@
 //! Maps that fail on purpose, a share of the time, from a seed.
 //!
-//! Invariant: the same seed fails the same ops. Half of the failures have had their effect all the same, as those of an
-//! interrupted system call may. Reading never fails here: a start treats that as fatal.
+//! Invariant: the same seed fails the same ops. Half of the failed ops take effect all the same, as an interrupted
+//! system call may. Reading never fails here, because a start treats a failed read as fatal.
 
 use alloc::borrow::ToOwned;
 

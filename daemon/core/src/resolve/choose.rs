@@ -1,7 +1,7 @@
 //! Which endpoints of a port get traffic: kube-proxy's rules, exactly.
 //!
-//! Invariant: the cluster list honours hints, the local list never does; each falls back to endpoints that are serving
-//! and terminating on its own.
+//! Invariant: the cluster list honours hints, the local list never does. Each list falls back by itself to endpoints
+//! that are serving and terminating.
 
 use alloc::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::PortPolicy;
 use crate::facts::{Endpoint, HintSet, NodeFacts, SliceFacts};
 use crate::list::{Row, Scope};
 
-/// Marks the lists in the rows and tells whether a usable backend exists anywhere.
+/// Marks in each row the lists that it is in, and returns whether a usable backend exists anywhere.
 pub fn choose(rows: &mut [Row], slices: &[Arc<SliceFacts>], policy: PortPolicy, node: &NodeFacts) -> bool {
     let mut has_any = false;
     if policy.cluster_used {
@@ -38,7 +38,7 @@ enum Topology {
     SameNode,
 }
 
-/// All or nothing: one ready endpoint without a hint, or none for this node and zone, and hints do not count.
+/// Hints count only if every ready endpoint has one, and one of them names this node, or else its zone.
 fn topology(rows: &[Row], slices: &[Arc<SliceFacts>], node: &NodeFacts) -> Topology {
     let ready = || rows.iter().filter(|row| row.conditions().ready).map(|row| hints(row, slices));
     let all_and_any = |all: &dyn Fn(&HintSet) -> bool, any: &dyn Fn(&HintSet) -> bool| {

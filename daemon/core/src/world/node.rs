@@ -1,7 +1,7 @@
-//! The node's own addresses, as far as the maps have them.
+//! The node's own addresses that are in the maps.
 //!
-//! Invariant: an address that left the node is gone from the maps before anything else is written, and a new one comes
-//! last, so that none of them answers for a NodePort that is not meant for it.
+//! Invariant: an address that left the node is removed from the maps before anything else is written, and a new one is
+//! added last, so that no address answers for a NodePort that is not meant for it.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use crate::op::{Action, Op, Owner};
 #[derive(Debug, Default)]
 pub(super) struct NodeAddresses {
     pub(super) realized: BTreeSet<IpAddr>,
-    /// An op failed, so the maps may have them or not.
+    /// Addresses that the maps may have or not, because an op failed.
     pub(super) uncertain: BTreeSet<IpAddr>,
 }
 
@@ -33,7 +33,7 @@ impl NodeAddresses {
         }
     }
 
-    /// The maps accepted that this address is there, or gone.
+    /// The maps accepted the op that adds or removes this address.
     pub(super) fn accepted(&mut self, address: IpAddr, is_there: bool) {
         self.uncertain.remove(&address);
         if is_there {
@@ -48,8 +48,8 @@ impl NodeAddresses {
         self.uncertain.insert(address);
     }
 
-    /// Doubts each address that only the maps have, or that only they lack, but for those in `but`. Gives the addresses
-    /// that were not in doubt before.
+    /// Doubts each address that is realized and not in the maps, or in the maps and not realized, except those in
+    /// `but`. Returns the addresses that were not in doubt before.
     pub(super) fn compare(&mut self, found: &BTreeSet<IpAddr>, but: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
         let differing: Vec<_> = self.realized.symmetric_difference(found).copied().collect();
         differing.into_iter().filter(|it| !but.contains(it) && self.uncertain.insert(*it)).collect()

@@ -1,8 +1,8 @@
-//! Beginning with what a former process wrote down, before any source has spoken.
+//! Begins with what a former process wrote down, before any source has delivered.
 //!
-//! Invariant: what is remembered is decided anew like anything else, and keeps the times and the memory of its last
-//! lists. The wall clock says how old a hold is, here and nowhere else. What is remembered may be written to the maps
-//! before the sources have delivered, but nothing found in the maps is removed for it.
+//! Invariant: a remembered service is decided anew like any other, and keeps its times and the memory of its last
+//! lists. Here and nowhere else the wall clock says how old a hold is. Remembered services may be written to the maps
+//! before the sources have delivered, but nothing found in the maps is removed for them.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -20,18 +20,18 @@ use crate::time::{Now, Uptime};
 /// What a former process knew.
 #[derive(Clone, Debug, Default)]
 pub struct Remembered {
-    /// When the sources had confirmed it last.
+    /// When the sources last confirmed it.
     pub at: Timestamp,
-    /// The clocks by which the times of holds in it are counted.
+    /// The clocks of the former process, by which the times of its holds are counted.
     pub clock: Now,
     /// All services, as readers saw them.
     pub services: Vec<ServiceView>,
-    /// Up to which version of the apiserver each kind is known.
+    /// The version of the apiserver up to which each kind is known.
     pub progress: BTreeMap<Watched, Arc<str>>,
 }
 
 impl From<&Snapshot> for Remembered {
-    /// What is to be written down of what readers see.
+    /// The part of a snapshot that is written down.
     fn from(snapshot: &Snapshot) -> Self {
         let services = snapshot.services.iter().map(|view| ServiceView::clone(view)).collect();
         Self {
@@ -44,7 +44,7 @@ impl From<&Snapshot> for Remembered {
 }
 
 impl World {
-    /// Begins with what is remembered of the sources that are still asked. Called once, before any event.
+    /// Begins with the services that are remembered of sources that are still used. Called once, before any event.
     pub(crate) fn remember(&mut self, remembered: Remembered, now: Now) {
         let then = remembered.clock;
         self.report.remembered_at = Some(remembered.at);
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// Whether there is something to serve although no source has spoken yet.
+    /// Whether there are remembered services to serve although no source has delivered yet.
     pub(crate) const fn is_remembering(&self) -> bool {
         self.report.remembered_at.is_some()
     }
@@ -73,7 +73,7 @@ impl World {
         for frontend in &mut view.frontends {
             frontend.status = Status::Pending;
         }
-        // It was counted on the clock of another process.
+        // Its times are by the clock of another process.
         view.seen = None;
         self.services.mark(id, Cause::Remembered, true);
         let view = Arc::new(view);
@@ -86,7 +86,7 @@ impl World {
 }
 
 impl Service {
-    /// The rows with their times and the last lists; what the maps hold is not remembered but read off the maps.
+    /// Takes over the rows with their times and the last lists. What the maps hold is read from them, not remembered.
     fn begin_with(&mut self, view: &Arc<ServiceView>) {
         let port = |port: &crate::snapshot::PortView| Port {
             rows: Arc::clone(&port.rows),

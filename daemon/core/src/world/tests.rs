@@ -1,4 +1,4 @@
-//! The rules between events and ops, with maps that accept everything or what the test lets them.
+//! Tests the rules between events and ops, with maps that accept every op, or only what the test lets them.
 
 mod addresses;
 mod adopt;
@@ -43,7 +43,7 @@ const SOURCE: Source = Source::Manifests;
 pub(super) struct Rig {
     pub(super) world: World,
     pub(super) now: i64,
-    /// How far the wall clock is ahead of that.
+    /// How far the wall clock is ahead of `now`.
     pub(super) ahead: i64,
     /// When the process began.
     pub(super) booted: i64,
@@ -115,7 +115,7 @@ impl Rig {
         self.world.end_piece(now, &mut |change| changes.push(change))
     }
 
-    /// Every reader leaves that is under way, and the next batch comes.
+    /// All readers under way leave, and the next batch comes.
     pub(super) fn grace(&mut self) -> Snapshot {
         self.world.begin_grace(Grace(0));
         let mut ops = Vec::new();
@@ -138,7 +138,7 @@ impl Rig {
         true
     }
 
-    /// What a restart would find: what was realized, with an owner and without.
+    /// What a restart would find in the maps: all that was realized, with an owner or without.
     pub(super) fn dump(&self) -> Dump {
         let mut dump = Dump::default();
         let ids: Vec<_> = self.world.tables.ids().collect();
@@ -176,12 +176,12 @@ impl Rig {
     }
 }
 
-/// Both clocks show this second.
+/// A moment at which both clocks show this second.
 pub(super) fn at(second: i64) -> Now {
     Now { wall: Timestamp(second), mono: Duration::from_secs(second.unsigned_abs()) }
 }
 
-/// Settings under which every empty list is treated alike.
+/// Settings under which all services do the same with an empty list.
 pub(super) fn settings(on_empty: OnEmpty) -> Event {
     let hold = Policy { on_empty, ..Policy::default() };
     Event::SettingsApplied(Arc::new(Settings { hold, ..Settings::default() }))

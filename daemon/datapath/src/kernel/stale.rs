@@ -1,21 +1,23 @@
-//! Connected sockets that have lost their backend: noticed, found, judged and ended, so that their owners dial anew.
+//! Notices, finds, judges and ends connected sockets that have lost their backend, so that their owners dial anew.
 //!
-//! The walk, from the op that took a backend away:
+//! The steps, from the op that took a backend away:
 //!
-//! 1. This module notes ops that may take a backend from a frontend. About once a second, while any was noted, it hands
-//!    what the next steps read to a thread of its own (`sweep`), which ends sockets and never keeps the engine waiting.
-//! 2. Which sockets dialled what: programs write it down as they translate. Of UDP sockets it is read at once for all
-//!    network namespaces (`kept`); of a TCP socket its entry of the map `reverse` is looked up when the socket is met.
-//! 3. Which backend serves nowhere: the same maps that programs read say so (`lists`).
-//! 4. Ended: in the daemon's own network namespace, or in that of every process (`netns`), the kernel lists the
-//!    connected sockets, and those that have lost their backend are ended by their cookies (`diag`). Owners see
+//! 1. This module notes ops that may take a backend from a frontend. About once a second, if it has noted any, it hands
+//!    the maps that the next steps read to a thread of its own (`sweep`). The thread ends sockets and never keeps the
+//!    engine waiting.
+//! 2. Programs write down which socket dialled what as they translate. The thread reads this at once for the UDP
+//!    sockets of all network namespaces (`kept`). For a TCP socket it looks up the entry of the map `reverse` when it
+//!    meets the socket.
+//! 3. The same maps that programs read say which backend serves nowhere (`lists`).
+//! 4. In the daemon's own network namespace, or in that of every process (`netns`), the kernel lists the connected
+//!    sockets. Those that have lost their backend are ended by their cookies (`diag`), and their owners see
 //!    ECONNABORTED.
 //!
 //! Invariant: only a socket that dialled a frontend is ended, and only if its backend serves in no slice of the service
-//! that the frontend leads to, or no service has that frontend any more. What is not known is no reason: before the
+//! that the frontend leads to, or no service has that frontend any more. Missing knowledge ends no socket: before the
 //! first whole table no frontend counts as gone, and a port that does not say which backends serve loses no socket. A
-//! socket that dialled a backend directly is left alone. A socket that is not connected needs no end: its next datagram
-//! chooses anew.
+//! socket that dialled a backend directly is left alone. A socket that is not connected need not be ended: its next
+//! datagram chooses a backend anew.
 
 mod diag;
 mod kept;
@@ -41,8 +43,8 @@ use sweep::Sweeper;
 
 pub use sweep::Swept;
 
-/// A client may have chosen before its backend left, and its socket is connected after the first sweep: the second one
-/// meets it. What a start finds may have changed before.
+/// A client may choose its backend before the backend leaves, and connect its socket after the first sweep: the second
+/// one meets it. A start sweeps as often, because a change may have come before it.
 const SWEEPS_AFTER_A_CHANGE: u32 = 2;
 
 /// Where sockets are looked for.
@@ -50,7 +52,7 @@ const SWEEPS_AFTER_A_CHANGE: u32 = 2;
 pub enum Namespaces {
     /// In the daemon's own network namespace: the host's.
     Host,
-    /// In that of every process. Needs CAP_SYS_ADMIN and CAP_SYS_PTRACE.
+    /// In the network namespace of every process. Needs CAP_SYS_ADMIN and CAP_SYS_PTRACE.
     All,
 }
 
@@ -59,7 +61,7 @@ pub enum Namespaces {
 pub struct StaleSockets {
     /// Connected UDP sockets, which do not notice by themselves.
     pub udp: bool,
-    /// TCP connections, which may end well without that.
+    /// TCP connections, which may still come to a good end.
     pub tcp: bool,
     /// Where they are looked for.
     pub namespaces: Namespaces,
@@ -82,17 +84,17 @@ impl StaleSockets {
     }
 }
 
-/// What ends stale sockets, and when.
+/// Has stale sockets ended, and knows when that is due.
 #[derive(Debug)]
 pub(super) struct Stale {
     sweeper: Sweeper<Lists>,
-    // Of UDP sockets, or why it cannot be read. `None`: they are left alone.
+    // What UDP sockets dialled, or why it cannot be read. `None`: UDP sockets are left alone.
     kept: Option<Result<Kept, Arc<str>>>,
     // The one network namespace in which sockets are ended; `None`: all, or it cannot be told.
     netns: Option<u64>,
     // Sweeps to come.
     due: u32,
-    // Every frontend has been in the maps, but for those that were refused.
+    // Whether every frontend has been in the maps, except those that were refused.
     is_whole: bool,
 }
 
@@ -109,12 +111,12 @@ impl Stale {
         Ok(Some(Self { sweeper, kept, netns, due: SWEEPS_AFTER_A_CHANGE, is_whole: false }))
     }
 
-    /// An op that may take a backend from a frontend.
+    /// Notes an op if it may take a backend from a frontend.
     pub(super) fn note(&mut self, action: &Action) {
         let may_take = match action {
             Action::InsertFrontend(..) | Action::RemoveFrontend(..) => true,
             Action::RemoveMember(key) => key.membership == Membership::Serving,
-            // It may be the first word that says which backends serve.
+            // This may be the first word that says which backends serve.
             Action::PublishWord(_, scope, word) => {
                 *scope == Scope::Cluster && word.flags.has(WordFlags::MEMBERS)
             }
@@ -125,7 +127,7 @@ impl Stale {
         }
     }
 
-    /// From now on a frontend that is missing has gone.
+    /// From now on a frontend that is not in the maps counts as gone.
     fn note_whole(&mut self) {
         if !self.is_whole {
             (self.is_whole, self.due) = (true, SWEEPS_AFTER_A_CHANGE);
@@ -138,7 +140,7 @@ impl Stale {
 }
 
 impl KernelMaps {
-    /// Has sockets ended that have lost their backend, so that their owners connect anew: those see ECONNABORTED. To be
+    /// Has the thread end sockets that have lost their backend: their owners see ECONNABORTED and connect anew. To be
     /// called about once a second; it does not wait, and does nothing if no backend has left. `is_whole`: the maps have
     /// held all that every source tells.
     pub fn end_stale_sockets(&mut self, is_whole: bool) -> Result<(), StartError> {

@@ -1,7 +1,7 @@
-//! The way to the apiserver, and each watch; where none is used there is nothing to tell.
+//! Metrics of the connections to apiservers and of each watch; a daemon that uses no apiserver has nothing to tell.
 //!
-//! Invariant: as for all metrics, see the parent. No endpoint has a series of its own: how many there are is up
-//! to the cluster.
+//! Invariant: as for all metrics, see the parent. No endpoint has a series of its own, because the cluster decides how
+//! many there are.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::apiserver::{State, Tier, View};
 use crate::exposition::Exposition;
 use crate::sources::kubernetes::{self as watching, Watch};
 
-/// Writes how the way to the apiserver is.
+/// Writes the metrics of the connections to apiservers and of the watches.
 pub(super) fn write(out: &mut Exposition, view: &View, watches: &[Watch]) {
     access(out, view);
     following(out, watches);

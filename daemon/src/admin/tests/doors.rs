@@ -92,7 +92,7 @@ fn nothing_can_be_changed() {
     assert_eq!(got.status, 413);
 }
 
-/// Asks for a reload that this function answers.
+/// Asks for a reload, and answers it with `outcome`.
 fn reload(
     served: &fixture::Served,
     wishes: &mut mpsc::Receiver<ReloadWish>,
@@ -131,7 +131,7 @@ fn a_reload_is_answered_when_it_is_done_and_only_over_the_socket() {
     assert!(wishes.try_recv().is_err(), "nobody else was heard");
 }
 
-/// What each wish is answered with when it is granted, as JSON.
+/// The answer to each wish that is granted, as JSON.
 pub(super) fn answers_to_wishes() -> [(&'static str, String); 2] {
     let (reloads, mut reload_wishes) = mpsc::channel(RELOADS_WAITING_MAX);
     let (forgets, mut forget_wishes) = mpsc::channel::<ForgetWish>(1);
@@ -249,7 +249,7 @@ fn a_slow_header_is_cut() {
 fn a_slow_reader_is_in_nobodys_way() {
     let served = serve(many(20_000, 10));
     let host = served.host();
-    // More than the threads that answer; each one's answer has begun, and waits for its reader.
+    // More readers than threads that answer; each answer has begun, and waits for its reader.
     let readers: Vec<_> = (0..8)
         .map(|_| {
             let mut stream = served.connect();
@@ -261,7 +261,7 @@ fn a_slow_reader_is_in_nobodys_way() {
     readers.iter().for_each(|stream| assert_eq!(stream.peek(&mut [0]).unwrap(), 1));
     let begun = Instant::now();
     assert_eq!(served.get("/healthz", "").body, "ok\n");
-    // Behind them it would wait until they are cut off.
+    // A request behind those readers would wait until they are cut off.
     assert!(begun.elapsed() < limits::WRITE_STALL_MAX * 9 / 10, "{:?}", begun.elapsed());
     drop(readers);
 }
@@ -272,7 +272,7 @@ fn a_reader_that_stalls_is_cut_off() {
     let mut stream = served.connect();
     let host = served.host();
     write!(stream, "GET /frontends?format=json HTTP/1.1\r\nhost: {host}\r\n\r\n").unwrap();
-    // Only a client that lets an answer wait is one that stalls; on a busy machine the answer itself takes a while.
+    // A client stalls only if its answer waits for it; on a busy machine the answer itself takes a while.
     stream.peek(&mut [0]).unwrap();
     std::thread::sleep(limits::WRITE_STALL_MAX * 2);
     let mut bytes = Vec::new();
@@ -290,7 +290,7 @@ fn who_says_nothing_makes_room_for_who_asks() {
     let served = serve(everything());
     let mut idle: Vec<_> = (0..3 * limits::CONNECTIONS_MAX).map(|_| served.connect()).collect();
     assert_eq!(served.get("/livez", "").status, 200);
-    // A request that does not come to an end is none.
+    // A request that never ends does not count as one.
     idle.iter_mut().for_each(|stream| drop(stream.write_all(b"GET /livez HT")));
     assert_eq!(served.get("/livez", "").status, 200);
 }
@@ -301,7 +301,7 @@ fn who_finds_all_places_taken_is_told_so() {
     let request = format!("GET /frontends?format=json HTTP/1.1\r\nhost: {}\r\n\r\n", served.host());
     let mut held: Vec<_> = (0..limits::CONNECTIONS_MAX).map(|_| served.connect()).collect();
     held.iter_mut().for_each(|stream| stream.write_all(request.as_bytes()).unwrap());
-    // Each of them is being answered, and takes nothing more of it.
+    // Each client is being answered, and reads no more of its answer.
     held.iter_mut().for_each(|stream| assert_eq!(begun(stream, ""), 200));
     let mut late = served.connect();
     let mut bytes = Vec::new();
@@ -330,7 +330,7 @@ fn is_let_in(served: &fixture::Served) -> bool {
     bytes.starts_with(b"HTTP/1.1 200")
 }
 
-/// The status with which a stream begins.
+/// Sends a request, and returns the status with which the answer begins.
 fn begun(mut stream: impl Read + Write, request: &str) -> u16 {
     stream.write_all(request.as_bytes()).unwrap();
     let mut head = [0; 12];
@@ -368,7 +368,7 @@ fn whoever_fills_the_questions_of_one_door_leaves_the_other_its_own() {
     while heard.is_empty() {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // A client that comes now comes after all of these.
+    // The next client comes after all of these.
     std::thread::sleep(Duration::from_millis(200));
     let stream = UnixStream::connect(&served.socket).unwrap();
     let asked = std::thread::spawn(move || exchange(stream, &request));
@@ -397,7 +397,7 @@ fn the_socket_is_for_owner_and_group() {
     drop(folder);
 }
 
-/// A second API, and why it takes no requests.
+/// Starts another API, and returns why its doors are shut.
 fn start_at(listen: &str, socket: &std::path::Path) -> (Admin, watch::Receiver<Vec<String>>) {
     let readings = readings(watch::channel(Arc::new(Snapshot::default())).1);
     let settings = Settings { listen: listen.parse().unwrap(), socket: socket.into() };
@@ -405,7 +405,7 @@ fn start_at(listen: &str, socket: &std::path::Path) -> (Admin, watch::Receiver<V
     (start(&settings, (readings, acts()), shut_out).unwrap(), shut)
 }
 
-/// Waits until this is what is told.
+/// Waits until exactly these errors are told.
 #[track_caller]
 fn wait_for(shut: &watch::Receiver<Vec<String>>, expected: &[String]) {
     let begun = Instant::now();
@@ -435,7 +435,7 @@ fn a_taken_address_is_named_and_taken_when_it_is_free() {
     admin.stop();
 }
 
-/// A listener that has room for one client, and takes none.
+/// A listener that has room for one client, and accepts none.
 fn deaf(path: &std::path::Path) -> OwnedFd {
     let socket =
         nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).unwrap();
@@ -497,7 +497,7 @@ fn stopping_lets_answers_finish_but_waits_for_nobody_long() {
     reading.write_all(request.as_bytes()).unwrap();
     sleeping.write_all(request.as_bytes()).unwrap();
     let idle = served.connect();
-    // Most of it has come when the time to finish it begins: that one is short on a machine that is busy.
+    // Most of the answer is read before the time to finish it begins, because that time is short on a busy machine.
     let mut bytes = vec![0; whole / 4 * 3];
     reading.read_exact(&mut bytes).unwrap();
     let reader = std::thread::spawn(move || reading.read_to_end(&mut bytes).map(|_| bytes));

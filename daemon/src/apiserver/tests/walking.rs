@@ -1,4 +1,4 @@
-//! From one endpoint to the next, and how long that takes.
+//! How a request goes on from one endpoint to the next, and how long that takes.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Rules as firewalls have them, given to the kernel by the tools that people use, and found again.
+//! Rules like those of real firewalls, loaded by the tools that people use, are found again.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -19,7 +19,7 @@ fn spelled(filter: &Filter) -> String {
     format!("{} {}: {}", filter.kind, filter.place, filter.rule)
 }
 
-/// What is found in a network namespace with these rules.
+/// Checks what is found in a network namespace with these rules.
 #[track_caller]
 fn check(program: &[&str], rules: &str, accepted: u32, expected: &[&str]) {
     let found = || {
@@ -100,7 +100,7 @@ COMMIT
     check(&IPTABLES, rules, 0, &expected.each_ref().map(String::as_str));
 }
 
-/// Docker's policy with what kube-proxy had in it, and the same without.
+/// Docker's policy with the rule that kube-proxy added, and without it.
 #[test]
 fn kernel_a_forward_chain_that_lets_nothing_through_is_named_unless_it_accepts_the_mark() {
     let chain = |rules: &str| format!("*filter\n:FORWARD DROP [0:0]\n{rules}COMMIT\n");
@@ -117,7 +117,7 @@ fn kernel_a_forward_chain_that_lets_nothing_through_is_named_unless_it_accepts_t
     check(&IPTABLES, "*filter\n:FORWARD ACCEPT [0:0]\nCOMMIT\n", 0, &[]);
 }
 
-/// As firewalld ends its chain.
+/// A chain that ends as firewalld's does.
 #[test]
 fn kernel_a_forward_chain_whose_last_rule_drops_everything_is_named() {
     let chain = |mark: &str| {

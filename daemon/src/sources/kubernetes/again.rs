@@ -1,7 +1,7 @@
-//! Delivers everything once more when the table asks for it, because it had no room for something.
+//! Delivers all objects again when the table asks for them, because it had no room for some of them before.
 //!
-//! Invariant: it causes at most one list of each kind in [`PAUSE`], however often the table asks. Everything is listed,
-//! because the table could not keep even the names of what it left out.
+//! Invariant: at most one list of each kind is caused in [`PAUSE`], however often the table asks. All objects are
+//! listed, because the table has no room even for the names of those that it left out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use super::ending::Ending;
 use super::reflector::SharedDelivered;
 
-/// A list of everything is expensive, and room can come and go every moment.
+/// The least time between two lists of everything: a list is expensive, and room can come and go every moment.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// Runs until the publisher of snapshots or the watch is gone.

@@ -1,4 +1,4 @@
-//! The loop against an apiserver that does as it is told, over real TLS.
+//! Runs the loop of lists and watches against an apiserver that does as it is told, over real TLS.
 
 mod bed;
 
@@ -99,7 +99,7 @@ async fn a_deletion_that_cannot_be_read_deletes_whom_it_names() {
     assert_eq!(bed.watch(Resource::Services).resource_version.as_deref(), Some("11"));
 }
 
-/// It is not certain which object was deleted, and neither is whether any was.
+/// These events do not tell which object was deleted, or whether any was.
 #[tokio::test]
 async fn what_cannot_be_told_from_an_event_is_told_by_a_list() {
     let deleted = |name| event("DELETED", &service(name, "11", "10.96.0.1"));
@@ -187,8 +187,8 @@ async fn silence_twice_from_one_version_leads_to_a_list() {
     assert!(error.text.starts_with("nothing came for"), "{}", error.text);
 }
 
-/// As etcd is restored from a backup: a watch from a version of before brings nothing. The versions of before say
-/// nothing of what is there now, also where they are the same.
+/// etcd was restored from a backup: a watch from an earlier version brings nothing. Versions of before the restore say
+/// nothing of the objects that are there now, even where they are the same.
 #[tokio::test]
 async fn versions_that_went_back_are_noticed_at_the_first_silence_and_everything_is_read_anew() {
     let mut bed = Bed::new();
@@ -269,8 +269,8 @@ async fn a_start_from_memory_needs_no_list() {
     assert_eq!((bed.asked("services", "limit").len(), bed.asked("endpointslices", "limit").len()), (0, 0));
 }
 
-/// A bad service with its last good version in the table, a slice with a bad endpoint, and one that belongs to no
-/// service.
+/// What is odd about a bad service, a slice with a bad endpoint and a slice that belongs to no service; then all
+/// services, and the two slices.
 async fn odd_ones() -> (Oddities, [String; 2], [String; 2]) {
     let bad = service("bad", "5", "10.96.0.3").replace("\"ports\":[", "\"ports\":[7,");
     let partly = slice("partly", "6", "10.0.0.1").replace("\"endpoints\":[", "\"endpoints\":[{},");
@@ -392,7 +392,8 @@ async fn a_watch_that_lies_is_found_by_the_audit() {
     );
 }
 
-/// A slice that is not for proxies is nothing to us, unless it was before: that it is no accident is told then.
+/// A slice that is not for proxies is ignored, unless it was for them before: then it is told, to show that it is no
+/// accident.
 #[tokio::test]
 async fn slices_that_are_not_for_proxies_are_told_of_where_they_were_before() {
     let headless = |name: &str, version: &str| {
@@ -405,7 +406,7 @@ async fn slices_that_are_not_for_proxies_are_told_of_where_they_were_before() {
     let events = [("MODIFIED", "ours", "12"), ("MODIFIED", "never", "13"), ("ADDED", "another", "14")];
     let events = events.map(|(kind, name, version)| event(kind, &headless(name, version)));
     bed.watches("endpointslices", [bed::hang(&events)]);
-    // Later than the watch, also on a machine that has other things to do.
+    // Audits come later than the watch, even on a busy machine.
     let timing = Timing { audit_every: ms(2_000), audit_again: ms(20), ..bed.timing() };
     bed.start(Settings { timing, ..Settings::default() }).await;
     assert_eq!(bed.heard(3).await, ["+ours@3", "synced", "+ours@12"]);
@@ -414,7 +415,7 @@ async fn slices_that_are_not_for_proxies_are_told_of_where_they_were_before() {
     assert_eq!((slices.objects, slices.lists, slices.differences, slices.bad), (1, 1, 0, 0));
 }
 
-/// A watch that misses an event, and no comparison that comes by itself.
+/// A bed whose watch misses an event, and in which no comparison comes by itself.
 async fn missing_one() -> Bed {
     let mut bed = Bed::new();
     let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));

@@ -1,4 +1,4 @@
-//! Interruptions, claims, and holds by what may end them.
+//! Interruptions and claims, and holds that are found by what may end them.
 
 use std::vec;
 

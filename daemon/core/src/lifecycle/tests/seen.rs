@@ -1,4 +1,4 @@
-//! What a node sees itself, by a clock that never steps.
+//! What a node itself sees of load balancers, by a clock that never steps.
 
 use super::*;
 use crate::time::Uptime;
@@ -20,7 +20,7 @@ fn no_load_balancer_is_nothing_to_see() {
     assert_eq!(Seen::after(Some((&old, seen.as_ref())), &service("age=100"), true, NOW), None);
 }
 
-/// Its creation is by the clock of the apiserver.
+/// The time of creation is by the apiserver's clock.
 #[test]
 fn a_service_that_comes_while_it_is_watched_is_new_whatever_its_creation_says() {
     for (said, is_live, expected) in [
@@ -83,7 +83,7 @@ fn another_object_of_the_same_name_begins_anew() {
     assert!(!seen.is_flapping(Uptime(110)));
 }
 
-/// Changes at these seconds; whether they are too many at the end.
+/// Whether changes of the address at these seconds are too many at the end.
 #[track_caller]
 fn check_flaps(changes: &[u64], end: u64, expected: bool) {
     let mut old = addressed(0);

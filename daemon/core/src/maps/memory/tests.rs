@@ -1,4 +1,4 @@
-//! The memory maps keep the promises that the kernel's keep.
+//! The memory maps keep the promises that the kernel's maps keep.
 
 use core::num::NonZeroU16;
 

@@ -1,4 +1,4 @@
-//! The 32 rows of kube-proxy's `TestCategorizeEndpoints`, and the corner facts under them.
+//! The 32 rows of kube-proxy's `TestCategorizeEndpoints`, and the corner cases behind them.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Which slices count, and what holds where they disagree.
+//! Which slices count, and which one wins where they disagree.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Lists that would become empty: held, and let go of.
+//! Lists that would become empty are held, and let go of.
 
 use std::boxed::Box;
 
@@ -9,8 +9,8 @@ use crate::list::Scope;
 use crate::op::FrontendType;
 use crate::snapshot::{Reason, Verdict};
 
-/// A world in which the evidence decides, with two services that have a list: `a` is looked at, `b` only
-/// fills the node.
+/// A world in which the evidence decides, with two services that have a list: tests look at `a`, and `b` only fills the
+/// node.
 fn rig() -> Rig {
     let mut rig = Rig::new();
     rig.turn(vec![
@@ -72,7 +72,7 @@ fn a_list_that_returns_ends_its_hold_with_nothing_written() {
 fn a_hold_ends_at_its_bound_and_not_before() {
     let mut rig = rig();
     rig.turn(vec![gone("a"), probed("1.1.1.1:8080", Answer::Accepted)]);
-    // Only what is held is probed.
+    // Only backends of held lists are probed.
     rig.now += 118;
     check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
     check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
@@ -206,7 +206,7 @@ fn the_way_to_the_apiserver_is_held_until_it_returns() {
     );
 }
 
-/// The one slice of a service, with 1.1.1.1 for this pod.
+/// The one slice of a service, in which 1.1.1.1 is the pod with this UID.
 fn with_target(service: &str, uid: &str) -> Event {
     let target = crate::facts::Target {
         kind: "Pod",
@@ -336,7 +336,7 @@ fn only_the_local_list_being_empty_is_nothing_to_hold() {
     );
 }
 
-/// A process that begins with what the one before wrote down.
+/// A new process that begins with what the former one wrote down.
 pub(super) fn restarted(rig: &Rig, snapshot: &Snapshot) -> Rig {
     let mut next = Rig::new();
     next.world =
@@ -389,7 +389,8 @@ fn an_address_that_was_claimed_while_the_daemon_was_away_is_held_on() {
     assert_eq!(hold.claimed(Transport::Tcp).count(), 1, "and asked out of turn");
 }
 
-/// How much longer a list is held after a restart that followed on a step of the wall clock, or came with one.
+/// Checks that a list is held for `left` more seconds after a restart, if the wall clock stepped by `before` ahead of
+/// the restart and by `between` during it.
 #[track_caller]
 fn check_restart(before: i64, between: i64, left: i64) {
     let mut rig = rig();

@@ -17,7 +17,7 @@ fn ports(named: &[(&str, u16, Protocol)]) -> Event {
     applied(ServiceFacts { ports: named.iter().map(port).collect(), ..service("a", "10.0.0.1", &[]) })
 }
 
-/// Its slice, with each of these ports of one pod.
+/// The slice of `a`, with these ports of one pod.
 fn listed(named: &[(&str, u16)]) -> Event {
     let port = |(name, number): &(&str, u16)| SlicePort {
         name: (*name).into(),
@@ -28,7 +28,7 @@ fn listed(named: &[(&str, u16)]) -> Event {
     Event::SliceApplied(Arc::new(SliceFacts { ports, ..slice_facts("a", "a", &["1.1.1.1"]) }))
 }
 
-/// The same of a pod that is going.
+/// The same slice, of a pod that is terminating.
 fn terminating(named: &[(&str, u16)]) -> Event {
     let Event::SliceApplied(listed) = listed(named) else { unreachable!() };
     let conditions = Conditions { ready: false, serving: false, terminating: true };
@@ -71,8 +71,8 @@ fn a_renamed_port_keeps_its_list_until_the_slices_follow() {
     serving(&rig.turn(vec![listed(&[("web", 8080)])]), 80, 8080);
 }
 
-/// A source that repeats itself says nothing new: what the slice says now, under a name that the service's port has no
-/// more, is all that there is to go by.
+/// A source that repeats itself says nothing new: all evidence is the slice as it is now, under a name that the
+/// service's port no longer has.
 #[test]
 fn a_slice_that_is_told_twice_says_no_more_than_told_once() {
     for times in 1..=3 {

@@ -1,4 +1,4 @@
-//! What is said of the flows is what is there.
+//! Reports, counts and samples of flows say what is in the table.
 
 use super::super::life::Stage;
 use super::*;

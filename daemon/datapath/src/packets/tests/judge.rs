@@ -1,7 +1,7 @@
-//! Tells whether the programs may have made of a packet what they made of it.
+//! Judges whether the programs may do to a packet what they did to it.
 //!
-//! Invariant: nothing here is read from the maps. What was dialled, and what came of it, is remembered from the packets
-//! alone; sums are added up over all that they cover.
+//! Invariant: nothing here is read from the maps. The judge knows from packets alone what clients dialled and which
+//! backends they got. It adds each sum up over all bytes that the sum covers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -27,10 +27,10 @@ enum Part {
     Later,
 }
 
-/// From where to where, as one place sees it.
+/// Source and destination of a packet, as one place sees them.
 type Pair = (SocketAddr, SocketAddr);
 
-/// A packet of IP in a frame, as far as its bytes tell.
+/// An IP packet in a frame, read from its bytes alone.
 #[derive(Clone, Copy, Debug)]
 struct Read {
     v4: bool,
@@ -100,7 +100,7 @@ impl Read {
         (header[0] >> 4 == 6).then_some(read)
     }
 
-    /// Over an extension header.
+    /// Steps over an extension header.
     fn step(&mut self, header: [u8; 8]) {
         let length = usize::from(header[1]);
         self.transport += match self.protocol {
@@ -121,7 +121,7 @@ impl Read {
         self.protocol = header[0];
     }
 
-    /// The packet that an error quotes.
+    /// The packet that an ICMP error quotes.
     fn quoted(&self, frame: &[u8]) -> Option<Self> {
         let kind = *frame.get(self.transport)?;
         let is_error = match (self.v4, self.protocol) {
@@ -163,19 +163,19 @@ impl Read {
         self.transport + at..self.transport + at + size
     }
 
-    /// Where it ends by its header of IP.
+    /// Where the packet ends, by its IP header.
     fn end(&self, frame: &[u8]) -> Option<usize> {
         let (before, at) = if self.v4 { (0, 2) } else { (40, 4) };
         Some(self.ip + before + usize::from(u16_at(frame, self.ip + at)?))
     }
 
-    /// Of SCTP: whether its sum is right; `None`: not all that it covers is there.
+    /// Whether the SCTP sum is right; `None`: the frame lacks a part of what the sum covers.
     fn is_sum_right(&self, frame: &[u8]) -> Option<bool> {
         let segment = frame.get(self.transport..self.end(frame)?).filter(|it| it.len() >= sctp::HEADER);
         segment.filter(|_| self.part == Part::Whole).map(sctp::is_right)
     }
 
-    /// A packet of SCTP with a sum that cannot be made up for without the rest of it.
+    /// Whether this is an SCTP packet whose sum cannot be made anew without the rest of the packet.
     fn is_unwritable(&self, frame: &[u8]) -> bool {
         let least = self.transport + sctp::HEADER;
         let is_short = frame.len() < least || self.end(frame).is_none_or(|end| end < least);
@@ -186,13 +186,13 @@ impl Read {
         if self.v4 { self.ip + 12..self.ip + 20 } else { self.ip + 8..self.ip + 40 }
     }
 
-    /// By how much the header's own sum is off, and that of what it covers. A right one is 0.
+    /// How far the IPv4 header's sum is off from what it covers; 0: it is right.
     fn header_sum(&self, frame: &[u8]) -> u16 {
         let header = frame.get(self.ip..self.transport.min(frame.len())).unwrap_or_default();
         if self.v4 { folded(0, header) % 0xffff } else { 0 }
     }
 
-    /// With the addresses, and without what never changes.
+    /// The sum of the addresses and the segment; the rest of the pseudo header never changes.
     fn segment_sum(&self, frame: &[u8]) -> u16 {
         let segment = frame.get(self.transport..).unwrap_or_default();
         let addresses = folded(0, frame.get(self.addresses()).unwrap_or_default());
@@ -209,7 +209,7 @@ fn wipe(frame: &mut [u8], range: std::ops::Range<usize>) {
     frame.get_mut(range.start.min(end)..end).unwrap_or_default().fill(0);
 }
 
-/// Without what a translation may change.
+/// A frame without the bytes that a translation may change.
 fn rest(frame: &[u8], read: &Read) -> Vec<u8> {
     let mut rest = frame.to_vec();
     wipe(&mut rest, read.addresses());
@@ -238,7 +238,7 @@ pub(super) struct Service {
     pub(super) backends: Vec<SocketAddr>,
     /// Its backends are on another node.
     pub(super) is_remote: bool,
-    /// Where it has no backend, the client does not hear that.
+    /// If the service has no backend, its clients get no answer.
     pub(super) is_silent: bool,
 }
 
@@ -266,22 +266,22 @@ pub(super) struct Known {
     is_remote: bool,
 }
 
-/// By transport, from where, and to where.
+/// Positions in `Judge::known`, by transport, source and destination.
 type Index = BTreeMap<(u8, SocketAddr, SocketAddr), Vec<usize>>;
 
 /// One datagram that comes in parts: its way, its source, its destination, its number and transport.
 type Parted = (Way, IpAddr, IpAddr, u32, u8);
 
-/// Remembers what was dialled.
+/// Remembers what clients dialled, and which backends they got.
 #[derive(Debug, Default)]
 pub(super) struct Judge {
     pub(super) services: Vec<Service>,
     pub(super) known: Vec<Known>,
     by_client: Index,
     by_backend: Index,
-    /// Of datagrams in parts: the ports of their first ones.
+    /// The ports in the first parts of datagrams that come in parts.
     parts: BTreeMap<Parted, BTreeSet<(u16, u16)>>,
-    /// The clients that sent what may open a flow, and where to.
+    /// The clients that sent a packet which may open a flow, and what they dialled.
     pub(super) dialled: BTreeSet<(u8, SocketAddr, SocketAddr)>,
     pub(super) changed: u64,
 }
@@ -304,7 +304,7 @@ impl Judge {
         index.get(&key).cloned().unwrap_or_default()
     }
 
-    /// Whether a flow that is known makes that of a packet.
+    /// Whether a known flow turns the packet's pair into `made`.
     fn follows(&mut self, way: Way, transport: u8, (from, to): Pair, made: Pair) -> bool {
         match way {
             Way::In => {
@@ -330,14 +330,14 @@ impl Judge {
         made.1 == to && candidates.iter().any(|at| self.shows_nat(*at, made.0))
     }
 
-    /// Whether that is the client as its backend sees it. Where it was not seen yet it may be any that is given.
+    /// Whether a backend sees the client as `shown`. The first packet decides: it may show any port that is given.
     fn shows_nat(&mut self, at: usize, shown: SocketAddr) -> bool {
         let known = &mut self.known[at];
         let may_be = known.is_remote && is_given(shown, known.client.is_ipv4());
         may_be && *known.nat.get_or_insert(shown) == shown
     }
 
-    /// Whether that is how a client gets a backend.
+    /// Whether this packet begins a flow, which is known from then on.
     fn begins(&mut self, transport: u8, (client, frontend): Pair, (through, backend): Pair) -> bool {
         let Some(service) = self.service(transport, frontend) else { return false };
         let has_port = through.port() == client.port() || THROUGH.contains(&through.port());
@@ -367,7 +367,7 @@ impl Judge {
         }
     }
 
-    /// What was made of a frame; an error says what is wrong with that.
+    /// Judges what a program made of a frame; an error says what is wrong.
     pub(super) fn judge(
         &mut self,
         way: Way,
@@ -394,7 +394,7 @@ impl Judge {
         way == Way::In && read.part != Part::Later && opens
     }
 
-    /// A flow that was over may have begun anew, to the same backend by another port.
+    /// Forgets the port by which a backend sees a client: a flow that was over may have begun anew by another port.
     fn forget_nat(&mut self, client: (u8, SocketAddr, SocketAddr)) {
         for at in self.of(&self.by_client, client) {
             self.known[at].nat = None;
@@ -468,7 +468,7 @@ impl Judge {
         if begins { Ok(()) } else { Err("no flow and no frontend says so") }
     }
 
-    /// Its ports are those of the first part, before and after.
+    /// A later part has the ports of the first part, before and after the translation.
     fn judge_later(
         &mut self,
         way: Way,
@@ -491,7 +491,7 @@ impl Judge {
         };
         let of_transport = |known: &&Known| known.transport == read.protocol;
         let found = ports.iter().map(|ports| read.pair(*ports)).any(|pair| {
-            // What answers to a port that was not shown yet is of no flow that is known by it.
+            // An answer to a given port may be of a flow that no packet has shown with that port yet.
             let is_hidden = way == Way::In && is_given(pair.1, read.v4);
             is_hidden || self.known.iter().filter(of_transport).any(|known| is_so(known, pair))
         });
@@ -521,9 +521,9 @@ impl Judge {
         if !self.follows(way, about.protocol, before, after) {
             return Err("it quotes nothing of a flow");
         }
-        // As whatever goes there is from the frontend or the node, whichever router said it.
+        // An error that leaves is from the frontend or the node, as all packets are, whichever router sent it.
         let by = if way == Way::Out { after.0.ip() } else { read.from };
-        // To the sender of what it quotes.
+        // It goes to the sender of the packet that it quotes.
         if (made.from, made.to) == (by, after.1.ip()) { Ok(()) } else { Err("it goes astray") }
     }
 
@@ -531,7 +531,7 @@ impl Judge {
         let dialled = self.dialled_service(sent, read).ok_or("it is dropped, and for no frontend")?;
         let of_transport = self.services.iter().filter(|it| it.transport == dialled.transport);
         let beside = of_transport.filter(|it| it.frontend != dialled.frontend).flat_map(|it| &it.backends);
-        // A client that comes to one backend by two frontends needs one of the few ports that are given.
+        // A client that comes to one backend by two frontends needs one of the few ports that the node gives.
         let needs_port = dialled.is_remote || beside.into_iter().any(|it| dialled.backends.contains(it));
         let may_drop = dialled.backends.is_empty() || needs_port;
         if may_drop { Ok(()) } else { Err("it is dropped, and there are backends") }
@@ -570,7 +570,7 @@ fn judge_reset(sent: &[u8], got: &[u8], read: &Read, made: &Read) -> Result<(), 
     if sums(read, sent) == sums(made, got) { Ok(()) } else { Err("a reset's sums are off by something else") }
 }
 
-/// Whether a datagram is as long as it says, with right sums.
+/// Whether a datagram has the length that its header says, and right sums.
 fn is_right(sent: &[u8], read: &Read) -> bool {
     let size = if read.v4 {
         u16_at(sent, read.ip + 2).map(|total| usize::from(total) + read.ip)

@@ -1,4 +1,4 @@
-//! A node with programs that are run by hand.
+//! A node whose programs a test runs by hand.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,22 +19,22 @@ use crate::kernel::bed::{Bed, CAPACITY, Port, bed};
 use crate::load::{self, PacketPrograms};
 use crate::map::{self, Handles, Map};
 
-/// What a program returns where the packet goes on, ends, or is sent back.
+/// What a program returns if the packet goes on, ends, or is sent back.
 pub(super) const NEXT: i32 = -1;
 pub(super) const SHOT: i32 = 2;
 pub(super) const REDIRECTED: i32 = 7;
 
 const FLOWS: u32 = 64;
-/// The node's address outside, and what backends of other nodes see.
+/// The node's address outside, which backends of other nodes see.
 pub(super) const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 /// The node's addresses at the device of its pods.
 pub(super) const POD_GATE: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 pub(super) const POD_GATE6: Ipv6Addr = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 1);
 pub(super) const SNAT_FIRST: u16 = 61_000;
 pub(super) const SNAT_COUNT: u16 = 64;
-/// By which ports clients come to backends of this node.
+/// The ports by which clients come to backends of this node.
 pub(super) const THROUGH: std::ops::Range<u16> = 1_024..30_000;
-/// Where the slots of local lists begin. Few, so that no map grows: that would be another one than the programs have.
+/// Where the slots of local lists begin: so low that no map grows, because the programs would not have the larger map.
 const LOCAL_SLOTS: u32 = 64;
 
 /// The programs over maps of their own, in a network with an outer device and a device of pods.
@@ -50,7 +50,7 @@ impl Node {
         Self::test_with(FLOWS, test);
     }
 
-    /// The same, with room for so many flows.
+    /// Runs a test on a node with room for this many flows.
     pub(super) fn test_with(flows: u32, test: impl FnOnce(&mut Self) + Send + 'static) {
         bed(move |bed| test(&mut Self::new(bed, flows)));
     }
@@ -94,7 +94,7 @@ impl Node {
         self.maps.execute(&Action::InsertNodeAddress(address)).unwrap();
     }
 
-    /// Packets to that port of the node are looked at.
+    /// Has the programs look at packets to this port of the node.
     pub(super) fn watch(&self, port: u16) {
         let key = u32::from(port / 64).to_ne_bytes();
         let map = map::handle(&self.handles, Map::PacketPorts).unwrap();
@@ -108,7 +108,7 @@ impl Node {
         map.update(key, value, MapFlags::ANY).unwrap();
     }
 
-    /// How often that was counted, on all CPUs.
+    /// How often `what` was counted, on all CPUs.
     pub(super) fn counted(&self, what: types::packet_count) -> u64 {
         let map = map::handle(&self.handles, Map::PacketCounts).unwrap();
         let each = map.lookup_percpu(&what.0.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
@@ -122,7 +122,7 @@ impl Node {
         }
     }
 
-    /// By policy Local, both lists alike: a client is seen as itself, by its own port.
+    /// Serves a port by policy Local, with both lists alike: backends see a client as itself, by its own port.
     pub(super) fn serve_local(&mut self, port: &Port<'_>) {
         let flags = port.flags.with(WordFlags::INTERNAL_LOCAL, true).with(WordFlags::EXTERNAL_LOCAL, true);
         Port { base: port.base + LOCAL_SLOTS, flags, ..*port }.publish(&mut self.maps, Scope::Local);
@@ -135,12 +135,12 @@ impl Node {
         run(&self.programs.ingress, frame, OUTER).unwrap()
     }
 
-    /// Says which side sends by the device, and which addresses are seen there.
+    /// Tells the programs which side sends by the device, and which addresses are seen there.
     pub(super) fn tell_of_device(&self, side: Side, seen: [Option<IpAddr>; 2]) {
         self.tell_of(side, seen, false);
     }
 
-    /// The same, and whether answers to clients that came by it go as the address is routed that was dialled.
+    /// The same, and whether answers to clients that came by the device are routed by the address that was dialled.
     pub(super) fn tell_of(&self, side: Side, seen: [Option<IpAddr>; 2], by_address: bool) {
         let index = if side == Side::Pod { PODS } else { OUTER };
         let [address4, address6] = seen;
@@ -174,13 +174,13 @@ impl Node {
         run(&self.programs.egress, frame, OUTER).unwrap()
     }
 
-    /// The same, of any frame at all; `None`: the kernel's test run takes no such frame.
+    /// What becomes of any frame, when it comes and when it leaves; `None`: the kernel's test run takes no such frame.
     pub(super) fn take(&self, frame: &[u8]) -> Option<[(i32, Vec<u8>); 2]> {
         let PacketPrograms { ingress, egress, .. } = &self.programs;
         Some([run(ingress, frame, OUTER).ok()?, run(egress, frame, OUTER).ok()?])
     }
 
-    /// A packet that goes on, as it is seen then.
+    /// A packet that came and goes on, as it looks then.
     #[track_caller]
     pub(super) fn comes(&self, sent: &Sent) -> Seen {
         let (verdict, frame) = self.come(&sent.frame());
@@ -195,7 +195,7 @@ impl Node {
         see(&frame, true)
     }
 
-    /// It goes on, and not a byte is another.
+    /// Checks that a packet goes on, coming and leaving, and that no byte of it changes.
     #[track_caller]
     pub(super) fn check_passed(&self, sent: &Sent) {
         let frame = sent.frame();
@@ -204,8 +204,8 @@ impl Node {
     }
 }
 
-/// Whether a refusal would quote less than is there: more than IP says, or more than an INIT of SCTP begins with. That
-/// is cut off, and the kernel then forgets the sum of all.
+/// Whether a frame has more bytes than a refusal would quote: more than IP says, or more than an INIT of SCTP begins
+/// with. The programs cut the rest off, and the kernel then forgets the sum of the whole packet.
 fn is_filled_up(frame: &[u8]) -> bool {
     let ip = match frame.get(12..14) {
         Some([0x08, 0x00] | [0x86, 0xdd]) => &frame[14..],
@@ -218,8 +218,8 @@ fn is_filled_up(frame: &[u8]) -> bool {
     before + length < ip.len() || (is_init && ip.len() > at + HEADER + INIT_BYTES)
 }
 
-/// Runs a program once, over a packet of which a network card has made the sum; that has to be the packet's afterwards,
-/// too. Kernels before 6.17 know no such packets.
+/// Runs a program once, over a packet whose sum a network card has made. Afterwards that sum still has to be the
+/// packet's. Kernels before 6.17 know no such packets.
 fn run(program: &OwnedFd, frame: &[u8], device: u32) -> std::io::Result<(i32, Vec<u8>)> {
     let flag = if is_filled_up(frame) { 0 } else { sys::BPF_F_TEST_SKB_CHECKSUM_COMPLETE };
     let summed = run_with(program, frame, device, flag);
@@ -246,7 +246,7 @@ fn run_with(program: &OwnedFd, frame: &[u8], device: u32, flags: u32) -> std::io
     options.ctx_size_in = u32::try_from(size_of_val(&context)).unwrap();
     options.repeat = 1;
     options.flags = flags;
-    // SAFETY: all that the options point to lives through the call.
+    // SAFETY: all memory that the options point to lives through the call.
     let returned = unsafe { sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
     if returned != 0 {
         return Err(std::io::Error::last_os_error());

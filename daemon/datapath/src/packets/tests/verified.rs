@@ -1,4 +1,4 @@
-//! How much of the verifier's patience the programs of packets take.
+//! How many instructions the verifier looks at for the programs of packets.
 
 use std::io::Write;
 
@@ -8,17 +8,17 @@ use crate::kernel::KernelMaps;
 use crate::kernel::bed::CAPACITY;
 use crate::{load, map};
 
-/// What the kernel is asked for: statistics alone.
+/// The log level for which the kernel writes statistics alone.
 const STATISTICS: u32 = 4;
 
-/// The kernel's own limit, and what the programs may take of it: another kernel or compiler may need some more.
+/// The kernel's own limit, and the share that the programs may take: another kernel or compiler may need more.
 const LIMIT: u64 = 1_000_000;
 const MOST: u64 = LIMIT / 4;
 
-/// How exactly the guide tells it: a new compiler changes a few instructions.
+/// The step to which the guide rounds the number up: a new compiler changes a few instructions.
 const STEP: u64 = 100_000;
 
-/// What the kernel wrote, once a program is loaded.
+/// A program's name, and what the kernel writes when it loads the program.
 type Log = (String, Vec<u8>);
 
 fn logs() -> Vec<Log> {
@@ -26,10 +26,10 @@ fn logs() -> Vec<Log> {
     let given = map::copies(maps.handles_for_tests()).unwrap();
     let mut logs = Vec::new();
     load::packets_as(&given, 64, |mut program| {
-        // A line for each call of a function on its own, in each round of a loop.
+        // The log has a line for each call of a function that is verified on its own, in each round of a loop.
         let mut log = vec![0_u8; 1 << 18];
         program.set_log_level(STATISTICS);
-        // SAFETY: the bytes stay where they are until the programs are loaded, also when their owner moves.
+        // SAFETY: the bytes of the log stay where they are until the programs are loaded, even if their owner moves.
         let set = unsafe {
             let program = program.as_libbpf_object().as_ptr();
             sys::bpf_program__set_log_buf(program, log.as_mut_ptr().cast(), log.len() as sys::size_t)

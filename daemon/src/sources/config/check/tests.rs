@@ -12,7 +12,7 @@ enum Server {
     Silent,
     /// Closes at once.
     Closes,
-    /// Speaks first, listens to nothing, and stays.
+    /// Speaks first, reads nothing, and stays.
     Banner(&'static [u8]),
     /// Reads the request, then answers and closes.
     Answers(&'static [u8]),
@@ -53,7 +53,7 @@ async fn serve(server: Server, listener: TcpListener) {
             while stream.write_all(&[b'x'; 4096]).await.is_ok() {}
         }
     }
-    // Open until the check goes.
+    // The connection stays open until the check closes it.
     let _ = stream.read_to_end(&mut Vec::new()).await;
 }
 
