@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Chooses the ports that a client is sent on with: towards another node, and between it and a backend of this node.
+ * By which ports a client goes on: towards another node, and between itself and a backend of this one.
  *
- * A flow has a port once it has put in the entry that only one flow can have.
+ * To put in the entry that only one flow can have is to have the port.
  */
 #ifndef HOLDFAST_PORTS_H
 #define HOLDFAST_PORTS_H
@@ -19,25 +19,25 @@
  */
 #define PORT_TRIES 16
 /*
- * How many random ports towards another node are tried. If ninety in a hundred are taken, this fails one client in a
- * thousand. Then all ports are gone through one after another, in batches.
+ * So many ports towards another node are tried by chance, which finds one where of a hundred ninety are taken, but for
+ * one client in a thousand. Then they are gone through one after the other, in batches, until there is no further one.
  */
 #define SNAT_TRIES 64
 #define SNAT_BATCH 256
 #define SNAT_BATCHES ((1 << 16) / SNAT_BATCH)
 /*
- * Going through all ports takes some ten milliseconds. After so many failed searches in a second, for backends of one
- * number or for all, only random ports are tried. So a client that uses up the ports of one backend does not keep
- * clients of other backends from finding theirs.
+ * To go through all ports takes some ten milliseconds. Where that was so often in vain in one second for backends of
+ * one number, or for all, chance alone is tried: so a client that uses up the ports of one backend does not keep those
+ * of others from being found.
  */
 #define SEARCHES_MOST 2
 #define ALL_SEARCHES_MOST 8
-/* How many numbers backends are counted by; two backends rarely share one. */
+/* What backends are counted by: two that share a number are rare. */
 #define SEARCHED 1024
 
 /* --- Numbers. --- */
 
-/* How many ports nothing else on this node uses. */
+/* How many ports there are that nothing else of this node uses. */
 INLINE __u32 count_of_snat_ports(void)
 {
 	__u32 zero = 0;
@@ -46,7 +46,7 @@ INLINE __u32 count_of_snat_ports(void)
 	return settings ? settings->snat_ports : 0;
 }
 
-/* The port of this number, counted round and round; 0: there are none. Without branches, like is_turned(). */
+/* One of them, counted round and round; 0: there are none. Without branches, as is_turned(). */
 ALONE int snat_port(__u32 number)
 {
 	__u32 zero = 0, port = 0;
@@ -77,56 +77,33 @@ INLINE __u64 lesser(__u64 a, __u64 b)
 }
 
 /*
- * The ranges of ports towards other nodes, as far as they lie among those between client and backend: where each begins
- * and how many it has. Returns how many are left beside them. Without branches, as is_turned().
+ * One of the ports that a client does not send from by itself; 0: there is none. A client that is a node of the cluster
+ * may come to the same backend by a port of the others, which that node gave to a client of its own. So those are left
+ * out: they are in order, and each moves up what is counted behind it. Without branches, as is_turned().
  */
-INLINE __u64 ranges_between(const struct packet_settings *settings, __u64 *first, __u64 *count)
+ALONE int through_port(__u32 random)
 {
-	__u64 left = THROUGH_PORTS, end;
+	__u64 first[SNAT_RANGES], count[SNAT_RANGES], free = THROUGH_PORTS, port, end;
+	__u32 zero = 0;
+	struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
 
+	if (!settings)
+		return 0;
 	for (int range = 0; range < SNAT_RANGES; range++) {
 		end = settings->snat[range].first + settings->snat[range].count;
 		first[range] = greater(settings->snat[range].first, THROUGH_FIRST);
 		count[range] = greater(lesser(end, THROUGH_FIRST + THROUGH_PORTS), first[range]) - first[range];
-		left -= count[range];
+		free -= count[range];
 	}
-	return left;
-}
-
-ALONE int count_of_through_ports(void)
-{
-	__u64 first[SNAT_RANGES], count[SNAT_RANGES];
-	__u32 zero = 0;
-	const struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
-
-	return settings ? ranges_between(settings, first, count) : 0;
-}
-
-/*
- * One of the ports that a client does not send from by itself, counted round and round; 0: there are none. A client
- * that is a node of the cluster may come to the same backend by a port of the others, which that node gave to a client
- * of its own. So those are left out: they are in order, and each moves up what is counted behind it.
- */
-ALONE int through_port(__u32 number)
-{
-	__u64 first[SNAT_RANGES], count[SNAT_RANGES], left, port;
-	__u32 zero = 0;
-	const struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
-
-	if (!settings)
-		return 0;
-	left = ranges_between(settings, first, count);
-	if (!left)
-		return 0;
-	port = THROUGH_FIRST + number % left;
+	port = THROUGH_FIRST + (random * free >> 32);
 	for (int range = 0; range < SNAT_RANGES; range++)
 		port += count[range] & ~-((port - first[range]) >> 63);
-	return bpf_htons(port);
+	return free ? bpf_htons(port) : 0;
 }
 
 /* --- Entries. --- */
 
-/* The two entries by which a flow has a port. */
+/* What one entry of a flow is for. */
 enum way { WAY_THROUGH, WAY_OF_REMOTE };
 
 INLINE void tuple_of_way(struct tuple *tuple, const struct flow *flow, __u32 way)
@@ -142,7 +119,7 @@ INLINE enum leg leg_of_way(__u32 way)
 	return way == WAY_THROUGH ? LEG_THROUGH : LEG_IN;
 }
 
-/* Puts in an entry of a flow that is being made, if its key is free. Returns 0 or an error. */
+/* Puts in an entry of a flow that is being made, where that place is free. 0, or why not. */
 INLINE int put_way(__u32 number, __u32 way, bool v4)
 {
 	struct flow *flow = flow_at(number);
@@ -164,7 +141,7 @@ ALONE int put_way6(__u32 number, __u32 way)
 	return put_way(number, way, false);
 }
 
-/* Notes the flow that has this entry as the one to end. `true`: that flow may yield. */
+/* Notes the flow that has that place as the one to end. `true`: it is over. */
 INLINE bool find_rival(__u32 number, __u32 way, bool v4)
 {
 	struct arrival *arrival = the_arrival();
@@ -201,7 +178,7 @@ INLINE int put(__u32 number, __u32 way, bool v4)
 	return v4 ? put_way4(number, way) : put_way6(number, way);
 }
 
-/* Puts an entry in; with `takes`, also in the place of a flow that is over. */
+/* The same, and if it may take that, in the place of a flow that is over. */
 INLINE int put_or_take(__u32 number, __u32 way, __u32 takes, bool v4)
 {
 	struct arrival *arrival = the_arrival();
@@ -234,16 +211,13 @@ INLINE bool is_own_backend(const struct flow *flow)
 	return same_address(flow->client, flow->backend);
 }
 
-/* Whether a client is sent to the very port that it sends from; request and answer would look the same. */
+/* A client that is sent to the very port that it sends from: request and answer would look the same. */
 INLINE bool meets_itself(const struct flow *flow)
 {
 	return flow->through_port == flow->backend_port && is_own_backend(flow);
 }
 
-/*
- * Whether the client's end is a frontend. A UDP answer to it, from a pod or a socket of this node, would pass for a
- * question.
- */
+/* Over UDP an answer does not say what it is: to a frontend a pod or a socket of this node would send a question. */
 INLINE bool leads_to_frontend(__u32 number, bool v4)
 {
 	struct flow *flow = flow_at(number);
@@ -264,16 +238,18 @@ ALONE int leads_to_frontend6(__u32 number)
 	return leads_to_frontend(number, false);
 }
 
-/* Has the flow try the port of that number. `false`: a client may not come by it. */
-INLINE bool try_through_port(struct flow *flow, __u32 number, __u32 at, bool v4)
+/* `false`: chance has found none. */
+INLINE bool give_through_port(struct flow *flow, __u32 number, bool v4)
 {
-	flow->through_port = through_port(at);
+	flow->through_port = through_port(bpf_get_prandom_u32());
 	return flow->through_port && !meets_itself(flow) &&
 	       !(v4 ? leads_to_frontend4(number) : leads_to_frontend6(number));
 }
 
-/* Between client and backend, by a port of chance. 0, or why not. */
-INLINE int put_any(__u32 number, bool v4)
+/*
+ * Between client and backend, by a port of chance; if it may take that, also one of a flow that is over. 0, or why not.
+ */
+INLINE int put_any(__u32 number, __u32 takes, bool v4)
 {
 	struct flow *flow = flow_at(number);
 	int added = -EEXIST;
@@ -281,28 +257,28 @@ INLINE int put_any(__u32 number, bool v4)
 	if (!flow)
 		return -ENOENT;
 	for (int tries = 0; tries < PORT_TRIES && added == -EEXIST; tries++) {
-		if (try_through_port(flow, number, bpf_get_prandom_u32(), v4))
-			added = put(number, WAY_THROUGH, v4);
+		if (give_through_port(flow, number, v4))
+			added = take(number, WAY_THROUGH, takes, v4);
 	}
 	return added;
 }
 
-ALONE int put_any4(__u32 number)
+ALONE int put_any4(__u32 number, __u32 takes)
 {
-	return put_any(number, true);
+	return put_any(number, takes, true);
 }
 
-ALONE int put_any6(__u32 number)
+ALONE int put_any6(__u32 number, __u32 takes)
 {
-	return put_any(number, false);
+	return put_any(number, takes, false);
 }
 
-INLINE int any_port(const struct arrival *arrival, bool v4)
+INLINE int any_port(const struct arrival *arrival, bool takes, bool v4)
 {
-	return v4 ? put_any4(arrival->number) : put_any6(arrival->number);
+	return v4 ? put_any4(arrival->number, takes) : put_any6(arrival->number, takes);
 }
 
-/* Puts in the entry towards another node at a random port. Returns 0 or an error. */
+/* Towards another node, by one of the ports of chance. 0, or why not. */
 INLINE int put_chance(__u32 number, __u32 takes, bool v4)
 {
 	struct flow *flow = flow_at(number);
@@ -329,17 +305,8 @@ ALONE int put_chance6(__u32 number, __u32 takes)
 	return put_chance(number, takes, false);
 }
 
-/* Has the flow try the port of that number on its way. `false`: it may not have it. */
-INLINE bool try_port(struct flow *flow, __u32 number, __u32 way, __u32 at, bool v4)
-{
-	if (way == WAY_THROUGH)
-		return try_through_port(flow, number, at, v4);
-	flow->nat_port = snat_port(at);
-	return true;
-}
-
-/* By one of the ports from that one on. 0, or why not. */
-INLINE int put_batch(__u32 number, __u32 way, __u32 takes, __u32 at, bool v4)
+/* Towards another node, by one of the ports from that one on. 0, or why not. */
+INLINE int put_batch(__u32 number, __u32 takes, __u32 at, bool v4)
 {
 	struct flow *flow = flow_at(number);
 	int added = -EEXIST;
@@ -347,43 +314,31 @@ INLINE int put_batch(__u32 number, __u32 way, __u32 takes, __u32 at, bool v4)
 	if (!flow)
 		return -ENOENT;
 	for (__u32 tries = 0; tries < SNAT_BATCH; tries++) {
-		if (!try_port(flow, number, way, at + tries, v4))
-			continue;
-		added = take(number, way, takes, v4);
+		flow->nat_port = snat_port(at + tries);
+		added = take(number, WAY_OF_REMOTE, takes, v4);
 		if (added != -EEXIST)
 			return added;
 	}
 	return added;
 }
 
-#define BATCHES(family, v4)                                                              \
-	ALONE int put_batch##family(__u32 number, __u32 takes, __u32 at)                 \
-	{                                                                                \
-		return put_batch(number, WAY_OF_REMOTE, takes, at, v4);                  \
-	}                                                                                \
-	ALONE int put_through_batch##family(__u32 number, __u32 takes, __u32 at)         \
-	{                                                                                \
-		return put_batch(number, WAY_THROUGH, takes, at, v4);                    \
-	}
-
-BATCHES(4, true)
-BATCHES(6, false)
-
-INLINE int batch(__u32 number, __u32 way, __u32 takes, __u32 at, bool v4)
+ALONE int put_batch4(__u32 number, __u32 takes, __u32 at)
 {
-	if (way == WAY_THROUGH)
-		return v4 ? put_through_batch4(number, takes, at) : put_through_batch6(number, takes, at);
-	return v4 ? put_batch4(number, takes, at) : put_batch6(number, takes, at);
+	return put_batch(number, takes, at, true);
+}
+
+ALONE int put_batch6(__u32 number, __u32 takes, __u32 at)
+{
+	return put_batch(number, takes, at, false);
 }
 
 /*
- * Failed searches of backends by their number, apart for free ports and for ports of flows that are over. The upper
- * half is the second of the last failure, the lower half how many failed in it. The last element counts for all
- * backends.
+ * Of backends by their number, for free ports and for those of what is over: the second in which all ports were gone
+ * through in vain, and in the lower half how often. The last one counts for all backends.
  */
 __u64 searched_in_vain[2 * SEARCHED + 1];
 
-/* The element of a backend. The bound is written so that no compiler hides it from the verifier. */
+/* Where it is noted of that backend. The bound is written so that no compiler moves it away from the verifier. */
 INLINE __u64 *searched_at(const struct flow *flow, __u32 takes)
 {
 	__u64 at = (flow->backend[3] * 0x9e3779b1 + flow->backend_port * 0x85ebca6b) >> 16 << 1 | (takes & 1);
@@ -399,7 +354,7 @@ INLINE bool may_search(const __u64 *in_vain, __u32 most, __u32 now)
 	return searched >> 32 != now || (__u32)searched < most;
 }
 
-/* When two CPUs write at once, one failure is lost, which costs one more search. */
+/* Where two CPUs write at once, one of them searches once more. */
 INLINE void note_search(__u64 *in_vain, __u32 now)
 {
 	__u64 searched = READ_ONCE(*in_vain), so_far = searched >> 32 == now ? (__u32)searched : 0;
@@ -407,35 +362,35 @@ INLINE void note_search(__u64 *in_vain, __u32 now)
 	*(volatile __u64 *)in_vain = (__u64)now << 32 | (so_far + 1);
 }
 
-/* Goes through all ports of a way from one of chance on. 0, or why not. */
-INLINE int search_port(__u32 number, __u32 way, __u32 takes, bool v4)
+/* Goes through all ports from one of chance on. 0, or why not. */
+INLINE int search_port(__u32 number, __u32 takes, bool v4)
 {
-	__u32 from = bpf_get_prandom_u32() >> 1;
-	__u32 count = way == WAY_THROUGH ? count_of_through_ports() : count_of_snat_ports();
+	__u32 from = bpf_get_prandom_u32() >> 1, count = count_of_snat_ports();
 	int added = -EEXIST;
 
-	for (__u32 at = 0; at < SNAT_BATCHES; at++) {
-		if (at * SNAT_BATCH >= count)
+	for (__u32 batch = 0; batch < SNAT_BATCHES; batch++) {
+		if (batch * SNAT_BATCH >= count)
 			return added;
-		added = batch(number, way, takes, from + at * SNAT_BATCH, v4);
+		added = v4 ? put_batch4(number, takes, from + batch * SNAT_BATCH) :
+			     put_batch6(number, takes, from + batch * SNAT_BATCH);
 		if (added != -EEXIST)
 			return added;
 	}
 	return added;
 }
 
-ALONE int search_port4(__u32 number, __u32 way, __u32 takes)
+ALONE int search_port4(__u32 number, __u32 takes)
 {
-	return search_port(number, way, takes, true);
+	return search_port(number, takes, true);
 }
 
-ALONE int search_port6(__u32 number, __u32 way, __u32 takes)
+ALONE int search_port6(__u32 number, __u32 takes)
 {
-	return search_port(number, way, takes, false);
+	return search_port(number, takes, false);
 }
 
 /* The same, where it was not in vain too often. */
-INLINE int search_with_patience(__u32 number, __u32 way, __u32 takes, bool v4)
+INLINE int search_with_patience(__u32 number, __u32 takes, bool v4)
 {
 	const struct flow *flow = flow_at(number);
 	__u64 *of_all = &searched_in_vain[2 * SEARCHED], *of_some;
@@ -447,7 +402,7 @@ INLINE int search_with_patience(__u32 number, __u32 way, __u32 takes, bool v4)
 	of_some = searched_at(flow, takes);
 	if (!may_search(of_some, SEARCHES_MOST, now) || !may_search(of_all, ALL_SEARCHES_MOST, now))
 		return added;
-	added = v4 ? search_port4(number, way, takes) : search_port6(number, way, takes);
+	added = v4 ? search_port4(number, takes) : search_port6(number, takes);
 	if (added == -EEXIST) {
 		note_search(of_some, now);
 		note_search(of_all, now);
@@ -455,37 +410,21 @@ INLINE int search_with_patience(__u32 number, __u32 way, __u32 takes, bool v4)
 	return added;
 }
 
-ALONE int through_left4(__u32 number, __u32 takes)
-{
-	return search_with_patience(number, WAY_THROUGH, takes, true);
-}
-
-ALONE int through_left6(__u32 number, __u32 takes)
-{
-	return search_with_patience(number, WAY_THROUGH, takes, false);
-}
-
-/* Between client and backend, by any port that is left there. 0, or why not. */
-INLINE int left_port(const struct arrival *arrival, bool takes, bool v4)
-{
-	return v4 ? through_left4(arrival->number, takes) : through_left6(arrival->number, takes);
-}
-
 ALONE int remote_port4(__u32 number, __u32 takes)
 {
 	int added = put_chance4(number, takes);
 
-	return LIKELY(added != -EEXIST) ? added : search_with_patience(number, WAY_OF_REMOTE, takes, true);
+	return LIKELY(added != -EEXIST) ? added : search_with_patience(number, takes, true);
 }
 
 ALONE int remote_port6(__u32 number, __u32 takes)
 {
 	int added = put_chance6(number, takes);
 
-	return LIKELY(added != -EEXIST) ? added : search_with_patience(number, WAY_OF_REMOTE, takes, false);
+	return LIKELY(added != -EEXIST) ? added : search_with_patience(number, takes, false);
 }
 
-/* Tries random ports, then a search. */
+/* By chance, and if that finds none by a search. */
 INLINE int remote_port(const struct arrival *arrival, bool takes, bool v4)
 {
 	if (!count_of_snat_ports())
@@ -494,10 +433,9 @@ INLINE int remote_port(const struct arrival *arrival, bool takes, bool v4)
 }
 
 /*
- * Puts in the way back from another node's backend; the flow that puts it in has the port. Where a connection of
- * another proxy has the port, the daemon has put in an entry that leads to no flow. A backend remembers ended
- * connections for a while (TIME_WAIT), and may doubt a client that comes from one of their ports: so those ports are
- * taken last. Returns 0 or an error.
+ * The way back of another node's backend. To put it in is to have the port. Where a connection of another proxy has it
+ * the daemon has put in one that leads to no flow. A backend remembers for a while what is over (TIME_WAIT), and may
+ * doubt a client that comes from such a port: so those ports are taken last. 0, or why not.
  */
 INLINE int add_remote(const struct arrival *arrival, struct flow *flow, bool v4)
 {
@@ -515,7 +453,7 @@ INLINE int put_own_port(const struct arrival *arrival, struct flow *flow, bool v
 	return meets_itself(flow) ? -EEXIST : put(arrival->number, WAY_THROUGH, v4);
 }
 
-/* Takes the client's own port, also in the place of a flow that is over. */
+/* The same, also in the place of a flow that is over. */
 INLINE int take_own_port(const struct arrival *arrival, struct flow *flow, bool v4)
 {
 	flow->through_port = flow->client_port;
@@ -523,10 +461,10 @@ INLINE int take_own_port(const struct arrival *arrival, struct flow *flow, bool 
 }
 
 /*
- * Puts in the entry between backend and client. A client may dial a frontend and the backend itself, or two frontends
- * with one backend, from the same port; to the backend the two would be one connection. So the client gets another port
- * here, unless the backend is to see the client's own port, or is on another node and sees a port of this one. Returns
- * 0 or an error.
+ * Between backend and client. A client that dials the backend itself as well comes round to the same ports both ways,
+ * and to the backend the two would be one. So it gets another port here; not where its own is to be seen, nor where the
+ * backend, on another node, sees a port of this one. A client may also come from one port to two frontends with one
+ * backend. 0, or why not.
  */
 INLINE int add_through(const struct arrival *arrival, struct flow *flow, bool v4)
 {
@@ -535,12 +473,10 @@ INLINE int add_through(const struct arrival *arrival, struct flow *flow, bool v4
 	if (arrival->keeps_port || flow->nat_port)
 		added = put_own_port(arrival, flow, v4);
 	if (added == -EEXIST)
-		added = any_port(arrival, v4);
+		added = any_port(arrival, false, v4);
 	if (added == -EEXIST)
 		added = take_own_port(arrival, flow, v4);
-	if (UNLIKELY(added == -EEXIST))
-		added = left_port(arrival, false, v4);
-	return added == -EEXIST ? left_port(arrival, true, v4) : added;
+	return added == -EEXIST ? any_port(arrival, true, v4) : added;
 }
 
 #endif

@@ -140,29 +140,6 @@ fn kernel_each_client_comes_by_a_port_that_is_left_to_it() {
     });
 }
 
-/// A client has used up nearly all ports at a backend, and dials it by a second frontend from ports of the first.
-#[test]
-fn kernel_a_port_between_client_and_backend_is_found_while_there_is_one() {
-    Node::test_with(4_096, |node| {
-        let [one, two, _] = FRONTENDS;
-        node.serve(&Port { frontends: &[one, two], backends: &[address(HERE)], ..Port::TCP });
-        let left = THROUGH.start..THROUGH.start + 256;
-        give(node, left.end, THROUGH.end - left.end);
-        let mut taken = 0;
-        for port in 40_000.. {
-            for frontend in [one, two] {
-                let sent = Sent::tcp(&client(port), frontend, SYN);
-                let (verdict, frame) = node.come(&sent.frame());
-                assert_eq!(verdict, NEXT, "{port} to {frontend}, with {taken} of {} taken", left.len());
-                taken += usize::from(left.contains(&see(&frame, true).from.port()));
-                if taken == left.len() {
-                    return;
-                }
-            }
-        }
-    });
-}
-
 #[test]
 fn kernel_a_client_comes_by_its_own_port_where_none_is_free() {
     Node::test(|node| {
