@@ -15,7 +15,7 @@ mod records;
 mod sample;
 mod shares;
 mod sweep;
-mod worth;
+pub(crate) mod worth;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! How readily a flow is given up for others.
 //!
-//! Invariant: programs judge by the same rule (`bpf/room.h`).
+//! Invariant: programs judge by the same rule (`bpf/room.h`), which `kernel_programs_and_daemon_give_up_the_same_flow`
+//! sees to.
 
 use holdfast_core::keys::Transport;
 
@@ -13,7 +14,7 @@ const WORTH_AT: u32 = 20;
 
 /// What is given up last comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Worth {
+pub(crate) enum Worth {
     /// Client or backend may still need it.
     Needed = 0,
     /// A question and its answer, of just now.
@@ -27,7 +28,7 @@ pub(super) enum Worth {
 }
 
 impl Worth {
-    pub(super) fn of(flow: &types::flow, now: u32) -> Self {
+    pub(crate) fn of(flow: &types::flow, now: u32) -> Self {
         let since = silence(flow, now);
         let is_udp = transport_of(flow.transport) == Some(Transport::Udp);
         let is_opening = u32::from(flow.state) == types::flow_state::FLOW_OPENING.0;
@@ -63,7 +64,7 @@ fn is_about_over(flow: &types::flow) -> bool {
 }
 
 /// More is more readily.
-pub(super) fn readiness(flow: &types::flow, now: u32) -> u32 {
+pub(crate) fn readiness(flow: &types::flow, now: u32) -> u32 {
     let most = (1 << WORTH_AT) - 1;
     (Worth::of(flow, now) as u32) << WORTH_AT | silence(flow, now).min(most)
 }

@@ -27,7 +27,7 @@ fn map(node: &Node, map: Map) -> &libbpf_rs::MapHandle {
     map::handle(&node.handles, map).unwrap()
 }
 
-fn now() -> u32 {
+pub(super) fn now() -> u32 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
     u32::try_from(now.tv_sec()).unwrap()
 }

@@ -1,9 +1,14 @@
 //! Which flows give way where the table of flows is full, and which do not.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
 use super::craft::{ACK, SYN, Sent, address};
-use super::lives::{age, found};
+use super::lives::{self, age, all, change, found};
 use super::node::{NEXT, Node, SHOT};
+use crate::abi::flow::types::{self, flow_state, heard};
 use crate::abi::packets::types::packet_count;
+use crate::flows::worth::{self, Worth};
 use crate::kernel::bed::Port;
 use holdfast_core::op::Share;
 
@@ -151,4 +156,84 @@ fn kernel_who_has_its_part_gets_room_from_what_is_its_own() {
         assert!(connect(node, place, 29_000));
         assert!(node.counted(packet_count::COUNT_RECLAIMED) > 0);
     });
+}
+
+/// Makes of a flow one of all that it may be, by a number: what was said, how far it is, for how many seconds it has
+/// been silent. Where it `lives` neither side has ended it, and it is not old.
+fn becomes(flow: &mut types::flow, number: u64, lives: bool) {
+    let mut left = number;
+    let mut any = |of: u64| {
+        let one = left % of;
+        left /= of;
+        u32::try_from(one).unwrap()
+    };
+    let all = u8::try_from(heard::HEARD_SYN.0 | heard::HEARD_FIN.0 | heard::HEARD_RST.0).unwrap();
+    let legal = if lives { u8::try_from(heard::HEARD_SYN.0).unwrap() } else { all };
+    let said = |before: u8, now: u32| before & !all | u8::try_from(now).unwrap() & legal;
+    flow.state = u8::try_from(flow_state::FLOW_OPENING.0 + any(2)).unwrap();
+    flow.of_client = said(flow.of_client, any(8));
+    flow.of_backend = said(flow.of_backend, any(8));
+    let silent = if lives { [0, 0, 4, 5] } else { [0, 4, 20, 700] }[any(4) as usize];
+    // Whether it goes on long enough to be a stream.
+    let lasted = [0, 100][any(2) as usize];
+    flow.seen = flow.seen.wrapping_sub(silent);
+    flow.began = flow.seen.wrapping_sub(lasted);
+}
+
+const NEWCOMERS: &str = "203.0.113.12:80";
+
+/// A table that is full of four flows of one namespace, two over UDP and two over TCP; a port of another namespace.
+fn crowd(node: &mut Node, number: u64) {
+    let (asked, answers, other, backend, client) = PLACES[0];
+    let udp = Port { index: 1, frontends: &[asked], backends: &[address(answers)], ..Port::UDP };
+    node.serve_local(&udp);
+    let to = [address(backend)];
+    let tcp = Port { index: 2, base: 8, frontends: &[other], backends: &to, ..Port::TCP };
+    node.serve_local(&tcp);
+    node.serve_local(&Port { index: 3, base: 16, frontends: &[NEWCOMERS], share: Share(2), ..tcp });
+    for at in 0..4_u16 {
+        let from = format!("{client}:{}", 30_000 + at);
+        let sent = if at % 2 == 0 { Sent::udp(&from, asked, b"ask") } else { Sent::tcp(&from, other, SYN) };
+        assert_eq!(node.come(&sent.frame()).0, NEXT);
+        let number = (number * 4 + u64::from(at)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        change(node, &from, |flow| becomes(flow, number, at < 2 || !number.is_multiple_of(3)));
+    }
+}
+
+/// Has a further client come, and looks which flow has made room. `false`: a second went by meanwhile, so programs and
+/// daemon may have counted otherwise.
+fn one_gives_way(node: &Node) -> bool {
+    let before: Vec<types::flow> = all(node).map(|(_, flow)| flow).collect();
+    let now = lives::now();
+    let newcomer = Sent::tcp(&format!("{}:40000", PLACES[0].4), NEWCOMERS, SYN);
+    let has_room = node.come(&newcomer.frame()).0 == NEXT;
+    if lives::now() != now {
+        return false;
+    }
+    let is_left = |flow: &types::flow| all(node).any(|(_, it)| it.serial == flow.serial);
+    let gone: Vec<_> = before.iter().filter(|it| !is_left(it)).collect();
+    let most = before.iter().max_by_key(|it| worth::readiness(it, now)).unwrap();
+    let worth = Worth::of(most, now);
+    assert_eq!((has_room, gone.len()), (worth != Worth::Needed, usize::from(has_room)), "{before:?}");
+    assert!(gone.iter().all(|it| Worth::of(it, now) == worth), "{gone:?}, and not {most:?}");
+    // Of those without an answer the oldest goes, however long the others are silent.
+    let is_by_silence = worth >= Worth::Answered;
+    let is_most = |it: &&types::flow| worth::readiness(it, now) == worth::readiness(most, now);
+    assert!(!is_by_silence || gone.iter().all(is_most), "{gone:?}, and not {most:?}");
+    true
+}
+
+/// The daemon moves flows to a smaller table by the rule by which programs give them up.
+#[test]
+fn kernel_programs_and_daemon_give_up_the_same_flow() {
+    const ROUNDS: u32 = 16;
+    let judged = Arc::new(AtomicU32::new(0));
+    for round in 0..ROUNDS {
+        let judged = Arc::clone(&judged);
+        Node::test_with(4, move |node| {
+            crowd(node, round.into());
+            judged.fetch_add(u32::from(one_gives_way(node)), Relaxed);
+        });
+    }
+    assert!(judged.load(Relaxed) > ROUNDS / 2);
 }
