@@ -12,7 +12,7 @@ pub use conversation::Conversation;
 /// Kinds of messages and their flags, from `linux/netlink.h`.
 pub(crate) const NLMSG_ERROR: u16 = 2;
 pub(crate) const NLMSG_DONE: u16 = 3;
-pub const NLM_F_REQUEST: u16 = 1;
+pub(crate) const NLM_F_REQUEST: u16 = 1;
 pub const NLM_F_ACK: u16 = 4;
 pub const NLM_F_DUMP: u16 = 0x300;
 /// What is listed has changed while the kernel listed it.
@@ -55,7 +55,7 @@ pub(crate) fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<
 }
 
 /// Each message of a datagram.
-pub fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub(crate) fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let length = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;
         let half = |at: usize| Some(u16::from_ne_bytes(*rest.get(at..)?.first_chunk()?));

@@ -104,7 +104,8 @@ pub(super) fn remove(spot: &Spot) -> io::Result<()> {
     checked(ask(Ask::Detach, &mut hook(spot), &mut ours()), libc::ENODEV)
 }
 
-/// How many filters of others are there. An error ends the answer too: where there is no discipline, there are none.
+/// How many filters of others are there. A refusal ends the answer too: where there is no discipline, there are none.
+/// No answer is an error.
 pub(super) fn others(spot: &Spot) -> io::Result<usize> {
     let mut kernel = Conversation::open(SockProtocol::NetlinkRoute)?;
     let parent = if spot.direction == Direction::In { CLSACT_INGRESS } else { CLSACT_EGRESS };
@@ -113,8 +114,10 @@ pub(super) fn others(spot: &Spot) -> io::Result<usize> {
     kernel.ask(RTM_GETTFILTER, NLM_F_DUMP, fields.map(u32::to_ne_bytes).as_flattened())?;
     let mut count = 0;
     let is_others = |it: &Message<'_>| it.kind == RTM_NEWTFILTER && is_of_others(it.body);
-    let _ = kernel.listen(ANSWER_BYTES_MAX, |it| count += usize::from(is_others(&it)));
-    Ok(count)
+    match kernel.listen(ANSWER_BYTES_MAX, |it| count += usize::from(is_others(&it))) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
+        _ => Ok(count),
+    }
 }
 
 /// A filter without a handle is the head of a list, and filters nothing.

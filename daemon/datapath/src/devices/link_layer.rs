@@ -35,7 +35,7 @@ fn kind_of(index: u32) -> io::Result<u16> {
     let mut kernel = Conversation::open(SockProtocol::NetlinkRoute)?;
     // A `struct ifinfomsg` that names the device alone.
     kernel.ask(RTM_GETLINK, 0, [0, index, 0, 0].map(u32::to_ne_bytes).as_flattened())?;
-    let told = kernel.one()?;
+    let told = kernel.one()??;
     let kind = told.get(2..).and_then(|it| it.first_chunk()).ok_or(io::ErrorKind::InvalidData)?;
     Ok(u16::from_ne_bytes(*kind))
 }

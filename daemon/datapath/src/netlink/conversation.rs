@@ -61,15 +61,15 @@ impl Conversation {
         Err(io::Error::other("the kernel's answer has no end"))
     }
 
-    /// The body of an answer that is one message.
-    pub fn one(&mut self) -> io::Result<Vec<u8>> {
+    /// The body of an answer that is one message, or what the kernel refuses with. An error: it gave no answer.
+    pub fn one(&mut self) -> io::Result<io::Result<Vec<u8>>> {
         let mut datagram = vec![0; PIECE];
         let count = self.0.read(&mut datagram)?;
         let first = messages(datagram.get(..count).unwrap_or_default()).next();
         let message = first.ok_or(io::ErrorKind::InvalidData)?;
         match message.ending() {
-            None => Ok(message.body.to_vec()),
-            Some(Err(error)) => Err(error),
+            None => Ok(Ok(message.body.to_vec())),
+            Some(Err(refusal)) => Ok(Err(refusal)),
             Some(Ok(())) => Err(io::Error::other("the kernel gave no answer")),
         }
     }
@@ -127,10 +127,11 @@ mod tests {
 
     #[test]
     fn one_answer_is_a_body_or_what_the_kernel_refuses_with() {
-        assert_eq!(that_said(&[message(7, 0, 0, &[5; 4])]).one().unwrap(), [5; 4]);
+        assert_eq!(that_said(&[message(7, 0, 0, &[5; 4])]).one().unwrap().unwrap(), [5; 4]);
         let refused = message(NLMSG_ERROR, 0, 0, &(-libc::ENETUNREACH).to_ne_bytes());
-        assert_eq!(that_said(&[refused]).one().unwrap_err().raw_os_error(), Some(libc::ENETUNREACH));
+        let refusal = that_said(&[refused]).one().unwrap().unwrap_err();
+        assert_eq!(refusal.raw_os_error(), Some(libc::ENETUNREACH));
         assert!(that_said(&[message(NLMSG_ERROR, 0, 0, &[0; 4])]).one().is_err(), "consent is no answer");
-        assert!(that_said(&[vec![9; 7]]).one().is_err());
+        assert!(that_said(&[vec![9; 7]]).one().is_err(), "and so is what is cut off");
     }
 }

@@ -33,14 +33,13 @@ pub(super) fn to(addresses: &[IpAddr]) -> io::Result<Vec<Route>> {
 fn one(kernel: &mut Conversation, to: IpAddr) -> io::Result<Route> {
     let none = Route { to, device: None, mtu: None, unreachable: None };
     kernel.ask(RTM_GETROUTE, 0, &of_address(to))?;
-    let (index, mtu) = match kernel.one() {
+    let (index, mtu) = match kernel.one()? {
         Ok(body) => route(&body),
-        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return Err(error),
         Err(error) => return Ok(Route { unreachable: Some(error.to_string()), ..none }),
     };
     let Some(index) = index else { return Ok(none) };
     kernel.ask(RTM_GETLINK, 0, &of_link(index))?;
-    let of_device = kernel.one().ok().and_then(|body| link_mtu(&body));
+    let of_device = kernel.one()?.ok().and_then(|body| link_mtu(&body));
     Ok(Route { device: device(index), mtu: mtu.or(of_device), ..none })
 }
 
