@@ -52,8 +52,8 @@ fn written_to<T: ?Sized>(memory: &mut T) -> u64 {
 /// Makes the call. Addresses in the attributes point to memory that the caller borrows until the call returns.
 fn call(command: sys::bpf_cmd, attributes: &mut Attributes) -> io::Result<i32> {
     let size = size_of_val(attributes);
-    // SAFETY: the kernel reads and writes the attributes within their size. Elsewhere it touches only the memory whose
-    // address and size they give, and the functions of this module take both from references.
+    // SAFETY: the kernel reads and writes the attributes within their size. Elsewhere it touches only the memory that
+    // the attributes point to, for as long as they say; the functions of this module take both from references.
     let returned = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size) };
     if returned < 0 {
         return Err(io::Error::last_os_error());

@@ -415,7 +415,7 @@ async fn slices_that_are_not_for_proxies_are_told_of_where_they_were_before() {
     assert_eq!((slices.objects, slices.lists, slices.differences, slices.bad), (1, 1, 0, 0));
 }
 
-/// A bed whose watch misses an event, and in which no comparison comes by itself.
+/// A bed in which the watch misses an event, and no comparison comes by itself.
 async fn missing_one() -> Bed {
     let mut bed = Bed::new();
     let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));

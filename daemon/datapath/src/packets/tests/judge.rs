@@ -175,7 +175,7 @@ impl Read {
         segment.filter(|_| self.part == Part::Whole).map(sctp::is_right)
     }
 
-    /// Whether this is an SCTP packet whose sum cannot be made anew without the rest of the packet.
+    /// Whether this SCTP packet lacks a part that its sum covers, so that the sum cannot be made anew.
     fn is_unwritable(&self, frame: &[u8]) -> bool {
         let least = self.transport + sctp::HEADER;
         let is_short = frame.len() < least || self.end(frame).is_none_or(|end| end < least);

@@ -1,4 +1,4 @@
-//! A node whose programs a test runs by hand.
+//! A node on which a test runs the programs by hand.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -218,7 +218,7 @@ fn is_filled_up(frame: &[u8]) -> bool {
     before + length < ip.len() || (is_init && ip.len() > at + HEADER + INIT_BYTES)
 }
 
-/// Runs a program once, over a packet whose sum a network card has made. Afterwards that sum still has to be the
+/// Runs a program once, over a packet with a sum that a network card has made. Afterwards that sum still has to be the
 /// packet's. Kernels before 6.17 know no such packets.
 fn run(program: &OwnedFd, frame: &[u8], device: u32) -> std::io::Result<(i32, Vec<u8>)> {
     let flag = if is_filled_up(frame) { 0 } else { sys::BPF_F_TEST_SKB_CHECKSUM_COMPLETE };
