@@ -173,7 +173,7 @@ fn becomes(flow: &mut types::flow, number: u64, lives: bool) {
     flow.state = u8::try_from(flow_state::FLOW_OPENING.0 + any(2)).unwrap();
     flow.of_client = said(flow.of_client, any(8));
     flow.of_backend = said(flow.of_backend, any(8));
-    let silent = if lives { [0, 0, 4, 5] } else { [0, 4, 20, 700] }[any(4) as usize];
+    let silent = if lives { [0, 0, 4, 5] } else { [0, 4, 20, 40] }[any(4) as usize];
     // Whether it goes on long enough to be a stream.
     let lasted = [0, 100][any(2) as usize];
     flow.seen = flow.seen.wrapping_sub(silent);
