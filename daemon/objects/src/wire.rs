@@ -52,263 +52,12 @@ impl<'de> Visitor<'de> for Texts {
     }
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
-pub struct ServiceWire<'a> {
-    pub metadata: Option<MetaWire<'a>>,
-    pub spec: Option<ServiceSpecWire<'a>>,
-    pub status: Option<ServiceStatusWire<'a>>,
-}
+/// Defines the parts that are read. They are read from maps alone: serde's derived code would read a list too, field by
+/// position, so `labels: ["web"]` would name a service.
+macro_rules! wire {
+    ($($(#[$about:meta])* pub struct $wire:ident $(<$text:lifetime>)? { $($fields:tt)* })*) => {$(
+        wire!(@ $(#[$about])* $wire $(<$text> "'de: 'a")? { $($fields)* });
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(
-    remote = "Self",
-    bound(deserialize = "'de: 'a"),
-    expecting = "an object",
-    default,
-    rename_all = "camelCase"
-)]
-pub struct SliceWire<'a> {
-    pub metadata: Option<MetaWire<'a>>,
-    pub address_type: Option<Text<'a>>,
-    /// `endpoints`: absent, null, or a list. The facts keep the difference.
-    #[serde(deserialize_with = "present")]
-    pub endpoints: Option<Option<Vec<EndpointWire<'a>>>>,
-    pub ports: Option<Vec<SlicePortWire<'a>>>,
-}
-
-/// `metadata` of any object.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(
-    remote = "Self",
-    bound(deserialize = "'de: 'a"),
-    expecting = "an object",
-    default,
-    rename_all = "camelCase"
-)]
-pub struct MetaWire<'a> {
-    pub namespace: Option<Text<'a>>,
-    pub name: Option<Text<'a>>,
-    pub uid: Option<Text<'a>>,
-    pub resource_version: Option<Text<'a>>,
-    pub generation: Option<i64>,
-    pub creation_timestamp: Option<Text<'a>>,
-    pub deletion_timestamp: Option<Text<'a>>,
-    pub finalizers: Option<Vec<Text<'a>>>,
-    /// `labels`, the few that are read.
-    pub labels: Option<LabelsWire<'a>>,
-    /// `annotations`, the few that are read.
-    pub annotations: Option<AnnotationsWire<'a>>,
-    /// `managedFields`, without the fields themselves.
-    pub managed_fields: Option<Vec<ManagedFieldsWire<'a>>>,
-}
-
-/// The labels that are read.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
-pub struct LabelsWire<'a> {
-    /// On a slice: the service that it belongs to.
-    #[serde(rename = "kubernetes.io/service-name")]
-    pub service_name: Option<Text<'a>>,
-    /// On a Service: another proxy serves it.
-    #[serde(rename = "service.kubernetes.io/service-proxy-name")]
-    pub proxy_name: Option<Text<'a>>,
-    /// On a slice: not for proxies.
-    #[serde(rename = "service.kubernetes.io/headless")]
-    pub headless: Option<Text<'a>>,
-}
-
-/// The annotations that are read.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
-pub struct AnnotationsWire<'a> {
-    /// On a Service: what to do when no backend is left.
-    #[serde(rename = "holdfast.io/on-empty")]
-    pub on_empty: Option<Text<'a>>,
-}
-
-/// One entry of `managedFields`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
-pub struct ManagedFieldsWire<'a> {
-    pub manager: Option<Text<'a>>,
-    /// `Update` or `Apply`.
-    pub operation: Option<Text<'a>>,
-    /// `status`, or nothing.
-    pub subresource: Option<Text<'a>>,
-    pub time: Option<Text<'a>>,
-}
-
-/// `spec` of a Service.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(
-    remote = "Self",
-    bound(deserialize = "'de: 'a"),
-    expecting = "an object",
-    default,
-    rename_all = "camelCase"
-)]
-pub struct ServiceSpecWire<'a> {
-    #[serde(rename = "type")]
-    pub kind: Option<Text<'a>>,
-    #[serde(rename = "clusterIP")]
-    pub cluster_ip: Option<Text<'a>>,
-    #[serde(rename = "clusterIPs")]
-    pub cluster_ips: Option<Vec<Text<'a>>>,
-    pub ip_families: Option<Vec<Text<'a>>>,
-    #[serde(rename = "externalIPs")]
-    pub external_ips: Option<Vec<Text<'a>>>,
-    pub ports: Option<Vec<ServicePortWire<'a>>>,
-    pub internal_traffic_policy: Option<Text<'a>>,
-    pub external_traffic_policy: Option<Text<'a>>,
-    pub session_affinity: Option<Text<'a>>,
-    pub session_affinity_config: Option<AffinityConfigWire>,
-    pub load_balancer_source_ranges: Option<Vec<Text<'a>>>,
-    pub load_balancer_class: Option<Text<'a>>,
-    pub allocate_load_balancer_node_ports: Option<bool>,
-    pub health_check_node_port: Option<i64>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default)]
-pub struct AffinityConfigWire {
-    #[serde(rename = "clientIP")]
-    pub client_ip: Option<AffinityWire>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
-pub struct AffinityWire {
-    pub timeout_seconds: Option<i64>,
-}
-
-/// One entry of a Service's `ports`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(
-    remote = "Self",
-    bound(deserialize = "'de: 'a"),
-    expecting = "an object",
-    default,
-    rename_all = "camelCase"
-)]
-pub struct ServicePortWire<'a> {
-    pub name: Option<Text<'a>>,
-    pub protocol: Option<Text<'a>>,
-    pub port: Option<i64>,
-    pub node_port: Option<i64>,
-}
-
-/// `status` of a Service.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(
-    remote = "Self",
-    bound(deserialize = "'de: 'a"),
-    expecting = "an object",
-    default,
-    rename_all = "camelCase"
-)]
-pub struct ServiceStatusWire<'a> {
-    pub load_balancer: Option<LoadBalancerWire<'a>>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
-pub struct LoadBalancerWire<'a> {
-    pub ingress: Option<Vec<IngressWire<'a>>>,
-}
-
-/// One entry of `status.loadBalancer.ingress`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(
-    remote = "Self",
-    bound(deserialize = "'de: 'a"),
-    expecting = "an object",
-    default,
-    rename_all = "camelCase"
-)]
-pub struct IngressWire<'a> {
-    pub ip: Option<Text<'a>>,
-    pub hostname: Option<Text<'a>>,
-    pub ip_mode: Option<Text<'a>>,
-}
-
-/// One entry of a slice's `ports`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
-pub struct SlicePortWire<'a> {
-    pub name: Option<Text<'a>>,
-    pub protocol: Option<Text<'a>>,
-    pub port: Option<i64>,
-}
-
-/// One entry of a slice's `endpoints`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(
-    remote = "Self",
-    bound(deserialize = "'de: 'a"),
-    expecting = "an object",
-    default,
-    rename_all = "camelCase"
-)]
-pub struct EndpointWire<'a> {
-    /// `addresses`; only the first counts.
-    pub addresses: Option<Vec<Text<'a>>>,
-    pub conditions: Option<ConditionsWire>,
-    pub node_name: Option<Text<'a>>,
-    pub zone: Option<Text<'a>>,
-    pub hints: Option<HintsWire<'a>>,
-    pub target_ref: Option<TargetWire<'a>>,
-}
-
-/// `conditions` of an endpoint.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default)]
-pub struct ConditionsWire {
-    pub ready: Option<bool>,
-    pub serving: Option<bool>,
-    pub terminating: Option<bool>,
-}
-
-/// `hints` of an endpoint.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(
-    remote = "Self",
-    bound(deserialize = "'de: 'a"),
-    expecting = "an object",
-    default,
-    rename_all = "camelCase"
-)]
-pub struct HintsWire<'a> {
-    pub for_zones: Option<Vec<HintWire<'a>>>,
-    pub for_nodes: Option<Vec<HintWire<'a>>>,
-}
-
-/// One zone or node of `hints`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
-pub struct HintWire<'a> {
-    pub name: Option<Text<'a>>,
-}
-
-/// `targetRef` of an endpoint.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
-pub struct TargetWire<'a> {
-    pub kind: Option<Text<'a>>,
-    pub namespace: Option<Text<'a>>,
-    pub name: Option<Text<'a>>,
-    pub uid: Option<Text<'a>>,
-}
-
-/// Keeps null apart from absent.
-fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(deserializer).map(Some)
-}
-
-/// Reads objects from maps alone. serde's derived code would read a list too, field by position: `labels: ["web"]`
-/// would name a service.
-macro_rules! from_maps_alone {
-    ($($wire:ident $(<$text:lifetime>)?),* $(,)?) => {$(
         impl<'de $(: $text, $text)?> Deserialize<'de> for $wire $(<$text>)? {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 deserializer.deserialize_map(Fields::<Self>(PhantomData))
@@ -328,29 +77,183 @@ macro_rules! from_maps_alone {
             }
         }
     )*};
+    (@ $(#[$about:meta])* $wire:ident $(<$text:lifetime> $borrows:literal)? { $($fields:tt)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, Default, Deserialize)]
+        #[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
+        $(#[serde(bound(deserialize = $borrows))])?
+        pub struct $wire $(<$text>)? { $($fields)* }
+    };
 }
 
 /// The fields of one wire type.
 struct Fields<Wire>(PhantomData<Wire>);
 
-from_maps_alone!(
-    ServiceWire<'a>,
-    SliceWire<'a>,
-    MetaWire<'a>,
-    LabelsWire<'a>,
-    AnnotationsWire<'a>,
-    ManagedFieldsWire<'a>,
-    ServiceSpecWire<'a>,
-    AffinityConfigWire,
-    AffinityWire,
-    ServicePortWire<'a>,
-    ServiceStatusWire<'a>,
-    LoadBalancerWire<'a>,
-    IngressWire<'a>,
-    SlicePortWire<'a>,
-    EndpointWire<'a>,
-    ConditionsWire,
-    HintsWire<'a>,
-    HintWire<'a>,
-    TargetWire<'a>,
-);
+wire! {
+    pub struct ServiceWire<'a> {
+        pub metadata: Option<MetaWire<'a>>,
+        pub spec: Option<ServiceSpecWire<'a>>,
+        pub status: Option<ServiceStatusWire<'a>>,
+    }
+
+    pub struct SliceWire<'a> {
+        pub metadata: Option<MetaWire<'a>>,
+        pub address_type: Option<Text<'a>>,
+        /// `endpoints`: absent, null, or a list. The facts keep the difference.
+        #[serde(deserialize_with = "present")]
+        pub endpoints: Option<Option<Vec<EndpointWire<'a>>>>,
+        pub ports: Option<Vec<SlicePortWire<'a>>>,
+    }
+
+    /// `metadata` of any object.
+    pub struct MetaWire<'a> {
+        pub namespace: Option<Text<'a>>,
+        pub name: Option<Text<'a>>,
+        pub uid: Option<Text<'a>>,
+        pub resource_version: Option<Text<'a>>,
+        pub generation: Option<i64>,
+        pub creation_timestamp: Option<Text<'a>>,
+        pub deletion_timestamp: Option<Text<'a>>,
+        pub finalizers: Option<Vec<Text<'a>>>,
+        /// `labels`, the few that are read.
+        pub labels: Option<LabelsWire<'a>>,
+        /// `annotations`, the few that are read.
+        pub annotations: Option<AnnotationsWire<'a>>,
+        /// `managedFields`, without the fields themselves.
+        pub managed_fields: Option<Vec<ManagedFieldsWire<'a>>>,
+    }
+
+    /// The labels that are read.
+    pub struct LabelsWire<'a> {
+        /// On a slice: the service that it belongs to.
+        #[serde(rename = "kubernetes.io/service-name")]
+        pub service_name: Option<Text<'a>>,
+        /// On a Service: another proxy serves it.
+        #[serde(rename = "service.kubernetes.io/service-proxy-name")]
+        pub proxy_name: Option<Text<'a>>,
+        /// On a slice: not for proxies.
+        #[serde(rename = "service.kubernetes.io/headless")]
+        pub headless: Option<Text<'a>>,
+    }
+
+    /// The annotations that are read.
+    pub struct AnnotationsWire<'a> {
+        /// On a Service: what to do when no backend is left.
+        #[serde(rename = "holdfast.io/on-empty")]
+        pub on_empty: Option<Text<'a>>,
+    }
+
+    /// One entry of `managedFields`.
+    pub struct ManagedFieldsWire<'a> {
+        pub manager: Option<Text<'a>>,
+        /// `Update` or `Apply`.
+        pub operation: Option<Text<'a>>,
+        /// `status`, or nothing.
+        pub subresource: Option<Text<'a>>,
+        pub time: Option<Text<'a>>,
+    }
+
+    /// `spec` of a Service.
+    pub struct ServiceSpecWire<'a> {
+        #[serde(rename = "type")]
+        pub kind: Option<Text<'a>>,
+        #[serde(rename = "clusterIP")]
+        pub cluster_ip: Option<Text<'a>>,
+        #[serde(rename = "clusterIPs")]
+        pub cluster_ips: Option<Vec<Text<'a>>>,
+        pub ip_families: Option<Vec<Text<'a>>>,
+        #[serde(rename = "externalIPs")]
+        pub external_ips: Option<Vec<Text<'a>>>,
+        pub ports: Option<Vec<ServicePortWire<'a>>>,
+        pub internal_traffic_policy: Option<Text<'a>>,
+        pub external_traffic_policy: Option<Text<'a>>,
+        pub session_affinity: Option<Text<'a>>,
+        pub session_affinity_config: Option<AffinityConfigWire>,
+        pub load_balancer_source_ranges: Option<Vec<Text<'a>>>,
+        pub load_balancer_class: Option<Text<'a>>,
+        pub allocate_load_balancer_node_ports: Option<bool>,
+        pub health_check_node_port: Option<i64>,
+    }
+
+    pub struct AffinityConfigWire {
+        #[serde(rename = "clientIP")]
+        pub client_ip: Option<AffinityWire>,
+    }
+
+    pub struct AffinityWire {
+        pub timeout_seconds: Option<i64>,
+    }
+
+    /// One entry of a Service's `ports`.
+    pub struct ServicePortWire<'a> {
+        pub name: Option<Text<'a>>,
+        pub protocol: Option<Text<'a>>,
+        pub port: Option<i64>,
+        pub node_port: Option<i64>,
+    }
+
+    /// `status` of a Service.
+    pub struct ServiceStatusWire<'a> {
+        pub load_balancer: Option<LoadBalancerWire<'a>>,
+    }
+
+    pub struct LoadBalancerWire<'a> {
+        pub ingress: Option<Vec<IngressWire<'a>>>,
+    }
+
+    /// One entry of `status.loadBalancer.ingress`.
+    pub struct IngressWire<'a> {
+        pub ip: Option<Text<'a>>,
+        pub hostname: Option<Text<'a>>,
+        pub ip_mode: Option<Text<'a>>,
+    }
+
+    /// One entry of a slice's `ports`.
+    pub struct SlicePortWire<'a> {
+        pub name: Option<Text<'a>>,
+        pub protocol: Option<Text<'a>>,
+        pub port: Option<i64>,
+    }
+
+    /// One entry of a slice's `endpoints`.
+    pub struct EndpointWire<'a> {
+        /// `addresses`; only the first counts.
+        pub addresses: Option<Vec<Text<'a>>>,
+        pub conditions: Option<ConditionsWire>,
+        pub node_name: Option<Text<'a>>,
+        pub zone: Option<Text<'a>>,
+        pub hints: Option<HintsWire<'a>>,
+        pub target_ref: Option<TargetWire<'a>>,
+    }
+
+    /// `conditions` of an endpoint.
+    pub struct ConditionsWire {
+        pub ready: Option<bool>,
+        pub serving: Option<bool>,
+        pub terminating: Option<bool>,
+    }
+
+    /// `hints` of an endpoint.
+    pub struct HintsWire<'a> {
+        pub for_zones: Option<Vec<HintWire<'a>>>,
+        pub for_nodes: Option<Vec<HintWire<'a>>>,
+    }
+
+    /// One zone or node of `hints`.
+    pub struct HintWire<'a> {
+        pub name: Option<Text<'a>>,
+    }
+
+    /// `targetRef` of an endpoint.
+    pub struct TargetWire<'a> {
+        pub kind: Option<Text<'a>>,
+        pub namespace: Option<Text<'a>>,
+        pub name: Option<Text<'a>>,
+        pub uid: Option<Text<'a>>,
+    }
+}
+
+/// Keeps null apart from absent.
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
