@@ -2,7 +2,6 @@
 //!
 //! Invariant: an op is executed whole or refused, and two readers never see one half done.
 
-mod faulty;
 mod memory;
 
 use alloc::boxed::Box;
@@ -12,7 +11,6 @@ use crate::keys::FrontendKey;
 use crate::limits;
 use crate::op::{Action, Coming, Dump, Entry, FrontendValue, Grace, Op};
 
-pub use faulty::{Faults, FaultyMaps};
 pub use memory::{Answer, Client, MemoryMaps, Reading};
 
 /// How much the maps may hold.

@@ -1,7 +1,7 @@
 //! Maps with a witness who looks before and after each op that has an effect.
 //!
 //! Invariant: the witness sees the maps exactly as a client would between two ops. For faults wrap these maps in
-//! [`holdfast_core::maps::FaultyMaps`]; the witness then sees only what took effect.
+//! [`crate::faulty::FaultyMaps`]; the witness then sees only what took effect.
 
 use holdfast_core::maps::{Capacity, MapError, Maps};
 use holdfast_core::op::{Action, Dump, Grace};

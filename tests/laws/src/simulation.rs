@@ -27,10 +27,11 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::hold::Probed;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
-use holdfast_core::maps::{Capacity, Faults, FaultyMaps, MemoryMaps};
+use holdfast_core::maps::{Capacity, MemoryMaps};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Now;
 
+use crate::faulty::{Faults, FaultyMaps};
 use crate::observing::ObservingMaps;
 use history::{History, Memory};
 use policy::Rule;

@@ -14,7 +14,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::hold::{Answer, Probed};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
-use holdfast_core::maps::{Capacity, Faults, FaultyMaps, Maps, MemoryMaps};
+use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::op::Dump;
 use holdfast_core::snapshot::{PortView, Snapshot};
 use holdfast_core::time::Now;
@@ -23,6 +23,7 @@ use super::daemon::Daemon;
 use super::outside::Outside;
 use super::text::{Command, ScenarioError};
 use super::{View, clients, maps, show};
+use crate::faulty::{Faults, FaultyMaps};
 
 /// Where the wall clock stands at the start of each scenario.
 const START: Timestamp = Timestamp(1_767_870_715);

@@ -3,10 +3,8 @@
 //! Invariant: the same seed fails the same ops. Half of the failed ops take effect all the same, as an interrupted
 //! system call may. Reading never fails here, because a start treats a failed read as fatal.
 
-use alloc::borrow::ToOwned;
-
-use super::{Capacity, MapError, Maps};
-use crate::op::{Action, Coming, Dump, Grace};
+use holdfast_core::maps::{Capacity, MapError, Maps};
+use holdfast_core::op::{Action, Coming, Dump, Grace};
 
 /// How often ops fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
