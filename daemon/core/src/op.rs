@@ -37,81 +37,52 @@ pub struct Range {
 
 /// What a client is told when a list is empty, and which list it gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WordFlags {
-    /// An empty list drops (a usable backend exists elsewhere) instead of refusing.
-    pub drop: bool,
-    /// In the cluster word: cluster IPs of this port use the local word.
-    pub internal_local: bool,
-    /// Clients stick to their backend for the time in the port's facts.
-    pub affinity: bool,
-    /// In the cluster word: traffic from outside uses the local word.
-    pub external_local: bool,
-    /// In the cluster word: every serving backend is a member, so a backend that is no member does not serve.
-    pub members: bool,
-    /// In the cluster word: load-balancer addresses are for the sources of the port alone.
-    pub sources: bool,
-    /// Read from the maps only: another writer set a flag that no rule sets, so the word is written anew.
-    pub unknown: bool,
-}
+pub struct WordFlags(u8);
 
 impl WordFlags {
-    const NONE: Self = Self {
-        drop: false,
-        internal_local: false,
-        affinity: false,
-        external_local: false,
-        members: false,
-        sources: false,
-        unknown: false,
-    };
-    /// A word with [`Self::drop`] and no other flag.
-    pub const DROP: Self = Self { drop: true, ..Self::NONE };
-    /// A word with [`Self::internal_local`] and no other flag.
-    pub const INTERNAL_LOCAL: Self = Self { internal_local: true, ..Self::NONE };
-    /// A word with [`Self::affinity`] and no other flag.
-    pub const AFFINITY: Self = Self { affinity: true, ..Self::NONE };
-    /// A word with [`Self::external_local`] and no other flag.
-    pub const EXTERNAL_LOCAL: Self = Self { external_local: true, ..Self::NONE };
-    /// A word with [`Self::members`] and no other flag.
-    pub const MEMBERS: Self = Self { members: true, ..Self::NONE };
-    /// A word with [`Self::sources`] and no other flag.
-    pub const SOURCES: Self = Self { sources: true, ..Self::NONE };
+    const NONE: Self = Self(0);
+    /// An empty list drops (a usable backend exists elsewhere) instead of refusing.
+    pub const DROP: Self = Self(1 << 6);
+    /// In the cluster word: cluster IPs of this port use the local word.
+    pub const INTERNAL_LOCAL: Self = Self(1 << 5);
+    /// Clients stick to their backend for the time in the port's facts.
+    pub const AFFINITY: Self = Self(1 << 4);
+    /// In the cluster word: traffic from outside uses the local word.
+    pub const EXTERNAL_LOCAL: Self = Self(1 << 3);
+    /// In the cluster word: every serving backend is a member, so a backend that is no member does not serve.
+    pub const MEMBERS: Self = Self(1 << 2);
+    /// In the cluster word: load-balancer addresses are for the sources of the port alone.
+    pub const SOURCES: Self = Self(1 << 1);
+    /// Read from the maps only: another writer set a flag that no rule sets, so the word is written anew.
+    pub const UNKNOWN: Self = Self(1);
 
     /// With the other's flags as well, if that is `on`.
     #[must_use]
     pub const fn with(self, other: Self, on: bool) -> Self {
-        Self {
-            drop: self.drop || on && other.drop,
-            internal_local: self.internal_local || on && other.internal_local,
-            affinity: self.affinity || on && other.affinity,
-            external_local: self.external_local || on && other.external_local,
-            members: self.members || on && other.members,
-            sources: self.sources || on && other.sources,
-            unknown: self.unknown || on && other.unknown,
-        }
+        if on { Self(self.0 | other.0) } else { self }
+    }
+
+    /// Without the other's flags.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 
     /// Only the flags that send clients to the local word.
     #[must_use]
     pub const fn policy(self) -> Self {
-        Self { internal_local: self.internal_local, external_local: self.external_local, ..Self::NONE }
+        Self(self.0 & (Self::INTERNAL_LOCAL.0 | Self::EXTERNAL_LOCAL.0))
     }
 
     /// Only the flags that have clients look further: at the local word, or at the sources.
     #[must_use]
     pub const fn leads(self) -> Self {
-        Self { sources: self.sources, ..self.policy() }
+        Self(self.policy().0 | self.0 & Self::SOURCES.0)
     }
 
     /// Whether all flags of the other are set.
     pub const fn has(self, other: Self) -> bool {
-        (self.drop || !other.drop)
-            && (self.internal_local || !other.internal_local)
-            && (self.affinity || !other.affinity)
-            && (self.external_local || !other.external_local)
-            && (self.members || !other.members)
-            && (self.sources || !other.sources)
-            && (self.unknown || !other.unknown)
+        self.0 & other.0 == other.0
     }
 }
 
@@ -161,6 +132,17 @@ words! {
 }
 
 impl FrontendType {
+    /// The list that the flags of the cluster word give a client here; `from_outside`: the external policy binds it.
+    pub const fn list(self, flags: WordFlags, from_outside: bool) -> Scope {
+        let is_local = match self {
+            Self::ClusterIp => flags.has(WordFlags::INTERNAL_LOCAL),
+            Self::LoadBalancer | Self::ExternalIp | Self::NodePort | Self::Static => {
+                from_outside && flags.has(WordFlags::EXTERNAL_LOCAL)
+            }
+        };
+        if is_local { Scope::Local } else { Scope::Cluster }
+    }
+
     /// The place in tables: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static.
     pub const fn order(self) -> u8 {
         match self {

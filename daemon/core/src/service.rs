@@ -164,7 +164,7 @@ impl Port {
     pub(crate) fn flags_for_now(&self, scope: Scope) -> WordFlags {
         let before = self.realized.list(scope).word.flags;
         match scope {
-            Scope::Local if !self.uses(scope) => WordFlags { unknown: false, ..before },
+            Scope::Local if !self.uses(scope) => before.without(WordFlags::UNKNOWN),
             Scope::Cluster => {
                 let stays = |flag, unused: bool| unused && before.has(flag);
                 self.flags(scope)

@@ -288,7 +288,7 @@ pub(crate) fn word_of(bits: u64) -> Word {
     let is_set = |bit: types::word_flag| bits >> FLAGS_AT & u64::from(bit.0) != 0;
     let flags = FLAGS.iter().fold(WordFlags::default(), |flags, (flag, bit)| flags.with(*flag, is_set(*bit)));
     let known = FLAGS.iter().fold(0, |known, (_, bit)| known | u64::from(bit.0));
-    let flags = WordFlags { unknown: bits >> FLAGS_AT & !known != 0, ..flags };
+    let flags = flags.with(WordFlags::UNKNOWN, bits >> FLAGS_AT & !known != 0);
     Word { base: (bits & low_bits(COUNT_AT)) as u32, count: (bits >> COUNT_AT & COUNTS) as u32, flags }
 }
 

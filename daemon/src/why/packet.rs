@@ -348,15 +348,11 @@ impl<'a> Walk<'a> {
     fn list(&mut self, met: &Met<'_>) -> Scope {
         let flags = met.flags();
         let is_internal = met.entry.value.kind == FrontendType::ClusterIp;
-        let is_local = if is_internal {
-            flags.has(WordFlags::INTERNAL_LOCAL)
-        } else {
-            self.class != Class::Pod && flags.has(WordFlags::EXTERNAL_LOCAL)
-        };
+        let scope = met.entry.value.kind.list(flags, self.class != Class::Pod);
         let policy = if is_internal { "internalTrafficPolicy" } else { "externalTrafficPolicy" };
         self.note(
             StepKind::List,
-            if is_local {
+            if scope == Scope::Local {
                 format!("The backends on this node alone: its {policy} is Local.")
             } else if !is_internal && flags.has(WordFlags::EXTERNAL_LOCAL) {
                 format!("All backends: its {policy} is Local, which does not bind pods of this node.")
@@ -364,7 +360,7 @@ impl<'a> Walk<'a> {
                 "All backends of the cluster.".to_owned()
             },
         );
-        if is_local { Scope::Local } else { Scope::Cluster }
+        scope
     }
 
     fn finds_nobody(mut self, met: &Met<'_>, word: Word) -> Packet {

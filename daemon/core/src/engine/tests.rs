@@ -338,7 +338,7 @@ fn a_flag_that_nobody_knows_is_found_and_taken_back() {
     let mut engine = engine(vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])]);
     let dump = engine.maps_mut().dump().unwrap();
     let word = dump.ports.first().unwrap().cluster.0;
-    let flags = WordFlags { unknown: true, ..word.flags };
+    let flags = word.flags.with(WordFlags::UNKNOWN, true);
     let foreign = Action::PublishWord(
         dump.ports.first().unwrap().index,
         crate::list::Scope::Cluster,

@@ -173,12 +173,7 @@ impl MemoryMaps {
 
     fn word_for(&self, value: FrontendValue, client: Client) -> Word {
         let cluster = self.word(value.port, Scope::Cluster);
-        let local = match (value.kind, client) {
-            (FrontendType::ClusterIp, _) => cluster.flags.has(WordFlags::INTERNAL_LOCAL),
-            (_, Client::Outside | Client::From(_)) => cluster.flags.has(WordFlags::EXTERNAL_LOCAL),
-            (_, Client::Local) => false,
-        };
-        if local { self.word(value.port, Scope::Local) } else { cluster }
+        self.word(value.port, value.kind.list(cluster.flags, client != Client::Local))
     }
 
     /// Only addresses of a load balancer are for some clients alone.

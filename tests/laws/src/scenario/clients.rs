@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use holdfast_core::list::Slot;
+use holdfast_core::list::{Scope, Slot};
 use holdfast_core::op::{Dump, DumpPort, FrontendType, FrontendValue, Word, WordFlags};
 
 use super::show::list;
@@ -27,11 +27,10 @@ fn met(dump: &Dump, port: &DumpPort, value: FrontendValue, client: IpAddr) -> St
     if looks && !own.any(|source| source.range.has(client)) {
         return "dropped, for its source".to_owned();
     }
-    let is_local = match value.kind {
-        FrontendType::ClusterIp => flags.has(WordFlags::INTERNAL_LOCAL),
-        _ => flags.has(WordFlags::EXTERNAL_LOCAL),
-    };
-    answer(if is_local { &port.local } else { &port.cluster })
+    answer(match value.kind.list(flags, true) {
+        Scope::Local => &port.local,
+        Scope::Cluster => &port.cluster,
+    })
 }
 
 fn answer((word, slots): &(Word, Vec<Slot>)) -> String {

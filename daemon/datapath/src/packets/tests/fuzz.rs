@@ -69,7 +69,7 @@ fn serve(node: &mut Node) -> Judge {
                 transport,
                 frontend: address(frontend),
                 is_remote: backends.iter().any(|it| is_remote(*it)),
-                is_silent: flags.drop,
+                is_silent: flags.has(WordFlags::DROP),
                 backends,
             });
         }
