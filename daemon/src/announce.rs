@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use holdfast_core::snapshot::Snapshot;
+use holdfast_core::words;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::watch;
 
@@ -36,28 +37,15 @@ const WAITING_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub struct Announced([AtomicU64; Outcome::ALL.len()]);
 
-/// What became of one Event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The apiserver has it.
-    Written,
-    /// No apiserver took it.
-    Failed,
-    /// Too many came at once.
-    Dropped,
-}
-
-impl Outcome {
-    /// Every outcome, in the order of the metrics.
-    pub const ALL: [Self; 3] = [Self::Written, Self::Failed, Self::Dropped];
-
-    /// The one spelling in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Written => "written",
-            Self::Failed => "failed",
-            Self::Dropped => "dropped",
-        }
+words! {
+    /// What became of one Event.
+    pub enum Outcome {
+        /// The apiserver has it.
+        Written = "written",
+        /// No apiserver took it.
+        Failed = "failed",
+        /// Too many came at once.
+        Dropped = "dropped",
     }
 }
 

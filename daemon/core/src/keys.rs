@@ -200,18 +200,17 @@ impl Transport {
     }
 }
 
-/// IPv4 or IPv6. Every service is decided once per family, as kube-proxy does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Family {
-    V4,
-    V6,
+words! {
+    /// IPv4 or IPv6. Every service is decided once per family, as kube-proxy does.
+    #[derive(PartialOrd, Ord, Hash)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+    pub enum Family {
+        V4 = "IPv4",
+        V6 = "IPv6",
+    }
 }
 
 impl Family {
-    /// Both, in the order of the tables shown.
-    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
-
     /// The family of an address.
     pub const fn of(address: IpAddr) -> Self {
         match address {

@@ -26,6 +26,7 @@ use crate::limits;
 use crate::op::{ServiceId, Share};
 use crate::resolve::frontends;
 use crate::snapshot::{Rejections, ServiceState};
+use crate::spelled::Spelled;
 use rejected::Rejected;
 use remembered::Unconfirmed;
 use residents::Residents;
@@ -303,7 +304,7 @@ pub(crate) fn on_empty(facts: &ServiceFacts) -> Option<OnEmpty> {
     let is_shared = facts.kind == ServiceType::LoadBalancer
         || !facts.external_ips.is_empty()
         || !facts.ingress.is_empty();
-    OnEmpty::parse(facts.on_empty.as_deref()?).filter(|asked| *asked != OnEmpty::Pass || is_shared)
+    OnEmpty::find(facts.on_empty.as_deref()?).filter(|asked| *asked != OnEmpty::Pass || is_shared)
 }
 
 /// What of a service counts for nothing; the rest of it is served.
@@ -323,7 +324,7 @@ fn rejected_part(facts: &ServiceFacts, settings: &Settings, cut: usize) -> Optio
 /// The annotation that cannot be followed; the service is served as if it were not there.
 fn wrong_setting(facts: &ServiceFacts) -> Option<String> {
     let word = facts.on_empty.as_deref().filter(|_| on_empty(facts).is_none())?;
-    Some(match OnEmpty::parse(word) {
+    Some(match OnEmpty::find(word) {
         Some(_) => {
             "on-empty \"pass\" is for load-balancer and external addresses, and this service has none".into()
         }

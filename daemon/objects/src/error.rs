@@ -69,8 +69,10 @@ pub enum ObjectError {
         count_max: usize,
     },
     /// More source ranges than the datapath can look through.
-    #[error("spec.loadBalancerSourceRanges has {count} different {} ranges; at most {count_max} are legal: join \
-             neighbouring ones", family_word(*.family))]
+    #[error(
+        "spec.loadBalancerSourceRanges has {count} different {family} ranges; at most {count_max} are legal: join \
+             neighbouring ones"
+    )]
     Sources {
         family: Family,
         /// How many it has.
@@ -79,8 +81,10 @@ pub enum ObjectError {
         count_max: usize,
     },
     /// As above, for all of its ports.
-    #[error("its ports times the {} ranges of spec.loadBalancerSourceRanges are {count}; at most {count_max} are \
-             legal: join neighbouring ranges, or spread the ports over several services", family_word(*.family))]
+    #[error(
+        "its ports times the {family} ranges of spec.loadBalancerSourceRanges are {count}; at most {count_max} are \
+             legal: join neighbouring ranges, or spread the ports over several services"
+    )]
     SourcesOfPorts {
         family: Family,
         /// How many they are.
@@ -105,7 +109,7 @@ pub enum ObjectError {
         field: String,
     },
     /// A cluster IP that is not of the family given for its place.
-    #[error("spec.clusterIPs[{index}] is {address}, but spec.ipFamilies[{index}] is {}", family_word(*.family))]
+    #[error("spec.clusterIPs[{index}] is {address}, but spec.ipFamilies[{index}] is {family}")]
     FamilyMismatch {
         /// Which of the cluster IPs.
         index: usize,
@@ -149,13 +153,6 @@ impl ObjectError {
 
     pub fn shape(path: &str, reason: &dyn std::fmt::Display) -> Self {
         Self::Shape { path: path.to_owned(), reason: reason.to_string() }
-    }
-}
-
-const fn family_word(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "IPv4",
-        Family::V6 => "IPv6",
     }
 }
 

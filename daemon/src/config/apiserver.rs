@@ -5,25 +5,24 @@
 
 use std::path::PathBuf;
 
+use holdfast_core::words;
 use toml::de::DeValue;
 
 use super::address::{ApiserverUrl, Cidr, apiserver_url, cidr};
 use super::limits::{APISERVERS_MAX, CIDRS_MAX};
 use super::report::Site;
 use super::table::{Found, Items, Table, WhenEmpty};
-use super::value::{Word, boolean, dns_name, label_value, quote, string, word};
+use super::value::{boolean, dns_name, label_value, quote, string, word};
 
-/// Where further apiserver addresses may come from, each a tier behind the configured ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Discovery {
-    /// The kubelet's own kubeconfig.
-    Kubelet,
-    /// Backends that `default/kubernetes` has or had.
-    Learned,
-}
-
-impl Word for Discovery {
-    const WORDS: &'static [(&'static str, Self)] = &[("kubelet", Self::Kubelet), ("learned", Self::Learned)];
+words! {
+    /// Where further apiserver addresses may come from, each a tier behind the configured ones.
+    #[derive(PartialOrd, Ord)]
+    pub enum Discovery {
+        /// The kubelet's own kubeconfig.
+        Kubelet = "kubelet",
+        /// Backends that `default/kubernetes` has or had.
+        Learned = "learned",
+    }
 }
 
 /// The daemon's identity to the apiserver. It goes before what a kubeconfig says.
@@ -93,20 +92,17 @@ pub enum ExternalIps {
     Cidrs(Vec<Cidr>),
 }
 
-/// When Events of the cluster are read. None of them ever changes what is served.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EventsRead {
-    Off,
-    /// While an operator asks for a diagnosis of a service.
-    #[default]
-    OnDemand,
-    /// Then, and as they come, into the journal and the metrics.
-    Watch,
-}
-
-impl Word for EventsRead {
-    const WORDS: &'static [(&'static str, Self)] =
-        &[("off", Self::Off), ("on-demand", Self::OnDemand), ("watch", Self::Watch)];
+words! {
+    /// When Events of the cluster are read. None of them ever changes what is served.
+    #[derive(Default)]
+    pub enum EventsRead {
+        Off = "off",
+        /// While an operator asks for a diagnosis of a service.
+        #[default]
+        OnDemand = "on-demand",
+        /// Then, and as they come, into the journal and the metrics.
+        Watch = "watch",
+    }
 }
 
 /// The table `[kubernetes]`.
@@ -132,7 +128,7 @@ const ENDPOINTS: Items = Items {
 };
 
 const DISCOVER: Items =
-    Items { what: "the words kubelet, learned", when_empty: WhenEmpty::Fine, most: Discovery::WORDS.len() };
+    Items { what: "the words kubelet, learned", when_empty: WhenEmpty::Fine, most: Discovery::ALL.len() };
 
 /// The table with what its neighbour asks about it.
 pub(super) struct ReadApiserver {

@@ -2,25 +2,23 @@
 
 use std::path::PathBuf;
 
+use holdfast_core::words;
 use toml::de::DeValue;
 
 use super::limits::{
     CGROUP_LEVELS_MAX, DATAPATH_BACKENDS, DATAPATH_FRONTENDS, DATAPATH_SERVICES, EXEMPT_CGROUPS_MAX,
 };
 use super::table::{Items, Table, WhenEmpty};
-use super::value::{Word, boolean, integer, path_text, quote, string, word};
+use super::value::{boolean, integer, path_text, quote, string, word};
 
-/// What carries the traffic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DatapathKind {
-    /// eBPF programs in the kernel.
-    Kernel,
-    /// Tables in memory: everything is computed and shown, no traffic is touched.
-    Memory,
-}
-
-impl Word for DatapathKind {
-    const WORDS: &'static [(&'static str, Self)] = &[("kernel", Self::Kernel), ("memory", Self::Memory)];
+words! {
+    /// What carries the traffic.
+    pub enum DatapathKind {
+        /// eBPF programs in the kernel.
+        Kernel = "kernel",
+        /// Tables in memory: everything is computed and shown, no traffic is touched.
+        Memory = "memory",
+    }
 }
 
 /// The cgroup of the processes that get the services.
@@ -31,17 +29,14 @@ pub enum Cgroup {
     Path(PathBuf),
 }
 
-/// Which sockets are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sockets {
-    /// Those of the host and of all pods.
-    All,
-    /// Those of the host's network namespace.
-    Host,
-}
-
-impl Word for Sockets {
-    const WORDS: &'static [(&'static str, Self)] = &[("all", Self::All), ("host", Self::Host)];
+words! {
+    /// Which sockets are served.
+    pub enum Sockets {
+        /// Those of the host and of all pods.
+        All = "all",
+        /// Those of the host's network namespace.
+        Host = "host",
+    }
 }
 
 /// A cgroup by its path from the root of the hierarchy; never the root itself.
@@ -71,28 +66,23 @@ pub struct DatapathLimits {
     pub backends: u32,
 }
 
-/// Which sockets are ended when their backend leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Namespaces {
-    /// Those of the host's network namespace.
-    Host,
-    /// Those of pods too.
-    All,
+words! {
+    /// Which sockets are ended when their backend leaves.
+    pub enum Namespaces {
+        /// Those of the host's network namespace.
+        Host = "host",
+        /// Those of pods too.
+        All = "all",
+    }
 }
 
-impl Word for Namespaces {
-    const WORDS: &'static [(&'static str, Self)] = &[("host", Self::Host), ("all", Self::All)];
-}
-
-/// The protocols of which sockets are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Protocol {
-    Tcp,
-    Udp,
-}
-
-impl Word for Protocol {
-    const WORDS: &'static [(&'static str, Self)] = &[("TCP", Self::Tcp), ("UDP", Self::Udp)];
+words! {
+    /// The protocols of which sockets are served.
+    #[derive(PartialOrd, Ord)]
+    pub enum Protocol {
+        Tcp = "TCP",
+        Udp = "UDP",
+    }
 }
 
 /// Which sockets are ended when their backend leaves.
@@ -209,7 +199,7 @@ fn read_limits(table: &mut Table<'_, '_, '_>, default: DatapathLimits) -> Datapa
 }
 
 const PROTOCOLS: Items =
-    Items { what: "the words TCP, UDP", when_empty: WhenEmpty::Fine, most: Protocol::WORDS.len() };
+    Items { what: "the words TCP, UDP", when_empty: WhenEmpty::Fine, most: Protocol::ALL.len() };
 
 fn read_sockets(table: &mut Table<'_, '_, '_>, default: StaleSockets) -> StaleSockets {
     let protocols = table.list("protocols", &PROTOCOLS, word).map(|found| {

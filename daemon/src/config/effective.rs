@@ -10,10 +10,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use holdfast_core::spelled::Spelled;
 use toml::{Table, Value};
 
 use super::kube_proxy::OFF;
-use super::value::{Word, show_duration, show_word};
+use super::value::show_duration;
 use super::{
     Admin, Apiserver, Cgroup, CheckKind, ClientIdentity, Config, Datapath, DatapathLimits, ExternalIps,
     Flows, HealthCheck, Hold, KubeProxy, Kubernetes, Log, Node, OuterAddresses, OuterDevices, Packets,
@@ -86,7 +87,7 @@ fn apiserver(apiserver: &Apiserver) -> Value {
         ("token_file", token),
         ("client_certificate_file", certificate),
         ("client_key_file", key),
-        ("discover", list(apiserver.discover.iter().filter_map(|tier| show_word(*tier)))),
+        ("discover", list(&apiserver.discover)),
     ])
 }
 
@@ -100,7 +101,7 @@ fn kubernetes(kubernetes: &Kubernetes) -> Value {
         ("enabled", Some(kubernetes.enabled.into())),
         ("service_proxy_name", kubernetes.service_proxy_name.as_ref().and_then(text)),
         ("events", Some(kubernetes.events.into())),
-        ("events_read", show_word(kubernetes.events_read).and_then(text)),
+        ("events_read", word(kubernetes.events_read)),
         ("external_ips", external_ips),
     ])
 }
@@ -192,10 +193,7 @@ fn kube_proxy(ports: KubeProxy) -> Value {
 }
 
 fn stale_sockets(sockets: &StaleSockets) -> Value {
-    table([
-        ("protocols", list(sockets.protocols.iter().filter_map(|protocol| show_word(*protocol)))),
-        ("namespaces", word(sockets.namespaces)),
-    ])
+    table([("protocols", list(&sockets.protocols)), ("namespaces", word(sockets.namespaces))])
 }
 
 fn limits(limits: &DatapathLimits) -> Value {
@@ -250,8 +248,8 @@ fn time(duration: Duration) -> Option<Value> {
     text(&show_duration(duration))
 }
 
-fn word<T: Word + PartialEq>(value: T) -> Option<Value> {
-    show_word(value).and_then(text)
+fn word(value: impl Spelled) -> Option<Value> {
+    text(value.spelling())
 }
 
 fn list<T: ToString>(items: impl IntoIterator<Item = T>) -> Option<Value> {

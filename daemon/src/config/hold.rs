@@ -7,12 +7,7 @@ use toml::de::DeValue;
 
 use super::limits::{HOLD, INTERVAL, MASS_LOSS_WINDOW};
 use super::table::{Found, Table};
-use super::value::{Share, Word, duration, share, show_duration, word, word_among};
-
-impl Word for OnEmpty {
-    const WORDS: &'static [(&'static str, Self)] =
-        &[("auto", Self::Auto), ("refuse", Self::Refuse), ("hold", Self::Hold), ("pass", Self::Pass)];
-}
+use super::value::{Share, duration, share, show_duration, word, word_among};
 
 /// The table `[hold]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +85,7 @@ fn check_mass_loss(table: &mut Table<'_, '_, '_>, hold: &Hold, found: Option<&Fo
 
 /// What a `[[service]]` may say: all but `pass`, which needs an address that another balancer serves too.
 pub(super) fn static_on_empty(value: &DeValue<'_>) -> Result<OnEmpty, String> {
-    let legal = OnEmpty::WORDS.split_last().map_or(OnEmpty::WORDS, |(_pass, others)| others);
+    let [legal @ .., _pass] = &OnEmpty::ALL;
     match value.as_str() {
         Some("pass") => {
             Err("\"pass\" is for load-balancer and external addresses, and a [[service]] has none: \

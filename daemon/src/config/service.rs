@@ -10,19 +10,13 @@ use toml::de::DeValue;
 use super::address::address_port;
 use holdfast_core::hold::OnEmpty;
 use holdfast_core::keys::Transport;
+use holdfast_core::words;
 
 use super::hold::static_on_empty;
 use super::limits::{AFFINITY, BACKENDS_MAX, CHECK_PATH_BYTES_MAX, FRONTENDS_MAX, INTERVAL, STREAK, TIMEOUT};
 use super::report::Site;
 use super::table::{Found, Items, Table, WhenEmpty};
-use super::value::{
-    DnsLabel, Word, dns_label, duration, expected, integer, quote, show_duration, string, word,
-};
-
-impl Word for Transport {
-    const WORDS: &'static [(&'static str, Self)] =
-        &[("TCP", Self::Tcp), ("UDP", Self::Udp), ("SCTP", Self::Sctp)];
-}
+use super::value::{DnsLabel, dns_label, duration, expected, integer, quote, show_duration, string, word};
 
 /// How a backend is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,8 +34,8 @@ impl CheckKind {
     /// The spelling used in the configuration and in logs.
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::Tcp => "tcp",
-            Self::Http { .. } => "http",
+            Self::Tcp => KindWord::Tcp.as_str(),
+            Self::Http { .. } => KindWord::Http.as_str(),
         }
     }
 }
@@ -190,14 +184,11 @@ fn read_kind(table: &mut Table<'_, '_, '_>) -> CheckKind {
     }
 }
 
-#[derive(Clone, Copy)]
-enum KindWord {
-    Tcp,
-    Http,
-}
-
-impl Word for KindWord {
-    const WORDS: &'static [(&'static str, Self)] = &[("tcp", Self::Tcp), ("http", Self::Http)];
+words! {
+    enum KindWord {
+        Tcp = "tcp",
+        Http = "http",
+    }
 }
 
 /// What can stand in the first line of an HTTP request.

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use holdfast_core::words;
+
 use super::address::{ListenAddress, listen_address};
 use super::limits::SOCKET_PATH_BYTES_MAX;
 use super::table::{Found, Table};
-use super::value::{Word, word};
+use super::value::word;
 
 /// The table `[manifests]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,47 +44,35 @@ impl Default for Admin {
     }
 }
 
-/// From which level on something is logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LogLevel {
-    /// A person must act.
-    Error,
-    /// Degraded, and being retried.
-    Warn,
-    /// Life cycle and every change.
-    Info,
-    /// Each object that a source delivers.
-    Debug,
-    /// Each write to a map.
-    Trace,
+words! {
+    /// From which level on something is logged.
+    #[derive(PartialOrd, Ord)]
+    pub enum LogLevel {
+        /// A person must act.
+        Error = "error",
+        /// Degraded, and being retried.
+        Warn = "warn",
+        /// Life cycle and every change.
+        Info = "info",
+        /// Each object that a source delivers.
+        Debug = "debug",
+        /// Each write to a map.
+        Trace = "trace",
+    }
 }
 
-impl Word for LogLevel {
-    const WORDS: &'static [(&'static str, Self)] = &[
-        ("error", Self::Error),
-        ("warn", Self::Warn),
-        ("info", Self::Info),
-        ("debug", Self::Debug),
-        ("trace", Self::Trace),
-    ];
-}
-
-/// How the log is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// To the journal when systemd started the daemon, else as text.
-    Auto,
-    /// To the journal, with fields.
-    Journald,
-    /// Lines for people, on standard error.
-    Text,
-    /// One JSON object per line, on standard error.
-    Json,
-}
-
-impl Word for LogFormat {
-    const WORDS: &'static [(&'static str, Self)] =
-        &[("auto", Self::Auto), ("journald", Self::Journald), ("text", Self::Text), ("json", Self::Json)];
+words! {
+    /// How the log is written.
+    pub enum LogFormat {
+        /// To the journal when systemd started the daemon, else as text.
+        Auto = "auto",
+        /// To the journal, with fields.
+        Journald = "journald",
+        /// Lines for people, on standard error.
+        Text = "text",
+        /// One JSON object per line, on standard error.
+        Json = "json",
+    }
 }
 
 /// The table `[log]`.

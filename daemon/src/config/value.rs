@@ -4,16 +4,11 @@
 
 use std::time::Duration;
 
+use holdfast_core::spelled::Spelled;
 use toml::de::DeValue;
 
 use super::limits::{LABEL_BYTES_MAX, NAME_BYTES_MAX, QUOTED_CHARS_MAX};
 use super::nearest::nearest;
-
-/// An enumeration that is written as one of a few words.
-pub(super) trait Word: Copy + 'static {
-    /// Each word with what it means, in the order in which they are listed to people.
-    const WORDS: &'static [(&'static str, Self)];
-}
 
 /// "expected a duration such as "2s", found the integer 2".
 pub(super) fn expected(what: &str, found: &DeValue<'_>) -> String {
@@ -52,21 +47,16 @@ pub(super) fn path_text(value: &DeValue<'_>) -> Result<String, String> {
 }
 
 /// One of the words of `T`.
-pub(super) fn word<T: Word>(value: &DeValue<'_>) -> Result<T, String> {
-    word_among(T::WORDS, value)
+pub(super) fn word<T: Spelled>(value: &DeValue<'_>) -> Result<T, String> {
+    word_among(T::ALL, value)
 }
 
 /// One of some words of `T`.
-pub(super) fn word_among<T: Word>(words: &[(&'static str, T)], value: &DeValue<'_>) -> Result<T, String> {
-    let legal: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+pub(super) fn word_among<T: Spelled>(words: &[T], value: &DeValue<'_>) -> Result<T, String> {
+    let legal: Vec<&str> = words.iter().map(|word| word.spelling()).collect();
     let text = string(value, &format!("one of {}", legal.join(", ")))?;
-    let meant = words.iter().find(|(word, _)| *word == text);
-    meant.map(|(_, meaning)| *meaning).ok_or_else(|| unknown("word", text, &legal))
-}
-
-/// The word for a value; none only if the table of words lacks it.
-pub(super) fn show_word<T: Word + PartialEq>(value: T) -> Option<&'static str> {
-    T::WORDS.iter().find(|(_, meaning)| *meaning == value).map(|(word, _)| *word)
+    let meant = words.iter().copied().find(|word| word.spelling() == text);
+    meant.ok_or_else(|| unknown("word", text, &legal))
 }
 
 /// What to say about a key or a word that is none of the legal ones.

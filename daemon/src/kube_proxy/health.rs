@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
+use holdfast_core::keys::Family;
 use serde::Serialize;
 
 use super::limits;
@@ -40,7 +41,7 @@ impl Health {
         let is_good = healthy && eligible != Some(false);
         let last = self.well.map_or_else(|| NEVER.to_owned(), |well| spelled(well.at));
         let family = FamilyJson { last_updated: last.clone(), healthy };
-        let families = self.well.map(|_| FAMILIES.map(|name| (name, family.clone())).into());
+        let families = self.well.map(|_| Family::ALL.map(|it| (it.as_str(), family.clone())).into());
         let current_time = spelled(now.at);
         let last_updated = if is_good { current_time.clone() } else { last };
         let status = families.unwrap_or_default();
@@ -54,8 +55,6 @@ fn spelled(at: SystemTime) -> String {
 
 /// As kube-proxy's language writes a time that there was not.
 const NEVER: &str = "0001-01-01T00:00:00Z";
-
-const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 
 /// What kube-proxy answers, member for member and in its order.
 #[derive(Debug, Serialize)]

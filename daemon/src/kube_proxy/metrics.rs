@@ -65,14 +65,14 @@ fn changes(out: &mut Exposition, readings: &Readings) {
 fn without_local_endpoints(out: &mut Exposition, snapshot: &Snapshot) {
     let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     let kinds = ["internal", "external"];
-    for key in kinds.into_iter().flat_map(|kind| FAMILIES.map(|(_, family)| (kind, family))) {
+    for key in kinds.into_iter().flat_map(|kind| Family::ALL.map(|family| (kind, family.as_str()))) {
         counts.insert(key, 0);
     }
     for view in snapshot.services.iter() {
-        for (family, spelled) in FAMILIES {
+        for family in Family::ALL {
             let lacking = lacking(view, family, &snapshot.node.name);
             for kind in kinds.into_iter().zip(lacking).filter_map(|(kind, lacks)| lacks.then_some(kind)) {
-                *counts.entry((kind, spelled)).or_default() += 1;
+                *counts.entry((kind, family.as_str())).or_default() += 1;
             }
         }
     }
@@ -82,8 +82,6 @@ fn without_local_endpoints(out: &mut Exposition, snapshot: &Snapshot) {
         out.sample(name, &[("traffic_policy", policy), ("ip_family", family)], count);
     }
 }
-
-const FAMILIES: [(Family, &str); 2] = [(Family::V4, "IPv4"), (Family::V6, "IPv6")];
 
 /// By internal and by external policy.
 fn lacking(view: &ServiceView, family: Family, node: &str) -> [bool; 2] {

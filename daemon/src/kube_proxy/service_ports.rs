@@ -196,7 +196,7 @@ fn open_all(
     }
     let mut addresses = usable(node, family).peekable();
     if addresses.peek().is_none() {
-        let why = format!("this node answers NodePorts at no address of {}", family_name(family));
+        let why = format!("this node answers NodePorts at no address of {family}");
         return planning.plan.refuse(at(family.unspecified()), check.service.clone(), why);
     }
     addresses.for_each(|address| planning.add(at(*address), check.clone()));
@@ -206,13 +206,6 @@ fn open_all(
 fn usable(node: &NodeFacts, family: Family) -> impl Iterator<Item = &IpAddr> {
     let is_usable = move |it: &&IpAddr| Family::of(**it) == family && !is_link_local(**it);
     node.node_port_addresses.iter().filter(is_usable)
-}
-
-const fn family_name(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "IPv4",
-        Family::V6 => "IPv6",
-    }
 }
 
 const fn is_link_local(address: IpAddr) -> bool {

@@ -11,6 +11,7 @@ use holdfast_core::op::{Entry, FrontendType};
 use holdfast_core::snapshot::{
     FrontendView, PortView, Reason, ServiceView, Snapshot, UnusedBecause, Verdict,
 };
+use holdfast_core::spelled::Spelled;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -242,7 +243,7 @@ fn settings(view: &ServiceView, policy: &Policy) -> Vec<Setting> {
     let origin = |same| Code(if same { SettingOrigin::Default } else { SettingOrigin::Configuration });
     let own = view.facts.as_ref().and_then(|facts| facts.on_empty.as_deref());
     let on_empty = match own {
-        Some(word) if OnEmpty::parse(word).is_some() => {
+        Some(word) if OnEmpty::find(word).is_some() => {
             Setting { name: "on_empty", value: word.to_owned(), origin: Code(SettingOrigin::Service) }
         }
         Some(word) => {

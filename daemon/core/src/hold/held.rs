@@ -23,28 +23,15 @@ pub const FAILURES_MAX: u8 = 3;
 /// restart of an apiserver, and shorter than the time within which clients of a rejected service expect to be refused.
 pub const UNANSWERED_LIMIT: i64 = 30;
 
-/// How a backend met a probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// It accepted the connection.
-    Accepted,
-    /// Its host says that nothing listens there, or a router says that the host is not there.
-    Refused,
-    /// Nothing came back, which a filter between the node and the backend can do as well.
-    Silent,
-}
-
-impl Answer {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Accepted, Self::Refused, Self::Silent];
-
-    /// The one spelling in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Accepted => "accepted",
-            Self::Refused => "refused",
-            Self::Silent => "silent",
-        }
+words! {
+    /// How a backend met a probe.
+    pub enum Answer {
+        /// It accepted the connection.
+        Accepted = "accepted",
+        /// Its host says that nothing listens there, or a router says that the host is not there.
+        Refused = "refused",
+        /// Nothing came back, which a filter between the node and the backend can do as well.
+        Silent = "silent",
     }
 }
 

@@ -20,37 +20,19 @@ pub const RESYNC_WINDOW: i64 = 60;
 /// Losses up to this number are no mass loss, however few services there are.
 pub const MASS_LOSS_LEAST: usize = 3;
 
-/// What happens when a list of backends would become empty.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnEmpty {
-    /// Decide by the evidence: what was lost by mistake is held, what was scaled down is refused.
-    #[default]
-    Auto,
-    /// Refuse at once.
-    Refuse,
-    /// Hold the last list, bounded and probed.
-    Hold,
-    /// Let the packet leave untouched; for load-balancer and external addresses only.
-    Pass,
-}
-
-impl OnEmpty {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Auto, Self::Refuse, Self::Hold, Self::Pass];
-
-    /// The word in the configuration and in annotations.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Refuse => "refuse",
-            Self::Hold => "hold",
-            Self::Pass => "pass",
-        }
-    }
-
-    /// The setting that this word names.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|setting| setting.as_str() == word)
+words! {
+    /// What happens when a list of backends would become empty.
+    #[derive(Default)]
+    pub enum OnEmpty {
+        /// Decide by the evidence: what was lost by mistake is held, what was scaled down is refused.
+        #[default]
+        Auto = "auto",
+        /// Refuse at once.
+        Refuse = "refuse",
+        /// Hold the last list, bounded and probed.
+        Hold = "hold",
+        /// Let the packet leave untouched; for load-balancer and external addresses only.
+        Pass = "pass",
     }
 }
 

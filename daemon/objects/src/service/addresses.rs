@@ -9,6 +9,7 @@ use std::sync::Arc;
 use holdfast_core::facts::{Ingress, ServiceFacts};
 use holdfast_core::keys::Family;
 use holdfast_core::limits;
+use holdfast_core::spelled::Spelled;
 
 use super::check_count;
 use crate::error::quoted;
@@ -64,11 +65,8 @@ fn cluster_ips(spec: &ServiceSpecWire<'_>, defaulting: Defaulting) -> Result<Vec
 
 fn ip_families(words: &[Text<'_>]) -> Result<Vec<Family>, ObjectError> {
     check_count("spec.ipFamilies", words.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
-    let family = |word: &Text<'_>| match &**word {
-        "IPv4" => Ok(Family::V4),
-        "IPv6" => Ok(Family::V6),
-        other => Err(ObjectError::word("spec.ipFamilies", other, "IPv4 and IPv6")),
-    };
+    let wrong = |word: &str| ObjectError::word("spec.ipFamilies", word, "IPv4 and IPv6");
+    let family = |word: &Text<'_>| Family::find(word).ok_or_else(|| wrong(word));
     words.iter().map(family).collect()
 }
 

@@ -11,6 +11,7 @@ use holdfast_core::dialable::{AddressRange, ExternalIps};
 use holdfast_core::facts::{NodeFacts, Settings};
 use holdfast_core::hold::{Answer, OnEmpty, Policy};
 use holdfast_core::keys::Source;
+use holdfast_core::spelled::Spelled;
 
 use super::{Restarts, View};
 
@@ -252,7 +253,7 @@ fn is_translated(word: &str) -> Result<bool, String> {
 }
 
 fn on_empty(word: &str) -> Result<OnEmpty, String> {
-    OnEmpty::parse(word).ok_or_else(|| format!("{word:?} is no on_empty"))
+    OnEmpty::find(word).ok_or_else(|| format!("{word:?} is no on_empty"))
 }
 
 fn seconds(text: &str) -> Result<i64, String> {

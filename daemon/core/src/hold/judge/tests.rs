@@ -4,6 +4,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::*;
+use crate::spelled::Spelled;
 
 const NOTHING: Evidence = Evidence {
     own: None,
@@ -169,9 +170,9 @@ fn a_mass_loss_is_more_than_three_services_and_more_than_the_share() {
 #[test]
 fn settings_are_spelled_in_one_way() {
     for setting in OnEmpty::ALL {
-        assert_eq!(OnEmpty::parse(setting.as_str()), Some(setting));
+        assert_eq!(OnEmpty::find(setting.as_str()), Some(setting));
     }
-    assert_eq!(OnEmpty::parse("Hold"), None);
+    assert_eq!(OnEmpty::find("Hold"), None);
 }
 
 #[test]
