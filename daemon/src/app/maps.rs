@@ -250,67 +250,56 @@ fn stale_sockets(configured: &config::StaleSockets) -> StaleSockets {
     }
 }
 
+impl AppMaps {
+    fn maps(&self) -> &dyn Maps {
+        match self {
+            Self::Memory(maps) => &**maps,
+            Self::Kernel(kernel) => &kernel.maps,
+        }
+    }
+
+    fn maps_mut(&mut self) -> &mut dyn Maps {
+        match self {
+            Self::Memory(maps) => &mut **maps,
+            Self::Kernel(kernel) => &mut kernel.maps,
+        }
+    }
+}
+
 impl Maps for AppMaps {
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
-        match self {
-            Self::Memory(maps) => maps.execute(action),
-            Self::Kernel(kernel) => kernel.maps.execute(action),
-        }
+        self.maps_mut().execute(action)
     }
 
     fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
-        match self {
-            Self::Memory(maps) => maps.execute_some(inserts),
-            Self::Kernel(kernel) => kernel.maps.execute_some(inserts),
-        }
+        self.maps_mut().execute_some(inserts)
     }
 
     fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
-        match self {
-            Self::Memory(maps) => maps.make_room(coming),
-            Self::Kernel(kernel) => kernel.maps.make_room(coming),
-        }
+        self.maps_mut().make_room(coming)
     }
 
     fn begin_grace(&mut self) -> Grace {
-        match self {
-            Self::Memory(maps) => maps.begin_grace(),
-            Self::Kernel(kernel) => kernel.maps.begin_grace(),
-        }
+        self.maps_mut().begin_grace()
     }
 
     fn is_over(&self, grace: Grace) -> bool {
-        match self {
-            Self::Memory(maps) => maps.is_over(grace),
-            Self::Kernel(kernel) => kernel.maps.is_over(grace),
-        }
+        self.maps().is_over(grace)
     }
 
     fn dump(&mut self) -> Result<Dump, MapError> {
-        match self {
-            Self::Memory(maps) => maps.dump(),
-            Self::Kernel(kernel) => kernel.maps.dump(),
-        }
+        self.maps_mut().dump()
     }
 
     fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
-        match self {
-            Self::Memory(maps) => maps.read(key),
-            Self::Kernel(kernel) => kernel.maps.read(key),
-        }
+        self.maps_mut().read(key)
     }
 
     fn capacity(&self) -> Capacity {
-        match self {
-            Self::Memory(maps) => maps.capacity(),
-            Self::Kernel(kernel) => kernel.maps.capacity(),
-        }
+        self.maps().capacity()
     }
 
     fn is_waiting(&self) -> bool {
-        match self {
-            Self::Memory(maps) => maps.is_waiting(),
-            Self::Kernel(kernel) => kernel.maps.is_waiting(),
-        }
+        self.maps().is_waiting()
     }
 }
