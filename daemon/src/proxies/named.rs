@@ -13,7 +13,7 @@ use holdfast_datapath::netlink::{attribute, attributes};
 use nix::libc;
 
 use super::leads::Leads;
-use super::rules::{NFTABLES, Object, dump, number, text};
+use super::rules::{Loaded, NFTABLES, Object, dump, number, payload, text};
 
 /// `NFT_MSG_GETRULE` and `NFT_MSG_GETSETELEM`, from `linux/netfilter/nf_tables.h`.
 const GET_RULES: u16 = NFTABLES | 7;
@@ -50,15 +50,6 @@ struct Compared {
     protocol: Option<u8>,
     ports: BTreeSet<u16>,
     leads: Leads,
-}
-
-/// The part of a packet that a register holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Loaded {
-    Address,
-    Protocol,
-    Port,
-    Other,
 }
 
 /// Rules of kube-proxy for one of these; a NodePort is looked for at no address.
@@ -147,7 +138,7 @@ impl Compared {
             (Loaded::Address, _) => self.address = value.first_chunk::<16>().map(|it| IpAddr::from(*it)),
             (Loaded::Protocol, [protocol, ..]) => self.protocol = Some(*protocol),
             (Loaded::Port, _) => self.ports.extend(value.first_chunk().map(|port| u16::from_be_bytes(*port))),
-            (Loaded::Protocol | Loaded::Other, _) => {}
+            (Loaded::Protocol | Loaded::Mark | Loaded::Other, _) => {}
         }
     }
 
@@ -207,16 +198,6 @@ const COMPARE_BY: u16 = 2;
 const COMPARE_WITH: u16 = 3;
 const EQUAL: u32 = 0;
 const MATCH_INFO: u16 = 3;
-
-/// `NFTA_PAYLOAD_BASE`, `_OFFSET` and `_LEN`: network header (1) or transport header (2), and where in it.
-fn payload(body: &[u8]) -> Loaded {
-    match (number(body, 2), number(body, 3), number(body, 4)) {
-        (Some(1), Some(16), Some(4)) | (Some(1), Some(24), Some(16)) => Loaded::Address,
-        (Some(1), Some(9), Some(1)) | (Some(1), Some(6), Some(1)) => Loaded::Protocol,
-        (Some(2), Some(2), Some(2)) => Loaded::Port,
-        _ => Loaded::Other,
-    }
-}
 
 /// Keys of a map: address, protocol and port, or the last two, each of a multiple of four bytes.
 fn elements_of(objects: &[Object]) -> impl Iterator<Item = Compared> + '_ {

@@ -98,3 +98,23 @@ pub(super) fn text(bytes: &[u8]) -> &str {
 pub(super) fn number(body: &[u8], kind: u16) -> Option<u32> {
     attribute(body, kind)?.first_chunk().map(|four| u32::from_be_bytes(*four))
 }
+
+/// What is in the register that the next expression of a rule looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loaded {
+    Address,
+    Protocol,
+    Port,
+    Mark,
+    Other,
+}
+
+/// `NFTA_PAYLOAD_BASE`, `_OFFSET` and `_LEN`: network header (1) or transport header (2), and where in it.
+pub(super) fn payload(body: &[u8]) -> Loaded {
+    match (number(body, 2), number(body, 3), number(body, 4)) {
+        (Some(1), Some(16), Some(4)) | (Some(1), Some(24), Some(16)) => Loaded::Address,
+        (Some(1), Some(9), Some(1)) | (Some(1), Some(6), Some(1)) => Loaded::Protocol,
+        (Some(2), Some(2), Some(2)) => Loaded::Port,
+        _ => Loaded::Other,
+    }
+}

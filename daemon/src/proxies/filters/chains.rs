@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use holdfast_datapath::netlink::{attribute, attributes};
 
-use super::super::rules::{NFTABLES, Object, number, text};
+use super::super::rules::{Loaded, NFTABLES, Object, number, payload, text};
 
 /// `NFT_MSG_GETCHAIN`, `_GETRULE` and `_GETSETELEM`.
 pub(super) const GET_CHAINS: u16 = NFTABLES | 4;
@@ -143,16 +143,6 @@ impl Rule {
         let what: Vec<String> = address.into_iter().chain(port).collect();
         format!("drops what is sent to {}, and sees it no more", what.join(" "))
     }
-}
-
-/// What is in the register that the next expression looks at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Loaded {
-    Port,
-    Address,
-    Mark,
-    Protocol,
-    Other,
 }
 
 pub(super) fn rules(objects: &[Object]) -> Vec<Rule> {
@@ -307,16 +297,6 @@ fn address(value: &[u8]) -> Option<IpAddr> {
         4 => value.first_chunk::<4>().map(|it| IpAddr::from(*it)),
         16 => value.first_chunk::<16>().map(|it| IpAddr::from(*it)),
         _ => None,
-    }
-}
-
-/// `NFTA_PAYLOAD_BASE`, `_OFFSET` and `_LEN`.
-fn payload(body: &[u8]) -> Loaded {
-    match (number(body, 2), number(body, 3), number(body, 4)) {
-        (Some(1), Some(16), Some(4)) | (Some(1), Some(24), Some(16)) => Loaded::Address,
-        (Some(1), Some(9), Some(1)) | (Some(1), Some(6), Some(1)) => Loaded::Protocol,
-        (Some(2), Some(2), Some(2)) => Loaded::Port,
-        _ => Loaded::Other,
     }
 }
 
