@@ -15,14 +15,15 @@ use tokio::time::{Instant, timeout};
 use super::{Overheard, Topic};
 use crate::apiserver::{Access, Connection, JSON};
 use crate::sources::kubernetes::line::Lines;
+use crate::sources::kubernetes::pace::{chance, part};
 use crate::sources::kubernetes::page::Page;
 use crate::sources::kubernetes::piece::Piece;
-use crate::sources::kubernetes::resource::push;
+use crate::sources::kubernetes::resource::{self, push};
 
 const PATH: &str = "/api/v1/events?";
 
-/// How long a watch is asked to last at least, in seconds; up to a quarter more is added by chance.
-const WATCH_SECONDS: u32 = 240;
+/// How long a watch is asked to last at least; up to a quarter more is added by chance.
+const WATCH: Duration = Duration::from_secs(240);
 
 /// The longest silence: nothing tells that a watch of Events is alive, so it may be silent as long as it lasts.
 const SILENCE: Duration = Duration::from_secs(330);
@@ -58,13 +59,8 @@ pub(super) async fn run(access: Access, node: Arc<str>, topic: Topic, overheard:
             tracing::warn!(events = topic.name, %error, "Events are not followed; this is tried again");
         }
         pause = if begun.elapsed() >= LASTED { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
-        tokio::time::sleep(pause.mul_f64(0.5 + by_chance() / 2.0)).await;
+        tokio::time::sleep(pause / 2 + part(pause / 2, chance())).await;
     }
-}
-
-/// A random number from 0 to 1.
-fn by_chance() -> f64 {
-    f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
 }
 
 /// Watches until the server ends the watch. A version is forgotten if it is too old or led to an error.
@@ -84,7 +80,8 @@ async fn watch(
             now
         }
     };
-    let mut reply = ask(access, &watching(topic, &from), connection).await?;
+    let seconds = (WATCH + part(WATCH / 4, chance())).as_secs();
+    let mut reply = ask(access, &resource::watch(list(topic), &from, seconds), connection).await?;
     overheard.is_up(topic.name);
     let mut lines = Lines::default();
     let mut last = Some(from);
@@ -110,14 +107,9 @@ fn shown(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-fn watching(topic: Topic, version: &str) -> String {
-    let seconds = f64::from(WATCH_SECONDS) * (1.0 + by_chance() / 4.0);
+fn list(topic: Topic) -> String {
     let mut query = PATH.to_owned();
     push(&mut query, "fieldSelector", topic.fields);
-    push(&mut query, "watch", "true");
-    push(&mut query, "allowWatchBookmarks", "true");
-    push(&mut query, "resourceVersion", version);
-    push(&mut query, "timeoutSeconds", &format!("{seconds:.0}"));
     query
 }
 
@@ -127,10 +119,7 @@ async fn newest(
     topic: Topic,
     connection: Connection,
 ) -> Result<(String, Connection), String> {
-    let mut query = PATH.to_owned();
-    push(&mut query, "fieldSelector", topic.fields);
-    push(&mut query, "limit", "1");
-    let mut reply = ask(access, &query, connection).await?;
+    let mut reply = ask(access, &resource::newest(list(topic)), connection).await?;
     let mut page = Page::default();
     let mut none = |_: Piece<'_>| ();
     while let Some(chunk) = reply.chunk(ANSWER).await.map_err(shown)? {

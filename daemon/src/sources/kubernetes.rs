@@ -14,7 +14,7 @@ mod envelope;
 pub(crate) mod line;
 mod object;
 mod outlet;
-mod pace;
+pub(crate) mod pace;
 pub(crate) mod page;
 pub(crate) mod piece;
 mod reflector;

@@ -20,7 +20,7 @@ use super::envelope::{Identity, Status};
 use super::object::named;
 use super::pace;
 use super::piece::Piece;
-use super::reflector::{SharedDelivered, chance};
+use super::reflector::SharedDelivered;
 use super::resource::SharedSelection;
 use super::version::Version;
 use super::view::Watch;
@@ -79,7 +79,7 @@ impl<C: Codec> Audit<C> {
     /// When the next comparison is due by itself.
     fn next(&self) -> Instant {
         let pause = self.timing.audit_every;
-        Instant::now() + pause + pace::part(pause / 4, chance())
+        Instant::now() + pause + pace::part(pause / 4, pace::chance())
     }
 
     /// Compares, answers the clients that wait, and gives the differences.

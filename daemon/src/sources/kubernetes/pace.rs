@@ -1,7 +1,7 @@
 //! How long to wait before the next request.
 //!
-//! Invariant: whatever a server does, requests of one kind come at a bounded rate, and those of many nodes spread.
-//! Chance is an argument.
+//! Invariant: whatever a server does, requests of one kind come at a bounded rate, and those of many nodes spread. To
+//! the rules chance is an argument.
 
 use std::time::Duration;
 
@@ -19,10 +19,15 @@ const LIVED: Duration = Duration::from_secs(10);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// A share of a whole, out of [`u32::MAX`].
-pub(super) type Chance = u32;
+pub(crate) type Chance = u32;
+
+/// Without randomness nodes only move together.
+pub(crate) fn chance() -> Chance {
+    getrandom::u32().unwrap_or(Chance::MAX / 2)
+}
 
 /// A part of a time, by chance.
-pub(super) fn part(whole: Duration, chance: Chance) -> Duration {
+pub(crate) fn part(whole: Duration, chance: Chance) -> Duration {
     whole.mul_f64(f64::from(chance) / f64::from(Chance::MAX))
 }
 

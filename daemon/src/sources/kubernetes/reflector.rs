@@ -23,7 +23,7 @@ use super::ending::{Ending, Stuck};
 use super::envelope::Status;
 use super::object::Message;
 use super::outlet::{Closed, Outlet};
-use super::pace::{self, Chance, Pace};
+use super::pace::{self, Pace, chance};
 use super::resource::{Resource, SharedSelection};
 use super::version::Odds;
 use super::view::{State, Watch};
@@ -278,9 +278,4 @@ impl<C: Codec> Reflector<C> {
             change(view);
         });
     }
-}
-
-/// Without randomness nodes only move together.
-pub(super) fn chance() -> Chance {
-    getrandom::u32().unwrap_or(Chance::MAX / 2)
 }

@@ -108,19 +108,12 @@ impl Selection {
 
     /// The smallest request that tells which version the server has.
     pub(super) fn newest(&self) -> String {
-        let mut query = self.list();
-        push(&mut query, "limit", "1");
-        query
+        newest(self.list())
     }
 
     /// What happens after a version.
     pub(super) fn watch(&self, version: &str, timeout_s: u64) -> String {
-        let mut query = self.list();
-        push(&mut query, "watch", "true");
-        push(&mut query, "allowWatchBookmarks", "true");
-        push(&mut query, "resourceVersion", version);
-        push(&mut query, "timeoutSeconds", &timeout_s.to_string());
-        query
+        watch(self.list(), version, timeout_s)
     }
 
     const fn path(&self) -> &'static str {
@@ -153,6 +146,21 @@ impl SharedSelection {
     pub(super) fn set(&self, selection: Selection) {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = selection;
     }
+}
+
+/// Of what a list asks for, the smallest part that tells which version the server has.
+pub(crate) fn newest(mut list: String) -> String {
+    push(&mut list, "limit", "1");
+    list
+}
+
+/// Of what a list asks for, what happens after a version.
+pub(crate) fn watch(mut list: String, version: &str, timeout_s: u64) -> String {
+    push(&mut list, "watch", "true");
+    push(&mut list, "allowWatchBookmarks", "true");
+    push(&mut list, "resourceVersion", version);
+    push(&mut list, "timeoutSeconds", &timeout_s.to_string());
+    list
 }
 
 /// All but what RFC 3986 calls unreserved.

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use super::Reflector;
 use super::listing::{Reading, provenance};
-use super::{Reflector, chance};
 use crate::apiserver::{Connection, Reply};
 use crate::sources::kubernetes::codec::{Codec, Splitter};
 use crate::sources::kubernetes::ending::Ending;
-use crate::sources::kubernetes::pace::Pace;
+use crate::sources::kubernetes::pace::{Pace, chance};
 use crate::sources::kubernetes::page::{ListMeta, NoPage, OBJECTS_MAX};
 use crate::sources::kubernetes::resource::{PAGE_ITEMS, Selection};
 use holdfast_objects::Provenance;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::listing::provenance;
-use super::{Reflector, Stop, chance};
+use super::{Reflector, Stop};
 use crate::apiserver::Reply;
 use crate::sources::kubernetes::codec::{Codec, Frame, Framer, NoFrame};
 use crate::sources::kubernetes::delivered::Delivered;
@@ -42,7 +42,7 @@ impl<C: Codec> Reflector<C> {
     }
 
     async fn hear(&mut self, version: &str) -> Result<(), Stop> {
-        let length = self.timing.watch_length + pace::part(self.timing.watch_length / 4, chance());
+        let length = self.timing.watch_length + pace::part(self.timing.watch_length / 4, pace::chance());
         let query = self.selection.now().watch(version, length.as_secs().max(1));
         let reply = self.access.get_as(C::OBJECTS, &query, None).await.map_err(Ending::Away)?;
         let mut reply = self.accepted(reply).await.map_err(|(ending, _)| ending)?;
