@@ -104,14 +104,16 @@ impl World {
         let known = wanted.is_some() && entry.is_some_and(|entry| !entry.uncertain);
         let is_there = known && realized.map(|it| it.value) == wanted;
         if is_there && it.position.is_some_and(|position| done.get(position) == Some(&true)) {
-            (view.verdict, view.reason) = verdict(port, &port.rows, it.scope);
+            let drops = it.scope == Scope::Local && port.policy.has_any;
+            (view.verdict, view.reason) = verdict(port, &port.rows, it.scope, drops);
             return view;
         }
         view.status = service.status();
         if let Some(serving) = realized.and_then(|it| self.realized_port(it.value.port, it.owner)) {
             let list = serving.list(it.scope);
             view.applied = Some(Arc::clone(&list.rows));
-            (view.verdict, view.reason) = applied_verdict(port, &list.rows, it.scope, list.word.flags);
+            let drops = list.word.flags.has(WordFlags::DROP);
+            (view.verdict, view.reason) = verdict(port, &list.rows, it.scope, drops);
         }
         view
     }
@@ -175,20 +177,11 @@ fn is_done(port: &Port) -> bool {
         })
 }
 
-fn verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Reason>) {
-    if !rows.is_empty(scope) {
-        return filled_verdict(port, rows, scope);
-    }
-    if scope == Scope::Local && port.policy.has_any {
-        return (Verdict::Dropping, Some(Reason::LocalPolicy));
-    }
-    (Verdict::Refusing, Some(why_nobody(port)))
-}
-
-fn applied_verdict(port: &Port, rows: &Rows, scope: Scope, flags: WordFlags) -> (Verdict, Option<Reason>) {
+/// `drops`: an empty list does not refuse.
+fn verdict(port: &Port, rows: &Rows, scope: Scope, drops: bool) -> (Verdict, Option<Reason>) {
     if !rows.is_empty(scope) {
         filled_verdict(port, rows, scope)
-    } else if flags.has(WordFlags::DROP) {
+    } else if drops {
         (Verdict::Dropping, Some(Reason::LocalPolicy))
     } else {
         (Verdict::Refusing, Some(why_nobody(port)))
