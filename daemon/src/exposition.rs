@@ -6,6 +6,8 @@ pub(crate) mod process;
 
 use std::fmt::{Display, Write as _};
 
+use holdfast_core::spelled::Spelled;
+
 use crate::engine::steps::Histogram;
 
 /// The exposition format, version 0.0.4.
@@ -27,6 +29,19 @@ impl Exposition {
             let _ = write!(self.0, "{}{label}=\"{text}\"", if place == 0 { "{" } else { "," });
         }
         let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+
+    /// A metric with one label, which has words of a closed set.
+    pub(crate) fn by<T: Spelled, V: Display>(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (T, V)>,
+    ) {
+        self.begin(name, kind, help);
+        values.into_iter().for_each(|(word, value)| self.sample(name, &[(label, word.spelling())], value));
     }
 
     pub(crate) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {

@@ -31,11 +31,9 @@ pub(super) fn write(
         ];
         out.sample(name, &labels, it.since.0);
     }
-    let name = "holdfast_service_conditions_truncated";
-    out.begin(name, "gauge", "What is wrong with services beyond those that have a series, by condition.");
-    for (kind, count) in ConditionKind::ALL.iter().zip(conditions.truncated) {
-        out.sample(name, &[("condition", kind.as_str())], count);
-    }
+    let help = "What is wrong with services beyond those that have a series, by condition.";
+    let truncated = ConditionKind::ALL.into_iter().zip(conditions.truncated);
+    out.by("holdfast_service_conditions_truncated", "gauge", help, "condition", truncated);
 }
 
 #[cfg(test)]

@@ -39,10 +39,8 @@ pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot, probes: &Probes) 
     let counts = Counts::of(snapshot);
     let help = "Services of which a list is held.";
     out.gauge("holdfast_services_held", help, snapshot.held.len());
-    out.begin("holdfast_holds", "gauge", "Ports whose list is held, by reason.");
-    for (reason, count) in Judgement::REASONS.iter().zip(counts.reasons) {
-        out.sample("holdfast_holds", &[("reason", reason.as_str())], count);
-    }
+    let of_reasons = Judgement::REASONS.into_iter().zip(counts.reasons);
+    out.by("holdfast_holds", "gauge", "Ports whose list is held, by reason.", "reason", of_reasons);
     let age = counts.oldest.map_or(0, |begun| snapshot.clock().uptime().since(begun).max(0));
     out.gauge(
         "holdfast_hold_oldest_seconds",
@@ -51,8 +49,6 @@ pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot, probes: &Probes) 
     );
     let help = "Whether lists are held because many were lost at once.";
     out.gauge("holdfast_mass_loss", help, u8::from(counts.is_mass_loss));
-    out.begin("holdfast_probes_total", "counter", "Probes of held backends, by answer.");
-    for (answer, count) in probes.totals() {
-        out.sample("holdfast_probes_total", &[("answer", answer.as_str())], count);
-    }
+    let help = "Probes of held backends, by answer.";
+    out.by("holdfast_probes_total", "counter", help, "answer", probes.totals());
 }

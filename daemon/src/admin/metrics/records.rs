@@ -22,11 +22,8 @@ pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapsh
 
 /// Where Events are written to the cluster.
 pub(super) fn announced(out: &mut Exposition, announced: &Announced) {
-    let name = "holdfast_kubernetes_events_total";
-    out.begin(name, "counter", "Events for the cluster, by what became of them.");
-    for (outcome, count) in announced.totals() {
-        out.sample(name, &[("outcome", outcome.as_str())], count);
-    }
+    let help = "Events for the cluster, by what became of them.";
+    out.by("holdfast_kubernetes_events_total", "counter", help, "outcome", announced.totals());
 }
 
 fn work(out: &mut Exposition, snapshot: &Snapshot) {

@@ -73,10 +73,8 @@ pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot) {
 }
 
 fn tables(out: &mut Exposition, counts: &Counts) {
-    out.begin("holdfast_services", "gauge", "Services by state.");
-    for (state, count) in STATES.iter().zip(counts.services) {
-        out.sample("holdfast_services", &[("state", state.as_str())], count);
-    }
+    let of_states = STATES.into_iter().zip(counts.services);
+    out.by("holdfast_services", "gauge", "Services by state.", "state", of_states);
     out.begin("holdfast_frontends", "gauge", "Frontends by type and by what a new connection gets.");
     for (kind, verdicts) in TYPES.iter().zip(counts.frontends) {
         for (verdict, count) in VERDICTS.iter().zip(verdicts) {
@@ -84,30 +82,15 @@ fn tables(out: &mut Exposition, counts: &Counts) {
             out.sample("holdfast_frontends", &labels, count);
         }
     }
-    let name = "holdfast_frontends_not_serving";
-    out.begin(name, "gauge", "Frontends whose verdict is not serving, by its reason.");
-    for (reason, count) in Reason::ALL.iter().zip(counts.reasons) {
-        out.sample(name, &[("reason", reason.as_str())], count);
-    }
-    out.begin(
-        "holdfast_frontends_programmed",
-        "gauge",
-        "Frontends by whether the maps hold what they should.",
-    );
-    for (status, count) in STATUSES.iter().zip(counts.statuses) {
-        out.sample("holdfast_frontends_programmed", &[("status", status.as_str())], count);
-    }
-    out.begin("holdfast_backends", "gauge", "Endpoints of all ports, by whether they get traffic.");
-    for (state, count) in BACKEND_STATES.iter().zip(counts.backends) {
-        out.sample("holdfast_backends", &[("state", state.as_str())], count);
-    }
-    let name = "holdfast_load_balancers";
-    out.begin(
-        name,
-        "gauge",
-        "Load balancers of Services, by how far they have come as far as the Services say.",
-    );
-    for (state, count) in BALANCER_STATES.iter().zip(counts.balancers) {
-        out.sample(name, &[("state", state.as_str())], count);
-    }
+    let help = "Frontends whose verdict is not serving, by its reason.";
+    let of_reasons = Reason::ALL.into_iter().zip(counts.reasons);
+    out.by("holdfast_frontends_not_serving", "gauge", help, "reason", of_reasons);
+    let help = "Frontends by whether the maps hold what they should.";
+    let of_statuses = STATUSES.into_iter().zip(counts.statuses);
+    out.by("holdfast_frontends_programmed", "gauge", help, "status", of_statuses);
+    let help = "Endpoints of all ports, by whether they get traffic.";
+    out.by("holdfast_backends", "gauge", help, "state", BACKEND_STATES.into_iter().zip(counts.backends));
+    let help = "Load balancers of Services, by how far they have come as far as the Services say.";
+    let of_balancers = BALANCER_STATES.into_iter().zip(counts.balancers);
+    out.by("holdfast_load_balancers", "gauge", help, "state", of_balancers);
 }
