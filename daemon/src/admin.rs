@@ -5,7 +5,7 @@
 //! the engine; and each of the two doors has its own, so clients that fill one do not block the other. Nothing here
 //! changes the table, and loopback and the socket's permissions are all the authentication there is.
 
-mod about;
+pub(crate) mod about;
 mod answer;
 mod answers;
 mod apiserver;
@@ -17,10 +17,10 @@ mod events;
 mod explain;
 mod flows;
 mod forget;
-mod form;
+pub(crate) mod form;
 mod frontends;
 mod guard;
-mod health;
+pub(crate) mod health;
 pub(crate) mod hint;
 mod history;
 pub(crate) mod limits;
@@ -29,8 +29,9 @@ mod live;
 mod metrics;
 mod openapi;
 mod page;
+pub(crate) mod parameters;
 mod path;
-mod query;
+pub(crate) mod query;
 mod refusals;
 mod rejected;
 mod reload;

@@ -22,17 +22,17 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{CommandFactory, Parser, ValueEnum};
+use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
+use crate::admin::form::Form;
 use crate::admin::verify::Verification;
 use crate::config::{self, ConfigErrors, ConfigFile, NodeName};
 use client::{Client, ClientError};
 use filters::{
-    BackendFilter, Diagnosed, Explained, FlowFilter, FrontendFilter, HistoryFilter, RefusalFilter,
-    ServiceFilter, WatchFilter,
+    Backends, Diagnosed, Events, Explained, Filters, Flows, Frontends, History, Refusals, Services, Watch,
 };
 
 /// How a program of this command line ends.
@@ -96,8 +96,8 @@ pub struct Cli {
     #[command(flatten)]
     reach: Reach,
     /// How answers are written
-    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(short, long, global = true, value_enum, default_value_t = Form::Table)]
+    output: Form,
     /// What is asked for.
     #[command(subcommand)]
     pub command: Command,
@@ -112,26 +112,6 @@ struct Reach {
     /// The daemon's TCP address, and nothing else [default: 127.0.0.1:9890, after the socket]
     #[arg(long, global = true, value_name = "HOST:PORT")]
     tcp: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// Aligned columns that fit a screen
-    Table,
-    /// Aligned columns, all of them
-    Wide,
-    /// JSON, for programs
-    Json,
-}
-
-impl Output {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Table => "table",
-            Self::Wide => "wide",
-            Self::Json => "json",
-        }
-    }
 }
 
 /// What a command line asks for.
@@ -163,11 +143,11 @@ pub enum Question {
     /// The same on a terminal, live, with what changed last; until interrupted
     Top,
     /// What clients dial, and what they get there
-    Frontends(FrontendFilter),
+    Frontends(Filters<Frontends>),
     /// Every endpoint of every port, used or not, and why not
-    Backends(BackendFilter),
+    Backends(Filters<Backends>),
     /// Every service that is known, and what was rejected
-    Services(ServiceFilter),
+    Services(Filters<Services>),
     /// Why a client meets what it meets at a service or an address
     Explain(Explained),
     /// What is wrong with a service, and what to do next? `-o wide` shows also what is as it should be
@@ -175,11 +155,7 @@ pub enum Question {
     Diagnose(Diagnosed),
     /// What the cluster's components say (Events), what it means, what is behind it and what helps
     #[command(after_help = EVENTS_EXITS)]
-    Events {
-        /// About this service and its pods [default: about all services and what they depend on]
-        #[arg(value_name = "NAMESPACE/NAME")]
-        service: Option<String>,
-    },
+    Events(Filters<Events>),
     /// Are apiserver, memory and maps equal? The exit code says so
     Verify,
     /// Is the daemon alive, or ready? The exit code says so, for probes
@@ -188,13 +164,13 @@ pub enum Question {
         what: health::Health,
     },
     /// Which clients were not served, newest first
-    Refusals(RefusalFilter),
+    Refusals(Filters<Refusals>),
     /// Which clients from outside have which backend, and what happened to their packets
-    Flows(FlowFilter),
+    Flows(Filters<Flows>),
     /// Every change with its cause, oldest first
-    History(HistoryFilter),
+    History(Filters<History>),
     /// Every change and every event as it happens, until interrupted
-    Watch(WatchFilter),
+    Watch(Filters<Watch>),
     /// Programs and maps in the kernel, and how full those are
     Datapath,
     /// Which apiserver is used, why that one, and what is wrong with the others
@@ -273,7 +249,7 @@ pub fn run(run: &Run, err: &mut impl Write) -> std::process::ExitCode {
 impl Cli {
     /// Answers a question at a terminal or elsewhere: with colours where they can be seen and are wanted.
     pub fn answer_in_colour(&self, question: &Question, out: impl Write, err: &mut impl Write) -> Exit {
-        let is_text = !matches!(question, Question::Completions { .. }) && self.output != Output::Json;
+        let is_text = !matches!(question, Question::Completions { .. }) && self.output != Form::Json;
         let mut painted = paint::Painted::new(out);
         match is_text {
             true => self.answer(question, &mut painted, err),
@@ -284,20 +260,25 @@ impl Cli {
     /// Answers a question without colours.
     pub fn answer(&self, question: &Question, out: &mut impl Write, err: &mut impl Write) -> Exit {
         let answered = match question {
-            Question::Status => status::status(&self.client(), self.output == Output::Json, out),
+            Question::Status => status::status(&self.client(), self.output == Form::Json, out),
             Question::Top => top::top(&self.client(), out),
-            Question::Frontends(filter) => self.table("frontends", &filter.given(), out),
-            Question::Backends(filter) => self.table("backends", &filter.given(), out),
-            Question::Services(filter) => self.table("services", &filter.given(), out),
+            Question::Frontends(filter) => self.table("frontends", &filter.given, out),
+            Question::Backends(filter) => self.table("backends", &filter.given, out),
+            Question::Services(filter) => self.table("services", &filter.given, out),
             Question::Explain(asked) => self.explain(asked, out),
             Question::Diagnose(asked) => self.diagnose(asked, out),
-            Question::Events { service } => self.events(service, out),
+            Question::Events(filter) => {
+                let begin = format!("/events?format={}", self.output.as_str());
+                self.ending_as_told(&path(&begin, &filter.given), out)
+            }
             Question::Verify => self.verify(out),
             Question::Health { what } => health::health(&self.client(), *what, self.output, out),
-            Question::Refusals(filter) => self.table("refusals", &filter.given(), out),
-            Question::Flows(filter) => self.table("flows", &filter.given(), out),
-            Question::History(filter) => self.table("history", &filter.given(), out),
-            Question::Watch(WatchFilter { service }) => self.watch(service, out, err),
+            Question::Refusals(filter) => self.table("refusals", &filter.given, out),
+            Question::Flows(filter) => self.table("flows", &filter.given, out),
+            Question::History(filter) => self.table("history", &filter.given, out),
+            Question::Watch(filter) => {
+                watch::watch(&self.client(), &path("/watch?", &filter.given), self.output, out, err)
+            }
             Question::Datapath => self.table("datapath", &[], out),
             Question::Apiserver { action: None } => self.table("apiserver", &[], out),
             Question::Apiserver { action: Some(ApiserverAction::Forget { address }) } => {
@@ -348,21 +329,6 @@ impl Cli {
         Ok(Exit::Good)
     }
 
-    fn watch(
-        &self,
-        service: &Option<String>,
-        out: &mut impl Write,
-        err: &mut impl Write,
-    ) -> Result<Exit, ClientError> {
-        let path = path("/watch?", &[("service", service)]);
-        watch::watch(&self.client(), &path, self.output, out, err)
-    }
-
-    fn events(&self, service: &Option<String>, out: &mut impl Write) -> Result<Exit, ClientError> {
-        let path = path(&format!("/events?format={}", self.output.as_str()), &[("service", service)]);
-        self.ending_as_told(&path, out)
-    }
-
     fn diagnose(&self, asked: &Diagnosed, out: &mut impl Write) -> Result<Exit, ClientError> {
         let Diagnosed { service, no_probe, port, http, client, since, timeout, explain } = asked;
         if let Some(check) = explain {
@@ -370,10 +336,10 @@ impl Cli {
         }
         let probe = if *no_probe { "none" } else { "connect" };
         let start = format!("/diagnose?format={}&probe={probe}", self.output.as_str());
-        let narrowed = [("port", port), ("http", http), ("client", client)];
-        let filters = [&[("service", service)], &narrowed[..], &[("since", since), ("timeout", timeout)]];
-        let filters = filters.concat();
-        self.ending_as_told(&path(&start, &filters), out)
+        let narrowed = [("service", service), ("port", port), ("http", http), ("client", client)];
+        let filters = narrowed.into_iter().chain([("since", since), ("timeout", timeout)]);
+        let given: Vec<_> = filters.filter_map(|(name, value)| Some((name, value.clone()?))).collect();
+        self.ending_as_told(&path(&start, &given), out)
     }
 
     /// The daemon says in its answer how the program ends; an answer that does not say so is broken.
@@ -393,8 +359,8 @@ impl Cli {
         let answer: Verification =
             serde_json::from_slice(&json).map_err(|error| ClientError::Broken(error.into()))?;
         match self.output {
-            Output::Json => out.write_all(&json)?,
-            Output::Table | Output::Wide => out.write_all(answer.text().as_bytes())?,
+            Form::Json => out.write_all(&json)?,
+            Form::Table | Form::Wide => out.write_all(answer.text().as_bytes())?,
         }
         out.flush()?;
         Ok(if answer.equal { Exit::Good } else { Exit::Finding })
@@ -404,7 +370,7 @@ impl Cli {
     fn reload(&self, out: &mut impl Write) -> Result<Exit, ClientError> {
         let path = format!("/reload?format={}", self.output.as_str());
         let mut answer = self.client().post(&path)?;
-        if self.output == Output::Json && answer.status == 422 {
+        if self.output == Form::Json && answer.status == 422 {
             let why = answer.rest()?;
             writeln!(out, "{}", refused_reload(&why))?;
             return Ok(Exit::Config);
@@ -428,7 +394,7 @@ impl Cli {
     fn table(
         &self,
         table: &str,
-        filters: &[(&str, &Option<String>)],
+        filters: &[(&str, String)],
         out: &mut impl Write,
     ) -> Result<Exit, ClientError> {
         let path = path(&format!("/{table}?format={}", self.output.as_str()), filters);
@@ -449,9 +415,8 @@ fn explained_check(check: &str, out: &mut impl Write) -> Result<Exit, ClientErro
     Ok(Exit::Good)
 }
 
-fn path(begin: &str, filters: &[(&str, &Option<String>)]) -> String {
-    let given = filters.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
-    given.fold(begin.to_owned(), |path, (name, value)| format!("{path}&{name}={}", encoded(value)))
+fn path(begin: &str, given: &[(&str, String)]) -> String {
+    given.iter().fold(begin.to_owned(), |path, (name, value)| format!("{path}&{name}={}", encoded(value)))
 }
 
 /// The daemon's refusal, with the field by which a reader of the outcome knows that the reload was refused.

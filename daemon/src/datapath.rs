@@ -12,17 +12,13 @@ use std::sync::Arc;
 
 use holdfast_datapath::Status;
 
+use crate::config::DatapathKind;
 use crate::devices::Decision;
 
 pub(crate) use clients::{Clients, Counters};
-pub(crate) use refusals::{Cause, DENIALS, Stage, answering, device, spelled};
+pub(crate) use holdfast_datapath::Cause;
+pub(crate) use refusals::{DENIALS, Stage, answering, device, spelled};
 pub use refusals::{Denied, LatestRefusals, RefusalLog};
-
-const KERNEL: &str = "kernel";
-const MEMORY: &str = "memory";
-
-/// What [`DatapathView::kind`] may say.
-pub(crate) const KINDS: [&str; 2] = [KERNEL, MEMORY];
 
 /// The datapath at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,9 +48,9 @@ impl DatapathView {
         &self.devices
     }
 
-    /// What carries the traffic, as the configuration spells it.
-    pub const fn kind(&self) -> &'static str {
-        if self.status.is_some() { KERNEL } else { MEMORY }
+    /// What carries the traffic.
+    pub const fn kind(&self) -> DatapathKind {
+        if self.status.is_some() { DatapathKind::Kernel } else { DatapathKind::Memory }
     }
 
     /// The state of programs and maps, where there are any.

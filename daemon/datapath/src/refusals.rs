@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::op::PortIndex;
+use holdfast_core::words;
 use libbpf_rs::{MapHandle, RingBufferBuilder};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -26,21 +27,23 @@ pub enum Denial {
     Dropped,
 }
 
-/// Why a client was turned away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// The list that is meant for the client has no backend.
-    NoBackend,
-    /// The client is in none of the ranges of sources that its service allows.
-    Source,
-    /// The table of flows is full.
-    Flows,
-    /// There is no port left by which a backend on another node could answer.
-    Ports,
-    /// This node has no address to which a backend on another node could answer.
-    Address,
-    /// The client dialled a cluster IP of a service that has no such port.
-    NoSuchPort,
+words! {
+    /// Why a client was turned away.
+    pub enum Cause {
+        /// The list of backends for this client was empty; the reason of the frontend says more.
+        NoBackend = "no-backend",
+        /// Its address is in none of the service's loadBalancerSourceRanges.
+        Source = "source",
+        /// The table of flows was full: raise `flows` under `[packets]`.
+        Flows = "flows",
+        /// No port was left by which a backend on another node could answer: widen `snat_ports` under `[packets]`.
+        Ports = "ports",
+        /// This node had no address of that family to which a backend on another node could answer: `holdfast datapath`
+        /// lists the devices with theirs.
+        Address = "address",
+        /// It is a cluster IP of a service that has no such port.
+        NoSuchPort = "no-such-port",
+    }
 }
 
 const CAUSES: [(Cause, types::reason); 6] = [

@@ -2,18 +2,19 @@
 //!
 //! Invariant: the index is made of the paths that are served.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::answer;
 use super::form::Form;
 use super::path::Path;
 use super::query::Query;
-use crate::datapath::KINDS;
+use crate::config::DatapathKind;
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
 
@@ -29,24 +30,23 @@ pub(super) struct Index {
 struct IndexRow {
     path: &'static str,
     about: &'static str,
-    parameters: &'static [&'static str],
+    parameters: Vec<&'static str>,
 }
 
 /// Every path with what it understands.
 pub(super) fn index(paths: &[Path], form: Form) -> Response {
-    let row =
-        |path: &Path| IndexRow { path: path.path, about: path.about, parameters: path.legal.parameters };
-    let paths: Vec<IndexRow> = paths.iter().map(row).collect();
-    match form {
-        Form::Json => answer::json(StatusCode::OK, &Index { paths }),
-        Form::Table | Form::Wide => {
-            let line = |row: &IndexRow| {
-                let parameters = row.parameters.iter().map(|name| format!("?{name}=")).collect::<Vec<_>>();
-                format!("{:14} {:42} {}", row.path, row.about, parameters.join(" ")).trim_end().to_owned()
-                    + "\n"
-            };
-            answer::text(StatusCode::OK, paths.iter().map(line).collect::<String>())
-        }
+    let names = |path: &Path| path.legal.iter().map(|it| it.name).collect();
+    let row = |path: &Path| IndexRow { path: path.path, about: path.about, parameters: names(path) };
+    let index = Index { paths: paths.iter().map(row).collect() };
+    answer::either(StatusCode::OK, form, &index, || {
+        index.paths.iter().map(IndexRow::line).collect::<String>()
+    })
+}
+
+impl IndexRow {
+    fn line(&self) -> String {
+        let parameters = self.parameters.iter().map(|name| format!("?{name}=")).collect::<Vec<_>>();
+        format!("{:14} {:42} {}", self.path, self.about, parameters.join(" ")).trim_end().to_owned() + "\n"
     }
 }
 
@@ -62,30 +62,24 @@ pub(super) fn config(readings: &Readings, _: Query, form: Form) -> Response {
 }
 
 /// Which daemon runs here, and with what.
-#[derive(Serialize, JsonSchema)]
-pub(super) struct Version {
-    version: &'static str,
-    node: Arc<str>,
-    #[schemars(extend("enum" = KINDS))]
-    datapath: &'static str,
-    started: Rfc3339,
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Version {
+    pub(crate) version: Cow<'static, str>,
+    pub(crate) node: Arc<str>,
+    #[schemars(extend("enum" = DatapathKind::ALL.map(DatapathKind::as_str)))]
+    pub(crate) datapath: Cow<'static, str>,
+    pub(crate) started: Rfc3339,
 }
 
 /// What runs here, since when.
 pub(super) fn version(readings: &Readings, _: Query, form: Form) -> Response {
-    let about = &readings.about;
-    let node = Arc::clone(&readings.snapshot().node.name);
-    let datapath = readings.datapath().kind();
-    let started = Rfc3339(about.started);
-    match form {
-        Form::Json => {
-            let version = Version { version: about.version, node, datapath, started };
-            answer::json(StatusCode::OK, &version)
-        }
-        Form::Table | Form::Wide => {
-            let version = about.version;
-            let text = format!("holdfast {version} on {node}, datapath {datapath}, since {started}\n");
-            answer::text(StatusCode::OK, text)
-        }
-    }
+    let shown = Version {
+        version: readings.about.version.into(),
+        node: Arc::clone(&readings.snapshot().node.name),
+        datapath: readings.datapath().kind().as_str().into(),
+        started: Rfc3339(readings.about.started),
+    };
+    let Version { version, node, datapath, started } = &shown;
+    let text = || format!("holdfast {version} on {node}, datapath {datapath}, since {started}\n");
+    answer::either(StatusCode::OK, form, &shown, text)
 }

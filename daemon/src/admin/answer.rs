@@ -36,10 +36,8 @@ impl Refusal {
     pub(super) fn shown(&self, form: Form, words: Words) -> Response {
         let Self { status, error, .. } = self;
         let hint = self.hint.text(words);
-        match form {
-            Form::Json => json(*status, &RefusalJson { error, hint: &hint }),
-            Form::Table | Form::Wide => text(*status, format!("error: {error}\nhint: {hint}\n")),
-        }
+        let text = || format!("error: {error}\nhint: {hint}\n");
+        either(*status, form, &RefusalJson { error, hint: &hint }, text)
     }
 }
 
@@ -65,6 +63,19 @@ pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Response {
             typed(status, Form::Json.content_type(), bytes)
         }
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("error: {error}\n")),
+    }
+}
+
+/// JSON for programs, and text for people.
+pub(super) fn either<B: Into<Body>>(
+    status: StatusCode,
+    form: Form,
+    value: &impl Serialize,
+    text: impl FnOnce() -> B,
+) -> Response {
+    match form {
+        Form::Json => json(status, value),
+        Form::Table | Form::Wide => self::text(status, text()),
     }
 }
 

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::answer;
 use super::form::Form;
 use super::query::Query;
-use super::shown::{Cells, Widths};
+use super::shown::{Cells, table};
 use crate::apiserver::{ClusterId, CredentialsView, EndpointView, Standing, State, Tier, View};
 use crate::described::Code;
 use crate::readings::Readings;
@@ -306,24 +306,17 @@ impl<'a> Apiserver<'a> {
         let titles =
             [&["ENDPOINT", "TIER", "STATE", "USE", "SINCE", "CONNECTIONS"][..], &learned, &LAST_ERROR]
                 .concat();
-        table(&titles, self.endpoints.iter().map(EndpointRow::cells), &mut out);
+        out.push(b'\n');
+        table(titles, self.endpoints.iter().map(EndpointRow::cells), &mut out);
         let titles = ["CREDENTIALS", "KIND", "WRITTEN", "EXPIRES", "PROBLEM"];
-        table(&titles, self.credentials.iter().map(CredentialsRow::cells), &mut out);
+        out.push(b'\n');
+        table(titles, self.credentials.iter().map(CredentialsRow::cells), &mut out);
         let counts = ["OBJECTS", "BAD", "LISTS", "RESTARTS"];
         let titles = [&["WATCH", "STATE", "SINCE", "HEARD"][..], &counts, &LAST_ERROR];
-        table(&titles.concat(), self.watches.iter().map(WatchRow::cells), &mut out);
+        out.push(b'\n');
+        table(titles.concat(), self.watches.iter().map(WatchRow::cells), &mut out);
         out
     }
-}
-
-fn table(titles: &[&str], rows: impl Iterator<Item = Cells>, out: &mut Vec<u8>) {
-    let mut heading = Cells::default();
-    titles.iter().for_each(|title| heading.put(title));
-    let lines: Vec<Cells> = std::iter::once(heading).chain(rows).collect();
-    let mut widths = Widths::default();
-    lines.iter().for_each(|cells| widths.observe(cells));
-    out.push(b'\n');
-    lines.iter().for_each(|cells| widths.line(cells, out));
 }
 
 /// What access and the watches published last.
@@ -331,8 +324,5 @@ pub(super) fn apiserver(readings: &Readings, _: Query, form: Form) -> Response {
     let view = readings.apiserver();
     let none = View::default();
     let shown = Apiserver::of(view.as_deref().unwrap_or(&none), readings.watches.now(), view.is_some());
-    match form {
-        Form::Json => answer::json(StatusCode::OK, &shown),
-        Form::Table | Form::Wide => answer::text(StatusCode::OK, shown.text()),
-    }
+    answer::either(StatusCode::OK, form, &shown, || shown.text())
 }

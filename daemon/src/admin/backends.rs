@@ -11,16 +11,12 @@ use holdfast_core::snapshot::{PortView, ServiceView, UnusedBecause};
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
-use super::query::{Filter, Legal};
-use super::shown::{Cells, Column, column, wide};
-use super::table::Table;
+use super::query::Filter;
+use super::table::{Column, Table, column, wide};
 use crate::described::{Code, Text};
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
 use crate::why::{EndpointState, state};
-
-/// What `/backends` understands.
-pub(super) const LEGAL: Legal = Legal { parameters: &["service", "address", "format"], types: &[] };
 
 /// The slices of the current services' rows.
 #[derive(Debug, Default)]
@@ -152,19 +148,23 @@ impl Table for BackendTable {
     const ANSWER: &'static str = "Backends";
     const ORDER: &'static str =
         "All endpoints, in the order: namespace, name, port name, address, protocol, port, source.";
-    const COLUMNS: &'static [Column] = &[
-        column("SERVICE"),
-        column("PORT"),
-        column("BACKEND"),
-        column("STATE"),
-        column("UNUSED"),
-        column("CONDITIONS"),
-        column("NODE"),
-        wide("ZONE"),
-        wide("SOURCE"),
-        wide("SINCE"),
-        wide("SLICES"),
-        column("TARGET"),
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("SERVICE", |row, _, cells| cells.put(row.service)),
+        column("PORT", |row, _, cells| cells.put(row.port_name)),
+        column("BACKEND", |row, _, cells| {
+            cells.put(format_args!("{}/{}", SocketAddr::new(row.address, row.port), row.protocol));
+        }),
+        column("STATE", |row, _, cells| cells.put(row.state)),
+        column("UNUSED", |row, _, cells| cells.put_optional(row.unused_because)),
+        column("CONDITIONS", |row, _, cells| cells.put(row.conditions())),
+        column("NODE", |row, _, cells| cells.put_optional(row.node)),
+        wide("ZONE", |row, _, cells| cells.put_optional(row.zone)),
+        wide("SOURCE", |row, _, cells| cells.put(row.source)),
+        wide("SINCE", |row, _, cells| cells.put(row.since)),
+        wide("SLICES", |row, _, cells| {
+            cells.put(row.slices.names().map(ToString::to_string).collect::<Vec<_>>().join(","));
+        }),
+        column("TARGET", |row, _, cells| cells.put_optional(row.target.as_ref().map(Target::spelled))),
     ];
     type Place = Place;
     type Row<'a> = BackendRow<'a>;
@@ -209,23 +209,6 @@ impl Table for BackendTable {
             unused_because: port.unused_because(row).map(Code),
             source: Code(view.key.source),
         })
-    }
-
-    fn cells(row: &BackendRow<'_>, wide: bool, cells: &mut Cells) {
-        cells.put(row.service);
-        cells.put(row.port_name);
-        cells.put(format_args!("{}/{}", SocketAddr::new(row.address, row.port), row.protocol));
-        cells.put(row.state);
-        cells.put_optional(row.unused_because);
-        cells.put(row.conditions());
-        cells.put_optional(row.node);
-        if wide {
-            cells.put_optional(row.zone);
-            cells.put(row.source);
-            cells.put(row.since);
-            cells.put(row.slices.names().map(ToString::to_string).collect::<Vec<_>>().join(","));
-        }
-        cells.put_optional(row.target.as_ref().map(Target::spelled));
     }
 
     fn forget(&mut self) {

@@ -4,6 +4,7 @@
 
 mod packets;
 
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,8 +18,9 @@ use serde::Serialize;
 use super::answer;
 use super::form::Form;
 use super::query::Query;
-use super::shown::{Cells, Widths};
-use crate::datapath::{DatapathView, KINDS};
+use super::shown::{Cells, aligned, table};
+use crate::config::{DatapathKind, Sockets};
+use crate::described::Code;
 use crate::devices::Decision;
 use crate::proxies::filters::Filter;
 use crate::proxies::{OtherProxy, Trace};
@@ -29,8 +31,7 @@ use packets::Packets;
 /// What carries the traffic.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Datapath<'a> {
-    #[schemars(extend("enum" = KINDS))]
-    kind: &'static str,
+    kind: Code<DatapathKind>,
     /// Other proxies that serve, or served, on this node. They are left alone.
     other_proxies: &'a [OtherProxy],
     /// Rules of a firewall that meet packets of services otherwise than with kube-proxy.
@@ -72,8 +73,7 @@ struct Kernel<'a> {
     /// Why maps are still pinned that no program uses.
     leftover: Option<&'a str>,
     /// Which sockets are served.
-    #[schemars(extend("enum" = SOCKETS))]
-    sockets: &'static str,
+    sockets: Code<Sockets>,
     /// Whether datagrams are served by sockets.
     udp_sockets: bool,
     exempt_cgroups: Vec<ExemptCgroup<'a>>,
@@ -180,7 +180,7 @@ impl<'a> Kernel<'a> {
             in_cgroup_namespace: status.in_cgroup_namespace,
             behind_hooks: &status.behind_hooks,
             leftover: status.leftover.as_deref(),
-            sockets: if status.served.pods { ALL } else { HOST },
+            sockets: Code(if status.served.pods { Sockets::All } else { Sockets::Host }),
             udp_sockets: status.served.udp,
             exempt_cgroups: exempt_cgroups(status),
             packets: status.packets.as_ref().map(|packets| Packets::of(packets, swept, decisions)),
@@ -226,7 +226,8 @@ impl<'a> Kernel<'a> {
     }
 
     fn served(&self) -> String {
-        let pods = if self.sockets == ALL { "of the host and of pods" } else { "of the host only" };
+        let pods =
+            if self.sockets == Code(Sockets::All) { "of the host and of pods" } else { "of the host only" };
         let udp = if self.udp_sockets { "" } else { ", TCP only" };
         let but = if self.exempt_cgroups.is_empty() { "" } else { ", but not below" };
         let mut line = format!("{pods}{udp}{but}");
@@ -239,27 +240,15 @@ impl<'a> Kernel<'a> {
 
     fn write(&self, out: &mut Vec<u8>) {
         let lines = self.lines();
-        let facts = lines.iter().map(|(name, value)| {
-            let mut cells = Cells::default();
-            cells.put(name);
-            cells.put(value);
-            cells
-        });
+        let facts = lines.iter().map(|(name, value)| Cells::of([&name as &dyn Display, value]));
         aligned(&facts.collect::<Vec<_>>(), out);
         out.push(b'\n');
-        let rows = std::iter::once(heading()).chain(self.maps.iter().map(MapFill::cells));
-        aligned(&rows.collect::<Vec<_>>(), out);
+        table(["MAP", "USED", "SIZE", "LIMIT"], self.maps.iter().map(MapFill::cells), out);
         if let Some(packets) = &self.packets {
             packets.write(out);
         }
     }
 }
-
-const ALL: &str = "all";
-const HOST: &str = "host";
-
-/// The sockets that may be served, as the configuration spells them.
-const SOCKETS: [&str; 2] = [ALL, HOST];
 
 /// What stands behind the path of a cgroup that was not asked for.
 const NAMESPACE: &str =
@@ -277,27 +266,8 @@ fn spelled(StaleSockets { ended, failure }: &StaleSockets<'_>) -> String {
 
 impl MapFill {
     fn cells(&self) -> Cells {
-        let mut cells = Cells::default();
-        cells.put(self.map);
-        cells.put(self.used);
-        cells.put(self.size);
-        cells.put(self.limit);
-        cells
+        Cells::of([&self.map as &dyn Display, &self.used, &self.size, &self.limit])
     }
-}
-
-fn heading() -> Cells {
-    let mut cells = Cells::default();
-    for title in ["MAP", "USED", "SIZE", "LIMIT"] {
-        cells.put(title);
-    }
-    cells
-}
-
-fn aligned(lines: &[Cells], out: &mut Vec<u8>) {
-    let mut widths = Widths::default();
-    lines.iter().for_each(|cells| widths.observe(cells));
-    lines.iter().for_each(|cells| widths.line(cells, out));
 }
 
 /// What the engine published last, with other proxies on this node.
@@ -307,34 +277,21 @@ pub(super) fn datapath(readings: &Readings, _: Query, form: Form) -> Response {
     let proxies = Arc::clone(&readings.proxies.borrow());
     let filters = Arc::clone(&readings.filters.borrow());
     let kernel = view.status().map(|status| Kernel::of(status, view.devices(), &snapshot.fill));
-    match form {
-        Form::Json => {
-            let kind = view.kind();
-            let other_proxies = &*proxies;
-            answer::json(StatusCode::OK, &Datapath { kind, other_proxies, filters: &filters, kernel })
-        }
-        Form::Table | Form::Wide => {
-            answer::text(StatusCode::OK, text(&view, &proxies, &filters, kernel.as_ref()))
-        }
-    }
+    let shown = Datapath { kind: Code(view.kind()), other_proxies: &proxies, filters: &filters, kernel };
+    answer::either(StatusCode::OK, form, &shown, || text(&shown))
 }
 
-fn text(
-    view: &DatapathView,
-    proxies: &[OtherProxy],
-    filters: &[Filter],
-    kernel: Option<&Kernel<'_>>,
-) -> Vec<u8> {
+fn text(Datapath { kind, other_proxies, filters, kernel }: &Datapath<'_>) -> Vec<u8> {
     let note =
         if kernel.is_some() { "" } else { ": everything is computed and shown, no traffic is touched" };
-    let mut out = format!("datapath {}{note}\n", view.kind()).into_bytes();
-    for OtherProxy { proxy, evidence, traces } in proxies {
+    let mut out = format!("datapath {kind}{note}\n").into_bytes();
+    for OtherProxy { proxy, evidence, traces } in *other_proxies {
         out.extend(format!("other proxy: {proxy} ({})\n", evidence.join(", ")).into_bytes());
         for Trace { what, remove, .. } in traces {
             out.extend(format!("{proxy}: {what}: {remove}\n").into_bytes());
         }
     }
-    for Filter { place, rule, .. } in filters {
+    for Filter { place, rule, .. } in *filters {
         out.extend(format!("filter: {place}: {rule}\n").into_bytes());
     }
     if let Some(kernel) = kernel {

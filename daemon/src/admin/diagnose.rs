@@ -20,7 +20,7 @@ use super::explain::{read_back, unread};
 use super::form::Form;
 use super::hint::Hint;
 use super::limits::DIAGNOSES_MAX;
-use super::query::{Legal, Query};
+use super::query::Query;
 use crate::diagnose::gather::{Asks, Outside, views};
 use crate::diagnose::limits::{JUDGING, TOTAL};
 use crate::diagnose::shown::some;
@@ -30,12 +30,6 @@ use crate::diagnose::{
 use crate::engine::ask::Busy;
 use crate::readings::Readings;
 use crate::rfc3339::Millis;
-
-/// What `/diagnose` understands.
-pub(super) const LEGAL: Legal = Legal {
-    parameters: &["service", "probe", "port", "http", "client", "since", "timeout", "format"],
-    types: &[],
-};
 
 /// How often the maps are read, at most, until the service does not change meanwhile.
 const LOOKS_MAX: usize = 3;

@@ -13,14 +13,11 @@ use super::answer::{self, Refusal};
 use super::door::{Visit, Way};
 use super::form::Form;
 use super::limits::DIAGNOSES_MAX;
-use super::query::{Legal, Query};
+use super::query::Query;
 use crate::diagnose::gather::Heard;
 use crate::diagnose::material::Asked;
 use crate::diagnose::{EXIT_HEADER, EventList, Scope};
 use crate::rfc3339::Millis;
-
-/// What `/events` understands.
-pub(super) const LEGAL: Legal = Legal { parameters: &["service", "format"], types: &[] };
 
 /// Reads, recognises, and writes down what came of it.
 pub(super) async fn events(visit: Visit, query: Query, form: Form) -> Response {

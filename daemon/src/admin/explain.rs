@@ -11,11 +11,8 @@ use holdfast_core::keys::FrontendKey;
 use super::answer;
 use super::door::Visit;
 use super::form::Form;
-use super::query::{Legal, Query};
+use super::query::Query;
 use crate::why::{ReadBack, Walk};
-
-/// What `/explain` understands.
-pub(super) const LEGAL: Legal = Legal { parameters: &["service", "endpoint", "from", "format"], types: &[] };
 
 /// Finds the services that are meant, has the maps read, and writes down the answer.
 pub(super) async fn explain(visit: Visit, query: Query, form: Form) -> Response {
@@ -23,10 +20,7 @@ pub(super) async fn explain(visit: Visit, query: Query, form: Form) -> Response 
     let read = read_back(&visit, walk.keys()).await;
     let explanation = walk.end(&visit.readings, &read);
     let status = if walk.found_nothing() { StatusCode::NOT_FOUND } else { StatusCode::OK };
-    match form {
-        Form::Json => answer::json(status, &explanation),
-        Form::Table | Form::Wide => answer::text(status, text::write(&explanation)),
-    }
+    answer::either(status, form, &explanation, || text::write(&explanation))
 }
 
 /// What the maps say of the frontends that the answer is about.

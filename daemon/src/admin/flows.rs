@@ -18,15 +18,11 @@ use serde::Serialize;
 use super::answer::{self, Refusal};
 use super::form::Form;
 use super::limits::FLOWS_MAX;
-use super::query::{Legal, Query};
+use super::query::Query;
 use super::refusals::{Owner, Owners};
-use super::shown::{Cells, Widths};
+use super::shown::{Cells, table};
 use crate::described::{Code, Text};
 use crate::readings::Readings;
-
-/// What `/flows` understands.
-pub(super) const LEGAL: Legal =
-    Legal { parameters: &["client", "frontend", "backend", "state", "limit", "format"], types: &[] };
 
 /// The table of flows at this moment.
 #[derive(Serialize, JsonSchema)]
@@ -243,16 +239,10 @@ fn words(said: &[Said]) -> String {
     said.iter().map(|it| it.as_str()).collect::<Vec<_>>().join(",")
 }
 
-fn heading(wide: bool) -> Cells {
+fn titles(wide: bool) -> impl Iterator<Item = &'static str> {
     let first = ["CLIENT", "FRONTEND", "BACKEND", "STATE", "IDLE"];
     let more = ["SEEN AS", "THROUGH", "CLIENT SAID", "BACKEND SAID", "AGE", "ENDS AFTER", "PORT"];
-    let mut cells = Cells::default();
-    first
-        .iter()
-        .chain(if wide { &more[..] } else { &[] })
-        .chain(&["SERVICE"])
-        .for_each(|title| cells.put(title));
-    cells
+    first.into_iter().chain(more.into_iter().filter(move |_| wide)).chain(["SERVICE"])
 }
 
 impl<'a> Flows<'a> {
@@ -296,11 +286,7 @@ impl<'a> Flows<'a> {
             return b"packets are not translated on this node, so there are no flows\n".to_vec();
         }
         let mut out = self.summary().into_bytes();
-        let lines: Vec<Cells> =
-            std::iter::once(heading(wide)).chain(self.flows.iter().map(|row| row.cells(wide))).collect();
-        let mut widths = Widths::default();
-        lines.iter().for_each(|cells| widths.observe(cells));
-        lines.iter().for_each(|cells| widths.line(cells, &mut out));
+        table(titles(wide), self.flows.iter().map(|row| row.cells(wide)), &mut out);
         if self.omitted > 0 {
             out.extend(format!("\nand {} more; filters show them\n", self.omitted).bytes());
         }
@@ -359,10 +345,7 @@ pub(super) fn flows(readings: &Readings, query: Query, form: Form) -> Response {
     let owners = Owners::of(&snapshot, report.found.iter().filter_map(dialled));
     let seen = seen.map(|seen| (seen.table.max(), seen.swept.clone()));
     let flows = Flows::of(seen, &report, &counts, &owners);
-    match form {
-        Form::Json => answer::json(StatusCode::OK, &flows),
-        Form::Table | Form::Wide => answer::text(StatusCode::OK, flows.text(form == Form::Wide)),
-    }
+    answer::either(StatusCode::OK, form, &flows, || flows.text(form == Form::Wide))
 }
 
 #[cfg(test)]

@@ -17,15 +17,13 @@ use super::answer::{self, Refusal};
 use super::door::Visit;
 use super::form::Form;
 use super::guard::form_of;
-use super::query::{Legal, Query};
+use super::parameters;
+use super::query::Query;
 use super::reload::{is_post, only_post};
 use super::wishes::{ForgetWish, Forgotten, Peer};
 
 /// The path of this wish.
 pub(super) const PATH: &str = "/apiserver/forget";
-
-/// The parameters that it understands.
-pub(super) const LEGAL: Legal = Legal { parameters: &["endpoint", "format"], types: &[] };
 
 /// How long the answer may take: the disk has three seconds.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
@@ -69,7 +67,7 @@ pub(super) async fn forget(
 }
 
 fn wanted(request: &Request) -> Result<SocketAddr, Refusal> {
-    let query = Query::read(request.uri().query().unwrap_or_default(), &LEGAL)?;
+    let query = Query::read(request.uri().query().unwrap_or_default(), parameters::FORGET)?;
     query.filter.endpoint.map(|dialled| dialled.address).ok_or_else(|| {
         let hint = "give it with its port, such as `?endpoint=10.0.0.1:6443`";
         Refusal::new(StatusCode::BAD_REQUEST, "no address is given", hint)
@@ -83,17 +81,8 @@ async fn ask(wishes: &mpsc::Sender<ForgetWish>, peer: Peer, address: SocketAddr)
 }
 
 fn answered(address: SocketAddr, memory_problem: Option<String>, form: Form) -> Response {
-    let forgotten = address.to_string();
-    match (form, memory_problem) {
-        (Form::Json, memory_problem) => {
-            answer::json(StatusCode::OK, &ForgottenJson { forgotten, memory_problem })
-        }
-        (Form::Table | Form::Wide, None) => {
-            answer::text(StatusCode::OK, format!("{forgotten} is forgotten\n"))
-        }
-        (Form::Table | Form::Wide, Some(problem)) => {
-            let text = format!("{forgotten} is forgotten, but not on disk yet: {problem}\n");
-            answer::text(StatusCode::OK, text)
-        }
-    }
+    let but = memory_problem.as_ref().map(|problem| format!(", but not on disk yet: {problem}"));
+    let text = format!("{address} is forgotten{}\n", but.unwrap_or_default());
+    let json = ForgottenJson { forgotten: address.to_string(), memory_problem };
+    answer::either(StatusCode::OK, form, &json, || text)
 }

@@ -4,21 +4,20 @@
 //! is no guessing by user agent.
 
 use axum::http::{HeaderMap, header};
+use holdfast_core::words;
 
-/// How an answer is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Form {
-    /// Aligned text with the columns that fit a terminal.
-    Table,
-    /// Aligned text with every column.
-    Wide,
-    /// One JSON value, or one in each line.
-    Json,
+words! {
+    /// How an answer is written: `?format=`, and `--output` of the command line.
+    #[derive(PartialOrd, Ord, clap::ValueEnum)]
+    pub(crate) enum Form {
+        /// Aligned columns that fit a screen
+        Table = "table",
+        /// Aligned columns, all of them
+        Wide = "wide",
+        /// JSON, for programs
+        Json = "json",
+    }
 }
-
-/// The legal values of `?format=`.
-pub(super) const FORMATS: [(&str, Form); 3] =
-    [("table", Form::Table), ("wide", Form::Wide), ("json", Form::Json)];
 
 impl Form {
     pub(super) const fn content_type(self) -> &'static str {
@@ -26,10 +25,6 @@ impl Form {
             Self::Table | Self::Wide => "text/plain; charset=utf-8",
             Self::Json => "application/json",
         }
-    }
-
-    pub(super) fn named(name: &str) -> Option<Self> {
-        FORMATS.iter().find(|(word, _)| *word == name).map(|(_, form)| *form)
     }
 
     /// By `Accept`: the highest quality wins, then the more exact range, then what is named first. Without any range

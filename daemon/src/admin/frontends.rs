@@ -13,20 +13,14 @@ use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Verdict};
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
+use super::form::Form;
 use super::limits;
-use super::query::{Filter, Legal};
-use super::shown::{Cells, Column, column, wide};
-use super::table::Table;
+use super::query::Filter;
+use super::table::{Column, Table, column, wide};
 use crate::described::{Code, Text};
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
 use crate::why::{ChosenState, WriteStatus, chosen_state, status};
-
-/// What `/frontends` understands.
-pub(super) const LEGAL: Legal = Legal {
-    parameters: &["service", "type", "address", "format"],
-    types: &["ClusterIP", "NodePort", "LoadBalancer", "ExternalIP", "Static"],
-};
 
 #[derive(Debug)]
 pub(super) struct Frontends;
@@ -136,22 +130,31 @@ impl Table for Frontends {
     const ANSWER: &'static str = "Frontends";
     const ORDER: &'static str =
         "All frontends, in the order: namespace, name, port name, type, address, protocol, source.";
-    const COLUMNS: &'static [Column] = &[
-        column("SERVICE"),
-        column("PORT"),
-        column("TYPE"),
-        column("FRONTEND"),
-        column("VERDICT"),
-        column("REASON"),
-        column("STATUS"),
-        wide("SOURCE"),
-        wide("OWNER"),
-        wide("AFFINITY"),
-        wide("RANGES"),
-        wide("SINCE"),
-        wide("ERROR"),
-        wide("OUTSIDE"),
-        column("BACKENDS"),
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("SERVICE", |row, _, cells| cells.put(row.service)),
+        column("PORT", |row, _, cells| cells.put(row.port_name)),
+        column("TYPE", |row, _, cells| cells.put(row.r#type)),
+        column("FRONTEND", |row, _, cells| {
+            cells.put(format_args!("{}/{}", SocketAddr::new(row.address, row.port), row.protocol));
+        }),
+        column("VERDICT", |row, _, cells| cells.put(row.verdict)),
+        column("REASON", |row, _, cells| cells.put_optional(row.reason)),
+        column("STATUS", |row, _, cells| cells.put(row.status)),
+        wide("SOURCE", |row, _, cells| cells.put(row.source)),
+        wide("OWNER", |row, _, cells| cells.put_optional(row.owner)),
+        wide("AFFINITY", |row, _, cells| {
+            cells.put_optional(row.affinity_timeout.map(|seconds| format!("{seconds}s")));
+        }),
+        wide("RANGES", |row, _, cells| cells.put(row.source_ranges.join(","))),
+        wide("SINCE", |row, _, cells| cells.put(row.since)),
+        wide("ERROR", |row, _, cells| cells.put_optional(row.error)),
+        wide("OUTSIDE", |row, _, cells| match &row.external_backends {
+            None => cells.put("same"),
+            Some(backends) => cells.put(backends),
+        }),
+        column("BACKENDS", |row, form, cells| {
+            cells.put(list(row.backends.0.backends(row.backends.1), form == Form::Wide));
+        }),
     ];
     type Place = usize;
     type Row<'a> = FrontendRow<'a>;
@@ -198,20 +201,6 @@ impl Table for Frontends {
             owner: frontend.owner.as_ref().map(Text),
         })
     }
-
-    fn cells(row: &FrontendRow<'_>, wide: bool, cells: &mut Cells) {
-        cells.put(row.service);
-        cells.put(row.port_name);
-        cells.put(row.r#type);
-        cells.put(format_args!("{}/{}", SocketAddr::new(row.address, row.port), row.protocol));
-        cells.put(row.verdict);
-        cells.put_optional(row.reason);
-        cells.put(row.status);
-        if wide {
-            row.wide_cells(cells);
-        }
-        cells.put(list(row.backends.0.backends(row.backends.1), wide));
-    }
 }
 
 /// The order within one namespace and name, up to the source.
@@ -220,19 +209,8 @@ fn rank(frontend: &FrontendView) -> (&str, u8, IpAddr, &str, u16) {
     (port_name, kind.order(), *address, protocol.as_str(), port.get())
 }
 
-impl FrontendRow<'_> {
-    fn wide_cells(&self, cells: &mut Cells) {
-        cells.put(self.source);
-        cells.put_optional(self.owner);
-        cells.put_optional(self.affinity_timeout.map(|seconds| format!("{seconds}s")));
-        cells.put(self.source_ranges.join(","));
-        cells.put(self.since);
-        cells.put_optional(self.error);
-        match self.external_backends {
-            None => cells.put("same"),
-            Some(ExternalBackends(view, frontend)) => {
-                cells.put(list(view.external_backends(frontend).into_iter().flatten(), true));
-            }
-        }
+impl fmt::Display for ExternalBackends<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        list(self.0.external_backends(self.1).into_iter().flatten(), true).fmt(f)
     }
 }

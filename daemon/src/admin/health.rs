@@ -10,7 +10,7 @@ use axum::response::Response;
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_knowledge::Fault;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::answer;
 use super::form::Form;
@@ -33,12 +33,8 @@ pub(super) struct Health {
 fn health(reason: Option<String>, form: Form) -> Response {
     let healthy = reason.is_none();
     let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    match form {
-        Form::Json => answer::json(status, &Health { healthy, reason }),
-        Form::Table | Form::Wide => {
-            answer::text(status, format!("{}\n", Plain(reason.as_deref().unwrap_or("ok"))))
-        }
-    }
+    let text = format!("{}\n", Plain(reason.as_deref().unwrap_or("ok")));
+    answer::either(status, form, &Health { healthy, reason }, || text)
 }
 
 /// Whether the process answers, which it does.
@@ -76,14 +72,14 @@ pub(super) struct Readiness {
 }
 
 /// What is wrong in a file of the operator about Events.
-#[derive(Serialize, JsonSchema)]
-struct KnowledgeFault {
-    file: String,
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct KnowledgeFault {
+    pub(crate) file: String,
     /// Counted from 1; null if it is the file as a whole.
-    line: Option<usize>,
+    pub(crate) line: Option<usize>,
     /// The id of the entry, if it has one that can be read.
-    id: Option<String>,
-    message: String,
+    pub(crate) id: Option<String>,
+    pub(crate) message: String,
 }
 
 impl From<&Fault> for KnowledgeFault {
@@ -124,17 +120,17 @@ struct SnapshotRow {
 }
 
 /// What was wrong with the snapshot that a start began with.
-#[derive(Serialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SnapshotDamage")]
-struct DamageRow {
+pub(crate) struct DamageRow {
     /// What is wrong with the file.
-    error: Arc<str>,
+    pub(crate) error: Arc<str>,
     /// Services that were taken from the file before it.
-    older: u64,
+    pub(crate) older: u64,
     /// Services of which nothing was whole.
-    lost: u64,
+    pub(crate) lost: u64,
     /// The first ones of these, as `namespace/name`.
-    lost_services: Vec<Arc<str>>,
+    pub(crate) lost_services: Vec<Arc<str>>,
 }
 
 impl From<&Damage> for DamageRow {
@@ -146,19 +142,19 @@ impl From<&Damage> for DamageRow {
 }
 
 /// How the recording goes.
-#[derive(Serialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Recording")]
-struct HistoryRow {
+pub(crate) struct HistoryRow {
     /// The number of the latest record; 0: none ever.
-    seq: u64,
+    pub(crate) seq: u64,
     /// Places where records are missing, found since the start.
-    gaps: u64,
+    pub(crate) gaps: u64,
     /// Its size on disk.
-    bytes: u64,
+    pub(crate) bytes: u64,
     /// Records that memory has and the disk did not take.
-    unwritten: u64,
+    pub(crate) unwritten: u64,
     /// Why the last write failed.
-    error: Option<Arc<str>>,
+    pub(crate) error: Option<Arc<str>>,
 }
 
 impl From<Recorded> for HistoryRow {

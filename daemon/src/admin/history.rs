@@ -13,13 +13,9 @@ use futures_util::stream;
 
 use super::answer;
 use super::form::Form;
-use super::query::{Legal, Query};
+use super::query::Query;
 use crate::readings::Readings;
 use crate::recorder::{Line, Wanted};
-
-/// The parameters that `/history` understands.
-pub(super) const LEGAL: Legal =
-    Legal { parameters: &["service", "since", "until", "reason", "limit", "after", "format"], types: &[] };
 
 /// The most records of an answer if the client names no limit: as many as a person reads through.
 const LIMIT_DEFAULT: usize = 1_000;

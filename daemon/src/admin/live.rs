@@ -14,12 +14,9 @@ use super::answer::Refusal;
 use super::door::{Place, Visit};
 use super::form::Form;
 use super::hint::Hint;
-use super::query::{Legal, Query};
+use super::query::Query;
 use super::{answer, limits};
 use crate::recorder::{Heard, Line, Watch};
-
-/// What `/watch` understands.
-pub(super) const LEGAL: Legal = Legal { parameters: &["service"], types: &[] };
 
 /// What browsers call server-sent events.
 const EVENT_STREAM: &str = "text/event-stream";

@@ -3,7 +3,6 @@
 //! Invariant: nothing in it is written down twice: a path describes itself in the table of paths, an answer by its own
 //! type. It is made once, at the first request. No copy of it is in the sources; a golden page shows what changes.
 
-mod parameters;
 mod schemas;
 
 use std::sync::OnceLock;
@@ -19,19 +18,17 @@ use super::answer::{self, RefusalJson};
 use super::answers::{Answers, Describe, JSON, SCHEMAS, TEXT, content, schema, text};
 use super::forget::{self, ForgottenJson};
 use super::form::Form;
+use super::parameters;
 use super::path::Path;
-use super::query::Legal;
+use super::query::{Parameter, Values};
 use super::reload::{self, ReloadedJson};
-use parameters::parameters;
 use schemas::plain;
 
 /// What may be asked for over the unix socket alone, with POST.
 struct Wish {
     path: &'static str,
     summary: &'static str,
-    legal: Legal,
-    /// Parameters that must be given.
-    needs: &'static [&'static str],
+    legal: &'static [Parameter],
     describe: Describe,
     meaning: &'static str,
     /// The status of a refusal of its own, and what it means.
@@ -42,8 +39,7 @@ const WISHES: [Wish; 2] = [
     Wish {
         path: reload::PATH,
         summary: "Read the configuration again; over the unix socket only",
-        legal: Legal::NOTHING,
-        needs: &[],
+        legal: &[],
         describe: schema::<ReloadedJson>,
         meaning: "The new configuration is in force.",
         refused: ("422", "The new configuration is bad, and the old one stays in force."),
@@ -51,8 +47,7 @@ const WISHES: [Wish; 2] = [
     Wish {
         path: forget::PATH,
         summary: "Forget a learned address of an apiserver; over the unix socket only",
-        legal: forget::LEGAL,
-        needs: &["endpoint"],
+        legal: parameters::FORGET,
         describe: schema::<ForgottenJson>,
         meaning: "It is forgotten.",
         refused: ("409", "It stays: it is configured, named by the cluster now, held, or not known."),
@@ -104,7 +99,7 @@ fn settings() -> SchemaSettings {
 }
 
 fn read(path: &Path, generator: &mut SchemaGenerator) -> Value {
-    let Path { path, about, legal, answers, .. } = path;
+    let Path { about, legal, answers, .. } = path;
     let content = answers.content(generator);
     let mut responses = Map::new();
     let answered = [("200", answers.meaning)].into_iter().chain(answers.other);
@@ -112,7 +107,7 @@ fn read(path: &Path, generator: &mut SchemaGenerator) -> Value {
         answered.map(|(status, why)| (status.to_owned(), json!({ "description": why, "content": content }))),
     );
     responses.insert("default".to_owned(), refused("Refused.", generator));
-    json!({ "summary": sentence(about), "parameters": parameters(path, legal, &[]), "responses": responses })
+    json!({ "summary": sentence(about), "parameters": described_each(legal), "responses": responses })
 }
 
 fn wished(wish: &Wish, generator: &mut SchemaGenerator) -> Value {
@@ -120,13 +115,38 @@ fn wished(wish: &Wish, generator: &mut SchemaGenerator) -> Value {
     let (status, why) = wish.refused;
     json!({
         "summary": wish.summary,
-        "parameters": parameters(wish.path, &wish.legal, wish.needs),
+        "parameters": described_each(wish.legal),
         "responses": {
             "200": { "description": wish.meaning, "content": content },
             status: refused(why, generator),
             "default": refused("Refused.", generator),
         },
     })
+}
+
+/// All that a path understands.
+fn described_each(legal: &[Parameter]) -> Vec<Value> {
+    let described = |it: &Parameter| {
+        json!({
+            "name": it.name,
+            "in": "query",
+            "required": it.is_needed,
+            "description": it.about,
+            "schema": legal_values(it.values),
+        })
+    };
+    legal.iter().map(described).collect()
+}
+
+fn legal_values(values: Values) -> Value {
+    match values {
+        Values::Text => json!({ "type": "string" }),
+        Values::Words(words) => json!({ "type": "string", "enum": words() }),
+        Values::Number { least: Some(least), most } => {
+            json!({ "type": "integer", "minimum": least, "maximum": most })
+        }
+        Values::Number { least: None, .. } => json!({ "type": "integer" }),
+    }
 }
 
 fn refused(why: &str, generator: &mut SchemaGenerator) -> Value {

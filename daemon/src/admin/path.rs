@@ -9,7 +9,7 @@ use axum::response::Response;
 use super::answers::Answers;
 use super::door::Visit;
 use super::form::Form;
-use super::query::{Legal, Query};
+use super::query::{Parameter, Query};
 use crate::readings::Readings;
 
 /// What makes the answer.
@@ -32,7 +32,7 @@ pub(super) type Asked = Pin<Box<dyn Future<Output = Response> + Send>>;
 pub(super) struct Path {
     pub(super) path: &'static str,
     pub(super) about: &'static str,
-    pub(super) legal: Legal,
+    pub(super) legal: &'static [Parameter],
     pub(super) answer: Answer,
     pub(super) answers: Answers,
 }

@@ -14,15 +14,12 @@ use serde::Serialize;
 
 use super::answer;
 use super::form::Form;
-use super::query::{Filter, Legal, Query};
-use super::shown::{Cells, Widths};
+use super::query::{Filter, Query};
+use super::shown::{Cells, table};
 use crate::datapath::{Cause, DENIALS, Denied, LatestRefusals, Stage, answering, device, spelled};
 use crate::described::{Code, Text};
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
-
-/// What `/refusals` understands.
-pub(super) const LEGAL: Legal = Legal { parameters: &["service", "address", "format"], types: &[] };
 
 /// The latest refusals, newest first, and all of them counted.
 #[derive(Serialize, JsonSchema)]
@@ -126,7 +123,7 @@ impl<'a> RefusalRow<'a> {
             port_name: owner.map(|(_, frontend)| frontend.port_name.as_ref()),
             reason: owner.and_then(|(_, frontend)| frontend.reason.map(Code)),
             stage: Code(Stage::of(it)),
-            cause: Code(it.cause.into()),
+            cause: Code(it.cause),
             source: it.arrival.map(|arrival| Text(arrival.source)),
             device: it.arrival.map(device),
             pid: it.process,
@@ -172,12 +169,10 @@ impl<'a> RefusalRow<'a> {
     }
 }
 
-fn heading(wide: bool) -> Cells {
+fn titles(wide: bool) -> impl Iterator<Item = &'static str> {
     let first = ["TIME", "VERDICT", "FRONTEND", "SERVICE", "REASON", "COUNT", "SOURCE", "PID"];
-    let more = if wide { &["FIRST", "PORT", "DEVICE", "THREAD", "CGROUP", "NETNS"][..] } else { &[] };
-    let mut cells = Cells::default();
-    first.iter().chain(more).chain(&["COMM"]).for_each(|title| cells.put(title));
-    cells
+    let more = ["FIRST", "PORT", "DEVICE", "THREAD", "CGROUP", "NETNS"];
+    first.into_iter().chain(more.into_iter().filter(move |_| wide)).chain(["COMM"])
 }
 
 /// The whole answer, newest first.
@@ -191,32 +186,15 @@ pub(super) fn refusals(readings: &Readings, query: Query, form: Form) -> Respons
         told.latest.iter().rev().map(|denied| RefusalRow::of(denied, owners.find(&denied.refusal.frontend)));
     let rows: Vec<_> = rows.filter(|row| row.is_asked_for(&filter)).collect();
     let lost_total = view.status().map_or(0, |status| status.refusals_lost);
-    match form {
-        Form::Table | Form::Wide => {
-            answer::text(StatusCode::OK, text(&rows, told.failure.as_deref(), form == Form::Wide))
-        }
-        Form::Json => {
-            let LatestRefusals { refused, dropped, ref failure, .. } = told;
-            let failure = failure.clone();
-            let answer = Refusals {
-                refusals: rows,
-                refused_total: refused,
-                dropped_total: dropped,
-                lost_total,
-                failure,
-            };
-            answer::json(StatusCode::OK, &answer)
-        }
-    }
+    let LatestRefusals { refused, dropped, failure, .. } = told;
+    let shown =
+        Refusals { refusals: rows, refused_total: refused, dropped_total: dropped, lost_total, failure };
+    answer::either(StatusCode::OK, form, &shown, || text(&shown, form == Form::Wide))
 }
 
-fn text(rows: &[RefusalRow<'_>], failure: Option<&str>, wide: bool) -> Vec<u8> {
-    let lines: Vec<Cells> =
-        std::iter::once(heading(wide)).chain(rows.iter().map(|row| row.cells(wide))).collect();
-    let mut widths = Widths::default();
+fn text(Refusals { refusals, failure, .. }: &Refusals<'_>, wide: bool) -> Vec<u8> {
     let mut out = Vec::new();
-    lines.iter().for_each(|cells| widths.observe(cells));
-    lines.iter().for_each(|cells| widths.line(cells, &mut out));
+    table(titles(wide), refusals.iter().map(|row| row.cells(wide)), &mut out);
     if let Some(failure) = failure {
         out.extend(format!("\nrefusals are no longer read: {failure}\n").bytes());
     }

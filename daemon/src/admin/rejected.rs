@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::form::Form;
-use super::shown::{Cells, Widths};
+use super::shown::{Cells, table};
 use crate::described::{Code, Text};
 
 /// All services, in the order: namespace, name, source; and what rejected itself.
@@ -88,11 +88,9 @@ fn write_text(members: &Rejected<'_>, out: &mut Vec<u8>) {
     if members.rejected.is_empty() {
         return;
     }
-    let lines: Vec<Cells> = std::iter::once(heading()).chain(members.rejected.iter().map(line)).collect();
-    let mut widths = Widths::default();
-    lines.iter().for_each(|cells| widths.observe(cells));
     out.push(b'\n');
-    lines.iter().for_each(|cells| widths.line(cells, out));
+    let titles = ["REJECTED", "NAME", "SOURCE", "ORIGIN", "PART", "REASON"];
+    table(titles, members.rejected.iter().map(line), out);
     if members.rejected_dropped > 0 {
         // Writing to a Vec cannot fail.
         let _ = writeln!(
@@ -101,14 +99,6 @@ fn write_text(members: &Rejected<'_>, out: &mut Vec<u8>) {
             members.rejected_dropped
         );
     }
-}
-
-fn heading() -> Cells {
-    let mut cells = Cells::default();
-    for title in ["REJECTED", "NAME", "SOURCE", "ORIGIN", "PART", "REASON"] {
-        cells.put(title);
-    }
-    cells
 }
 
 fn line(row: &RejectedRow<'_>) -> Cells {

@@ -71,20 +71,11 @@ async fn ask(wishes: &mpsc::Sender<ReloadWish>, peer: Peer) -> Option<Result<Rel
 }
 
 fn answered(reloaded: Reloaded, form: Form) -> Response {
-    let keys = reloaded.waiting;
-    match form {
-        Form::Json => {
-            answer::json(StatusCode::OK, &ReloadedJson { reloaded: true, restart_needed_for: keys })
-        }
-        Form::Table | Form::Wide if keys.is_empty() => answer::text(StatusCode::OK, "reloaded\n"),
-        Form::Table | Form::Wide => {
-            let keys = keys.join(", ");
-            answer::text(
-                StatusCode::OK,
-                format!("reloaded; these keys take effect with the next restart: {keys}\n"),
-            )
-        }
-    }
+    let json = ReloadedJson { reloaded: true, restart_needed_for: reloaded.waiting };
+    answer::either(StatusCode::OK, form, &json, || match json.restart_needed_for.join(", ").as_str() {
+        "" => "reloaded\n".to_owned(),
+        keys => format!("reloaded; these keys take effect with the next restart: {keys}\n"),
+    })
 }
 
 pub(super) fn is_post(request: &Request) -> bool {

@@ -13,22 +13,22 @@ use super::about::{self, Index, Version};
 use super::answer::{self, Refusal};
 use super::answers::{Answers, anything, schema};
 use super::apiserver::{self, Apiserver};
-use super::backends::{self, BackendTable};
+use super::backends::BackendTable;
 use super::datapath::{self, Datapath};
 use super::door::{Visit, Way};
 use super::flows::{self, Flows};
 use super::form::Form;
-use super::frontends::{self, Frontends};
+use super::frontends::Frontends;
 use super::guard::{form_of, guarded};
 use super::health::{self, Health, Readiness};
 use super::hint::Hint;
 use super::path::{Answer, Path};
-use super::query::{Legal, Query};
+use super::query::Query;
 use super::refusals::{self, Refusals};
-use super::services::{self, Services};
+use super::services::Services;
 use super::table::{self, Table};
 use super::verify::{self, Verification};
-use super::{diagnose, events, explain, forget, history, live, metrics, openapi, page, reload};
+use super::{diagnose, events, explain, forget, history, live, metrics, openapi, page, parameters, reload};
 use crate::diagnose::{Diagnosis, EventList};
 use crate::exposition::CONTENT_TYPE;
 use crate::readings::Readings;
@@ -42,49 +42,49 @@ pub(super) static PATHS: [Path; 21] = [
     Path {
         path: "/",
         about: "this list",
-        legal: Legal::FORMAT,
+        legal: parameters::FORMAT_ALONE,
         answer: Answer::Shown(about::index),
         answers: Answers::of(schema::<Index>),
     },
     Path {
         path: "/frontends",
         about: "what clients dial, and what they get",
-        legal: frontends::LEGAL,
+        legal: parameters::FRONTENDS,
         answer: Answer::Known(rows::<Frontends>),
         answers: Answers::of(table::described::<Frontends>),
     },
     Path {
         path: "/backends",
         about: "every endpoint of every port, used or not",
-        legal: backends::LEGAL,
+        legal: parameters::BACKENDS,
         answer: Answer::Known(rows::<BackendTable>),
         answers: Answers::of(table::described::<BackendTable>),
     },
     Path {
         path: "/services",
         about: "every service, and what was rejected",
-        legal: services::LEGAL,
+        legal: parameters::SERVICES,
         answer: Answer::Known(rows::<Services>),
         answers: Answers::of(table::described::<Services>),
     },
     Path {
         path: "/refusals",
         about: "the latest clients that were not served",
-        legal: refusals::LEGAL,
+        legal: parameters::REFUSALS,
         answer: Answer::Known(refusals::refusals),
         answers: Answers::of(schema::<Refusals<'static>>),
     },
     Path {
         path: "/flows",
         about: "clients from outside and their backends",
-        legal: flows::LEGAL,
+        legal: parameters::FLOWS,
         answer: Answer::Known(flows::flows),
         answers: Answers::of(schema::<Flows<'static>>),
     },
     Path {
         path: "/explain",
         about: "why a client meets what it meets",
-        legal: explain::LEGAL,
+        legal: parameters::EXPLAIN,
         answer: Answer::Asked(|visit, query, form| Box::pin(explain::explain(visit, query, form))),
         answers: Answers::of(schema::<Explanation<'static>>)
             .or("404", "Nobody has it; the answer says what is near."),
@@ -92,98 +92,98 @@ pub(super) static PATHS: [Path; 21] = [
     Path {
         path: "/diagnose",
         about: "what is wrong with a service",
-        legal: diagnose::LEGAL,
+        legal: parameters::DIAGNOSE,
         answer: Answer::Asked(|visit, query, form| Box::pin(diagnose::diagnose(visit, query, form))),
         answers: Answers::of(schema::<Diagnosis<'static>>).or("404", "There is no such Service."),
     },
     Path {
         path: "/events",
         about: "what the cluster says, and what it means",
-        legal: events::LEGAL,
+        legal: parameters::EVENTS,
         answer: Answer::Asked(|visit, query, form| Box::pin(events::events(visit, query, form))),
         answers: Answers::of(schema::<EventList>),
     },
     Path {
         path: "/verify",
         about: "apiserver, memory and maps, compared now",
-        legal: Legal::FORMAT,
+        legal: parameters::FORMAT_ALONE,
         answer: Answer::Asked(|visit, query, form| Box::pin(verify::verify(visit, query, form))),
         answers: Answers::of(schema::<Verification>),
     },
     Path {
         path: "/history",
         about: "every change with its cause",
-        legal: history::LEGAL,
+        legal: parameters::HISTORY,
         answer: Answer::Known(history::history),
         answers: Answers::lines(schema::<Record>),
     },
     Path {
         path: "/watch",
         about: "the same as it happens, as server-sent events",
-        legal: live::LEGAL,
+        legal: parameters::WATCH,
         answer: Answer::Asked(|visit, query, form| Box::pin(live::watch(visit, query, form))),
         answers: Answers::EVENTS,
     },
     Path {
         path: "/datapath",
         about: "programs and maps in the kernel",
-        legal: Legal::FORMAT,
+        legal: parameters::FORMAT_ALONE,
         answer: Answer::Known(datapath::datapath),
         answers: Answers::of(schema::<Datapath<'static>>),
     },
     Path {
         path: "/apiserver",
         about: "which apiserver is used, and why that one",
-        legal: Legal::FORMAT,
+        legal: parameters::FORMAT_ALONE,
         answer: Answer::Known(apiserver::apiserver),
         answers: Answers::of(schema::<Apiserver<'static>>),
     },
     Path {
         path: "/config",
         about: "the configuration in force",
-        legal: Legal::FORMAT,
+        legal: parameters::FORMAT_ALONE,
         answer: Answer::Known(about::config),
         answers: Answers::of(anything),
     },
     Path {
         path: "/version",
         about: "what runs here, since when",
-        legal: Legal::FORMAT,
+        legal: parameters::FORMAT_ALONE,
         answer: Answer::Known(about::version),
         answers: Answers::of(schema::<Version>),
     },
     Path {
         path: "/metrics",
         about: "metrics for Prometheus",
-        legal: Legal::NOTHING,
+        legal: &[],
         answer: Answer::Known(prometheus),
         answers: Answers::METRICS,
     },
     Path {
         path: "/healthz",
         about: "whether the process answers",
-        legal: Legal::FORMAT,
+        legal: parameters::FORMAT_ALONE,
         answer: Answer::Known(health::healthz),
         answers: Answers::of(schema::<Health>),
     },
     Path {
         path: "/readyz",
         about: "whether the datapath follows the sources",
-        legal: Legal::FORMAT,
+        legal: parameters::FORMAT_ALONE,
         answer: Answer::Known(health::readyz),
         answers: Answers::of(schema::<Readiness>).or("503", NO),
     },
     Path {
         path: "/livez",
         about: "whether the engine moves",
-        legal: Legal::FORMAT,
+        legal: parameters::FORMAT_ALONE,
         answer: Answer::Known(health::livez),
         answers: Answers::of(schema::<Health>).or("503", NO),
     },
     Path {
         path: "/openapi.json",
         about: "this API, for programs",
-        legal: Legal::NOTHING,
+        legal: &[],
         answer: Answer::Listed(openapi::document),
         answers: Answers::DOCUMENT,
     },
@@ -209,7 +209,7 @@ pub(super) fn router(visit: Visit) -> Router {
 fn reads(path: &'static Path) -> MethodRouter<Visit> {
     get(async move |State(visit): State<Visit>, request: Request| {
         let form = form_of(&request);
-        match Query::read(request.uri().query().unwrap_or_default(), &path.legal) {
+        match Query::read(request.uri().query().unwrap_or_default(), path.legal) {
             Ok(query) => match path.answer {
                 Answer::Shown(_) if query.form.is_none() && page::is_wanted(request.headers()) => {
                     page::page()

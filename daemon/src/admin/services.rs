@@ -10,21 +10,14 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 
 use super::form::Form;
-use super::query::{Filter, Legal};
+use super::query::Filter;
 use super::rejected::{self, Rejected};
-use super::shown::{Cells, Column, column, wide};
-use super::table::Table;
+use super::table::{Column, Table, column, wide};
 use crate::datapath::{Clients, Counters};
 use crate::described::{Code, Text};
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
 use crate::why::{LoadBalancer, WriteStatus, severity, status};
-
-/// What `/services` understands.
-pub(super) const LEGAL: Legal = Legal {
-    parameters: &["service", "type", "format"],
-    types: &["ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "Static"],
-};
 
 #[derive(Debug)]
 pub(super) struct Services {
@@ -127,30 +120,36 @@ impl Table for Services {
     const ANSWER: &'static str = "Services";
     const ORDER: &'static str =
         "All services, in the order: namespace, name, source; and what rejected itself.";
-    const COLUMNS: &'static [Column] = &[
-        column("SERVICE"),
-        column("TYPE"),
-        column("STATE"),
-        column("VERDICT"),
-        column("REASON"),
-        column("STATUS"),
-        column("FRONTENDS"),
-        column("BACKENDS"),
-        column("SLICES"),
-        wide("CONNECTS"),
-        wide("REFUSED"),
-        wide("DROPPED"),
-        wide("INTERNAL"),
-        wide("EXTERNAL"),
-        wide("AFFINITY"),
-        wide("BALANCER"),
-        wide("UID"),
-        wide("VERSION"),
-        wide("CREATED"),
-        wide("ORIGIN"),
-        wide("ERROR"),
-        wide("PORTS"),
-        column("SOURCE"),
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("SERVICE", |row, _, cells| cells.put(row.service)),
+        column("TYPE", |row, _, cells| cells.put_optional(row.r#type)),
+        column("STATE", |row, _, cells| cells.put(row.state)),
+        column("VERDICT", |row, _, cells| cells.put_optional(row.verdict)),
+        column("REASON", |row, _, cells| cells.put_optional(row.reason)),
+        column("STATUS", |row, _, cells| cells.put(row.status)),
+        column("FRONTENDS", |row, _, cells| cells.put(row.frontends)),
+        column("BACKENDS", |row, _, cells| cells.put(row.backends)),
+        column("SLICES", |row, _, cells| cells.put(row.slices)),
+        wide("CONNECTS", |row, _, cells| cells.put_optional(row.clients.map(|it| it.connects))),
+        wide("REFUSED", |row, _, cells| cells.put_optional(row.clients.map(|it| it.refused))),
+        wide("DROPPED", |row, _, cells| cells.put_optional(row.clients.map(|it| it.dropped))),
+        wide("INTERNAL", |row, _, cells| cells.put_optional(row.internal_policy)),
+        wide("EXTERNAL", |row, _, cells| cells.put_optional(row.external_policy)),
+        wide("AFFINITY", |row, _, cells| {
+            cells.put_optional(row.affinity_timeout.map(|seconds| format!("{seconds}s")));
+        }),
+        wide("BALANCER", |row, _, cells| {
+            cells.put_optional(row.load_balancer.as_ref().map(LoadBalancer::word));
+        }),
+        wide("UID", |row, _, cells| cells.put_optional(row.uid)),
+        wide("VERSION", |row, _, cells| cells.put_optional(row.resource_version)),
+        wide("CREATED", |row, _, cells| cells.put_optional(row.created)),
+        wide("ORIGIN", |row, _, cells| cells.put_optional(row.origin)),
+        wide("ERROR", |row, _, cells| cells.put_optional(row.error)),
+        wide("PORTS", |row, _, cells| {
+            cells.put(row.ports.iter().map(Port::spelled).collect::<Vec<_>>().join(","));
+        }),
+        column("SOURCE", |row, _, cells| cells.put(row.source)),
     ];
     type Place = ();
     type Row<'a> = ServiceRow<'a>;
@@ -202,46 +201,12 @@ impl Table for Services {
         })
     }
 
-    fn cells(row: &ServiceRow<'_>, wide: bool, cells: &mut Cells) {
-        cells.put(row.service);
-        cells.put_optional(row.r#type);
-        cells.put(row.state);
-        cells.put_optional(row.verdict);
-        cells.put_optional(row.reason);
-        cells.put(row.status);
-        cells.put(row.frontends);
-        cells.put(row.backends);
-        cells.put(row.slices);
-        if wide {
-            row.wide_cells(cells);
-        }
-        cells.put(row.source);
-    }
-
     fn tail_described(generator: &mut SchemaGenerator) -> Schema {
         Rejected::json_schema(generator)
     }
 
     fn tail(snapshot: &Snapshot, form: Form, out: &mut Vec<u8>) {
         rejected::write(&snapshot.rejections, form, out);
-    }
-}
-
-impl ServiceRow<'_> {
-    fn wide_cells(&self, cells: &mut Cells) {
-        cells.put_optional(self.clients.map(|clients| clients.connects));
-        cells.put_optional(self.clients.map(|clients| clients.refused));
-        cells.put_optional(self.clients.map(|clients| clients.dropped));
-        cells.put_optional(self.internal_policy);
-        cells.put_optional(self.external_policy);
-        cells.put_optional(self.affinity_timeout.map(|seconds| format!("{seconds}s")));
-        cells.put_optional(self.load_balancer.as_ref().map(LoadBalancer::word));
-        cells.put_optional(self.uid);
-        cells.put_optional(self.resource_version);
-        cells.put_optional(self.created);
-        cells.put_optional(self.origin);
-        cells.put_optional(self.error);
-        cells.put(self.ports.iter().map(Port::spelled).collect::<Vec<_>>().join(","));
     }
 }
 

@@ -5,24 +5,6 @@ use std::fmt::{Display, Write as _};
 use super::limits;
 use crate::plain::Through;
 
-/// A column of a table.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Column {
-    pub(super) title: &'static str,
-    /// Shown in the wide table only.
-    pub(super) wide: bool,
-}
-
-/// Shown in both tables.
-pub(super) const fn column(title: &'static str) -> Column {
-    Column { title, wide: false }
-}
-
-/// Shown in the wide table only.
-pub(super) const fn wide(title: &'static str) -> Column {
-    Column { title, wide: true }
-}
-
 /// The cells of one line, in one reused text.
 #[derive(Debug, Default)]
 pub(super) struct Cells {
@@ -31,6 +13,13 @@ pub(super) struct Cells {
 }
 
 impl Cells {
+    /// A whole line.
+    pub(super) fn of<T: Display>(values: impl IntoIterator<Item = T>) -> Self {
+        let mut cells = Self::default();
+        values.into_iter().for_each(|value| cells.put(value));
+        cells
+    }
+
     pub(super) fn clear(&mut self) {
         self.text.clear();
         self.ends.clear();
@@ -90,6 +79,22 @@ impl Widths {
         }
         out.push(b'\n');
     }
+}
+
+/// A table of few rows: its titles, then what stands below them.
+pub(super) fn table<T: Display>(
+    titles: impl IntoIterator<Item = T>,
+    rows: impl Iterator<Item = Cells>,
+    out: &mut Vec<u8>,
+) {
+    aligned(&std::iter::once(Cells::of(titles)).chain(rows).collect::<Vec<_>>(), out);
+}
+
+/// Lines that have the same columns.
+pub(super) fn aligned(lines: &[Cells], out: &mut Vec<u8>) {
+    let mut widths = Widths::default();
+    lines.iter().for_each(|cells| widths.observe(cells));
+    lines.iter().for_each(|cells| widths.line(cells, out));
 }
 
 #[cfg(test)]

@@ -22,12 +22,32 @@ use super::answer::typed;
 use super::form::Form;
 use super::limits;
 use super::query::Filter;
-use super::shown::{Cells, Column, Widths};
+use super::shown::{Cells, Widths};
 use super::{answers, stale};
 use crate::readings::Readings;
 
+/// A column of the text: its title, and what stands below it.
+pub(super) struct Column<T: Table> {
+    title: &'static str,
+    is_wide: bool,
+    cell: Cell<T>,
+}
+
+/// Puts one cell of a row.
+type Cell<T> = fn(&<T as Table>::Row<'_>, Form, &mut Cells);
+
+/// Shown in both tables.
+pub(super) const fn column<T: Table>(title: &'static str, cell: Cell<T>) -> Column<T> {
+    Column { title, is_wide: false, cell }
+}
+
+/// Shown in the wide table only.
+pub(super) const fn wide<T: Table>(title: &'static str, cell: Cell<T>) -> Column<T> {
+    Column { title, is_wide: true, cell }
+}
+
 /// One kind of rows.
-pub(super) trait Table: Send + Unpin + 'static {
+pub(super) trait Table: Send + Sized + Unpin + 'static {
     /// The name of the list in JSON.
     const NAME: &'static str;
     /// What the API's description calls the answer.
@@ -35,7 +55,7 @@ pub(super) trait Table: Send + Unpin + 'static {
     /// What the answer has, in which order.
     const ORDER: &'static str;
     /// The columns of the text.
-    const COLUMNS: &'static [Column];
+    const COLUMNS: &'static [Column<Self>];
     /// Which row of a service.
     type Place: Copy + Send + Unpin;
     /// What a row shows.
@@ -52,9 +72,6 @@ pub(super) trait Table: Send + Unpin + 'static {
 
     /// One row; `None` if the place is not one of this service's.
     fn row<'a>(&'a self, view: &'a ServiceView, place: Self::Place) -> Option<Self::Row<'a>>;
-
-    /// The cells of one row, for all columns that are shown.
-    fn cells(row: &Self::Row<'_>, wide: bool, cells: &mut Cells);
 
     /// Forgets what was kept for the rows of the services before.
     fn forget(&mut self) {}
@@ -160,11 +177,18 @@ pub(super) fn table<T: Table>(readings: &Readings, filter: Filter, form: Form) -
     typed(StatusCode::OK, form.content_type(), Body::from_stream(chunks))
 }
 
+fn columns<T: Table>(form: Form) -> impl Iterator<Item = &'static Column<T>> {
+    T::COLUMNS.iter().filter(move |column| form == Form::Wide || !column.is_wide)
+}
+
 fn heading<T: Table>(form: Form, cells: &mut Cells) {
     cells.clear();
-    for column in T::COLUMNS.iter().filter(|column| form == Form::Wide || !column.wide) {
-        cells.put(column.title);
-    }
+    columns::<T>(form).for_each(|column| cells.put(column.title));
+}
+
+fn line<T: Table>(row: &T::Row<'_>, form: Form, cells: &mut Cells) {
+    cells.clear();
+    columns::<T>(form).for_each(|column| (column.cell)(row, form, cells));
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,8 +246,7 @@ impl<T: Table> Streamed<T> {
                 self.walk.restart();
                 return Stage::Head;
             };
-            self.cells.clear();
-            T::cells(&row, self.form == Form::Wide, &mut self.cells);
+            line::<T>(&row, self.form, &mut self.cells);
             self.widths.observe(&self.cells);
         }
         Stage::Measure
@@ -260,10 +283,7 @@ impl<T: Table> Streamed<T> {
             Stage::Measure | Stage::Head => heading::<T>(self.form, &mut self.cells),
             Stage::First | Stage::Rows => match self.walk.next_row() {
                 None => return Stage::Tail,
-                Some(row) => {
-                    self.cells.clear();
-                    T::cells(&row, self.form == Form::Wide, &mut self.cells);
-                }
+                Some(row) => line::<T>(&row, self.form, &mut self.cells),
             },
             Stage::Tail | Stage::Done => {
                 T::tail(&self.snapshot, self.form, out);

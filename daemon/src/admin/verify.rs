@@ -49,10 +49,7 @@ pub(super) async fn verify(visit: Visit, _: Query, form: Form) -> Response {
     comparisons.extend(apiserver.into_iter().map(of));
     let equal = comparisons.iter().all(|it| it.equal == Some(true));
     let verification = Verification { equal, comparisons };
-    match form {
-        Form::Json => answer::json(StatusCode::OK, &verification),
-        Form::Table | Form::Wide => answer::text(StatusCode::OK, verification.text()),
-    }
+    answer::either(StatusCode::OK, form, &verification, || verification.text())
 }
 
 /// What others said must not move a terminal's cursor.
@@ -76,7 +73,7 @@ fn text(it: &Comparison) -> String {
 
 /// Takes a turn of this door first, so that a client that waits for one keeps no client of the other door waiting.
 async fn with_maps(visit: &Visit) -> Arc<Comparison> {
-    let kind = visit.readings.datapath().kind();
+    let kind = visit.readings.datapath().kind().as_str();
     match visit.turn().await {
         Ok(_turn) => visit.readings.verifications.get(compare(visit)).await,
         Err(busy) => Arc::new(Comparison::with_maps(kind, Err(busy.to_string()))),
@@ -89,5 +86,5 @@ async fn compare(visit: &Visit) -> Comparison {
         Ok(Err(error)) => Err(error.to_string()),
         Err(busy) => Err(busy.to_string()),
     };
-    Comparison::with_maps(visit.readings.datapath().kind(), found)
+    Comparison::with_maps(visit.readings.datapath().kind().as_str(), found)
 }

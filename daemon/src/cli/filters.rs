@@ -1,63 +1,79 @@
 //! Filters that narrow down a question, as they are written after the command.
 //!
-//! Invariant: each filter has its name in the admin API, so its value is passed on as it is.
+//! Invariant: each filter has its name in the admin API, so its value is passed on as it is. Where a path alone is asked
+//! for, its parameters are the arguments.
 
-/// A filter of the admin API by its name, and what was given for it.
-pub(super) type Given<'a> = (&'static str, &'a Option<String>);
+use std::marker::PhantomData;
 
-/// Narrows down `frontends`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct FrontendFilter {
-    /// Exactly this service
-    #[arg(long, value_name = "NAMESPACE/NAME")]
-    service: Option<String>,
-    /// Exactly this type, such as `LoadBalancer`
-    #[arg(long = "type", value_name = "TYPE")]
-    kind: Option<String>,
-    /// Exactly this address of the frontend
-    #[arg(long, value_name = "IP")]
-    address: Option<String>,
+use clap::{Arg, ArgMatches, Command};
+
+use crate::admin::parameters;
+use crate::admin::query::{Argument, Parameter};
+
+/// A path of the admin API that arguments narrow down.
+pub(crate) trait Narrowed: Clone + std::fmt::Debug + Send + Sync + 'static {
+    /// The parameters that it understands.
+    const BY: &'static [Parameter];
 }
 
-impl FrontendFilter {
-    pub(super) fn given(&self) -> Vec<Given<'_>> {
-        vec![("service", &self.service), ("type", &self.kind), ("address", &self.address)]
+/// What was given for the parameters of a path.
+#[derive(Clone, Debug)]
+pub struct Filters<P> {
+    pub(super) given: Vec<(&'static str, String)>,
+    path: PhantomData<P>,
+}
+
+impl<P: Narrowed> clap::Args for Filters<P> {
+    fn augment_args(command: Command) -> Command {
+        P::BY.iter().filter_map(argument).fold(command, Command::arg)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
     }
 }
 
-/// Narrows down `backends`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct BackendFilter {
-    /// Exactly this service
-    #[arg(long, value_name = "NAMESPACE/NAME")]
-    service: Option<String>,
-    /// Exactly this address of the backend
-    #[arg(long, value_name = "IP")]
-    address: Option<String>,
+fn argument(parameter: &Parameter) -> Option<Arg> {
+    let Argument { value_name, help, is_positional } = parameter.argument?;
+    let help = help.unwrap_or_else(|| parameter.about.trim_end_matches('.'));
+    let argument = Arg::new(parameter.name).value_name(value_name).help(help);
+    Some(if is_positional { argument } else { argument.long(parameter.name) })
 }
 
-impl BackendFilter {
-    pub(super) fn given(&self) -> Vec<Given<'_>> {
-        vec![("service", &self.service), ("address", &self.address)]
+impl<P: Narrowed> clap::FromArgMatches for Filters<P> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let names = P::BY.iter().filter(|it| it.argument.is_some()).map(|it| it.name);
+        let given = names.filter_map(|name| Some((name, matches.get_one::<String>(name)?.clone())));
+        Ok(Self { given: given.collect(), path: PhantomData })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
     }
 }
 
-/// Narrows down `services`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct ServiceFilter {
-    /// Exactly this service
-    #[arg(long, value_name = "NAMESPACE/NAME")]
-    service: Option<String>,
-    /// Exactly this type, such as `LoadBalancer`
-    #[arg(long = "type", value_name = "TYPE")]
-    kind: Option<String>,
+macro_rules! narrowed {
+    ($($path:ident by $parameters:ident),+) => {$(
+        #[derive(Clone, Debug)]
+        pub struct $path;
+
+        impl Narrowed for $path {
+            const BY: &'static [Parameter] = parameters::$parameters;
+        }
+    )+};
 }
 
-impl ServiceFilter {
-    pub(super) fn given(&self) -> Vec<Given<'_>> {
-        vec![("service", &self.service), ("type", &self.kind)]
-    }
-}
+narrowed!(
+    Frontends by FRONTENDS,
+    Backends by BACKENDS,
+    Services by SERVICES,
+    Refusals by REFUSALS,
+    Flows by FLOWS,
+    Events by EVENTS,
+    History by HISTORY,
+    Watch by WATCH
+);
 
 /// What `explain` is asked about.
 #[derive(Clone, Debug, clap::Args)]
@@ -100,97 +116,4 @@ pub struct Diagnosed {
     /// Say what the check of this name looks at and when it is well, and ask nobody
     #[arg(long, value_name = "CHECK", exclusive = true)]
     pub(super) explain: Option<String>,
-}
-
-/// Narrows down `refusals`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct RefusalFilter {
-    /// Exactly this service
-    #[arg(long, value_name = "NAMESPACE/NAME")]
-    service: Option<String>,
-    /// Exactly this address of the frontend; for a NodePort that of the node
-    #[arg(long, value_name = "IP")]
-    address: Option<String>,
-}
-
-impl RefusalFilter {
-    pub(super) fn given(&self) -> Vec<Given<'_>> {
-        vec![("service", &self.service), ("address", &self.address)]
-    }
-}
-
-/// Narrows down `flows`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct FlowFilter {
-    /// Exactly this address of the client, or this address and port
-    #[arg(long, value_name = "IP[:PORT]")]
-    client: Option<String>,
-    /// Exactly this address that was dialled, or this address and port
-    #[arg(long, value_name = "IP[:PORT]")]
-    frontend: Option<String>,
-    /// Exactly this address of the backend, or this address and port
-    #[arg(long, value_name = "IP[:PORT]")]
-    backend: Option<String>,
-    /// Only those that have come so far: `opening`, `open`, `half-closed`, `closed` or `reset`
-    #[arg(long, value_name = "STATE")]
-    state: Option<String>,
-    /// So many at most [default: 1000]
-    #[arg(long, value_name = "COUNT")]
-    limit: Option<String>,
-}
-
-impl FlowFilter {
-    pub(super) fn given(&self) -> Vec<Given<'_>> {
-        vec![
-            ("client", &self.client),
-            ("frontend", &self.frontend),
-            ("backend", &self.backend),
-            ("state", &self.state),
-            ("limit", &self.limit),
-        ]
-    }
-}
-
-/// Narrows down `history`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct HistoryFilter {
-    /// Exactly this service, also one that is gone [default: all]
-    #[arg(value_name = "NAMESPACE/NAME")]
-    service: Option<String>,
-    /// Not before this time (RFC 3339), or not longer ago, such as `90s`, `15m`, `2h`, `1d`
-    #[arg(long, value_name = "TIME")]
-    since: Option<String>,
-    /// Not after this time, in the same forms
-    #[arg(long, value_name = "TIME")]
-    until: Option<String>,
-    /// Only where this reason decided or clients were told it, such as `vanished`
-    #[arg(long, value_name = "REASON")]
-    reason: Option<String>,
-    /// The latest so many; with --after, the first so many [default: 1000]
-    #[arg(long, value_name = "COUNT")]
-    limit: Option<String>,
-    /// Only records with a higher number than this
-    #[arg(long, value_name = "SEQ")]
-    after: Option<String>,
-}
-
-impl HistoryFilter {
-    pub(super) fn given(&self) -> Vec<Given<'_>> {
-        vec![
-            ("service", &self.service),
-            ("since", &self.since),
-            ("until", &self.until),
-            ("reason", &self.reason),
-            ("limit", &self.limit),
-            ("after", &self.after),
-        ]
-    }
-}
-
-/// Narrows down `watch`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct WatchFilter {
-    /// Exactly this service, which need not be there yet [default: all]
-    #[arg(value_name = "NAMESPACE/NAME")]
-    pub(super) service: Option<String>,
 }

@@ -7,8 +7,9 @@ use std::io::Write;
 
 use clap::ValueEnum;
 
+use super::Exit;
 use super::client::{Client, ClientError};
-use super::{Exit, Output};
+use crate::admin::form::Form;
 
 /// What a probe asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -23,7 +24,7 @@ pub enum Health {
 pub(super) fn health(
     client: &Client,
     what: Health,
-    output: Output,
+    output: Form,
     out: &mut impl Write,
 ) -> Result<Exit, ClientError> {
     let path = match what {

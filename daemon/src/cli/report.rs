@@ -7,7 +7,8 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
-use super::{Exit, Output};
+use super::Exit;
+use crate::admin::form::Form;
 
 /// Both forms of an outcome, of which one is written.
 pub(super) struct Report {
@@ -21,15 +22,10 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn write(
-        &self,
-        output: Output,
-        out: &mut impl Write,
-        err: &mut impl Write,
-    ) -> io::Result<Exit> {
+    pub(super) fn write(&self, output: Form, out: &mut impl Write, err: &mut impl Write) -> io::Result<Exit> {
         match output {
-            Output::Json => writeln!(out, "{}", self.json)?,
-            Output::Table | Output::Wide => {
+            Form::Json => writeln!(out, "{}", self.json)?,
+            Form::Table | Form::Wide => {
                 self.bad.iter().try_for_each(|line| writeln!(err, "{line}"))?;
                 self.good.iter().try_for_each(|line| writeln!(out, "{line}"))?;
             }

@@ -13,18 +13,13 @@ use serde::{Deserialize, Serialize};
 use self::apiserver::Apiserver;
 use super::Exit;
 use super::client::{Client, ClientError};
+use crate::admin::about::Version;
+use crate::admin::health::{DamageRow, HistoryRow, KnowledgeFault};
 use crate::plain::plain;
+use crate::proxies::Trace;
 
 /// What fits on a screen with the rest.
 const LINES_MAX: usize = 10;
-
-#[derive(Debug, Deserialize, Serialize)]
-struct Version {
-    version: String,
-    node: String,
-    datapath: String,
-    started: String,
-}
 
 #[derive(Debug, Deserialize)]
 struct Readiness {
@@ -33,21 +28,13 @@ struct Readiness {
     sources: Vec<Source>,
     stale_since: Option<String>,
     snapshot: Kept,
-    history: History,
+    history: HistoryRow,
     #[serde(default)]
     closed_ports: Vec<ClosedPort>,
     #[serde(default)]
     closed_ports_omitted: u64,
     #[serde(default)]
     event_knowledge_faults: Vec<KnowledgeFault>,
-}
-
-#[derive(Debug, Deserialize, Serialize)]
-struct KnowledgeFault {
-    file: String,
-    line: Option<u64>,
-    id: Option<String>,
-    message: String,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -59,29 +46,12 @@ struct ClosedPort {
 }
 
 #[derive(Debug, Deserialize, Serialize)]
-struct History {
-    seq: u64,
-    gaps: u64,
-    bytes: u64,
-    unwritten: u64,
-    error: Option<String>,
-}
-
-#[derive(Debug, Deserialize, Serialize)]
 struct Kept {
     written: Option<String>,
     bytes: u64,
     #[serde(default)]
-    damage: Option<Damage>,
+    damage: Option<DamageRow>,
     error: Option<String>,
-}
-
-#[derive(Debug, Deserialize, Serialize)]
-struct Damage {
-    error: String,
-    older: u64,
-    lost: u64,
-    lost_services: Vec<String>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -104,13 +74,6 @@ struct OtherProxy {
     evidence: Vec<String>,
     #[serde(default)]
     traces: Vec<Trace>,
-}
-
-#[derive(Debug, Deserialize, Serialize)]
-struct Trace {
-    what: String,
-    remove: String,
-    translates: bool,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -192,7 +155,7 @@ struct Status {
     apiserver: Apiserver,
     stale_since: Option<String>,
     snapshot: Kept,
-    history: History,
+    history: HistoryRow,
     services: usize,
     frontends: u64,
     backends: u64,
@@ -394,7 +357,7 @@ impl Datapath {
     }
 }
 
-impl History {
+impl HistoryRow {
     fn spelled(&self) -> String {
         let Self { seq, gaps, bytes, unwritten, error } = self;
         let mut text = match seq {
@@ -418,12 +381,12 @@ impl Kept {
             None => "not written yet".to_owned(),
         };
         let error = self.error.as_deref().map(|error| format!("; {}", plain(error))).unwrap_or_default();
-        let damage = self.damage.as_ref().map(Damage::spelled).unwrap_or_default();
+        let damage = self.damage.as_ref().map(DamageRow::spelled).unwrap_or_default();
         format!("{written}{error}{damage}")
     }
 }
 
-impl Damage {
+impl DamageRow {
     fn spelled(&self) -> String {
         let Self { error, older, lost, lost_services } = self;
         let named =

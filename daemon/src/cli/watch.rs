@@ -7,8 +7,9 @@ use std::io::{self, BufRead, BufReader, Write};
 
 use serde::Deserialize;
 
+use super::Exit;
 use super::client::{Client, ClientError};
-use super::{Exit, Output};
+use crate::admin::form::Form;
 use crate::plain::Plain;
 use crate::recorder::Record;
 
@@ -21,7 +22,7 @@ struct Last {
 pub(super) fn watch(
     client: &Client,
     path: &str,
-    output: Output,
+    output: Form,
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> Result<Exit, ClientError> {
@@ -46,10 +47,10 @@ pub(super) fn watch(
     Err(ClientError::Broken(io::Error::new(io::ErrorKind::UnexpectedEof, "the stream broke off")))
 }
 
-fn shown(json: &str, output: Output) -> Result<String, ClientError> {
+fn shown(json: &str, output: Form) -> Result<String, ClientError> {
     match output {
-        Output::Json => Ok(json.to_owned()),
-        Output::Table | Output::Wide => parsed::<Record>(json).map(|record| record.sentence()),
+        Form::Json => Ok(json.to_owned()),
+        Form::Table | Form::Wide => parsed::<Record>(json).map(|record| record.sentence()),
     }
 }
 

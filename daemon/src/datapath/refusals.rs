@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -152,11 +151,8 @@ impl RefusalLog {
 
 /// The frontends that may have answered, in the order in which the programs look.
 pub(crate) fn answering(dialled: &FrontendKey) -> [FrontendKey; 2] {
-    let address = match Family::of(dialled.address) {
-        Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    };
-    [*dialled, FrontendKey { address, ..*dialled }]
+    let any = FrontendKey { address: Family::of(dialled.address).unspecified(), ..*dialled };
+    [*dialled, any]
 }
 
 /// Each word by which they are told apart.
@@ -186,38 +182,6 @@ impl Stage {
     }
 }
 
-words! {
-    /// Why a client was turned away.
-    pub(crate) Cause {
-        /// The list of backends for this client was empty; the reason of the frontend says more.
-        NoBackend = "no-backend",
-        /// Its address is in none of the service's loadBalancerSourceRanges.
-        Source = "source",
-        /// The table of flows was full: raise `flows` under `[packets]`.
-        Flows = "flows",
-        /// No port was left by which a backend on another node could answer: widen `snat_ports` under `[packets]`.
-        Ports = "ports",
-        /// This node had no address of that family to which a backend on another node could answer: `holdfast datapath`
-        /// lists the devices with theirs.
-        Address = "address",
-        /// It is a cluster IP of a service that has no such port.
-        NoSuchPort = "no-such-port",
-    }
-}
-
-impl From<holdfast_datapath::Cause> for Cause {
-    fn from(cause: holdfast_datapath::Cause) -> Self {
-        match cause {
-            holdfast_datapath::Cause::NoBackend => Self::NoBackend,
-            holdfast_datapath::Cause::Source => Self::Source,
-            holdfast_datapath::Cause::Flows => Self::Flows,
-            holdfast_datapath::Cause::Ports => Self::Ports,
-            holdfast_datapath::Cause::Address => Self::Address,
-            holdfast_datapath::Cause::NoSuchPort => Self::NoSuchPort,
-        }
-    }
-}
-
 /// The name of a device, or its number if it has gone.
 pub(crate) fn device(arrival: Arrival) -> String {
     let name = if_indextoname(arrival.device).ok().and_then(|name| name.into_string().ok());
@@ -229,7 +193,7 @@ fn write_line(refusal: &Refusal, count: u64) {
     if let Some(arrival) = refusal.arrival {
         say!(info, messages::CLIENT_NOT_SERVED, frontend = %refusal.frontend,
             denial = spelled(refusal.denial),
-            cause = Cause::from(refusal.cause).as_str(),
+            cause = refusal.cause.as_str(),
             source = %arrival.source,
             device = %device(arrival),
             count);

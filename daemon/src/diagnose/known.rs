@@ -130,7 +130,7 @@ fn dropped(readings: &Readings) -> Vec<Dropped> {
         all.iter().filter(|it| it.refusal.arrival.is_some() && it.refusal.denial == Denial::Dropped);
     let dropped = |it: &Arc<Denied>| Dropped {
         frontend: it.refusal.frontend,
-        cause: it.refusal.cause.into(),
+        cause: it.refusal.cause,
         times: it.count,
         last: it.last,
     };

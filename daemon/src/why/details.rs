@@ -425,7 +425,7 @@ pub(crate) fn refusals(readings: &Readings, subject: &Subject) -> Vec<RefusedRow
         count: denied.count,
         verdict: spelled(denied.refusal.denial),
         frontend: denied.refusal.frontend.to_string(),
-        cause: Code(denied.refusal.cause.into()),
+        cause: Code(denied.refusal.cause),
         source: denied.refusal.arrival.map(|arrival| arrival.source.to_string()),
         pid: denied.refusal.process,
         comm: denied.refusal.comm.clone(),

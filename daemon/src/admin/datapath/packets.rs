@@ -9,8 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::flows::FullestBackend;
-use super::super::shown::Cells;
-use super::aligned;
+use super::super::shown::{Cells, table};
 use crate::devices::{ANSWERS, Answers, CLASSES, Class, Decision};
 
 /// What hangs at a device.
@@ -138,8 +137,8 @@ impl<'a> Packets<'a> {
             return;
         }
         out.push(b'\n');
-        let rows = std::iter::once(heading()).chain(self.devices.iter().map(Device::cells));
-        aligned(&rows.collect::<Vec<_>>(), out);
+        let titles = ["DEVICE", "CLASS", "ATTACHED", "OTHERS", "IPV4", "IPV6", "WHY"];
+        table(titles, self.devices.iter().map(Device::cells), out);
     }
 }
 
@@ -184,11 +183,3 @@ impl Device<'_> {
 }
 
 const BY_ADDRESS: &str = "; answers are routed by the address that was dialled";
-
-fn heading() -> Cells {
-    let mut cells = Cells::default();
-    for title in ["DEVICE", "CLASS", "ATTACHED", "OTHERS", "IPV4", "IPV6", "WHY"] {
-        cells.put(title);
-    }
-    cells
-}

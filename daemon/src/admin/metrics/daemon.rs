@@ -10,7 +10,7 @@ use crate::proxies;
 use crate::readings::Readings;
 
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot, ready: bool) {
-    let labels = [("version", readings.about.version), ("datapath", readings.datapath().kind())];
+    let labels = [("version", readings.about.version), ("datapath", readings.datapath().kind().as_str())];
     out.begin("holdfast_build_info", "gauge", "Always 1; the labels say what runs.");
     out.sample("holdfast_build_info", &labels, 1);
     out.gauge("holdfast_ready", "Whether the datapath follows the sources.", u8::from(ready));
