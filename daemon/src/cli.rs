@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 use crate::admin::form::Form;
 use crate::admin::verify::Verification;
 use crate::config::{self, ConfigErrors, ConfigFile, NodeName};
-use client::{Client, ClientError};
+use client::{Answer, Client, ClientError};
 use filters::{
     Backends, Diagnosed, Events, Explained, Filters, Flows, Frontends, History, Refusals, Services, Watch,
 };
@@ -324,9 +324,7 @@ impl Cli {
             answer.copy(out)?;
             return Ok(Exit::Finding);
         }
-        let mut answer = answer.expect_ok()?;
-        answer.copy(out)?;
-        Ok(Exit::Good)
+        shown(answer, out)
     }
 
     fn diagnose(&self, asked: &Diagnosed, out: &mut impl Write) -> Result<Exit, ClientError> {
@@ -375,9 +373,7 @@ impl Cli {
             writeln!(out, "{}", refused_reload(&why))?;
             return Ok(Exit::Config);
         }
-        let mut answer = answer.expect_ok()?;
-        answer.copy(out)?;
-        Ok(Exit::Good)
+        shown(answer, out)
     }
 
     /// Only the socket takes this wish, as it does a reload.
@@ -386,9 +382,7 @@ impl Cli {
         let address = encoded(&address);
         let form = self.output.as_str();
         let path = format!("/apiserver/forget?endpoint={address}&format={form}");
-        let mut answer = self.client().post(&path)?.expect_ok()?;
-        answer.copy(out)?;
-        Ok(Exit::Good)
+        shown(self.client().post(&path)?, out)
     }
 
     fn table(
@@ -398,10 +392,14 @@ impl Cli {
         out: &mut impl Write,
     ) -> Result<Exit, ClientError> {
         let path = path(&format!("/{table}?format={}", self.output.as_str()), filters);
-        let mut answer = self.client().get(&path)?.expect_ok()?;
-        answer.copy(out)?;
-        Ok(Exit::Good)
+        shown(self.client().get(&path)?, out)
     }
+}
+
+/// Copies an answer that is none but a good one.
+fn shown(answer: Answer, out: &mut impl Write) -> Result<Exit, ClientError> {
+    answer.expect_ok()?.copy(out)?;
+    Ok(Exit::Good)
 }
 
 /// What a check looks at; the daemon is not asked for it.

@@ -101,34 +101,18 @@ pub(crate) enum EntryKey {
 impl EntryKey {
     fn new(flow: &types::flow, source: End, destination: End, leg: types::leg) -> Self {
         let leg = u8::try_from(leg.0).unwrap_or_default();
-        let (from, source_port) = source;
-        let (to, destination_port) = destination;
-        let transport = flow.transport;
-        let pad = 0;
-        if flow.v4 != 0 {
-            let [.., source] = from;
-            let [.., destination] = to;
-            return Self::V4(types::entry4_key {
-                source,
-                destination,
-                source_port,
-                destination_port,
-                transport,
-                leg,
-                pad,
-            });
+        let (source, source_port) = source;
+        let (destination, destination_port) = destination;
+        let (transport, pad) = (flow.transport, 0);
+        if flow.v4 == 0 {
+            let key =
+                types::entry6_key { source, destination, source_port, destination_port, transport, leg, pad };
+            return Self::V6(key);
         }
-        let source = from;
-        let destination = to;
-        Self::V6(types::entry6_key {
-            source,
-            destination,
-            source_port,
-            destination_port,
-            transport,
-            leg,
-            pad,
-        })
+        let ([.., source], [.., destination]) = (source, destination);
+        let key =
+            types::entry4_key { source, destination, source_port, destination_port, transport, leg, pad };
+        Self::V4(key)
     }
 
     /// The inverse of [`Self::bytes`].
