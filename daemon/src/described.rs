@@ -73,36 +73,3 @@ impl<T> JsonSchema for Text<T> {
         json_schema!({ "type": "string" })
     }
 }
-
-/// A closed set of words of the shell: its members, each with its spelling.
-macro_rules! words {
-    ($(#[$about:meta])* $seen:vis $set:ident { $($(#[$member_about:meta])* $member:ident = $spelling:literal,)+ }) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        $seen enum $set {
-            $($(#[$member_about])* $member,)+
-        }
-
-        impl $set {
-            /// All of them.
-            $seen const ALL: [Self; [$($spelling),+].len()] = [$(Self::$member),+];
-
-            /// The one spelling in tables, JSON and metrics.
-            $seen const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$member => $spelling,)+
-                }
-            }
-        }
-
-        impl holdfast_core::spelled::Spelled for $set {
-            const ALL: &'static [Self] = &Self::ALL;
-
-            fn spelling(self) -> &'static str {
-                self.as_str()
-            }
-        }
-    };
-}
-
-pub(crate) use words;

@@ -8,14 +8,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use holdfast_core::words;
+
 use super::limits::{CHECK_EVERY, CONFIRM_AFTER, PENALTY_FIRST, PENALTY_MOST};
 use super::trouble::Trouble;
-use crate::described::words;
 
 words! {
     /// Where an address comes from; an earlier tier goes first.
     #[derive(PartialOrd, Ord)]
-    pub Tier {
+    pub enum Tier {
         /// `[apiserver]`: `endpoints`, or else the kubeconfig's server.
         Configured = "configured",
         /// Kubelet's own kubeconfig.
@@ -38,7 +39,7 @@ impl Tier {
 
 words! {
     /// What the last attempts say of an endpoint.
-    pub State {
+    pub enum State {
         /// It was never tried.
         Unknown = "unknown",
         Healthy = "healthy",

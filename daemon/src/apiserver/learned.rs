@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use holdfast_core::facts::Timestamp;
+use holdfast_core::words;
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 
 use super::endpoints::Tier;
 use super::identity::ClusterId;
-use crate::described::words;
 
 /// The most addresses: clusters have three to seven apiservers, and some keep changing theirs.
 const ADDRESSES_MAX: usize = 16;
@@ -51,7 +51,7 @@ words! {
     /// Whether the cluster names it.
     #[derive(Default, PartialOrd, Ord, Deserialize, Serialize)]
     #[serde(rename_all = "lowercase")]
-    pub Standing {
+    pub enum Standing {
         /// The cluster names it now.
         Listed = "now",
         /// It was among the last ones, and no others have taken their place: that list is held as `control`.

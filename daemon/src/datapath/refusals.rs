@@ -12,13 +12,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{Family, FrontendKey};
+use holdfast_core::words;
 use holdfast_datapath::{Arrival, Denial, Refusal, Refusals};
 use nix::net::if_::if_indextoname;
 use nix::time::{ClockId, clock_gettime};
 
 use super::lines::Lines;
 use super::pace::Pace;
-use crate::described::words;
 use crate::logging::messages::{self, say};
 
 /// As many as a person reads through; they take 200 KiB.
@@ -172,7 +172,7 @@ pub(crate) const fn spelled(denial: Denial) -> &'static str {
 
 words! {
     /// The kind of program that turned a client away.
-    pub(crate) Stage {
+    pub(crate) enum Stage {
         /// A program at its socket: the client is a process of this node.
         Socket = "socket",
         /// A program at a device: the client is known by its packet.
@@ -188,7 +188,7 @@ impl Stage {
 
 words! {
     /// Why a client was turned away.
-    pub(crate) Cause {
+    pub(crate) enum Cause {
         /// The list of backends for this client was empty; the reason of the frontend says more.
         NoBackend = "no-backend",
         /// Its address is in none of the service's loadBalancerSourceRanges.

@@ -29,13 +29,14 @@ mod views;
 
 pub(crate) use views::worst;
 
+use holdfast_core::words;
+
 use super::case::Case;
 use super::finding::Judgement;
-use crate::described::words;
 
 words! {
     /// What checks are about.
-    pub(crate) Group {
+    pub(crate) enum Group {
         Own = "self",
         Service = "service",
         Pods = "pods",
@@ -53,7 +54,7 @@ words! {
 
 words! {
     /// Where a check looked.
-    pub(crate) Looks {
+    pub(crate) enum Looks {
         /// What the watches of the apiserver brought.
         Watch = "watch",
         /// What this node wants to serve.

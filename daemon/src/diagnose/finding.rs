@@ -2,17 +2,18 @@
 //!
 //! Invariant: every text that goes in is cleaned on its way, so nothing that others wrote reaches a reader as it was.
 
+use holdfast_core::words;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::command::Command;
 use super::shown;
-use crate::described::{Code, words};
+use crate::described::Code;
 
 words! {
     /// How a check came out.
-    pub(crate) State {
+    pub(crate) enum State {
         /// Looked at, and as it should be.
         Ok = "ok",
         /// Worth knowing, and nothing is wrong.
@@ -30,7 +31,7 @@ words! {
 
 words! {
     /// How sure a finding is.
-    pub(crate) Confidence {
+    pub(crate) enum Confidence {
         /// Seen in the cluster, on this host or in the kernel.
         Certain = "certain",
         /// Inferred, because a source was missing.
@@ -42,7 +43,7 @@ words! {
 
 words! {
     /// What a remedy may cost.
-    pub(crate) Risk {
+    pub(crate) enum Risk {
         /// It only reads, or the reverse step undoes it.
         Safe = "safe",
         /// Traffic or a component is interrupted.

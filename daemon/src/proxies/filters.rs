@@ -20,13 +20,14 @@ use std::time::Duration;
 
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Snapshot};
+use holdfast_core::words;
 use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::watch;
 
 use super::named::asked;
 use super::rules::dump;
-use crate::described::{Code, words};
+use crate::described::Code;
 use chains::{Chain, Rule, Verdict};
 
 /// How often it is looked again: rules come and go.
@@ -43,7 +44,7 @@ const CONNECTIONS_LEAST: u64 = 131_072;
 
 words! {
     /// What a filter does to the packets of services.
-    pub(crate) FilterKind {
+    pub(crate) enum FilterKind {
         /// It drops what is dialled, in front of where kube-proxy translated, and sees it no more.
         Early = "early",
         /// It forwards only what a rule accepts, and may not accept what kube-proxy's mark let through.

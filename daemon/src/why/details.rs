@@ -11,6 +11,7 @@ use holdfast_core::op::{Entry, FrontendType};
 use holdfast_core::snapshot::{
     FrontendView, PortView, Reason, ServiceView, Snapshot, UnusedBecause, Verdict,
 };
+use holdfast_core::words;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -18,7 +19,7 @@ use super::find::{self, Dialled};
 use super::states::{EndpointState, WriteStatus, state, status};
 use super::{ReadBack, Subject};
 use crate::datapath::{Cause, Clients, Counters, DENIALS, Denied, answering, spelled};
-use crate::described::{Code, words};
+use crate::described::Code;
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
 
@@ -207,7 +208,7 @@ impl<'a> From<&'a SliceFacts> for SliceRef<'a> {
 
 words! {
     /// Where a setting comes from.
-    pub(crate) SettingOrigin {
+    pub(crate) enum SettingOrigin {
         /// Neither the configuration nor the service says anything else.
         Default = "default",
         /// `[hold] on_empty` of the configuration.

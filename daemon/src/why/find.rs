@@ -6,9 +6,9 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use crate::described::words;
 use holdfast_core::keys::{Family, ObjectName, Protocol};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
+use holdfast_core::words;
 
 /// Things that are near an address that no service has, at most.
 const NEAR_MAX: usize = 8;
@@ -61,7 +61,7 @@ impl fmt::Display for Dialled {
 
 words! {
     /// What an answer is about.
-    pub(crate) Found {
+    pub(crate) enum Found {
         /// Nothing was asked for by name: whatever is not served.
         Trouble = "trouble",
         /// All of a service.

@@ -4,12 +4,11 @@
 
 use holdfast_core::list::{Row, SlotState};
 use holdfast_core::snapshot::{Status, Verdict};
-
-use crate::described::words;
+use holdfast_core::words;
 
 words! {
     /// How a backend is in the list of a frontend.
-    pub(crate) ChosenState {
+    pub(crate) enum ChosenState {
         /// It is ready.
         Active = "active",
         /// It is terminating, and no ready one is left.
@@ -21,7 +20,7 @@ words! {
 
 words! {
     /// How an endpoint is used.
-    pub(crate) EndpointState {
+    pub(crate) enum EndpointState {
         /// It is ready, and in a list.
         Active = "active",
         /// It is terminating, and in a list because no ready one is left.
@@ -35,7 +34,7 @@ words! {
 
 words! {
     /// Whether the maps hold what they should.
-    pub(crate) WriteStatus {
+    pub(crate) enum WriteStatus {
         /// Not tried yet.
         Pending = "pending",
         /// They have it as it should be.

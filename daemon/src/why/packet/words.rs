@@ -7,16 +7,16 @@ use std::net::{IpAddr, SocketAddr};
 use holdfast_core::keys::Transport;
 use holdfast_core::list::Scope;
 use holdfast_core::snapshot::{FrontendView, Verdict};
+use holdfast_core::words;
 
 use super::Share;
-use crate::described::words;
 
 /// Names in one sentence; more are counted.
 const NAMED_MAX: usize = 3;
 
 words! {
     /// What becomes of it.
-    pub(crate) Outcome {
+    pub(crate) enum Outcome {
         /// A backend gets it.
         Served = "served",
         /// The client is told that the port is closed.
@@ -32,7 +32,7 @@ words! {
 
 words! {
     /// What kind of client it is.
-    pub(crate) Class {
+    pub(crate) enum Class {
         /// Neither of the two below.
         Outside = "outside",
         /// Its address is that of an endpoint on this node.
@@ -44,7 +44,7 @@ words! {
 
 words! {
     /// What is looked at.
-    pub(crate) StepKind {
+    pub(crate) enum StepKind {
         /// By which device it comes.
         Device = "device",
         /// What kind of client sends it.
@@ -68,7 +68,7 @@ words! {
 
 words! {
     /// The address that a backend sees as a client's.
-    pub(crate) SeenAs {
+    pub(crate) enum SeenAs {
         /// By its own address.
         Client = "client",
         /// By an address of this node.
