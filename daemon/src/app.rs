@@ -2,6 +2,7 @@
 //!
 //! Invariant: modules know each other only by the channels that they are given here.
 
+mod descriptors;
 mod engine_thread;
 mod error;
 mod maps;
@@ -62,6 +63,7 @@ pub fn run(file: &ConfigFile) -> Result<(), AppError> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
     let inside = runtime.enter();
+    descriptors::raise();
     tell_what_is_missing(&config);
     // Before anything answers, because a process that sees the daemon may signal it at once.
     let signals = Signals::heed()?;
@@ -228,7 +230,7 @@ impl App {
         let ((refusals, refused_no_more), (views, datapath)) = (maps.refusals()?, known(maps.view()));
         let described = start::described(config, &maps, kept.as_ref());
         let (below, damage) = start::known_of(kept.as_ref());
-        let now_known = known_now(config, &node, &described, access.as_ref());
+        let now_known = known_now(config, &node, &described, access.as_ref())?;
         let engine = start::engine(maps, seed, &sources_of(config), now_known, kept)?;
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
         let ((proxies, proxies_now), (filters, filters_now)) = (none_yet(), none_yet());
@@ -363,9 +365,9 @@ fn known_now(
     node: &NodeName,
     described: &node::Described,
     access: Option<&Access>,
-) -> (Settings, NodeFacts) {
+) -> Result<(Settings, NodeFacts), AppError> {
     let settings = settings::settings(config, settings::apiservers(access));
-    (settings, node::facts(config, node, described))
+    Ok((settings, node::facts(config, node, described).map_err(AppError::Addresses)?))
 }
 
 /// Logs what is not there or not whole now. It is tried again, and everything else is served meanwhile. A file system

@@ -70,9 +70,9 @@ pub async fn run(
 }
 
 /// The device of the default route over IPv6, by the main table: rules of routing have others.
-pub(crate) fn default_device6() -> Option<String> {
-    let index = netlink::default_device6().ok()??;
-    nix::net::if_::if_indextoname(index).ok()?.into_string().ok()
+pub(crate) fn default_device6() -> std::io::Result<Option<String>> {
+    let index = netlink::default_device6()?;
+    Ok(index.and_then(|index| nix::net::if_::if_indextoname(index).ok()?.into_string().ok()))
 }
 
 /// The tables of routes that rules lead to, each with whether it is one of IPv4.

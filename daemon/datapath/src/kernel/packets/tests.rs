@@ -689,6 +689,27 @@ fn kernel_a_daemon_that_was_killed_while_it_replaced_the_flows_has_lost_none() {
 }
 
 #[test]
+fn kernel_a_daemon_that_was_killed_when_another_table_was_pinned_has_lost_no_number_of_it() {
+    bed(|bed| {
+        const LARGER: u32 = 16_384;
+        let mut maps = start(bed, HookKind::Tcx);
+        maps.follow_flows().unwrap();
+        begin_flows(&maps.flows().unwrap().table, 1..4);
+        maps.set_flows(LARGER);
+        look_at_flows(&mut maps, |maps| maps.packets.resizing.is_some());
+        maps.resize_as_far_as_pins();
+        drop(maps);
+        let mut maps = start(bed, HookKind::Tcx);
+        maps.set_flows(LARGER);
+        look_at_flows(&mut maps, |maps| maps.flows().unwrap().table.hand_out_is_over());
+        assert_eq!(maps.flows().unwrap().table.tally().live(), 3);
+        let numbers = maps.packets.running.as_ref().unwrap().handles.get(&Map::FreeFlows).unwrap();
+        let free = std::iter::from_fn(|| numbers.lookup_and_delete(&[]).unwrap()).count();
+        assert_eq!(free, LARGER as usize - 3);
+    });
+}
+
+#[test]
 fn kernel_flows_of_another_version_are_forgotten_and_the_own_ones_kept() {
     bed(|bed| {
         drop(start(bed, HookKind::Tcx));
