@@ -6,7 +6,7 @@
 mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use holdfast_datapath::{Device, Side};
 
@@ -127,6 +127,9 @@ pub struct Decision {
     /// What backends of other nodes see of clients; of a pod's device, what the pod sees of itself.
     pub address4: Option<Ipv4Addr>,
     pub address6: Option<Ipv6Addr>,
+    /// So many bits of `address4` are those of this node's own pods behind it, which see clients as who they are.
+    pub near4: u8,
+    pub near6: u8,
     /// The way of answers to clients that came by it, if it is an outer one.
     pub answers: Answers,
 }
@@ -140,10 +143,16 @@ impl Decision {
             Class::Backends => Side::Backends,
             Class::None => return None,
         };
-        let address4 = self.address4;
-        let address6 = self.address6;
-        let by_address = self.answers == Answers::Dialled;
-        Some(Device { index: self.index, name: self.name.clone(), side, address4, address6, by_address })
+        Some(Device {
+            index: self.index,
+            name: self.name.clone(),
+            side,
+            address4: self.address4,
+            address6: self.address6,
+            near4: self.near4,
+            near6: self.near6,
+            by_address: self.answers == Answers::Dialled,
+        })
     }
 }
 
@@ -159,7 +168,10 @@ pub(super) fn decide(listed: &Listed, config: &Packets) -> Vec<Decision> {
     let there = judged.iter().map(|(link, (class, reason))| {
         let of_clients = is_told_apart && *class == Class::Outer;
         let answers = if of_clients { Answers::Dialled } else { Answers::Backend };
-        Decision { answers, ..decision(link, *class, *reason, world.seen_by(link, *class, of_node)) }
+        let seen = world.seen_by(link, *class, of_node);
+        let near4 = sources::near(listed, link, seen.v4.map(IpAddr::V4));
+        let near6 = sources::near(listed, link, seen.v6.map(IpAddr::V6));
+        Decision { answers, near4, near6, ..decision(link, *class, *reason, seen) }
     });
     there.chain(absent(listed, config)).collect()
 }
@@ -167,8 +179,8 @@ pub(super) fn decide(listed: &Listed, config: &Packets) -> Vec<Decision> {
 fn decision(link: &Link, class: Class, reason: Reason, seen: Seen) -> Decision {
     let index = link.index;
     let name = link.name.clone();
-    let answers = Answers::Backend;
-    Decision { index, name, class, reason, address4: seen.v4, address6: seen.v6, answers }
+    let (near4, near6, answers) = (0, 0, Answers::Backend);
+    Decision { index, name, class, reason, address4: seen.v4, address6: seen.v6, near4, near6, answers }
 }
 
 fn absent<'a>(listed: &'a Listed, config: &'a Packets) -> impl Iterator<Item = Decision> + 'a {
