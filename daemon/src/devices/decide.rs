@@ -154,6 +154,13 @@ impl Decision {
             by_address: self.answers == Answers::Dialled,
         })
     }
+
+    /// The networks behind it of which pods are this node's own.
+    pub fn near(&self) -> Vec<String> {
+        let v4 = self.address4.filter(|_| self.near4 > 0).map(|it| sources::network(it.into(), self.near4));
+        let v6 = self.address6.filter(|_| self.near6 > 0).map(|it| sources::network(it.into(), self.near6));
+        v4.into_iter().chain(v6).collect()
+    }
 }
 
 /// What each device is, in the order of their numbers; then what the configuration names and is not there.

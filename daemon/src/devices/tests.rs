@@ -79,13 +79,13 @@ fn decided(packets: &str, world: &Listed) -> Vec<Decision> {
     decide(world, &config.packets)
 }
 
-/// The decisions in lines: `NAME CLASS REASON [ADDRESS[ near BITS] …]`, the reason as the code calls it.
+/// The decisions in lines: `NAME CLASS REASON [ADDRESS …] [near NETWORK …]`, the reason as the code calls it.
 fn shown(decisions: &[Decision]) -> String {
     decisions.iter().fold(String::new(), |mut out, it| {
         write!(out, "{} {} {:?}", it.name, it.class.as_str(), it.reason).unwrap();
-        let near = |bits: u8| if bits == 0 { String::new() } else { format!(" near {bits}") };
-        it.address4.iter().for_each(|address| write!(out, " {address}{}", near(it.near4)).unwrap());
-        it.address6.iter().for_each(|address| write!(out, " {address}{}", near(it.near6)).unwrap());
+        it.address4.iter().for_each(|address| write!(out, " {address}").unwrap());
+        it.address6.iter().for_each(|address| write!(out, " {address}").unwrap());
+        it.near().iter().for_each(|network| write!(out, " near {network}").unwrap());
         out + "\n"
     })
 }
@@ -303,7 +303,7 @@ fn pods_of_this_node_behind_a_device_that_leads_to_others_too_are_near() {
          net 10.0.0.0/8@10.244.1.7 net 0.0.0.0/0@10.244.1.7 net 10.244.2.0/24@10.244.1.7 net fd01::/112 net fd02::/112",
         "eth0 outer Gateway 10.0.0.5 fd00::5
          cilium_net none EndsHere
-         cilium_host outer Gateway 10.244.1.7 near 24 fd01::7 near 112",
+         cilium_host outer Gateway 10.244.1.7 fd01::7 near 10.244.1.0/24 near fd01::/112",
     );
     for other in [
         "here 10.244.1.7/24 gateway net 10.244.1.0/24@10.244.1.7",
@@ -318,7 +318,7 @@ fn pods_of_this_node_behind_a_device_that_leads_to_others_too_are_near() {
         "2 eth0 - 10.0.0.5 default
          4 cilium_host veth here 10.244.1.7/32 gateway net 10.244.1.0/24@10.244.1.7",
         "eth0 outer Named 10.0.0.5
-         cilium_host backends LeftOut 10.244.1.7 near 24",
+         cilium_host backends LeftOut 10.244.1.7 near 10.244.1.0/24",
     );
 }
 
@@ -444,7 +444,7 @@ fn kernel_devices_are_followed_as_they_come_change_and_go() {
             ip("address add 10.244.1.7/32 dev away");
             ip("link set away up");
             ip("route add 10.244.1.0/24 via 10.244.1.7 dev away src 10.244.1.7");
-            until(now, "away outer Gateway 10.244.1.7 near 24\n").await;
+            until(now, "away outer Gateway 10.244.1.7 near 10.244.1.0/24\n").await;
             ip("link delete uplink");
             let gone = now.wait_for(|decisions| !shown(decisions).contains("uplink"));
             tokio::time::timeout(NOT_FOR_EVER, gone).await.unwrap().unwrap();

@@ -550,7 +550,8 @@ pub(crate) fn status() -> holdfast_datapath::Status {
     }
 }
 
-/// One that leads outside, one that could not be served, one that is left alone, and one that is left out by name.
+/// One that leads outside, one that could not be served, one that is left alone, one that is left out by name, and one
+/// that leads to pods of this node and of others.
 fn devices() -> Arc<[Decision]> {
     let device = |index, name: &str, class, reason| Decision {
         index,
@@ -568,6 +569,11 @@ fn devices() -> Arc<[Decision]> {
         device(2, "eth0", Class::Outer, Why::Gateway),
         device(7, "veth7", Class::Pod, Why::LeadsToPod),
         device(8, "flannel.1", Class::Backends, Why::LeftOut),
+        Decision {
+            address4: Some([10, 244, 1, 7].into()),
+            near4: 24,
+            ..device(9, "cilium_host", Class::Outer, Why::Gateway)
+        },
     ]
     .into()
 }

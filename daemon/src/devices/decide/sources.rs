@@ -56,6 +56,22 @@ pub(super) fn near(listed: &Listed, link: &Link, address: Option<IpAddr>) -> u8 
     })
 }
 
+/// The network of so many bits around an address, as routes are written.
+pub(super) fn network(address: IpAddr, bits: u8) -> String {
+    let bits_after = |all: u32| all.saturating_sub(u32::from(bits));
+    let first = match address {
+        IpAddr::V4(it) => {
+            let mask = u32::MAX.checked_shl(bits_after(Ipv4Addr::BITS)).unwrap_or(0);
+            Ipv4Addr::from_bits(it.to_bits() & mask).into()
+        }
+        IpAddr::V6(it) => {
+            let mask = u128::MAX.checked_shl(bits_after(Ipv6Addr::BITS)).unwrap_or(0);
+            IpAddr::from(Ipv6Addr::from_bits(it.to_bits() & mask))
+        }
+    };
+    format!("{first}/{bits}")
+}
+
 /// Whether a network is that of this address, and nobody else's: a gateway that is not the device itself is a router.
 fn leads_near(network: &Network, own: &Address) -> bool {
     let is_several = (1..own.bits).contains(&network.bits);
