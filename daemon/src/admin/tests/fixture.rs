@@ -22,7 +22,7 @@ use holdfast_core::snapshot::{
 };
 use holdfast_datapath::{
     Arrival, Beside, Cause, Counts, Denial, DeviceStatus, Features, GivenUp, HookKind, PacketStatus, Refusal,
-    Shape, Swept,
+    Shape, Side, Swept,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -538,9 +538,9 @@ pub(crate) fn status() -> holdfast_datapath::Status {
                 .iter()
                 .filter_map(Decision::device)
                 .map(|device| DeviceStatus {
-                    attached: device.name == "eth0",
+                    attached: device.side == Side::Outer,
                     others: usize::from(device.name == "eth0"),
-                    error: (device.name != "eth0").then(|| "cannot attach in: busy".to_owned()),
+                    error: (device.side != Side::Outer).then(|| "cannot attach in: busy".to_owned()),
                     device,
                 })
                 .collect(),

@@ -54,8 +54,8 @@ fn kernel_an_answer_goes_by_the_device_that_the_dialled_address_is_routed_by() {
     }
 }
 
-/// A client, what it dials, and a backend behind the outer device: with as many bits of the device's address as those of
-/// this node, or with one less.
+/// A client, what it dials, and a backend behind the outer device: with as many bits of the device's address as pods of
+/// this node have, or with one less.
 const BEHIND_ONE: [(&str, &str, &str, bool); 4] = [
     ("198.51.100.7:40000", "203.0.113.10:80", "10.2.0.127:8080", true),
     ("198.51.100.7:40000", "203.0.113.11:80", "10.2.0.128:8080", false),
