@@ -62,11 +62,11 @@ pub(super) fn network(address: IpAddr, bits: u8) -> String {
     let first = match address {
         IpAddr::V4(it) => {
             let mask = u32::MAX.checked_shl(bits_after(Ipv4Addr::BITS)).unwrap_or(0);
-            Ipv4Addr::from_bits(it.to_bits() & mask).into()
+            IpAddr::V4(Ipv4Addr::from_bits(it.to_bits() & mask))
         }
         IpAddr::V6(it) => {
             let mask = u128::MAX.checked_shl(bits_after(Ipv6Addr::BITS)).unwrap_or(0);
-            IpAddr::from(Ipv6Addr::from_bits(it.to_bits() & mask))
+            IpAddr::V6(Ipv6Addr::from_bits(it.to_bits() & mask))
         }
     };
     format!("{first}/{bits}")
