@@ -38,6 +38,43 @@ INLINE __u32 device_of_nat(struct __sk_buff *skb, const struct arrival *arrival,
 	return way_out(skb, flow->client, flow->backend, flow->client_port, flow->backend_port, flow->transport, v4);
 }
 
+/* The first bits of an address that are not those of the other one, as a number. */
+INLINE __u64 differing(__u32 address, __u32 other, __u32 bits)
+{
+	return (__u64)bpf_ntohl(address ^ other) >> (32 - bits);
+}
+
+/* How many of the first bits of a whole address are of its word at `at`. */
+INLINE __u32 bits_of_word(__u32 bits, __u32 at)
+{
+	if (bits < 32 * at)
+		return 0;
+	return bits - 32 * at < 32 ? bits - 32 * at : 32;
+}
+
+INLINE bool is_near4(const struct device *device, __u32 address)
+{
+	return device->near4 && !differing(address, device->address4, bits_of_word(device->near4, 0));
+}
+
+INLINE bool is_near6(const struct device *device, const __u32 *address)
+{
+	__u64 differ = 0;
+
+	for (__u32 at = 0; at < 4; at++)
+		differ |= differing(address[at], device->address6[at], bits_of_word(device->near6, at));
+	return device->near6 && !differ;
+}
+
+/*
+ * A device may lead to pods of this node and to those of others, as Cilium's does. The answer of a pod of this node
+ * comes by a device of the pod's own, where no program would give the client's address back.
+ */
+INLINE bool is_near(const struct device *device, const __u32 *backend, bool v4)
+{
+	return v4 ? is_near4(device, backend[3]) : is_near6(device, backend);
+}
+
 /*
  * A backend of another node answers to this one, and not past it. A service that asks for the client's address (policy
  * Local) has backends here alone, and what comes from a pod is known everywhere; only the pod itself drops what says
@@ -52,7 +89,8 @@ INLINE bool set_nat(struct __sk_buff *skb, const struct arrival *arrival, struct
 
 	copy_address(flow->nat, none);
 	flow->nat_port = 0;
-	if (!device || !(device->flags & (DEVICE_OUTER | DEVICE_BACKENDS) || arrival->from_pod))
+	if (!device || !(device->flags & (DEVICE_OUTER | DEVICE_BACKENDS) || arrival->from_pod) ||
+	    is_near(device, flow->backend, v4))
 		return true;
 	if (v4 && device->address4) {
 		flow->nat[2] = MAPPED;

@@ -634,7 +634,13 @@ struct device {
 	__u32 address4;
 	__u32 address6[4];
 	/* enum device_flag */
-	__u32 flags;
+	__u16 flags;
+	/*
+	 * So many first bits of the address above are those of this node's own pods, to which the device leads beside
+	 * pods of others; 0: it leads to none. What was written before these had names says that.
+	 */
+	__u8 near4;
+	__u8 near6;
 };
 SIZE_IS(device, 24);
 

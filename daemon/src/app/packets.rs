@@ -127,6 +127,8 @@ mod tests {
                 side: Side::Outer,
                 address4: None,
                 address6: None,
+                near4: 0,
+                near6: 0,
                 by_address: false,
             },
             attached: error.is_none(),

@@ -6,6 +6,7 @@
 mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason};
 
@@ -26,7 +27,10 @@ pub(super) fn decide(listed: &Listed, config: &Packets) -> Vec<Decision> {
     let there = judged.iter().map(|(link, (class, reason))| {
         let of_clients = is_told_apart && *class == Class::Outer;
         let answers = if of_clients { Answers::Dialled } else { Answers::Backend };
-        Decision { answers, ..decision(link, *class, *reason, world.seen_by(link, *class, of_node)) }
+        let seen = world.seen_by(link, *class, of_node);
+        let near4 = sources::near(listed, link, seen.v4.map(IpAddr::V4));
+        let near6 = sources::near(listed, link, seen.v6.map(IpAddr::V6));
+        Decision { answers, near4, near6, ..decision(link, *class, *reason, seen) }
     });
     there.chain(absent(listed, config)).collect()
 }
@@ -34,8 +38,8 @@ pub(super) fn decide(listed: &Listed, config: &Packets) -> Vec<Decision> {
 fn decision(link: &Link, class: Class, reason: Reason, seen: Seen) -> Decision {
     let index = link.index;
     let name = link.name.clone();
-    let answers = Answers::Backend;
-    Decision { index, name, class, reason, address4: seen.v4, address6: seen.v6, answers }
+    let (near4, near6, answers) = (0, 0, Answers::Backend);
+    Decision { index, name, class, reason, address4: seen.v4, address6: seen.v6, near4, near6, answers }
 }
 
 fn absent<'a>(listed: &'a Listed, config: &'a Packets) -> impl Iterator<Item = Decision> + 'a {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: plain data; nothing here decides.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use holdfast_datapath::{Device, Side};
 
@@ -118,6 +118,9 @@ pub struct Decision {
     /// What backends of other nodes see of clients; of a pod's device, what the pod sees of itself.
     pub address4: Option<Ipv4Addr>,
     pub address6: Option<Ipv6Addr>,
+    /// So many bits of `address4` are those of this node's own pods behind it, which see clients as who they are.
+    pub near4: u8,
+    pub near6: u8,
     /// The way of answers to clients that came by it, if it is an outer one.
     pub answers: Answers,
 }
@@ -131,9 +134,38 @@ impl Decision {
             Class::Backends => Side::Backends,
             Class::None => return None,
         };
-        let address4 = self.address4;
-        let address6 = self.address6;
-        let by_address = self.answers == Answers::Dialled;
-        Some(Device { index: self.index, name: self.name.clone(), side, address4, address6, by_address })
+        Some(Device {
+            index: self.index,
+            name: self.name.clone(),
+            side,
+            address4: self.address4,
+            address6: self.address6,
+            near4: self.near4,
+            near6: self.near6,
+            by_address: self.answers == Answers::Dialled,
+        })
     }
+
+    /// The networks behind it of which pods are this node's own.
+    pub fn near(&self) -> Vec<String> {
+        let v4 = self.address4.filter(|_| self.near4 > 0).map(|it| network(it.into(), self.near4));
+        let v6 = self.address6.filter(|_| self.near6 > 0).map(|it| network(it.into(), self.near6));
+        v4.into_iter().chain(v6).collect()
+    }
+}
+
+/// The network of so many bits around an address, as routes are written.
+fn network(address: IpAddr, bits: u8) -> String {
+    let bits_after = |all: u32| all.saturating_sub(u32::from(bits));
+    let first = match address {
+        IpAddr::V4(it) => {
+            let mask = u32::MAX.checked_shl(bits_after(Ipv4Addr::BITS)).unwrap_or(0);
+            IpAddr::V4(Ipv4Addr::from_bits(it.to_bits() & mask))
+        }
+        IpAddr::V6(it) => {
+            let mask = u128::MAX.checked_shl(bits_after(Ipv6Addr::BITS)).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from_bits(it.to_bits() & mask))
+        }
+    };
+    format!("{first}/{bits}")
 }

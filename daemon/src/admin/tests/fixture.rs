@@ -22,7 +22,7 @@ use holdfast_core::snapshot::{
 };
 use holdfast_datapath::{
     Arrival, Beside, Cause, Counts, Denial, DeviceStatus, Features, GivenUp, HookKind, PacketStatus, Refusal,
-    Shape, Swept,
+    Shape, Side, Swept,
 };
 use holdfast_judgement::described::Code;
 use holdfast_judgement::views::apiserver::{
@@ -541,9 +541,9 @@ pub(crate) fn status() -> holdfast_datapath::Status {
                 .iter()
                 .filter_map(Decision::device)
                 .map(|device| DeviceStatus {
-                    attached: device.name == "eth0",
+                    attached: device.side == Side::Outer,
                     others: usize::from(device.name == "eth0"),
-                    error: (device.name != "eth0").then(|| "cannot attach in: busy".to_owned()),
+                    error: (device.side != Side::Outer).then(|| "cannot attach in: busy".to_owned()),
                     device,
                 })
                 .collect(),
@@ -553,7 +553,8 @@ pub(crate) fn status() -> holdfast_datapath::Status {
     }
 }
 
-/// One that leads outside, one that could not be served, one that is left alone, and one that is left out by name.
+/// One that leads outside, one that could not be served, one that is left alone, one that is left out by name, and one
+/// that leads to pods of this node and of others.
 fn devices() -> Arc<[Decision]> {
     let device = |index, name: &str, class, reason| Decision {
         index,
@@ -562,6 +563,8 @@ fn devices() -> Arc<[Decision]> {
         reason,
         address4: (class == Class::Outer).then(|| [192, 0, 2, 5].into()),
         address6: None,
+        near4: 0,
+        near6: 0,
         answers: Answers::Backend,
     };
     [
@@ -569,6 +572,11 @@ fn devices() -> Arc<[Decision]> {
         device(2, "eth0", Class::Outer, Why::Gateway),
         device(7, "veth7", Class::Pod, Why::LeadsToPod),
         device(8, "flannel.1", Class::Backends, Why::LeftOut),
+        Decision {
+            address4: Some([10, 244, 1, 7].into()),
+            near4: 24,
+            ..device(9, "cilium_host", Class::Outer, Why::Gateway)
+        },
     ]
     .into()
 }

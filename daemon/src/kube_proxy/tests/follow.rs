@@ -19,7 +19,9 @@ fn decision(index: u32, text: &str) -> (Decision, bool) {
         _ => Reason::PodSide,
     };
     let (address4, address6, answers) = (None, None, Answers::Backend);
-    let decision = Decision { index, name: words[0].to_owned(), class, reason, address4, address6, answers };
+    let (near4, near6) = (0, 0);
+    let name = words[0].to_owned();
+    let decision = Decision { index, name, class, reason, address4, address6, near4, near6, answers };
     (decision, words.len() == 3)
 }
 

@@ -70,7 +70,16 @@ fn packets_of(maps: &KernelMaps) -> PacketStatus {
 
 fn outer(index: u32, name: &str) -> Device {
     let address4 = Some([10, 9, 0, 1].into());
-    Device { index, name: name.to_owned(), side: Side::Outer, address4, address6: None, by_address: false }
+    Device {
+        index,
+        name: name.to_owned(),
+        side: Side::Outer,
+        address4,
+        address6: None,
+        near4: 0,
+        near6: 0,
+        by_address: false,
+    }
 }
 
 fn errors(maps: &KernelMaps) -> BTreeMap<u32, Option<String>> {
@@ -118,10 +127,10 @@ fn kernel_a_device_has_both_programs_and_is_known_as_long_as_it_is_named() {
         check_attached(&maps, kind, "left", 70);
         let known = entry(&maps, 70).unwrap();
         let flag = types::device_flag::DEVICE_OUTER.0;
-        assert_eq!((known.address4.to_ne_bytes(), known.flags), ([10, 9, 0, 1], flag));
+        assert_eq!((known.address4.to_ne_bytes(), u32::from(known.flags)), ([10, 9, 0, 1], flag));
         let pod = Device { side: Side::Pod, address4: None, ..outer(70, "renamed") };
         maps.set_devices(std::slice::from_ref(&pod));
-        assert_eq!(entry(&maps, 70).unwrap().flags, types::device_flag::DEVICE_POD.0);
+        assert_eq!(u32::from(entry(&maps, 70).unwrap().flags), types::device_flag::DEVICE_POD.0);
         assert_eq!(packets_of(&maps).devices[0].device, pod);
         maps.set_devices(&[]);
         assert_eq!(ours(kind, "left", 70), [0, 0]);

@@ -54,6 +54,32 @@ fn kernel_an_answer_goes_by_the_device_that_the_dialled_address_is_routed_by() {
     }
 }
 
+/// A client, what it dials, and a backend behind the outer device: with as many bits of the device's address as pods of
+/// this node have, or with one less.
+const BEHIND_ONE: [(&str, &str, &str, bool); 4] = [
+    ("198.51.100.7:40000", "203.0.113.10:80", "10.2.0.127:8080", true),
+    ("198.51.100.7:40000", "203.0.113.11:80", "10.2.0.128:8080", false),
+    ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd02::fff:5]:8080", true),
+    ("[2001:db8:1::7]:40000", "[2001:db8:f::11]:80", "[fd02::1000:5]:8080", false),
+];
+
+/// A device leads to both where Cilium has an overlay. A pod of this node answers past it, by a device of its own.
+#[test]
+fn kernel_pods_of_this_node_see_the_client_behind_a_device_that_leads_to_others_too() {
+    Node::test(|node| {
+        node.tell_of_near(["10.2.0.1", "fd02::1"].map(|it| it.parse().unwrap()), [25, 100]);
+        for (index, (client, frontend, backend, is_near)) in (1..).zip(BEHIND_ONE) {
+            let (frontends, backends) = ([frontend], [address(backend)]);
+            node.serve(&Port { index, frontends: &frontends, backends: &backends, base: index, ..Port::TCP });
+            let through = node.comes(&Sent::tcp(client, frontend, SYN)).from.to_string();
+            let seen = node.leaves(&Sent::tcp(&through, backend, SYN)).from.ip();
+            assert_eq!(seen == address(client).ip(), is_near, "{backend} sees {seen}");
+            let answered = node.leaves(&Sent::tcp(backend, &through, SYN | ACK));
+            assert_eq!((answered.from, answered.to), (address(frontend), address(client)));
+        }
+    });
+}
+
 /// A sender that comes by a device which leads to backends alone is no client.
 #[test]
 fn kernel_a_device_that_leads_to_backends_alone_opens_no_flow() {

@@ -163,6 +163,8 @@ impl DeviceGiven {
             reason: if self.left_out { Why::LeftOut } else { Why::Gateway },
             address4: self.address,
             address6: None,
+            near4: 0,
+            near6: 0,
             answers: Answers::Backend,
         }
     }
