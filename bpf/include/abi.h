@@ -35,9 +35,9 @@ enum size {
 	UDP_PAIRS = 8,
 	/* Network namespaces times ports with affinity; the least recently used go first. */
 	AFFINITY_ENTRIES = 1 << 16,
-	/* Clients by their addresses times ports with affinity, and how many of one list of a port: a power of two. */
-	CLIENTS = 1 << 16,
-	CLIENTS_OF_PORT = 1 << 14,
+	/* Clients by their addresses times lists with affinity, and how many of one namespace: a power of two. */
+	CLIENTS = 1 << 17,
+	CLIENTS_OF_SHARE = 1 << 14,
 	/* Addresses of one node. */
 	NODE_ADDRESSES = 4096,
 	/* Subtrees of cgroups that are left alone; the configuration allows as many. */
@@ -220,6 +220,8 @@ enum heard {
 	 * before flows had a share says 128, which is no bit of this version.
 	 */
 	IS_COUNTED = 64,
+	/* Likewise: the client is remembered with this backend. */
+	IS_REMEMBERED = 16,
 };
 
 /* A flow's port is a number of so many bits, which every index fits; its share is above them. */
@@ -441,18 +443,21 @@ SIZE_IS(affinity_value, 32);
 
 /* Where a client of a port with affinity may be remembered that is known by its address: see sticky.h. */
 struct client_key {
-	__u32 port_index;
-	/* Of enum scope, times CLIENTS_OF_PORT, and one of so many. */
+	/* The number of the namespace. */
+	__u32 share;
+	/* One of CLIENTS_OF_SHARE. */
 	__u32 place;
 };
 SIZE_IS(client_key, 8);
 
-/* The client itself, where it went last, and when. */
+/* The client itself and of which list, where it went last, and when. */
 struct client_value {
 	__u32 client[4];
 	__u32 address[4];
 	__u16 port;
-	__u16 pad[3];
+	/* enum scope */
+	__u16 scope;
+	__u32 port_index;
 	__u64 at_ns;
 };
 SIZE_IS(client_value, 48);
