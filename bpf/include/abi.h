@@ -46,6 +46,8 @@ enum size {
 	CGROUP_LEVELS = 16,
 	/* Bytes of refusals that wait for the daemon: some 2,500. */
 	REFUSAL_BYTES = 1 << 18,
+	/* Among whom the pace of refusals is divided: a power of two. See verdict.h. */
+	REFUSAL_PACES = 1 << 12,
 	/* So many of the flows that have not been answered are known by their age; others are found by chance. */
 	OPENING_FLOWS = 1 << 14,
 	/* What flows are counted by, so that each gets its share of the table: numbers of namespaces, 0 of none. */
@@ -224,7 +226,7 @@ enum heard {
 	IS_REMEMBERED = 16,
 };
 
-/* A flow's port is a number of so many bits, which every index fits; its share is above them. */
+/* The port of a flow or a refusal is a number of so many bits, which every index fits; the share is above them. */
 enum flow_part {
 	FLOW_SHARE_AT = 20,
 };
@@ -531,12 +533,19 @@ struct refusal {
 	__u8 stage;
 	/* enum reason */
 	__u8 reason;
-	/* The port that the frontend led to. */
-	__u32 port_index;
+	/* The port that the frontend led to, and from FLOW_SHARE_AT on the share, as in struct flow. */
+	__u32 port_and_share;
 	/* The number of the device by which its packet came. */
 	__u32 device;
 };
 SIZE_IS(refusal, 96);
+
+/* How many refusals were told in one second. */
+struct refusal_pace {
+	__u32 second;
+	__u32 told;
+};
+SIZE_IS(refusal_pace, 8);
 
 /*
  * A client, the frontend that it dialled, and the backend that it got. All that is known of it stands here; what leads
@@ -694,8 +703,7 @@ SIZE_IS(packet_settings, 24);
 /* What one CPU did in one second. */
 struct pace {
 	__u32 second;
-	__u16 answers;
-	__u16 refusals;
+	__u32 answers;
 };
 SIZE_IS(pace, 8);
 
@@ -708,7 +716,7 @@ struct control {
 	__u64 exempt_cgroup;
 	/* The network namespace in which loopback addresses answer node ports; 0: the initial one. */
 	__u64 host_netns;
-	/* Refusals that found no room. */
+	/* Refusals that found no room, or were too many. */
 	__u64 refusals_lost;
 	/* Sockets with this mark are never translated; 0: none. */
 	__u32 exempt_mark;

@@ -260,7 +260,7 @@ mod tests {
     use std::num::NonZeroU16;
 
     use holdfast_core::keys::{FrontendKey, Transport};
-    use holdfast_core::op::PortIndex;
+    use holdfast_core::op::{PortIndex, Share};
 
     use super::*;
 
@@ -278,6 +278,7 @@ mod tests {
             netns: 1,
             frontend,
             port: PortIndex(0),
+            share: Share(1),
             denial,
             arrival: None,
             cause: holdfast_datapath::Cause::NoBackend,
