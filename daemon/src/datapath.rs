@@ -4,6 +4,7 @@
 //! refusals. A reader finds the names of services in the snapshot.
 
 mod clients;
+mod latest;
 mod lines;
 mod pace;
 mod refusals;
