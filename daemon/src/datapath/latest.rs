@@ -56,7 +56,8 @@ impl Latest {
 
     /// Of those that have as many the one goes whose oldest came first.
     fn give_way(&mut self) {
-        let weight = |entries: &VecDeque<Entry>| (entries.len(), Reverse(entries.front().map(|(came, _)| *came)));
+        let weight =
+            |entries: &VecDeque<Entry>| (entries.len(), Reverse(entries.front().map(|(came, _)| *came)));
         let most = self.owners.iter().max_by_key(|(_, entries)| weight(entries));
         let Some(owner) = most.map(|(owner, _)| *owner) else { return };
         let Some(entries) = self.owners.get_mut(&owner) else { return };

@@ -1,5 +1,5 @@
 //! The latest clients that were not served. A client that tries again and again is one entry with a count, so that a
-//! single client in a loop does not push out all others; nor do many at the frontends of one namespace those at others'.
+//! single client in a loop does not push out all others; nor do many at the frontends of one namespace.
 //!
 //! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers. A refusal that
 //! fell out of the list is still counted. A restart begins with an empty list.
