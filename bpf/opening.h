@@ -30,12 +30,18 @@ INLINE bool has_address(const __u32 *address)
 	return address[0] | address[1] | address[2] | address[3];
 }
 
-/* The device that lends a client its address; 0: the client keeps its own. */
+/*
+ * The device that lends a client its address; 0: the client keeps its own. Where the kernel does not say which one
+ * leads to the backend, it is the one by which the client came: that has an address of this node, too.
+ */
 INLINE __u32 device_of_nat(struct __sk_buff *skb, const struct arrival *arrival, const struct flow *flow, bool v4)
 {
+	__u32 way;
+
 	if (arrival->from_pod)
 		return is_own_backend(flow) ? arrival->device : 0;
-	return way_out(skb, flow->client, flow->backend, flow->client_port, flow->backend_port, flow->transport, v4);
+	way = way_out(skb, flow->client, flow->backend, flow->client_port, flow->backend_port, flow->transport, v4);
+	return way == WAY_UNTOLD ? arrival->device : way;
 }
 
 /* The first bits of an address that are not those of the other one, as a number. */

@@ -3,6 +3,7 @@
 //! Invariant: this module never touches the maps. The engine publishes a view, the programs' ring buffer gives the
 //! refusals. A reader finds the names of services in the snapshot.
 
+mod latest;
 mod lines;
 mod pace;
 mod refusals;

@@ -59,7 +59,7 @@ struct Kernel<'a> {
     /// Hooks from which another process detached the program, or removed the pin.
     broken_hooks: &'a [&'static str],
     shared_hooks: Vec<SharedHook>,
-    /// Refusals that the daemon did not read in time.
+    /// Refusals that were too many to be told, or that the daemon did not read in time.
     refusals_lost: u64,
     /// Null if the configuration ends none.
     stale_sockets: Option<StaleSockets<'a>>,

@@ -33,7 +33,7 @@ pub(super) struct Refusals<'a> {
     refused_total: u64,
     /// Clients that were dropped since the daemon started.
     dropped_total: u64,
-    /// Refusals that the daemon did not read in time; they are in no other number.
+    /// Refusals that were too many to be told, or that the daemon did not read in time; they are in no other number.
     lost_total: u64,
     /// Why no more refusals are read.
     failure: Option<String>,

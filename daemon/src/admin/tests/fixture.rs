@@ -15,7 +15,7 @@ use holdfast_core::keys::{
     Family, FrontendKey, ObjectName, PortKey, Protocol, ServiceKey, SliceKey, Source, Transport,
 };
 use holdfast_core::list::{LastList, Row, Rows, Scope};
-use holdfast_core::op::{FrontendType, PortIndex};
+use holdfast_core::op::{FrontendType, PortIndex, Share};
 use holdfast_core::snapshot::{
     Counters, Fill, FrontendView, PortView, Reason, Rejections, ServiceState, ServiceView, Snapshot, Status,
     Verdict,
@@ -602,6 +602,7 @@ fn refusals() -> Arc<RefusalLog> {
             netns: 1,
             frontend: FrontendKey { address: dialled.ip(), port: number(dialled.port()), transport },
             port: PortIndex(second),
+            share: Share(1),
             denial,
             arrival: None,
             cause: Cause::NoBackend,
@@ -630,6 +631,7 @@ fn turned_away_outside() -> Refusal {
         netns: 0,
         frontend: dialled,
         port: PortIndex(1),
+        share: Share(1),
         denial: Denial::Dropped,
         cause: Cause::Source,
     }

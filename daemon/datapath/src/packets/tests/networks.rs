@@ -1,12 +1,14 @@
 //! What depends on the network around a node: the device by which a packet comes or leaves, and which side spoke first.
 
+use std::io::Write;
 use std::net::IpAddr;
 
 use holdfast_core::op::FrontendType;
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::craft::{ACK, RST, SYN, Sent, address, see};
-use super::node::{NEXT, NODE, Node, REDIRECTED};
+use super::network;
+use super::node::{NEXT, NODE, Node, REDIRECTED, SHOT};
 use crate::abi;
 use crate::abi::packets::types::{lifetime, packet_count};
 use crate::devices::Side;
@@ -77,6 +79,35 @@ fn kernel_pods_of_this_node_see_the_client_behind_a_device_that_leads_to_others_
             let answered = node.leaves(&Sent::tcp(backend, &through, SYN | ACK));
             assert_eq!((answered.from, answered.to), (address(frontend), address(client)));
         }
+    });
+}
+
+/// The kernel tells a program nothing of such a way, not even the device.
+#[test]
+fn kernel_a_backend_behind_a_route_with_encapsulation_answers_to_this_node() {
+    Node::test(|node| {
+        if !network::lay_encapsulated() {
+            let mut told = std::io::stderr();
+            writeln!(told, "not tried: this kernel has no routes with encapsulation").unwrap();
+            return;
+        }
+        let backends = [["10.3.0.5:8080"], ["[fd03::5]:8080"]].map(|it| it.map(address));
+        for (index, ((_, frontend, _), backends)) in (1..).zip(WAYS.into_iter().zip(&backends)) {
+            node.serve(&Port { index, frontends: &[frontend], backends, base: index, ..Port::TCP });
+        }
+        for ((client, frontend, _), [backend]) in WAYS.into_iter().zip(&backends) {
+            let seen = node.comes(&Sent::tcp(client, frontend, SYN));
+            assert_eq!(seen.to, *backend);
+            let sent = node.leaves(&Sent::tcp(&seen.from.to_string(), &backend.to_string(), SYN));
+            let own: IpAddr = if backend.is_ipv4() { NODE.into() } else { "2001:db8::1".parse().unwrap() };
+            assert_eq!(sent.from.ip(), own, "{backend} would answer past this node");
+        }
+        node.tell_of_device(Side::Outer, [None, None]);
+        for (client, frontend, _) in WAYS {
+            let another = client.replace(":40000", ":40001");
+            assert_eq!(node.come(&Sent::tcp(&another, frontend, SYN).frame()).0, SHOT, "none to give");
+        }
+        assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 2);
     });
 }
 

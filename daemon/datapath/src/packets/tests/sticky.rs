@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use holdfast_core::list::{Scope, SlotState};
 use holdfast_core::maps::Maps;
-use holdfast_core::op::{Action, MemberKey, Membership, PortFacts, PortIndex, WordFlags};
+use holdfast_core::op::{Action, MemberKey, Membership, PortFacts, PortIndex, Share, WordFlags};
 
-use super::craft::{ACK, SYN, Sent, address};
+use super::craft::{ACK, RST, SYN, Sent, TCP, address, see};
 use super::node::{NEXT, Node};
 use crate::kernel::bed::Port;
 
@@ -27,6 +27,11 @@ const PLACES: [Place; 2] = [
 ];
 
 fn lead(node: &mut Node, index: u32, frontend: &str, backends: &[SocketAddr]) {
+    lead_of(node, index, Share(1), frontend, backends);
+}
+
+/// Leads a frontend of that namespace there.
+fn lead_of(node: &mut Node, index: u32, share: Share, frontend: &str, backends: &[SocketAddr]) {
     let flags = WordFlags::default().with(WordFlags::AFFINITY, true);
     let port = PortIndex(index);
     for scope in [Scope::Cluster, Scope::Local] {
@@ -36,7 +41,8 @@ fn lead(node: &mut Node, index: u32, frontend: &str, backends: &[SocketAddr]) {
         }
     }
     node.maps.execute(&Action::WriteFacts(port, PortFacts { affinity_timeout: 10_800 })).unwrap();
-    node.serve_local(&Port { index, base: 8 * index, frontends: &[frontend], backends, flags, ..Port::TCP });
+    let base = 8 * index;
+    node.serve_local(&Port { index, base, frontends: &[frontend], backends, flags, share, ..Port::TCP });
 }
 
 /// Where a SYN goes.
@@ -44,8 +50,14 @@ fn begins(node: &Node, client: &str, port: u16, frontend: &str) -> SocketAddr {
     node.comes(&Sent::tcp(&format!("{client}:{port}"), frontend, SYN)).to
 }
 
-fn answers(node: &Node, client: &str, port: u16, backend: SocketAddr) {
+fn agrees(node: &Node, client: &str, port: u16, backend: SocketAddr) {
     node.leaves(&Sent::tcp(&backend.to_string(), &format!("{client}:{port}"), SYN | ACK));
+}
+
+/// What no backend says to a client that has not shown that it heard it.
+fn answers(node: &Node, client: &str, port: u16, backend: SocketAddr) {
+    agrees(node, client, port, backend);
+    node.leaves(&Sent::by(TCP, &backend.to_string(), &format!("{client}:{port}"), ACK, b"answer"));
 }
 
 #[test]
@@ -85,6 +97,19 @@ fn kernel_a_client_is_remembered_when_its_backend_has_answered() {
     }
 }
 
+/// Ports of one namespace, each with more clients than it has places.
+fn flood(node: &mut Node, frontends: &[String], backends: &[SocketAddr], client: fn(u32) -> String) {
+    for (index, frontend) in (2..).zip(frontends) {
+        lead_of(node, index, Share(2), frontend, backends);
+        for at in 0..20_000 {
+            let sent = Sent::tcp(&format!("{}:40000", client(at)), frontend, SYN);
+            let (verdict, frame) = node.come(&sent.frame());
+            assert_eq!(verdict, NEXT, "{at}");
+            answers(node, &client(at), 40_000, see(&frame, true).to);
+        }
+    }
+}
+
 /// All of them real, or at least answered: of the table of clients they get no more than their part.
 #[test]
 fn kernel_no_flood_of_one_service_moves_clients_of_another() {
@@ -93,18 +118,35 @@ fn kernel_no_flood_of_one_service_moves_clients_of_another() {
             let few: Vec<_> = (8..10).map(|at| address(&backend(at))).collect();
             let many: Vec<_> = (2..10).map(|at| address(&backend(at))).collect();
             lead(node, 1, frontend, &few);
-            lead(node, 2, other, &few);
             let firsts: Vec<_> = (0..30).map(|at| begins(node, &client(at), 40_000, frontend)).collect();
             (0..30).zip(&firsts).for_each(|(at, first)| answers(node, &client(at), 40_000, *first));
-            for at in 0..80_000 {
-                let sent = Sent::tcp(&format!("{}:40000", client(at)), other, SYN);
-                let (verdict, frame) = node.come(&sent.frame());
-                assert_eq!(verdict, NEXT, "{at}");
-                answers(node, &client(at), 40_000, super::craft::see(&frame, true).to);
-            }
+            let ports = (81..86).map(|port| other.replace(":80", &format!(":{port}"))).collect::<Vec<_>>();
+            flood(node, &ports, &few, client);
             lead(node, 1, frontend, &many);
             let again: Vec<_> = (0..30).map(|at| begins(node, &client(at), 40_001, frontend)).collect();
             assert_eq!(again, firsts);
+        });
+    }
+}
+
+/// A backend agrees to whatever SYN it gets, and repeats itself to one who says something wrong in the client's name.
+#[test]
+fn kernel_nobody_is_remembered_in_whose_name_others_sent() {
+    for ([frontend, _], backend, client) in PLACES {
+        Node::test(move |node| {
+            let few: Vec<_> = (8..10).map(|at| address(&backend(at))).collect();
+            let many: Vec<_> = (2..10).map(|at| address(&backend(at))).collect();
+            lead(node, 1, frontend, &few);
+            let firsts: Vec<_> = (0..20).map(|at| begins(node, &client(at), 40_000, frontend)).collect();
+            for (at, first) in (0..20).zip(&firsts) {
+                let (name, place) = (format!("{}:40000", client(at)), first.to_string());
+                agrees(node, &client(at), 40_000, *first);
+                node.comes(&Sent::tcp(&name, frontend, ACK));
+                node.leaves(&Sent::tcp(&place, &name, ACK));
+            }
+            lead(node, 1, frontend, &many);
+            let again: Vec<_> = (0..20).map(|at| begins(node, &client(at), 40_001, frontend)).collect();
+            assert_ne!(again, firsts);
         });
     }
 }
@@ -121,7 +163,7 @@ fn kernel_thousands_of_clients_of_one_service_stay_where_they_are() {
             .map(|at| {
                 let first = begins(node, &client(at), 40_000, frontend);
                 answers(node, &client(at), 40_000, first);
-                node.comes(&Sent::tcp(&format!("{}:40000", client(at)), frontend, ACK | super::craft::RST));
+                node.comes(&Sent::tcp(&format!("{}:40000", client(at)), frontend, ACK | RST));
                 first
             })
             .collect();
