@@ -60,6 +60,13 @@ fn answers(node: &Node, client: &str, port: u16, backend: SocketAddr) {
     node.leaves(&Sent::by(TCP, &backend.to_string(), &format!("{client}:{port}"), ACK, b"answer"));
 }
 
+/// Where a SYN goes whose client is answered.
+fn begins_and_is_answered(node: &Node, client: &str, frontend: &str) -> SocketAddr {
+    let first = begins(node, client, 40_000, frontend);
+    answers(node, client, 40_000, first);
+    first
+}
+
 #[test]
 fn kernel_connections_of_a_client_that_begin_at_once_begin_at_one_backend() {
     for ([frontend, _], backend, client) in PLACES {
@@ -118,8 +125,8 @@ fn kernel_no_flood_of_one_service_moves_clients_of_another() {
             let few: Vec<_> = (8..10).map(|at| address(&backend(at))).collect();
             let many: Vec<_> = (2..10).map(|at| address(&backend(at))).collect();
             lead(node, 1, frontend, &few);
-            let firsts: Vec<_> = (0..1_000).map(|at| begins(node, &client(at), 40_000, frontend)).collect();
-            (0..1_000).zip(&firsts).for_each(|(at, first)| answers(node, &client(at), 40_000, *first));
+            let firsts: Vec<_> =
+                (0..1_000).map(|at| begins_and_is_answered(node, &client(at), frontend)).collect();
             let ports: Vec<_> = (81..86).map(|port| other.replace(":80", &format!(":{port}"))).collect();
             flood(node, &ports, &few, client);
             lead(node, 1, frontend, &many);
@@ -162,8 +169,7 @@ fn kernel_thousands_of_clients_of_one_service_stay_where_they_are() {
         lead(node, 1, frontend, &few);
         let firsts: Vec<_> = (0..4_000)
             .map(|at| {
-                let first = begins(node, &client(at), 40_000, frontend);
-                answers(node, &client(at), 40_000, first);
+                let first = begins_and_is_answered(node, &client(at), frontend);
                 node.comes(&Sent::tcp(&format!("{}:40000", client(at)), frontend, ACK | RST));
                 first
             })
