@@ -60,6 +60,13 @@ fn answers(node: &Node, client: &str, port: u16, backend: SocketAddr) {
     node.leaves(&Sent::by(TCP, &backend.to_string(), &format!("{client}:{port}"), ACK, b"answer"));
 }
 
+/// Where a SYN goes whose client is answered.
+fn begins_and_is_answered(node: &Node, client: &str, frontend: &str) -> SocketAddr {
+    let first = begins(node, client, 40_000, frontend);
+    answers(node, client, 40_000, first);
+    first
+}
+
 #[test]
 fn kernel_connections_of_a_client_that_begin_at_once_begin_at_one_backend() {
     for ([frontend, _], backend, client) in PLACES {
@@ -97,7 +104,7 @@ fn kernel_a_client_is_remembered_when_its_backend_has_answered() {
     }
 }
 
-/// Ports of one namespace, each with more clients than it has places.
+/// Five ports of one namespace, each with more clients than it has places.
 fn flood(node: &mut Node, frontends: &[String], backends: &[SocketAddr], client: fn(u32) -> String) {
     for (index, frontend) in (2..).zip(frontends) {
         lead_of(node, index, Share(2), frontend, backends);
@@ -118,13 +125,14 @@ fn kernel_no_flood_of_one_service_moves_clients_of_another() {
             let few: Vec<_> = (8..10).map(|at| address(&backend(at))).collect();
             let many: Vec<_> = (2..10).map(|at| address(&backend(at))).collect();
             lead(node, 1, frontend, &few);
-            let firsts: Vec<_> = (0..30).map(|at| begins(node, &client(at), 40_000, frontend)).collect();
-            (0..30).zip(&firsts).for_each(|(at, first)| answers(node, &client(at), 40_000, *first));
-            let ports = (81..86).map(|port| other.replace(":80", &format!(":{port}"))).collect::<Vec<_>>();
+            let firsts: Vec<_> =
+                (0..1_000).map(|at| begins_and_is_answered(node, &client(at), frontend)).collect();
+            let ports: Vec<_> = (81..86).map(|port| other.replace(":80", &format!(":{port}"))).collect();
             flood(node, &ports, &few, client);
             lead(node, 1, frontend, &many);
-            let again: Vec<_> = (0..30).map(|at| begins(node, &client(at), 40_001, frontend)).collect();
-            assert_eq!(again, firsts);
+            let again = |at| begins(node, &client(at), 40_001, frontend);
+            let moved = (0..1_000).zip(&firsts).filter(|(at, first)| again(*at) != **first).count();
+            assert!(moved < 20, "{moved} of 1000 were moved");
         });
     }
 }
@@ -161,8 +169,7 @@ fn kernel_thousands_of_clients_of_one_service_stay_where_they_are() {
         lead(node, 1, frontend, &few);
         let firsts: Vec<_> = (0..4_000)
             .map(|at| {
-                let first = begins(node, &client(at), 40_000, frontend);
-                answers(node, &client(at), 40_000, first);
+                let first = begins_and_is_answered(node, &client(at), frontend);
                 node.comes(&Sent::tcp(&format!("{}:40000", client(at)), frontend, ACK | RST));
                 first
             })
