@@ -372,7 +372,7 @@ mod tests {
     async fn what_cannot_be_listed_now_is_not_gone() {
         let (_config, configs) = watch::channel(Arc::new(Config::default()));
         let (_nodes, nodes_told) = mpsc::channel(1);
-        let (events, mut told) = mpsc::channel(8);
+        let (events, mut told) = mpsc::channel::<Vec<Event>>(8);
         let looks = std::cell::Cell::new(0);
         let list = || {
             looks.set(looks.get() + 1);
