@@ -21,6 +21,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Settings, Timestamp};
 use holdfast_core::keys::Source;
+use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_judgement::views::devices::Decision;
+use holdfast_judgement::views::proxies::{Filter, OtherProxy};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -28,15 +31,14 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::admin::{self, Acts, FORGETS_WAITING_MAX, ForgetWish, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use crate::apiserver::Access;
 use crate::config::{Config, ConfigFile, DatapathKind, Mark, NodeName};
-use crate::datapath::DatapathView;
-use crate::devices::{self, Decision};
+use crate::devices;
 use crate::diagnose::gather::Gatherer;
 use crate::engine::run::GROUPS_WAITING_MAX;
 use crate::knowledge::{self, Edition};
 use crate::logging::Logging;
 use crate::logging::messages::{self, say};
 use crate::overheard::{self, Overheard};
-use crate::proxies::filters::{self, Filter};
+use crate::proxies::filters;
 use crate::readings::{About, EffectiveConfig, Readings, Verifications};
 use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
@@ -136,7 +138,7 @@ struct Sources {
 /// proxies, wishes for a reload.
 struct Beside {
     readings: Readings,
-    proxies: watch::Sender<Arc<[proxies::OtherProxy]>>,
+    proxies: watch::Sender<Arc<[OtherProxy]>>,
     devices: watch::Sender<Arc<[Decision]>>,
     filters: watch::Sender<Arc<[Filter]>>,
     wishes: Wishes,

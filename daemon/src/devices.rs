@@ -16,13 +16,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use holdfast_judgement::views::devices::Decision;
 use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::engine::ask::Asker;
 
-pub(crate) use decide::{ANSWERS, CLASSES};
-pub use decide::{Answers, Class, Decision, Reason};
 pub(crate) use ports::{shared_with_sockets, snat_ports};
 
 use listed::Listed;

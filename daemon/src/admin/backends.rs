@@ -8,16 +8,16 @@ use holdfast_core::facts::{AddressType, Endpoint, SliceFacts, TargetName, endpoi
 use holdfast_core::keys::{ObjectName, PortKey, Source, Transport};
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{PortView, ServiceView, UnusedBecause};
+use holdfast_judgement::described::{Code, Text};
+use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_judgement::why::{EndpointState, state};
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use super::query::{Filter, Legal};
 use super::shown::{Cells, Column, column, wide};
 use super::table::Table;
-use crate::described::{Code, Text};
 use crate::readings::Readings;
-use crate::rfc3339::Rfc3339;
-use crate::why::{EndpointState, state};
 
 /// What `/backends` understands.
 pub(super) const LEGAL: Legal = Legal { parameters: &["service", "address", "format"], types: &[] };

@@ -11,6 +11,10 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::snapshot::Fill;
 use holdfast_datapath::Status;
+use holdfast_judgement::views::datapath::{DatapathView, KINDS};
+use holdfast_judgement::views::devices::Decision;
+use holdfast_judgement::views::proxies::Filter;
+use holdfast_judgement::views::proxies::{OtherProxy, Trace};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -18,10 +22,6 @@ use super::answer;
 use super::form::Form;
 use super::query::Query;
 use super::shown::{Cells, Widths};
-use crate::datapath::{DatapathView, KINDS};
-use crate::devices::Decision;
-use crate::proxies::filters::Filter;
-use crate::proxies::{OtherProxy, Trace};
 use crate::readings::Readings;
 
 use packets::Packets;

@@ -7,12 +7,13 @@ mod text;
 use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::keys::FrontendKey;
+use holdfast_judgement::why::{ReadBack, Walk};
 
 use super::answer;
 use super::door::Visit;
 use super::form::Form;
 use super::query::{Legal, Query};
-use crate::why::{ReadBack, Walk};
+use crate::why::given;
 
 /// What `/explain` understands.
 pub(super) const LEGAL: Legal = Legal { parameters: &["service", "endpoint", "from", "format"], types: &[] };
@@ -21,7 +22,7 @@ pub(super) const LEGAL: Legal = Legal { parameters: &["service", "endpoint", "fr
 pub(super) async fn explain(visit: Visit, query: Query, form: Form) -> Response {
     let walk = Walk::begin(visit.readings.snapshot(), query.question(), query.filter.from);
     let read = read_back(&visit, walk.keys()).await;
-    let explanation = walk.end(&visit.readings, &read);
+    let explanation = walk.end(&given(&visit.readings, &walk), &read);
     let status = if walk.found_nothing() { StatusCode::NOT_FOUND } else { StatusCode::OK };
     match form {
         Form::Json => answer::json(status, &explanation),

@@ -3,23 +3,23 @@
 //! Invariant: nothing is ignored. A filter that does nothing would show a table that looks like an answer.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use holdfast_core::keys::{Family, ObjectName, Protocol};
 use holdfast_core::snapshot::Reason;
 use holdfast_core::spelled::Spelled;
 use holdfast_datapath::{FlowFilter, Place, Stage};
+use holdfast_judgement::diagnose::{Focus, HttpPath, PortWanted};
+use holdfast_judgement::rfc3339::Millis;
+use holdfast_judgement::why::{Dialled, Question};
 
 use super::answer::Refusal;
 use super::form::{FORMATS, Form};
 use super::hint::Hint;
 use super::limits::RECORDS_MAX as LIMIT_MAX;
 use crate::diagnose::limits::TOTAL;
-use crate::diagnose::{Focus, HttpPath, PortWanted};
 use crate::recorder::{RULES, Wanted};
-use crate::rfc3339::Millis;
-use crate::why::{Dialled, Question};
 
 /// What a path understands.
 #[derive(Clone, Copy, Debug)]
@@ -242,7 +242,7 @@ fn timeout(value: &str) -> Result<Duration, Refusal> {
 /// A time, or how long ago.
 fn time(name: &'static str, value: &str) -> Result<Millis, Refusal> {
     Millis::parse(value)
-        .or_else(|| Millis::of(SystemTime::now()).ago(value))
+        .or_else(|| crate::clock::now().ago(value))
         .ok_or_else(|| bad(format!("{} is no time", quoted(value)), Hint::Time(name)))
 }
 
@@ -390,7 +390,7 @@ mod tests {
         let text = "since=2026-01-08T11:11:55Z&until=1s&reason=vanished&limit=7&after=184";
         let records = Query::read(text, &RECORDS).unwrap().records;
         assert_eq!(records.since, Millis::parse("2026-01-08T11:11:55Z"));
-        assert!(records.until < Some(Millis::of(SystemTime::now())) && records.until > records.since);
+        assert!(records.until < Some(crate::clock::now()) && records.until > records.since);
         let reason = records.reason.as_deref();
         let limit = records.limit;
         let after = records.after;

@@ -9,6 +9,9 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Verdict};
+use holdfast_judgement::described::{Code, Text};
+use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_judgement::views::refusals::{Cause, DENIALS, Denied, answering, spelled};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -16,10 +19,8 @@ use super::answer;
 use super::form::Form;
 use super::query::{Filter, Legal, Query};
 use super::shown::{Cells, Widths};
-use crate::datapath::{Cause, DENIALS, Denied, LatestRefusals, Stage, answering, device, spelled};
-use crate::described::{Code, Text};
+use crate::datapath::{LatestRefusals, Stage, device};
 use crate::readings::Readings;
-use crate::rfc3339::Rfc3339;
 
 /// What `/refusals` understands.
 pub(super) const LEGAL: Legal = Legal { parameters: &["service", "address", "format"], types: &[] };

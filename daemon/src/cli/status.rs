@@ -7,13 +7,13 @@ mod apiserver;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use holdfast_judgement::plain::plain;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use self::apiserver::Apiserver;
 use super::Exit;
 use super::client::{Client, ClientError};
-use crate::plain::plain;
 
 /// What fits on a screen with the rest.
 const LINES_MAX: usize = 10;

@@ -5,12 +5,12 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 
+use holdfast_judgement::plain::Plain;
+use holdfast_judgement::record::Record;
 use serde::Deserialize;
 
 use super::client::{Client, ClientError};
 use super::{Exit, Output};
-use crate::plain::Plain;
-use crate::recorder::Record;
 
 #[derive(Debug, Deserialize)]
 struct Last {

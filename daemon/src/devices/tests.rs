@@ -5,10 +5,11 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use holdfast_judgement::views::devices::Decision;
 use tokio::sync::watch;
 
 use super::LOOK_AGAIN;
-use super::decide::{Decision, decide};
+use super::decide::decide;
 use super::listed::{Address, Link, Listed, Way};
 use super::ports::{free, shared, waiting};
 use crate::config::Config;

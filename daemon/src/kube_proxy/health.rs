@@ -10,7 +10,6 @@ use std::time::{Instant, SystemTime};
 use serde::Serialize;
 
 use super::limits;
-use crate::rfc3339::Millis;
 
 /// How the node is, as seen last.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,7 +48,7 @@ impl Health {
 }
 
 fn spelled(at: SystemTime) -> String {
-    Millis::of(at).to_string()
+    crate::clock::millis(at).to_string()
 }
 
 /// As kube-proxy's language writes a time that there was not.

@@ -5,6 +5,7 @@
 //! they are about, so the laws are checked without a kernel, a network or the shell.
 
 pub mod events;
+pub mod hostile;
 pub mod observing;
 pub mod scenario;
 pub mod simulation;

@@ -5,13 +5,13 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use holdfast_datapath::{DeviceStatus, FlowsSwept, HookKind, PacketStatus};
+use holdfast_judgement::views::devices::{ANSWERS, Answers, CLASSES, Class, Decision};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::flows::FullestBackend;
 use super::super::shown::Cells;
 use super::aligned;
-use crate::devices::{ANSWERS, Answers, CLASSES, Class, Decision};
 
 /// What hangs at a device.
 const HOOKS: [&str; 2] = [TCX, CLSACT];

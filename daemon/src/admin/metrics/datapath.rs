@@ -4,9 +4,10 @@
 //! and a table of reasons per refusal would have no bound; `/refusals` names it, and the frontends are counted by it.
 
 use holdfast_core::snapshot::Snapshot;
+use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_judgement::views::refusals::spelled;
 
 use super::super::datapath::fills;
-use crate::datapath::{DatapathView, spelled};
 use crate::exposition::Exposition;
 use crate::readings::Readings;
 

@@ -24,17 +24,20 @@ use holdfast_datapath::{
     Arrival, Beside, Cause, Counts, Denial, DeviceStatus, Features, GivenUp, HookKind, PacketStatus, Refusal,
     Shape, Swept,
 };
+use holdfast_judgement::described::Code;
+use holdfast_judgement::views::apiserver::{
+    ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View,
+};
+use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason as Why};
+use holdfast_judgement::views::proxies::{Filter, FilterKind};
+use holdfast_judgement::views::proxies::{OtherProxy, Trace};
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::{Acts, Admin, Settings, start};
-use crate::apiserver::{ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View};
-use crate::datapath::{DatapathView, RefusalLog};
-use crate::described::Code;
-use crate::devices::{Answers, Class, Decision, Reason as Why};
+use crate::datapath::RefusalLog;
 use crate::diagnose::gather::Gatherer;
 use crate::knowledge::Edition;
-use crate::proxies::filters::{Filter, FilterKind};
-use crate::proxies::{OtherProxy, Trace};
 use crate::readings::{
     About, ClosedPort, ClosedPorts, EffectiveConfig, Liveness, Purpose, Readings, Verifications,
 };

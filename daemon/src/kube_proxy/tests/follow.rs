@@ -1,11 +1,11 @@
 //! Whether packets are translated where balancers come, by what the devices are and which of them have programs.
 
 use holdfast_datapath::{DeviceStatus, HookKind};
+use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason};
 
 use super::super::follow::translates_packets;
 use crate::admin::tests::fixture;
-use crate::datapath::DatapathView;
-use crate::devices::{Answers, Class, Decision, Reason};
 
 /// `eth0 outer Gateway !`: the mark stands for a device that has no programs.
 fn decision(index: u32, text: &str) -> (Decision, bool) {
