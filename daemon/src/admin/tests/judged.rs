@@ -56,7 +56,8 @@ pub(crate) fn answers_of_the_apiserver() -> Value {
     let known = Known::of(web(), Arc::new(everything()), &Focus::default());
     let mut material = known.material((own, Vec::new()), &Vec::new(), (Narrowed::default(), THEN));
     material.cluster = cluster();
-    let diagnosis = Diagnosis::of(&material, &judge(&material), "0.1.0");
+    let judged = judge(&material);
+    let diagnosis = Diagnosis::of(&material, &judged, "0.1.0");
     serde_json::to_value(diagnosis).unwrap()["api"].take()
 }
 

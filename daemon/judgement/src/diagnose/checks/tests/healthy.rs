@@ -68,6 +68,8 @@ fn devices() -> [Decision; 4] {
         reason,
         address4: (class == Class::Outer).then(|| [192, 0, 2, 5].into()),
         address6: None,
+        near4: 0,
+        near6: 0,
         answers: Answers::Backend,
     };
     [
