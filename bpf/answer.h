@@ -13,8 +13,6 @@
 
 /* The most answers of one CPU in one second. The kernel sends as many errors of its own. */
 #define ANSWERS_MOST 1000
-/* The most refusals that one CPU tells in one second. The daemon keeps fewer; those of sockets need room, too. */
-#define REFUSALS_MOST 100
 
 /* The time to live that an answer begins with. */
 #define ANSWER_TTL 64
@@ -26,7 +24,7 @@ INLINE struct pace *pace_of(__u32 second)
 
 	if (pace && pace->second != second) {
 		pace->second = second;
-		pace->answers = pace->refusals = 0;
+		pace->answers = 0;
 	}
 	return pace;
 }
@@ -36,13 +34,6 @@ INLINE bool may_answer(__u32 second)
 	struct pace *pace = pace_of(second);
 
 	return pace && pace->answers < ANSWERS_MOST && ++pace->answers;
-}
-
-INLINE bool may_tell(__u32 second)
-{
-	struct pace *pace = pace_of(second);
-
-	return pace && pace->refusals < REFUSALS_MOST && ++pace->refusals;
 }
 
 INLINE __u64 sum_of(const void *from, __u32 size, __u64 sum)

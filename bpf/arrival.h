@@ -165,11 +165,8 @@ INLINE __u64 read_word_for(const struct arrival *arrival, struct dial *dial, __u
 INLINE void note_refusal(const struct arrival *arrival, const struct dial *dial, enum verdict verdict,
 			 enum reason reason)
 {
-	struct refusal *refusal;
+	struct refusal *refusal = begin_refusal(dial, verdict, STAGE_PACKET, 0);
 
-	if (!may_tell(seconds()))
-		return count_lost();
-	refusal = begin_refusal(dial, verdict, STAGE_PACKET);
 	if (!refusal)
 		return;
 	refusal->cgroup = refusal->netns = 0;
@@ -385,7 +382,7 @@ INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 /* The client gets no flow. */
 INLINE int drop_for(const struct arrival *arrival, enum opened why, bool v4)
 {
-	struct dial dial = { .port_index = arrival->port_index };
+	struct dial dial = { .port_index = arrival->port_index, .share = arrival->share };
 
 	dial_of(&dial, &arrival->packet.tuple, v4);
 	if (why == NO_ROOM)

@@ -63,7 +63,7 @@ struct dial {
 	/* Known where a list with affinity is chosen from. */
 	struct client client;
 	__u32 port_index;
-	/* The number by which the service's namespace has its share of the table of flows. */
+	/* The number by which the service's namespace has its share of what all use up. */
 	__u32 share;
 	__u32 kind;
 	__u32 scope;

@@ -291,7 +291,7 @@ INLINE int leave_by_address(struct __sk_buff *skb, __u32 number, bool v4)
 	if (!flow)
 		return NEXT;
 	device = way_out(skb, flow->frontend, flow->client, flow->frontend_port, flow->client_port, flow->transport, v4);
-	if (!device || device == skb->ifindex)
+	if (!device || device == WAY_UNTOLD || device == skb->ifindex)
 		return NEXT;
 	return bpf_redirect_neigh(device, NULL, 0, 0);
 }

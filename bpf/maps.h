@@ -148,6 +148,14 @@ struct {
 	__uint(max_entries, REFUSAL_BYTES);
 } refusals SEC(".maps");
 
+/* How many were told lately, each place for some of the clients: see verdict.h. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, REFUSAL_PACES);
+	__type(key, __u32);
+	__type(value, struct refusal_pace);
+} refusal_paces SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

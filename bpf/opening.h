@@ -30,12 +30,55 @@ INLINE bool has_address(const __u32 *address)
 	return address[0] | address[1] | address[2] | address[3];
 }
 
-/* The device that lends a client its address; 0: the client keeps its own. */
+/*
+ * The device that lends a client its address; 0: the client keeps its own. Where the kernel does not say which one
+ * leads to the backend, it is the one by which the client came: that has an address of this node, too.
+ */
 INLINE __u32 device_of_nat(struct __sk_buff *skb, const struct arrival *arrival, const struct flow *flow, bool v4)
 {
+	__u32 way;
+
 	if (arrival->from_pod)
 		return is_own_backend(flow) ? arrival->device : 0;
-	return way_out(skb, flow->client, flow->backend, flow->client_port, flow->backend_port, flow->transport, v4);
+	way = way_out(skb, flow->client, flow->backend, flow->client_port, flow->backend_port, flow->transport, v4);
+	return way == WAY_UNTOLD ? arrival->device : way;
+}
+
+/* The first bits of an address that are not those of the other one, as a number. */
+INLINE __u64 differing(__u32 address, __u32 other, __u32 bits)
+{
+	return (__u64)bpf_ntohl(address ^ other) >> (32 - bits);
+}
+
+/* How many of the first bits of a whole address are of its word at `at`. */
+INLINE __u32 bits_of_word(__u32 bits, __u32 at)
+{
+	if (bits < 32 * at)
+		return 0;
+	return bits - 32 * at < 32 ? bits - 32 * at : 32;
+}
+
+INLINE bool is_near4(const struct device *device, __u32 address)
+{
+	return device->near4 && !differing(address, device->address4, bits_of_word(device->near4, 0));
+}
+
+INLINE bool is_near6(const struct device *device, const __u32 *address)
+{
+	__u64 differ = 0;
+
+	for (__u32 at = 0; at < 4; at++)
+		differ |= differing(address[at], device->address6[at], bits_of_word(device->near6, at));
+	return device->near6 && !differ;
+}
+
+/*
+ * A device may lead to pods of this node and to those of others, as Cilium's does. The answer of a pod of this node
+ * comes by a device of the pod's own, where no program would give the client's address back.
+ */
+INLINE bool is_near(const struct device *device, const __u32 *backend, bool v4)
+{
+	return v4 ? is_near4(device, backend[3]) : is_near6(device, backend);
 }
 
 /*
@@ -52,7 +95,8 @@ INLINE bool set_nat(struct __sk_buff *skb, const struct arrival *arrival, struct
 
 	copy_address(flow->nat, none);
 	flow->nat_port = 0;
-	if (!device || !(device->flags & (DEVICE_OUTER | DEVICE_BACKENDS) || arrival->from_pod))
+	if (!device || !(device->flags & (DEVICE_OUTER | DEVICE_BACKENDS) || arrival->from_pod) ||
+	    is_near(device, flow->backend, v4))
 		return true;
 	if (v4 && device->address4) {
 		flow->nat[2] = MAPPED;

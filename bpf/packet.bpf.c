@@ -330,21 +330,25 @@ INLINE void note_answer(struct flow *flow, __u32 number, const struct packet *pa
 		flow->seen = now;
 }
 
-/* Whether that is the first answer to a client which is to come back to this backend. */
-INLINE bool agrees_to_come_back(const struct flow *flow, const struct packet *packet, enum direction direction)
+/*
+ * Whether a backend says what it says to nobody but a client that has heard it. It agrees to any SYN, also one in
+ * another's name, and tells whoever says something wrong in that name where it stands; what it sends of its own, data
+ * or the end of it, comes after the client has acknowledged a number that it was sent. By SCTP all but the answer to an
+ * INIT comes after the cookie.
+ */
+INLINE bool is_said_to_one_who_heard(struct __sk_buff *skb, const struct packet *packet)
 {
-	return flow->of_client & (STICKS_CLUSTER | STICKS_LOCAL) && direction == TO_CLIENT &&
-	       (flow->transport == IPPROTO_UDP || packet->flags & TCP_SYN);
+	if (packet->tuple.transport == IPPROTO_UDP)
+		return true;
+	if (packet->part != WHOLE || (packet->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
+		return false;
+	return packet->tuple.transport == IPPROTO_SCTP || has_data(skb, packet->ip, packet->transport);
 }
 
-/* Of a flow on which the two have not agreed yet. `false`: the packet is none of its. */
-INLINE bool open_out(const struct flow *flow, __u32 number, const struct packet *packet, enum direction direction)
+/* Whether a client is to come back to this backend, and is not remembered with it yet. */
+INLINE bool is_to_come_back(const struct flow *flow)
 {
-	if (is_of_others(flow, packet, direction))
-		return false;
-	if (agrees_to_come_back(flow, packet, direction))
-		remember_client(number);
-	return true;
+	return flow->of_client & (STICKS_CLUSTER | STICKS_LOCAL) && !(flow->of_backend & IS_REMEMBERED);
 }
 
 INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 number, struct flow *flow, bool v4)
@@ -356,7 +360,7 @@ INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 
 		return NEXT;
 	if (must_wait(packet))
 		return SHOT;
-	if (UNLIKELY(flow->state == FLOW_OPENING) && !open_out(flow, number, packet, direction))
+	if (UNLIKELY(flow->state == FLOW_OPENING) && is_of_others(flow, packet, direction))
 		return NEXT;
 	if (UNLIKELY(packet->flags & TCP_SYN)) {
 		if (begins_past(flow, number, direction))
@@ -367,6 +371,8 @@ INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 
 	if (direction != TO_CLIENT)
 		return write(skb, packet, &to, v4);
 	note_answer(flow, number, packet, v4);
+	if (UNLIKELY(is_to_come_back(flow)) && is_said_to_one_who_heard(skb, packet))
+		remember_client(number);
 	if (write(skb, packet, &to, v4) != NEXT)
 		return SHOT;
 	return way_of_answer(skb, flow, number, v4);

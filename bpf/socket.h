@@ -221,12 +221,12 @@ INLINE bool recall(struct bpf_sock_addr *ctx, struct place *peer, enum asked ask
 
 INLINE void report(struct bpf_sock_addr *ctx, const struct dial *dial, enum verdict verdict)
 {
-	struct refusal *refusal = begin_refusal(dial, verdict, STAGE_SOCKET);
-	__u64 who = bpf_get_current_pid_tgid();
+	__u64 who = bpf_get_current_pid_tgid(), cgroup = bpf_get_current_cgroup_id();
+	struct refusal *refusal = begin_refusal(dial, verdict, STAGE_SOCKET, cgroup);
 
 	if (!refusal)
 		return;
-	refusal->cgroup = bpf_get_current_cgroup_id();
+	refusal->cgroup = cgroup;
 	refusal->netns = bpf_get_netns_cookie(ctx);
 	refusal->process = who >> 32;
 	refusal->thread = (__u32)who;

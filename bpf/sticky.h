@@ -3,8 +3,10 @@
  * Clients that are known by their packets, and come back to the backend that they had.
  *
  * A client that is not known gets its backend by its address, so that connections that begin at once begin at one. It
- * is known from when that backend has answered: what is sent in others' names is never remembered. A port has so many
- * places, however many clients crowd there: they push out each other, and no client of another port.
+ * is known from when that backend has said what it says to nobody but who has heard it: what is sent by TCP or SCTP in
+ * others' names is never remembered. By UDP an answer is all that there is. A namespace has so many places, however
+ * many ports its services have and however many clients crowd there: they push out each other, and no client of another
+ * namespace.
  */
 #ifndef HOLDFAST_STICKY_H
 #define HOLDFAST_STICKY_H
@@ -15,16 +17,31 @@
 /* Both the places at which a client may stand. */
 #define PLACES 2
 
-INLINE __u64 mixed_client(const __u32 *client, __u32 port_index)
+/* A list of a port. */
+struct list {
+	__u32 port_index;
+	__u32 scope;
+};
+
+INLINE __u64 mixed_client(const __u32 *client, const struct list *list)
 {
-	return mix(mix(port_index, client[3], client[2]), client[1], client[0]);
+	__u64 mixed = mix(list->scope, list->port_index, 0);
+
+	return mix(mix(mixed, client[3], client[2]), client[1], client[0]);
 }
 
 /* One of them. Without branches, as is_turned(). */
-INLINE void client_key_of(struct client_key *key, __u64 mixed, __u32 port_index, __u32 scope, __u32 which)
+INLINE void client_key_of(struct client_key *key, __u64 mixed, __u32 share, __u32 which)
 {
-	key->port_index = port_index;
-	key->place = scope * CLIENTS_OF_PORT | (mixed >> 16 * which & (CLIENTS_OF_PORT - 1));
+	key->share = share & (FLOW_SHARES - 1);
+	key->place = mixed >> 16 * which & (CLIENTS_OF_SHARE - 1);
+}
+
+/* Whether that client stands there, as one of that list. Without branches, as is_turned(). */
+INLINE bool is_client(const struct client_value *there, const __u32 *client, const struct list *list)
+{
+	return !(differences(there->client, client) | (there->port_index ^ list->port_index) |
+		 (there->scope ^ list->scope));
 }
 
 /*
@@ -33,15 +50,16 @@ INLINE void client_key_of(struct client_key *key, __u64 mixed, __u32 port_index,
  */
 INLINE bool choose_known(struct dial *dial, __u64 mixed)
 {
+	const struct list list = { dial->port_index, dial->scope };
 	struct port *port = port_of(dial);
 	struct client_value *last;
 	struct client_key key;
 	__u64 at_ns, now;
 
 	for (__u32 which = 0; port && which < PLACES; which++) {
-		client_key_of(&key, mixed, dial->port_index, dial->scope, which);
+		client_key_of(&key, mixed, dial->share, which);
 		last = bpf_map_lookup_elem(&clients, &key);
-		if (!last || !same_address(last->client, dial->client.id))
+		if (!last || !is_client(last, dial->client.id, &list))
 			continue;
 		at_ns = READ_ONCE(last->at_ns);
 		now = bpf_ktime_get_ns();
@@ -64,6 +82,7 @@ INLINE bool choose_by_client(struct dial *dial, __u64 word, __u64 mixed)
 /* As choose(). `sticks`: what is chosen is to be remembered once it has answered. */
 INLINE bool choose_for_packet(struct dial *dial, __u64 word, __u32 *sticks)
 {
+	const struct list list = { dial->port_index, dial->scope };
 	struct port *port = port_of(dial);
 	__u64 mixed;
 
@@ -72,7 +91,7 @@ INLINE bool choose_for_packet(struct dial *dial, __u64 word, __u32 *sticks)
 		if (!choose_random(dial, word))
 			return false;
 	} else {
-		mixed = mixed_client(dial->client.id, dial->port_index);
+		mixed = mixed_client(dial->client.id, &list);
 		if (!choose_known(dial, mixed)) {
 			if (!choose_by_client(dial, word, mixed))
 				return false;
@@ -85,17 +104,17 @@ INLINE bool choose_for_packet(struct dial *dial, __u64 word, __u32 *sticks)
 }
 
 /* Its own place, or a free one, or that of the client that came less lately. */
-INLINE void take_place(struct client_key *place, const struct flow *flow, __u32 scope)
+INLINE void take_place(struct client_key *place, const struct flow *flow, const struct list *list)
 {
-	__u64 mixed = mixed_client(flow->client, port_of_flow(flow)), oldest = ~0ULL, at_ns;
+	__u64 mixed = mixed_client(flow->client, list), oldest = ~0ULL, at_ns;
 	const struct client_value *there;
 	struct client_key key;
 
 	for (__u32 which = 0; which < PLACES; which++) {
-		client_key_of(&key, mixed, port_of_flow(flow), scope, which);
+		client_key_of(&key, mixed, share_of(flow), which);
 		there = bpf_map_lookup_elem(&clients, &key);
 		at_ns = there ? READ_ONCE(there->at_ns) : 1;
-		if (there && same_address(there->client, flow->client))
+		if (there && is_client(there, flow->client, list))
 			at_ns = 0;
 		if (at_ns < oldest) {
 			oldest = at_ns;
@@ -107,17 +126,23 @@ INLINE void take_place(struct client_key *place, const struct flow *flow, __u32 
 /* The backend of that flow has answered: its client comes back to it. */
 ALONE int remember_client(__u32 number)
 {
-	const struct flow *flow = flow_at(number);
+	struct flow *flow = flow_at(number);
 	struct client_value value = {};
 	struct client_key key = {};
+	struct list list;
 
 	if (!flow)
 		return 0;
+	flow->of_backend |= IS_REMEMBERED;
+	list.port_index = port_of_flow(flow);
+	list.scope = flow->of_client & STICKS_LOCAL ? SCOPE_LOCAL : SCOPE_CLUSTER;
 	value.at_ns = bpf_ktime_get_ns();
 	copy_address(value.client, flow->client);
 	copy_address(value.address, flow->backend);
 	value.port = flow->backend_port;
-	take_place(&key, flow, flow->of_client & STICKS_LOCAL ? SCOPE_LOCAL : SCOPE_CLUSTER);
+	value.port_index = list.port_index;
+	value.scope = list.scope;
+	take_place(&key, flow, &list);
 	bpf_map_update_elem(&clients, &key, &value, BPF_ANY);
 	return 0;
 }

@@ -31,14 +31,50 @@ INLINE void count_lost(void)
 }
 
 /*
- * What the daemon gets to know of it. The caller, which knows the client, writes into it which one that is, and submits
- * it. None: there is no room, which is counted.
+ * The most that is told in a second of clients outside at the frontends of one namespace, and of the processes of one
+ * cgroup there. The daemon reads fifty times as many. Ports that no service has are told as of one more namespace.
  */
-INLINE struct refusal *begin_refusal(const struct dial *dial, enum verdict verdict, enum stage stage)
+#define TOLD_MOST 200
+
+/*
+ * Whether one more may be told: a flood keeps nobody else untold. `cgroup`: that of the client, 0 of one outside. Two
+ * CPUs at the turn of a second may both begin it, so some more are told then.
+ */
+INLINE bool may_tell(const struct dial *dial, __u64 cgroup)
+{
+	__u32 second = bpf_ktime_get_ns() / NS_PER_SECOND;
+	__u32 at = mix(mix(dial->share, (__u32)cgroup, cgroup >> 32), 0, 0) >> 32 & (REFUSAL_PACES - 1);
+	struct refusal_pace *pace = bpf_map_lookup_elem(&refusal_paces, &at);
+
+	if (!pace)
+		return false;
+	if (READ_ONCE(pace->second) != second) {
+		pace->second = second;
+		pace->told = 0;
+	}
+	if (READ_ONCE(pace->told) >= TOLD_MOST)
+		return false;
+	__sync_fetch_and_add(&pace->told, 1);
+	return true;
+}
+
+/* Of what waits for the daemon, clients outside get one half at most: those who may be told are many together. */
+INLINE bool has_room(enum stage stage)
+{
+	return stage == STAGE_SOCKET || bpf_ringbuf_query(&refusals, BPF_RB_AVAIL_DATA) < REFUSAL_BYTES / 2;
+}
+
+/*
+ * What the daemon gets to know of it. The caller, which knows the client, writes into it which one that is, and submits
+ * it. None: too many are told already, or there is no room, which is counted.
+ */
+INLINE struct refusal *begin_refusal(const struct dial *dial, enum verdict verdict, enum stage stage, __u64 cgroup)
 {
 	const __u32 none[4] = {};
-	struct refusal *refusal = bpf_ringbuf_reserve(&refusals, sizeof(*refusal), 0);
+	struct refusal *refusal = NULL;
 
+	if (may_tell(dial, cgroup) && has_room(stage))
+		refusal = bpf_ringbuf_reserve(&refusals, sizeof(*refusal), 0);
 	if (!refusal) {
 		count_lost();
 		return NULL;
@@ -52,7 +88,7 @@ INLINE struct refusal *begin_refusal(const struct dial *dial, enum verdict verdi
 	refusal->verdict = verdict;
 	refusal->stage = stage;
 	refusal->reason = REASON_NO_BACKEND;
-	refusal->port_index = dial->port_index;
+	refusal->port_and_share = (dial->port_index & ((1 << FLOW_SHARE_AT) - 1)) | dial->share << FLOW_SHARE_AT;
 	refusal->device = 0;
 	return refusal;
 }

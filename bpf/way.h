@@ -8,6 +8,9 @@
 #define FAMILY4 2
 #define FAMILY6 10
 
+/* The kernel does not say by which device: a packet gets another header on that way. No device has this number. */
+#define WAY_UNTOLD (~0U)
+
 /* The device by which a packet would leave, had it come by this one; 0: it stays on this node, or has no route. */
 INLINE __u32 way_out(struct __sk_buff *skb, const __u32 *from, const __u32 *to, __u16 from_port, __u16 to_port,
 		     __u8 transport, bool v4)
@@ -32,7 +35,7 @@ INLINE __u32 way_out(struct __sk_buff *skb, const __u32 *from, const __u32 *to, 
 	if (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH ||
 	    found == BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		return route.ifindex;
-	return 0;
+	return found == BPF_FIB_LKUP_RET_UNSUPP_LWT ? WAY_UNTOLD : 0;
 }
 
 #endif

@@ -15,6 +15,7 @@ changed() {
 		daemon/core/*) echo holdfast-core ;;
 		daemon/datapath/* | bpf/*) echo holdfast-datapath ;;
 		daemon/objects/*) echo holdfast-objects ;;
+		daemon/judgement/*) echo holdfast-judgement ;;
 		daemon/knowledge/* | knowledge/*) echo holdfast-knowledge ;;
 		daemon/*) echo holdfast ;;
 		tests/conformance/*.rs) echo holdfast-conformance ;;

@@ -35,9 +35,9 @@ enum size {
 	UDP_PAIRS = 8,
 	/* Network namespaces times ports with affinity; the least recently used go first. */
 	AFFINITY_ENTRIES = 1 << 16,
-	/* Clients by their addresses times ports with affinity, and how many of one list of a port: a power of two. */
-	CLIENTS = 1 << 16,
-	CLIENTS_OF_PORT = 1 << 14,
+	/* Clients by their addresses times lists with affinity, and how many of one namespace: a power of two. */
+	CLIENTS = 1 << 17,
+	CLIENTS_OF_SHARE = 1 << 14,
 	/* Addresses of one node. */
 	NODE_ADDRESSES = 4096,
 	/* Subtrees of cgroups that are left alone; the configuration allows as many. */
@@ -46,6 +46,8 @@ enum size {
 	CGROUP_LEVELS = 16,
 	/* Bytes of refusals that wait for the daemon: some 2,500. */
 	REFUSAL_BYTES = 1 << 18,
+	/* Among whom the pace of refusals is divided: a power of two. See verdict.h. */
+	REFUSAL_PACES = 1 << 12,
 	/* So many of the flows that have not been answered are known by their age; others are found by chance. */
 	OPENING_FLOWS = 1 << 14,
 	/* What flows are counted by, so that each gets its share of the table: numbers of namespaces, 0 of none. */
@@ -220,9 +222,11 @@ enum heard {
 	 * before flows had a share says 128, which is no bit of this version.
 	 */
 	IS_COUNTED = 64,
+	/* Likewise: the client is remembered with this backend. */
+	IS_REMEMBERED = 16,
 };
 
-/* A flow's port is a number of so many bits, which every index fits; its share is above them. */
+/* The port of a flow or a refusal is a number of so many bits, which every index fits; the share is above them. */
 enum flow_part {
 	FLOW_SHARE_AT = 20,
 };
@@ -441,18 +445,21 @@ SIZE_IS(affinity_value, 32);
 
 /* Where a client of a port with affinity may be remembered that is known by its address: see sticky.h. */
 struct client_key {
-	__u32 port_index;
-	/* Of enum scope, times CLIENTS_OF_PORT, and one of so many. */
+	/* The number of the namespace. */
+	__u32 share;
+	/* One of CLIENTS_OF_SHARE. */
 	__u32 place;
 };
 SIZE_IS(client_key, 8);
 
-/* The client itself, where it went last, and when. */
+/* The client itself and of which list, where it went last, and when. */
 struct client_value {
 	__u32 client[4];
 	__u32 address[4];
 	__u16 port;
-	__u16 pad[3];
+	/* enum scope */
+	__u16 scope;
+	__u32 port_index;
 	__u64 at_ns;
 };
 SIZE_IS(client_value, 48);
@@ -526,12 +533,19 @@ struct refusal {
 	__u8 stage;
 	/* enum reason */
 	__u8 reason;
-	/* The port that the frontend led to. */
-	__u32 port_index;
+	/* The port that the frontend led to, and from FLOW_SHARE_AT on the share, as in struct flow. */
+	__u32 port_and_share;
 	/* The number of the device by which its packet came. */
 	__u32 device;
 };
 SIZE_IS(refusal, 96);
+
+/* How many refusals were told in one second. */
+struct refusal_pace {
+	__u32 second;
+	__u32 told;
+};
+SIZE_IS(refusal_pace, 8);
 
 /*
  * A client, the frontend that it dialled, and the backend that it got. All that is known of it stands here; what leads
@@ -634,7 +648,13 @@ struct device {
 	__u32 address4;
 	__u32 address6[4];
 	/* enum device_flag */
-	__u32 flags;
+	__u16 flags;
+	/*
+	 * So many first bits of the address above are those of this node's own pods, to which the device leads beside
+	 * pods of others; 0: it leads to none. What was written before these had names says that.
+	 */
+	__u8 near4;
+	__u8 near6;
 };
 SIZE_IS(device, 24);
 
@@ -689,8 +709,7 @@ SIZE_IS(packet_settings, 24);
 /* What one CPU did in one second. */
 struct pace {
 	__u32 second;
-	__u16 answers;
-	__u16 refusals;
+	__u32 answers;
 };
 SIZE_IS(pace, 8);
 
@@ -703,7 +722,7 @@ struct control {
 	__u64 exempt_cgroup;
 	/* The network namespace in which loopback addresses answer node ports; 0: the initial one. */
 	__u64 host_netns;
-	/* Refusals that found no room. */
+	/* Refusals that found no room, or were too many. */
 	__u64 refusals_lost;
 	/* Sockets with this mark are never translated; 0: none. */
 	__u32 exempt_mark;

@@ -16,7 +16,6 @@ mod setup;
 mod socket;
 mod tls;
 mod trouble;
-mod view;
 mod walk;
 
 use std::collections::BTreeSet;
@@ -27,6 +26,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::facts::Timestamp;
+use holdfast_judgement::views::apiserver::{
+    ClusterId, CredentialsView, EndpointView, LearnedView, Tier, View,
+};
 use tokio::sync::{Notify, watch};
 
 use crate::config::Apiserver;
@@ -35,13 +37,10 @@ use endpoints::{Endpoint, EndpointId};
 use learned::Memory;
 use lease::Shared;
 
-pub use endpoints::{State, Tier};
 pub use http::{Connection, Reply, Write};
-pub use identity::ClusterId;
-pub use learned::{Listed, NotForgotten, Standing};
+pub use learned::{Listed, NotForgotten};
 pub use setup::{Settings, SetupError, Sources};
 pub use trouble::Trouble;
-pub use view::{CredentialsView, EndpointView, LearnedView, View};
 
 /// What one endpoint said, or why it said nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]

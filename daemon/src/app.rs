@@ -2,6 +2,7 @@
 //!
 //! Invariant: modules know each other only by the channels that they are given here.
 
+mod descriptors;
 mod engine_thread;
 mod error;
 mod maps;
@@ -21,6 +22,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Settings, Timestamp};
 use holdfast_core::keys::Source;
+use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_judgement::views::devices::Decision;
+use holdfast_judgement::views::proxies::{Filter, OtherProxy};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -28,15 +32,14 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::admin::{self, Acts, FORGETS_WAITING_MAX, ForgetWish, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use crate::apiserver::Access;
 use crate::config::{Config, ConfigFile, DatapathKind, Mark, NodeName};
-use crate::datapath::DatapathView;
-use crate::devices::{self, Decision};
+use crate::devices;
 use crate::diagnose::gather::Gatherer;
 use crate::engine::run::GROUPS_WAITING_MAX;
 use crate::knowledge::{self, Edition};
 use crate::logging::Logging;
 use crate::logging::messages::{self, say};
 use crate::overheard::{self, Overheard};
-use crate::proxies::filters::{self, Filter};
+use crate::proxies::filters;
 use crate::readings::{About, EffectiveConfig, Readings, Verifications};
 use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
@@ -60,6 +63,7 @@ pub fn run(file: &ConfigFile) -> Result<(), AppError> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
     let inside = runtime.enter();
+    descriptors::raise();
     tell_what_is_missing(&config);
     // Before anything answers, because a process that sees the daemon may signal it at once.
     let signals = Signals::heed()?;
@@ -136,7 +140,7 @@ struct Sources {
 /// proxies, wishes for a reload.
 struct Beside {
     readings: Readings,
-    proxies: watch::Sender<Arc<[proxies::OtherProxy]>>,
+    proxies: watch::Sender<Arc<[OtherProxy]>>,
     devices: watch::Sender<Arc<[Decision]>>,
     filters: watch::Sender<Arc<[Filter]>>,
     wishes: Wishes,
@@ -226,7 +230,7 @@ impl App {
         let ((refusals, refused_no_more), (views, datapath)) = (maps.refusals()?, known(maps.view()));
         let described = start::described(config, &maps, kept.as_ref());
         let (below, damage) = start::known_of(kept.as_ref());
-        let now_known = known_now(config, &node, &described, access.as_ref());
+        let now_known = known_now(config, &node, &described, access.as_ref())?;
         let engine = start::engine(maps, seed, &sources_of(config), now_known, kept)?;
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
         let ((proxies, proxies_now), (filters, filters_now)) = (none_yet(), none_yet());
@@ -361,9 +365,9 @@ fn known_now(
     node: &NodeName,
     described: &node::Described,
     access: Option<&Access>,
-) -> (Settings, NodeFacts) {
+) -> Result<(Settings, NodeFacts), AppError> {
     let settings = settings::settings(config, settings::apiservers(access));
-    (settings, node::facts(config, node, described))
+    Ok((settings, node::facts(config, node, described).map_err(AppError::Addresses)?))
 }
 
 /// Logs what is not there or not whole now. It is tried again, and everything else is served meanwhile. A file system

@@ -404,7 +404,7 @@ fn shown(answer: Answer, out: &mut impl Write) -> Result<Exit, ClientError> {
 
 /// What a check looks at; the daemon is not asked for it.
 fn explained_check(check: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
-    let Some(text) = crate::diagnose::meaning(check) else {
+    let Some(text) = holdfast_judgement::diagnose::meaning(check) else {
         let message =
             format!("no check is called {check:?}\nhint: a diagnosis with `-o wide` names all of them");
         return Err(ClientError::Refused { status: 400, message });

@@ -3,58 +3,10 @@
 //! Invariant: this module never touches the maps. The engine publishes a view, the programs' ring buffer gives the
 //! refusals. A reader finds the names of services in the snapshot.
 
-mod clients;
+mod latest;
 mod lines;
 mod pace;
 mod refusals;
 
-use std::sync::Arc;
-
-use holdfast_datapath::Status;
-
-use crate::config::DatapathKind;
-use crate::devices::Decision;
-
-pub(crate) use clients::{Clients, Counters};
-pub(crate) use holdfast_datapath::Cause;
-pub(crate) use refusals::{DENIALS, Stage, answering, device, spelled};
-pub use refusals::{Denied, LatestRefusals, RefusalLog};
-
-/// The datapath at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DatapathView {
-    status: Option<Status>,
-    devices: Arc<[Decision]>,
-}
-
-impl DatapathView {
-    /// Tables in memory, which touch no traffic.
-    pub fn memory() -> Self {
-        Self { status: None, devices: Arc::default() }
-    }
-
-    /// Programs and maps in the kernel.
-    pub fn kernel(status: Status) -> Self {
-        Self { status: Some(status), devices: Arc::default() }
-    }
-
-    /// The same, and what each device is to packets.
-    pub fn with_devices(self, devices: Arc<[Decision]>) -> Self {
-        Self { devices, ..self }
-    }
-
-    /// What each device is to packets, and why.
-    pub fn devices(&self) -> &[Decision] {
-        &self.devices
-    }
-
-    /// What carries the traffic.
-    pub const fn kind(&self) -> DatapathKind {
-        if self.status.is_some() { DatapathKind::Kernel } else { DatapathKind::Memory }
-    }
-
-    /// The state of programs and maps, where there are any.
-    pub const fn status(&self) -> Option<&Status> {
-        self.status.as_ref()
-    }
-}
+pub use refusals::{LatestRefusals, RefusalLog};
+pub(crate) use refusals::{Stage, device};

@@ -16,13 +16,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use holdfast_judgement::views::devices::Decision;
 use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::engine::ask::Asker;
 
-pub(crate) use decide::{ANSWERS, CLASSES};
-pub use decide::{Answers, Class, Decision, Reason};
 pub(crate) use ports::{shared_with_sockets, snat_ports};
 
 use listed::Listed;
@@ -71,9 +70,9 @@ pub async fn run(
 }
 
 /// The device of the default route over IPv6, by the main table: rules of routing have others.
-pub(crate) fn default_device6() -> Option<String> {
-    let index = netlink::default_device6().ok()??;
-    nix::net::if_::if_indextoname(index).ok()?.into_string().ok()
+pub(crate) fn default_device6() -> std::io::Result<Option<String>> {
+    let index = netlink::default_device6()?;
+    Ok(index.and_then(|index| nix::net::if_::if_indextoname(index).ok()?.into_string().ok()))
 }
 
 /// The tables of routes that rules lead to, each with whether it is one of IPv4.

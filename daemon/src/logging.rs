@@ -13,6 +13,7 @@ mod tests;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
+use holdfast_judgement::plain::Plain;
 use nix::sys::stat::fstat;
 use tracing::Subscriber;
 use tracing_subscriber::field::MakeExt;
@@ -23,7 +24,6 @@ use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::{Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::config::{Log, LogFormat, LogLevel};
-use crate::plain::Plain;
 use flood::{Bound, LeftOut};
 use journal::{Journal, JournalLayer};
 use messages::say;

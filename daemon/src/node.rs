@@ -1,10 +1,11 @@
 //! What the host says of itself: its name, and the local addresses that answer NodePorts.
 //!
 //! Invariant: which addresses count is decided by a pure function of the setting, what the kernel lists and what the
-//! cluster's Node object says; an address that this host does not have never counts. The source that watches the Node
-//! object brings it here.
+//! cluster's Node object says; an address that this host does not have never counts. Where the kernel does not list its
+//! addresses, those that it listed last hold. The source that watches the Node object brings it here.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,16 +51,21 @@ pub struct Described {
     pub is_leaving: bool,
 }
 
-/// The node's facts as they are now. The configuration's zone goes before a cluster's.
-pub fn facts(config: &Config, name: &NodeName, said: &Described) -> NodeFacts {
+/// The node's facts as they are now. An error: what the kernel knows of addresses cannot be read, and nothing is known
+/// of the node without it.
+pub fn facts(config: &Config, name: &NodeName, said: &Described) -> io::Result<NodeFacts> {
+    Ok(facts_with(config, name, said, &local_addresses()?))
+}
+
+/// The configuration's zone goes before a cluster's.
+fn facts_with(config: &Config, name: &NodeName, said: &Described, local: &[LocalAddress]) -> NodeFacts {
     let configured = config.node.zone.as_deref().map(Into::into);
     let setting = &config.node.node_port_addresses;
-    let local = local_addresses();
     NodeFacts {
         name: name.as_str().into(),
         zone: configured.or_else(|| said.zone.clone()),
-        node_port_addresses: node_port_addresses(setting, &local, &said.addresses),
-        addresses: own_addresses(&local, &said.addresses),
+        node_port_addresses: node_port_addresses(setting, local, &said.addresses),
+        addresses: own_addresses(local, &said.addresses),
         is_leaving: said.is_leaving,
     }
 }
@@ -83,17 +89,34 @@ pub struct NodeReport {
 /// Tells the engine of the node, now and whenever its addresses, what the cluster says or the configuration change.
 /// Until the cluster has spoken, what is remembered holds.
 pub async fn run(
-    mut config: watch::Receiver<Arc<Config>>,
+    config: watch::Receiver<Arc<Config>>,
     name: NodeName,
-    mut said: Described,
+    said: Described,
+    nodes: mpsc::Receiver<NodeReport>,
+    events: mpsc::Sender<Vec<Event>>,
+) {
+    follow(config, (name, said), nodes, events, local_addresses).await;
+}
+
+/// What cannot be listed now, for want of file descriptors for example, is not gone: NodePorts stay where they are.
+async fn follow(
+    mut config: watch::Receiver<Arc<Config>>,
+    (name, mut said): (NodeName, Described),
     mut nodes: mpsc::Receiver<NodeReport>,
     events: mpsc::Sender<Vec<Event>>,
+    list: impl Fn() -> io::Result<Vec<LocalAddress>>,
 ) {
     let mut told = None;
     let mut heard = None;
+    let mut local = None;
     loop {
-        let now = facts(&config.borrow_and_update().clone(), &name, &said);
-        if told.as_ref() != Some(&now) {
+        match list() {
+            Ok(listed) => local = Some(listed),
+            Err(error) => tracing::warn!(%error, "this host's addresses cannot be listed; the last ones hold"),
+        }
+        let config_now = config.borrow_and_update().clone();
+        let now = local.as_ref().map(|local| facts_with(&config_now, &name, &said, local));
+        if let Some(now) = now.filter(|now| told.as_ref() != Some(now)) {
             told = Some(now.clone());
             if events.send(vec![Event::NodeApplied(Arc::new(now))]).await.is_err() {
                 return;
@@ -175,13 +198,12 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// Every address of every interface that is up, in the kernel's order. Unreadable counts as none.
-fn local_addresses() -> Vec<LocalAddress> {
-    let v4_route = default_interface_v4();
-    let v6_route = devices::default_device6();
-    let Ok(interfaces) = getifaddrs() else { return Vec::new() };
-    let up = interfaces.filter(|it| it.flags.contains(InterfaceFlags::IFF_UP));
-    up.filter_map(|it| {
+/// Every address of every interface that is up, in the kernel's order.
+fn local_addresses() -> io::Result<Vec<LocalAddress>> {
+    let v4_route = default_interface_v4()?;
+    let v6_route = devices::default_device6()?;
+    let up = getifaddrs()?.filter(|it| it.flags.contains(InterfaceFlags::IFF_UP));
+    let all = up.filter_map(|it| {
         let address = it.address?;
         let v4 = address.as_sockaddr_in().map(|it| IpAddr::V4(it.ip()));
         let address = v4.or_else(|| address.as_sockaddr_in6().map(|it| IpAddr::V6(it.ip())))?;
@@ -191,18 +213,22 @@ fn local_addresses() -> Vec<LocalAddress> {
             loopback: it.flags.contains(InterfaceFlags::IFF_LOOPBACK),
             default_route: route.as_ref() == Some(&it.interface_name),
         })
-    })
-    .collect()
+    });
+    Ok(all.collect())
 }
 
-/// `/proc/net/route`: the interface of the route with a destination and a mask of zero.
-fn default_interface_v4() -> Option<String> {
-    let table = std::fs::read_to_string("/proc/net/route").ok()?;
+/// `/proc/net/route`: the interface of the route with a destination and a mask of zero. A kernel without IPv4 has none.
+fn default_interface_v4() -> io::Result<Option<String>> {
+    let table = match std::fs::read_to_string("/proc/net/route") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        table => table?,
+    };
     let zero = format!("{:08X}", Ipv4Addr::UNSPECIFIED.to_bits());
-    table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>()).find_map(|fields| {
+    let mut rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    Ok(rows.find_map(|fields| {
         let default = fields.get(1) == Some(&zero.as_str()) && fields.get(7) == Some(&zero.as_str());
         fields.first().filter(|_| default).map(|name| (*name).to_owned())
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -312,8 +338,8 @@ mod tests {
         let (_config, configs) = watch::channel(Arc::new(Config::default()));
         let (nodes, nodes_told) = mpsc::channel(1);
         let (events, mut told) = mpsc::channel(8);
-        let here =
-            local_addresses().into_iter().find(|it| !it.address.is_loopback() && !is_link_local(it.address));
+        let here = local_addresses().unwrap();
+        let here = here.into_iter().find(|it| !it.address.is_loopback() && !is_link_local(it.address));
         let zone = |name: &str| Some(Arc::from(name));
         let said = Described {
             zone: zone("remembered"),
@@ -342,8 +368,36 @@ mod tests {
         run.abort();
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_listed_now_is_not_gone() {
+        let (_config, configs) = watch::channel(Arc::new(Config::default()));
+        let (_nodes, nodes_told) = mpsc::channel(1);
+        let (events, mut told) = mpsc::channel::<Vec<Event>>(8);
+        let looks = std::cell::Cell::new(0);
+        let list = || {
+            looks.set(looks.get() + 1);
+            match looks.get() {
+                1 => Ok(local("10.0.0.5@default")),
+                2..=9 => Err(io::Error::from_raw_os_error(nix::libc::EMFILE)),
+                _ => Ok(local("10.0.0.6@default")),
+            }
+        };
+        let whom = (NodeName::of_host("n").unwrap(), Described::default());
+        let seen = async {
+            for expected in ["10.0.0.5", "10.0.0.6"] {
+                let Event::NodeApplied(facts) = told.recv().await.unwrap().remove(0) else { panic!() };
+                let found: Vec<_> = facts.node_port_addresses.iter().map(ToString::to_string).collect();
+                assert_eq!((found, facts.addresses.len()), (vec![expected.to_owned()], 1));
+            }
+        };
+        tokio::select! {
+            () = follow(configs, whom, nodes_told, events, list) => panic!("it has ended"),
+            () = seen => assert_eq!(looks.get(), 10),
+        }
+    }
+
     #[test]
     fn this_host_has_a_loopback_address() {
-        assert!(local_addresses().iter().any(|it| it.loopback && it.address.is_loopback()));
+        assert!(local_addresses().unwrap().iter().any(|it| it.loopback && it.address.is_loopback()));
     }
 }

@@ -6,6 +6,7 @@
 
 mod addresses;
 mod schedule;
+mod turns;
 
 use std::io;
 use std::net::SocketAddr;

@@ -19,14 +19,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use holdfast_judgement::views::proxies::{LISTENS, OtherProxy};
 use tokio::sync::watch;
 
 use crate::devices;
 use crate::logging::messages::{self, say};
 
-pub use filters::Filter;
 pub(crate) use named::{Found, host_ports, naming};
 
 /// How often it is looked again: an operator may start another proxy while holdfast runs.
@@ -39,9 +37,6 @@ const CILIUM: &str = "Cilium";
 
 /// Where their processes answer health checks. To know processes by name would need the sight of all of them.
 const PORTS: [(u16, &str); 3] = [(10249, "kube-proxy"), (cilium::PORT, CILIUM), (9099, "Calico")];
-
-/// How the evidence of a process begins.
-const LISTENS: &str = "listens on port";
 
 /// What these proxies leave in file systems of the kernel.
 const TRACES: [(&str, &str); 7] = [
@@ -57,50 +52,6 @@ const TRACES: [(&str, &str); 7] = [
 /// The names of the proxies that may be found.
 pub(crate) fn known() -> [&'static str; PORTS.len()] {
     PORTS.map(|(_, proxy)| proxy)
-}
-
-/// Another proxy on this node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct OtherProxy {
-    /// kube-proxy, Cilium, Calico, kube-router or Antrea.
-    pub proxy: &'static str,
-    /// What shows it: a process, rules, or pins.
-    pub evidence: Vec<String>,
-    /// What of it translates here, or was left, and what ends that. Of Cilium alone.
-    pub traces: Vec<Trace>,
-}
-
-/// One thing that another proxy does here, or left.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Trace {
-    /// What it is.
-    pub what: String,
-    /// The setting that ends it, or the command that removes it.
-    pub remove: String,
-    /// Whether clients may be translated by it.
-    pub translates: bool,
-}
-
-impl Trace {
-    fn translating(what: impl Into<String>, remove: impl Into<String>) -> Self {
-        Self { what: what.into(), remove: remove.into(), translates: true }
-    }
-
-    fn idle(what: impl Into<String>, remove: impl Into<String>) -> Self {
-        Self { translates: false, ..Self::translating(what, remove) }
-    }
-}
-
-impl OtherProxy {
-    /// Whether its process answers.
-    pub(crate) fn runs(&self) -> bool {
-        self.evidence.iter().any(|evidence| evidence.starts_with(LISTENS))
-    }
-
-    /// Whether its process is gone, and its programs go on by tables that are no longer written.
-    pub(crate) fn is_abandoned(&self) -> bool {
-        !self.runs() && self.traces.iter().any(|trace| trace.translates)
-    }
 }
 
 /// Looks now and then, and says in the log what is new. At `own_port`, one of theirs, this daemon itself listens.

@@ -15,18 +15,19 @@ use std::time::Duration;
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
+use holdfast_judgement::views::apiserver::View as ApiserverView;
+use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_judgement::views::proxies::Filter;
+use holdfast_judgement::views::proxies::OtherProxy;
 use tokio::sync::watch;
 
 use crate::announce::Announced;
-use crate::apiserver::View as ApiserverView;
-use crate::datapath::{DatapathView, RefusalLog};
+use crate::datapath::RefusalLog;
 use crate::engine::ask::Asker;
 use crate::engine::steps::Steps;
 use crate::knowledge::Editions;
 use crate::overheard::Overheard;
 use crate::probes::Probes;
-use crate::proxies::OtherProxy;
-use crate::proxies::filters::Filter;
 use crate::recorder::History;
 use crate::sources::kubernetes::View as Watches;
 use crate::state::Written;

@@ -12,11 +12,9 @@ mod from_change;
 mod history;
 mod log;
 mod numbers;
-mod record;
 mod restore;
 mod ring;
 mod segment;
-mod sentence;
 mod thin;
 mod watchers;
 mod writer;
@@ -28,13 +26,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
-use std::time::SystemTime;
 
 use holdfast_core::snapshot::{Snapshot, Verdict};
+use holdfast_judgement::record::{Gap, GapCause, Record};
 use tokio::sync::{mpsc, watch};
 
 use crate::logging::messages::{self, say};
-use crate::rfc3339::Millis;
 use crate::room::Room;
 use files::{Disk, Files};
 use numbers::{Mark, Numbers, Reserve};
@@ -42,10 +39,6 @@ use writer::{Disks, ToDisk};
 
 pub use from_change::{RULES, TimedChange};
 pub use history::{History, Kept, Recorded, Wanted};
-pub use record::{
-    Changed, Diff, Gap, GapCause, Kind, LastWriter, Met, NamespaceShare, Outcome, Record, Transition,
-    Trigger, Word,
-};
 pub use ring::{Fill, Line};
 pub use watchers::{Heard, Watch};
 
@@ -206,7 +199,7 @@ impl Recorder {
 
     fn gap(&mut self, gap: Gap) {
         let seq = self.next_number();
-        let time = Millis::of(SystemTime::now());
+        let time = crate::clock::now();
         self.keep(&restore::gap_record(seq, time, 0, &self.boot_id, gap));
         self.history.note(|recorded| recorded.gaps += 1);
     }

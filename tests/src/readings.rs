@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use holdfast::admin::Acts;
-use holdfast::datapath::{DatapathView, RefusalLog};
+use holdfast::datapath::RefusalLog;
 use holdfast::diagnose::gather::Gatherer;
 use holdfast::knowledge;
 use holdfast::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
 use holdfast::sources::kubernetes::View;
 use holdfast::state::Written;
 use holdfast_core::snapshot::Snapshot;
+use holdfast_judgement::views::datapath::DatapathView;
 use tokio::sync::{mpsc, watch};
 
 /// These snapshots, and nothing beside them.

@@ -9,9 +9,10 @@ use crate::code::{code_only, without_tests};
 use crate::tree::{Finding, Source};
 
 /// The sources of the crates that are shipped.
-const CRATES: [&str; 5] = [
+const CRATES: [&str; 6] = [
     "daemon/core/src/",
     "daemon/datapath/src/",
+    "daemon/judgement/src/",
     "daemon/knowledge/src/",
     "daemon/objects/src/",
     "daemon/src/",

@@ -18,7 +18,10 @@ const FUNCTION_LINES_MAX: usize = 60;
 const HOMES: [(&str, &[&str]); 6] = [
     ("kube::", &["daemon/src/apiserver"]),
     ("k8s_openapi::", &["daemon/src/apiserver", "daemon/src/diagnose/gather/cluster"]),
-    ("jiff::", &["daemon/src/rfc3339", "daemon/objects/src/rfc3339", "daemon/knowledge/src/rfc3339"]),
+    (
+        "jiff::",
+        &["daemon/judgement/src/rfc3339", "daemon/objects/src/rfc3339", "daemon/knowledge/src/rfc3339"],
+    ),
     ("axum::", &["daemon/src/admin"]),
     ("libbpf_rs::", &["daemon/datapath/"]),
     ("unsafe", &["daemon/datapath/"]),
@@ -108,14 +111,28 @@ pub(crate) fn pure_core(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// What a file, a socket or a clock would take; of those no object knows anything.
-const OUTSIDE: [&str; 7] =
-    ["std::env", "std::fs", "std::io", "std::process", "std::thread", "std::time", "std::net::Tcp"];
+/// What a file, a socket or a clock would take, and what is made of them; of those no object knows anything.
+const OUTSIDE: [&str; 14] = [
+    "std::env",
+    "std::fs",
+    "std::io",
+    "std::os",
+    "std::process",
+    "std::thread",
+    "std::time",
+    "TcpListener",
+    "TcpStream",
+    "UdpSocket",
+    "SystemTime",
+    "Instant",
+    "tokio::",
+    "hyper::",
+];
 
-/// Where text is read, and nothing else is done.
-const READERS: [&str; 2] = ["daemon/objects/src/", "daemon/knowledge/src/"];
+/// Where text is read or facts are judged, and nothing else is done.
+const READERS: [&str; 3] = ["daemon/judgement/src/", "daemon/knowledge/src/", "daemon/objects/src/"];
 
-/// From text to facts, and from Events to what they mean, needs nothing of the machine.
+/// From text to facts, from Events to what they mean, and from facts to findings, needs nothing of the machine.
 pub(crate) fn pure_objects(source: &Source) -> Vec<Finding> {
     if !is_production(source) || !READERS.iter().any(|reader| source.path.starts_with(reader)) {
         return Vec::new();
@@ -124,7 +141,7 @@ pub(crate) fn pure_objects(source: &Source) -> Vec<Finding> {
     let found =
         OUTSIDE.iter().flat_map(|outside| lines_with(&code, outside).map(move |line| (line, outside)));
     found
-        .map(|(line, outside)| source.finding(line, format!("what only reads text has no `{outside}`")))
+        .map(|(line, outside)| source.finding(line, format!("what only reads and judges has no `{outside}`")))
         .collect()
 }
 
@@ -326,7 +343,7 @@ mod tests {
     #[test]
     fn nobody_inside_knows_the_admin_api() {
         check(admin_is_a_door, "daemon/src/systemd.rs", "\nuse crate::admin::Readings;", &[2]);
-        check(admin_is_a_door, "daemon/src/why/find.rs", "a(crate::admin)\nuse crate::administer;", &[1]);
+        check(admin_is_a_door, "daemon/src/why.rs", "a(crate::admin)\nuse crate::administer;", &[1]);
         check(admin_is_a_door, "daemon/src/admin/page.rs", "use crate::admin::limits;", &[]);
         check(admin_is_a_door, "daemon/src/app.rs", "use crate::admin;", &[]);
         check(admin_is_a_door, "daemon/src/cli/client.rs", "use crate::admin::hint;", &[]);
@@ -356,6 +373,12 @@ mod tests {
     fn objects_are_read_without_files_sockets_or_clocks() {
         check(pure_objects, "daemon/objects/src/wire.rs", "use std::fs::File;\nuse std::net::IpAddr;", &[1]);
         check(pure_objects, "daemon/knowledge/src/event.rs", "\nuse std::time::SystemTime;", &[2]);
+        check(
+            pure_objects,
+            "daemon/judgement/src/why.rs",
+            "use tokio::sync;\nuse std::net::TcpStream;",
+            &[1, 2],
+        );
         check(pure_objects, "daemon/src/sources/manifests/scan.rs", "use std::fs::File;", &[]);
         check_repository(pure_objects);
     }

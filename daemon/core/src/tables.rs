@@ -39,7 +39,7 @@ const SHOWN_MAX: usize = 40;
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) key: ServiceKey,
-    /// Its namespace's.
+    /// Its namespace's, once the object has come.
     pub(crate) share: Share,
     pub(crate) facts: Option<Arc<ServiceFacts>>,
     /// In the order of their names.
@@ -174,6 +174,7 @@ impl Tables {
         let Some(id) = self.id(&facts.key) else {
             return self.let_service_wait(facts);
         };
+        self.number(id);
         let Some(known) = self.known(id) else {
             self.impossible += 1;
             return;

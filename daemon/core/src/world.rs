@@ -98,6 +98,7 @@ impl World {
             Event::Interrupted(source) | Event::Resumed(source) | Event::Synced(source) => {
                 self.interrupt(*source);
             }
+            Event::ServiceApplied(facts) => self.recognise(facts),
             Event::SliceApplied(slice) => {
                 self.hear_claims(slice);
                 self.note_told(&slice.key, Some(slice));

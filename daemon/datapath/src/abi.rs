@@ -81,7 +81,7 @@ abi!(refusal {
     verdict: u8,
     stage: u8,
     reason: u8,
-    port_index: u32,
+    port_and_share: u32,
     device: u32,
 });
 abi!(affinity_key { client: [u32; 4], port_index: u32, scope: u8, kind: u8, pad: u16 });

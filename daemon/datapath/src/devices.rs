@@ -84,6 +84,11 @@ pub struct Device {
     pub address4: Option<Ipv4Addr>,
     /// As above, of IPv6.
     pub address6: Option<Ipv6Addr>,
+    /// So many first bits of `address4` are those of pods of this node behind the device, which see clients as who they
+    /// are; 0: behind it are only others' backends.
+    pub near4: u8,
+    /// As above, of `address6`.
+    pub near6: u8,
     /// Answers to clients that came by it are routed by the address that they bear, and not by the backend's.
     pub by_address: bool,
 }
@@ -412,6 +417,8 @@ fn unnamed(index: u32) -> Device {
         side: Side::Outer,
         address4: None,
         address6: None,
+        near4: 0,
+        near6: 0,
         by_address: false,
     }
 }
@@ -422,17 +429,24 @@ fn not_attached(direction: Direction, error: &io::Error) -> io::Error {
 
 /// What the programs know of a device: which side it leads to, and the addresses that backends see instead of clients'.
 pub(crate) fn value_of(device: &Device) -> packets::types::device {
+    packets::types::device {
+        address4: device.address4.map_or(0, abi::address4),
+        address6: device.address6.map_or([0; 4], abi::address6),
+        flags: flags(device),
+        near4: device.near4,
+        near6: device.near6,
+    }
+}
+
+/// The bits of `enum device_flag`; all of them fit.
+fn flags(device: &Device) -> u16 {
     let side = match device.side {
         Side::Outer => packets::types::device_flag::DEVICE_OUTER,
         Side::Pod => packets::types::device_flag::DEVICE_POD,
         Side::Backends => packets::types::device_flag::DEVICE_BACKENDS,
     };
     let by_address = if device.by_address { packets::types::device_flag::DEVICE_BY_ADDRESS.0 } else { 0 };
-    packets::types::device {
-        address4: device.address4.map_or(0, abi::address4),
-        address6: device.address6.map_or([0; 4], abi::address6),
-        flags: side.0 | by_address,
-    }
+    u16::try_from(side.0 | by_address).unwrap_or_default()
 }
 
 fn has_filter(index: u32) -> bool {

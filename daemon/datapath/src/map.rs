@@ -81,6 +81,7 @@ maps! {
     Affinity, "affinity", Room::Shared;
     Reverse, "reverse", Room::Shared;
     Refusals, "refusals", Room::Shared;
+    RefusalPaces, "refusal_paces", Room::Shared;
     Control, "control", Room::Shared;
     UdpSockets, "udp_sockets", Room::Sockets;
     Fragments, "fragments", Room::Packets;

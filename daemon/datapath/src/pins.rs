@@ -6,10 +6,10 @@
 //! <bpffs>/sockets1/udp_sockets   what is kept with sockets, which outlive any version of the other maps
 //! <bpffs>/flows1/flow_table …    flows and what leads to them: so too
 //! <bpffs>/flows-next/…           those of another size, for the moment in which they take the place of these
-//! <bpffs>/v6/shared/affinity …   maps that keep their size
-//! <bpffs>/v6/packets/devices …   those of packets alone
-//! <bpffs>/v6/g3/frontends4 …     one generation of the maps that grow
-//! <bpffs>/v6/filling/…           a generation that is not whole yet: ignored and removed by a start
+//! <bpffs>/v7/shared/affinity …   maps that keep their size
+//! <bpffs>/v7/packets/devices …   those of packets alone
+//! <bpffs>/v7/g3/frontends4 …     one generation of the maps that grow
+//! <bpffs>/v7/filling/…           a generation that is not whole yet: ignored and removed by a start
 //! <bpffs>/v4/…                   what another version of the daemon left, until this one has taken over
 //! ```
 //!
@@ -33,7 +33,7 @@ use crate::site::Site;
 pub use removal::{Drained, cleanup, drain};
 
 /// The version of `bpf/include/abi.h`. A daemon with another one has maps of its own beside these.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// The version of what is kept with sockets.
 const SOCKETS_VERSION: u32 = 1;
 /// The version of flows, and of what leads to them.

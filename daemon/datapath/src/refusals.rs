@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use holdfast_core::keys::{FrontendKey, Transport};
-use holdfast_core::op::PortIndex;
+use holdfast_core::op::{PortIndex, Share};
 use holdfast_core::words;
 use libbpf_rs::{MapHandle, RingBufferBuilder};
 use nix::errno::Errno;
@@ -55,6 +55,9 @@ const CAUSES: [(Cause, types::reason); 6] = [
     (Cause::NoSuchPort, types::reason::REASON_NO_SUCH_PORT),
 ];
 
+/// Where the share begins, above the port.
+const SHARE_AT: u32 = abi::packets::types::flow_part::FLOW_SHARE_AT.0;
+
 /// Where a client's packet came from, and by which device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
@@ -85,6 +88,8 @@ pub struct Refusal {
     pub frontend: FrontendKey,
     /// The port behind the frontend.
     pub port: PortIndex,
+    /// The number of the namespace whose service has the frontend; none of a port that its service has not.
+    pub share: Share,
     /// Whether the client was told, or left without an answer.
     pub denial: Denial,
     pub cause: Cause,
@@ -148,11 +153,19 @@ fn decode(bytes: &[u8]) -> Option<Refusal> {
         cgroup: it.cgroup,
         netns: it.netns,
         frontend: FrontendKey { address: address.ip(), port: NonZeroU16::new(address.port())?, transport },
-        port: PortIndex(it.port_index),
+        port: PortIndex(it.port_and_share & ((1 << SHARE_AT) - 1)),
+        share: share_of(&it),
         denial: if dropped { Denial::Dropped } else { Denial::Refused },
         // An older daemon may not know the cause.
         cause: cause.map_or(Cause::NoBackend, |(cause, _)| *cause),
     })
+}
+
+/// What no frontend led to has no number.
+fn share_of(it: &types::refusal) -> Share {
+    let is_no_port = u32::from(it.reason) == types::reason::REASON_NO_SUCH_PORT.0;
+    let number = u16::try_from(it.port_and_share >> SHARE_AT).unwrap_or_default();
+    if is_no_port { Share::default() } else { Share(number) }
 }
 
 #[cfg(test)]
@@ -171,13 +184,14 @@ mod tests {
             port: 443_u16.to_be(),
             transport: 6,
             verdict: 2,
-            port_index: 7,
+            port_and_share: 9 << SHARE_AT | 7,
             ..types::refusal::default()
         };
         let read = decode(abi::bytes(&refusal)).unwrap();
         assert_eq!((read.comm.as_str(), read.process, read.denial), ("curl", 10, Denial::Dropped));
         assert_eq!(read.frontend.to_string(), "10.96.0.10:443/TCP");
         assert_eq!((read.arrival, read.cause), (None, Cause::NoBackend));
+        assert_eq!((read.port, read.share), (PortIndex(7), Share(9)));
         assert_eq!(decode(&[0; 8]), None, "half a record is none");
     }
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
+use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_judgement::views::datapath::DatapathKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,9 +16,7 @@ use super::answer;
 use super::form::Form;
 use super::path::Path;
 use super::query::Query;
-use crate::config::DatapathKind;
 use crate::readings::Readings;
-use crate::rfc3339::Rfc3339;
 
 /// What can be asked here.
 #[derive(Serialize, JsonSchema)]

@@ -9,6 +9,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::facts::Timestamp;
+use holdfast_judgement::described::Code;
+use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_judgement::views::apiserver::{
+    ClusterId, CredentialsView, EndpointView, Standing, State, Tier, View,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -16,10 +21,7 @@ use super::answer;
 use super::form::Form;
 use super::query::Query;
 use super::shown::{Cells, table};
-use crate::apiserver::{ClusterId, CredentialsView, EndpointView, Standing, State, Tier, View};
-use crate::described::Code;
 use crate::readings::Readings;
-use crate::rfc3339::Rfc3339;
 use crate::sources::kubernetes::{Resource, State as WatchState, Watch};
 
 /// The way to the apiserver.

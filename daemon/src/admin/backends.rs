@@ -8,15 +8,15 @@ use holdfast_core::facts::{AddressType, Endpoint, SliceFacts, TargetName, endpoi
 use holdfast_core::keys::{ObjectName, PortKey, Source, Transport};
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{PortView, ServiceView, UnusedBecause};
+use holdfast_judgement::described::{Code, Text};
+use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_judgement::why::{EndpointState, state};
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use super::query::Filter;
 use super::table::{Column, Table, column, wide};
-use crate::described::{Code, Text};
 use crate::readings::Readings;
-use crate::rfc3339::Rfc3339;
-use crate::why::{EndpointState, state};
 
 /// The slices of the current services' rows.
 #[derive(Debug, Default)]

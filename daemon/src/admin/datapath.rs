@@ -12,6 +12,10 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::snapshot::Fill;
 use holdfast_datapath::Status;
+use holdfast_judgement::views::datapath::{DatapathView, KINDS};
+use holdfast_judgement::views::devices::Decision;
+use holdfast_judgement::views::proxies::Filter;
+use holdfast_judgement::views::proxies::{OtherProxy, Trace};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -19,11 +23,6 @@ use super::answer;
 use super::form::Form;
 use super::query::Query;
 use super::shown::{Cells, aligned, table};
-use crate::config::{DatapathKind, Sockets};
-use crate::described::Code;
-use crate::devices::Decision;
-use crate::proxies::filters::Filter;
-use crate::proxies::{OtherProxy, Trace};
 use crate::readings::Readings;
 
 use packets::Packets;
@@ -60,7 +59,7 @@ struct Kernel<'a> {
     /// Hooks from which another process detached the program, or removed the pin.
     broken_hooks: &'a [&'static str],
     shared_hooks: Vec<SharedHook>,
-    /// Refusals that the daemon did not read in time.
+    /// Refusals that were too many to be told, or that the daemon did not read in time.
     refusals_lost: u64,
     /// Null if the configuration ends none.
     stale_sockets: Option<StaleSockets<'a>>,

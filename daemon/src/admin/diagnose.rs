@@ -5,13 +5,14 @@
 //! What the maps say is read in a turn of this door, and belongs to the snapshot that it is compared with. However busy
 //! the engine is, there is an answer within the time of a diagnosis, which says what was not read.
 
-use std::time::SystemTime;
-
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
 use holdfast_datapath::Status;
+use holdfast_judgement::diagnose::material::{Material, Narrowed};
+use holdfast_judgement::diagnose::shown::some;
+use holdfast_judgement::diagnose::{Diagnosis, Focus, Known, PortWanted, judge, text, views};
 use tokio::time::{Instant, timeout_at};
 
 use super::answer::{self, Refusal};
@@ -21,15 +22,11 @@ use super::form::Form;
 use super::hint::Hint;
 use super::limits::DIAGNOSES_MAX;
 use super::query::Query;
-use crate::diagnose::gather::{Asks, Outside, views};
+use crate::diagnose::gather::{Asks, Outside};
 use crate::diagnose::limits::{JUDGING, TOTAL};
-use crate::diagnose::shown::some;
-use crate::diagnose::{
-    Diagnosis, EXIT_HEADER, Focus, Known, Material, Narrowed, PortWanted, flows, judge, text,
-};
+use crate::diagnose::{EXIT_HEADER, flows, history, own};
 use crate::engine::ask::Busy;
 use crate::readings::Readings;
-use crate::rfc3339::Millis;
 
 /// How often the maps are read, at most, until the service does not change meanwhile.
 const LOOKS_MAX: usize = 3;
@@ -91,8 +88,10 @@ async fn gathered(visit: &Visit, name: &ObjectName, query: &Query) -> Material {
     let until = Instant::now() + query.timeout.unwrap_or(TOTAL).min(TOTAL).saturating_sub(JUDGING);
     let outside = outside(visit, name, query).await;
     let (known, read) = looked(visit, (name, &query.focus), until).await;
-    let taken = Millis::of(SystemTime::now()).seconds();
-    let mut material = known.material(&visit.readings, &read, (narrowed(query, taken), taken));
+    let taken = crate::clock::now().seconds();
+    let own = own(&visit.readings, known.snapshot());
+    let told = (own, history(&visit.readings, name));
+    let mut material = known.material(told, &read, (narrowed(query, taken), taken));
     if let Some(Outside { cluster, host, probes, http, names }) = outside {
         (material.cluster, material.host) = (cluster, host);
         (material.probes, material.http, material.names) = (probes, http, names);
@@ -149,7 +148,7 @@ async fn looked(
     visit: &Visit,
     (name, focus): (&ObjectName, &Focus),
     until: Instant,
-) -> (Known, crate::why::ReadBack) {
+) -> (Known, holdfast_judgement::why::ReadBack) {
     let mut looks = 0;
     loop {
         let known = Known::of(name.clone(), visit.readings.snapshot(), focus);

@@ -4,20 +4,18 @@
 //! bounds of a diagnosis; a client by TCP, which may be any process of this host, is told so.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use holdfast_judgement::diagnose::material::{Asked, Heard};
+use holdfast_judgement::diagnose::{EventList, Scope};
 
 use super::answer::{self, Refusal};
 use super::door::{Visit, Way};
 use super::form::Form;
 use super::limits::DIAGNOSES_MAX;
 use super::query::Query;
-use crate::diagnose::gather::Heard;
-use crate::diagnose::material::Asked;
-use crate::diagnose::{EXIT_HEADER, EventList, Scope};
-use crate::rfc3339::Millis;
+use crate::diagnose::EXIT_HEADER;
 
 /// Reads, recognises, and writes down what came of it.
 pub(super) async fn events(visit: Visit, query: Query, form: Form) -> Response {
@@ -35,9 +33,9 @@ pub(super) async fn events(visit: Visit, query: Query, form: Form) -> Response {
     let version = visit.readings.about.version;
     // The first list may put the knowledge together, and no other client is to wait for that.
     let written = tokio::task::spawn_blocking(move || {
-        let now = Millis::of(SystemTime::now()).seconds();
+        let now = crate::clock::now().seconds();
         let scope = Scope { about: about.as_ref(), snapshot: &snapshot, now, version };
-        written(&EventList::of(&heard, &edition, scope), form)
+        written(&EventList::of(&heard, || edition.knowledge(), scope), form)
     });
     written.await.unwrap_or_else(|error| {
         answer::text(StatusCode::INTERNAL_SERVER_ERROR, format!("error: the list ended: {error}\n"))

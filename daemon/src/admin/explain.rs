@@ -7,18 +7,19 @@ mod text;
 use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::keys::FrontendKey;
+use holdfast_judgement::why::{ReadBack, Walk};
 
 use super::answer;
 use super::door::Visit;
 use super::form::Form;
 use super::query::Query;
-use crate::why::{ReadBack, Walk};
+use crate::why::given;
 
 /// Finds the services that are meant, has the maps read, and writes down the answer.
 pub(super) async fn explain(visit: Visit, query: Query, form: Form) -> Response {
     let walk = Walk::begin(visit.readings.snapshot(), query.question(), query.filter.from);
     let read = read_back(&visit, walk.keys()).await;
-    let explanation = walk.end(&visit.readings, &read);
+    let explanation = walk.end(&given(&visit.readings, &walk), &read);
     let status = if walk.found_nothing() { StatusCode::NOT_FOUND } else { StatusCode::OK };
     answer::either(status, form, &explanation, || text::write(&explanation))
 }

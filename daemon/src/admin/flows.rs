@@ -12,6 +12,7 @@ use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_datapath::{
     Flow, FlowReport, FlowsSwept, Fullest, Heard, PACKET_DROPS, PACKET_EVENTS, PacketCounts, Stage,
 };
+use holdfast_judgement::described::{Code, Text};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -21,7 +22,6 @@ use super::limits::FLOWS_MAX;
 use super::query::Query;
 use super::refusals::{Owner, Owners};
 use super::shown::{Cells, table};
-use crate::described::{Code, Text};
 use crate::readings::Readings;
 
 /// The table of flows at this moment.

@@ -10,6 +10,9 @@ use holdfast_core::keys::{ObjectName, ServiceKey, Source};
 use holdfast_core::list::Row;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Verdict};
+use holdfast_judgement::described::{Code, Text};
+use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_judgement::why::{ChosenState, WriteStatus, chosen_state, status};
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
@@ -17,10 +20,7 @@ use super::form::Form;
 use super::limits;
 use super::query::Filter;
 use super::table::{Column, Table, column, wide};
-use crate::described::{Code, Text};
 use crate::readings::Readings;
-use crate::rfc3339::Rfc3339;
-use crate::why::{ChosenState, WriteStatus, chosen_state, status};
 
 #[derive(Debug)]
 pub(super) struct Frontends;

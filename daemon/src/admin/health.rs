@@ -8,6 +8,9 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::keys::{ObjectName, Source};
+use holdfast_judgement::described::{Code, Text};
+use holdfast_judgement::plain::Plain;
+use holdfast_judgement::rfc3339::Rfc3339;
 use holdfast_knowledge::Fault;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,11 +18,8 @@ use serde::{Deserialize, Serialize};
 use super::answer;
 use super::form::Form;
 use super::query::Query;
-use crate::described::{Code, Text};
-use crate::plain::Plain;
 use crate::readings::{ClosedPort, Purpose, Readings};
 use crate::recorder::Recorded;
-use crate::rfc3339::Rfc3339;
 use crate::state::Damage;
 
 /// Whether something is well.

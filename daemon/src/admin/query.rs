@@ -9,13 +9,13 @@ use axum::http::StatusCode;
 use holdfast_core::keys::{Family, ObjectName};
 use holdfast_core::spelled::Spelled;
 use holdfast_datapath::FlowFilter;
+use holdfast_judgement::diagnose::Focus;
+use holdfast_judgement::why::{Dialled, Question};
 
 use super::answer::Refusal;
 use super::form::Form;
 use super::hint::Hint;
-use crate::diagnose::Focus;
 use crate::recorder::Wanted;
-use crate::why::{Dialled, Question};
 
 /// A parameter of a path: how it is read, what is said of it to programs, and how the command line offers it.
 #[derive(Clone, Copy, Debug)]

@@ -9,6 +9,9 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Verdict};
+use holdfast_judgement::described::{Code, Text};
+use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_judgement::views::refusals::{Cause, DENIALS, Denied, answering, spelled};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -16,10 +19,8 @@ use super::answer;
 use super::form::Form;
 use super::query::{Filter, Query};
 use super::shown::{Cells, table};
-use crate::datapath::{Cause, DENIALS, Denied, LatestRefusals, Stage, answering, device, spelled};
-use crate::described::{Code, Text};
+use crate::datapath::{LatestRefusals, Stage, device};
 use crate::readings::Readings;
-use crate::rfc3339::Rfc3339;
 
 /// The latest refusals, newest first, and all of them counted.
 #[derive(Serialize, JsonSchema)]
@@ -29,7 +30,7 @@ pub(super) struct Refusals<'a> {
     refused_total: u64,
     /// Clients that were dropped since the daemon started.
     dropped_total: u64,
-    /// Refusals that the daemon did not read in time; they are in no other number.
+    /// Refusals that were too many to be told, or that the daemon did not read in time; they are in no other number.
     lost_total: u64,
     /// Why no more refusals are read.
     failure: Option<String>,

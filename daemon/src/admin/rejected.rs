@@ -5,12 +5,12 @@ use std::io::Write as _;
 use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::snapshot::Rejections;
+use holdfast_judgement::described::{Code, Text};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::form::Form;
 use super::shown::{Cells, table};
-use crate::described::{Code, Text};
 
 /// All services, in the order: namespace, name, source; and what rejected itself.
 #[derive(Serialize, JsonSchema)]

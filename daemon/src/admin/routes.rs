@@ -8,6 +8,9 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get};
+use holdfast_judgement::diagnose::{Diagnosis, EventList};
+use holdfast_judgement::record::Record;
+use holdfast_judgement::why::Explanation;
 
 use super::about::{self, Index, Version};
 use super::answer::{self, Refusal};
@@ -29,11 +32,8 @@ use super::services::Services;
 use super::table::{self, Table};
 use super::verify::{self, Verification};
 use super::{diagnose, events, explain, forget, history, live, metrics, openapi, page, parameters, reload};
-use crate::diagnose::{Diagnosis, EventList};
 use crate::exposition::CONTENT_TYPE;
 use crate::readings::Readings;
-use crate::recorder::Record;
-use crate::why::Explanation;
 
 /// What 503 means where something may not be well.
 const NO: &str = "It is not well; `reason` says why.";

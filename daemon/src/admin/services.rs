@@ -6,6 +6,10 @@ use holdfast_core::facts::{ServicePort, ServiceType, TrafficPolicy};
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
+use holdfast_judgement::described::{Code, Text};
+use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_judgement::views::clients::{Clients, Counters};
+use holdfast_judgement::why::{LoadBalancer, WriteStatus, severity, status};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 
@@ -13,11 +17,7 @@ use super::form::Form;
 use super::query::Filter;
 use super::rejected::{self, Rejected};
 use super::table::{Column, Table, column, wide};
-use crate::datapath::{Clients, Counters};
-use crate::described::{Code, Text};
 use crate::readings::Readings;
-use crate::rfc3339::Rfc3339;
-use crate::why::{LoadBalancer, WriteStatus, severity, status};
 
 #[derive(Debug)]
 pub(super) struct Services {

@@ -2,8 +2,9 @@
 
 use std::fmt::{Display, Write as _};
 
+use holdfast_judgement::plain::Through;
+
 use super::limits;
-use crate::plain::Through;
 
 /// The cells of one line, in one reused text.
 #[derive(Debug, Default)]

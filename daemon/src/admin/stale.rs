@@ -3,11 +3,11 @@
 use std::io::Write as _;
 
 use holdfast_core::snapshot::Snapshot;
+use holdfast_judgement::rfc3339::Rfc3339;
 use schemars::{Schema, SchemaGenerator};
 
 use super::form::Form;
 use crate::readings::missing;
-use crate::rfc3339::Rfc3339;
 
 /// The name of the member.
 pub(super) const NAME: &str = "stale_since";

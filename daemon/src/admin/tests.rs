@@ -8,6 +8,7 @@ mod explanations;
 pub(crate) mod fixture;
 mod history;
 mod hostile;
+mod judged;
 mod live;
 mod metrics;
 mod page;

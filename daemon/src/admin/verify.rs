@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
+use holdfast_judgement::plain::plain;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,6 @@ use super::answer;
 use super::door::{Visit, Way};
 use super::form::Form;
 use super::query::Query;
-use crate::plain::plain;
 use crate::readings::{Comparison, of_flows};
 use crate::sources::kubernetes::Asker;
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use holdfast_core::facts::{ObjectKey, Timestamp};
 use holdfast_core::keys::{ObjectName, ServiceKey};
 use holdfast_core::snapshot::{Reason, ServiceView, Snapshot};
+use holdfast_judgement::rfc3339::Rfc3339;
 use serde_json::{Value, json};
 
 use super::seen::Topic;
-use crate::rfc3339::Rfc3339;
 
 /// The reporting controller of every Event: a qualified name, as the apiserver wants it.
 const CONTROLLER: &str = "holdfast.io/holdfast";

@@ -8,47 +8,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use holdfast_judgement::views::apiserver::{State, Tier};
+
 use super::limits::{CHECK_EVERY, CONFIRM_AFTER, PENALTY_FIRST, PENALTY_MOST};
 use super::trouble::Trouble;
-use crate::described::words;
-
-words! {
-    /// Where an address comes from; an earlier tier goes first.
-    #[derive(PartialOrd, Ord)]
-    pub Tier {
-        /// `[apiserver]`: `endpoints`, or else the kubeconfig's server.
-        Configured = "configured",
-        /// Kubelet's own kubeconfig.
-        Kubelet = "kubelet",
-        /// Backends that `default/kubernetes` has or had.
-        Learned = "learned",
-    }
-}
-
-impl Tier {
-    /// For a sentence.
-    pub(super) const fn named_by(self) -> &'static str {
-        match self {
-            Self::Configured => "named by the configuration or its kubeconfig",
-            Self::Kubelet => "named by kubelet's kubeconfig",
-            Self::Learned => "named by the cluster",
-        }
-    }
-}
-
-words! {
-    /// What the last attempts say of an endpoint.
-    pub State {
-        /// It was never tried.
-        Unknown = "unknown",
-        Healthy = "healthy",
-        /// It failed, and has served once since.
-        Recovering = "recovering",
-        Failed = "failed",
-        /// It is up, and asked to be left alone for a while.
-        Throttled = "throttled",
-    }
-}
 
 /// Names one endpoint as long as the daemon runs; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

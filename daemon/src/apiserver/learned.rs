@@ -13,12 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use holdfast_core::facts::Timestamp;
+use holdfast_judgement::views::apiserver::ClusterId;
+use holdfast_judgement::views::apiserver::Standing;
+use holdfast_judgement::views::apiserver::Tier;
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
-
-use super::endpoints::Tier;
-use super::identity::ClusterId;
-use crate::described::words;
 
 /// The most addresses: clusters have three to seven apiservers, and some keep changing theirs.
 const ADDRESSES_MAX: usize = 16;
@@ -45,21 +44,6 @@ pub struct Listed {
     pub slice: Arc<str>,
     /// Where an apiserver is.
     pub address: SocketAddr,
-}
-
-words! {
-    /// Whether the cluster names it.
-    #[derive(Default, PartialOrd, Ord, Deserialize, Serialize)]
-    #[serde(rename_all = "lowercase")]
-    pub Standing {
-        /// The cluster names it now.
-        Listed = "now",
-        /// It was among the last ones, and no others have taken their place: that list is held as `control`.
-        Held = "held",
-        /// The cluster named it once.
-        #[default]
-        Past = "past",
-    }
 }
 
 /// An address, the slice that named it, and when.

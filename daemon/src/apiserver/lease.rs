@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::endpoints::{Endpoint, EndpointId, Endpoints, State, Tier};
+use holdfast_judgement::views::apiserver::{State, Tier};
+
+use super::endpoints::{Endpoint, EndpointId, Endpoints};
 use super::trouble::Trouble;
 use crate::logging::messages::{self, say};
 

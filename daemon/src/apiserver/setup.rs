@@ -9,14 +9,15 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use holdfast_judgement::views::apiserver::ClusterId;
+use holdfast_judgement::views::apiserver::Tier;
+use holdfast_judgement::views::apiserver::View;
 use tokio::sync::{Notify, watch};
 
 use super::credentials::{self, Credentials, Locations};
-use super::endpoints::{Endpoints, Tier};
-use super::identity::ClusterId;
+use super::endpoints::Endpoints;
 use super::learned::Memory;
 use super::lease::Shared;
-use super::view::View;
 use super::{Access, Asked, Inner};
 use crate::config::Apiserver;
 

@@ -5,12 +5,12 @@
 use std::io;
 use std::time::Duration;
 
+use holdfast_judgement::plain::is_unfit;
+use holdfast_judgement::views::apiserver::ClusterId;
+
+use super::limits::{THROTTLED, THROTTLED_MOST};
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError};
-
-use super::identity::ClusterId;
-use super::limits::{THROTTLED, THROTTLED_MOST};
-use crate::plain::is_unfit;
 
 /// The most characters of a server's text that a trouble repeats, so that it stays one line.
 const SAID_CHARACTERS_MAX: usize = 200;

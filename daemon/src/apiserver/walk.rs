@@ -7,15 +7,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use holdfast_judgement::views::apiserver::Tier;
 use rustls::pki_types::ServerName;
 
 use super::credentials::Shown;
 use super::http::{Ask, Connection, Dial, Headers, Reply};
-use super::identity::{self, ClusterId};
+use super::identity;
 use super::lease::Target;
 use super::limits::{DIAL, HEADERS, SHORT_BODY, SHORT_BODY_BYTES_MAX};
 use super::trouble::Trouble;
-use super::{AccessError, Failure, Inner, JSON, Tier};
+use super::{AccessError, Failure, Inner, JSON};
 
 impl Ask<'_> {
     fn headers(&self, shown: &Shown) -> Headers {
@@ -285,7 +286,7 @@ const fn is_about_endpoint(status: u16) -> bool {
 
 impl Inner {
     fn verify(&self, namespace: &[u8]) -> Result<(), Trouble> {
-        let found = ClusterId::of_namespace(namespace)
+        let found = identity::of_namespace(namespace)
             .ok_or_else(|| Trouble::NotAnApiserver("its kube-system has no uid".to_owned()))?;
         let mut memory = self.memory();
         match memory.cluster.clone() {

@@ -46,6 +46,9 @@ pub enum AppError {
     /// The maps cannot be read.
     #[error(transparent)]
     Maps(#[from] holdfast_core::maps::MapError),
+    /// Without the addresses of this host NodePorts would be taken away.
+    #[error("this host's addresses cannot be listed: {0}")]
+    Addresses(#[source] std::io::Error),
     /// The system gave no thread, timer or signal.
     #[error("cannot start: {0}")]
     Runtime(#[source] std::io::Error),
@@ -78,6 +81,7 @@ impl AppError {
             | Self::TakeOver(_)
             | Self::Admin(_)
             | Self::Maps(_)
+            | Self::Addresses(_)
             | Self::Runtime(_) => 1,
         }
     }

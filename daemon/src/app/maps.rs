@@ -13,13 +13,15 @@ use holdfast_core::op::{Action, Coming, Dump, Entry, Grace, Op};
 use holdfast_datapath::{
     KernelMaps, Namespaces, Options, PacketOptions, Repaired, Served, StaleSockets, StartError,
 };
+use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_judgement::views::devices::Decision;
 
 use super::packets::Lines;
 use super::patience::{self, Holder};
 use super::{AppError, settings};
 use crate::config::{self, Cgroup, Config, DatapathKind, Protocol, Sockets};
-use crate::datapath::{DatapathView, RefusalLog};
-use crate::devices::{self, Decision};
+use crate::datapath::RefusalLog;
+use crate::devices;
 use crate::exempt;
 use crate::logging::messages::{self, say};
 

@@ -4,10 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_datapath::{DeviceStatus, GivenUp, PacketStatus};
-
-use crate::devices::Decision;
 use crate::logging::messages::{self, say};
+use holdfast_datapath::{DeviceStatus, GivenUp, PacketStatus};
+use holdfast_judgement::views::devices::Decision;
 
 /// What was told last.
 #[derive(Debug, Default)]
@@ -128,6 +127,8 @@ mod tests {
                 side: Side::Outer,
                 address4: None,
                 address6: None,
+                near4: 0,
+                near6: 0,
                 by_address: false,
             },
             attached: error.is_none(),

@@ -13,6 +13,7 @@ use holdfast_core::facts::{NodeFacts, Settings};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::time::Now;
+use holdfast_judgement::views::apiserver::ClusterId;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::engine_thread::EngineThread;
@@ -67,7 +68,7 @@ fn access(config: &Config, seed: u64, known_cluster: Option<&str>) -> Result<Acc
     let settings = apiserver::Settings {
         sources: settings::apiserver_sources(config),
         state: config.state.path.clone(),
-        known_cluster: known_cluster.and_then(apiserver::ClusterId::new),
+        known_cluster: known_cluster.and_then(ClusterId::new),
         seed,
     };
     Ok(Access::new(&settings)?)

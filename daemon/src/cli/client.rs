@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use holdfast_judgement::plain::plain_lines;
 use hyper::body::{Body as _, Frame, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{ACCEPT, CONNECTION, HOST, HeaderValue};
@@ -28,7 +29,6 @@ use super::Exit;
 use crate::admin::hint::{COMMAND, WORDS_HEADER};
 use crate::admin::limits::HEADER_BYTES_MAX;
 use crate::diagnose::EXIT_HEADER;
-use crate::plain::plain_lines;
 use stream::{QuestionFirst, Stream, connect_socket, connect_tcp};
 
 /// Longer than the longest comparison that the daemon makes before it answers.

@@ -7,6 +7,7 @@ mod apiserver;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use holdfast_judgement::plain::plain;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -15,8 +16,6 @@ use super::Exit;
 use super::client::{Client, ClientError};
 use crate::admin::about::Version;
 use crate::admin::health::{DamageRow, HistoryRow, KnowledgeFault};
-use crate::plain::plain;
-use crate::proxies::Trace;
 
 /// What fits on a screen with the rest.
 const LINES_MAX: usize = 10;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use expect_test::{Expect, expect};
+use holdfast_judgement::record::Record;
 use tokio::sync::mpsc;
 
 use super::*;
@@ -15,8 +16,8 @@ use crate::admin::tests::fixture::{
 };
 use crate::admin::{Acts, ForgetWish, Forgotten, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use crate::apiserver::NotForgotten;
+use crate::recorder::History;
 use crate::recorder::tests::{incident_history, tell_incident};
-use crate::recorder::{History, Record};
 
 /// What a run of a command line did.
 #[derive(Debug)]

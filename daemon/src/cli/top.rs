@@ -8,12 +8,13 @@ use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use holdfast_judgement::plain::plain;
+
 use terminal_size::{Height, Width, terminal_size};
 
 use super::Exit;
 use super::client::{Client, ClientError};
 use super::status::status;
-use crate::plain::plain;
 
 /// Fast enough to see a rollout, and slow enough to cost the daemon nothing.
 const PAUSE: Duration = Duration::from_secs(2);

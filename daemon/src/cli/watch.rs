@@ -5,13 +5,13 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 
+use holdfast_judgement::plain::Plain;
+use holdfast_judgement::record::Record;
 use serde::Deserialize;
 
 use super::Exit;
 use super::client::{Client, ClientError};
 use crate::admin::form::Form;
-use crate::plain::Plain;
-use crate::recorder::Record;
 
 #[derive(Debug, Deserialize)]
 struct Last {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use holdfast_core::words;
+pub use holdfast_judgement::views::datapath::DatapathKind;
 use toml::de::DeValue;
 
 use super::limits::{
@@ -10,16 +11,6 @@ use super::limits::{
 };
 use super::table::{Items, Table, WhenEmpty};
 use super::value::{boolean, integer, path_text, quote, string, word};
-
-words! {
-    /// What carries the traffic.
-    pub enum DatapathKind {
-        /// eBPF programs in the kernel.
-        Kernel = "kernel",
-        /// Tables in memory: everything is computed and shown, no traffic is touched.
-        Memory = "memory",
-    }
-}
 
 /// The cgroup of the processes that get the services.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,49 +1,24 @@
 //! The latest clients that were not served. A client that tries again and again is one entry with a count, so that a
-//! single client in a loop does not push out all others.
+//! single client in a loop does not push out all others; nor do many at the frontends of one namespace.
 //!
 //! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers. A refusal that
 //! fell out of the list is still counted. A restart begins with an empty list.
 
-use std::collections::VecDeque;
 use std::io::{self, PipeReader};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::facts::Timestamp;
-use holdfast_core::keys::{Family, FrontendKey};
+use holdfast_core::words;
 use holdfast_datapath::{Arrival, Denial, Refusal, Refusals};
+use holdfast_judgement::views::refusals::{Cause, Denied, spelled};
 use nix::net::if_::if_indextoname;
 use nix::time::{ClockId, clock_gettime};
 
+use super::latest::Latest;
 use super::lines::Lines;
 use super::pace::Pace;
-use crate::described::words;
 use crate::logging::messages::{self, say};
-
-/// As many as a person reads through; they take 200 KiB.
-const KEPT_MAX: usize = 1_000;
-
-/// A client that was not served, once or again and again, with times as people read them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denied {
-    /// The first time.
-    pub first: Timestamp,
-    /// The latest time.
-    pub last: Timestamp,
-    /// How many times, both of these included.
-    pub count: u64,
-    /// The client, and what it dialled; of the last time.
-    pub refusal: Refusal,
-}
-
-impl Denied {
-    /// Whether this is the same process, or the same address outside, that met the same at the same frontend.
-    fn is_again(&self, refusal: &Refusal) -> bool {
-        let address = |it: &Refusal| it.arrival.map(|arrival| arrival.source.ip());
-        let same = |it: &Refusal| (it.process, address(it), it.frontend, it.denial, it.cause, it.cgroup);
-        same(&self.refusal) == same(refusal)
-    }
-}
 
 /// The log as a reader gets it, copied at one instant.
 #[derive(Clone, Debug, Default)]
@@ -60,7 +35,7 @@ pub struct LatestRefusals {
 
 #[derive(Debug, Default)]
 struct Kept {
-    latest: VecDeque<Arc<Denied>>,
+    latest: Latest,
     refused: u64,
     dropped: u64,
     failure: Option<String>,
@@ -90,7 +65,7 @@ impl RefusalLog {
     pub fn latest(&self) -> LatestRefusals {
         let kept = self.kept();
         LatestRefusals {
-            latest: kept.latest.iter().cloned().collect(),
+            latest: kept.latest.all(),
             refused: kept.refused,
             dropped: kept.dropped,
             failure: kept.failure.clone(),
@@ -109,14 +84,7 @@ impl RefusalLog {
             Denial::Refused => kept.refused += 1,
             Denial::Dropped => kept.dropped += 1,
         }
-        // From the end: a client in a tight loop is found at once.
-        let before = kept.latest.iter().rposition(|denied| denied.is_again(&refusal));
-        let before = before.and_then(|place| kept.latest.remove(place));
-        if kept.latest.len() >= KEPT_MAX {
-            kept.latest.pop_front();
-        }
-        let (first, count) = before.map_or((at, 1), |before| (before.first, before.count + 1));
-        kept.latest.push_back(Arc::new(Denied { first, last: at, count, refusal }));
+        kept.latest.keep(at, refusal);
     }
 
     /// No more will be read.
@@ -149,26 +117,9 @@ impl RefusalLog {
     }
 }
 
-/// The frontends that may have answered, in the order in which the programs look.
-pub(crate) fn answering(dialled: &FrontendKey) -> [FrontendKey; 2] {
-    let any = FrontendKey { address: Family::of(dialled.address).unspecified(), ..*dialled };
-    [*dialled, any]
-}
-
-/// Each word by which they are told apart.
-pub(crate) const DENIALS: [&str; 2] = [spelled(Denial::Refused), spelled(Denial::Dropped)];
-
-/// The one spelling in tables, JSON, log and metrics.
-pub(crate) const fn spelled(denial: Denial) -> &'static str {
-    match denial {
-        Denial::Refused => "refused",
-        Denial::Dropped => "dropped",
-    }
-}
-
 words! {
     /// The kind of program that turned a client away.
-    pub(crate) Stage {
+    pub(crate) enum Stage {
         /// A program at its socket: the client is a process of this node.
         Socket = "socket",
         /// A program at a device: the client is known by its packet.
@@ -224,7 +175,7 @@ mod tests {
     use std::num::NonZeroU16;
 
     use holdfast_core::keys::{FrontendKey, Transport};
-    use holdfast_core::op::PortIndex;
+    use holdfast_core::op::{PortIndex, Share};
 
     use super::*;
 
@@ -242,6 +193,7 @@ mod tests {
             netns: 1,
             frontend,
             port: PortIndex(0),
+            share: Share(1),
             denial,
             arrival: None,
             cause: holdfast_datapath::Cause::NoBackend,
@@ -316,6 +268,36 @@ mod tests {
         log.keep(NOW, refusal(1, Denial::Refused));
         (0..2_000).for_each(|_| log.keep(NOW, refusal(2, Denial::Refused)));
         assert_eq!(log.latest().latest.iter().map(|it| it.count).collect::<Vec<_>>(), [1, 2_000]);
+    }
+
+    /// As processes that live for one try each do, and whoever sends from another address each time.
+    #[test]
+    fn no_crowd_at_one_namespace_pushes_out_who_was_refused_at_another() {
+        let log = RefusalLog::none();
+        let at = |share, process| Refusal { share: Share(share), ..refusal(process, Denial::Dropped) };
+        (0..300).for_each(|process| log.keep(NOW, at(2, process)));
+        log.keep(NOW, packet("203.0.113.9:1", holdfast_datapath::Cause::Flows));
+        for process in 1_000..9_000 {
+            log.keep(NOW, at(3, process));
+        }
+        let kept = log.latest().latest;
+        let of = |share| kept.iter().filter(|it| it.refusal.share == Share(share)).count();
+        assert_eq!((of(1), of(2), of(3), kept.len()), (1, 300, 699, 1_000));
+        assert_eq!(kept[999].refusal.process, 8_999, "the last one comes last");
+        assert_eq!(kept[301].refusal.process, 8_301, "of its own the latest are kept");
+    }
+
+    /// They are a group of their own: a scan of all ports says nothing of any namespace.
+    #[test]
+    fn no_scan_of_ports_that_no_service_has_pushes_out_who_was_refused() {
+        let log = RefusalLog::none();
+        log.keep(NOW, refusal(1, Denial::Refused));
+        for at in 0..3_000 {
+            let source = format!("198.18.{}.{}:1", at >> 8, at & 255);
+            log.keep(NOW, packet(&source, holdfast_datapath::Cause::NoSuchPort));
+        }
+        let kept = log.latest().latest;
+        assert_eq!((kept.len(), kept[0].refusal.process), (1_000, 1));
     }
 
     #[test]

@@ -6,146 +6,14 @@
 mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use holdfast_datapath::{Device, Side};
+use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason};
 
 use super::listed::{Address, Link, Listed};
 use super::rules;
 use crate::config::{DeviceName, OuterDevices, Packets, PodDevices};
 use sources::Seen;
-
-/// What a device is to packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// Others reach this node by it.
-    Outer,
-    /// It leads to a pod that is served by its packets.
-    Pod,
-    /// The device leads to backends; packets that come by it are not served.
-    Backends,
-    /// Nothing is done there.
-    None,
-}
-
-impl Class {
-    /// As answers spell it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Outer => "outer",
-            Self::Pod => "pod",
-            Self::Backends => "backends",
-            Self::None => "none",
-        }
-    }
-}
-
-/// All that [`Class::as_str`] gives.
-pub(crate) const CLASSES: [&str; 4] =
-    [Class::Outer.as_str(), Class::Pod.as_str(), Class::Backends.as_str(), Class::None.as_str()];
-
-/// Why a device is what it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    Named,
-    Address,
-    Gateway,
-    Route,
-    PodNamed,
-    LeadsToPod,
-    Loopback,
-    Member,
-    Dummy,
-    EndsHere,
-    PodSide,
-    NoAddress,
-    OthersNamed,
-    LeftOut,
-    NearLeftOut,
-    Absent,
-}
-
-impl Reason {
-    /// What an operator reads.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Named => "packets.devices names it",
-            Self::Address => "it has a global address",
-            Self::Gateway => "a route leads to a gateway by it",
-            Self::Route => "a route leads to others by it",
-            Self::PodNamed => "packets.pod_devices names it",
-            Self::LeadsToPod => "it leads to a pod",
-            Self::Loopback => "it is the loopback",
-            Self::Member => "it belongs to another device, which counts in its place",
-            Self::Dummy => "no packet ever comes by a dummy",
-            Self::EndsHere => "its other end is this node's too, and no pod's",
-            Self::PodSide => "it leads to pods of this node alone: no route leads to a gateway by it",
-            Self::NoAddress => "it has no global address, and no route leads to others by it",
-            Self::OthersNamed => "packets.devices names others",
-            Self::LeftOut => {
-                "packets.devices names others, though a route leads to others by it: backends behind it are reached as \
-                 everywhere, and nobody is served who comes by it"
-            }
-            Self::NearLeftOut => {
-                "packets.devices names others: backends near it are reached, and nobody is served who comes by it"
-            }
-            Self::Absent => "packets.devices names it, and it is not there",
-        }
-    }
-}
-
-/// How answers to clients are routed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answers {
-    /// As packets of the backend: that is how the kernel does it.
-    Backend,
-    /// As packets of the address that was dialled, since rules of routing tell the two apart.
-    Dialled,
-}
-
-impl Answers {
-    /// As answers spell it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Backend => "backend",
-            Self::Dialled => "dialled",
-        }
-    }
-}
-
-/// All that [`Answers::as_str`] gives.
-pub(crate) const ANSWERS: [&str; 2] = [Answers::Backend.as_str(), Answers::Dialled.as_str()];
-
-/// One device, what it is, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
-    /// Its number; 0: it is not there.
-    pub index: u32,
-    pub name: String,
-    pub class: Class,
-    pub reason: Reason,
-    /// What backends of other nodes see of clients; of a pod's device, what the pod sees of itself.
-    pub address4: Option<Ipv4Addr>,
-    pub address6: Option<Ipv6Addr>,
-    /// The way of answers to clients that came by it, if it is an outer one.
-    pub answers: Answers,
-}
-
-impl Decision {
-    /// For the datapath; `None`: nothing is done there.
-    pub fn device(&self) -> Option<Device> {
-        let side = match self.class {
-            Class::Outer => Side::Outer,
-            Class::Pod => Side::Pod,
-            Class::Backends => Side::Backends,
-            Class::None => return None,
-        };
-        let address4 = self.address4;
-        let address6 = self.address6;
-        let by_address = self.answers == Answers::Dialled;
-        Some(Device { index: self.index, name: self.name.clone(), side, address4, address6, by_address })
-    }
-}
 
 /// What each device is, in the order of their numbers; then what the configuration names and is not there.
 pub(super) fn decide(listed: &Listed, config: &Packets) -> Vec<Decision> {
@@ -159,7 +27,10 @@ pub(super) fn decide(listed: &Listed, config: &Packets) -> Vec<Decision> {
     let there = judged.iter().map(|(link, (class, reason))| {
         let of_clients = is_told_apart && *class == Class::Outer;
         let answers = if of_clients { Answers::Dialled } else { Answers::Backend };
-        Decision { answers, ..decision(link, *class, *reason, world.seen_by(link, *class, of_node)) }
+        let seen = world.seen_by(link, *class, of_node);
+        let near4 = sources::near(listed, link, seen.v4.map(IpAddr::V4));
+        let near6 = sources::near(listed, link, seen.v6.map(IpAddr::V6));
+        Decision { answers, near4, near6, ..decision(link, *class, *reason, seen) }
     });
     there.chain(absent(listed, config)).collect()
 }
@@ -167,8 +38,8 @@ pub(super) fn decide(listed: &Listed, config: &Packets) -> Vec<Decision> {
 fn decision(link: &Link, class: Class, reason: Reason, seen: Seen) -> Decision {
     let index = link.index;
     let name = link.name.clone();
-    let answers = Answers::Backend;
-    Decision { index, name, class, reason, address4: seen.v4, address6: seen.v6, answers }
+    let (near4, near6, answers) = (0, 0, Answers::Backend);
+    Decision { index, name, class, reason, address4: seen.v4, address6: seen.v6, near4, near6, answers }
 }
 
 fn absent<'a>(listed: &'a Listed, config: &'a Packets) -> impl Iterator<Item = Decision> + 'a {

@@ -41,6 +41,31 @@ pub(super) struct Way {
     pub(super) source: Option<IpAddr>,
 }
 
+/// A network to which the main table leads by a device that ends here, and in which the device has an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Network {
+    pub(super) index: u32,
+    pub(super) address: IpAddr,
+    pub(super) bits: u8,
+    pub(super) gateway: Option<IpAddr>,
+}
+
+impl Network {
+    pub(super) fn holds(&self, other: IpAddr) -> bool {
+        share(self.address, other, self.bits)
+    }
+}
+
+/// Whether two addresses have so many first bits in common.
+pub(super) fn share(one: IpAddr, other: IpAddr, bits: u8) -> bool {
+    let differs = match (one, other) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => u128::from(one.to_bits() ^ other.to_bits()) << 96,
+        (IpAddr::V6(one), IpAddr::V6(other)) => one.to_bits() ^ other.to_bits(),
+        _ => return false,
+    };
+    differs.leading_zeros() >= u32::from(bits)
+}
+
 /// What the kernel lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Listed {
@@ -55,6 +80,8 @@ pub(super) struct Listed {
     pub(super) routed: BTreeSet<u32>,
     /// How devices lead to gateways.
     pub(super) ways: BTreeSet<Way>,
+    /// Where devices that end here lead to what they have an address of.
+    pub(super) networks: BTreeSet<Network>,
     /// Rules by which the kernel chooses a table of routes, as far as they count here.
     pub(super) rules: Vec<Rule>,
 }

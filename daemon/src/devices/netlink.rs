@@ -3,6 +3,7 @@
 //! Invariant: bounded in time and bytes, whatever is there. A listing that the kernel could not give whole is an error
 //! and no list. The text of a notice is not read: each notice is a reason to list again, and so is one that was lost.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -11,7 +12,7 @@ use holdfast_datapath::netlink::{Conversation, NLM_F_DUMP, attribute, attributes
 use nix::sys::socket::{AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket};
 use tokio::net::UnixDatagram;
 
-use super::listed::{Address, Link, Listed, Rule, Way};
+use super::listed::{Address, Link, Listed, Network, Rule, Way};
 use super::rules::{self, ROUTE, RTM_GETRULE, RTM_NEWRULE, number};
 
 /// A router with a million routes has some 100 MB of them; each datagram is looked at and forgotten.
@@ -52,6 +53,7 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
+const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PRIORITY: u16 = 6;
@@ -108,15 +110,23 @@ impl Notices {
 pub(super) fn list() -> io::Result<Listed> {
     let links = dump_whole((RTM_GETLINK, RTM_NEWLINK), (LINK, LINKS_MAX), link)?;
     let addresses = dump_whole((RTM_GETADDR, RTM_NEWADDR), (ADDRESS, ADDRESSES_MAX), address)?;
+    let inside = inside(&links, &addresses);
     let mut listed = Listed { links, addresses, rules: rules()?, ..Listed::default() };
     // Where routes change all the time no list of them is whole, and none needs to be: a device has many routes, or
     // some that stay.
     dump(RTM_GETROUTE, ROUTE, |kind, body| {
         if kind == RTM_NEWROUTE {
             route(body, &mut listed);
+            listed.networks.extend(network(body, &inside));
         }
     })?;
     Ok(listed)
+}
+
+/// The addresses of devices with both ends here.
+fn inside(links: &[Link], addresses: &[Address]) -> Vec<Address> {
+    let ends_here: BTreeSet<u32> = links.iter().filter(|it| it.ends_here).map(|it| it.index).collect();
+    addresses.iter().filter(|it| ends_here.contains(&it.index)).copied().collect()
 }
 
 /// The rules of routing of both families.
@@ -261,6 +271,18 @@ fn route(body: &[u8], listed: &mut Listed) {
             listed.ways.insert(Way { index, is_default: *bits == 0, gateway, source });
         }
     }
+}
+
+/// Of an `rtmsg`, where it leads by one of these devices to what holds the device's own address. Of others' networks
+/// there are as many as nodes.
+fn network(body: &[u8], inside: &[Address]) -> Option<Network> {
+    let [_, bits, _, _, table, _, _, kind, ..] = *body else { return None };
+    let rest = body.get(ROUTE..).filter(|_| kind == RTN_UNICAST && table == RT_TABLE_MAIN)?;
+    let one = |kind| attribute(rest, kind);
+    let index = number(one(RTA_OIF)?, 0);
+    let gateway = one(RTA_GATEWAY).and_then(ip);
+    let network = Network { index, address: one(RTA_DST).and_then(ip)?, bits, gateway };
+    inside.iter().any(|it| it.index == index && network.holds(it.address)).then_some(network)
 }
 
 const fn leads(kind: u16) -> bool {

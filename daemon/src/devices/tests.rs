@@ -5,19 +5,20 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use holdfast_judgement::views::devices::Decision;
 use tokio::sync::watch;
 
 use super::LOOK_AGAIN;
-use super::decide::{Decision, decide};
-use super::listed::{Address, Link, Listed, Way};
+use super::decide::decide;
+use super::listed::{Address, Link, Listed, Network, Way};
 use super::ports::{free, shared, waiting};
 use crate::config::Config;
 use crate::engine::ask;
 use crate::patience::NOT_FOR_EVER;
 
 /// A world in lines: `INDEX NAME KIND [here] [in MASTER] [ADDRESS[/BITS] …] [route|gateway|default] [via GATEWAY]
-/// [from SOURCE]`. A kind of "-" is hardware, "tap" a "tun" with an Ethernet header. `via` and `from` speak of
-/// default routes.
+/// [from SOURCE] [net NETWORK/BITS[@GATEWAY] …]`. A kind of "-" is hardware, "tap" a "tun" with an Ethernet header.
+/// `via` and `from` speak of default routes.
 fn listed(text: &str) -> Listed {
     let mut listed = Listed::default();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -43,6 +44,14 @@ fn listed(text: &str) -> Listed {
                 "default" => {
                     listed.gateways.insert(index);
                     listed.defaults.insert(index);
+                }
+                "net" => {
+                    let (network, gateway) =
+                        words.next().map(|it| it.split_once('@').unwrap_or((it, ""))).unwrap();
+                    let (address, bits) = network.split_once('/').unwrap();
+                    let (address, bits) = (address.parse().unwrap(), bits.parse().unwrap());
+                    let gateway = gateway.parse().ok();
+                    listed.networks.insert(Network { index, address, bits, gateway });
                 }
                 "via" | "from" => {
                     let address = words.next().map(|address| address.parse().unwrap());
@@ -71,12 +80,13 @@ fn decided(packets: &str, world: &Listed) -> Vec<Decision> {
     decide(world, &config.packets)
 }
 
-/// The decisions in lines: `NAME CLASS REASON [ADDRESS …]`, the reason as the code calls it.
+/// The decisions in lines: `NAME CLASS REASON [ADDRESS …] [near NETWORK …]`, the reason as the code calls it.
 fn shown(decisions: &[Decision]) -> String {
     decisions.iter().fold(String::new(), |mut out, it| {
         write!(out, "{} {} {:?}", it.name, it.class.as_str(), it.reason).unwrap();
         it.address4.iter().for_each(|address| write!(out, " {address}").unwrap());
         it.address6.iter().for_each(|address| write!(out, " {address}").unwrap());
+        it.near().iter().for_each(|network| write!(out, " near {network}").unwrap());
         out + "\n"
     })
 }
@@ -282,6 +292,37 @@ fn a_link_with_both_ends_here_leads_to_no_pod() {
     );
 }
 
+/// Pods of this node and, where it has an overlay, pods of all others are behind that link; of the first it has an
+/// address. So it has of what any network device is in, whose neighbours are other hosts.
+#[test]
+fn pods_of_this_node_behind_a_device_that_leads_to_others_too_are_near() {
+    check(
+        "",
+        "2 eth0 - 10.0.0.5 fd00::5 default net 10.0.0.0/24 net fd00::/64
+         3 cilium_net veth here
+         4 cilium_host veth here 10.244.1.7/32 fd01::7/128 gateway net 10.244.1.7/32 net 10.244.1.0/24@10.244.1.7 \
+         net 10.0.0.0/8@10.244.1.7 net 0.0.0.0/0@10.244.1.7 net 10.244.2.0/24@10.244.1.7 net fd01::/112 net fd02::/112",
+        "eth0 outer Gateway 10.0.0.5 fd00::5
+         cilium_net none EndsHere
+         cilium_host outer Gateway 10.244.1.7 fd01::7 near 10.244.1.0/24 near fd01::/112",
+    );
+    for other in [
+        "here 10.244.1.7/24 gateway net 10.244.1.0/24@10.244.1.7",
+        "here 10.244.1.7/32 gateway net 10.244.1.0/24@10.244.1.1",
+        "here 10.244.1.7/32 gateway net 10.244.2.0/24@10.244.1.7",
+        "10.244.1.7/32 gateway net 10.244.1.0/24@10.244.1.7",
+    ] {
+        check("", &format!("2 way veth {other}"), "way outer Gateway 10.244.1.7");
+    }
+    check(
+        "devices = [\"eth0\"]",
+        "2 eth0 - 10.0.0.5 default
+         4 cilium_host veth here 10.244.1.7/32 gateway net 10.244.1.0/24@10.244.1.7",
+        "eth0 outer Named 10.0.0.5
+         cilium_host backends LeftOut 10.244.1.7 near 10.244.1.0/24",
+    );
+}
+
 /// As Calico and Cilium route by WireGuard: no gateway, and no address at the device.
 #[test]
 fn a_tunnel_by_which_a_route_leads_to_others_is_an_outer_one_without_gateway_and_address() {
@@ -401,6 +442,10 @@ fn kernel_devices_are_followed_as_they_come_change_and_go() {
             until(now, "uplink none EndsHere\n").await;
             ip("route add 10.8.0.0/16 nexthop via 10.9.0.3 dev uplink nexthop via 10.9.0.4 dev uplink");
             until(now, "uplink outer Gateway 10.9.0.1\n").await;
+            ip("address add 10.244.1.7/32 dev away");
+            ip("link set away up");
+            ip("route add 10.244.1.0/24 via 10.244.1.7 dev away src 10.244.1.7");
+            until(now, "away outer Gateway 10.244.1.7 near 10.244.1.0/24\n").await;
             ip("link delete uplink");
             let gone = now.wait_for(|decisions| !shown(decisions).contains("uplink"));
             tokio::time::timeout(NOT_FOR_EVER, gone).await.unwrap().unwrap();

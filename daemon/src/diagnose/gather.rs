@@ -15,23 +15,20 @@ mod tests;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures_util::StreamExt;
-use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{Family, ObjectName};
 use holdfast_core::snapshot::{ServiceView, Snapshot};
+use holdfast_judgement::diagnose::material::{Asked, Cluster, Heard, Host, HttpProbe, Names, Probe};
+use holdfast_judgement::diagnose::{Focus, views};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::focus::Focus;
 use super::limits::{PROBES_AT_ONCE, RESERVE, TOTAL};
-use super::material::{Asked, Cluster, Host, HttpProbe, Names, Probe};
 use crate::apiserver::Access;
 use crate::config::{Config, EventsRead};
 use crate::knowledge::{self, Edition, Editions};
-use crate::rfc3339::Millis;
-pub(crate) use cluster::Heard;
 use cluster::{Events, Subject};
 use host::Wanted;
 use probes::Target;
@@ -160,7 +157,7 @@ impl Gatherer {
     ) -> Cluster {
         match &self.access {
             Some(access) if asks.api => {
-                let now = Timestamp(Millis::of(SystemTime::now()).0 / 1_000);
+                let now = crate::clock::now().seconds();
                 let edition = self.edition();
                 let subject = Subject { name, views, node: &self.node, now, edition: &edition };
                 cluster::gather(access, (&self.events, self.reads_events()), subject, deadline).await
@@ -240,9 +237,4 @@ impl<'a> Servers<'a> {
         let (servers, (own, everywhere)) = tokio::join!(servers, of_cluster);
         Asked::Answered(Names { servers, own, everywhere })
     }
-}
-
-/// All services of a name, one for each source that has it.
-pub(crate) fn views(name: &ObjectName, snapshot: &Snapshot) -> Vec<Arc<ServiceView>> {
-    snapshot.services.iter().filter(|view| view.key.name == *name).map(Arc::clone).collect()
 }

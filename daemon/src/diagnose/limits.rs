@@ -1,6 +1,6 @@
-//! The bounds of a diagnosis, in one place.
+//! The bounds of what a diagnosis asks, in one place. Those of what is judged are the judgement's.
 //!
-//! Invariant: nothing that a tenant wrote decides how long a diagnosis takes, how much it asks for or how much it says.
+//! Invariant: nothing that a tenant wrote decides how long a diagnosis takes or how much it asks for.
 
 use std::time::Duration;
 
@@ -23,13 +23,6 @@ pub(crate) const JUDGING: Duration = Duration::from_millis(200);
 
 /// Objects of one list, which is one page: a server reads a page at once.
 pub(crate) const PAGE_ITEMS: usize = 500;
-
-/// Pages of Events about the service itself; every other question has one, so that no flood of Events spends the
-/// requests of the other questions.
-pub(crate) const PAGES_MAX: usize = 2;
-
-/// Events that are kept of one question, the latest first: what a person reads of them is far less.
-pub(crate) const EVENTS_KEPT_MAX: usize = 200;
 
 /// For how long they are kept, and of how many questions.
 pub(crate) const EVENTS_KEPT: Duration = Duration::from_secs(30);
@@ -54,12 +47,6 @@ pub(crate) const QUERY_BYTES_MAX: usize = 4 << 10;
 /// Endpoints of all slices that are compared; a service of more is compared by its table alone.
 pub(crate) const ENDPOINTS_MAX: usize = 20_000;
 
-/// Characters of a name as Kubernetes bounds it.
-pub(crate) const NAME_LENGTH_MAX: usize = 253;
-
-/// Pods, endpoints and backends that are looked at one by one.
-pub(crate) const PODS_MAX: usize = 20;
-
 /// Nodes that are asked for.
 pub(crate) const NODES_MAX: usize = 10;
 
@@ -70,24 +57,6 @@ pub(crate) const NODES_BY_NAME_MAX: usize = 2;
 /// Connections that are tried at once, and how long each may take.
 pub(crate) const PROBES_AT_ONCE: usize = 8;
 pub(crate) const PROBE: Duration = Duration::from_secs(1);
-
-/// Characters of one text that others wrote, as it is shown.
-pub(crate) const TEXT_LENGTH_MAX: usize = 1_024;
-
-/// Things that one finding names; more are counted.
-pub(crate) const NAMED_MAX: usize = 8;
-
-/// Columns of the answer as text.
-pub(crate) const COLUMNS_MAX: usize = 100;
-
-/// Records of the history that are shown.
-pub(crate) const RECORDS_MAX: usize = 10;
-
-/// Events that are shown.
-pub(crate) const EVENTS_MAX: usize = 20;
-
-/// Events of a list of nothing else: as many as are kept of one question.
-pub(crate) const EVENTS_LISTED_MAX: usize = EVENTS_KEPT_MAX;
 
 /// The look at this host: files and netlink, which answer within milliseconds.
 pub(crate) const HOST: Duration = Duration::from_secs(3);

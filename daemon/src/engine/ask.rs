@@ -10,6 +10,7 @@ use holdfast_core::engine::{Drift, Engine};
 use holdfast_core::keys::FrontendKey;
 use holdfast_core::maps::{MapError, Maps};
 use holdfast_core::op::Entry;
+use holdfast_judgement::why::FRONTENDS_MAX;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::logging::messages::{self, say};
@@ -21,9 +22,6 @@ const WAITING_MAX: usize = 16;
 /// noticeable share of the engine's time, and short enough for all that may wait to be answered within the patience of
 /// their clients.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(100);
-
-/// Frontends of one question, so that one answer takes less than a millisecond.
-pub const FRONTENDS_MAX: usize = 64;
 
 /// An engine that does not answer within this time is busy, or does not move.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -4,11 +4,10 @@
 //! maps, or tried to, are counted.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use holdfast_core::snapshot::Counters;
-
-use crate::rfc3339::Millis;
+use holdfast_judgement::rfc3339::Millis;
 
 /// The numbers since the start.
 #[derive(Debug)]
@@ -43,12 +42,12 @@ impl Steps {
 
     /// Events were taken in.
     pub(super) fn took_events(&self) {
-        self.taken.store(Millis::of(SystemTime::now()).0, Ordering::Relaxed);
+        self.taken.store(crate::clock::now().0, Ordering::Relaxed);
     }
 
     /// The maps have all that is known.
     pub(super) fn caught_up(&self) {
-        self.caught_up.store(Millis::of(SystemTime::now()).0, Ordering::Relaxed);
+        self.caught_up.store(crate::clock::now().0, Ordering::Relaxed);
     }
 
     /// When events came last.

@@ -9,6 +9,8 @@ use std::time::{Instant, SystemTime};
 use holdfast_core::facts::NodeFacts;
 use holdfast_core::shared_vec::SharedVec;
 use holdfast_core::snapshot::{ServiceView, Snapshot};
+use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_judgement::views::devices::{Class, Decision, Reason};
 use tokio::sync::watch;
 
 use super::health::{Health, Well};
@@ -16,8 +18,6 @@ use super::limits;
 use super::service_ports::{Plan, Planner};
 use crate::beat;
 use crate::config::{Config, NodePortAddresses};
-use crate::datapath::DatapathView;
-use crate::devices::{Class, Decision, Reason};
 use crate::readings::Readings;
 
 /// Tells the ports what they are to answer.

@@ -11,7 +11,6 @@ use holdfast_core::keys::Family;
 use serde::Serialize;
 
 use super::limits;
-use crate::rfc3339::Millis;
 
 /// How the node is, as seen last.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,7 +49,7 @@ impl Health {
 }
 
 fn spelled(at: SystemTime) -> String {
-    Millis::of(at).to_string()
+    crate::clock::millis(at).to_string()
 }
 
 /// As kube-proxy's language writes a time that there was not.

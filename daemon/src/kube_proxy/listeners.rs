@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
@@ -19,7 +18,6 @@ use super::health::Health;
 use super::limits;
 use super::service_ports::Plan;
 use crate::readings::{ClosedPort, ClosedPorts, Purpose};
-use crate::rfc3339::Millis;
 
 /// Follows the plans until their maker is gone.
 pub(super) async fn run(
@@ -37,7 +35,7 @@ pub(super) async fn run(
         let plan = plans.borrow_and_update().clone();
         listeners.follow(&plan, Instant::now()).await;
         let failed = listeners.failed.values().map(|failed| failed.port.clone());
-        let at = Millis::of(SystemTime::now()).seconds();
+        let at = crate::clock::now().seconds();
         closed.tell_of_services(failed.chain(plan.refused).collect(), plan.more, at);
         tokio::select! {
             changed = plans.changed() => if changed.is_err() { return },

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use holdfast_core::facts::TrafficPolicy;
 use holdfast_core::keys::Family;
 use holdfast_core::snapshot::{PortView, ServiceView, Snapshot};
+use holdfast_judgement::rfc3339::Millis;
 
 use super::asked::{Answers, Asked};
 use super::local::is_here;
 use crate::engine::steps::Steps;
 use crate::exposition::{Exposition, process};
 use crate::readings::Readings;
-use crate::rfc3339::Millis;
 use crate::sources::kubernetes::Resource;
 
 /// All metrics, as of this moment.

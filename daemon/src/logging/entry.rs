@@ -5,10 +5,9 @@
 
 use std::fmt::{Debug, Write};
 
+use holdfast_judgement::plain::plain;
 use tracing::Level;
 use tracing::field::{Field, Visit};
-
-use crate::plain::plain;
 
 /// What an event says: its message, and everything else by name.
 #[derive(Debug, Default)]

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use holdfast_judgement::plain::is_unfit;
+use holdfast_laws::hostile::{HOSTILE, check_lines};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tracing_subscriber::layer::SubscriberExt;
 
@@ -15,7 +17,6 @@ use super::flood::{Bound, Flood, LINES_MAX, LOUD_MAX, WINDOW};
 use super::journal::{Journal, JournalLayer};
 use super::messages::{self, MESSAGES, say};
 use super::{is_named, last_words, text};
-use crate::plain::tests::{HOSTILE, check_lines};
 
 /// A journald that takes what it is sent, or does not.
 struct Fake {
@@ -98,12 +99,12 @@ fn no_text_of_others_writes_or_turns_a_line_of_the_log() {
     (&*file).rewind().unwrap();
     (&*file).read_to_string(&mut written).unwrap();
     let (plain, _coloured) = written.split_once('\n').unwrap();
-    check_lines("the log", plain);
+    check_lines("the log", plain, is_unfit);
     assert_eq!(written.lines().count(), 2, "{written}");
     let fake = Fake::new();
     fake.log(told);
     let entry = fake.next().unwrap();
-    check_lines("the journal", entry.split("\nPRIORITY=").next().unwrap());
+    check_lines("the journal", entry.split("\nPRIORITY=").next().unwrap(), is_unfit);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! How often one address is asked, whatever is held of it.
 //!
 //! Invariant: one address is asked once in [`ADDRESS_GAP`], and the namespaces that have it in held lists take turns,
-//! so one of them with thousands of ports there keeps no backend of the others from being asked. A backend that waits
-//! is forgotten with its list, and an address when no backend waits for it and it may be asked again.
+//! so one of them with thousands of ports there keeps no backend of the others from being asked. The namespaces also
+//! take turns where many addresses may be asked, so no backend waits for the addresses of another namespace. A backend
+//! that waits is forgotten with its list, and an address when no backend waits for it and it may be asked again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,6 +11,8 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use super::turns::{Turn, Turns};
 
 /// Between two probes of one address: three in a second from each node.
 pub(super) const ADDRESS_GAP: Duration = Duration::from_millis(333);
@@ -27,9 +30,18 @@ struct Address<T> {
 }
 
 impl<T> Address<T> {
-    fn next(&mut self) -> Option<T> {
+    fn free_at(free: Instant) -> Self {
+        Self { free, waiting: BTreeMap::new(), last: String::new() }
+    }
+
+    /// The namespace that has the next turn here, if any backend waits.
+    fn next_namespace(&self) -> Option<&String> {
         let after = self.waiting.range::<str, _>((Excluded(self.last.as_str()), Unbounded)).next();
-        let namespace = after.or_else(|| self.waiting.first_key_value())?.0.clone();
+        Some(after.or_else(|| self.waiting.first_key_value())?.0)
+    }
+
+    fn next(&mut self) -> Option<T> {
+        let namespace = self.next_namespace()?.clone();
         let queue = self.waiting.get_mut(&namespace)?;
         let (_, first) = queue.pop_first()?;
         if queue.is_empty() {
@@ -44,14 +56,16 @@ impl<T> Address<T> {
 #[derive(Debug)]
 pub(super) struct Addresses<T> {
     all: BTreeMap<IpAddr, Address<T>>,
-    /// From when on each of them may be asked.
-    free: BTreeSet<(Instant, IpAddr)>,
+    /// The addresses that backends wait for, each for the namespace that has the next turn there.
+    turns: Turns<IpAddr>,
+    /// The others, and from when on each of them may be asked.
+    unwanted: BTreeSet<(Instant, IpAddr)>,
     came: Place,
 }
 
 impl<T> Default for Addresses<T> {
     fn default() -> Self {
-        Self { all: BTreeMap::new(), free: BTreeSet::new(), came: 0 }
+        Self { all: BTreeMap::new(), turns: Turns::default(), unwanted: BTreeSet::new(), came: 0 }
     }
 }
 
@@ -65,50 +79,65 @@ impl<T> Addresses<T> {
         namespace: &str,
         who: impl FnOnce() -> T,
     ) -> Option<Place> {
-        let Some(found) = self.all.get_mut(&address).filter(|it| it.free > now || !it.waiting.is_empty())
-        else {
-            self.set_free(address, now + ADDRESS_GAP);
-            return None;
-        };
-        self.came += 1;
-        found.waiting.entry(namespace.to_owned()).or_default().insert(self.came, who());
-        Some(self.came)
+        let mut found = self.remove(address).unwrap_or_else(|| Address::free_at(now));
+        let waits = found.free > now || !found.waiting.is_empty();
+        if waits {
+            self.came += 1;
+            found.waiting.entry(namespace.to_owned()).or_default().insert(self.came, who());
+        } else {
+            found.free = now + ADDRESS_GAP;
+        }
+        self.insert(address, found);
+        waits.then_some(self.came)
     }
 
-    fn set_free(&mut self, address: IpAddr, free: Instant) {
-        let new = Address { free, waiting: BTreeMap::new(), last: String::new() };
-        let found = self.all.entry(address).or_insert(new);
-        self.free.remove(&(found.free, address));
-        found.free = free;
-        self.free.insert((free, address));
+    fn insert(&mut self, address: IpAddr, found: Address<T>) {
+        match found.next_namespace() {
+            Some(namespace) => self.turns.insert(namespace, Turn::Again(found.free), address),
+            None => drop(self.unwanted.insert((found.free, address))),
+        }
+        self.all.insert(address, found);
+    }
+
+    fn remove(&mut self, address: IpAddr) -> Option<Address<T>> {
+        let found = self.all.remove(&address)?;
+        match found.next_namespace() {
+            Some(namespace) => self.turns.remove(namespace, Turn::Again(found.free), address),
+            None => drop(self.unwanted.remove(&(found.free, address))),
+        }
+        Some(found)
     }
 
     /// Forgets a backend that waits no more.
     pub(super) fn leave(&mut self, address: IpAddr, namespace: &str, place: Place) {
-        let Some(waiting) = self.all.get_mut(&address).map(|found| &mut found.waiting) else { return };
-        let Some(queue) = waiting.get_mut(namespace) else { return };
-        queue.remove(&place);
-        if queue.is_empty() {
-            waiting.remove(namespace);
+        let Some(mut found) = self.remove(address) else { return };
+        if let Some(queue) = found.waiting.get_mut(namespace) {
+            queue.remove(&place);
+            if queue.is_empty() {
+                found.waiting.remove(namespace);
+            }
         }
+        self.insert(address, found);
     }
 
-    /// When the next address is free for a backend that waits, or can be forgotten.
-    pub(super) fn next(&self) -> Option<Instant> {
-        self.free.first().map(|(at, _)| *at)
+    /// When the next address is free for a backend that waits, from the time `earliest` on, or can be forgotten.
+    pub(super) fn next(&self, earliest: Instant) -> Option<Instant> {
+        let unwanted = self.unwanted.first().map(|(at, _)| *at);
+        unwanted.into_iter().chain(self.turns.next(earliest)).min()
     }
 
     /// A backend that has waited, if its address is free now; the address is taken.
     pub(super) fn take_waiting(&mut self, now: Instant) -> Option<T> {
-        while let Some((at, address)) = self.free.first().copied().filter(|(at, _)| *at <= now) {
-            if let Some(who) = self.all.get_mut(&address).and_then(Address::next) {
-                self.set_free(address, now + ADDRESS_GAP);
-                return Some(who);
-            }
-            self.free.remove(&(at, address));
+        while let Some((at, address)) = self.unwanted.first().copied().filter(|(at, _)| *at <= now) {
+            self.unwanted.remove(&(at, address));
             self.all.remove(&address);
         }
-        None
+        let (_, address) = self.turns.take(now)?;
+        let mut found = self.remove(address)?;
+        let who = found.next();
+        found.free = now + ADDRESS_GAP;
+        self.insert(address, found);
+        who
     }
 
     #[cfg(test)]

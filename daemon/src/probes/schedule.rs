@@ -1,9 +1,10 @@
 //! Which backend is probed next.
 //!
-//! Invariant: a new list comes after a pause, by which the nodes of a cluster do not all begin at once. From then on a
-//! list without an asked backend goes before any list with one; the others take turns, however many backends each has,
-//! and so do the backends of one list. A backend waits if its address was asked just now, and holds up no backend at
-//! other addresses. A turn costs the logarithm of what is held.
+//! Invariant: a new list comes after a pause, by which the nodes of a cluster do not all begin at once. The namespaces
+//! take turns, however many lists each has ([`super::turns`]). Within one of them a list without an asked backend goes
+//! before any list with one; the others take turns, however many backends each has, and so do the backends of one list.
+//! A backend waits if its address was asked just now, and holds up no backend at other addresses; every second turn is
+//! for those that wait. A turn costs the logarithm of what is held.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use holdfast_core::time::Uptime;
 use tokio::time::Instant;
 
 use super::addresses::{Addresses, Place};
+use super::turns::{Turn, Turns};
 
 /// Turns of backends that have to wait for their addresses, one after the other: each of them waits in another place
 /// from then on.
@@ -37,29 +39,16 @@ pub(super) struct Target {
     pub(super) backend: SocketAddr,
 }
 
+impl Name {
+    fn namespace(&self) -> &str {
+        self.service.name.namespace()
+    }
+}
+
 impl Target {
     pub(super) fn probed(self, answer: Answer) -> Probed {
         let Name { service, port } = &*self.list;
         Probed { service: service.clone(), port: port.clone(), backend: self.backend, answer }
-    }
-}
-
-/// When a list is next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Turn {
-    /// At once: none of its backends was asked yet. Lists that came together are numbered from the number that is being
-    /// served on, so a few that come later do not wait for all of those that came before.
-    First(u64),
-    /// From then on. A list with much to ask is due again at its last turn, behind all that were due before.
-    Again(Instant),
-}
-
-impl Turn {
-    fn is_due(self, now: Instant) -> bool {
-        match self {
-            Self::First(_) => true,
-            Self::Again(at) => at <= now,
-        }
     }
 }
 
@@ -142,19 +131,28 @@ impl List {
     }
 }
 
+/// The lists of one namespace.
+#[derive(Debug, Default)]
+struct Lists {
+    all: BTreeMap<Arc<Name>, List>,
+    /// The number of the list that had its first turn last.
+    served: u64,
+}
+
+/// The number that was given last to a new list of each namespace.
+type Numbers = BTreeMap<String, u64>;
+
 /// All lists that are probed.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     /// New lists, and until when they pause.
     pausing: BTreeSet<(Instant, Arc<Name>)>,
-    turns: BTreeSet<(Turn, Arc<Name>)>,
+    turns: Turns<Arc<Name>>,
     addresses: Addresses<Target>,
-    lists: BTreeMap<Arc<Name>, List>,
+    namespaces: BTreeMap<String, Lists>,
     /// What was seen of each service last; most do not change from one look to the next.
     seen: BTreeMap<ServiceId, Arc<ServiceView>>,
-    /// The number of the list that had its first turn last.
-    served: u64,
-    /// The next turn is for a backend that has waited for its address, if no list has a first turn.
+    /// The turn is for a backend that has waited for its address.
     is_for_waiting: bool,
 }
 
@@ -167,7 +165,7 @@ impl Schedule {
                 self.forget(&view, None);
             }
         }
-        let mut number = self.served;
+        let mut numbers = Numbers::new();
         for id in snapshot.held.iter() {
             let Some(view) = snapshot.services.get(id.0 as usize) else { continue };
             if self.seen.get(id).is_some_and(|seen| Arc::ptr_eq(seen, view)) {
@@ -180,7 +178,7 @@ impl Schedule {
             let is_news = |list: &(_, _)| !before.as_ref().is_some_and(|before| has(before, view, *list));
             for (port, hold) in held(view).filter(is_news) {
                 let times = (now, now + pause());
-                self.follow_list(name(view, port), port, hold, &mut number, times);
+                self.follow_list(name(view, port), port, hold, &mut numbers, times);
             }
         }
     }
@@ -198,13 +196,16 @@ impl Schedule {
     }
 
     fn leave(&mut self, name: &Name, waiting: impl Iterator<Item = (SocketAddr, Place)>) {
-        let namespace = name.service.name.namespace();
-        waiting.for_each(|(backend, place)| self.addresses.leave(backend.ip(), namespace, place));
+        waiting.for_each(|(backend, place)| self.addresses.leave(backend.ip(), name.namespace(), place));
     }
 
     fn remove(&mut self, name: &Arc<Name>) -> Option<List> {
-        let list = self.lists.remove(name)?;
-        self.turns.remove(&(list.turn, Arc::clone(name)));
+        let lists = self.namespaces.get_mut(name.namespace())?;
+        let list = lists.all.remove(name)?;
+        if lists.all.is_empty() {
+            self.namespaces.remove(name.namespace());
+        }
+        self.turns.remove(name.namespace(), list.turn, Arc::clone(name));
         if let Some(pauses) = list.pauses {
             self.pausing.remove(&(pauses, Arc::clone(name)));
         }
@@ -216,7 +217,7 @@ impl Schedule {
         name: Arc<Name>,
         port: &PortView,
         hold: &Hold,
-        number: &mut u64,
+        numbers: &mut Numbers,
         (now, later): (Instant, Instant),
     ) {
         let transport = port.key.transport;
@@ -227,6 +228,8 @@ impl Schedule {
         });
         self.leave(&name, other.into_iter().flat_map(|list| list.waiting));
         let mut list = same.unwrap_or_else(|| {
+            let served = || self.namespaces.get(name.namespace()).map_or(0, |lists| lists.served);
+            let number = numbers.entry(name.namespace().to_owned()).or_insert_with(served);
             *number += 1;
             List::new(Turn::First(*number), hold.begun, later)
         });
@@ -244,28 +247,28 @@ impl Schedule {
         list.turn = turn.unwrap_or(list.turn);
         match (list.pauses, turn) {
             (Some(pauses), _) => drop(self.pausing.insert((pauses, Arc::clone(&name)))),
-            (None, Some(turn)) => drop(self.turns.insert((turn, Arc::clone(&name)))),
+            (None, Some(turn)) => self.turns.insert(name.namespace(), turn, Arc::clone(&name)),
             (None, None) => {}
         }
-        self.lists.insert(name, list);
+        self.lists_of(&name).all.insert(name, list);
+    }
+
+    fn lists_of(&mut self, name: &Name) -> &mut Lists {
+        self.namespaces.entry(name.namespace().to_owned()).or_default()
     }
 
     /// When the next turn is, but not before this time.
     pub(super) fn next(&self, earliest: Instant) -> Option<Instant> {
-        let turn = self.turns.first().map(|(turn, _)| match turn {
-            Turn::First(_) => earliest,
-            Turn::Again(at) => *at,
-        });
-        let others = [self.pausing.first().map(|(at, _)| *at), self.addresses.next()];
-        Some(earliest.max(others.into_iter().chain([turn]).flatten().min()?))
+        let pausing = self.pausing.first().map(|(at, _)| *at);
+        let all = [self.turns.next(earliest), pausing, self.addresses.next(earliest)];
+        Some(earliest.max(all.into_iter().flatten().min()?))
     }
 
     /// The backend that has its turn now, if any. It is asked again at the time `again`.
     pub(super) fn take_first(&mut self, now: Instant, again: Instant) -> Option<Target> {
         self.end_pauses(now);
-        let is_first = matches!(self.turns.first(), Some((Turn::First(_), _)));
-        // However many backends wait for addresses, those that need not wait get every second turn.
-        self.is_for_waiting = !self.is_for_waiting && !is_first;
+        // However many backends wait for addresses, those that need not wait get every second turn, and no more.
+        self.is_for_waiting = !self.is_for_waiting;
         if self.is_for_waiting {
             return self.take_waiting(now, again).or_else(|| self.take_turns(now, again));
         }
@@ -279,24 +282,25 @@ impl Schedule {
     fn end_pauses(&mut self, now: Instant) {
         while let Some((at, name)) = self.pausing.first().filter(|(at, _)| *at <= now).cloned() {
             self.pausing.remove(&(at, Arc::clone(&name)));
-            if let Some(list) = self.lists.get_mut(&name) {
+            if let Some(list) = self.lists_of(&name).all.get_mut(&name) {
                 list.pauses = None;
-                self.turns.insert((list.turn, name));
+                let turn = list.turn;
+                self.turns.insert(name.namespace(), turn, Arc::clone(&name));
             }
         }
     }
 
     /// The next backend, unless it has to wait for its address.
     fn take_turn(&mut self, now: Instant, again: Instant) -> Option<Target> {
-        let (turn, name) = self.turns.first().filter(|(turn, _)| turn.is_due(now)).cloned()?;
-        let mut list = self.remove(&name)?;
+        let (turn, name) = self.turns.take(now)?;
         if let Turn::First(number) = turn {
-            self.served = number;
+            self.lists_of(&name).served = number;
         }
+        let mut list = self.remove(&name)?;
         let target = list.take_first().map(|backend| Target { list: Arc::clone(&name), backend });
         let waits = target.as_ref().and_then(|target| {
-            let namespace = name.service.name.namespace();
-            let place = self.addresses.take(target.backend.ip(), now, namespace, || target.clone())?;
+            let ip = target.backend.ip();
+            let place = self.addresses.take(ip, now, name.namespace(), || target.clone())?;
             Some((target.backend, place))
         });
         match (waits, &target) {

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::Trace;
+use holdfast_judgement::views::proxies::Trace;
 
 /// Where its agent answers health checks.
 pub(super) const PORT: u16 = 9879;

@@ -18,15 +18,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::op::FrontendType;
-use holdfast_core::snapshot::{FrontendView, Snapshot};
-use schemars::JsonSchema;
-use serde::Serialize;
+use holdfast_core::snapshot::Snapshot;
+use holdfast_judgement::described::Code;
+use holdfast_judgement::views::proxies::{Dialled, Filter, FilterKind};
 use tokio::sync::watch;
 
 use super::named::asked;
 use super::rules::dump;
-use crate::described::{Code, words};
 use chains::{Chain, Rule, Verdict};
 
 /// How often it is looked again: rules come and go.
@@ -40,76 +38,6 @@ const CHAINS_MAX: usize = 256;
 /// What kube-proxy sets `nf_conntrack_max` to: so many for each processor, and no fewer than the least.
 const CONNECTIONS_EACH: u64 = 32_768;
 const CONNECTIONS_LEAST: u64 = 131_072;
-
-words! {
-    /// What a filter does to the packets of services.
-    pub(crate) FilterKind {
-        /// It drops what is dialled, in front of where kube-proxy translated, and sees it no more.
-        Early = "early",
-        /// It forwards only what a rule accepts, and may not accept what kube-proxy's mark let through.
-        Forward = "forward",
-        /// The table of connections is smaller than kube-proxy made it.
-        Connections = "connections",
-    }
-}
-
-/// A rule of a firewall, or a limit, that services meet otherwise than with kube-proxy.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Filter {
-    pub(crate) kind: Code<FilterKind>,
-    /// `nftables table inet guard, chain pre (prerouting, priority -300)`.
-    pub(crate) place: String,
-    /// What it says, in short.
-    pub(crate) rule: String,
-    /// What has to be dialled for it to count; nothing: whatever is.
-    #[serde(skip)]
-    pub(crate) about: Vec<(Option<IpAddr>, u16)>,
-}
-
-/// What clients dial, as far as rules name it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Dialled {
-    pub(crate) node_ports: BTreeSet<u16>,
-    /// Load-balancer and external addresses, with their ports.
-    pub(crate) addresses: BTreeSet<(IpAddr, u16)>,
-}
-
-impl Dialled {
-    pub(crate) fn of<'a>(frontends: impl Iterator<Item = &'a FrontendView>) -> Self {
-        let mut dialled = Self::default();
-        for it in frontends {
-            match it.kind {
-                FrontendType::NodePort => dialled.node_ports.extend([it.port.get()]),
-                FrontendType::LoadBalancer | FrontendType::ExternalIp => {
-                    dialled.addresses.extend([(it.address, it.port.get())]);
-                }
-                FrontendType::ClusterIp | FrontendType::Static => {}
-            }
-        }
-        dialled
-    }
-
-    /// Which of these a rule is about. It has to name a port or an address.
-    fn met_by(&self, rule: &Rule) -> Vec<(Option<IpAddr>, u16)> {
-        let has = |port: u16| rule.ports.iter().any(|range| range.contains(&port));
-        match rule.address {
-            Some(address) => {
-                let is_it =
-                    |(own, port): &&(IpAddr, u16)| *own == address && (rule.ports.is_empty() || has(*port));
-                self.addresses.iter().filter(is_it).map(|(own, port)| (Some(*own), *port)).collect()
-            }
-            None => self.node_ports.iter().filter(|port| has(**port)).map(|port| (None, *port)).collect(),
-        }
-    }
-
-    /// Whether a filter is about one of these.
-    pub(crate) fn is_met_by(&self, filter: &Filter) -> bool {
-        filter.about.iter().any(|(address, port)| match address {
-            Some(address) => self.addresses.contains(&(*address, *port)),
-            None => self.node_ports.contains(port),
-        })
-    }
-}
 
 /// Looks now and then, and says in the log what is new.
 pub(crate) async fn run(
@@ -157,12 +85,25 @@ fn filter(kind: FilterKind, place: String, rule: String) -> Filter {
     Filter { kind: Code(kind), place, rule, about: Vec::new() }
 }
 
+/// Which of these a rule is about. It has to name a port or an address.
+fn met_by(dialled: &Dialled, rule: &Rule) -> Vec<(Option<IpAddr>, u16)> {
+    let has = |port: u16| rule.ports.iter().any(|range| range.contains(&port));
+    match rule.address {
+        Some(address) => {
+            let is_it =
+                |(own, port): &&(IpAddr, u16)| *own == address && (rule.ports.is_empty() || has(*port));
+            dialled.addresses.iter().filter(is_it).map(|(own, port)| (Some(*own), *port)).collect()
+        }
+        None => dialled.node_ports.iter().filter(|port| has(**port)).map(|port| (None, *port)).collect(),
+    }
+}
+
 /// Rules of a hook in front of kube-proxy's that drop what clients dial.
 fn early(chain: &Chain, dialled: &Dialled, room: &mut usize) -> io::Result<Vec<Filter>> {
     let rules = reached(chain, room)?;
     let drops = rules.iter().filter(|(_, rule)| rule.verdict == Some(Verdict::Drop));
     let met = drops.map(|(name, rule)| Filter {
-        about: dialled.met_by(rule),
+        about: met_by(dialled, rule),
         ..filter(FilterKind::Early, chain.place(name), rule.spelled())
     });
     Ok(met.filter(|it| !it.about.is_empty()).collect())

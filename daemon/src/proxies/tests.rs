@@ -5,9 +5,10 @@ use std::fs;
 use std::path::Path;
 
 use holdfast_datapath::netlink::with_kind;
+use holdfast_judgement::views::proxies::OtherProxy;
 
+use super::look;
 use super::rules::{Object, judge};
-use super::{OtherProxy, look};
 
 /// An object of IPv4 with one attribute.
 fn object(kind: u16, text: &str) -> Object {

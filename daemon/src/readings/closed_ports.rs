@@ -8,16 +8,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
+use holdfast_core::words;
 
 use crate::config::KubeProxy;
-use crate::described::words;
 
 /// Ports that are closed against the wish of a Service and named; the rest is counted.
 pub(crate) const CLOSED_NAMED_MAX: usize = 100;
 
 words! {
     /// What a port is for.
-    pub Purpose {
+    pub enum Purpose {
         /// Whether this node may get traffic.
         Health = "health",
         Metrics = "metrics",

@@ -7,15 +7,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::sources::kubernetes::Compared;
 use holdfast_datapath::Flow;
+use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_judgement::views::datapath::DatapathView;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
-
-use crate::datapath::DatapathView;
-use crate::rfc3339::{Millis, Rfc3339};
-use crate::sources::kubernetes::Compared;
 
 /// Differences that are named; the rest is counted.
 const NAMED_MAX: usize = 100;
@@ -71,7 +70,7 @@ pub(crate) struct Comparison {
 
 impl Comparison {
     pub(crate) fn of(what: String, compared: Compared) -> Self {
-        let compared_at = compared.at.map(|at| Rfc3339(Millis::of(at).seconds()));
+        let compared_at = compared.at.map(|at| Rfc3339(crate::clock::millis(at).seconds()));
         let age_seconds = compared.at.map(|_| compared.age.as_secs());
         match compared.found {
             Ok(mut differences) => {

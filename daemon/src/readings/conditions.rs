@@ -12,9 +12,9 @@ use holdfast_core::lifecycle::{self, Phase};
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
+use holdfast_core::words;
 
 use super::closed_ports::ClosedSince;
-use crate::described::words;
 
 /// Each node of a large cluster exports its own: a thousand nodes with as many as this are what a Prometheus bears.
 pub(crate) const CONDITIONS_MAX: usize = 200;
@@ -22,7 +22,7 @@ pub(crate) const CONDITIONS_MAX: usize = 200;
 words! {
     /// What can be wrong with a service.
     #[derive(PartialOrd, Ord)]
-    pub(crate) ConditionKind {
+    pub(crate) enum ConditionKind {
         /// A client is refused, or left to the real balancer, because there is no backend.
         NoBackends = "no_backends",
         /// A client is dropped: the policy is Local, and no backend is on this node.
@@ -42,7 +42,7 @@ words! {
 
 words! {
     /// Why it is wrong, in the words of metrics.
-    pub(crate) ConditionCause {
+    pub(crate) enum ConditionCause {
         NeverHadAny = "never_had_any",
         AllUnready = "all_unready",
         ScaledToZero = "scaled_to_zero",

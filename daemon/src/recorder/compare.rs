@@ -4,50 +4,11 @@
 //! what had no room. What clients cannot notice, such as labels, is not compared.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::net::IpAddr;
 
 use holdfast_core::facts::{BalancerFacts, Conditions, ServiceFacts, SliceFacts};
 use holdfast_core::list::{Row, SlotState};
-
-use super::record::{Changed, Diff, Word};
-
-/// Addresses named in one diff; a person reads no more, and a record stays below some 4 KiB.
-const NAMED_MAX: usize = 32;
-
-impl Diff {
-    /// Whether the two have the same entries in the same states.
-    pub fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty() && self.omitted == 0
-    }
-
-    fn has_room(&mut self) -> bool {
-        let room = self.added.len() + self.removed.len() + self.changed.len() < NAMED_MAX;
-        self.omitted += u32::from(!room);
-        room
-    }
-
-    fn add(&mut self, address: impl Display) {
-        if self.has_room() {
-            self.added.push(address.to_string());
-        }
-    }
-
-    fn remove(&mut self, address: impl Display) {
-        if self.has_room() {
-            self.removed.push(address.to_string());
-        }
-    }
-
-    fn meet(&mut self, address: impl Display, before: &'static str, after: &'static str) {
-        if before == after {
-            self.kept += 1;
-        } else if self.has_room() {
-            let address = address.to_string();
-            self.changed.push(Changed { address, before: before.into(), after: after.into() });
-        }
-    }
-}
+use holdfast_judgement::record::{Diff, Word};
 
 /// Two lists of the datapath; both are sorted by address and port.
 pub(super) fn lists<'a>(before: impl Iterator<Item = &'a Row>, after: impl Iterator<Item = &'a Row>) -> Diff {

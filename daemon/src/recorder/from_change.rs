@@ -14,11 +14,11 @@ use holdfast_core::hold::{Answer, Probed};
 use holdfast_core::keys::{Protocol, ServiceKey, SliceKey, Source};
 use holdfast_core::list::{Row, Slot};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Status};
+use holdfast_judgement::record::{Diff, Kind, LastWriter, Met, Outcome, Record, Transition, Trigger, Word};
+use holdfast_judgement::rfc3339::Millis;
 
 use super::compare;
-use super::record::{Diff, Kind, LastWriter, Met, Outcome, Record, Transition, Trigger, Word};
 use super::ring::SERVICE_GONE;
-use crate::rfc3339::Millis;
 use crate::room::Taken;
 
 /// Frontends named in one entry; the addresses of a service of one port seldom are more.
@@ -66,7 +66,7 @@ impl TimedChange {
         let (transitions, transitions_omitted) = transitions(change);
         Record {
             seq: None,
-            time: Millis::of(self.at),
+            time: crate::clock::millis(self.at),
             monotonic_us: micros(self.mono),
             boot_id: Arc::clone(boot_id),
             kind: if change.visible { Kind::Change } else { Kind::Event },

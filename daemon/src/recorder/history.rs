@@ -6,10 +6,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdfast_core::keys::ObjectName;
+use holdfast_judgement::rfc3339::Millis;
 
 use super::ring::{self, Fill, Line, Rings};
 use super::watchers::{Watch, Watchers};
-use crate::rfc3339::Millis;
 
 /// How the recording goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

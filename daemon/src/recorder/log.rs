@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use holdfast_core::change::Change;
 use holdfast_core::keys::ServiceKey;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Status, Verdict};
+use holdfast_judgement::record::{Record, Trigger};
 
 use super::from_change::{key, name, places, rows, slot};
-use super::record::{Record, Trigger};
 use crate::logging::messages::{self, say};
 
 /// Logs one change, of which this is the record.

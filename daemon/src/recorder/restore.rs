@@ -10,13 +10,14 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
+use holdfast_judgement::record::{Gap, GapCause, Kind, Record};
+use holdfast_judgement::rfc3339::Millis;
+
 use super::frames::{HEADER, Piece, THINNED, pieces};
 use super::from_change::GAP;
 use super::numbers::{Mark, NUMBER_MAX};
-use super::record::{Gap, GapCause, Kind, Record};
 use super::ring::Line;
 use super::segment::{self, Segment};
-use crate::rfc3339::Millis;
 
 /// How much is read, from the end: all that a folder may have, in some 300 ms.
 const READ_BYTES_MAX: u64 = 64 << 20;
@@ -248,7 +249,7 @@ impl<'a> Reading<'a> {
     /// Nothing of the segment is read; its numbers stay taken. It is removed when it is the oldest.
     fn unreadable(&mut self, segment: &Segment, cause: GapCause) {
         let written = std::fs::metadata(&segment.path).and_then(|found| found.modified());
-        self.time = self.time.max(written.map(Millis::of).unwrap_or_default());
+        self.time = self.time.max(written.map(crate::clock::millis).unwrap_or_default());
         let begin_of_next =
             self.restored.segments.iter().map(|it| it.first).find(|first| *first > segment.first);
         let most = segment.first.saturating_add(segment.bytes / RECORD_BYTES_MIN);

@@ -9,9 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use holdfast_core::keys::ObjectName;
-
-use super::record::{Record, Word};
-use crate::rfc3339::Millis;
+use holdfast_judgement::record::{Record, Word};
+use holdfast_judgement::rfc3339::Millis;
 
 /// Records of one service: some hours of a service that is rolled out often.
 const RECORDS_PER_SERVICE_MAX: usize = 64;

@@ -15,13 +15,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use holdfast_core::keys::ObjectName;
+use holdfast_judgement::record::{Gap, GapCause, NamespaceShare};
+use holdfast_judgement::rfc3339::Millis;
 
 use super::frames::{self, THINNED};
-use super::record::{Gap, GapCause, NamespaceShare};
 use super::restore;
 use super::ring::Line;
 use super::segment::{FILE_MODE, Segment};
-use crate::rfc3339::Millis;
 
 /// The name of the file while it is written; the next write replaces one that was left behind.
 const UNFINISHED: &str = "thinned.new";

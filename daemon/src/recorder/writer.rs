@@ -8,17 +8,17 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
+
+use holdfast_judgement::record::{Gap, GapCause};
 
 use super::files::Files;
 use super::frames;
 use super::history::{History, Kept};
 use super::numbers::{Mark, Numbers, Reserve};
-use super::record::{Gap, GapCause};
 use super::restore::gap_record;
 use super::ring::Line;
 use crate::logging::messages::{self, say};
-use crate::rfc3339::Millis;
 use crate::room::Taken;
 
 /// Records that may wait for the disk: some 8 MB, and more than a second of the fastest changes.
@@ -145,7 +145,7 @@ impl Writer {
         let last = self.given();
         if let Some(missing) = last.checked_sub(self.seq).filter(|missing| *missing > 0) {
             let gap = Gap { records: Some(missing), ..Gap::new(GapCause::NotWritten) };
-            let record = gap_record(last, Millis::of(SystemTime::now()), 0, &self.boot_id, gap);
+            let record = gap_record(last, crate::clock::now(), 0, &self.boot_id, gap);
             let line = Line::new(&record);
             match self.files.append(last, line.iter().map(|it| &*it.json)) {
                 Ok(()) => self.seq = last,

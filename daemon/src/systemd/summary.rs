@@ -2,10 +2,9 @@
 //!
 //! Invariant: services are counted only when one of them has changed, so an idle daemon does nothing for it.
 
-use holdfast_core::snapshot::{ServiceState, Snapshot, Verdict};
-
-use crate::apiserver::View;
 use crate::readings::Readings;
+use holdfast_core::snapshot::{ServiceState, Snapshot, Verdict};
+use holdfast_judgement::views::apiserver::View;
 
 /// The last count, and of which state of the tables it is.
 #[derive(Debug, Default)]

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use holdfast_core::facts::{ObjectKey, Rejection, Timestamp};
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
+use holdfast_judgement::views::datapath::DatapathView;
 use sd_notify::NotifyState;
 use tokio::sync::watch;
 
 use super::{FIRST_LISTS_WAIT, Teller, Watched};
 use crate::admin::tests::fixture;
 use crate::config::Log;
-use crate::datapath::DatapathView;
 use crate::logging::Logging;
 use crate::readings::{Liveness, Readings};
 

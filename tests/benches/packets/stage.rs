@@ -188,6 +188,8 @@ fn maps(bed: &Bed) -> Result<KernelMaps, Failed> {
         side: Side::Outer,
         address4: Some(address4.parse()?),
         address6: Some(address6.parse()?),
+        near4: 0,
+        near6: 0,
         by_address: false,
     }]);
     maps.serve_packets();

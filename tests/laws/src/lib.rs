@@ -6,6 +6,7 @@
 
 pub mod events;
 pub mod faulty;
+pub mod hostile;
 pub mod observing;
 pub mod scenario;
 pub mod simulation;

@@ -5,9 +5,9 @@
 //! for is as lost as one without power. It works when it is asked to, in the test's own thread.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use holdfast::rfc3339::Millis;
+use holdfast::clock;
 use serde_json::{Value, json};
 
 use super::{Api, Kind, PeersError};
@@ -120,5 +120,5 @@ fn report(api: &Api<'_>, name: &str, address: &str, ready: bool) -> Result<(), P
 
 /// As Kubernetes writes micro times.
 fn now() -> String {
-    Millis::of(SystemTime::now()).to_string().replace('Z', "000Z")
+    clock::now().to_string().replace('Z', "000Z")
 }

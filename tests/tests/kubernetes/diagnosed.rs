@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use holdfast::apiserver::State as EndpointState;
 use holdfast::config::{Config, EventsRead, Kubernetes};
 use holdfast::diagnose::gather::{Asks, Gatherer};
 use holdfast::overheard::Overheard;
 use holdfast_core::keys::ObjectName;
+use holdfast_judgement::views::apiserver::State as EndpointState;
 use holdfast_tests::fake::{Asked, Fault, Greeting, Kind, Request, Verb};
 use holdfast_tests::patience::NOT_FOR_EVER;
 use serde_json::{Value, json};

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use holdfast::apiserver::Tier;
 use holdfast::config::{Apiserver, ApiserverUrl};
 use holdfast::sources::kubernetes::Settings;
+use holdfast_judgement::views::apiserver::Tier;
 use holdfast_tests::fake::{Kind, Names, Server};
 use serde_json::{Value, json};
 

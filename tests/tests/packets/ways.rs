@@ -219,6 +219,50 @@ fn pods_on_the_bridge_of_the_uplink_answer_by_the_node() {
     });
 }
 
+/// Cilium: its own device has an address of the node's pods, and they are routed by it. A program there hands packets to
+/// the device of their pod, whose answers come by that one.
+fn cilium(bed: &Bed) {
+    for words in [
+        "link add cilium_host address 02:00:00:00:01:10 type veth peer name cilium_net",
+        "link set cilium_host arp off up",
+        "link set cilium_net arp off up",
+        "address add 10.244.1.7/32 dev cilium_host",
+        "address add fd00:244:1::7/128 dev cilium_host nodad",
+        "route delete 10.244.1.10 dev pod-a",
+        "route delete fd00:244:1::10 dev pod-a",
+        "route add 10.244.1.0/24 via 10.244.1.7 dev cilium_host src 10.244.1.7",
+        "route add fd00:244:1::/64 dev cilium_host src fd00:244:1::7",
+    ] {
+        ip(bed, "node", words);
+    }
+    // The program writes the pod's hardware address.
+    ip(bed, "pod-a", "link set eth0 address 02:00:00:00:01:10");
+    for words in [
+        "qdisc add dev cilium_host clsact",
+        "filter add dev cilium_host egress u32 match u32 0 0 action mirred egress redirect dev pod-a",
+    ] {
+        let mut tc = bed.command(Location::OUTSIDE, "tc").unwrap();
+        tc.args(words.split(' '));
+        succeed(tc, SERVED).unwrap();
+    }
+}
+
+#[test]
+fn pods_of_this_node_behind_a_device_that_may_lead_to_others_too_answer_their_clients() {
+    let bed = fabric::bed(Switches::default()).unwrap();
+    cilium(&bed);
+    on_this(&bed, "", |bed, daemon, clients| {
+        let answer = daemon.ask(&["datapath"]).unwrap();
+        let devices = answer["kernel"]["packets"]["devices"].as_array().unwrap();
+        let near = &devices.iter().find(|it| it["name"] == "cilium_host").unwrap()["near"];
+        assert_eq!(near.to_string(), "[\"10.244.1.0/24\",\"fd00:244:1::/64\"]");
+        for address in ["node", "balancer", "external"] {
+            check_answered(clients, &asked("here", address), address);
+        }
+        while_clients_talk(bed, &[("here", "node")], || ());
+    });
+}
+
 /// Azure CNI in transparent mode, and any node with one card: ways are not told apart, and no packet pays for it.
 #[test]
 fn a_node_with_one_way_routes_answers_as_the_kernel_does() {

@@ -250,6 +250,16 @@ fn little_locked_memory_is_enough() {
 }
 
 #[test]
+fn a_container_s_limit_of_open_files_is_raised_as_far_as_it_may_be() {
+    let (bed, _backend) = bed();
+    let mut daemon = daemon(&bed);
+    daemon.start_by(&["prlimit", "--nofile=1024:524288"]).unwrap();
+    let limits = fs::read_to_string(format!("/proc/{}/limits", daemon.pid().unwrap())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(files.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), ["8192", "524288"]);
+}
+
+#[test]
 fn programs_without_maps_serve_until_the_daemon_has_filled_its_own() {
     let (bed, _backend) = bed();
     let mut daemon = daemon(&bed);

@@ -14,6 +14,7 @@ use crate::snapshot::Checked;
 
 use super::*;
 
+mod numbers;
 mod remembered;
 
 const NOW: Now = Now { wall: Timestamp(1_000), mono: Duration::ZERO };

@@ -103,6 +103,9 @@ impl Tables {
             self.remember_waiting(view);
             return None;
         };
+        if view.facts.is_some() {
+            self.number(id);
+        }
         for slice in view.slices.iter() {
             self.slices.insert(slice.key.clone(), (Arc::clone(slice), Some(id)));
         }

@@ -12,7 +12,7 @@ use crate::change::Cause;
 use crate::facts::{ObjectKey, Rejection, ServiceFacts, SliceFacts, WAITS};
 use crate::keys::{ServiceKey, SliceKey};
 use crate::limits;
-use crate::op::ServiceId;
+use crate::op::{ServiceId, Share};
 
 impl Tables {
     /// The id of a service, given out now if it has none. `None`: there is no room for it.
@@ -34,10 +34,35 @@ impl Tables {
             }
         };
         let place = self.services.get_mut(id.0 as usize)?;
-        let share = self.residents.moved_in(key.name.namespace());
-        *place = Some(Known { key: key.clone(), share, facts: None, slices: alloc::vec::Vec::new(), cut: 0 });
+        self.residents.moved_in(key.name.namespace());
+        let (share, slices) = (Share::default(), alloc::vec::Vec::new());
+        *place = Some(Known { key: key.clone(), share, facts: None, slices, cut: 0 });
         self.names.insert(key.clone(), id);
         Some(id)
+    }
+
+    /// Gives a service that has come itself the number of its namespace. Before that it has nothing in the maps, and
+    /// nothing says yet which number that was at the time of a former process.
+    pub(super) fn number(&mut self, id: ServiceId) {
+        let known = self.services.get_mut(id.0 as usize).and_then(Option::as_mut);
+        if let Some(known) = known.filter(|known| known.share == Share::default()) {
+            known.share = self.residents.share(known.key.name.namespace());
+        }
+    }
+
+    /// A start has found that number in the maps.
+    pub(crate) fn number_found(&mut self, share: Share) {
+        self.residents.found(share);
+    }
+
+    /// Whether it is known which number that namespace has.
+    pub(crate) fn is_numbered(&self, namespace: &str) -> bool {
+        self.residents.is_numbered(namespace)
+    }
+
+    /// A start has found that number at a frontend of that namespace.
+    pub(crate) fn had_number(&mut self, namespace: &str, share: Share) {
+        self.residents.had(namespace, share);
     }
 
     /// Notes that a service has given up its room.

@@ -2,17 +2,19 @@
 //!
 //! Invariant: an index found in the maps is taken over by a port only if every frontend that points to it is that
 //! port's own, and of the same kind, so no client of another service can see its lists. What no service takes over goes
-//! last.
+//! last. A namespace keeps the number that its frontends have in the maps.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::num::NonZeroU16;
 
 use super::World;
 use super::plan::plan_wipe;
+use crate::facts::ServiceFacts;
 use crate::keys::{Family, FrontendKey, PortKey, Transport};
 use crate::list::{Rows, Scope, Slot};
-use crate::op::{Action, Dump, DumpPort, Op, Owner, PortIndex, ServiceId, Word};
+use crate::op::{Action, Dump, DumpPort, FrontendType, Op, Owner, PortIndex, ServiceId, Word};
 use crate::service::{Port, RealizedList, RealizedPort};
 use crate::work;
 
@@ -89,6 +91,7 @@ impl World {
         }
         for (key, value) in &dump.frontends {
             self.frontends.adopt(*key, *value);
+            self.tables.number_found(value.share);
             if let Some(port) = self.adopted.get_mut(value.port) {
                 port.frontends.insert(*key);
             }
@@ -105,6 +108,23 @@ impl World {
         }
         self.node.realized = dump.node_addresses.iter().copied().collect();
         errors
+    }
+
+    /// The namespace of a service keeps the number that a start found at an address of the service. The address has to
+    /// be one that was given out, and found as such: an external IP may be anybody's.
+    pub(super) fn recognise(&mut self, facts: &ServiceFacts) {
+        let namespace = facts.key.name.namespace();
+        if self.tables.is_numbered(namespace) {
+            return;
+        }
+        let found = |(key, kind): (FrontendKey, FrontendType)| {
+            work::done(1);
+            let realized = self.frontends.get(&key)?.realized?;
+            (realized.owner.is_none() && realized.value.kind == kind).then_some(realized.value.share)
+        };
+        if let Some(share) = given_out(facts).find_map(found) {
+            self.tables.had_number(namespace, share);
+        }
     }
 
     fn adopt_port(&mut self, port: &DumpPort, errors: &mut Vec<AdoptError>) {
@@ -210,4 +230,16 @@ impl World {
     pub(super) fn forget_leftovers(&mut self) {
         self.space.freed.now.indices.append(&mut self.adopted.forget_wiped());
     }
+}
+
+/// The frontends of a service that no author of it can simply have written down, and what they are found as.
+fn given_out(facts: &ServiceFacts) -> impl Iterator<Item = (FrontendKey, FrontendType)> {
+    facts.ports.iter().flat_map(move |port| {
+        let cluster = facts.cluster_ips.iter().map(move |it| (*it, Some(port.port), FrontendType::ClusterIp));
+        let fixed = facts.static_frontends.iter();
+        let fixed = fixed.map(|it| (it.ip(), NonZeroU16::new(it.port()), FrontendType::Static));
+        cluster.chain(fixed).filter_map(move |(address, number, kind)| {
+            Some((FrontendKey { address, port: number?, transport: port.protocol.transport()? }, kind))
+        })
+    })
 }

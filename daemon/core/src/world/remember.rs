@@ -49,6 +49,10 @@ impl World {
         let then = remembered.clock;
         self.report.remembered_at = Some(remembered.at);
         self.tables.progress = remembered.progress;
+        // All of them say which numbers their namespaces have, before any gets a new one.
+        for facts in remembered.services.iter().filter_map(|view| view.facts.as_deref()) {
+            self.recognise(facts);
+        }
         for view in remembered.services {
             if self.tables.synced.contains_key(&view.key.source) {
                 self.remember_service(view, |at| now.uptime_at(then.wall_at(at)));

@@ -83,6 +83,8 @@ impl Node {
             side: Side::Outer,
             address4: Some([192, 0, 2, 1].into()),
             address6: Some("2001:db8::1".parse().unwrap()),
+            near4: 0,
+            near6: 0,
             by_address: false,
         };
         maps.set_devices(&[outer]);

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use super::{Abi, from_mapped};
 pub(crate) use crate::skeleton::packet::types;
 
-abi!(device { address4: u32, address6: [u32; 4], flags: u32 });
+abi!(device { address4: u32, address6: [u32; 4], flags: u16, near4: u8, near6: u8 });
 abi!(port_range { first: u16, count: u16 });
 abi!(packet_settings { snat_ports: u32, snat: [types::port_range; 4], drains: u32 });
 abi!(flow {

@@ -210,11 +210,6 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn no_two_stages_are_spelled_alike() {
-        assert!(Stage::ALL.iter().all(|stage| Stage::find(stage.as_str()) == Some(*stage)));
-    }
-
-    #[test]
     fn what_no_program_wrote_has_no_lifetime_and_never_ends() {
         for strange in [[TCP, 0, 0, 0, 0], [TCP, 3, 0, 0, 0], [0, OPEN, 0, 0, 0], [33, OPENING, 0, 0, 1]] {
             assert_eq!(lifetime(&flow(strange, 0)), None, "{strange:?}");

@@ -227,8 +227,20 @@ impl KernelMaps {
 
     /// While flows stand still. An error: nothing reads the new table.
     fn switch(&mut self, filled: &mut Filled, until: Instant) -> Result<(), StartError> {
-        let Filled { moving, handles, programs } = filled;
-        let (Some(running), Some(attached)) = (&mut self.packets.running, &self.attached) else {
+        let mut copies = map::copies(&filled.handles)?;
+        self.pin(filled, until)?;
+        let Some(running) = &mut self.packets.running else { return Ok(()) };
+        running.handles.append(&mut copies);
+        running.devices.update(std::mem::take(&mut filled.programs));
+        // What is being made for a growth reads the old one.
+        self.ahead = super::ahead::Ahead::Nothing;
+        Ok(())
+    }
+
+    /// The pins lead to the new table from here on, so its numbers are noted before anything else is done: the next
+    /// start goes on with them, whatever becomes of this process.
+    fn pin(&self, Filled { moving, handles, .. }: &mut Filled, until: Instant) -> Result<(), StartError> {
+        let (Some(_), Some(attached)) = (&self.packets.running, &self.attached) else {
             return Err(failed("packets are not translated any more"));
         };
         moving.finish().and_then(|()| moving.hand_out(NUMBERS_FIRST)).map_err(StartError::Load)?;
@@ -237,11 +249,19 @@ impl KernelMaps {
         }
         moving.hand_out_no_more();
         attached.pins.replace_flows(handles)?;
-        running.handles.append(&mut map::copies(&*handles)?);
-        running.devices.update(std::mem::take(programs));
-        // What is being made for a growth reads the old one.
-        self.ahead = super::ahead::Ahead::Nothing;
         moving.note_numbers();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+impl KernelMaps {
+    /// Goes on with a change of size until the pins lead to the new table, and no further.
+    pub(super) fn resize_as_far_as_pins(&mut self) {
+        let resizing = self.packets.resizing.take().unwrap();
+        let mut filled = resizing.thread.join().unwrap().unwrap();
+        let _ = self.flows.take().unwrap().sweeping.stop();
+        let until = self.stand_still().unwrap();
+        self.pin(&mut filled, until).unwrap();
     }
 }

@@ -15,9 +15,9 @@ use crate::bed::{
 use holdfast_core::list::{Scope, SlotState};
 use holdfast_core::maps::Maps;
 use holdfast_core::op::{
-    Action, Coming, FrontendType, MemberKey, Membership, PortFacts, PortIndex, WordFlags,
+    Action, Coming, FrontendType, MemberKey, Membership, PortFacts, PortIndex, Share, WordFlags,
 };
-use holdfast_datapath::{Counted, Denial, KernelMaps, Options, Served};
+use holdfast_datapath::{Counted, Denial, KernelMaps, Options, Refusal, Served};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 const UDP: Port<'_> = Port::UDP;
@@ -453,27 +453,49 @@ fn invariant_11_kernel_the_daemons_cgroup_is_never_translated() {
     });
 }
 
+/// What the programs tell of whom they turned away, all of it that waits.
+fn told(maps: &KernelMaps) -> Vec<Refusal> {
+    let (reader, stop) = std::io::pipe().unwrap();
+    let (mut stop, mut told) = (Some(stop), Vec::new());
+    maps.refusals()
+        .unwrap()
+        .listen(&reader, |refusal| {
+            told.push(refusal);
+            drop(stop.take());
+        })
+        .unwrap();
+    told
+}
+
 #[test]
 fn kernel_a_refusal_names_who_dialled_what() {
     bed(|bed| {
         let mut maps = bed.start();
-        Port { index: 9, frontends: &["10.96.0.10:443"], ..Port::TCP }.serve(&mut maps);
-        let refusals = maps.refusals().unwrap();
+        let share = Share(3);
+        Port { index: 9, frontends: &["10.96.0.10:443"], share, ..Port::TCP }.serve(&mut maps);
         check_errno(TcpStream::connect(address("10.96.0.10:443")), libc::ECONNREFUSED, "nobody");
-        let (reader, stop) = std::io::pipe().unwrap();
-        let mut stop = Some(stop);
-        let mut told = Vec::new();
-        refusals
-            .listen(&reader, |refusal| {
-                told.push(refusal);
-                drop(stop.take());
-            })
-            .unwrap();
-        let refusal = &told[0];
+        let refusal = &told(&maps)[0];
         assert_eq!(refusal.process, std::process::id());
         assert_eq!(refusal.comm, std::fs::read_to_string("/proc/thread-self/comm").unwrap().trim_end());
         assert_eq!(refusal.frontend.to_string(), "10.96.0.10:443/TCP");
-        assert_eq!((refusal.port, refusal.denial), (PortIndex(9), Denial::Refused));
+        assert_eq!((refusal.port, refusal.share), (PortIndex(9), share));
+        assert_eq!(refusal.denial, Denial::Refused);
         assert_eq!(refusal.cgroup, std::fs::metadata(&bed.cgroup).unwrap().ino());
+    });
+}
+
+#[test]
+fn kernel_no_process_in_a_loop_keeps_untold_whom_another_namespace_turns_away() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let (flooded, other) = ("10.96.0.10:80", "10.96.0.11:80");
+        Port { index: 1, frontends: &[flooded], ..Port::TCP }.serve(&mut maps);
+        Port { index: 2, frontends: &[other], share: Share(2), ..Port::TCP }.serve(&mut maps);
+        (0..5_000).for_each(|_| drop(TcpStream::connect(address(flooded)).unwrap_err()));
+        check_errno(TcpStream::connect(address(other)), libc::ECONNREFUSED, "a bystander");
+        let (told, lost) = (told(&maps), maps.status().refusals_lost);
+        let at_other = told.iter().filter(|it| it.frontend.address == address(other).ip()).count();
+        assert_eq!(at_other, 1, "among {}", told.len());
+        assert_eq!(told.len() as u64 + lost, 5_001, "what is not told is counted");
     });
 }

@@ -5,12 +5,12 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use holdfast_datapath::{DeviceStatus, FlowsSwept, HookKind, PacketStatus};
+use holdfast_judgement::views::devices::{ANSWERS, Answers, CLASSES, Class, Decision};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::flows::FullestBackend;
 use super::super::shown::{Cells, table};
-use crate::devices::{ANSWERS, Answers, CLASSES, Class, Decision};
 
 /// What hangs at a device.
 const HOOKS: [&str; 2] = [TCX, CLSACT];
@@ -64,6 +64,9 @@ struct Device<'a> {
     /// The address by which backends of other nodes see IPv6 clients; of a pod's device, the one by which the pod sees
     /// itself.
     address6: Option<Ipv6Addr>,
+    /// The networks behind it of which pods are this node's own: they see clients as who these are, although the device
+    /// leads to pods of other nodes too, or may.
+    near: Vec<String>,
     /// How answers are routed to clients that came by it, of an outer one: as packets of the backend, or of the address
     /// that was dialled, since rules of routing tell the two apart. Null of others.
     #[schemars(extend("enum" = [ANSWERS[0], ANSWERS[1], None::<&str>]))]
@@ -154,6 +157,7 @@ impl<'a> Device<'a> {
             attached: status.is_some_and(|status| status.attached),
             address4: decision.address4,
             address6: decision.address6,
+            near: decision.near(),
             answers: (decision.class == Class::Outer).then(|| decision.answers.as_str()),
             others: status.map_or(0, |status| status.others),
             error: status.and_then(|status| status.error.as_deref()),
@@ -169,7 +173,7 @@ impl<'a> Device<'a> {
         cells.put(self.address4.map_or_else(|| "-".to_owned(), |it| it.to_string()));
         cells.put(self.address6.map_or_else(|| "-".to_owned(), |it| it.to_string()));
         cells.put(match self.error {
-            None => format!("{}{}", self.why, self.by_address()),
+            None => format!("{}{}{}", self.why, self.by_address(), self.near()),
             Some(error) => format!("{}; {error}", self.why),
         });
         cells
@@ -179,6 +183,13 @@ impl<'a> Device<'a> {
 impl Device<'_> {
     fn by_address(&self) -> &'static str {
         if self.answers == Some(Answers::Dialled.as_str()) { BY_ADDRESS } else { "" }
+    }
+
+    fn near(&self) -> String {
+        if self.near.is_empty() {
+            return String::new();
+        }
+        format!("; pods in {} are this node's own", self.near.join(" and "))
     }
 }
 

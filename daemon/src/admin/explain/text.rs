@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::datapath::Clients;
-use crate::plain::Plain;
-use crate::why::{
+use holdfast_judgement::plain::Plain;
+use holdfast_judgement::views::clients::Clients;
+use holdfast_judgement::why::{
     EndpointRow, Explained, Explanation, FrontendRow, ObjectRef, Packet, PacketShare, RefusedRow, SeenAs,
     SliceRef,
 };

@@ -5,7 +5,8 @@
 
 use std::time::Instant;
 
-use crate::apiserver::{State, Tier, View};
+use holdfast_judgement::views::apiserver::{State, Tier, View};
+
 use crate::exposition::Exposition;
 use crate::sources::kubernetes::{self as watching, Watch};
 

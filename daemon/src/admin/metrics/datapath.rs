@@ -4,9 +4,10 @@
 //! and a table of reasons per refusal would have no bound; `/refusals` names it, and the frontends are counted by it.
 
 use holdfast_core::snapshot::Snapshot;
+use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_judgement::views::refusals::spelled;
 
 use super::super::datapath::fills;
-use crate::datapath::{DatapathView, spelled};
 use crate::exposition::Exposition;
 use crate::readings::Readings;
 
@@ -49,7 +50,8 @@ fn kernel(out: &mut Exposition, snapshot: &Snapshot, view: &DatapathView) {
     out.counter("holdfast_stale_sockets_ended_total", help, swept.ended);
     let help = "Whether some sockets cannot be looked at.";
     out.gauge("holdfast_stale_sockets_failed", help, u8::from(swept.failure.is_some()));
-    let help = "Refusals that nobody read in time; they are in no other number.";
+    let help =
+        "Refusals that were too many to be told, or that nobody read in time; they are in no other number.";
     out.counter("holdfast_refusals_lost_total", help, status.refusals_lost);
 }
 

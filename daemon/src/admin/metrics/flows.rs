@@ -2,8 +2,9 @@
 //!
 //! Invariant: as for all metrics, see the parent. Where packets are not translated, all of it is 0.
 
+use holdfast_judgement::views::datapath::DatapathView;
+
 use super::Exposition;
-use crate::datapath::DatapathView;
 
 /// Writes how many flows there are and may be, and what was dropped. With memory maps there is nothing to tell.
 pub(super) fn write(out: &mut Exposition, view: &DatapathView) {

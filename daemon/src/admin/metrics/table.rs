@@ -8,10 +8,10 @@ use holdfast_core::lifecycle::State as BalancerState;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot, Verdict};
 use holdfast_core::time::Now;
+use holdfast_judgement::why::{EndpointState, LoadBalancer, WriteStatus, state, status};
 
 use super::count;
 use crate::exposition::Exposition;
-use crate::why::{EndpointState, LoadBalancer, WriteStatus, state, status};
 
 const STATES: [ServiceState; 6] = ServiceState::ALL;
 const TYPES: [FrontendType; 5] = FrontendType::ALL;

@@ -4,18 +4,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use expect_test::expect_file;
+use holdfast_judgement::described::Code;
+use holdfast_judgement::record::{Changed, Gap, GapCause, NamespaceShare};
+use holdfast_judgement::why::{PacketShare, SeenAs};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::fixture::{everything, serve, serve_with};
+use super::judged;
 use super::tables::rows;
 use super::{doors, fixture::Served};
 use crate::admin::flows;
-use crate::described::Code;
 use crate::recorder::tests::incident_history;
-use crate::recorder::{Changed, Gap, GapCause, NamespaceShare};
 use crate::state::{Damage, LeftOut, Written};
-use crate::why::{PacketShare, SeenAs};
 
 /// Compares the keys of a real value with the schema, and notes which schemas were seen.
 fn compare(value: &Value, schema: &Value, document: &Value, seen: &mut BTreeSet<String>) {
@@ -113,7 +114,7 @@ fn answers(served: &Served, document: &Value) -> Vec<(Value, Value)> {
     answers.push((json("/diagnose?service=default/web"), described("/diagnose")));
     answers.push((json("/diagnose?service=default/nobody"), described("/diagnose")));
     // No apiserver is asked for Events by TCP.
-    answers.extend(crate::diagnose::any_events().into_iter().map(|list| (list, described("/events"))));
+    answers.extend(judged::lists_of_events().into_iter().map(|list| (list, described("/events"))));
     // What is near an address that no service has, and what is wrong with a question.
     answers.push((json("/explain?endpoint=10.96.0.20:81"), described("/explain")));
     // No packets are translated here.
@@ -161,7 +162,7 @@ fn every_answer_is_described_field_by_field() {
     }
     // A gap, and a backend that goes from one state to another: nothing of the incident. A backend of a packet: no
     // engine reads the maps here. No apiserver was asked for the diagnosis.
-    let api = crate::diagnose::any_api();
+    let api = judged::answers_of_the_apiserver();
     for (name, part) in [("Gap", gap()), ("Changed", changed()), ("PacketBackend", share()), ("Api", api)] {
         let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
         compare(&part, &schema, &document, &mut seen);

@@ -13,13 +13,13 @@ use crate::admin::{
     Acts, Admin, AdminError, ForgetWish, RELOADS_WAITING_MAX, ReloadWish, Reloaded, Settings, limits, start,
 };
 use crate::apiserver::NotForgotten;
-use crate::datapath::DatapathView;
 use crate::patience::NOT_FOR_EVER;
 use crate::readings::Liveness;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::PacketStatus;
+use holdfast_judgement::views::datapath::DatapathView;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};

@@ -15,26 +15,29 @@ use holdfast_core::keys::{
     Family, FrontendKey, ObjectName, PortKey, Protocol, ServiceKey, SliceKey, Source, Transport,
 };
 use holdfast_core::list::{LastList, Row, Rows, Scope};
-use holdfast_core::op::{FrontendType, PortIndex};
+use holdfast_core::op::{FrontendType, PortIndex, Share};
 use holdfast_core::snapshot::{
     Counters, Fill, FrontendView, PortView, Reason, Rejections, ServiceState, ServiceView, Snapshot, Status,
     Verdict,
 };
 use holdfast_datapath::{
     Arrival, Beside, Cause, Counts, Denial, DeviceStatus, Features, GivenUp, HookKind, PacketStatus, Refusal,
-    Shape, Swept,
+    Shape, Side, Swept,
 };
+use holdfast_judgement::described::Code;
+use holdfast_judgement::views::apiserver::{
+    ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View,
+};
+use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason as Why};
+use holdfast_judgement::views::proxies::{Filter, FilterKind};
+use holdfast_judgement::views::proxies::{OtherProxy, Trace};
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::{Acts, Admin, Settings, start};
-use crate::apiserver::{ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View};
-use crate::datapath::{DatapathView, RefusalLog};
-use crate::described::Code;
-use crate::devices::{Answers, Class, Decision, Reason as Why};
+use crate::datapath::RefusalLog;
 use crate::diagnose::gather::Gatherer;
 use crate::knowledge::Edition;
-use crate::proxies::filters::{Filter, FilterKind};
-use crate::proxies::{OtherProxy, Trace};
 use crate::readings::{
     About, ClosedPort, ClosedPorts, EffectiveConfig, Liveness, Purpose, Readings, Verifications,
 };
@@ -538,9 +541,9 @@ pub(crate) fn status() -> holdfast_datapath::Status {
                 .iter()
                 .filter_map(Decision::device)
                 .map(|device| DeviceStatus {
-                    attached: device.name == "eth0",
+                    attached: device.side == Side::Outer,
                     others: usize::from(device.name == "eth0"),
-                    error: (device.name != "eth0").then(|| "cannot attach in: busy".to_owned()),
+                    error: (device.side != Side::Outer).then(|| "cannot attach in: busy".to_owned()),
                     device,
                 })
                 .collect(),
@@ -550,7 +553,8 @@ pub(crate) fn status() -> holdfast_datapath::Status {
     }
 }
 
-/// One that leads outside, one that could not be served, one that is left alone, and one that is left out by name.
+/// One that leads outside, one that could not be served, one that is left alone, one that is left out by name, and one
+/// that leads to pods of this node and of others.
 fn devices() -> Arc<[Decision]> {
     let device = |index, name: &str, class, reason| Decision {
         index,
@@ -559,6 +563,8 @@ fn devices() -> Arc<[Decision]> {
         reason,
         address4: (class == Class::Outer).then(|| [192, 0, 2, 5].into()),
         address6: None,
+        near4: 0,
+        near6: 0,
         answers: Answers::Backend,
     };
     [
@@ -566,6 +572,11 @@ fn devices() -> Arc<[Decision]> {
         device(2, "eth0", Class::Outer, Why::Gateway),
         device(7, "veth7", Class::Pod, Why::LeadsToPod),
         device(8, "flannel.1", Class::Backends, Why::LeftOut),
+        Decision {
+            address4: Some([10, 244, 1, 7].into()),
+            near4: 24,
+            ..device(9, "cilium_host", Class::Outer, Why::Gateway)
+        },
     ]
     .into()
 }
@@ -591,6 +602,7 @@ fn refusals() -> Arc<RefusalLog> {
             netns: 1,
             frontend: FrontendKey { address: dialled.ip(), port: number(dialled.port()), transport },
             port: PortIndex(second),
+            share: Share(1),
             denial,
             arrival: None,
             cause: Cause::NoBackend,
@@ -619,6 +631,7 @@ fn turned_away_outside() -> Refusal {
         netns: 0,
         frontend: dialled,
         port: PortIndex(1),
+        share: Share(1),
         denial: Denial::Dropped,
         cause: Cause::Source,
     }

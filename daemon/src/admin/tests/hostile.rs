@@ -13,11 +13,12 @@ use holdfast_core::keys::Source;
 use holdfast_core::maps::{Capacity, MemoryMaps};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Now;
+use holdfast_judgement::plain::is_unfit;
+use holdfast_laws::hostile::{HOSTILE, check_lines};
 use holdfast_objects::manifests::Texts;
 use serde_json::{Value, json};
 
 use super::fixture::{THEN, serve_with};
-use crate::plain::tests::{HOSTILE, check_lines};
 use crate::recorder::tests::history_of;
 
 fn writers() -> Value {
@@ -179,7 +180,7 @@ fn no_object_writes_or_turns_a_line_of_any_answer() {
     });
     for path in plain.chain(of_each) {
         let body = served.get(&path, "accept: text/plain\r\n").body;
-        check_lines(&path, &body);
+        check_lines(&path, &body, is_unfit);
         shown += usize::from(body.contains("FORGED"));
     }
     assert!(shown > 20, "{shown} answers show what was written");

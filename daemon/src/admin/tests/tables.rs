@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use expect_test::{ExpectFile, expect_file};
 use holdfast_datapath::Swept;
+use holdfast_judgement::views::apiserver::View;
+use holdfast_judgement::views::datapath::DatapathView;
 use serde_json::Value;
 use tokio::sync::watch;
 
 use super::fixture::{Served, everything, in_memory, many, serve, serve_with, status};
-use crate::apiserver::View;
-use crate::datapath::DatapathView;
 use crate::sources::kubernetes::View as Watches;
 
 #[track_caller]

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use holdfast_judgement::views::apiserver::{State, Tier};
+
 use super::*;
 
 struct Fixture {

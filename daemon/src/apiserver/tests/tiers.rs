@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::{Access, AccessError, Listed, NotForgotten, Sources, Tier};
+use holdfast_judgement::views::apiserver::Tier;
+
+use super::super::{Access, AccessError, Listed, NotForgotten, Sources};
 use super::server::{Asked, Authority, Manner, Script, Server, answer, ours, plain};
 use super::{access, settings};
 

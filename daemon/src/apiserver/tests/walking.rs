@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::{AccessError, State, patrol};
+use holdfast_judgement::views::apiserver::State;
+
+use super::super::{AccessError, patrol};
 use super::access;
 use super::server::{Authority, Manner, OUR_UID, Server, ours, plain};
 

@@ -1,11 +1,13 @@
-//! By which of its addresses this node sends what leaves by a device, as `ip route get` says.
+//! By which of its addresses this node sends what leaves by a device, as `ip route get` says, and which pods near to
+//! such an address are this node's own.
 //!
 //! Invariant: an address of one host alone (/32, /128), which may be gone to another node in a moment, is chosen only
 //! where there is no other.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{Address, Listed};
+use super::{Address, Link, Listed};
+use crate::devices::listed::{Network, share};
 
 /// The addresses by which clients are known to others.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,16 +42,31 @@ pub(super) fn seen(listed: &Listed, index: u32) -> Seen {
     ranked.into_iter().fold(Seen::default(), |seen, it| seen.with(it.address))
 }
 
+/// How many bits of an address of the device are those of pods of this node, to which it leads beside others'; 0: none.
+///
+/// Cilium gives its own device one address of the node's pods, and routes all of them by it. Pods of other nodes go the
+/// same way where it has an overlay; the device has no address of theirs. An address of more than one host says nothing
+/// of the kind, nor does a device with its other end elsewhere: whoever is in such a network may be another node.
+pub(super) fn near(listed: &Listed, link: &Link, address: Option<IpAddr>) -> u8 {
+    let of_device = |it: &&Address| it.index == link.index && Some(it.address) == address && is_host(it);
+    let own = listed.addresses.iter().find(of_device).filter(|_| link.ends_here);
+    own.map_or(0, |own| {
+        let networks = listed.networks.iter().filter(|it| it.index == link.index && leads_near(it, own));
+        networks.map(|it| it.bits).max().unwrap_or(0)
+    })
+}
+
+/// Whether a network is that of this address, and nobody else's: a gateway that is not the device itself is a router.
+fn leads_near(network: &Network, own: &Address) -> bool {
+    let is_several = (1..own.bits).contains(&network.bits);
+    is_several && network.holds(own.address) && network.gateway.is_none_or(|gateway| gateway == own.address)
+}
+
 fn is_host(it: &Address) -> bool {
     u32::from(it.bits) >= if it.address.is_ipv4() { Ipv4Addr::BITS } else { Ipv6Addr::BITS }
 }
 
 /// Whether the other one is in the network of this address.
 fn holds(it: &Address, other: IpAddr) -> bool {
-    let differs = match (it.address, other) {
-        (IpAddr::V4(own), IpAddr::V4(other)) => u128::from(own.to_bits() ^ other.to_bits()) << 96,
-        (IpAddr::V6(own), IpAddr::V6(other)) => own.to_bits() ^ other.to_bits(),
-        _ => return false,
-    };
-    differs.leading_zeros() >= u32::from(it.bits)
+    share(it.address, other, it.bits)
 }

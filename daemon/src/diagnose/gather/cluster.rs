@@ -21,11 +21,11 @@ use std::sync::Arc;
 use holdfast_core::facts::{ServiceFacts, ServiceType, Timestamp};
 use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::ServiceView;
+use holdfast_judgement::diagnose::material::{Asked, Cluster, Heard, Right};
 use tokio::time::Instant;
 
 use crate::apiserver::Access;
 use crate::diagnose::limits::REQUESTS_MAX;
-use crate::diagnose::material::{Asked, Cluster, Right};
 use crate::knowledge::Edition;
 use ask::{Bounds, Lane, Question};
 use network::Network;
@@ -33,7 +33,6 @@ use paths::Name;
 use workload::Workload;
 
 pub(super) use events::Events;
-pub(crate) use events::Heard;
 pub(super) use heard::hear;
 
 /// The service that is asked about, and what this node knows of it.

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use holdfast_core::keys::Transport;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::ServiceView;
+use holdfast_judgement::diagnose::material::{Asked, Host, Listener, ReversePath, Route, Rule};
 use nix::ifaddrs::getifaddrs;
 use tokio::time::{Instant, timeout_at};
 
 use super::probes::{self, Target};
 use crate::diagnose::limits::HOST;
-use crate::diagnose::material::{Asked, Host, Listener, ReversePath, Route, Rule};
 use crate::proxies;
 
 /// What there is to look for.

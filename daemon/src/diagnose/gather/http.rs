@@ -13,14 +13,14 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use holdfast_core::keys::{ObjectName, Transport};
 use holdfast_core::snapshot::ServiceView;
+use holdfast_judgement::diagnose::HttpPath;
+use holdfast_judgement::diagnose::material::{
+    Asked, Cluster, HttpAnswer, HttpProbe, Pod, PortSeen, Probe, ProbeOf, ProbeOutcome,
+};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::{Instant, timeout_at};
 
-use crate::diagnose::focus::HttpPath;
 use crate::diagnose::limits::{HEALTH_BYTES_MAX, PROBE, PROBES_AT_ONCE};
-use crate::diagnose::material::{
-    Asked, Cluster, HttpAnswer, HttpProbe, Pod, PortSeen, Probe, ProbeOf, ProbeOutcome,
-};
 use crate::exempt;
 
 /// Words of `appProtocol` for servers that answer a request in HTTP/1.1.
@@ -101,7 +101,7 @@ pub(super) async fn status(to: SocketAddr, host: &str, path: &str) -> io::Result
 mod tests {
     use std::time::Duration;
 
-    use serde_json::{Value, json};
+    use holdfast_judgement::diagnose::material::{Pod, Pods, Right};
     use tokio::net::TcpListener;
 
     use super::*;
@@ -149,25 +149,29 @@ mod tests {
         assert_eq!(server.await.unwrap(), wanted);
     }
 
-    fn cluster(value: Value) -> Cluster {
-        serde_json::from_value(value).unwrap()
+    fn pods(pods: &[Pod]) -> Cluster {
+        let pods = Asked::Answered(Pods { list: pods.to_vec(), more: false });
+        Cluster { pods, ..Cluster::default() }
     }
 
     /// Slices may list any address, and Services say anything of a port: neither makes the daemon ask an address that
     /// is no pod's.
     #[tokio::test]
     async fn kernel_nobody_is_asked_by_http_but_pods_at_their_own_addresses() {
-        let pods = |pod: Value| cluster(json!({"pods": {"list": [pod]}}));
+        let pod = |ip: &str, port: u16, shares_host| {
+            let ips = vec![ip.parse().unwrap()];
+            pods(&[Pod { ips, http_ports: vec![port], shares_host, ..Pod::default() }])
+        };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();
         let port = to.port();
         let other = to.port().wrapping_add(1);
         for (what, cluster, asked) in [
-            ("kubelet asks it", pods(json!({"ips": ["127.0.0.1"], "http_ports": [port]})), 1),
-            ("another port", pods(json!({"ips": ["127.0.0.1"], "http_ports": [other]})), 0),
-            ("another pod's", pods(json!({"ips": ["127.0.0.2"], "http_ports": [port]})), 0),
-            ("its node's", pods(json!({"ips": ["127.0.0.1"], "http_ports": [port], "shares_host": true})), 0),
-            ("nobody's", cluster(json!({"pods": {"list": []}})), 0),
+            ("kubelet asks it", pod("127.0.0.1", port, false), 1),
+            ("another port", pod("127.0.0.1", other, false), 0),
+            ("another pod's", pod("127.0.0.2", port, false), 0),
+            ("its node's", pod("127.0.0.1", port, true), 0),
+            ("nobody's", pods(&[]), 0),
         ] {
             let outcome = ProbeOutcome::Connected;
             let of = ProbeOf::Backend { local: false };
@@ -186,7 +190,7 @@ mod tests {
         let until = Instant::now();
         let path = HttpPath::parse("/").unwrap();
         let probes = Asked::Answered(Vec::new());
-        let all = cluster(json!({"pods": "forbidden"}));
+        let all = Cluster { pods: Asked::Forbidden(Right::default()), ..Cluster::default() };
         let none = Asked::default();
         assert!(matches!(ask(None, &name, (&[], &all), &probes, until).await, Asked::Not(_)));
         assert!(matches!(ask(Some(&path), &name, (&[], &all), &none, until).await, Asked::Not(_)));

@@ -9,10 +9,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use holdfast_core::keys::ObjectName;
+use holdfast_judgement::diagnose::material::Named;
 use tokio::time::{Instant, timeout_at};
 
 use crate::diagnose::limits::PROBE;
-use crate::diagnose::material::Named;
 use crate::exempt;
 
 /// More than a resolver that does not ask for more is sent: RFC 1035 says 512.

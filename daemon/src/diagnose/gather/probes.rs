@@ -15,13 +15,14 @@ use holdfast_core::dialable::is_reserved;
 use holdfast_core::keys::Transport;
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
+use holdfast_judgement::diagnose::dialled;
+use holdfast_judgement::diagnose::limits::PODS_MAX;
+use holdfast_judgement::diagnose::material::{Asked, Listener, Probe, ProbeOf, ProbeOutcome};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
 use super::http;
-use crate::diagnose::limits::{PODS_MAX, PROBE, PROBES_AT_ONCE};
-use crate::diagnose::lookup::dialled;
-use crate::diagnose::material::{Asked, Listener, Probe, ProbeOf, ProbeOutcome};
+use crate::diagnose::limits::{PROBE, PROBES_AT_ONCE};
 use crate::exempt;
 
 /// Something to dial, or why it is not.

@@ -1,11 +1,11 @@
 //! Whether packets are translated where balancers come, by what the devices are and which of them have programs.
 
 use holdfast_datapath::{DeviceStatus, HookKind};
+use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason};
 
 use super::super::follow::translates_packets;
 use crate::admin::tests::fixture;
-use crate::datapath::DatapathView;
-use crate::devices::{Answers, Class, Decision, Reason};
 
 /// `eth0 outer Gateway !`: the mark stands for a device that has no programs.
 fn decision(index: u32, text: &str) -> (Decision, bool) {
@@ -19,7 +19,9 @@ fn decision(index: u32, text: &str) -> (Decision, bool) {
         _ => Reason::PodSide,
     };
     let (address4, address6, answers) = (None, None, Answers::Backend);
-    let decision = Decision { index, name: words[0].to_owned(), class, reason, address4, address6, answers };
+    let (near4, near6) = (0, 0);
+    let name = words[0].to_owned();
+    let decision = Decision { index, name, class, reason, address4, address6, near4, near6, answers };
     (decision, words.len() == 3)
 }
 

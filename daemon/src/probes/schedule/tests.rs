@@ -144,14 +144,14 @@ fn what_is_not_held_any_more_is_forgotten() {
     fixture.hold(1, 0, 0);
     fixture.hold(2, 1, 0);
     fixture.look();
-    let lists: Vec<_> =
-        fixture.schedule.lists.values().map(|list| (list.due.len(), list.known.len())).collect();
+    let lists = fixture.schedule.namespaces.values().flat_map(|lists| lists.all.values());
+    let lists: Vec<_> = lists.map(|list| (list.due.len(), list.known.len())).collect();
     assert_eq!(lists, [(2, 2), (1, 1), (2, 2)]);
     assert_eq!((fixture.schedule.turns.len(), fixture.schedule.seen.len()), (3, 3));
     (0..4).for_each(|service| fixture.hold(service, 0, 0));
     fixture.look();
-    let Schedule { turns, lists, seen, .. } = &fixture.schedule;
-    assert_eq!((turns.len(), lists.len(), seen.len()), (0, 0, 0));
+    let Schedule { turns, namespaces, seen, .. } = &fixture.schedule;
+    assert_eq!((turns.len(), namespaces.len(), seen.len()), (0, 0, 0));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn another_service_in_the_same_place_is_not_taken_for_the_one_before() {
     view.key = fixture.snapshot.services.get(50).unwrap().key.clone();
     fixture.snapshot.services.set(1, Some(Arc::new(view)));
     fixture.look();
-    assert_eq!((fixture.services(9), fixture.schedule.lists.len()), (vec![1], 1));
+    assert_eq!((fixture.services(9), fixture.schedule.turns.len()), (vec![1], 1));
 }
 
 /// So many ports at one address are held of the service at a place, in that namespace.
@@ -251,8 +251,8 @@ fn who_waits_for_an_address_is_forgotten_with_its_list() {
     (0..5).for_each(|service| fixture.hold(service, 0, 0));
     fixture.look();
     assert_eq!(asked_within(&mut fixture, Duration::from_secs(10)), []);
-    let Schedule { pausing, turns, lists, addresses, .. } = &fixture.schedule;
-    assert_eq!((pausing.len(), turns.len(), lists.len(), addresses.len()), (0, 0, 0, 0));
+    let Schedule { pausing, turns, namespaces, addresses, .. } = &fixture.schedule;
+    assert_eq!((pausing.len(), turns.len(), namespaces.len(), addresses.len()), (0, 0, 0, 0));
 }
 
 #[test]
@@ -314,4 +314,84 @@ fn whoever_needs_not_wait_for_an_address_is_not_held_up_by_those_who_do() {
     let others = asked.iter().filter(|(_, of, _)| of != "tenant").count();
     assert!(others >= 40, "{others} of {}", asked.len());
     assert!(asked.len() > 4_000, "and no time is lost: {}", asked.len());
+}
+
+/// So many lists are held of the service at a place, one for each of its ports, each with so many backends. The address
+/// of a backend is what `address` makes of the list and of the backend.
+fn hold_lists(
+    fixture: &mut Fixture,
+    (service, namespace): (u8, &str),
+    lists: u16,
+    backends: u8,
+    address: fn(u16, u8) -> [u8; 4],
+) {
+    hold_ports(fixture, service, namespace, 1);
+    let mut view = ServiceView::clone(fixture.snapshot.services.get(service.into()).unwrap());
+    let row = |list, backend| {
+        let port = NonZeroU16::new(list + 1).unwrap();
+        Row::new(address(list, backend).into(), port, Conditions::READY, 0, 0)
+    };
+    let held = |list| {
+        let backend = |it| HeldBackend { is_open: true, ..HeldBackend::new(row(list, it), Asked::Due) };
+        Hold { backends: (0..backends).map(backend).collect(), ..hold(service, 0, 0) }
+    };
+    let port = |list: u16| {
+        let mut port = PortView::clone(&view.ports[0]);
+        port.key.name = format!("p-{list:05}").into();
+        port.hold = Some(Arc::new(held(list)));
+        port
+    };
+    view.ports = (0..lists).map(port).collect();
+    fixture.snapshot.services.set(service.into(), Some(Arc::new(view)));
+}
+
+/// How often those of a namespace are asked within so many seconds.
+fn asked_of(fixture: &mut Fixture, namespace: &str, seconds: u64) -> usize {
+    let asked = asked_within(fixture, Duration::from_secs(seconds));
+    asked.iter().filter(|(_, of, _)| of == namespace).count()
+}
+
+/// All backends of all lists are elsewhere.
+fn apart(list: u16, backend: u8) -> [u8; 4] {
+    let [high, low] = list.to_be_bytes();
+    [100 + backend, 0, high, low]
+}
+
+#[test]
+fn who_has_thousands_of_held_lists_delays_no_probe_of_another_namespace() {
+    let mut fixture = Fixture::new();
+    hold_lists(&mut fixture, (1, "tenant"), 3_000, 10, apart);
+    hold_at(&mut fixture, 60, "bystander", &[1, 2, 3], 1);
+    fixture.look();
+    let asked = asked_of(&mut fixture, "bystander", 20);
+    assert!((29..=33).contains(&asked), "each of three every two seconds, as if it were alone: {asked}");
+    let asked = asked_within(&mut fixture, Duration::from_secs(10)).len();
+    assert!(asked > 4_900, "and no time is lost: {asked}");
+}
+
+#[test]
+fn new_lists_of_one_namespace_keep_no_other_from_its_turns() {
+    let mut fixture = Fixture::new();
+    hold_at(&mut fixture, 60, "bystander", &[1, 2, 3], 1);
+    hold_ports(&mut fixture, 70, "neighbour", 2);
+    fixture.look();
+    asked_of(&mut fixture, "bystander", 2);
+    hold_lists(&mut fixture, (1, "tenant"), 3_000, 1, apart);
+    fixture.look();
+    let asked = asked_within(&mut fixture, Duration::from_secs(6));
+    let of = |namespace: &str| asked.iter().filter(|(_, of, _)| of == namespace).count();
+    assert!(of("bystander") >= 8 && of("neighbour") >= 5, "{} and {}", of("bystander"), of("neighbour"));
+    assert!(of("tenant") > 2_900, "while they are served: {}", of("tenant"));
+}
+
+#[test]
+fn who_waits_for_an_address_does_not_wait_for_those_of_another_namespace() {
+    let mut fixture = Fixture::new();
+    let shared = |list: u16, backend: u8| apart(list % 1_000, backend);
+    hold_lists(&mut fixture, (1, "tenant"), 20_000, 2, shared);
+    hold_ports(&mut fixture, 60, "bystander", 2);
+    fixture.look();
+    asked_of(&mut fixture, "bystander", 40);
+    let asked = asked_of(&mut fixture, "bystander", 20);
+    assert!((18..=22).contains(&asked), "each of two ports of an address every two seconds: {asked}");
 }

@@ -5,7 +5,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{Dialled, Filter, connections, look};
+use holdfast_judgement::views::proxies::{Dialled, Filter};
+
+use super::{connections, look};
 
 const NFT: [&str; 3] = ["nft", "-f", "-"];
 const IPTABLES: [&str; 1] = ["iptables-nft-restore"];

@@ -2,6 +2,7 @@
 
 use expect_test::{Expect, expect};
 use futures_util::FutureExt as _;
+use holdfast_judgement::record::Kind;
 
 use super::*;
 

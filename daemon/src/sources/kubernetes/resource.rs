@@ -2,15 +2,14 @@
 //!
 //! Invariant: the selectors are kube-proxy's.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use holdfast_core::event::Watched;
+use holdfast_core::words;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::page::ListFrame;
 use crate::config::NodeName;
-use crate::described::words;
 
 /// Items of one page. A page is one read of etcd, and a server keeps a whole one in memory.
 pub(super) const PAGE_ITEMS: u32 = 500;
@@ -18,7 +17,7 @@ pub(super) const PAGE_ITEMS: u32 = 500;
 words! {
     /// One kind of objects, spelled as the resource is in paths.
     #[derive(PartialOrd, Ord)]
-    pub Resource {
+    pub enum Resource {
         Services = "services",
         Slices = "endpointslices",
         /// The own Node.
@@ -44,12 +43,6 @@ impl Resource {
             Self::Node => ("v1", "NodeList"),
         };
         (frame.api_version.as_str(), frame.kind.as_str()) == (api_version, kind)
-    }
-}
-
-impl fmt::Display for Resource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -6,15 +6,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use holdfast_core::words;
 use tokio::sync::watch;
 
 use super::asked::{Asker, Askers, Compared};
 use super::resource::Resource;
-use crate::described::words;
 
 words! {
     /// What a watch is doing.
-    pub State {
+    pub enum State {
         /// It waits before its next request: the last one went badly, or there was none.
         Waiting = "waiting",
         /// It asks for the whole list.

@@ -243,21 +243,26 @@ fn left(flags: WordFlags, range: &str) -> Dump {
     }
 }
 
+/// A world that has found such a port, and knows the number of its namespace: a balancer's address does not say it.
+fn found(range: &str) -> Rig {
+    let mut rig = Rig::new();
+    rig.turn(vec![applied(super::service("other", "10.9.9.9", &[]))]);
+    rig.world.adopt(&left(WordFlags::SOURCES, range));
+    rig
+}
+
 #[test]
 fn invariant_08_sources_that_a_start_finds_are_taken_over() {
-    let mut rig = Rig::new();
-    rig.world.adopt(&left(WordFlags::SOURCES, "192.0.2.0/24"));
+    let mut rig = found("192.0.2.0/24");
     let bare = ServiceFacts { cluster_ips: vec![], ..balanced(&[VIP], &["192.0.2.0/24"]) };
     rig.turn(vec![applied(bare.clone())]);
     assert_eq!(names(&rig.log), [] as [&str; 0]);
 
-    let mut rig = Rig::new();
-    rig.world.adopt(&left(WordFlags::SOURCES, "198.51.100.0/24"));
+    let mut rig = found("198.51.100.0/24");
     rig.turn(vec![applied(bare)]);
     assert_eq!(names(&rig.log), ["remove source", "insert source"]);
 
-    let mut rig = Rig::new();
-    rig.world.adopt(&left(WordFlags::SOURCES, "198.51.100.0/24"));
+    let mut rig = found("198.51.100.0/24");
     rig.turn(vec![]);
     rig.grace();
     assert_eq!(names(&rig.log), ["publish word", "remove source"], "nobody asks for the port");

@@ -70,7 +70,16 @@ fn packets_of(maps: &KernelMaps) -> PacketStatus {
 
 fn outer(index: u32, name: &str) -> Device {
     let address4 = Some([10, 9, 0, 1].into());
-    Device { index, name: name.to_owned(), side: Side::Outer, address4, address6: None, by_address: false }
+    Device {
+        index,
+        name: name.to_owned(),
+        side: Side::Outer,
+        address4,
+        address6: None,
+        near4: 0,
+        near6: 0,
+        by_address: false,
+    }
 }
 
 fn errors(maps: &KernelMaps) -> BTreeMap<u32, Option<String>> {
@@ -118,10 +127,10 @@ fn kernel_a_device_has_both_programs_and_is_known_as_long_as_it_is_named() {
         check_attached(&maps, kind, "left", 70);
         let known = entry(&maps, 70).unwrap();
         let flag = types::device_flag::DEVICE_OUTER.0;
-        assert_eq!((known.address4.to_ne_bytes(), known.flags), ([10, 9, 0, 1], flag));
+        assert_eq!((known.address4.to_ne_bytes(), u32::from(known.flags)), ([10, 9, 0, 1], flag));
         let pod = Device { side: Side::Pod, address4: None, ..outer(70, "renamed") };
         maps.set_devices(std::slice::from_ref(&pod));
-        assert_eq!(entry(&maps, 70).unwrap().flags, types::device_flag::DEVICE_POD.0);
+        assert_eq!(u32::from(entry(&maps, 70).unwrap().flags), types::device_flag::DEVICE_POD.0);
         assert_eq!(packets_of(&maps).devices[0].device, pod);
         maps.set_devices(&[]);
         assert_eq!(ours(kind, "left", 70), [0, 0]);
@@ -685,6 +694,27 @@ fn kernel_a_daemon_that_was_killed_while_it_replaced_the_flows_has_lost_none() {
         maps.follow_flows().unwrap();
         assert_eq!(maps.flows().unwrap().table.tally().live(), 3);
         assert!(!folder.join("flows-former").exists() && !folder.join("flows-next").exists());
+    });
+}
+
+#[test]
+fn kernel_a_daemon_that_was_killed_when_another_table_was_pinned_has_lost_no_number_of_it() {
+    bed(|bed| {
+        const LARGER: u32 = 16_384;
+        let mut maps = start(bed, HookKind::Tcx);
+        maps.follow_flows().unwrap();
+        begin_flows(&maps.flows().unwrap().table, 1..4);
+        maps.set_flows(LARGER);
+        look_at_flows(&mut maps, |maps| maps.packets.resizing.is_some());
+        maps.resize_as_far_as_pins();
+        drop(maps);
+        let mut maps = start(bed, HookKind::Tcx);
+        maps.set_flows(LARGER);
+        look_at_flows(&mut maps, |maps| maps.flows().unwrap().table.hand_out_is_over());
+        assert_eq!(maps.flows().unwrap().table.tally().live(), 3);
+        let numbers = maps.packets.running.as_ref().unwrap().handles.get(&Map::FreeFlows).unwrap();
+        let free = std::iter::from_fn(|| numbers.lookup_and_delete(&[]).unwrap()).count();
+        assert_eq!(free, LARGER as usize - 3);
     });
 }
 

@@ -1,10 +1,11 @@
 //! What a client hears that is not served.
 
-use holdfast_core::op::{FrontendType, WordFlags};
+use holdfast_core::op::{FrontendType, Share, WordFlags};
 
 use super::craft::{ACK, RST, SYN, Sent, address, see};
 use super::node::{Node, REDIRECTED, SHOT};
 use crate::kernel::bed::Port;
+use crate::refusals::Refusal;
 
 const CLIENTS: [(&str, &str); 2] =
     [("198.51.100.7:40000", "203.0.113.10:80"), ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80")];
@@ -99,5 +100,37 @@ fn kernel_no_more_answers_than_a_node_may_give() {
         let seconds = u32::try_from(began.elapsed().as_secs()).unwrap() + 2;
         let cpus = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
         assert!(answered <= 1000 * seconds * cpus && answered >= 1000, "{answered} in {seconds} s");
+    });
+}
+
+/// What the programs tell of whom they turned away, all of it that waits.
+fn told(node: &Node) -> Vec<Refusal> {
+    let (until, open) = std::io::pipe().unwrap();
+    let (mut open, mut told) = (Some(open), Vec::new());
+    let refusals = node.maps.refusals().unwrap();
+    refusals
+        .listen(&until, |refusal| {
+            told.push(refusal);
+            drop(open.take());
+        })
+        .unwrap();
+    told
+}
+
+#[test]
+fn kernel_no_flood_at_one_namespace_keeps_untold_whom_another_turns_away() {
+    Node::test(|node| {
+        let (flooded, other) = ("203.0.113.10:80", "203.0.113.11:80");
+        node.serve(&Port { index: 1, frontends: &[flooded], ..Port::TCP });
+        node.serve(&Port { index: 2, frontends: &[other], share: Share(2), ..Port::TCP });
+        for at in 0..5_000_u32 {
+            let source = format!("198.18.{}.{}:40000", at >> 8, at & 255);
+            node.come(&Sent::tcp(&source, flooded, SYN).frame());
+        }
+        node.come(&Sent::tcp("198.51.100.7:40000", other, SYN).frame());
+        let (told, lost) = (told(node), node.maps.status().refusals_lost);
+        let at_other = told.iter().filter(|it| it.frontend.address == address(other).ip()).count();
+        assert_eq!(at_other, 1, "among {}", told.len());
+        assert_eq!(told.len() as u64 + lost, 5_001, "what is not told is counted");
     });
 }

@@ -38,3 +38,12 @@ pub(crate) fn lay() {
         fs::write(format!("/proc/sys/{switch}"), "1").unwrap();
     }
 }
+
+/// Ways whose packets get another header on their way; `false`: this kernel has none.
+pub(crate) fn lay_encapsulated() -> bool {
+    let ways = [
+        "route add 10.3.0.0/24 encap ip id 1 dst 192.0.2.9 via 192.0.2.2 dev outer",
+        "route add fd03::/64 encap ip6 id 1 dst 2001:db8::9 via 2001:db8::2 dev outer",
+    ];
+    ways.iter().all(|way| Command::new("ip").args(way.split(' ')).status().unwrap().success())
+}

@@ -1,12 +1,14 @@
 //! What depends on the network around a node: the device by which a packet comes or leaves, and which side spoke first.
 
+use std::io::Write;
 use std::net::IpAddr;
 
 use holdfast_core::op::FrontendType;
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::craft::{ACK, RST, SYN, Sent, address, see};
-use super::node::{NEXT, NODE, Node, REDIRECTED};
+use super::network;
+use super::node::{NEXT, NODE, Node, REDIRECTED, SHOT};
 use crate::abi;
 use crate::abi::packets::types::{lifetime, packet_count};
 use crate::devices::Side;
@@ -52,6 +54,61 @@ fn kernel_an_answer_goes_by_the_device_that_the_dialled_address_is_routed_by() {
             }
         });
     }
+}
+
+/// A client, what it dials, and a backend behind the outer device: with as many bits of the device's address as pods of
+/// this node have, or with one less.
+const BEHIND_ONE: [(&str, &str, &str, bool); 4] = [
+    ("198.51.100.7:40000", "203.0.113.10:80", "10.2.0.127:8080", true),
+    ("198.51.100.7:40000", "203.0.113.11:80", "10.2.0.128:8080", false),
+    ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd02::fff:5]:8080", true),
+    ("[2001:db8:1::7]:40000", "[2001:db8:f::11]:80", "[fd02::1000:5]:8080", false),
+];
+
+/// A device leads to both where Cilium has an overlay. A pod of this node answers past it, by a device of its own.
+#[test]
+fn kernel_pods_of_this_node_see_the_client_behind_a_device_that_leads_to_others_too() {
+    Node::test(|node| {
+        node.tell_of_near(["10.2.0.1", "fd02::1"].map(|it| it.parse().unwrap()), [25, 100]);
+        for (index, (client, frontend, backend, is_near)) in (1..).zip(BEHIND_ONE) {
+            let (frontends, backends) = ([frontend], [address(backend)]);
+            node.serve(&Port { index, frontends: &frontends, backends: &backends, base: index, ..Port::TCP });
+            let through = node.comes(&Sent::tcp(client, frontend, SYN)).from.to_string();
+            let seen = node.leaves(&Sent::tcp(&through, backend, SYN)).from.ip();
+            assert_eq!(seen == address(client).ip(), is_near, "{backend} sees {seen}");
+            let answered = node.leaves(&Sent::tcp(backend, &through, SYN | ACK));
+            assert_eq!((answered.from, answered.to), (address(frontend), address(client)));
+        }
+    });
+}
+
+/// The kernel tells a program nothing of such a way, not even the device.
+#[test]
+fn kernel_a_backend_behind_a_route_with_encapsulation_answers_to_this_node() {
+    Node::test(|node| {
+        if !network::lay_encapsulated() {
+            let mut told = std::io::stderr();
+            writeln!(told, "not tried: this kernel has no routes with encapsulation").unwrap();
+            return;
+        }
+        let backends = [["10.3.0.5:8080"], ["[fd03::5]:8080"]].map(|it| it.map(address));
+        for (index, ((_, frontend, _), backends)) in (1..).zip(WAYS.into_iter().zip(&backends)) {
+            node.serve(&Port { index, frontends: &[frontend], backends, base: index, ..Port::TCP });
+        }
+        for ((client, frontend, _), [backend]) in WAYS.into_iter().zip(&backends) {
+            let seen = node.comes(&Sent::tcp(client, frontend, SYN));
+            assert_eq!(seen.to, *backend);
+            let sent = node.leaves(&Sent::tcp(&seen.from.to_string(), &backend.to_string(), SYN));
+            let own: IpAddr = if backend.is_ipv4() { NODE.into() } else { "2001:db8::1".parse().unwrap() };
+            assert_eq!(sent.from.ip(), own, "{backend} would answer past this node");
+        }
+        node.tell_of_device(Side::Outer, [None, None]);
+        for (client, frontend, _) in WAYS {
+            let another = client.replace(":40000", ":40001");
+            assert_eq!(node.come(&Sent::tcp(&another, frontend, SYN).frame()).0, SHOT, "none to give");
+        }
+        assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 2);
+    });
 }
 
 /// A sender that comes by a device which leads to backends alone is no client.

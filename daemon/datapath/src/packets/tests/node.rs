@@ -61,11 +61,11 @@ impl Node {
         let given = map::copies(maps.handles_for_tests()).unwrap();
         let (programs, handles) = load::packets_of_ethernet(&given, flows).unwrap();
         let mut node = Self { maps, handles, programs };
-        node.tell(flows);
+        node.tell_all(flows);
         node
     }
 
-    fn tell(&mut self, flows: u32) {
+    fn tell_all(&mut self, flows: u32) {
         for number in 0..flows {
             self.put(Map::FreeFlows, &[], &number.to_ne_bytes());
         }
@@ -79,7 +79,8 @@ impl Node {
                 .collect::<Vec<_>>()
                 .try_into()
                 .unwrap(),
-            flags: types::device_flag::DEVICE_OUTER.0,
+            flags: u16::try_from(types::device_flag::DEVICE_OUTER.0).unwrap(),
+            ..Default::default()
         };
         self.put(Map::Devices, &OUTER.to_ne_bytes(), abi::bytes(&device));
         let mut settings = types::packet_settings { snat_ports: SNAT_COUNT.into(), ..Default::default() };
@@ -142,17 +143,16 @@ impl Node {
 
     /// The same, and whether answers to clients that came by the device are routed by the address that was dialled.
     pub(super) fn tell_of(&self, side: Side, seen: [Option<IpAddr>; 2], by_address: bool) {
-        let index = if side == Side::Pod { PODS } else { OUTER };
-        let [address4, address6] = seen;
-        let device = devices::value_of(&Device {
-            index,
-            name: "device".to_owned(),
-            side,
-            address4: address4.and_then(|it| if let IpAddr::V4(it) = it { Some(it) } else { None }),
-            address6: address6.and_then(|it| if let IpAddr::V6(it) = it { Some(it) } else { None }),
-            by_address,
-        });
-        self.put(Map::Devices, &index.to_ne_bytes(), abi::bytes(&device));
+        self.tell(&Device { by_address, ..device(side, seen) });
+    }
+
+    /// Tells the programs how many bits of its addresses the outer device shares with pods of this node.
+    pub(super) fn tell_of_near(&self, seen: [IpAddr; 2], [near4, near6]: [u8; 2]) {
+        self.tell(&Device { near4, near6, ..device(Side::Outer, seen.map(Some)) });
+    }
+
+    fn tell(&self, device: &Device) {
+        self.put(Map::Devices, &device.index.to_ne_bytes(), abi::bytes(&devices::value_of(device)));
     }
 
     /// What becomes of a frame that a pod of this node sends.
@@ -201,6 +201,19 @@ impl Node {
         let frame = sent.frame();
         assert_eq!(self.come(&frame), (NEXT, frame.clone()), "comes: {sent:?}");
         assert_eq!(self.leave(&frame), (NEXT, frame), "leaves: {sent:?}");
+    }
+}
+
+fn device(side: Side, [address4, address6]: [Option<IpAddr>; 2]) -> Device {
+    Device {
+        index: if side == Side::Pod { PODS } else { OUTER },
+        name: "device".to_owned(),
+        side,
+        address4: address4.and_then(|it| if let IpAddr::V4(it) = it { Some(it) } else { None }),
+        address6: address6.and_then(|it| if let IpAddr::V6(it) = it { Some(it) } else { None }),
+        near4: 0,
+        near6: 0,
+        by_address: false,
     }
 }
 

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use holdfast_core::list::{Scope, SlotState};
 use holdfast_core::maps::Maps;
-use holdfast_core::op::{Action, MemberKey, Membership, PortFacts, PortIndex, WordFlags};
+use holdfast_core::op::{Action, MemberKey, Membership, PortFacts, PortIndex, Share, WordFlags};
 
-use super::craft::{ACK, SYN, Sent, address};
+use super::craft::{ACK, RST, SYN, Sent, TCP, address, see};
 use super::node::{NEXT, Node};
 use crate::kernel::bed::Port;
 
@@ -27,6 +27,11 @@ const PLACES: [Place; 2] = [
 ];
 
 fn lead(node: &mut Node, index: u32, frontend: &str, backends: &[SocketAddr]) {
+    lead_of(node, index, Share(1), frontend, backends);
+}
+
+/// Leads a frontend of that namespace there.
+fn lead_of(node: &mut Node, index: u32, share: Share, frontend: &str, backends: &[SocketAddr]) {
     let flags = WordFlags::default().with(WordFlags::AFFINITY, true);
     let port = PortIndex(index);
     for scope in [Scope::Cluster, Scope::Local] {
@@ -36,7 +41,8 @@ fn lead(node: &mut Node, index: u32, frontend: &str, backends: &[SocketAddr]) {
         }
     }
     node.maps.execute(&Action::WriteFacts(port, PortFacts { affinity_timeout: 10_800 })).unwrap();
-    node.serve_local(&Port { index, base: 8 * index, frontends: &[frontend], backends, flags, ..Port::TCP });
+    let base = 8 * index;
+    node.serve_local(&Port { index, base, frontends: &[frontend], backends, flags, share, ..Port::TCP });
 }
 
 /// Where a SYN goes.
@@ -44,8 +50,21 @@ fn begins(node: &Node, client: &str, port: u16, frontend: &str) -> SocketAddr {
     node.comes(&Sent::tcp(&format!("{client}:{port}"), frontend, SYN)).to
 }
 
-fn answers(node: &Node, client: &str, port: u16, backend: SocketAddr) {
+fn agrees(node: &Node, client: &str, port: u16, backend: SocketAddr) {
     node.leaves(&Sent::tcp(&backend.to_string(), &format!("{client}:{port}"), SYN | ACK));
+}
+
+/// What no backend says to a client that has not shown that it heard it.
+fn answers(node: &Node, client: &str, port: u16, backend: SocketAddr) {
+    agrees(node, client, port, backend);
+    node.leaves(&Sent::by(TCP, &backend.to_string(), &format!("{client}:{port}"), ACK, b"answer"));
+}
+
+/// Where a SYN goes whose client is answered.
+fn begins_and_is_answered(node: &Node, client: &str, frontend: &str) -> SocketAddr {
+    let first = begins(node, client, 40_000, frontend);
+    answers(node, client, 40_000, first);
+    first
 }
 
 #[test]
@@ -85,6 +104,19 @@ fn kernel_a_client_is_remembered_when_its_backend_has_answered() {
     }
 }
 
+/// Five ports of one namespace, each with more clients than it has places.
+fn flood(node: &mut Node, frontends: &[String], backends: &[SocketAddr], client: fn(u32) -> String) {
+    for (index, frontend) in (2..).zip(frontends) {
+        lead_of(node, index, Share(2), frontend, backends);
+        for at in 0..20_000 {
+            let sent = Sent::tcp(&format!("{}:40000", client(at)), frontend, SYN);
+            let (verdict, frame) = node.come(&sent.frame());
+            assert_eq!(verdict, NEXT, "{at}");
+            answers(node, &client(at), 40_000, see(&frame, true).to);
+        }
+    }
+}
+
 /// All of them real, or at least answered: of the table of clients they get no more than their part.
 #[test]
 fn kernel_no_flood_of_one_service_moves_clients_of_another() {
@@ -93,18 +125,36 @@ fn kernel_no_flood_of_one_service_moves_clients_of_another() {
             let few: Vec<_> = (8..10).map(|at| address(&backend(at))).collect();
             let many: Vec<_> = (2..10).map(|at| address(&backend(at))).collect();
             lead(node, 1, frontend, &few);
-            lead(node, 2, other, &few);
-            let firsts: Vec<_> = (0..30).map(|at| begins(node, &client(at), 40_000, frontend)).collect();
-            (0..30).zip(&firsts).for_each(|(at, first)| answers(node, &client(at), 40_000, *first));
-            for at in 0..80_000 {
-                let sent = Sent::tcp(&format!("{}:40000", client(at)), other, SYN);
-                let (verdict, frame) = node.come(&sent.frame());
-                assert_eq!(verdict, NEXT, "{at}");
-                answers(node, &client(at), 40_000, super::craft::see(&frame, true).to);
+            let firsts: Vec<_> =
+                (0..1_000).map(|at| begins_and_is_answered(node, &client(at), frontend)).collect();
+            let ports: Vec<_> = (81..86).map(|port| other.replace(":80", &format!(":{port}"))).collect();
+            flood(node, &ports, &few, client);
+            lead(node, 1, frontend, &many);
+            let again = |at| begins(node, &client(at), 40_001, frontend);
+            let moved = (0..1_000).zip(&firsts).filter(|(at, first)| again(*at) != **first).count();
+            assert!(moved < 20, "{moved} of 1000 were moved");
+        });
+    }
+}
+
+/// A backend agrees to whatever SYN it gets, and repeats itself to one who says something wrong in the client's name.
+#[test]
+fn kernel_nobody_is_remembered_in_whose_name_others_sent() {
+    for ([frontend, _], backend, client) in PLACES {
+        Node::test(move |node| {
+            let few: Vec<_> = (8..10).map(|at| address(&backend(at))).collect();
+            let many: Vec<_> = (2..10).map(|at| address(&backend(at))).collect();
+            lead(node, 1, frontend, &few);
+            let firsts: Vec<_> = (0..20).map(|at| begins(node, &client(at), 40_000, frontend)).collect();
+            for (at, first) in (0..20).zip(&firsts) {
+                let (name, place) = (format!("{}:40000", client(at)), first.to_string());
+                agrees(node, &client(at), 40_000, *first);
+                node.comes(&Sent::tcp(&name, frontend, ACK));
+                node.leaves(&Sent::tcp(&place, &name, ACK));
             }
             lead(node, 1, frontend, &many);
-            let again: Vec<_> = (0..30).map(|at| begins(node, &client(at), 40_001, frontend)).collect();
-            assert_eq!(again, firsts);
+            let again: Vec<_> = (0..20).map(|at| begins(node, &client(at), 40_001, frontend)).collect();
+            assert_ne!(again, firsts);
         });
     }
 }
@@ -119,9 +169,8 @@ fn kernel_thousands_of_clients_of_one_service_stay_where_they_are() {
         lead(node, 1, frontend, &few);
         let firsts: Vec<_> = (0..4_000)
             .map(|at| {
-                let first = begins(node, &client(at), 40_000, frontend);
-                answers(node, &client(at), 40_000, first);
-                node.comes(&Sent::tcp(&format!("{}:40000", client(at)), frontend, ACK | super::craft::RST));
+                let first = begins_and_is_answered(node, &client(at), frontend);
+                node.comes(&Sent::tcp(&format!("{}:40000", client(at)), frontend, ACK | RST));
                 first
             })
             .collect();

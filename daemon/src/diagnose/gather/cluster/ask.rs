@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use holdfast_judgement::diagnose::material::{Asked, Request, Right};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
@@ -14,7 +15,6 @@ use crate::apiserver::{Access, Connection, JSON, Reply};
 use crate::diagnose::limits::{
     ANSWER_BYTES_MAX, OBJECT_BYTES_MAX, QUESTION, REFUSAL_BYTES_MAX, REQUESTS_MAX,
 };
-use crate::diagnose::material::{Asked, Request, Right};
 use crate::sources::kubernetes::page::Page;
 use crate::sources::kubernetes::piece::Piece;
 use crate::sources::kubernetes::resource::push;

@@ -4,14 +4,14 @@
 //! Invariant: a question is left out where its answer could not change anything. The questions that may find the cause
 //! come first; the last two only help readers of an API that this node does not read, and pods that are well.
 
+use holdfast_judgement::diagnose::material::{AddressSeen, Asked, Cluster, EndpointsSeen, Heard, HostPort};
 use k8s_openapi::api::core::v1::{Endpoints, Namespace, Pod as PodObject};
 use k8s_openapi::api::networking::v1::IPAddress;
 
 use super::ask::{Form, Lane, Question};
-use super::events::{Heard, Reading};
+use super::events::Reading;
 use super::paths::Name;
 use super::{Names, Subject, filed, objects, paths, right, workload};
-use crate::diagnose::material::{AddressSeen, Asked, Cluster, EndpointsSeen, HostPort};
 
 /// Puts every answer into `cluster`, but for Events, which it returns.
 pub(super) async fn ask(

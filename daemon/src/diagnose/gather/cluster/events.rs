@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use holdfast_judgement::diagnose::limits::{EVENTS_KEPT_MAX, PAGES_MAX};
+use holdfast_judgement::diagnose::material::{Asked, Heard, Right};
 use holdfast_knowledge::ClusterEvent;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -16,48 +18,7 @@ use tokio::time::Instant;
 use super::ask::{Form, Lane, Question};
 use super::paths::{self, Name};
 use super::right;
-use crate::diagnose::limits::{EVENTS_KEPT, EVENTS_KEPT_MAX, EVENTS_PACE, EVENTS_QUESTIONS_MAX, PAGES_MAX};
-use crate::diagnose::material::{Asked, Right};
-
-/// Events that were read.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Heard {
-    pub(crate) list: Asked<Vec<ClusterEvent>>,
-    /// There are more than were read, or not all that were asked for could be.
-    pub(crate) more: bool,
-}
-
-impl Heard {
-    pub(crate) const fn without(list: Asked<Vec<ClusterEvent>>) -> Self {
-        Self { list, more: false }
-    }
-
-    /// The Events among them that are wanted.
-    pub(super) fn only(self, is_wanted: impl Fn(&ClusterEvent) -> bool) -> Self {
-        let list = self.list.map(|list| list.into_iter().filter(|event| is_wanted(event)).collect());
-        Self { list, more: self.more }
-    }
-
-    /// Both, of which the second had to be asked for: if it was not answered, this is not all.
-    pub(super) fn and(self, other: Self) -> Self {
-        let more = other.list.answer().is_none() || self.more;
-        Self { more, ..self }.with(other)
-    }
-
-    /// Both; what one of them lacks is missing from the whole, unless it was not to be asked for.
-    pub(super) fn with(self, other: Self) -> Self {
-        match (self.list, other.list) {
-            (Asked::Not(_), list) => Self { list, more: other.more },
-            (Asked::Answered(mut list), Asked::Answered(others)) => {
-                list.extend(others);
-                Self { list: Asked::Answered(list), more: self.more || other.more }
-            }
-            (list, Asked::Not(_)) => Self { list, more: self.more },
-            (Asked::Answered(list), _) => Self { list: Asked::Answered(list), more: true },
-            (list, _) => Self { list, more: self.more },
-        }
-    }
-}
+use crate::diagnose::limits::{EVENTS_KEPT, EVENTS_PACE, EVENTS_QUESTIONS_MAX};
 
 /// What was read lately, and when; shared by all diagnoses.
 #[derive(Debug, Default)]

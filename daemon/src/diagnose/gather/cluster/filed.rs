@@ -5,10 +5,11 @@
 //! none is not shown.
 
 use holdfast_core::keys::ObjectName;
+use holdfast_judgement::diagnose::material::Heard;
 use holdfast_knowledge::ClusterEvent;
 
 use super::ask::Lane;
-use super::events::{Heard, Reading};
+use super::events::Reading;
 use super::network::KINDS;
 use super::paths::Name;
 

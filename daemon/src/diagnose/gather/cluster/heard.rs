@@ -8,16 +8,17 @@ use std::sync::Arc;
 
 use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::ServiceView;
+use holdfast_judgement::diagnose::limits::PAGES_MAX;
+use holdfast_judgement::diagnose::material::{Asked, Heard};
 use tokio::time::Instant;
 
 use super::ask::{Bounds, Lane};
-use super::events::{Events, Heard, Reading};
+use super::events::{Events, Reading};
 use super::filed;
 use super::network::KINDS;
 use super::paths::Name;
 use crate::apiserver::Access;
-use crate::diagnose::limits::{ENDPOINTS_MAX, PAGES_MAX, REQUESTS_MAX};
-use crate::diagnose::material::Asked;
+use crate::diagnose::limits::{ENDPOINTS_MAX, REQUESTS_MAX};
 
 /// What no Service depends on is left to the apiserver to leave out: it is most of what a cluster says.
 const OF_OTHERS: &str = "involvedObject.kind!=Pod,involvedObject.kind!=ReplicaSet,involvedObject.kind!=Deployment,\

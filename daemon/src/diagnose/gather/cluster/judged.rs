@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
+use holdfast_judgement::diagnose::material::{EventSeen, ObjectSeen, RemedySeen};
 use holdfast_knowledge::{ClusterEvent, EventType, Knowledge, ObjectRef, Present, Standing, Time, Values};
 
 use super::filed::is_of_another;
-use crate::diagnose::material::{EventSeen, ObjectSeen, RemedySeen};
 
 /// All Events, object by object, each by what is known of it. `service` is the name and uid of what is diagnosed.
 pub(super) fn judge(

@@ -5,16 +5,17 @@
 
 use std::collections::BTreeSet;
 
+use holdfast_judgement::diagnose::limits::PAGES_MAX;
+use holdfast_judgement::diagnose::material::{Asked, Heard, Lease, NodeSeen, SliceSeen};
 use k8s_openapi::api::coordination::v1::Lease as LeaseObject;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use super::ask::{Form, Lane, Question};
-use super::events::{Heard, Reading};
+use super::events::Reading;
 use super::paths::Name;
 use super::{Names, Subject, objects, paths, right};
-use crate::diagnose::limits::{ENDPOINTS_MAX, NODES_BY_NAME_MAX, NODES_MAX, PAGES_MAX};
-use crate::diagnose::material::{Asked, Lease, NodeSeen, SliceSeen};
+use crate::diagnose::limits::{ENDPOINTS_MAX, NODES_BY_NAME_MAX, NODES_MAX};
 
 /// What was answered.
 #[derive(Debug, Default)]

@@ -5,6 +5,11 @@
 use std::net::IpAddr;
 
 use holdfast_core::facts::Timestamp;
+use holdfast_judgement::diagnose::limits::NAME_LENGTH_MAX;
+use holdfast_judgement::diagnose::material::{
+    AddressSeen, Condition, EndpointSeen, EndpointsSeen, HostPort, IngressSeen, Lease, NearPod, NodeSeen,
+    Owner, Pod, PodPort, PortSeen, ServiceSeen, SlicePortSeen, SliceSeen, TargetPort, TargetSeen,
+};
 use k8s_openapi::api::coordination::v1::Lease as LeaseObject;
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, Endpoints, Namespace, Node, NodeCondition, Pod as PodObject, PodCondition,
@@ -15,12 +20,6 @@ use k8s_openapi::api::networking::v1::IPAddress;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, OwnerReference, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Deserialize;
-
-use crate::diagnose::limits::NAME_LENGTH_MAX;
-use crate::diagnose::material::{
-    AddressSeen, Condition, EndpointSeen, EndpointsSeen, HostPort, IngressSeen, Lease, NearPod, NodeSeen,
-    Owner, Pod, PodPort, PortSeen, ServiceSeen, SlicePortSeen, SliceSeen, TargetPort, TargetSeen,
-};
 
 /// Of one object, of each of its lists: labels, ports, finalizers, writers. Objects of people have a few.
 const ITEMS_MAX: usize = 64;

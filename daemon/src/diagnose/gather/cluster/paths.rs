@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use holdfast_judgement::diagnose::limits::NAME_LENGTH_MAX;
 use percent_encoding::utf8_percent_encode;
 
-use crate::diagnose::limits::{NAME_LENGTH_MAX, PAGE_ITEMS, QUERY_BYTES_MAX};
+use crate::diagnose::limits::{PAGE_ITEMS, QUERY_BYTES_MAX};
 use crate::sources::kubernetes::resource::{ENCODED, push};
 
 /// A label's value has as many characters at most; so has the part of its name behind the slash.

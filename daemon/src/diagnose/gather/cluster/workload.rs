@@ -4,14 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use holdfast_judgement::diagnose::material::{Asked, Heard, NearPod, Pod, Pods, ServiceSeen};
 use holdfast_knowledge::{ClusterEvent, Knowledge};
 use k8s_openapi::api::core::v1::{Pod as PodObject, Service};
 
 use super::ask::{Form, Lane, Question};
-use super::events::{Heard, Reading};
+use super::events::Reading;
 use super::objects::{self, Named};
 use super::{Names, paths, right};
-use crate::diagnose::material::{Asked, NearPod, Pod, Pods, ServiceSeen};
 
 /// What was answered.
 #[derive(Debug, Default)]

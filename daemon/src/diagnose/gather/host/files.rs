@@ -7,8 +7,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use holdfast_judgement::diagnose::material::{Asked, Conntrack, Resolver, ReversePath};
+
 use crate::diagnose::limits::FILE_BYTES_MAX;
-use crate::diagnose::material::{Asked, Conntrack, Resolver, ReversePath};
 
 /// The text of a file, as far as it is read.
 pub(super) fn text(root: &Path, path: &str) -> io::Result<String> {

@@ -11,11 +11,11 @@ use std::path::Path;
 
 use holdfast_core::keys::Transport;
 use holdfast_datapath::netlink::{Conversation, NLM_F_DUMP};
+use holdfast_judgement::diagnose::material::Listener;
 use nix::libc;
 use nix::sys::socket::SockProtocol;
 
 use crate::diagnose::limits::{DESCRIPTORS_MAX, NETLINK_BYTES_MAX, PROCESSES_MAX};
-use crate::diagnose::material::Listener;
 
 /// A kind of message, from `linux/sock_diag.h`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;

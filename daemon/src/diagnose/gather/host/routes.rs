@@ -6,11 +6,10 @@ use std::io;
 use std::net::IpAddr;
 
 use holdfast_datapath::netlink::{Conversation, attribute, attributes, with_kind};
+use holdfast_judgement::diagnose::material::Route;
 use nix::libc;
 use nix::net::if_::if_indextoname;
 use nix::sys::socket::SockProtocol;
-
-use crate::diagnose::material::Route;
 
 /// Kinds of messages and attributes, from `linux/rtnetlink.h`.
 const RTM_GETROUTE: u16 = 26;

@@ -1,0 +1,89 @@
+//! The numbers of namespaces, by which the maps say whose share a client uses, over restarts.
+
+use std::collections::BTreeMap;
+use std::string::String;
+use std::{format, vec};
+
+use core::net::IpAddr;
+
+use crate::digest;
+use crate::limits::SHARES_MAX;
+use crate::op::Share;
+
+use super::*;
+
+const SOURCES: &[Source] = &[Source::Manifests];
+
+/// Two namespaces whose names ask for the same number.
+fn alike() -> [String; 2] {
+    let mut names = BTreeMap::new();
+    let found = (0..).map(|it| format!("n-{it}")).find_map(|name| {
+        let before = names.insert(digest::of_namespace(&name) % u64::from(SHARES_MAX), name.clone());
+        before.map(|other| [other, name])
+    });
+    found.unwrap()
+}
+
+/// A service that is served in a namespace, its slice first.
+fn served(namespace: &str, cluster_ip: &str) -> [Event; 2] {
+    let (mut facts, mut endpoints) = (service_facts("web", cluster_ip), slice("web", &["1.1.1.1"]));
+    facts.key.name = ObjectName::new(namespace, "web").unwrap();
+    if let Event::SliceApplied(facts) = &mut endpoints {
+        let name = ObjectName::new(namespace, "web-1").unwrap();
+        Arc::make_mut(facts).key.name = name;
+    }
+    [endpoints, Event::ServiceApplied(Arc::new(facts))]
+}
+
+fn told(engine: &mut Engine<MemoryMaps>, events: impl IntoIterator<Item = Event>) -> Snapshot {
+    events.into_iter().chain([Event::Synced(Source::Manifests)]).for_each(|event| engine.apply(event));
+    Snapshot::clone(&engine.step(NOW, &mut |_| ()))
+}
+
+/// What each address says whose share it is.
+fn numbers(engine: &mut Engine<MemoryMaps>) -> BTreeMap<IpAddr, Share> {
+    let frontends = engine.maps_mut().dump().unwrap().frontends;
+    frontends.into_iter().map(|(key, value)| (key.address, value.share)).collect()
+}
+
+#[test]
+fn a_namespace_keeps_its_number_over_a_restart_whatever_is_remembered_and_told_first() {
+    let [one, other] = alike();
+    let all = || [served(&one, "10.0.0.1"), served(&other, "10.0.0.2")];
+    for (is_turned, remembers) in [(false, None), (true, None), (false, Some(true)), (true, Some(false))] {
+        let mut former = engine(all().concat());
+        let (before, snapshot) = (numbers(&mut former), told(&mut former, []));
+        assert_ne!(before.first_key_value().map(|it| it.1), before.last_key_value().map(|it| it.1));
+        let (mut engine, _) = Engine::start(former.into_maps(), Seed::default(), SOURCES).unwrap();
+        let mut remembered = Remembered::from(&snapshot);
+        if let Some(is_turned) = remembers {
+            if is_turned {
+                remembered.services.reverse();
+            }
+            engine.remember(remembered, NOW);
+        }
+        let mut events = all();
+        if is_turned {
+            events.reverse();
+        }
+        let snapshot = told(&mut engine, events.concat());
+        assert_eq!((numbers(&mut engine), snapshot.counters.ops), (before, 0), "{is_turned} {remembers:?}");
+    }
+}
+
+#[test]
+fn a_namespace_that_comes_before_another_one_at_a_start_gets_no_number_that_the_maps_hold() {
+    let [own, newcomer] = alike();
+    let mut former = engine(served(&own, "10.0.0.1").to_vec());
+    let before = numbers(&mut former)[&IpAddr::from([10, 0, 0, 1])];
+    let (mut engine, _) = Engine::start(former.into_maps(), Seed::default(), SOURCES).unwrap();
+    let mut events = served(&newcomer, "10.0.0.2");
+    // Anybody may write down an external IP, so it says nothing of a namespace.
+    if let Event::ServiceApplied(facts) = &mut events[1] {
+        Arc::make_mut(facts).external_ips = vec![[10, 0, 0, 1].into()];
+    }
+    told(&mut engine, [events, served(&own, "10.0.0.1")].concat());
+    let after = numbers(&mut engine);
+    assert_eq!(after[&IpAddr::from([10, 0, 0, 1])], before);
+    assert_ne!(after[&IpAddr::from([10, 0, 0, 2])], before);
+}

@@ -1,0 +1,75 @@
+//! What answers say of themselves to programs where deriving cannot tell it: words of closed sets, and texts.
+//!
+//! Invariant: the same type is written and described, so neither can say what the other does not.
+
+use std::borrow::Cow;
+use std::fmt::{self, Display};
+
+use holdfast_core::spelled::Spelled;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Serialize, Serializer};
+
+/// A word that programs may match on: written as its spelling, described with every legal one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code<T>(pub T);
+
+impl<T: Spelled> Display for Code<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.spelling())
+    }
+}
+
+impl<T: Spelled> Serialize for Code<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.spelling())
+    }
+}
+
+impl<T: Spelled> JsonSchema for Code<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Code".into()
+    }
+
+    fn schema_id() -> Cow<'static, str> {
+        std::any::type_name::<Self>().into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let legal: Vec<&str> = T::ALL.iter().map(|it| it.spelling()).collect();
+        json_schema!({ "type": "string", "enum": legal })
+    }
+}
+
+/// What has one spelling and is too many to be listed: a name, an address with its port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Text<T>(pub T);
+
+impl<T: Display> Display for Text<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<T: Display> Serialize for Text<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl<T> JsonSchema for Text<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Text".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string" })
+    }
+}

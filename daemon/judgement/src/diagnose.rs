@@ -1,0 +1,30 @@
+//! What is wrong with a service, as far as what was gathered shows it.
+//!
+//! Each of `checks` judges the `Material`, `answer` puts what they found together, and `json` and `text` write it down.
+//!
+//! Invariant: judging sends no request, changes nothing and says the same of the same material. No text that others
+//! wrote reaches a reader uncleaned, nor a command unless it passes the grammar of names.
+
+mod answer;
+mod case;
+mod checks;
+mod command;
+mod event_list;
+mod finding;
+mod focus;
+mod json;
+mod known;
+pub mod limits;
+mod lookup;
+pub mod material;
+mod meaning;
+pub mod shown;
+pub mod text;
+
+pub use answer::answer as judge;
+pub use event_list::{EventList, Scope};
+pub use focus::{Focus, HttpPath, PortWanted};
+pub use json::Diagnosis;
+pub use known::{Known, views};
+pub use lookup::{dialled, frontends};
+pub use meaning::meaning;

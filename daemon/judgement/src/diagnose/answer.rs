@@ -1,0 +1,287 @@
+//! From findings to one answer: what explains what, what to say first, and how the command ends.
+//!
+//! Invariant: the same material gives the same answer. A finding is explained only by one that comes before it in
+//! [`EDGES`], and those have no circle. Where nothing is wrong, nothing is said to be.
+
+use super::case::Case;
+use super::checks::{ALL, Check, Group};
+use super::finding::{Judgement, State};
+use super::material::Material;
+
+/// What a check came to, and its place in the whole.
+#[derive(Debug)]
+pub struct Finding {
+    pub check: &'static Check,
+    pub judgement: Judgement,
+    /// The findings that this one is the cause of.
+    pub explains: Vec<&'static str>,
+    /// What caused this one.
+    pub explained_by: Option<&'static str>,
+}
+
+impl Finding {
+    /// An error or a warning that nothing else explains.
+    fn stands_alone(&self) -> bool {
+        self.explained_by.is_none() && self.judgement.state.is_trouble()
+    }
+}
+
+/// How a diagnosis ends as a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Nothing is wrong.
+    Good,
+    /// There are warnings, and no errors.
+    Warned,
+    /// There are errors.
+    Wrong,
+    /// There is no such Service.
+    NoService,
+    /// Nothing is wrong as far as could be seen, and something could not.
+    Incomplete,
+}
+
+impl End {
+    /// 2 is left out: with every command it says that the daemon cannot be reached.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Good => 0,
+            Self::Warned => 1,
+            Self::Wrong => 3,
+            Self::NoService => 4,
+            Self::Incomplete => 5,
+        }
+    }
+}
+
+/// All findings, and what they come to.
+#[derive(Debug)]
+pub struct Answer {
+    pub findings: Vec<Finding>,
+    /// The place of the finding that is said first; none: all is well.
+    pub first: Option<usize>,
+    pub end: End,
+}
+
+impl Answer {
+    /// How many findings have this state.
+    pub fn count(&self, state: State) -> usize {
+        self.findings.iter().filter(|it| it.judgement.state == state).count()
+    }
+
+    pub fn found_service(&self) -> bool {
+        self.end != End::NoService
+    }
+
+    pub fn first(&self) -> Option<&Finding> {
+        self.findings.get(self.first?)
+    }
+}
+
+/// A cause, and what it explains. One that is listed earlier is the better explanation.
+const EDGES: [(&str, &[&str]); 40] = [
+    (
+        "self.control",
+        &[
+            "self.watch",
+            "self.ready",
+            "svc.exists",
+            "svc.cache-lag",
+            "view.api-cache",
+            "slices.lag",
+            "hold.state",
+        ],
+    ),
+    (
+        "self.watch",
+        &["self.ready", "svc.exists", "svc.cache-lag", "view.api-cache", "slices.lag", "hold.state"],
+    ),
+    ("svc.exists", &["svc.handled", "slices.exist", "slices.counts", "verdict", "probe.frontend"]),
+    ("self.node", &["policy.internal-local", "policy.external-local", "lb.health-port"]),
+    ("svc.selector", &["slices.exist", "slices.counts", "verdict", "probe.frontend"]),
+    ("svc.namespace", &["slices.exist", "slices.missing", "lb.no-controller", "slices.counts"]),
+    ("frontend.collision", &["verdict", "probe.frontend"]),
+    ("svc.ports", &["verdict"]),
+    ("controller.alive", &["slices.exist", "slices.stale", "slices.missing", "slices.lag"]),
+    ("lb.controller-alive", &["lb.no-controller", "lb.stuck-ensuring", "lb.pending", "lb.delete-stuck"]),
+    (
+        "nodes.backends",
+        &["pods.unready", "endpoints.stuck-terminating", "slices.counts", "probe.backend", "host.routes"],
+    ),
+    (
+        "pods.selector-typo",
+        &["pods.match", "slices.exist", "slices.counts", "verdict", "probe.frontend", "lb.health-port"],
+    ),
+    ("pods.scaled-to-zero", &["pods.match", "slices.exist", "slices.counts", "verdict", "probe.frontend"]),
+    ("pods.match", &["slices.exist", "slices.counts", "verdict", "probe.frontend", "lb.health-port"]),
+    ("pods.terminal", &["slices.exist", "slices.counts", "verdict", "probe.frontend"]),
+    ("pods.pending", &["slices.exist", "slices.counts", "verdict", "probe.frontend"]),
+    ("pods.unready", &["endpoints.never-ready", "slices.counts", "verdict", "probe.frontend"]),
+    ("pods.named-port", &["slices.port-name", "slices.counts", "verdict", "probe.frontend"]),
+    (
+        "slices.hidden",
+        &["slices.counts", "slices.family", "slices.missing", "verdict", "probe.frontend", "hold.state"],
+    ),
+    ("slices.exist", &["slices.counts", "slices.missing", "verdict", "probe.frontend"]),
+    ("slices.missing", &["slices.counts", "verdict"]),
+    ("slices.port-name", &["verdict", "probe.frontend"]),
+    ("slices.stale", &["probe.backend", "flows.stale", "flows.refused"]),
+    ("hold.state", &["slices.counts", "verdict", "probe.backend"]),
+    ("slices.counts", &["verdict", "probe.frontend", "policy.local-draining"]),
+    ("self.hooks", &["probe.frontend"]),
+    ("self.maps", &["view.table-kernel", "verdict", "probe.frontend"]),
+    ("view.table-kernel", &["probe.frontend"]),
+    ("lb.failing", &["lb.pending", "events.list"]),
+    ("lb.no-controller", &["lb.pending"]),
+    ("lb.class-unserved", &["lb.pending"]),
+    ("lb.ensured-no-ingress", &["lb.pending"]),
+    ("lb.stuck-ensuring", &["lb.pending"]),
+    ("policy.internal-local", &["verdict", "probe.frontend"]),
+    ("foreign.leftover", &["foreign.kube-proxy"]),
+    ("probe.backend", &["probe.frontend"]),
+    ("dns.service", &["dns.name"]),
+    ("policy.source-ranges", &["lookup"]),
+    ("policy.external-local", &["lookup"]),
+    ("verdict", &["lookup"]),
+];
+
+/// What is said first, where several findings stand alone.
+const ORDER: [Group; 12] = [
+    Group::Service,
+    Group::Pods,
+    Group::Endpoints,
+    Group::Views,
+    Group::Own,
+    Group::Foreign,
+    Group::Policy,
+    Group::Balancer,
+    Group::Host,
+    Group::Probes,
+    Group::Dns,
+    Group::History,
+];
+
+/// Judges, and puts what was found together.
+pub fn answer(material: &Material) -> Answer {
+    let case = Case::new(material);
+    let mut findings: Vec<Finding> = Vec::with_capacity(ALL.len());
+    let exists = ALL.iter().find(|check| check.id == "svc.exists");
+    let is_there =
+        exists.is_none_or(|check| (check.judge)(&case).state != State::Error) || case.view.is_some();
+    for check in ALL {
+        let judgement = match applies(check, is_there, &case) {
+            Ok(()) => (check.judge)(&case),
+            Err(why) => Judgement::skipped(why),
+        };
+        findings.push(Finding { check, judgement, explains: Vec::new(), explained_by: None });
+    }
+    explain(&mut findings);
+    let first = first(&findings);
+    let end = end(&findings, is_there);
+    Answer { findings, first, end }
+}
+
+/// The rules by which groups are left out.
+fn applies(check: &Check, is_there: bool, case: &Case<'_>) -> Result<(), &'static str> {
+    let of_proxies = matches!(check.id, "svc.ports" | "svc.selector") || check.group == Group::Endpoints;
+    if case.is_alias() && of_proxies {
+        return Err("It is an alias in DNS: it has neither ports nor endpoints of its own.");
+    }
+    if case.is_left_to_another() && of_proxies {
+        return Err("It belongs to another proxy, and nothing of it is watched here.");
+    }
+    match (check.group, is_there, case.is_ours()) {
+        (Group::Own | Group::Service | Group::History, ..) => Ok(()),
+        (_, false, _) => Err("There is no such Service."),
+        (Group::Endpoints | Group::Dns, true, false) | (_, true, true) => Ok(()),
+        (_, true, false) => Err("This node does not serve it, and need not."),
+    }
+}
+
+/// Puts each finding under the best explanation that is there.
+fn explain(findings: &mut [Finding]) {
+    for (cause, explained) in EDGES {
+        let found = findings.iter().find(|it| it.check.id == cause);
+        let Some((group, state)) = found.map(|it| (it.check.group, it.judgement.state)) else { continue };
+        let mut explains = Vec::new();
+        for finding in findings.iter_mut() {
+            if explained.contains(&finding.check.id)
+                && is_cause(cause, (group, state), finding.judgement.state)
+            {
+                finding.explained_by.get_or_insert(cause);
+                explains.push(finding.check.id);
+            }
+        }
+        if let Some(finding) = findings.iter_mut().find(|it| it.check.id == cause) {
+            finding.explains = explains;
+        }
+    }
+}
+
+/// That a service was scaled down is no trouble, and explains all that follows from it. That some pods are not ready
+/// does not explain that none is; nor does a map that is filling up, an apiserver other than the one that is meant, or
+/// one node of many explain an error.
+fn is_cause(id: &str, (group, state): (Group, State), effect: State) -> bool {
+    match (state, effect) {
+        (State::Warning | State::Error, State::Warning) | (State::Error, State::Error) => true,
+        (State::Warning, State::Error) => {
+            group != Group::Pods && !matches!(id, "self.control" | "self.maps" | "nodes.backends")
+        }
+        (State::Info, State::Warning | State::Error) => id == "pods.scaled-to-zero",
+        _ => false,
+    }
+}
+
+/// The first error that stands alone, then a cause that is intended, then the first warning.
+fn first(findings: &[Finding]) -> Option<usize> {
+    let place = |wanted: &dyn Fn(&Finding) -> bool| {
+        let found = findings.iter().enumerate().filter(|(_, it)| wanted(it));
+        found
+            .min_by_key(|(_, it)| ORDER.iter().position(|group| *group == it.check.group))
+            .map(|(place, _)| place)
+    };
+    place(&|it| it.stands_alone() && it.judgement.state == State::Error)
+        .or_else(|| place(&|it| it.judgement.state == State::Info && !it.explains.is_empty()))
+        .or_else(|| place(&Finding::stands_alone))
+        // Nothing is wrong with it yet, but it is not well either.
+        .or_else(|| place(&|it| it.check.id == "lb.pending" && it.judgement.state == State::Info))
+}
+
+fn end(findings: &[Finding], is_there: bool) -> End {
+    let any = |state| findings.iter().any(|it| it.judgement.state == state);
+    if !is_there {
+        return End::NoService;
+    }
+    match (any(State::Error), any(State::Warning), any(State::Unknown)) {
+        (true, ..) => End::Wrong,
+        (false, true, _) => End::Warned,
+        (false, false, true) => End::Incomplete,
+        (false, false, false) => End::Good,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_edge_leads_from_a_check_to_a_later_edge() {
+        let known = |id: &str| ALL.iter().any(|check| check.id == id);
+        for (place, (cause, explained)) in EDGES.iter().enumerate() {
+            assert!(known(cause), "{cause}");
+            for id in *explained {
+                assert!(known(id), "{id}");
+                let before = EDGES.iter().take(place + 1).any(|(earlier, _)| earlier == id);
+                assert!(!before, "{cause} explains {id}, which is a cause before it: there may be a circle");
+            }
+        }
+    }
+
+    #[test]
+    fn every_check_is_there_once_and_its_group_has_a_place() {
+        for (place, check) in ALL.iter().enumerate() {
+            assert!(ALL.iter().skip(place + 1).all(|other| other.id != check.id), "{}", check.id);
+            assert!(ORDER.contains(&check.group), "{}", check.id);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The service under diagnosis, with what several checks ask of the material.
+//!
+//! Invariant: it only reads, and what it walks over is bounded: lists that others wrote are cut before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use holdfast_core::facts::{Conditions, Endpoint, ServiceFacts, ServiceType, SliceFacts, Timestamp};
+use holdfast_core::keys::{Family, Source};
+use holdfast_core::list::Row;
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::{FrontendView, ServiceState, ServiceView};
+
+use super::finding::{Judgement, Remedy};
+use super::limits::PODS_MAX;
+use super::material::{Asked, Cluster, Host, Lease, Material, NodeSeen, Pod, Pods, Probe, ServiceSeen};
+
+/// What checks look at.
+#[derive(Debug)]
+pub struct Case<'a> {
+    pub material: &'a Material,
+    /// The service as this node has it: that of the apiserver before those of files.
+    pub view: Option<&'a ServiceView>,
+}
+
+/// How many endpoints are in which state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub ready: usize,
+    pub serving: usize,
+    pub terminating: usize,
+    pub unready: usize,
+}
+
+impl Counts {
+    pub const fn total(self) -> usize {
+        self.ready + self.serving + self.terminating + self.unready
+    }
+
+    fn add(&mut self, conditions: Conditions) {
+        let counter = match conditions {
+            Conditions { ready: true, .. } => &mut self.ready,
+            Conditions { serving: true, terminating: true, .. } => &mut self.serving,
+            Conditions { terminating: true, .. } => &mut self.terminating,
+            _ => &mut self.unready,
+        };
+        *counter += 1;
+    }
+}
+
+impl<'a> Case<'a> {
+    pub fn new(material: &'a Material) -> Self {
+        let views = material.views.iter().map(AsRef::as_ref);
+        let of_cluster = |it: &&ServiceView| it.key.source == Source::Kubernetes;
+        let view = views.clone().find(of_cluster).or_else(|| views.clone().next());
+        Self { material, view }
+    }
+
+    pub fn facts(&self) -> Option<&'a ServiceFacts> {
+        self.view?.facts.as_deref()
+    }
+
+    pub const fn cluster(&self) -> &'a Cluster {
+        &self.material.cluster
+    }
+
+    pub const fn host(&self) -> &'a Host {
+        &self.material.host
+    }
+
+    /// The Service as the apiserver has it now.
+    pub fn seen(&self) -> Option<&'a ServiceSeen> {
+        self.cluster().service.answer()?.as_ref()
+    }
+
+    /// What the service selects pods by; none: the apiserver did not tell, or has no such Service.
+    pub fn selector(&self) -> Option<&'a BTreeMap<String, String>> {
+        self.seen().map(|seen| &seen.selector)
+    }
+
+    pub fn namespace(&self) -> &'a str {
+        self.material.name.namespace()
+    }
+
+    /// How long ago that was. Clocks of other hosts may be ahead, so a time to come counts as now.
+    pub fn age(&self, then: Timestamp) -> i64 {
+        self.material.taken.0.saturating_sub(then.0).max(0)
+    }
+
+    pub fn is_of(&self, kind: ServiceType) -> bool {
+        self.facts().is_some_and(|facts| facts.kind == kind)
+            || self.seen().is_some_and(|seen| seen.kind == kind.as_str())
+    }
+
+    pub fn is_balanced(&self) -> bool {
+        self.is_of(ServiceType::LoadBalancer)
+    }
+
+    /// Whether the service is a name for another name, and nothing else.
+    pub fn is_alias(&self) -> bool {
+        self.is_of(ServiceType::ExternalName)
+    }
+
+    /// Whether the Service's label, as the apiserver has it, leaves it to another proxy: such a Service is not watched.
+    pub fn is_left_to_another(&self) -> bool {
+        self.seen().is_some_and(|seen| seen.proxy_name.is_some())
+    }
+
+    /// Whether this node is to serve the service.
+    pub fn is_ours(&self) -> bool {
+        let is_anothers = self.view.is_some_and(|view| {
+            matches!(
+                view.state,
+                ServiceState::OtherProxy | ServiceState::Headless | ServiceState::ExternalName
+            )
+        });
+        !is_anothers && !self.is_left_to_another()
+    }
+
+    pub fn frontends(&self) -> impl Iterator<Item = &'a FrontendView> + use<'a> {
+        self.view.into_iter().flat_map(|view| &view.frontends)
+    }
+
+    pub fn frontends_of(&self, kind: FrontendType) -> impl Iterator<Item = &'a FrontendView> + use<'a> {
+        self.frontends().filter(move |it| it.kind == kind)
+    }
+
+    /// Slices that count: for proxies, those that are not hidden from them.
+    pub fn slices(&self) -> impl Iterator<Item = &'a SliceFacts> + use<'a> {
+        let hides = self.is_ours();
+        let slices = self.view.into_iter().flat_map(|view| view.slices.iter());
+        slices.map(AsRef::as_ref).filter(move |slice| !(hides && slice.headless))
+    }
+
+    /// Endpoints, each address once: the first that is ready, else the first.
+    pub fn endpoints(&self) -> BTreeMap<IpAddr, Endpoint<'a>> {
+        let mut all: BTreeMap<IpAddr, Endpoint<'a>> = BTreeMap::new();
+        for endpoint in self.slices().flat_map(|slice| slice.endpoints.iter()) {
+            let known = all.entry(endpoint.address).or_insert(endpoint);
+            if endpoint.conditions.ready && !known.conditions.ready {
+                *known = endpoint;
+            }
+        }
+        all
+    }
+
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        self.endpoints().values().for_each(|it| counts.add(it.conditions));
+        counts
+    }
+
+    /// Backends that clients may be led to, a bounded number of them.
+    pub fn backends(&self) -> BTreeSet<SocketAddr> {
+        let rows = self.view.into_iter().flat_map(|view| view.ports.iter()).flat_map(|port| port.rows.all());
+        rows.filter(|row| row.is_chosen()).map(Row::backend).take(PODS_MAX).collect()
+    }
+
+    /// Also one that is leaving and still answers: the clients that have it keep it.
+    pub fn is_backend(&self, at: SocketAddr) -> bool {
+        let mut ports = self.view.into_iter().flat_map(|view| view.ports.iter());
+        ports.any(|port| port.rows.find(at).is_some_and(Row::is_kept))
+    }
+
+    /// Whether an endpoint is on this node.
+    pub fn is_here(&self, node: Option<&str>) -> bool {
+        let own = &self.material.snapshot.node.name;
+        !own.is_empty() && node == Some(&**own)
+    }
+
+    pub fn pods(&self) -> Option<&'a Pods> {
+        self.cluster().pods.answer()
+    }
+
+    /// Pods that may get traffic one day: neither ended nor going.
+    pub fn living(&self) -> Vec<&'a Pod> {
+        let pods = self.pods().into_iter().flat_map(|pods| &pods.list);
+        pods.filter(|pod| !pod.has_ended() && pod.deletion.is_none()).collect()
+    }
+
+    pub fn lease(&self, name: &str) -> Option<&'a Lease> {
+        self.cluster().leases.answer()?.iter().find(|lease| lease.name == name)
+    }
+
+    pub fn node(&self, name: &str) -> Option<&'a NodeSeen> {
+        self.cluster().nodes.answer()?.iter().find(|node| node.name == name)
+    }
+
+    pub fn probes(&self) -> impl Iterator<Item = &'a Probe> + use<'a> {
+        self.material.probes.answer().into_iter().flatten()
+    }
+
+    /// Families of the addresses that clients dial.
+    pub fn families(&self) -> BTreeSet<Family> {
+        self.facts().into_iter().flat_map(|facts| &facts.cluster_ips).map(|ip| Family::of(*ip)).collect()
+    }
+}
+
+impl Pod {
+    pub fn has_ended(&self) -> bool {
+        matches!(self.phase.as_str(), "Failed" | "Succeeded")
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.ready.as_ref().is_some_and(|ready| ready.is_true)
+    }
+}
+
+/// The judgement where a source brought nothing: switched off is no fault, everything else leaves a question open.
+pub(super) fn missing<T>(asked: &Asked<T>, what: &str) -> Judgement {
+    match asked {
+        Asked::Not(why) => Judgement::skipped(format!("{what}: {why}")),
+        Asked::Answered(_) => Judgement::skipped(format!("{what}: there is nothing to look at")),
+        Asked::Forbidden(_) | Asked::Failed(_) => {
+            let why = asked.why_not().unwrap_or_default();
+            let right = match asked {
+                Asked::Forbidden(right) => Some(right),
+                Asked::Not(_) | Asked::Failed(_) | Asked::Answered(_) => None,
+            };
+            let judgement = Judgement::unknown(format!("{what}: {why}"));
+            match right {
+                None => judgement,
+                Some(right) => judgement
+                    .with("group", right.group)
+                    .with("resource", right.resource)
+                    .with("verbs", right.verbs),
+            }
+        }
+    }
+}
+
+/// The right that the node lacks, as a remedy. It comes before any advice that is given without having looked.
+pub(super) fn permit<T>(asked: &Asked<T>) -> Option<Remedy> {
+    let Asked::Forbidden(right) = asked else { return None };
+    Some(Remedy::safe(format!(
+        "Let this node {right}, to be told why: bind the role holdfast-diagnose of contrib/kubernetes/rbac.yaml."
+    )))
+}

@@ -1,0 +1,101 @@
+//! The devices by which the Service's backends are reached.
+//!
+//! Invariant: what each device is to packets is what the engine published; where a backend is, the kernel's routes say.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use holdfast_datapath::PacketStatus;
+use serde_json::json;
+
+use crate::diagnose::case::{Case, missing};
+use crate::diagnose::finding::{Judgement, Remedy};
+use crate::diagnose::limits::NAMED_MAX;
+use crate::diagnose::shown::some;
+use crate::views::devices::{Class, Decision};
+
+/// A backend, and the device that leads to it.
+struct Way<'a> {
+    to: IpAddr,
+    by: &'a Decision,
+}
+
+impl Way<'_> {
+    /// A backend of another node has to see an address of this one, or it answers past it.
+    fn has_no_address(&self) -> bool {
+        match self.to {
+            IpAddr::V4(_) => self.by.address4.is_none(),
+            IpAddr::V6(_) => self.by.address6.is_none(),
+        }
+    }
+
+    fn is_untranslated(&self, packets: &PacketStatus) -> bool {
+        !packets.devices.iter().any(|it| it.device.index == self.by.index && it.attached)
+    }
+}
+
+/// A flow that needs another source and gets none is dropped, and so is one that no program translates back.
+pub(super) fn devices(case: &Case<'_>) -> Judgement {
+    let Some(packets) = case.material.own.datapath.status().and_then(|status| status.packets.as_ref()) else {
+        return Judgement::skipped("Packets are not translated here.");
+    };
+    let Some(routes) = case.host().routes.answer() else {
+        return missing(&case.host().routes, "The ways to its backends");
+    };
+    let named = |name: &str| case.material.own.datapath.devices().iter().find(|it| it.name == name);
+    let way = |route: &crate::diagnose::material::Route| {
+        let by = named(route.device.as_deref()?)?;
+        matches!(by.class, Class::Outer | Class::Backends).then_some((route.to, by))
+    };
+    let ways: Vec<Way<'_>> = routes.iter().filter_map(way).map(|(to, by)| Way { to, by }).collect();
+    judge(&ways, packets)
+}
+
+fn judge(ways: &[Way<'_>], packets: &PacketStatus) -> Judgement {
+    let nameless: Vec<_> = ways.iter().filter(|way| way.has_no_address()).collect();
+    let untranslated: Vec<_> = ways.iter().filter(|way| way.is_untranslated(packets)).collect();
+    let left_out: Vec<_> = ways.iter().filter(|way| way.by.class == Class::Backends).collect();
+    if !nameless.is_empty() {
+        let sentence = format!(
+            "This node has no address of its own to show to {} by {}: clients outside are dropped.",
+            backends(&nameless),
+            devices_of(&nameless)
+        );
+        return told(Judgement::error(sentence), &nameless).remedy(Remedy::safe(
+            "Give the node an address of that family that is neither a /32 nor a /128, at any device.",
+        ));
+    }
+    if !untranslated.is_empty() {
+        let sentence = format!(
+            "No programs are at {}, which leads to {}: clients outside reach nobody there.",
+            devices_of(&untranslated),
+            backends(&untranslated)
+        );
+        return told(Judgement::error(sentence), &untranslated)
+            .remedy(Remedy::safe("See `holdfast datapath` for why they are not there."));
+    }
+    if left_out.is_empty() {
+        return Judgement::ok("Packets are translated at each device that leads to its backends.");
+    }
+    let sentence = format!(
+        "packets.devices leaves out {}, which leads to {}: they are reached, and nobody is served who comes by it.",
+        devices_of(&left_out),
+        backends(&left_out)
+    );
+    told(Judgement::info(sentence), &left_out).remedy(Remedy::safe(
+        "If clients come by it, name it too in `devices` under [packets], or write \"auto\".",
+    ))
+}
+
+fn backends(ways: &[&Way<'_>]) -> String {
+    some(ways.iter().map(|way| way.to).collect::<BTreeSet<_>>())
+}
+
+fn devices_of(ways: &[&Way<'_>]) -> String {
+    some(ways.iter().map(|way| way.by.name.as_str()).collect::<BTreeSet<_>>())
+}
+
+fn told(judgement: Judgement, ways: &[&Way<'_>]) -> Judgement {
+    let names: BTreeSet<&str> = ways.iter().map(|way| way.by.name.as_str()).collect();
+    judgement.with("devices", json!(names.into_iter().take(NAMED_MAX).collect::<Vec<_>>()))
+}

@@ -1,0 +1,81 @@
+//! The state of programs and maps under which every case begins.
+
+use holdfast_datapath::{
+    Beside, Counts, DeviceStatus, Features, GivenUp, HookKind, PacketStatus, Served, Shape, Status, Swept,
+};
+
+use crate::views::devices::{Answers, Class, Decision, Reason};
+
+/// Maps that have grown once, and one hook that another program took away.
+pub(super) fn status() -> Status {
+    let first = Shape { frontends: [4096; 2], ports: 4096, slots: [16_384; 2], members: 4096 };
+    Status {
+        features: Features { set_retval: true, tcx: true },
+        cgroup: Some("/sys/fs/cgroup".into()),
+        pins: Some("/sys/fs/bpf/holdfast".into()),
+        waiting: false,
+        generation: 2,
+        growths: 1,
+        shape: Shape { frontends: [16_384, 4096], ..first },
+        limits: Shape { frontends: [500_000; 2], ports: 500_000, slots: [8_388_608; 2], members: 8_388_608 },
+        frontends: [8, 1],
+        members: 3,
+        refusals_lost: 5,
+        own_cgroup_exempt: true,
+        broken_hooks: vec!["sendmsg6"],
+        behind_hooks: Vec::new(),
+        leftover: None,
+        in_cgroup_namespace: false,
+        served: Served { exempt_cgroups: vec!["/kata.slice".into()], ..Served::default() },
+        absent_cgroups: Vec::new(),
+        shared_hooks: vec![
+            Beside { hook: "connect4", before: vec![37], after: vec![41] },
+            Beside { hook: "connect6", before: Vec::new(), after: vec![42] },
+        ],
+        hooks_put_back: 0,
+        grace_failure: None,
+        stale_sockets: Some(Swept { sweeps: 7, ended: 2, failure: None }),
+        packets: Some(PacketStatus {
+            flows: 131_072,
+            flows_wanted: 131_072,
+            flows_failure: None,
+            flows_given_up: GivenUp::default(),
+            hooks: Some(HookKind::Tcx),
+            failure: None,
+            repaired: 2,
+            devices: devices()
+                .iter()
+                .filter_map(Decision::device)
+                .map(|device| DeviceStatus {
+                    attached: device.name == "eth0",
+                    others: usize::from(device.name == "eth0"),
+                    error: (device.name != "eth0").then(|| "cannot attach in: busy".to_owned()),
+                    device,
+                })
+                .collect(),
+        }),
+        counts: Counts::default(),
+        flows: None,
+    }
+}
+
+/// One that leads outside, one that could not be served, one that is left alone, and one that is left out by name.
+fn devices() -> [Decision; 4] {
+    let device = |index, name: &str, class, reason| Decision {
+        index,
+        name: name.to_owned(),
+        class,
+        reason,
+        address4: (class == Class::Outer).then(|| [192, 0, 2, 5].into()),
+        address6: None,
+        near4: 0,
+        near6: 0,
+        answers: Answers::Backend,
+    };
+    [
+        device(1, "lo", Class::None, Reason::Loopback),
+        device(2, "eth0", Class::Outer, Reason::Gateway),
+        device(7, "veth7", Class::Pod, Reason::LeadsToPod),
+        device(8, "flannel.1", Class::Backends, Reason::LeftOut),
+    ]
+}

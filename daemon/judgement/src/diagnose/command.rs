@@ -1,0 +1,168 @@
+//! Commands that a person may copy into a shell.
+//!
+//! Invariant: a command is made of words of our own, and of names, labels and addresses that pass the grammar that
+//! Kubernetes has for them; where one does not, there is no command. Written for a shell, every word that is not plain
+//! is quoted, and none has a quote in it.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use holdfast_core::keys::ObjectName;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// What DNS and labels have room for.
+const NAME_LENGTH_MAX: usize = 253;
+const LABEL_LENGTH_MAX: usize = 63;
+
+/// The words of a command, the program first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Command(Vec<String>);
+
+/// A word that is not ours.
+#[derive(Clone, Copy, Debug)]
+pub enum Word<'a> {
+    Ours(&'static str),
+    /// The name of an object.
+    Name(&'a str),
+    Number(u64),
+    Ip(IpAddr),
+    At(SocketAddr),
+    /// A name of ours with a number behind a `=`.
+    Pair(&'static str, u64),
+}
+
+impl Command {
+    /// None: some word is not what it should be.
+    pub fn of(words: &[Word<'_>]) -> Option<Self> {
+        words.iter().map(Word::checked).collect::<Option<Vec<_>>>().map(Self)
+    }
+
+    /// `kubectl` in a namespace.
+    pub fn kubectl(namespace: &str, words: &[Word<'_>]) -> Option<Self> {
+        let start = [Word::Ours("kubectl"), Word::Ours("-n"), Word::Name(namespace)];
+        Self::of(&[&start, words].concat())
+    }
+
+    /// Changes some of a Service's labels to select by.
+    pub fn select(service: &ObjectName, wanted: &[(&str, &str)]) -> Option<Self> {
+        let legal = |(name, value): &(&str, &str)| is_label_name(name) && is_label_value(value);
+        if wanted.is_empty() || !wanted.iter().all(legal) {
+            return None;
+        }
+        let pairs = wanted.iter().map(|(name, value)| ((*name).to_owned(), Value::from(*value)));
+        Self::patch(service, &json!({ "spec": { "selector": Value::Object(pairs.collect()) } }))
+    }
+
+    /// Sets one field of a Service's specification.
+    pub fn set(service: &ObjectName, field: &'static str, value: &'static str) -> Option<Self> {
+        Self::patch(service, &json!({ "spec": { field: value } }))
+    }
+
+    fn patch(service: &ObjectName, patch: &Value) -> Option<Self> {
+        let words =
+            [Word::Ours("patch"), Word::Ours("service"), Word::Name(service.name()), Word::Ours("-p")];
+        let mut command = Self::kubectl(service.namespace(), &words)?;
+        command.0.push(patch.to_string());
+        Some(command)
+    }
+}
+
+impl Word<'_> {
+    fn checked(&self) -> Option<String> {
+        match self {
+            Self::Ours(word) => Some((*word).to_owned()),
+            Self::Name(name) => is_name(name).then(|| (*name).to_owned()),
+            Self::Number(number) => Some(number.to_string()),
+            Self::Ip(address) => Some(address.to_string()),
+            Self::At(address) => Some(address.to_string()),
+            Self::Pair(name, number) => Some(format!("{name}={number}")),
+        }
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, word) in self.0.iter().enumerate() {
+            let blank = if place == 0 { "" } else { " " };
+            match is_plain(word) {
+                true => write!(f, "{blank}{word}")?,
+                false => write!(f, "{blank}'{word}'")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_plain(word: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=:,%@".contains(&byte);
+    !word.is_empty() && word.bytes().all(plain)
+}
+
+/// A DNS subdomain: nothing that a program takes for an option or a shell for its own.
+pub(super) fn is_name(text: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    (1..=NAME_LENGTH_MAX).contains(&text.len()) && text.bytes().all(legal) && has_plain_ends(text)
+}
+
+fn is_label_value(text: &str) -> bool {
+    text.is_empty() || is_label_part(text)
+}
+
+fn is_label_name(text: &str) -> bool {
+    match text.split_once('/') {
+        Some((prefix, name)) => is_name(prefix) && is_label_part(name),
+        None => is_label_part(text),
+    }
+}
+
+fn is_label_part(text: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=LABEL_LENGTH_MAX).contains(&text.len()) && text.bytes().all(legal) && has_plain_ends(text)
+}
+
+fn has_plain_ends(text: &str) -> bool {
+    let ends = [text.bytes().next(), text.bytes().next_back()];
+    ends.into_iter().flatten().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name(name: &str) -> ObjectName {
+        ObjectName::new("default", name).unwrap()
+    }
+
+    #[test]
+    fn a_command_can_be_copied() {
+        let command = Command::select(&name("my-svc"), &[("app.example/name", "my_App")]).unwrap();
+        let patch = r#"{"spec":{"selector":{"app.example/name":"my_App"}}}"#;
+        assert_eq!(command.to_string(), format!("kubectl -n default patch service my-svc -p '{patch}'"));
+    }
+
+    #[test]
+    fn no_command_has_what_a_shell_or_a_program_would_take_for_its_own() {
+        for bad in ["--all", "a;b", "$(x)", "", "a b", "é", "A", "a'b", "-a", "a."] {
+            assert!(Command::kubectl("default", &[Word::Ours("get"), Word::Name(bad)]).is_none(), "{bad}");
+        }
+        for bad in [("app", "a'b"), ("app", "$(x)"), ("a b", "x"), ("a/b/c", "x"), ("app", "-x")] {
+            assert!(Command::select(&name("web"), &[bad]).is_none(), "{bad:?}");
+        }
+        assert!(Command::select(&name("--all"), &[("app", "web")]).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_tenant_writes_is_one_quoted_word(key in any::<String>(), value in any::<String>()) {
+            if let Some(command) = Command::select(&name("web"), &[(&key, &value)]) {
+                let shown = command.to_string();
+                prop_assert_eq!(shown.matches('\'').count(), 2);
+                prop_assert!(shown.is_ascii() && !shown.contains(['$', '`', '\\', ';', '|', '&', '\n']));
+            }
+        }
+    }
+}

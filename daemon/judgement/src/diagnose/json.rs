@@ -1,0 +1,266 @@
+//! A diagnosis for programs; people's form is made of the same.
+//!
+//! Invariant: fields are added, never renamed or taken away; `schema` names the version. Every text in it that others
+//! wrote is cleaned.
+
+mod api;
+
+use std::net::{IpAddr, SocketAddr};
+
+use holdfast_core::snapshot::{FrontendView, Reason, Verdict};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::answer::{Answer, Finding};
+use super::case::Case;
+use super::checks::{Group, Looks};
+use super::finding::{Confidence, Remedy, State};
+use super::limits::{NAMED_MAX, RECORDS_MAX};
+use super::material::{Asked, Material, Probe, ProbeOf};
+use super::shown::clean;
+use crate::described::Code;
+use crate::record::Record;
+use crate::rfc3339::Rfc3339;
+use api::Api;
+
+/// The version of this form.
+const SCHEMA: &str = "holdfast.diagnose/1";
+
+/// What no node can see.
+const NOT_CHECKED: [&str; 3] =
+    ["health checks of the cloud's balancer", "the path from outside this node", "firewalls inside pods"];
+
+/// What is wrong with a service, and what to do.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Diagnosis<'a> {
+    pub schema: &'static str,
+    pub service: Service,
+    /// The one port that was asked about, as it was named; null: all of them.
+    pub port: Option<String>,
+    pub node: String,
+    pub version: &'static str,
+    pub taken: Rfc3339,
+    pub verdict: Summary,
+    pub counts: Counts,
+    pub findings: Vec<FindingRow<'a>>,
+    pub endpoints: Endpoints,
+    pub frontends: Vec<Frontend>,
+    /// The latest records of the history, oldest first.
+    pub history: Vec<&'a Record>,
+    pub api: Api,
+    pub not_checked: Vec<&'static str>,
+    /// How `holdfast diagnose` ends.
+    pub exit: u8,
+}
+
+/// The service in a few words.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "DiagnosedService")]
+pub struct Service {
+    pub namespace: String,
+    pub name: String,
+    pub uid: Option<String>,
+    pub resource_version: Option<String>,
+    pub r#type: Option<&'static str>,
+    pub cluster_ips: Vec<IpAddr>,
+}
+
+/// The one answer.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "DiagnosisVerdict")]
+pub struct Summary {
+    /// What clients meet at the frontend that is worst for them; null: there is none.
+    pub state: Option<Code<Verdict>>,
+    pub reason: Option<Code<Reason>>,
+    pub since: Option<Rfc3339>,
+    /// The most likely cause in one sentence.
+    pub headline: String,
+    /// The one next step; null: nothing is to be done.
+    pub next: Option<Remedy>,
+    /// The finding that says so; null: all is well.
+    pub finding: Option<&'static str>,
+    pub confidence: Code<Confidence>,
+}
+
+/// How many findings came out how.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "FindingCounts")]
+pub struct Counts {
+    pub ok: usize,
+    pub info: usize,
+    pub warning: usize,
+    pub error: usize,
+    pub unknown: usize,
+    pub skipped: usize,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Finding")]
+pub struct FindingRow<'a> {
+    pub id: &'static str,
+    pub group: Code<Group>,
+    pub state: Code<State>,
+    pub confidence: Code<Confidence>,
+    pub message: &'a str,
+    /// What it rests on.
+    pub data: &'a Map<String, Value>,
+    /// What a person can do, the best first; it is never done here.
+    pub remedies: &'a [Remedy],
+    /// Findings that follow from this one.
+    pub explains: &'a [&'static str],
+    /// The finding that this one follows from.
+    pub explained_by: Option<&'static str>,
+    /// Where was looked.
+    pub sources: Vec<Code<Looks>>,
+}
+
+/// Addresses in slices, each once.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EndpointCounts")]
+pub struct Endpoints {
+    pub ready: usize,
+    /// Terminating, and still answering.
+    pub serving: usize,
+    pub terminating: usize,
+    pub unready: usize,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "DiagnosedFrontend")]
+pub struct Frontend {
+    pub address: String,
+    pub r#type: &'static str,
+    pub verdict: Code<Verdict>,
+    pub backends: usize,
+    /// How a connection to it went; null: none was tried.
+    pub probe: Option<String>,
+}
+
+impl<'a> Diagnosis<'a> {
+    pub fn of(material: &'a Material, answer: &'a Answer, version: &'static str) -> Self {
+        let case = Case::new(material);
+        let counts = case.counts();
+        let history = material.history.iter().rev().take(RECORDS_MAX).rev().collect();
+        Self {
+            schema: SCHEMA,
+            service: service(&case),
+            port: material.narrowed.focus.port.as_ref().map(|port| port.as_str().to_owned()),
+            node: clean(&material.snapshot.node.name),
+            version,
+            taken: Rfc3339(material.taken),
+            verdict: summary(&case, answer),
+            counts: Counts::of(answer),
+            findings: answer.findings.iter().map(FindingRow::of).collect(),
+            endpoints: Endpoints {
+                ready: counts.ready,
+                serving: counts.serving,
+                terminating: counts.terminating,
+                unready: counts.unready,
+            },
+            frontends: case.frontends().take(FRONTENDS_MAX).map(|it| frontend(&case, it)).collect(),
+            history,
+            api: Api::of(&material.cluster),
+            not_checked: not_checked(material),
+            exit: answer.end.code(),
+        }
+    }
+}
+
+/// What was not asked, as for a client by TCP, and what no node can see.
+fn not_checked(material: &Material) -> Vec<&'static str> {
+    let Material { cluster, host, probes, .. } = material;
+    let left_out = [
+        (matches!(cluster.service, Asked::Not(_)), "what the apiserver says now"),
+        (matches!(host.listeners, Asked::Not(_)), "this host"),
+        (matches!(probes, Asked::Not(_)), "connections from this host"),
+    ];
+    let left_out = left_out.into_iter().filter_map(|(is_left_out, what)| is_left_out.then_some(what));
+    left_out.chain(NOT_CHECKED).collect()
+}
+
+/// Frontends that are listed; `/frontends` has all.
+const FRONTENDS_MAX: usize = NAMED_MAX * 4;
+
+fn service(case: &Case<'_>) -> Service {
+    let name = &case.material.name;
+    let facts = case.facts();
+    let text = |text: Option<&std::sync::Arc<str>>| text.map(|text| clean(text));
+    Service {
+        namespace: name.namespace().to_owned(),
+        name: name.name().to_owned(),
+        uid: text(facts.and_then(|facts| facts.meta.uid.as_ref())),
+        resource_version: text(facts.and_then(|facts| facts.meta.resource_version.as_ref())),
+        r#type: facts.map(|facts| facts.kind.as_str()),
+        cluster_ips: facts.map(|facts| facts.cluster_ips.clone()).unwrap_or_default(),
+    }
+}
+
+fn summary(case: &Case<'_>, answer: &Answer) -> Summary {
+    let worst = super::checks::worst(case);
+    let first = answer.first();
+    let well = || match answer.end {
+        super::answer::End::Incomplete => "Nothing is wrong, as far as could be seen.".to_owned(),
+        _ => "Nothing is wrong.".to_owned(),
+    };
+    Summary {
+        state: worst.map(|it| Code(it.verdict)),
+        reason: worst.and_then(|it| it.reason).map(Code),
+        since: worst.map(|it| Rfc3339(it.since)),
+        headline: first.map_or_else(well, |it| it.judgement.sentence.clone()),
+        next: first.and_then(|it| it.judgement.remedies.first().cloned()),
+        finding: first.map(|it| it.check.id),
+        confidence: Code(first.map_or(Confidence::Certain, |it| it.judgement.confidence)),
+    }
+}
+
+impl Counts {
+    fn of(answer: &Answer) -> Self {
+        Self {
+            ok: answer.count(State::Ok),
+            info: answer.count(State::Info),
+            warning: answer.count(State::Warning),
+            error: answer.count(State::Error),
+            unknown: answer.count(State::Unknown),
+            skipped: answer.count(State::Skipped),
+        }
+    }
+}
+
+impl<'a> FindingRow<'a> {
+    fn of(it: &'a Finding) -> Self {
+        Self {
+            id: it.check.id,
+            group: Code(it.check.group),
+            state: Code(it.judgement.state),
+            confidence: Code(it.judgement.confidence),
+            message: &it.judgement.sentence,
+            data: &it.judgement.evidence,
+            remedies: &it.judgement.remedies,
+            explains: &it.explains,
+            explained_by: it.explained_by,
+            sources: it.check.looks.iter().copied().map(Code).collect(),
+        }
+    }
+}
+
+fn frontend(case: &Case<'_>, it: &FrontendView) -> Frontend {
+    let address = SocketAddr::new(it.address, it.port.get());
+    Frontend {
+        address: clean(&format!("{address}/{}", it.protocol)),
+        r#type: it.kind.as_str(),
+        verdict: Code(it.verdict),
+        backends: case.view.map_or(0, |view| view.backends(it).count()),
+        probe: probe(&case.material.probes, it),
+    }
+}
+
+/// A node port is tried at an address of the node.
+fn probe(probes: &Asked<Vec<Probe>>, it: &FrontendView) -> Option<String> {
+    let is_it = |probe: &&Probe| {
+        probe.of == ProbeOf::Frontend
+            && probe.to.port() == it.port.get()
+            && (probe.to.ip() == it.address || it.address.is_unspecified())
+    };
+    probes.answer()?.iter().find(is_it).map(|probe| probe.outcome.word().to_owned())
+}

@@ -1,0 +1,181 @@
+//! A diagnosis for people: the answer and the next step first, then what it rests on.
+//!
+//! Invariant: no line is longer than [`COLUMNS_MAX`], but for commands, which are not broken.
+
+use std::fmt::Write as _;
+
+use super::finding::{Risk, State};
+use super::json::{Diagnosis, FindingRow};
+use super::limits::COLUMNS_MAX;
+use super::shown::{clean, count};
+
+/// Where texts of findings begin.
+const INDENT: usize = 34;
+
+/// All of it as lines; `all`: also what is as it should be.
+pub fn write(it: &Diagnosis<'_>, all: bool) -> String {
+    let mut out = String::new();
+    header(&mut out, it);
+    answer(&mut out, it);
+    let is_shown = |row: &&FindingRow<'_>| all || !matches!(row.state.0, State::Ok | State::Skipped);
+    let mut rows: Vec<&FindingRow<'_>> = it.findings.iter().filter(is_shown).collect();
+    // What stands alone comes first, worst first; what follows from it is told after.
+    rows.sort_by_key(|row| (rank(row.state.0), row.explained_by.is_some()));
+    if !rows.is_empty() {
+        out.push('\n');
+    }
+    for row in rows {
+        finding(&mut out, row);
+    }
+    facts(&mut out, it);
+    out
+}
+
+const fn rank(state: State) -> u8 {
+    match state {
+        State::Error => 0,
+        State::Warning => 1,
+        State::Info => 2,
+        State::Unknown => 3,
+        State::Ok => 4,
+        State::Skipped => 5,
+    }
+}
+
+fn header(out: &mut String, it: &Diagnosis<'_>) {
+    let kind = it.service.r#type.unwrap_or("not known here");
+    let frontends: Vec<&str> = it.frontends.iter().map(|it| it.address.as_str()).collect();
+    let port = it.port.as_ref().map(|port| format!(" port {port}")).unwrap_or_default();
+    wrapped(
+        out,
+        0,
+        2,
+        &format!("{}/{}{port}  {kind}  {}", it.service.namespace, it.service.name, frontends.join(", ")),
+    );
+    line(out, &format!("node {}  {}  holdfast {}", it.node, it.taken, it.version));
+    out.push('\n');
+}
+
+fn answer(out: &mut String, it: &Diagnosis<'_>) {
+    let verdict = match (it.verdict.state, it.verdict.since) {
+        (Some(state), Some(since)) => format!("{} since {since}. ", state.to_string().to_uppercase()),
+        _ => String::new(),
+    };
+    let sure = match it.verdict.confidence.to_string().as_str() {
+        "certain" => String::new(),
+        confidence => format!(" ({confidence})"),
+    };
+    // No line but a first one begins at the edge, so that no text of others does.
+    wrapped(out, 0, 2, &format!("{verdict}{}{sure}", it.verdict.headline));
+    if let Some(next) = &it.verdict.next {
+        let risk = match next.risk.0 {
+            Risk::Safe => String::new(),
+            risk => format!(" ({})", risk.as_str()),
+        };
+        wrapped(out, 0, 2, &format!("Next{risk}: {}", next.text));
+    }
+}
+
+fn finding(out: &mut String, it: &FindingRow<'_>) {
+    let head = format!("  {:<8} {:<22} ", it.state.to_string(), it.id);
+    let sure = match it.confidence.to_string().as_str() {
+        "certain" => String::new(),
+        confidence => format!(" ({confidence})"),
+    };
+    let text = format!("{head}{}{sure}", it.message);
+    wrapped(out, 0, INDENT, &text);
+    if let Some(cause) = it.explained_by {
+        line(out, &format!("{:INDENT$}because of {cause}", ""));
+        return;
+    }
+    if matches!(it.state.0, State::Ok | State::Skipped | State::Unknown) {
+        return;
+    }
+    for remedy in it.remedies {
+        let risk = match remedy.risk.0 {
+            Risk::Safe => "remedy (safe)",
+            Risk::Disruptive => "remedy (DISRUPTIVE)",
+            Risk::Destructive => "remedy (DESTRUCTIVE)",
+        };
+        wrapped(out, 4, 8, &format!("{risk}: {}", remedy.text));
+        if let Some(command) = &remedy.command {
+            line(out, &format!("        {command}"));
+        }
+    }
+    if !it.explains.is_empty() {
+        wrapped(out, 4, 8, &format!("explains: {}", it.explains.join(", ")));
+    }
+}
+
+fn facts(out: &mut String, it: &Diagnosis<'_>) {
+    let counts = &it.endpoints;
+    out.push('\n');
+    line(
+        out,
+        &format!(
+            "  endpoints   ready {}   serving {}   terminating {}   unready {}",
+            counts.ready, counts.serving, counts.terminating, counts.unready
+        ),
+    );
+    let probes = it.frontends.iter().filter_map(|it| Some(format!("{} {}", it.address, it.probe.as_ref()?)));
+    let probes: Vec<String> = probes.collect();
+    if !probes.is_empty() {
+        wrapped(out, 2, 14, &format!("probes      {}", probes.join("   ")));
+    }
+    for (place, record) in it.history.iter().enumerate() {
+        let head = if place == 0 { "history     " } else { "            " };
+        wrapped(out, 2, 14, &format!("{head}{}", clean(&record.sentence())));
+    }
+    wrapped(out, 2, 14, &format!("not checked {}", it.not_checked.join(", ")));
+    let n = &it.counts;
+    line(
+        out,
+        &format!(
+            "  {}, {}, {} to know, {} unknown, {} ok, {} skipped; exit {}",
+            count(n.error, "error"),
+            count(n.warning, "warning"),
+            n.info,
+            n.unknown,
+            n.ok,
+            n.skipped,
+            it.exit
+        ),
+    );
+}
+
+pub(super) fn line(out: &mut String, text: &str) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "{}", text.trim_end());
+}
+
+/// A word that no line can hold is broken too: others may have written it.
+fn pieces(word: &str, room: usize) -> impl Iterator<Item = &str> {
+    let mut rest = Some(word);
+    std::iter::from_fn(move || {
+        let whole = rest.take()?;
+        let cut = whole.char_indices().nth(room).map(|(cut, _)| cut);
+        let (piece, left) = cut.and_then(|cut| whole.split_at_checked(cut)).unwrap_or((whole, ""));
+        rest = (!left.is_empty()).then_some(left);
+        Some(piece)
+    })
+}
+
+/// Broken between words: the first line begins at one column, the others at another.
+pub(super) fn wrapped(out: &mut String, first: usize, others: usize, text: &str) {
+    let mut now = " ".repeat(first);
+    let mut is_empty = true;
+    for word in text.split(' ').flat_map(|word| pieces(word, COLUMNS_MAX - others)) {
+        let length = now.chars().count() + 1 + word.chars().count();
+        if !is_empty && length > COLUMNS_MAX {
+            line(out, &now);
+            now = " ".repeat(others);
+            is_empty = true;
+        }
+        if !is_empty {
+            now.push(' ');
+        }
+        is_empty = false;
+        now.push_str(word);
+    }
+    line(out, &now);
+}

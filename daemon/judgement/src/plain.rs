@@ -1,0 +1,76 @@
+//! What others wrote, as it may stand on a line of ours: names, labels, messages, reasons, names of processes.
+//!
+//! Invariant: nothing in what comes out ends a line, moves a cursor, hides what is beside it or turns its direction,
+//! whatever text goes in. What would is shown as `?`.
+
+use std::fmt::{self, Display, Write};
+
+/// A value that is shown.
+#[derive(Debug)]
+pub struct Plain<T>(pub T);
+
+impl<T: Display> Display for Plain<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(Through(f), "{}", self.0)
+    }
+}
+
+/// As text.
+pub fn plain(text: &str) -> String {
+    Plain(text).to_string()
+}
+
+/// Several lines of ours, which stay what they are.
+pub fn plain_lines(text: &str) -> String {
+    text.chars().map(|c| if c == '\n' { c } else { shown(c) }).collect()
+}
+
+/// Ends a line, moves a cursor, turns what is around it or is not seen.
+pub const fn is_unfit(character: char) -> bool {
+    matches!(character,
+        '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+        | '\u{e0000}'..='\u{e0fff}')
+}
+
+const fn shown(character: char) -> char {
+    if is_unfit(character) { '?' } else { character }
+}
+
+/// Lets through what is fit.
+#[derive(Debug)]
+pub struct Through<'a, W>(pub &'a mut W);
+
+impl<W: Write> Write for Through<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // Nearly all of what is written.
+        if text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+            return self.0.write_str(text);
+        }
+        text.chars().try_for_each(|c| self.0.write_char(shown(c)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_laws::hostile::{HOSTILE, check_lines};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_would_end_or_turn_a_line_is_shown_as_a_mark() {
+        assert_eq!(plain("a\x1b[31mb\u{202e}c\nd\u{9b}2Jé"), "a?[31mb?c?d?2Jé");
+        assert_eq!(plain_lines("a\nb\r"), "a\nb?");
+        check_lines("hostile", &plain(HOSTILE), is_unfit);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_comes_out_with_what_is_unfit(text in any::<String>()) {
+            let out = plain(&text);
+            prop_assert!(!out.chars().any(is_unfit));
+            prop_assert_eq!(out.chars().count(), text.chars().count());
+        }
+    }
+}

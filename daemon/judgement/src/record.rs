@@ -1,0 +1,376 @@
+//! What is kept of a change: the same struct in memory, on disk, in the API and on the command line.
+//!
+//! Invariant: a record says everything by itself: when, which object in which version by which writer, what clients got
+//! before and after, and what the maps said to it. Its lists have bounds, and what is too long for the file all the
+//! same is a gap there. Fields are added, never renamed; what has nothing to say is absent. The
+//! recorder makes records, and `sentence` words them for people.
+
+mod sentence;
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::rfc3339::Millis;
+
+/// Addresses named in one diff; a person reads no more, and a record stays below some 4 KiB.
+const NAMED_MAX: usize = 32;
+
+/// A word of a closed set: borrowed when it is made, owned when it was read.
+pub type Word = Cow<'static, str>;
+
+/// What a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Readers see a difference, or the maps were written to.
+    Change,
+    /// An object came or went, and nothing changed for clients. Such records are told, not kept.
+    Event,
+    /// Here records are missing.
+    Gap,
+}
+
+/// One change of one service, or a place where changes are missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Record {
+    /// Counts up by one, over restarts too. Absent: not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+    /// When the batch began in which it happened.
+    pub time: Millis,
+    /// The same on the clock that never steps back, which the journal shows too; microseconds since the boot.
+    pub monotonic_us: u64,
+    /// The kernel's id of that boot, as the journal has it.
+    pub boot_id: Arc<str>,
+    /// A change, an event without one, or a gap.
+    pub kind: Kind,
+    /// The service that changed, as `namespace/name`. Absent: a gap may concern any service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Which source the service is from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Word>,
+    /// A short stable code of what decided: a reason, `usable-endpoints`, `service-gone`, `no-effect`, …
+    pub rule: Word,
+    /// Why, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub triggers: Vec<Trigger>,
+    /// How many triggers before those had no room.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub suppressed: u32,
+    /// What changed for clients; frontends that met the same share one entry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transitions: Vec<Transition>,
+    /// How many more entries had no room.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub transitions_omitted: u32,
+    /// What the maps said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Outcome>,
+    /// What is missing here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gap: Option<Gap>,
+}
+
+/// What a cause may be.
+const EVENTS: [&str; 16] = [
+    "applied",
+    "deleted",
+    "left",
+    "claim-won",
+    "claim-lost",
+    "node",
+    "settings",
+    "retry",
+    "remembered",
+    "readers-left",
+    "hold-due",
+    "probe-accepted",
+    "probe-refused",
+    "probe-silent",
+    "address-claimed",
+    "mass-loss",
+];
+
+/// One cause: usually an object, with its version and its writer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Trigger {
+    /// What happened to the object.
+    #[schemars(extend("enum" = EVENTS))]
+    pub event: Word,
+    /// `Service` or `EndpointSlice`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<Word>,
+    /// Its namespace and name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<String>,
+    /// The source that told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Word>,
+    /// The object's uid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<Arc<str>>,
+    /// The object's `resourceVersion`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_version: Option<Arc<str>>,
+    /// The version of its specification.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    /// The last writer, by `managedFields`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writer: Option<LastWriter>,
+    /// The apiserver's endpoint or the file that it was read from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Arc<str>>,
+    /// The object said `endpoints: null`, not `[]`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub endpoints_null: bool,
+    /// It was not known before.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub new: bool,
+    /// Which of its fields that matter here are others than before; of a known object none: only its metadata.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<Word>,
+    /// Which of a slice's endpoints are others than before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoints: Option<Diff>,
+    /// The backend that was probed, or that is another pod's now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// How many services lost their lists, and of how many that had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<[u32; 2]>,
+    /// The address that was claimed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frontend: Option<String>,
+    /// The service that claims it too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other: Option<String>,
+}
+
+/// The last entry of `managedFields`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LastWriter {
+    /// `kube-controller-manager`, `kubectl-edit`, …
+    pub manager: Arc<str>,
+    /// `Update` or `Apply`.
+    pub operation: Arc<str>,
+    /// `status`, where a subresource was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subresource: Option<Arc<str>>,
+    /// When it wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Millis>,
+}
+
+/// What changed for the clients of some frontends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Transition {
+    /// What clients dial, each as `address:port/protocol`.
+    pub frontends: Vec<String>,
+    /// How many more met the same.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub frontends_omitted: u32,
+    /// What clients got; absent: the frontends are new.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Met>,
+    /// What they get; absent: the frontends have gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Met>,
+    /// The backends of new connections from this node.
+    pub backends: Diff,
+    /// The backends of outside traffic, where that got or gets other ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_backends: Option<Diff>,
+}
+
+/// What a client meets at a frontend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Met {
+    /// `serving`, `refusing`, …
+    pub verdict: Word,
+    /// Why, unless serving.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Word>,
+    /// How many backends a new connection may get.
+    pub backends: u32,
+    /// Whether the maps hold what they should.
+    #[schemars(extend("enum" = ["pending", "done", "error"]))]
+    pub status: Word,
+    /// The service that owns the address, where it is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+}
+
+/// How two lists differ.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Diff {
+    /// Only in the later one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub added: Vec<String>,
+    /// Only in the earlier one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
+    /// In both, but not in the same state.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<Changed>,
+    /// How many are the same in both.
+    pub kept: u32,
+    /// How many differences had no room.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub omitted: u32,
+}
+
+/// Something that is in both lists, in another state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Changed {
+    /// Its address and port.
+    pub address: String,
+    /// `active`, `draining`; of an endpoint its conditions.
+    pub before: Word,
+    /// The same, afterwards.
+    pub after: Word,
+}
+
+/// What the maps said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Outcome {
+    /// How many writes they accepted.
+    pub ops: u32,
+    /// What they refused, with the error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Arc<str>>,
+    /// From the begin of the batch until all of it was written, in microseconds.
+    pub elapsed_us: u64,
+}
+
+/// What is missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Gap {
+    /// Why they are missing.
+    pub cause: GapCause,
+    /// How many records, as far as that can be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub records: Option<u64>,
+    /// Where that cannot be told: at most so many, because no more numbers were set aside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<u64>,
+    /// How many bytes of the file cannot be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// The file of the history that they are missing in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The namespaces with most of the missing records, where that is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<NamespaceShare>,
+}
+
+/// What a namespace has of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NamespaceShare {
+    /// Its name.
+    pub namespace: String,
+    /// How many records.
+    pub records: u64,
+}
+
+/// Why records are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum GapCause {
+    /// More changes came than could be recorded.
+    QueueFull,
+    /// The file ends in the middle of a record: the daemon or the machine stopped while it was written.
+    TornTail,
+    /// Bytes of the file are not what was written.
+    Damaged,
+    /// Another version wrote the file, or it is none of ours.
+    OtherVersion,
+    /// The disk did not take them; memory had them.
+    NotWritten,
+    /// The daemon or the machine stopped at once, and what it had not written yet is unknown.
+    Killed,
+    /// The files were full, and these namespaces had most of them.
+    MadeRoom,
+}
+
+impl Diff {
+    /// Whether the two have the same entries in the same states.
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty() && self.omitted == 0
+    }
+
+    fn has_room(&mut self) -> bool {
+        let room = self.added.len() + self.removed.len() + self.changed.len() < NAMED_MAX;
+        self.omitted += u32::from(!room);
+        room
+    }
+
+    pub fn add(&mut self, address: impl Display) {
+        if self.has_room() {
+            self.added.push(address.to_string());
+        }
+    }
+
+    pub fn remove(&mut self, address: impl Display) {
+        if self.has_room() {
+            self.removed.push(address.to_string());
+        }
+    }
+
+    pub fn meet(&mut self, address: impl Display, before: &'static str, after: &'static str) {
+        if before == after {
+            self.kept += 1;
+        } else if self.has_room() {
+            let address = address.to_string();
+            self.changed.push(Changed { address, before: before.into(), after: after.into() });
+        }
+    }
+}
+
+impl Gap {
+    /// Nothing is known but the cause.
+    pub const fn new(cause: GapCause) -> Self {
+        Self { cause, records: None, at_most: None, bytes: None, file: None, namespaces: Vec::new() }
+    }
+}
+
+impl GapCause {
+    /// As the end of a sentence that begins "because".
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            Self::QueueFull => "more changes came than could be recorded",
+            Self::TornTail => "the file ends in the middle of a record",
+            Self::Damaged => "the file is damaged",
+            Self::OtherVersion => "the file is of another version",
+            Self::NotWritten => "the disk did not take them",
+            Self::Killed => "the daemon stopped before it had written them",
+            Self::MadeRoom => "they made room for others",
+        }
+    }
+}
+
+impl Record {
+    /// What decided here, and the reasons that clients were told before and after; each once.
+    pub fn reasons(&self) -> Box<[Word]> {
+        let met = self.transitions.iter().flat_map(|it| it.before.iter().chain(&it.after));
+        let told = met.filter_map(|met| met.reason.clone());
+        std::iter::once(self.rule.clone()).chain(told).collect::<BTreeSet<Word>>().into_iter().collect()
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
+}

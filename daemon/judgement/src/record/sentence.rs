@@ -1,0 +1,221 @@
+//! A record as people read it: one line that goes from what clients get to why.
+//!
+//! Invariant: a line has no line end in it and nothing that turns it or moves a terminal's cursor, whatever an object
+//! says. It has no columns, because it has no fixed number of clauses; it begins with what can be searched for.
+
+use std::fmt::Write as _;
+
+use super::{Diff, Gap, LastWriter, Met, Record, Transition, Trigger};
+use crate::plain::plain;
+
+/// Addresses named of one diff; JSON has more of them.
+const ADDRESSES_MAX: usize = 6;
+
+impl Record {
+    /// The whole record in one line.
+    pub fn sentence(&self) -> String {
+        let mut line = self.time.to_string();
+        match self.seq {
+            Some(seq) => add(&mut line, format_args!(" #{seq} ")),
+            None => line.push_str(" - "),
+        }
+        match (&self.gap, &self.service) {
+            (Some(gap), _) => line.push_str(&gap.sentence()),
+            (None, Some(service)) => add(&mut line, format_args!("{service}: {}", self.outcome())),
+            (None, None) => line.push_str(&self.outcome()),
+        }
+        let causes: Vec<String> = self.triggers.iter().map(Trigger::sentence).collect();
+        if !causes.is_empty() {
+            add(&mut line, format_args!("; because {}", causes.join(", then ")));
+        }
+        if self.suppressed > 0 {
+            add(&mut line, format_args!(" (and {} events before)", self.suppressed));
+        }
+        plain(&line)
+    }
+
+    /// What clients get from now on.
+    fn outcome(&self) -> String {
+        let mut clauses: Vec<String> = self.transitions.iter().map(Transition::sentence).collect();
+        if self.transitions_omitted > 0 {
+            clauses.push(format!("{} more changes", self.transitions_omitted));
+        }
+        if let Some(error) = self.result.as_ref().and_then(|result| result.error.as_ref()) {
+            clauses.push(format!("NOT WRITTEN, will be tried again: {error}"));
+        }
+        if clauses.is_empty() { "nothing changed for clients".to_owned() } else { clauses.join(" | ") }
+    }
+}
+
+impl Gap {
+    fn sentence(&self) -> String {
+        let why = self.cause.in_words();
+        let mut text = match (self.records, self.at_most) {
+            (Some(records), _) => format!("GAP: {records} records are missing, because {why}"),
+            (None, Some(most)) => format!("GAP: at most {most} records are missing, because {why}"),
+            (None, None) => format!("GAP: records are missing, because {why}"),
+        };
+        if let Some(bytes) = self.bytes {
+            add(&mut text, format_args!(" ({bytes} bytes)"));
+        }
+        if let Some(file) = &self.file {
+            add(&mut text, format_args!(": {file}"));
+        }
+        let shares: Vec<String> =
+            self.namespaces.iter().map(|it| format!("{} of {}", it.records, it.namespace)).collect();
+        if !shares.is_empty() {
+            add(&mut text, format_args!(": {}", shares.join(", ")));
+        }
+        text
+    }
+}
+
+impl Transition {
+    fn sentence(&self) -> String {
+        let mut text = self.frontends.join(" ");
+        if self.frontends_omitted > 0 {
+            add(&mut text, format_args!(" and {} more", self.frontends_omitted));
+        }
+        match (&self.before, &self.after) {
+            (None, Some(after)) => add(&mut text, format_args!(" is new: {}", after.sentence())),
+            (Some(before), None) => add(&mut text, format_args!(" is gone, was {}", before.sentence())),
+            (Some(before), Some(after)) if before.sentence() == after.sentence() => {
+                add(&mut text, format_args!(" {}", after.sentence()));
+            }
+            (Some(before), Some(after)) => {
+                add(&mut text, format_args!(" {} -> {}", before.sentence(), after.sentence()));
+            }
+            (None, None) => {}
+        }
+        self.backends.append_to("", &mut text);
+        if let Some(external) = &self.external_backends {
+            external.append_to("from outside: ", &mut text);
+        }
+        text
+    }
+}
+
+impl Met {
+    fn sentence(&self) -> String {
+        let mut text = self.verdict.to_string();
+        match (&self.reason, &self.owner) {
+            (Some(reason), Some(owner)) => add(&mut text, format_args!(" ({reason} by {owner})")),
+            (Some(reason), None) => add(&mut text, format_args!(" ({reason})")),
+            (None, _) => {}
+        }
+        if self.status != "done" {
+            add(&mut text, format_args!(" [{}]", self.status));
+        }
+        text
+    }
+}
+
+impl Diff {
+    /// `+` came, `-` went, `~` is in another state, and how many stayed as they were.
+    fn append_to(&self, scope: &str, text: &mut String) {
+        if self.is_empty() {
+            return;
+        }
+        let _ = write!(text, ", {scope}");
+        let came = self.added.iter().map(|address| format!("+{address}"));
+        let went = self.removed.iter().map(|address| format!("-{address}"));
+        let turned = self.changed.iter().map(|it| format!("~{} {} to {}", it.address, it.before, it.after));
+        let all: Vec<String> = came.chain(went).chain(turned).collect();
+        text.push_str(&all.get(..ADDRESSES_MAX).unwrap_or(&all).join(" "));
+        let more =
+            all.len().saturating_sub(ADDRESSES_MAX) + usize::try_from(self.omitted).unwrap_or(usize::MAX);
+        if more > 0 {
+            add(text, format_args!(" and {more} more"));
+        }
+        if self.kept > 0 {
+            add(text, format_args!(", {} kept", self.kept));
+        }
+    }
+}
+
+impl Trigger {
+    /// The cause in words: which object, what of it, which version, which writer.
+    pub fn sentence(&self) -> String {
+        let other = self.other.as_deref().unwrap_or("another service");
+        let frontend = self.frontend.as_deref().unwrap_or("an address");
+        let address = self.address.as_deref().unwrap_or("a backend");
+        match &*self.event {
+            "claim-won" => format!("{frontend} is no longer claimed by {other}"),
+            "claim-lost" => format!("{frontend} is claimed by {other}"),
+            "node" => "the node changed".to_owned(),
+            "settings" => "the configuration changed".to_owned(),
+            "retry" => "it was tried again".to_owned(),
+            "remembered" => "it was remembered from before the restart".to_owned(),
+            "hold-due" => "the hold has reached its bound".to_owned(),
+            "probe-accepted" => format!("{address} took a probe"),
+            "probe-refused" => format!("{address} refused a probe"),
+            "probe-silent" => format!("{address} did not answer a probe"),
+            "address-claimed" => format!("{other} lists {address} for another target too, so it is probed"),
+            "mass-loss" => {
+                let [lost, populated] = self.lost.unwrap_or_default();
+                format!("{lost} of {populated} services lost all their backends at once")
+            }
+            "readers-left" => "no client reads its former list any more".to_owned(),
+            _ => self.object_sentence(),
+        }
+    }
+
+    fn object_sentence(&self) -> String {
+        let event = match &*self.event {
+            "left" => "left for another service",
+            event => event,
+        };
+        let kind = self.kind.as_deref().unwrap_or("object");
+        let object = self.object.as_deref().unwrap_or_default();
+        let mut text = format!("{kind} {object} {event}");
+        if self.endpoints_null {
+            text.push_str(" with `endpoints: null`");
+        }
+        if let Some(diff) = &self.endpoints {
+            diff.append_to("endpoints ", &mut text);
+        }
+        self.append_fields(&mut text);
+        if let Some(version) = &self.resource_version {
+            add(&mut text, format_args!(", version {version}"));
+        }
+        if let Some(writer) = &self.writer {
+            add(&mut text, format_args!(", written by {}", writer.sentence()));
+        }
+        if let Some(origin) = &self.origin {
+            add(&mut text, format_args!(", from {origin}"));
+        }
+        text
+    }
+
+    /// Fields beside the endpoints, which stand before them.
+    fn append_fields(&self, text: &mut String) {
+        let other: Vec<&str> = self.fields.iter().map(|it| &**it).filter(|it| *it != "endpoints").collect();
+        match (other.is_empty(), self.new, &*self.event) {
+            (false, ..) => add(text, format_args!(", other {}", other.join(" "))),
+            (true, true, "applied") => text.push_str(", new"),
+            (true, false, "applied") if self.fields.is_empty() => {
+                text.push_str(", only its metadata differs");
+            }
+            (true, ..) => {}
+        }
+    }
+}
+
+impl LastWriter {
+    fn sentence(&self) -> String {
+        let mut text = format!("{} ({}", self.manager, self.operation);
+        if let Some(subresource) = &self.subresource {
+            add(&mut text, format_args!(" of {subresource}"));
+        }
+        text.push(')');
+        if let Some(time) = self.time {
+            add(&mut text, format_args!(" at {}", crate::rfc3339::Rfc3339(time.seconds())));
+        }
+        text
+    }
+}
+
+fn add(text: &mut String, more: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _ = text.write_fmt(more);
+}

@@ -1,0 +1,159 @@
+//! What the way to the apiserver says of itself.
+//!
+//! Invariant: it is a copy, so a reader holds up no request. It has no secret; a credential is shown by kind, file and
+//! age.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use holdfast_core::facts::Timestamp;
+use holdfast_core::words;
+use serde::{Deserialize, Serialize};
+
+/// Access at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// In the operator's order.
+    pub endpoints: Vec<EndpointView>,
+    /// The configured ones first, then kubelet's.
+    pub credentials: Vec<CredentialsView>,
+    /// The cluster, once an apiserver has named it.
+    pub cluster: Option<ClusterId>,
+    /// Why an apiserver may not tell which cluster it belongs to.
+    pub unverified: Option<Arc<str>>,
+    /// Why what was learned cannot be kept over a restart.
+    pub memory_problem: Option<String>,
+    /// How often a request went on to another endpoint.
+    pub failovers: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointView {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// What named it.
+    pub tier: Tier,
+    /// What the last attempts say.
+    pub state: State,
+    pub since: Timestamp,
+    /// Whether it has connections.
+    pub active: bool,
+    /// Whether the next request goes there first.
+    pub preferred: bool,
+    /// How many connections it has.
+    pub connections: usize,
+    /// What was last wrong, and when.
+    pub last_error: Option<(String, Timestamp)>,
+    /// When the cluster last named it.
+    pub seen: Option<Timestamp>,
+    /// What else is known of it if it is learned.
+    pub learned: Option<LearnedView>,
+}
+
+/// Where a learned address comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LearnedView {
+    /// When the cluster named it first; nothing of one that an older daemon has learned.
+    pub since: Option<Timestamp>,
+    /// The slice that named it last.
+    pub slice: Option<Arc<str>>,
+    /// Whether it is named now.
+    pub standing: Standing,
+}
+
+/// One set of credentials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CredentialsView {
+    /// The tier of the endpoints that they are for.
+    pub tier: Tier,
+    /// What they are, such as `token`.
+    pub kind: &'static str,
+    /// The files they come from, and when each was last written.
+    pub files: Vec<(PathBuf, Option<Timestamp>)>,
+    /// Until when they are good.
+    pub expires: Option<Timestamp>,
+    /// Why they could not be read last time, and since when.
+    pub problem: Option<(String, Timestamp)>,
+}
+
+words! {
+    /// Where an address comes from; an earlier tier goes first.
+    #[derive(PartialOrd, Ord)]
+    pub enum Tier {
+        /// `[apiserver]`: `endpoints`, or else the kubeconfig's server.
+        Configured = "configured",
+        /// Kubelet's own kubeconfig.
+        Kubelet = "kubelet",
+        /// Backends that `default/kubernetes` has or had.
+        Learned = "learned",
+    }
+}
+
+impl Tier {
+    /// For a sentence.
+    pub const fn named_by(self) -> &'static str {
+        match self {
+            Self::Configured => "named by the configuration or its kubeconfig",
+            Self::Kubelet => "named by kubelet's kubeconfig",
+            Self::Learned => "named by the cluster",
+        }
+    }
+}
+
+words! {
+    /// What the last attempts say of an endpoint.
+    pub enum State {
+        /// It was never tried.
+        Unknown = "unknown",
+        Healthy = "healthy",
+        /// It failed, and has served once since.
+        Recovering = "recovering",
+        Failed = "failed",
+        /// It is up, and asked to be left alone for a while.
+        Throttled = "throttled",
+    }
+}
+
+words! {
+    /// Whether the cluster names it.
+    #[derive(Default, PartialOrd, Ord, Deserialize, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Standing {
+        /// The cluster names it now.
+        Listed = "now",
+        /// It was among the last ones, and no others have taken their place: that list is held as `control`.
+        Held = "held",
+        /// The cluster named it once.
+        #[default]
+        Past = "past",
+    }
+}
+
+/// The longest uid: a UUID has 36 bytes, and nothing says that it must be one.
+const UID_BYTES_MAX: usize = 128;
+
+/// The uid of a cluster's `kube-system`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterId(Arc<str>);
+
+impl ClusterId {
+    /// An id from text; none if it cannot be one.
+    pub fn new(uid: &str) -> Option<Self> {
+        let legal = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+        let legal = !uid.is_empty() && uid.len() <= UID_BYTES_MAX && uid.bytes().all(legal);
+        legal.then(|| Self(uid.into()))
+    }
+
+    /// As Kubernetes writes it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,59 @@
+//! The datapath at one moment: the state of programs and maps, and what each device is to packets.
+//!
+//! Invariant: a copy that the engine publishes; this module never touches the maps.
+
+use std::sync::Arc;
+
+use holdfast_core::words;
+use holdfast_datapath::Status;
+
+use super::devices::Decision;
+
+words! {
+    /// What carries the traffic.
+    pub enum DatapathKind {
+        /// eBPF programs in the kernel.
+        Kernel = "kernel",
+        /// Tables in memory: everything is computed and shown, no traffic is touched.
+        Memory = "memory",
+    }
+}
+
+/// The datapath at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatapathView {
+    status: Option<Status>,
+    devices: Arc<[Decision]>,
+}
+
+impl DatapathView {
+    /// Tables in memory, which touch no traffic.
+    pub fn memory() -> Self {
+        Self { status: None, devices: Arc::default() }
+    }
+
+    /// Programs and maps in the kernel.
+    pub fn kernel(status: Status) -> Self {
+        Self { status: Some(status), devices: Arc::default() }
+    }
+
+    /// The same, and what each device is to packets.
+    pub fn with_devices(self, devices: Arc<[Decision]>) -> Self {
+        Self { devices, ..self }
+    }
+
+    /// What each device is to packets, and why.
+    pub fn devices(&self) -> &[Decision] {
+        &self.devices
+    }
+
+    /// What carries the traffic.
+    pub const fn kind(&self) -> DatapathKind {
+        if self.status.is_some() { DatapathKind::Kernel } else { DatapathKind::Memory }
+    }
+
+    /// The state of programs and maps, where there are any.
+    pub const fn status(&self) -> Option<&Status> {
+        self.status.as_ref()
+    }
+}

@@ -1,0 +1,171 @@
+//! What each device of this node is to packets, and why, as it was decided.
+//!
+//! Invariant: plain data; nothing here decides.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use holdfast_datapath::{Device, Side};
+
+/// What a device is to packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Others reach this node by it.
+    Outer,
+    /// It leads to a pod that is served by its packets.
+    Pod,
+    /// The device leads to backends; packets that come by it are not served.
+    Backends,
+    /// Nothing is done there.
+    None,
+}
+
+impl Class {
+    /// As answers spell it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Outer => "outer",
+            Self::Pod => "pod",
+            Self::Backends => "backends",
+            Self::None => "none",
+        }
+    }
+}
+
+/// All that [`Class::as_str`] gives.
+pub const CLASSES: [&str; 4] =
+    [Class::Outer.as_str(), Class::Pod.as_str(), Class::Backends.as_str(), Class::None.as_str()];
+
+/// Why a device is what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    Named,
+    Address,
+    Gateway,
+    Route,
+    PodNamed,
+    LeadsToPod,
+    Loopback,
+    Member,
+    Dummy,
+    EndsHere,
+    PodSide,
+    NoAddress,
+    OthersNamed,
+    LeftOut,
+    NearLeftOut,
+    Absent,
+}
+
+impl Reason {
+    /// What an operator reads.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Named => "packets.devices names it",
+            Self::Address => "it has a global address",
+            Self::Gateway => "a route leads to a gateway by it",
+            Self::Route => "a route leads to others by it",
+            Self::PodNamed => "packets.pod_devices names it",
+            Self::LeadsToPod => "it leads to a pod",
+            Self::Loopback => "it is the loopback",
+            Self::Member => "it belongs to another device, which counts in its place",
+            Self::Dummy => "no packet ever comes by a dummy",
+            Self::EndsHere => "its other end is this node's too, and no pod's",
+            Self::PodSide => "it leads to pods of this node alone: no route leads to a gateway by it",
+            Self::NoAddress => "it has no global address, and no route leads to others by it",
+            Self::OthersNamed => "packets.devices names others",
+            Self::LeftOut => {
+                "packets.devices names others, though a route leads to others by it: backends behind it are reached as \
+                 everywhere, and nobody is served who comes by it"
+            }
+            Self::NearLeftOut => {
+                "packets.devices names others: backends near it are reached, and nobody is served who comes by it"
+            }
+            Self::Absent => "packets.devices names it, and it is not there",
+        }
+    }
+}
+
+/// How answers to clients are routed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answers {
+    /// As packets of the backend: that is how the kernel does it.
+    Backend,
+    /// As packets of the address that was dialled, since rules of routing tell the two apart.
+    Dialled,
+}
+
+impl Answers {
+    /// As answers spell it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Backend => "backend",
+            Self::Dialled => "dialled",
+        }
+    }
+}
+
+/// All that [`Answers::as_str`] gives.
+pub const ANSWERS: [&str; 2] = [Answers::Backend.as_str(), Answers::Dialled.as_str()];
+
+/// One device, what it is, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Its number; 0: it is not there.
+    pub index: u32,
+    pub name: String,
+    pub class: Class,
+    pub reason: Reason,
+    /// What backends of other nodes see of clients; of a pod's device, what the pod sees of itself.
+    pub address4: Option<Ipv4Addr>,
+    pub address6: Option<Ipv6Addr>,
+    /// So many bits of `address4` are those of this node's own pods behind it, which see clients as who they are.
+    pub near4: u8,
+    pub near6: u8,
+    /// The way of answers to clients that came by it, if it is an outer one.
+    pub answers: Answers,
+}
+
+impl Decision {
+    /// For the datapath; `None`: nothing is done there.
+    pub fn device(&self) -> Option<Device> {
+        let side = match self.class {
+            Class::Outer => Side::Outer,
+            Class::Pod => Side::Pod,
+            Class::Backends => Side::Backends,
+            Class::None => return None,
+        };
+        Some(Device {
+            index: self.index,
+            name: self.name.clone(),
+            side,
+            address4: self.address4,
+            address6: self.address6,
+            near4: self.near4,
+            near6: self.near6,
+            by_address: self.answers == Answers::Dialled,
+        })
+    }
+
+    /// The networks behind it of which pods are this node's own.
+    pub fn near(&self) -> Vec<String> {
+        let v4 = self.address4.filter(|_| self.near4 > 0).map(|it| network(it.into(), self.near4));
+        let v6 = self.address6.filter(|_| self.near6 > 0).map(|it| network(it.into(), self.near6));
+        v4.into_iter().chain(v6).collect()
+    }
+}
+
+/// The network of so many bits around an address, as routes are written.
+fn network(address: IpAddr, bits: u8) -> String {
+    let bits_after = |all: u32| all.saturating_sub(u32::from(bits));
+    let first = match address {
+        IpAddr::V4(it) => {
+            let mask = u32::MAX.checked_shl(bits_after(Ipv4Addr::BITS)).unwrap_or(0);
+            IpAddr::V4(Ipv4Addr::from_bits(it.to_bits() & mask))
+        }
+        IpAddr::V6(it) => {
+            let mask = u128::MAX.checked_shl(bits_after(Ipv6Addr::BITS)).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from_bits(it.to_bits() & mask))
+        }
+    };
+    format!("{first}/{bits}")
+}

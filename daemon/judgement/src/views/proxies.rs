@@ -1,0 +1,118 @@
+//! Other proxies of this node, and rules of a firewall that services meet, as they were found.
+//!
+//! Invariant: plain data; nothing here looks.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::FrontendView;
+use holdfast_core::words;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::described::Code;
+
+/// How the evidence of a process begins.
+pub const LISTENS: &str = "listens on port";
+
+/// Another proxy on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct OtherProxy {
+    /// kube-proxy, Cilium, Calico, kube-router or Antrea.
+    pub proxy: &'static str,
+    /// What shows it: a process, rules, or pins.
+    pub evidence: Vec<String>,
+    /// What of it translates here, or was left, and what ends that. Of Cilium alone.
+    pub traces: Vec<Trace>,
+}
+
+/// One thing that another proxy does here, or left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Trace {
+    /// What it is.
+    pub what: String,
+    /// The setting that ends it, or the command that removes it.
+    pub remove: String,
+    /// Whether clients may be translated by it.
+    pub translates: bool,
+}
+
+impl Trace {
+    pub fn translating(what: impl Into<String>, remove: impl Into<String>) -> Self {
+        Self { what: what.into(), remove: remove.into(), translates: true }
+    }
+
+    pub fn idle(what: impl Into<String>, remove: impl Into<String>) -> Self {
+        Self { translates: false, ..Self::translating(what, remove) }
+    }
+}
+
+impl OtherProxy {
+    /// Whether its process answers.
+    pub fn runs(&self) -> bool {
+        self.evidence.iter().any(|evidence| evidence.starts_with(LISTENS))
+    }
+
+    /// Whether its process is gone, and its programs go on by tables that are no longer written.
+    pub fn is_abandoned(&self) -> bool {
+        !self.runs() && self.traces.iter().any(|trace| trace.translates)
+    }
+}
+
+words! {
+    /// What a filter does to the packets of services.
+    pub enum FilterKind {
+        /// It drops what is dialled, in front of where kube-proxy translated, and sees it no more.
+        Early = "early",
+        /// It forwards only what a rule accepts, and may not accept what kube-proxy's mark let through.
+        Forward = "forward",
+        /// The table of connections is smaller than kube-proxy made it.
+        Connections = "connections",
+    }
+}
+
+/// A rule of a firewall, or a limit, that services meet otherwise than with kube-proxy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Filter {
+    pub kind: Code<FilterKind>,
+    /// `nftables table inet guard, chain pre (prerouting, priority -300)`.
+    pub place: String,
+    /// What it says, in short.
+    pub rule: String,
+    /// What has to be dialled for it to count; nothing: whatever is.
+    #[serde(skip)]
+    pub about: Vec<(Option<IpAddr>, u16)>,
+}
+
+/// What clients dial, as far as rules name it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dialled {
+    pub node_ports: BTreeSet<u16>,
+    /// Load-balancer and external addresses, with their ports.
+    pub addresses: BTreeSet<(IpAddr, u16)>,
+}
+
+impl Dialled {
+    pub fn of<'a>(frontends: impl Iterator<Item = &'a FrontendView>) -> Self {
+        let mut dialled = Self::default();
+        for it in frontends {
+            match it.kind {
+                FrontendType::NodePort => dialled.node_ports.extend([it.port.get()]),
+                FrontendType::LoadBalancer | FrontendType::ExternalIp => {
+                    dialled.addresses.extend([(it.address, it.port.get())]);
+                }
+                FrontendType::ClusterIp | FrontendType::Static => {}
+            }
+        }
+        dialled
+    }
+
+    /// Whether a filter is about one of these.
+    pub fn is_met_by(&self, filter: &Filter) -> bool {
+        filter.about.iter().any(|(address, port)| match address {
+            Some(address) => self.addresses.contains(&(*address, *port)),
+            None => self.node_ports.contains(port),
+        })
+    }
+}

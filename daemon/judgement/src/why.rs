@@ -1,0 +1,315 @@
+//! Why a client meets what it meets: the services that are meant, the answer in one sentence, everything that it rests
+//! on, and what happens next.
+//!
+//! Invariant: what is said to be applied was read back from the maps for this very answer. Nothing is guessed: what is
+//! not known is absent.
+
+mod balancer;
+mod details;
+mod find;
+mod packet;
+mod past;
+mod refusing;
+mod sentence;
+mod states;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::keys::{FrontendKey, ObjectName, Source};
+use holdfast_core::op::Entry;
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, Snapshot};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::described::Code;
+use crate::record::Record;
+use crate::rfc3339::Rfc3339;
+use crate::views::apiserver::View as ApiserverView;
+use crate::views::clients::Counters;
+use crate::views::datapath::DatapathView;
+use crate::views::refusals::Denied;
+pub use balancer::LoadBalancer;
+use details::{Applied, Desired, Rejected};
+pub use details::{EndpointRow, FrontendRow, ObjectRef, RefusedRow, SliceRef, difference, key};
+pub use find::{Dialled, Question};
+use find::{Found, Subject};
+use packet::Watched;
+pub use packet::{Outcome, Packet, SeenAs, Share as PacketShare};
+pub use past::is_about;
+pub use sentence::{of_frontend as sentence_of, why};
+pub use states::{ChosenState, EndpointState, WriteStatus, chosen_state, severity, state, status};
+
+/// Where each reason has its section, in the repository and in the packages.
+const GUIDE: &str = "docs/explain.md";
+
+/// Why a client meets what it meets.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Explanation<'a> {
+    /// What the question names.
+    pub found: Code<Found>,
+    /// The answer in one sentence.
+    pub sentence: String,
+    /// What the first packet of the client meets that was asked about; null if none was.
+    pub packet: Option<Packet>,
+    pub services: Vec<Explained<'a>>,
+    /// Where no service has the address: what is near.
+    pub near: Vec<NearRow>,
+    /// If no service has it: the latest records that name it.
+    pub past: Vec<Record>,
+    pub apiserver: Option<String>,
+    pub stale_since: Option<Rfc3339>,
+}
+
+/// One service that has to do with what was asked for.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Explained<'a> {
+    pub service: String,
+    pub source: Code<Source>,
+    pub state: Code<ServiceState>,
+    pub sentence: String,
+    /// How far its load balancer has come; null: it has none.
+    pub load_balancer: Option<LoadBalancer<'a>>,
+    pub frontends: Vec<FrontendRow<'a>>,
+    pub desired: Desired<'a>,
+    pub rejected: Vec<Rejected<'a>>,
+    pub endpoints: Vec<EndpointRow<'a>>,
+    pub refusals: Vec<RefusedRow>,
+    /// Backends by UDP that said that their port is closed, as far as clients outside heard it through this node.
+    pub refusing_backends: Vec<String>,
+    /// The latest records of the history, oldest first.
+    pub history: Vec<Record>,
+}
+
+/// What may have been meant.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Near")]
+pub struct NearRow {
+    pub what: &'static str,
+    pub name: String,
+}
+
+/// Frontends of one answer, so that they are read back from the maps within less than a millisecond.
+pub const FRONTENDS_MAX: usize = 64;
+
+/// What the running daemon knows beside its tables and maps, taken for one answer.
+#[derive(Debug)]
+pub struct Given {
+    pub datapath: Arc<DatapathView>,
+    /// None where no apiserver is used.
+    pub apiserver: Option<Arc<ApiserverView>>,
+    /// The latest clients that were not served; the one that tried last comes last.
+    pub refusals: Vec<Arc<Denied>>,
+    /// Backends by UDP that said to a client outside that their port is closed.
+    pub refusing: BTreeSet<SocketAddr>,
+    /// The latest records of each of [`Walk::names`], oldest first.
+    pub histories: BTreeMap<ObjectName, Vec<Record>>,
+    /// The latest records about [`Walk::missed`], oldest first.
+    pub past: Vec<Record>,
+}
+
+/// What the maps said, by the frontend asked for.
+pub type ReadBack = Vec<(FrontendKey, Result<Option<Entry>, String>)>;
+
+impl Given {
+    fn of_service(&self, name: &ObjectName) -> Vec<Record> {
+        self.histories.get(name).cloned().unwrap_or_default()
+    }
+}
+
+/// A question on its way to its answer: the services that are meant are found, what the maps say of them is still to be
+/// read.
+#[derive(Debug)]
+pub struct Walk {
+    snapshot: Arc<Snapshot>,
+    question: Question,
+    /// The client that sends a packet, if one is asked about.
+    from: Option<IpAddr>,
+    found: Found,
+    subjects: Vec<Subject>,
+}
+
+impl Walk {
+    /// Finds the services that are meant.
+    pub fn begin(snapshot: Arc<Snapshot>, question: Question, from: Option<IpAddr>) -> Self {
+        let (found, subjects) = find::find(&snapshot, &question);
+        Self { snapshot, question, from, found, subjects }
+    }
+
+    /// Whether no service has what was asked for.
+    pub fn found_nothing(&self) -> bool {
+        self.found == Found::Nothing
+    }
+
+    /// The frontends of which the answer needs what the maps say.
+    pub fn keys(&self) -> Vec<FrontendKey> {
+        let frontends = self.subjects.iter().flat_map(Subject::frontends);
+        frontends.filter_map(details::key).take(FRONTENDS_MAX).collect()
+    }
+
+    /// The services of which the answer has records.
+    pub fn names(&self) -> BTreeSet<&ObjectName> {
+        let asked = match &self.question {
+            Question::Service(name) => Some(name),
+            Question::Trouble | Question::Address(_) => None,
+        };
+        self.subjects.iter().map(|subject| &subject.view.key.name).chain(asked).collect()
+    }
+
+    /// The address that no service has.
+    pub fn missed(&self) -> Option<&Dialled> {
+        match &self.question {
+            Question::Address(dialled) if self.found_nothing() => Some(dialled),
+            _ => None,
+        }
+    }
+
+    /// Whether a service of the answer has a port by UDP.
+    pub fn is_by_udp(&self) -> bool {
+        self.subjects.iter().any(|subject| refusing::by_udp(&subject.view).next().is_some())
+    }
+
+    /// The answer, with what the maps said.
+    pub fn end<'a>(&'a self, given: &Given, read: &ReadBack) -> Explanation<'a> {
+        let Self { snapshot, question, found, subjects, .. } = self;
+        let packet = self.packet(&given.datapath, read);
+        let sentence = packet.as_ref().map(|packet| packet.sentence.clone());
+        Explanation {
+            found: Code(*found),
+            sentence: sentence.unwrap_or_else(|| headline(snapshot, question, *found, subjects)),
+            packet,
+            services: subjects.iter().map(|it| explained(given, snapshot, it, read)).collect(),
+            near: near(snapshot, question, *found),
+            past: self.past(given),
+            apiserver: given.apiserver.as_deref().map(details::apiserver),
+            stale_since: snapshot.stale_since.map(Rfc3339),
+        }
+    }
+}
+
+impl Walk {
+    /// Records about what is not there now; they say why it went.
+    fn past(&self, given: &Given) -> Vec<Record> {
+        match &self.question {
+            Question::Service(name) if self.found_nothing() => given.of_service(name),
+            Question::Address(_) => given.past.clone(),
+            Question::Trouble | Question::Service(_) => Vec::new(),
+        }
+    }
+
+    /// What the client's first packet meets. A backend that is dialled as such is no frontend.
+    pub fn packet(&self, datapath: &DatapathView, read: &ReadBack) -> Option<Packet> {
+        let (Question::Address(dialled), Some(from)) = (&self.question, self.from) else { return None };
+        let subjects = if self.found == Found::Frontend { &*self.subjects } else { &[] };
+        let watched = Watched::of(datapath);
+        Some(packet::of(&self.snapshot, &watched, (dialled, from), subjects, read))
+    }
+}
+
+/// The answer in one sentence.
+fn headline(snapshot: &Snapshot, question: &Question, found: Found, subjects: &[Subject]) -> String {
+    let first = subjects.first();
+    let frontend = first.and_then(|subject| worst(asked_for(question, subject)));
+    match (question, first, frontend) {
+        (Question::Trouble, None, _) => "Every frontend is served.".to_owned(),
+        (Question::Trouble, Some(subject), Some(frontend)) => {
+            let more = "The worst of what is not served:";
+            format!("{more} {}", sentence::of_frontend(&subject.view, frontend))
+        }
+        (Question::Address(dialled), Some(subject), _) if found == Found::Backend => {
+            details::backend_sentence(&subject.view, dialled, subjects.len())
+        }
+        (Question::Address(dialled), Some(subject), Some(frontend)) => {
+            sentence::of_frontend(&subject.view, frontend) + &others(dialled, frontend, subjects)
+        }
+        (_, Some(subject), Some(frontend)) => sentence::of_frontend(&subject.view, frontend),
+        (_, Some(subject), None) => sentence::of_service(&subject.view),
+        (Question::Service(name), None, _) => unknown(snapshot, name),
+        (Question::Address(dialled), None, _) => {
+            format!(
+                "Nobody has {dialled}: a client that dials it is not translated, and its packets leave as they are."
+            )
+        }
+    }
+}
+
+/// The frontends that the first sentence is about: at an address, of the protocol that comes first.
+fn asked_for<'a>(question: &Question, subject: &'a Subject) -> impl Iterator<Item = &'a FrontendView> {
+    let first = match question {
+        Question::Address(_) => subject.frontends().next().map(|it| it.protocol.clone()),
+        Question::Trouble | Question::Service(_) => None,
+    };
+    subject.frontends().filter(move |it| first.as_ref().is_none_or(|first| it.protocol == *first))
+}
+
+/// That there are other protocols at an address, if none was asked for.
+fn others(dialled: &Dialled, told: &FrontendView, subjects: &[Subject]) -> String {
+    let all = subjects.iter().flat_map(Subject::frontends).map(|it| it.protocol.clone());
+    let others: BTreeSet<_> = all.filter(|protocol| *protocol != told.protocol).collect();
+    let others: Vec<String> = others.iter().map(|protocol| format!("{dialled}/{protocol}")).collect();
+    if others.is_empty() { String::new() } else { format!(" There is {} too.", others.join(" and ")) }
+}
+
+/// Nothing of it is in the table, maybe because it was rejected or has no room.
+fn unknown(snapshot: &Snapshot, name: &ObjectName) -> String {
+    let of_it = |it: &&Rejection| matches!(&it.object, ObjectKey::Service(key) if key.name == *name);
+    match snapshot.rejections.named.values().find(of_it) {
+        Some(rejection) => {
+            format!("No Service {name} is served, because its object is rejected: {}.", rejection.reason)
+        }
+        None => format!("No Service and no EndpointSlice of {name} is known."),
+    }
+}
+
+/// The one that is worst for its clients, so that the first sentence is about what is wrong.
+fn worst<'a>(frontends: impl Iterator<Item = &'a FrontendView>) -> Option<&'a FrontendView> {
+    let mut worst: Option<&FrontendView> = None;
+    for it in frontends {
+        if worst.is_none_or(|known| severity(it.verdict) > severity(known.verdict)) {
+            worst = Some(it);
+        }
+    }
+    worst
+}
+
+fn near(snapshot: &Snapshot, question: &Question, found: Found) -> Vec<NearRow> {
+    let near = if found == Found::Nothing { find::near(snapshot, question) } else { Vec::new() };
+    near.into_iter().map(|it| NearRow { what: it.what, name: it.name }).collect()
+}
+
+fn explained<'a>(
+    given: &Given,
+    snapshot: &'a Snapshot,
+    subject: &'a Subject,
+    read: &ReadBack,
+) -> Explained<'a> {
+    let view = &*subject.view;
+    let policy = &snapshot.settings.hold;
+    let counters = Counters::of(&given.datapath);
+    let row = |it: &'a FrontendView| {
+        let applied = Applied::of(view, it, read, &counters);
+        FrontendRow::of(view, it, applied, sentence::next(view, it, snapshot))
+    };
+    Explained {
+        service: view.key.name.to_string(),
+        source: Code(view.key.source),
+        state: Code(view.state),
+        sentence: worst(subject.frontends())
+            .map_or_else(|| sentence::of_service(view), |it| sentence::of_frontend(view, it)),
+        load_balancer: LoadBalancer::of(view, snapshot.clock()),
+        frontends: subject.frontends().map(row).collect(),
+        desired: Desired::of(view, policy),
+        rejected: Rejected::of(snapshot, view),
+        endpoints: details::endpoints(view, snapshot),
+        refusals: details::refusals(&given.refusals, subject),
+        refusing_backends: refusing::of(view, &given.refusing),
+        history: given.of_service(&view.key.name),
+    }
+}
+
+/// Where this reason is explained.
+fn page(reason: Option<Reason>) -> Option<String> {
+    reason.map(|reason| format!("{GUIDE}#{}", reason.as_str()))
+}

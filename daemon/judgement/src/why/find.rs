@@ -1,0 +1,232 @@
+//! What a question is about: a service by its name, or the services that have an address.
+//!
+//! Invariant: exact matches first, and what is only near is called near. Nothing is found by a prefix of a name.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use holdfast_core::keys::{Family, ObjectName, Protocol};
+use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
+use holdfast_core::words;
+
+/// Things that are near an address that no service has, at most.
+const NEAR_MAX: usize = 8;
+
+/// Services of one answer: a backend's address may be behind many.
+const SERVICES_MAX: usize = 16;
+
+/// What is asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Whatever is not as its clients would like it.
+    Trouble,
+    /// All of a service.
+    Service(ObjectName),
+    /// What a client dials, or a backend.
+    Address(Dialled),
+}
+
+/// An address with its port, and by which protocol if that was said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dialled {
+    pub address: SocketAddr,
+    pub protocol: Option<Protocol>,
+}
+
+impl Dialled {
+    /// An IPv4 address in IPv6 clothes is that IPv4 address, for the kernel as for us.
+    pub fn new(address: SocketAddr, protocol: Option<Protocol>) -> Self {
+        let canonical = match address.ip().to_canonical() {
+            IpAddr::V4(v4) => SocketAddr::new(v4.into(), address.port()),
+            IpAddr::V6(_) => address,
+        };
+        Self { address: canonical, protocol }
+    }
+
+    /// Whether this protocol is meant.
+    fn is_by(&self, protocol: &Protocol) -> bool {
+        self.protocol.as_ref().is_none_or(|asked| asked == protocol)
+    }
+}
+
+impl fmt::Display for Dialled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.protocol {
+            Some(protocol) => write!(f, "{}/{protocol}", self.address),
+            None => write!(f, "{}", self.address),
+        }
+    }
+}
+
+words! {
+    /// What an answer is about.
+    pub enum Found {
+        /// Nothing was asked for by name: whatever is not served.
+        Trouble = "trouble",
+        /// All of a service.
+        Service = "service",
+        /// What a client dials.
+        Frontend = "frontend",
+        /// What may answer a client.
+        Backend = "backend",
+        /// No service has what was asked for.
+        Nothing = "nothing",
+    }
+}
+
+/// A service of the answer, with the places of the frontends that it is about.
+#[derive(Clone, Debug)]
+pub(super) struct Subject {
+    pub view: Arc<ServiceView>,
+    pub frontends: Vec<usize>,
+}
+
+impl Subject {
+    /// The frontends that the answer is about.
+    pub(super) fn frontends(&self) -> impl Iterator<Item = &FrontendView> {
+        self.frontends.iter().filter_map(|place| self.view.frontends.get(*place))
+    }
+
+    /// TCP first: most questions that name no protocol mean it.
+    fn sort_by_protocol(&mut self) {
+        let Self { view, frontends } = self;
+        frontends.sort_by_key(|place| view.frontends.get(*place).map(|it| &it.protocol));
+    }
+}
+
+/// Finds the services that a question means, by exact matches alone.
+pub(super) fn find(snapshot: &Snapshot, question: &Question) -> (Found, Vec<Subject>) {
+    match question {
+        Question::Trouble => {
+            let bad = |it: &FrontendView| !is_well(it);
+            (Found::Trouble, subjects(snapshot, |view| places(view, bad)))
+        }
+        Question::Service(name) => {
+            let all = |view: &ServiceView| (0..view.frontends.len()).collect();
+            let found = subjects(snapshot, |view| (view.key.name == *name).then(|| all(view)));
+            (if found.is_empty() { Found::Nothing } else { Found::Service }, found)
+        }
+        Question::Address(dialled) => find_address(snapshot, dialled),
+    }
+}
+
+fn find_address(snapshot: &Snapshot, address: &Dialled) -> (Found, Vec<Subject>) {
+    let mut dialled = subjects(snapshot, |view| places(view, |it| answers_at(snapshot, it, address)));
+    if !dialled.is_empty() {
+        dialled.iter_mut().for_each(Subject::sort_by_protocol);
+        // Stable: among those of one protocol, a service that is served there stays first.
+        dialled.sort_by_key(|subject| subject.frontends().next().map(|it| it.protocol.clone()));
+        return (Found::Frontend, dialled);
+    }
+    let behind = subjects(snapshot, |view| {
+        let reaches = |it: &FrontendView| it.position.is_some_and(|at| lists(view, at, address));
+        places(view, reaches)
+            .or_else(|| (0..view.ports.len()).any(|at| lists(view, at, address)).then(Vec::new))
+    });
+    (if behind.is_empty() { Found::Nothing } else { Found::Backend }, behind)
+}
+
+fn subjects(snapshot: &Snapshot, matches: impl Fn(&ServiceView) -> Option<Vec<usize>>) -> Vec<Subject> {
+    let found = |view: &Arc<ServiceView>| Some(Subject { frontends: matches(view)?, view: Arc::clone(view) });
+    let mut subjects: Vec<Subject> = snapshot.services.iter().filter_map(found).collect();
+    // A service that is served there comes before those that only claim the address.
+    subjects.sort_by(|a, b| (is_loser(a), &a.view.key).cmp(&(is_loser(b), &b.view.key)));
+    subjects.truncate(SERVICES_MAX);
+    subjects
+}
+
+/// Whether there is nothing to explain: clients are served, or it is meant to be as it is.
+fn is_well(it: &FrontendView) -> bool {
+    matches!(it.verdict, Verdict::Serving | Verdict::Bypassed) && it.status == Status::Done
+}
+
+fn is_loser(subject: &Subject) -> bool {
+    let mut frontends = subject.frontends().peekable();
+    frontends.peek().is_some() && frontends.all(|it| it.verdict == Verdict::Conflict)
+}
+
+fn places(view: &ServiceView, matches: impl Fn(&FrontendView) -> bool) -> Option<Vec<usize>> {
+    let places = view.frontends.iter().enumerate().filter(|(_, it)| matches(it)).map(|(place, _)| place);
+    Some(places.collect::<Vec<_>>()).filter(|places| !places.is_empty())
+}
+
+/// A NodePort answers at the node's own addresses that are configured for it.
+fn answers_at(snapshot: &Snapshot, it: &FrontendView, dialled: &Dialled) -> bool {
+    let address = dialled.address;
+    let same_family = Family::of(it.address) == Family::of(address.ip());
+    let is_own = || snapshot.node.has_node_ports_at(address.ip());
+    dialled.is_by(&it.protocol)
+        && it.port.get() == address.port()
+        && (it.address == address.ip() || it.address.is_unspecified() && same_family && is_own())
+}
+
+fn lists(view: &ServiceView, place: usize, dialled: &Dialled) -> bool {
+    view.ports.get(place).is_some_and(|port| has(port, dialled))
+}
+
+/// Whether what is dialled is a backend of a port.
+pub(super) fn has(port: &PortView, dialled: &Dialled) -> bool {
+    dialled.is_by(&Protocol::Transport(port.key.transport)) && port.rows.find(dialled.address).is_some()
+}
+
+/// Something that is not what was asked for, but may have been meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Near {
+    pub what: &'static str,
+    pub name: String,
+}
+
+/// The same address on other ports, the same port at other addresses, and a service of the same name elsewhere.
+pub(super) fn near(snapshot: &Snapshot, question: &Question) -> Vec<Near> {
+    let mut near = Vec::new();
+    for view in snapshot.services.iter() {
+        match question {
+            Question::Trouble => {}
+            Question::Service(name) => near.extend(near_name(view, name)),
+            Question::Address(dialled) => near_address(view, dialled.address, &mut near),
+        }
+    }
+    near.sort_by(|a, b| (a.what, &a.name).cmp(&(b.what, &b.name)));
+    near.dedup();
+    near.truncate(NEAR_MAX);
+    near
+}
+
+fn near_name(view: &ServiceView, name: &ObjectName) -> Option<Near> {
+    let same = view.key.name.name() == name.name();
+    same.then(|| Near {
+        what: "a service of that name in another namespace",
+        name: view.key.name.to_string(),
+    })
+}
+
+fn near_address(view: &ServiceView, address: SocketAddr, near: &mut Vec<Near>) {
+    for it in &view.frontends {
+        let other_port = it.address == address.ip();
+        let other_address = it.port.get() == address.port() && is_close(it.address, address.ip());
+        let what = match (other_port, other_address) {
+            (true, true) => "a frontend at that address and port by another protocol",
+            (true, false) => "a frontend at that address with another port",
+            (false, true) => "a frontend with that port at a close address",
+            (false, false) => continue,
+        };
+        let name =
+            format!("{}/{} of {}", SocketAddr::new(it.address, it.port.get()), it.protocol, view.key.name);
+        near.push(Near { what, name });
+    }
+    let rows = view.ports.iter().flat_map(|port| port.rows.all());
+    near.extend(rows.filter(|row| row.address == address.ip()).map(|row| Near {
+        what: "a backend at that address with another port",
+        name: format!("{} of {}", row.backend(), view.key.name),
+    }));
+}
+
+/// Within the same /24 or /64: a slip of the finger.
+fn is_close(a: IpAddr, b: IpAddr) -> bool {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => a.octets().first_chunk::<3>() == b.octets().first_chunk::<3>(),
+        (IpAddr::V6(a), IpAddr::V6(b)) => a.segments().first_chunk::<4>() == b.segments().first_chunk::<4>(),
+        _ => false,
+    }
+}

@@ -1,0 +1,429 @@
+//! What the first packet of a client meets at an address, step by step, without sending one.
+//!
+//! Invariant: whether it is let through, and by which list, is what the maps say, read back for this answer. Where they
+//! could not be read, nothing is said of it. The steps come in the order in which programs take them.
+
+mod words;
+
+use std::net::{IpAddr, SocketAddr};
+
+use holdfast_core::keys::{Family, FrontendKey, Protocol, Transport};
+use holdfast_core::list::{Scope, Slot, SlotState};
+use holdfast_core::op::{Entry, FrontendType, Word, WordFlags};
+use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Status, Verdict};
+use holdfast_core::sources;
+use holdfast_datapath::Side;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::find::{Dialled, Subject};
+use super::{ReadBack, details};
+use crate::described::Code;
+use crate::views::datapath::DatapathView;
+use words::{Class, StepKind};
+pub use words::{Outcome, SeenAs};
+
+/// Backends that are named; `/backends` has the others.
+const SHARES_MAX: usize = 100;
+
+/// What the first packet of a client meets, as computed from the maps. Nothing was sent.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Packet {
+    pub from: IpAddr,
+    pub protocol: Code<Transport>,
+    /// What kind of client it is, by its address.
+    pub client: Code<Class>,
+    pub outcome: Code<Outcome>,
+    /// All of it in one sentence.
+    pub sentence: String,
+    pub steps: Vec<Step>,
+    /// The backends that may get it.
+    pub backends: Vec<Share>,
+    /// How many more of them are not named.
+    pub more_backends: usize,
+}
+
+/// One thing that is looked at, and what is found.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "PacketStep")]
+pub struct Step {
+    pub step: Code<StepKind>,
+    pub says: String,
+}
+
+/// A backend that may get it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "PacketBackend")]
+pub struct Share {
+    pub backend: String,
+    /// The part of new connections that it gets: 1 is all.
+    pub share: f64,
+    /// Whether it is terminating, and chosen because no backend is ready.
+    pub draining: bool,
+    /// The node that its endpoint names.
+    pub node: Option<String>,
+    pub seen_as: Code<SeenAs>,
+}
+
+/// Where packets are looked at.
+pub(super) enum Watched {
+    /// Nowhere, and why.
+    Nowhere(String),
+    /// At these devices.
+    At { outer: Vec<String>, pods: Vec<String> },
+}
+
+impl Watched {
+    pub(super) fn of(datapath: &DatapathView) -> Self {
+        let Some(status) = datapath.status() else {
+            return Self::Nowhere("this daemon's tables are in memory and touch no traffic".to_owned());
+        };
+        let Some(packets) = &status.packets else {
+            return Self::Nowhere("packets are not to be translated (`enabled` under [packets])".to_owned());
+        };
+        let attached = |side| {
+            let found = packets.devices.iter().filter(move |it| it.attached && it.device.side == side);
+            found.map(|it| it.device.name.clone()).collect::<Vec<_>>()
+        };
+        let outer = attached(Side::Outer);
+        let pods = attached(Side::Pod);
+        if !(outer.is_empty() && pods.is_empty()) {
+            return Self::At { outer, pods };
+        }
+        let why = packets.failure.clone();
+        Self::Nowhere(why.unwrap_or_else(|| words::NO_OUTER.to_owned()))
+    }
+}
+
+/// A packet on its way: its sender, and what it has met so far.
+struct Walk<'a> {
+    from: IpAddr,
+    dialled: SocketAddr,
+    transport: Transport,
+    class: Class,
+    /// Whether it may come by the device of a pod that is no endpoint of any service, and then goes another way.
+    may_be_pod: bool,
+    snapshot: &'a Snapshot,
+    steps: Vec<Step>,
+}
+
+/// A frontend as the maps have it, and the service that has it.
+struct Met<'a> {
+    key: FrontendKey,
+    entry: &'a Entry,
+    view: &'a ServiceView,
+    row: &'a FrontendView,
+}
+
+impl Met<'_> {
+    fn flags(&self) -> WordFlags {
+        self.entry.port.cluster.0.flags
+    }
+}
+
+/// What a packet of this client meets that is sent to what was asked for.
+pub(super) fn of(
+    snapshot: &Snapshot,
+    watched: &Watched,
+    (dialled, from): (&Dialled, IpAddr),
+    subjects: &[Subject],
+    read: &ReadBack,
+) -> Packet {
+    let keys = keys(snapshot, dialled);
+    let found = keys.iter().find_map(|key| Some((*key, read_as(read, key)?.as_ref().ok()?.as_ref()?)));
+    let asked = found.map(|(key, _)| key.transport).or_else(|| dialled.protocol.as_ref()?.transport());
+    let walk = Walk {
+        from,
+        dialled: dialled.address,
+        transport: asked.unwrap_or(Transport::Tcp),
+        class: class(snapshot, from),
+        may_be_pod: false,
+        snapshot,
+        steps: Vec::new(),
+    };
+    let walk = match walk.began(watched) {
+        Ok(walk) => walk,
+        Err(packet) => return packet,
+    };
+    let unread = keys.iter().find_map(|key| read_as(read, key)?.as_ref().err());
+    let met = found.and_then(|(key, entry)| {
+        let (view, row) = owner(subjects, &key)?;
+        Some(Met { key, entry, view, row })
+    });
+    match (met, unread) {
+        (Some(met), _) => walk.meets(&met),
+        (None, Some(error)) => walk.unknown(&format!("the maps could not be read: {error}")),
+        (None, None) => walk.passes(subjects),
+    }
+}
+
+/// What programs look up, in their order: this very address, then the node port if the address is the node's. For the
+/// loopback they look up nothing.
+fn keys(snapshot: &Snapshot, dialled: &Dialled) -> Vec<FrontendKey> {
+    let address = dialled.address;
+    let Ok(port) = address.port().try_into() else { return Vec::new() };
+    if address.ip().is_loopback() {
+        return Vec::new();
+    }
+    let is_asked =
+        |it: &Transport| dialled.protocol.as_ref().is_none_or(|asked| *asked == Protocol::Transport(*it));
+    let is_own = snapshot.node.node_port_addresses.contains(&address.ip());
+    let any = is_own.then(|| Family::of(address.ip()).unspecified());
+    let of = |transport| {
+        let addresses = std::iter::once(address.ip()).chain(any);
+        addresses.map(move |address| FrontendKey { address, port, transport })
+    };
+    Transport::ALL.into_iter().filter(is_asked).flat_map(of).collect()
+}
+
+fn read_as<'a>(read: &'a ReadBack, key: &FrontendKey) -> Option<&'a Result<Option<Entry>, String>> {
+    read.iter().find(|(other, _)| other == key).map(|(_, entry)| entry)
+}
+
+/// The service that has the frontend, and none that only claims it.
+fn owner<'a>(subjects: &'a [Subject], key: &FrontendKey) -> Option<(&'a ServiceView, &'a FrontendView)> {
+    let of_subject = |subject: &'a Subject| subject.frontends().map(move |it| (&*subject.view, it));
+    let is_it = |it: &FrontendView| details::key(it) == Some(*key) && it.verdict != Verdict::Conflict;
+    subjects.iter().flat_map(of_subject).find(|(_, it)| is_it(it))
+}
+
+/// What kind of client has this address.
+fn class(snapshot: &Snapshot, from: IpAddr) -> Class {
+    if snapshot.node.node_port_addresses.contains(&from) || from.is_loopback() {
+        return Class::Node;
+    }
+    let name = Some(&*snapshot.node.name).filter(|name| !name.is_empty());
+    let slices = snapshot.services.iter().flat_map(|view| view.slices.iter());
+    let has = |slice: &holdfast_core::facts::SliceFacts| {
+        slice.endpoints.iter().any(|it| it.address == from && it.node.is_some() && it.node == name)
+    };
+    if slices.into_iter().any(|slice| has(slice)) { Class::Pod } else { Class::Outside }
+}
+
+impl<'a> Walk<'a> {
+    fn note(&mut self, step: StepKind, says: impl Into<String>) {
+        self.steps.push(Step { step: Code(step), says: says.into() });
+    }
+
+    /// Its first two steps; or all of it, where no program looks at its packets.
+    fn began(mut self, watched: &Watched) -> Result<Self, Packet> {
+        let (outer, pods) = match watched {
+            Watched::Nowhere(why) => return Err(self.unseen(why)),
+            Watched::At { outer, pods } => (outer, pods),
+        };
+        let is_pod = self.class == Class::Pod;
+        let names = if is_pod { pods } else { outer };
+        if names.is_empty() {
+            return Err(self.unseen(if is_pod { words::NO_PODS } else { words::NO_OUTER }));
+        }
+        self.note(StepKind::Device, words::device(names, is_pod));
+        self.note(StepKind::Client, words::client(self.from, self.class, self.transport));
+        if self.class == Class::Outside && !pods.is_empty() {
+            self.may_be_pod = true;
+            self.note(StepKind::Client, words::unless_pod(pods));
+        }
+        Ok(self)
+    }
+
+    fn unseen(mut self, why: &str) -> Packet {
+        self.note(StepKind::Device, format!("None looks at packets of this client: {why}."));
+        self.ends(Outcome::Passed, &format!("goes on as it is, because {why}."))
+    }
+
+    /// `TCP from 203.0.113.9 to 10.0.0.5:30080`.
+    fn named(&self) -> String {
+        let way = if self.may_be_pod { ", if it comes from outside," } else { "" };
+        format!("A {} packet from {} to {}{way}", self.transport.as_str(), self.from, self.dialled)
+    }
+
+    fn ends(self, outcome: Outcome, sentence: &str) -> Packet {
+        Packet {
+            from: self.from,
+            protocol: Code(self.transport),
+            client: Code(self.class),
+            outcome: Code(outcome),
+            sentence: format!("{} {sentence}", self.named()),
+            steps: self.steps,
+            backends: Vec::new(),
+            more_backends: 0,
+        }
+    }
+
+    fn unknown(self, why: &str) -> Packet {
+        self.ends(Outcome::Unknown, &format!("meets what cannot be told now: {why}."))
+    }
+
+    /// The end of a packet that no program changes.
+    fn passes(mut self, subjects: &[Subject]) -> Packet {
+        let row = subjects.iter().find_map(|subject| Some((&subject.view, subject.frontends().next()?)));
+        let why = match (row, self.lacking()) {
+            (Some((view, it)), _) => {
+                format!("{} asks for it, and it is not in the maps ({})", view.key.name, words::absent(it))
+            }
+            (None, Some(view)) => return self.misses(view),
+            (None, None) => "no service has that frontend".to_owned(),
+        };
+        self.note(StepKind::Frontend, format!("{}: {why}.", self.dialled));
+        self.ends(Outcome::Passed, &format!("goes on as it is, because {why}."))
+    }
+
+    /// The service that has this cluster IP, where it has no such port and others in the maps.
+    fn lacking(&self) -> Option<&'a ServiceView> {
+        let is_one = |it: &FrontendView| {
+            it.kind == FrontendType::ClusterIp
+                && it.address == self.dialled.ip()
+                && it.status == Status::Done
+                && !matches!(
+                    it.verdict,
+                    Verdict::Conflict | Verdict::Unprogrammed | Verdict::Bypassed | Verdict::Passing
+                )
+        };
+        let views = self.snapshot.services.iter().map(AsRef::as_ref);
+        let mut with_it = views.filter(|view: &&ServiceView| view.frontends.iter().any(is_one));
+        with_it.next().filter(|_| self.class != Class::Node)
+    }
+
+    /// As kube-proxy does, which refuses whatever a cluster IP has no port for.
+    fn misses(mut self, view: &ServiceView) -> Packet {
+        let why =
+            format!("{} is a cluster IP of {}, which has no such port", self.dialled.ip(), view.key.name);
+        self.note(StepKind::Frontend, format!("{}: {why}.", self.dialled));
+        let answer = words::refusal(self.transport);
+        let says = format!("{answer} from {}, unless a process of this node has the address.", self.dialled);
+        self.note(StepKind::Answer, words::capital(&says));
+        self.ends(Outcome::Refused, &format!("is refused by {answer}, because {why}."))
+    }
+
+    fn meets(mut self, met: &Met<'_>) -> Packet {
+        let Met { key, view, row, .. } = met;
+        let port = if row.port_name.is_empty() { String::new() } else { format!(", port {}", row.port_name) };
+        let what = if key.address.is_unspecified() {
+            format!("{} is this node, and {}/{} a NodePort", self.dialled.ip(), key.port, key.transport)
+        } else {
+            format!("{key} is the {} address", row.kind.as_str())
+        };
+        self.note(StepKind::Frontend, format!("{what} of {}{port}.", view.key.name));
+        if let Some(kept_out) = self.source(met) {
+            self.note(StepKind::Answer, "None: it is dropped.");
+            return self
+                .ends(Outcome::Dropped, &format!("is dropped without an answer, because {kept_out}."));
+        }
+        let scope = self.list(met);
+        let (word, slots) =
+            if scope == Scope::Local { &met.entry.port.local } else { &met.entry.port.cluster };
+        if slots.is_empty() { self.finds_nobody(met, *word) } else { self.served(met, scope, slots) }
+    }
+
+    /// Why it may not come in, if so.
+    fn source(&mut self, met: &Met<'_>) -> Option<String> {
+        let Met { key, entry, view, .. } = met;
+        let facts = view.facts.as_ref().filter(|facts| !facts.source_ranges.is_empty())?;
+        if entry.value.kind != FrontendType::LoadBalancer {
+            self.note(StepKind::Source, words::SOURCES_OF_OTHERS);
+            return None;
+        }
+        let ranges = sources::of(facts, &self.snapshot.node, Family::of(key.address));
+        let looked_for = met.flags().has(WordFlags::SOURCES);
+        let Some(ranges) = ranges.filter(|_| looked_for) else {
+            self.note(
+                StepKind::Source,
+                if looked_for { words::SOURCES_OF_BEFORE } else { words::NO_SOURCES },
+            );
+            return None;
+        };
+        let from = self.from;
+        if let Some(range) = ranges.iter().find(|range| range.has(from)) {
+            self.note(StepKind::Source, format!("{from} is in {range}, which the service allows."));
+            return None;
+        }
+        let why = format!(
+            "{from} is in none of the loadBalancerSourceRanges of {} ({})",
+            view.key.name,
+            words::some(&ranges)
+        );
+        self.note(StepKind::Source, format!("{why}."));
+        Some(why)
+    }
+
+    /// Which list is meant for it.
+    fn list(&mut self, met: &Met<'_>) -> Scope {
+        let flags = met.flags();
+        let is_internal = met.entry.value.kind == FrontendType::ClusterIp;
+        let scope = met.entry.value.kind.list(flags, self.class != Class::Pod);
+        let policy = if is_internal { "internalTrafficPolicy" } else { "externalTrafficPolicy" };
+        self.note(
+            StepKind::List,
+            if scope == Scope::Local {
+                format!("The backends on this node alone: its {policy} is Local.")
+            } else if !is_internal && flags.has(WordFlags::EXTERNAL_LOCAL) {
+                format!("All backends: its {policy} is Local, which does not bind pods of this node.")
+            } else {
+                "All backends of the cluster.".to_owned()
+            },
+        );
+        scope
+    }
+
+    fn finds_nobody(mut self, met: &Met<'_>, word: Word) -> Packet {
+        if word.flags.has(WordFlags::DROP) {
+            self.note(StepKind::Answer, "None: it is dropped, because somebody is on another node.");
+            let why = "its traffic policy is Local and every usable endpoint is on another node";
+            return self.ends(Outcome::Dropped, &format!("is dropped without an answer, because {why}."));
+        }
+        let answer = words::refusal(self.transport);
+        let says = format!("{answer} from {}; in a flood only some get one.", self.dialled);
+        self.note(StepKind::Answer, words::capital(&says));
+        let why = super::sentence::why(met.row.reason);
+        self.ends(Outcome::Refused, &format!("is refused by {answer}, because {why}."))
+    }
+
+    fn served(mut self, met: &Met<'_>, scope: Scope, slots: &[Slot]) -> Packet {
+        let seconds = met.entry.port.facts.affinity_timeout;
+        self.note(StepKind::Choice, words::choice(slots.len(), seconds));
+        let share = |slot: &Slot| self.share(met, slot, slots.len());
+        let backends: Vec<Share> = slots.iter().take(SHARES_MAX).map(share).collect();
+        self.note(StepKind::SeenAs, words::seen(&backends, self.class, scope));
+        self.note(StepKind::WayBack, words::way_back(self.dialled, &backends));
+        let here = if scope == Scope::Local { " on this node" } else { "" };
+        let sentence = format!(
+            "is sent to {}{here}, {}.",
+            words::to_whom(&met.view.key.name.to_string(), &backends, slots.len()),
+            words::seen_clause(&backends, self.class)
+        );
+        let more_backends = slots.len() - backends.len();
+        Packet { backends, more_backends, ..self.ends(Outcome::Served, &sentence) }
+    }
+
+    // A list has fewer backends than a float counts exactly.
+    #[allow(clippy::cast_precision_loss)]
+    fn share(&self, met: &Met<'_>, slot: &Slot, of: usize) -> Share {
+        let node = node_of(met, slot);
+        let is_here = self.snapshot.node.node_port_addresses.contains(&slot.address)
+            || node.as_deref().is_some_and(|node| node == &*self.snapshot.node.name);
+        let seen_as = match (&node, self.class) {
+            (_, Class::Pod) if slot.address == self.from => SeenAs::Node,
+            _ if is_here => SeenAs::Client,
+            (_, Class::Pod) => SeenAs::Client,
+            (Some(_), _) => SeenAs::Node,
+            (None, _) => SeenAs::Unknown,
+        };
+        Share {
+            backend: slot.backend().to_string(),
+            share: 1.0 / of as f64,
+            draining: slot.state == SlotState::Draining,
+            node,
+            seen_as: Code(seen_as),
+        }
+    }
+}
+
+/// The node that the endpoint behind a slot names.
+fn node_of(met: &Met<'_>, slot: &Slot) -> Option<String> {
+    let port = met.view.ports.get(met.row.position?)?;
+    let row = port.rows.find(slot.backend())?;
+    let slice = port.slice_of(row, &met.view.slices)?;
+    slice.endpoints.get(usize::from(row.endpoint))?.node.map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,260 @@
+//! The words for what a packet meets.
+//!
+//! Invariant: each step is a sentence that an operator can check against the object or the node.
+
+use std::net::{IpAddr, SocketAddr};
+
+use holdfast_core::keys::Transport;
+use holdfast_core::list::Scope;
+use holdfast_core::snapshot::{FrontendView, Verdict};
+use holdfast_core::words;
+
+use super::Share;
+
+/// Names in one sentence; more are counted.
+const NAMED_MAX: usize = 3;
+
+words! {
+    /// What becomes of it.
+    pub enum Outcome {
+        /// A backend gets it.
+        Served = "served",
+        /// The client is told that the port is closed.
+        Refused = "refused",
+        /// The client is told nothing.
+        Dropped = "dropped",
+        /// No program changes it.
+        Passed = "passed",
+        /// The maps could not be read.
+        Unknown = "unknown",
+    }
+}
+
+words! {
+    /// What kind of client it is.
+    pub enum Class {
+        /// Neither of the two below.
+        Outside = "outside",
+        /// Its address is that of an endpoint on this node.
+        Pod = "pod",
+        /// Its address is this node's own.
+        Node = "node",
+    }
+}
+
+words! {
+    /// What is looked at.
+    pub enum StepKind {
+        /// By which device it comes.
+        Device = "device",
+        /// What kind of client sends it.
+        Client = "client",
+        /// What it is sent to.
+        Frontend = "frontend",
+        /// Whether its source may come in.
+        Source = "source",
+        /// Which backends are meant for it.
+        List = "list",
+        /// How one of them is chosen.
+        Choice = "choice",
+        /// The address that the backend sees as the client's.
+        SeenAs = "seen-as",
+        /// How the answer comes back.
+        WayBack = "way-back",
+        /// What the client is told where no backend gets it.
+        Answer = "answer",
+    }
+}
+
+words! {
+    /// The address that a backend sees as a client's.
+    pub enum SeenAs {
+        /// By its own address.
+        Client = "client",
+        /// By an address of this node.
+        Node = "node",
+        /// Its endpoint names no node: by its own address if this node reaches it by no outer device.
+        Unknown = "unknown",
+    }
+}
+
+pub(super) const SOURCES_OF_OTHERS: &str =
+    "Any: loadBalancerSourceRanges are for addresses of a load balancer alone.";
+
+pub(super) const NO_SOURCES: &str =
+    "Any: for this family there are no ranges, or one of all addresses, or the maps do not have them yet.";
+
+pub(super) const SOURCES_OF_BEFORE: &str =
+    "Not known: the maps still have ranges for which the service does not ask any more.";
+
+pub(super) const NO_OUTER: &str = "no outer device has its programs (see `holdfast datapath`)";
+
+pub(super) const NO_PODS: &str = "it is a pod's, and no device of pods has programs (`pod_devices` under [packets]): its sockets are served";
+
+/// The device by which it comes; the routes of other hosts decide that.
+pub(super) fn device(names: &[String], of_pods: bool) -> String {
+    let (kind, whose) = if of_pods {
+        ("device of pods", "the pod's own")
+    } else {
+        ("outer one", "as other machines' routes have it")
+    };
+    match names {
+        [only] => format!("{only}, the only {kind}; if it comes by another device, nobody changes it."),
+        several => {
+            format!("One of {}, {whose}; if it comes by another device, nobody changes it.", some(several))
+        }
+    }
+}
+
+/// An address says nothing of a pod that is no endpoint of any service.
+pub(super) fn unless_pod(devices: &[String]) -> String {
+    format!("If it comes by {} it counts as a pod, with all backends and its own address.", some(devices))
+}
+
+pub(super) fn client(from: IpAddr, class: Class, transport: Transport) -> String {
+    match class {
+        Class::Pod if transport == Transport::Sctp => {
+            format!("{from} is an endpoint on this node, and no socket of SCTP is served where it dials.")
+        }
+        Class::Node if transport == Transport::Sctp => {
+            format!(
+                "{from} is this node: its own processes are not served by SCTP, and this is for others who send from there."
+            )
+        }
+        Class::Outside => {
+            format!("{from} is outside: neither this node's address nor that of an endpoint on it.")
+        }
+        Class::Pod => format!(
+            "{from} is an endpoint on this node: its sockets are served where they dial, unless they are left to packets; \
+             then this is for it."
+        ),
+        Class::Node => format!(
+            "{from} is this node: its own processes are served where they dial, and this is for others who send from there."
+        ),
+    }
+}
+
+/// Why a row is not in the maps.
+pub(super) const fn absent(it: &FrontendView) -> &'static str {
+    match it.verdict {
+        Verdict::Passing => "it is left to the real balancer while nobody is there",
+        Verdict::Bypassed => "this node reaches the apiserver there",
+        Verdict::Conflict => "another service owns the address",
+        Verdict::Unprogrammed => "its address or protocol cannot be served",
+        Verdict::Serving | Verdict::Draining | Verdict::Held | Verdict::Refusing | Verdict::Dropping => {
+            "it is not written yet, or answers at other addresses only"
+        }
+    }
+}
+
+/// What a refused client hears.
+pub(super) const fn refusal(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tcp => "a TCP reset",
+        Transport::Udp | Transport::Sctp => "an ICMP port unreachable",
+    }
+}
+
+pub(super) fn choice(backends: usize, affinity: u32) -> String {
+    let each = if backends == 1 { "There is one.".to_owned() } else { format!("Each of {backends} alike.") };
+    if affinity == 0 {
+        return each;
+    }
+    format!("{each} Who came within the last {affinity} s gets the same again (session affinity).")
+}
+
+/// How a backend sees a client that keeps its address. Only policy Local keeps its port, too.
+const fn by_itself(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Local => "its own address and port",
+        Scope::Cluster => "its own address, by a port that this node gives it (through_port in /flows)",
+    }
+}
+
+pub(super) fn seen(backends: &[Share], class: Class, scope: Scope) -> String {
+    if class == Class::Pod {
+        return seen_of_pod(backends).to_owned();
+    }
+    let count = |wanted| backends.iter().filter(|it| it.seen_as.0 == wanted).count();
+    let parts = [
+        (SeenAs::Client, "on this node", by_itself(scope)),
+        (
+            SeenAs::Node,
+            "on other nodes",
+            "the address of the device by which it leaves, so that answers come back here",
+        ),
+        (
+            SeenAs::Unknown,
+            "whose node is not known",
+            "its own address, or that of the device if it leaves by an outer one",
+        ),
+    ];
+    let told = parts.into_iter().map(|(seen, which, what)| (count(seen), which, what));
+    let told = told.filter(|(count, ..)| *count > 0);
+    let told: Vec<String> =
+        told.map(|(count, which, what)| format!("backends {which} ({count}) see {what}")).collect();
+    capital(&format!("{}.", told.join("; ")))
+}
+
+/// A pod takes nothing that says that it comes from the pod itself.
+fn seen_of_pod(backends: &[Share]) -> &'static str {
+    if backends.iter().any(|it| it.seen_as.0 == SeenAs::Node) {
+        "By its own address; where it reaches itself, by an address of this node that is near to it."
+    } else {
+        "By its own address, since this node knows the way back to a pod of its own."
+    }
+}
+
+pub(super) fn way_back(dialled: SocketAddr, backends: &[Share]) -> String {
+    let node = if backends.iter().any(|it| it.seen_as.0 != SeenAs::Client) {
+        " A backend that sees this node answers to it, which gives the client's address back."
+    } else {
+        ""
+    };
+    format!("Through this node, which makes it come from {dialled} again.{node}")
+}
+
+/// The address that backends see as the client's, for the first sentence.
+pub(super) fn seen_clause(backends: &[Share], class: Class) -> &'static str {
+    let all = |wanted| backends.iter().all(|it| it.seen_as.0 == wanted);
+    if class == Class::Pod && !all(SeenAs::Client) {
+        return "which sees the client's own address, or one of this node where it is the client itself";
+    }
+    if all(SeenAs::Client) {
+        "which sees the client's own address"
+    } else if all(SeenAs::Node) {
+        "which sees an address of this node"
+    } else {
+        "which sees the client's own address if it is on this node"
+    }
+}
+
+pub(super) fn to_whom(service: &str, backends: &[Share], all: usize) -> String {
+    let names: Vec<&str> = backends.iter().take(NAMED_MAX).map(|it| it.backend.as_str()).collect();
+    match all {
+        1 => format!("{} of {service}", names.join("")),
+        count if count <= NAMED_MAX => format!("one of {count} backends of {service} ({})", names.join(", ")),
+        count => {
+            format!(
+                "one of {count} backends of {service} ({} and {} more)",
+                names.join(", "),
+                count - NAMED_MAX
+            )
+        }
+    }
+}
+
+/// The first few, and how many more there are.
+pub(super) fn some<T: ToString>(all: &[T]) -> String {
+    let names: Vec<String> = all.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    match all.len().saturating_sub(NAMED_MAX) {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
+    }
+}
+
+/// As a sentence begins.
+pub(super) fn capital(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
+}

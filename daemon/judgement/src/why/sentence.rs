@@ -1,0 +1,238 @@
+//! One English sentence for each thing that a client can meet, and one for what happens next.
+//!
+//! Invariant: every verdict and every reason has its words here and a section of its own in docs/explain.md.
+
+use std::net::{IpAddr, SocketAddr};
+
+use holdfast_core::dialable::is_reserved;
+use holdfast_core::hold::Bound;
+use holdfast_core::keys::Protocol;
+use holdfast_core::list::Row;
+use holdfast_core::snapshot::{
+    FrontendView, PortView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict,
+};
+
+use crate::rfc3339::Rfc3339;
+
+/// Backends named in a sentence; more are counted.
+const NAMED_MAX: usize = 3;
+
+/// What a client meets that dials this frontend.
+pub fn of_frontend(view: &ServiceView, it: &FrontendView) -> String {
+    let backends: Vec<&Row> = view.backends(it).collect();
+    let name = named(view, it);
+    let since = Rfc3339(it.since);
+    let who = backends_named(&backends);
+    match it.verdict {
+        Verdict::Serving => format!("{name} is served by {who}, since {since}."),
+        Verdict::Draining => {
+            format!("{name} is still served by {who}, all terminating, because no other endpoint is usable.")
+        }
+        Verdict::Held if it.reason == Some(Reason::Control) => format!(
+            "{name} is held: its slices list nobody, and new connections still go to {who}, because {}, since {since}.",
+            why(it.reason)
+        ),
+        Verdict::Held => format!(
+            "{name} is held: new connections still go to {who}, although {}, since {since}.",
+            why(it.reason)
+        ),
+        Verdict::Refusing => {
+            format!(
+                "{name} refuses every connection (ECONNREFUSED), because {}, since {since}.",
+                why(it.reason)
+            )
+        }
+        Verdict::Dropping => format!(
+            "{name} drops every connection, because its traffic policy is Local and every usable endpoint is on another node."
+        ),
+        Verdict::Passing => format!(
+            "{name} is not translated, because {}, and the service asks to leave the answer to the real balancer.",
+            why(it.reason)
+        ),
+        Verdict::Bypassed => {
+            format!("{name} is not translated, because the node reaches the apiserver at this very address.")
+        }
+        Verdict::Conflict => {
+            let owner =
+                it.owner.as_ref().map_or_else(|| "another service".to_owned(), |key| key.name.to_string());
+            format!("{name} is not served, because {owner} owns the address.")
+        }
+        Verdict::Unprogrammed if it.reason == Some(Reason::Address) => {
+            format!("{name} is not served, because {}.", barred(it.address))
+        }
+        Verdict::Unprogrammed => match &it.status {
+            Status::Error(error) => format!("{name} is not served: {error}."),
+            Status::Pending | Status::Done => {
+                format!("{name} is not served, because {}.", untranslated(&it.protocol))
+            }
+        },
+    }
+}
+
+/// What can be said of a service that has no frontend.
+pub(super) fn of_service(view: &ServiceView) -> String {
+    let name = &view.key.name;
+    match view.state {
+        ServiceState::Served => format!("{name} has frontends."),
+        ServiceState::NoAddress => format!("{name} has no address that a client could dial."),
+        ServiceState::Headless => {
+            format!("{name} is headless: clients find its endpoints by DNS, and nothing is to be done.")
+        }
+        ServiceState::ExternalName => format!("{name} is a DNS alias, and nothing is to be done."),
+        ServiceState::OtherProxy => {
+            format!(
+                "{name} belongs to another proxy, says its label service.kubernetes.io/service-proxy-name."
+            )
+        }
+        ServiceState::NoService => {
+            format!(
+                "{name} is named by EndpointSlices only: its Service is not there, or not for this proxy."
+            )
+        }
+    }
+}
+
+/// Why clients cannot dial this address of a service.
+fn barred(address: IpAddr) -> &'static str {
+    if is_reserved(address) {
+        "the address means this host, this link or everybody, and no object may have such a frontend"
+    } else {
+        "`external_ips` under [kubernetes] does not allow the address"
+    }
+}
+
+fn named(view: &ServiceView, it: &FrontendView) -> String {
+    let port = if it.port_name.is_empty() { String::new() } else { format!(", port {}", it.port_name) };
+    let address = SocketAddr::new(it.address, it.port.get());
+    format!("{address}/{} ({} of {}{port})", it.protocol, it.kind.as_str(), view.key.name)
+}
+
+fn backends_named(rows: &[&Row]) -> String {
+    let names: Vec<String> = rows.iter().take(NAMED_MAX).map(|row| row.backend().to_string()).collect();
+    match rows.len() {
+        0 => "nobody".to_owned(),
+        1 => names.join(", "),
+        count if count <= NAMED_MAX => format!("{count} backends ({})", names.join(", ")),
+        count => format!("{count} backends ({} and {} more)", names.join(", "), count - NAMED_MAX),
+    }
+}
+
+/// The reason as a clause.
+fn untranslated(protocol: &Protocol) -> String {
+    match protocol.transport() {
+        Some(transport) => format!("{transport} is translated by packets alone, and these are left alone"),
+        None => format!("{protocol} cannot be translated"),
+    }
+}
+
+pub fn why(reason: Option<Reason>) -> &'static str {
+    match reason {
+        None => "all is well",
+        Some(Reason::NoEndpoints) => "it never had a usable endpoint",
+        Some(Reason::AllUnready) => "endpoints are listed and none of them is ready",
+        Some(Reason::ScaledDown) => "it was scaled down: each endpoint was seen terminating before it went",
+        Some(Reason::Hidden) => {
+            "no slice with an endpoint of it is read: the label service.kubernetes.io/headless keeps proxies away"
+        }
+        Some(Reason::Vanished) => "its slices list no endpoint of it any more, and none was seen terminating",
+        Some(Reason::Resync) => {
+            "its endpoints vanished shortly after the source was interrupted or listed anew"
+        }
+        Some(Reason::MassLoss) => "its endpoints vanished together with those of many other services",
+        Some(Reason::HoldExpired) => "its endpoints vanished, and the hold has reached its bound",
+        Some(Reason::ProbesFailed) => "its endpoints vanished, and none of them took a probe any more",
+        Some(Reason::LocalPolicy) => "its traffic policy is Local and nobody usable is on this node",
+        Some(Reason::Claimed) => "another service has the address",
+        Some(Reason::Address) => "the address may not be a frontend",
+        Some(Reason::Protocol) => "its protocol cannot be translated",
+        Some(Reason::Control) => "it is how this node reaches the apiserver",
+    }
+}
+
+/// What happens next by itself.
+pub(super) fn next(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -> String {
+    if let Status::Error(_) = it.status {
+        return "The maps refused the last change; it is tried again with growing pauses of at most 30 s."
+            .to_owned();
+    }
+    let port = it.position.and_then(|at| view.ports.get(at));
+    match it.verdict {
+        Verdict::Held => port.map_or_else(String::new, |port| after_hold(port, snapshot)),
+        Verdict::Serving if it.protocol == Protocol::SCTP => {
+            "Nothing: it changes when the objects do. Packets that come by a device are served, sockets are not."
+                .to_owned()
+        }
+        Verdict::Serving => "Nothing: it changes when the objects do.".to_owned(),
+        Verdict::Draining => {
+            "New connections are refused at once when the last terminating endpoint has gone.".to_owned()
+        }
+        Verdict::Refusing => "It is served again with the first endpoint that is ready.".to_owned(),
+        Verdict::Dropping => "It is served again with the first ready endpoint on this node.".to_owned(),
+        Verdict::Passing => "It is translated again with the first endpoint that is ready.".to_owned(),
+        Verdict::Bypassed => "Nothing: the direct path stays direct.".to_owned(),
+        Verdict::Conflict => "It is served at once when the owner gives the address up.".to_owned(),
+        Verdict::Unprogrammed if it.reason == Some(Reason::Address) && !is_reserved(it.address) => {
+            "It is served as soon as `external_ips` under [kubernetes] allows the address.".to_owned()
+        }
+        Verdict::Unprogrammed if it.reason == Some(Reason::Address) => {
+            "Nothing: only a [[service]] of the configuration may have an address of this host or link."
+                .to_owned()
+        }
+        Verdict::Unprogrammed if it.protocol == Protocol::SCTP => {
+            "It is served, to clients whose packets are, as soon as `enabled = true` under [packets] says so."
+                .to_owned()
+        }
+        Verdict::Unprogrammed => "Nothing: only TCP, UDP and SCTP are translated.".to_owned(),
+    }
+}
+
+fn after_hold(port: &PortView, snapshot: &Snapshot) -> String {
+    let Some(hold) = &port.hold else { return String::new() };
+    let ends = match snapshot.hold_until(hold) {
+        None => return "The hold has no limit; it ends when the endpoints return.".to_owned(),
+        Some(until) => Rfc3339(until),
+    };
+    let probed = hold.backends.iter().filter(|it| it.answered && it.lost.is_none()).count();
+    let transport = port.key.transport;
+    let is_barred = hold.probes(transport).next().is_none() && hold.barred(transport).next().is_some();
+    let probes = match hold.bound {
+        _ if is_barred => "no backend is probed, because no pod can have such an address",
+        Bound::Guarded if probed == 0 && hold.waits() => "not every backend has been probed yet",
+        Bound::Guarded if probed == 0 => "no backend has taken a probe yet, and one that does prolongs it",
+        _ if probed == 0 => "no backend has taken a probe yet",
+        _ => "backends that fail three probes in a row leave the list before",
+    };
+    format!(
+        "The hold ends when the endpoints return, at the latest at {ends}; {probes}. After that connections are refused."
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_words_and_a_section() {
+        let page = include_str!("../../../../docs/explain.md");
+        let tables = include_str!("../../../../docs/tables.md");
+        for reason in Reason::ALL {
+            assert!(!why(Some(reason)).is_empty());
+            let heading = format!("## {}\n", reason.as_str());
+            assert!(page.contains(&heading), "docs/explain.md has no section {heading:?}");
+            let row = format!("| `{}` |", reason.as_str());
+            assert!(tables.contains(&row), "docs/tables.md has no row {row:?}");
+        }
+    }
+
+    #[test]
+    fn every_verdict_is_told_in_the_page() {
+        let page = include_str!("../../../../docs/explain.md");
+        for verdict in Verdict::ALL {
+            assert!(
+                page.contains(&format!("`{}`", verdict.as_str())),
+                "docs/explain.md lacks {}",
+                verdict.as_str()
+            );
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! How many files this process may have open.
+//!
+//! Invariant: never fewer than before. The unit allows as many as are needed; a container's runtime gives a soft limit
+//! of 1,024, with room above it.
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// All that clients can have open together: the health checks of Services and their connections (5,632), kube-proxy's
+/// own ports, the admin API, the apiserver's connections, maps, programs and links of 1,024 devices.
+const WANTED: u64 = 8_192;
+
+/// Raises the soft limit as far as the hard one lets it, and says in the log where that is too little.
+pub(super) fn raise() {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
+    let Some(wanted) = wanted(soft, hard) else { return };
+    let raised = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).is_ok();
+    let limit = if raised { wanted } else { soft };
+    if limit < WANTED {
+        tracing::warn!(limit, wanted = WANTED, "few files may be open at once; set LimitNOFILE= or a ulimit");
+    }
+}
+
+/// The soft limit to ask for; `None`: it is high enough.
+fn wanted(soft: u64, hard: u64) -> Option<u64> {
+    (soft < WANTED).then(|| WANTED.min(hard).max(soft))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_soft_limit_is_raised_as_far_as_needed_and_allowed_and_never_lowered() {
+        assert_eq!(wanted(1_024, 524_288), Some(WANTED));
+        assert_eq!(wanted(1_024, 4_096), Some(4_096));
+        assert_eq!(wanted(1_024, 1_024), Some(1_024));
+        assert_eq!(wanted(WANTED, 524_288), None);
+        assert_eq!(wanted(1 << 20, 1 << 20), None);
+    }
+}

@@ -1,0 +1,61 @@
+//! What this daemon says of itself to a diagnosis: how it is, and the latest records of a service.
+//!
+//! Invariant: no process outside the daemon is asked.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use holdfast_core::keys::ObjectName;
+use holdfast_core::snapshot::Snapshot;
+use holdfast_datapath::Denial;
+use holdfast_judgement::diagnose::limits::RECORDS_MAX;
+use holdfast_judgement::diagnose::material::{Dropped, Own, WatchSeen};
+use holdfast_judgement::record::Record;
+use holdfast_judgement::views::refusals::Denied;
+
+use crate::readings::Readings;
+use crate::recorder::Wanted;
+use crate::sources::kubernetes::{State, Watch};
+
+/// The latest records, oldest first.
+pub(crate) fn history(readings: &Readings, name: &ObjectName) -> Vec<Record> {
+    let wanted = Wanted { service: Some(name.clone()), ..Wanted::default() };
+    let lines = readings.history.select(&wanted);
+    let mut latest: Vec<_> = lines.iter().rev().filter_map(|line| line.record()).take(RECORDS_MAX).collect();
+    latest.reverse();
+    latest
+}
+
+pub(crate) fn own(readings: &Readings, snapshot: &Snapshot) -> Own {
+    let now = Instant::now();
+    let watch = |it: Watch| WatchSeen {
+        what: it.what.as_str().to_owned(),
+        state: it.state.as_str().to_owned(),
+        silent: it.heard.map(|heard| now.saturating_duration_since(heard)),
+        // Of a watch that is up, the last error is over.
+        error: it.last_error.filter(|_| it.state != State::Watching).map(|error| error.text.to_string()),
+    };
+    Own {
+        unready: readings.unready_by(snapshot),
+        stalled: readings.liveness.stalled(),
+        watches: readings.watches.now().into_iter().map(watch).collect(),
+        apiserver: readings.apiserver(),
+        datapath: readings.datapath(),
+        proxies: Arc::clone(&readings.proxies.borrow()),
+        filters: Arc::clone(&readings.filters.borrow()),
+        dropped: dropped(readings),
+    }
+}
+
+fn dropped(readings: &Readings) -> Vec<Dropped> {
+    let all = readings.refusals.latest().latest;
+    let outside =
+        all.iter().filter(|it| it.refusal.arrival.is_some() && it.refusal.denial == Denial::Dropped);
+    let dropped = |it: &Arc<Denied>| Dropped {
+        frontend: it.refusal.frontend,
+        cause: it.refusal.cause,
+        times: it.count,
+        last: it.last,
+    };
+    outside.map(dropped).collect()
+}
