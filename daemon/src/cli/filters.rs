@@ -1,7 +1,7 @@
 //! Filters that narrow down a question, as they are written after the command.
 //!
-//! Invariant: each filter has its name in the admin API, so its value is passed on as it is. Where a path alone is asked
-//! for, its parameters are the arguments.
+//! Invariant: each filter has its name in the admin API, so its value is passed on as it is. Where a command asks for a
+//! path alone, the parameters of the path are the arguments.
 
 use std::marker::PhantomData;
 

@@ -19,7 +19,7 @@ use crate::lifecycle::Seen;
 use crate::list::{Row, Rows, Scope};
 use crate::op::{FrontendValue, PortIndex, ServiceId, WordFlags};
 use crate::resolve::DesiredFrontend;
-use crate::service::{Port, RealizedPort, Service};
+use crate::service::{Port, RealizedList, RealizedPort, Service};
 use crate::snapshot::{FrontendView, PortView, Reason, ServiceView, Status, Verdict};
 use crate::time::Now;
 use crate::work;
@@ -104,16 +104,14 @@ impl World {
         let known = wanted.is_some() && entry.is_some_and(|entry| !entry.uncertain);
         let is_there = known && realized.map(|it| it.value) == wanted;
         if is_there && it.position.is_some_and(|position| done.get(position) == Some(&true)) {
-            let drops = it.scope == Scope::Local && port.policy.has_any;
-            (view.verdict, view.reason) = verdict(port, &port.rows, it.scope, drops);
+            (view.verdict, view.reason) = wanted_verdict(port, it.scope);
             return view;
         }
         view.status = service.status();
         if let Some(serving) = realized.and_then(|it| self.realized_port(it.value.port, it.owner)) {
             let list = serving.list(it.scope);
             view.applied = Some(Arc::clone(&list.rows));
-            let drops = list.word.flags.has(WordFlags::DROP);
-            (view.verdict, view.reason) = verdict(port, &list.rows, it.scope, drops);
+            (view.verdict, view.reason) = applied_verdict(port, list, it.scope);
         }
         view
     }
@@ -175,6 +173,14 @@ fn is_done(port: &Port) -> bool {
                 || (Arc::ptr_eq(&list.rows, &port.rows) || port.rows.same_list(scope, &list.rows, scope));
             same && !list.uncertain && list.word.flags == port.flags_for_now(scope)
         })
+}
+
+fn wanted_verdict(port: &Port, scope: Scope) -> (Verdict, Option<Reason>) {
+    verdict(port, &port.rows, scope, scope == Scope::Local && port.policy.has_any)
+}
+
+fn applied_verdict(port: &Port, list: &RealizedList, scope: Scope) -> (Verdict, Option<Reason>) {
+    verdict(port, &list.rows, scope, list.word.flags.has(WordFlags::DROP))
 }
 
 /// `drops`: an empty list does not refuse.
