@@ -112,7 +112,9 @@ async fn follow(
     loop {
         match list() {
             Ok(listed) => local = Some(listed),
-            Err(error) => tracing::warn!(%error, "this host's addresses cannot be listed; the last ones hold"),
+            Err(error) => {
+                tracing::warn!(%error, "this host's addresses cannot be listed; the last ones hold");
+            }
         }
         let config_now = config.borrow_and_update().clone();
         let now = local.as_ref().map(|local| facts_with(&config_now, &name, &said, local));

@@ -112,10 +112,13 @@ pub(crate) fn pure_core(source: &Source) -> Vec<Finding> {
 }
 
 /// What a file, a socket or a clock would take, and what is made of them; of those no object knows anything.
-const OUTSIDE: [&str; 14] = [
+const OUTSIDE: [&str; 15] = [
     "std::env",
     "std::fs",
     "std::io",
+    "std::net::TcpListener",
+    "std::net::TcpStream",
+    "std::net::UdpSocket",
     "std::os",
     "std::process",
     "std::thread",
@@ -123,8 +126,6 @@ const OUTSIDE: [&str; 14] = [
     "TcpListener",
     "TcpStream",
     "UdpSocket",
-    "SystemTime",
-    "Instant",
     "tokio::",
     "hyper::",
 ];
@@ -376,7 +377,7 @@ mod tests {
         check(
             pure_objects,
             "daemon/judgement/src/why.rs",
-            "use tokio::sync;\nuse std::net::TcpStream;",
+            "use std::net::TcpStream;\nuse tokio::sync;",
             &[1, 2],
         );
         check(pure_objects, "daemon/src/sources/manifests/scan.rs", "use std::fs::File;", &[]);

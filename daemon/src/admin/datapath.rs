@@ -12,7 +12,8 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::snapshot::Fill;
 use holdfast_datapath::Status;
-use holdfast_judgement::views::datapath::{DatapathView, KINDS};
+use holdfast_judgement::described::Code;
+use holdfast_judgement::views::datapath::DatapathKind;
 use holdfast_judgement::views::devices::Decision;
 use holdfast_judgement::views::proxies::Filter;
 use holdfast_judgement::views::proxies::{OtherProxy, Trace};
@@ -23,6 +24,7 @@ use super::answer;
 use super::form::Form;
 use super::query::Query;
 use super::shown::{Cells, aligned, table};
+use crate::config::Sockets;
 use crate::readings::Readings;
 
 use packets::Packets;

@@ -4,11 +4,14 @@
 //! API and the command line are made of these lists.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use holdfast_core::keys::{ObjectName, Protocol};
 use holdfast_core::snapshot::Reason;
 use holdfast_datapath::{Place, Stage};
+use holdfast_judgement::diagnose::{HttpPath, PortWanted};
+use holdfast_judgement::rfc3339::Millis;
+use holdfast_judgement::why::Dialled;
 
 use super::answer::Refusal;
 use super::form::Form;
@@ -16,10 +19,7 @@ use super::hint::Hint;
 use super::limits::{FLOWS_MAX, RECORDS_MAX};
 use super::query::{Argument, Parameter, Query, Values, bad, quoted};
 use crate::diagnose::limits::TOTAL;
-use crate::diagnose::{HttpPath, PortWanted};
 use crate::recorder::RULES;
-use crate::rfc3339::Millis;
-use crate::why::Dialled;
 
 pub(super) const FORMAT_ALONE: &[Parameter] = &[FORMAT];
 pub(crate) const FRONTENDS: &[Parameter] = &[
@@ -304,7 +304,7 @@ fn timeout(value: &str) -> Result<Duration, Refusal> {
 /// A time, or how long ago.
 fn time(name: &'static str, value: &str) -> Result<Millis, Refusal> {
     Millis::parse(value)
-        .or_else(|| Millis::of(SystemTime::now()).ago(value))
+        .or_else(|| crate::clock::now().ago(value))
         .ok_or_else(|| bad(format!("{} is no time", quoted(value)), Hint::Time(name)))
 }
 
@@ -343,7 +343,7 @@ mod tests {
         let text = "since=2026-01-08T11:11:55Z&until=1s&reason=vanished&limit=7&after=184";
         let records = Query::read(text, HISTORY).unwrap().records;
         assert_eq!(records.since, Millis::parse("2026-01-08T11:11:55Z"));
-        assert!(records.until < Some(Millis::of(SystemTime::now())) && records.until > records.since);
+        assert!(records.until < Some(crate::clock::now()) && records.until > records.since);
         let reason = records.reason.as_deref();
         let limit = records.limit;
         let after = records.after;

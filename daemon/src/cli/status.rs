@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use holdfast_judgement::plain::plain;
+use holdfast_judgement::views::proxies::Trace;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

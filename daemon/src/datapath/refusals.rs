@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::words;
 use holdfast_datapath::{Arrival, Denial, Refusal, Refusals};
-use holdfast_judgement::views::refusals::{Cause, Denied, spelled};
+use holdfast_judgement::views::refusals::{Denied, spelled};
 use nix::net::if_::if_indextoname;
 use nix::time::{ClockId, clock_gettime};
 
