@@ -253,10 +253,10 @@ fn little_locked_memory_is_enough() {
 fn a_container_s_limit_of_open_files_is_raised_as_far_as_it_may_be() {
     let (bed, _backend) = bed();
     let mut daemon = daemon(&bed);
-    daemon.start_by(&["prlimit", "--nofile=1024:524288"]).unwrap();
+    daemon.start_by(&["prlimit", "--nofile=1024:"]).unwrap();
     let limits = fs::read_to_string(format!("/proc/{}/limits", daemon.pid().unwrap())).unwrap();
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
-    assert_eq!(files.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), ["8192", "524288"]);
+    assert_eq!(files.split_whitespace().nth(3), Some("8192"));
 }
 
 #[test]

@@ -710,6 +710,7 @@ fn kernel_a_daemon_that_was_killed_when_another_table_was_pinned_has_lost_no_num
         drop(maps);
         let mut maps = start(bed, HookKind::Tcx);
         maps.set_flows(LARGER);
+        maps.follow_flows().unwrap();
         look_at_flows(&mut maps, |maps| maps.flows().unwrap().table.hand_out_is_over());
         assert_eq!(maps.flows().unwrap().table.tally().live(), 3);
         let numbers = maps.packets.running.as_ref().unwrap().handles.get(&Map::FreeFlows).unwrap();
