@@ -331,12 +331,12 @@ INLINE void note_answer(struct flow *flow, __u32 number, const struct packet *pa
 }
 
 /*
- * Whether a backend says what it says to nobody but a client that has heard it. It agrees to any SYN, also one in
- * another's name, and tells whoever says something wrong in that name where it stands; what it sends of its own, data
- * or the end of it, comes after the client has acknowledged a number that it was sent. By SCTP all but the answer to an
- * INIT comes after the cookie.
+ * Whether this packet of a backend proves that its client hears the backend. A backend agrees to any SYN, also to a
+ * forged one, and answers a forged segment that does not fit; the data that it sends, or the end of them, comes after
+ * the client has acknowledged a number that only a client which hears can know. By SCTP all but the answer to an INIT
+ * comes after the cookie. By UDP an answer is all that there is.
  */
-INLINE bool is_said_to_one_who_heard(struct __sk_buff *skb, const struct packet *packet)
+INLINE bool is_proof_of_hearing(struct __sk_buff *skb, const struct packet *packet)
 {
 	if (packet->tuple.transport == IPPROTO_UDP)
 		return true;
@@ -371,7 +371,7 @@ INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 
 	if (direction != TO_CLIENT)
 		return write(skb, packet, &to, v4);
 	note_answer(flow, number, packet, v4);
-	if (UNLIKELY(is_to_come_back(flow)) && is_said_to_one_who_heard(skb, packet))
+	if (UNLIKELY(is_to_come_back(flow)) && is_proof_of_hearing(skb, packet))
 		remember_client(number);
 	if (write(skb, packet, &to, v4) != NEXT)
 		return SHOT;

@@ -3,10 +3,9 @@
  * Clients that are known by their packets, and come back to the backend that they had.
  *
  * A client that is not known gets its backend by its address, so that connections that begin at once begin at one. It
- * is known from when that backend has said what it says to nobody but who has heard it: what is sent by TCP or SCTP in
- * others' names is never remembered. By UDP an answer is all that there is. A namespace has so many places, however
- * many ports its services have and however many clients crowd there: they push out each other, and no client of another
- * namespace.
+ * is known once a packet of that backend proves that the client hears it, so a client in whose name others send TCP or
+ * SCTP is never remembered. By UDP an answer is all that there is. A namespace has so many places, however many ports
+ * its services have and however many clients crowd there: they push out each other, and no client of another namespace.
  */
 #ifndef HOLDFAST_STICKY_H
 #define HOLDFAST_STICKY_H

@@ -37,8 +37,8 @@ INLINE void count_lost(void)
 #define TOLD_MOST 200
 
 /*
- * Whether one more may be told: a flood keeps nobody else untold. `cgroup`: that of the client, 0 of one outside. Two
- * CPUs at the turn of a second may both begin it, so some more are told then.
+ * Whether one more refusal may be told: a flood at one namespace leaves the pace of the others as it is. `cgroup`: that
+ * of the client, 0 of one outside. Two CPUs at the turn of a second may both begin it, so some more are told then.
  */
 INLINE bool may_tell(const struct dial *dial, __u64 cgroup)
 {
@@ -58,7 +58,7 @@ INLINE bool may_tell(const struct dial *dial, __u64 cgroup)
 	return true;
 }
 
-/* Of what waits for the daemon, clients outside get one half at most: those who may be told are many together. */
+/* Refusals of clients outside fill one half of the ring at most: those of all namespaces together may be many. */
 INLINE bool has_room(enum stage stage)
 {
 	return stage == STAGE_SOCKET || bpf_ringbuf_query(&refusals, BPF_RB_AVAIL_DATA) < REFUSAL_BYTES / 2;

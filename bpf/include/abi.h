@@ -46,7 +46,7 @@ enum size {
 	CGROUP_LEVELS = 16,
 	/* Bytes of refusals that wait for the daemon: some 2,500. */
 	REFUSAL_BYTES = 1 << 18,
-	/* Among whom the pace of refusals is divided: a power of two. See verdict.h. */
+	/* Places by which namespaces and cgroups have a pace of refusals each: a power of two. See verdict.h. */
 	REFUSAL_PACES = 1 << 12,
 	/* So many of the flows that have not been answered are known by their age; others are found by chance. */
 	OPENING_FLOWS = 1 << 14,
@@ -651,7 +651,7 @@ struct device {
 	__u16 flags;
 	/*
 	 * So many first bits of the address above are those of this node's own pods, to which the device leads beside
-	 * pods of others; 0: it leads to none. What was written before these had names says that.
+	 * pods of others; 0: it leads to none.
 	 */
 	__u8 near4;
 	__u8 near6;

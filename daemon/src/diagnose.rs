@@ -8,7 +8,7 @@ pub(crate) mod limits;
 mod own;
 
 pub(crate) use flows::flows;
-pub(crate) use own::{history, own};
+pub(crate) use own::own;
 
 /// The header of an answer that says how the command line ends.
 pub(crate) const EXIT_HEADER: &str = "holdfast-exit";

@@ -6,14 +6,13 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use holdfast_core::keys::ObjectName;
 use holdfast_datapath::FlowFilter;
 use holdfast_judgement::record::Record;
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::why::{Dialled, Given, Walk, is_about};
 
 use crate::readings::Readings;
-use crate::recorder::Wanted;
+use crate::recorder::{Wanted, latest};
 
 /// Records that are shown of a service or an address.
 const RECORDS_MAX: usize = 5;
@@ -28,7 +27,11 @@ pub(crate) fn given(readings: &Readings, walk: &Walk) -> Given {
         apiserver: readings.apiserver(),
         refusals: readings.refusals.latest().latest,
         refusing: if walk.is_by_udp() { refusing(&datapath) } else { BTreeSet::new() },
-        histories: walk.names().into_iter().map(|name| (name.clone(), of_service(readings, name))).collect(),
+        histories: walk
+            .names()
+            .into_iter()
+            .map(|name| (name.clone(), readings.history.of_service(name, RECORDS_MAX)))
+            .collect(),
         past: walk.missed().map(|dialled| of_address(readings, dialled)).unwrap_or_default(),
         datapath,
     }
@@ -43,22 +46,10 @@ fn refusing(datapath: &DatapathView) -> BTreeSet<SocketAddr> {
     flows.table.report(&refused, FLOWS_MAX).found.iter().map(|flow| flow.backend).collect()
 }
 
-/// The latest records of a service, oldest first.
-fn of_service(readings: &Readings, name: &ObjectName) -> Vec<Record> {
-    let wanted = Wanted { service: Some(name.clone()), ..Wanted::default() };
-    latest(readings.history.select(&wanted).iter().rev().filter_map(|line| line.record()))
-}
-
 fn of_address(readings: &Readings, dialled: &Dialled) -> Vec<Record> {
     let text = dialled.address.to_string();
     let lines = readings.history.select(&Wanted::default());
     // Reading a record costs far more than looking for the text in it, and almost none has it.
     let likely = lines.iter().rev().filter(|line| line.json.contains(&text));
-    latest(likely.filter_map(|line| line.record()).filter(|it| is_about(it, dialled)))
-}
-
-fn latest(newest_first: impl Iterator<Item = Record>) -> Vec<Record> {
-    let mut records: Vec<Record> = newest_first.take(RECORDS_MAX).collect();
-    records.reverse();
-    records
+    latest(likely.filter_map(|line| line.record()).filter(|it| is_about(it, dialled)), RECORDS_MAX)
 }

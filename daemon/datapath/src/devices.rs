@@ -84,8 +84,8 @@ pub struct Device {
     pub address4: Option<Ipv4Addr>,
     /// As above, of IPv6.
     pub address6: Option<Ipv6Addr>,
-    /// So many first bits of `address4` are those of pods of this node behind the device, which see clients as who they
-    /// are; 0: behind it are only others' backends.
+    /// So many first bits of `address4` are those of pods of this node behind the device, which see a client's own
+    /// address; 0: behind it are only others' backends.
     pub near4: u8,
     /// As above, of `address6`.
     pub near6: u8,

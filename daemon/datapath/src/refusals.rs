@@ -88,7 +88,7 @@ pub struct Refusal {
     pub frontend: FrontendKey,
     /// The port behind the frontend.
     pub port: PortIndex,
-    /// The number of the namespace whose service has the frontend; none of a port that its service has not.
+    /// The number of the namespace that has the frontend; none of a port that its service has not.
     pub share: Share,
     /// Whether the client was told, or left without an answer.
     pub denial: Denial,

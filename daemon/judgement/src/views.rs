@@ -1,6 +1,6 @@
-//! What the parts of the daemon say of themselves, for whoever judges or shows it.
+//! What the parts of the daemon say of themselves, to be judged and shown.
 //!
-//! Invariant: plain data. The part that a view is of makes it; nobody who reads it reaches that part by it.
+//! Invariant: plain data. The part that a view is of makes it; a reader cannot reach that part by the view.
 
 pub mod apiserver;
 pub mod clients;

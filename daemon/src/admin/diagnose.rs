@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
 use holdfast_datapath::Status;
+use holdfast_judgement::diagnose::limits::RECORDS_MAX;
 use holdfast_judgement::diagnose::material::{Material, Narrowed};
 use holdfast_judgement::diagnose::shown::some;
 use holdfast_judgement::diagnose::{Diagnosis, Focus, Known, PortWanted, judge, text, views};
@@ -24,7 +25,7 @@ use super::limits::DIAGNOSES_MAX;
 use super::query::Query;
 use crate::diagnose::gather::{Asks, Outside};
 use crate::diagnose::limits::{JUDGING, TOTAL};
-use crate::diagnose::{EXIT_HEADER, flows, history, own};
+use crate::diagnose::{EXIT_HEADER, flows, own};
 use crate::engine::ask::Busy;
 use crate::readings::Readings;
 
@@ -90,7 +91,7 @@ async fn gathered(visit: &Visit, name: &ObjectName, query: &Query) -> Material {
     let (known, read) = looked(visit, (name, &query.focus), until).await;
     let taken = crate::clock::now().seconds();
     let own = own(&visit.readings, known.snapshot());
-    let told = (own, history(&visit.readings, name));
+    let told = (own, visit.readings.history.of_service(name, RECORDS_MAX));
     let mut material = known.material(told, &read, (narrowed(query, taken), taken));
     if let Some(Outside { cluster, host, probes, http, names }) = outside {
         (material.cluster, material.host) = (cluster, host);

@@ -15,7 +15,7 @@ use holdfast_judgement::views::refusals::Denied;
 /// As many as a person reads through; they take 200 KiB.
 pub(super) const KEPT_MAX: usize = 1_000;
 
-/// The namespace whose frontend it was; `None`: a port that its service has not, which says nothing of the namespace.
+/// The namespace that has the frontend; `None`: the service has no such port, and the namespace is not known.
 type Owner = Option<Share>;
 
 /// When it came, among all, and what is kept of it.
@@ -53,7 +53,7 @@ impl Latest {
         all.into_iter().map(|(_, denied)| Arc::clone(denied)).collect()
     }
 
-    /// Of those that have as many the one goes whose oldest came first.
+    /// Of namespaces that have equally many, the one gives way that has the oldest refusal.
     fn give_way(&mut self) {
         let weight =
             |entries: &VecDeque<Entry>| (entries.len(), Reverse(entries.front().map(|(came, _)| *came)));

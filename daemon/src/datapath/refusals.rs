@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(log.latest().latest.iter().map(|it| it.count).collect::<Vec<_>>(), [1, 2_000]);
     }
 
-    /// As processes that live for one try each do, and whoever sends from another address each time.
+    /// As processes that live for one try each do, and a sender that has another address each time.
     #[test]
     fn no_crowd_at_one_namespace_pushes_out_who_was_refused_at_another() {
         let log = RefusalLog::none();

@@ -293,7 +293,7 @@ fn a_link_with_both_ends_here_leads_to_no_pod() {
 }
 
 /// Pods of this node and, where it has an overlay, pods of all others are behind that link; of the first it has an
-/// address. So it has of what any network device is in, whose neighbours are other hosts.
+/// address. So it has of any network that a device is in; its neighbours there are other hosts.
 #[test]
 fn pods_of_this_node_behind_a_device_that_leads_to_others_too_are_near() {
     check(

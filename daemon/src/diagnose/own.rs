@@ -1,30 +1,17 @@
-//! What this daemon says of itself to a diagnosis: how it is, and the latest records of a service.
+//! What this daemon says of itself to a diagnosis.
 //!
 //! Invariant: no process outside the daemon is asked.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::Denial;
-use holdfast_judgement::diagnose::limits::RECORDS_MAX;
 use holdfast_judgement::diagnose::material::{Dropped, Own, WatchSeen};
-use holdfast_judgement::record::Record;
 use holdfast_judgement::views::refusals::Denied;
 
 use crate::readings::Readings;
-use crate::recorder::Wanted;
 use crate::sources::kubernetes::{State, Watch};
-
-/// The latest records, oldest first.
-pub(crate) fn history(readings: &Readings, name: &ObjectName) -> Vec<Record> {
-    let wanted = Wanted { service: Some(name.clone()), ..Wanted::default() };
-    let lines = readings.history.select(&wanted);
-    let mut latest: Vec<_> = lines.iter().rev().filter_map(|line| line.record()).take(RECORDS_MAX).collect();
-    latest.reverse();
-    latest
-}
 
 pub(crate) fn own(readings: &Readings, snapshot: &Snapshot) -> Own {
     let now = Instant::now();

@@ -1,6 +1,6 @@
-//! Whose turn it is: the namespaces take turns, and within each of them what it has.
+//! What has its turn now: the namespaces take turns, and within each of them what it has.
 //!
-//! Invariant: whoever is due waits for one turn of each other namespace at most, and for what comes before it in its
+//! Invariant: what is due waits for one turn of each other namespace at most, and for what comes before it in its
 //! own. Within a namespace the first by [`Turn`] comes first. A turn costs the logarithm of what there is.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-/// When somebody is next in its namespace.
+/// When a list or an address is next in its namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Turn {
     /// At once, since it had none yet. Those that came together are numbered from the number that their namespace is
     /// being served on, so a few that come later do not wait for all of those that came before.
     First(u64),
-    /// From then on. Who has much to ask is due again at its last turn, behind all that were due before.
+    /// From then on. A list with much to ask is due again at its last turn, behind all that were due before.
     Again(Instant),
 }
 

@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdfast_core::keys::ObjectName;
+use holdfast_judgement::record::Record;
 use holdfast_judgement::rfc3339::Millis;
 
 use super::ring::{self, Fill, Line, Rings};
@@ -85,6 +86,13 @@ impl Default for History {
     }
 }
 
+/// The first so many of these, oldest first.
+pub(crate) fn latest(newest_first: impl Iterator<Item = Record>, most: usize) -> Vec<Record> {
+    let mut records: Vec<Record> = newest_first.take(most).collect();
+    records.reverse();
+    records
+}
+
 impl History {
     /// The records that are wanted, in the order of their numbers.
     pub fn select(&self, wanted: &Wanted) -> Vec<Arc<Line>> {
@@ -96,6 +104,12 @@ impl History {
             (None, _) => {}
         }
         lines
+    }
+
+    /// The latest records of a service, so many at most, oldest first.
+    pub(crate) fn of_service(&self, name: &ObjectName, most: usize) -> Vec<Record> {
+        let wanted = Wanted { service: Some(name.clone()), ..Wanted::default() };
+        latest(self.select(&wanted).iter().rev().filter_map(|line| line.record()), most)
     }
 
     /// All that is new from now on of one service with gaps, or of all; events that change nothing for clients among

@@ -220,7 +220,7 @@ fn pods_on_the_bridge_of_the_uplink_answer_by_the_node() {
 }
 
 /// Cilium: its own device has an address of the node's pods, and they are routed by it. A program there hands packets
-/// to the device of their pod, whose answers come by that one.
+/// to the device of their pod, and the pod answers by that one.
 fn cilium(bed: &Bed) {
     for words in [
         "link add cilium_host address 02:00:00:00:01:10 type veth peer name cilium_net",

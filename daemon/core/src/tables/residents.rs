@@ -20,7 +20,7 @@ struct Resident {
     share: Option<Share>,
 }
 
-/// A number that somebody has or had.
+/// A number that a namespace has or had.
 #[derive(Debug, Default)]
 struct Number {
     /// How many namespaces have it.
@@ -83,7 +83,7 @@ impl Residents {
         share
     }
 
-    /// A start has found that number in the maps: somebody had it.
+    /// A start has found that number in the maps: a namespace had it.
     pub(crate) fn found(&mut self, share: Share) {
         if (1..=limits::SHARES_MAX).contains(&share.0) {
             self.numbers.entry(share).or_default();
@@ -120,8 +120,8 @@ impl Residents {
         }
     }
 
-    /// The first number from where the name begins that nobody had yet; else the one that has been free for longest;
-    /// where all are taken, that of the beginning.
+    /// The first number from where the name begins that no namespace had yet; else the one that has been free for
+    /// longest; where all are taken, that of the beginning.
     fn free_share(&self, namespace: &str) -> Share {
         let begin = digest::of_namespace(namespace) % u64::from(limits::SHARES_MAX);
         let numbered = |step: u16| {
@@ -185,7 +185,7 @@ mod tests {
         assert!(residents.formers.is_empty(), "a number that somebody has is nobody else's");
     }
 
-    /// Two namespaces whose names ask for the same number.
+    /// Two names of namespaces that ask for the same number.
     fn alike() -> [alloc::string::String; 2] {
         let mut names = BTreeMap::new();
         let found = (0..).map(|it| format!("n-{it}")).find_map(|name| {

@@ -453,7 +453,7 @@ fn invariant_11_kernel_the_daemons_cgroup_is_never_translated() {
     });
 }
 
-/// What the programs tell of whom they turned away, all of it that waits.
+/// All refusals that wait in the ring.
 fn told(maps: &KernelMaps) -> Vec<Refusal> {
     let (reader, stop) = std::io::pipe().unwrap();
     let (mut stop, mut told) = (Some(stop), Vec::new());

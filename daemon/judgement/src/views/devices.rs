@@ -118,7 +118,7 @@ pub struct Decision {
     /// What backends of other nodes see of clients; of a pod's device, what the pod sees of itself.
     pub address4: Option<Ipv4Addr>,
     pub address6: Option<Ipv6Addr>,
-    /// So many bits of `address4` are those of this node's own pods behind it, which see clients as who they are.
+    /// So many bits of `address4` are those of this node's own pods behind it, which see a client's own address.
     pub near4: u8,
     pub near6: u8,
     /// The way of answers to clients that came by it, if it is an outer one.

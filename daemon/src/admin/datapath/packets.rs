@@ -64,8 +64,8 @@ struct Device<'a> {
     /// The address by which backends of other nodes see IPv6 clients; of a pod's device, the one by which the pod sees
     /// itself.
     address6: Option<Ipv6Addr>,
-    /// The networks behind it of which pods are this node's own: they see clients as who these are, although the device
-    /// leads to pods of other nodes too, or may.
+    /// The networks of this node's own pods behind it: these pods see a client's own address, although the device leads
+    /// to pods of other nodes too, or may.
     near: Vec<String>,
     /// How answers are routed to clients that came by it, of an outer one: as packets of the backend, or of the address
     /// that was dialled, since rules of routing tell the two apart. Null of others.

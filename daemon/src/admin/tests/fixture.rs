@@ -20,16 +20,13 @@ use holdfast_core::snapshot::{
     Counters, Fill, FrontendView, PortView, Reason, Rejections, ServiceState, ServiceView, Snapshot, Status,
     Verdict,
 };
-use holdfast_datapath::{
-    Arrival, Beside, Cause, Counts, Denial, DeviceStatus, Features, GivenUp, HookKind, PacketStatus, Refusal,
-    Shape, Side, Swept,
-};
+use holdfast_datapath::{Arrival, Cause, Denial, Refusal};
 use holdfast_judgement::described::Code;
 use holdfast_judgement::views::apiserver::{
     ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View,
 };
 use holdfast_judgement::views::datapath::DatapathView;
-use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason as Why};
+use holdfast_judgement::views::devices;
 use holdfast_judgement::views::proxies::{Filter, FilterKind};
 use holdfast_judgement::views::proxies::{OtherProxy, Trace};
 use tokio::sync::{mpsc, watch};
@@ -43,6 +40,11 @@ use crate::readings::{
 };
 use crate::sources::kubernetes::{self as watching, LastError, Resource, View as Watches, Watch};
 use crate::state::Written;
+use healthy::devices as decisions;
+pub(crate) use healthy::status;
+
+#[path = "../../../judgement/src/diagnose/checks/tests/healthy.rs"]
+mod healthy;
 
 /// At 2026-01-08T11:11:55Z, as it is shown.
 pub(crate) const THEN: Timestamp = Timestamp(1_767_870_715);
@@ -497,90 +499,6 @@ impl Drop for Folder {
     }
 }
 
-/// Maps that have grown once, and one hook that another program took away.
-pub(crate) fn status() -> holdfast_datapath::Status {
-    let first = Shape { frontends: [4096; 2], ports: 4096, slots: [16_384; 2], members: 4096 };
-    holdfast_datapath::Status {
-        features: Features { set_retval: true, tcx: true },
-        cgroup: Some("/sys/fs/cgroup".into()),
-        pins: Some("/sys/fs/bpf/holdfast".into()),
-        waiting: false,
-        generation: 2,
-        growths: 1,
-        shape: Shape { frontends: [16_384, 4096], ..first },
-        limits: Shape { frontends: [500_000; 2], ports: 500_000, slots: [8_388_608; 2], members: 8_388_608 },
-        frontends: [8, 1],
-        members: 3,
-        refusals_lost: 5,
-        own_cgroup_exempt: true,
-        broken_hooks: vec!["sendmsg6"],
-        behind_hooks: Vec::new(),
-        leftover: None,
-        in_cgroup_namespace: false,
-        served: holdfast_datapath::Served {
-            exempt_cgroups: vec!["/kata.slice".into()],
-            ..Default::default()
-        },
-        absent_cgroups: Vec::new(),
-        shared_hooks: vec![
-            Beside { hook: "connect4", before: vec![37], after: vec![41] },
-            Beside { hook: "connect6", before: Vec::new(), after: vec![42] },
-        ],
-        hooks_put_back: 0,
-        grace_failure: None,
-        stale_sockets: Some(Swept { sweeps: 7, ended: 2, failure: None }),
-        packets: Some(PacketStatus {
-            flows: 131_072,
-            flows_wanted: 131_072,
-            flows_failure: None,
-            flows_given_up: GivenUp::default(),
-            hooks: Some(HookKind::Tcx),
-            failure: None,
-            repaired: 2,
-            devices: devices()
-                .iter()
-                .filter_map(Decision::device)
-                .map(|device| DeviceStatus {
-                    attached: device.side == Side::Outer,
-                    others: usize::from(device.name == "eth0"),
-                    error: (device.side != Side::Outer).then(|| "cannot attach in: busy".to_owned()),
-                    device,
-                })
-                .collect(),
-        }),
-        counts: Counts::default(),
-        flows: None,
-    }
-}
-
-/// One that leads outside, one that could not be served, one that is left alone, one that is left out by name, and one
-/// that leads to pods of this node and of others.
-fn devices() -> Arc<[Decision]> {
-    let device = |index, name: &str, class, reason| Decision {
-        index,
-        name: name.to_owned(),
-        class,
-        reason,
-        address4: (class == Class::Outer).then(|| [192, 0, 2, 5].into()),
-        address6: None,
-        near4: 0,
-        near6: 0,
-        answers: Answers::Backend,
-    };
-    [
-        device(1, "lo", Class::None, Why::Loopback),
-        device(2, "eth0", Class::Outer, Why::Gateway),
-        device(7, "veth7", Class::Pod, Why::LeadsToPod),
-        device(8, "flannel.1", Class::Backends, Why::LeftOut),
-        Decision {
-            address4: Some([10, 244, 1, 7].into()),
-            near4: 24,
-            ..device(9, "cilium_host", Class::Outer, Why::Gateway)
-        },
-    ]
-    .into()
-}
-
 /// Five clients, each a second after the one before: one refused twice, one dropped, one refused by a frontend that
 /// serves by now, one refused at an address that no service has, and one outside.
 fn refusals() -> Arc<RefusalLog> {
@@ -785,7 +703,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
     Readings {
         snapshots,
         config: watch::channel(Arc::new(config)).1,
-        datapath: watch::channel(Arc::new(DatapathView::kernel(status()).with_devices(devices()))).1,
+        datapath: watch::channel(Arc::new(DatapathView::kernel(status()).with_devices(decisions().into()))).1,
         apiserver: Some(watch::channel(Arc::new(apiserver())).1),
         watches: watches(),
         refusals: refusals(),

@@ -46,7 +46,7 @@ pub(super) fn seen(listed: &Listed, index: u32) -> Seen {
 ///
 /// Cilium gives its own device one address of the node's pods, and routes all of them by it. Pods of other nodes go the
 /// same way where it has an overlay; the device has no address of theirs. An address of more than one host says nothing
-/// of the kind, nor does a device with its other end elsewhere: whoever is in such a network may be another node.
+/// of the kind, nor does a device with its other end elsewhere: a host in such a network may be another node.
 pub(super) fn near(listed: &Listed, link: &Link, address: Option<IpAddr>) -> u8 {
     let of_device = |it: &&Address| it.index == link.index && Some(it.address) == address && is_host(it);
     let own = listed.addresses.iter().find(of_device).filter(|_| link.ends_here);
@@ -56,7 +56,7 @@ pub(super) fn near(listed: &Listed, link: &Link, address: Option<IpAddr>) -> u8 
     })
 }
 
-/// Whether a network is that of this address, and nobody else's: a gateway that is not the device itself is a router.
+/// Whether a network is behind the device itself: a gateway that is not the device's own address is a router.
 fn leads_near(network: &Network, own: &Address) -> bool {
     let is_several = (1..own.bits).contains(&network.bits);
     is_several && network.holds(own.address) && network.gateway.is_none_or(|gateway| gateway == own.address)

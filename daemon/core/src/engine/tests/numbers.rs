@@ -1,4 +1,4 @@
-//! The numbers of namespaces, by which the maps say whose share a client uses, over restarts.
+//! The numbers of namespaces, by which the maps say which namespace a client is counted for, over restarts.
 
 use std::collections::BTreeMap;
 use std::string::String;
@@ -14,7 +14,7 @@ use super::*;
 
 const SOURCES: &[Source] = &[Source::Manifests];
 
-/// Two namespaces whose names ask for the same number.
+/// Two names of namespaces that ask for the same number.
 fn alike() -> [String; 2] {
     let mut names = BTreeMap::new();
     let found = (0..).map(|it| format!("n-{it}")).find_map(|name| {
@@ -40,7 +40,7 @@ fn told(engine: &mut Engine<MemoryMaps>, events: impl IntoIterator<Item = Event>
     Snapshot::clone(&engine.step(NOW, &mut |_| ()))
 }
 
-/// What each address says whose share it is.
+/// The share that each address has in the maps.
 fn numbers(engine: &mut Engine<MemoryMaps>) -> BTreeMap<IpAddr, Share> {
     let frontends = engine.maps_mut().dump().unwrap().frontends;
     frontends.into_iter().map(|(key, value)| (key.address, value.share)).collect()

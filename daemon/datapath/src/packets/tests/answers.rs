@@ -103,7 +103,7 @@ fn kernel_no_more_answers_than_a_node_may_give() {
     });
 }
 
-/// What the programs tell of whom they turned away, all of it that waits.
+/// All refusals that wait in the ring.
 fn told(node: &Node) -> Vec<Refusal> {
     let (until, open) = std::io::pipe().unwrap();
     let (mut open, mut told) = (Some(open), Vec::new());

@@ -39,7 +39,7 @@ pub(crate) fn lay() {
     }
 }
 
-/// Ways whose packets get another header on their way; `false`: this kernel has none.
+/// Makes routes on which packets get another header; `false`: this kernel has none.
 pub(crate) fn lay_encapsulated() -> bool {
     let ways = [
         "route add 10.3.0.0/24 encap ip id 1 dst 192.0.2.9 via 192.0.2.2 dev outer",

@@ -54,17 +54,22 @@ fn agrees(node: &Node, client: &str, port: u16, backend: SocketAddr) {
     node.leaves(&Sent::tcp(&backend.to_string(), &format!("{client}:{port}"), SYN | ACK));
 }
 
-/// What no backend says to a client that has not shown that it heard it.
+/// A backend agrees, and then says what only a client that hears it is told.
 fn answers(node: &Node, client: &str, port: u16, backend: SocketAddr) {
     agrees(node, client, port, backend);
     node.leaves(&Sent::by(TCP, &backend.to_string(), &format!("{client}:{port}"), ACK, b"answer"));
 }
 
-/// Where a SYN goes whose client is answered.
+/// The backend that a SYN goes to; it answers the client.
 fn begins_and_is_answered(node: &Node, client: &str, frontend: &str) -> SocketAddr {
     let first = begins(node, client, 40_000, frontend);
     answers(node, client, 40_000, first);
     first
+}
+
+/// Two backends, and eight with the two among them.
+fn few_and_many(backend: fn(u16) -> String) -> [Vec<SocketAddr>; 2] {
+    [8..10, 2..10].map(|all| all.map(|at| address(&backend(at))).collect())
 }
 
 #[test]
@@ -89,8 +94,7 @@ fn kernel_connections_of_a_client_that_begin_at_once_begin_at_one_backend() {
 fn kernel_a_client_is_remembered_when_its_backend_has_answered() {
     for ([frontend, _], backend, client) in PLACES {
         Node::test(move |node| {
-            let few: Vec<_> = (8..10).map(|at| address(&backend(at))).collect();
-            let many: Vec<_> = (2..10).map(|at| address(&backend(at))).collect();
+            let [few, many] = few_and_many(backend);
             lead(node, 1, frontend, &few);
             let firsts: Vec<_> = (0..20).map(|at| begins(node, &client(at), 40_000, frontend)).collect();
             for (at, first) in (0..10).zip(&firsts) {
@@ -122,8 +126,7 @@ fn flood(node: &mut Node, frontends: &[String], backends: &[SocketAddr], client:
 fn kernel_no_flood_of_one_service_moves_clients_of_another() {
     for ([frontend, other], backend, client) in PLACES {
         Node::test(move |node| {
-            let few: Vec<_> = (8..10).map(|at| address(&backend(at))).collect();
-            let many: Vec<_> = (2..10).map(|at| address(&backend(at))).collect();
+            let [few, many] = few_and_many(backend);
             lead(node, 1, frontend, &few);
             let firsts: Vec<_> =
                 (0..1_000).map(|at| begins_and_is_answered(node, &client(at), frontend)).collect();
@@ -137,13 +140,12 @@ fn kernel_no_flood_of_one_service_moves_clients_of_another() {
     }
 }
 
-/// A backend agrees to whatever SYN it gets, and repeats itself to one who says something wrong in the client's name.
+/// A backend agrees to any SYN, and answers a forged segment that does not fit.
 #[test]
 fn kernel_nobody_is_remembered_in_whose_name_others_sent() {
     for ([frontend, _], backend, client) in PLACES {
         Node::test(move |node| {
-            let few: Vec<_> = (8..10).map(|at| address(&backend(at))).collect();
-            let many: Vec<_> = (2..10).map(|at| address(&backend(at))).collect();
+            let [few, many] = few_and_many(backend);
             lead(node, 1, frontend, &few);
             let firsts: Vec<_> = (0..20).map(|at| begins(node, &client(at), 40_000, frontend)).collect();
             for (at, first) in (0..20).zip(&firsts) {
@@ -164,8 +166,7 @@ fn kernel_nobody_is_remembered_in_whose_name_others_sent() {
 fn kernel_thousands_of_clients_of_one_service_stay_where_they_are() {
     let ([frontend, _], backend, client) = PLACES[0];
     Node::test(move |node| {
-        let few: Vec<_> = (8..10).map(|at| address(&backend(at))).collect();
-        let many: Vec<_> = (2..10).map(|at| address(&backend(at))).collect();
+        let [few, many] = few_and_many(backend);
         lead(node, 1, frontend, &few);
         let firsts: Vec<_> = (0..4_000)
             .map(|at| {

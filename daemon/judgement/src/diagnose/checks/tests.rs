@@ -20,6 +20,7 @@ use crate::diagnose::finding::{Remedy, State};
 use crate::diagnose::json::Diagnosis;
 use crate::diagnose::limits::COLUMNS_MAX;
 use crate::diagnose::text;
+use crate::views::devices;
 use given::Given;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/diagnose");

@@ -1,13 +1,14 @@
-//! The state of programs and maps under which every case begins.
+//! The state of programs and maps under which every case begins, and of which the shell's tests of answers begin too.
 
 use holdfast_datapath::{
-    Beside, Counts, DeviceStatus, Features, GivenUp, HookKind, PacketStatus, Served, Shape, Status, Swept,
+    Beside, Counts, DeviceStatus, Features, GivenUp, HookKind, PacketStatus, Served, Shape, Side, Status,
+    Swept,
 };
 
-use crate::views::devices::{Answers, Class, Decision, Reason};
+use super::devices::{Answers, Class, Decision, Reason};
 
 /// Maps that have grown once, and one hook that another program took away.
-pub(super) fn status() -> Status {
+pub(crate) fn status() -> Status {
     let first = Shape { frontends: [4096; 2], ports: 4096, slots: [16_384; 2], members: 4096 };
     Status {
         features: Features { set_retval: true, tcx: true },
@@ -47,9 +48,9 @@ pub(super) fn status() -> Status {
                 .iter()
                 .filter_map(Decision::device)
                 .map(|device| DeviceStatus {
-                    attached: device.name == "eth0",
+                    attached: device.side == Side::Outer,
                     others: usize::from(device.name == "eth0"),
-                    error: (device.name != "eth0").then(|| "cannot attach in: busy".to_owned()),
+                    error: (device.side != Side::Outer).then(|| "cannot attach in: busy".to_owned()),
                     device,
                 })
                 .collect(),
@@ -59,8 +60,9 @@ pub(super) fn status() -> Status {
     }
 }
 
-/// One that leads outside, one that could not be served, one that is left alone, and one that is left out by name.
-fn devices() -> [Decision; 4] {
+/// One that leads outside, one that could not be served, one that is left alone, one that is left out by name, and one
+/// that leads to pods of this node and of others.
+pub(crate) fn devices() -> [Decision; 5] {
     let device = |index, name: &str, class, reason| Decision {
         index,
         name: name.to_owned(),
@@ -77,5 +79,10 @@ fn devices() -> [Decision; 4] {
         device(2, "eth0", Class::Outer, Reason::Gateway),
         device(7, "veth7", Class::Pod, Reason::LeadsToPod),
         device(8, "flannel.1", Class::Backends, Reason::LeftOut),
+        Decision {
+            address4: Some([10, 244, 1, 7].into()),
+            near4: 24,
+            ..device(9, "cilium_host", Class::Outer, Reason::Gateway)
+        },
     ]
 }
