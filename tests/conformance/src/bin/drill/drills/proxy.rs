@@ -21,17 +21,24 @@ const OTHER: &str = "holdfast-other";
 /// The path of that binary on a machine.
 const OTHER_PROGRAM: &str = "/opt/drill/holdfast-other";
 
-/// How long a proxy lives before it is killed again. A proxy that is killed before it has started up follows no
-/// changes; the drill then shows what stale tables cost.
+/// How long a proxy lives, once it has a table, before it is killed again: not long enough to follow much. A proxy that
+/// is killed while it starts follows no changes at all, and the drill would show what stale tables cost.
 const LIFE: Duration = Duration::from_millis(900);
+
+/// Kills the proxy that runs on a node. A busy machine starts a proxy late: its health port is asked for 20 s at most.
+/// Between two lives no proxy runs, so there may be nothing to kill.
+const KILL: &str = r"
+healthy() { exec 3<>/dev/tcp/127.0.0.1/10256 && printf 'GET /healthz HTTP/1.0\r\n\r\n' >&3 && grep -q ' 200 ' <&3; }
+for _ in {1..200}; do (healthy) 2>/dev/null && break; sleep 0.1; done
+kill -KILL $(cat /run/services/proxy.pid)
+true";
 
 /// Kills the proxy of one node after another, round and round.
 pub(super) fn kill(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     let end = Instant::now() + seconds("KILLS", 30);
     replace_backends(&stage.cluster)?;
     for node in nodes().iter().cycle() {
-        // Between two lives no proxy runs, so there is nothing to kill.
-        stage.cluster.on(node)?.run(&["bash", "-c", "kill -KILL $(cat /run/services/proxy.pid); true"])?;
+        stage.cluster.on(node)?.run(&["bash", "-c", KILL])?;
         thread::sleep(LIFE / u32::try_from(nodes().len()).unwrap_or(1));
         if Instant::now() > end {
             break;
