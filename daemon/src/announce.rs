@@ -22,7 +22,7 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::watch;
 
 use crate::apiserver::Access;
-use notice::{Notice, Views};
+use notice::Notice;
 use pace::Pace;
 use seen::Seen;
 
@@ -83,11 +83,10 @@ async fn follow(
     while snapshots.changed().await.is_ok() {
         let snapshot = Arc::clone(&snapshots.borrow_and_update());
         let topics = seen.follow(&snapshot);
-        let views = Views::of_topics(&snapshot, topics.get(..WAITING_MAX).unwrap_or(&topics));
         for topic in &topics {
             match queue.try_reserve() {
                 Ok(place) => {
-                    if let Some(notice) = topic.notice(&views) {
+                    if let Some(notice) = topic.notice(&snapshot) {
                         place.send(notice);
                     }
                 }

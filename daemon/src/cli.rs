@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 use crate::admin::form::Form;
 use crate::admin::verify::Verification;
 use crate::config::{self, ConfigErrors, ConfigFile, NodeName};
-use client::{Answer, Client, ClientError};
+use client::{Client, ClientError, Reply};
 use filters::{
     Backends, Diagnosed, Events, Explained, Filters, Flows, Frontends, History, Refusals, Services, Watch,
 };
@@ -397,7 +397,7 @@ impl Cli {
 }
 
 /// Copies an answer that is none but a good one.
-fn shown(answer: Answer, out: &mut impl Write) -> Result<Exit, ClientError> {
+fn shown(answer: Reply, out: &mut impl Write) -> Result<Exit, ClientError> {
     answer.expect_ok()?.copy(out)?;
     Ok(Exit::Good)
 }

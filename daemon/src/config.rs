@@ -40,7 +40,7 @@ pub use self::kube_proxy::KubeProxy;
 pub(crate) use self::limits::{NODE_PORTS, SNAT_RANGES_MAX};
 pub use self::node::{NoNodeName, Node, NodeName, NodePortAddresses, OuterAddresses};
 pub use self::packets::{DeviceName, Flows, Mark, OuterDevices, Packets, PodDevices, SnatPorts, overlap};
-pub use self::problem::{ConfigErrors, Place, Position, Problem};
+pub use self::problem::{ConfigErrors, Position, Problem, Subject};
 pub use self::service::{CheckKind, HealthCheck, ServiceBlock};
 pub use self::settings::{Admin, Log, LogFormat, LogLevel, Manifests, State};
 pub use self::value::{DnsLabel, Share};
@@ -150,7 +150,7 @@ fn check_sources(report: &mut Report<'_>, config: &Config) {
         && config.manifests.path.is_none()
         && config.services.is_empty()
     {
-        let site = Site { place: Place::File, offset: 0 };
+        let site = Site { place: Subject::File, offset: 0 };
         let message = "nothing to serve: give an [apiserver], a [manifests] path or a [[service]]";
         report.warning(&site, message.to_owned());
     }

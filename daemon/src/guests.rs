@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 /// What is known of one client.
 #[derive(Debug, Default)]
-struct Known {
+struct Client {
     /// When it was heard last, counted in arrivals and words of all clients.
     heard: AtomicU64,
     /// Requests that are not answered in full.
@@ -28,7 +28,7 @@ struct Known {
 /// All clients at one port.
 #[derive(Debug, Default)]
 pub(crate) struct Guests {
-    all: Vec<Weak<Known>>,
+    all: Vec<Weak<Client>>,
     moment: Arc<AtomicU64>,
 }
 
@@ -57,7 +57,7 @@ impl Guests {
 /// Notes when a client says something.
 #[derive(Clone, Debug)]
 struct Voice {
-    known: Arc<Known>,
+    known: Arc<Client>,
     moment: Arc<AtomicU64>,
 }
 
@@ -116,7 +116,7 @@ impl Guest {
 
 /// A request that is under way.
 #[derive(Debug)]
-pub(crate) struct Asking(Arc<Known>);
+pub(crate) struct Asking(Arc<Client>);
 
 impl Drop for Asking {
     fn drop(&mut self) {

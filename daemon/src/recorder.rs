@@ -39,7 +39,7 @@ use writer::{Disks, ToDisk};
 
 pub use from_change::{RULES, TimedChange};
 pub(crate) use history::latest;
-pub use history::{History, Kept, Recorded, Wanted};
+pub use history::{FileHealth, History, Recorded, Wanted};
 pub use ring::{Fill, Line};
 pub use watchers::{Heard, Watch};
 

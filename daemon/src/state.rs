@@ -59,7 +59,7 @@ pub struct Context {
 
 /// All that the file holds.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
+pub struct Saved {
     /// What goes with the table.
     pub context: Context,
     /// The table as readers saw it last.
@@ -87,7 +87,7 @@ impl Folder {
 
     /// What a former process wrote down, as far as it is whole. `None`: nothing yet. A damaged file is put aside, so
     /// that it never replaces the good one before it.
-    pub fn load(&self) -> Result<Option<Kept>, LoadError> {
+    pub fn load(&self) -> Result<Option<Saved>, LoadError> {
         let path = self.path.join(FILE);
         let older = || file::load(&self.path.join(BEFORE)).ok().flatten();
         let what = "some of its records are not as they were written";

@@ -11,14 +11,13 @@ use core::net::IpAddr;
 use crate::facts::{AddressType, Conditions, ServiceFacts, SliceFacts};
 use crate::keys::Source;
 use crate::list::Scope;
-use crate::shared_vec::SharedVec;
-use crate::snapshot::{FrontendView, ServiceView};
+use crate::snapshot::{FrontendView, ServiceView, ServiceViews};
 
 /// As many bits as a metric keeps exactly, because its value is a 64-bit float.
 pub const BITS: u32 = 53;
 
 /// What the apiserver's objects ask to be served: names, frontends, policies, endpoints with their conditions.
-pub fn digest(services: &SharedVec<Arc<ServiceView>>) -> u64 {
+pub fn digest(services: &ServiceViews) -> u64 {
     let own = services.iter().filter(|view| view.key.source == Source::Kubernetes);
     let served = own.filter(|view| !view.frontends.is_empty());
     sum(served.map(|view| service(view))) >> (u64::BITS - BITS)
@@ -153,6 +152,6 @@ mod tests {
 
     #[test]
     fn an_empty_table_has_the_digest_zero() {
-        assert_eq!(digest(&SharedVec::default()), 0);
+        assert_eq!(digest(&ServiceViews::default()), 0);
     }
 }

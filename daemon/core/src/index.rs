@@ -33,6 +33,11 @@ impl BuildHasher for Hasher {
     }
 }
 
+/// A number for a value. It says nothing of the value's place in any order that is shown.
+pub(crate) fn hash(seed: Seed, value: &impl Hash) -> u64 {
+    FixedState::with_seed(seed.0).hash_one(value)
+}
+
 impl<K: Hash + Eq, V> Index<K, V> {
     /// An empty index.
     pub fn new(seed: Seed) -> Self {

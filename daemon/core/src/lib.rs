@@ -26,6 +26,7 @@ pub mod op;
 pub mod ranges;
 pub mod resolve;
 mod service;
+mod shared_names;
 pub mod shared_vec;
 pub mod snapshot;
 pub mod sources;

@@ -64,7 +64,7 @@ pub struct Balancer {
 
 /// How far the load balancer of a Service has come, and what is wrong with it. What was not read is left open.
 pub fn load_balancer(case: &Case<'_>) -> Balancer {
-    let known = statement::Known::of(case.heard, case.now.wall);
+    let known = statement::Statements::of(case.heard, case.now.wall);
     let (state, age) = state::state(case, &known);
     let since = age.map(|age| Timestamp(case.now.wall.0.saturating_sub(age)));
     Balancer { state, since, findings: finding::findings(case, &known, state, age) }

@@ -170,7 +170,7 @@ fn ports(service: &ServiceFacts, frontends: &[DesiredFrontend], settings: &Setti
 /// Gives the ports with load-balancer addresses their sources. All such ports of one family share them.
 fn restrict(ports: &mut [DesiredPort], service: &ServiceFacts, node: &NodeFacts) {
     for family in Family::ALL {
-        let sources = sources::of(service, node, family);
+        let sources = sources::allowed(service, node, family);
         let of_family = ports.iter_mut().filter(|it| it.policy.balanced && it.key.family == family);
         of_family.for_each(|port| port.sources.clone_from(&sources));
     }

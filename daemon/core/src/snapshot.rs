@@ -12,10 +12,12 @@ use core::time::Duration;
 use crate::event::Watched;
 use crate::facts::{NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts, Timestamp};
 use crate::hold::Hold;
-use crate::keys::{PortKey, Protocol, ServiceKey, Source};
+use crate::index::Seed;
+use crate::keys::{ObjectName, PortKey, Protocol, ServiceKey, Source};
 use crate::lifecycle::Seen;
 use crate::list::{LastList, Row, Rows, Scope};
 use crate::op::{FrontendType, PortIndex, ServiceId};
+use crate::shared_names::SharedNames;
 use crate::shared_vec::SharedVec;
 use crate::time::Now;
 use crate::words;
@@ -314,11 +316,55 @@ pub struct Checked {
     pub differences: usize,
 }
 
+/// All services, by their ids and by their names; cheap to copy.
+#[derive(Clone, Debug, Default)]
+pub struct ServiceViews {
+    views: SharedVec<Arc<ServiceView>>,
+    names: SharedNames,
+}
+
+impl ServiceViews {
+    pub(crate) fn new(seed: Seed) -> Self {
+        Self { views: SharedVec::default(), names: SharedNames::new(seed) }
+    }
+
+    pub fn get(&self, id: ServiceId) -> Option<&Arc<ServiceView>> {
+        self.views.get(id.0 as usize)
+    }
+
+    /// All services, in the order of their ids.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<ServiceView>> {
+        self.views.iter()
+    }
+
+    /// The services of exactly this name, one for each source that has it.
+    pub fn named(&self, name: &ObjectName) -> impl Iterator<Item = &Arc<ServiceView>> {
+        let near = self.names.near(name).iter().filter_map(|id| self.get(*id));
+        near.filter(move |view| view.key.name == *name)
+    }
+
+    /// Whether nothing was changed between the two. `false` says nothing.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.views.is_same(&other.views)
+    }
+
+    /// Sets a service's view, or takes it away.
+    pub fn set(&mut self, id: ServiceId, view: Option<Arc<ServiceView>>) {
+        let before = self.get(id).cloned();
+        let [old, new] = [&before, &view].map(|view| view.as_ref().map(|view| &view.key.name));
+        if old != new {
+            old.inspect(|name| self.names.remove(name, id));
+            new.inspect(|name| self.names.add(name, id));
+        }
+        self.views.set(id.0 as usize, view);
+    }
+}
+
 /// One consistent view of everything.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// All services that are known, in no meaningful order.
-    pub services: SharedVec<Arc<ServiceView>>,
+    pub services: ServiceViews,
     /// How often each source was asked to tell everything once more, because something was told that found no room.
     pub asks: BTreeMap<Source, u64>,
     /// Everything that rejected itself.
@@ -383,5 +429,52 @@ impl Snapshot {
     /// When the sources had confirmed it last: a process that only remembered confirms nothing, however long it ran.
     pub fn confirmed(&self) -> Timestamp {
         self.stale_since.unwrap_or(self.published)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::format;
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    fn view(number: usize, source: Source) -> Arc<ServiceView> {
+        let name = ObjectName::new("default", &format!("service-{number}")).unwrap();
+        Arc::new(ServiceView {
+            key: ServiceKey { name, source },
+            facts: None,
+            slices: Arc::default(),
+            state: ServiceState::NoService,
+            ports: Box::default(),
+            frontends: Box::default(),
+            seen: None,
+        })
+    }
+
+    /// More names than places, each set, taken away or replaced by another one again and again.
+    #[test]
+    fn what_is_found_by_a_name_is_what_a_walk_finds() {
+        let mut views = ServiceViews::new(Seed(7));
+        let mut before = views.clone();
+        for turn in 0..60_000_usize {
+            let (id, number) = (turn * 7 % 9_000, turn * 13 % 10_000);
+            let source = Source::ALL[turn % Source::ALL.len()];
+            views.set(ServiceId(id.try_into().unwrap()), (turn % 5 > 0).then(|| view(number, source)));
+            if turn % 997 == 0 {
+                let name = &view(number, source).key.name;
+                let by_walk = |views: &ServiceViews| {
+                    views.iter().filter(|view| view.key.name == *name).map(Arc::as_ptr).collect::<Vec<_>>()
+                };
+                let found = |views: &ServiceViews| views.named(name).map(Arc::as_ptr).collect::<Vec<_>>();
+                assert_eq!(found(&views), by_walk(&views), "turn {turn}");
+                assert_eq!(
+                    found(&before),
+                    by_walk(&before),
+                    "turn {turn}: a clone never sees a later change"
+                );
+                before = views.clone();
+            }
+        }
     }
 }

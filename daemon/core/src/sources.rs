@@ -79,7 +79,7 @@ impl fmt::Display for SourceRange {
 pub type SourceRanges = Arc<[SourceRange]>;
 
 /// The clients of one family that may use the service's load-balancer addresses; `None`: all of them.
-pub fn of(service: &ServiceFacts, node: &NodeFacts, family: Family) -> Option<SourceRanges> {
+pub fn allowed(service: &ServiceFacts, node: &NodeFacts, family: Family) -> Option<SourceRanges> {
     let is_own = |text: &&Arc<str>| text.contains(':') == (family == Family::V6);
     let texts = || service.source_ranges.iter().filter(is_own);
     texts().next()?;

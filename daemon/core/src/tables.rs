@@ -37,7 +37,7 @@ const SHOWN_MAX: usize = 40;
 
 /// One service with its own slices; the object itself may not have come yet.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownService {
     pub(crate) key: ServiceKey,
     /// Its namespace's, once the object has come.
     pub(crate) share: Share,
@@ -51,7 +51,7 @@ pub(crate) struct Known {
 #[derive(Debug)]
 pub(crate) struct Tables {
     names: Index<ServiceKey, ServiceId>,
-    services: Vec<Option<Known>>,
+    services: Vec<Option<KnownService>>,
     free: Vec<ServiceId>,
     services_max: usize,
     slices: Index<SliceKey, (Arc<SliceFacts>, Option<ServiceId>)>,
@@ -125,7 +125,7 @@ impl Tables {
     }
 
     /// What is known under an id.
-    pub(crate) fn get(&self, id: ServiceId) -> Option<&Known> {
+    pub(crate) fn get(&self, id: ServiceId) -> Option<&KnownService> {
         self.services.get(id.0 as usize)?.as_ref()
     }
 
@@ -152,7 +152,7 @@ impl Tables {
 
     /// Gives the id of a service of which nothing is known any more back. `false`: something is known.
     pub(crate) fn forget(&mut self, id: ServiceId) -> bool {
-        let gone = |known: &Known| known.facts.is_none() && known.slices.is_empty();
+        let gone = |known: &KnownService| known.facts.is_none() && known.slices.is_empty();
         let Some(position) = self.services.get_mut(id.0 as usize).filter(|it| it.as_ref().is_some_and(gone))
         else {
             return false;
@@ -275,7 +275,7 @@ impl Tables {
         }
     }
 
-    fn known(&mut self, id: ServiceId) -> Option<&mut Known> {
+    fn known(&mut self, id: ServiceId) -> Option<&mut KnownService> {
         self.services.get_mut(id.0 as usize)?.as_mut()
     }
 

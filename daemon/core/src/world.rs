@@ -88,7 +88,7 @@ impl World {
             ledger: Ledger::default(),
             turns: piece::Turns::default(),
             checking: None,
-            report: report::Report::default(),
+            report: report::Report::new(seed),
         }
     }
 

@@ -40,7 +40,7 @@ impl Counts {
     }
 
     /// The clients of a port.
-    pub fn of(&self, index: PortIndex) -> Counted {
+    pub fn at(&self, index: PortIndex) -> Counted {
         let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         self.cells(index).map_or_else(Counted::default, |cells| Counted {
             connects: cells.connects.iter().map(read).fold(0, u64::wrapping_add),

@@ -116,7 +116,7 @@ pub enum HookKind {
 
 /// One device and what is known of it.
 #[derive(Debug)]
-struct Place {
+struct DeviceState {
     device: Device,
     // Of tcx: in and out.
     links: [Option<tcx::Link>; 2],
@@ -142,7 +142,7 @@ pub(crate) struct Devices {
     programs: Vec<PacketPrograms>,
     // The map by which programs know a device.
     entries: Table,
-    places: BTreeMap<u32, Place>,
+    places: BTreeMap<u32, DeviceState>,
     repaired: u64,
 }
 
@@ -182,13 +182,21 @@ impl Devices {
         all
     }
 
-    fn place(&self, device: Device) -> Place {
+    fn place(&self, device: Device) -> DeviceState {
         let opened = |spot: Spot| tcx::Link::open(&self.pin(spot)).ok();
         let links = match self.kind {
             HookKind::Tcx => Spot::both(device.index).map(opened),
             HookKind::Clsact => [None, None],
         };
-        Place { device, links, own: [None; 2], attached: false, others: 0, others_again: 0, error: None }
+        DeviceState {
+            device,
+            links,
+            own: [None; 2],
+            attached: false,
+            others: 0,
+            others_again: 0,
+            error: None,
+        }
     }
 
     /// Takes these devices from now on. [`Self::status`] tells at which of them programs are attached.
@@ -239,14 +247,14 @@ impl Devices {
         mended
     }
 
-    fn each(&mut self, mut act: impl FnMut(&mut Self, &mut Place)) {
+    fn each(&mut self, mut act: impl FnMut(&mut Self, &mut DeviceState)) {
         let mut places = std::mem::take(&mut self.places);
         places.values_mut().for_each(|place| act(self, place));
         self.places = places;
     }
 
     /// What the programs know of a device comes first. A failure is kept with the device.
-    fn put(&mut self, place: &mut Place) {
+    fn put(&mut self, place: &mut DeviceState) {
         place.own = Spot::both(place.device.index)
             .map(|spot| bpf_call::program_number(self.program(spot).ok()?).ok());
         let put = self.tell(&place.device).and_then(|()| self.attach(place));
@@ -265,7 +273,7 @@ impl Devices {
     }
 
     /// Attaches both programs, or as far as it goes.
-    fn attach(&self, place: &mut Place) -> io::Result<()> {
+    fn attach(&self, place: &mut DeviceState) -> io::Result<()> {
         let mut attached = Ok(());
         for spot in Spot::both(place.device.index) {
             if !self.is_right(place, spot) {
@@ -276,7 +284,7 @@ impl Devices {
         attached
     }
 
-    fn attach_at(&self, place: &mut Place, spot: Spot) -> io::Result<()> {
+    fn attach_at(&self, place: &mut DeviceState, spot: Spot) -> io::Result<()> {
         let program = self.program(spot)?;
         match self.kind {
             HookKind::Clsact => clsact::put(program, &spot),
@@ -285,7 +293,7 @@ impl Devices {
     }
 
     /// Updates a link that holds; replaces one that was cut, or that lost its device.
-    fn link(&self, place: &mut Place, spot: Spot, program: BorrowedFd<'_>) -> io::Result<()> {
+    fn link(&self, place: &mut DeviceState, spot: Spot, program: BorrowedFd<'_>) -> io::Result<()> {
         let pin = self.pin(spot);
         let [way_in, way_out] = &mut place.links;
         let link = if spot.direction == Direction::In { way_in } else { way_out };
@@ -333,7 +341,7 @@ impl Devices {
     }
 
     /// Whether the program of now is at that hook, and would outlive this daemon.
-    fn is_right(&self, place: &Place, spot: Spot) -> bool {
+    fn is_right(&self, place: &DeviceState, spot: Spot) -> bool {
         let [own_in, own_out] = place.own;
         let [link_in, link_out] = &place.links;
         let (own, link) = match spot.direction {
@@ -392,7 +400,7 @@ impl Devices {
     /// Each device, as it was when it was last looked at.
     pub(crate) fn status(&self) -> Vec<DeviceStatus> {
         let named = self.places.values().filter(|place| !place.device.name.is_empty());
-        let status = |place: &Place| DeviceStatus {
+        let status = |place: &DeviceState| DeviceStatus {
             device: place.device.clone(),
             attached: place.attached,
             others: place.others,

@@ -38,7 +38,7 @@ use crate::map::{Handles, Map, handle};
 
 pub use count::{PACKET_DROPS, PACKET_EVENTS, PacketCounts, Tally};
 use entries::Entries;
-pub use find::{FlowFilter, FlowReport, Place};
+pub use find::{AddressFilter, FlowFilter, FlowReport};
 pub use fullest::Fullest;
 pub(crate) use kept_free::KeptFree;
 pub use life::Stage;

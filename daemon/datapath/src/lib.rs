@@ -44,8 +44,8 @@ pub use devices::{Device, DeviceStatus, HookKind, Side};
 pub use error::StartError;
 pub use features::Features;
 pub use flows::{
-    Flow, FlowFilter, FlowReport, FlowTable, FlowsSwept, Fullest, GivenUp, Heard, PACKET_DROPS,
-    PACKET_EVENTS, PacketCounts, Place, Sampled, Stage, Tally,
+    AddressFilter, Flow, FlowFilter, FlowReport, FlowTable, FlowsSwept, Fullest, GivenUp, Heard,
+    PACKET_DROPS, PACKET_EVENTS, PacketCounts, Sampled, Stage, Tally,
 };
 pub use kernel::{
     FlowsSeen, KernelMaps, Namespaces, Options, PacketStatus, Repaired, SelfTestError, Served, StaleSockets,

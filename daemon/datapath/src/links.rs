@@ -11,7 +11,7 @@ use libbpf_rs::{Link, Program, ProgramMut};
 
 use crate::bpf_call;
 use crate::error::StartError;
-use crate::load::{Kept, Programs};
+use crate::load::{LoadedPrograms, Programs};
 use crate::pins::Pins;
 use crate::site::Site;
 
@@ -87,7 +87,7 @@ impl<S: Site> Links<S> {
 
     /// Attaches the programs, or replaces by them those that a former daemon left attached.
     pub(crate) fn attach_all(&mut self, programs: &Programs<'_>, pins: &Pins) -> Result<(), StartError> {
-        for (hook, program) in programs.of(&self.site) {
+        for (hook, program) in programs.at(&self.site) {
             let pin = pins.link(&self.site, hook);
             let left = if pin.exists() { Some(open(&pin)?) } else { None };
             let here = left.as_ref().filter(|link| is_at(link, &self.site));
@@ -121,9 +121,9 @@ impl<S: Site> Links<S> {
 
     /// Replaces the programs by others that are loaded already. `false`: none was. Where some were, the others are
     /// behind until [`Self::repair`] has moved them too.
-    pub(crate) fn move_to(&mut self, programs: &Kept) -> bool {
+    pub(crate) fn move_to(&mut self, programs: &LoadedPrograms) -> bool {
         let is_moved = |(hook, link): &&(&'static str, Link)| {
-            programs.of(hook).is_some_and(|program| bpf_call::update_link(link.as_fd(), program).is_ok())
+            programs.at(hook).is_some_and(|program| bpf_call::update_link(link.as_fd(), program).is_ok())
         };
         let (moved, left): (Vec<_>, Vec<_>) = self.links.iter().partition(is_moved);
         if moved.is_empty() {
@@ -139,7 +139,7 @@ impl<S: Site> Links<S> {
         let mut moved = false;
         let mut behind = Vec::new();
         let mut failure = None;
-        for (hook, program) in programs.of(&self.site) {
+        for (hook, program) in programs.at(&self.site) {
             match self.put(hook, &program, pins) {
                 Ok(()) => moved = true,
                 Err(error) => {
@@ -203,7 +203,7 @@ impl<S: Site> Links<S> {
         if !broken.is_empty() {
             self.site.renew();
         }
-        for (hook, program) in programs.of(&self.site) {
+        for (hook, program) in programs.at(&self.site) {
             if !broken.contains(&hook) && !self.behind.contains(&hook) {
                 continue;
             }

@@ -61,7 +61,7 @@ pub(crate) struct Programs<'a>(Vec<Box<dyn Skel<'a> + 'a>>);
 
 impl Programs<'_> {
     /// Those that hang at a site, each with its hook.
-    pub(crate) fn of(&self, site: &impl Site) -> Vec<(&'static str, ProgramMut<'_>)> {
+    pub(crate) fn at(&self, site: &impl Site) -> Vec<(&'static str, ProgramMut<'_>)> {
         let programs = self.0.iter().flat_map(|object| object.object().progs_mut());
         programs.filter_map(|program| with_hook(site, program)).collect()
     }
@@ -69,24 +69,24 @@ impl Programs<'_> {
 
 impl Programs<'_> {
     /// All of them, open without what they were loaded from.
-    pub(crate) fn keep(&self) -> Result<Kept, StartError> {
+    pub(crate) fn keep(&self) -> Result<LoadedPrograms, StartError> {
         let programs = self.0.iter().flat_map(|object| object.object().progs());
         let cloned = programs.map(|program| {
             let fd = program.as_fd().try_clone_to_owned()?;
             Ok((program.name().to_string_lossy().into_owned(), fd))
         });
         let kept = cloned.collect::<io::Result<_>>();
-        kept.map(Kept).map_err(|error| StartError::loading(error.into()))
+        kept.map(LoadedPrograms).map_err(|error| StartError::loading(error.into()))
     }
 }
 
 /// Loaded programs by their names: they may go to another thread.
 #[derive(Debug)]
-pub(crate) struct Kept(Vec<(String, OwnedFd)>);
+pub(crate) struct LoadedPrograms(Vec<(String, OwnedFd)>);
 
-impl Kept {
+impl LoadedPrograms {
     /// The program of a hook, which has its name.
-    pub(crate) fn of(&self, hook: &str) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn at(&self, hook: &str) -> Option<BorrowedFd<'_>> {
         self.0.iter().find(|(name, _)| name == hook).map(|(_, fd)| fd.as_fd())
     }
 }
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(maps.len(), ids(first.as_ref()).len(), "all are given on");
         let site = Cgroup::open(Some(&cgroup::root().unwrap())).unwrap();
         assert_eq!(
-            programs.of(&site).len(),
+            programs.at(&site).len(),
             2 * site.hooks().count(),
             "of each object, and nothing is attached"
         );

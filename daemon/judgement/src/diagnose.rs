@@ -15,6 +15,7 @@ mod focus;
 mod json;
 mod known;
 pub mod limits;
+mod looks;
 mod lookup;
 pub mod material;
 mod meaning;

@@ -204,7 +204,7 @@ impl Walk {
         let (Question::Address(dialled), Some(from)) = (&self.question, self.from) else { return None };
         let subjects = if self.found == Found::Frontend { &*self.subjects } else { &[] };
         let watched = Watched::of(datapath);
-        Some(packet::of(&self.snapshot, &watched, (dialled, from), subjects, read))
+        Some(packet::follow(&self.snapshot, &watched, (dialled, from), subjects, read))
     }
 }
 
@@ -304,7 +304,7 @@ fn explained<'a>(
         rejected: Rejected::of(snapshot, view),
         endpoints: details::endpoints(view, snapshot),
         refusals: details::refusals(&given.refusals, subject),
-        refusing_backends: refusing::of(view, &given.refusing),
+        refusing_backends: refusing::told(view, &given.refusing),
         history: given.of_service(&view.key.name),
     }
 }

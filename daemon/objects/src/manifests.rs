@@ -14,7 +14,7 @@ use std::sync::Arc;
 use holdfast_core::event::Event;
 
 pub use decode::{Contents, Facts, Version, decode};
-pub use folder::{Folder, Reading, refused};
+pub use folder::{Folder, FolderLook, refused};
 
 /// A list of all Services and slices of a cluster with 10,000 services has about 30 MB.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
@@ -35,6 +35,6 @@ impl Texts {
     pub fn replace(&mut self, files: &BTreeMap<Arc<str>, Vec<u8>>) -> Vec<Event> {
         let read = |(name, bytes): (&Arc<str>, &Vec<u8>)| (Arc::clone(name), decode(name, bytes));
         let present = Ok(files.keys().cloned().collect());
-        self.folder.apply(Reading { present, files: files.iter().map(read).collect() })
+        self.folder.apply(FolderLook { present, files: files.iter().map(read).collect() })
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct BackendTable {
 
 /// One endpoint of one port, and where its slices are kept.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct BackendPlace {
     port: usize,
     row: usize,
     first_slice: usize,
@@ -129,7 +129,7 @@ fn find(listings: &[(IpAddr, u16, u16)], row: &Row) -> Range<usize> {
 }
 
 impl BackendTable {
-    fn port_places(&mut self, view: &ServiceView, at: usize, filter: &Filter, into: &mut Vec<Place>) {
+    fn port_places(&mut self, view: &ServiceView, at: usize, filter: &Filter, into: &mut Vec<BackendPlace>) {
         let Some(port) = view.ports.get(at) else { return };
         let listings = listings(view, &port.key);
         let offset = self.slices.len();
@@ -137,7 +137,12 @@ impl BackendTable {
         for (row, found) in port.rows.all().iter().enumerate() {
             if filter.address.is_none_or(|address| address == found.address) {
                 let slices = find(&listings, found);
-                into.push(Place { port: at, row, first_slice: offset + slices.start, slices: slices.len() });
+                into.push(BackendPlace {
+                    port: at,
+                    row,
+                    first_slice: offset + slices.start,
+                    slices: slices.len(),
+                });
             }
         }
     }
@@ -166,24 +171,27 @@ impl Table for BackendTable {
         }),
         column("TARGET", |row, _, cells| cells.put_optional(row.target.as_ref().map(Target::spelled))),
     ];
-    type Place = Place;
+    type Place = BackendPlace;
     type Row<'a> = BackendRow<'a>;
 
     fn new(_: &Readings) -> Self {
         Self::default()
     }
 
-    fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<Place>) {
+    fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<BackendPlace>) {
         for at in 0..view.ports.len() {
             self.port_places(view, at, filter, into);
         }
     }
 
-    fn order((a, a_place): (&ServiceView, Place), (b, b_place): (&ServiceView, Place)) -> Ordering {
+    fn order(
+        (a, a_place): (&ServiceView, BackendPlace),
+        (b, b_place): (&ServiceView, BackendPlace),
+    ) -> Ordering {
         rank(a, a_place).cmp(&rank(b, b_place)).then(a.key.cmp(&b.key))
     }
 
-    fn row<'a>(&'a self, view: &'a ServiceView, place: Place) -> Option<BackendRow<'a>> {
+    fn row<'a>(&'a self, view: &'a ServiceView, place: BackendPlace) -> Option<BackendRow<'a>> {
         let port = view.ports.get(place.port)?;
         let row = port.rows.all().get(place.row)?;
         let endpoint = endpoint(view, port, row);
@@ -221,7 +229,7 @@ fn endpoint<'a>(view: &'a ServiceView, port: &'a PortView, row: &Row) -> Option<
 }
 
 /// The order within one namespace and name, up to the source.
-fn rank(view: &ServiceView, place: Place) -> Option<(&str, IpAddr, &str, u16)> {
+fn rank(view: &ServiceView, place: BackendPlace) -> Option<(&str, IpAddr, &str, u16)> {
     let PortView { key, rows, .. } = view.ports.get(place.port)?;
     let row = rows.all().get(place.row)?;
     Some((&key.name, row.address, key.transport.as_str(), row.port.get()))

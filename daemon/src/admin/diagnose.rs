@@ -2,18 +2,21 @@
 //!
 //! Invariant: it changes nothing. A client by TCP, which may be any process of this host, is told what this node knows
 //! by itself; only for a client of the socket does the daemon ask the apiserver, look at this host and try connections.
-//! What the maps say is read in a turn of this door, and belongs to the snapshot that it is compared with. However busy
-//! the engine is, there is an answer within the time of a diagnosis, which says what was not read.
+//! All of it is about one snapshot: what the maps say is read first, in a turn of this door, and what they are compared
+//! with is what connections are tried to and what is judged. However busy the engine is, there is an answer within the
+//! time of a diagnosis, which says what was not read.
 
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
+use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::Status;
 use holdfast_judgement::diagnose::limits::RECORDS_MAX;
 use holdfast_judgement::diagnose::material::{Material, Narrowed};
 use holdfast_judgement::diagnose::shown::some;
-use holdfast_judgement::diagnose::{Diagnosis, Focus, Known, PortWanted, judge, text, views};
+use holdfast_judgement::diagnose::{Diagnosis, Focus, Known, PortWanted, judge, text};
+use holdfast_judgement::why::ReadBack;
 use tokio::time::{Instant, timeout_at};
 
 use super::answer::{self, Refusal};
@@ -24,7 +27,7 @@ use super::hint::Hint;
 use super::limits::DIAGNOSES_MAX;
 use super::query::Query;
 use crate::diagnose::gather::{Asks, Outside};
-use crate::diagnose::limits::{JUDGING, TOTAL};
+use crate::diagnose::limits::{MAPS, RESERVE, TOTAL};
 use crate::diagnose::{EXIT_HEADER, flows, own};
 use crate::engine::ask::Busy;
 use crate::readings::Readings;
@@ -37,15 +40,18 @@ pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response
     let Some(name) = query.filter.service.clone() else {
         return Refusal::new(StatusCode::BAD_REQUEST, "no service is named", Hint::Service).into_response();
     };
-    if let Some(refusal) = misfit(&visit, &name, &query) {
-        return refusal.into_response();
-    }
+    let ends = Instant::now() + query.timeout.unwrap_or(TOTAL).min(TOTAL);
     let Some(_place) = visit.door.diagnoses.take(visit.peer) else {
         let error = format!("{DIAGNOSES_MAX} diagnoses are being made already");
         return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, "ask again in a few seconds")
             .into_response();
     };
-    let mut material = gathered(&visit, &name, &query).await;
+    let (known, read) = looked(&visit, (&name, &query.focus), ends).await;
+    if let Some(refusal) = misfit(&known, &query) {
+        return refusal.into_response();
+    }
+    let outside = outside(&visit, (&name, known.snapshot()), &query, ends).await;
+    let mut material = gathered(&visit, (known, &read, outside), &query);
     let version = visit.readings.about.version;
     let sees_flows = visit.door.way == Way::Unix;
     // With many services it takes as long as a large table, and no other client is to wait for it.
@@ -61,13 +67,13 @@ pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response
 }
 
 /// Refuses parameters that make no sense together, or for this service.
-fn misfit(visit: &Visit, name: &ObjectName, query: &Query) -> Option<Refusal> {
+fn misfit(known: &Known, query: &Query) -> Option<Refusal> {
     let Focus { port, http } = &query.focus;
     if http.is_some() && query.probes == Some(false) {
         return Some(Refusal::new(StatusCode::BAD_REQUEST, "`http` needs connections", "leave `probe` out"));
     }
-    let ports = query.focus.missed(&views(name, &visit.readings.snapshot()))?;
-    let error = format!("{name} has no port {}", port.as_ref().map_or("", PortWanted::as_str));
+    let ports = query.focus.missed(known.whole())?;
+    let error = format!("{} has no port {}", known.name(), port.as_ref().map_or("", PortWanted::as_str));
     Some(Refusal::new(StatusCode::BAD_REQUEST, error, format!("its ports: {}", some(&ports))))
 }
 
@@ -85,14 +91,15 @@ fn written(material: &Material, version: &'static str, form: Form) -> Response {
     response
 }
 
-async fn gathered(visit: &Visit, name: &ObjectName, query: &Query) -> Material {
-    let until = Instant::now() + query.timeout.unwrap_or(TOTAL).min(TOTAL).saturating_sub(JUDGING);
-    let outside = outside(visit, name, query).await;
-    let (known, read) = looked(visit, (name, &query.focus), until).await;
+fn gathered(
+    visit: &Visit,
+    (known, read, outside): (Known, &ReadBack, Option<Outside>),
+    query: &Query,
+) -> Material {
     let taken = crate::clock::now().seconds();
     let own = own(&visit.readings, known.snapshot());
-    let told = (own, visit.readings.history.of_service(name, RECORDS_MAX));
-    let mut material = known.material(told, &read, (narrowed(query, taken), taken));
+    let told = (own, visit.readings.history.of_service(known.name(), RECORDS_MAX));
+    let mut material = known.material(told, read, (narrowed(query, taken), taken));
     if let Some(Outside { cluster, host, probes, http, names }) = outside {
         (material.cluster, material.host) = (cluster, host);
         (material.probes, material.http, material.names) = (probes, http, names);
@@ -111,15 +118,20 @@ fn narrowed(query: &Query, taken: Timestamp) -> Narrowed {
 }
 
 /// What the apiserver, this host, backends and name servers say. Only a client of the unix socket may have them asked.
-async fn outside(visit: &Visit, name: &ObjectName, query: &Query) -> Option<Outside> {
+async fn outside(
+    visit: &Visit,
+    (name, snapshot): (&ObjectName, &Snapshot),
+    query: &Query,
+    ends: Instant,
+) -> Option<Outside> {
     if visit.door.way != Way::Unix {
         return None;
     }
-    let snapshot = visit.readings.snapshot();
     let probes = query.probes.unwrap_or(true);
     let frontends_not = undialled(&visit.readings);
-    let asks = Asks { api: true, probes, frontends_not, within: query.timeout };
-    Some(visit.acts.gatherer.outside(name, &snapshot, (asks, &query.focus)).await)
+    let within = Some(ends.saturating_duration_since(Instant::now()));
+    let asks = Asks { api: true, probes, frontends_not, within };
+    Some(visit.acts.gatherer.outside(name, snapshot, (asks, &query.focus)).await)
 }
 
 /// Why a connection of this daemon to a frontend would say nothing.
@@ -145,11 +157,8 @@ fn unserved(status: Option<&Status>) -> Option<&'static str> {
 const OVERTAKEN: &str = "the service changed each time while the maps were read";
 
 /// The service as this node has it, and what the maps hold of it. A change between the two would look like a fault.
-async fn looked(
-    visit: &Visit,
-    (name, focus): (&ObjectName, &Focus),
-    until: Instant,
-) -> (Known, holdfast_judgement::why::ReadBack) {
+async fn looked(visit: &Visit, (name, focus): (&ObjectName, &Focus), ends: Instant) -> (Known, ReadBack) {
+    let until = (Instant::now() + MAPS).min(ends.checked_sub(RESERVE).unwrap_or(ends));
     let mut looks = 0;
     loop {
         let known = Known::of(name.clone(), visit.readings.snapshot(), focus);

@@ -55,7 +55,7 @@ pub(super) struct Places {
 }
 
 /// A place, taken until it is dropped.
-pub(super) type Place = OwnedSemaphorePermit;
+pub(super) type Permit = OwnedSemaphorePermit;
 
 impl Places {
     fn new(everybodys: usize, roots: usize) -> Self {
@@ -63,13 +63,13 @@ impl Places {
     }
 
     /// Takes a place, if one is free.
-    pub(super) fn take(&self, peer: Option<Peer>) -> Option<Place> {
+    pub(super) fn take(&self, peer: Option<Peer>) -> Option<Permit> {
         let of = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
         of(&self.everybodys).or_else(|| if is_root(peer) { of(&self.roots) } else { None })
     }
 
     /// Waits in line for a place; gives up after `QUESTION_WAIT_MAX`.
-    async fn wait(&self, peer: Option<Peer>) -> Option<Place> {
+    async fn wait(&self, peer: Option<Peer>) -> Option<Permit> {
         if let Some(place) = self.take(peer) {
             return Some(place);
         }
@@ -103,7 +103,7 @@ pub(super) struct Visit {
 impl Visit {
     /// Waits for one of this door's turns to ask the engine. Each door has turns of its own, so neither can use up the
     /// engine.
-    pub(super) async fn turn(&self) -> Result<Place, Busy> {
+    pub(super) async fn turn(&self) -> Result<Permit, Busy> {
         self.door.questions.wait(self.peer).await.ok_or(Busy)
     }
 }

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 
 use super::answer::Refusal;
-use super::door::{Place, Visit};
+use super::door::{Permit, Visit};
 use super::form::Form;
 use super::hint::Hint;
 use super::query::Query;
@@ -56,7 +56,7 @@ struct Watching {
     heard: Watch,
     stage: Stage,
     /// Among the watchers of its door, for as long as the stream goes.
-    _place: Option<Place>,
+    _place: Option<Permit>,
 }
 
 impl Watching {

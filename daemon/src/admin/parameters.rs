@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use holdfast_core::keys::{ObjectName, Protocol};
 use holdfast_core::snapshot::Reason;
-use holdfast_datapath::{Place, Stage};
+use holdfast_datapath::{AddressFilter, Stage};
 use holdfast_judgement::diagnose::{HttpPath, PortWanted};
 use holdfast_judgement::rfc3339::Millis;
 use holdfast_judgement::why::Dialled;
@@ -250,12 +250,12 @@ fn alone(value: &str) -> Result<IpAddr, Refusal> {
 }
 
 /// An address, with a port or without.
-fn any_place(value: &str) -> Result<Place, Refusal> {
+fn any_place(value: &str) -> Result<AddressFilter, Refusal> {
     let with_port = value.parse::<SocketAddr>().map(|at| (at.ip(), Some(at.port())));
     let found = with_port.or_else(|_| value.parse::<IpAddr>().map(|address| (address, None)));
     let hint = "give an IP address, with a port if only that is meant, such as 10.96.0.10, 10.96.0.10:80 or [fd00::a]:80";
     let (address, port) = found.map_err(|_| bad(format!("{} is no address", quoted(value)), hint))?;
-    Ok(Place { address: address.to_canonical(), port })
+    Ok(AddressFilter { address: address.to_canonical(), port })
 }
 
 fn client(value: &str) -> Result<IpAddr, Refusal> {
@@ -368,7 +368,7 @@ mod tests {
         let text =
             "client=::ffff:203.0.113.9&frontend=192.0.2.1:80&backend=[fd00::1]:443&state=half-closed&limit=7";
         let Query { flows, records, .. } = Query::read(text, FLOWS).unwrap();
-        let place = |address: &str, port| Some(Place { address: address.parse().unwrap(), port });
+        let place = |address: &str, port| Some(AddressFilter { address: address.parse().unwrap(), port });
         assert_eq!(flows.client, place("203.0.113.9", None));
         assert_eq!(flows.frontend, place("192.0.2.1", Some(80)));
         assert_eq!(flows.backend, place("fd00::1", Some(443)));

@@ -14,7 +14,7 @@ use crate::readings::Readings;
 
 /// What makes the answer.
 #[derive(Clone, Copy)]
-pub(super) enum Answer {
+pub(super) enum Maker {
     /// It is made from what is known already.
     Known(fn(&Readings, Query, Form) -> Response),
     /// It is made from the paths that there are.
@@ -33,6 +33,6 @@ pub(super) struct Path {
     pub(super) path: &'static str,
     pub(super) about: &'static str,
     pub(super) legal: &'static [Parameter],
-    pub(super) answer: Answer,
+    pub(super) answer: Maker,
     pub(super) answers: Answers,
 }

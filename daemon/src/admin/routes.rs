@@ -25,7 +25,7 @@ use super::frontends::Frontends;
 use super::guard::{form_of, guarded};
 use super::health::{self, Health, Readiness};
 use super::hint::Hint;
-use super::path::{Answer, Path};
+use super::path::{Maker, Path};
 use super::query::Query;
 use super::refusals::{self, Refusals};
 use super::services::Services;
@@ -43,49 +43,49 @@ pub(super) static PATHS: [Path; 21] = [
         path: "/",
         about: "this list",
         legal: parameters::FORMAT_ALONE,
-        answer: Answer::Shown(about::index),
+        answer: Maker::Shown(about::index),
         answers: Answers::of(schema::<Index>),
     },
     Path {
         path: "/frontends",
         about: "what clients dial, and what they get",
         legal: parameters::FRONTENDS,
-        answer: Answer::Known(rows::<Frontends>),
+        answer: Maker::Known(rows::<Frontends>),
         answers: Answers::of(table::described::<Frontends>),
     },
     Path {
         path: "/backends",
         about: "every endpoint of every port, used or not",
         legal: parameters::BACKENDS,
-        answer: Answer::Known(rows::<BackendTable>),
+        answer: Maker::Known(rows::<BackendTable>),
         answers: Answers::of(table::described::<BackendTable>),
     },
     Path {
         path: "/services",
         about: "every service, and what was rejected",
         legal: parameters::SERVICES,
-        answer: Answer::Known(rows::<Services>),
+        answer: Maker::Known(rows::<Services>),
         answers: Answers::of(table::described::<Services>),
     },
     Path {
         path: "/refusals",
         about: "the latest clients that were not served",
         legal: parameters::REFUSALS,
-        answer: Answer::Known(refusals::refusals),
+        answer: Maker::Known(refusals::refusals),
         answers: Answers::of(schema::<Refusals<'static>>),
     },
     Path {
         path: "/flows",
         about: "clients from outside and their backends",
         legal: parameters::FLOWS,
-        answer: Answer::Known(flows::flows),
+        answer: Maker::Known(flows::flows),
         answers: Answers::of(schema::<Flows<'static>>),
     },
     Path {
         path: "/explain",
         about: "why a client meets what it meets",
         legal: parameters::EXPLAIN,
-        answer: Answer::Asked(|visit, query, form| Box::pin(explain::explain(visit, query, form))),
+        answer: Maker::Asked(|visit, query, form| Box::pin(explain::explain(visit, query, form))),
         answers: Answers::of(schema::<Explanation<'static>>)
             .or("404", "Nobody has it; the answer says what is near."),
     },
@@ -93,98 +93,98 @@ pub(super) static PATHS: [Path; 21] = [
         path: "/diagnose",
         about: "what is wrong with a service",
         legal: parameters::DIAGNOSE,
-        answer: Answer::Asked(|visit, query, form| Box::pin(diagnose::diagnose(visit, query, form))),
+        answer: Maker::Asked(|visit, query, form| Box::pin(diagnose::diagnose(visit, query, form))),
         answers: Answers::of(schema::<Diagnosis<'static>>).or("404", "There is no such Service."),
     },
     Path {
         path: "/events",
         about: "what the cluster says, and what it means",
         legal: parameters::EVENTS,
-        answer: Answer::Asked(|visit, query, form| Box::pin(events::events(visit, query, form))),
+        answer: Maker::Asked(|visit, query, form| Box::pin(events::events(visit, query, form))),
         answers: Answers::of(schema::<EventList>),
     },
     Path {
         path: "/verify",
         about: "apiserver, memory and maps, compared now",
         legal: parameters::FORMAT_ALONE,
-        answer: Answer::Asked(|visit, query, form| Box::pin(verify::verify(visit, query, form))),
+        answer: Maker::Asked(|visit, query, form| Box::pin(verify::verify(visit, query, form))),
         answers: Answers::of(schema::<Verification>),
     },
     Path {
         path: "/history",
         about: "every change with its cause",
         legal: parameters::HISTORY,
-        answer: Answer::Known(history::history),
+        answer: Maker::Known(history::history),
         answers: Answers::lines(schema::<Record>),
     },
     Path {
         path: "/watch",
         about: "the same as it happens, as server-sent events",
         legal: parameters::WATCH,
-        answer: Answer::Asked(|visit, query, form| Box::pin(live::watch(visit, query, form))),
+        answer: Maker::Asked(|visit, query, form| Box::pin(live::watch(visit, query, form))),
         answers: Answers::EVENTS,
     },
     Path {
         path: "/datapath",
         about: "programs and maps in the kernel",
         legal: parameters::FORMAT_ALONE,
-        answer: Answer::Known(datapath::datapath),
+        answer: Maker::Known(datapath::datapath),
         answers: Answers::of(schema::<Datapath<'static>>),
     },
     Path {
         path: "/apiserver",
         about: "which apiserver is used, and why that one",
         legal: parameters::FORMAT_ALONE,
-        answer: Answer::Known(apiserver::apiserver),
+        answer: Maker::Known(apiserver::apiserver),
         answers: Answers::of(schema::<Apiserver<'static>>),
     },
     Path {
         path: "/config",
         about: "the configuration in force",
         legal: parameters::FORMAT_ALONE,
-        answer: Answer::Known(about::config),
+        answer: Maker::Known(about::config),
         answers: Answers::of(anything),
     },
     Path {
         path: "/version",
         about: "what runs here, since when",
         legal: parameters::FORMAT_ALONE,
-        answer: Answer::Known(about::version),
+        answer: Maker::Known(about::version),
         answers: Answers::of(schema::<Version>),
     },
     Path {
         path: "/metrics",
         about: "metrics for Prometheus",
         legal: &[],
-        answer: Answer::Known(prometheus),
+        answer: Maker::Known(prometheus),
         answers: Answers::METRICS,
     },
     Path {
         path: "/healthz",
         about: "whether the process answers",
         legal: parameters::FORMAT_ALONE,
-        answer: Answer::Known(health::healthz),
+        answer: Maker::Known(health::healthz),
         answers: Answers::of(schema::<Health>),
     },
     Path {
         path: "/readyz",
         about: "whether the datapath follows the sources",
         legal: parameters::FORMAT_ALONE,
-        answer: Answer::Known(health::readyz),
+        answer: Maker::Known(health::readyz),
         answers: Answers::of(schema::<Readiness>).or("503", NO),
     },
     Path {
         path: "/livez",
         about: "whether the engine moves",
         legal: parameters::FORMAT_ALONE,
-        answer: Answer::Known(health::livez),
+        answer: Maker::Known(health::livez),
         answers: Answers::of(schema::<Health>).or("503", NO),
     },
     Path {
         path: "/openapi.json",
         about: "this API, for programs",
         legal: &[],
-        answer: Answer::Listed(openapi::document),
+        answer: Maker::Listed(openapi::document),
         answers: Answers::DOCUMENT,
     },
 ];
@@ -211,12 +211,10 @@ fn reads(path: &'static Path) -> MethodRouter<Visit> {
         let form = form_of(&request);
         match Query::read(request.uri().query().unwrap_or_default(), path.legal) {
             Ok(query) => match path.answer {
-                Answer::Shown(_) if query.form.is_none() && page::is_wanted(request.headers()) => {
-                    page::page()
-                }
-                Answer::Shown(answer) | Answer::Listed(answer) => answer(&PATHS, form),
-                Answer::Known(answer) => answer(&visit.readings, query, form),
-                Answer::Asked(answer) => {
+                Maker::Shown(_) if query.form.is_none() && page::is_wanted(request.headers()) => page::page(),
+                Maker::Shown(answer) | Maker::Listed(answer) => answer(&PATHS, form),
+                Maker::Known(answer) => answer(&visit.readings, query, form),
+                Maker::Asked(answer) => {
                     let peer = request.extensions().get().copied();
                     answer(Visit { peer, ..visit }, query, form).await
                 }

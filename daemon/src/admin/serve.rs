@@ -25,7 +25,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::door::{Door, Inside, Place, Visit, Way};
+use super::door::{Door, Inside, Permit, Visit, Way};
 use super::listen::{Socket, Tcp};
 use super::stall::Unstalled;
 use super::wishes::Peer;
@@ -164,7 +164,7 @@ async fn serve(listener: impl Listener, door: Door, inside: Inside, mut stopping
 }
 
 /// A free place, or that of a client without a request under way, which has to leave; `None`: there is no such client.
-async fn place(door: &Door, guests: &mut Guests, peer: Option<Peer>) -> Option<Place> {
+async fn place(door: &Door, guests: &mut Guests, peer: Option<Peer>) -> Option<Permit> {
     loop {
         if let Some(place) = door.connections.take(peer) {
             return Some(place);
@@ -197,7 +197,7 @@ async fn connection(
     stream: Box<dyn Stream>,
     router: Router,
     guest: Guest,
-    _place: Place,
+    _place: Permit,
     mut stopping: watch::Receiver<bool>,
 ) {
     let answer = |request: Request<Incoming>| {

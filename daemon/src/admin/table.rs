@@ -109,8 +109,10 @@ fn add(members: &mut Map<String, Value>, name: &str, described: Schema) {
 
 /// All services that pass the filter, in the order of the tables.
 fn sorted(snapshot: &Snapshot, filter: &Filter) -> Arc<[Arc<ServiceView>]> {
-    let asked = |view: &&Arc<ServiceView>| filter.service.as_ref().is_none_or(|name| *name == view.key.name);
-    let mut views: Vec<_> = snapshot.services.iter().filter(asked).cloned().collect();
+    let mut views: Vec<_> = match &filter.service {
+        Some(name) => snapshot.services.named(name).cloned().collect(),
+        None => snapshot.services.iter().cloned().collect(),
+    };
     views.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     views.into()
 }

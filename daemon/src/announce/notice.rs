@@ -3,7 +3,6 @@
 //! Invariant: an Event passes the apiserver's validation whatever the names and words are: bounded, in the object's
 //! namespace, with a legal name. Fields of the older API stay empty, as the newer one wants it.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use holdfast_core::facts::{ObjectKey, Timestamp};
@@ -46,46 +45,22 @@ pub(super) struct Notice {
 
 impl Topic {
     /// The Event about this topic; `None`: its object is gone.
-    pub(super) fn notice(&self, views: &Views<'_>) -> Option<Notice> {
-        let at = views.snapshot.published;
+    pub(super) fn notice(&self, snapshot: &Snapshot) -> Option<Notice> {
+        let at = snapshot.published;
         match self {
-            Self::Held(key, reason) => held(views.of(key)?, reason, views.snapshot),
-            Self::Released(key) => Some(released(views.of(key)?, at)),
+            Self::Held(key, reason) => held(known(snapshot, key)?, reason, snapshot),
+            Self::Released(key) => Some(released(known(snapshot, key)?, at)),
             Self::Rejected(object, reason) => rejected(object, reason, at),
             Self::Conflict(key, address, owner) => {
-                Some(conflict(views.of(key)?, address, owner.as_ref(), at))
+                Some(conflict(known(snapshot, key)?, address, owner.as_ref(), at))
             }
         }
     }
-
-    const fn service(&self) -> Option<&ServiceKey> {
-        match self {
-            Self::Held(key, _) | Self::Released(key) | Self::Conflict(key, ..) => Some(key),
-            Self::Rejected(..) => None,
-        }
-    }
 }
 
-/// The services that some topics are about, found in one walk.
-#[derive(Debug)]
-pub(super) struct Views<'a> {
-    snapshot: &'a Snapshot,
-    found: BTreeMap<&'a ServiceKey, &'a ServiceView>,
-}
-
-impl<'a> Views<'a> {
-    pub(super) fn of_topics(snapshot: &'a Snapshot, topics: &[Topic]) -> Self {
-        let wanted: BTreeSet<&ServiceKey> = topics.iter().filter_map(Topic::service).collect();
-        if wanted.is_empty() {
-            return Self { snapshot, found: BTreeMap::new() };
-        }
-        let own = snapshot.services.iter().filter(|view| view.facts.is_some() && wanted.contains(&view.key));
-        Self { snapshot, found: own.map(|view| (&view.key, view.as_ref())).collect() }
-    }
-
-    fn of(&self, key: &ServiceKey) -> Option<&'a ServiceView> {
-        self.found.get(key).copied()
-    }
+fn known<'a>(snapshot: &'a Snapshot, key: &ServiceKey) -> Option<&'a ServiceView> {
+    let views = snapshot.services.named(&key.name).map(AsRef::as_ref);
+    views.filter(|view| view.facts.is_some()).find(|view| view.key == *key)
 }
 
 /// The words of an Event about a service.

@@ -40,7 +40,7 @@ pub(super) enum PostError {
 
 /// What is needed of an Event that exists.
 #[derive(Default, Deserialize)]
-struct Known {
+struct ExistingEvent {
     series: Option<Series>,
 }
 
@@ -73,7 +73,7 @@ const CONFLICT: u16 = 409;
 /// The Event exists already, so its count grows by one.
 async fn again(access: &Access, notice: &Notice, path: &str) -> Result<(), PostError> {
     let known = judged(access.get(path, None).await?).await?;
-    let known: Known = serde_json::from_slice(&known).unwrap_or_default();
+    let known: ExistingEvent = serde_json::from_slice(&known).unwrap_or_default();
     // An Event without a series has happened once.
     let count = known.series.map_or(1, |series| series.count).saturating_add(1);
     let body = notice.series(count.max(2)).to_string();

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use holdfast_core::facts::ObjectKey;
 use holdfast_core::keys::{ServiceKey, Source};
-use holdfast_core::shared_vec::SharedVec;
-use holdfast_core::snapshot::{FrontendView, Reason, Rejections, ServiceView, Snapshot, Verdict};
+use holdfast_core::snapshot::{
+    FrontendView, Reason, Rejections, ServiceView, ServiceViews, Snapshot, Verdict,
+};
 
 /// One thing that is the case for one object of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +29,7 @@ pub(super) enum Topic {
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     topics: BTreeSet<Topic>,
-    services: SharedVec<Arc<ServiceView>>,
+    services: ServiceViews,
     rejections: Arc<Rejections>,
 }
 
@@ -62,7 +63,7 @@ impl Seen {
 }
 
 fn topics(snapshot: &Snapshot) -> BTreeSet<Topic> {
-    let held = snapshot.held.iter().filter_map(|id| snapshot.services.get(id.0 as usize));
+    let held = snapshot.held.iter().filter_map(|id| snapshot.services.get(*id));
     let held = held.filter_map(|view| Some(Topic::Held(view.key.clone(), reason(view)?.as_str())));
     let rejections = snapshot.rejections.named.values();
     let rejected = rejections.map(|it| Topic::Rejected(it.object.clone(), Arc::clone(&it.reason)));

@@ -18,9 +18,9 @@ fn hold(reason: Reason, bound: Bound, view: &ServiceView) -> Hold {
 /// `many` services, the first of which is held for this reason.
 fn held(reason: Reason) -> Snapshot {
     let mut snapshot = many(3, 2);
-    let mut view = snapshot.services.get(0).unwrap().as_ref().clone();
+    let mut view = snapshot.services.get(ServiceId(0)).unwrap().as_ref().clone();
     view.ports[0].hold = Some(Arc::new(hold(reason, Bound::Limit, &view)));
-    snapshot.services.set(0, Some(Arc::new(view)));
+    snapshot.services.set(ServiceId(0), Some(Arc::new(view)));
     Arc::make_mut(&mut snapshot.held).insert(ServiceId(0));
     snapshot
 }
@@ -28,16 +28,15 @@ fn held(reason: Reason) -> Snapshot {
 /// The hold is over, without a list for this reason or with one.
 fn over(ended: Option<Reason>) -> Snapshot {
     let mut snapshot = many(3, 2);
-    let mut view = snapshot.services.get(0).unwrap().as_ref().clone();
+    let mut view = snapshot.services.get(ServiceId(0)).unwrap().as_ref().clone();
     view.ports[0].ended = ended;
-    snapshot.services.set(0, Some(Arc::new(view)));
+    snapshot.services.set(ServiceId(0), Some(Arc::new(view)));
     snapshot
 }
 
 fn announced(seen: &mut Seen, snapshot: &Snapshot) -> Vec<String> {
     let topics = seen.follow(snapshot);
-    let views = Views::of_topics(snapshot, &topics);
-    let notices = topics.iter().filter_map(|topic| topic.notice(&views)).map(|notice| notice.event("n1"));
+    let notices = topics.iter().filter_map(|topic| topic.notice(snapshot)).map(|notice| notice.event("n1"));
     notices
         .map(|event| format!("{} {} {}", event["type"], event["reason"], event["note"]).replace('"', ""))
         .collect()
@@ -65,13 +64,13 @@ fn a_hold_is_told_when_it_begins_and_when_it_ends() {
 #[test]
 fn of_two_holds_the_one_without_a_limit_is_told() {
     let mut snapshot = held(Reason::Vanished);
-    let mut view = snapshot.services.get(0).unwrap().as_ref().clone();
+    let mut view = snapshot.services.get(ServiceId(0)).unwrap().as_ref().clone();
     let limited = view.ports[0].clone();
     let unlimited =
         PortView { hold: Some(Arc::new(hold(Reason::Control, Bound::Unlimited, &view))), ..limited.clone() };
     for ports in [[limited.clone(), unlimited.clone()], [unlimited, limited]] {
         view.ports = ports.into();
-        snapshot.services.set(0, Some(Arc::new(view.clone())));
+        snapshot.services.set(ServiceId(0), Some(Arc::new(view.clone())));
         let told = announced(&mut Seen::default(), &snapshot);
         assert!(told[0].contains("without limit"), "{told:?}");
     }
@@ -160,7 +159,7 @@ fn a_rejected_object_of_the_cluster_is_told_and_one_of_a_folder_is_not() {
 /// The first thing that is told of it.
 fn notice(snapshot: &Snapshot) -> Notice {
     let topics = Seen::default().follow(snapshot);
-    topics[0].notice(&Views::of_topics(snapshot, &topics)).unwrap()
+    topics[0].notice(snapshot).unwrap()
 }
 
 fn event_name(snapshot: &Snapshot, node: &str) -> String {
@@ -197,7 +196,7 @@ fn the_object_is_named_with_its_uid() {
     let snapshot = held(Reason::Vanished);
     let notice = notice(&snapshot);
     let regarding = notice.event("n1")["regarding"].clone();
-    let key: &ServiceKey = &snapshot.services.get(0).unwrap().key;
+    let key: &ServiceKey = &snapshot.services.get(ServiceId(0)).unwrap().key;
     assert_eq!(regarding["name"], key.name.name());
     assert_eq!(regarding["uid"], "6f1c0a2e-0000-4000-8000-000000000001");
 }
@@ -208,11 +207,11 @@ async fn what_comes_too_fast_is_counted_and_nobody_waits() {
     let (queue, mut waiting) = mpsc::channel(WAITING_MAX);
     let counts = Announced::default();
     let mut flood = many(200, 1);
-    for place in 0..200 {
-        let mut view = flood.services.get(place).unwrap().as_ref().clone();
+    for id in (0..200).map(ServiceId) {
+        let mut view = flood.services.get(id).unwrap().as_ref().clone();
         view.ports[0].hold = Some(Arc::new(hold(Reason::MassLoss, Bound::MassLoss, &view)));
-        flood.services.set(place, Some(Arc::new(view)));
-        Arc::make_mut(&mut flood.held).insert(ServiceId(u32::try_from(place).unwrap()));
+        flood.services.set(id, Some(Arc::new(view)));
+        Arc::make_mut(&mut flood.held).insert(id);
     }
     snapshots.send_replace(Arc::new(flood));
     drop(snapshots);

@@ -159,11 +159,11 @@ pub(super) struct Credentials {
     locations: Locations,
     /// Held by the task that refreshes. A reading that hangs stays inside, so that there is never a second one.
     refreshing: tokio::sync::Mutex<Option<Reading>>,
-    kept: Mutex<Kept>,
+    kept: Mutex<CredentialState>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct CredentialState {
     good: Option<Arc<Shown>>,
     seen: Vec<Seen>,
     read: Option<Instant>,
@@ -172,7 +172,7 @@ struct Kept {
     problem: Option<(String, SystemTime)>,
 }
 
-impl Kept {
+impl CredentialState {
     /// Whether the files are to be read although they look as they did.
     fn is_old(&self, doubted: bool) -> bool {
         let age = self.read.map(|read| read.elapsed());
@@ -218,7 +218,7 @@ impl Credentials {
         kept.good.clone().ok_or_else(problem)
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
+    fn kept(&self) -> std::sync::MutexGuard<'_, CredentialState> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -272,7 +272,7 @@ impl Credentials {
         }
     }
 
-    fn say(&self, error: &str, kept: &Kept) {
+    fn say(&self, error: &str, kept: &CredentialState) {
         let keeps_old = kept.good.is_some();
         if self.locations.is_optional && kept.is_absent() {
             tracing::debug!(error, "no credentials there");
@@ -289,7 +289,7 @@ impl Credentials {
     }
 }
 
-impl Kept {
+impl CredentialState {
     fn is_absent(&self) -> bool {
         !self.hangs && self.seen.iter().all(|seen| seen.modified().is_none())
     }

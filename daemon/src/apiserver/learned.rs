@@ -195,7 +195,7 @@ impl Memory {
         let file = File {
             version: VERSION,
             cluster: self.cluster.as_ref().map(|it| it.as_str().to_owned()),
-            learned: self.learned.iter().cloned().map(Row::from).collect(),
+            learned: self.learned.iter().cloned().map(LearnedRow::from).collect(),
         };
         let text = serde_json::to_vec_pretty(&file).map_err(|error| error.to_string())?;
         replace(&path, &text).map_err(|error| format!("{}: {error}", path.display()))
@@ -248,12 +248,12 @@ fn is_dialable(address: &SocketAddr) -> bool {
 struct File {
     version: u32,
     cluster: Option<String>,
-    learned: Vec<Row>,
+    learned: Vec<LearnedRow>,
 }
 
 /// What an older daemon has written has less in it; what it reads of ours it understands.
 #[derive(Deserialize, Serialize)]
-struct Row {
+struct LearnedRow {
     address: SocketAddr,
     seen: i64,
     #[serde(default)]
@@ -264,14 +264,14 @@ struct Row {
     standing: Standing,
 }
 
-impl From<Row> for Learned {
-    fn from(row: Row) -> Self {
-        let Row { address, seen, since, slice, standing } = row;
+impl From<LearnedRow> for Learned {
+    fn from(row: LearnedRow) -> Self {
+        let LearnedRow { address, seen, since, slice, standing } = row;
         Self { address, since: since.map(Timestamp), seen: Timestamp(seen), slice, standing }
     }
 }
 
-impl From<Learned> for Row {
+impl From<Learned> for LearnedRow {
     fn from(row: Learned) -> Self {
         let Learned { address, since, seen, slice, standing } = row;
         Self { address, seen: seen.0, since: since.map(|it| it.0), slice, standing }

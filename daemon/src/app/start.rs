@@ -35,7 +35,7 @@ pub(super) fn seed() -> u64 {
 
 /// The folder for this process alone, and what a former one wrote down. Without that the daemon starts as it would on
 /// a new node.
-pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state::Kept>), AppError> {
+pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state::Saved>), AppError> {
     let taken = |_: &state::Taken| Some(Holder(None));
     let claim = patience::until_free(patience::MOST, "the state", || folder.claim(), taken)?;
     let kept = match folder.load() {
@@ -52,7 +52,7 @@ pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state
 }
 
 /// Which numbers of records may have been given out, and what was wrong with the snapshot.
-pub(super) fn known_of(kept: Option<&state::Kept>) -> (u64, Option<Arc<state::Damage>>) {
+pub(super) fn known_of(kept: Option<&state::Saved>) -> (u64, Option<Arc<state::Damage>>) {
     kept.map_or((0, None), |kept| (kept.context.numbers_below, kept.damage.clone()))
 }
 
@@ -79,7 +79,7 @@ pub(super) fn cluster(
     config: &Config,
     node: &NodeName,
     seed: u64,
-    kept: Option<&state::Kept>,
+    kept: Option<&state::Saved>,
 ) -> Result<(Option<Access>, Option<Kubernetes>), AppError> {
     if !config.kubernetes.enabled {
         return Ok((None, None));
@@ -90,7 +90,7 @@ pub(super) fn cluster(
 
 /// What is watched at the apiserver, from the version that a former process had reached. A process that asked for other
 /// Services knows nothing of these.
-fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&state::Kept>) -> Kubernetes {
+fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&state::Saved>) -> Kubernetes {
     let asked_for = config.kubernetes.service_proxy_name.as_deref();
     let start = kept.filter(|kept| kept.context.proxy_name.as_deref() == asked_for);
     let settings = kubernetes::Settings {
@@ -107,7 +107,7 @@ fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&st
 /// What is held for the cluster's word on this node until it speaks: the zone of before, and the addresses at which
 /// NodePorts are answered, so that a restart does not move them there and back. Without a cluster there is no such
 /// word, and no address is held.
-pub(super) fn described(config: &Config, maps: &AppMaps, kept: Option<&state::Kept>) -> Described {
+pub(super) fn described(config: &Config, maps: &AppMaps, kept: Option<&state::Saved>) -> Described {
     let zone = kept.and_then(|kept| kept.context.zone.clone());
     let addresses = if config.kubernetes.enabled { maps.node_addresses() } else { Vec::new() };
     Described { zone, addresses, is_leaving: false }
@@ -120,7 +120,7 @@ pub(super) fn engine(
     seed: u64,
     sources: &[Source],
     now: (Settings, NodeFacts),
-    kept: Option<state::Kept>,
+    kept: Option<state::Saved>,
 ) -> Result<Engine<AppMaps>, AppError> {
     let (mut engine, found) = Engine::start(maps, Seed(seed), sources)?;
     for error in found {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Exit;
 use super::report::Report;
 use crate::apiserver::{Access, SetupError};
-use crate::config::{Config, Place, Position, Problem};
+use crate::config::{Config, Position, Problem, Subject};
 use crate::knowledge::{self, Edition};
 use crate::sources::manifests::Manifests;
 
@@ -21,7 +21,7 @@ pub(super) fn check(path: &Path) -> Report {
             let problem = |message| Problem {
                 file: path.display().to_string(),
                 position: None,
-                place: Place::File,
+                place: Subject::File,
                 message,
             };
             let missing = config.manifests.path.as_deref().and_then(|path| Manifests::check(path).err());
@@ -42,7 +42,7 @@ fn of_knowledge(fault: &Fault) -> Problem {
     Problem {
         file: fault.file.clone(),
         position: fault.line.map(|line| Position { line, column: 1 }),
-        place: fault.id.clone().map_or(Place::File, Place::Key),
+        place: fault.id.clone().map_or(Subject::File, Subject::Key),
         message: fault.message.clone(),
     }
 }
@@ -81,8 +81,8 @@ fn all(problems: &[Problem]) -> Vec<Value> {
 
 fn shown(problem: &Problem) -> Value {
     let place = match &problem.place {
-        Place::File => None,
-        Place::Table(path) | Place::Key(path) => Some(path),
+        Subject::File => None,
+        Subject::Table(path) | Subject::Key(path) => Some(path),
     };
     let (line, column) = problem.position.map(|at| (at.line, at.column)).unzip();
     json!({"file": problem.file, "line": line, "column": column, "place": place, "message": problem.message})

@@ -102,16 +102,16 @@ impl Client {
     }
 
     /// Asks for a path that begins with a slash and is encoded.
-    pub(super) fn get(&self, path: &str) -> Result<Answer, ClientError> {
+    pub(super) fn get(&self, path: &str) -> Result<Reply, ClientError> {
         self.ask(Method::GET, path)
     }
 
     /// Asks for something to be done; the path is as for a question.
-    pub(super) fn post(&self, path: &str) -> Result<Answer, ClientError> {
+    pub(super) fn post(&self, path: &str) -> Result<Reply, ClientError> {
         self.ask(Method::POST, path)
     }
 
-    fn ask(&self, method: Method, path: &str) -> Result<Answer, ClientError> {
+    fn ask(&self, method: Method, path: &str) -> Result<Reply, ClientError> {
         self.exchange(self.request(method, path)?, self.connect())
     }
 
@@ -119,13 +119,13 @@ impl Client {
         &self,
         request: Request<String>,
         connect: impl Future<Output = Result<Box<dyn Stream>, ClientError>>,
-    ) -> Result<Answer, ClientError> {
+    ) -> Result<Reply, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(ClientError::NotAsked)?;
         let (answer, sender) = runtime.block_on(async {
             exchange(connect.await?, request, self.silence_max).await.map_err(ClientError::Broken)
         })?;
-        Ok(Answer::new(answer, Connection { _sender: sender, runtime, silence_max: self.silence_max }))
+        Ok(Reply::new(answer, Connection { _sender: sender, runtime, silence_max: self.silence_max }))
     }
 
     fn request(&self, method: Method, path: &str) -> Result<Request<String>, ClientError> {
@@ -224,7 +224,7 @@ struct Connection {
 }
 
 /// What came back: a status, and a body that is read as it comes.
-pub(super) struct Answer {
+pub(super) struct Reply {
     pub(super) status: u16,
     /// How the program ends, if the daemon says so.
     pub(super) exit: Option<Exit>,
@@ -237,7 +237,7 @@ fn exit_of(code: &[u8]) -> Option<Exit> {
     all.into_iter().find(|exit| exit.code().to_string().as_bytes() == code)
 }
 
-impl Answer {
+impl Reply {
     fn new(answer: Response<Incoming>, connection: Connection) -> Self {
         let status = answer.status().as_u16();
         let exit = answer.headers().get(EXIT_HEADER).and_then(|code| exit_of(code.as_bytes()));

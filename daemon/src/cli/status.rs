@@ -27,7 +27,7 @@ struct Readiness {
     reason: Option<String>,
     sources: Vec<Source>,
     stale_since: Option<String>,
-    snapshot: Kept,
+    snapshot: SavedTable,
     history: HistoryRow,
     #[serde(default)]
     closed_ports: Vec<ClosedPort>,
@@ -46,7 +46,7 @@ struct ClosedPort {
 }
 
 #[derive(Debug, Deserialize, Serialize)]
-struct Kept {
+struct SavedTable {
     written: Option<String>,
     bytes: u64,
     #[serde(default)]
@@ -154,7 +154,7 @@ struct Status {
     sources: Vec<Source>,
     apiserver: Apiserver,
     stale_since: Option<String>,
-    snapshot: Kept,
+    snapshot: SavedTable,
     history: HistoryRow,
     services: usize,
     frontends: u64,
@@ -374,7 +374,7 @@ impl HistoryRow {
     }
 }
 
-impl Kept {
+impl SavedTable {
     fn spelled(&self) -> String {
         let written = match &self.written {
             Some(written) => format!("{} bytes, written {written}", self.bytes),

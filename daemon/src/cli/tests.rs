@@ -662,7 +662,11 @@ fn a_diagnosis_ends_by_what_it_found() {
 fn a_check_is_explained_without_a_daemon() {
     let ran = run(&["diagnose", "--explain", "slices.stale"]);
     assert_eq!((ran.exit, ran.err.as_str()), (Exit::Good, ""));
-    assert!(ran.out.starts_with("slices.stale looks at: api:endpointslices"), "{}", ran.out);
+    assert!(
+        ran.out.starts_with("slices.stale looks at: watch, table, api:service, api:endpointslices"),
+        "{}",
+        ran.out
+    );
     let ran = run(&["diagnose", "--explain", "slices.old"]);
     assert_eq!((ran.exit, ran.out.as_str()), (Exit::Usage, ""));
     assert!(ran.err.contains("no check is called \"slices.old\""), "{}", ran.err);

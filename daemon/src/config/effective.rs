@@ -225,13 +225,13 @@ fn log(log: &Log) -> Value {
 }
 
 /// A key, and its value if it has one.
-type Row = (&'static str, Option<Value>);
+type Entry = (&'static str, Option<Value>);
 
-fn rows<const N: usize>(rows: [Row; N]) -> Table {
+fn rows<const N: usize>(rows: [Entry; N]) -> Table {
     rows.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
 }
 
-fn table<const N: usize>(keys: [Row; N]) -> Value {
+fn table<const N: usize>(keys: [Entry; N]) -> Value {
     Value::Table(rows(keys))
 }
 

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::limits::FILE_BYTES_MAX;
-use super::problem::{ConfigErrors, Place, Position, Problem};
+use super::problem::{ConfigErrors, Position, Problem, Subject};
 use super::report::Lines;
 
 /// The text of the file.
@@ -51,6 +51,6 @@ fn not_utf8(file: &str, error: &std::string::FromUtf8Error) -> ConfigErrors {
     let before = String::from_utf8_lossy(error.as_bytes().get(..good).unwrap_or_default());
     let position: Position = Lines::new(&before).position(good);
     let message = "the file is not UTF-8 from here on: save it as UTF-8".to_owned();
-    let problem = Problem { file: file.to_owned(), position: Some(position), place: Place::File, message };
+    let problem = Problem { file: file.to_owned(), position: Some(position), place: Subject::File, message };
     ConfigErrors { errors: vec![problem], warnings: Vec::new(), omitted: 0 }
 }

@@ -14,7 +14,7 @@ pub struct Position {
 
 /// What in the file a problem is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum Subject {
     /// The file as a whole, or its top level.
     File,
     /// A table, by the words of its header: shown as `[admin]`.
@@ -23,7 +23,7 @@ pub enum Place {
     Key(String),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File => Ok(()),
@@ -41,7 +41,7 @@ pub struct Problem {
     /// Where in the file; absent when the file could not be read at all.
     pub position: Option<Position>,
     /// Which table or key.
-    pub place: Place,
+    pub place: Subject,
     /// What is wrong, and what is legal.
     pub message: String,
 }
@@ -73,7 +73,7 @@ impl ConfigErrors {
 
     /// A report of one problem with the file itself.
     pub(super) fn of_file(file: &str, position: Option<Position>, message: String) -> Self {
-        let problem = Problem { file: file.to_owned(), position, place: Place::File, message };
+        let problem = Problem { file: file.to_owned(), position, place: Subject::File, message };
         Self { errors: vec![problem], warnings: Vec::new(), omitted: 0 }
     }
 }

@@ -8,13 +8,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::limits::PROBLEMS_MAX;
-use super::problem::{ConfigErrors, Place, Position, Problem};
+use super::problem::{ConfigErrors, Position, Problem, Subject};
 use super::value::quote;
 
 /// A place together with its offset in the text.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
-    pub(super) place: Place,
+    pub(super) place: Subject,
     pub(super) offset: usize,
 }
 
@@ -41,7 +41,7 @@ impl<'t> Report<'t> {
         let span = span.unwrap_or(usize::MAX..usize::MAX);
         let found = self.lines.text.get(span.clone()).unwrap_or_default().trim();
         let found = if found.is_empty() { String::new() } else { format!(", at {}", quote(found)) };
-        let site = Site { place: Place::File, offset: span.start };
+        let site = Site { place: Subject::File, offset: span.start };
         self.error(&site, format!("this is not TOML: {message}{found}"));
         self.broken_lines.insert(self.lines.line(span.start));
     }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problem::Place;
+use super::problem::Subject;
 use super::report::{Report, Site};
 use super::value::{expected, path_text, unknown};
 
@@ -71,7 +71,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         document: &'d DeTable<'d>,
         read: impl FnOnce(&mut Table<'_, 'd, 't>) -> T,
     ) -> T {
-        let site = Site { place: Place::File, offset: 0 };
+        let site = Site { place: Subject::File, offset: 0 };
         let mut root = Self { report, entries: Some(document), site, path: String::new(), asked: Vec::new() };
         root.read_to_end(read)
     }
@@ -171,7 +171,8 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
     ) -> T {
         let path = self.key_path(key);
         // A table within a block has no header that would name it.
-        let place = if path.contains('[') { Place::Key(path.clone()) } else { Place::Table(path.clone()) };
+        let place =
+            if path.contains('[') { Subject::Key(path.clone()) } else { Subject::Table(path.clone()) };
         let site = Site { place, offset: self.site.offset };
         let (site, entries) = match self.entry(key) {
             Some((Site { offset, .. }, DeValue::Table(entries))) => (Site { offset, ..site }, Some(entries)),
@@ -238,12 +239,12 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         self.asked.push(key);
         // A value that the parser could not read at all has no extent; its error is reported.
         let value = self.entries?.get(key).filter(|value| !value.span().is_empty())?;
-        let site = Site { place: Place::Key(self.key_path(key)), offset: value.span().start };
+        let site = Site { place: Subject::Key(self.key_path(key)), offset: value.span().start };
         Some((site, value.get_ref()))
     }
 
     fn item_site(&self, key: &str, index: usize, item: &Spanned<DeValue<'_>>) -> Site {
-        let place = Place::Key(format!("{}[{index}]", self.key_path(key)));
+        let place = Subject::Key(format!("{}[{index}]", self.key_path(key)));
         Site { place, offset: item.span().start }
     }
 

@@ -34,7 +34,7 @@ pub struct LatestRefusals {
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct RefusalState {
     latest: Latest,
     refused: u64,
     dropped: u64,
@@ -43,7 +43,7 @@ struct Kept {
 
 /// The latest clients that were not served.
 #[derive(Debug, Default)]
-pub struct RefusalLog(Mutex<Kept>);
+pub struct RefusalLog(Mutex<RefusalState>);
 
 impl RefusalLog {
     /// The log of a daemon that touches no traffic, so that no client is ever turned away.
@@ -111,7 +111,7 @@ impl RefusalLog {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, RefusalState> {
         // Nothing in a change can panic half-way, so what is there is whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

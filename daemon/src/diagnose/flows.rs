@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use holdfast_core::keys::Transport;
 use holdfast_core::snapshot::ServiceView;
-use holdfast_datapath::{Flow, FlowFilter, Place, Stage};
+use holdfast_datapath::{AddressFilter, Flow, FlowFilter, Stage};
 use holdfast_judgement::diagnose::frontends;
 use holdfast_judgement::diagnose::limits::NAMED_MAX;
 use holdfast_judgement::diagnose::material::{Asked, FlowSeen, Flows, Material};
@@ -22,7 +22,7 @@ pub(crate) fn flows(material: &Material) -> Asked<Flows> {
     let all = || frontends(&material.snapshot, &material.views);
     flows.frontends_left = all().count().saturating_sub(NAMED_MAX);
     for (at, protocol) in all().take(NAMED_MAX) {
-        let place = Place { address: at.ip(), port: Some(at.port()) };
+        let place = AddressFilter { address: at.ip(), port: Some(at.port()) };
         let filter = FlowFilter { frontend: Some(place), ..FlowFilter::default() };
         let report = seen.table.report(&filter, FLOWS_MAX);
         let of_it = |it: &&Flow| Some(it.transport) == protocol.transport() && lives(it);

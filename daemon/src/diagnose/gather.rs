@@ -87,7 +87,7 @@ impl Gatherer {
     ) -> Outside {
         let within = asks.within.unwrap_or(TOTAL).min(TOTAL);
         let deadline = Instant::now() + within.saturating_sub(RESERVE);
-        let views = focus.of(&views(name, snapshot));
+        let views = focus.narrow(&views(name, snapshot));
         let own = host::addresses().unwrap_or_default();
         let backends = probes::backends(&views, &self.node, &own);
         let wanted = Wanted::of(&views, &backends);

@@ -14,12 +14,13 @@ pub(crate) const REQUESTS_MAX: usize = 12;
 /// less than half of all.
 pub(crate) const QUESTION: Duration = Duration::from_secs(2);
 
-/// What is left for reading the maps, judging and showing when the last question ends.
-pub(crate) const RESERVE: Duration = Duration::from_millis(500);
+/// For reading the maps, which comes first. An engine at rest answers within a millisecond; behind one that programs
+/// whole lists the other questions must not wait for long.
+pub(crate) const MAPS: Duration = Duration::from_secs(1);
 
-/// Of that, what is left for judging and showing alone when the maps were read, or not: a diagnosis beside 10,000
-/// services takes 40 ms of a processor, and there may be others.
-pub(crate) const JUDGING: Duration = Duration::from_millis(200);
+/// What is left for judging and showing when the last question ends: a diagnosis beside 10,000 services takes 40 ms of
+/// a processor, and there may be others.
+pub(crate) const RESERVE: Duration = Duration::from_millis(200);
 
 /// Objects of one list, which is one page: a server reads a page at once.
 pub(crate) const PAGE_ITEMS: usize = 500;

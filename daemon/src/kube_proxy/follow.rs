@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use holdfast_core::facts::NodeFacts;
-use holdfast_core::shared_vec::SharedVec;
-use holdfast_core::snapshot::{ServiceView, Snapshot};
+use holdfast_core::snapshot::{ServiceViews, Snapshot};
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::views::devices::{Class, Decision, Reason};
 use tokio::sync::watch;
@@ -84,12 +83,7 @@ impl Follower {
         });
     }
 
-    fn plan(
-        &self,
-        snapshot: &Snapshot,
-        planner: &mut Planner,
-        planned: &mut Option<(SharedVec<Arc<ServiceView>>, Basis)>,
-    ) {
+    fn plan(&self, snapshot: &Snapshot, planner: &mut Planner, planned: &mut Option<(ServiceViews, Basis)>) {
         let addresses = self.config.borrow().node.node_port_addresses.clone();
         let basis = Basis { node: Arc::clone(&snapshot.node), addresses };
         if planned.as_ref().is_some_and(|(services, of)| services.is_same(&snapshot.services) && *of == basis)

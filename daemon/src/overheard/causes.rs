@@ -53,7 +53,7 @@ impl Causes {
         counts.into_iter().max_by_key(|(_, count)| *count).map_or("", |(namespace, _)| namespace)
     }
 
-    pub(super) fn of(&self, name: &ObjectName, now: Instant) -> Option<&str> {
+    pub(super) fn cause_of(&self, name: &ObjectName, now: Instant) -> Option<&str> {
         let (cause, then) = self.0.get(name)?;
         (now.saturating_duration_since(*then) < KEPT).then_some(cause)
     }
@@ -90,17 +90,17 @@ mod tests {
         let web = name("shop", "web");
         let now = Instant::now();
         hear(&mut causes, ("Pod", &web), "SyncLoadBalancerFailed", FAILED, now);
-        assert_eq!(causes.of(&web, now), None, "about something else");
+        assert_eq!(causes.cause_of(&web, now), None, "about something else");
         hear(&mut causes, ("Service", &web), "SyncLoadBalancerFailed", FAILED, now);
         hear(&mut causes, ("Service", &web), "EnsuringLoadBalancer", "Ensuring load balancer", now);
-        assert_eq!(causes.of(&web, now), Some("cloud.rate_limited"));
-        assert_eq!(causes.of(&name("shop", "web-2"), now), None);
-        assert_eq!(causes.of(&web, now + KEPT), None);
+        assert_eq!(causes.cause_of(&web, now), Some("cloud.rate_limited"));
+        assert_eq!(causes.cause_of(&name("shop", "web-2"), now), None);
+        assert_eq!(causes.cause_of(&web, now + KEPT), None);
         hear(&mut causes, ("Service", &web), "SyncLoadBalancerFailed", "nobody knows these words", now);
-        assert_eq!(causes.of(&web, now), None, "the last one names none");
+        assert_eq!(causes.cause_of(&web, now), None, "the last one names none");
         hear(&mut causes, ("Service", &web), "SyncLoadBalancerFailed", FAILED, now);
         hear(&mut causes, ("Service", &web), "EnsuredLoadBalancer", "Ensured load balancer", now);
-        assert_eq!(causes.of(&web, now), None, "done");
+        assert_eq!(causes.cause_of(&web, now), None, "done");
     }
 
     #[test]
@@ -114,9 +114,12 @@ mod tests {
             let loud = name("loud", &format!("web-{number}"));
             hear(&mut causes, ("Service", &loud), "SyncLoadBalancerFailed", FAILED, later);
         }
-        assert_eq!((causes.0.len(), causes.of(&quiet, now).is_some()), (CAUSES_MAX, true));
+        assert_eq!((causes.0.len(), causes.cause_of(&quiet, now).is_some()), (CAUSES_MAX, true));
         let late = name("late", "web");
         hear(&mut causes, ("Service", &late), "SyncLoadBalancerFailed", FAILED, now);
-        assert!([&quiet, &late].iter().all(|of| causes.of(of, now).is_some()), "and makes room for others");
+        assert!(
+            [&quiet, &late].iter().all(|of| causes.cause_of(of, now).is_some()),
+            "and makes room for others"
+        );
     }
 }

@@ -182,7 +182,7 @@ impl Overheard {
 
     /// Why the load balancer of this Service is not made, if Events are followed and one said it.
     pub(crate) fn cause_of(&self, service: &ObjectName) -> Option<String> {
-        self.lock().of_services.of(service, Instant::now()).map(str::to_owned)
+        self.lock().of_services.cause_of(service, Instant::now()).map(str::to_owned)
     }
 
     /// The metrics as text.

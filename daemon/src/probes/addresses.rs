@@ -18,13 +18,13 @@ use super::turns::{Turn, Turns};
 pub(super) const ADDRESS_GAP: Duration = Duration::from_millis(333);
 
 /// A place in the order in which backends came.
-pub(super) type Place = u64;
+pub(super) type Arrival = u64;
 
 #[derive(Debug)]
 struct Address<T> {
     free: Instant,
     /// The backends that wait, by namespace, in the order in which they came.
-    waiting: BTreeMap<String, BTreeMap<Place, T>>,
+    waiting: BTreeMap<String, BTreeMap<Arrival, T>>,
     /// The namespace that had the last turn.
     last: String,
 }
@@ -60,7 +60,7 @@ pub(super) struct Addresses<T> {
     turns: Turns<IpAddr>,
     /// The others, and from when on each of them may be asked.
     unwanted: BTreeSet<(Instant, IpAddr)>,
-    came: Place,
+    came: Arrival,
 }
 
 impl<T> Default for Addresses<T> {
@@ -78,7 +78,7 @@ impl<T> Addresses<T> {
         now: Instant,
         namespace: &str,
         who: impl FnOnce() -> T,
-    ) -> Option<Place> {
+    ) -> Option<Arrival> {
         let mut found = self.remove(address).unwrap_or_else(|| Address::free_at(now));
         let waits = found.free > now || !found.waiting.is_empty();
         if waits {
@@ -109,7 +109,7 @@ impl<T> Addresses<T> {
     }
 
     /// Forgets a backend that waits no more.
-    pub(super) fn leave(&mut self, address: IpAddr, namespace: &str, place: Place) {
+    pub(super) fn leave(&mut self, address: IpAddr, namespace: &str, place: Arrival) {
         let Some(mut found) = self.remove(address) else { return };
         if let Some(queue) = found.waiting.get_mut(namespace) {
             queue.remove(&place);

@@ -18,7 +18,7 @@ use holdfast_core::snapshot::{PortView, ServiceView, Snapshot};
 use holdfast_core::time::Uptime;
 use tokio::time::Instant;
 
-use super::addresses::{Addresses, Place};
+use super::addresses::{Addresses, Arrival};
 use super::turns::{Turn, Turns};
 
 /// Turns of backends that have to wait for their addresses, one after the other: each of them waits in another place
@@ -62,7 +62,7 @@ struct List {
     due: BTreeSet<(Instant, SocketAddr)>,
     known: BTreeMap<SocketAddr, Instant>,
     /// The backends that wait for their addresses, each at its place there.
-    waiting: BTreeMap<SocketAddr, Place>,
+    waiting: BTreeMap<SocketAddr, Arrival>,
     /// The backends that were asked out of turn: once is enough.
     hurried: BTreeSet<SocketAddr>,
 }
@@ -76,7 +76,7 @@ impl List {
     }
 
     /// Asks for these backends and no others; what is new is due at once. Gives those that wait no more.
-    fn follow(&mut self, backends: &BTreeSet<SocketAddr>, now: Instant) -> Vec<(SocketAddr, Place)> {
+    fn follow(&mut self, backends: &BTreeSet<SocketAddr>, now: Instant) -> Vec<(SocketAddr, Arrival)> {
         let Self { due, known, waiting, hurried, .. } = self;
         let stays = |backend: &SocketAddr| backends.contains(backend);
         known.retain(|backend, at| {
@@ -167,7 +167,7 @@ impl Schedule {
         }
         let mut numbers = Numbers::new();
         for id in snapshot.held.iter() {
-            let Some(view) = snapshot.services.get(id.0 as usize) else { continue };
+            let Some(view) = snapshot.services.get(*id) else { continue };
             if self.seen.get(id).is_some_and(|seen| Arc::ptr_eq(seen, view)) {
                 continue;
             }
@@ -195,7 +195,7 @@ impl Schedule {
         }
     }
 
-    fn leave(&mut self, name: &Name, waiting: impl Iterator<Item = (SocketAddr, Place)>) {
+    fn leave(&mut self, name: &Name, waiting: impl Iterator<Item = (SocketAddr, Arrival)>) {
         waiting.for_each(|(backend, place)| self.addresses.leave(backend.ip(), name.namespace(), place));
     }
 

@@ -51,10 +51,10 @@ pub(crate) struct ClosedSince {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub struct ClosedPorts(Mutex<Known>);
+pub struct ClosedPorts(Mutex<ClosedList>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct ClosedList {
     // Those of the configuration.
     own: Vec<ClosedPort>,
     services: Vec<ClosedPort>,
@@ -83,7 +83,7 @@ impl ClosedPorts {
         closed.collect()
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, ClosedList> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -102,7 +102,7 @@ pub(crate) struct Conditions {
 impl Conditions {
     /// What a snapshot shows, and which health check ports are closed.
     pub(crate) fn of(snapshot: &Snapshot, closed: &[ClosedSince]) -> Self {
-        let mut known = Known::default();
+        let mut known = OldestConditions::default();
         let now = snapshot.clock();
         snapshot.services.iter().for_each(|view| known.look_at(view, now));
         for port in closed {
@@ -140,9 +140,9 @@ impl Conditions {
 
 /// One of a kind for each service, the oldest.
 #[derive(Debug, Default)]
-struct Known(BTreeMap<(ObjectName, ConditionKind), Condition>);
+struct OldestConditions(BTreeMap<(ObjectName, ConditionKind), Condition>);
 
-impl Known {
+impl OldestConditions {
     fn add(&mut self, service: &ObjectName, kind: ConditionKind, cause: ConditionCause, since: Timestamp) {
         let new = Condition { service: service.clone(), kind, cause, since };
         let known = self.0.entry((service.clone(), kind)).or_insert_with(|| new.clone());

@@ -26,12 +26,12 @@ pub struct Recorded {
     /// Changes without a record, because too many came at once or one could not be put into words.
     pub lost: u64,
     /// How the file is doing.
-    pub file: Kept,
+    pub file: FileHealth,
 }
 
 /// How the file is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct FileHealth {
     /// Its size, over all segments.
     pub bytes: u64,
     /// Records that it does not have, because they could not be written.

@@ -58,7 +58,7 @@ pub(super) fn restore(
     found: Found<'_>,
 ) -> io::Result<Restored> {
     let segments = believable(segment::segments(folder)?, mark);
-    let mut reading = Reading::new(segments.clone(), boot_id, found);
+    let mut reading = Restoring::new(segments.clone(), boot_id, found);
     for (segment, begin) in segments.iter().zip(begins(&segments)) {
         if begin == segment.bytes && segment.bytes > 0 {
             reading.reach(segment.first);
@@ -67,7 +67,7 @@ pub(super) fn restore(
             reading.unreadable(segment, GapCause::Damaged);
         }
     }
-    let Reading { mut restored, leftovers, .. } = reading;
+    let Restoring { mut restored, leftovers, .. } = reading;
     restored.segments.retain(|segment| !leftovers.contains(segment));
     leftovers.iter().for_each(remove_leftover);
     restored.cut_torn_tail();
@@ -92,7 +92,7 @@ fn begins(segments: &[Segment]) -> Vec<u64> {
 pub(super) fn read(all: &[Segment], some: &[Segment], boot_id: &Arc<str>) -> io::Result<Vec<Arc<Line>>> {
     let mut lines = Vec::new();
     let mut found = |line| lines.push(line);
-    let mut reading = Reading::new(all.to_vec(), boot_id, &mut found);
+    let mut reading = Restoring::new(all.to_vec(), boot_id, &mut found);
     some.iter().try_for_each(|segment| reading.segment(segment, 0))?;
     Ok(lines)
 }
@@ -133,7 +133,7 @@ fn begins_as_named(segment: &Segment) -> io::Result<bool> {
     Ok(first.is_some_and(|first| (segment.first..=most).contains(&first)))
 }
 
-struct Reading<'a> {
+struct Restoring<'a> {
     restored: Restored,
     boot_id: &'a Arc<str>,
     found: Found<'a>,
@@ -147,7 +147,7 @@ struct Reading<'a> {
     leftovers: Vec<Segment>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> Restoring<'a> {
     fn new(segments: Vec<Segment>, boot_id: &'a Arc<str>, found: Found<'a>) -> Self {
         let restored = Restored { segments, ..Restored::default() };
         let (time, leftovers) = Default::default();

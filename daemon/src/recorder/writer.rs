@@ -14,7 +14,7 @@ use holdfast_judgement::record::{Gap, GapCause};
 
 use super::files::Files;
 use super::frames;
-use super::history::{History, Kept};
+use super::history::{FileHealth, History};
 use super::numbers::{Mark, Numbers, Reserve};
 use super::restore::gap_record;
 use super::ring::Line;
@@ -63,7 +63,7 @@ pub(super) fn start(
     history: Arc<History>,
 ) -> io::Result<(SyncSender<ToDisk>, JoinHandle<()>)> {
     let (queue, waiting) = sync_channel(WAITING_MAX);
-    let kept = Kept::default();
+    let kept = FileHealth::default();
     let unsynced = None;
     let resume = None;
     let retry = None;
@@ -82,7 +82,7 @@ struct Writer {
     seq: u64,
     boot_id: Arc<str>,
     history: Arc<History>,
-    kept: Kept,
+    kept: FileHealth,
     /// Since when something is in a cache only.
     unsynced: Option<Instant>,
     /// After a failure nothing is tried before then.
@@ -247,6 +247,6 @@ impl Writer {
     fn tell(&mut self) {
         self.kept.bytes = self.files.bytes();
         let kept = self.kept.clone();
-        self.history.note(|recorded| recorded.file = Kept { lost: recorded.file.lost, ..kept });
+        self.history.note(|recorded| recorded.file = FileHealth { lost: recorded.file.lost, ..kept });
     }
 }

@@ -102,12 +102,12 @@ fn to_bytes(value: &impl Serialize, buffer: Vec<u8>) -> io::Result<Vec<u8>> {
 }
 
 /// Takes records in, in any order.
-pub(super) struct Reading<'a> {
+pub(super) struct RecordReader<'a> {
     found: &'a mut Found,
     version: u32,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> RecordReader<'a> {
     /// Of a version from [`VERSION_MIN`] to `VERSION`.
     pub(super) const fn new(found: &'a mut Found, version: u32) -> Self {
         Self { found, version }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use holdfast_core::keys::ServiceKey;
 
-use super::Kept;
+use super::Saved;
 use super::version::{VERSION, VERSION_MIN};
 
 /// Services that are left out and named; more are counted.
@@ -88,7 +88,7 @@ pub struct Damage {
 /// What one file has.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    pub(super) kept: Kept,
+    pub(super) kept: Saved,
     pub(super) has_head: bool,
     /// The services that it should have records of; `None`: that is lost too.
     pub(super) names: Option<BTreeSet<ServiceKey>>,
@@ -115,7 +115,7 @@ pub(super) fn mended(
     newest: Result<Option<Found>, LoadError>,
     older: impl FnOnce() -> Option<Found>,
     damaged: impl FnOnce() -> LoadError,
-) -> Result<Option<Kept>, LoadError> {
+) -> Result<Option<Saved>, LoadError> {
     let (newest, why) = match newest {
         Ok(Some(found)) if !found.is_damaged => return Ok(Some(found.kept)),
         Ok(Some(found)) => (Some(found), Some(damaged())),
@@ -135,7 +135,7 @@ pub(super) fn mended(
 }
 
 /// `None`: neither says which cluster its records are of.
-fn mend(mut newest: Found, older: Option<Found>) -> Option<(Kept, LeftOut, LeftOut)> {
+fn mend(mut newest: Found, older: Option<Found>) -> Option<(Saved, LeftOut, LeftOut)> {
     let older = older.unwrap_or_default();
     if !newest.has_head && !older.has_head {
         return None;

@@ -111,7 +111,7 @@ pub(super) fn load(path: &Path) -> Result<Option<Found>, LoadError> {
     };
     let version = version_of(path)?;
     let mut found = Found::default();
-    let mut reading = codec::Reading::new(&mut found, version);
+    let mut reading = codec::RecordReader::new(&mut found, version);
     if version < HAS_FRAMES {
         load_former(path, length, &mut reading)?;
     } else {
@@ -131,7 +131,7 @@ pub(super) fn load(path: &Path) -> Result<Option<Found>, LoadError> {
 }
 
 /// Reads a file of one checksum twice: first for the checksum, so that nothing of a damaged file is ever looked at.
-fn load_former(path: &Path, length: u64, reading: &mut codec::Reading<'_>) -> Result<(), LoadError> {
+fn load_former(path: &Path, length: u64, reading: &mut codec::RecordReader<'_>) -> Result<(), LoadError> {
     let failed = |source| LoadError::Io { path: path.to_owned(), source };
     let damaged = |what| LoadError::Damaged { path: path.to_owned(), what };
     if !is_whole(path, length).map_err(failed)? {

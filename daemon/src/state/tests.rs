@@ -115,7 +115,7 @@ fn what_is_written_comes_back() {
 
 /// As it is read, but for what the maps hold.
 #[track_caller]
-fn check_table(kept: Kept) {
+fn check_table(kept: Saved) {
     let expected = Remembered::from(&snapshot());
     assert_eq!((kept.remembered.at, &kept.remembered.progress), (expected.at, &expected.progress));
     assert!(expected.services.len() > 4, "the example has several services");
@@ -185,7 +185,7 @@ fn what_had_one_checksum_over_all_is_read() {
 }
 
 #[track_caller]
-fn check_without_balancers(mut kept: Kept) {
+fn check_without_balancers(mut kept: Saved) {
     assert!(kept.remembered.progress.is_empty(), "the Services are to be listed");
     kept.remembered.progress = Remembered::from(&snapshot()).progress;
     for view in &mut kept.remembered.services {

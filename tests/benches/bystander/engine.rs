@@ -340,7 +340,7 @@ impl Daemon {
         let shows = |view: &Arc<ServiceView>| {
             view.frontends.iter().all(|row| view.backends(row).any(|it| it.address == address(version)))
         };
-        self.snapshots.wait_for(|snapshot| snapshot.services.get(0).is_some_and(shows)).await.unwrap();
+        self.snapshots.wait_for(|snapshot| snapshot.services.iter().next().is_some_and(shows)).await.unwrap();
         let took = begun.elapsed();
         self.held = self.held.max(self.snapshots.borrow().held.len());
         took

@@ -78,10 +78,10 @@ fn finding(
 }
 
 /// What a backend is dialled by: two targets cannot share it, though all on a node's own network share its address.
-type Place = (SocketAddr, crate::keys::Protocol);
+type Dialled = (SocketAddr, crate::keys::Protocol);
 
 /// The ready endpoints of a slice that say which target they are, at each of its ports.
-fn targets(slice: &SliceFacts) -> impl Iterator<Item = (Place, UidText<'_>)> {
+fn targets(slice: &SliceFacts) -> impl Iterator<Item = (Dialled, UidText<'_>)> {
     let ready = slice.endpoints.iter().filter(|it| it.conditions.ready && !it.conditions.terminating);
     let known = ready.filter_map(|it| Some((it.address, it.target.map(|target| target.uid)?)));
     known.filter(|(_, uid)| !uid.is_empty()).flat_map(|(address, uid)| {
@@ -97,7 +97,7 @@ pub fn two_owners<'a>(
     own: &'a [Arc<SliceFacts>],
     all: impl IntoIterator<Item = &'a SliceFacts>,
 ) -> Option<EndpointFinding> {
-    let mut owners = BTreeMap::<Place, (UidText<'a>, &'a SliceKey)>::new();
+    let mut owners = BTreeMap::<Dialled, (UidText<'a>, &'a SliceKey)>::new();
     for (slice, (place, uid)) in own.iter().flat_map(|slice| targets(slice).map(move |it| (slice, it))) {
         owners.entry(place).or_insert((uid, &slice.key));
     }

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::state::{self, DEGRADING};
-use super::statement::Known;
+use super::statement::Statements;
 use super::{Case, Controller, Meaning, Phase, State, limits};
 use crate::facts::{BalancerFacts, ServiceFacts};
 use crate::words;
@@ -95,7 +95,7 @@ fn lasts(age: Option<i64>, at_least: i64) -> bool {
 /// What the findings of one load balancer are made from.
 struct Look<'a> {
     case: &'a Case<'a>,
-    known: &'a Known<'a>,
+    known: &'a Statements<'a>,
     state: State,
     /// For how many seconds the state is what it is.
     age: Option<i64>,
@@ -106,7 +106,12 @@ struct Look<'a> {
 }
 
 /// All that is wrong, the most specific first.
-pub(super) fn findings(case: &Case<'_>, known: &Known<'_>, state: State, age: Option<i64>) -> Vec<Finding> {
+pub(super) fn findings(
+    case: &Case<'_>,
+    known: &Statements<'_>,
+    state: State,
+    age: Option<i64>,
+) -> Vec<Finding> {
     let Some(facts) = case.facts else { return Vec::new() };
     let phase = Phase::of(facts);
     let shown = state::age(case, facts);

@@ -5,7 +5,7 @@
 //! not.
 
 use super::seen::age_told;
-use super::statement::{Aged, Known};
+use super::statement::{Aged, Statements};
 use super::{Case, Meaning, Phase};
 use crate::facts::{BalancerFacts, ServiceFacts};
 use crate::words;
@@ -48,7 +48,7 @@ const RESULTS: [Meaning; 4] =
 type Aging = (State, Option<i64>);
 
 /// The state of a load balancer.
-pub(super) fn state(case: &Case<'_>, known: &Known<'_>) -> Aging {
+pub(super) fn state(case: &Case<'_>, known: &Statements<'_>) -> Aging {
     let removed = || known.latest(&[Meaning::Deleted]);
     let Some(facts) = case.facts else { return (State::Deleted, removed().and_then(|it| it.age)) };
     let phase = Phase::of(facts);
@@ -70,7 +70,7 @@ pub(super) fn age(case: &Case<'_>, facts: &ServiceFacts) -> Option<i64> {
 }
 
 /// A Service that asks for no load balancer may have had one a moment ago.
-fn unasked(known: &Known<'_>) -> Aging {
+fn unasked(known: &Statements<'_>) -> Aging {
     let begun = known.latest(&[Meaning::Ensuring, Meaning::Creating]);
     match known.latest(&[Meaning::Deleted]).filter(|it| it.is_not_before(begun.as_ref())) {
         Some(removed) => (State::Deleted, removed.age),
@@ -78,7 +78,7 @@ fn unasked(known: &Known<'_>) -> Aging {
     }
 }
 
-fn leaving(known: &Known<'_>, age: Option<i64>) -> Aging {
+fn leaving(known: &Statements<'_>, age: Option<i64>) -> Aging {
     match known.open(&[Meaning::DeleteFailed]) {
         Some(failed) => (State::DeleteFailing, failed.oldest),
         None => (State::Deleting, age),
@@ -88,7 +88,7 @@ fn leaving(known: &Known<'_>, age: Option<i64>) -> Aging {
 /// What keeps an address from being what was asked for.
 pub(super) const DEGRADING: [Meaning; 3] = [Meaning::UpdateFailed, Meaning::SyncFailed, Meaning::NoNodes];
 
-fn addressed(facts: &ServiceFacts, known: &Known<'_>, case: &Case<'_>, age: Option<i64>) -> Aging {
+fn addressed(facts: &ServiceFacts, known: &Statements<'_>, case: &Case<'_>, age: Option<i64>) -> Aging {
     if let Some(failed) = known.open(&DEGRADING) {
         return (State::Degraded, failed.oldest);
     }
@@ -100,7 +100,7 @@ fn addressed(facts: &ServiceFacts, known: &Known<'_>, case: &Case<'_>, age: Opti
 
 /// A change that was begun and that no Event has called done. Where nothing ever is called done, such as with
 /// controllers that leave the balancer to others, nothing is expected to be.
-fn updating<'a>(facts: &ServiceFacts, known: &Known<'a>, case: &Case<'_>) -> Option<Aged<'a>> {
+fn updating<'a>(facts: &ServiceFacts, known: &Statements<'a>, case: &Case<'_>) -> Option<Aged<'a>> {
     let begun = known.latest(&[Meaning::Ensuring])?;
     let done = known.latest(&RESULTS)?;
     let written = facts.balancer.as_deref().and_then(|it: &BalancerFacts| it.written);
@@ -108,7 +108,7 @@ fn updating<'a>(facts: &ServiceFacts, known: &Known<'a>, case: &Case<'_>) -> Opt
     (begun.is_after(Some(&done)) && !is_written).then_some(begun)
 }
 
-fn pending(facts: &ServiceFacts, known: &Known<'_>, age: Option<i64>) -> Aging {
+fn pending(facts: &ServiceFacts, known: &Statements<'_>, age: Option<i64>) -> Aging {
     let begun = known.latest(&[Meaning::Ensuring, Meaning::Creating]);
     let done = known.latest(&RESULTS);
     let failed = known.open(&[Meaning::SyncFailed]);

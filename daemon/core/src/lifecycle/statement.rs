@@ -131,12 +131,12 @@ impl Aged<'_> {
 
 /// All that was told, each kind looked up by what it means.
 #[derive(Clone, Debug)]
-pub(super) struct Known<'a> {
+pub(super) struct Statements<'a> {
     /// `None`: Events were not read.
     all: Option<Vec<Aged<'a>>>,
 }
 
-impl<'a> Known<'a> {
+impl<'a> Statements<'a> {
     pub(super) fn of(heard: Heard<'a>, now: Timestamp) -> Self {
         let Heard::All(told) = heard else { return Self { all: None } };
         let aged = |told: &'a Statement| {

@@ -56,7 +56,7 @@ fn ranges(texts: &[&str], family: Family) -> Option<Vec<String>> {
     };
     let node_port_addresses = [ip("192.168.0.1"), ip("fd00::1")].into();
     let node = NodeFacts { node_port_addresses, ..NodeFacts::default() };
-    of(&service, &node, family).map(|ranges| ranges.iter().map(SourceRange::to_string).collect())
+    allowed(&service, &node, family).map(|ranges| ranges.iter().map(SourceRange::to_string).collect())
 }
 
 #[track_caller]

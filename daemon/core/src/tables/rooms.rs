@@ -7,7 +7,7 @@
 use alloc::sync::Arc;
 
 use super::waiting::Guest;
-use super::{Known, Tables};
+use super::{KnownService, Tables};
 use crate::change::Cause;
 use crate::facts::{ObjectKey, Rejection, ServiceFacts, SliceFacts, WAITS};
 use crate::keys::{ServiceKey, SliceKey};
@@ -36,7 +36,7 @@ impl Tables {
         let place = self.services.get_mut(id.0 as usize)?;
         self.residents.moved_in(key.name.namespace());
         let (share, slices) = (Share::default(), alloc::vec::Vec::new());
-        *place = Some(Known { key: key.clone(), share, facts: None, slices, cut: 0 });
+        *place = Some(KnownService { key: key.clone(), share, facts: None, slices, cut: 0 });
         self.names.insert(key.clone(), id);
         Some(id)
     }

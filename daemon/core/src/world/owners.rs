@@ -122,7 +122,7 @@ impl World {
             if let Some(service) = self.services.get_mut(id) {
                 service.view.clone_from(&view);
             }
-            self.report.snapshot.services.set(id.0 as usize, view);
+            self.report.snapshot.services.set(id, view);
         }
         1 + work as u64
     }

@@ -56,7 +56,7 @@ impl World {
         let new = |key: &FrontendKey| self.frontends.get(key).is_none_or(|entry| entry.realized.is_none());
         let stays = |it: &&DesiredFrontend| !it.passes;
         for key in service.desired.iter().filter(stays).filter_map(DesiredFrontend::key).filter(new) {
-            *of(&mut coming.frontends, Family::of(key.address)) += 1;
+            *part(&mut coming.frontends, Family::of(key.address)) += 1;
         }
         for port in service.ports.iter().filter(|port| port.index.is_none()) {
             coming.ports += 1;
@@ -65,7 +65,7 @@ impl World {
                 count => count.next_power_of_two(),
             };
             let used = Scope::ALL.into_iter().filter(|scope| port.uses(*scope));
-            *of(&mut coming.slots, port.key.family) += used.map(slots).sum::<u32>();
+            *part(&mut coming.slots, port.key.family) += used.map(slots).sum::<u32>();
             coming.members += u32::try_from(members(port).count()).unwrap_or(u32::MAX);
         }
     }
@@ -340,7 +340,7 @@ impl Dialled {
     }
 }
 
-fn of(pair: &mut [u32; 2], family: Family) -> &mut u32 {
+fn part(pair: &mut [u32; 2], family: Family) -> &mut u32 {
     let [v4, v6] = pair;
     if family == Family::V4 { v4 } else { v6 }
 }

@@ -85,7 +85,7 @@ impl World {
             service.begin_with(&view);
         }
         self.account_for_remembered(id);
-        self.report.snapshot.services.set(id.0 as usize, Some(view));
+        self.report.snapshot.services.set(id, Some(view));
     }
 }
 

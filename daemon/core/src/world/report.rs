@@ -10,9 +10,10 @@ use super::World;
 use super::plan::Dialled;
 use crate::change::{Cause, Change};
 use crate::facts::Timestamp;
+use crate::index::Seed;
 use crate::op::ServiceId;
 use crate::service::{Cursor, Service};
-use crate::snapshot::{Checked, Counters, Fill, FrontendView, ServiceView, Snapshot, Verdict};
+use crate::snapshot::{Checked, Counters, Fill, FrontendView, ServiceView, ServiceViews, Snapshot, Verdict};
 use crate::time::Now;
 use crate::work;
 
@@ -25,6 +26,13 @@ pub(super) struct Report {
     pub(super) found: Option<usize>,
     /// When a former process wrote down what this one began with.
     pub(super) remembered_at: Option<Timestamp>,
+}
+
+impl Report {
+    pub(super) fn new(seed: Seed) -> Self {
+        let snapshot = Snapshot { services: ServiceViews::new(seed), ..Snapshot::default() };
+        Self { snapshot, ..Self::default() }
+    }
 }
 
 impl World {
@@ -86,7 +94,7 @@ impl World {
         let ops = mem::take(&mut service.ops);
         let error = service.error.take();
         let before = mem::replace(&mut service.view, view.clone());
-        self.report.snapshot.services.set(id.0 as usize, view.clone());
+        self.report.snapshot.services.set(id, view.clone());
         let visible = ops > 0 || error.is_some() || is_visible(before.as_deref(), view.as_deref());
         let is_recorded = visible || causes.iter().any(Cause::is_of_an_object);
         let key = view.as_ref().or(before.as_ref()).map(|view| view.key.clone());

@@ -22,14 +22,14 @@ impl Entries {
         Self(maps)
     }
 
-    fn of(&self, key: &EntryKey) -> &MapHandle {
+    fn map_of(&self, key: &EntryKey) -> &MapHandle {
         let [v4, v6] = &self.0;
         if key.family() == Family::V4 { v4 } else { v6 }
     }
 
     /// The number of the flow that it leads to.
     pub(super) fn get(&self, key: &EntryKey) -> Result<Option<u32>, libbpf_rs::Error> {
-        Ok(number(self.of(key).lookup(key.bytes(), MapFlags::ANY)?))
+        Ok(number(self.map_of(key).lookup(key.bytes(), MapFlags::ANY)?))
     }
 
     /// Looks for all that lead there.
@@ -41,7 +41,7 @@ impl Entries {
 
     /// `false`: there is one already.
     pub(super) fn insert(&self, key: &EntryKey, to: u32) -> Result<bool, libbpf_rs::Error> {
-        match self.of(key).update(key.bytes(), &to.to_ne_bytes(), MapFlags::NO_EXIST) {
+        match self.map_of(key).update(key.bytes(), &to.to_ne_bytes(), MapFlags::NO_EXIST) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(error),
@@ -53,7 +53,7 @@ impl Entries {
         if self.get(key)? != Some(to) {
             return Ok(false);
         }
-        match self.of(key).lookup_and_delete(key.bytes()) {
+        match self.map_of(key).lookup_and_delete(key.bytes()) {
             Ok(found) => match number(found) {
                 Some(other) if other != to => self.insert(key, other).map(|_| false),
                 found => Ok(found.is_some()),
@@ -64,7 +64,7 @@ impl Entries {
     }
 
     fn delete(&self, key: &EntryKey) -> Result<bool, libbpf_rs::Error> {
-        match self.of(key).delete(key.bytes()) {
+        match self.map_of(key).delete(key.bytes()) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),

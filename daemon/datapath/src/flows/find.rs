@@ -12,14 +12,14 @@ use crate::abi::mapped;
 
 /// An address, of which any port is meant or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct AddressFilter {
     /// Never an IPv4 one in the shape of IPv6.
     pub address: IpAddr,
     /// The only one that is meant; `None`: any of them.
     pub port: Option<u16>,
 }
 
-impl Place {
+impl AddressFilter {
     /// Compared as they are written: most flows are not looked for.
     fn is(self, (address, port): End) -> bool {
         mapped(self.address) == address && self.port.is_none_or(|wanted| wanted.to_be() == port)
@@ -30,11 +30,11 @@ impl Place {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowFilter {
     /// Where its packets come from.
-    pub client: Option<Place>,
+    pub client: Option<AddressFilter>,
     /// Where it asked to go, as it wrote it.
-    pub frontend: Option<Place>,
+    pub frontend: Option<AddressFilter>,
     /// The backend that was chosen to answer.
-    pub backend: Option<Place>,
+    pub backend: Option<AddressFilter>,
     /// How far it has come.
     pub stage: Option<Stage>,
     /// Only those for which the backend told that its port is closed, and has not answered since.
@@ -43,7 +43,7 @@ pub struct FlowFilter {
 
 impl FlowFilter {
     fn takes(&self, it: &types::flow) -> bool {
-        let is = |wanted: Option<Place>, end| wanted.is_none_or(|place| place.is(end));
+        let is = |wanted: Option<AddressFilter>, end| wanted.is_none_or(|place| place.is(end));
         is(self.client, (it.client, it.client_port))
             && is(self.frontend, (it.frontend, it.frontend_port))
             && is(self.backend, (it.backend, it.backend_port))

@@ -9,7 +9,7 @@ use super::KernelMaps;
 use crate::error::StartError;
 use crate::features::Features;
 use crate::generation::Generation;
-use crate::load::{self, Kept, Layer, PacketPrograms};
+use crate::load::{self, Layer, LoadedPrograms, PacketPrograms};
 use crate::map::{self, Handles};
 use crate::shape::Shape;
 
@@ -26,7 +26,7 @@ struct Order {
 pub(super) struct Larger {
     pub(super) generation: Generation,
     pub(super) maps: Handles,
-    pub(super) programs: Kept,
+    pub(super) programs: LoadedPrograms,
     /// `None`: packets were not translated when it was begun.
     pub(super) packets: Option<Result<Vec<PacketPrograms>, StartError>>,
 }

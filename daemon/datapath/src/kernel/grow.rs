@@ -13,7 +13,7 @@ use super::ahead::Larger;
 use super::{Attached, BACKENDS, FRONTENDS, KernelMaps, growth_refused};
 use crate::error::StartError;
 use crate::features::Features;
-use crate::load::{self, Kept};
+use crate::load::{self, LoadedPrograms};
 use crate::map::{self, Handles};
 use crate::shape::{Shape, grown, index, is_filling, is_full};
 use holdfast_core::maps::MapError;
@@ -158,7 +158,7 @@ impl Attached {
     fn move_to(
         &mut self,
         (shape, features): (Shape, Features),
-        programs: &Kept,
+        programs: &LoadedPrograms,
         maps: &mut Handles,
     ) -> Result<(), StartError> {
         let before = self.pins.generation();

@@ -37,7 +37,7 @@ use crate::map::{Map, handle};
 use crate::shared::Shared;
 use crate::sys;
 
-use kept::Kept;
+use kept::Reader;
 use lists::Lists;
 use sweep::Sweeper;
 
@@ -89,7 +89,7 @@ impl StaleSockets {
 pub(super) struct Stale {
     sweeper: Sweeper<Lists>,
     // What UDP sockets dialled, or why it cannot be read. `None`: UDP sockets are left alone.
-    kept: Option<Result<Kept, Arc<str>>>,
+    kept: Option<Result<Reader, Arc<str>>>,
     // The one network namespace in which sockets are ended; `None`: all, or it cannot be told.
     netns: Option<u64>,
     // Sweeps to come.
@@ -106,7 +106,7 @@ impl Stale {
         }
         let sweeper = Sweeper::start(which).map_err(|error| StartError::Load(error.into()))?;
         let sockets = handle(shared.handles(), Map::UdpSockets)?;
-        let kept = which.udp.then(|| Kept::over(sockets).map_err(|error| unseen(&error)));
+        let kept = which.udp.then(|| Reader::over(sockets).map_err(|error| unseen(&error)));
         let netns = (which.namespaces == Namespaces::Host).then(sys::own_netns_cookie).flatten();
         Ok(Some(Self { sweeper, kept, netns, due: SWEEPS_AFTER_A_CHANGE, is_whole: false }))
     }

@@ -88,7 +88,7 @@ fn kernel_who_listens_at_the_loopback_loses_no_client_to_a_node_port() {
         }
         check_loopback_is_own();
         let counts = maps.status().counts;
-        assert_eq!([1, 2].map(|index| counts.of(PortIndex(index))), [Counted::default(); 2]);
+        assert_eq!([1, 2].map(|index| counts.at(PortIndex(index))), [Counted::default(); 2]);
     });
 }
 
@@ -126,7 +126,7 @@ fn kernel_who_dials_the_unspecified_address_means_itself_and_no_node_port() {
         check_unspecified_is_own();
         bed::in_pod(check_unspecified_is_own);
         let counts = maps.status().counts;
-        assert_eq!([1, 2].map(|index| counts.of(PortIndex(index))), [Counted::default(); 2]);
+        assert_eq!([1, 2].map(|index| counts.at(PortIndex(index))), [Counted::default(); 2]);
     });
 }
 

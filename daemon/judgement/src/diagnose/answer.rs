@@ -6,6 +6,7 @@
 use super::case::Case;
 use super::checks::{ALL, Check, Group};
 use super::finding::{Judgement, State};
+use super::looks::Looked;
 use super::material::Material;
 
 /// What a check came to, and its place in the whole.
@@ -13,6 +14,8 @@ use super::material::Material;
 pub struct Finding {
     pub check: &'static Check,
     pub judgement: Judgement,
+    /// Where it looked.
+    pub looked: Looked,
     /// The findings that this one is the cause of.
     pub explains: Vec<&'static str>,
     /// What caused this one.
@@ -166,14 +169,13 @@ pub fn answer(material: &Material) -> Answer {
     let case = Case::new(material);
     let mut findings: Vec<Finding> = Vec::with_capacity(ALL.len());
     let exists = ALL.iter().find(|check| check.id == "svc.exists");
-    let is_there =
-        exists.is_none_or(|check| (check.judge)(&case).state != State::Error) || case.view.is_some();
+    let is_there = exists.is_none_or(|check| (check.judge)(&case).state != State::Error) || case.is_known();
     for check in ALL {
-        let judgement = match applies(check, is_there, &case) {
-            Ok(()) => (check.judge)(&case),
-            Err(why) => Judgement::skipped(why),
+        let (judgement, looked) = match applies(check, is_there, &case) {
+            Ok(()) => case.judged_by(check.judge),
+            Err(why) => (Judgement::skipped(why), Looked::default()),
         };
-        findings.push(Finding { check, judgement, explains: Vec::new(), explained_by: None });
+        findings.push(Finding { check, judgement, looked, explains: Vec::new(), explained_by: None });
     }
     explain(&mut findings);
     let first = first(&findings);

@@ -2,25 +2,33 @@
 //!
 //! Invariant: it only reads, and what it walks over is bounded: lists that others wrote are cut before.
 
+mod reads;
+
+use core::cell::Cell;
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use holdfast_core::facts::{Conditions, Endpoint, ServiceFacts, ServiceType, SliceFacts, Timestamp};
-use holdfast_core::keys::{Family, Source};
+use holdfast_core::facts::{Conditions, Endpoint, ServiceType, SliceFacts, Timestamp};
+use holdfast_core::keys::{Family, ObjectName, Source};
 use holdfast_core::list::Row;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, ServiceState, ServiceView};
+use holdfast_core::time::Now;
 
 use super::finding::{Judgement, Remedy};
 use super::limits::PODS_MAX;
-use super::material::{Asked, Cluster, Host, Lease, Material, NodeSeen, Pod, Pods, Probe, ServiceSeen};
+use super::looks::{Looked, Looks};
+use super::material::{Asked, Lease, Material, Narrowed, NodeSeen, Pod, Pods, Probe, ServiceSeen};
 
 /// What checks look at.
 #[derive(Debug)]
 pub struct Case<'a> {
-    pub material: &'a Material,
+    material: &'a Material,
     /// The service as this node has it: that of the apiserver before those of files.
-    pub view: Option<&'a ServiceView>,
+    view: Option<&'a ServiceView>,
+    /// Where the check has looked that judges now.
+    looked: Cell<Looked>,
 }
 
 /// How many endpoints are in which state.
@@ -53,24 +61,44 @@ impl<'a> Case<'a> {
         let views = material.views.iter().map(AsRef::as_ref);
         let of_cluster = |it: &&ServiceView| it.key.source == Source::Kubernetes;
         let view = views.clone().find(of_cluster).or_else(|| views.clone().next());
-        Self { material, view }
+        Self { material, view, looked: Cell::default() }
     }
 
-    pub fn facts(&self) -> Option<&'a ServiceFacts> {
-        self.view?.facts.as_deref()
+    /// What a check makes of it, and where it looked for that.
+    pub fn judged_by(&self, judge: fn(&Self) -> Judgement) -> (Judgement, Looked) {
+        self.looked.take();
+        (judge(self), self.looked.take())
     }
 
-    pub const fn cluster(&self) -> &'a Cluster {
-        &self.material.cluster
+    fn note(&self, place: Looks) {
+        self.looked.set(self.looked.get().and(place));
     }
 
-    pub const fn host(&self) -> &'a Host {
-        &self.material.host
+    /// The name that the question is about.
+    pub const fn name(&self) -> &'a ObjectName {
+        &self.material.name
+    }
+
+    /// What else the question says.
+    pub const fn narrowed(&self) -> &'a Narrowed {
+        &self.material.narrowed
+    }
+
+    /// When the material was gathered.
+    pub const fn taken(&self) -> Timestamp {
+        self.material.taken
+    }
+
+    /// The same on both clocks: the snapshot may be older, for nothing has changed since.
+    pub fn now(&self) -> Now {
+        let snapshot = &self.material.snapshot;
+        let since = u64::try_from(self.age(snapshot.published)).unwrap_or_default();
+        Now { wall: self.taken(), mono: snapshot.mono.saturating_add(Duration::from_secs(since)) }
     }
 
     /// The Service as the apiserver has it now.
     pub fn seen(&self) -> Option<&'a ServiceSeen> {
-        self.cluster().service.answer()?.as_ref()
+        self.asked_service().answer()?.as_ref()
     }
 
     /// What the service selects pods by; none: the apiserver did not tell, or has no such Service.
@@ -79,12 +107,12 @@ impl<'a> Case<'a> {
     }
 
     pub fn namespace(&self) -> &'a str {
-        self.material.name.namespace()
+        self.name().namespace()
     }
 
     /// How long ago that was. Clocks of other hosts may be ahead, so a time to come counts as now.
     pub fn age(&self, then: Timestamp) -> i64 {
-        self.material.taken.0.saturating_sub(then.0).max(0)
+        self.taken().0.saturating_sub(then.0).max(0)
     }
 
     pub fn is_of(&self, kind: ServiceType) -> bool {
@@ -108,17 +136,11 @@ impl<'a> Case<'a> {
 
     /// Whether this node is to serve the service.
     pub fn is_ours(&self) -> bool {
-        let is_anothers = self.view.is_some_and(|view| {
-            matches!(
-                view.state,
-                ServiceState::OtherProxy | ServiceState::Headless | ServiceState::ExternalName
-            )
-        });
+        let is_anothers = matches!(
+            self.state(),
+            Some(ServiceState::OtherProxy | ServiceState::Headless | ServiceState::ExternalName)
+        );
         !is_anothers && !self.is_left_to_another()
-    }
-
-    pub fn frontends(&self) -> impl Iterator<Item = &'a FrontendView> + use<'a> {
-        self.view.into_iter().flat_map(|view| &view.frontends)
     }
 
     pub fn frontends_of(&self, kind: FrontendType) -> impl Iterator<Item = &'a FrontendView> + use<'a> {
@@ -128,8 +150,7 @@ impl<'a> Case<'a> {
     /// Slices that count: for proxies, those that are not hidden from them.
     pub fn slices(&self) -> impl Iterator<Item = &'a SliceFacts> + use<'a> {
         let hides = self.is_ours();
-        let slices = self.view.into_iter().flat_map(|view| view.slices.iter());
-        slices.map(AsRef::as_ref).filter(move |slice| !(hides && slice.headless))
+        self.all_slices().filter(move |slice| !(hides && slice.headless))
     }
 
     /// Endpoints, each address once: the first that is ready, else the first.
@@ -152,24 +173,23 @@ impl<'a> Case<'a> {
 
     /// Backends that clients may be led to, a bounded number of them.
     pub fn backends(&self) -> BTreeSet<SocketAddr> {
-        let rows = self.view.into_iter().flat_map(|view| view.ports.iter()).flat_map(|port| port.rows.all());
+        let rows = self.ports().flat_map(|port| port.rows.all());
         rows.filter(|row| row.is_chosen()).map(Row::backend).take(PODS_MAX).collect()
     }
 
     /// Also one that is leaving and still answers: the clients that have it keep it.
     pub fn is_backend(&self, at: SocketAddr) -> bool {
-        let mut ports = self.view.into_iter().flat_map(|view| view.ports.iter());
-        ports.any(|port| port.rows.find(at).is_some_and(Row::is_kept))
+        self.ports().any(|port| port.rows.find(at).is_some_and(Row::is_kept))
     }
 
     /// Whether an endpoint is on this node.
     pub fn is_here(&self, node: Option<&str>) -> bool {
-        let own = &self.material.snapshot.node.name;
+        let own = &self.table().node.name;
         !own.is_empty() && node == Some(&**own)
     }
 
     pub fn pods(&self) -> Option<&'a Pods> {
-        self.cluster().pods.answer()
+        self.asked_pods().answer()
     }
 
     /// Pods that may get traffic one day: neither ended nor going.
@@ -179,15 +199,15 @@ impl<'a> Case<'a> {
     }
 
     pub fn lease(&self, name: &str) -> Option<&'a Lease> {
-        self.cluster().leases.answer()?.iter().find(|lease| lease.name == name)
+        self.asked_leases().answer()?.iter().find(|lease| lease.name == name)
     }
 
     pub fn node(&self, name: &str) -> Option<&'a NodeSeen> {
-        self.cluster().nodes.answer()?.iter().find(|node| node.name == name)
+        self.asked_nodes().answer()?.iter().find(|node| node.name == name)
     }
 
     pub fn probes(&self) -> impl Iterator<Item = &'a Probe> + use<'a> {
-        self.material.probes.answer().into_iter().flatten()
+        self.asked_probes().answer().into_iter().flatten()
     }
 
     /// Families of the addresses that clients dial.

@@ -72,7 +72,7 @@ impl PortWanted {
 impl Focus {
     /// The services of a name with nothing but that port, if one is asked for. Those stay out that do not have it, but
     /// for one that is known by its slices alone.
-    pub fn of(&self, views: &[Arc<ServiceView>]) -> Vec<Arc<ServiceView>> {
+    pub fn narrow(&self, views: &[Arc<ServiceView>]) -> Vec<Arc<ServiceView>> {
         let Some(wanted) = &self.port else { return views.to_vec() };
         let narrowed = |view: &Arc<ServiceView>| match &view.facts {
             Some(_) => wanted.narrow(view).map(Arc::new),
@@ -86,7 +86,7 @@ impl Focus {
         self.port.as_ref()?;
         let facts: Vec<&ServiceFacts> = views.iter().filter_map(|view| view.facts.as_deref()).collect();
         let has_ports = facts.iter().any(|facts| !facts.ports.is_empty());
-        let is_missed = has_ports && self.of(views).is_empty();
+        let is_missed = has_ports && self.narrow(views).is_empty();
         let ports = facts.iter().flat_map(|facts| &facts.ports);
         is_missed.then(|| ports.map(|port| named(&port.name, port.port.get())).collect())
     }
@@ -153,7 +153,7 @@ mod tests {
         sources.into_iter().for_each(|source| engine.apply(Event::Synced(source)));
         let all = views(&name, &engine.step(Now::default(), &mut |_| {}));
         let focus = Focus { port: PortWanted::parse(port), http: None };
-        (focus.of(&all), focus.missed(&all))
+        (focus.narrow(&all), focus.missed(&all))
     }
 
     #[test]

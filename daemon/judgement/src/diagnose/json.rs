@@ -14,9 +14,10 @@ use serde_json::{Map, Value};
 
 use super::answer::{Answer, Finding};
 use super::case::Case;
-use super::checks::{Group, Looks};
+use super::checks::Group;
 use super::finding::{Confidence, Remedy, State};
 use super::limits::{NAMED_MAX, RECORDS_MAX};
+use super::looks::Looks;
 use super::material::{Asked, Material, Probe, ProbeOf};
 use super::shown::clean;
 use crate::described::Code;
@@ -111,7 +112,7 @@ pub struct FindingRow<'a> {
     pub explains: &'a [&'static str],
     /// The finding that this one follows from.
     pub explained_by: Option<&'static str>,
-    /// Where was looked.
+    /// Where its check looked; nowhere, where it does not apply.
     pub sources: Vec<Code<Looks>>,
 }
 
@@ -183,7 +184,7 @@ fn not_checked(material: &Material) -> Vec<&'static str> {
 const FRONTENDS_MAX: usize = NAMED_MAX * 4;
 
 fn service(case: &Case<'_>) -> Service {
-    let name = &case.material.name;
+    let name = case.name();
     let facts = case.facts();
     let text = |text: Option<&std::sync::Arc<str>>| text.map(|text| clean(text));
     Service {
@@ -239,7 +240,7 @@ impl<'a> FindingRow<'a> {
             remedies: &it.judgement.remedies,
             explains: &it.explains,
             explained_by: it.explained_by,
-            sources: it.check.looks.iter().copied().map(Code).collect(),
+            sources: it.looked.places().map(Code).collect(),
         }
     }
 }
@@ -250,8 +251,8 @@ fn frontend(case: &Case<'_>, it: &FrontendView) -> Frontend {
         address: clean(&format!("{address}/{}", it.protocol)),
         r#type: it.kind.as_str(),
         verdict: Code(it.verdict),
-        backends: case.view.map_or(0, |view| view.backends(it).count()),
-        probe: probe(&case.material.probes, it),
+        backends: case.view().map_or(0, |view| view.backends(it).count()),
+        probe: probe(case.asked_probes(), it),
     }
 }
 

@@ -28,7 +28,16 @@ impl Known {
     /// Finds them, by the exact name.
     pub fn of(name: ObjectName, snapshot: Arc<Snapshot>, focus: &Focus) -> Self {
         let whole = views(&name, &snapshot);
-        Self { views: focus.of(&whole), name, snapshot, whole }
+        Self { views: focus.narrow(&whole), name, snapshot, whole }
+    }
+
+    pub const fn name(&self) -> &ObjectName {
+        &self.name
+    }
+
+    /// The services of that name with all of their ports, whatever the question narrows down.
+    pub fn whole(&self) -> &[Arc<ServiceView>] {
+        &self.whole
     }
 
     /// The frontends of which the maps are asked.
@@ -37,7 +46,7 @@ impl Known {
     }
 
     /// The snapshot that it is of.
-    pub const fn snapshot(&self) -> &Arc<Snapshot> {
+    pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
 
@@ -94,5 +103,5 @@ fn row(view: &ServiceView, it: &FrontendView, read: &ReadBack) -> Option<MapRow>
 
 /// All services of a name, one for each source that has it.
 pub fn views(name: &ObjectName, snapshot: &Snapshot) -> Vec<Arc<ServiceView>> {
-    snapshot.services.iter().filter(|view| view.key.name == *name).map(Arc::clone).collect()
+    snapshot.services.named(name).map(Arc::clone).collect()
 }

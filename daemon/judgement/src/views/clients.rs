@@ -33,7 +33,7 @@ impl Counters {
 
     /// The clients of one port.
     pub fn port(&self, index: PortIndex) -> Option<Clients> {
-        let Counted { connects, refused, dropped } = self.0.as_ref()?.of(index);
+        let Counted { connects, refused, dropped } = self.0.as_ref()?.at(index);
         Some(Clients { connects, refused, dropped })
     }
 

@@ -100,11 +100,11 @@ pub(super) fn find(snapshot: &Snapshot, question: &Question) -> (Found, Vec<Subj
     match question {
         Question::Trouble => {
             let bad = |it: &FrontendView| !is_well(it);
-            (Found::Trouble, subjects(snapshot, |view| places(view, bad)))
+            (Found::Trouble, subjects(snapshot.services.iter(), |view| places(view, bad)))
         }
         Question::Service(name) => {
-            let all = |view: &ServiceView| (0..view.frontends.len()).collect();
-            let found = subjects(snapshot, |view| (view.key.name == *name).then(|| all(view)));
+            let all = |view: &ServiceView| Some((0..view.frontends.len()).collect());
+            let found = subjects(snapshot.services.named(name), all);
             (if found.is_empty() { Found::Nothing } else { Found::Service }, found)
         }
         Question::Address(dialled) => find_address(snapshot, dialled),
@@ -112,14 +112,15 @@ pub(super) fn find(snapshot: &Snapshot, question: &Question) -> (Found, Vec<Subj
 }
 
 fn find_address(snapshot: &Snapshot, address: &Dialled) -> (Found, Vec<Subject>) {
-    let mut dialled = subjects(snapshot, |view| places(view, |it| answers_at(snapshot, it, address)));
+    let mut dialled =
+        subjects(snapshot.services.iter(), |view| places(view, |it| answers_at(snapshot, it, address)));
     if !dialled.is_empty() {
         dialled.iter_mut().for_each(Subject::sort_by_protocol);
         // Stable: among those of one protocol, a service that is served there stays first.
         dialled.sort_by_key(|subject| subject.frontends().next().map(|it| it.protocol.clone()));
         return (Found::Frontend, dialled);
     }
-    let behind = subjects(snapshot, |view| {
+    let behind = subjects(snapshot.services.iter(), |view| {
         let reaches = |it: &FrontendView| it.position.is_some_and(|at| lists(view, at, address));
         places(view, reaches)
             .or_else(|| (0..view.ports.len()).any(|at| lists(view, at, address)).then(Vec::new))
@@ -127,9 +128,12 @@ fn find_address(snapshot: &Snapshot, address: &Dialled) -> (Found, Vec<Subject>)
     (if behind.is_empty() { Found::Nothing } else { Found::Backend }, behind)
 }
 
-fn subjects(snapshot: &Snapshot, matches: impl Fn(&ServiceView) -> Option<Vec<usize>>) -> Vec<Subject> {
+fn subjects<'a>(
+    views: impl Iterator<Item = &'a Arc<ServiceView>>,
+    matches: impl Fn(&ServiceView) -> Option<Vec<usize>>,
+) -> Vec<Subject> {
     let found = |view: &Arc<ServiceView>| Some(Subject { frontends: matches(view)?, view: Arc::clone(view) });
-    let mut subjects: Vec<Subject> = snapshot.services.iter().filter_map(found).collect();
+    let mut subjects: Vec<Subject> = views.filter_map(found).collect();
     // A service that is served there comes before those that only claim the address.
     subjects.sort_by(|a, b| (is_loser(a), &a.view.key).cmp(&(is_loser(b), &b.view.key)));
     subjects.truncate(SERVICES_MAX);

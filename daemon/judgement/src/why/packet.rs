@@ -122,7 +122,7 @@ impl Met<'_> {
 }
 
 /// What a packet of this client meets that is sent to what was asked for.
-pub(super) fn of(
+pub(super) fn follow(
     snapshot: &Snapshot,
     watched: &Watched,
     (dialled, from): (&Dialled, IpAddr),
@@ -322,7 +322,7 @@ impl<'a> Walk<'a> {
             self.note(StepKind::Source, words::SOURCES_OF_OTHERS);
             return None;
         }
-        let ranges = sources::of(facts, &self.snapshot.node, Family::of(key.address));
+        let ranges = sources::allowed(facts, &self.snapshot.node, Family::of(key.address));
         let looked_for = met.flags().has(WordFlags::SOURCES);
         let Some(ranges) = ranges.filter(|_| looked_for) else {
             self.note(

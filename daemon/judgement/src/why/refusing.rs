@@ -17,7 +17,7 @@ pub(super) fn by_udp(view: &ServiceView) -> impl Iterator<Item = &PortView> {
 }
 
 /// Those of a service.
-pub(super) fn of(view: &ServiceView, seen: &BTreeSet<SocketAddr>) -> Vec<String> {
+pub(super) fn told(view: &ServiceView, seen: &BTreeSet<SocketAddr>) -> Vec<String> {
     let is_its = |backend: &&SocketAddr| by_udp(view).any(|port| port.rows.find(**backend).is_some());
     seen.iter().filter(is_its).take(BACKENDS_MAX).map(ToString::to_string).collect()
 }

@@ -64,7 +64,7 @@ pub fn decode(file: &Arc<str>, bytes: &[u8]) -> Result<Contents, String> {
     let text = str::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {error}"))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let documents = if file.ends_with(".json") { json(text)? } else { yaml(text)? };
-    let mut reading = Reading::new(file);
+    let mut reading = Decoder::new(file);
     for (position, document) in documents.into_iter().enumerate() {
         reading.document(&format!("document {}", position + 1), document);
     }
@@ -212,13 +212,13 @@ fn shown_kind(kind: &str, version: &str) -> String {
     format!("{} ({})", shown(kind), shown(version))
 }
 
-struct Reading {
+struct Decoder {
     provenance: Provenance,
     file: Arc<str>,
     contents: Contents,
 }
 
-impl Reading {
+impl Decoder {
     fn new(file: &Arc<str>) -> Self {
         let provenance = Provenance {
             source: Source::Manifests,

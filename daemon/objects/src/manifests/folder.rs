@@ -16,14 +16,14 @@ use crate::cut_reason;
 
 /// What one look at the folder brought.
 #[derive(Debug)]
-pub struct Reading {
+pub struct FolderLook {
     /// The manifests that exist; or why they cannot be listed, and then nothing counts as gone.
     pub present: Result<BTreeSet<Arc<str>>, String>,
     /// The files that were read, and what they say or why they cannot be read.
     pub files: Vec<(Arc<str>, Result<Contents, String>)>,
 }
 
-impl Reading {
+impl FolderLook {
     /// What two looks brought together.
     pub fn then(mut self, later: Self) -> Self {
         let again: BTreeSet<&Arc<str>> = later.files.iter().map(|(file, _)| file).collect();
@@ -61,7 +61,7 @@ impl Folder {
     }
 
     /// Takes a look in and gives what it changed.
-    pub fn apply(&mut self, reading: Reading) -> Vec<Event> {
+    pub fn apply(&mut self, reading: FolderLook) -> Vec<Event> {
         let mut dirty = BTreeSet::new();
         match reading.present {
             Ok(present) => self.keep_only(&present, &mut dirty),
@@ -78,7 +78,7 @@ impl Folder {
 
     /// Whether an object may be on its way from one file to another: it went from the one and is in no other yet, or
     /// came to the other and is still in the one.
-    pub fn is_between(&self, reading: &Reading) -> bool {
+    pub fn is_between(&self, reading: &FolderLook) -> bool {
         let Ok(present) = &reading.present else { return false };
         let read: BTreeMap<&Arc<str>, &Contents> = reading.read().collect();
         let named: BTreeSet<&ObjectKey> =

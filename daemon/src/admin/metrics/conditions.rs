@@ -41,6 +41,7 @@ mod tests {
     use std::sync::Arc;
 
     use holdfast_core::facts::ServiceType;
+    use holdfast_core::op::ServiceId;
     use holdfast_core::snapshot::ServiceView;
     use holdfast_knowledge::ClusterEvent;
     use serde_json::json;
@@ -54,7 +55,7 @@ mod tests {
         let mut view = ServiceView::clone(snapshot.services.iter().next().unwrap());
         let facts = Arc::make_mut(view.facts.as_mut().unwrap());
         (facts.kind, facts.balancer) = (ServiceType::LoadBalancer, Some(Box::default()));
-        snapshot.services.set(0, Some(Arc::new(view)));
+        snapshot.services.set(ServiceId(0), Some(Arc::new(view)));
         let overheard = Overheard::default();
         let shown = || {
             let mut out = Exposition::default();

@@ -21,7 +21,7 @@ struct Counts {
 impl Counts {
     fn of(snapshot: &Snapshot) -> Self {
         let mut counts = Self::default();
-        let views = snapshot.held.iter().filter_map(|id| snapshot.services.get(id.0 as usize));
+        let views = snapshot.held.iter().filter_map(|id| snapshot.services.get(*id));
         let holds = views.flat_map(|view| view.ports.iter().filter_map(|port| port.hold.as_deref()));
         holds.for_each(|hold| counts.add(hold));
         counts

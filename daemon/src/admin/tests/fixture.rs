@@ -15,7 +15,7 @@ use holdfast_core::keys::{
     Family, FrontendKey, ObjectName, PortKey, Protocol, ServiceKey, SliceKey, Source, Transport,
 };
 use holdfast_core::list::{LastList, Row, Rows, Scope};
-use holdfast_core::op::{FrontendType, PortIndex, Share};
+use holdfast_core::op::{FrontendType, PortIndex, ServiceId, Share};
 use holdfast_core::snapshot::{
     Counters, Fill, FrontendView, PortView, Reason, Rejections, ServiceState, ServiceView, Snapshot, Status,
     Verdict,
@@ -431,8 +431,8 @@ pub(crate) fn everything() -> Snapshot {
         published: THEN,
         ..Snapshot::default()
     };
-    for (place, given) in given.into_iter().chain(unserved()).enumerate() {
-        snapshot.services.set(place, Some(given.done()));
+    for (id, given) in (0..).map(ServiceId).zip(given.into_iter().chain(unserved())) {
+        snapshot.services.set(id, Some(given.done()));
     }
     snapshot
 }
@@ -466,7 +466,7 @@ pub(crate) fn many(services: usize, backends: u16) -> Snapshot {
             None,
             unchanged,
         );
-        snapshot.services.set(service, Some(given.done()));
+        snapshot.services.set(ServiceId(u32::try_from(service).unwrap()), Some(given.done()));
     }
     snapshot
 }

@@ -68,15 +68,15 @@ fn has(body: &str, samples: &[&str]) {
 /// The services of a snapshot are held, each for its own reason and so many seconds.
 fn held(holds: &[(Reason, Bound, i64)]) -> Snapshot {
     let mut snapshot = many(holds.len(), 1);
-    for (place, (reason, bound, seconds)) in holds.iter().enumerate() {
-        let mut view = snapshot.services.get(place).unwrap().as_ref().clone();
+    for (id, (reason, bound, seconds)) in (0..).map(ServiceId).zip(holds) {
+        let mut view = snapshot.services.get(id).unwrap().as_ref().clone();
         let begun = Uptime(-seconds);
         let slices = Arc::clone(&view.slices);
         let (reason, bound) = (*reason, *bound);
         let hold = Hold { reason, begun, asked: None, bound, slices, backends: Vec::new() };
         view.ports[0].hold = Some(Arc::new(hold));
-        snapshot.services.set(place, Some(Arc::new(view)));
-        Arc::make_mut(&mut snapshot.held).insert(ServiceId(u32::try_from(place).unwrap()));
+        snapshot.services.set(id, Some(Arc::new(view)));
+        Arc::make_mut(&mut snapshot.held).insert(id);
     }
     snapshot
 }

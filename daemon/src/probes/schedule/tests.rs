@@ -44,12 +44,11 @@ impl Fixture {
 
     /// A service's list is held since then, with so many backends; with none, it is held no more.
     fn hold(&mut self, service: u8, backends: u8, begun: i64) {
-        let index = usize::from(service);
-        let mut view = ServiceView::clone(self.snapshot.services.get(index).unwrap());
-        view.ports[0].hold = (backends > 0).then(|| Arc::new(hold(service, backends, begun)));
-        self.snapshot.services.set(index, Some(Arc::new(view)));
-        let held = Arc::make_mut(&mut self.snapshot.held);
         let id = ServiceId(service.into());
+        let mut view = ServiceView::clone(self.snapshot.services.get(id).unwrap());
+        view.ports[0].hold = (backends > 0).then(|| Arc::new(hold(service, backends, begun)));
+        self.snapshot.services.set(id, Some(Arc::new(view)));
+        let held = Arc::make_mut(&mut self.snapshot.held);
         let _ = if backends > 0 { held.insert(id) } else { held.remove(&id) };
     }
 
@@ -171,9 +170,9 @@ fn another_service_in_the_same_place_is_not_taken_for_the_one_before() {
     fixture.hold(1, 1, 0);
     fixture.look();
     assert_eq!(fixture.services(9), [1]);
-    let mut view = ServiceView::clone(fixture.snapshot.services.get(1).unwrap());
-    view.key = fixture.snapshot.services.get(50).unwrap().key.clone();
-    fixture.snapshot.services.set(1, Some(Arc::new(view)));
+    let mut view = ServiceView::clone(fixture.snapshot.services.get(ServiceId(1)).unwrap());
+    view.key = fixture.snapshot.services.get(ServiceId(50)).unwrap().key.clone();
+    fixture.snapshot.services.set(ServiceId(1), Some(Arc::new(view)));
     fixture.look();
     assert_eq!((fixture.services(9), fixture.schedule.turns.len()), (vec![1], 1));
 }
@@ -186,7 +185,7 @@ fn hold_ports(fixture: &mut Fixture, service: u8, namespace: &str, ports: u16) {
 /// So many ports at each of these addresses.
 fn hold_at(fixture: &mut Fixture, service: u8, namespace: &str, addresses: &[u8], ports: u16) {
     fixture.hold(service, 1, 0);
-    let mut view = ServiceView::clone(fixture.snapshot.services.get(service.into()).unwrap());
+    let mut view = ServiceView::clone(fixture.snapshot.services.get(ServiceId(service.into())).unwrap());
     let name = format!("s-{service}");
     view.key.name = holdfast_core::keys::ObjectName::new(namespace, &name).unwrap();
     let all = addresses.iter().flat_map(|last| (1..=ports).map(move |port| ([10, 9, 9, *last], port)));
@@ -197,7 +196,7 @@ fn hold_at(fixture: &mut Fixture, service: u8, namespace: &str, addresses: &[u8]
     let mut held = hold(service, 0, 0);
     held.backends = all.map(backend).collect();
     view.ports[0].hold = Some(Arc::new(held));
-    fixture.snapshot.services.set(service.into(), Some(Arc::new(view)));
+    fixture.snapshot.services.set(ServiceId(service.into()), Some(Arc::new(view)));
 }
 
 /// The backends that are asked within a time: the moment, the namespace, and the port.
@@ -262,11 +261,11 @@ fn a_backend_that_somebody_claims_is_asked_out_of_turn_and_once() {
     fixture.look();
     assert_eq!(fixture.turns(9).len(), 3);
     for expected in [vec![(1, 2)], vec![]] {
-        let mut view = ServiceView::clone(fixture.snapshot.services.get(1).unwrap());
+        let mut view = ServiceView::clone(fixture.snapshot.services.get(ServiceId(1)).unwrap());
         let mut held = Hold::clone(view.ports[0].hold.as_ref().unwrap());
         held.backends[2].is_claimed = true;
         view.ports[0].hold = Some(Arc::new(held));
-        fixture.snapshot.services.set(1, Some(Arc::new(view)));
+        fixture.snapshot.services.set(ServiceId(1), Some(Arc::new(view)));
         fixture.look();
         assert_eq!(fixture.turns(9), expected);
     }
@@ -276,12 +275,12 @@ fn a_backend_that_somebody_claims_is_asked_out_of_turn_and_once() {
 fn who_may_not_be_probed_gets_no_turn() {
     let mut fixture = Fixture::new();
     fixture.hold(1, 3, 0);
-    let mut view = ServiceView::clone(fixture.snapshot.services.get(1).unwrap());
+    let mut view = ServiceView::clone(fixture.snapshot.services.get(ServiceId(1)).unwrap());
     let mut held = Hold::clone(view.ports[0].hold.as_ref().unwrap());
     held.backends[0].is_open = false;
     held.backends[2].is_open = false;
     view.ports[0].hold = Some(Arc::new(held));
-    fixture.snapshot.services.set(1, Some(Arc::new(view)));
+    fixture.snapshot.services.set(ServiceId(1), Some(Arc::new(view)));
     fixture.look();
     assert_eq!(fixture.turns(9), [(1, 1)]);
 }
@@ -326,7 +325,7 @@ fn hold_lists(
     address: fn(u16, u8) -> [u8; 4],
 ) {
     hold_ports(fixture, service, namespace, 1);
-    let mut view = ServiceView::clone(fixture.snapshot.services.get(service.into()).unwrap());
+    let mut view = ServiceView::clone(fixture.snapshot.services.get(ServiceId(service.into())).unwrap());
     let row = |list, backend| {
         let port = NonZeroU16::new(list + 1).unwrap();
         Row::new(address(list, backend).into(), port, Conditions::READY, 0, 0)
@@ -342,7 +341,7 @@ fn hold_lists(
         port
     };
     view.ports = (0..lists).map(port).collect();
-    fixture.snapshot.services.set(service.into(), Some(Arc::new(view)));
+    fixture.snapshot.services.set(ServiceId(service.into()), Some(Arc::new(view)));
 }
 
 /// How often those of a namespace are asked within so many seconds.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use holdfast_core::facts::{ServiceFacts, ServiceType};
 use holdfast_core::keys::{Protocol, ServiceKey, Source};
 use holdfast_core::list::Scope;
+use holdfast_core::op::ServiceId;
 use holdfast_core::snapshot::ServiceState;
 
 use super::*;
@@ -57,8 +58,8 @@ fn view(service: &str, source: Source, frontends: &[Given]) -> ServiceView {
 
 fn snapshot(views: Vec<ServiceView>) -> Snapshot {
     let mut snapshot = Snapshot { published: NOW, mono: Duration::from_secs(60), ..Snapshot::default() };
-    for (place, view) in views.into_iter().enumerate() {
-        snapshot.services.set(place, Some(Arc::new(view)));
+    for (id, view) in (0..).map(ServiceId).zip(views) {
+        snapshot.services.set(id, Some(Arc::new(view)));
     }
     snapshot
 }

@@ -17,7 +17,7 @@ use super::version::{Odd, Odds, Version};
 const LOSS_MIN: usize = 10;
 
 #[derive(Debug)]
-struct Kept {
+struct DeliveredObject {
     version: Version,
     /// The last list that had it.
     list: u64,
@@ -53,7 +53,7 @@ struct Listing {
 /// What was delivered.
 #[derive(Debug, Default)]
 pub(super) struct Delivered {
-    kept: BTreeMap<ObjectName, Kept>,
+    kept: BTreeMap<ObjectName, DeliveredObject>,
     odds: Arc<Odds>,
     /// How many of them are bad.
     bad: usize,
@@ -67,7 +67,7 @@ impl Delivered {
     /// What an earlier run of the daemon delivered. The odd ones may be newer than the table. Of them only those are
     /// taken that agree with the table or replace nothing in it; the watch tells again what came after the table.
     pub(super) fn remembered(objects: Vec<(ObjectName, Version)>, odds: Odds) -> Self {
-        let keep = |(name, version)| (name, Kept { version, list: 0 });
+        let keep = |(name, version)| (name, DeliveredObject { version, list: 0 });
         let mut delivered = Self { kept: objects.into_iter().map(keep).collect(), ..Self::default() };
         for (name, odd) in odds {
             let is_of_table = delivered.version(&name).map(|version| *version == odd.version);
@@ -167,14 +167,15 @@ impl Delivered {
 
     fn sweep(&mut self) -> Vec<ObjectName> {
         let list = self.lists;
-        let is_gone = |(name, kept): (&ObjectName, &Kept)| (kept.list != list).then(|| name.clone());
+        let is_gone =
+            |(name, kept): (&ObjectName, &DeliveredObject)| (kept.list != list).then(|| name.clone());
         let gone: Vec<ObjectName> = self.kept.iter().filter_map(is_gone).collect();
         gone.into_iter().filter(|name| self.forget(name)).collect()
     }
 
     fn put(&mut self, name: ObjectName, version: Version, odd: Option<Odd>) {
         self.set_odd(&name, odd);
-        self.kept.insert(name, Kept { version, list: self.lists });
+        self.kept.insert(name, DeliveredObject { version, list: self.lists });
     }
 
     fn set_odd(&mut self, name: &ObjectName, odd: Option<Odd>) {

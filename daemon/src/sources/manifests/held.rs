@@ -5,7 +5,7 @@
 use tokio::time::Instant;
 
 use super::{HELD_MAX, QUIET};
-use holdfast_objects::manifests::{Folder, Reading};
+use holdfast_objects::manifests::{Folder, FolderLook};
 
 /// Readings that wait, taken together.
 #[derive(Debug, Default)]
@@ -15,14 +15,14 @@ pub(super) struct Held {
 
 #[derive(Debug)]
 struct Waiting {
-    reading: Reading,
+    reading: FolderLook,
     until: Instant,
     end: Instant,
 }
 
 impl Held {
     /// Takes a reading in, and gives all that may be delivered of the folder now.
-    pub(super) fn pass(&mut self, reading: Reading, folder: &Folder, now: Instant) -> Option<Reading> {
+    pub(super) fn pass(&mut self, reading: FolderLook, folder: &Folder, now: Instant) -> Option<FolderLook> {
         let fresh = Waiting { until: now + QUIET, end: now + HELD_MAX, reading };
         let waiting = match self.waiting.take() {
             Some(waiting) => waiting.then(fresh),

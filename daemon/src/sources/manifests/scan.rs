@@ -18,7 +18,7 @@ use nix::fcntl::OFlag;
 
 use super::notice::{Noticed, is_manifest, manifest_name};
 use super::{FILES_MAX, SETTLE};
-use holdfast_objects::manifests::{Contents, FILE_BYTES_MAX, Reading, decode};
+use holdfast_objects::manifests::{Contents, FILE_BYTES_MAX, FolderLook, decode};
 
 /// As much of a name as can be shown.
 fn escaped(name: &OsStr) -> Arc<str> {
@@ -108,17 +108,17 @@ impl Scan {
     }
 
     /// Looks once, reads what is ready, and takes out of `noticed` what that settles.
-    pub(super) fn look(&mut self, noticed: &mut Noticed) -> (Reading, Unsettled) {
+    pub(super) fn look(&mut self, noticed: &mut Noticed) -> (FolderLook, Unsettled) {
         match list(&self.folder) {
             Ok(listing) => self.look_at(&listing, noticed),
             Err(reason) => {
-                let reading = Reading { present: Err(reason), files: Vec::new() };
+                let reading = FolderLook { present: Err(reason), files: Vec::new() };
                 (reading, Unsettled { is_blind: true, ..Unsettled::default() })
             }
         }
     }
 
-    fn look_at(&mut self, listing: &Listing, noticed: &mut Noticed) -> (Reading, Unsettled) {
+    fn look_at(&mut self, listing: &Listing, noticed: &mut Noticed) -> (FolderLook, Unsettled) {
         let now = Instant::now();
         let gone = self.gone(listing);
         let mut files = Vec::new();
@@ -143,7 +143,10 @@ impl Scan {
         self.is_first = false;
         let is_leaving = self.forget(listing, now);
         let present = self.tracks.keys().chain(listing.keys()).cloned().collect();
-        (Reading { present: Ok(present), files }, Unsettled { files: unready, is_leaving, is_blind: false })
+        (
+            FolderLook { present: Ok(present), files },
+            Unsettled { files: unready, is_leaving, is_blind: false },
+        )
     }
 
     /// What was read under names that are not there now.

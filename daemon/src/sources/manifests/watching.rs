@@ -28,7 +28,7 @@ const STILL_WRITTEN: &str = "is being written; it is read as soon as it is close
 
 /// What is known of the folder; it goes to another thread for each look, and comes back.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct FolderState {
     scan: Scan,
     folder: Folder,
     noticed: Noticed,
@@ -38,7 +38,7 @@ pub(super) struct Known {
 #[derive(Debug)]
 pub(super) struct Watching {
     path: PathBuf,
-    known: Known,
+    known: FolderState,
     notices: Option<Notices>,
     /// The moment at which the last look is as long ago as it took.
     rested: Instant,
@@ -53,14 +53,14 @@ pub(super) struct Watching {
 const HANGS: &str = "does not answer, so what is known of it stays; does its file system hang?";
 
 /// One way of looking.
-pub(super) type Look = fn(&mut Known) -> (Vec<Event>, Unsettled);
+pub(super) type Look = fn(&mut FolderState) -> (Vec<Event>, Unsettled);
 
 /// Notices taken before a look; a folder that never rests is looked at all the same.
 const DRAINED_MAX: usize = 4096;
 
 impl Watching {
     pub(super) fn new(path: PathBuf, snapshots: Option<watch::Receiver<Arc<Snapshot>>>) -> Self {
-        let known = Known {
+        let known = FolderState {
             scan: Scan::new(path.clone()),
             folder: Folder::new(&path.to_string_lossy()),
             noticed: Noticed::default(),
@@ -74,7 +74,7 @@ impl Watching {
     pub(super) async fn run(self, events: mpsc::Sender<Vec<Event>>) -> Result<(), JoinError> {
         let mut watching = self.start(&events).await?;
         while !events.is_closed() {
-            let (after, mut group, unsettled) = watching.look(Known::look, &events).await?;
+            let (after, mut group, unsettled) = watching.look(FolderState::look, &events).await?;
             watching = after;
             group.extend(watching.asked());
             send(&events, group).await;
@@ -86,14 +86,14 @@ impl Watching {
     /// Sends the whole folder as one group, once it can be read and no file in it is just being written.
     async fn start(self, events: &mpsc::Sender<Vec<Event>>) -> Result<Self, JoinError> {
         let deadline = Instant::now() + START_WAIT_MAX;
-        let (mut watching, mut group, mut unsettled) = self.look(Known::look_at_start, events).await?;
+        let (mut watching, mut group, mut unsettled) = self.look(FolderState::look_at_start, events).await?;
         while unsettled.is_blind || (!unsettled.files.is_empty() && Instant::now() < deadline) {
             if unsettled.is_blind {
                 // Nothing was seen, so this is no list; but it must be known why there is none.
                 send(events, std::mem::take(&mut group)).await;
             }
             watching.pause(SETTLE).await;
-            let (after, more, now_unsettled) = watching.look(Known::look_at_start, events).await?;
+            let (after, more, now_unsettled) = watching.look(FolderState::look_at_start, events).await?;
             (watching, unsettled) = (after, now_unsettled);
             group.extend(more);
         }
@@ -173,7 +173,7 @@ impl Watching {
     }
 }
 
-impl Known {
+impl FolderState {
     fn look(&mut self) -> (Vec<Event>, Unsettled) {
         let (reading, unsettled) = self.scan.look(&mut self.noticed);
         let told = self.held.pass(reading, &self.folder, Instant::now());
@@ -219,7 +219,7 @@ mod tests {
     /// Where the next look waits until the other end is dropped.
     static GATE: Mutex<Option<std_mpsc::Receiver<()>>> = Mutex::new(None);
 
-    fn hang(known: &mut Known) -> (Vec<Event>, Unsettled) {
+    fn hang(known: &mut FolderState) -> (Vec<Event>, Unsettled) {
         let gate = GATE.lock().unwrap().take().unwrap();
         gate.recv().unwrap_err();
         known.look()

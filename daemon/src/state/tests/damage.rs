@@ -16,7 +16,7 @@ fn damage(state: &Folder, damage: impl FnOnce(&mut Vec<u8>)) {
     fs::write(path, bytes).unwrap();
 }
 
-fn names(kept: &Kept) -> Vec<String> {
+fn names(kept: &Saved) -> Vec<String> {
     kept.remembered.services.iter().map(|view| view.key.name.to_string()).collect()
 }
 

@@ -3,9 +3,9 @@
 use super::super::life::Stage;
 use super::*;
 
-fn place(text: &str) -> Option<Place> {
-    let at = text.parse::<SocketAddr>().map(|at| Place { address: at.ip(), port: Some(at.port()) });
-    Some(at.unwrap_or_else(|_| Place { address: text.parse().unwrap(), port: None }))
+fn place(text: &str) -> Option<AddressFilter> {
+    let at = text.parse::<SocketAddr>().map(|at| AddressFilter { address: at.ip(), port: Some(at.port()) });
+    Some(at.unwrap_or_else(|_| AddressFilter { address: text.parse().unwrap(), port: None }))
 }
 
 #[test]

@@ -26,9 +26,9 @@ pub(crate) type Connections = HashMap<u64, Connection, RandomState>;
 
 /// The reading program, attached.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept(Arc<Link>);
+pub(crate) struct Reader(Arc<Link>);
 
-impl Kept {
+impl Reader {
     /// Attaches the reading program to a map. Needs the kernel's own types (BTF) and CAP_PERFMON.
     pub(crate) fn over(map: &MapHandle) -> Result<Self, libbpf_rs::Error> {
         let mut memory = MaybeUninit::uninit();

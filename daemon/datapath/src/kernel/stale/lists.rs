@@ -14,7 +14,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::Stale;
 use super::diag::Connected;
-use super::kept::{Connections, Kept};
+use super::kept::{Connections, Reader};
 use super::sweep::Judge;
 use crate::abi::Connection;
 use crate::abi::{self, FrontendBytes};
@@ -31,7 +31,7 @@ const LOOKS: usize = 3;
 pub(super) struct Lists {
     generation: Generation,
     reverse: MapHandle,
-    kept: Option<Result<Kept, Arc<str>>>,
+    kept: Option<Result<Reader, Arc<str>>>,
     // The one network namespace in which sockets are ended; `None`: all, or it cannot be told.
     netns: Option<u64>,
     // Of those the ones that seemed to have lost their backend when they were read.

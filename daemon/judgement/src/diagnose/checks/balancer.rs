@@ -2,7 +2,6 @@
 //!
 //! Invariant: core decides how far it has come; the checks only word that.
 
-use core::time::Duration;
 use std::collections::BTreeSet;
 
 use holdfast_core::facts::{BalancerFacts, Timestamp};
@@ -11,7 +10,6 @@ use holdfast_core::lifecycle::{
 };
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::Verdict;
-use holdfast_core::time::Now;
 use holdfast_knowledge::Step;
 use serde_json::json;
 
@@ -49,7 +47,7 @@ const fn meaning(event: &EventSeen) -> Meaning {
 
 /// Events of the Service that a controller of load balancers wrote.
 fn statements<'a>(case: &Case<'a>) -> Option<Vec<(&'a EventSeen, Statement)>> {
-    let events = case.cluster().events.answer()?;
+    let events = case.events().answer()?;
     let is_about_it =
         |it: &&EventSeen| it.object.kind == "Service" && (it.step.is_some() || !of_others(&it.component));
     let one = |event: &'a EventSeen| {
@@ -66,7 +64,7 @@ fn statements<'a>(case: &Case<'a>) -> Option<Vec<(&'a EventSeen, Statement)>> {
     };
     let told: Vec<_> = events.iter().filter(is_about_it).map(one).collect();
     // Where not all Events were read, it says nothing that none of these is among them.
-    (!told.is_empty() || !case.cluster().more_events).then_some(told)
+    (!told.is_empty() || !*case.has_more_events()).then_some(told)
 }
 
 /// Components that write Events about Services and have nothing to do with load balancers.
@@ -84,16 +82,9 @@ fn balancer(case: &Case<'_>) -> Option<Balancer> {
         State::Error => Controller::Silent,
         _ => Controller::Unknown,
     };
-    let now = now(case);
-    let seen = case.view.and_then(|view| view.seen.as_deref());
+    let now = case.now();
+    let seen = case.view().and_then(|view| view.seen.as_deref());
     Some(lifecycle::load_balancer(&lifecycle::Case { facts: Some(facts), seen, heard, controller, now }))
-}
-
-/// When the material was taken, on both clocks: the snapshot may be older, for nothing has changed since.
-fn now(case: &Case<'_>) -> Now {
-    let snapshot = &case.material.snapshot;
-    let since = u64::try_from(case.age(snapshot.published)).unwrap_or_default();
-    Now { wall: case.material.taken, mono: snapshot.mono.saturating_add(Duration::from_secs(since)) }
 }
 
 fn facts<'a>(case: &Case<'a>) -> Option<&'a BalancerFacts> {
@@ -246,16 +237,14 @@ pub(super) fn degraded(case: &Case<'_>) -> Judgement {
 pub(super) fn pending(case: &Case<'_>) -> Judgement {
     let words = |it: &Finding| format!("It has had no external address{}.", for_long(it));
     let others = Remedy::safe("See the other findings of its load balancer.");
-    let remedies = permit(&case.cluster().events).into_iter().chain([others]);
+    let remedies = permit(case.events()).into_iter().chain([others]);
     let judgement = found(case, FindingId::Pending, words, remedies.collect());
     // Too early for a finding, and too early to call it well.
     let known = case.facts().filter(|facts| facts.balancer.is_some());
     match known.filter(|facts| judgement.state == State::Ok && Phase::of(facts) == Phase::Pending) {
         Some(facts) => {
-            let age = facts
-                .meta
-                .created
-                .map(|at| format!(", {} old", span(case.material.taken.0.saturating_sub(at.0))));
+            let age =
+                facts.meta.created.map(|at| format!(", {} old", span(case.taken().0.saturating_sub(at.0))));
             let age = age.unwrap_or_default();
             Judgement::info(format!(
                 "It has no external address yet{age}; its controller may still be at it."
@@ -323,7 +312,7 @@ pub(super) fn owner(case: &Case<'_>) -> Judgement {
     }
     // What this node keeps of the Service names every writer of its status, also one that wrote only a condition.
     let Some(seen) = case.seen() else {
-        return missing(&case.cluster().service, "Who writes the addresses of its load balancer");
+        return missing(case.asked_service(), "Who writes the addresses of its load balancer");
     };
     match seen.balancer_writers.as_slice() {
         [] | [_] => Judgement::ok("At most one writes the addresses of its load balancer."),
@@ -354,8 +343,8 @@ pub(super) fn ip_mode(case: &Case<'_>) -> Judgement {
 }
 
 pub(super) fn vip_local(case: &Case<'_>) -> Judgement {
-    let Some(addresses) = case.host().addresses.answer() else {
-        return missing(&case.host().addresses, "Whether this host has its external address");
+    let Some(addresses) = case.host_addresses().answer() else {
+        return missing(case.host_addresses(), "Whether this host has its external address");
     };
     let mut own = case.frontends_of(FrontendType::LoadBalancer).filter(|it| addresses.contains(&it.address));
     match own.next() {
@@ -383,14 +372,14 @@ pub(super) fn health_port(case: &Case<'_>) -> Judgement {
         .remedy(Remedy::disruptive("Create the Service anew, so that the apiserver gives it one."));
     };
     let is_it = |it: &Listener| it.port == port.get() && it.protocol == "TCP";
-    if case.host().listeners.answer().is_some_and(|all| !all.iter().any(is_it)) {
+    if case.listeners().answer().is_some_and(|all| !all.iter().any(is_it)) {
         return Judgement::error(format!(
             "Nobody listens at its health port {port}: load balancers leave this node out."
         ))
         .remedy(Remedy::safe("Read the daemon's journal: it says why the port is not open."));
     }
-    let Some(status) = case.host().health.answer() else {
-        return missing(&case.host().health, "What its health port answers");
+    let Some(status) = case.health().answer() else {
+        return missing(case.health(), "What its health port answers");
     };
     let here = counted_here(case);
     let expected = if here > 0 { 200 } else { 503 };
@@ -409,7 +398,7 @@ pub(super) fn health_port(case: &Case<'_>) -> Judgement {
 
 /// As the port counts them: a list that is held counts as it was.
 fn counted_here(case: &Case<'_>) -> usize {
-    let Some(view) = case.view else { return 0 };
+    let Some(view) = case.view() else { return 0 };
     let rows = view.ports.iter().flat_map(|port| port.rows.all().iter().map(move |row| (port, row)));
     let here = rows.filter(|(port, row)| {
         let slice = port.slice_of(row, &view.slices);
@@ -420,7 +409,7 @@ fn counted_here(case: &Case<'_>) -> usize {
 }
 
 fn who_listens(case: &Case<'_>, port: u16) -> Remedy {
-    let mut listeners = case.host().listeners.answer().into_iter().flatten();
+    let mut listeners = case.listeners().answer().into_iter().flatten();
     if listeners.any(|it| it.port == port && it.own) {
         return Remedy::safe("It is this daemon that answers: `holdfast status` says what is wrong with it.");
     }
@@ -434,7 +423,7 @@ fn who_listens(case: &Case<'_>, port: u16) -> Remedy {
 }
 
 fn holder(case: &Case<'_>, port: u16) -> String {
-    let mut listeners = case.host().listeners.answer().into_iter().flatten();
+    let mut listeners = case.listeners().answer().into_iter().flatten();
     let found = listeners.find(|it| it.port == port && !it.own).and_then(|it| it.process.as_deref());
     found.map(|process| format!(" {process} listens there.")).unwrap_or_default()
 }
@@ -443,9 +432,9 @@ pub(super) fn node_eligible(case: &Case<'_>) -> Judgement {
     if !case.is_balanced() {
         return no_balancer();
     }
-    let name = &case.material.snapshot.node.name;
-    if case.cluster().nodes.answer().is_none() {
-        return missing(&case.cluster().nodes, "Whether balancers use this node");
+    let name = &case.table().node.name;
+    if case.asked_nodes().answer().is_none() {
+        return missing(case.asked_nodes(), "Whether balancers use this node");
     }
     match case.node(name) {
         Some(node) if node.excluded || node.leaving => {

@@ -36,13 +36,13 @@ impl Way<'_> {
 
 /// A flow that needs another source and gets none is dropped, and so is one that no program translates back.
 pub(super) fn devices(case: &Case<'_>) -> Judgement {
-    let Some(packets) = case.material.own.datapath.status().and_then(|status| status.packets.as_ref()) else {
+    let Some(packets) = case.datapath().status().and_then(|status| status.packets.as_ref()) else {
         return Judgement::skipped("Packets are not translated here.");
     };
-    let Some(routes) = case.host().routes.answer() else {
-        return missing(&case.host().routes, "The ways to its backends");
+    let Some(routes) = case.routes().answer() else {
+        return missing(case.routes(), "The ways to its backends");
     };
-    let named = |name: &str| case.material.own.datapath.devices().iter().find(|it| it.name == name);
+    let named = |name: &str| case.datapath().devices().iter().find(|it| it.name == name);
     let way = |route: &crate::diagnose::material::Route| {
         let by = named(route.device.as_deref()?)?;
         matches!(by.class, Class::Outer | Class::Backends).then_some((route.to, by))

@@ -20,9 +20,8 @@ const SEARCH_DOMAINS_MAX: usize = 29;
 const SEARCH_BYTES_MAX: usize = 2_048;
 
 pub(super) fn service(case: &Case<'_>) -> Judgement {
-    let is_it = |name: &holdfast_core::keys::ObjectName| (name.namespace(), name.name()) == SERVICE;
-    let services = &case.material.snapshot.services;
-    let Some(view) = services.iter().find(|view| is_it(&view.key.name)) else {
+    let name = ObjectName::new(SERVICE.0, SERVICE.1).ok();
+    let Some(view) = name.and_then(|name| case.table().services.named(&name).next()) else {
         return Judgement::skipped(
             "This node knows no Service kube-system/kube-dns; DNS may have another name.",
         );
@@ -44,7 +43,7 @@ pub(super) fn external_name(case: &Case<'_>) -> Judgement {
         return Judgement::skipped("It is no alias.");
     }
     let Some(seen) = case.seen() else {
-        return missing(&case.cluster().service, "What it is an alias of");
+        return missing(case.asked_service(), "What it is an alias of");
     };
     let target = seen.external_name.trim_end_matches('.');
     let correct = || Remedy::safe("Correct externalName of the Service.");
@@ -59,10 +58,10 @@ pub(super) fn external_name(case: &Case<'_>) -> Judgement {
             .remedy(correct());
     }
     match of_service(target) {
-        Some(name) if name == case.material.name => {
+        Some(name) if name == *case.name() => {
             Judgement::error(format!("It is an alias of itself: {target}.")).remedy(correct())
         }
-        Some(name) if !case.material.snapshot.services.iter().any(|view| view.key.name == name) => {
+        Some(name) if case.table().services.named(&name).next().is_none() => {
             Judgement::error(format!("It is an alias of {name}, and there is no such Service."))
                 .remedy(correct())
                 .remedy(Remedy::safe("Or apply that Service's manifest."))
@@ -85,8 +84,8 @@ fn of_service(target: &str) -> Option<ObjectName> {
 }
 
 pub(super) fn node(case: &Case<'_>) -> Judgement {
-    let Some(resolver) = case.host().resolver.answer() else {
-        return missing(&case.host().resolver, "This node's resolv.conf");
+    let Some(resolver) = case.resolver().answer() else {
+        return missing(case.resolver(), "This node's resolv.conf");
     };
     if resolver.missing {
         return Judgement::error("There is no resolv.conf on this node: kubelet starts no new pod.")

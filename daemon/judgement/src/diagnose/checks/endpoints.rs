@@ -29,7 +29,7 @@ const LAG_SECONDS: i64 = 60;
 /// What makes the controller write slices anew, and does no harm: a change of the Service itself. The value is another
 /// one each time, because the same one would change nothing.
 pub(super) fn nudge(case: &Case<'_>) -> Remedy {
-    if case.view.is_some_and(|view| view.key.source != Source::Kubernetes) {
+    if case.source().is_some_and(|source| source != Source::Kubernetes) {
         return Remedy::safe(
             "Write an EndpointSlice with its name beside it: no controller does for this source.",
         );
@@ -37,9 +37,9 @@ pub(super) fn nudge(case: &Case<'_>) -> Remedy {
     let words = [
         Word::Ours("annotate"),
         Word::Ours("service"),
-        Word::Name(case.material.name.name()),
+        Word::Name(case.name().name()),
         Word::Ours("--overwrite"),
-        Word::Pair("holdfast.io/nudge", case.material.taken.0.unsigned_abs()),
+        Word::Pair("holdfast.io/nudge", case.taken().0.unsigned_abs()),
     ];
     Remedy::safe("Touch the Service, so that the controller writes its slices anew.")
         .by(Command::kubectl(case.namespace(), &words))
@@ -50,7 +50,7 @@ pub(super) fn restart_controller() -> Remedy {
 }
 
 pub(super) fn exist(case: &Case<'_>) -> Judgement {
-    let number = case.view.map_or(0, |view| view.slices.len());
+    let number = case.all_slices().count();
     if number > 0 {
         return Judgement::ok(format!("{} of it.", has(number))).with("slices", number);
     }
@@ -100,7 +100,7 @@ pub(super) fn counts(case: &Case<'_>) -> Judgement {
         .with("serving", counts.serving)
         .with("terminating", counts.terminating)
         .with("unready", counts.unready);
-    let remedies = permit(&case.cluster().pods).into_iter().chain([who_could_serve()]);
+    let remedies = permit(case.asked_pods()).into_iter().chain([who_could_serve()]);
     let judgement = if judgement.state.is_trouble() { judgement.remedies(remedies) } else { judgement };
     match (case.pods(), judgement.state) {
         (None, State::Error) => judgement.likely().with("missing", "pods: they would say why"),
@@ -198,11 +198,10 @@ impl Types {
 }
 
 pub(super) fn lag(case: &Case<'_>) -> Judgement {
-    let Some(slices) = case.cluster().slices.answer() else {
-        return missing(&case.cluster().slices, "How fast news of slices comes");
+    let Some(slices) = case.asked_slices().answer() else {
+        return missing(case.asked_slices(), "How fast news of slices comes");
     };
-    let known =
-        |name: &str| case.view.and_then(|view| view.slices.iter().find(|it| it.key.name.name() == name));
+    let known = |name: &str| case.all_slices().find(|it| it.key.name.name() == name);
     let behind = slices.iter().filter(|slice| {
         let version = known(&slice.name).and_then(|it| it.meta.resource_version.as_deref());
         version.is_some_and(|version| version != slice.resource_version)
@@ -233,7 +232,7 @@ pub(super) fn duplicates(case: &Case<'_>) -> Judgement {
     if twice.is_empty() {
         return Judgement::ok("No address is listed twice.");
     }
-    let lasting = case.view.and_then(|view| lifecycle::duplicates(&view.slices, case.material.taken));
+    let lasting = case.view().and_then(|view| lifecycle::duplicates(&view.slices, case.taken()));
     let judgement = match lasting {
         None => Judgement::info(format!(
             "Listed twice, which is legal while endpoints move between slices: {}.",
@@ -253,8 +252,8 @@ pub(super) fn duplicates(case: &Case<'_>) -> Judgement {
 }
 
 pub(super) fn manager(case: &Case<'_>) -> Judgement {
-    let Some(slices) = case.cluster().slices.answer() else {
-        return missing(&case.cluster().slices, "Who writes its slices");
+    let Some(slices) = case.asked_slices().answer() else {
+        return missing(case.asked_slices(), "Who writes its slices");
     };
     let managers: BTreeSet<&str> =
         slices.iter().map(|slice| slice.manager.as_deref().unwrap_or("nobody by its label")).collect();
@@ -276,7 +275,7 @@ pub(super) fn manager(case: &Case<'_>) -> Judgement {
 
 pub(super) fn hidden(case: &Case<'_>) -> Judgement {
     let is_normal = case.is_ours();
-    let slices = case.view.into_iter().flat_map(|view| view.slices.iter());
+    let slices = case.all_slices();
     let hidden: Vec<&str> =
         slices.filter(|slice| slice.headless).map(|slice| slice.key.name.name()).collect();
     match hidden.is_empty() || !is_normal {
@@ -295,8 +294,8 @@ pub(super) fn hidden(case: &Case<'_>) -> Judgement {
 }
 
 pub(super) fn truncated(case: &Case<'_>) -> Judgement {
-    let Some(endpoints) = case.cluster().endpoints.answer() else {
-        return missing(&case.cluster().endpoints, "Its Endpoints object");
+    let Some(endpoints) = case.asked_endpoints().answer() else {
+        return missing(case.asked_endpoints(), "Its Endpoints object");
     };
     let over = endpoints.as_ref().and_then(|it| it.over_capacity.as_deref());
     match over {
@@ -309,8 +308,8 @@ pub(super) fn truncated(case: &Case<'_>) -> Judgement {
 }
 
 pub(super) fn handmade(case: &Case<'_>) -> Judgement {
-    let Some(endpoints) = case.cluster().endpoints.answer() else {
-        return missing(&case.cluster().endpoints, "Its Endpoints object");
+    let Some(endpoints) = case.asked_endpoints().answer() else {
+        return missing(case.asked_endpoints(), "Its Endpoints object");
     };
     let has_selector = case.selector().is_some_and(|selector| !selector.is_empty());
     match endpoints {
@@ -322,7 +321,7 @@ pub(super) fn handmade(case: &Case<'_>) -> Judgement {
             Remedy::disruptive("Delete the Endpoints object; the controller writes it anew.").by(
                 Command::kubectl(
                     case.namespace(),
-                    &[Word::Ours("delete"), Word::Ours("endpoints"), Word::Name(case.material.name.name())],
+                    &[Word::Ours("delete"), Word::Ours("endpoints"), Word::Name(case.name().name())],
                 ),
             ),
         ),
@@ -336,8 +335,8 @@ pub(super) fn controller(case: &Case<'_>) -> Judgement {
 
 /// Whether a controller renews its lease. Managed control planes hide theirs.
 pub(super) fn alive(case: &Case<'_>, name: &str) -> Judgement {
-    if case.cluster().leases.answer().is_none() {
-        return missing(&case.cluster().leases, &format!("Whether {name} lives"));
+    if case.asked_leases().answer().is_none() {
+        return missing(case.asked_leases(), &format!("Whether {name} lives"));
     }
     let Some(Lease { holder, renewed, .. }) = case.lease(name) else {
         return Judgement::skipped(format!(
@@ -361,13 +360,13 @@ pub(super) fn alive(case: &Case<'_>, name: &str) -> Judgement {
 }
 
 pub(super) fn nodes(case: &Case<'_>) -> Judgement {
-    let Some(nodes) = case.cluster().nodes.answer() else {
-        return missing(&case.cluster().nodes, "Whether the nodes of endpoints are ready");
+    let Some(nodes) = case.asked_nodes().answer() else {
+        return missing(case.asked_nodes(), "Whether the nodes of endpoints are ready");
     };
     let names: BTreeSet<&str> = case.endpoints().values().filter_map(|it| it.node).collect();
     let used: Vec<_> = nodes.iter().filter(|node| names.contains(node.name.as_str())).collect();
     let unasked: Vec<&String> =
-        case.cluster().nodes_unasked.iter().filter(|name| names.contains(name.as_str())).collect();
+        case.nodes_unasked().iter().filter(|name| names.contains(name.as_str())).collect();
     if used.is_empty() && unasked.is_empty() {
         return Judgement::skipped("No endpoint says on which node it is, or none of those was read.");
     }

@@ -19,10 +19,10 @@ use crate::rfc3339::{Millis, Rfc3339};
 const NEAR_SECONDS: u64 = 60;
 
 pub(super) fn readable(case: &Case<'_>) -> Judgement {
-    let asked = &case.cluster().events;
+    let asked = case.events();
     match asked.answer() {
         Some(events) => {
-            let more = if case.cluster().more_events { ", and more that were not read" } else { "" };
+            let more = if *case.has_more_events() { ", and more that were not read" } else { "" };
             Judgement::ok(format!("{} about it{more}.", count(events.len(), "Event")))
         }
         None => missing(asked, "Events"),
@@ -36,13 +36,13 @@ const NOT_MADE: &str = "failed-to-create-endpoint";
 /// an object also where it has made it a moment ago and has not heard of that yet, and nothing that it says later takes
 /// it back.
 fn is_over(case: &Case<'_>, event: &EventSeen) -> bool {
-    let made = case.cluster().endpoints.answer().and_then(Option::as_ref).is_some_and(|it| it.by_controller);
+    let made = case.asked_endpoints().answer().and_then(Option::as_ref).is_some_and(|it| it.by_controller);
     made && event.entry.as_deref() == Some(NOT_MADE)
 }
 
 /// Events that nothing has resolved, worst first.
 pub(super) fn open<'a>(case: &Case<'a>) -> Vec<&'a EventSeen> {
-    let all = case.cluster().events.answer().into_iter().flatten();
+    let all = case.events().answer().into_iter().flatten();
     let mut open: Vec<&EventSeen> = all.filter(|it| it.open && it.warning && !is_over(case, it)).collect();
     open.sort_by_key(|it| (it.entry.is_none(), it.last.map_or(i64::MAX, |last| case.age(last))));
     open.truncate(EVENTS_MAX);
@@ -58,8 +58,8 @@ pub(super) fn remedies(event: &EventSeen) -> impl Iterator<Item = Remedy> + use<
 }
 
 pub(super) fn list(case: &Case<'_>) -> Judgement {
-    if case.cluster().events.answer().is_none() {
-        return missing(&case.cluster().events, "Events");
+    if case.events().answer().is_none() {
+        return missing(case.events(), "Events");
     }
     let open = open(case);
     let Some(first) = open.first() else { return Judgement::ok("No Event is open.") };
@@ -107,13 +107,13 @@ fn summary(it: &EventSeen) -> Value {
 
 /// Records that are not older than was asked for, oldest first.
 fn records<'a>(case: &Case<'a>) -> impl Iterator<Item = &'a Record> + use<'a> {
-    let back = case.material.narrowed.since_seconds.saturating_mul(1_000);
-    let since = Millis::from(case.material.taken).0.saturating_sub(back);
-    case.material.history.iter().filter(move |record| record.time.0 >= since)
+    let back = case.narrowed().since_seconds.saturating_mul(1_000);
+    let since = Millis::from(case.taken()).0.saturating_sub(back);
+    case.history().iter().filter(move |record| record.time.0 >= since)
 }
 
 pub(super) fn recent(case: &Case<'_>) -> Judgement {
-    let lately = match case.material.narrowed.since_seconds {
+    let lately = match case.narrowed().since_seconds {
         3_600 => "hour".to_owned(),
         seconds => span(seconds),
     };
@@ -143,8 +143,8 @@ pub(super) fn correlate(case: &Case<'_>) -> Judgement {
     if losses.is_empty() {
         return Judgement::ok("It lost no backend lately.");
     }
-    let Some(events) = case.cluster().events.answer() else {
-        return missing(&case.cluster().events, "What was said when it lost backends");
+    let Some(events) = case.events().answer() else {
+        return missing(case.events(), "What was said when it lost backends");
     };
     let of_others = || events.iter().filter(|it| matches!(it.object.kind.as_str(), "Pod" | "Node"));
     let pairs = losses.iter().rev().flat_map(|record| {

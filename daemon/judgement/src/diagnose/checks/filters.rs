@@ -10,7 +10,7 @@ use crate::diagnose::limits::NAMED_MAX;
 use crate::views::proxies::{Dialled, Filter, FilterKind};
 
 pub(super) fn filters(case: &Case<'_>) -> Judgement {
-    let all = &case.material.own.filters;
+    let all = case.filters();
     let dialled = Dialled::of(case.frontends());
     let of = |kind| all.iter().filter(move |it| it.kind.0 == kind).collect::<Vec<_>>();
     let early: Vec<_> =

@@ -27,7 +27,7 @@ pub(super) fn kube_proxy(case: &Case<'_>) -> Judgement {
 
 /// Programs of its agent go on without it, and whom they translate depends on a table of the past.
 pub(super) fn cilium(case: &Case<'_>) -> Judgement {
-    let found = case.material.own.proxies.iter().find(|it| it.proxy == "Cilium");
+    let found = case.proxies().iter().find(|it| it.proxy == "Cilium");
     let traces = found.map_or(&[][..], |it| &it.traces);
     let judgement = other(case, "Cilium", "Set kubeProxyReplacement to false in Cilium's configuration.")
         .with("traces", json!(traces.iter().take(NAMED_MAX).collect::<Vec<_>>()));
@@ -72,7 +72,7 @@ fn absent() -> Judgement {
 
 /// What another proxy has to do with this service; none: it is not on this node.
 fn beside(case: &Case<'_>, proxy: &str) -> Option<Judgement> {
-    let found = case.material.own.proxies.iter().find(|it| it.proxy == proxy)?;
+    let found = case.proxies().iter().find(|it| it.proxy == proxy)?;
     let evidence = some(&found.evidence);
     let rules = rules(case, proxy);
     let judgement = match (rules.is_empty(), rules.iter().any(|rule| leads_elsewhere(case, rule))) {
@@ -89,7 +89,7 @@ fn beside(case: &Case<'_>, proxy: &str) -> Option<Judgement> {
 }
 
 fn rules<'a>(case: &Case<'a>, proxy: &str) -> Vec<&'a Rule> {
-    case.host().rules.answer().into_iter().flatten().filter(|rule| rule.proxy == proxy).collect()
+    case.rules().answer().into_iter().flatten().filter(|rule| rule.proxy == proxy).collect()
 }
 
 /// Whether a rule leads to an address that is no backend. A rule that does not say where it leads does not count.
@@ -99,11 +99,11 @@ fn leads_elsewhere(case: &Case<'_>, rule: &Rule) -> bool {
 
 /// Rules of a proxy that does not run: they age, and lead to pods that are gone.
 pub(super) fn leftover(case: &Case<'_>) -> Judgement {
-    let Some(all) = case.host().rules.answer() else {
-        return missing(&case.host().rules, "Rules of other proxies for its frontends");
+    let Some(all) = case.rules().answer() else {
+        return missing(case.rules(), "Rules of other proxies for its frontends");
     };
     let runs = |rule: &&Rule| {
-        let found = case.material.own.proxies.iter().filter(|it| it.proxy == rule.proxy);
+        let found = case.proxies().iter().filter(|it| it.proxy == rule.proxy);
         found.flat_map(|it| &it.evidence).any(|evidence| evidence.starts_with("listens"))
     };
     let left: Vec<&Rule> = all.iter().filter(|rule| !runs(rule)).collect();

@@ -38,7 +38,7 @@ pub(super) fn node_port_addresses(case: &Case<'_>) -> Judgement {
     if served.is_empty() {
         return Judgement::skipped("None of its node ports is in the maps; `verdict` says why.");
     }
-    let node = &case.material.snapshot.node;
+    let node = &case.table().node;
     let at = |family: &Family| answered_at(node, *family);
     let silent: Vec<_> = served.iter().filter(|family| at(family).is_empty()).map(family_name).collect();
     let all: Vec<String> = served.iter().flat_map(at).collect();
@@ -80,8 +80,8 @@ pub(super) fn listener(case: &Case<'_>) -> Judgement {
     if ports.is_empty() {
         return Judgement::skipped("It has no node port.");
     }
-    let Some(listeners) = case.host().listeners.answer() else {
-        return missing(&case.host().listeners, "Who listens at its node ports");
+    let Some(listeners) = case.listeners().answer() else {
+        return missing(case.listeners(), "Who listens at its node ports");
     };
     let in_way = |it: &&Listener| !it.own && ports.contains(&(it.port, it.protocol.clone()));
     let found: Vec<&Listener> = listeners.iter().filter(in_way).collect();
@@ -104,10 +104,10 @@ pub(super) fn ephemeral(case: &Case<'_>) -> Judgement {
     if ports.is_empty() {
         return Judgement::skipped("It has no node port.");
     }
-    let Some((first, last)) = case.host().port_range.answer() else {
-        return missing(&case.host().port_range, "Which ports the kernel gives to connections");
+    let Some((first, last)) = case.port_range().answer() else {
+        return missing(case.port_range(), "Which ports the kernel gives to connections");
     };
-    let reserved = case.host().reserved.answer();
+    let reserved = case.reserved().answer();
     let is_reserved =
         |port: u16| reserved.is_some_and(|all| all.iter().any(|(from, to)| (*from..=*to).contains(&port)));
     let inside = ports
@@ -128,14 +128,14 @@ pub(super) fn ephemeral(case: &Case<'_>) -> Judgement {
 
 pub(super) fn port_pods(case: &Case<'_>) -> Judgement {
     let mut ports = node_ports(case);
-    let own: BTreeSet<_> = case.material.snapshot.node.node_port_addresses.iter().copied().collect();
+    let own: BTreeSet<_> = case.table().node.node_port_addresses.iter().copied().collect();
     let at_node = case.frontends().filter(|it| own.contains(&it.address));
     ports.extend(at_node.map(|it| (it.port.get(), it.protocol.to_string())));
     if ports.is_empty() {
         return Judgement::skipped("It has no port at an address of this node.");
     }
     let clashes = |it: &&HostPort| ports.contains(&(it.port, it.protocol.clone()));
-    if let Some(hosted) = case.cluster().hosted.answer() {
+    if let Some(hosted) = case.host_ports().answer() {
         let found: Vec<&HostPort> = hosted.iter().filter(clashes).collect();
         if let Some(first) = found.first() {
             return Judgement::error(format!(
@@ -147,14 +147,14 @@ pub(super) fn port_pods(case: &Case<'_>) -> Judgement {
             .remedy(Remedy::disruptive("Give the pod another host port, or the Service another port."));
         }
     }
-    match (case.host().host_port_rules.answer(), case.cluster().hosted.answer()) {
+    match (case.host_port_rules().answer(), case.host_ports().answer()) {
         (Some(rules), hosted) => {
             let is_taken = |rule: &u16| hosted.into_iter().flatten().any(|it| it.port == *rule);
             let nobodys: Vec<u16> = rules.iter().copied().filter(|rule| !is_taken(rule)).collect();
             leftovers(&ports, &nobodys, hosted.is_some())
         }
         (None, Some(_)) => Judgement::ok("No pod on this node has one of its ports as host port."),
-        (None, None) => missing(&case.cluster().hosted, "Host ports of pods on this node"),
+        (None, None) => missing(case.host_ports(), "Host ports of pods on this node"),
     }
 }
 
@@ -177,9 +177,8 @@ fn leftovers(ports: &BTreeSet<(u16, String)>, rules: &[u16], pods_are_known: boo
 }
 
 pub(super) fn sysctls(case: &Case<'_>) -> Judgement {
-    let host = case.host();
-    let Some(forwards) = host.forwards.answer() else {
-        return missing(&host.forwards, "Whether this host forwards");
+    let Some(forwards) = case.forwards().answer() else {
+        return missing(case.forwards(), "Whether this host forwards");
     };
     if !forwards {
         return Judgement::warning(
@@ -187,7 +186,7 @@ pub(super) fn sysctls(case: &Case<'_>) -> Judgement {
         )
         .remedy(Remedy::safe("Set net.ipv4.ip_forward to 1, as Kubernetes needs it."));
     }
-    let strict = host.reverse_path.answer().into_iter().flatten().filter(|it| it.mode == 1);
+    let strict = case.reverse_path().answer().into_iter().flatten().filter(|it| it.mode == 1);
     let strict: Vec<&str> = strict.map(|it| it.device.as_str()).collect();
     match strict.is_empty() {
         true => Judgement::ok("This host forwards, and no device filters by the way back."),
@@ -200,8 +199,8 @@ pub(super) fn sysctls(case: &Case<'_>) -> Judgement {
 }
 
 pub(super) fn conntrack(case: &Case<'_>) -> Judgement {
-    let Some(table) = case.host().conntrack.answer() else {
-        return missing(&case.host().conntrack, "How full the table of connections is");
+    let Some(table) = case.conntrack().answer() else {
+        return missing(case.conntrack(), "How full the table of connections is");
     };
     let entries = table.entries;
     let room = table.entries_max;
@@ -218,8 +217,8 @@ pub(super) fn conntrack(case: &Case<'_>) -> Judgement {
 }
 
 pub(super) fn routes(case: &Case<'_>) -> Judgement {
-    let Some(routes) = case.host().routes.answer() else {
-        return missing(&case.host().routes, "The ways to its backends");
+    let Some(routes) = case.routes().answer() else {
+        return missing(case.routes(), "The ways to its backends");
     };
     let lost: Vec<_> = routes.iter().filter(|it| it.unreachable.is_some()).collect();
     if let Some(first) = lost.first() {

@@ -38,10 +38,10 @@ impl HttpProbe {
 }
 
 pub(super) fn http(case: &Case<'_>) -> Judgement {
-    let Some(all) = case.material.http.answer() else {
-        return missing(&case.material.http, "What its backends answer by HTTP");
+    let Some(all) = case.http().answer() else {
+        return missing(case.http(), "What its backends answer by HTTP");
     };
-    let path = case.material.narrowed.focus.http.as_ref().map_or("/", HttpPath::as_str);
+    let path = case.narrowed().focus.http.as_ref().map_or("/", HttpPath::as_str);
     let bad: Vec<&HttpProbe> = all.iter().filter(|it| !it.is_good()).collect();
     let judgement = match (all.len(), bad.len()) {
         (0, _) => Judgement::skipped(

@@ -18,7 +18,7 @@ use crate::record::{Changed, Record};
 const READY: &str = "ready";
 
 fn rows<'a>(case: &Case<'a>) -> impl Iterator<Item = &'a Row> + use<'a> {
-    case.view.into_iter().flat_map(|view| view.ports.iter()).flat_map(|port| port.rows.all())
+    case.ports().flat_map(|port| port.rows.all())
 }
 
 /// Changes of readiness as the history has them, counted back from now.
@@ -31,7 +31,7 @@ fn turns(case: &Case<'_>) -> Vec<Turn> {
             |it: &Changed| Some(Turn { address: address(&it.address)?, at, is_ready: it.after == READY });
         changed.filter_map(turn).collect::<Vec<_>>()
     };
-    case.material.history.iter().flat_map(of_record).collect()
+    case.history().iter().flat_map(of_record).collect()
 }
 
 fn address(text: &str) -> Option<IpAddr> {
@@ -55,7 +55,7 @@ fn worded(found: Option<EndpointFinding>, well: &str, words: &str, remedy: &str)
 
 pub(super) fn never_ready(case: &Case<'_>) -> Judgement {
     worded(
-        endpoints::never_ready(rows(case), &turns(case), case.material.taken),
+        endpoints::never_ready(rows(case), &turns(case), case.taken()),
         "No endpoint waits in vain to be ready.",
         "Listed for long and not seen ready since",
         "Look at the pod's readiness probe, its Events and its log.",
@@ -74,7 +74,7 @@ pub(super) fn flapping(case: &Case<'_>) -> Judgement {
 
 pub(super) fn stuck_terminating(case: &Case<'_>) -> Judgement {
     worded(
-        endpoints::stuck_terminating(rows(case), case.material.taken),
+        endpoints::stuck_terminating(rows(case), case.taken()),
         "No endpoint has been terminating for long.",
         "Terminating for longer than pods do",
         "Look what keeps the pod: a finalizer, a long grace period, a node that is gone.",

@@ -37,8 +37,8 @@ pub(super) fn servers(case: &Case<'_>) -> Judgement {
     if !case.frontends().any(|it| it.protocol.transport() == Some(Transport::Udp)) {
         return Judgement::skipped("It has no port by UDP.");
     }
-    let Some(Names { servers, .. }) = case.material.names.answer() else {
-        return missing(&case.material.names, "Whether its backends answer by UDP");
+    let Some(Names { servers, .. }) = case.names().answer() else {
+        return missing(case.names(), "Whether its backends answer by UDP");
     };
     if servers.is_empty() {
         return Judgement::skipped(
@@ -57,7 +57,7 @@ pub(super) fn servers(case: &Case<'_>) -> Judgement {
 
 fn unanswered(case: &Case<'_>, failed: &[String], all: usize) -> Judgement {
     // Where policies rule, this host may be kept out while clients are let in.
-    let has_policies = case.cluster().policies.answer().is_some_and(|number| *number > 0);
+    let has_policies = case.asked_policies().answer().is_some_and(|number| *number > 0);
     let policies =
         if has_policies { " A NetworkPolicy may keep this host out and let clients in." } else { "" };
     let sentence = format!(
@@ -75,13 +75,13 @@ fn unanswered(case: &Case<'_>, failed: &[String], all: usize) -> Judgement {
 }
 
 pub(super) fn own(case: &Case<'_>) -> Judgement {
-    let is_headless = match case.view.map(|view| view.state) {
+    let is_headless = match case.state() {
         Some(ServiceState::Served) => false,
         Some(ServiceState::Headless) => true,
         _ => return Judgement::skipped("DNS has no addresses of its own for it."),
     };
-    let Some(names) = case.material.names.answer() else {
-        return missing(&case.material.names, "What the cluster's DNS says of it");
+    let Some(names) = case.names().answer() else {
+        return missing(case.names(), "What the cluster's DNS says of it");
     };
     let Some((at, said)) = &names.own else {
         return Judgement::skipped("This node knows no backend of kube-system/kube-dns that it could ask.");
@@ -124,7 +124,7 @@ fn unknown(case: &Case<'_>, at: SocketAddr, everywhere: Option<&Named>) -> Judge
             "The names of this cluster do not end in cluster.local, or its DNS knows none.",
         );
     }
-    Judgement::error(format!("The cluster's DNS at {at} does not know {}.", case.material.name))
+    Judgement::error(format!("The cluster's DNS at {at} does not know {}.", case.name()))
         .remedy(read_its_log())
         .remedy(diagnose_dns())
 }

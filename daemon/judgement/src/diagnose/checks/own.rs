@@ -36,13 +36,12 @@ fn restart() -> Remedy {
 }
 
 pub(super) fn ready(case: &Case<'_>) -> Judgement {
-    let own = &case.material.own;
-    if let Some(stalled) = own.stalled {
+    if let Some(stalled) = case.stalled() {
         let sentence =
             format!("The engine has not moved for {} s: changes do not reach clients.", stalled.as_secs());
         return Judgement::error(sentence).remedy(journal()).remedy(restart());
     }
-    match (&own.unready, case.material.snapshot.stale_since) {
+    match (case.unready(), case.table().stale_since) {
         (Some(why), _) => Judgement::error(format!("The daemon is not ready: {why}.")).remedy(journal()),
         (None, Some(since)) => {
             let since = Rfc3339(since);
@@ -56,7 +55,7 @@ pub(super) fn ready(case: &Case<'_>) -> Judgement {
 }
 
 pub(super) fn watch(case: &Case<'_>) -> Judgement {
-    let watches = &case.material.own.watches;
+    let watches = &case.watches();
     let relevant = || watches.iter().filter(|it| matches!(it.what.as_str(), "services" | "endpointslices"));
     let silence = |it: &WatchSeen| it.silent.unwrap_or(Duration::MAX);
     let is_interrupted = |it: &WatchSeen| it.error.is_some() && silence(it) > INTERRUPTED;
@@ -96,7 +95,7 @@ fn interrupted(case: &Case<'_>, worst: &WatchSeen, silent: Duration) -> Judgemen
         span(seconds),
         worst.error.as_deref().unwrap_or_default()
     );
-    let answers = case.material.own.apiserver.as_deref().is_some_and(|view| healthy(view).next().is_some());
+    let answers = case.apiserver().as_deref().is_some_and(|view| healthy(view).next().is_some());
     let shown = Command::of(&[Word::Ours("holdfast"), Word::Ours("apiserver")]);
     Judgement::error_if(silent > SILENT_ERROR, sentence).remedy(match answers {
         true => Remedy::safe(
@@ -113,13 +112,13 @@ fn healthy(view: &View) -> impl Iterator<Item = &EndpointView> {
 }
 
 pub(super) fn control(case: &Case<'_>) -> Judgement {
-    let Some(view) = case.material.own.apiserver.as_deref() else {
+    let Some(view) = case.apiserver().as_deref() else {
         return Judgement::skipped("No apiserver is configured.");
     };
     let healthy: Vec<&EndpointView> = healthy(view).collect();
     let shown = Command::of(&[Word::Ours("holdfast"), Word::Ours("apiserver")]);
     // A list or a watch that came is an answer, before any look at an endpoint has called it healthy.
-    let heard = case.material.own.watches.iter().filter_map(|it| it.silent).min();
+    let heard = case.watches().iter().filter_map(|it| it.silent).min();
     let is_untold = healthy.is_empty() && view.endpoints.iter().any(|it| it.last_error.is_none());
     if let (true, Some(silent)) = (is_untold, heard.filter(|silent| *silent <= SILENT_WARNING)) {
         let ago = span(i64::try_from(silent.as_secs()).unwrap_or(i64::MAX));
@@ -163,7 +162,7 @@ fn errors(view: &View) -> String {
 }
 
 pub(super) fn hooks(case: &Case<'_>) -> Judgement {
-    let Some(status) = case.material.own.datapath.status() else {
+    let Some(status) = case.datapath().status() else {
         return Judgement::info("Tables are in memory only: no program touches traffic.");
     };
     let cgroup = status.cgroup.as_ref().map_or_else(|| "no cgroup".to_owned(), |it| it.display().to_string());
@@ -243,7 +242,7 @@ pub(super) fn maps(case: &Case<'_>) -> Judgement {
             .remedy(Remedy::safe(more_room(error)))
             .remedy(restart());
     }
-    let Some(status) = case.material.own.datapath.status() else {
+    let Some(status) = case.datapath().status() else {
         return Judgement::skipped("There are no maps in the kernel.");
     };
     let used: u64 = status.frontends.iter().map(|it| u64::from(*it)).sum();
@@ -264,7 +263,7 @@ fn more_room(error: &str) -> &'static str {
 }
 
 pub(super) fn node(case: &Case<'_>) -> Judgement {
-    let node = &case.material.snapshot.node;
+    let node = &case.table().node;
     if node.name.is_empty() {
         return Judgement::error("This node's name is not known: no endpoint counts as local.")
             .remedy(Remedy::safe("Set the node's name in the configuration, as kubelet registered it."));

@@ -17,8 +17,8 @@ use crate::diagnose::shown::{count, some};
 use crate::why::Outcome;
 
 pub(super) fn lookup(case: &Case<'_>) -> Judgement {
-    let Some(all) = case.material.lookups.answer() else {
-        return missing(&case.material.lookups, "What a client would meet");
+    let Some(all) = case.lookups().answer() else {
+        return missing(case.lookups(), "What a client would meet");
     };
     let of = |wanted: &'static [Outcome]| all.iter().filter(move |it| wanted.contains(&it.outcome));
     let Some(first) = all.first() else {
@@ -40,7 +40,7 @@ pub(super) fn lookup(case: &Case<'_>) -> Judgement {
 
 /// First of all, the same question to `explain`, which shows each step.
 fn remedies(case: &Case<'_>, lost: &Lookup) -> Vec<Remedy> {
-    let client = case.material.narrowed.client;
+    let client = case.narrowed().client;
     let command = client.and_then(|client| {
         let words =
             [Word::Ours("holdfast"), Word::Ours("explain"), Word::At(lost.frontend), Word::Ours("--from")];
@@ -51,8 +51,8 @@ fn remedies(case: &Case<'_>, lost: &Lookup) -> Vec<Remedy> {
 }
 
 pub(super) fn stale(case: &Case<'_>) -> Judgement {
-    let Some(flows) = case.material.flows.answer() else {
-        return missing(&case.material.flows, "Who has the connections of clients outside");
+    let Some(flows) = case.flows().answer() else {
+        return missing(case.flows(), "Who has the connections of clients outside");
     };
     let lost: Vec<&FlowSeen> = flows.list.iter().filter(|flow| !case.is_backend(flow.backend)).collect();
     let backends: BTreeSet<SocketAddr> = lost.iter().map(|flow| flow.backend).collect();
@@ -90,8 +90,8 @@ pub(super) fn refused(case: &Case<'_>) -> Judgement {
     if !case.frontends().any(|it| it.protocol == by_udp) {
         return Judgement::skipped("It has no port by UDP.");
     }
-    let Some(flows) = case.material.flows.answer() else {
-        return missing(&case.material.flows, "Whether its backends refuse datagrams");
+    let Some(flows) = case.flows().answer() else {
+        return missing(case.flows(), "Whether its backends refuse datagrams");
     };
     let conversations: Vec<&FlowSeen> =
         flows.list.iter().filter(|it| it.is_udp && case.is_backend(it.backend)).collect();

@@ -22,7 +22,7 @@ fn list<'a>(case: &Case<'a>, what: &str) -> Result<&'a Pods, Judgement> {
     if case.selector().is_some_and(BTreeMap::is_empty) {
         return Err(Judgement::skipped("There is no selector, so no pods belong to it."));
     }
-    case.pods().ok_or_else(|| missing(&case.cluster().pods, what))
+    case.pods().ok_or_else(|| missing(case.asked_pods(), what))
 }
 
 fn names<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> Vec<&'a str> {
@@ -116,7 +116,7 @@ fn said_of<'a>(case: &Case<'a>, pod: &Pod) -> Option<&'a EventSeen> {
 }
 
 fn events_of<'a>(case: &Case<'a>, pod: &Pod) -> impl Iterator<Item = &'a EventSeen> {
-    let events = case.cluster().events.answer().into_iter().flatten();
+    let events = case.events().answer().into_iter().flatten();
     events.filter(move |it| it.object.kind == "Pod" && it.object.name == pod.name)
 }
 
@@ -181,7 +181,7 @@ pub(super) fn named_port(case: &Case<'_>) -> Judgement {
     if let Err(judgement) = list(case, "Whether pods have the named port") {
         return judgement;
     }
-    let Some(seen) = case.seen() else { return missing(&case.cluster().service, "Its target ports") };
+    let Some(seen) = case.seen() else { return missing(case.asked_service(), "Its target ports") };
     let living = case.living();
     for port in &seen.ports {
         let TargetPort::Name(wanted) = &port.target else { continue };
@@ -209,7 +209,7 @@ pub(super) fn numeric_port(case: &Case<'_>) -> Judgement {
     if let Err(judgement) = list(case, "Whether pods declare the port") {
         return judgement;
     }
-    let Some(seen) = case.seen() else { return missing(&case.cluster().service, "Its target ports") };
+    let Some(seen) = case.seen() else { return missing(case.asked_service(), "Its target ports") };
     let living = case.living();
     let declared: BTreeSet<u16> = living.iter().flat_map(|pod| &pod.ports).map(|port| port.number).collect();
     let numbers = seen.ports.iter().filter_map(|port| match port.target {

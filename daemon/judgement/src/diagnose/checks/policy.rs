@@ -56,7 +56,7 @@ pub(super) fn internal_local(case: &Case<'_>) -> Judgement {
     ))
     .with("nodes_with_endpoints", listed(&nodes))
     .remedy(Remedy::disruptive("Set internalTrafficPolicy to Cluster.").by(Command::set(
-        &case.material.name,
+        case.name(),
         "internalTrafficPolicy",
         "Cluster",
     )))
@@ -76,7 +76,7 @@ pub(super) fn external_local(case: &Case<'_>) -> Judgement {
         return Judgement::ok("The external policy is Local, and somebody is here.");
     }
     let eligible = |node: &str| case.node(node).is_none_or(|it| it.exists && !it.excluded && !it.leaving);
-    let are_known = case.cluster().nodes.answer().is_some() && !nodes.is_empty();
+    let are_known = case.asked_nodes().answer().is_some() && !nodes.is_empty();
     let is_nowhere = are_known && !nodes.iter().any(|node| eligible(node));
     let here =
         format!("The external traffic policy is Local and no endpoint is here: they are {}.", at(&nodes));
@@ -96,17 +96,13 @@ pub(super) fn external_local(case: &Case<'_>) -> Judgement {
             Remedy::disruptive(
                 "Set externalTrafficPolicy to Cluster; pods then see the node's address, not the client's.",
             )
-            .by(Command::set(&case.material.name, "externalTrafficPolicy", "Cluster")),
+            .by(Command::set(case.name(), "externalTrafficPolicy", "Cluster")),
         )
         .remedy(spread())
 }
 
-fn ports<'a>(case: &Case<'a>) -> impl Iterator<Item = &'a PortView> + use<'a> {
-    case.view.into_iter().flat_map(|view| view.ports.iter())
-}
-
 pub(super) fn local_draining(case: &Case<'_>) -> Judgement {
-    match ports(case).any(|port| port.local_used && port.rows.is_draining(Scope::Local)) {
+    match case.ports().any(|port| port.local_used && port.rows.is_draining(Scope::Local)) {
         false => Judgement::ok("Nobody here is only there because he is terminating."),
         true => Judgement::warning(
             "Only terminating endpoints are left on this node: they still serve, and load balancers are told to leave.",
@@ -136,7 +132,7 @@ pub(super) fn topology(case: &Case<'_>) -> Judgement {
     let left_out = |port: &PortView| {
         port.rows.all().iter().filter(|row| port.unused_because(row) == Some(UnusedBecause::Zone)).count()
     };
-    match ports(case).map(left_out).max().unwrap_or(0) {
+    match case.ports().map(left_out).max().unwrap_or(0) {
         0 => Judgement::ok("Hints leave nobody out here."),
         out => Judgement::info(format!(
             "Hints keep {} of {} for this node.",
@@ -175,7 +171,7 @@ pub(super) fn source_ranges(case: &Case<'_>) -> Judgement {
             && of_family(*client).count() > 0
             && !of_family(*client).any(|range| range.has(*client))
     };
-    if let Some(client) = case.material.narrowed.client.filter(kept_out) {
+    if let Some(client) = case.narrowed().client.filter(kept_out) {
         return Judgement::error(format!(
             "{client} is in none of the source ranges: its packets to the load balancer's addresses are dropped."
         ))
@@ -197,7 +193,7 @@ pub(super) fn source_ranges(case: &Case<'_>) -> Judgement {
 
 pub(super) fn publish_not_ready(case: &Case<'_>) -> Judgement {
     let Some(seen) = case.seen() else {
-        return missing(&case.cluster().service, "Whether it publishes pods that are not ready");
+        return missing(case.asked_service(), "Whether it publishes pods that are not ready");
     };
     match seen.publishes_not_ready {
         false => Judgement::ok("Only ready pods get traffic."),

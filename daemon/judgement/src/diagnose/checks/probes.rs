@@ -99,8 +99,8 @@ fn untried(case: &Case<'_>, what: &str) -> Judgement {
     if let Some(why) = not {
         return Judgement::skipped(format!("{what} was not tried: {why}."));
     }
-    match case.material.probes.answer() {
-        None => missing(&case.material.probes, what),
+    match case.asked_probes().answer() {
+        None => missing(case.asked_probes(), what),
         Some(_) if is_all(&Protocol::UDP) => {
             Judgement::skipped("UDP cannot be probed: silence may be an answer.")
         }
@@ -128,7 +128,7 @@ pub(super) fn frontend(case: &Case<'_>) -> Judgement {
             first.to,
             programs(case)
         ))
-        .remedies(case.material.own.datapath.status().map(remedies_of_others).unwrap_or_default()),
+        .remedies(case.datapath().status().map(remedies_of_others).unwrap_or_default()),
         ProbeOutcome::Elsewhere(at) => Judgement::error(format!(
             "{} leads this host to {at}, which is no backend of it: somebody else translates it{}.",
             first.to,
@@ -147,8 +147,7 @@ pub(super) fn frontend(case: &Case<'_>) -> Judgement {
 }
 
 fn programs(case: &Case<'_>) -> String {
-    let shared =
-        case.material.own.datapath.status().map(|status| status.shared_hooks.clone()).unwrap_or_default();
+    let shared = case.datapath().status().map(|status| status.shared_hooks.clone()).unwrap_or_default();
     let one = |it: &Beside| format!("{}: program {}", it.hook, some(it.before.iter().chain(&it.after)));
     match shared.is_empty() {
         true => String::new(),
@@ -178,7 +177,7 @@ pub(super) fn backend(case: &Case<'_>) -> Judgement {
     };
     let sentence = format!("{who}: {}. {meaning}", said(&failed));
     // Where policies rule, this host may be kept out while clients are let in.
-    let has_policies = case.cluster().policies.answer().is_some_and(|number| *number > 0);
+    let has_policies = case.asked_policies().answer().is_some_and(|number| *number > 0);
     let is_error = failed.len() == all.len() && !has_policies;
     let judgement = match has_policies {
         true => Judgement::warning(format!(
@@ -191,7 +190,7 @@ pub(super) fn backend(case: &Case<'_>) -> Judgement {
         judgement.with("failed", listed(&failed)).with("tried", all.len()).remedy(Remedy::safe(remedy));
     // A backend that refuses is there; silence may be a policy's, as long as it is not known that there is none.
     let may_be_kept_out = failed.iter().any(|it| it.outcome != ProbeOutcome::Refused);
-    let is_open = may_be_kept_out && case.cluster().policies.answer().is_none();
+    let is_open = may_be_kept_out && case.asked_policies().answer().is_none();
     if is_open { judgement.likely() } else { judgement }
 }
 

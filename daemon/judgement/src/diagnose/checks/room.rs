@@ -18,9 +18,9 @@ use crate::views::refusals::Cause;
 const LATELY_SECONDS: i64 = 300;
 
 pub(super) fn room(case: &Case<'_>) -> Judgement {
-    let since = case.material.taken.0.saturating_sub(LATELY_SECONDS);
+    let since = case.taken().0.saturating_sub(LATELY_SECONDS);
     let is_own = |it: &&Dropped| case.frontends().any(|frontend| is_at(frontend, it));
-    let lately = case.material.own.dropped.iter().filter(|it| it.last.0 >= since);
+    let lately = case.dropped().iter().filter(|it| it.last.0 >= since);
     let own: Vec<&Dropped> = lately.filter(is_own).filter(|it| advice(it.cause).is_some()).collect();
     let Some((why, advised)) = own.last().and_then(|latest| advice(latest.cause)) else {
         return none(counted(case).unwrap_or_default());
@@ -36,8 +36,8 @@ pub(super) fn room(case: &Case<'_>) -> Judgement {
 
 /// Refusals that were not told on this node, and clients that the service's own ports have dropped, as programs count.
 fn counted(case: &Case<'_>) -> Option<[u64; 2]> {
-    let datapath = &case.material.own.datapath;
-    Some([datapath.status()?.refusals_lost, Counters::of(datapath).service(case.view?)?.dropped])
+    let datapath = case.datapath();
+    Some([datapath.status()?.refusals_lost, Counters::of(datapath).service(case.view()?)?.dropped])
 }
 
 /// None is listed.

@@ -39,8 +39,8 @@ pub(super) fn typo(case: &Case<'_>) -> Judgement {
     if case.pods().is_some_and(|pods| !pods.list.is_empty()) {
         return Judgement::ok("The selector matches pods.");
     }
-    let Some(near) = case.cluster().near.answer() else {
-        return missing(&case.cluster().near, "Labels of other pods");
+    let Some(near) = case.near_pods().answer() else {
+        return missing(case.near_pods(), "Labels of other pods");
     };
     if super::pods::was_scaled_down(case) {
         return Judgement::skipped("It was scaled down, so no pod is to be found.");
@@ -74,7 +74,7 @@ fn proposed(case: &Case<'_>, selector: &Pairs, candidates: &Candidates<'_>, is_c
             .with("matched", 0)
             .with("candidates", listed);
     let only = candidates.keys().next().filter(|_| candidates.len() == 1);
-    let command = only.and_then(|changes| Command::select(&case.material.name, changes));
+    let command = only.and_then(|changes| Command::select(case.name(), changes));
     let judgement = judgement
         .remedy(Remedy::disruptive("Correct the selector: it changes where traffic goes.").by(command))
         .remedy(Remedy::disruptive("Or correct the labels of the pods, in the workload's template."));

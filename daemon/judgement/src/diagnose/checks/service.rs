@@ -24,16 +24,16 @@ const LAG_SECONDS: u64 = 5;
 const SLIP_MAX: usize = 2;
 
 pub(super) fn exists(case: &Case<'_>) -> Judgement {
-    let name = &case.material.name;
+    let name = case.name();
     if case.facts().is_some() {
         return Judgement::ok(format!("{name} is known."));
     }
     let of_it = |it: &&Rejection| matches!(&it.object, ObjectKey::Service(key) if key.name == *name);
-    if let Some(rejection) = case.material.snapshot.rejections.named.values().find(of_it) {
+    if let Some(rejection) = case.table().rejections.named.values().find(of_it) {
         return Judgement::error(format!("{name} is rejected: {}.", rejection.reason))
             .remedy(Remedy::safe("Correct what the sentence names; the object is taken as soon as it is."));
     }
-    match case.cluster().service.answer() {
+    match case.asked_service().answer() {
         Some(Some(seen)) if seen.proxy_name.is_some() => {
             Judgement::ok(format!("The apiserver has {name}, which this node need not know."))
         }
@@ -47,10 +47,10 @@ pub(super) fn exists(case: &Case<'_>) -> Judgement {
 }
 
 fn unknown(case: &Case<'_>, why: &str) -> Judgement {
-    let name = &case.material.name;
+    let name = case.name();
     let near = near(case);
     let meant = if near.is_empty() { String::new() } else { format!(" Did you mean {}?", some(&near)) };
-    let gone = case.material.history.iter().rev().find(|record| record.rule == "service-gone");
+    let gone = case.history().iter().rev().find(|record| record.rule == "service-gone");
     let before = gone.map(|record| format!(" {}", record.sentence())).unwrap_or_default();
     Judgement::error(format!("There is no Service {name}: {why}.{meant}{before}"))
         .with("near", json!(near))
@@ -59,27 +59,27 @@ fn unknown(case: &Case<'_>, why: &str) -> Judgement {
 
 /// The same name in another namespace, and names that differ by a slip.
 fn near(case: &Case<'_>) -> Vec<String> {
-    let wanted = &case.material.name;
+    let wanted = case.name();
     let is_near = |name: &ObjectName| {
         let same = name.name() == wanted.name();
         let slip =
             || name.namespace() == wanted.namespace() && distance(name.name(), wanted.name()) <= SLIP_MAX;
         name != wanted && (same || slip())
     };
-    let services = case.material.snapshot.services.iter().map(|view| &view.key.name);
+    let services = case.table().services.iter().map(|view| &view.key.name);
     let near: BTreeSet<String> = services.filter(|name| is_near(name)).map(ToString::to_string).collect();
     near.into_iter().take(NAMED_MAX).collect()
 }
 
 pub(super) fn understood(case: &Case<'_>) -> Judgement {
-    let Some(view) = case.view else { return Judgement::skipped("There is no object to understand.") };
+    let Some(view) = case.view() else { return Judgement::skipped("There is no object to understand.") };
     let slices: BTreeSet<_> = view.slices.iter().map(|slice| &slice.key).collect();
     let of_it = |it: &&Rejection| match &it.object {
         ObjectKey::Service(key) => *key == view.key,
         ObjectKey::Slice(key) => slices.contains(key),
         _ => false,
     };
-    let named = case.material.snapshot.rejections.named.values().filter(of_it);
+    let named = case.table().rejections.named.values().filter(of_it);
     let words: Vec<String> = named.map(|it| format!("{}: {}", it.object, it.reason)).collect();
     match words.is_empty() {
         true => Judgement::ok("Its objects are understood."),
@@ -92,15 +92,15 @@ pub(super) fn understood(case: &Case<'_>) -> Judgement {
 }
 
 pub(super) fn cache_lag(case: &Case<'_>) -> Judgement {
-    let is_of_cluster = case.view.is_some_and(|view| view.key.source == Source::Kubernetes);
-    if is_of_cluster && case.facts().is_some() && matches!(case.cluster().service.answer(), Some(None)) {
+    let is_of_cluster = case.source() == Some(Source::Kubernetes);
+    if is_of_cluster && case.facts().is_some() && matches!(case.asked_service().answer(), Some(None)) {
         return Judgement::warning(
             "The apiserver has no such Service any more, and this node still serves it.",
         )
         .remedy(Remedy::safe("See self.watch and self.control: the news has not come."));
     }
     let (Some(facts), Some(seen)) = (case.facts(), case.seen()) else {
-        return missing(&case.cluster().service, "The Service was not compared");
+        return missing(case.asked_service(), "The Service was not compared");
     };
     let ours = facts.meta.resource_version.as_deref();
     if ours.is_none() || ours == Some(&*seen.resource_version) {
@@ -109,7 +109,7 @@ pub(super) fn cache_lag(case: &Case<'_>) -> Judgement {
     let silent = |it: &crate::diagnose::material::WatchSeen| {
         it.silent.is_none_or(|silent| silent.as_secs() > LAG_SECONDS)
     };
-    let is_silent = case.material.own.watches.iter().any(|it| it.what == "services" && silent(it));
+    let is_silent = case.watches().iter().any(|it| it.what == "services" && silent(it));
     let sentence = format!(
         "The apiserver has version {} of the Service, this node {}.",
         seen.resource_version,
@@ -125,7 +125,7 @@ pub(super) fn handled(case: &Case<'_>) -> Judgement {
     if let Some(proxy) = case.seen().and_then(|seen| seen.proxy_name.as_deref()) {
         return of_another(proxy);
     }
-    let Some(view) = case.view else { return Judgement::skipped("There is no Service.") };
+    let Some(view) = case.view() else { return Judgement::skipped("There is no Service.") };
     let label = || view.facts.as_ref().and_then(|facts| facts.proxy_name.clone()).unwrap_or_default();
     match view.state {
         ServiceState::Served => Judgement::ok("This node serves it."),
@@ -154,7 +154,7 @@ fn of_another(proxy: &str) -> Judgement {
 
 pub(super) fn deleting(case: &Case<'_>) -> Judgement {
     let Some(seen) = case.seen() else {
-        return missing(&case.cluster().service, "Whether it is being deleted");
+        return missing(case.asked_service(), "Whether it is being deleted");
     };
     let Some(deletion) = seen.deletion else { return Judgement::ok("It is not being deleted.") };
     let age = span(case.age(deletion));
@@ -234,8 +234,8 @@ pub(super) const fn word(family: Family) -> &'static str {
 }
 
 pub(super) fn selector(case: &Case<'_>) -> Judgement {
-    let Some(selector) = case.selector() else { return missing(&case.cluster().service, "Its selector") };
-    if case.view.is_none() {
+    let Some(selector) = case.selector() else { return missing(case.asked_service(), "Its selector") };
+    if !case.is_known() {
         return Judgement::skipped("This node does not know it.");
     }
     if !selector.is_empty() {
@@ -268,10 +268,10 @@ pub(super) fn collision(case: &Case<'_>) -> Judgement {
 
 /// Services that ask in vain for what it has, or for an address that its node ports or cluster IPs cover.
 fn rivals(case: &Case<'_>) -> Judgement {
-    let Some(own) = case.view else { return Judgement::skipped("There is no Service.") };
+    let Some(own) = case.view() else { return Judgement::skipped("There is no Service.") };
     let is_in_vain =
         |it: &&FrontendView| it.verdict == Verdict::Conflict && it.owner.as_ref() == Some(&own.key);
-    let views = case.material.snapshot.services.iter();
+    let views = case.table().services.iter();
     let mut all =
         views.flat_map(|view| view.frontends.iter().filter(is_in_vain).map(move |it| (&view.key.name, it)));
     let shown = |(of, it): (&ObjectName, &FrontendView)| {
@@ -288,8 +288,8 @@ fn rivals(case: &Case<'_>) -> Judgement {
 }
 
 pub(super) fn cluster_ip(case: &Case<'_>) -> Judgement {
-    let asked = &case.cluster().address;
-    let name = &case.material.name;
+    let asked = case.asked_address();
+    let name = case.name();
     match asked.answer() {
         None => missing(asked, "Who has its cluster IP by the books"),
         Some(None) => Judgement::warning(
@@ -311,13 +311,13 @@ pub(super) fn cluster_ip(case: &Case<'_>) -> Judgement {
 
 /// Other services that lead to the same backends.
 pub(super) fn shared_backends(case: &Case<'_>) -> Judgement {
-    let Some(own) = case.view else { return Judgement::skipped("There is no Service.") };
+    let Some(own) = case.view() else { return Judgement::skipped("There is no Service.") };
     let backends = case.backends();
     let shares = |view: &&ServiceView| {
         view.key != own.key
             && view.ports.iter().any(|port| backends.iter().any(|backend| port.rows.find(*backend).is_some()))
     };
-    let services = case.material.snapshot.services.iter().map(AsRef::as_ref);
+    let services = case.table().services.iter().map(AsRef::as_ref);
     let others: Vec<&ObjectName> = services.filter(shares).map(|view| &view.key.name).collect();
     if others.is_empty() {
         return Judgement::ok("Its backends are nobody else's.");
@@ -339,16 +339,16 @@ pub(super) fn shared_backends(case: &Case<'_>) -> Judgement {
 }
 
 fn confusable<'a>(case: &Case<'_>, others: &[&'a ObjectName]) -> Option<&'a ObjectName> {
-    let own = &case.material.name;
+    let own = case.name();
     let begins =
         |other: &ObjectName| other.name().starts_with(own.name()) || own.name().starts_with(other.name());
-    let runs = case.material.own.proxies.iter().any(|it| it.proxy == "Cilium");
+    let runs = case.proxies().iter().any(|it| it.proxy == "Cilium");
     let other = others.iter().find(|other| other.namespace() == own.namespace() && begins(other));
     other.copied().filter(|_| runs)
 }
 
 pub(super) fn namespace(case: &Case<'_>) -> Judgement {
-    let asked = &case.cluster().namespace;
+    let asked = case.asked_namespace();
     match asked.answer() {
         None => missing(asked, "Whether its namespace is going"),
         Some(Some(false)) => Judgement::ok("Its namespace is active."),

@@ -41,7 +41,7 @@ struct Stale<'a> {
 
 /// The endpoints as the apiserver has them, or else as this node knows them.
 fn listed(case: &Case<'_>) -> Vec<Listed> {
-    match case.cluster().slices.answer() {
+    match case.asked_slices().answer() {
         Some(slices) => {
             let endpoints = slices.iter().flat_map(|slice| slice.endpoints.iter().map(move |it| (slice, it)));
             let listed = |(slice, it): (
@@ -111,7 +111,7 @@ fn by_slices_alone(case: &Case<'_>) -> Judgement {
         ))
         .likely()
         .remedy(nudge(case)),
-        None => missing(&case.cluster().pods, "Whether endpoints are the pods that they name"),
+        None => missing(case.asked_pods(), "Whether endpoints are the pods that they name"),
     }
 }
 
@@ -141,8 +141,8 @@ fn of_pods<'a>(case: &Case<'_>, it: &'a Listed, pods: &[Pod], more: bool) -> Opt
 
 /// Without pods: slices say that an address is another pod's.
 fn two_owners(case: &Case<'_>) -> Option<Judgement> {
-    let own = case.view?;
-    let services = case.material.snapshot.services.iter();
+    let own = case.view()?;
+    let services = case.table().services.iter();
     let all = services.flat_map(|view| view.slices.iter().map(AsRef::as_ref));
     let found = lifecycle::two_owners(&own.slices, all)?;
     let words = found.evidence.iter().filter_map(|it| {
@@ -190,7 +190,7 @@ fn worded(case: &Case<'_>, found: &[Stale<'_>], ready: usize) -> Judgement {
 /// Pods that are ready, and get no traffic.
 pub(super) fn absent(case: &Case<'_>) -> Judgement {
     if case.pods().is_none() {
-        return missing(&case.cluster().pods, "Whether every ready pod is an endpoint");
+        return missing(case.asked_pods(), "Whether every ready pod is an endpoint");
     }
     if case.selector().is_none_or(std::collections::BTreeMap::is_empty) {
         return Judgement::skipped("It has no selector: its endpoints need not be pods.");

@@ -39,12 +39,12 @@ fn as_known(slice: &SliceFacts) -> Listed {
 }
 
 pub(super) fn api_cache(case: &Case<'_>) -> Judgement {
-    let Some(seen) = case.cluster().slices.answer() else {
-        return missing(&case.cluster().slices, "Whether this node has the slices that the apiserver has");
+    let Some(seen) = case.asked_slices().answer() else {
+        return missing(case.asked_slices(), "Whether this node has the slices that the apiserver has");
     };
     let seen: BTreeMap<&str, Listed> =
         seen.iter().map(|slice| (slice.name.as_str(), as_seen(slice))).collect();
-    let known = case.view.into_iter().flat_map(|view| view.slices.iter());
+    let known = case.all_slices();
     let known: BTreeMap<&str, Listed> = known.map(|slice| (slice.key.name.name(), as_known(slice))).collect();
     let names: BTreeSet<&str> = seen.keys().chain(known.keys()).copied().collect();
     let differs = |name: &&str| {
@@ -56,9 +56,7 @@ pub(super) fn api_cache(case: &Case<'_>) -> Judgement {
         return Judgement::ok("This node has the slices that the apiserver has.");
     }
     let silent = case
-        .material
-        .own
-        .watches
+        .watches()
         .iter()
         .filter(|it| it.what == "endpointslices")
         .any(|it| it.error.is_some() || it.silent.is_none_or(|silent| silent.as_secs() > LAG_SECONDS));
@@ -87,10 +85,10 @@ fn chosen<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Chosen {
 
 /// The rules, applied anew to what the apiserver's watches brought. A list that is held differs from them.
 pub(super) fn cache_table(case: &Case<'_>) -> Judgement {
-    let Some(view) = case.view.filter(|view| view.facts.is_some()) else {
+    let Some(view) = case.view().filter(|view| view.facts.is_some()) else {
         return Judgement::skipped("There is nothing that rules could be applied to.");
     };
-    let snapshot = &case.material.snapshot;
+    let snapshot = case.table();
     let desired = resolve(view.facts.as_deref(), &view.slices, &snapshot.node, &snapshot.settings);
     let is_held = |port: &PortView| port.hold.is_some() || port.rows.all().iter().any(Row::is_held);
     let held = view.ports.iter().filter(|port| is_held(port)).count();
@@ -121,8 +119,8 @@ pub(super) fn cache_table(case: &Case<'_>) -> Judgement {
 }
 
 pub(super) fn table_kernel(case: &Case<'_>) -> Judgement {
-    let Some(rows) = case.material.kernel.answer() else {
-        return missing(&case.material.kernel, "What the maps hold");
+    let Some(rows) = case.map_rows().answer() else {
+        return missing(case.map_rows(), "What the maps hold");
     };
     let differing: Vec<_> = rows.iter().filter(|row| row.difference.is_some()).collect();
     let words = differing
@@ -130,7 +128,7 @@ pub(super) fn table_kernel(case: &Case<'_>) -> Judgement {
         .map(|row| format!("{}: {}", row.frontend, row.difference.as_deref().unwrap_or_default()));
     let words: Vec<String> = words.collect();
     match words.is_empty() {
-        true => as_wanted(rows.len(), case.material.kernel_left).with("frontends", rows.len()),
+        true => as_wanted(rows.len(), *case.map_rows_left()).with("frontends", rows.len()),
         false => Judgement::error(format!(
             "{} of {} frontends are not in the maps as they should be: {}.",
             words.len(),
@@ -154,7 +152,7 @@ fn as_wanted(read: usize, left: usize) -> Judgement {
 }
 
 pub(super) fn drift(case: &Case<'_>) -> Judgement {
-    match case.material.snapshot.counters.drift {
+    match case.table().counters.drift {
         0 => Judgement::ok("Nobody else has changed the maps since the start."),
         times => Judgement::warning(format!(
             "Somebody else has changed the maps {times} times since the start; it was mended."
@@ -191,7 +189,7 @@ pub(crate) fn worst<'a>(case: &Case<'a>) -> Option<&'a FrontendView> {
 }
 
 pub(super) fn verdict(case: &Case<'_>) -> Judgement {
-    let (Some(view), Some(frontend)) = (case.view, worst(case)) else {
+    let (Some(view), Some(frontend)) = (case.view(), worst(case)) else {
         return Judgement::skipped("It has no frontend on this node.");
     };
     let sentence = crate::why::sentence_of(view, frontend);

@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use holdfast_core::facts::Timestamp;
+use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_knowledge::{
     Cause, ClusterEvent, Confidence, EventType, Knowledge, ObjectRef, Present, Risk as KnownRisk, Severity,
@@ -91,10 +92,9 @@ pub(super) fn rows(events: &[ClusterEvent], knowledge: &Knowledge, scope: Scope<
         let ObjectRef { kind, namespace, name, .. } = &event.object;
         objects.entry((kind, namespace, name)).or_default().push(event.clone());
     }
-    let uids = uids(scope.snapshot);
     let mut rows = Vec::new();
     for ((kind, namespace, name), events) in &objects {
-        let uid = uids.get(&(*namespace, *name)).copied().filter(|_| *kind == "Service");
+        let uid = (*kind == "Service").then(|| uid(scope.snapshot, namespace, name)).flatten();
         let values = values(scope, (kind, namespace, name));
         let standing = knowledge.standing(events, Present { uid, changed: None }, Time(scope.now.0));
         rows.extend(standing.iter().map(|it| EventRow::of(it, &values)));
@@ -103,11 +103,11 @@ pub(super) fn rows(events: &[ClusterEvent], knowledge: &Knowledge, scope: Scope<
     rows
 }
 
-/// Of the Services of the cluster, by namespace and name: what was said of a former one is past.
-fn uids(snapshot: &Snapshot) -> BTreeMap<(&str, &str), &str> {
-    let facts = snapshot.services.iter().filter_map(|view| view.facts.as_deref());
-    let with_uid = facts.filter_map(|facts| Some((&facts.key.name, facts.meta.uid.as_deref()?)));
-    with_uid.map(|(name, uid)| ((name.namespace(), name.name()), uid)).collect()
+/// Of the Service as it is now: what was said of a former one is past.
+fn uid<'a>(snapshot: &'a Snapshot, namespace: &str, name: &str) -> Option<&'a str> {
+    let name = ObjectName::new(namespace, name).ok()?;
+    let mut uids = snapshot.services.named(&name).filter_map(|view| view.facts.as_ref()?.meta.uid.as_deref());
+    uids.next()
 }
 
 fn values(scope: Scope<'_>, (kind, namespace, name): (&str, &str, &str)) -> Values {

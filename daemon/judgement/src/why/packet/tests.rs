@@ -133,7 +133,7 @@ fn ask(
     }
     let frontends = subjects.iter().flat_map(Subject::frontends).filter_map(details::key);
     let read: ReadBack = frontends.map(|key| (key, Ok(engine.maps_mut().read(&key).unwrap()))).collect();
-    of(snapshot, watched, (&dialled(to), from.parse().unwrap()), &subjects, &read)
+    follow(snapshot, watched, (&dialled(to), from.parse().unwrap()), &subjects, &read)
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn where_no_program_looks_nothing_changes_a_packet() {
     let (snapshot, _) = world();
     let watched = Watched::of(&DatapathView::memory());
     let asked = (&dialled("192.0.2.10:80"), "203.0.113.9".parse().unwrap());
-    let packet = of(&snapshot, &watched, asked, &[], &Vec::new());
+    let packet = follow(&snapshot, &watched, asked, &[], &Vec::new());
     assert_eq!((packet.outcome.0, packet.steps.len()), (Outcome::Passed, 1));
     assert!(packet.sentence.ends_with("because this daemon's tables are in memory and touch no traffic."));
 }
@@ -280,7 +280,7 @@ fn maps_that_cannot_be_read_are_not_guessed_at() {
     let read: ReadBack = keys.map(|key| (key, Err("the engine is busy".to_owned()))).collect();
     let watched = at(&["eth0", "eth1"], &[]);
     let asked = (&dialled("192.0.2.10:80"), "203.0.113.9".parse().unwrap());
-    let packet = of(&snapshot, &watched, asked, &subjects, &read);
+    let packet = follow(&snapshot, &watched, asked, &subjects, &read);
     assert_eq!(packet.outcome.0, Outcome::Unknown);
     assert!(packet.sentence.ends_with("could not be read: the engine is busy."), "{}", packet.sentence);
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::{service, shown};
 use crate::manifests::decode::{Facts, decode};
-use crate::manifests::folder::{Folder, Reading};
+use crate::manifests::folder::{Folder, FolderLook};
 
 const CLUSTER_YAML: &str = include_str!("../../../../../tests/fixtures/manifests/cluster.yaml");
 const CLUSTER_JSON: &str = include_str!("../../../../../tests/fixtures/manifests/cluster.json");
@@ -16,7 +16,7 @@ const CLUSTER_JSON: &str = include_str!("../../../../../tests/fixtures/manifests
 fn events(file: &str, text: &str) -> String {
     let file: Arc<str> = file.into();
     let files = vec![(Arc::clone(&file), decode(&file, text.as_bytes()))];
-    shown(&Folder::new("/manifests").apply(Reading { present: Ok([file].into()), files }))
+    shown(&Folder::new("/manifests").apply(FolderLook { present: Ok([file].into()), files }))
 }
 
 #[track_caller]
@@ -190,7 +190,7 @@ fn a_kind_that_is_not_read_is_named_once_for_the_whole_folder() {
     let read = |file: &Arc<str>| (Arc::clone(file), decode(file, ingress));
     let mut look = |present: &[Arc<str>], read_now: &[Arc<str>]| {
         let present = Ok(present.iter().cloned().collect());
-        shown(&folder.apply(Reading { present, files: read_now.iter().map(read).collect() }))
+        shown(&folder.apply(FolderLook { present, files: read_now.iter().map(read).collect() }))
     };
     assert_eq!(look(&files, &files).lines().count(), 1);
     assert_eq!(look(&files, &files), "", "not again when it is read again");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{service, shown};
 use crate::manifests::decode::decode;
-use crate::manifests::folder::{Folder, Reading};
+use crate::manifests::folder::{Folder, FolderLook};
 
 struct Disk {
     folder: Folder,
@@ -31,7 +31,7 @@ impl Disk {
                 None => drop(self.present.remove(&file)),
             }
         }
-        let events = self.folder.apply(Reading { present: Ok(self.present.clone()), files });
+        let events = self.folder.apply(FolderLook { present: Ok(self.present.clone()), files });
         assert_eq!(shown(&events), expected);
     }
 }
@@ -103,7 +103,7 @@ fn a_file_that_cannot_be_read_keeps_its_last_good_objects() {
     disk.check(&[("x.json", Some(""))], "ok file x.json\n");
     disk.check(&[("y.yaml", Some(&a))], "+ Service default/a [10.0.0.1] y.yaml\n");
     let torn = a.get(..40).expect("half of it");
-    let events = shown(&disk.folder.apply(Reading {
+    let events = shown(&disk.folder.apply(FolderLook {
         present: Ok(disk.present.clone()),
         files: vec![("y.yaml".into(), decode(&"y.yaml".into(), torn.as_bytes()))],
     }));
@@ -159,7 +159,7 @@ fn a_folder_that_vanishes_keeps_everything() {
     let a = service("a", "10.0.0.1");
     disk.check(&[("x.yaml", Some(&a))], "+ Service default/a [10.0.0.1] x.yaml\n");
     let mut vanish =
-        || shown(&disk.folder.apply(Reading { present: Err("gone".to_owned()), files: Vec::new() }));
+        || shown(&disk.folder.apply(FolderLook { present: Err("gone".to_owned()), files: Vec::new() }));
     assert_eq!(vanish(), "! file /manifests rejected in /manifests: gone\n");
     assert_eq!(vanish(), "");
     disk.check(&[], "ok file /manifests\n");

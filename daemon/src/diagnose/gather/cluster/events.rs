@@ -23,23 +23,23 @@ use crate::diagnose::limits::{EVENTS_KEPT, EVENTS_PACE, EVENTS_QUESTIONS_MAX};
 /// What was read lately, and when; shared by all diagnoses.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    known: Mutex<Known>,
+    known: Mutex<KnownEvents>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownEvents {
     read: Option<Instant>,
-    answers: BTreeMap<String, Kept>,
+    answers: BTreeMap<String, KeptAnswer>,
 }
 
 /// What was answered to a question, and when it was asked.
 #[derive(Debug)]
-struct Kept {
+struct KeptAnswer {
     asked: Instant,
     heard: Heard,
 }
 
-impl Kept {
+impl KeptAnswer {
     /// A refusal is kept for less long: the daemon may get the right a moment later.
     fn is_over(&self, now: Instant) -> bool {
         let limit = if self.heard.list.answer().is_some() { EVENTS_KEPT } else { EVENTS_PACE };
@@ -70,11 +70,11 @@ impl Events {
         Reading { events: self, is_on, begun: now, wait }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownEvents> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(&self, path: String, kept: Kept) {
+    fn keep(&self, path: String, kept: KeptAnswer) {
         let mut known = self.known();
         let oldest = known.answers.iter().min_by_key(|(_, kept)| kept.asked).map(|(path, _)| path.clone());
         if let Some(oldest) = oldest.filter(|_| known.answers.len() >= EVENTS_QUESTIONS_MAX) {
@@ -126,7 +126,7 @@ impl Reading<'_> {
         }
         let heard = read(lane, &question, pages).await;
         if matches!(heard.list, Asked::Answered(_) | Asked::Forbidden(_)) {
-            self.events.keep(path, Kept { asked: self.begun, heard: heard.clone() });
+            self.events.keep(path, KeptAnswer { asked: self.begun, heard: heard.clone() });
         }
         heard
     }

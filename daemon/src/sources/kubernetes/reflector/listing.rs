@@ -92,7 +92,7 @@ impl<C: Codec> Reflector<C> {
 }
 
 /// Takes the items of a list. Of one that is known already, nothing is read but its name and version.
-pub(super) struct Reading<'a, C> {
+pub(super) struct ItemReader<'a, C> {
     pub(super) delivered: MutexGuard<'a, Delivered>,
     pub(super) what: Resource,
     pub(super) provenance: &'a Provenance,
@@ -101,7 +101,7 @@ pub(super) struct Reading<'a, C> {
     pub(super) codec: PhantomData<C>,
 }
 
-impl<C: Codec> Reading<'_, C> {
+impl<C: Codec> ItemReader<'_, C> {
     fn is_known(&mut self, item: &[u8]) -> bool {
         self.delivered.len() > 0
             && C::peek(item)
@@ -110,7 +110,7 @@ impl<C: Codec> Reading<'_, C> {
     }
 }
 
-impl<C: Codec> Items for Reading<'_, C> {
+impl<C: Codec> Items for ItemReader<'_, C> {
     fn take(&mut self, item: Piece<'_>) {
         *self.items = self.items.saturating_add(1);
         if self.is_known(item.bytes()) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::Reflector;
-use super::listing::{Reading, provenance};
+use super::listing::{ItemReader, provenance};
 use crate::apiserver::{Connection, Reply};
 use crate::sources::kubernetes::codec::{Codec, Splitter};
 use crate::sources::kubernetes::ending::Ending;
@@ -197,8 +197,8 @@ impl<C: Codec> Reflector<C> {
         Ok(Page { meta: frame.metadata, is_empty })
     }
 
-    fn reading<'a>(&'a self, provenance: &'a Provenance, items: &'a mut u32) -> Reading<'a, C> {
-        Reading {
+    fn reading<'a>(&'a self, provenance: &'a Provenance, items: &'a mut u32) -> ItemReader<'a, C> {
+        ItemReader {
             delivered: self.delivered.lock(),
             what: self.selection.what,
             provenance,

@@ -10,7 +10,7 @@ use super::{service, shown};
 use crate::sources::manifests::held::Held;
 use crate::sources::manifests::{HELD_MAX, QUIET};
 use holdfast_objects::manifests::decode;
-use holdfast_objects::manifests::{Folder, Reading};
+use holdfast_objects::manifests::{Folder, FolderLook};
 
 /// Some files, `None` for one that is gone.
 type Files<'a> = [(&'a str, Option<&'a str>)];
@@ -36,7 +36,7 @@ impl Disk {
         disk
     }
 
-    fn reading(&mut self, files: &Files<'_>) -> Reading {
+    fn reading(&mut self, files: &Files<'_>) -> FolderLook {
         let mut read = Vec::new();
         for (file, text) in files {
             let file: Arc<str> = (*file).into();
@@ -48,7 +48,7 @@ impl Disk {
                 None => drop(self.present.remove(&file)),
             }
         }
-        Reading { present: Ok(self.present.clone()), files: read }
+        FolderLook { present: Ok(self.present.clone()), files: read }
     }
 
     /// A look after so long, and what it tells; "held" if it waits.
@@ -83,7 +83,7 @@ fn what_adds_or_changes_is_told_at_once() {
         "+ Service default/b [10.0.0.3] y.yaml\n",
     );
     let torn = "! file x.yaml rejected in x.yaml: is not UTF-8: ";
-    let reading = Reading {
+    let reading = FolderLook {
         present: Ok(disk.present.clone()),
         files: vec![("x.yaml".into(), decode(&"x.yaml".into(), &[0xff]))],
     };

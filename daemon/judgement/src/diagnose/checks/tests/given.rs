@@ -9,6 +9,7 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Settings, Timestamp};
 use holdfast_core::keys::{FrontendKey, ObjectName, Source, Transport};
 use holdfast_core::maps::{Capacity, Maps as _, MemoryMaps};
+use holdfast_core::op::ServiceId;
 use holdfast_core::snapshot::{Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
 use holdfast_datapath::{Beside, DeviceStatus, PacketStatus, Shape};
@@ -204,7 +205,7 @@ impl Given {
         let (namespace, name) = self.service.split_once('/').unwrap();
         let name = ObjectName::new(namespace, name).unwrap();
         let focus = self.focus();
-        let views = focus.of(&views(&name, &snapshot));
+        let views = focus.narrow(&views(&name, &snapshot));
         let own = self.own.own();
         let narrowed = Narrowed { client: self.client, focus, ..Narrowed::default() };
         let keys = views.iter().flat_map(|view| &view.frontends).filter_map(crate::why::key);
@@ -505,8 +506,8 @@ impl OwnGiven {
                 Arc::new(view)
             };
             let changed: Vec<_> = snapshot.services.iter().map(refused).collect();
-            for (place, view) in changed.into_iter().enumerate() {
-                snapshot.services.set(place, Some(view));
+            for (id, view) in (0..).map(ServiceId).zip(changed) {
+                snapshot.services.set(id, Some(view));
             }
         }
     }

@@ -1,0 +1,53 @@
+//! Which services have a name, cheap to copy.
+//!
+//! Invariant: a clone never sees a later change. Names with the same hash share a place, so who asks looks at the names
+//! of what is found; the seed keeps authors of objects from choosing names that all share one.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::index::{Seed, hash};
+use crate::keys::ObjectName;
+use crate::op::ServiceId;
+use crate::shared_vec::SharedVec;
+
+/// As many services as there may be come to 256 a place, which is what a change copies.
+const PLACES: u64 = 1 << 12;
+
+/// Names to ids, each id once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedNames {
+    ids: SharedVec<Arc<[ServiceId]>>,
+    seed: Seed,
+}
+
+impl SharedNames {
+    pub(crate) fn new(seed: Seed) -> Self {
+        Self { ids: SharedVec::default(), seed }
+    }
+
+    /// The ids of this name, in their order, and perhaps of others.
+    pub(crate) fn near(&self, name: &ObjectName) -> &[ServiceId] {
+        self.ids.get(self.place(name)).map_or(&[], AsRef::as_ref)
+    }
+
+    pub(crate) fn add(&mut self, name: &ObjectName, id: ServiceId) {
+        let mut ids: Vec<ServiceId> = self.others(name, id).collect();
+        ids.push(id);
+        ids.sort_unstable();
+        self.ids.set(self.place(name), Some(ids.into()));
+    }
+
+    pub(crate) fn remove(&mut self, name: &ObjectName, id: ServiceId) {
+        let ids: Vec<ServiceId> = self.others(name, id).collect();
+        self.ids.set(self.place(name), (!ids.is_empty()).then(|| ids.into()));
+    }
+
+    fn others(&self, name: &ObjectName, id: ServiceId) -> impl Iterator<Item = ServiceId> {
+        self.near(name).iter().copied().filter(move |it| *it != id)
+    }
+
+    fn place(&self, name: &ObjectName) -> usize {
+        usize::try_from(hash(self.seed, name) % PLACES).unwrap_or_default()
+    }
+}
