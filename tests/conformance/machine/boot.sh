@@ -5,7 +5,7 @@
 # The crate calls it (src/machine.rs) with, in the environment:
 #   NAME      the machine's
 #   FOLDER    its state outside: upper and work for the overlay, log, and what containerd and kubelet keep
-#   LOWER     the common root
+#   LOWER     the common root; folders that lie over it come before it, separated by colons
 #   PROGRAMS  becomes /opt/kubernetes        HOLDFAST  becomes /opt/holdfast/holdfast        IMAGES  /opt/images.tar
 #   NETWORK   a file that is its network namespace
 #   CGROUPS   its folder in each hierarchy, separated by blanks; the last part of each hierarchy's mount names it

@@ -1,6 +1,7 @@
 //! A cluster from its first machine to the end of its last.
 //!
-//! Invariant: a started cluster is ready: its nodes are, its DNS answers. Dropping it leaves nothing but logs.
+//! Invariant: a started cluster is ready: its nodes are, its DNS answers; without a pod network, its apiserver is.
+//! Dropping it leaves nothing but logs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use crate::error::{at, write};
 use crate::leftovers;
 use crate::machine::Machine;
 use crate::program::wait;
-use crate::topology::{Init, MachineName, Proxy, Topology};
+use crate::topology::{Cni, Init, MachineName, Proxy, Topology};
 use crate::wires::Wires;
 use crate::{Built, ClusterError, control_plane, node, units};
 
@@ -38,7 +39,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts all machines and waits until nodes and DNS are ready.
+    /// Starts all machines and waits until nodes and DNS are ready, unless a test brings the network of the pods.
     pub fn start(topology: &Topology) -> Result<Self, ClusterError> {
         topology.check()?;
         let (built, cgroups) = (Built::find()?, Cgroups::find()?);
@@ -100,6 +101,13 @@ impl Cluster {
         self.kubectl(&["wait", "--for=condition=Ready", "node", "--all", "--timeout=180s"]).map(drop)
     }
 
+    /// Waits for the nodes and for cluster DNS.
+    pub fn wait_until_ready(&self) -> Result<(), ClusterError> {
+        self.wait_for_nodes()?;
+        self.kubectl(&["-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=180s"])
+            .map(drop)
+    }
+
     /// Where the logs of all machines are after the end, by machine and service.
     pub fn logs_after_end(&self) -> PathBuf {
         logs_folder(&self.folder())
@@ -119,8 +127,8 @@ impl Cluster {
         let authority = Authority::create()?;
         let wires = Wires::lay(&self.name, &self.topology)?;
         for name in self.topology.machine_names() {
-            let init = self.topology.init_of(name);
-            let machine = Machine::new((name, init), &self.name, &self.cgroups, &wires, &self.built);
+            let machine =
+                Machine::new((name, &self.topology), &self.name, &self.cgroups, &wires, &self.built);
             self.equip_machine(&machine.disk(), name, &authority)?;
             self.machines.push(machine);
         }
@@ -158,9 +166,7 @@ impl Cluster {
         let rights = if matches!(self.topology.proxy, Proxy::Holdfast { .. }) { RBAC } else { "" };
         let objects = [&node::objects(&self.topology), rights, &node::cluster_dns(&self.topology)];
         self.apply(&objects.join("\n---\n"))?;
-        self.wait_for_nodes()?;
-        self.kubectl(&["-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=180s"])?;
-        Ok(())
+        if self.topology.cni == Cni::Nobody { Ok(()) } else { self.wait_until_ready() }
     }
 
     /// Ready means also that the first roles and namespaces are there.

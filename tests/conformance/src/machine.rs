@@ -3,6 +3,7 @@
 //! Invariant: what a machine has on its disk stays over a reboot; its network, its processes, its cgroups and what the
 //! kernel has pinned for it do not, as with a machine that loses its power.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -18,7 +19,7 @@ use crate::cgroups::Cgroups;
 use crate::control_plane::SERVICES_FOLDER;
 use crate::error::{at, write};
 use crate::program::{output, said, wait};
-use crate::topology::{Init, MachineName};
+use crate::topology::{Init, MachineName, Topology};
 use crate::wires::Wires;
 use crate::{Built, ClusterError};
 
@@ -43,6 +44,7 @@ const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/machine");
 pub struct Machine {
     name: MachineName,
     init: Init,
+    layers: Vec<PathBuf>,
     cluster: String,
     folder: PathBuf,
     cgroups: Cgroups,
@@ -54,7 +56,7 @@ pub struct Machine {
 
 impl Machine {
     pub(crate) fn new(
-        (name, init): (MachineName, Init),
+        (name, topology): (MachineName, &Topology),
         cluster: &str,
         cgroups: &Cgroups,
         wires: &Wires,
@@ -63,7 +65,8 @@ impl Machine {
         let folder = built.folder.join("run").join(cluster).join(name.as_str());
         Self {
             name,
-            init,
+            init: topology.init_of(name),
+            layers: topology.layers.clone(),
             cluster: cluster.to_owned(),
             folder,
             cgroups: cgroups.clone(),
@@ -205,13 +208,19 @@ impl Machine {
         boot.env("NAME", self.name.as_str())
             .env("INIT", self.init.to_string())
             .env("FOLDER", &self.folder)
-            .env("LOWER", &self.built.root);
+            .env("LOWER", self.lower());
         boot.env("PROGRAMS", &self.built.bin).env("HOLDFAST", &self.built.holdfast);
         boot.env("IMAGES", &self.built.images).env("NETWORK", self.wires.file(self.name));
         boot.env("CGROUPS", joined(&cgroups)).env("LAYOUT", self.cgroups.layout.as_str());
         // An interrupt is for the tests; machines end with their cluster, and with the process that has it.
         boot.stdin(Stdio::piped()).stdout(file).stderr(errors).process_group(0);
         boot.spawn().map_err(|source| ClusterError::Start { program: "bash".to_owned(), source })
+    }
+
+    /// What lies below the machine's own disk, as an overlay names it.
+    fn lower(&self) -> OsString {
+        let folders: Vec<_> = self.layers.iter().chain([&self.built.root]).map(|it| it.as_os_str()).collect();
+        folders.join(OsStr::new(":"))
     }
 
     /// Takes its power away: all of its processes end at once.
@@ -312,16 +321,16 @@ fn joined(folders: &[PathBuf]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Topology, leftovers};
+    use crate::leftovers;
 
     /// Whatever this machine has: there is a hierarchy of v2 in any case.
     #[test]
     fn with_v2_alone_a_machine_is_like_a_container() {
-        let (built, here) = (Built::find().unwrap(), Cgroups::find().unwrap());
-        let cgroups = here.only_v2();
+        let (built, cgroups) = (Built::find().unwrap(), Cgroups::find().unwrap().only_v2());
         let name = leftovers::new_name();
         let wires = Wires::lay(&name, &Topology::default()).unwrap();
-        let machine = Machine::new((MachineName::Outside, Init::Script), &name, &cgroups, &wires, &built);
+        let here = (MachineName::Outside, &Topology::default());
+        let machine = Machine::new(here, &name, &cgroups, &wires, &built);
         machine.write("/etc/machine/init.sh", include_str!("../machine/init.sh")).unwrap();
         machine.boot().unwrap();
         let asked = machine.run(&[

@@ -20,7 +20,9 @@ pub(crate) fn equip(
     built: &Built,
 ) -> Result<(), ClusterError> {
     authority.equip_node(root, node)?;
-    write(&root.join("etc/cni/net.d/10-pods.conflist"), pod_network(node, topology))?;
+    if let Some(network) = pod_network(node, topology) {
+        write(&root.join("etc/cni/net.d/10-pods.conflist"), network)?;
+    }
     write(&root.join("etc/containerd/config.toml"), containerd(&built.pause))?;
     write(&root.join("etc/kubernetes/kubelet.yaml"), kubelet_config())?;
     service(root, "containerd", "exec containerd\n")?;
@@ -58,14 +60,15 @@ fn each_family<T>(topology: &Topology, both: [T; 2]) -> Vec<T> {
 }
 
 /// Pods keep their addresses towards all others: nothing is masqueraded here, so what a proxy does is seen.
-fn pod_network(node: MachineName, topology: &Topology) -> String {
+fn pod_network(node: MachineName, topology: &Topology) -> Option<String> {
     let links = match topology.cni {
         Cni::Bridge => r#""type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true"#,
         Cni::PointToPoint => r#""type": "ptp""#,
+        Cni::Nobody => return None,
     };
     let ranges = each_family(topology, node.pods().map(|range| format!(r#"[{{"subnet": "{range}"}}]"#)));
     let routes = each_family(topology, ["0.0.0.0/0", "::/0"].map(|to| format!(r#"{{"dst": "{to}"}}"#)));
-    format!(
+    Some(format!(
         r#"{{"cniVersion": "1.0.0", "name": "pods", "plugins": [
 	{{{links}, "ipMasq": false, "ipam": {{"type": "host-local", "dataDir": "/run/cni-ipam",
 		"ranges": [{}], "routes": [{}]}}}},
@@ -74,10 +77,11 @@ fn pod_network(node: MachineName, topology: &Topology) -> String {
 "#,
         ranges.join(", "),
         routes.join(", ")
-    )
+    ))
 }
 
-/// Not every machine lets its root lower an OOM score, which runc would fail at. Nothing is asked of the others.
+/// Not every machine lets its root lower an OOM score, which runc would fail at. Nothing is asked of the others. The
+/// second folder of plug-ins is for those that a test brings.
 fn containerd(pause: &str) -> String {
     format!(
         r#"version = 3
@@ -87,7 +91,7 @@ sandbox = "{pause}"
 [plugins."io.containerd.cri.v1.runtime"]
 restrict_oom_score_adj = true
 [plugins."io.containerd.cri.v1.runtime".cni]
-bin_dirs = ["/opt/cni/bin"]
+bin_dirs = ["/opt/cni/bin", "/opt/pods/bin"]
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
@@ -203,11 +207,11 @@ mod tests {
     #[test]
     fn a_pod_network_has_the_ranges_of_its_node_and_family() {
         let topology = Topology { family: Family::Ipv4, cni: Cni::PointToPoint, ..Topology::default() };
-        let text = pod_network(MachineName::Node(2), &topology);
+        let text = pod_network(MachineName::Node(2), &topology).unwrap();
         let network: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(network["plugins"][0]["ipam"]["ranges"].to_string(), r#"[[{"subnet":"10.244.2.0/24"}]]"#);
         assert_eq!(network["plugins"][0]["type"], "ptp");
-        let dual = pod_network(MachineName::Node(1), &Topology::default());
+        let dual = pod_network(MachineName::Node(1), &Topology::default()).unwrap();
         assert!(dual.contains("fd00:10:244:1::/64") && dual.contains("cni0"), "{dual}");
     }
 

@@ -4,6 +4,7 @@
 //! Invariant: every address of a cluster is written down here, and nowhere else.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::ClusterError;
@@ -29,6 +30,8 @@ pub enum Cni {
     Bridge,
     /// A link of its own for each pod.
     PointToPoint,
+    /// None, until a test installs one. Nodes are not ready before that, and are not waited for.
+    Nobody,
 }
 
 /// Which addresses nodes, pods and services have.
@@ -82,13 +85,15 @@ pub struct Topology {
     pub balancer: bool,
     /// Files that machines have before they boot: on which, where, what.
     pub files: Vec<(MachineName, String, String)>,
+    /// Folders over the root that all machines have in common, the topmost first. No machine changes them.
+    pub layers: Vec<PathBuf>,
 }
 
 impl Default for Topology {
     fn default() -> Self {
         let proxy = Proxy::Holdfast { config: String::new() };
         let (cni, family, init) = (Cni::Bridge, Family::Dual, Init::Script);
-        Self { nodes: 2, cni, family, proxy, init, balancer: true, files: Vec::new() }
+        Self { nodes: 2, cni, family, proxy, init, balancer: true, files: Vec::new(), layers: Vec::new() }
     }
 }
 
@@ -221,7 +226,7 @@ macro_rules! words {
 }
 
 words!(Init: Script "script", Systemd "systemd");
-words!(Cni: Bridge "bridge", PointToPoint "ptp");
+words!(Cni: Bridge "bridge", PointToPoint "ptp", Nobody "nobody");
 words!(Family: Ipv4 "ipv4", Dual "dual");
 words!(Mode: Nftables "nftables", Iptables "iptables");
 
@@ -266,7 +271,7 @@ mod tests {
         assert_eq!("ptp".parse::<Cni>().unwrap().to_string(), "ptp");
         assert_eq!(
             "ptpx".parse::<Cni>().unwrap_err().to_string(),
-            "`ptpx` is not understood: one of bridge ptp"
+            "`ptpx` is not understood: one of bridge ptp nobody"
         );
     }
 }

@@ -12,6 +12,9 @@ mod clients;
 #[cfg(test)]
 mod daemonset;
 #[cfg(test)]
+#[path = "../shared/guide.rs"]
+mod guide;
+#[cfg(test)]
 mod image;
 #[cfg(test)]
 mod package;
@@ -21,3 +24,6 @@ mod page;
 mod stage;
 #[cfg(test)]
 mod static_pod;
+#[cfg(test)]
+#[path = "../shared/typing.rs"]
+mod typing;

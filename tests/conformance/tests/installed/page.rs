@@ -1,21 +1,14 @@
 //! The page's own blocks of commands.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
-pub(crate) fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+use super::guide;
+pub(crate) use super::guide::repository;
 
 /// The blocks of a section, each as it stands between its fences.
 #[track_caller]
 pub(crate) fn blocks<const N: usize>(section: &str) -> [String; N] {
-    let page = fs::read_to_string(repository().join("docs/install.md")).unwrap();
-    let rest = page.split_once(&format!("\n## {section}\n")).unwrap().1;
-    let text = rest.split("\n## ").next().unwrap();
-    let fenced = text.split("```").skip(1).step_by(2);
-    let blocks: Vec<String> = fenced.map(|block| block.split_once('\n').unwrap().1.to_owned()).collect();
-    blocks.try_into().unwrap_or_else(|found: Vec<String>| panic!("{section}: other blocks: {found:#?}"))
+    guide::blocks("install.md", section)
 }
 
 #[test]

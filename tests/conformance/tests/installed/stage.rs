@@ -2,13 +2,13 @@
 //! packages of two versions.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use holdfast_conformance::{Cluster, Init, Proxy, Topology};
 
 use super::clients::OBJECTS;
 use super::page::repository;
+pub(crate) use super::typing::{eventually, typed};
 
 pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
 
@@ -23,18 +23,6 @@ pub(crate) const APISERVER: &str = "https://172.30.0.10:6443";
 
 /// What the page has in its place.
 pub(crate) const SOMEBODYS: &str = "https://10.0.0.10:6443";
-
-/// A busy machine with two processors starts pods slowly.
-const SOON: Duration = Duration::from_secs(120);
-
-#[track_caller]
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + SOON;
-    while !is_so() {
-        assert!(Instant::now() < end, "never: {what}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
-}
 
 /// What `scripts/installed.sh` built.
 fn from_environment(name: &str) -> PathBuf {
@@ -108,15 +96,6 @@ fn image(cluster: &Cluster, short: &str) -> String {
     let names = typed(cluster, "n1", "until ctr -n k8s.io images ls -q 2>/dev/null; do sleep 0.2; done");
     let is_it = |name: &&str| name.contains(&format!("/{short}:"));
     names.lines().rfind(is_it).unwrap_or_else(|| panic!("no {short}: {names}")).to_owned()
-}
-
-/// Types a line into a shell of a machine.
-#[track_caller]
-pub(crate) fn typed(cluster: &Cluster, machine: &str, line: &str) -> String {
-    let said = cluster.on(machine).unwrap().run(&["sh", "-c", line]).unwrap();
-    let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
-    assert!(said.status.success(), "{machine}: {line}: {out}{err}");
-    out.into_owned()
 }
 
 /// Types the lines of a block of the page, in the clone.

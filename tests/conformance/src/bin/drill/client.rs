@@ -1,4 +1,5 @@
-//! Clients that dial a Service again and again: each connect is new, and its answer is checked.
+//! Clients that dial a Service again and again: each connect is new, and its answer is checked. One kind keeps its
+//! connection, and dials again only when that is lost.
 //!
 //! Invariant: each attempt is one line on the standard output, `NANOSECONDS TARGET OUTCOME`, written whole; it takes no
 //! longer than [`ATTEMPT_MAX`]. Times are of the clock that never steps, which is one for all machines of a kernel.
@@ -36,9 +37,11 @@ enum Kind {
     Name,
     /// Where the apiserver is, by DNS.
     Dns,
+    /// A byte there and back, on one connection.
+    Held,
 }
 
-/// What a client dials: `name:ADDRESS` or `dns:ADDRESS`.
+/// What a client dials: `name:ADDRESS`, `dns:ADDRESS` or `held:ADDRESS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     kind: Kind,
@@ -53,7 +56,8 @@ impl FromStr for Target {
         let kind = match kind {
             "name" => Kind::Name,
             "dns" => Kind::Dns,
-            other => return Err(format!("{other} is neither name nor dns")),
+            "held" => Kind::Held,
+            other => return Err(format!("{other} is neither name, dns nor held")),
         };
         Ok(Self { kind, address: address.parse().map_err(|error| format!("{address}: {error}"))? })
     }
@@ -107,10 +111,11 @@ pub(crate) fn run(targets: &[Target]) -> Result<(), Failure> {
 }
 
 fn dial_on(target: &Target) -> io::Result<()> {
+    let mut held = None;
     loop {
         let begun = Instant::now();
         let at = now();
-        let outcome = target.attempt();
+        let outcome = target.attempt(&mut held);
         let line = format!("{at} {} {outcome}\n", target.address);
         io::stdout().lock().write_all(line.as_bytes())?;
         thread::sleep(PAUSE.saturating_sub(begun.elapsed()));
@@ -124,10 +129,11 @@ pub(crate) fn now() -> u64 {
 }
 
 impl Target {
-    fn attempt(&self) -> Outcome {
+    fn attempt(&self, held: &mut Option<TcpStream>) -> Outcome {
         let asked = match self.kind {
             Kind::Name => name_at(self.address).map(|name| name == ANSWER),
             Kind::Dns => resolve_at(self.address),
+            Kind::Held => echo_on(held, self.address),
         };
         asked.map_or_else(Outcome::from, |right| if right { Outcome::Answered } else { Outcome::Wrong })
     }
@@ -143,6 +149,20 @@ pub(crate) fn name_at(address: SocketAddr) -> io::Result<String> {
     let mut name = String::new();
     Read::by_ref(&mut stream).take(100).read_to_string(&mut name)?;
     Ok(name.trim().to_owned())
+}
+
+/// Whether the connection that is held goes on; a new one is held where there is none. One that fails is not kept.
+fn echo_on(held: &mut Option<TcpStream>, address: SocketAddr) -> io::Result<bool> {
+    let mut stream = match held.take() {
+        Some(stream) => stream,
+        None => TcpStream::connect_timeout(&address, ATTEMPT_MAX)?,
+    };
+    stream.set_read_timeout(Some(ATTEMPT_MAX))?;
+    let mut byte = *b"?";
+    stream.write_all(&byte)?;
+    stream.read_exact(&mut byte)?;
+    *held = Some(stream);
+    Ok(true)
 }
 
 fn resolve_at(address: SocketAddr) -> io::Result<bool> {
@@ -168,7 +188,7 @@ mod tests {
             let (mut client, _) = listener.accept().unwrap();
             client.write_all(answer.as_bytes()).unwrap();
         });
-        let outcome = target.attempt();
+        let outcome = target.attempt(&mut None);
         server.join().unwrap();
         outcome
     }
@@ -184,9 +204,29 @@ mod tests {
     fn who_is_not_there_refuses_and_who_says_nothing_is_late() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let target = Target { kind: Kind::Name, address: listener.local_addr().unwrap() };
-        assert_eq!(target.attempt(), Outcome::TimedOut);
+        assert_eq!(target.attempt(&mut None), Outcome::TimedOut);
         drop(listener);
-        assert_eq!(target.attempt(), Outcome::Refused);
+        assert_eq!(target.attempt(&mut None), Outcome::Refused);
+    }
+
+    #[test]
+    fn a_connection_is_held_until_it_fails() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = Target { kind: Kind::Held, address: listener.local_addr().unwrap() };
+        let server = thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let mut bytes = [0; 2];
+            client.read_exact(&mut bytes[..1]).unwrap();
+            client.write_all(&bytes[..1]).unwrap();
+            client.read_exact(&mut bytes[1..]).unwrap();
+            client.write_all(&bytes[1..]).unwrap();
+        });
+        let mut held = None;
+        let outcomes = [(); 2].map(|()| target.attempt(&mut held));
+        assert_eq!(outcomes, [Outcome::Answered; 2]);
+        server.join().unwrap();
+        assert_eq!((target.attempt(&mut held), held.is_none()), (Outcome::Failed, true));
+        assert_eq!(target.attempt(&mut held), Outcome::Refused);
     }
 
     #[test]

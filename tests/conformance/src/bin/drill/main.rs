@@ -62,6 +62,9 @@ enum Order {
     /// In a pod or a machine: answer with a name.
     #[command(hide = true)]
     Serve { name: String, address: SocketAddr },
+    /// In a pod: give back what comes.
+    #[command(hide = true)]
+    Echo { address: SocketAddr },
     /// In a machine: ask once whether the right server answers.
     #[command(hide = true)]
     Ask { address: SocketAddr },
@@ -104,6 +107,7 @@ fn run(order: Order) -> Result<bool, Failure> {
         Order::Client { targets } => client::run(&targets).map(|()| true),
         Order::Ask { address } => Ok(client::name_at(address)? == client::ANSWER),
         Order::Serve { name, address } => server::run(&name, address).map(|()| true),
+        Order::Echo { address } => server::echo(address).map(|()| true),
         Order::Observe { address } => propagation::observe(address).map(|()| true),
         Order::Change { changes } => propagation::change(changes).map(|()| true),
     }

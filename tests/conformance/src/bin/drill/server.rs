@@ -1,10 +1,11 @@
-//! The server behind the dialled Services: it tells each client its name and closes.
+//! The servers behind the dialled Services: one tells each client its name and closes, one gives back what comes.
 //!
-//! Invariant: the server does not end on SIGTERM, because a pod that leaves its Services has clients until every node
-//! knows. The server is killed when the pod's grace period ends.
+//! Invariant: a server does not end on SIGTERM, because a pod that leaves its Services has clients until every node
+//! knows. It is killed when the pod's grace period ends.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
 
 use crate::Failure;
 
@@ -14,6 +15,16 @@ pub(crate) fn run(name: &str, address: SocketAddr) -> Result<(), Failure> {
     for client in listener.incoming() {
         // Fails when the client has gone or too many come at once; the client counts both.
         let _ = client.and_then(|client| answer(client, name));
+    }
+    Ok(())
+}
+
+/// Gives back what clients send, for as long as they hold their connections.
+pub(crate) fn echo(address: SocketAddr) -> Result<(), Failure> {
+    let listener = TcpListener::bind(address)?;
+    for client in listener.incoming().filter_map(Result::ok) {
+        // Fails when the client has gone, who knows.
+        thread::spawn(move || io::copy(&mut &client, &mut &client));
     }
     Ok(())
 }
