@@ -103,9 +103,10 @@ impl Tally {
         })
     }
 
-    /// Whether each connection was lost once, and another one came about.
-    pub(crate) fn was_lost_once(&self) -> bool {
-        self.each(|_, others| others == [("failed", 1)])
+    /// Whether each connection was lost, by a reset or in silence, and another one came about at once.
+    pub(crate) fn was_lost(&self) -> bool {
+        let is_loss = |(word, count): &(&str, u64)| ["failed", LATE].contains(word) && *count <= 2;
+        self.each(|_, others| others.len() == 1 && others.iter().all(is_loss))
     }
 
     /// Whether this is so of what was not answered at each address, with enough that was.
