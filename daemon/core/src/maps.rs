@@ -11,7 +11,7 @@ use crate::keys::FrontendKey;
 use crate::limits;
 use crate::op::{Action, Coming, Dump, Entry, FrontendValue, Grace, Op};
 
-pub use memory::{Answer, Client, MemoryMaps, PagedRead};
+pub use memory::{Answer, Client, MemoryMaps, UnfinishedRead};
 
 /// How much the maps may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -51,3 +51,20 @@ impl SharedNames {
         usize::try_from(hash(self.seed, name) % PLACES).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_name_took_comes_back_when_its_last_service_goes() {
+        let mut names = SharedNames::new(Seed(7));
+        let name = ObjectName::new("default", "web").unwrap();
+        let ids = [ServiceId(9), ServiceId(2)];
+        ids.into_iter().for_each(|id| names.add(&name, id));
+        let before = names.clone();
+        ids.into_iter().for_each(|id| names.remove(&name, id));
+        assert_eq!(before.near(&name), [ServiceId(2), ServiceId(9)], "in their order, whatever comes later");
+        assert_eq!((names.near(&name).len(), names.ids.iter().count()), (0, 0));
+    }
+}

@@ -43,7 +43,7 @@ pub enum Answer {
 
 /// A reader that is not done yet.
 #[derive(Debug)]
-pub struct PagedRead {
+pub struct UnfinishedRead {
     ticket: u64,
     family: Family,
     found: Found,
@@ -120,12 +120,12 @@ impl MemoryMaps {
         port: u16,
         transport: Transport,
         client: Client,
-    ) -> Option<PagedRead> {
+    ) -> Option<UnfinishedRead> {
         let value = *self.frontend(address, port, transport)?;
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.readers.insert(ticket);
-        Some(PagedRead { ticket, family: Family::of(address), found: Found::Frontend(value, client) })
+        Some(UnfinishedRead { ticket, family: Family::of(address), found: Found::Frontend(value, client) })
     }
 
     /// A client that has read the word, and reads the slots at some later time.
@@ -135,14 +135,14 @@ impl MemoryMaps {
         port: u16,
         transport: Transport,
         client: Client,
-    ) -> Option<PagedRead> {
+    ) -> Option<UnfinishedRead> {
         let reading = self.begin_dial(address, port, transport, client)?;
         let found = Found::Word(self.word_found(&reading));
-        Some(PagedRead { found, ..reading })
+        Some(UnfinishedRead { found, ..reading })
     }
 
     /// The slots that the client finds now, wiped ones left out.
-    pub fn end_read(&mut self, reading: &PagedRead) -> Vec<Slot> {
+    pub fn end_read(&mut self, reading: &UnfinishedRead) -> Vec<Slot> {
         self.readers.remove(&reading.ticket);
         self.slots_of(self.word_found(reading), reading.family)
     }
@@ -164,7 +164,7 @@ impl MemoryMaps {
         self.frontends.len() + words + slots + self.members.len() + self.sources.len() + self.facts.len()
     }
 
-    fn word_found(&self, reading: &PagedRead) -> Word {
+    fn word_found(&self, reading: &UnfinishedRead) -> Word {
         match reading.found {
             Found::Frontend(value, client) => self.word_for(value, client),
             Found::Word(word) => word,

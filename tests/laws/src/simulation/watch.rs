@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use holdfast_core::keys::{Family, FrontendKey, ServiceKey, Transport};
 use holdfast_core::list::Slot;
-use holdfast_core::maps::{Answer, Client, MemoryMaps, PagedRead};
+use holdfast_core::maps::{Answer, Client, MemoryMaps, UnfinishedRead};
 use holdfast_core::op::{Action, FrontendValue, MemberKey, Membership, PortIndex};
 use holdfast_core::time::Now;
 
@@ -317,7 +317,7 @@ impl Witness<MemoryMaps> for Watch {
 /// A client that takes its time: it has read the frontend or the word, and reads the slots later.
 #[derive(Debug)]
 pub struct SlowClient {
-    reading: PagedRead,
+    reading: UnfinishedRead,
     key: FrontendKey,
     // What the maps led it by: what it dialled, or the wildcard of a NodePort.
     led_by: FrontendKey,
