@@ -198,22 +198,24 @@ INLINE int refuse(const struct arrival *arrival, const struct dial *dial, __u64 
 
 /* --- The flow. --- */
 
-/* Sends the first packet on, as the backend gets it. */
-INLINE int send_first(struct __sk_buff *skb, const struct arrival *arrival, bool v4)
+/* Sends the first packet on, as the backend gets it. One that cannot be written leaves no flow behind. */
+INLINE int send_first(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 {
 	struct flow *flow = flow_at(arrival->number);
 	struct tuple to = arrival->packet.tuple;
 
-	if (flow) {
-		to.source.port = flow->through_port;
-		set_place(&to.destination, flow->backend, flow->backend_port);
-		if (rewrite(skb, &arrival->packet, &to, v4)) {
-			mark_for_firewall(skb);
-			return NEXT;
-		}
+	if (!flow)
+		return SHOT;
+	to.source.port = flow->through_port;
+	set_place(&to.destination, flow->backend, flow->backend_port);
+	if (rewrite(skb, &arrival->packet, &to, v4)) {
+		mark_for_firewall(skb);
+		return NEXT;
 	}
 	count_packet(COUNT_UNWRITABLE);
-	return SHOT;
+	arrival->rival = arrival->number;
+	arrival->rival_serial = READ_ONCE(flow->serial);
+	return IS_FOREIGN;
 }
 
 /* Twice, as sockets do: see translate(). */

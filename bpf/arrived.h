@@ -27,7 +27,7 @@ struct arrival {
 	__u32 by_address;
 	/* The number of the flow that is made. */
 	__u32 number;
-	/* The number of the flow that gives way to it, or past which it began. */
+	/* The number of the flow that gives way to it, past which it began, or that ends with its packet. */
 	__u32 rival;
 	__u32 rival_serial;
 	/* How readily that one is given up. */

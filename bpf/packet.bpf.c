@@ -452,6 +452,15 @@ INLINE int leave(struct __sk_buff *skb, bool v4)
 STEPS(4, true)
 STEPS(6, false)
 
+/* A step of its own: to end a flow and to find it take more than 512 bytes together, as older kernels count them. */
+INLINE void end_rival(bool v4)
+{
+	const struct arrival *arrival = the_arrival();
+
+	if (arrival)
+		end(arrival->rival, arrival->rival_serial, v4);
+}
+
 /* A client's first packet. */
 INLINE int let_arrive(struct __sk_buff *skb, bool v4)
 {
@@ -465,6 +474,8 @@ INLINE int let_arrive(struct __sk_buff *skb, bool v4)
 		next = v4 ? come4(skb, MAYBE_OURS) : come6(skb, MAYBE_OURS);
 	if (next == REFUSED)
 		next = v4 ? answer4(skb) : answer6(skb);
+	if (UNLIKELY(next == IS_FOREIGN))
+		end_rival(v4);
 	return next >= ARRIVES ? SHOT : next;
 }
 
@@ -481,15 +492,6 @@ INLINE int in(struct __sk_buff *skb, bool v4)
 	if (next == IS_ERROR)
 		return v4 ? error_in4(skb) : error_in6(skb);
 	return let_arrive(skb, v4);
-}
-
-/* A step of its own: to end a flow and to find it take more than 512 bytes together, as older kernels count them. */
-INLINE void end_rival(bool v4)
-{
-	const struct arrival *arrival = the_arrival();
-
-	if (arrival)
-		end(arrival->rival, arrival->rival_serial, v4);
 }
 
 INLINE int out(struct __sk_buff *skb, bool v4)

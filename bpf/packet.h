@@ -43,7 +43,7 @@ enum step {
 	IS_ERROR = 104,
 	/* It goes on as it is, and the flow that it went past is to end. */
 	IS_PAST = 105,
-	/* It ends here, with its flow: see agrees_for_another(). */
+	/* It ends here, with its flow: see agrees_for_another(), and send_first(). */
 	IS_FOREIGN = 106,
 	/* It has a record, and no ports yet. */
 	BEGUN = 107,

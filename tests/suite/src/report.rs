@@ -15,8 +15,13 @@ const UNSTEADY_MAX: usize = 2;
 /// So many of the tests that took longest are shown.
 const SLOWEST_SHOWN: usize = 10;
 
-/// So many lines of what a failed test wrote are shown at the end of everything: there is more where it failed.
+/// So many of the last lines of what a failed test wrote are shown at the end of everything: there is more where it
+/// failed.
 const LINES_AT_END: usize = 40;
+
+/// So many of the lines before those are shown that say what failed: a part that is one program runs hundreds of tests,
+/// and what the last of them wrote says nothing of the one that failed.
+const LINES_OF_FAILURES: usize = 20;
 
 /// How one part went.
 #[derive(Debug, Default)]
@@ -121,8 +126,7 @@ impl Report {
         for part in &self.parts {
             for failed in &part.failed {
                 let _ = writeln!(text, "failed: {} ({}), of part {}", failed.test, failed.how, part.name);
-                let lines: Vec<&str> = failed.output.lines().collect();
-                for line in lines.iter().skip(lines.len().saturating_sub(LINES_AT_END)) {
+                for line in telling(&failed.output) {
                     let _ = writeln!(text, "  | {line}");
                 }
             }
@@ -163,6 +167,18 @@ impl Report {
         }
         text.push('\n');
     }
+}
+
+/// Of what a failed test wrote, what says most: which tests failed, where they panicked and why, and how it ended.
+fn telling(output: &str) -> Vec<&str> {
+    let lines: Vec<&str> = output.lines().collect();
+    let (before, end) = lines.split_at(lines.len().saturating_sub(LINES_AT_END));
+    let panicked = |line: &str| line.contains(" panicked at ");
+    let previous = std::iter::once("").chain(before.iter().copied());
+    let says =
+        |(line, previous): &(&str, &str)| line.ends_with("FAILED") || panicked(line) || panicked(previous);
+    let failures = before.iter().copied().zip(previous).filter(says).map(|(line, _)| line);
+    failures.take(LINES_OF_FAILURES).chain(end.iter().copied()).collect()
 }
 
 #[cfg(test)]
@@ -228,5 +244,25 @@ mod tests {
         let text = report.text();
         assert!(text.contains("failed: t/x (exit status: 101), of part a\n  | panicked"), "{text}");
         assert!(!report.parts[0].is_whole());
+    }
+
+    #[test]
+    fn of_a_program_of_many_tests_the_one_that_failed_is_shown() {
+        let passed =
+            |from: u32| (from..from + 60).map(|at| format!("test t{at} ... ok\n")).collect::<String>();
+        let failed = "thread 'x' panicked at a.rs:1:\nassertion failed: why\nstack\ntest x ... FAILED\n";
+        let output = format!("{}{failed}{}", passed(0), passed(100));
+        let told = telling(&output);
+        assert_eq!(
+            told[..4],
+            [
+                "thread 'x' panicked at a.rs:1:",
+                "assertion failed: why",
+                "test x ... FAILED",
+                "test t120 ... ok"
+            ]
+        );
+        assert_eq!(told.len(), 3 + LINES_AT_END);
+        assert_eq!(telling("test x ... FAILED\n"), ["test x ... FAILED"], "nothing is shown twice");
     }
 }

@@ -1,5 +1,6 @@
 // Questions to the daemon that serves this page.
 // Invariant: only paths of this origin, only reads, each with a limit of time; a refusal keeps the daemon's own words.
+// One question at a time, so that a page asks by one connection: the daemon has 128 for all pages and programs.
 
 // Longer than the daemon takes for its longest answer but a diagnosis, which says its own limit.
 const ASK_LIMIT = 15_000;
@@ -57,23 +58,38 @@ function hearTime(answer) {
 const CLOCKS_AGREE = 3_000;
 const nodeTime = () => Date.now() + (Math.abs(ahead) > CLOCKS_AGREE ? ahead : 0);
 
-const ask = async (path, parameters, limit) =>
-  (await response(path, { ...parameters, format: "json" }, limit)).json();
-const askText = async (path, parameters) => (await response(path, { ...parameters, format: "table" })).text();
+// What the last question ends with, well or badly.
+let turn = Promise.resolve();
+
+// A question and the reading of its answer, after those that were asked before. Its limit of time begins with its turn.
+function inTurn(question) {
+  const answer = turn.then(question);
+  turn = answer.catch(() => undefined);
+  return answer;
+}
+
+const askWhole = (path, parameters) => inTurn(async () => (await response(path, parameters)).text());
+const askText = (path, parameters) => askWhole(path, { ...parameters, format: "table" });
+const askRaw = (path, parameters) => askWhole(path, { ...parameters, format: "json" });
+const ask = async (path, parameters) => JSON.parse(await askRaw(path, parameters));
 const askLines = async (path, parameters) =>
   (await askRaw(path, parameters))
     .split("\n")
     .filter(Boolean)
     .map((line) => JSON.parse(line));
-const askRaw = async (path, parameters) => (await response(path, { ...parameters, format: "json" })).text();
+
+// A question that takes long by its nature has a connection of its own, and all others go on beside it.
+const askBeside = async (path, parameters, limit) =>
+  (await response(path, { ...parameters, format: "json" }, limit)).json();
 
 // Each row of a large table as it comes. The daemon writes a row in a line, so that neither end has to hold all of it.
-async function askRows(path, parameters, row) {
-  const answer = await response(path, { ...parameters, format: "json" }, 60_000);
-  await eachLine(answer.body, (line) => {
-    if (line.startsWith("{") && line.includes('"verdict"')) row(JSON.parse(line.replace(/,$/, "")));
+const askRows = (path, parameters, row) =>
+  inTurn(async () => {
+    const answer = await response(path, { ...parameters, format: "json" }, 60_000);
+    await eachLine(answer.body, (line) => {
+      if (line.startsWith("{") && line.includes('"verdict"')) row(JSON.parse(line.replace(/,$/, "")));
+    });
   });
-}
 
 async function eachLine(body, line) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();

@@ -86,8 +86,7 @@ function learnAgain(since) {
   changed();
 }
 
-// The small answers. Each may fail by itself. They are asked for one after another, by one connection: the daemon has
-// 128 for all pages and programs.
+// The small answers. Each may fail by itself.
 async function askGeneral(paths = GENERAL) {
   for (const path of paths) {
     try {

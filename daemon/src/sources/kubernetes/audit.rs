@@ -2,7 +2,8 @@
 //! watch has delivered.
 //!
 //! Invariant: a difference counts only if it is the same after a pause, so that what is merely on its way does not
-//! count. The watch that missed something lists everything again itself.
+//! count, and a watch has missed it only if it was watching all the while: one that is still listing, or waits, gets
+//! the change by itself. The watch that missed something lists everything again itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
@@ -23,7 +24,7 @@ use super::piece::Piece;
 use super::reflector::SharedDelivered;
 use super::resource::SharedSelection;
 use super::version::Version;
-use super::view::Watch;
+use super::view::{State, Watch};
 use crate::apiserver::Access;
 
 /// Differences that the log names; the list that follows brings the rest.
@@ -82,31 +83,46 @@ impl<C: Codec> Audit<C> {
         Instant::now() + pause + pace::part(pause / 4, pace::chance())
     }
 
-    /// Compares, answers the clients that wait, and gives the differences.
+    /// Compares, answers the clients that wait, and gives what the watch has missed.
     async fn compare(&self) -> Vec<Difference> {
-        let found = self.audit().await;
+        let since = self.watching_since();
+        let found = self.confirmed().await;
+        let was_watching = since.is_some() && self.watching_since() == since;
         let lines = |found: &Vec<Difference>| found.iter().take(SHOWN_MAX).map(shown).collect();
-        self.answers.answer(found.as_ref().map(lines).map_err(ToString::to_string));
-        if let Err(error) = &found {
-            tracing::debug!(watch = %self.selection.what, %error, "the comparison with the apiserver has to wait");
-        }
-        found.unwrap_or_default()
+        let answer = found.as_ref().map(lines).map_err(ToString::to_string);
+        let missed = match found {
+            Ok(found) => self.counted(if was_watching { found } else { Vec::new() }),
+            Err(error) => {
+                tracing::debug!(watch = %self.selection.what, %error, "the comparison with the apiserver has to wait");
+                Vec::new()
+            }
+        };
+        self.answers.answer(answer);
+        missed
     }
 
-    async fn audit(&self) -> Result<Vec<Difference>, Ending> {
-        let first = self.differences().await?;
-        let confirmed = if first.is_empty() {
-            Vec::new()
-        } else {
-            tokio::time::sleep(self.timing.audit_again).await;
-            let second = self.differences().await?;
-            first.intersection(&second).cloned().collect()
-        };
+    /// Since when changes have come by the watch without an interruption; none while they do not.
+    fn watching_since(&self) -> Option<std::time::Instant> {
+        let view = self.view.borrow();
+        (view.state == State::Watching).then_some(view.since)
+    }
+
+    fn counted(&self, missed: Vec<Difference>) -> Vec<Difference> {
         self.view.send_modify(|view| {
             view.audits += 1;
-            view.differences += u64::from(!confirmed.is_empty());
+            view.differences += u64::from(!missed.is_empty());
         });
-        Ok(confirmed)
+        missed
+    }
+
+    async fn confirmed(&self) -> Result<Vec<Difference>, Ending> {
+        let first = self.differences().await?;
+        if first.is_empty() {
+            return Ok(Vec::new());
+        }
+        tokio::time::sleep(self.timing.audit_again).await;
+        let second = self.differences().await?;
+        Ok(first.intersection(&second).cloned().collect())
     }
 
     async fn tell(&self, confirmed: &[Difference]) {

@@ -392,6 +392,21 @@ async fn a_watch_that_lies_is_found_by_the_audit() {
     );
 }
 
+#[tokio::test]
+async fn a_comparison_before_the_first_list_finds_nothing_that_a_watch_missed() {
+    let mut bed = Bed::new();
+    // Lists wait for longer after each refusal, so the comparisons are the first to see what there is.
+    bed.lists("services", vec![status("500 Internal Server Error", "", "InternalError"); 6]);
+    bed.lists_after("services", list("20", &[service("a", "12", "10.96.0.1")]));
+    let timing = Timing { audit_every: ms(20), audit_again: ms(5), ..bed.timing() };
+    bed.start(Settings { timing, ..Settings::default() }).await;
+    assert_eq!(bed.heard(2).await, ["+a@12", "synced"]);
+    let compared = bed.watch(Resource::Services).audits;
+    bed.until(|watch| watch.what == Resource::Services && watch.audits > compared + 1).await;
+    let services = bed.watch(Resource::Services);
+    assert_eq!((services.lists, services.differences), (1, 0));
+}
+
 /// A slice that is not for proxies is ignored, unless it was for them before: then it is told, to show that it is no
 /// accident.
 #[tokio::test]
@@ -425,6 +440,7 @@ async fn missing_one() -> Bed {
     let timing = Timing { audit_again: ms(20), ..bed.timing() };
     bed.start(Settings { timing, ..Settings::default() }).await;
     assert_eq!(bed.heard(2).await, ["+a@1", "synced"]);
+    bed.until(|watch| watch.what == Resource::Services && watch.state == State::Watching).await;
     bed
 }
 

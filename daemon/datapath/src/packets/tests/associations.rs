@@ -283,6 +283,19 @@ fn kernel_a_packet_in_pieces_is_translated_where_its_sum_can_be() {
     });
 }
 
+/// What a client sends after it would follow that flow, though the backend never heard of the client.
+#[test]
+fn kernel_a_first_packet_that_cannot_be_written_leaves_no_flow() {
+    Node::test(|node| {
+        serve(node);
+        let first = Sent { fragment: Some((7, 0, true)), ..says(CLIENT, FRONTEND, INIT) };
+        assert_eq!(node.come(&first.frame()).0, SHOT, "its sum would be wrong");
+        assert_eq!(node.counted(packet_count::COUNT_UNWRITABLE), 1);
+        assert_eq!(goes(node, DATA), address(FRONTEND), "it is of no flow");
+        associate(node, OLD);
+    });
+}
+
 /// A host that sent an INIT knows it again by its tag, so that is quoted.
 #[test]
 fn kernel_who_finds_nobody_by_sctp_is_told_that_the_port_is_closed() {

@@ -10,7 +10,7 @@ function diagnoseView({ rest: [namespace, own] }) {
   const root = h("div", {}, h("p", {}, "Looking… this takes up to five seconds."));
   const look = async () => {
     try {
-      const said = await ask("/diagnose", { service }, DIAGNOSIS_LIMIT);
+      const said = await askBeside("/diagnose", { service }, DIAGNOSIS_LIMIT);
       renew(
         root,
         diagnosis(service, said),
