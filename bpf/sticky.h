@@ -2,10 +2,12 @@
 /*
  * Clients that are known by their packets, and come back to the backend that they had.
  *
- * A client that is not known gets its backend by its address, so that connections that begin at once begin at one. It
- * is known once a packet of that backend proves that the client hears it, so a client in whose name others send TCP or
- * SCTP is never remembered. By UDP an answer is all that there is. A namespace has so many places, however many ports
- * its services have and however many clients crowd there: they push out each other, and no client of another namespace.
+ * A client that is not known gets its backend by its address, so that connections that begin at the same time go to the
+ * same backend. One that was known, and stayed away for too long, gets it by its address and by when it came last: it
+ * may get any backend, as a new client does. A client is known once a packet of its backend proves that the client
+ * hears it, so no client is remembered because others send TCP or SCTP in its name. By UDP an answer is all that there
+ * is. A namespace has so many places, however many ports its services have and however many clients crowd there: those
+ * clients push out each other, and one namespace takes up an eighth of the table at most.
  */
 #ifndef HOLDFAST_STICKY_H
 #define HOLDFAST_STICKY_H
@@ -13,7 +15,7 @@
 #include "choose.h"
 #include "flow.h"
 
-/* Both the places at which a client may stand. */
+/* At how many places a client may stand. */
 #define PLACES 2
 
 /* A list of a port. */
@@ -29,7 +31,7 @@ INLINE __u64 mixed_client(const __u32 *client, const struct list *list)
 	return mix(mix(mixed, client[3], client[2]), client[1], client[0]);
 }
 
-/* One of them. Without branches, as is_turned(). */
+/* One of the places at which a client may stand. Without branches, as is_turned(). */
 INLINE void client_key_of(struct client_key *key, __u64 mixed, __u32 share, __u32 which)
 {
 	key->share = share & (FLOW_SHARES - 1);
@@ -44,10 +46,11 @@ INLINE bool is_client(const struct client_value *there, const __u32 *client, con
 }
 
 /*
- * The client's last choice, if it is young enough and still in the list. A torn one is no member. The clock is read
- * last: another CPU may choose for the same client meanwhile, and no choice is of the future.
+ * Chooses the client's last backend, if that choice is young enough and the backend still in the list. If not, `mixed`
+ * becomes another number, by when the client came last. A value that was read torn names no member. The clock is read
+ * last: another CPU may choose for the same client meanwhile, and no choice may seem to be of the future.
  */
-INLINE bool choose_known(struct dial *dial, __u64 mixed)
+INLINE bool choose_known(struct dial *dial, __u64 *mixed)
 {
 	const struct list list = { dial->port_index, dial->scope };
 	struct port *port = port_of(dial);
@@ -56,7 +59,7 @@ INLINE bool choose_known(struct dial *dial, __u64 mixed)
 	__u64 at_ns, now;
 
 	for (__u32 which = 0; port && which < PLACES; which++) {
-		client_key_of(&key, mixed, dial->share, which);
+		client_key_of(&key, *mixed, dial->share, which);
 		last = bpf_map_lookup_elem(&clients, &key);
 		if (!last || !is_client(last, dial->client.id, &list))
 			continue;
@@ -64,21 +67,26 @@ INLINE bool choose_known(struct dial *dial, __u64 mixed)
 		now = bpf_ktime_get_ns();
 		copy_address(dial->backend.address, last->address);
 		dial->backend.port = last->port;
-		if (now - at_ns >= port->facts.affinity_timeout * NS_PER_SECOND || !is_member(dial, dial->scope))
+		if (now - at_ns >= port->facts.affinity_timeout * NS_PER_SECOND || !is_member(dial, dial->scope)) {
+			*mixed = mix(*mixed, at_ns, at_ns >> 32);
 			return false;
+		}
 		last->at_ns = now;
 		return true;
 	}
 	return false;
 }
 
-/* Always the same one of a list, for the same client. */
+/* Chooses by that number, which is the same for connections of a client that begin at once. */
 INLINE bool choose_by_client(struct dial *dial, __u64 word, __u64 mixed)
 {
 	return read_slot(dial, word_base(word) + ((mixed >> 32) * word_count(word) >> 32), &dial->backend);
 }
 
-/* As choose(). `sticks`: what is chosen is to be remembered once it has answered. */
+/*
+ * As choose(), for a client that is known by its packet. `sticks`: by which list the backend is to be remembered once
+ * it has answered; 0: not at all.
+ */
 INLINE bool choose_for_packet(struct dial *dial, __u64 word, __u32 *sticks)
 {
 	const struct list list = { dial->port_index, dial->scope };
@@ -91,7 +99,7 @@ INLINE bool choose_for_packet(struct dial *dial, __u64 word, __u32 *sticks)
 			return false;
 	} else {
 		mixed = mixed_client(dial->client.id, &list);
-		if (!choose_known(dial, mixed)) {
+		if (!choose_known(dial, &mixed)) {
 			if (!choose_by_client(dial, word, mixed))
 				return false;
 			*sticks = dial->scope == SCOPE_LOCAL ? STICKS_LOCAL : STICKS_CLUSTER;
@@ -102,7 +110,7 @@ INLINE bool choose_for_packet(struct dial *dial, __u64 word, __u32 *sticks)
 	return true;
 }
 
-/* Its own place, or a free one, or that of the client that came less lately. */
+/* Finds the place for the client of a flow: its own, or a free one, or that of the client that came less lately. */
 INLINE void take_place(struct client_key *place, const struct flow *flow, const struct list *list)
 {
 	__u64 mixed = mixed_client(flow->client, list), oldest = ~0ULL, at_ns;
@@ -122,7 +130,7 @@ INLINE void take_place(struct client_key *place, const struct flow *flow, const 
 	}
 }
 
-/* The backend of that flow has answered: its client comes back to it. */
+/* Remembers the client of a flow with its backend, which has answered: so the client comes back to that backend. */
 ALONE int remember_client(__u32 number)
 {
 	struct flow *flow = flow_at(number);

@@ -1,8 +1,8 @@
 //! Whether another proxy serves, or served, on this node: kube-proxy, Cilium, Calico, kube-router or Antrea.
 //!
-//! Invariant: it looks, and touches nothing; what is found is reported and left alone. Chains of `iptables-legacy` are
-//! not read, because the kernel shows them only by a system call of its own; a kube-proxy that uses them is found by
-//! its port while it runs.
+//! Invariant: this module only looks; what it finds is reported and left alone. Chains of `iptables-legacy` are not
+//! read, because the kernel shows them only by a system call of its own; a kube-proxy that uses them is found by its
+//! port while it runs.
 
 mod cilium;
 pub(crate) mod filters;
@@ -27,15 +27,18 @@ use crate::logging::messages::{self, say};
 
 pub(crate) use named::{Found, host_ports, naming};
 
-/// How often it is looked again: an operator may start another proxy while holdfast runs.
+/// How often the node is looked at again: an operator may start another proxy while holdfast runs.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
 
-/// The part of the list of TCP sockets that is read: those that listen come first, and here is room for some hundreds.
+/// How many bytes of the list of TCP sockets are read: those that listen come first, and some hundreds of them fit.
 const SOCKETS_BYTES_MAX: u64 = 128 << 10;
 
 const CILIUM: &str = "Cilium";
+const KUBE_ROUTER: &str = "kube-router";
+const ANTREA: &str = "Antrea";
 
-/// Where their processes answer health checks. To know processes by name would need the sight of all of them.
+/// The ports at which processes of other proxies answer health checks. To find processes by name, the daemon would have
+/// to see all of them.
 const PORTS: [(u16, &str); 3] = [(10249, "kube-proxy"), (cilium::PORT, CILIUM), (9099, "Calico")];
 
 /// What these proxies leave in file systems of the kernel.
@@ -45,16 +48,15 @@ const TRACES: [(&str, &str); 7] = [
     ("sys/fs/bpf/tc/globals/cilium_lb4_services_v2", CILIUM),
     ("sys/fs/bpf/calico", "Calico"),
     ("sys/fs/bpf/tc/globals/cali_v4_nat_fe3", "Calico"),
-    ("sys/class/net/kube-dummy-if", "kube-router"),
-    ("sys/class/net/antrea-gw0", "Antrea"),
+    ("sys/class/net/kube-dummy-if", KUBE_ROUTER),
+    ("sys/class/net/antrea-gw0", ANTREA),
 ];
 
 /// The names of the proxies that may be found.
-pub(crate) fn known() -> [&'static str; PORTS.len()] {
-    PORTS.map(|(_, proxy)| proxy)
-}
+pub(crate) const KNOWN: [&str; 5] = ["kube-proxy", CILIUM, "Calico", KUBE_ROUTER, ANTREA];
 
-/// Looks now and then, and says in the log what is new. At `own_port`, one of theirs, this daemon itself listens.
+/// Looks now and then, and says in the log what is new. This daemon itself listens at `own_port`, which is one of their
+/// ports.
 pub async fn run(
     found: watch::Sender<Arc<[OtherProxy]>>,
     own_port: impl Fn() -> Option<u16> + Send + 'static,
@@ -80,7 +82,7 @@ fn tell_new(before: &[OtherProxy], now: &[OtherProxy]) {
     }
 }
 
-/// What shows below this root, and what rules show; and what `lookups` of routing show where Cilium is.
+/// The proxies that show below this root or by these rules; for Cilium also what `lookups` of routing show.
 fn look(
     root: &Path,
     rules: Vec<(&'static str, String)>,

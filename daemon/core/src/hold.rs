@@ -2,8 +2,8 @@
 //!
 //! **The judgement.** Each service decides for itself, at the moment when a list that had a backend would have none.
 //! [`judge()`] looks at the evidence alone: what the service asks for, whether the node reaches the apiserver by it,
-//! which endpoints are still listed, whether all of them were seen terminating, whether the source was interrupted.
-//! What was ended on purpose is refused at once; what went without a sign of intent is held; a label that only
+//! which endpoints are still listed, whether all of them were seen terminating, whether the source was interrupted. A
+//! list that was ended on purpose is refused at once; one that went without a sign of intent is held; a label that only
 //! controllers write is no such sign. A service's own `refuse` or `hold` wins over the evidence. When more services
 //! than a share of all lose their lists within a short time, in more than one namespace or in all of one, the world
 //! judges them once more, together: that is a mass loss.
@@ -14,10 +14,11 @@
 //! with a renamed port.
 //!
 //! **When it ends.** When the service has a list again; when the evidence turns to intent; when no backend is left,
-//! because each failed its probes; and at its bound: [`Policy::limit`], [`UNANSWERED_LIMIT`] where all were asked and
-//! none took a probe, [`Policy::mass_loss_limit`] in a mass loss. Only the node's own way to the apiserver is held
-//! without limit. Another object that lists a held address proves nothing: its writer may be mistaken, or lie. It has
-//! the backend probed out of turn, once in a hold, and no more.
+//! because each failed its probes; and at its bound: [`Policy::limit`], [`UNANSWERED_LIMIT`] where none took a probe
+//! and none is still to be asked, as with UDP, [`HIDDEN_LIMIT`] where a label hides the list from proxies,
+//! [`Policy::mass_loss_limit`] in a mass loss. Only the node's own way to the apiserver is held without limit. Another
+//! object that lists a held address proves nothing: its writer may be mistaken, or lie. It has the backend probed out
+//! of turn, once in a hold, and no more.
 //!
 //! **What is probed.** Of what the apiserver's objects list, only addresses that pods can have: a tenant's slice must
 //! not make a node probe the hosts of other nodes. The others are held for their bound without being asked.
@@ -29,8 +30,8 @@
 //! | `ledger` | which holds are in force, and what may end them |
 //! | `losses` | what the services of each namespace lost lately, and whether that is a mass loss |
 //!
-//! Invariant: pure, and every hold has a bound but that one. The shell probes; the world marks services dirty, with a
-//! cause for each.
+//! Invariant: pure, and every hold has a bound, except that of the node's own way to the apiserver. The shell probes;
+//! the world marks services dirty, with a cause for each.
 
 mod held;
 mod judge;
@@ -38,7 +39,7 @@ mod ledger;
 mod losses;
 
 pub(crate) use held::Kept;
-pub use held::{Answer, Asked, FAILURES_MAX, HeldBackend, Hold, Probed, UNANSWERED_LIMIT};
+pub use held::{Answer, Asked, FAILURES_MAX, HIDDEN_LIMIT, HeldBackend, Hold, Probed, UNANSWERED_LIMIT};
 pub(crate) use judge::Case;
 pub use judge::{Bound, Evidence, Judgement, MASS_LOSS_LEAST, OnEmpty, Policy, RESYNC_WINDOW, judge};
 pub(crate) use ledger::Ledger;

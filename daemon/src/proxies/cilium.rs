@@ -1,12 +1,12 @@
 //! What of Cilium is on this node: which packets and connects its programs translate, and what it leaves behind.
 //!
-//! Its agent pins the links of its programs under names of their own, and these say more than a configuration that may
-//! have changed since: programs at the cgroup are pinned while it translates connects, and the one that keeps node
-//! ports from being bound only while its replacement of kube-proxy is on. All of them go on when the agent is gone, by
-//! a table that is no longer written.
+//! Cilium's agent pins the links of its programs under names of their own, which say more than a configuration that may
+//! have changed since: programs at the cgroup are pinned while Cilium translates connects, and the programs that keep
+//! node ports from being bound only while its replacement of kube-proxy is on. All of these programs go on when the
+//! agent is gone, by a table that is no longer written.
 //!
-//! Invariant: it looks at names, and touches nothing. Bounded by [`ENTRIES_MAX`]. How to remove a thing that the pod
-//! network needs is said only where no agent runs.
+//! Invariant: this module looks at names, and touches nothing. It looks at [`ENTRIES_MAX`] names of a folder at most.
+//! How to remove a thing that the pod network needs is said only where no agent runs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use std::path::Path;
 
 use holdfast_judgement::views::proxies::Trace;
 
-/// Where its agent answers health checks.
+/// The port at which Cilium's agent answers health checks.
 pub(super) const PORT: u16 = 9879;
 
 const SOCKETS: &str = "sys/fs/bpf/cilium/socketlb/links/cgroup";
@@ -24,15 +24,15 @@ const PODS: &str = "sys/fs/bpf/cilium/endpoints";
 const MAPS: &str = "sys/fs/bpf/tc/globals";
 const LINKS: &str = "sys/class/net";
 
-/// Programs that translate, each as it is pinned.
+/// The programs that translate connects, by the names of their pins.
 const CONNECTS: [&str; 2] = ["cil_sock4_connect", "cil_sock6_connect"];
-/// There only while the replacement is on.
+/// The programs that are there only while the replacement of kube-proxy is on.
 const GUARDS: [&str; 2] = ["cil_sock4_post_bind", "cil_sock6_post_bind"];
 const FROM_OUTSIDE: &str = "cil_from_netdev";
 
-/// Tables of routes to its proxy, which rules of its own lead to.
+/// The tables of routes to Cilium's own proxy, to which its rules lead.
 const TABLES: [u32; 2] = [2004, 2005];
-/// Its own devices. `cilium_net` goes with `cilium_host`.
+/// Cilium's own devices. `cilium_net` goes with `cilium_host`.
 const OWN_LINKS: [&str; 4] = ["cilium_host", "cilium_vxlan", "cilium_geneve", "cilium_wg0"];
 
 /// Names in one folder that are looked at: a pod has one, a map has one.
@@ -41,12 +41,12 @@ const ENTRIES_MAX: usize = 4096;
 /// A table of routes that a rule leads to, and whether it is one of IPv4.
 pub(super) type Lookup = (u32, bool);
 
-/// What shows.
+/// What shows of Cilium.
 #[derive(Debug, Default)]
 struct Seen {
     runs: bool,
     sockets: BTreeSet<String>,
-    /// Devices at which packets from outside go through its programs.
+    /// Devices at which packets from outside go through Cilium's programs.
     devices: BTreeSet<String>,
     pods: usize,
     pins: bool,
@@ -56,7 +56,8 @@ struct Seen {
     links: Vec<&'static str>,
 }
 
-/// All that there is of it below this root, with what the kernel lists otherwise.
+/// All that there is of Cilium below this root and in what the kernel lists: chains of iptables, and `lookups` of
+/// routing.
 pub(super) fn traces(root: &Path, runs: bool, chains: bool, lookups: &BTreeSet<Lookup>) -> Vec<Trace> {
     let at = |path: &str| names(&root.join(path));
     let takes_packets =
@@ -94,7 +95,7 @@ impl Seen {
         self.devices.iter().cloned().collect::<Vec<_>>().join(", ")
     }
 
-    /// While its agent runs only what translates is told of, and the setting that ends it.
+    /// What is told while Cilium's agent runs: only what translates, and the setting that ends it.
     fn beside(&self) -> Vec<Trace> {
         let setting = if self.replaces() { "kubeProxyReplacement: false" } else { "socketLB.enabled: false" };
         let connects = self
@@ -113,7 +114,8 @@ impl Seen {
         connects.into_iter().chain(packets).chain(pods).collect()
     }
 
-    /// In the order in which it is removed: what translates first, then what that needs.
+    /// What is told when the agent is gone, in the order in which it is to be removed: what translates first, then what
+    /// that needs.
     fn left(&self) -> Vec<Trace> {
         let programs = [
             (!self.sockets.is_empty()).then(|| {

@@ -1,12 +1,12 @@
-//! Rules of a firewall that meet a service's packets otherwise than they met kube-proxy's.
+//! Rules of a firewall that treat the packets of services in another way than they treated kube-proxy's.
 //!
 //! A packet is sent to its backend before the first hook of netfilter, so a rule in front of kube-proxy's translation
-//! that drops what is dialled sees nothing of it any more; and a chain that forwards nothing but what a rule accepts no
-//! longer finds the mark by which it accepted what kube-proxy had translated. Limits of the connection table that
-//! kube-proxy set are gone with the next boot.
+//! that drops by what was dialled no longer sees it; and a chain that forwards only what a rule accepts no longer finds
+//! the mark by which it accepted what kube-proxy had translated. The limit of the connection table that kube-proxy set
+//! is gone with the next boot.
 //!
-//! Invariant: it looks, and changes nothing; a rule that is understood only in part is not named. Bounded as
-//! [`super::named`] is.
+//! Invariant: this module looks, and changes nothing; a rule that is understood only in part is not named. It is
+//! bounded as [`super::named`] is.
 
 mod chains;
 
@@ -27,11 +27,11 @@ use super::named::asked;
 use super::rules::dump;
 use chains::{Chain, Rule, Verdict};
 
-/// How often it is looked again: rules come and go.
+/// How often the rules are looked at again: they come and go.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
-/// The first look: a daemon that starts has its services by then.
+/// When the rules are looked at first: a daemon that starts has its services by then.
 const LOOK_FIRST: Duration = Duration::from_secs(5);
-/// Filters that are told of; more are rules of one kind.
+/// How many filters are told of at most; where there are more, they are rules of one kind.
 const FILTERS_MAX: usize = 32;
 /// Chains that are followed from all hooks together.
 const CHAINS_MAX: usize = 256;
@@ -65,7 +65,7 @@ pub(crate) async fn run(
     }
 }
 
-/// All that there are now. Packets that services sent on bear the mark `accepted`; 0: none.
+/// All such filters that there are now. Packets that services sent on bear the mark `accepted`; 0: they bear none.
 pub(crate) fn look(root: &Path, dialled: &Dialled, accepted: u32) -> io::Result<Vec<Filter>> {
     let mut room = CHAINS_MAX;
     let mut found = Vec::new();
@@ -85,7 +85,7 @@ fn filter(kind: FilterKind, place: String, rule: String) -> Filter {
     Filter { kind: Code(kind), place, rule, about: Vec::new() }
 }
 
-/// Which of these a rule is about. It has to name a port or an address.
+/// Which of the dialled frontends a rule is about. The rule has to name a port or an address.
 fn met_by(dialled: &Dialled, rule: &Rule) -> Vec<(Option<IpAddr>, u16)> {
     let has = |port: u16| rule.ports.iter().any(|range| range.contains(&port));
     match rule.address {
@@ -109,7 +109,7 @@ fn early(chain: &Chain, dialled: &Dialled, room: &mut usize) -> io::Result<Vec<F
     Ok(met.filter(|it| !it.about.is_empty()).collect())
 }
 
-/// A chain that forwards only what a rule accepts, unless one accepts what bears the mark.
+/// Finds a chain that forwards only what a rule accepts, if no rule in it accepts everything or what bears the mark.
 fn forward(chain: &Chain, accepted: u32, room: &mut usize) -> io::Result<Option<Filter>> {
     let rules = reached(chain, room)?;
     let ends = rules.iter().rfind(|(name, _)| *name == chain.name);
@@ -153,7 +153,7 @@ fn reached(chain: &Chain, room: &mut usize) -> io::Result<Vec<(String, Rule)>> {
     Ok(found)
 }
 
-/// Where connections are tracked at all.
+/// Finds a limit of tracked connections that is lower than kube-proxy sets it, where connections are tracked at all.
 fn connections(root: &Path) -> Option<Filter> {
     const MOST: &str = "proc/sys/net/netfilter/nf_conntrack_max";
     let most: u64 = fs::read_to_string(root.join(MOST)).ok()?.trim().parse().ok()?;

@@ -1,6 +1,6 @@
 //! Where a rule of iptables leads: to a chain, or to the address that it translates to.
 //!
-//! Invariant: what is not understood leads nowhere, and says so by being empty.
+//! Invariant: a rule that is not understood leads nowhere: its [`Leads`] stay empty.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,15 +16,15 @@ const CHAIN: u16 = 2;
 const TARGET_NAME: u16 = 1;
 const TARGET_REVISION: u16 = 2;
 const TARGET_INFO: u16 = 3;
-/// The revisions of DNAT that have the same start of the range, for either family: flags, first and last address of 16
-/// bytes each, first and last port.
+/// The revisions of DNAT in which the range begins alike, for both families: flags, first and last address of 16 bytes
+/// each, first and last port.
 const REVISIONS: [u32; 2] = [1, 2];
 const FIRST_ADDRESS: usize = 4;
 const FIRST_PORT: usize = 36;
 /// `NF_NAT_RANGE_MAP_IPS | NF_NAT_RANGE_PROTO_SPECIFIED`.
 const WHOLE: u32 = 3;
 
-/// What the last expressions of a rule do.
+/// Where the expressions of a rule lead: to a chain, or to the address that the rule translates to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Leads {
     pub(super) chain: Option<String>,
@@ -63,7 +63,8 @@ fn translated(body: &[u8]) -> Option<SocketAddr> {
     (flags & WHOLE == WHOLE).then(|| SocketAddr::new(ip(address), port))
 }
 
-/// An address of IPv4 has the first four bytes alone; no pod has one of IPv6 that ends with twelve zeros.
+/// Reads an address. One of IPv4 fills the first four bytes alone; no pod has an address of IPv6 that ends with twelve
+/// zeros.
 fn ip(bytes: [u8; 16]) -> IpAddr {
     match bytes {
         [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] => IpAddr::from([a, b, c, d]),

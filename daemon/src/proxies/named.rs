@@ -1,8 +1,8 @@
-//! Rules of others that name one of our frontends, or a port that a CNI plug-in takes for a pod's host port.
+//! Rules of other proxies that name one of our frontends, and ports that a CNI plug-in takes for a pod's host port.
 //!
-//! Invariant: bounded in time and bytes; a rule that is understood only in part names nothing. Whether a rule is there
-//! is an answer only if the kernel gave its whole list. Where a rule leads is followed through [`CHAINS_MAX`] chains:
-//! of more, and of what is not understood, nothing is said.
+//! Invariant: the work is bounded in time and bytes, and a rule that is understood only in part names nothing. That no
+//! rule is there counts as an answer only if the kernel gave its whole list. The backends of a rule are looked for in
+//! at most [`CHAINS_MAX`] chains; nothing is said of further chains, nor of what is not understood.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -36,11 +36,11 @@ const EXPRESSION: u16 = 2;
 pub(crate) struct Found {
     pub(crate) place: String,
     pub(crate) frontend: SocketAddr,
-    /// Where it leads, as far as that is understood.
+    /// Where the rule leads, as far as that is understood.
     pub(crate) backends: Vec<SocketAddr>,
 }
 
-/// Chains that are looked through for where the rules of one service lead: those of some hundred endpoints.
+/// The most chains that are read to learn where the rules of one service lead: those of some hundred endpoints.
 const CHAINS_MAX: usize = 256;
 
 /// What a rule compares packets with, as far as it is understood.
@@ -52,7 +52,7 @@ struct Compared {
     leads: Leads,
 }
 
-/// Rules of kube-proxy for one of these; a NodePort is looked for at no address.
+/// Finds kube-proxy's rules for these frontends; a NodePort stands among them with an unspecified address.
 pub(crate) fn naming(frontends: &BTreeSet<(SocketAddr, Transport)>) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
     for (family, word) in FAMILIES {
@@ -109,7 +109,7 @@ pub(crate) fn host_ports() -> io::Result<BTreeSet<u16>> {
     Ok(found)
 }
 
-/// What a table has under a name; a table or a name that is not there has nothing.
+/// What a table has under the name of a chain or set; a table or a name that is not there has nothing.
 pub(super) fn asked(kind: u16, family: u8, table: &str, name: &str) -> io::Result<Vec<Object>> {
     match dump(kind, family, &[(TABLE, table), (OF_TABLE, name)]) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
@@ -118,7 +118,7 @@ pub(super) fn asked(kind: u16, family: u8, table: &str, name: &str) -> io::Resul
 }
 
 impl Compared {
-    /// The frontend of these that it is for.
+    /// The one of these frontends that the rule or the key is for.
     fn names(&self, family: u8, frontends: &BTreeSet<(SocketAddr, Transport)>) -> Option<SocketAddr> {
         let is_of_family = |it: &SocketAddr| it.is_ipv4() == (family == 2);
         let is_it = |(frontend, transport): &&(SocketAddr, Transport)| {
@@ -142,13 +142,13 @@ impl Compared {
         }
     }
 
-    /// A match of xtables: of ports, in the byte order of the host.
+    /// Takes in a match of xtables, if it compares ports; they are in the byte order of the host.
     fn take_match(&mut self, name: &str, value: &[u8]) {
         let port = |at: usize| Some(u16::from_ne_bytes(*value.get(at..)?.first_chunk()?));
         match name {
             // `xt_tcp` and `xt_udp`: first and last source port, then first and last of the destination.
             "tcp" | "udp" => self.ports.extend(port(4).filter(|first| Some(*first) == port(6))),
-            // `xt_multiport_v1`: which port, how many, the ports.
+            // `xt_multiport_v1`: which kind of port is meant, how many ports there are, and the ports.
             "multiport" => {
                 let count = value.get(1).map_or(0, |count| usize::from(*count).min(15));
                 self.ports.extend((0..count).filter_map(|at| port(2 + 2 * at)));
@@ -175,7 +175,7 @@ fn compared(expressions: &[u8]) -> Compared {
                 loaded =
                     if number(body, META_KEY) == Some(L4PROTO) { Loaded::Protocol } else { Loaded::Other }
             }
-            // A mask: it is a network and no address.
+            // With a mask, a network is compared and no address.
             "bitwise" => loaded = Loaded::Other,
             "cmp" if number(body, COMPARE_BY) == Some(EQUAL) => {
                 let value = attribute(body, COMPARE_WITH).and_then(|value| attribute(value, NAME));
@@ -199,7 +199,8 @@ const COMPARE_WITH: u16 = 3;
 const EQUAL: u32 = 0;
 const MATCH_INFO: u16 = 3;
 
-/// Keys of a map: address, protocol and port, or the last two, each of a multiple of four bytes.
+/// The keys of a map: address, protocol and port, or protocol and port alone, each filled up to a multiple of four
+/// bytes.
 fn elements_of(objects: &[Object]) -> impl Iterator<Item = Compared> + '_ {
     let lists = objects.iter().filter_map(|it| attribute(&it.attributes, ELEMENTS));
     let elements = lists.flat_map(attributes);

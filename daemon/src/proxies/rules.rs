@@ -1,15 +1,14 @@
-//! The rules of kube-proxy, of Antrea and of Cilium in this network namespace, as nftables lists its tables and chains
-//! over netlink.
+//! The rules that kube-proxy, Antrea and Cilium have in this network namespace, as nftables lists them over netlink.
 //!
-//! Invariant: bounded in time and bytes, whatever is there; no answer counts as no rules. No rule is read; the names of
-//! tables and chains say which proxy made them.
+//! Invariant: the work is bounded in time and bytes, whatever is there. To find out which proxies there are, no rule is
+//! read: the names of tables and chains say which proxy made them, and no answer counts as no rules.
 
 use std::io;
 
 use holdfast_datapath::netlink::{Conversation, NLM_F_DUMP, attribute, attributes, with_kind};
 use nix::sys::socket::SockProtocol;
 
-/// A node with 10,000 services has some 5 MB of chains.
+/// The most bytes of one answer: a node with 10,000 services has some 5 MB of chains.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
 
 /// `NFNL_SUBSYS_NFTABLES`, in the upper byte of a type.
@@ -18,7 +17,7 @@ pub(super) const NFTABLES: u16 = 10 << 8;
 const GET_TABLES: u16 = NFTABLES | 1;
 /// The kernel's `NFT_MSG_GETCHAIN`.
 const GET_CHAINS: u16 = NFTABLES | 4;
-/// Of an `nfgenmsg`.
+/// The length of an `nfgenmsg`, which stands before the attributes.
 const FAMILY_LEN: usize = 4;
 /// `NFTA_TABLE_NAME` and `NFTA_CHAIN_TABLE`; `NFTA_CHAIN_NAME`.
 const TABLE: u16 = 1;
@@ -42,15 +41,15 @@ impl Object {
 /// How the evidence of a chain begins.
 pub(super) const CHAIN_OF_IPTABLES: &str = "iptables chain";
 
-/// The proxies that have rules here.
+/// The proxies that have rules in this network namespace, each with the table or chain that shows it.
 pub(super) fn read() -> Vec<(&'static str, String)> {
     let tables = dump(GET_TABLES, 0, &[]).unwrap_or_default();
     let chains = dump(GET_CHAINS, 0, &[]).unwrap_or_default();
     judge(&tables, &chains)
 }
 
-/// kube-proxy's nftables mode has a table of its own; its iptables mode has chains in the table `nat`. All chains of
-/// Antrea and of Cilium begin with their names.
+/// Tells proxies by the names of tables and chains. kube-proxy's nftables mode has a table of its own; its iptables
+/// mode has chains in the table `nat`. All chains of Antrea and of Cilium begin with their names.
 pub(super) fn judge(tables: &[Object], chains: &[Object]) -> Vec<(&'static str, String)> {
     let table = names(tables, TABLE).any(|name| name == "kube-proxy");
     let chain = names(chains, CHAIN).any(|name| name == "KUBE-SERVICES");
@@ -63,7 +62,7 @@ pub(super) fn judge(tables: &[Object], chains: &[Object]) -> Vec<(&'static str, 
     table.into_iter().chain(chain).chain(others).collect()
 }
 
-/// As long as the kernel lets a chain's name of iptables be.
+/// Cuts a chain's name to the length that iptables allows, and leaves control characters out.
 fn cut(name: &str) -> String {
     name.chars().filter(|it| !it.is_control()).take(CHAIN_NAME_LENGTH_MAX).collect()
 }
@@ -89,7 +88,7 @@ fn names(objects: &[Object], wanted: u16) -> impl Iterator<Item = &str> {
     texts.filter_map(|(_, value)| std::str::from_utf8(value.split(|byte| *byte == 0).next()?).ok())
 }
 
-/// A text as it stands in an attribute: up to the first zero byte; empty where it is none.
+/// The text in an attribute: up to the first zero byte; empty if the bytes are no UTF-8.
 pub(super) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).unwrap_or_default()
 }
@@ -99,7 +98,7 @@ pub(super) fn number(body: &[u8], kind: u16) -> Option<u32> {
     attribute(body, kind)?.first_chunk().map(|four| u32::from_be_bytes(*four))
 }
 
-/// What is in the register that the next expression of a rule looks at.
+/// What the register holds that the next expression of a rule compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loaded {
     Address,
@@ -109,7 +108,8 @@ pub(super) enum Loaded {
     Other,
 }
 
-/// `NFTA_PAYLOAD_BASE`, `_OFFSET` and `_LEN`: network header (1) or transport header (2), and where in it.
+/// What a `payload` expression loads, by `NFTA_PAYLOAD_BASE` (network header: 1, transport header: 2), `_OFFSET` and
+/// `_LEN`.
 pub(super) fn payload(body: &[u8]) -> Loaded {
     match (number(body, 2), number(body, 3), number(body, 4)) {
         (Some(1), Some(16), Some(4)) | (Some(1), Some(24), Some(16)) => Loaded::Address,

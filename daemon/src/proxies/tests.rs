@@ -7,8 +7,8 @@ use std::path::Path;
 use holdfast_datapath::netlink::with_kind;
 use holdfast_judgement::views::proxies::OtherProxy;
 
-use super::look;
 use super::rules::{Object, judge};
+use super::{KNOWN, PORTS, TRACES, look};
 
 /// An object of IPv4 with one attribute.
 fn object(kind: u16, text: &str) -> Object {
@@ -31,6 +31,17 @@ fn rules_are_known_by_the_names_of_their_tables_and_chains() {
     check(&["nat"], &["PREROUTING", "KUBE-SERVICES"], &["iptables chain KUBE-SERVICES"]);
     check(&["nat"], &["ANTREA-OUTPUT", "ANTREA-PREROUTING"], &["iptables chain ANTREA-OUTPUT"]);
     check(&["nat"], &["OLD_CILIUM_PRE_nat", "CILIUM_POST_nat"], &["iptables chain CILIUM_POST_nat"]);
+}
+
+#[test]
+fn each_proxy_that_may_be_found_has_a_figure() {
+    let by_port = PORTS.map(|(_, proxy)| proxy);
+    let by_trace = TRACES.map(|(_, proxy)| proxy);
+    let chains = [object(3, "KUBE-SERVICES"), object(3, "ANTREA-OUTPUT"), object(3, "CILIUM_POST_nat")];
+    let by_rules = judge(&[], &chains).into_iter().map(|(proxy, _)| proxy);
+    for proxy in by_port.into_iter().chain(by_trace).chain(by_rules) {
+        assert!(KNOWN.contains(&proxy), "{proxy}");
+    }
 }
 
 #[test]

@@ -19,9 +19,15 @@ use crate::words;
 /// A backend is dropped after so many probes in a row that it did not accept.
 pub const FAILURES_MAX: u8 = 3;
 
-/// Seconds for which a list is held while none of its backends takes a probe, from its first probe on. Longer than a
-/// restart of an apiserver, and shorter than the time within which clients of a rejected service expect to be refused.
+/// Seconds for which a list is held while none of its backends takes a probe, from its first probe on, or from its
+/// beginning if none can be asked. Longer than a restart of an apiserver, and shorter than the time within which
+/// clients of a rejected service expect to be refused.
 pub const UNANSWERED_LIMIT: i64 = 30;
+
+/// Seconds for which a list is held that a label on its slices hides from proxies. The label says so in words, so less
+/// speaks for an accident than where endpoints are gone. A minute is enough to take a wrong label back, and half of the
+/// time that Kubernetes' own test of that label waits until clients are refused.
+pub const HIDDEN_LIMIT: i64 = 60;
 
 words! {
     /// How a backend met a probe.
@@ -51,13 +57,13 @@ words! {
         Due = "due",
         /// At least once.
         Done = "done",
-        /// Nor will it be: a probe of it would prove nothing.
+        /// It was not, and will not be: a probe of it would prove nothing.
         Never = "never",
     }
 }
 
 impl Asked {
-    /// Before the first probe.
+    /// What is said of a backend before its first probe.
     pub fn before(row: &Row, transport: Transport) -> Self {
         if can_be_asked(row, transport) { Self::Due } else { Self::Never }
     }
@@ -73,7 +79,7 @@ pub struct HeldBackend {
     pub asked: Asked,
     /// It accepted a probe during this hold.
     pub answered: bool,
-    /// How many probes in a row it did not accept since, where those count.
+    /// How many probes in a row it did not accept, where those count.
     pub failures: u8,
     /// Why it is no longer in the list.
     pub lost: Option<Reason>,
@@ -93,7 +99,8 @@ impl HeldBackend {
     }
 }
 
-/// A connection must prove something, which it does for TCP; and what was only draining may be gone by right.
+/// Whether a probe of this backend can prove anything. A connection does so for TCP alone; and a backend that was only
+/// draining may be gone by right.
 fn can_be_asked(row: &Row, transport: Transport) -> bool {
     transport == Transport::Tcp && row.conditions().ready
 }
@@ -114,7 +121,7 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Holds the chosen ones of the rows of a last list.
+    /// Holds those rows of a last list that were chosen.
     fn new(
         last: &Rows,
         slices: Arc<[Arc<SliceFacts>]>,
@@ -158,7 +165,7 @@ impl Hold {
         left.filter(move |it| can_be_asked(&it.row, transport)).map(|it| it.row.backend())
     }
 
-    /// Takes notice of the backends that pods can have the addresses of.
+    /// Notes which of the backends have addresses that pods can have.
     pub(crate) fn open(hold: &mut Arc<Self>, is_open: impl Fn(SocketAddr) -> bool) {
         let differs = |it: &HeldBackend| it.is_open != is_open(it.row.backend());
         // Readers share it, so it is copied only where it changes.
@@ -168,11 +175,12 @@ impl Hold {
         }
     }
 
-    /// When it ends at the latest, as things stand. A backend that was not asked has not failed to answer.
+    /// When the hold ends at the latest, as things stand. A backend that is still to be asked has not failed to answer.
     pub fn until(&self, policy: &Policy) -> Option<Uptime> {
         let limit = match self.bound {
             Bound::Unlimited => return None,
             Bound::MassLoss => policy.mass_loss_limit,
+            Bound::Guarded if self.reason == Reason::Hidden => policy.limit.min(HIDDEN_LIMIT),
             Bound::Guarded | Bound::Limit => policy.limit,
         };
         let limit = self.begun.plus(limit);
@@ -187,7 +195,7 @@ impl Hold {
         self.asked.is_none() && self.backends.iter().any(|it| it.asked == Asked::Done)
     }
 
-    /// Why it is over, if it is.
+    /// Why the hold is over, if it is.
     fn ends(&self, policy: &Policy, now: Uptime) -> Option<Reason> {
         if self.rows().next().is_none() {
             return self.backends.iter().rev().find_map(|it| it.lost).or(Some(Reason::HoldExpired));
@@ -195,8 +203,8 @@ impl Hold {
         self.until(policy).is_some_and(|until| until <= now).then_some(Reason::HoldExpired)
     }
 
-    /// Becomes part of a mass loss, unless it is held for longer or shorter than that by right. `true`: it
-    /// was none before.
+    /// Makes the hold part of a mass loss, unless it is held for longer or shorter than that by right. `true`: it was
+    /// not part of one before.
     pub(crate) fn join_mass_loss(hold: &mut Arc<Self>) -> bool {
         let joins = hold.bound == Bound::Guarded;
         // Readers share it, so it is copied only where it changes.
@@ -224,8 +232,8 @@ impl Hold {
         before != *held
     }
 
-    /// Another object lists the address for another target, which may be so or not. `true`: this is the first such
-    /// object in this hold, and the hold is one that a probe may end.
+    /// Whether it is news that another object lists a held address for another target, be that so or not. `true`: no
+    /// object did so before for this backend in this hold, and the hold is one that a probe may end.
     pub(crate) fn is_news(&self, backend: SocketAddr, by: Target<'_>) -> bool {
         let held = self.position(backend).and_then(|position| self.backends.get(position));
         let Some(held) = held.filter(|held| held.lost.is_none() && !held.is_claimed) else { return false };
@@ -235,7 +243,7 @@ impl Hold {
             && self.target(&held.row).is_some_and(is_other)
     }
 
-    /// Has it probed out of turn.
+    /// Has the backend probed out of turn.
     pub(crate) fn hear(&mut self, backend: SocketAddr) {
         if let Some(held) = self.backend(backend) {
             held.is_claimed = true;
@@ -252,7 +260,7 @@ impl Hold {
         self.backends.get_mut(position).filter(|it| it.lost.is_none())
     }
 
-    /// What the row's endpoint was for.
+    /// The target of the row's endpoint.
     fn target(&self, row: &Row) -> Option<Target<'_>> {
         let slice = self.slices.get(usize::from(row.slice))?;
         slice.endpoints.get(usize::from(row.endpoint)).and_then(|endpoint: Endpoint<'_>| endpoint.target)
@@ -271,12 +279,12 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Nothing is to be held: the list has a backend again, or no service asks for the port any more.
+    /// Holds nothing any more: the list has a backend again, or no service asks for the port any more.
     pub(crate) fn let_go(&mut self) {
         (self.hold, self.ended) = (None, None);
     }
 
-    /// A list becomes empty, or is held and might be let go. One that was empty before stays so.
+    /// Judges a list that becomes empty, or that is held and might be let go. A list that was empty before stays empty.
     pub(crate) fn judge(
         &mut self,
         listed: &[Row],
@@ -315,8 +323,8 @@ impl Kept {
         self.hold = self.ended.is_none().then_some(hold);
     }
 
-    /// What is held and what is listed, sorted; a backend that is both is shown as it is held. A list that no frontend
-    /// uses any more is not held.
+    /// Gives the rows that are held and those that are listed, sorted; a backend that is both is shown as it is held. A
+    /// list that no frontend uses any more is not held.
     pub(crate) fn add_to(&self, listed: Vec<Row>, policy: PortPolicy) -> Vec<Row> {
         let Some(hold) = &self.hold else { return listed };
         let used = |row: &Row| row.narrowed(policy.cluster_used, policy.local_used);

@@ -14,7 +14,7 @@ use crate::snapshot::Reason;
 use crate::time::Now;
 use crate::words;
 
-/// Seconds after an interruption of a source in which a loss may come of it.
+/// For so many seconds after an interruption of a source, a loss may come of that interruption.
 pub const RESYNC_WINDOW: i64 = 60;
 
 /// Losses up to this number are no mass loss, however few services there are.
@@ -43,9 +43,9 @@ pub struct Policy {
     pub on_empty: OnEmpty,
     /// How long a list is held.
     pub limit: i64,
-    /// Which share of the services must be losing everything to make it a mass loss, in millionths.
+    /// Which share of the services must have lost their lists to make it a mass loss, in millionths.
     pub mass_loss_share: u32,
-    /// Within which time.
+    /// Within how many seconds that has to happen.
     pub mass_loss_window: i64,
     /// How long a list is held in a mass loss.
     pub mass_loss_limit: i64,
@@ -76,9 +76,9 @@ impl Policy {
 pub struct Evidence {
     /// The service's own setting, if it has one that can be understood.
     pub own: Option<OnEmpty>,
-    /// The setting of all others.
+    /// The setting for services that have none of their own.
     pub fallback: OnEmpty,
-    /// The node reaches the apiserver by it.
+    /// The node reaches the apiserver by this service.
     pub is_control: bool,
     /// Endpoints are listed, and none is usable.
     pub is_listed: bool,
@@ -95,7 +95,7 @@ pub struct Evidence {
 pub enum Judgement {
     /// New connections are refused at once.
     Refuse,
-    /// They go to the last list, for this reason and for so long.
+    /// New connections go to the last list, for this reason and for so long.
     Hold(Reason, Bound),
 }
 
@@ -115,7 +115,8 @@ impl Judgement {
 words! {
     /// For how long a list is held.
     pub enum Bound {
-        /// [`Policy::limit`], and [`super::UNANSWERED_LIMIT`] if all backends were probed and none took a probe.
+        /// [`Policy::limit`], or [`super::HIDDEN_LIMIT`] if a label hides it, or [`super::UNANSWERED_LIMIT`] if no
+        /// backend took a probe and none is still to be asked.
         Guarded = "guarded",
         /// [`Policy::limit`], because the service asks for it.
         Limit = "limit",
@@ -161,7 +162,7 @@ pub(crate) struct Case<'a> {
     pub(crate) own: Option<OnEmpty>,
     pub(crate) is_resync: bool,
     pub(crate) now: Now,
-    /// As they were when its last lists were made.
+    /// The service's slices, as they were when its last lists were made.
     pub(crate) slices: Arc<[Arc<SliceFacts>]>,
     /// Addresses of endpoints in slices that a label keeps proxies away from now.
     pub(crate) hidden: BTreeSet<IpAddr>,

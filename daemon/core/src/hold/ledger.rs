@@ -18,23 +18,23 @@ use crate::list::Row;
 use crate::op::ServiceId;
 use crate::time::Uptime;
 
-/// So many held addresses that a namespace lists for other targets are looked at within [`CLAIMS_WINDOW`]: each makes
-/// another owner's service dirty. More than pods that take over addresses of others in that time.
+/// Claims of one namespace that are looked at within [`CLAIMS_WINDOW`]: a claim lists a held address for another
+/// target, and makes the service that holds the address dirty. Fewer pods take over addresses of others in that time.
 const CLAIMS_MAX: usize = 16;
 
-/// Seconds after which a namespace is heard again.
+/// Seconds after which the claims of all namespaces are counted from zero again.
 const CLAIMS_WINDOW: i64 = 10;
 
 /// All holds, found by what may end them, and all losses that are recent.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    /// When a service must be decided for again.
+    /// When holds reach their bounds, so that their services are decided for again.
     due: BTreeSet<(Uptime, ServiceId)>,
     held: Arc<BTreeSet<ServiceId>>,
     addresses: BTreeMap<SocketAddr, BTreeSet<ServiceId>>,
     addresses_of: BTreeMap<ServiceId, Vec<SocketAddr>>,
     losses: Losses,
-    /// How many claims were heard of each namespace, since when.
+    /// How many claims of each namespace were looked at since `claims_since`.
     claims: BTreeMap<Arc<str>, usize>,
     claims_since: Uptime,
     /// Sources that were interrupted since the last decision.
@@ -43,7 +43,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// A source may miss something from now on.
+    /// Notes that a source was interrupted, resumed or listed whole: a loss that it tells next may come of that.
     pub(crate) fn interrupt(&mut self, source: Source) {
         self.interrupted_now.insert(source);
     }
@@ -64,7 +64,7 @@ impl Ledger {
         }
     }
 
-    /// Whether another claim of this namespace is looked at.
+    /// Counts a claim of this namespace; returns whether it is looked at.
     pub(crate) fn hears(&mut self, namespace: &Arc<str>) -> bool {
         let heard = self.claims.entry(Arc::clone(namespace)).or_default();
         let hears = *heard < CLAIMS_MAX;
@@ -98,7 +98,7 @@ impl Ledger {
         Arc::clone(&self.held)
     }
 
-    /// A remembered service has a list, or holds one, before anything is decided.
+    /// Enters the lists and the holds of a remembered service, before anything is decided.
     pub(crate) fn remember<'a>(
         &mut self,
         (id, namespace): (ServiceId, &Arc<str>),
@@ -122,7 +122,7 @@ impl Ledger {
         if holds.clone().next().is_some() || self.held.contains(&id) {
             self.index(id, holds.clone(), policy);
         }
-        // A restart finds the losses before it in what is held.
+        // Losses are read off the holds, which outlive a restart: so a loss before a restart counts after it.
         let is_lost = |hold: &&Hold| {
             now.since(hold.begun) <= policy.mass_loss_window
                 && matches!(hold.bound, Bound::Guarded | Bound::MassLoss)
@@ -135,7 +135,7 @@ impl Ledger {
         self.losses.judge(policy, now)
     }
 
-    /// Finds a service from now on by what may end its holds.
+    /// Enters when the holds of a service end, and which addresses they hold now.
     pub(crate) fn index<'a>(
         &mut self,
         id: ServiceId,
@@ -156,7 +156,7 @@ impl Ledger {
             self.due.extend(hold.until(policy).map(|until| (until, id)));
             addresses.extend(hold.rows().map(Row::backend));
         }
-        // Readers share it, so it is copied only where it changes.
+        // Readers share `held`, so it is copied only when a service comes or goes.
         match (is_held, self.held.contains(&id)) {
             (true, false) => drop(Arc::make_mut(&mut self.held).insert(id)),
             (false, true) => drop(Arc::make_mut(&mut self.held).remove(&id)),

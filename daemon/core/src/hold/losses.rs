@@ -1,8 +1,9 @@
 //! The lists that were lost lately, counted by namespace: what one tenant empties is no mass loss of another tenant.
 //!
-//! Invariant: a namespace takes part in a mass loss if the losses span namespaces and are as many without any single
-//! other one of them, or if all of its own services have lost theirs. What it says follows from what was entered, in
-//! whatever order. It is as large as the namespaces with a list and the losses within the window.
+//! Invariant: a namespace takes part in a mass loss if the losses over several namespaces amount to one, and still
+//! would without any single other of these namespaces; or if all of its own services have lost their lists. The answer
+//! follows from what was entered, in whatever order. The memory that this takes is bounded by the namespaces with a
+//! list and the losses within the window.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -24,30 +25,30 @@ pub(crate) struct Lists {
 /// So many services lost their lists that all of them are held for that.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MassLoss {
-    /// How many lost theirs.
+    /// How many services lost their lists.
     pub(crate) lost: usize,
-    /// Of how many with a list.
+    /// How many services had a list.
     pub(crate) populated: usize,
-    /// Those that lost theirs.
+    /// The services that lost their lists.
     pub(crate) services: Vec<ServiceId>,
 }
 
 /// The services of one namespace.
 #[derive(Debug, Default)]
 struct Tenant {
-    /// With a list, held or not.
+    /// How many have a list, held or not.
     populated: usize,
-    /// With a list that is not held.
+    /// How many have a list that is not held.
     standing: usize,
-    /// Lost theirs within the window, and have not got them back.
+    /// The services that lost their lists within the window, and have not got them back.
     lost: BTreeSet<ServiceId>,
-    /// All of those are part of a mass loss, but for those that came since.
+    /// All services in `lost` are part of a mass loss, except those that came since.
     is_mass: bool,
     came: bool,
 }
 
 impl Tenant {
-    /// Whether no service in it has a list that is not held, and enough of them lost theirs now.
+    /// Whether no service of the namespace has a list that is not held, and enough of them have lost theirs.
     fn lost_all(&self, policy: &Policy) -> bool {
         self.standing == 0 && policy.is_mass_loss(self.lost.len(), self.populated)
     }
@@ -56,7 +57,7 @@ impl Tenant {
         self.populated == 0 && self.lost.is_empty()
     }
 
-    /// Takes part, or does not. `true`: there is something new to tell of it.
+    /// Notes whether the namespace takes part in a mass loss. `true`: there is something new to tell of it.
     fn take_part(&mut self, is_mass: bool) -> bool {
         let was_mass = core::mem::replace(&mut self.is_mass, is_mass);
         is_mass && (core::mem::take(&mut self.came) || !was_mass)
@@ -111,7 +112,7 @@ impl Losses {
         self.forget_empty(namespace);
     }
 
-    /// When a service lost its list last, if it is held for that.
+    /// Notes when a service last lost a list that is held for that; `None`: it has no such list.
     pub(super) fn put(&mut self, id: ServiceId, namespace: &Arc<str>, lost: Option<Uptime>) {
         if lost.is_none() && !self.services.contains_key(&id) {
             return;

@@ -36,7 +36,7 @@ pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapsh
     let name = "holdfast_other_proxy";
     out.begin(name, "gauge", "Whether another proxy serves, or served, on this node.");
     let found = readings.proxies.borrow();
-    for proxy in proxies::known() {
+    for proxy in proxies::KNOWN {
         let is_here = found.iter().any(|it| it.proxy == proxy);
         out.sample(name, &[("proxy", proxy)], u8::from(is_here));
     }

@@ -45,12 +45,12 @@ pub(super) struct Chain {
     pub(super) name: String,
     hook: u32,
     priority: i32,
-    /// What no rule decides is dropped.
+    /// Whether its policy drops packets that no rule decides.
     pub(super) drops: bool,
 }
 
 impl Chain {
-    /// Whether it saw what clients dialled, with kube-proxy.
+    /// Whether, with kube-proxy, it saw packets as clients had dialled them.
     pub(super) fn is_before_translation(&self) -> bool {
         match self.family {
             NETDEV => true,
@@ -64,7 +64,7 @@ impl Chain {
         matches!(self.family, INET | IPV4 | IPV6) && self.hook == FORWARD
     }
 
-    /// With the chain that the rule stands in, which this one leads to.
+    /// The place of a rule: `name` is the chain in which it stands, and to which this one leads.
     pub(super) fn place(&self, name: &str) -> String {
         let family = match self.family {
             INET => "inet",
@@ -82,7 +82,7 @@ impl Chain {
     }
 }
 
-/// Names may hold what would steer a terminal.
+/// A name without characters that would steer a terminal.
 fn clean(name: &str) -> String {
     name.replace(char::is_control, "?")
 }
@@ -108,7 +108,7 @@ fn chain(object: &Object) -> Option<Chain> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Or an answer that says so.
+    /// The packet is dropped, or refused with an answer.
     Drop,
     Accept,
 }
@@ -118,16 +118,16 @@ pub(super) enum Verdict {
 pub(super) struct Rule {
     /// Ports that are dialled.
     pub(super) ports: Vec<RangeInclusive<u16>>,
-    /// Sets that such a port has to be in.
+    /// Sets in which the port that is dialled has to be.
     pub(super) sets: Vec<String>,
     /// The one address that is dialled.
     pub(super) address: Option<IpAddr>,
-    /// Bits of the mark that have to be there.
+    /// The bits of the mark that have to be set.
     pub(super) mark: Option<u32>,
     pub(super) verdict: Option<Verdict>,
     /// The chain that it leads to.
     pub(super) leads: Option<String>,
-    /// It asks for nothing.
+    /// Whether the rule has no condition.
     pub(super) is_bare: bool,
 }
 
@@ -209,7 +209,7 @@ impl Rule {
         }
     }
 
-    /// What the next expression finds loaded.
+    /// Takes in a condition, and gives what the next expression finds loaded.
     fn take_condition(&mut self, name: &str, body: &[u8], loaded: Loaded) -> Loaded {
         match name {
             "payload" => return payload(body),

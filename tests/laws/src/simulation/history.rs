@@ -72,6 +72,7 @@ impl Held {
             asked: self.asked,
             waits: self.members.iter().any(|it| it.lost.is_none() && it.asked == Asked::Due),
             answered: self.members.iter().any(|it| it.answered),
+            hidden: self.reason == Reason::Hidden,
         };
         (now >= policy::end(self.bound, probing, policy)?).then_some(Reason::HoldExpired)
     }

@@ -63,16 +63,20 @@ pub struct Probing {
     pub waits: bool,
     /// At least one backend took a probe.
     pub answered: bool,
+    /// A label keeps proxies away from the list.
+    pub hidden: bool,
 }
 
 /// When a hold ends; `None`: never.
 pub fn end(bound: Bound, hold: Probing, policy: &Policy) -> Option<i64> {
     let silence = hold.asked.unwrap_or(hold.begun) + 30;
+    let guarded = hold.begun + if hold.hidden { policy.limit.min(60) } else { policy.limit };
     match bound {
         Bound::Unlimited => None,
         Bound::MassLoss => Some(hold.begun + policy.mass_loss_limit),
-        Bound::Guarded if !hold.answered && !hold.waits => Some(silence.min(hold.begun + policy.limit)),
-        Bound::Guarded | Bound::Limit => Some(hold.begun + policy.limit),
+        Bound::Guarded if !hold.answered && !hold.waits => Some(silence.min(guarded)),
+        Bound::Guarded => Some(guarded),
+        Bound::Limit => Some(hold.begun + policy.limit),
     }
 }
 

@@ -51,6 +51,17 @@ fn who_takes_a_probe_is_held_to_the_limit() {
     assert_eq!((end(&mut hold, 219), end(&mut hold, 220)), (None, Some(Reason::HoldExpired)));
 }
 
+#[test]
+fn what_a_label_hides_is_held_for_a_minute_although_it_takes_probes() {
+    let mut hold = Hold { reason: Reason::Hidden, ..hold(Bound::Guarded) };
+    assert!(hold.observe(A.parse().unwrap(), Answer::Accepted));
+    assert_eq!((end(&mut hold, 159), end(&mut hold, 160)), (None, Some(Reason::HoldExpired)));
+    let policy = Policy { limit: 20, ..Policy::default() };
+    assert_eq!(hold.until(&policy), Some(Uptime(120)), "a shorter limit of the operator's counts");
+    hold.bound = Bound::Limit;
+    assert_eq!(end(&mut hold, 219), None, "the service asks for the whole limit");
+}
+
 /// How long a list is held of which these two were asked when they say.
 #[track_caller]
 fn check_silence(asked: &[(&str, i64)], last: i64) {

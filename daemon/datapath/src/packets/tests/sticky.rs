@@ -89,6 +89,27 @@ fn kernel_connections_of_a_client_that_begin_at_once_begin_at_one_backend() {
     }
 }
 
+/// By its address alone the client would get the same backend after each pause, for ever.
+#[test]
+fn kernel_a_client_that_was_away_for_too_long_may_get_any_backend() {
+    for ([frontend, _], backend, client) in PLACES {
+        Node::test(move |node| {
+            let [_, many] = few_and_many(backend);
+            lead(node, 1, frontend, &many);
+            // Each pause is too long.
+            node.maps.execute(&Action::WriteFacts(PortIndex(1), PortFacts { affinity_timeout: 0 })).unwrap();
+            let mut chosen = std::collections::BTreeSet::new();
+            for port in (40_000..40_040).step_by(2) {
+                let first = begins(node, &client(1), port, frontend);
+                assert_eq!(begins(node, &client(1), port + 1, frontend), first, "both begin at once");
+                answers(node, &client(1), port, first);
+                chosen.insert(first);
+            }
+            assert!(chosen.len() > 1, "always {chosen:?}");
+        });
+    }
+}
+
 /// Its backend is one of others later, and by their number alone the client would get another one.
 #[test]
 fn kernel_a_client_is_remembered_when_its_backend_has_answered() {
