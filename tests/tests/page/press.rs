@@ -18,20 +18,28 @@ const HELD: Duration = Duration::from_millis(700);
 const CHANGES: u8 = 100;
 const PACE: Duration = Duration::from_millis(10);
 
-/// From `shut` on each answer, and what the stream says, waits for the next pointer that comes down. The page's second
-/// for a press is a minute: a busy machine is no slow hand.
+/// From `shut` on the answers of one path, and what the stream says, wait for the next pointer that comes down. Other
+/// answers do not: the page asks one question at a time, and would never come to that path. The page's second for a
+/// press is a minute: a busy machine is no slow hand.
 const GATE: &str = "() => {
   const timeout = window.setTimeout;
   window.setTimeout = (wake, time) => timeout(wake, window.event?.type === 'pointerdown' ? 60 * time : time);
   const [real, waiting] = [window.fetch, new Set()];
-  let [open, opened] = [() => {}, Promise.resolve()];
-  window.shut = () => { waiting.clear(); opened = new Promise((wake) => { open = wake; }); };
+  let [open, opened, shut] = [() => {}, Promise.resolve(), ''];
+  window.shut = (path) => {
+    waiting.clear();
+    shut = path;
+    opened = new Promise((wake) => { open = wake; });
+  };
   window.waits = (path) => waiting.has(path);
   addEventListener('pointerdown', () => { open(); waiting.clear(); }, true);
   const held = async (path) => { waiting.add(path); await opened; };
   window.fetch = async (url, options) => {
     const [path, answer] = [String(url).split('?')[0], await real(url, options)];
-    if (path !== '/watch') { await held(path); return answer; }
+    if (path !== '/watch') {
+      if (path === shut) await held(path);
+      return answer;
+    }
     const gate = new TransformStream({
       transform: async (bytes, to) => { await held(path); to.enqueue(bytes); },
     });
@@ -82,7 +90,7 @@ fn press(
     browser.open(&node.url(view));
     browser.until_text("#alive", "live");
     browser.until(&format!("!!document.querySelector({selector:?})"));
-    browser.value("(window.shut(), 1)");
+    browser.value(&format!("(window.shut({path:?}), 1)"));
     change(node);
     // The page does not diagnose a service once more by itself; a user has to press the button.
     if path == "/diagnose" {
@@ -191,7 +199,7 @@ fn a_press_opens_what_it_is_to_open_while_things_change() {
         browser.open(&node.url("time?services=shop/web"));
         browser.until_text("#alive", "live");
         browser.until("!!document.querySelector('main summary')");
-        browser.value("(window.shut(), 1)");
+        browser.value("(window.shut('/watch'), 1)");
         change(&node);
         browser.until("window.waits('/watch')");
         let place = browser.stands("main summary");
