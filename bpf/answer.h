@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Answers to refused clients, from the address that they dialled: a reset for TCP; for UDP and SCTP an error that says
- * that the port is closed. They are few enough in a second for any receiver, because a packet may bear an address that
- * is not its sender's.
+ * that the port is closed. How many answers leave in a second is limited, because a packet may bear an address that is
+ * not its sender's, and the host that has the address must not be flooded.
  */
 #ifndef HOLDFAST_ANSWER_H
 #define HOLDFAST_ANSWER_H
@@ -11,7 +11,7 @@
 #include "packet.h"
 #include "rewrite.h"
 
-/* The most answers of one CPU in one second. The kernel sends as many errors of its own. */
+/* The most answers of one CPU in one second. The kernel's limit for its own errors is the same number. */
 #define ANSWERS_MOST 1000
 
 /* The time to live that an answer begins with. */
@@ -138,7 +138,10 @@ INLINE int reset(struct __sk_buff *skb, const struct packet *packet, bool v4)
 
 /* --- UDP and SCTP. --- */
 
-/* A longer datagram gets no answer: with the error before it, it would not fit into the smallest frame. */
+/*
+ * A longer datagram gets no answer: with the headers of the error it might not fit into the smallest MTU of IPv6 (1,280
+ * bytes).
+ */
 #define QUOTED_MOST 1200
 /* The quoted bytes of an INIT: each INIT has at least so many, and its sender knows it by them. */
 #define INIT_SIZE 32
@@ -165,7 +168,7 @@ INLINE __u64 pseudo_header(const struct tuple *tuple, __u16 length, __u8 protoco
 
 /*
  * The sum of a whole UDP datagram. The datagram and its pseudo header add up to nothing, so the pseudo header alone
- * gives the sum, even where the network card is still to finish the one in the datagram. 0: it has none.
+ * gives the sum, even where the network card is still to finish the one in the datagram. 0: the datagram has no sum.
  */
 INLINE __u16 sum_of_datagram(struct __sk_buff *skb, const struct packet *packet, __u16 length, bool v4)
 {
@@ -178,7 +181,7 @@ INLINE __u16 sum_of_datagram(struct __sk_buff *skb, const struct packet *packet,
 
 /*
  * The sum of the quoted bytes of an INIT, as they are now. An INIT that still waits for its own sum comes from this
- * node, and a host that gets an answer by such a device does not look at sums.
+ * node by a virtual device, and the client that gets the answer by that device does not look at sums.
  */
 ALONE int sum_of_init(struct __sk_buff *skb, __u32 at)
 {
@@ -194,7 +197,7 @@ INLINE __u16 sum_of_quote(struct __sk_buff *skb, const struct packet *packet, __
 	return sum_of_datagram(skb, packet, length, v4);
 }
 
-/* How many bytes behind the IP header are quoted if there are `length` of them; 0: there are too few. */
+/* How many of the `length` bytes behind the IP header are quoted; 0: there are too few to be quoted. */
 INLINE __u32 length_of_quote(const struct packet *packet, __u32 length)
 {
 	if (packet->tuple.transport == IPPROTO_SCTP)
@@ -270,7 +273,7 @@ INLINE int unreachable6(struct __sk_buff *skb, const struct packet *packet)
 	__u16 quote;
 	__u64 sum;
 
-	/* Extension headers would have to be read to be quoted. */
+	/* A packet with extension headers gets no answer: the sum of the quote would need them to be read. */
 	if (packet->transport != packet->ip + sizeof(*ip) || !payload)
 		return SHOT;
 	quote = sum_of_quote(skb, packet, payload, false);
@@ -301,7 +304,10 @@ INLINE bool is_one_host(const struct __sk_buff *skb, const __u32 *source, bool v
 	return first != 0xff && (source[0] | source[1] | source[2] | (source[3] & ~bpf_htonl(1)));
 }
 
-/* Answers a refused packet. One that came in pieces gets no answer: its other pieces may still be on their way. */
+/*
+ * Answers a refused packet. A packet that came in fragments gets no answer: its other fragments may still be on their
+ * way.
+ */
 INLINE int answer(struct __sk_buff *skb, bool v4)
 {
 	struct packet packet = {};

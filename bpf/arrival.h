@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The first packet of a client: the frontend that it dialled, whether it may, which backend it gets, and the flow that
- * every packet after it follows. The order is kube-proxy's: sources first, then whether any backend is there.
+ * The first packet of a client: the frontend that it dialled, whether the client may dial that, which backend it gets,
+ * and the flow that every packet after it follows. The order is kube-proxy's: sources first, then whether any backend
+ * is there.
  */
 #ifndef HOLDFAST_ARRIVAL_H
 #define HOLDFAST_ARRIVAL_H
@@ -17,10 +18,10 @@
 #include "verdict.h"
 #include "way.h"
 
-/* What the kernel calls a UDP socket that is connected. */
+/* The state that the kernel gives a UDP socket that is connected. */
 #define CONNECTED 1
 
-/* --- What it dialled. --- */
+/* --- What the client dialled. --- */
 
 INLINE void dial_of(struct dial *dial, const struct tuple *tuple, bool v4)
 {
@@ -32,8 +33,9 @@ INLINE void dial_of(struct dial *dial, const struct tuple *tuple, bool v4)
 }
 
 /*
- * The loopback is dialled by this host's own processes, which send no packet here. The kernel drops a packet that comes
- * from elsewhere to such an address, and would not if it were translated before.
+ * A packet to a loopback address finds no frontend: only this host's own processes dial one, and their packets do not
+ * come here. The kernel drops a packet that comes from elsewhere to a loopback address, and would not drop it once it
+ * were translated.
  */
 INLINE bool find_frontend(struct dial *dial)
 {
@@ -59,7 +61,7 @@ INLINE void socket_tuple(struct bpf_sock_tuple *socket, const struct tuple *tupl
 	}
 }
 
-/* Whether a process of this node is connected there. */
+/* Whether the packet is for a UDP socket of this network namespace that is connected to the packet's sender. */
 INLINE bool is_for_connected_socket(struct __sk_buff *skb, const struct tuple *tuple, bool v4)
 {
 	struct bpf_sock_tuple asked = {};
@@ -84,10 +86,9 @@ INLINE void talk_key_of(struct talk_key *key, const struct place *source, const 
 }
 
 /*
- * A sender at a port which is also a node port waits for its answers there: a process of this node, or a pod that the
- * kernel has given this node's address. Over TCP an answer is no SYN, and over SCTP no INIT; a datagram does not say
- * what it is. So what this
- * node says from such a port is kept in mind, for as long as conntrack would.
+ * Keeps in mind what this node says from a port that is also a node port, for as long as conntrack would: the sender
+ * waits for its answers there, be it a process of this node or a pod that the kernel has given this node's address.
+ * Over TCP an answer is no SYN, and over SCTP no INIT; a datagram does not say what it is.
  */
 INLINE void note_own_talk(const struct packet *packet, bool v4)
 {
@@ -99,7 +100,7 @@ INLINE void note_own_talk(const struct packet *packet, bool v4)
 	if (packet->tuple.transport != IPPROTO_UDP || !any_node_port(own->port) ||
 	    !(v4 ? is_node4(own->address[3]) : is_node6(own->address)))
 		return;
-	/* The answer to a client of the node port, which another device has sent here. */
+	/* An answer to a client of the node port, which the program at another device has already translated and sent here. */
 	turned(&answered, &packet->tuple);
 	if (find_entry(&answered, LEG_IN, v4))
 		return;
@@ -128,7 +129,7 @@ INLINE bool is_answer_to_own(struct __sk_buff *skb, const struct dial *dial, con
 	       (is_of_own_talk(tuple) || is_for_connected_socket(skb, tuple, v4));
 }
 
-/* --- Whether it may. --- */
+/* --- Whether the client may dial that. --- */
 
 INLINE bool is_allowed_source(const struct dial *dial, const __u32 *source, bool v4)
 {
@@ -144,7 +145,10 @@ INLINE bool is_allowed_source(const struct dial *dial, const __u32 *source, bool
 	}
 }
 
-/* The list that is meant for the packet's sender. The flags that say so stand in the cluster word. */
+/*
+ * The word of the list that is meant for the packet's sender. The flags that decide which list that is stand in the
+ * cluster word, which goes to `cluster`.
+ */
 INLINE __u64 read_word_for(const struct arrival *arrival, struct dial *dial, __u64 *cluster)
 {
 	struct port *port = port_of(dial);
@@ -198,7 +202,7 @@ INLINE int refuse(const struct arrival *arrival, const struct dial *dial, __u64 
 
 /* --- The flow. --- */
 
-/* Sends the first packet on, as the backend gets it. One that cannot be written leaves no flow behind. */
+/* Sends the first packet on, as the backend gets it. A packet that cannot be rewritten leaves no flow behind. */
 INLINE int send_first(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 {
 	struct flow *flow = flow_at(arrival->number);
@@ -218,7 +222,7 @@ INLINE int send_first(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 	return IS_FOREIGN;
 }
 
-/* Twice, as sockets do: see translate(). */
+/* Chooses a backend, in two attempts as the programs at sockets do: see translate(). */
 INLINE bool choose_twice(struct arrival *arrival, struct dial *dial, __u64 *word)
 {
 	__u64 cluster;
@@ -280,7 +284,10 @@ INLINE bool is_nobodys(struct __sk_buff *skb, const struct arrival *arrival, str
 	return true;
 }
 
-/* What clients have goes on; a client that comes now is left to the next in line. */
+/*
+ * Whether the programs are about to be removed: flows that clients have go on, and a client that comes now is left to
+ * whatever comes next, such as another proxy.
+ */
 INLINE bool is_draining(void)
 {
 	__u32 zero = 0;
@@ -290,9 +297,10 @@ INLINE bool is_draining(void)
 }
 
 /*
- * A service that asks for its clients' addresses (policy Local) is to see their ports too, and a pod has both to
- * itself. Below THROUGH_FIRST only a superuser sends, and some servers ask for that. Where the backend is what was
- * dialled nothing else changes, and a datagram that it sends later arrives as if no proxy were there. Without branches,
+ * Whether the backend sees the port that the client sends from. A service that asks for its clients' addresses (policy
+ * Local) is to see their ports too, and a pod shares neither its address nor its ports. Below THROUGH_FIRST only a
+ * superuser sends, and some servers ask for that. Where the backend is the very place that was dialled, nothing else of
+ * the packet changes, and a datagram that the backend sends later arrives as if no proxy were there. Without branches,
  * as is_turned().
  */
 INLINE __u32 keeps_port(const struct arrival *arrival, const struct dial *dial, bool v4)
@@ -338,7 +346,10 @@ ALONE int is_sent_on6(struct __sk_buff *skb)
 	return is_sent_on(skb, false);
 }
 
-/* The client dialled an address that belongs to a service, and a port that none of the service's ports is. */
+/*
+ * Decides what becomes of a packet that is sent to no frontend. If the client dialled the cluster IP of a service, that
+ * service has no such port, and the client is refused.
+ */
 INLINE int miss(struct __sk_buff *skb, const struct arrival *arrival, const struct dial *dial)
 {
 	const struct packet *packet = &arrival->packet;
@@ -381,7 +392,7 @@ INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 	return CHOSEN;
 }
 
-/* The client gets no flow. */
+/* Drops the packet of a client that gets no flow, and reports why. */
 INLINE int drop_for(const struct arrival *arrival, enum opened why, bool v4)
 {
 	struct dial dial = { .port_index = arrival->port_index, .share = arrival->share };
@@ -400,7 +411,7 @@ INLINE int begin(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 	return LIKELY(opened == OPENED) ? BEGUN : drop_for(arrival, opened, v4);
 }
 
-/* Sends the packet there, if the flow has got all that it needs. */
+/* Sends the packet to its backend, if the flow has got all that it needs. */
 INLINE int settle(struct __sk_buff *skb, struct arrival *arrival, int added, bool v4)
 {
 	enum opened opened = end_opening(arrival, added, v4);

@@ -6,8 +6,8 @@
 #include "packet.h"
 
 /*
- * What is known of a client that arrives. It stands in a map, from which it is read back: so the verifier knows no more
- * of it than the program may, and looks at what follows once, not once for each way here.
+ * What is known of a client that arrives. It stands in a map, and each step reads it back from there: so the verifier
+ * keeps no values of it, and looks at what follows once, not once for each way that leads there.
  */
 struct arrival {
 	struct packet packet;
@@ -27,12 +27,12 @@ struct arrival {
 	__u32 by_address;
 	/* The number of the flow that is made. */
 	__u32 number;
-	/* The number of the flow that gives way to it, past which it began, or that ends with its packet. */
+	/* The number of the flow that gives way to the new one, that the packet goes past, or that ends with the packet. */
 	__u32 rival;
 	__u32 rival_serial;
 	/* How readily that one is given up. */
 	__u32 readiness;
-	/* A backend that is sought in a list, and what is left of that: see listed.h. */
+	/* A backend that is sought in a list, and the part of the list that is left to search: see listed.h. */
 	struct place sought;
 	__u32 first;
 	__u32 left;

@@ -76,7 +76,7 @@ INLINE void affinity_key_of(struct affinity_key *key, const struct dial *dial)
 	key->pad = 0;
 }
 
-/* Whether the backend is in that list, or serves. */
+/* Whether the backend is in the list of that scope, or for SCOPE_SERVING, whether it serves. */
 INLINE bool is_member(const struct dial *dial, __u32 scope)
 {
 	struct member_key key = {
@@ -90,8 +90,9 @@ INLINE bool is_member(const struct dial *dial, __u32 scope)
 }
 
 /*
- * The client's last choice, if it is young enough and still in the list. A torn one is no member. The clock is read
- * last: another CPU may choose for the same client meanwhile, and no choice is of the future.
+ * Chooses the client's last backend, if that choice is young enough and the backend still in the list. A value that was
+ * read torn names no member. The clock is read last: another CPU may choose for the same client meanwhile, and no
+ * choice may seem to be of the future.
  */
 INLINE bool choose_affine(struct dial *dial, const struct affinity_key *key)
 {
@@ -124,7 +125,7 @@ INLINE void remember_affine(const struct dial *dial, const struct affinity_key *
 	bpf_map_update_elem(&affinity, key, &value, BPF_ANY);
 }
 
-/* Asks for no chance where there is only one backend. */
+/* Chooses any backend of a list. A list of one backend needs no random number. */
 INLINE bool choose_random(struct dial *dial, __u64 word)
 {
 	__u64 count = word_count(word);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The sum of SCTP, a CRC32c over all of it. It is linear: by how much it changes depends on what changed and on how
- * many bytes follow, and not on these. The addresses are not in it.
+ * The sum of SCTP, a CRC32c over the whole packet of SCTP. It is linear: how much it changes depends on which bits
+ * changed and on how many bytes follow them, and not on what those bytes are. It does not cover the addresses.
  *
  * As everywhere here, a right sum before is a right one after, and a wrong one stays wrong.
  */
@@ -15,7 +15,7 @@
 /* The polynomial, in the order of bits in which a sum stands: the highest bit is that of the power 0. */
 #define CRC32C 0x82f63b78
 
-/* The factor by which a difference grows with 1, 2, 4, 8 and so on bytes behind it. */
+/* What a difference is multiplied by if 1, 2, 4, 8 and so on bytes lie from its beginning to the packet's end. */
 #define FACTORS 16
 static const __u32 factors[FACTORS] = {
 	0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c, 0x18b8ea18, 0x510ac59a, 0xb82be955, 0xb8fdb1e7,
@@ -36,9 +36,9 @@ ALONE int times(__u32 a, __u32 b)
 }
 
 /*
- * Whether the sum is still to be made, on the way or by the network card: so the kernel's SCTP sends to a device that
- * makes it, and leaves 0 there. A sum may also be 0. Programs are not told which it is, but this helper leaves what is
- * still to be made as it is, and would change any other one.
+ * Whether the sum is still to be made, on the way or by the network card: the kernel's SCTP leaves 0 in a packet for a
+ * device that makes the sum. But a sum may also be 0, and programs are not told which of the two it is.
+ * bpf_l4_csum_replace() tells: it leaves a sum that is still to be made as it is, and changes any other one.
  */
 INLINE bool is_to_be_made(struct __sk_buff *skb, __u32 place)
 {
@@ -51,7 +51,7 @@ INLINE bool is_to_be_made(struct __sk_buff *skb, __u32 place)
 
 /*
  * Makes up in the sum for a change of the ports, which are the first four bytes. `differs`: the bits that changed, as
- * they stand there. 0, or it is not done.
+ * they stand there. Returns 0 if that was done.
  */
 ALONE int make_up(struct __sk_buff *skb, __u32 at, __u32 transport, __u32 differs)
 {

@@ -20,7 +20,7 @@
  */
 #define APART static __noinline
 /*
- * A function that the verifier looks at once for all callers, so it is told nothing but the packet and numbers, and
+ * A function that the verifier checks once for all its callers: so it is given nothing but the packet and numbers, and
  * reads the rest anew. What most packets do not need stands in such functions. Its stack is beside that of its callers:
  * all of them together have 512 bytes, of which older kernels give each one a multiple of 32.
  */
@@ -41,7 +41,7 @@ INLINE const __u64 *after(const __u64 *word, __u64 first)
 	return word + first;
 }
 
-/* The third part of ::ffff:a.b.c.d. */
+/* The third word of ::ffff:a.b.c.d. */
 #define MAPPED bpf_htonl(0xffff)
 
 /* An address and a port; IPv4 as mapped. */
@@ -60,20 +60,20 @@ struct client {
 struct dial {
 	struct place to;
 	struct place backend;
-	/* Known where a list with affinity is chosen from. */
+	/* Filled in at least where a backend is chosen from a list with affinity. */
 	struct client client;
 	__u32 port_index;
-	/* The number by which the service's namespace has its share of what all use up. */
+	/* The number of the service's namespace, by which that has its share of what all services use up. */
 	__u32 share;
 	__u32 kind;
 	__u32 scope;
-	/* IPPROTO_TCP or IPPROTO_UDP */
+	/* IPPROTO_TCP, IPPROTO_UDP, or, for a packet, IPPROTO_SCTP */
 	__u8 transport;
 	/* IPv4, also when it comes by an IPv6 socket. Known when compiling, wherever it is asked. */
 	bool v4;
 };
 
-/* What became of it: not ours, on its way to the backend, an end, or to be looked at with care. */
+/* What became of a dial: not ours, led to a backend, denied, or left to be looked at with care. */
 enum outcome { PASSED, SERVED, DENIED, UNSURE };
 
 INLINE void place4(struct place *place, __u32 address, __u16 port)
@@ -86,8 +86,8 @@ INLINE void place4(struct place *place, __u32 address, __u16 port)
 }
 
 /*
- * 0 if they are the same. Without branches, each of which the verifier would follow both ways, in every turn of a loop:
- * the time that it takes is the time that the maps take to grow.
+ * 0 if the two addresses are the same. Without branches, each of which the verifier would follow both ways, in every
+ * turn of a loop: the time that the verifier takes is the time that the maps take to grow.
  */
 INLINE __u32 differences(const __u32 *a, const __u32 *b)
 {

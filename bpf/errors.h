@@ -27,7 +27,7 @@ INLINE bool is_refusal(const struct icmp *icmp, bool v4)
 /* The packet that an error quotes. Eight bytes behind its header of IP are there: the ports, and of UDP the sum. */
 struct quoted {
 	struct packet packet;
-	/* Where the error has its own sum. */
+	/* The place of the error's own sum. */
 	__u32 sum;
 	/* Whether the error says that the port is closed. */
 	bool is_refusal;
@@ -63,8 +63,8 @@ INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, str
 }
 
 /*
- * A backend says itself that its port is closed. Nothing is decided by it, for any host may write it in the backend's
- * name: it is noted for an operator that looks for a fault.
+ * Notes that a backend itself says that its port is closed. Nothing is decided by that, for any host may write it in
+ * the backend's name: it is there for an operator who looks for a fault.
  */
 INLINE void hear_refusal(struct flow *flow, const struct packet *packet, const struct quoted *quoted)
 {
@@ -80,7 +80,7 @@ INLINE bool write_quoted(struct __sk_buff *skb, const struct quoted *quoted, con
 	struct change change = change_of(&packet->tuple, to, v4);
 
 	if (v4) {
-		/* Its header has a sum of its own, so the error's does not change. */
+		/* The quoted header has a sum of its own, so the error's sum does not change. */
 		if (!write_addresses4(skb, packet, to, change.addresses))
 			return false;
 	} else {
@@ -96,7 +96,7 @@ INLINE bool write_quoted(struct __sk_buff *skb, const struct quoted *quoted, con
 	       !bpf_l4_csum_replace(skb, quoted->sum, 0, fold32(change.ports), 0);
 }
 
-/* The error itself: its source and its destination. */
+/* Writes the source and the destination of the error itself. */
 INLINE bool write_outer(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, __u32 at_sum,
 			bool v4)
 {
@@ -131,14 +131,14 @@ INLINE int error_in(struct __sk_buff *skb, bool v4)
 	turned(&to, &shown);
 	if (!write_quoted(skb, &quoted, &to, v4))
 		return SHOT;
-	/* It went to the address that the packet had come from; now it goes to that packet's sender. */
+	/* The error went to the address that the packet had come from; now it goes to that packet's sender. */
 	to = packet.tuple;
 	copy_address(to.destination.address, shown.destination.address);
 	count_packet(COUNT_ERRORS);
 	return write_outer(skb, &packet, &to, quoted.sum, v4) ? NEXT : SHOT;
 }
 
-/* An error that leaves, about a packet that came: as the sender of that packet knows it. */
+/* An error that leaves, about a packet that came: it shows that packet as its sender knows it. */
 INLINE int error_out(struct __sk_buff *skb, bool v4)
 {
 	struct quoted quoted = {};
@@ -163,8 +163,8 @@ INLINE int error_out(struct __sk_buff *skb, bool v4)
 		return SHOT;
 	to = packet.tuple;
 	/*
-	 * It comes from where all that is sent there comes from: the address that was dialled, or this node's. A router
-	 * that is passed twice would drop what comes from itself.
+	 * The error gets the source that every packet to that sender has: the address that was dialled, or this node's.
+	 * Else a router that sent the error, and that it passes again, would drop it as a packet from itself.
 	 */
 	copy_address(to.source.address, shown.source.address);
 	copy_address(to.destination.address, shown.destination.address);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Flows: found by how a packet looks, kept while they live, ended so that no other flow is.
+ * Flows: how they are found by how a packet looks, kept while they live, and ended in a way that never ends another
+ * flow.
  *
  * A flow belongs to the one caller that deletes its entry LEG_THROUGH, which succeeds once. While that entry is there
  * all that the flow needs is there.
@@ -16,12 +17,15 @@
 enum direction { NOWHERE, TO_BACKEND, TO_CLIENT };
 
 /*
- * The second that is on, and in the lower half the kernel's tick of the last look at the clock. In one word, so that
- * the two always belong together. It is 0 before the first look.
+ * The second of the last look at the clock, and in the lower half the kernel's tick of that look. Both are in one word,
+ * so that they always belong together. 0 before the first look.
  */
 __u64 looked_at_clock;
 
-/* A look at the clock costs a fifth of what a packet of a flow does, and one in a tick is enough. */
+/*
+ * The seconds since boot. A look at the clock costs a fifth of what a packet of a flow does, and one in a tick is
+ * enough.
+ */
 INLINE __u32 seconds(void)
 {
 	__u32 tick = bpf_jiffies64();
@@ -36,8 +40,9 @@ INLINE __u32 seconds(void)
 }
 
 /*
- * While flows move to a table of another size none may begin, and nothing may be said by which one would end or be
- * agreed to: it might be heard in one table alone. The daemon says until when, so that none has to end it.
+ * Whether flows stand still, because they move to a table of another size. Meanwhile no flow may begin, and no packet
+ * may pass by which one ends or is agreed to: only one of the two tables might learn of it. The daemon says until when,
+ * so that nothing has to end the standstill.
  */
 INLINE bool stand_still(void)
 {
@@ -161,7 +166,7 @@ INLINE struct port_bytes *the_backend_ports(void)
 	return bpf_map_lookup_elem(&backend_ports, &zero);
 }
 
-/* From now on packets of that backend are looked at. */
+/* Has packets from and to backends at that port looked at from now on. */
 INLINE void note_backend_port(__u16 port)
 {
 	struct port_bytes *ports = the_backend_ports();
@@ -194,7 +199,7 @@ INLINE void from_client(struct tuple *tuple, const struct flow *flow)
 	tuple->transport = flow->transport;
 }
 
-/* A packet as a backend of another node answers. */
+/* An answer as a backend of another node sends it. */
 INLINE void from_remote(struct tuple *tuple, const struct flow *flow)
 {
 	set_place(&tuple->source, flow->backend, flow->backend_port);
@@ -279,9 +284,9 @@ INLINE enum direction turn_out(const struct flow *flow, const struct tuple *tupl
 /* --- The way of answers. --- */
 
 /*
- * The kernel has routed an answer as a packet of its backend, because it bears the address that was dialled only from
- * here on. Where rules of routing tell the two apart it goes by the device that they have for that address: a network
- * that takes nothing else of it would drop what comes by another.
+ * Sends an answer out by the device that rules of routing have for the address that was dialled. The kernel has routed
+ * the answer as a packet of its backend, because it bears that address only from here on. Where the rules tell the two
+ * addresses apart, a network that takes the address from one device alone would drop an answer that comes by another.
  */
 INLINE int leave_by_address(struct __sk_buff *skb, __u32 number, bool v4)
 {
@@ -327,19 +332,22 @@ INLINE bool is_reset(const struct flow *flow)
 	return (flow->of_client | flow->of_backend) & HEARD_RST;
 }
 
-/* The backend says so too. Any host may send a RST in a client's name, and the backend does not believe it. */
+/*
+ * Whether the backend, too, says that the connection is over. Any host may send a RST in a client's name, and the
+ * backend need not believe it.
+ */
 INLINE bool is_broken_off(const struct flow *flow)
 {
 	return flow->of_backend & HEARD_RST || (flow->of_client & HEARD_RST && flow->of_backend & HEARD_FIN);
 }
 
-/* More than a question and its answer. */
+/* Whether a conversation over UDP is more than a question and its answer. */
 INLINE bool is_stream(const struct flow *flow)
 {
 	return (__s32)(flow->seen - flow->began) > STREAM_AFTER;
 }
 
-/* Of a connection on which the two have agreed. */
+/* The lifetime of a connection on which client and backend have agreed. */
 INLINE __u32 lifetime_of_agreed(const struct flow *flow)
 {
 	if (is_reset(flow))
@@ -364,7 +372,10 @@ INLINE __u32 lifetime(const struct flow *flow)
 	return flow->waits && agreed > LIFE_UNANSWERED ? LIFE_UNANSWERED : agreed;
 }
 
-/* Of two clocks that are read at about the same time either may be ahead. */
+/*
+ * The seconds since the flow's last packet. Of two clocks that are read at about the same time either may be ahead:
+ * then it is 0.
+ */
 INLINE __u32 silence(const struct flow *flow, __u32 now)
 {
 	__s32 since = now - READ_ONCE(flow->seen);
@@ -400,8 +411,9 @@ INLINE bool is_over(const struct flow *flow)
 
 /*
  * Whether another flow that needs the port of this one may have it, where no other port is free. A backend that closed
- * a connection itself remembers it for a while (TIME_WAIT), and takes a SYN that comes later than what it knows; to one
- * that seems to come earlier it answers what it knows, and the client takes that back and asks again after a second.
+ * a connection itself remembers it for a while (TIME_WAIT), and takes a SYN that comes later than what it knows; a SYN
+ * that seems to come earlier it answers with what it knows, to which the client says RST, and asks again after a
+ * second.
  */
 INLINE bool may_yield(const struct flow *flow, __u32 now)
 {
@@ -451,8 +463,8 @@ INLINE void uncount(const struct flow *flow)
 }
 
 /*
- * The end of a flow that belongs to the caller. What leads to it goes first: a program that is led to a free record may
- * take that entry for one that was left.
+ * Wipes a flow that belongs to the caller. The entries that lead to it go first: a program that an entry leads to a
+ * free record may take that entry for one that was left over.
  */
 INLINE void wipe(struct flow *flow, bool v4)
 {
@@ -470,8 +482,9 @@ INLINE void wipe(struct flow *flow, bool v4)
 }
 
 /*
- * Takes a flow away from where packets find it. `true`: it belongs to the caller now, which has its number to give back
- * or to use. A caller that read it while another flow was written there has deleted that one's entry, and puts it back.
+ * Takes a flow away from where packets find it. `true`: the flow belongs to the caller now, and so does its number, to
+ * give back or to use. A caller that read it while another flow was written there has deleted that one's entry, and
+ * puts it back.
  */
 INLINE bool claim_at(__u32 number, __u32 serial, bool v4)
 {
@@ -515,7 +528,7 @@ INLINE void give_back(__u32 number)
 	bpf_map_push_elem(&free_flows, &number, BPF_ANY);
 }
 
-/* `false`: it is not the caller's to end. */
+/* Ends a flow and gives its number back. `false`: the flow is not the caller's to end. */
 INLINE bool end(__u32 number, __u32 serial, bool v4)
 {
 	if (!claim(number, serial, v4))

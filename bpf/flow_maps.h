@@ -21,9 +21,9 @@ struct {
 } flow_table SEC(".maps");
 
 /*
- * Two for each flow, three where a backend of another node sees another client: the flow's number. Room for three of
- * each is used only where there are as many. Those of IPv4 are there from the start, which halves the first packet of a
- * flow; a node with more clients over IPv6 pays for theirs when they come.
+ * The entries of flows, with the flow's number: two for each flow, three where a backend of another node sees another
+ * client. Each of the two maps has room for three of every flow. Entries of IPv4 are allocated from the start, which
+ * halves what a flow's first packet costs; those of IPv6 only when their flows begin.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -55,8 +55,8 @@ struct {
 } opening_flows SEC(".maps");
 
 /*
- * At which ports the backends of flows are, or were: what leaves from none of them and to none of them is of no flow. A
- * byte too many costs one look at the entries.
+ * At which ports the backends of flows are, or were: a packet that leaves is of no flow, if neither its source nor its
+ * destination is at one of them. A byte too many costs one look at the entries.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -74,7 +74,7 @@ struct {
 	__type(value, struct fragment_value);
 } fragments SEC(".maps");
 
-/* Clients of ports with affinity, by their addresses. Those of sockets are elsewhere. */
+/* Clients of ports with affinity that are known by their addresses. For those with a socket here see `affinity`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, CLIENTS);
@@ -82,7 +82,7 @@ struct {
 	__type(value, struct client_value);
 } clients SEC(".maps");
 
-/* By the number of the device. */
+/* The devices at which packets are translated, by their numbers. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -107,7 +107,7 @@ struct {
 	__type(value, __u32);
 } source_ranges6 SEC(".maps");
 
-/* A cluster IP with any port in the maps. */
+/* The cluster IPs that have any frontend in the maps. The value says no more. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -124,7 +124,7 @@ struct {
 	__type(value, __u32);
 } cluster_ips6 SEC(".maps");
 
-/* In which second this node said its last there. */
+/* In which second this node last sent a datagram from a node port's number, by the datagram that would answer it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, OWN_TALKS);
@@ -168,7 +168,7 @@ struct {
 	__type(value, __u64);
 } flow_counts SEC(".maps");
 
-/* What each CPU has sent of its own in the second that is on. */
+/* How many refused clients each CPU has answered in the second that is on. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);

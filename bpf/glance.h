@@ -7,7 +7,10 @@
 #include "lookup.h"
 #include "packet.h"
 
-/* One of the ports that are given to clients on their way to other nodes. Without branches, as is_turned(). */
+/*
+ * Whether that is one of the ports that are given to clients on their way to other nodes. Without branches, as
+ * is_turned().
+ */
 INLINE bool is_snat_port(const struct packet_settings *settings, __u32 number)
 {
 	__u64 at, is_in = 0;
@@ -25,8 +28,8 @@ INLINE bool has_bit(const __u64 *bits, __u32 number)
 }
 
 /*
- * A port at which packets for this node may be of a flow. Those for SNAT are most of all ports, also of those at which
- * others serve: what is an answer there comes from where a backend is.
+ * Whether a packet to this port of this node may be of a flow. The ports for SNAT are most of all ports, and others
+ * serve at some of them too: an answer of a flow comes from a port at which there is a backend.
  */
 INLINE bool is_port_of_flow(__u16 port, __u16 source)
 {
@@ -45,7 +48,7 @@ INLINE bool is_port_of_flow(__u16 port, __u16 source)
 	return !settings || !is_snat_port(settings, number);
 }
 
-/* What a packet that comes must look like to be of a flow, or to open one. */
+/* Whether a packet that comes may be of a flow, or open one. */
 INLINE bool may_be_ours(const __u32 *address, __u16 port, __u16 source, bool v4)
 {
 	struct dial dial = { .v4 = v4 };
@@ -56,7 +59,7 @@ INLINE bool may_be_ours(const __u32 *address, __u16 port, __u16 source, bool v4)
 	return may_be_frontend(&dial);
 }
 
-/* A packet as most are: nothing between the header of IP and that of the transport. */
+/* A packet as most are, with nothing between the header of IP and that of the transport. */
 struct plain4 {
 	struct iphdr ip;
 	__u16 source_port;
@@ -70,8 +73,8 @@ struct plain6 {
 };
 
 /*
- * Nearly all packets of a node are none of ours, and must not cost anything: those are known by a few words at places
- * that are known. Of whatever looks otherwise nothing is said.
+ * The headers of a packet that looks as most do, so that a few words at known places tell whether it is ours. NULL: the
+ * packet looks otherwise, and nothing is said of it.
  */
 INLINE const struct plain4 *plain4(const struct __sk_buff *skb)
 {
@@ -115,7 +118,10 @@ INLINE enum whose comes_to6(const struct __sk_buff *skb)
 		       NOBODYS;
 }
 
-/* What this node says at the number of a node port has an answer that is its own. */
+/*
+ * Whether a packet may be a datagram that this node itself sends from the number of a node port, and that is answered
+ * there.
+ */
 INLINE bool may_be_own_talk(__u8 transport, __u16 source_port)
 {
 	return transport == IPPROTO_UDP && any_node_port(source_port);

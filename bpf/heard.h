@@ -2,7 +2,7 @@
 /*
  * What packets say of their flow: how far client and backend have come, and whether the one waits for the other.
  *
- * What any host may send in the name of a client decides nothing that its backend could contradict.
+ * Any host may send packets in a client's name. So what they say decides nothing that the backend could contradict.
  */
 #ifndef HOLDFAST_HEARD_H
 #define HOLDFAST_HEARD_H
@@ -16,8 +16,8 @@ INLINE __u8 heard_in(__u8 flags)
 }
 
 /*
- * A write for each packet would have the CPUs wait for each other. What has expired stays so: it may be about to be
- * taken away.
+ * Notes the second of a flow's last packet, if that is another one than before: a write for each packet would have the
+ * CPUs wait for each other. A flow that has expired stays so: it may be about to be taken away.
  */
 INLINE void note_seen(struct flow *flow, __u32 now)
 {
@@ -41,7 +41,7 @@ INLINE bool is_syn(const struct flow *flow, const struct packet *packet)
 	return makes_connections(flow->transport) && (packet->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
-/* Whether the other side has to answer that. */
+/* Whether the backend has to answer this packet of its client. */
 INLINE bool asks(struct __sk_buff *skb, const struct packet *packet)
 {
 	if (UNLIKELY(packet->tuple.transport == IPPROTO_SCTP))
@@ -50,7 +50,7 @@ INLINE bool asks(struct __sk_buff *skb, const struct packet *packet)
 }
 
 /*
- * The first packet of a client in a second. A client that has had no answer, and gives up or asks for another
+ * Notes the first packet of a client in a second. A client that has had no answer, and gives up or asks for another
  * connection, gives no new life to a flow. Whether there is data is looked at once a second: a client that is not heard
  * says it again.
  */
@@ -63,7 +63,10 @@ INLINE void note_client(struct __sk_buff *skb, struct flow *flow, const struct p
 		flow->waits = WAITS_FOR_ANSWER;
 }
 
-/* What begins another connection says nothing of the one that is there. */
+/*
+ * Notes what a client says of its connection. A SYN that begins another connection says nothing of the one that is
+ * there.
+ */
 INLINE void hear_client(struct flow *flow, const struct packet *packet)
 {
 	if (!makes_connections(flow->transport))
@@ -80,8 +83,9 @@ INLINE void hear_client(struct flow *flow, const struct packet *packet)
 }
 
 /*
- * By SCTP a backend answers each INIT, also one in the name of a client with which it has an association, and says it
- * once: so that says nothing of the flow. What else it says it says to a client that has shown its cookie.
+ * Notes what a backend says by SCTP. It answers each INIT, also one in the name of a client with which it has an
+ * association, and does not repeat that answer: so the answer to an INIT says nothing of the flow. Whatever else it
+ * says, it says to a client that has shown its cookie.
  */
 INLINE void hear_associated(struct flow *flow, const struct packet *packet)
 {
@@ -91,8 +95,8 @@ INLINE void hear_associated(struct flow *flow, const struct packet *packet)
 }
 
 /*
- * A backend that says SYN again by TCP has not been acknowledged, whatever was sent in the client's name. A client
- * that has heard it says so again.
+ * Notes what a backend says of its connection. A backend that says SYN again by TCP has not been acknowledged, whatever
+ * was sent in the client's name. A client that has heard the SYN acknowledges it again.
  */
 INLINE void hear_backend(struct flow *flow, const struct packet *packet)
 {

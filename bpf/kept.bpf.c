@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * What UDP sockets are connected to, told to the daemon: those of all network namespaces at once. Attached to nothing
- * that clients run through; it runs when the daemon reads.
+ * Tells the daemon what the UDP sockets of all network namespaces are connected to, at once. The program is attached to
+ * nothing that clients run through; it runs when the daemon reads.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

@@ -10,7 +10,7 @@
 #include "choose.h"
 #include "packet.h"
 
-/* A list is halved so often until nothing is left of it. */
+/* After so many halvings nothing is left of any list. */
 #define LIST_HALVES (WORD_FLAGS_AT - WORD_COUNT_AT + 1)
 
 /* What one step of a search says. */
@@ -37,7 +37,10 @@ INLINE __u32 comes_before(const struct place *one, const struct place *other, __
 	return -(__u32)before;
 }
 
-/* Also while the daemon is writing the list. */
+/*
+ * Compares the middle of what is left of the list, and keeps the half in which the backend may be. The daemon may be
+ * writing the list meanwhile: where a slot is empty, the backend counts as listed.
+ */
 INLINE enum listed halve(bool v4)
 {
 	struct arrival *arrival = the_arrival();

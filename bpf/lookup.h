@@ -30,9 +30,10 @@ INLINE bool take_target(struct dial *dial, __u64 target)
 enum sought { DIALLED = 0, NODE_PORT_OF_ANY = 1 };
 
 /*
- * Reads the echo after the target, by a dependency where a processor could reorder the reads. The kernel writes the two
- * in that order, because it copies the value as it stands. ARM may still show the two stores in either order, for the
- * few nanoseconds in which a program holds an element that was removed, freed and filled anew.
+ * Finds a frontend, and reads its echo after its target, by a dependency where a processor could reorder the reads. The
+ * kernel writes them the other way round, because it copies the value as it stands, from the front. ARM may still show
+ * the two stores in either order, for the few nanoseconds in which a program holds an element that was removed, freed
+ * and filled anew.
  */
 INLINE __u64 look4(__u32 address, __u16 port, __u8 transport, enum sought sought)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The maps. Those of a generation grow: the daemon builds larger ones beside, fills them, and swaps the
- * programs over. The others keep their size and are shared by all generations; what is kept with sockets, by all
+ * The maps. Those of a generation grow: the daemon builds larger ones beside, fills them, and moves the programs over.
+ * The others keep their size and are shared by all generations; the map of what is kept with sockets is shared by all
  * versions too.
  */
 #ifndef HOLDFAST_MAPS_H
@@ -29,7 +29,7 @@ struct {
 	__type(value, struct frontend6_value);
 } frontends6 SEC(".maps");
 
-/* By port index. */
+/* The ports of services, by port index. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -55,7 +55,10 @@ struct {
 	__type(value, struct slot6);
 } backends6 SEC(".maps");
 
-/* Backends of lists with affinity, and all backends that serve, of UDP ports at least. */
+/*
+ * The members: the backends of lists with affinity; and all backends that serve, of UDP ports, and of TCP ports too
+ * where the daemon ends connections whose backend has left.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -121,9 +124,9 @@ struct {
 } affinity SEC(".maps");
 
 /*
- * By socket cookie, which is never used twice: an entry that is out of date fits no socket. So nothing has to be
- * released, and closing a socket costs nothing. A socket that lost its entry to a later one sees its backend in
- * getpeername.
+ * What TCP sockets dialled. An entry names its socket by the cookie, which is never used twice: one that is out of date
+ * fits no socket. So nothing has to be released, and closing a socket costs nothing. A socket that lost its entry to a
+ * later one sees its backend in getpeername.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -133,8 +136,8 @@ struct {
 } reverse SEC(".maps");
 
 /*
- * With the socket itself: no other sockets push anything out, it ends with its socket, and a socket that has none is
- * known by one look.
+ * What a UDP socket dialled, kept with the socket itself: no other socket pushes it out, it goes with its socket, and a
+ * socket that has dialled nothing of ours is known by one look.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -148,7 +151,7 @@ struct {
 	__uint(max_entries, REFUSAL_BYTES);
 } refusals SEC(".maps");
 
-/* How many were told lately, each place for some of the clients: see verdict.h. */
+/* How many refusals were told in the last second; each place counts for some namespaces and cgroups: see verdict.h. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, REFUSAL_PACES);

@@ -3,8 +3,8 @@
  * The flow of a client that arrives: the address and port with which it goes on, which record it gets, and all that
  * leads there.
  *
- * The ways back are put in before the way there. A flow that has the place or the room which another one needs keeps it
- * until it is over.
+ * The ways back are put in before the way there. A flow that has a place which another one needs keeps it until it is
+ * over. Where no record is free, room.h decides which flow gives way.
  */
 #ifndef HOLDFAST_OPENING_H
 #define HOLDFAST_OPENING_H
@@ -44,13 +44,13 @@ INLINE __u32 device_of_nat(struct __sk_buff *skb, const struct arrival *arrival,
 	return way == WAY_UNTOLD ? arrival->device : way;
 }
 
-/* The first bits of an address that are not those of the other one, as a number. */
+/* By how much the first bits of two words differ, as a number; 0: they are the same. */
 INLINE __u64 differing(__u32 address, __u32 other, __u32 bits)
 {
 	return (__u64)bpf_ntohl(address ^ other) >> (32 - bits);
 }
 
-/* How many of the first bits of a whole address are of its word at `at`. */
+/* How many of the first `bits` bits of an address lie in its word number `at`. */
 INLINE __u32 bits_of_word(__u32 bits, __u32 at)
 {
 	if (bits < 32 * at)
@@ -73,8 +73,9 @@ INLINE bool is_near6(const struct device *device, const __u32 *address)
 }
 
 /*
- * A device may lead to pods of this node and to those of others, as Cilium's does. The answer of a pod of this node
- * comes by a device of the pod's own, where no program would give the client's address back.
+ * Whether the backend is one of this node's own pods behind that device, which may lead to pods of other nodes too, as
+ * Cilium's does. Such a pod is to see the client's own address: its answer comes by a device of its own, where no
+ * program would give the client's address back.
  */
 INLINE bool is_near(const struct device *device, const __u32 *backend, bool v4)
 {
@@ -82,10 +83,10 @@ INLINE bool is_near(const struct device *device, const __u32 *backend, bool v4)
 }
 
 /*
- * A backend of another node answers to this one, and not past it. A service that asks for the client's address (policy
- * Local) has backends here alone, and what comes from a pod is known everywhere; only the pod itself drops what says
- * that it comes from the pod.
- * `false`: it has to get an address, and there is none to give, so no answer would come back this way.
+ * Sets the address that the backend sees instead of the client's, if it has to see one: a backend of another node is to
+ * answer to this node, and not past it. A service that asks for the client's address (policy Local) has backends here
+ * alone, and an answer to a pod's address comes back here from anywhere; only a pod that is its own backend would drop
+ * a packet from its own address. `false`: there is no address to give, so no answer would come back this way.
  */
 INLINE bool set_nat(struct __sk_buff *skb, const struct arrival *arrival, struct flow *flow, bool v4)
 {
@@ -110,8 +111,8 @@ INLINE bool set_nat(struct __sk_buff *skb, const struct arrival *arrival, struct
 /* --- The flow. --- */
 
 /*
- * The way there comes last. A process that was killed while it took a flow away may have left an entry that leads to no
- * flow, and would keep the client away for good.
+ * Puts in the way there, which comes last. A process that was killed while it took a flow away may have left an entry
+ * there that leads to no flow: it is replaced, or it would keep the client away for good.
  */
 INLINE int put_way_there(__u32 number, bool v4)
 {
@@ -147,7 +148,7 @@ ALONE int put_way_there6(__u32 number)
 	return put_way_there(number, false);
 }
 
-/* Takes out what was put in before the rest found no room. */
+/* Takes out what was put in of a flow that cannot be opened, and frees its record. */
 INLINE void undo(const struct arrival *arrival, struct flow *flow, bool is_through, bool v4)
 {
 	struct tuple tuple;
@@ -166,7 +167,7 @@ INLINE void undo(const struct arrival *arrival, struct flow *flow, bool is_throu
 	give_back(arrival->number);
 }
 
-/* What a flow says before any packet can find it. */
+/* Fills in what a flow says before any packet can find it. */
 INLINE void fill(struct flow *flow, const struct arrival *arrival, __u32 now, bool v4)
 {
 	const struct tuple *tuple = &arrival->packet.tuple;
@@ -190,7 +191,10 @@ INLINE __u32 any_serial(void)
 	return bpf_get_prandom_u32() | 1;
 }
 
-/* Takes back what was put in of a flow, and returns why it has to be. */
+/*
+ * Takes back what was put in of a flow, and returns `why`. Unless another flow had the place, the entries found no
+ * room: then some is made.
+ */
 INLINE int give_up(struct arrival *arrival, struct flow *flow, bool is_through, int why, bool v4)
 {
 	undo(arrival, flow, is_through, v4);
@@ -202,7 +206,7 @@ INLINE int give_up(struct arrival *arrival, struct flow *flow, bool is_through, 
 /* What became of a flow that was to be opened. */
 enum opened { OPENED, OPENED_BY_ANOTHER, NO_ROOM, NO_PORT, NO_ADDRESS };
 
-/* A record of its own, and the address with which it goes on. `OPENED`: so far. */
+/* Gives a flow a record of its own, and the address with which the client goes on. `OPENED`: so far. */
 INLINE enum opened begin_flow(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 {
 	__u32 now = seconds();
@@ -218,7 +222,10 @@ INLINE enum opened begin_flow(struct __sk_buff *skb, struct arrival *arrival, bo
 	return NO_ADDRESS;
 }
 
-/* Its ports, and with them the ways back: they come before the way there, so no packet goes whence no answer comes. */
+/*
+ * Gives a flow its ports, and with them puts in the ways back. They come before the way there, so no packet goes where
+ * its answer would not find back.
+ */
 INLINE int give_ports(const struct arrival *arrival, bool v4)
 {
 	struct flow *flow = flow_at(arrival->number);

@@ -31,7 +31,10 @@ const volatile struct told {
 	enum packet_count packet_count;
 } told_to_daemon = {};
 
-/* What a node has its own programs for is at another device. The number 0 is a priority and no VLAN. */
+/*
+ * Whether the packet is of a VLAN. A VLAN that this node is in has a device of its own, and the packet is looked at
+ * there. The number 0 is a priority and no VLAN.
+ */
 INLINE bool is_of_vlan(const struct __sk_buff *skb)
 {
 	return skb->vlan_present && skb->vlan_tci & 0xfff;
@@ -61,8 +64,8 @@ INLINE int write(struct __sk_buff *skb, const struct packet *packet, const struc
 }
 
 /*
- * Whether the backend of a flow serves no more. What counts is the port that the frontend leads to now: the index that
- * it had when the flow began may be another port's.
+ * Whether the backend of a flow serves no more. What counts is the port that the frontend leads to now: the port index
+ * from when the flow began may be another port's.
  */
 INLINE bool serves_no_more(__u32 number, bool v4)
 {
@@ -96,7 +99,10 @@ ALONE int serves_no_more6(__u32 number)
 	return serves_no_more(number, false);
 }
 
-/* Over UDP a backend that has left is left at once; of a connection only the two can tell whether they are done. */
+/*
+ * Whether the client is to leave its backend, because that serves no more. Over UDP it leaves at once; of a connection
+ * only the two can tell whether they are done.
+ */
 INLINE bool has_left(const struct flow *flow, __u32 number, bool v4)
 {
 	return flow->transport == IPPROTO_UDP && (v4 ? serves_no_more4(number) : serves_no_more6(number));
@@ -137,29 +143,33 @@ ALONE int leads_elsewhere6(__u32 number)
 	return leads_elsewhere(number, false);
 }
 
-/* A client begins anew with the tuple of a connection that is over. */
+/* Whether a client begins anew with the tuple of a connection that is over. */
 INLINE bool begins_anew(const struct flow *flow, const struct packet *packet)
 {
 	return is_syn(flow, packet) && is_over(flow);
 }
 
 /*
- * A backend that lives answers at once, also a stranger that asks in the name of a client that goes on: it says that it
- * knows of a connection. So a flow without an answer in the second before has no connection that could be cut.
+ * Whether a client has had no answer. A backend that lives answers at once, even to a stranger that asks in the name of
+ * a client that goes on: it says that it knows of a connection. So a flow without an answer in the second before has no
+ * connection that could be cut.
  */
 INLINE bool has_no_answer(const struct flow *flow, __u32 now)
 {
 	return (flow->state == FLOW_OPENING && !(flow->of_backend & HEARD_SYN)) || (flow->waits && flow->seen != now);
 }
 
-/* A client begins anew with the tuple of a connection that has a silent backend, which is none of its frontend now. */
+/*
+ * Whether a client begins anew with the tuple of a connection that has a silent backend, while the frontend leads to
+ * other backends now.
+ */
 INLINE bool begins_elsewhere(const struct flow *flow, __u32 number, const struct packet *packet, __u32 now, bool v4)
 {
 	return is_syn(flow, packet) && has_no_answer(flow, now) &&
 	       (v4 ? leads_elsewhere4(number) : leads_elsewhere6(number));
 }
 
-/* Whether a packet of a client may not follow its flow any more, which is ended then. */
+/* Whether a packet of a client may not follow its flow any more. If so, the flow is ended. */
 INLINE bool ends(struct flow *flow, __u32 number, const struct packet *packet, __u32 now, bool v4)
 {
 	if (LIKELY(flow->seen == now && !is_reset(flow) && !is_closed(flow)))
@@ -171,7 +181,7 @@ INLINE bool ends(struct flow *flow, __u32 number, const struct packet *packet, _
 	return true;
 }
 
-/* A packet that comes, of a flow that is known. `false`: it is of none. */
+/* Lets an incoming packet follow its flow. `false`: it is of no flow. */
 INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, int *verdict, bool v4)
 {
 	__u32 *entry = find_entry(&packet->tuple, LEG_IN, v4);
@@ -204,7 +214,7 @@ INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, int *v
 	return true;
 }
 
-/* What the steps that are to come have to know of it. */
+/* Notes what the next steps have to know of a packet that may be a new client's. */
 INLINE int note_arrival(const struct __sk_buff *skb, const struct packet *packet)
 {
 	struct arrival *arrival = the_arrival();
@@ -265,15 +275,16 @@ INLINE int end_open(struct __sk_buff *skb, int added, bool v4)
 	return arrival ? settle(skb, arrival, added, v4) : NEXT;
 }
 
-/* What comes back from another node has been sent to the port that is the flow's alone. */
+/* Whether the packet came back from another node, and so to a port that is the flow's alone. */
 INLINE bool is_by_own_port(const struct flow *flow, enum direction direction)
 {
 	return flow->nat_port && direction == TO_CLIENT;
 }
 
 /*
- * The same two may have a connection without any frontend, and a stranger may have sent the first packet in the
- * client's name. Until the backend agrees, only what begins a connection, or refuses it, is of the flow.
+ * Whether the packet may be of something else than the flow: the same two may have a connection without any frontend,
+ * and a stranger may have sent the first packet in the client's name. Until the backend agrees, only what begins a
+ * connection, or refuses it, is of the flow.
  */
 INLINE bool is_of_others(const struct flow *flow, const struct packet *packet, enum direction direction)
 {
@@ -284,8 +295,8 @@ INLINE bool is_of_others(const struct flow *flow, const struct packet *packet, e
 /*
  * Whether a SYN, or its answer, begins a connection of the same two past a flow that is over. A client that begins anew
  * through the frontend has ended the flow with that, and a backend that has said FIN says SYN no more: what it repeats
- * of an opening, it says before. So a stranger ends nothing here that lives. The flow is noted before it is looked at:
- * what is judged is what is ended, also where the record has become another's meanwhile.
+ * of an opening, it says before. So a stranger ends no flow here that lives. The flow is noted before it is looked at:
+ * so the flow that is judged is the one that is ended, also where the record has become another flow's meanwhile.
  */
 INLINE bool begins_past(const struct flow *flow, __u32 number, enum direction direction)
 {
@@ -301,9 +312,9 @@ INLINE bool begins_past(const struct flow *flow, __u32 number, enum direction di
 }
 
 /*
- * Whether a backend agrees to a connection anew that is none of its frontend's any more: the former one is over, and
- * the client, which asks again, is led to where the frontend leads now. That the client has asked anew is known, so
- * what a backend says twice of an opening is none of this. By SCTP it answers any host that asks: see
+ * Whether a backend that its frontend no longer leads to agrees to a new connection: then the former one is over, and
+ * the client, which asks again, is led to where the frontend leads now. The flow tells that the client has asked anew,
+ * so what a backend repeats of an opening does not count here. By SCTP a backend answers any host that asks: see
  * hear_associated().
  */
 INLINE bool agrees_for_another(const struct flow *flow, __u32 number, enum direction direction, bool v4)
@@ -314,8 +325,8 @@ INLINE bool agrees_for_another(const struct flow *flow, __u32 number, enum direc
 }
 
 /*
- * What an answer says of its flow. A late one is passed on, but revives nothing: the flow may be about to be taken
- * away. What is said by a backend that serves no more is passed on too, and keeps no client with it.
+ * Notes what an answer says of its flow. A late answer is passed on, but revives nothing: the flow may be about to be
+ * taken away. An answer of a backend that serves no more is passed on too, and keeps no client with that backend.
  */
 INLINE void note_answer(struct flow *flow, __u32 number, const struct packet *packet, bool v4)
 {
@@ -461,7 +472,7 @@ INLINE void end_rival(bool v4)
 		end(arrival->rival, arrival->rival_serial, v4);
 }
 
-/* A client's first packet. */
+/* Takes a client's first packet through its steps. */
 INLINE int let_arrive(struct __sk_buff *skb, bool v4)
 {
 	int next = v4 ? choose4(skb) : choose6(skb);

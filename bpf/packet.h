@@ -18,12 +18,12 @@
 #include "flow_maps.h"
 #include "said.h"
 
-/* How long the header before that of IP is: 14, and 0 at a device that knows none. */
+/* How many bytes the header before that of IP has: 14, or 0 at a device without such a header. */
 const volatile __u32 link_header = ETH_HLEN;
 
 /* The packet goes on as it is, also to programs of others. */
 #define NEXT (-1)
-/* It ends here. */
+/* The packet ends here. */
 #define SHOT 2
 
 /*
@@ -49,7 +49,7 @@ enum step {
 	BEGUN = 107,
 };
 
-/* IPv6 allows more, and no host sends them. */
+/* How many extension headers are followed. IPv6 allows more, and no host sends them. */
 #define EXTENSIONS 6
 /* Any header that is looked at begins before this. */
 #define HEADERS_END 512
@@ -59,7 +59,7 @@ enum step {
 #define MORE_FRAGMENTS6 1
 #define FRAGMENT_OFFSET6 0xfff8
 
-/* What the two families have in common: their own headers are not for programs. */
+/* What the headers of ICMP have in common in both families. The kernel's own headers of it are not for programs. */
 struct icmp {
 	__u8 type;
 	__u8 code;
@@ -86,7 +86,7 @@ struct tuple {
 	__u8 transport;
 };
 
-/* What a packet is a part of. */
+/* Which part of a datagram a packet is. */
 enum part { WHOLE, FIRST_FRAGMENT, LATER_FRAGMENT };
 
 struct packet {
@@ -110,7 +110,10 @@ INLINE void count_packet(enum packet_count which)
 		*count += 1;
 }
 
-/* Read by hand: the compiler takes them for numbers of 32 bits, and the verifier takes them for pointers. */
+/*
+ * Reads the pointers to the packet by hand: the compiler takes them for numbers of 32 bits, and the verifier takes them
+ * for pointers.
+ */
 INLINE void *data_of(const struct __sk_buff *skb)
 {
 	void *data;
@@ -135,7 +138,10 @@ INLINE void *header(const struct __sk_buff *skb, __u32 at, __u32 size)
 	return found + size <= end_of(skb) ? found : NULL;
 }
 
-/* Of what follows the header of IP: whether the kernel has it where programs can read it. */
+/*
+ * Makes the packet readable up to there, where the kernel has that part elsewhere. `false`: it is not so long, or was
+ * not made readable.
+ */
 INLINE bool make_readable(struct __sk_buff *skb, __u32 up_to)
 {
 	if (LIKELY(data_of(skb) + up_to <= end_of(skb)))
@@ -204,8 +210,9 @@ enum walked {
 };
 
 /*
- * Over the headers between that of IP and that of the transport. A later fragment has none of the latter. By copy, and
- * alone: most packets have nothing there, and those that have are not in a hurry.
+ * Walks over the headers between that of IP and that of the transport. A later fragment has no header of the transport.
+ * It reads by copy, and stands alone: most packets have nothing there, and those that have are not in a hurry. -1: the
+ * headers cannot be followed.
  */
 ALONE int walk(struct __sk_buff *skb, __u32 at, __u32 protocol)
 {
@@ -319,7 +326,7 @@ INLINE bool is_transport(__u8 protocol)
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP;
 }
 
-/* Of TCP and SCTP: client and backend agree first, and say when they are done. */
+/* True of TCP and SCTP: client and backend agree first, and say when they are done. */
 INLINE bool makes_connections(__u8 transport)
 {
 	return transport != IPPROTO_UDP;
@@ -368,7 +375,7 @@ INLINE bool recall_fragment(struct packet *packet, enum leg leg)
 	return true;
 }
 
-/* The ports of all parts of a datagram stand in its first one. */
+/* Finds the ports of a packet. The first fragment of a datagram has them for all its fragments. */
 INLINE bool know_ports(struct __sk_buff *skb, struct packet *packet, enum leg leg)
 {
 	if (UNLIKELY(packet->part == LATER_FRAGMENT)) {

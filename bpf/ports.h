@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * By which ports a client goes on: towards another node, and between itself and a backend of this one.
+ * The ports by which a client goes on: towards another node, and between itself and a backend of this one.
  *
  * To put in the entry that only one flow can have is to have the port.
  */
@@ -19,25 +19,25 @@
  */
 #define PORT_TRIES 16
 /*
- * So many ports towards another node are tried by chance, which finds one where of a hundred ninety are taken, but for
- * one client in a thousand. Then they are gone through one after the other, in batches, until there is no further one.
+ * So many ports towards another node are tried by chance: where ninety of a hundred are taken, that finds none for one
+ * client in a thousand. Then all ports are gone through one after the other, in batches, until there is no further one.
  */
 #define SNAT_TRIES 64
 #define SNAT_BATCH 256
 #define SNAT_BATCHES ((1 << 16) / SNAT_BATCH)
 /*
- * To go through all ports takes some ten milliseconds. Where that was so often in vain in one second for backends of
- * one number, or for all, chance alone is tried: so a client that uses up the ports of one backend does not keep those
- * of others from being found.
+ * To go through all ports takes some ten milliseconds. Where that was in vain so often in one second for the backends
+ * of one number, or for all backends, only chance is tried: so a client that uses up the ports of one backend does not
+ * keep those of others from being found.
  */
 #define SEARCHES_MOST 2
 #define ALL_SEARCHES_MOST 8
-/* What backends are counted by: two that share a number are rare. */
+/* The numbers by which backends are told apart here: two backends that share a number are rare. */
 #define SEARCHED 1024
 
 /* --- Numbers. --- */
 
-/* How many ports there are that nothing else of this node uses. */
+/* How many ports there are for clients on their way to other nodes, which nothing else of this node uses. */
 INLINE __u32 count_of_snat_ports(void)
 {
 	__u32 zero = 0;
@@ -46,7 +46,7 @@ INLINE __u32 count_of_snat_ports(void)
 	return settings ? settings->snat_ports : 0;
 }
 
-/* One of them, counted round and round; 0: there are none. Without branches, as is_turned(). */
+/* One of those ports by its number, counted round and round; 0: there are none. Without branches, as is_turned(). */
 ALONE int snat_port(__u32 number)
 {
 	__u32 zero = 0, port = 0;
@@ -78,8 +78,8 @@ INLINE __u64 lesser(__u64 a, __u64 b)
 
 /*
  * One of the ports that a client does not send from by itself; 0: there is none. A client that is a node of the cluster
- * may come to the same backend by a port of the others, which that node gave to a client of its own. So those are left
- * out: they are in order, and each moves up what is counted behind it. Without branches, as is_turned().
+ * may come to the same backend by a port of SNAT, which that node gave to a client of its own. So the ranges of SNAT
+ * are left out: they are in order, and each moves up what is counted behind it. Without branches, as is_turned().
  */
 ALONE int through_port(__u32 random)
 {
@@ -178,7 +178,7 @@ INLINE int put(__u32 number, __u32 way, bool v4)
 	return v4 ? put_way4(number, way) : put_way6(number, way);
 }
 
-/* The same, and if it may take that, in the place of a flow that is over. */
+/* Like put(), and if it may take places, also in the place of a flow that is over. */
 INLINE int put_or_take(__u32 number, __u32 way, __u32 takes, bool v4)
 {
 	struct arrival *arrival = the_arrival();
@@ -211,13 +211,16 @@ INLINE bool is_own_backend(const struct flow *flow)
 	return same_address(flow->client, flow->backend);
 }
 
-/* A client that is sent to the very port that it sends from: request and answer would look the same. */
+/* Whether a client is sent to the very port that it sends from: then request and answer would look the same. */
 INLINE bool meets_itself(const struct flow *flow)
 {
 	return flow->through_port == flow->backend_port && is_own_backend(flow);
 }
 
-/* Over UDP an answer does not say what it is: to a frontend a pod or a socket of this node would send a question. */
+/*
+ * Whether the flow's answers would go to a place that is a frontend. Over UDP an answer does not say what it is, so it
+ * would be taken for a question to that frontend by a pod or a socket of this node.
+ */
 INLINE bool leads_to_frontend(__u32 number, bool v4)
 {
 	struct flow *flow = flow_at(number);
@@ -238,7 +241,7 @@ ALONE int leads_to_frontend6(__u32 number)
 	return leads_to_frontend(number, false);
 }
 
-/* `false`: chance has found none. */
+/* Gives a flow a port of chance between client and backend. `false`: that port is not to be used. */
 INLINE bool give_through_port(struct flow *flow, __u32 number, bool v4)
 {
 	flow->through_port = through_port(bpf_get_prandom_u32());
@@ -247,7 +250,8 @@ INLINE bool give_through_port(struct flow *flow, __u32 number, bool v4)
 }
 
 /*
- * Between client and backend, by a port of chance; if it may take that, also one of a flow that is over. 0, or why not.
+ * Puts in the entry between client and backend, by a port of chance; if it may take places, also by one of a flow that
+ * is over. 0, or why not.
  */
 INLINE int put_any(__u32 number, __u32 takes, bool v4)
 {
@@ -278,7 +282,7 @@ INLINE int any_port(const struct arrival *arrival, bool takes, bool v4)
 	return v4 ? put_any4(arrival->number, takes) : put_any6(arrival->number, takes);
 }
 
-/* Towards another node, by one of the ports of chance. 0, or why not. */
+/* Puts in the way back from another node, by a port of chance. 0, or why not. */
 INLINE int put_chance(__u32 number, __u32 takes, bool v4)
 {
 	struct flow *flow = flow_at(number);
@@ -305,7 +309,7 @@ ALONE int put_chance6(__u32 number, __u32 takes)
 	return put_chance(number, takes, false);
 }
 
-/* Towards another node, by one of the ports from that one on. 0, or why not. */
+/* Puts in the way back from another node, by one of the next ports from that one on. 0, or why not. */
 INLINE int put_batch(__u32 number, __u32 takes, __u32 at, bool v4)
 {
 	struct flow *flow = flow_at(number);
@@ -333,12 +337,15 @@ ALONE int put_batch6(__u32 number, __u32 takes, __u32 at)
 }
 
 /*
- * Of backends by their number, for free ports and for those of what is over: the second in which all ports were gone
- * through in vain, and in the lower half how often. The last one counts for all backends.
+ * For the backends of each number, for free ports and for those of flows that are over: the second in which all ports
+ * were gone through in vain, and in the lower half how often that was. The last element counts for all backends.
  */
 __u64 searched_in_vain[2 * SEARCHED + 1];
 
-/* Where it is noted of that backend. The bound is written so that no compiler moves it away from the verifier. */
+/*
+ * Where searches for the flow's backend are noted. The bound is written so that no compiler moves it away from the
+ * verifier.
+ */
 INLINE __u64 *searched_at(const struct flow *flow, __u32 takes)
 {
 	__u64 at = (flow->backend[3] * 0x9e3779b1 + flow->backend_port * 0x85ebca6b) >> 16 << 1 | (takes & 1);
@@ -354,7 +361,7 @@ INLINE bool may_search(const __u64 *in_vain, __u32 most, __u32 now)
 	return searched >> 32 != now || (__u32)searched < most;
 }
 
-/* Where two CPUs write at once, one of them searches once more. */
+/* Notes a search that was in vain. Where two CPUs write at once, only one search counts, so there is one more. */
 INLINE void note_search(__u64 *in_vain, __u32 now)
 {
 	__u64 searched = READ_ONCE(*in_vain), so_far = searched >> 32 == now ? (__u32)searched : 0;
@@ -389,7 +396,7 @@ ALONE int search_port6(__u32 number, __u32 takes)
 	return search_port(number, takes, false);
 }
 
-/* The same, where it was not in vain too often. */
+/* Searches all ports, unless that was in vain too often in this second. */
 INLINE int search_with_patience(__u32 number, __u32 takes, bool v4)
 {
 	const struct flow *flow = flow_at(number);
@@ -424,7 +431,7 @@ ALONE int remote_port6(__u32 number, __u32 takes)
 	return LIKELY(added != -EEXIST) ? added : search_with_patience(number, takes, false);
 }
 
-/* By chance, and if that finds none by a search. */
+/* Finds a port towards another node by chance, and if that finds none, by a search. */
 INLINE int remote_port(const struct arrival *arrival, bool takes, bool v4)
 {
 	if (!count_of_snat_ports())
@@ -433,9 +440,10 @@ INLINE int remote_port(const struct arrival *arrival, bool takes, bool v4)
 }
 
 /*
- * The way back of another node's backend. To put it in is to have the port. Where a connection of another proxy has it
- * the daemon has put in one that leads to no flow. A backend remembers for a while what is over (TIME_WAIT), and may
- * doubt a client that comes from such a port: so those ports are taken last. 0, or why not.
+ * Puts in the way back from another node's backend. To put it in is to have the port. Where a connection of another
+ * proxy has the port, the daemon has put in an entry that leads to no flow. A backend remembers for a while a
+ * connection that is over (TIME_WAIT), and may doubt a client that comes from the same port: so such ports are taken
+ * last. 0, or why not.
  */
 INLINE int add_remote(const struct arrival *arrival, struct flow *flow, bool v4)
 {
@@ -453,7 +461,7 @@ INLINE int put_own_port(const struct arrival *arrival, struct flow *flow, bool v
 	return meets_itself(flow) ? -EEXIST : put(arrival->number, WAY_THROUGH, v4);
 }
 
-/* The same, also in the place of a flow that is over. */
+/* Like put_own_port(), also in the place of a flow that is over. */
 INLINE int take_own_port(const struct arrival *arrival, struct flow *flow, bool v4)
 {
 	flow->through_port = flow->client_port;
@@ -461,10 +469,10 @@ INLINE int take_own_port(const struct arrival *arrival, struct flow *flow, bool 
 }
 
 /*
- * Between backend and client. A client that dials the backend itself as well comes round to the same ports both ways,
- * and to the backend the two would be one. So it gets another port here; not where its own is to be seen, nor where the
- * backend, on another node, sees a port of this one. A client may also come from one port to two frontends with one
- * backend. 0, or why not.
+ * Puts in the entry between backend and client. A client that dials the backend itself as well may use the same ports
+ * both ways, and the backend would take the two connections for one. So the client gets another port here, except where
+ * its own is to be seen, or where the backend is on another node and sees a port of this one. A client may also come
+ * from one port to two frontends with one backend. 0, or why not.
  */
 INLINE int add_through(const struct arrival *arrival, struct flow *flow, bool v4)
 {

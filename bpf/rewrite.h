@@ -11,10 +11,10 @@
 #include "packet.h"
 #include "sums.h"
 
-/* By which a firewall knows what is sent on for a service, as it knew kube-proxy's; 0: by nothing. */
+/* The mark by which a firewall knows packets that are sent on for a service, as it knew kube-proxy's; 0: none. */
 const volatile __u32 forward_mark = 0;
 
-/* By how much the addresses change, and the ports. */
+/* By how much a change of the addresses, and one of the ports, changes a sum. */
 struct change {
 	__u64 addresses;
 	__u64 ports;
@@ -78,8 +78,9 @@ INLINE bool is_without_sum(struct __sk_buff *skb, const struct packet *packet)
 }
 
 /*
- * A sum of SCTP covers all parts of what was cut into pieces, and how much that is only the last one says: so where the
- * ports change the first one cannot be written. Hosts cut their data to size themselves, and hardly ever need that.
+ * A sum of SCTP covers all fragments of a packet, and only the last fragment says how long the packet is: so where the
+ * ports change, the first fragment cannot be written. Hosts cut their data to size themselves, and hardly ever need
+ * that.
  */
 INLINE bool write_crc(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, __u64 ports)
 {
@@ -102,8 +103,8 @@ INLINE __u32 place_of_sum(const struct packet *packet)
 }
 
 /*
- * In two steps, because only the addresses are in the pseudo header, which is all that there is to a sum that the
- * network card will finish.
+ * Makes up for a change in two steps, because only the addresses are in the pseudo header, and a sum that the network
+ * card is still to finish covers nothing but the pseudo header.
  */
 INLINE bool write_sum(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to,
 		      const struct change *change)

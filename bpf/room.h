@@ -3,8 +3,8 @@
  * Which flow gives way where there is no room for another one.
  *
  * What client or backend may still need stays: connections that are open, and conversations that go on. Of the rest the
- * least worth keeping goes. A namespace that has most of the table makes room for itself, while there is some left for
- * others.
+ * least worth keeping goes. A namespace that has most of the table gets room from its own flows, so that some is left
+ * for others.
  */
 #ifndef HOLDFAST_ROOM_H
 #define HOLDFAST_ROOM_H
@@ -16,35 +16,38 @@
 const volatile __u32 flows_most = 1;
 
 /*
- * The services of a namespace may have so many times the room that is free: alone eight of nine parts, two of them less
- * than a half each, and one that has none finds some in any case.
+ * The flows of a namespace may be so many times the room that is free. So a namespace alone gets at most eight ninths
+ * of the table, two get less than a half each, and one that has no flow yet finds room in any case.
  */
 #define SHARE_OF_REST 8
 
-/* How many flows are looked at, by chance, for the least worth keeping; and until one is found that is worth less. */
+/*
+ * How many flows are looked at, by chance, for the one least worth keeping; and how many at most, while all that were
+ * looked at are needed.
+ */
 #define ROOM_TRIES 16
 #define ROOM_TRIES_MOST 64
 
-/* One that has no more than one of so many parts of the table has no more than its part, whatever is left. */
+/* A namespace with no more than one of so many parts of the table does not have too much, whatever room is left. */
 #define SMALL_PART 16
 
-/* How many of the flows that had no answer when they began are looked at for one that has none still. */
+/* How many flows of the queue `opening_flows` are looked at for one that still has no answer. */
 #define FORGET_TRIES 16
 
-/* How readily a flow is given up. Of those that are so equally the one goes that is silent for longest. */
+/* How readily a flow is given up. Of flows with the same worth the one goes that has been silent for longest. */
 enum worth {
 	IS_NEEDED = 0,
-	/* A question and its answer, of just now. */
+	/* A question over UDP and its answer, at most LIFE_LINGERING ago. */
 	IS_FRESH = 1,
 	/* The flow is unanswered, and it is no stream that goes on without answers. */
 	IS_UNANSWERED = 2,
-	/* A question and its answer. */
+	/* A question over UDP and its answer, longer ago. */
 	IS_ANSWERED = 3,
 	/* Both sides have said their last, or its time is up. */
 	IS_OVER = 4,
 };
 
-/* Where in a number the worth stands, above the seconds of silence. */
+/* At which bit of a readiness the worth begins; below it are the seconds of silence. */
 #define WORTH_AT 20
 
 INLINE bool is_unanswered(const struct flow *flow, __u32 now)
@@ -65,7 +68,10 @@ INLINE enum worth worth_of(const struct flow *flow, __u32 now)
 	return IS_NEEDED;
 }
 
-/* Whether a namespace has more than its part of the table, so that it gets room from its own alone. */
+/*
+ * Whether a namespace has more than its part of the table, so that it gets room only from its own flows, or from those
+ * of a namespace that has more.
+ */
 INLINE bool has_its_part(__u32 share)
 {
 	const __u64 *all = flow_count(COUNT_OF_ALL), *own = count_of_share(share);
@@ -78,7 +84,7 @@ INLINE bool has_its_part(__u32 share)
 	return has > SHARE_OF_REST * (rest > 0 ? rest : 0) && has > flows_most / SMALL_PART;
 }
 
-/* How readily a flow is given up for another; more is more readily. */
+/* How readily a flow is given up for another one: the greater the number, the more readily. */
 INLINE __u32 readiness(const struct flow *flow, __u32 now)
 {
 	__u32 since = silence(flow, now), most = (1 << WORTH_AT) - 1;
@@ -119,7 +125,7 @@ ALONE int weigh(__u32 number, __u32 now, __u32 has_part)
 	return 0;
 }
 
-/* Notes as the rival the flow that is least worth keeping, among some of chance. Returns its worth. */
+/* Looks at some flows by chance, and notes the one least worth keeping as the rival. Returns its worth. */
 ALONE int find_least(__u32 now, __u32 has_part)
 {
 	struct arrival *arrival = the_arrival();
@@ -176,7 +182,7 @@ ALONE int forget_unanswered(__u32 now)
 	return 1;
 }
 
-/* Notes a flow without an answer. One that the queue pushes out is found by chance, as long as it has none. */
+/* Notes a flow that has no answer yet. One that the full queue pushes out may still be found by find_least(). */
 INLINE void note_opening(__u32 number, __u32 serial)
 {
 	__u64 opening = (__u64)serial << 32 | number;
@@ -184,7 +190,7 @@ INLINE void note_opening(__u32 number, __u32 serial)
 	bpf_map_push_elem(&opening_flows, &opening, BPF_EXIST);
 }
 
-/* `false`: all that was looked at is needed. */
+/* Claims the rival, unless all flows that were looked at are needed. `false`: there is no room. */
 INLINE bool take_least(const struct arrival *arrival, int worth)
 {
 	return worth != IS_NEEDED &&
@@ -192,8 +198,8 @@ INLINE bool take_least(const struct arrival *arrival, int worth)
 }
 
 /*
- * Room from its own flows, for one that has its part, or from those of one that has more. Its part is less when
- * others come: so it gives up two for one, until it has no more than that.
+ * Makes room for a namespace that has its part, from its own flows or those of a namespace that has more. Its part
+ * becomes less when others come: so two flows are given up for one, until it has no more than its part.
  */
 INLINE bool take_own(struct arrival *arrival, __u32 now)
 {
@@ -205,7 +211,10 @@ INLINE bool take_own(struct arrival *arrival, __u32 now)
 	return true;
 }
 
-/* Of all. What has been answered goes before what may still be, and that before what is just being answered. */
+/*
+ * Makes room from the flows of all namespaces. What is over or was answered longer ago goes first, then what has no
+ * answer yet, then what was answered just now.
+ */
 INLINE bool take_any(struct arrival *arrival, __u32 now)
 {
 	int worth = find_least(now, false);
@@ -218,7 +227,7 @@ INLINE bool take_any(struct arrival *arrival, __u32 now)
 	return true;
 }
 
-/* NULL: there is no room for a flow. */
+/* The record for a new flow; NULL: there is no room for it. */
 INLINE struct flow *take_flow(struct arrival *arrival, __u32 now)
 {
 	bool of_own = has_its_part(arrival->share);
@@ -230,7 +239,10 @@ INLINE struct flow *take_flow(struct arrival *arrival, __u32 now)
 	return flow_at(arrival->number);
 }
 
-/* There is no room for what leads to a flow: the next client has that of the least that is worth keeping. */
+/*
+ * The entries that lead to a flow found no room. So the flow least worth keeping ends, if it was answered or is over:
+ * the next client has its room.
+ */
 INLINE void make_room(struct arrival *arrival, __u32 now)
 {
 	if (find_least(now, false) >= IS_ANSWERED && take_rival(arrival, COUNT_RECLAIMED))

@@ -10,13 +10,13 @@
 #include <linux/ipv6.h>
 #include "dial.h"
 
-/* ASKS is of SCTP alone, and another flag in TCP: what the other side has to answer. */
+/* ASKS is set for SCTP alone, and means another flag in TCP: the other side has to answer. */
 enum { TCP_FIN = 1, TCP_SYN = 2, TCP_RST = 4, ASKS = 8, TCP_ACK = 16 };
 
 /* How many bytes of a header of IP say how long the packet is, in either family. */
 #define LENGTH_END 6
 
-/* 0: longer than the header of IP can say. */
+/* The length of a packet by its header of IP; 0: it is longer than that can say. */
 INLINE __u32 length_of_packet(const __u8 *ip)
 {
 	__u32 length;
@@ -28,8 +28,8 @@ INLINE __u32 length_of_packet(const __u8 *ip)
 }
 
 /*
- * Whether a segment of TCP has something that the other side has to acknowledge. Of one that is too long for the header
- * of IP to say, nothing stands there.
+ * Whether a segment of TCP has something that the other side has to acknowledge. A segment that is too long for the
+ * header of IP to say counts as one that has.
  */
 ALONE int has_data(struct __sk_buff *skb, __u32 at, __u32 transport)
 {
@@ -47,7 +47,7 @@ ALONE int has_data(struct __sk_buff *skb, __u32 at, __u32 transport)
 
 /* --- SCTP. --- */
 
-/* Ports, tag, sum. */
+/* The header of SCTP: ports, tag, sum. */
 struct sctp {
 	__u16 source;
 	__u16 destination;
@@ -88,10 +88,16 @@ static const __u8 says[CHUNKS_KNOWN] = {
 	[CHUNK_SHUTDOWN_COMPLETE] = TCP_FIN | TCP_ACK,
 };
 
-/* What says something stands before all data, and seldom behind more than two others. */
+/*
+ * How many chunks are looked at. A chunk that says something stands before all data, and seldom behind more than two
+ * others.
+ */
 #define CHUNKS_MOST 4
 
-/* By its first chunks. What fills up a small frame is zero, and no chunk: that is never shorter than its header. */
+/*
+ * What a packet of SCTP says by its first chunks, in the flags of TCP. What fills up a small frame is zero, and no
+ * chunk: a chunk is never shorter than its header.
+ */
 ALONE int said_by_chunks(struct __sk_buff *skb, __u32 at)
 {
 	__u32 said = 0;

@@ -34,10 +34,10 @@ INLINE bool is_ours(struct bpf_sock_addr *ctx, struct dial *dial)
 }
 
 /*
- * Twice, although the daemon waits: it wipes a range, and the word of a port with frontends that have moved or gone,
- * only when every run that could have read what led there has ended. Another process that writes to the maps does not
- * wait, and the daemon repairs that; until then a second look costs only clients that are refused, and spares others
- * that error.
+ * Finds what a client dials and leads it to a backend. It looks twice, although the daemon waits: the daemon wipes a
+ * range, and the word of a port with frontends that have moved or gone, only when every run that could have read what
+ * led there has ended. Another process that writes to the maps does not wait, and the daemon repairs that; until then a
+ * second look costs only clients that are refused, and spares others that error.
  */
 INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial, bool connecting)
 {
@@ -68,7 +68,7 @@ INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial, bool
 
 /*
  * What translate() does with nearly every TCP connect: not ours, or a list for all clients that is not empty and has no
- * affinity. Whatever else is met is left as it was.
+ * affinity. In all other cases nothing was changed, and the outcome is UNSURE.
  */
 INLINE enum outcome translate_quickly(struct bpf_sock_addr *ctx, struct dial *dial)
 {

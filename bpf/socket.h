@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Between a socket and the rules: what the kernel tells of a socket that dials, asks or is asked becomes plain values,
- * and what was decided becomes what the kernel does. No other header knows the kernel's context.
+ * Between a socket and the rules: what the kernel tells of a socket that dials, sends, receives or asks for its peer
+ * becomes plain values, and what was decided becomes what the kernel does. No other header knows the kernel's context.
  */
 #ifndef HOLDFAST_SOCKET_H
 #define HOLDFAST_SOCKET_H
@@ -56,8 +56,9 @@ INLINE void go6(struct bpf_sock_addr *ctx, const struct place *place)
 }
 
 /*
- * What a socket of IPv6 that is connected over IPv4 sends without an address comes with the one that it is connected
- * to. About that one connect() has decided; the kernel has made the client's own loopback address of 0.0.0.0 since.
+ * When an IPv6 socket that is connected over IPv4 sends without an address, the kernel shows the address that it is
+ * connected to. About that one connect() has decided, and it may not be what the client dialled: of 0.0.0.0 the kernel
+ * has made a loopback address since.
  */
 INLINE bool goes_where_connected(struct bpf_sock_addr *ctx)
 {
@@ -69,7 +70,7 @@ INLINE bool goes_where_connected(struct bpf_sock_addr *ctx)
 
 /* --- The client that dials. --- */
 
-/* A pod's loopback is its own. */
+/* Whether the client is in the host's network namespace: a pod's loopback is the pod's own. */
 INLINE bool in_host_netns(struct bpf_sock_addr *ctx)
 {
 	struct control *told = the_control();
@@ -80,7 +81,7 @@ INLINE bool in_host_netns(struct bpf_sock_addr *ctx)
 	return bpf_get_netns_cookie(ctx) == host;
 }
 
-/* By ids from the top down, so that the depth of a subtree need not be known. */
+/* Compares the ids of the client's cgroups from the top down, so that the depth of a subtree need not be known. */
 INLINE bool in_exempt_subtree(void)
 {
 	for (int level = 1; level <= CGROUP_LEVELS; level++) {
@@ -105,9 +106,9 @@ APART int is_left_alone(struct bpf_sock_addr *ctx, __u32 restrictions)
 }
 
 /*
- * The daemon's own sockets, and its cgroup, see the world as it is. Asked where a lookup has found something, because
- * only there it matters, and all other clients would pay for it; the cgroup last, since it costs the most. Where no
- * other client is left alone, the restrictions cost one look at a word that was read anyway.
+ * The daemon's own sockets, its cgroup, and clients that are left alone see the world as it is. That is looked at only
+ * where a lookup has found something, because all other clients would pay for it; the cgroup comes last, since it costs
+ * the most. Where no client is to be left alone, the restrictions cost one look at a word that was read anyway.
  */
 INLINE bool is_exempt(struct bpf_sock_addr *ctx)
 {
@@ -160,7 +161,10 @@ INLINE bool choose_for(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word)
 
 /* --- What it dialled before. --- */
 
-/* `flags` say whether one is made for a socket that has none. Without memory for it there is none all the same. */
+/*
+ * What is kept with a UDP socket. `flags` say whether it is made for a socket that has none; NULL: there is none, or no
+ * memory for it.
+ */
 INLINE struct udp_socket *udp_socket_of(struct bpf_sock_addr *ctx, __u64 flags)
 {
 	struct bpf_sock *sk = ctx->sk;
@@ -217,7 +221,7 @@ INLINE bool recall(struct bpf_sock_addr *ctx, struct place *peer, enum asked ask
 	return socket && recall_udp(socket, peer, asked);
 }
 
-/* --- What happens to it where nothing serves. --- */
+/* --- What happens to a client where no backend serves. --- */
 
 INLINE void report(struct bpf_sock_addr *ctx, const struct dial *dial, enum verdict verdict)
 {
@@ -247,7 +251,10 @@ INLINE enum outcome lead_to_closed_port(struct dial *dial)
 	return SERVED;
 }
 
-/* Never EPERM, which points an operator nowhere. A dropped attempt ends with what it would end with, but at once. */
+/*
+ * The client never gets EPERM, which points an operator nowhere. Where its packets would be dropped it gets the error
+ * that it would get in the end, ETIMEDOUT, but at once.
+ */
 INLINE enum outcome deny(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word)
 {
 	enum verdict verdict = verdict_of(word);

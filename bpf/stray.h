@@ -2,10 +2,11 @@
 /*
  * Segments that go astray: they come for a frontend, are of no flow, and leave this node again as they came, because
  * the frontend is none of its addresses and no other proxy here has translated them. They would circle between node and
- * router until their TTL ends, and the client would go on waiting. It is told instead that there is no such connection.
+ * router until their TTL ends, and the client would go on waiting. The client is told instead that there is no such
+ * connection.
  *
- * What a connection of another proxy needs is to have passed the stack: conntrack has sent it to its backend by then.
- * So the proxy of a segment need not be known, and only what leaves as it came is answered.
+ * A segment of another proxy's connection only has to pass the stack: conntrack has sent it to its backend by then. So
+ * the proxy of a segment need not be known, and only what leaves as it came is answered.
  */
 #ifndef HOLDFAST_STRAY_H
 #define HOLDFAST_STRAY_H
@@ -22,7 +23,10 @@ struct stray {
 	__u32 state;
 };
 
-/* What is to be done with it if it leaves: nothing more, because it has left; no answer; an answer. */
+/*
+ * What is to be done with the segment when it leaves: nothing, because it has left already; drop it without an answer;
+ * answer it.
+ */
 enum astray { GONE, DROPPED, DENIABLE };
 
 struct {
@@ -32,7 +36,10 @@ struct {
 	__type(value, struct stray);
 } strays SEC(".maps");
 
-/* In which second any CPU has left one to the stack; 0: long ago, so whatever leaves is not looked at for that. */
+/*
+ * The second in which any CPU last left such a segment to the stack; 0: long ago, so what leaves need not be compared
+ * with any.
+ */
 __u32 strayed_at;
 
 INLINE struct stray *the_stray(void)
@@ -42,7 +49,10 @@ INLINE struct stray *the_stray(void)
 	return bpf_map_lookup_elem(&strays, &zero);
 }
 
-/* Notes a segment of TCP. One that acknowledges nothing begins a connection or ends one: neither is answered so. */
+/*
+ * Notes a segment of TCP that acknowledges something and is no RST. All others begin or end a connection, and get no
+ * such answer.
+ */
 INLINE void note_stray(const struct packet *packet, bool is_dropped)
 {
 	struct stray *stray = the_stray();
@@ -80,7 +90,7 @@ INLINE int find_stray(struct __sk_buff *skb, bool v4)
 	return state;
 }
 
-/* The header of IP says how much is left. */
+/* Makes the header of IP say that a TCP header alone is left behind it. */
 INLINE bool shorten4(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
@@ -109,8 +119,9 @@ INLINE bool shorten6(struct __sk_buff *skb, const struct packet *packet)
 }
 
 /*
- * A header alone, which says what a host says that knows no such connection. What it has said before is in its sum, of
- * which a network card may still have to finish all but the addresses and the length: `length` is that of before.
+ * Makes of the segment a header alone, which says what a host says that knows no such connection. What the segment said
+ * before is known from its sum, of which a network card may still have to finish all but the addresses and the length.
+ * `length`: how long the segment was.
  */
 INLINE bool deny_segment(struct __sk_buff *skb, const struct packet *packet, __u32 length, bool v4)
 {
@@ -133,7 +144,7 @@ INLINE bool deny_segment(struct __sk_buff *skb, const struct packet *packet, __u
 	       !bpf_l4_csum_replace(skb, at, 0, fold32(sum), 0);
 }
 
-/* To its sender, by the device by which it came. */
+/* Sends the packet to its sender, by the device by which it came. */
 INLINE int send_back(struct __sk_buff *skb)
 {
 	count_packet(COUNT_ANSWERS);

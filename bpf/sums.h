@@ -27,8 +27,9 @@ INLINE __u16 fold16(__u64 sum)
 }
 
 /*
- * A network card may have made the sum of the whole packet. What is changed there, and made up for by no sum inside,
- * has to be in that sum too. Where there is none, there is nothing to be done, which the helper calls a failure.
+ * Notes a change in the sum that a network card may have made of the whole packet: what is changed there, and made up
+ * for by no sum inside the packet, has to be in the card's sum too. Where the card has made none, there is nothing to
+ * be done, which the helper calls a failure.
  */
 INLINE void note_change(struct __sk_buff *skb, __u64 sum)
 {

@@ -27,7 +27,7 @@ INLINE bool ends_at(const struct udp_pair *pair, enum end end, const struct plac
 	return pair->backend_port == place->port && same_address(pair->backend, place->address);
 }
 
-/* The verifier has to see the bound, wherever the compiler believes to know it. */
+/* The verifier has to see the bound, even where the compiler believes that it knows it. */
 INLINE struct udp_pair *pair_at(struct udp_socket *socket, __u32 at)
 {
 	asm volatile("" : "+r"(at));
@@ -35,8 +35,9 @@ INLINE struct udp_pair *pair_at(struct udp_socket *socket, __u32 at)
 }
 
 /*
- * The pair that was used last, or else any other; UDP_PAIRS: none. That of connect() comes last: a socket that was
- * connected to a backend which has left may have sent datagrams to another one since.
+ * Finds a pair by one of its ends: the pair that was used last, or else any other; UDP_PAIRS: there is none. The pair
+ * of connect() comes last: a socket that was connected to a backend which has left may have sent datagrams to another
+ * one since.
  */
 INLINE __u32 find_pair(struct udp_socket *socket, enum end end, const struct place *place)
 {
@@ -52,8 +53,8 @@ INLINE __u32 find_pair(struct udp_socket *socket, enum end end, const struct pla
 }
 
 /*
- * A datagram goes where the one before it went, as long as that backend serves: a conversation is more than one
- * datagram, and a backend that is not chosen for new ones any more may still answer.
+ * Whether a conversation goes on. A datagram goes where the one before it went, as long as that backend serves: a
+ * conversation is more than one datagram, and a backend that is not chosen for new ones any more may still answer.
  */
 INLINE bool goes_on(struct udp_socket *socket, struct dial *dial)
 {
@@ -81,7 +82,7 @@ INLINE void write_pair(struct udp_pair *pair, const struct dial *dial)
 	pair->check = pair_check(&dial->to, &dial->backend);
 }
 
-/* What it dialled by connect() has the first pair, whichever it had before. */
+/* The first pair is for what a socket dials by connect(). If another pair had that before, it is wiped. */
 INLINE __u32 connected_pair(struct udp_socket *socket, __u32 found)
 {
 	if (found != UDP_PAIRS)
@@ -89,7 +90,10 @@ INLINE __u32 connected_pair(struct udp_socket *socket, __u32 found)
 	return 0;
 }
 
-/* A datagram leaves the pair of connect() alone: the socket stays connected, wherever it sends datagrams. */
+/*
+ * The pair for a datagram, which leaves the pair of connect() alone: the socket stays connected, wherever it sends
+ * datagrams.
+ */
 INLINE __u32 datagram_pair(struct udp_socket *socket, __u32 found)
 {
 	if (found == UDP_PAIRS || !found)
@@ -106,7 +110,10 @@ INLINE void remember_udp(struct udp_socket *socket, const struct dial *dial, boo
 	socket->last = at;
 }
 
-/* Connected to a peer that is no frontend, and may be a backend that the socket had before. */
+/*
+ * Forgets the pair of connect(): the socket is connected now to a peer that is no frontend, and may be a backend that
+ * the socket had before.
+ */
 INLINE void forget_peer(struct udp_socket *socket)
 {
 	socket->pairs[0].dialled_port = socket->pairs[0].backend_port = 0;

@@ -8,7 +8,7 @@
 #include "lookup.h"
 #include "maps.h"
 
-/* By the word of the list that is empty. */
+/* What happens to a client of an empty list, by the list's word. */
 INLINE enum verdict verdict_of(__u64 word)
 {
 	return word_flags(word) & WORD_DROP ? VERDICT_DROPPED : VERDICT_REFUSED;
@@ -31,14 +31,15 @@ INLINE void count_lost(void)
 }
 
 /*
- * The most that is told in a second of clients outside at the frontends of one namespace, and of the processes of one
- * cgroup there. The daemon reads fifty times as many. Ports that no service has are told as of one more namespace.
+ * How many refusals are told in a second at most: of all clients outside at the frontends of one namespace, and of the
+ * processes of one cgroup at them. The daemon reads fifty times as many. Refusals at ports that no service has count as
+ * those of one more namespace.
  */
 #define TOLD_MOST 200
 
 /*
- * Whether one more refusal may be told: a flood at one namespace leaves the pace of the others as it is. `cgroup`: that
- * of the client, 0 of one outside. Two CPUs at the turn of a second may both begin it, so some more are told then.
+ * Whether one more refusal may be told: a flood at one namespace leaves the pace of the others as it is. `cgroup`: the
+ * client's; 0: the client is outside. Two CPUs at the turn of a second may both begin it, so some more are told then.
  */
 INLINE bool may_tell(const struct dial *dial, __u64 cgroup)
 {
@@ -65,8 +66,8 @@ INLINE bool has_room(enum stage stage)
 }
 
 /*
- * What the daemon gets to know of it. The caller, which knows the client, writes into it which one that is, and submits
- * it. None: too many are told already, or there is no room, which is counted.
+ * Begins what the daemon gets to know of a refusal. The caller, which knows the client, writes into it which client
+ * that is, and submits it. NULL: too many are told already, or there is no room, which is counted.
  */
 INLINE struct refusal *begin_refusal(const struct dial *dial, enum verdict verdict, enum stage stage, __u64 cgroup)
 {

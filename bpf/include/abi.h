@@ -6,11 +6,11 @@
  * is written as the IPv4-mapped IPv6 address. Fields are integers of fixed width or arrays of them, and
  * every byte is a field: the kernel compares keys as bytes.
  *
- * A change of anything here is a new VERSION, which lives in pins of its own beside the old one. A further map that all
- * generations share needs none, nor does a number in an enum that only a refusal or a switch carries. A map of a
- * generation needs one, and so does a kind or state that stands in an entry: an older daemon would not know it. What is
- * kept with sockets outlives a VERSION: a change of struct udp_socket is a new SOCKETS_VERSION, and one of struct flow
- * or of what leads to it is a new FLOWS_VERSION.
+ * A change of anything here needs a new VERSION, which lives in pins of its own beside the old one. Two additions need
+ * none: a further map that all generations share, and a further number in an enum that only a refusal or a switch
+ * carries. A further map of a generation needs one, and so does a further kind or state that stands in an entry: an
+ * older daemon would not know it. What is kept with sockets outlives a VERSION: a change of struct udp_socket is a new
+ * SOCKETS_VERSION, and one of struct flow or of what leads to it is a new FLOWS_VERSION.
  */
 #ifndef HOLDFAST_ABI_H
 #define HOLDFAST_ABI_H
@@ -35,7 +35,10 @@ enum size {
 	UDP_PAIRS = 8,
 	/* Network namespaces times ports with affinity; the least recently used go first. */
 	AFFINITY_ENTRIES = 1 << 16,
-	/* Clients by their addresses times lists with affinity, and how many of one namespace: a power of two. */
+	/*
+	 * Clients known by their addresses, times lists with affinity; and how many of them one namespace may have: a
+	 * power of two.
+	 */
 	CLIENTS = 1 << 17,
 	CLIENTS_OF_SHARE = 1 << 14,
 	/* Addresses of one node. */
@@ -50,7 +53,10 @@ enum size {
 	REFUSAL_PACES = 1 << 12,
 	/* So many of the flows that have not been answered are known by their age; others are found by chance. */
 	OPENING_FLOWS = 1 << 14,
-	/* What flows are counted by, so that each gets its share of the table: numbers of namespaces, 0 of none. */
+	/*
+	 * The numbers of namespaces by which flows are counted, so that each namespace gets its share of the table; 0:
+	 * of none.
+	 */
 	FLOW_SHARES = 1 << 12,
 	/* Datagrams with fragments on their way; the least recently used go first. */
 	FRAGMENTED = 8192,
@@ -58,15 +64,15 @@ enum size {
 	DEVICES = 1024,
 	/* Ranges of sources, times the ports that they are for. */
 	SOURCE_RANGES = 1 << 16,
-	/* Cluster IPs of one family: more services than a cluster is tested with. */
+	/* Cluster IPs of one family: more than the services that Kubernetes is tested with in one cluster. */
 	CLUSTER_IPS = 1 << 17,
 	/* Conversations over UDP that began on this node at the number of a node port; the least recently used go first. */
 	OWN_TALKS = 8192,
 	/* Ranges of ports that are given to clients on their way to other nodes; the configuration allows as many. */
 	SNAT_RANGES = 4,
 	/*
-	 * By which ports clients come to backends of this node that need not see their own: below those that systems send
-	 * from by themselves, and below node ports.
+	 * The ports by which clients come to backends of this node that need not see the clients' own ports: below the
+	 * ports that systems choose by themselves, and below node ports.
 	 */
 	THROUGH_FIRST = 1024,
 	THROUGH_PORTS = 30000 - THROUGH_FIRST,
@@ -82,7 +88,8 @@ enum frontend_kind {
 };
 
 /*
- * Where the parts of a list's word begin: the number of its first slot comes first, then how many it has, then flags.
+ * Where the parts of a list's word begin: the number of its first slot comes first, then how many slots it has, then
+ * flags.
  */
 enum word_part {
 	WORD_COUNT_AT = 32,
@@ -111,7 +118,7 @@ enum target_part {
 	TARGET_SHARE_AT = 48,
 };
 
-/* Which list of a port, or none: all backends that serve in any slice of its service. */
+/* Which list of a port. SCOPE_SERVING is no list, but all backends that serve in any slice of its service. */
 enum scope {
 	SCOPE_CLUSTER = 0,
 	SCOPE_LOCAL = 1,
@@ -154,7 +161,7 @@ enum stage {
 enum reason {
 	/* The list that is meant for it is empty; the verdict says the rest. */
 	REASON_NO_BACKEND = 0,
-	/* It is in none of the ranges of sources that the service allows. */
+	/* The client is in none of the ranges of sources that the service allows. */
 	REASON_SOURCE = 1,
 	/* The table of flows is full. */
 	REASON_FLOWS = 2,
@@ -162,7 +169,7 @@ enum reason {
 	REASON_PORTS = 3,
 	/* This node has no address to which another node could answer. */
 	REASON_ADDRESS = 4,
-	/* The cluster IP is a service's, and none of its ports is that one. */
+	/* The client dialled the cluster IP of a service, and a port that the service does not have. */
 	REASON_NO_SUCH_PORT = 5,
 };
 
@@ -182,7 +189,7 @@ enum device_flag {
 	DEVICE_POD = 2,
 	/* The device leads to backends of other nodes; packets that come by it are of no client. */
 	DEVICE_BACKENDS = 4,
-	/* Answers to its clients go as the address that they bear is routed, and not as the backend's is. */
+	/* Answers to clients that come by it are routed by the address that the answers bear, and not by the backend's. */
 	DEVICE_BY_ADDRESS = 8,
 };
 
@@ -203,8 +210,8 @@ enum flow_state {
 };
 
 /*
- * What was heard of one side of a connection, by TCP or SCTP; of a backend by UDP the last one alone. An INIT of SCTP
- * counts as a SYN, what belongs to its shutdown as a FIN, and an ABORT as a RST.
+ * What was heard of one side of a connection by TCP or SCTP. By UDP only a backend's HEARD_REFUSAL is heard. An INIT of
+ * SCTP counts as a SYN, what belongs to its shutdown as a FIN, and an ABORT as a RST.
  */
 enum heard {
 	HEARD_SYN = 1,
@@ -212,10 +219,10 @@ enum heard {
 	HEARD_RST = 4,
 	/* The backend has told that its port is closed, and has not answered since. */
 	HEARD_REFUSAL = 8,
-	/* Of the client's side alone, and nothing that was heard: it is to get this backend again, of that list. */
+	/* Of the client's side alone, and nothing that was heard: the client is to get this backend again, of that list. */
 	STICKS_CLUSTER = 64,
 	STICKS_LOCAL = 128,
-	/* Likewise: answers go as the frontend's address is routed. What was written before this had a name says no. */
+	/* Likewise: answers go as the frontend's address is routed. A flow from before this had a name has 0 here. */
 	IS_BY_ADDRESS = 32,
 	/*
 	 * Of the backend's side alone, and nothing that was heard: the flow is in the counts of flows. What was written
@@ -226,7 +233,10 @@ enum heard {
 	IS_REMEMBERED = 16,
 };
 
-/* The port of a flow or a refusal is a number of so many bits, which every index fits; the share is above them. */
+/*
+ * The port of a flow or a refusal is a number of so many bits, into which every port index fits; the share is above
+ * them.
+ */
 enum flow_part {
 	FLOW_SHARE_AT = 20,
 };
@@ -260,9 +270,9 @@ enum lifetime {
 	LIFE_TCP = 86400,
 	/* One side has said its last, also as kube-proxy has it. */
 	LIFE_HALF_CLOSED = 3600,
-	/* Both have: segments may still be under way. */
+	/* Both sides have said their last; segments may still be under way. */
 	LIFE_CLOSED = 120,
-	/* The backend says that it is over. */
+	/* The backend says that the connection is over. */
 	LIFE_RESET = 30,
 	/*
 	 * A RST came in the client's name, and the backend does not say so. A connection that is idle for longer is
@@ -304,7 +314,10 @@ enum packet_count {
 	COUNT_FRAGMENTS = 8,
 	/* Answers to clients that were refused. */
 	COUNT_ANSWERS = 9,
-	/* Clients that were refused and got no answer, because many did. */
+	/*
+	 * Clients that were refused and got no answer: too many were in that second, or the packet allows none (see
+	 * answer()).
+	 */
 	COUNT_UNANSWERABLE = 10,
 	/* Errors of routers and backends that were translated. */
 	COUNT_ERRORS = 11,
@@ -328,8 +341,8 @@ SIZE_IS(frontend4_key, 8);
 /*
  * The key again, then the target.
  *
- * A freed element may be filled for another key while a program still reads it. It is filled from the
- * front, and programs read the target first: so a foreign target comes with a foreign echo. Neither is left to the
+ * A freed element may be filled for another key while a program still reads it. It is filled from the front, and
+ * programs read the target first: so a foreign target comes with a foreign echo. Neither order is left to the
  * processor: see look4().
  */
 struct frontend4_value {
@@ -370,8 +383,8 @@ struct port_facts {
 SIZE_IS(port_facts, 8);
 
 /*
- * A port. What each connect reads is in one cache line, and what each connect writes in the other, which is counted in
- * columns, for some of the CPUs each.
+ * A port. What each connect reads is in one cache line. What each connect writes is in the other: counts in columns,
+ * each for some of the CPUs.
  */
 struct port {
 	/* Where its two lists are. Each word is read and written by one aligned access. */
@@ -523,7 +536,7 @@ struct refusal {
 	__u32 address[4];
 	/* Where its packet came from. */
 	__u32 source[4];
-	/* What it dialled, and where its packet came from. */
+	/* The port that it dialled, and the port that its packet came from. */
 	__u16 port;
 	__u16 source_port;
 	__u8 transport;
@@ -556,7 +569,10 @@ struct flow {
 	__u32 client[4];
 	__u32 frontend[4];
 	__u32 backend[4];
-	/* What a backend of another node sees instead of the client, and a pod instead of itself; 0: the client. */
+	/*
+	 * The address that a backend of another node sees instead of the client's, or a pod that is its own backend
+	 * instead of its own; 0: the client's.
+	 */
 	__u32 nat[4];
 	__u16 client_port;
 	__u16 frontend_port;
@@ -574,7 +590,7 @@ struct flow {
 	__u8 v4;
 	/* enum waits. Versions from before this field left 0 here. */
 	__u8 waits;
-	/* The port behind the frontend, and from FLOW_SHARE_AT on the share. What was written before there were any says 0. */
+	/* The port behind the frontend, and from FLOW_SHARE_AT on the share. A flow from before there were shares says 0. */
 	__u32 port_and_share;
 	/* Not 0 while all the above belongs together; each flow has another one. */
 	__u32 serial;
@@ -642,8 +658,8 @@ SIZE_IS(port_bytes, 1 << 16);
 /* A device at which packets are translated. */
 struct device {
 	/*
-	 * What backends of other nodes see instead of a client with packets that leave by it, and a pod instead of
-	 * itself; 0: nothing can be given.
+	 * The address that backends of other nodes see, in packets that leave by this device, instead of the client's,
+	 * and that a pod which is its own backend sees instead of its own; 0: the device has none to give.
 	 */
 	__u32 address4;
 	__u32 address6[4];
@@ -675,7 +691,7 @@ struct source6_key {
 };
 SIZE_IS(source6_key, 24);
 
-/* A datagram as it would come that answers this node. */
+/* How a datagram looks that answers what this node sent. */
 struct talk_key {
 	__u32 source[4];
 	__u32 destination[4];
@@ -695,12 +711,12 @@ enum drains { DRAINS_NOT = 0, DRAINS = 1 };
 
 /* What the daemon tells the programs at devices. */
 struct packet_settings {
-	/* Of all ranges together. */
+	/* How many ports all ranges have together. */
 	__u32 snat_ports;
 	struct port_range snat[SNAT_RANGES];
 	/*
-	 * DRAINS: a client that has no flow gets none any more. More: the second until which flows stand still. Meanwhile
-	 * none begins, and no packet passes that begins or ends one; its sender says it again.
+	 * DRAINS: a client that has no flow yet gets none. A greater number: the second until which flows stand still.
+	 * Meanwhile none begins, and no packet passes that begins or ends one; its sender says it again.
 	 */
 	__u32 drains;
 };

@@ -1,9 +1,10 @@
 //! The admin API: what the daemon knows, over HTTP on loopback and on a unix socket.
 //!
-//! Invariant: it only reads, but for the wishes that a configuration be read again and that an address be forgotten. It
-//! has threads and runtimes of its own and sees nothing but snapshots, so no client, however slow or hostile, can delay
-//! the engine; and each of the two doors has its own, so clients that fill one do not block the other. Nothing here
-//! changes the table, and loopback and the socket's permissions are all the authentication there is.
+//! Invariant: the API only reads, but for the wishes that a configuration be read again and that an address be
+//! forgotten. It works on threads of its own, on snapshots, and what it asks of the engine waits within bounds until
+//! the engine has time, so no client, however slow or hostile, can delay the engine. Each of the two doors has its own
+//! thread, so clients that fill one do not block the other. Nothing here changes the table, and loopback and the
+//! socket's permissions are all the authentication there is.
 
 pub(crate) mod about;
 mod answer;
@@ -73,7 +74,7 @@ pub struct Settings {
     pub socket: PathBuf,
 }
 
-/// The threads that serve, as long as this lives.
+/// The threads that serve the API, as long as this lives.
 #[derive(Debug)]
 pub struct Admin {
     address: SocketAddr,

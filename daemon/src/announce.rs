@@ -1,9 +1,9 @@
-//! Tells the cluster, as Events of Kubernetes, what a node cannot let pass: holds, rejected objects, conflicts.
+//! Tells the cluster, as Events of Kubernetes, of trouble on this node: holds, rejected objects, conflicts.
 //!
-//! Invariant: no other part waits for it. An Event that comes too fast, or while no apiserver takes it, is counted and
-//! forgotten; the history has every change. The same trouble of the same object is one Event with a count, also over
-//! restarts, because its name is made of what it says. Ordinary changes and objects that no apiserver holds are passed
-//! over, and Events are never read.
+//! Invariant: no other part waits for this one. An Event that comes too fast, or while no apiserver takes it, is
+//! counted and forgotten; the history has every change. The same trouble of the same object is one Event with a count,
+//! also over restarts, because its name is made of what it says. Ordinary changes and objects that no apiserver has are
+//! passed over. No Event of other components is read: only our own one that says the same, for its count.
 
 mod notice;
 mod pace;

@@ -1,8 +1,8 @@
-//! The way to the apiserver: ordered, pinned, and never through what this daemon programs.
+//! The way to the apiserver: over its endpoints in their order, and never through what this daemon programs.
 //!
 //! Invariant: every address is an IP address, every socket is marked, every wait has an end, and failover sits above
 //! TLS and HTTP, so that a wrong certificate and a 503 lead to the next endpoint as a refused connection does. There is
-//! no DNS, no proxy and no pool, and what an apiserver has judged is not asked again.
+//! no DNS, no proxy and no pool, and a request that an apiserver has judged is not sent to another one.
 
 mod credentials;
 mod endpoints;
@@ -57,7 +57,7 @@ pub enum AccessError {
     /// Nothing says where an apiserver is.
     #[error("no apiserver is known: neither configured, nor in kubelet's kubeconfig, nor learned")]
     NoEndpoint,
-    /// Each endpoint that was asked, in order; one only if the answer broke off.
+    /// What went wrong at each endpoint that was asked, in order; at one only if its answer broke off.
     #[error("{}", .0.iter().map(|it| format!("{}: {}", it.endpoint, it.trouble)).collect::<Vec<_>>().join("; "))]
     Failed(Vec<Failure>),
 }
@@ -81,7 +81,7 @@ impl AccessError {
 /// The form in which answers are asked for, unless the caller wants another one.
 pub(crate) const JSON: &str = "application/json";
 
-/// Ordered, pinned access. Cheap to clone.
+/// Access to the apiserver over its endpoints in their order. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Access {
     inner: Arc<Inner>,
@@ -94,7 +94,7 @@ struct Inner {
     endpoints: Shared,
     memory: Mutex<Memory>,
     memory_problem: Mutex<Option<String>>,
-    // Something was learned that is worth writing down.
+    // Wakes the patrol when something was learned that is worth writing down.
     learned: Notify,
     // Held while the memory is written down, so that there is one write at a time.
     writing: tokio::sync::Mutex<()>,
@@ -114,7 +114,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Keeps the credentials in use where their locations are the same: what hangs is not asked for twice.
+    /// Keeps the credentials in use where their locations are the same: so a reading that hangs is not begun again.
     fn or_as_before(self, before: &Self) -> Self {
         let known = |new: Arc<Credentials>| {
             let all = [Some(&before.own), before.kubelet.as_ref()];
@@ -124,7 +124,8 @@ impl Asked {
         Self { own: known(self.own), kubelet: self.kubelet.map(known), learns: self.learns }
     }
 
-    /// Learned addresses go to servers of the configured tier, so they are shown its credentials.
+    /// The credentials that an endpoint of a tier is shown. Learned addresses are taken for servers of the configured
+    /// tier, so they are shown its credentials.
     fn credentials(&self, tier: Tier) -> &Credentials {
         match (tier, &self.kubelet) {
             (Tier::Kubelet, Some(kubelet)) => kubelet,
@@ -139,7 +140,7 @@ impl Access {
         setup::access(settings)
     }
 
-    /// Tells what of this configuration cannot be followed, now or ever.
+    /// Tells what of this configuration cannot be followed, also in files that it names and that are there by now.
     pub fn check(apiserver: &Apiserver) -> Result<(), SetupError> {
         setup::check(apiserver)
     }
@@ -157,7 +158,7 @@ impl Access {
         self.get_as(JSON, path_and_query, kept).await
     }
 
-    /// [`Access::get`] in a form of its own, as `Accept` spells it.
+    /// [`Access::get`] for an answer in another form than JSON, as `Accept` spells it.
     pub async fn get_as(
         &self,
         accept: &'static str,
@@ -172,8 +173,8 @@ impl Access {
         walk::connect(&self.inner).await
     }
 
-    /// GETs over this connection what nothing served depends on: no answer, no refusal and no silence leads to another
-    /// endpoint or is held against this one.
+    /// GETs over this connection something that nothing served depends on. Neither an answer nor a refusal nor silence
+    /// leads to another endpoint or is held against this one.
     pub(crate) async fn ask_aside(
         &self,
         accept: &'static str,
@@ -254,7 +255,8 @@ impl Inner {
         Arc::clone(&self.asked.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Adds the learned addresses to the table, but for those that are there already.
+    /// Puts the learned addresses into the table, but for those that another tier has, and publishes which addresses
+    /// are an apiserver's.
     fn set_learned(&self) {
         let learned = if self.asked().learns { self.memory().addresses() } else { Vec::new() };
         let mut table = self.endpoints.lock();
@@ -269,7 +271,7 @@ impl Inner {
         self.addresses.send_if_modified(|known| std::mem::replace(known, all) != *known);
     }
 
-    /// The server of a kubeconfig that was read anew.
+    /// Makes the server of a kubeconfig that was read anew the one endpoint of its tier.
     fn set_server(&self, tier: Tier, server: SocketAddr) {
         let is_known = {
             let table = self.endpoints.lock();

@@ -65,7 +65,7 @@ pub fn run(file: &ConfigFile) -> Result<(), AppError> {
     let inside = runtime.enter();
     descriptors::raise();
     tell_what_is_missing(&config);
-    // Before anything answers, because a process that sees the daemon may signal it at once.
+    // Signals are heeded before anything answers, because a process that sees the daemon may signal it at once.
     let signals = Signals::heed()?;
     let app = App::start(file, &config, logging)?;
     drop(inside);
@@ -75,7 +75,7 @@ pub fn run(file: &ConfigFile) -> Result<(), AppError> {
     ended
 }
 
-/// What the outside may ask for without an answer.
+/// The signals by which others ask the daemon for a reload or for its end; nothing answers them.
 struct Signals {
     hangup: Signal,
     terminate: Signal,
@@ -104,7 +104,7 @@ const APISERVERS_PACE: Duration = Duration::from_secs(5);
 struct Reload {
     file: ConfigFile,
     logging: Arc<Logging>,
-    // Why the last one was refused, until one is not.
+    // Why the last reload was refused; `None` if it was not.
     refused: watch::Sender<Option<String>>,
     /// What is in force: what the last accepted file says, but for the keys that are read once.
     config: watch::Sender<Arc<Config>>,
@@ -122,10 +122,10 @@ struct Reread {
     edition: Edition,
 }
 
-/// What runs by what was read: the configuration, and what is known of Events.
+/// What other parts follow while the daemon runs: the configuration in force, and what is known of Events.
 type Followed = (watch::Sender<Arc<Config>>, watch::Sender<Arc<Edition>>);
 
-/// Where a reload tells what is in force now, and why it is not.
+/// Where a reload tells what is in force now, and why a new configuration is not.
 type InForce =
     (watch::Sender<Arc<EffectiveConfig>>, watch::Sender<Arc<Blocks>>, watch::Sender<Option<String>>);
 
@@ -136,8 +136,8 @@ struct Sources {
     blocks: watch::Receiver<Arc<Blocks>>,
 }
 
-/// What looks at the table and the daemon from their side: probes, Events, the service manager, the search for other
-/// proxies, wishes for a reload.
+/// What runs beside the engine and the sources: probes, Events, kube-proxy's ports, the service manager, devices, the
+/// search for other proxies; and the wishes of clients.
 struct Beside {
     readings: Readings,
     proxies: watch::Sender<Arc<[OtherProxy]>>,
@@ -161,7 +161,7 @@ impl Wishes {
 }
 
 impl Beside {
-    /// Starts all of it but the wishes, and gives these back.
+    /// Starts all of these parts, and gives back the wishes, which another task fulfils.
     fn start(
         self,
         tasks: &mut JoinSet<()>,
@@ -205,7 +205,7 @@ struct App {
     reload: Reload,
     sources: Sources,
     node: NodeName,
-    // As a former process knew it.
+    // What a former process knew of this node.
     described: node::Described,
     engine: EngineThread,
     admin: admin::Admin,
@@ -219,7 +219,7 @@ struct App {
 }
 
 impl App {
-    /// Everything that can fail at the start, in the order in which an operator would look for it.
+    /// Does everything that can fail at the start, in the order in which an operator would look for the cause.
     fn start(file: &ConfigFile, config: &Config, logging: Arc<Logging>) -> Result<Self, AppError> {
         let (node, manifests) = (node::name(config)?, config.manifests.path.as_deref().map(Manifests::new));
         let (blocks_out, blocks) = watch::channel(Arc::new(settings::blocks(config, &file.path)?));
@@ -332,7 +332,8 @@ impl App {
     }
 }
 
-/// A program without a pin ends with the process that has it open.
+/// Tells that the daemon stops, and which hooks lose their program by that: a program without a pin ends with the
+/// process that has it open.
 fn tell_of_stop(datapath: &DatapathView) {
     let broken = datapath.status().map_or(&[][..], |status| &status.broken_hooks);
     if broken.is_empty() {
@@ -344,7 +345,7 @@ fn tell_of_stop(datapath: &DatapathView) {
     }
 }
 
-/// What is known from the start, and may be another thing later.
+/// The two ends of a value that is known from the start, and may become another one later.
 fn known<T>(now: T) -> (watch::Sender<Arc<T>>, watch::Receiver<Arc<T>>) {
     watch::channel(Arc::new(now))
 }
@@ -354,7 +355,7 @@ fn none_yet<T: Default>() -> (watch::Sender<T>, watch::Receiver<T>) {
     watch::channel(T::default())
 }
 
-/// Whether there is anything that devices are for.
+/// Whether packets are translated, which is all that devices are needed for.
 fn translates_packets(config: &Config) -> bool {
     config.packets.enabled && config.datapath.kind == DatapathKind::Kernel
 }
@@ -386,7 +387,7 @@ fn tell_what_is_missing(config: &Config) {
     }));
 }
 
-/// Until everything is written down, or the disk has had its time.
+/// Waits until everything is written down, or the disk has had its time.
 async fn wait_for_the_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<()>) {
     let (records, snapshot) = tokio::join!(
         tokio::time::timeout(LAST_WRITE_WAIT, recorded),
@@ -476,7 +477,7 @@ fn edition(config: &Path) -> Edition {
 }
 
 impl Reload {
-    /// What the first configuration has made.
+    /// Takes the parts that follow a reload, as the first configuration has made them.
     fn new(
         file: &ConfigFile,
         (config, editions): Followed,
@@ -509,7 +510,7 @@ impl Reload {
         let _ = answer.send(self.now().await);
     }
 
-    /// Where no apiserver is used the wish is dropped unanswered.
+    /// Forgets the address that a wish names. Where no apiserver is used, the wish is dropped unanswered.
     async fn forget(&self, ForgetWish { peer, address, answer }: ForgetWish) {
         let Some(access) = &self.access else { return };
         let outcome = access.forget(address).await;
@@ -545,7 +546,7 @@ impl Reload {
         Ok(Reread { config, blocks, edition })
     }
 
-    /// Gives the keys that wait for a restart.
+    /// Puts in force what was read, and gives the keys that wait for a restart.
     async fn apply(&self, Reread { config, blocks, edition }: Reread) -> Vec<&'static str> {
         let (config, waiting) = self.config.borrow().reloaded(config);
         if !waiting.is_empty() {
@@ -561,7 +562,8 @@ impl Reload {
         waiting
     }
 
-    /// The settings of the configuration in force. No address that is an apiserver's now becomes a frontend.
+    /// Gives the engine the settings of the configuration in force, with the addresses that are an apiserver's now:
+    /// none of them becomes a frontend.
     async fn tell_settings(&self) {
         let apiservers = settings::apiservers(self.access.as_ref());
         let settings = settings::settings(&self.config.borrow(), apiservers);

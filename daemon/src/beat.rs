@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// How long there is between two of them.
+/// The time between two beats.
 pub(crate) const BEAT: Duration = Duration::from_secs(1);
 
 static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Until the next one, which comes within a second.
+/// Waits for the next beat, which comes within a second.
 pub(crate) async fn next() {
     sleep_until(after(*FIRST, Instant::now())).await;
 }

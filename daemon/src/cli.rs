@@ -1,7 +1,8 @@
 //! The command line: questions to the running daemon, and what needs no daemon at all.
 //!
-//! Invariant: what a question prints comes from the daemon as it is, so the command line and the API cannot disagree;
-//! only `verify` is worded here, from the daemon's JSON. Exit codes are a contract: see [`Exit`].
+//! Invariant: what a question prints comes from the daemon as it is, so the command line and the API cannot disagree.
+//! Only `verify`, `status`, `top` and `watch` are worded here, from the daemon's JSON. Exit codes are a contract: see
+//! [`Exit`].
 
 mod check;
 mod cleanup;
@@ -307,7 +308,8 @@ impl Cli {
         }
     }
 
-    /// An address has a port behind a colon, and may have a protocol behind that; a service is the rest.
+    /// Explains an address or a service. What has no slash counts as an address, and so does an address with its port
+    /// before a slash, which has a protocol behind it; anything else is a service.
     fn explain(&self, asked: &Explained, out: &mut impl Write) -> Result<Exit, ClientError> {
         let Explained { what, from, udp } = asked;
         let filter = what.as_deref().map(|what| {
@@ -364,7 +366,7 @@ impl Cli {
         Ok(if answer.equal { Exit::Good } else { Exit::Finding })
     }
 
-    /// Only the socket takes it.
+    /// Has the daemon read its configuration again. Only the socket takes this wish.
     fn reload(&self, out: &mut impl Write) -> Result<Exit, ClientError> {
         let path = format!("/reload?format={}", self.output.as_str());
         let mut answer = self.client().post(&path)?;
@@ -376,7 +378,7 @@ impl Cli {
         shown(answer, out)
     }
 
-    /// Only the socket takes this wish, as it does a reload.
+    /// Has the daemon forget an address. Only the socket takes this wish too.
     fn forget(&self, address: SocketAddr, out: &mut impl Write) -> Result<Exit, ClientError> {
         let address = address.to_string();
         let address = encoded(&address);
@@ -396,13 +398,13 @@ impl Cli {
     }
 }
 
-/// Copies an answer that is none but a good one.
+/// Copies a good answer; any other answer is an error.
 fn shown(answer: Reply, out: &mut impl Write) -> Result<Exit, ClientError> {
     answer.expect_ok()?.copy(out)?;
     Ok(Exit::Good)
 }
 
-/// What a check looks at; the daemon is not asked for it.
+/// Prints what a check looks at, without asking the daemon.
 fn explained_check(check: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
     let Some(text) = holdfast_judgement::diagnose::meaning(check) else {
         let message =

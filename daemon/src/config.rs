@@ -70,7 +70,7 @@ pub struct Config {
 #[derive(Clone, Debug)]
 pub struct ConfigFile {
     pub path: PathBuf,
-    /// Goes before the file's, which many nodes may share.
+    /// The node's name by the command line. It goes before that of the file, which many nodes may share.
     pub node_name: Option<NodeName>,
 }
 
@@ -84,7 +84,7 @@ impl ConfigFile {
 }
 
 impl Config {
-    /// Reads and judges a file. A legal one comes with what is worth a look all the same.
+    /// Reads and judges a file. A legal one comes with its warnings: what is worth a look all the same.
     pub fn load(path: &Path) -> Result<(Self, Vec<Problem>), ConfigErrors> {
         let file_name = path.to_string_lossy();
         let text = file::read_text(path, &file_name)?;
@@ -142,8 +142,8 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
     config
 }
 
-/// Legal, since a node may be set up before its cluster; but seldom meant. With errors in the file it cannot be told
-/// yet.
+/// Warns of a file that gives nothing to serve. That is legal, since a node may be set up before its cluster, but
+/// seldom meant. With errors in the file it cannot be told yet.
 fn check_sources(report: &mut Report<'_>, config: &Config) {
     if report.errors_count() == 0
         && !config.kubernetes.enabled

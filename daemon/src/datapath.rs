@@ -1,7 +1,7 @@
-//! What the datapath says of itself, for readers: its state, and the clients that it turned away.
+//! The clients that the datapath turned away, for readers.
 //!
-//! Invariant: this module never touches the maps. The engine publishes a view, the programs' ring buffer gives the
-//! refusals. A reader finds the names of services in the snapshot.
+//! Invariant: this module never touches the maps. Refusals come over the programs' ring buffer; a reader finds the
+//! names of services in the snapshot.
 
 mod latest;
 mod lines;

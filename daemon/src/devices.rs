@@ -1,8 +1,8 @@
-//! By which devices others reach this node, and pods the node.
+//! By which devices others reach this node, and by which its pods do.
 //!
-//! Invariant: a pure function of what the kernel lists (links, addresses, routes) and of the configuration decides what
-//! a device is; names count only where the configuration has some. A change is followed at once, and many changes as
-//! one. Nothing is done to a device here: the engine is told.
+//! Invariant: a pure function of what the kernel lists (links, addresses, routes, rules) and of the configuration
+//! decides what a device is; names count only where the configuration has some. A change is followed at once, and many
+//! changes as one. Nothing is done to a device here: the engine is told what was decided.
 
 mod decide;
 mod listed;
@@ -27,16 +27,18 @@ pub(crate) use ports::{shared_with_sockets, snat_ports};
 use listed::Listed;
 use netlink::Notices;
 
-/// How long changes are collected: a pod's device comes in several.
+/// How long changes are collected: a pod's device comes in several of them.
 const BURST: Duration = Duration::from_millis(50);
 
-/// One part of the time, at most, goes into listing: a router may have a million routes that change all the time.
+/// How many times as long as a listing took the daemon rests before the next one. So listing takes about a twentieth of
+/// the time, and more only where [`REST_MAX`] ends the rest: a router may have a million routes that change all the
+/// time.
 const SHARE: u32 = 20;
 
-/// However long a listing took, the next one comes by then.
+/// The longest rest after a listing, however long the listing took.
 const REST_MAX: Duration = Duration::from_secs(10);
 
-/// A change that no notice told of is found by then.
+/// The time after which the kernel is asked again without a notice, so that a change of which no notice told is found.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Decides now and after each change, until the configuration's sender is gone.
@@ -47,7 +49,7 @@ pub async fn run(
 ) {
     let mut notices = None;
     loop {
-        // What changes from here on is noticed, so the list that comes next lacks nothing.
+        // Notices begin before the listing, so that a change that the listing misses is noticed.
         notices = notices.or_else(|| Notices::open().map_err(|error| tell("follow", &error)).ok());
         let begun = Instant::now();
         let listed = tokio::task::spawn_blocking(netlink::list).await;
@@ -69,7 +71,8 @@ pub async fn run(
     }
 }
 
-/// The device of the default route over IPv6, by the main table: rules of routing have others.
+/// The device of the default route over IPv6 in the main table; other tables, to which rules of routing lead, do not
+/// count.
 pub(crate) fn default_device6() -> std::io::Result<Option<String>> {
     let index = netlink::default_device6()?;
     Ok(index.and_then(|index| nix::net::if_::if_indextoname(index).ok()?.into_string().ok()))
@@ -100,7 +103,7 @@ fn publish(listed: &Listed, config: &Config, decisions: &watch::Sender<Arc<[Deci
         is_news
     });
     if is_news {
-        // An engine that is too busy for it looks once a second anyway.
+        // An engine that is too busy to be told looks once a second anyway.
         engine.look_after();
     }
 }

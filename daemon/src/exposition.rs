@@ -1,4 +1,4 @@
-//! Metrics as Prometheus reads them, for each port at which some are read.
+//! Metrics in the text format of Prometheus, for each port that answers with some.
 //!
 //! Invariant: what is written is version 0.0.4 of the text format. No metrics library is needed.
 

@@ -1,4 +1,4 @@
-//! Of the clients at one port: which of them makes room for the next.
+//! Which of the clients at one port makes room for the next.
 //!
 //! Invariant: the client that has sent nothing for longest goes first, a client with a request under way never, and
 //! what has come from a client is read before that client goes. So idle clients, however many, keep out no client that
@@ -16,12 +16,12 @@ use tokio::sync::Notify;
 /// What is known of one client.
 #[derive(Debug, Default)]
 struct Client {
-    /// When it was heard last, counted in arrivals and words of all clients.
+    /// When the client was heard last: a number that goes up with each arrival and each message of any client.
     heard: AtomicU64,
-    /// Requests that are not answered in full.
+    /// How many of its requests are not answered in full.
     requests: AtomicUsize,
     asked_to_go: Notify,
-    /// Told when it has gone, or has a request after all.
+    /// Notified when the client has gone, or has a request after all.
     decided: Notify,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Guests {
 }
 
 impl Guests {
-    /// One more client, which counts as heard at this moment.
+    /// Adds a client, which counts as heard at this moment.
     pub(crate) fn enter(&mut self) -> Guest {
         self.all.retain(|it| it.strong_count() > 0);
         let voice = Voice { known: Arc::default(), moment: Arc::clone(&self.moment) };
@@ -42,8 +42,8 @@ impl Guests {
         Guest(voice)
     }
 
-    /// Asks the next one to go and waits for what becomes of it, which is within a turn of the runtime. `false`: each
-    /// of them has a request under way.
+    /// Asks the client that has been silent for longest to go, and waits until it has gone or has a request after all,
+    /// which takes a turn of the runtime. `false`: every client has a request under way.
     pub(crate) async fn make_room(&mut self) -> bool {
         let idle = self.all.iter().filter_map(Weak::upgrade);
         let idle = idle.filter(|it| it.requests.load(Ordering::Relaxed) == 0);
@@ -54,7 +54,7 @@ impl Guests {
     }
 }
 
-/// Notes when a client says something.
+/// Notes when its client says something.
 #[derive(Clone, Debug)]
 struct Voice {
     known: Arc<Client>,
@@ -84,12 +84,12 @@ impl Guest {
         Asking(Arc::clone(&self.0.known))
     }
 
-    /// The same client's end, which hears what it says.
+    /// Wraps the client's stream, so that it is noted when the client says something.
     pub(crate) fn listen<S>(&self, stream: S) -> Listening<S> {
         Listening { stream, voice: self.0.clone() }
     }
 
-    /// Serves it until it ends, or has to go.
+    /// Serves the client's connection until it ends; none: the client had to go before that.
     pub(crate) async fn stay<T>(&self, connection: impl Future<Output = T>) -> Option<T> {
         let known = &self.0.known;
         let mut connection = pin!(connection);
@@ -99,7 +99,7 @@ impl Guest {
                 ended = connection.as_mut() => return Some(ended),
                 () = known.asked_to_go.notified() => {}
             }
-            // The runtime looks at sockets in between, so what has come is read now.
+            // The runtime looks at sockets meanwhile, so what has come from the client is read now.
             tokio::task::yield_now().await;
             tokio::select! {
                 biased;
@@ -124,7 +124,7 @@ impl Drop for Asking {
     }
 }
 
-/// A client's end.
+/// A client's stream, which notes when the client says something.
 #[derive(Debug)]
 pub(crate) struct Listening<S> {
     stream: S,
@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    /// A client, and the task that serves it; `asks`: what it says first is a request without an answer.
+    /// A client, and the task that serves it; `asks`: the first thing that it says is a request that gets no answer.
     fn come(guests: &mut Guests, asks: bool) -> (DuplexStream, tokio::task::JoinHandle<()>) {
         let (ours, theirs) = duplex(16);
         let guest = guests.enter();

@@ -1,8 +1,8 @@
-//! What is known of Events, as it is in force: what came with this program, and the files of the operator about it.
+//! The knowledge in force, of what Events mean: what came with this program, and the operator's files that change it.
 //!
-//! Invariant: files are read when the configuration is, and at no other time. Faulty parts are named and left out; what
-//! is built in holds in their place. The knowledge is put together at its first use, so a node that reads no Event
-//! keeps none of it in memory.
+//! Invariant: files are read when the configuration is, and at no other time. Faulty parts of them are named and left
+//! out, and what is built in holds in their place. The knowledge is put together at its first use, so a node that reads
+//! no Event keeps none of it in memory.
 
 mod files;
 
@@ -18,22 +18,22 @@ const FOLDER: &str = "events.d";
 /// The knowledge between two readings of the files.
 #[derive(Debug, Default)]
 pub struct Edition {
-    /// The name and the text of each file; they are short, and a file that is read again may have changed since it was
-    /// judged.
+    /// The name and the text of each file. The texts are short, and are kept because a file that is read again may have
+    /// changed since it was judged.
     files: Vec<(String, String)>,
     faults: Vec<Fault>,
     knowledge: OnceLock<Knowledge>,
 }
 
-/// The newest edition, whenever it is looked at.
+/// A receiver that always has the newest edition.
 pub type Editions = watch::Receiver<Arc<Edition>>;
 
-/// Where the files are for a configuration.
+/// The folder of these files that belongs to a configuration.
 pub fn folder(config: &Path) -> PathBuf {
     config.with_file_name(FOLDER)
 }
 
-/// What came with this program, and nothing that changes it.
+/// What came with this program, without any files.
 pub fn built_in() -> Editions {
     watch::channel(Arc::default()).1
 }
@@ -46,7 +46,7 @@ impl Edition {
         Self::of(files, unread)
     }
 
-    /// Of files that were read, with what was wrong with others.
+    /// The edition of files that were read, with what was wrong with others.
     pub(crate) fn of(files: Vec<(String, String)>, unread: Vec<Fault>) -> Self {
         let mut edition = Self { files, faults: unread, knowledge: OnceLock::new() };
         if !edition.files.is_empty() {

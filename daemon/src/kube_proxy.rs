@@ -1,9 +1,9 @@
 //! kube-proxy's own ports: health for load balancers, one health check port for each Service that has one, metrics.
 //!
-//! Invariant: it only reads, and from snapshots alone, so no request delays the engine. Health, metrics and the ports
-//! of Services each have a thread and places of their own, and each Service's port has its own among these. Clients
-//! that stay never keep out a new one, and clients that fill one port keep no client from another. A port that another
-//! process has is told and tried again, and stops nothing.
+//! Invariant: requests are answered from snapshots alone, so none delays the engine. Health, metrics and the ports of
+//! Services have a thread and places for connections each, and each Service's port has places of its own. Clients that
+//! stay never keep out a new one, and clients that fill one port keep no client from another. A port that another
+//! process has is reported and tried again, and stops nothing.
 
 mod answers;
 mod asked;
@@ -42,7 +42,7 @@ pub async fn run(config: watch::Receiver<Arc<Config>>, readings: Readings) {
     }
 }
 
-/// The threads that answer, as long as this lives.
+/// The threads that answer. They run as long as this lives.
 #[derive(Debug)]
 struct Ports {
     stop: watch::Sender<bool>,

@@ -1,7 +1,7 @@
 //! Where log lines go: the journal where systemd started the daemon, standard error otherwise.
 //!
-//! Invariant: no thread waits for the journal; what it does not take at once is counted, and the count is told. However
-//! much happens, and wherever lines go, they are bounded.
+//! Invariant: no thread waits for the journal; lines that it does not take at once are counted, and the count is told.
+//! However much happens, and wherever lines go, their number is bounded.
 
 mod entry;
 mod flood;
@@ -28,7 +28,7 @@ use flood::{Bound, LeftOut};
 use journal::{Journal, JournalLayer};
 use messages::say;
 
-/// What was started: to change its level, and to let it tell what it did not write.
+/// The log that was started: its level can be changed, and it tells what it did not write.
 #[derive(Debug)]
 pub struct Logging {
     level: Handle<LevelFilter, Registry>,
@@ -37,13 +37,13 @@ pub struct Logging {
 }
 
 impl Logging {
-    /// One that writes nothing, for tests.
+    /// A log that writes nothing, for tests.
     #[cfg(test)]
     pub(crate) fn silent(log: &Log) -> Self {
         Self { level: reload::Layer::new(filter(log.level)).1, journal: None, bound: Bound::new() }
     }
 
-    /// From now on, this level counts.
+    /// Sets the level that counts from now on.
     pub fn set_level(&self, level: LogLevel) {
         // The only error is a subscriber that is gone, and then nothing is logged.
         let _ = self.level.reload(filter(level));
@@ -79,7 +79,7 @@ pub fn start(log: &Log) -> Logging {
     Logging { level: handle, journal, bound }
 }
 
-/// A line for each event, whatever others wrote that stands in it.
+/// Writes one line for each event, whatever is in the foreign texts that it shows.
 fn text<S, W>(writer: W, in_colours: bool) -> impl Layer<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
@@ -93,7 +93,8 @@ where
     lines.with_writer(writer).with_target(false).with_ansi(in_colours)
 }
 
-/// Without a socket, lines go to standard error, where an operator may at least find them.
+/// The journal, if the format asks for it. Without its socket, lines go to standard error, where an operator may at
+/// least find them.
 fn journal_for(format: LogFormat) -> Option<Arc<Journal>> {
     let wanted = match format {
         LogFormat::Journald => true,
@@ -113,8 +114,8 @@ fn is_named(stream: &str, device: u64, inode: u64) -> bool {
     stream == format!("{device}:{inode}")
 }
 
-/// Says why the daemon ends. It goes to standard error even under systemd: the journal knows to which unit that stream
-/// belongs even when the process has gone already, and takes the `<3>` for the priority.
+/// Says why the daemon ends. These lines go to standard error even under systemd: the journal knows to which unit that
+/// stream belongs even when the process has gone already, and takes the `<3>` for the priority.
 pub fn last_words(why: &str, err: &mut impl Write) {
     let level = if stderr_is_the_journal() { "<3>" } else { "" };
     for line in why.lines() {

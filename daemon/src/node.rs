@@ -29,9 +29,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalAddress {
     pub address: IpAddr,
-    /// On the loopback interface.
+    /// Whether it is on the loopback interface.
     pub loopback: bool,
-    /// On the interface of the family's default route.
+    /// Whether it is on the interface of its family's default route.
     pub default_route: bool,
 }
 
@@ -45,19 +45,20 @@ pub fn name(config: &Config) -> Result<NodeName, NoNodeName> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Described {
     pub zone: Option<Arc<str>>,
-    /// Its addresses, of each family at most one; until the cluster names them, those at which NodePorts are answered.
+    /// The node's addresses, at most one of each family. Until the cluster names them, they are those at which
+    /// NodePorts are answered.
     pub addresses: Vec<IpAddr>,
-    /// It is to be deleted.
+    /// Whether the node is to be deleted.
     pub is_leaving: bool,
 }
 
-/// The node's facts as they are now. An error: what the kernel knows of addresses cannot be read, and nothing is known
-/// of the node without it.
+/// The node's facts as they are now. It is an error if the kernel's addresses cannot be read, because nothing is known
+/// of the node without them.
 pub fn facts(config: &Config, name: &NodeName, said: &Described) -> io::Result<NodeFacts> {
     Ok(facts_with(config, name, said, &local_addresses()?))
 }
 
-/// The configuration's zone goes before a cluster's.
+/// The node's facts with these local addresses. The configuration's zone goes before the cluster's.
 fn facts_with(config: &Config, name: &NodeName, said: &Described, local: &[LocalAddress]) -> NodeFacts {
     let configured = config.node.zone.as_deref().map(Into::into);
     let setting = &config.node.node_port_addresses;
@@ -70,8 +71,8 @@ fn facts_with(config: &Config, name: &NodeName, said: &Described, local: &[Local
     }
 }
 
-/// The addresses that the host has, or is said to have. Those of the loopback and of links are left out: they come and
-/// go with every pod, each change has everything decided anew, and no pod has them anyhow.
+/// The addresses that the host has, or is said to have. Loopback and link-local ones are left out: link-local ones come
+/// and go with every pod, for each change everything is decided anew, and no pod has an address of either kind anyhow.
 fn own_addresses(local: &[LocalAddress], said: &[IpAddr]) -> BTreeSet<IpAddr> {
     let all = local.iter().map(|it| it.address).chain(said.iter().copied());
     all.filter(|address| !is_reserved(*address)).collect()
@@ -82,7 +83,7 @@ fn own_addresses(local: &[LocalAddress], said: &[IpAddr]) -> BTreeSet<IpAddr> {
 pub struct NodeReport {
     /// What the cluster says; none if it may not be asked. Then the last word on the node holds, but for its addresses.
     pub node: Option<Described>,
-    /// Answered when the engine has it.
+    /// Answered when the engine's queue has it.
     pub applied: oneshot::Sender<()>,
 }
 
@@ -98,7 +99,8 @@ pub async fn run(
     follow(config, (name, said), nodes, events, local_addresses).await;
 }
 
-/// What cannot be listed now, for want of file descriptors for example, is not gone: NodePorts stay where they are.
+/// Follows as [`run`] does. Addresses that cannot be listed now, for want of file descriptors for example, are not
+/// gone: NodePorts stay where they are.
 async fn follow(
     mut config: watch::Receiver<Arc<Config>>,
     (name, mut said): (NodeName, Described),
@@ -139,11 +141,12 @@ async fn follow(
 
 /// Which local addresses answer NodePorts.
 ///
-/// `primary` is, per family, what the Node object says if this host has it, else the first address of the interface
-/// with the default route, else the first that is not loopback. CIDRs speak only for their own family: a family without
-/// one answers at all its addresses, as in kube-proxy, unless `primary` stands beside them, which speaks for both. The
-/// loopback is in none of these, as in kube-proxy's nftables mode, because what listens there is meant for this host
-/// alone; it has a word of its own, and one address of each family stands for all of it.
+/// `primary` is, for each family, the address in the Node object if this host has it, else the first address of the
+/// interface with the default route, else the first that is not loopback. CIDRs speak only for their own family: a
+/// family without one answers at all its addresses, as in kube-proxy, unless `primary` stands beside the CIDRs, which
+/// speaks for both families. None of these settings includes the loopback, as in kube-proxy's nftables mode, because
+/// what listens there is meant for this host alone. The loopback has a word of its own, and one address of each family
+/// stands for all of it.
 pub fn node_port_addresses(
     setting: &NodePortAddresses,
     local: &[LocalAddress],
@@ -159,7 +162,7 @@ pub fn node_port_addresses(
     outer.chain(looped.map(|it| Family::of(it.address).loopback())).collect()
 }
 
-/// Of one family.
+/// The addresses of one family that answer, without its loopback.
 fn outer_addresses(
     setting: &OuterAddresses,
     family: Family,

@@ -1,8 +1,8 @@
 //! Events of the cluster as they come, for one node or a few: into the journal and the metrics.
 //!
-//! Invariant: an Event is the text of any client that may write one: it is recognised, counted and shown, and nothing
-//! is done about it. A client that writes many fills neither the journal nor memory, and no watch of objects waits for
-//! one of these.
+//! Invariant: an Event is the text of any client that may write one. It is recognised, counted and shown, and nothing
+//! is done because of it. A client that writes many fills neither the journal nor memory, and no watch of objects waits
+//! for a watch of Events.
 
 mod causes;
 mod counts;
@@ -18,13 +18,13 @@ use crate::config::{Config, EventsRead};
 
 pub use counts::Overheard;
 
-/// Which Events are followed: an apiserver keeps no cache of them, so each of these costs it a watch of its own.
+/// Events that are followed together. An apiserver keeps no cache of Events, so each topic costs it a watch of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Topic {
     /// As it is spelled in the metrics.
     name: &'static str,
     fields: &'static str,
-    /// Only what this node's kubelet says.
+    /// Whether only Events count that this node's kubelet wrote.
     of_node: bool,
 }
 
@@ -53,7 +53,7 @@ pub async fn run(
     loop {
         let is_on = is_asked_for(&config);
         overheard.switch(is_on);
-        // What is followed ends with this.
+        // The watches end when this set is dropped.
         let mut following = JoinSet::new();
         if is_on {
             for topic in TOPICS {

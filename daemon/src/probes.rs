@@ -1,8 +1,8 @@
 //! Asks the backends of held lists whether they are there.
 //!
-//! Invariant: only an address is dialled that a service of the table had as a ready backend and that a pod can have,
-//! and only while its list is held; from a socket that no program translates. Probes in flight, per second and per
-//! address are bounded whatever is held, and the nodes of a cluster do not begin at the same time.
+//! Invariant: an address is dialled only if a service of the table had it as a ready backend and a pod can have it,
+//! only while its list is held, and from a socket that no program translates. However much is held, the probes in
+//! flight, per second and per address are bounded, and the nodes of a cluster do not begin at the same time.
 
 mod addresses;
 mod schedule;
@@ -25,20 +25,21 @@ use crate::config::Config;
 use crate::exempt;
 use schedule::Schedule;
 
-/// A backend in the same cluster accepts within milliseconds.
+/// How long an answer is waited for: a backend in the same cluster accepts within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time between two probes of any backends: 500 a second, far below what a node's own clients do.
 const GAP: Duration = Duration::from_millis(2);
 
-/// As many as can begin within [`TIMEOUT`].
+/// The most probes in flight: as many as can begin within [`TIMEOUT`].
 const IN_FLIGHT_MAX: usize = 512;
 
-/// How often it is looked at what is held while snapshots keep coming: the longest that a new hold waits to be noticed.
+/// How often the list of what is held is looked at while snapshots keep coming: the longest that a new hold waits to be
+/// noticed.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The most that a node waits before it asks a new list: all nodes hear of a loss at once, and one probe of each
-/// backend by each node of thousands is spread over this time. As long as the pause between two by default.
+/// The longest that a node waits before it asks a new list. All nodes hear of a loss at once, and so the probes of
+/// thousands of nodes are spread over this time. It is the default of the pause between two probes of one backend.
 const BEGIN_WITHIN: Duration = Duration::from_secs(2);
 
 /// How many probes met which answer, since the start.
@@ -121,12 +122,12 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// Up to a fifth more or less, so that many backends do not stay in step.
+/// The interval, up to a fifth longer or shorter, so that many backends do not stay in step.
 fn spread(interval: Duration) -> Duration {
     interval.mul_f64(0.8 + 0.4 * part())
 }
 
-/// Between 0 and 1. Without randomness nodes and backends merely stay in step.
+/// A random number between 0 and 1. Without randomness nodes and backends stay in step, and nothing worse happens.
 fn part() -> f64 {
     f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
 }

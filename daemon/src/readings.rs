@@ -1,8 +1,8 @@
 //! Everything that can be known of the running daemon, for the parts that show it: the admin API, the service manager's
 //! line.
 //!
-//! Invariant: it is read, never written; nothing here asks others or sets anything going; and a reader delays no other
-//! part: snapshots are shared, what only the engine can answer is asked over a bounded queue.
+//! Invariant: readings are read, never written; nothing here asks others or sets anything going. A reader delays no
+//! other part: snapshots are shared, and what only the engine can answer is asked over a bounded queue.
 
 mod closed_ports;
 mod comparison;
@@ -59,7 +59,7 @@ pub struct EffectiveConfig {
     pub json: String,
 }
 
-/// Tells how the engine moves: for how long an event has waited for it, if that is too long, and how its work goes.
+/// Tells how the engine moves: how its work goes, and how long an event has waited for it if that is too long.
 #[derive(Clone)]
 pub struct Liveness {
     stalled: Arc<dyn Fn() -> Option<Duration> + Send + Sync>,
@@ -72,7 +72,7 @@ impl Liveness {
         Self { stalled: Arc::new(stalled), steps: Arc::default() }
     }
 
-    /// With the steps that the engine counts.
+    /// Adds the steps that the engine counts.
     pub(crate) fn with(self, steps: Arc<Steps>) -> Self {
         Self { steps, ..self }
     }
@@ -88,7 +88,7 @@ impl fmt::Debug for Liveness {
     }
 }
 
-/// Each reading is the newest one whenever it is looked at.
+/// All readings. Each one is the newest at the moment when it is looked at.
 #[derive(Clone, Debug)]
 pub struct Readings {
     /// The newest view of everything.
@@ -97,7 +97,7 @@ pub struct Readings {
     pub config: watch::Receiver<Arc<EffectiveConfig>>,
     /// The newest view of programs and maps.
     pub datapath: watch::Receiver<Arc<DatapathView>>,
-    /// The newest view of the way to the apiserver; none where none is used.
+    /// The newest view of the way to the apiserver; `None`: no apiserver is used.
     pub apiserver: Option<watch::Receiver<Arc<ApiserverView>>>,
     /// How each watch of the apiserver is doing.
     pub watches: Watches,
@@ -105,7 +105,7 @@ pub struct Readings {
     pub refusals: Arc<RefusalLog>,
     /// How held backends met their probes.
     pub probes: Arc<Probes>,
-    /// What became of the Events for the cluster; none where none are written.
+    /// What became of the Events for the cluster; `None`: none are written.
     pub announced: Option<Arc<Announced>>,
     /// What Events of the cluster said, where they are followed.
     pub overheard: Arc<Overheard>,
@@ -113,9 +113,9 @@ pub struct Readings {
     pub history: Arc<History>,
     /// How the last write of the snapshot went.
     pub written: watch::Receiver<Written>,
-    /// What only the engine can answer.
+    /// The way to ask what only the engine can answer.
     pub engine: Asker,
-    /// The last comparison of all that is held twice.
+    /// The last comparison of memory with the maps.
     pub verifications: Verifications,
     /// Whether events move.
     pub liveness: Liveness,
@@ -123,7 +123,7 @@ pub struct Readings {
     pub proxies: watch::Receiver<Arc<[OtherProxy]>>,
     /// Rules of a firewall that meet packets of services otherwise than with kube-proxy.
     pub filters: watch::Receiver<Arc<[Filter]>>,
-    /// Why the last reload was refused, until one is not.
+    /// Why the last reload was refused; empty again once a reload is accepted.
     pub refused_reload: watch::Receiver<Option<String>>,
     /// Why the TCP address or the socket takes no requests now.
     pub shut: watch::Receiver<Vec<String>>,
@@ -131,7 +131,7 @@ pub struct Readings {
     pub closed_ports: Arc<ClosedPorts>,
     /// What Events are recognised by.
     pub editions: Editions,
-    /// What does not change.
+    /// What does not change while the daemon runs.
     pub about: About,
 }
 

@@ -1,7 +1,7 @@
 //! The recorder: every change gets a number, a record with its cause, a log line, a place in memory and on disk.
 //!
 //! Invariant: every visible change has exactly one record, and where one is missing a gap says so. A number is given
-//! out once, also over restarts that come when a disk is full or the daemon is killed. The engine never waits:
+//! out only once, even if the daemon restarts while a disk is full or after it was killed. The engine never waits:
 //! changes come over a bounded queue, and what had no room there is counted. Readers, watchers and the disk can be as
 //! slow as they like.
 
@@ -46,7 +46,7 @@ pub use watchers::{Heard, Watch};
 /// The folder of the records in the state's folder.
 pub const FOLDER: &str = "history";
 
-/// Changes that are recorded before the next look at how many were lost.
+/// The most changes that are recorded before the next look at how many were lost.
 const AT_ONCE_MAX: usize = 256;
 
 /// Takes changes in and makes records of them.
@@ -59,7 +59,7 @@ pub struct Recorder {
     disk: Disk,
     boot_id: Arc<str>,
     seq: u64,
-    /// What the snapshot says of numbers.
+    /// What the snapshot on disk says of the numbers that were given out.
     remembered: Option<Mark>,
     reserve: Arc<Reserve>,
     lost: u64,
@@ -95,14 +95,14 @@ impl Recorder {
         (recorder, history)
     }
 
-    /// What the snapshot remembers of [`Recorded::below`], for a folder that has lost it.
+    /// Adds what the snapshot on disk remembers of [`Recorded::below`], for a folder that has lost it.
     #[must_use]
     pub fn remembering(mut self, below: u64) -> Self {
         self.remembered = (below > 0).then_some(Mark { below, is_exact: false });
         self
     }
 
-    /// Records until nobody makes changes any more, and ends when the disk has them all.
+    /// Records changes until the engine makes no more of them, and ends when the disk has all records.
     pub async fn run(mut self) {
         self.begin();
         let mut taken = Vec::with_capacity(AT_ONCE_MAX);
@@ -212,7 +212,7 @@ impl Recorder {
         self.history.push(&line);
         let seq = self.seq;
         let urgent = is_urgent(record);
-        // The writer sees by the numbers what had no room.
+        // The writer sees by the missing numbers which records had no room.
         let sent = self.queue.as_ref().map(|queue| {
             let room = self.to_disk.take(line.bytes());
             room.is_some() && queue.try_send(ToDisk { line, urgent, _room: room }).is_ok()
@@ -245,7 +245,7 @@ fn line_of(record: &Record) -> Option<Arc<Line>> {
     line.ok().map(Arc::new)
 }
 
-/// Whether clients are turned away from now on, or are no longer.
+/// Whether a verdict changed to or from another one than serving: clients may be turned away from now on, or no longer.
 fn is_urgent(record: &Record) -> bool {
     let met = record
         .transitions

@@ -12,13 +12,13 @@ use tokio::sync::watch;
 
 use crate::logging::messages::{self, say};
 
-/// Lines about rejected objects in one window; a tenant that writes one bad object may write thousands.
+/// The most lines about rejected objects in one window; a tenant that writes one bad object may write thousands.
 const LINES_MAX: u64 = 10;
 
-/// Long enough for a flood to stay readable.
+/// How long a window is: long enough that a flood leaves the log readable.
 const LINES_WINDOW: Duration = Duration::from_secs(60);
 
-/// How many lines were written lately.
+/// How many lines were wanted in this window, and how many were left out since the last one that was written.
 #[derive(Clone, Copy, Debug, Default)]
 struct Quota {
     begun: Duration,
@@ -27,7 +27,7 @@ struct Quota {
 }
 
 impl Quota {
-    /// Whether a line may be written now and, if so, how many were not since the last one. `now` never steps back.
+    /// Whether a line may be written now and, if so, how many were left out since the last one. `now` never steps back.
     fn say(&mut self, now: Duration) -> Option<u64> {
         if now >= self.begun + LINES_WINDOW {
             *self = Self { begun: now, wanted: 0, unsaid: self.unsaid };

@@ -1,16 +1,16 @@
-//! The memory that all that waits in a queue may take together.
+//! A bound on the memory that everything in a queue may take together.
 //!
-//! Invariant: memory that is taken is given back at the drop, and never more is taken than there is.
+//! Invariant: memory that was taken is given back when its [`Taken`] is dropped, and never more is taken than there is.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// So many bytes.
+/// The bytes that may be taken.
 #[derive(Clone, Debug)]
 pub(crate) struct Room(Arc<Semaphore>);
 
-/// Bytes, taken until they are dropped.
+/// Bytes that stay taken until this is dropped.
 #[derive(Debug)]
 pub struct Taken {
     _bytes: OwnedSemaphorePermit,
@@ -21,7 +21,7 @@ impl Room {
         Self(Arc::new(Semaphore::new(bytes)))
     }
 
-    /// `None`: there is no room for so many now.
+    /// Takes so many bytes; `None`: there is no room for them now.
     pub(crate) fn take(&self, bytes: usize) -> Option<Arc<Taken>> {
         let bytes = u32::try_from(bytes).ok()?;
         let taken = Arc::clone(&self.0).try_acquire_many_owned(bytes).ok()?;

@@ -34,7 +34,7 @@ pub use keeper::{Keeper, Written};
 /// The name of the file in the state's folder.
 const FILE: &str = "snapshot";
 
-/// The name of the one before it.
+/// The name under which the file before that one is kept.
 const BEFORE: &str = "snapshot.before";
 
 /// The name of a file that was found damaged, kept so that an operator can find out why.
@@ -43,7 +43,7 @@ const DAMAGED: &str = "snapshot.damaged";
 /// What goes with the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Context {
-    /// The boot in which it was written; wall clocks may jump between two boots.
+    /// The boot in which the table was written; wall clocks may jump between two boots.
     pub boot: Arc<str>,
     /// The uid of the cluster that the objects came from.
     pub cluster: Option<Arc<str>>,
@@ -53,7 +53,7 @@ pub struct Context {
     pub proxy_name: Option<Arc<str>>,
     /// What the table does not say of the apiserver's objects.
     pub odd: Oddities,
-    /// No number of a record from here on was given out, as far as that is known; 0: nothing is.
+    /// The lowest record number that was not given out, as far as that is known; 0: nothing is known of it.
     pub numbers_below: u64,
 }
 
@@ -75,7 +75,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder itself is made when something is written.
+    /// The folder at this path, which is made when something is written first.
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
@@ -85,8 +85,8 @@ impl Folder {
         claim::claim(&self.path)
     }
 
-    /// What a former process wrote down, as far as it is whole. `None`: nothing yet. A damaged file is put aside, so
-    /// that it never replaces the good one before it.
+    /// What a former process wrote down, as far as it is whole. `None`: nothing was written yet. A damaged file is put
+    /// aside, so that it never replaces the good one before it.
     pub fn load(&self) -> Result<Option<Saved>, LoadError> {
         let path = self.path.join(FILE);
         let older = || file::load(&self.path.join(BEFORE)).ok().flatten();
@@ -102,7 +102,7 @@ impl Folder {
         kept
     }
 
-    /// Writes all of it but for services beyond all bounds, or leaves what is there.
+    /// Writes context and table, but for services that are too large, or leaves the file that is there.
     pub fn store(&self, context: &Context, snapshot: &Snapshot) -> Result<Stored, StoreError> {
         file::store(&self.path, (FILE, BEFORE), context, snapshot, frames::RECORD_BYTES_MAX)
     }

@@ -29,8 +29,7 @@ const STARTING_PACE: Duration = Duration::from_millis(10);
 /// apiserver that is waited for, and kubelet starts after this service is ready.
 const FIRST_LISTS_WAIT: Duration = Duration::from_secs(10);
 
-/// The daemon reports at least once in this part of the watchdog's time, because systemd kills a process that needs all
-/// of it.
+/// The daemon reports at least this often in the watchdog's time, because systemd kills a process that needs all of it.
 const WATCHDOG_SHARE: u32 = 3;
 
 /// What the service manager's status is made of.
@@ -42,7 +41,7 @@ pub struct Watched {
     pub logging: Arc<Logging>,
 }
 
-/// Tells until the daemon stops.
+/// Tells the service manager how the daemon is, until the daemon stops.
 pub async fn run(watched: Watched, mut stopping: watch::Receiver<bool>) {
     let limit = sd_notify::watchdog_enabled();
     let pace = limit.map_or(BEAT, |limit| limit / WATCHDOG_SHARE);
@@ -56,7 +55,8 @@ pub async fn run(watched: Watched, mut stopping: watch::Receiver<bool>) {
     }
 }
 
-/// The status line may change with each beat; a watchdog that is more impatient than that is told sooner.
+/// Waits until the next report: a beat once the daemon is ready, because the status line may change with each beat, or
+/// less if the watchdog is more impatient than that.
 async fn rest(is_ready: bool, pace: Duration) {
     match is_ready {
         true if pace >= BEAT => beat::next().await,
@@ -65,14 +65,14 @@ async fn rest(is_ready: bool, pace: Duration) {
     }
 }
 
-/// One message to the service manager. A daemon without one tells nothing.
+/// Sends one message to the service manager; without a service manager nothing is sent.
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "the service manager did not take a message");
     }
 }
 
-/// The daemon has begun to read its configuration again.
+/// Tells that the daemon has begun to read its configuration again.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
@@ -80,24 +80,24 @@ pub fn reloading() {
     }
 }
 
-/// One configuration or the other is in force.
+/// Tells that the reload is over: the new configuration is in force, or the former one still is.
 pub fn reloaded() {
     notify(&[NotifyState::Ready]);
 }
 
-/// The daemon was told to end.
+/// Tells that the daemon ends.
 pub fn stopping(status: &str) {
     notify(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
-/// Another daemon still has what this one needs.
+/// Tells that another daemon still has what this one needs.
 pub fn waiting_for(process: Option<u32>) {
     let who = process
         .map_or_else(|| "another holdfast".to_owned(), |it| format!("another holdfast (process {it})"));
     notify(&[NotifyState::Status(&format!("starting: waiting for {who} to end"))]);
 }
 
-/// The daemon does not start, or cannot go on.
+/// Tells why the daemon does not start, or cannot go on.
 pub fn failed(why: &str) {
     let first = why.lines().next().unwrap_or_default();
     let more = why.lines().count().saturating_sub(1);
@@ -105,7 +105,7 @@ pub fn failed(why: &str) {
     notify(&[NotifyState::Status(&format!("{first}{more}"))]);
 }
 
-/// What was told, so that nothing is told twice.
+/// What the service manager was told, so that no state and no status line is told twice.
 struct Teller<N> {
     watched: Watched,
     started: Instant,

@@ -1,7 +1,7 @@
-//! What an explanation rests on beside tables and maps, read off the running daemon once for an answer.
+//! What an explanation rests on beside tables and maps, read from the running daemon once for each answer.
 //!
-//! Invariant: nothing is sent for it, and nothing is judged here. The table of flows is read only where a service of
-//! the answer has a port by UDP.
+//! Invariant: no packet and no request is sent for an explanation, and nothing is judged here. The table of flows is
+//! read only where a service of the answer has a port by UDP.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use holdfast_judgement::why::{Dialled, Given, Walk, is_about};
 use crate::readings::Readings;
 use crate::recorder::{Wanted, latest};
 
-/// Records that are shown of a service or an address.
+/// The most records that are shown of a service or an address.
 const RECORDS_MAX: usize = 5;
 
-/// Conversations that are looked at.
+/// The most flows that are looked at.
 const FLOWS_MAX: usize = 1_000;
 
 /// What the answer to this question needs to know.
@@ -37,7 +37,7 @@ pub(crate) fn given(readings: &Readings, walk: &Walk) -> Given {
     }
 }
 
-/// All backends that refuse a client now, of any service.
+/// The backends that refuse a client now, of any service, as far as [`FLOWS_MAX`] flows show them.
 fn refusing(datapath: &DatapathView) -> BTreeSet<SocketAddr> {
     let Some(flows) = datapath.status().and_then(|status| status.flows.as_ref()) else {
         return BTreeSet::new();

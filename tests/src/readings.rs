@@ -1,4 +1,4 @@
-//! What the admin API reads where only snapshots matter: maps in memory, no apiserver, an engine that moves.
+//! What the admin API reads where only snapshots matter: maps in memory, no apiserver, an engine that never stalls.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_judgement::views::datapath::DatapathView;
 use tokio::sync::{mpsc, watch};
 
-/// These snapshots, and nothing beside them.
+/// Readings of these snapshots, with nothing to read beside them.
 pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> Readings {
     let config = EffectiveConfig { text: String::new(), json: "{}".to_owned() };
     Readings {
@@ -41,7 +41,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
     }
 }
 
-/// No apiserver to be asked, and no ear for wishes.
+/// Acts without an apiserver to ask; a wish for a reload, or to forget an address, reaches no receiver.
 pub fn acts() -> Acts {
     Acts {
         gatherer: Gatherer::new(None, "node-1".into(), watch::channel(Arc::default()).1),

@@ -41,7 +41,7 @@ fn words_of_names(sources: &[Source]) -> BTreeSet<String> {
     .collect()
 }
 
-/// The names that are declared: where, whether it is a function, and which.
+/// The names that are declared: the line of each, whether it is a function's, and the name.
 fn declared(code: &str) -> Vec<(usize, bool, String)> {
     let lines = code.lines().enumerate();
     let names = lines.filter_map(|(at, line)| {

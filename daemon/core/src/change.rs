@@ -17,19 +17,19 @@ use crate::snapshot::ServiceView;
 /// Why a service became dirty. The facts tell the object, its version and its last writer.
 #[derive(Clone, Debug)]
 pub enum Cause {
-    /// Its object came or changed.
+    /// The service's object came or changed.
     ServiceApplied(Arc<ServiceFacts>),
-    /// Its object went; the last version seen.
+    /// The service's object went. Beside it, the last version that was seen.
     ServiceDeleted(ServiceKey, Option<Box<Meta>>),
-    /// One of its slices came or changed.
+    /// One of the service's slices came or changed.
     SliceApplied(Arc<SliceFacts>),
-    /// One of its slices went; the last version seen.
+    /// One of the service's slices went. Beside it, the last version that was seen.
     SliceDeleted(SliceKey, Option<Box<Meta>>),
-    /// One of its slices now names another service.
+    /// One of the service's slices now names another service.
     SliceLeft(Arc<SliceFacts>),
-    /// It owns an address that the other one owned, or claims no more.
+    /// The service owns an address that the other service owned until now.
     ClaimWon(FrontendKey, ServiceKey),
-    /// The other one owns an address that it claims too.
+    /// The other service owns an address that this service claims too.
     ClaimLost(FrontendKey, ServiceKey),
     /// The node's name or zone changed.
     NodeApplied,
@@ -37,7 +37,7 @@ pub enum Cause {
     SettingsApplied,
     /// The maps refused an op before.
     Retry,
-    /// A former process wrote it down.
+    /// A former process wrote the service down.
     Remembered,
     /// A hold has reached its bound.
     HoldDue,
@@ -48,7 +48,7 @@ pub enum Cause {
     /// So many services lost their lists at once that it is no accident of one of them.
     MassLoss {
         lost: usize,
-        /// Of so many with a list.
+        /// How many services had a list.
         populated: usize,
     },
     /// No reader sees any more what the service left behind, so that can be emptied.
@@ -93,8 +93,8 @@ pub struct Change {
     pub causes: Vec<Cause>,
     /// How many causes before those did not fit.
     pub suppressed: u32,
-    /// Whether readers see a difference, or the maps were written to. If not, it is no change, but an event to
-    /// be told of.
+    /// Whether readers see a difference, or the maps were written to. If not, the change stands for an event that
+    /// watchers are to be told of.
     pub visible: bool,
     /// What readers saw before.
     pub before: Option<Arc<ServiceView>>,
@@ -107,8 +107,8 @@ pub struct Change {
 }
 
 impl Change {
-    /// What it keeps in memory as long as it waits, at most: views may be shared with a change before or behind it, and
-    /// with readers.
+    /// How many bytes a change that waits keeps in memory, at most: views may be shared with a change before or behind
+    /// it, and with readers.
     pub fn bytes(&self) -> usize {
         let views = self.before.iter().chain(&self.after).map(|view| view.bytes());
         size_of::<Self>() + self.causes.len() * size_of::<Cause>() + views.sum::<usize>()

@@ -15,7 +15,7 @@ use crate::index::{Index, Seed};
 use crate::keys::{FrontendKey, Source};
 use crate::op::{FrontendType, FrontendValue, ServiceId};
 
-/// What decides between two services, but for the names.
+/// What decides between two services before their names do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rank {
     source: Source,
@@ -93,7 +93,7 @@ pub(crate) struct Frontend {
     pub(crate) realized: Option<RealizedFrontend>,
     /// An op failed, so the maps may say something else than `realized`.
     pub(crate) uncertain: bool,
-    /// The services that had an op for it fail.
+    /// The services of which an op for this frontend failed.
     pub(crate) doubters: Vec<ServiceId>,
 }
 
@@ -108,7 +108,7 @@ impl Frontend {
         self.first.is_some_and(|claim| claim.given == Given::Out)
     }
 
-    /// The services that claim it in vain, in the order in which they would inherit it.
+    /// The services that claim the frontend in vain, in the order in which they would inherit it.
     pub(crate) fn losers(&self) -> impl Iterator<Item = ServiceId> {
         self.rest.iter().map(|claim| claim.service)
     }
@@ -155,8 +155,8 @@ impl Frontends {
         self.entries.get(key)?.winner()
     }
 
-    /// Enters a claim. Gives the service that owned the frontend until now, if it no longer does, or the one that goes
-    /// on owning it.
+    /// Enters a claim, and gives what came of it: among that, the service that owned the frontend until now, or that
+    /// goes on owning it.
     pub(crate) fn claim(
         &mut self,
         wanted: Wanted,
@@ -190,8 +190,8 @@ impl Frontends {
         heir
     }
 
-    /// What the maps say of a frontend is known for certain now. Gives what was known before, and the services that had
-    /// doubts.
+    /// Takes in what the maps are now certain to say of a frontend. Gives what was known before, and the services that
+    /// had doubts.
     pub(crate) fn is_certain(
         &mut self,
         key: FrontendKey,
@@ -214,7 +214,7 @@ impl Frontends {
         before
     }
 
-    /// The maps may have this frontend or not, because an op failed.
+    /// Notes that the maps may have this frontend or not, because an op failed.
     pub(crate) fn doubt(&mut self, key: FrontendKey, by: Option<ServiceId>) {
         self.update(key, |entry| {
             entry.uncertain = true;
@@ -222,7 +222,7 @@ impl Frontends {
         });
     }
 
-    /// A start found these in the maps.
+    /// Adopts a frontend that a start found in the maps.
     pub(crate) fn adopt(&mut self, key: FrontendKey, value: FrontendValue) {
         self.update(key, |entry| entry.realized = Some(RealizedFrontend { value, owner: None }));
         self.realized += 1;
@@ -240,11 +240,11 @@ impl Frontends {
 /// What came of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claimed {
-    /// No other service claims it.
+    /// No other service claims the frontend.
     Alone,
-    /// It owns the frontend; the service given here did until now.
+    /// The claiming service owns the frontend; the service given here did until now.
     WonFrom(ServiceId),
-    /// The service given here owns the frontend.
+    /// The service given here goes on owning the frontend.
     LostTo(ServiceId),
 }
 

@@ -50,7 +50,7 @@ pub fn is_reserved(address: IpAddr) -> bool {
     }
 }
 
-/// Whether no one host can have this address.
+/// Whether there is no single host that can have this address.
 pub(crate) fn is_nobodys(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(v4) => is_nobodys_v4(v4),

@@ -1,9 +1,9 @@
-//! One number for what the cluster asks for: nodes that know the same have the same.
+//! One number for what the cluster asks for: nodes that know the same have the same number.
 //!
 //! Invariant: it depends on what the objects of the apiserver say, and on nothing else: not on the order in which they
 //! came, not on how endpoints are spread over slices, not on the node, its zone, its settings, its holds or its other
-//! sources. Every build on every machine computes it alike. Versions of objects do not count, since an object may get a
-//! new one that says the same.
+//! sources. Every build on every machine computes it alike. Versions of objects do not count, since a new version may
+//! say the same.
 
 use alloc::sync::Arc;
 use core::net::IpAddr;
@@ -23,7 +23,7 @@ pub fn digest(services: &ServiceViews) -> u64 {
     sum(served.map(|view| service(view))) >> (u64::BITS - BITS)
 }
 
-/// The same for a name everywhere and for ever.
+/// A number for a namespace, the same for a name everywhere and for ever.
 pub(crate) fn of_namespace(name: &str) -> u64 {
     Hash::of(Kind::Namespace).text(name).0
 }

@@ -42,14 +42,14 @@ const GRACE_POLL: Duration = Duration::from_millis(5);
 /// How soon ops of no service are tried again.
 const UPKEEP_WAIT: Duration = Duration::from_millis(100);
 
-/// How long the sources may take before what is remembered is written over what the maps hold. What they hold serves
-/// meanwhile, and is never older; a source that can be reached answers within a second.
+/// How long the sources may take before what is remembered is written over what the maps hold. What the maps hold
+/// serves meanwhile, and is never older than what is remembered; a source that can be reached answers within a second.
 const REMEMBERED_WAIT: Duration = Duration::from_secs(3);
 
-/// New frontends that wait for each other, so that the maps take many of them in one step.
+/// How many new frontends wait for each other, so that the maps take many of them in one step.
 const INSERTS_MAX: usize = 1_024;
 
-/// How long what belongs to no service may wait for a time at which no service does.
+/// How long writes that belong to no service may wait for a time at which no service has any.
 const UPKEEP_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The one writer.
@@ -58,9 +58,9 @@ pub struct Engine<M> {
     world: World,
     maps: M,
     retries: Retries,
-    // Readers may hold what a former process freed; nothing is written before they have left.
+    // Readers may still look at what a former process freed; nothing is written before they have left.
     first_grace: Option<Grace>,
-    // The maps follow the rules.
+    // The maps may be written, and follow the rules from then on.
     is_open: bool,
     // Nothing was found in the maps, and nothing else serves.
     is_bare: bool,
@@ -152,7 +152,8 @@ impl<M: Maps> Engine<M> {
         }
     }
 
-    /// Begins such a comparison. An engine that has not written anything yet finds nothing.
+    /// Begins a comparison of the maps with what was realized. An engine that has not written anything yet finds
+    /// nothing.
     pub fn begin_check(&mut self) -> Result<(), MapError> {
         let dump = if self.world.is_open() && self.is_complete() { Some(self.maps.dump()?) } else { None };
         self.checks = dump.is_some();
@@ -160,20 +161,22 @@ impl<M: Maps> Engine<M> {
         Ok(())
     }
 
-    /// Goes on with the comparison, for as long as a piece takes. Gives what was found when it is done.
+    /// Goes on with the comparison, for as long as a piece takes. Gives the drift that was found, once the comparison
+    /// is done.
     pub fn check_some(&mut self) -> Option<Vec<Drift>> {
         let found = if self.checks { self.world.check_some()? } else { Vec::new() };
         self.checks = false;
         Some(found)
     }
 
-    /// Whether the maps hold what all sources have told, or what is remembered of them, but for what they refused.
+    /// Whether the maps hold what all sources have told, or what is remembered of the sources, except for what the maps
+    /// refused.
     pub fn is_written(&self) -> bool {
         self.is_open && self.is_complete() && !self.world.has_dirty()
     }
 
-    /// Whether the maps hold all that was known when they were first written, but for what they refused. From then on
-    /// they are fit to serve, whatever comes in faster than it is written.
+    /// Whether the maps hold all that was known when they were first written, except for what they refused. From then
+    /// on the maps are fit to serve, even if more comes in than is written.
     pub fn is_whole(&self) -> bool {
         self.world.is_whole()
     }
@@ -224,7 +227,7 @@ impl<M: Maps> Engine<M> {
         self.world.is_synced() || self.world.is_remembering()
     }
 
-    /// When the maps may be written at the latest, if that can be said.
+    /// When the maps may be written at the latest; `None`: not known yet.
     fn opens_at(&self) -> Option<Duration> {
         match (self.world.is_synced(), self.world.is_remembering()) {
             (true, _) => Some(Duration::ZERO),
@@ -240,7 +243,7 @@ impl<M: Maps> Engine<M> {
         self.is_open
     }
 
-    /// All lists first, then all removals: a frontend that changes hands is never missing in between.
+    /// Writes all lists first, then all removals: so a frontend that changes hands is never missing in between.
     fn write_services(&mut self, now: Duration) {
         let piece = self.world.piece().to_vec();
         // What does not fit shows in the op that needs it.
@@ -267,7 +270,8 @@ impl<M: Maps> Engine<M> {
         }
     }
 
-    /// All of a service but its new frontends, which are left for [`Self::insert_frontends`].
+    /// Writes the lists of a service, and what has to go with them. New frontends are left for
+    /// [`Self::insert_frontends`], removals for after those.
     fn write_lists(&mut self, id: ServiceId) -> Result<(), String> {
         let begun = self.inserts.len();
         self.ops.clear();
@@ -281,7 +285,8 @@ impl<M: Maps> Engine<M> {
         planned.and(executed)
     }
 
-    /// What clients find those lists by. A service's frontends after one that is refused are left out.
+    /// Inserts the new frontends, by which clients find the lists. A service's frontends after one that is refused are
+    /// left out.
     fn insert_frontends(&mut self, now: Duration, refused: &mut BTreeSet<ServiceId>) {
         let mut inserts = core::mem::take(&mut self.inserts);
         let mut left = inserts.as_slice();
@@ -307,8 +312,8 @@ impl<M: Maps> Engine<M> {
         self.inserts = inserts;
     }
 
-    /// What belongs to no service: leftovers of a restart that no service claims, and new node addresses. In this
-    /// order, so that a new address does not answer for a NodePort that is about to go.
+    /// Writes what belongs to no service: leftovers of a restart that no service claims, and new node addresses. In
+    /// this order, so that a new address does not answer for a NodePort that is about to go.
     fn upkeep(&mut self, now: Duration, departed: bool) {
         self.upkeep_at = now;
         let leftovers = self.carry_out(World::plan_leftovers);
@@ -327,7 +332,7 @@ impl<M: Maps> Engine<M> {
         while self.world.next_grace().is_some_and(|grace| self.maps.is_over(grace)) {
             self.ops.clear();
             let is_whole = self.world.end_grace(&mut self.ops);
-            // Each range stands for itself: one that cannot be wiped now is freed again, and keeps no other.
+            // Each range stands for itself: a range that cannot be wiped now is freed again, and holds up no other.
             for op in core::mem::take(&mut self.ops) {
                 match self.maps.execute(&op.action) {
                     Ok(()) => self.world.accepted(&op),

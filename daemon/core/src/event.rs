@@ -31,15 +31,16 @@ pub enum Event {
     SliceDeleted(SliceKey, Option<Box<Meta>>),
     /// An object, or a part of it, was not understood. Whatever was known of it stays.
     Rejected(Rejection),
-    /// What rejected itself before is gone or good now. Only needed where no applied or deleted event says so.
+    /// What was rejected before is gone or good now. Only needed where no applied or deleted event says so.
     RejectionEnded(ObjectKey),
     /// The own node, whole.
     NodeApplied(Arc<NodeFacts>),
     /// The settings, whole.
     SettingsApplied(Arc<Settings>),
-    /// What a restart remembers of this source holds; only differences follow.
+    /// What a restart remembers of this source still holds; only differences follow.
     Resumed(Source),
-    /// This source has delivered its first whole list. What a restart remembers of it and it did not speak of is gone.
+    /// This source has delivered its first whole list. Whatever a restart remembers of the source, and the source has
+    /// not named, is gone.
     Synced(Source),
     /// What this source tells from now on may miss something for a while: it lost its apiserver, or lists anew.
     Interrupted(Source),

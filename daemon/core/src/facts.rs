@@ -91,7 +91,7 @@ words! {
 pub struct ServicePort {
     /// Empty if unnamed.
     pub name: Arc<str>,
-    /// TCP, UDP, or one that is not programmed.
+    /// TCP, UDP, SCTP, or a protocol that is never programmed.
     pub protocol: Protocol,
     /// The port that clients dial.
     pub port: NonZeroU16,
@@ -147,8 +147,8 @@ pub struct ServiceFacts {
     pub proxy_name: Option<Arc<str>>,
     /// The annotation `holdfast.io/on-empty` or the setting of the block, as written.
     pub on_empty: Option<Arc<str>>,
-    /// What is to be known of its load balancer and of its end; most services have neither. The state's file has it in
-    /// a place of its own.
+    /// What is to be known of the service's load balancer and of its deletion; most services have neither. The state's
+    /// file has it in a place of its own.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub balancer: Option<Box<BalancerFacts>>,
 }
@@ -209,7 +209,7 @@ pub enum AddressType {
 pub struct SlicePort {
     /// Empty if unnamed; joins the service's port of the same name and protocol.
     pub name: Arc<str>,
-    /// Part of the join.
+    /// The protocol, which is a part of that join.
     pub protocol: Protocol,
     /// The port of the backends.
     pub port: NonZeroU16,
@@ -251,11 +251,11 @@ pub struct NodeFacts {
     pub name: Arc<str>,
     /// The label `topology.kubernetes.io/zone`; an empty one never matches a hint.
     pub zone: Option<Arc<str>>,
-    /// The local addresses that answer NodePorts; of each family's loopback its first one stands for all.
+    /// The local addresses that answer NodePorts; the first loopback address of a family stands for its whole loopback.
     pub node_port_addresses: BTreeSet<IpAddr>,
-    /// All that it has, or is said to have, but for those of its loopback and of links: no pod can have them.
+    /// All addresses that the node has, or is said to have, except loopback and link-local ones: no pod can have them.
     pub addresses: BTreeSet<IpAddr>,
-    /// It is to be deleted, so load balancers are to send it no new connections. What it serves stays as it is.
+    /// The node is to be deleted, so load balancers are to send it no new connections. What it serves stays as it is.
     pub is_leaving: bool,
 }
 
@@ -285,21 +285,21 @@ pub struct Settings {
     pub external_ips: ExternalIps,
     /// What becomes of lists that would become empty.
     pub hold: Policy,
-    /// Serving backends are known in the maps for TCP too, because connections are ended by that. For UDP they always
-    /// are.
+    /// The maps know the serving backends of TCP ports too, because connections are ended by that. Those of UDP ports
+    /// they always know.
     pub keeps_tcp_members: bool,
-    /// Packets are translated at devices, without which nothing of SCTP is.
+    /// Packets are translated at devices; without that, SCTP is not served at all.
     pub serves_sctp: bool,
 }
 
 impl Settings {
-    /// As what a port of this protocol is programmed; `None`: as nothing.
+    /// The transport by which a port of this protocol is programmed; `None`: such a port is not programmed.
     pub(crate) fn transport(&self, protocol: &Protocol) -> Option<Transport> {
         protocol.transport().filter(|it| *it != Transport::Sctp || self.serves_sctp)
     }
 }
 
-/// What rejected itself: an object, or a whole file.
+/// What a rejection is about: an object, a whole file, or a kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectKey {
     Service(ServiceKey),
@@ -358,7 +358,7 @@ impl core::fmt::Display for ObjectKey {
     }
 }
 
-/// What the reason of an object begins with that is understood and has no room.
+/// How the reason begins for an object that is understood and has no room.
 pub(crate) const WAITS: &str = "waits for room";
 
 impl Rejection {

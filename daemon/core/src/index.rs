@@ -96,7 +96,7 @@ impl<K: Hash + Eq, V> Index<K, V> {
         self.entries.remove(key)
     }
 
-    /// All of it in the order of the keys, which it takes to sort them.
+    /// All entries in the order of their keys. They are sorted anew each time.
     pub fn sorted(&self) -> impl Iterator<Item = (&K, &V)>
     where
         K: Ord,

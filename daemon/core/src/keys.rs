@@ -137,12 +137,12 @@ words! {
     pub enum Transport {
         Tcp = "TCP",
         Udp = "UDP",
-        /// By packets alone: no kernel asks programs where a socket of SCTP dials.
+        /// Served by packets alone: no kernel asks programs where a socket of SCTP dials.
         Sctp = "SCTP",
     }
 }
 
-/// What a service's or slice's port says; more than the datapath can translate.
+/// The protocol that a service's or slice's port names; it may be one that the datapath does not translate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// A protocol that the datapath translates.
@@ -167,7 +167,7 @@ impl Protocol {
         }
     }
 
-    /// What the datapath can do with it.
+    /// The transport, if the datapath translates this protocol.
     pub fn transport(&self) -> Option<Transport> {
         match self {
             Self::Transport(transport) => Some(*transport),
@@ -190,7 +190,7 @@ impl fmt::Display for Protocol {
 }
 
 impl Transport {
-    /// As headers of IP say it.
+    /// The number of the protocol in headers of IP.
     pub const fn number(self) -> u8 {
         match self {
             Self::Tcp => 6,

@@ -1,6 +1,6 @@
 //! Every bound of the rules, in one place, each with its reason.
 //!
-//! Checked where a datum enters: by the sources for the shape of objects, by the tables and the plan for their number.
+//! A bound is checked where data enters: the sources check the shape of objects, the tables and the plan their number.
 //! Limits of the shell (HTTP, files, queues) stand beside the code that waits.
 
 /// RFC 1123 label, the bound that Kubernetes sets for a namespace.
@@ -12,7 +12,7 @@ pub const NAME_LENGTH_MAX: usize = 253;
 /// A service with more ports than this cannot have come from an apiserver (its object would pass 1.5 MiB).
 pub const PORTS_PER_SERVICE_MAX: usize = 4096;
 
-/// External IPs, ingress IPs and source ranges of one service, as they are written; far above any real one.
+/// External IPs, ingress IPs and source ranges of one service, as they are written; far more than any real one has.
 pub const ADDRESSES_PER_SERVICE_MAX: usize = 1024;
 
 /// Different source ranges of one family: as many as the maps take for a few ports, and far more than cloud balancers
@@ -46,11 +46,11 @@ pub const BACKENDS_PER_LIST_MAX: usize = (1 << 20) - 1;
 /// Slots of one family: 2^26 slots of 8 or 24 bytes are 0.5 or 1.6 GiB of kernel memory, more than a node should give.
 pub const SLOTS_PER_FAMILY_MAX: u32 = 1 << 26;
 
-/// Port indices: an index costs 128 bytes of the kernel; a million is far beyond etcd's reach.
+/// Port indices: each costs 128 bytes of kernel memory; a million ports are far more than etcd can hold.
 pub const PORT_INDICES_MAX: u32 = 1 << 20;
 
-/// Namespaces that have a share of their own of what all services use up; of more, some have one together. Flows have
-/// 12 bits for the number, and 0 is of none.
+/// Namespaces with a share of their own in what all services use up; if there are more, some have a share together. A
+/// flow has 12 bits for the number of its share, and 0 is the number of none.
 pub const SHARES_MAX: u16 = (1 << 12) - 1;
 
 /// Services known at one time, programmed or not.
@@ -59,14 +59,14 @@ pub const SERVICES_MAX: usize = 1 << 20;
 /// Text of one slice (node, zone and object names): 24 bits of offset.
 pub const SLICE_TEXT_BYTES_MAX: usize = 1 << 24;
 
-/// Objects that reject themselves are shown by name up to this number; the rest is counted.
+/// Rejected objects that are shown by name; more are only counted.
 pub const REJECTIONS_MAX: usize = 1_000;
 
 /// Rejected objects that are known beyond those, to be shown when others are mended; at most 25 MB of reasons.
 pub const REJECTED_MAX: usize = 16_384;
 
-/// About how much memory is for objects that wait for room: some 30,000 small services or 700 full slices. What is
-/// turned away beyond it is asked for again, from its source, when half of it is free.
+/// Bytes of memory, roughly, for objects that wait for room: some 30,000 small services or 700 full slices. Objects
+/// beyond that are turned away; their source is asked for them again when half of the memory is free.
 pub const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// Services without room in the maps that are tried again in one batch.
@@ -90,7 +90,7 @@ pub const PIECE_WORK: u64 = 1 << 12;
 /// against a copy.
 pub const FRONTEND_WORK: u64 = 16;
 
-/// The share of a piece that one namespace gets before the next one's turn, if others wait.
+/// A namespace's turn ends after one part in so many of a piece's work, if other namespaces wait.
 pub const TURN_SHARE: u64 = 4;
 
 /// Finalizers kept of a Service: real ones have one or two, and a tenant may write any number.
@@ -99,9 +99,10 @@ pub const FINALIZERS_MAX: usize = 8;
 /// Host names of balancers kept of a Service; clouds give one, or one for each of a few zones.
 pub const HOSTNAMES_MAX: usize = 4;
 
-/// Managers kept that wrote a Service's status; more than one is worth a word, and more than these say nothing new.
+/// Managers kept that wrote a Service's status: that there is more than one is told, and more than these say nothing
+/// new.
 pub const STATUS_WRITERS_MAX: usize = 4;
 
-/// Bytes of each of those texts, and of every other one that is kept of an object and has no bound of its own (words of
-/// annotations, versions, writers): longer than any in use, and 16 of them are 2 KiB at most.
+/// Bytes of a finalizer, a host name, a manager, and of every other text that is kept of an object and has no bound of
+/// its own (words of annotations, versions, writers): more than any in use has, and 16 such texts are 2 KiB at most.
 pub const BALANCER_TEXT_LENGTH_MAX: usize = 128;

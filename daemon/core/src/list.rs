@@ -106,24 +106,24 @@ impl Row {
         self.bits & scope_bit(scope) != 0
     }
 
-    /// Whether it is in any list.
+    /// Whether the row is in any list.
     pub const fn is_chosen(&self) -> bool {
         self.bits & (IN_CLUSTER | IN_LOCAL) != 0
     }
 
-    /// Whether it is in a list only because the list is held.
+    /// Whether the row is in a list only because the list is held.
     pub const fn is_held(&self) -> bool {
         self.bits & HELD != 0
     }
 
-    /// Whether sockets may stay with it: it serves in any slice of its service, whatever else is said of it, or is
-    /// held, or clients are led to it all the same.
+    /// Whether sockets may stay with the backend: it serves in any slice of its service, whatever else is said of it,
+    /// or is held, or clients are led to it all the same.
     pub const fn is_kept(&self) -> bool {
         self.bits & (SERVING | SERVES_ELSEWHERE | HELD | IN_CLUSTER | IN_LOCAL) != 0
     }
 
-    /// Ready rows are active; a chosen row that is not ready came in by the fall-back rule. A held one gets traffic as
-    /// if nothing had happened.
+    /// Ready rows are active; a chosen row that is not ready came in by the fall-back rule. A held backend gets traffic
+    /// as if nothing had happened.
     pub const fn state(&self) -> SlotState {
         if self.bits & (READY | HELD) != 0 { SlotState::Active } else { SlotState::Draining }
     }
@@ -148,7 +148,7 @@ impl Row {
         Slot { address: self.address, port: self.port, state: self.state() }
     }
 
-    /// Puts it into that list.
+    /// Puts the row into that list.
     pub fn choose(&mut self, scope: Scope) {
         self.bits |= scope_bit(scope);
     }
@@ -351,9 +351,8 @@ impl LastList {
         }
     }
 
-    /// Takes notice of the endpoints of a slice that no decision was made by: marks the members that it had
-    /// terminating, and takes the mark of those that it had ready, because with them the list would not have been
-    /// empty.
+    /// Takes notice of the endpoints of a slice that no decision was made by: marks the members that the slice called
+    /// terminating, and unmarks those that it called ready, because with them the list would not have been empty.
     pub(crate) fn observe_told(&mut self, endpoints: &Endpoints, port: NonZeroU16) {
         let Some(last) = &mut self.rows else { return };
         let told = |(address, told): (IpAddr, Conditions)| {

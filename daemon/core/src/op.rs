@@ -35,7 +35,8 @@ pub struct Range {
     pub count: u32,
 }
 
-/// What a client is told when a list is empty, and which list it gets.
+/// What holds for the clients of a list beside its slots: above all what an empty list tells them, and which of the two
+/// lists they get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WordFlags(u8);
 
@@ -86,7 +87,7 @@ impl WordFlags {
     }
 }
 
-/// One list as the kernel finds it: where it begins, how long it is, what holds when it is empty.
+/// One list as the kernel finds it: where it begins, how long it is, and what else holds for its clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Word {
     /// The first slot; 0 when the list is empty.
@@ -132,7 +133,8 @@ words! {
 }
 
 impl FrontendType {
-    /// The list that the flags of the cluster word give a client here; `from_outside`: the external policy binds it.
+    /// The list that the flags of the cluster word give a client of such a frontend; `from_outside`: the external
+    /// policy binds the client.
     pub const fn list(self, flags: WordFlags, from_outside: bool) -> Scope {
         let is_local = match self {
             Self::ClusterIp => flags.has(WordFlags::INTERNAL_LOCAL),
@@ -188,11 +190,11 @@ pub enum Action {
     FreeRange(Range),
     /// Lets clients of these addresses in, where a port has sources.
     InsertSource(SourceKey, Share),
-    /// No longer lets them in. Forgetting a source that is not there is no error.
+    /// No longer lets clients of these addresses in. Forgetting a source that is not there is no error.
     RemoveSource(SourceKey),
-    /// A local address that answers NodePorts.
+    /// Makes a local address answer NodePorts.
     InsertNodeAddress(IpAddr),
-    /// No longer such an address.
+    /// Makes a local address no longer answer NodePorts.
     RemoveNodeAddress(IpAddr),
 }
 
@@ -290,8 +292,8 @@ pub struct Entry {
     pub port: DumpPort,
 }
 
-/// How much more the maps will hold when what is dirty now has been written; at most, since some of it may
-/// have its place.
+/// How much more the maps will hold at most when what is dirty now has been written; some of it may have its place
+/// already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coming {
     /// Frontends of IPv4 and IPv6.
@@ -310,7 +312,7 @@ pub struct Grace(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DumpPort {
     pub index: PortIndex,
-    /// Told by the frontends that point to it.
+    /// The family of the frontends that point to it.
     pub family: Family,
     pub facts: PortFacts,
     /// The cluster word and its slots.

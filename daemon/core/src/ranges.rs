@@ -36,7 +36,7 @@ impl Ranges {
         Self { free, capacity: 1 << order_max, used: 0 }
     }
 
-    /// The first slot of a free run of `count` slots.
+    /// Takes a free run of `count` slots, and gives its first slot.
     pub fn take(&mut self, count: u32) -> Result<u32, NoRoom> {
         let no_room = NoRoom { count, capacity: self.capacity };
         let wanted = order_of(count).ok_or(no_room)?;

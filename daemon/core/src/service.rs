@@ -37,7 +37,8 @@ pub(crate) struct RealizedList {
     pub(crate) word: Word,
     /// The list that the word's range holds.
     pub(crate) rows: Arc<Rows>,
-    /// Publishing failed, so readers may see one of `suspects` instead of `word`.
+    /// What readers see is not known: publishing failed, so that they may see one of `suspects` instead of `word`, or a
+    /// start could not take over what it found.
     pub(crate) uncertain: bool,
     pub(crate) suspects: Vec<Range>,
 }
@@ -47,7 +48,7 @@ pub(crate) struct RealizedList {
 pub(crate) struct RealizedPort {
     pub(crate) cluster: RealizedList,
     pub(crate) local: RealizedList,
-    /// `None`: a write failed, so they may be anything.
+    /// `None`: the facts may be anything, because a write failed or a start did not read them.
     pub(crate) facts: Option<PortFacts>,
     pub(crate) members: BTreeMap<(Membership, SocketAddr), SlotState>,
     /// A write failed, so these may be there or not.
@@ -77,7 +78,7 @@ impl RealizedPort {
         }
     }
 
-    /// Whether nothing is left of it in the maps.
+    /// Whether nothing is left of the port in the maps.
     pub(crate) fn is_wiped(&self) -> bool {
         let wiped = |list: &RealizedList| list.word == Word::EMPTY && !list.uncertain;
         wiped(&self.cluster)
@@ -127,7 +128,7 @@ impl Port {
             self.kept.judge(&listed, (self.key.transport, self.rows.has_any_list()), case);
             self.kept.add_to(listed, policy)
         };
-        // As long as the list before is held, its backends count as usable elsewhere.
+        // As long as the former list is held, its backends count as usable ones that exist somewhere.
         self.policy.has_any |= self.kept.hold.is_some();
         let rows = Rows::new(rows, &self.rows, case.now.wall);
         // An equal list keeps its identity, so that every reader shares it.
@@ -139,7 +140,7 @@ impl Port {
         }
     }
 
-    /// Whether no endpoint is there, here or elsewhere, but for those that are held.
+    /// Whether no usable endpoint is there, on this node or another, but for those of a list that is held.
     fn has_nobody(&self) -> bool {
         self.kept.hold.is_some() || !self.policy.has_any
     }
@@ -159,8 +160,10 @@ impl Port {
         }
     }
 
-    /// What the word says as long as a frontend that left may still read it: the way for clients from outside stays, if
-    /// none of the service's own frontends goes that way, and so do the sources without a load-balancer address.
+    /// The flags of the word as long as clients of a frontend that has left may still read it. What none of the
+    /// service's own frontends needs stays as it was for those clients: all flags of a list that is not used, the way
+    /// for clients from outside where no frontend is for them, the sources where no frontend is a load-balancer
+    /// address.
     pub(crate) fn flags_for_now(&self, scope: Scope) -> WordFlags {
         let before = self.realized.list(scope).word.flags;
         match scope {
@@ -220,15 +223,15 @@ pub(crate) struct Service {
     pub(crate) wanted: usize,
     /// What it covers beside its own frontends.
     pub(crate) coverage: Coverage,
-    /// In the order of their keys.
+    /// The frontends that the service claims, in the order of their keys.
     pub(crate) claimed: Vec<Wanted>,
-    /// Of those, the ones that are left to the real balancer. Sorted.
+    /// The frontends that are left to the real balancer, sorted.
     pub(crate) passing: Vec<FrontendKey>,
-    /// In the maps on this service's behalf.
+    /// The frontends that are in the maps on this service's behalf.
     pub(crate) frontends: BTreeSet<FrontendKey>,
     pub(crate) view: Option<Arc<ServiceView>>,
     pub(crate) causes: Vec<Cause>,
-    /// Causes that had no room among those.
+    /// How many of the service's own causes gave way to later ones.
     pub(crate) suppressed: u32,
     pub(crate) dirty: bool,
     /// Its own facts, the node or the settings changed; a claim won or lost needs no new decision.
@@ -237,7 +240,7 @@ pub(crate) struct Service {
     pub(crate) is_live: bool,
     /// The facts that it became dirty with, until it is decided what it claims by them.
     pub(crate) asked: Option<Arc<ServiceFacts>>,
-    /// Others wait for its decision.
+    /// Other services wait for its decision.
     pub(crate) awaited: bool,
     /// The start waits for it to be written.
     pub(crate) unwritten: bool,
@@ -280,8 +283,8 @@ impl Default for Service {
 }
 
 impl Service {
-    /// The oldest cause gives way where there are too many; before it, what an object of others said, which pushes out
-    /// no cause of the service's own.
+    /// Adds a cause. Where there are too many, one that an object of others brought gives way, else the oldest; a cause
+    /// that an object of others brings pushes out none of the service's own.
     pub(crate) fn add_cause(&mut self, cause: Cause) {
         if self.causes.len() >= limits::CAUSES_PER_CHANGE_MAX {
             match self.causes.iter().position(Cause::is_of_others) {
@@ -333,8 +336,8 @@ impl Service {
         self.state = desired.state;
     }
 
-    /// Leaves addresses that another balancer serves too to that real balancer, where no backend is there and the
-    /// service asks for it.
+    /// Leaves addresses that a real balancer serves too to that balancer, where no backend is there and the service, or
+    /// else the configuration, asks for it.
     fn pass(&mut self, case: &Case<'_>) {
         self.passing.clear();
         if case.own.unwrap_or(case.policy.on_empty) != OnEmpty::Pass {
@@ -374,13 +377,13 @@ impl Service {
         self.ports.iter().filter_map(|port| port.kept.hold.as_deref())
     }
 
-    /// The same, to change.
+    /// The holds of all its ports, to change them.
     pub(crate) fn holds_mut(&mut self) -> impl Iterator<Item = &mut Arc<Hold>> {
         self.ports.iter_mut().filter_map(|port| port.kept.hold.as_mut())
     }
 
-    /// Takes notice of what a slice says of the last lists, though another version takes its place before any decision
-    /// was made by this one.
+    /// Takes notice of what a version of a slice says of the last lists, which would be lost otherwise: the next
+    /// version takes its place before any decision was made by this one.
     pub(crate) fn observe_told(&mut self, slice: &SliceFacts) {
         for port in self.ports.get_mut(..self.wanted).unwrap_or_default() {
             let joins = |it: &&SlicePort| {

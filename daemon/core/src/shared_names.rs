@@ -1,7 +1,7 @@
-//! Which services have a name, cheap to copy.
+//! Which services have a given name, in a form that is cheap to copy.
 //!
-//! Invariant: a clone never sees a later change. Names with the same hash share a place, so who asks looks at the names
-//! of what is found; the seed keeps authors of objects from choosing names that all share one.
+//! Invariant: a clone never sees a later change. Names with the same hash share a place, so a caller has to compare the
+//! names of the services that it finds; the seed keeps authors of objects from choosing names that all share one place.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use crate::keys::ObjectName;
 use crate::op::ServiceId;
 use crate::shared_vec::SharedVec;
 
-/// As many services as there may be come to 256 a place, which is what a change copies.
+/// With as many services as there may be, a place has 256 ids, which is what a change copies.
 const PLACES: u64 = 1 << 12;
 
 /// Names to ids, each id once.
@@ -26,7 +26,7 @@ impl SharedNames {
         Self { ids: SharedVec::default(), seed }
     }
 
-    /// The ids of this name, in their order, and perhaps of others.
+    /// The ids of the services of this name, in their order, and perhaps of some with other names.
     pub(crate) fn near(&self, name: &ObjectName) -> &[ServiceId] {
         self.ids.get(self.place(name)).map_or(&[], AsRef::as_ref)
     }

@@ -28,7 +28,7 @@ impl<T> Default for SharedVec<T> {
 }
 
 impl<T> SharedVec<T> {
-    /// Whether nothing was changed between the two. `false` says nothing.
+    /// Whether one is an unchanged clone of the other. If not, their elements may be equal all the same.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.chunks, &other.chunks)
     }

@@ -57,7 +57,7 @@ words! {
         AllUnready = "all-unready",
         /// Every endpoint was seen terminating before it went.
         ScaledDown = "scaled-down",
-        /// All that is listed stands in slices that a label keeps proxies away from.
+        /// All endpoints that are listed stand in slices that a label keeps proxies away from.
         Hidden = "hidden",
         /// The endpoints went without a terminating phase.
         Vanished = "vanished",
@@ -69,7 +69,7 @@ words! {
         HoldExpired = "hold-expired",
         /// The list was held until no backend took a probe.
         ProbesFailed = "probes-failed",
-        /// The policy is Local, and none is here.
+        /// The policy is Local, and no usable endpoint is on this node.
         LocalPolicy = "local-policy",
         /// Another service has the address.
         Claimed = "claimed",
@@ -77,7 +77,7 @@ words! {
         Address = "address",
         /// SCTP where no packets are translated, or a protocol that Kubernetes does not know.
         Protocol = "protocol",
-        /// It is how nodes reach the apiserver.
+        /// The address is how nodes reach the apiserver.
         Control = "control",
     }
 }
@@ -98,7 +98,7 @@ words! {
     pub enum ServiceState {
         /// It has frontends.
         Served = "served",
-        /// No address that could be a frontend.
+        /// It has no address that could be a frontend.
         NoAddress = "no-address",
         /// Kubernetes calls it `clusterIP: None`.
         Headless = "headless",
@@ -136,7 +136,7 @@ words! {
     /// Why an endpoint is in no list.
     pub enum UnusedBecause {
         Unready = "unready",
-        /// Going away, and others are ready or it does not answer.
+        /// Going away, while others are ready or it does not serve any more.
         Terminating = "terminating",
         /// Ready, but the hints name other zones or nodes.
         Zone = "zone",
@@ -220,7 +220,7 @@ pub struct ServiceView {
 }
 
 impl ServiceView {
-    /// What it keeps in memory, but for what it shares with the tables.
+    /// How many bytes it takes in memory, but for what it shares with the tables.
     pub fn bytes(&self) -> usize {
         let rows = self.ports.iter().map(|port| size_of::<PortView>() + size_of_val(port.rows.all()));
         size_of::<Self>() + rows.sum::<usize>() + self.frontends.len() * size_of::<FrontendView>()
@@ -236,7 +236,7 @@ impl ServiceView {
         rows.into_iter().flat_map(move |rows| rows.list(scope))
     }
 
-    /// The list that outside traffic gets, where it is another one.
+    /// The list that outside traffic gets, where it is not the list that this node itself gets.
     pub fn external_backends<'a>(
         &'a self,
         frontend: &FrontendView,
@@ -266,7 +266,7 @@ pub struct Rejections {
     pub more: usize,
     /// How many objects wait for room; each of them is rejected until it has it.
     pub waiting: usize,
-    /// How many rejections since the start had no room by name at once.
+    /// How many rejections since the start had no room by name when they came.
     pub dropped: u64,
     /// How many rejections there were since the start.
     pub total: u64,
@@ -343,7 +343,7 @@ impl ServiceViews {
         near.filter(move |view| view.key.name == *name)
     }
 
-    /// Whether nothing was changed between the two. `false` says nothing.
+    /// Whether one is an unchanged clone of the other. If not, they may say the same all the same.
     pub fn is_same(&self, other: &Self) -> bool {
         self.views.is_same(&other.views)
     }
@@ -365,7 +365,7 @@ impl ServiceViews {
 pub struct Snapshot {
     /// All services that are known, in no meaningful order.
     pub services: ServiceViews,
-    /// How often each source was asked to tell everything once more, because something was told that found no room.
+    /// How often each source was asked to tell everything once more, because something that it told found no room.
     pub asks: BTreeMap<Source, u64>,
     /// Everything that rejected itself.
     pub rejections: Arc<Rejections>,
@@ -379,7 +379,8 @@ pub struct Snapshot {
     pub held: Arc<BTreeSet<ServiceId>>,
     /// Up to which version of the apiserver each kind is known.
     pub progress: BTreeMap<Watched, Arc<str>>,
-    /// When the sources had confirmed, to a former process, what is shown; as long as a source has not delivered since.
+    /// When the sources last confirmed to a former process what is shown; `None` once every source has delivered to
+    /// this one.
     pub stale_since: Option<Timestamp>,
     /// Whether the maps follow the rules: from the first whole list on, or from what was remembered.
     pub programmed: bool,
@@ -401,7 +402,7 @@ impl Snapshot {
         !self.sources.is_empty() && self.sources.values().all(|synced| *synced)
     }
 
-    /// Whether it says anything that the one before did not, but for the time and that the engine still runs.
+    /// Whether the snapshot says anything that the one before did not, beyond the time and that the engine still runs.
     pub fn is_news_after(&self, before: &Self) -> bool {
         let Self { services, asks, rejections, node, settings, sources, held, progress, .. } = self;
         let shares_all = services.is_same(&before.services)
@@ -426,7 +427,8 @@ impl Snapshot {
         hold.until(&self.settings.hold).map(|until| self.clock().wall_at(until))
     }
 
-    /// When the sources had confirmed it last: a process that only remembered confirms nothing, however long it ran.
+    /// When the sources last confirmed what it says: a process that only remembered confirms nothing, however long it
+    /// ran.
     pub fn confirmed(&self) -> Timestamp {
         self.stale_since.unwrap_or(self.published)
     }

@@ -89,7 +89,7 @@ pub fn allowed(service: &ServiceFacts, node: &NodeFacts, family: Family) -> Opti
     }
     let is_allowed = |address: &IpAddr| ranges.iter().any(|range| range.has(*address));
     if node.outer_addresses().any(|address| is_allowed(&address)) {
-        // What this node sends to such an address may come back to it with that address as its source.
+        // What this node sends to an address of the balancer may come back to the node with that address as its source.
         let ingress = service.ingress.iter().filter(|ingress| !ingress.proxied);
         let own = ingress.map(|ingress| ingress.address).filter(|it| Family::of(*it) == family);
         ranges.extend(own.map(SourceRange::exactly));

@@ -1,7 +1,7 @@
 //! Closed sets of which each member has one spelling, in tables, logs, metrics, JSON and files.
 //!
-//! Invariant: no two members of a set are spelled alike, so what is written is read as the same member. A set that has
-//! two does not compile.
+//! Invariant: no two members of a set are spelled alike, so what is written is read as the same member. A set with two
+//! such members does not compile.
 
 /// A closed set of words.
 pub trait Spelled: Copy + 'static {

@@ -32,19 +32,19 @@ use remembered::Unconfirmed;
 use residents::Residents;
 use waiting::Waiting;
 
-/// Characters shown of a word that is none.
+/// How many characters are shown of a word that is not a legal one.
 const SHOWN_MAX: usize = 40;
 
 /// One service with its own slices; the object itself may not have come yet.
 #[derive(Debug)]
 pub(crate) struct KnownService {
     pub(crate) key: ServiceKey,
-    /// Its namespace's, once the object has come.
+    /// The number of its namespace, once the object itself has come.
     pub(crate) share: Share,
     pub(crate) facts: Option<Arc<ServiceFacts>>,
     /// In the order of their names.
     pub(crate) slices: Vec<Arc<SliceFacts>>,
-    /// Ports that have only a part of their endpoints, as the last decision found.
+    /// How many ports have only a part of their endpoints, as the last decision found.
     cut: usize,
 }
 
@@ -106,7 +106,7 @@ impl Tables {
             Event::SettingsApplied(settings) => self.settings_applied(settings, dirty),
             Event::Resumed(source) => self.unconfirmed.confirm_all(source),
             Event::Synced(source) => self.source_synced(source, dirty),
-            // They concern what was decided, not what the objects say.
+            // These two concern what was decided, not what the objects say.
             Event::Interrupted(_) | Event::Probed(_) => {}
             Event::Progress(watched, version) => {
                 self.progress.insert(watched, version);
@@ -150,7 +150,7 @@ impl Tables {
         (0..).zip(&self.services).filter(|(_, known)| known.is_some()).map(|(id, _)| ServiceId(id))
     }
 
-    /// Gives the id of a service of which nothing is known any more back. `false`: something is known.
+    /// Gives back the id of a service of which nothing is known any more. `false`: something is still known of it.
     pub(crate) fn forget(&mut self, id: ServiceId) -> bool {
         let gone = |known: &KnownService| known.facts.is_none() && known.slices.is_empty();
         let Some(position) = self.services.get_mut(id.0 as usize).filter(|it| it.as_ref().is_some_and(gone))
@@ -235,13 +235,14 @@ impl Tables {
 
     fn node_applied(&mut self, node: Arc<NodeFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         let moved = self.node.node_port_addresses != node.node_port_addresses;
-        // Where NodePorts answer matters to all decisions only beside an address that is bypassed.
+        // At which addresses NodePorts answer matters to all decisions only if some address is bypassed.
         let same_addresses = self.settings.bypass.is_empty() || !moved;
         let same_place = self.node.name == node.name && self.node.zone == node.zone && same_addresses;
         let turned = &(&self.node.node_port_addresses ^ &node.node_port_addresses)
             | &(&self.node.addresses ^ &node.addresses);
         self.node = node;
-        // A node within the ranges of a service's sources adds to them, and no tenant chooses what is the node's.
+        // A node within a service's source ranges has the addresses of the service's balancer added to them; and no
+        // service of a tenant gets what is the node's own.
         let is_concerned = |facts: &ServiceFacts| {
             moved && !facts.source_ranges.is_empty() || chosen(facts).any(|address| turned.contains(&address))
         };
@@ -259,8 +260,8 @@ impl Tables {
         }
     }
 
-    /// A decision cut the endpoints of so many ports of a service short. What rejects the whole object says
-    /// more than that.
+    /// Notes that a decision cut the endpoints of so many ports of a service short. A rejection of the whole object
+    /// says more than that, so it stays.
     pub(crate) fn cut_short(&mut self, id: ServiceId, cut: usize) {
         let Some(known) = self.known(id).filter(|known| known.cut != cut) else { return };
         known.cut = cut;
@@ -284,7 +285,8 @@ impl Tables {
         self.rejected.put(rejection);
     }
 
-    /// An object was understood: it is neither rejected nor merely remembered any more.
+    /// Notes that a source told of an object, understood or deleted: it is neither rejected nor merely remembered any
+    /// more.
     fn spoken_of(&mut self, object: impl FnOnce() -> ObjectKey) {
         if !self.rejected.is_empty() || !self.unconfirmed.is_empty() {
             let object = object();
@@ -300,7 +302,7 @@ pub(crate) fn service_of(slice: &SliceFacts) -> Option<ServiceKey> {
     Some(ServiceKey { name, source: slice.key.source })
 }
 
-/// What the service asks for of a list that would become empty, if that can be followed.
+/// What the service asks for where a list would become empty, if that can be followed.
 pub(crate) fn on_empty(facts: &ServiceFacts) -> Option<OnEmpty> {
     let is_shared = facts.kind == ServiceType::LoadBalancer
         || !facts.external_ips.is_empty()

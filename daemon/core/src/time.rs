@@ -34,7 +34,7 @@ pub struct Now {
 }
 
 impl Now {
-    /// On the clock of the process, to the second.
+    /// The time on the clock of the process, to the second.
     pub fn uptime(&self) -> Uptime {
         Uptime(i64::try_from(self.mono.as_secs()).unwrap_or(i64::MAX))
     }
@@ -44,7 +44,8 @@ impl Now {
         Timestamp(self.wall.0.saturating_add(then.since(self.uptime())))
     }
 
-    /// When that was on the clock of the process. What lies ahead is now: the wall clock was set back since.
+    /// When a time of the wall clock was, on the clock of the process. A time that lies ahead counts as now, because
+    /// the wall clock was set back since.
     pub fn uptime_at(&self, then: Timestamp) -> Uptime {
         self.uptime().plus(then.0.saturating_sub(self.wall.0).min(0))
     }

@@ -3,7 +3,7 @@
 //! Invariant: outside tests nothing is counted and nothing is paid for it. Loops count what they walk over, and keys
 //! count each comparison, so a search through a list shows even in code that counts nothing itself.
 
-/// So many things were looked at or made.
+/// Counts that so many things were looked at or made.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) const fn done(_: usize) {}
@@ -11,7 +11,7 @@ pub(crate) const fn done(_: usize) {}
 #[cfg(test)]
 pub(crate) use tests::{done, take};
 
-/// Keys compare part by part, and a test counts how often.
+/// Has keys of a type compare part by part, so that a test can count how often.
 macro_rules! counted_key {
     ($key:ident { $($part:ident),+ }) => {
         impl PartialEq for $key {

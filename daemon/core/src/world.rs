@@ -1,9 +1,9 @@
 //! All state of the rules, each part with its owner, and what an event does to it.
 //!
-//! Invariant: only the engine asks for a step, in the order that stands there. A service is planned when its source has
-//! delivered its first list, or when what a former process wrote down stands in for it; what a start found in the maps
-//! is removed only when every source has delivered. A piece is bounded by the work in it, so that events are taken
-//! between two.
+//! Invariant: only the engine asks for a step, in the order that stands in `engine`. A service is planned when its
+//! source has delivered its first list, or when what a former process wrote down stands in for it; what a start found
+//! in the maps is removed only when every source has delivered. A piece is bounded by the work in it, so that events
+//! are taken between two pieces.
 
 mod adopt;
 mod decide;
@@ -51,13 +51,13 @@ pub(crate) struct World {
     services: services::Services,
     /// The claims on each frontend, and what the maps say of it.
     frontends: Frontends,
-    /// What addresses cover beside those.
+    /// What addresses cover beside the frontends at them.
     covers: Covers,
     /// Frontends with losers that still name a former owner.
     misnamed: owners::Misnamed,
     /// What is taken of the maps.
     space: space::Space,
-    /// The services without room in them.
+    /// The services without room in the maps.
     starved: starved::Starved,
     node: node::NodeAddresses,
     /// What a start found in the maps and no service has taken over.
@@ -165,7 +165,7 @@ impl World {
         (port.index == Some(index)).then_some(port)
     }
 
-    /// The same, to change.
+    /// The port of a service that has this index, to change it.
     fn port_at_mut(&mut self, id: ServiceId, index: PortIndex) -> Option<&mut Port> {
         let position = self.space.indices.position(index)?;
         self.services.get_mut(id)?.ports.get_mut(position).filter(|port| port.index == Some(index))

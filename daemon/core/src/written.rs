@@ -72,7 +72,7 @@ pub(crate) mod name_alone {
     }
 }
 
-/// Takes the spelling of a member of a set.
+/// Reads a member of a set by its spelling.
 struct Spelling<T>(PhantomData<T>);
 
 impl<T: Spelled> Visitor<'_> for Spelling<T> {

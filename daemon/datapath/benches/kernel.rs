@@ -44,7 +44,7 @@ use size::sized;
 use libbpf_rs::{Link, libbpf_sys as sys};
 
 const ROUNDS: usize = 400;
-/// Fewer than a listener's queue holds: its thread runs only between batches.
+/// Connects of one batch, fewer than a listener's queue holds: the thread that accepts runs only between batches.
 const CONNECTS: usize = 100;
 const FILLS: usize = 7;
 const PAUSE: Duration = Duration::from_millis(2);
@@ -72,9 +72,9 @@ fn program_of(link: &Path) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// The kernel counts as long as this is open.
+/// Has the kernel count the runs of programs and their time, for as long as the returned file is open.
 fn count_runs() -> OwnedFd {
-    // SAFETY: as above.
+    // SAFETY: a number is passed; the kernel returns a new file descriptor or a negative number.
     let fd = unsafe { sys::bpf_enable_stats(sys::BPF_STATS_RUN_TIME) };
     assert!(fd >= 0);
     // SAFETY: nothing else owns it.
@@ -202,9 +202,9 @@ fn show<const N: usize>(costs: [Cost<'_>; N]) {
 struct Ways<'a> {
     bed: &'a Bed,
     listener: &'a TcpListener,
-    /// No program sees it here.
+    /// A cgroup whose connects no program sees.
     outside: PathBuf,
-    /// Only a program that does nothing.
+    /// A cgroup whose connects only a program sees that does nothing.
     empty: PathBuf,
     _empty: (OwnedFd, OwnedFd),
 }
@@ -216,8 +216,8 @@ impl<'a> Ways<'a> {
         Self { bed, listener, outside: bed.other_cgroup("other"), empty, _empty: program }
     }
 
-    /// Connect, accept and close on this thread. 0: without programs. 1: with an empty one. 2: with the daemon's.
-    /// 3: through a VIP.
+    /// Seconds of CPU time for one connect, accept and close, by `way`: 0 without programs, 1 with an empty one, 2 with
+    /// the daemon's, 3 through a VIP.
     fn take(&self, way: usize) -> f64 {
         let backend = self.listener.local_addr().unwrap();
         let to = if way == 3 { address("10.96.0.10:80") } else { backend };
@@ -230,7 +230,7 @@ impl<'a> Ways<'a> {
     }
 }
 
-/// What each way costs more than the first one, which takes its turn between all others.
+/// Prints what each way costs more than the one without programs, which is measured before and after each other one.
 fn ratios(ways: &Ways<'_>, services: u32) {
     let (mut direct, mut more) = (Vec::new(), [const { Vec::new() }; 3]);
     for round in 0..sized(ROUNDS, 4) {
@@ -336,8 +336,8 @@ fn all_ratios(bed: &Bed) {
     ratios(&ways, many);
 }
 
-/// 50,000 services from nothing, from their events on, as the engine does it. By CPU time, which is what the engine
-/// needs of its own; beside it the same into maps of memory, which is all but the kernel's share.
+/// Prints how fast an engine programs 50,000 services into empty maps, from their events on. CPU time is measured: what
+/// the engine itself needs. The same with maps in memory shows all but the kernel's share.
 fn programming() {
     let shape = worlds::Shape { services: sized(50_000, 500), endpoints: 1 };
     let (mut memory, mut real) = (Vec::new(), Vec::new());
@@ -360,7 +360,7 @@ fn programming() {
     );
 }
 
-/// Gives the maps, and the seconds of CPU time that it took.
+/// Programs these events; returns the maps, and the seconds of CPU time that this took.
 fn program<M: Maps>(maps: M, events: Vec<Event>) -> (M, f64) {
     let begun = used();
     let (engine, _) = bring_about(maps, events);
@@ -371,7 +371,7 @@ fn program<M: Maps>(maps: M, events: Vec<Event>) -> (M, f64) {
 fn bring_about<M: Maps>(maps: M, events: Vec<Event>) -> (Engine<M>, u64) {
     let (mut engine, found) = Engine::start(maps, Seed(7), &[Source::Kubernetes]).unwrap();
     assert_eq!(found, []);
-    // All of it at once: no client waits here.
+    // The engine need not work in small pieces: no client waits here.
     engine.limit_pieces(u64::MAX);
     events.into_iter().chain([Event::Synced(Source::Kubernetes)]).for_each(|event| engine.apply(event));
     loop {
@@ -383,7 +383,8 @@ fn bring_about<M: Maps>(maps: M, events: Vec<Event>) -> (Engine<M>, u64) {
     }
 }
 
-/// 10,000 services with maps that a former daemon left, until it is clear that nothing is to be written.
+/// Prints how long a start with 10,000 services takes over maps that a former daemon left, until it is clear that
+/// nothing is to be written.
 fn restart(bed: &Bed) {
     let shape = worlds::Shape { services: sized(10_000, 500), endpoints: 8 };
     drop(program(bed.start(), shape.events()));

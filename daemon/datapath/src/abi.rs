@@ -148,7 +148,7 @@ pub(crate) fn from_mapped(address: [u32; 4]) -> IpAddr {
     from_address6(address).to_canonical()
 }
 
-/// The block of addresses that one is in, as the programs number them.
+/// The number of the block that an address is in, as the programs count blocks.
 pub(crate) fn block_of(address: IpAddr) -> u32 {
     match address {
         IpAddr::V4(address) => u32::from(address) >> 16,
@@ -320,7 +320,7 @@ fn padded(mut words: impl Iterator<Item = u64>) -> [u64; SLOT_WORDS_MAX] {
     std::array::from_fn(|_| words.next().unwrap_or_default())
 }
 
-/// A slot as the words of its array, of which [`slot_words`] count; one of the wrong family cannot stand there.
+/// A slot as the words of its array, of which [`slot_words`] count. `None`: the slot is of the other family.
 pub(crate) fn slot_in(family: Family, slot: &Slot) -> Option<[u64; SLOT_WORDS_MAX]> {
     let port = slot.port.get().to_be();
     let state = u16::try_from(state_number(slot.state)).ok()?;
@@ -335,7 +335,7 @@ pub(crate) fn slot_in(family: Family, slot: &Slot) -> Option<[u64; SLOT_WORDS_MA
     }
 }
 
-/// The inverse of [`slot_in`]; an empty slot is none.
+/// The inverse of [`slot_in`]. `None`: the slot is empty.
 pub(crate) fn slot_of(family: Family, words: impl Iterator<Item = u64>) -> Option<Slot> {
     let (address, port, state) = match family {
         Family::V4 => {
@@ -407,7 +407,7 @@ pub(crate) fn connection(told: &[u8]) -> Option<(u64, Connection)> {
     (u64::from(pair.check) == mixed >> 32).then_some((cookie, connection))
 }
 
-/// One entry of `ports`.
+/// How many 64-bit words an entry of `ports` has.
 pub(crate) const PORT_WORDS: usize = size_of::<types::port>() / 8;
 
 /// The words of one port.
@@ -416,7 +416,7 @@ pub(crate) fn port_words(ports: &View, index: PortIndex) -> Option<&[AtomicU64]>
     ports.get(at..at + PORT_WORDS)
 }
 
-/// Where a TCP socket's entry is.
+/// The index of a TCP socket's entry.
 pub(crate) fn reverse_index(cookie: u64) -> u32 {
     let last = u64::from(types::size::REVERSE_ENTRIES.0) - 1;
     u32::try_from(cookie & last).unwrap_or_default()
@@ -431,7 +431,7 @@ pub(crate) fn dialled_over_tcp(found: &[u8], cookie: u64, backend: SocketAddr) -
     is_its_own.then(|| SocketAddr::new(from_mapped(entry.address), u16::from_be(entry.port)))
 }
 
-/// As `mix` in `bpf/dial.h`.
+/// Does the same as `mix` in `bpf/dial.h`.
 fn mix(mixed: u64, low: u32, high: u32) -> u64 {
     let mixed = (mixed ^ (u64::from(high) << 32 | u64::from(low))).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 29

@@ -12,19 +12,19 @@ use crate::view::View;
 pub(crate) struct Bitmap {
     view: View,
     wanted: Vec<u64>,
-    // What was found beside these, and stays for now.
+    // The bits that were found beside the wanted ones, and stay for now.
     kept: Vec<u64>,
 }
 
 impl Bitmap {
-    /// Sets exactly these, whatever was found; none of them is clear meanwhile that was not.
+    /// Sets exactly these bits, whatever was found. A bit of these that was set already is not clear meanwhile.
     pub(crate) fn new(view: View, bits: impl Iterator<Item = u32>) -> Self {
         let bitmap = Self::over(view, bits);
         bitmap.repair();
         bitmap
     }
 
-    /// Sets these, beside what was found.
+    /// Sets these bits beside those that were found.
     pub(crate) fn beside(view: View, bits: impl Iterator<Item = u32>) -> Self {
         let mut bitmap = Self::over(view, bits);
         bitmap.kept = bitmap.view.iter().map(|word| word.load(Ordering::Relaxed)).collect();
@@ -43,7 +43,8 @@ impl Bitmap {
         Self { view, wanted, kept }
     }
 
-    /// Sets all bits for now, where none were found: what they were is lost, and one too many only costs a search.
+    /// Sets all bits for now, where none were found: which of them were set is lost, and a bit too many only costs a
+    /// search.
     pub(crate) fn set_all_unless_found(&mut self) {
         if self.kept.iter().all(|word| *word == 0) {
             self.kept.fill(u64::MAX);
@@ -76,7 +77,7 @@ impl Bitmap {
         self.write(at);
     }
 
-    /// Restores the words that were changed from outside. `true`: there were some.
+    /// Restores the words that were changed from outside. `true`: there were such words.
     pub(crate) fn repair(&self) -> bool {
         let words = self.view.iter().zip(self.due());
         let changed = words.filter(|(word, due)| word.load(Ordering::Relaxed) != *due);

@@ -43,11 +43,11 @@ pub(crate) struct Cgroup {
     is_of_namespace: bool,
 }
 
-/// The root of the whole hierarchy; a namespace's root has another one.
+/// The number of the root of the whole hierarchy; the root of a cgroup namespace has another number.
 const ROOT: CgroupId = CgroupId(1);
 
 impl Cgroup {
-    /// The given one, or the root of the host's hierarchy.
+    /// Opens the configured cgroup, or the root of the host's hierarchy.
     pub(crate) fn open(configured: Option<&Path>) -> Result<Self, StartError> {
         let path = match configured {
             Some(path) => path.to_owned(),
@@ -73,7 +73,8 @@ impl Cgroup {
         &self.path
     }
 
-    /// Whether it was taken for the host's root, and is that of a cgroup namespace: processes beside it are not served.
+    /// Whether it was taken for the host's root, but is the root of a cgroup namespace: processes outside of it are not
+    /// served.
     pub(crate) fn is_of_namespace(&self) -> bool {
         self.is_of_namespace
     }
@@ -94,7 +95,7 @@ impl Site for Cgroup {
         HOOKS.iter().map(|(hook, _)| *hook)
     }
 
-    /// A daemon serves one cgroup, so its hooks stand alone.
+    /// The name of a pin is the hook alone, because a daemon serves one cgroup.
     fn pin(&self, hook: &str) -> PathBuf {
         PathBuf::from(hook)
     }
@@ -127,8 +128,8 @@ pub(crate) fn root() -> Option<PathBuf> {
     mount_point(&fs::read_to_string("/proc/thread-self/mountinfo").ok()?)
 }
 
-/// From `36 35 0:31 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw`: root, where that is, and after the
-/// dash the type.
+/// Reads lines such as `36 35 0:31 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw`: which folder is mounted, where
+/// it is mounted, and after the dash the type.
 fn mount_point(mounts: &str) -> Option<PathBuf> {
     let point = |line: &str| {
         let (mount, kind) = line.split_once(" - ")?;

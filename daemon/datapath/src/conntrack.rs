@@ -21,15 +21,15 @@ pub(crate) mod translated;
 #[cfg(test)]
 mod tests;
 
-/// Flows that are entered by one system call. Each may be answered by a kilobyte, all of which the kernel keeps for us
-/// meanwhile: far less than it keeps for any socket.
+/// How many flows are entered by one system call. The kernel may answer each with a kilobyte, and keeps all answers for
+/// us meanwhile: far less than it keeps for any socket.
 const BATCH: usize = 32;
-/// One answer: at most what it answers to, with a header.
+/// The bytes of one answer: at most the message that it answers to, with a header.
 const ANSWER_BYTES_MAX: usize = 4096;
-/// A flow may last for a day, but the ports of flows that have ended are not to be missed for long. A handover to
-/// another proxy asks again and again anyway.
+/// The most time that an entry gets. A flow may last for a day, but the ports of flows that have ended are not to be
+/// missed for long. A handover to another proxy asks again and again anyway.
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
-/// An entry of no time at all is refused.
+/// The least time that an entry gets, because the kernel refuses one of no time at all.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
 /// From `linux/netlink.h` and `linux/netfilter/nfnetlink.h`.
@@ -45,7 +45,7 @@ const CTA_PROTOINFO: u16 = 4;
 const CTA_TIMEOUT: u16 = 7;
 const CTA_TUPLE_IP: u16 = 1;
 const CTA_TUPLE_PROTO: u16 = 2;
-/// Where from and where to, of either family.
+/// The source and the destination, of either family.
 const CTA_IP_V4: [u16; 2] = [1, 2];
 const CTA_IP_V6: [u16; 2] = [3, 4];
 const CTA_PROTO_NUM: u16 = 1;
@@ -71,7 +71,8 @@ pub struct TakenPorts {
     pub error: Option<io::Error>,
 }
 
-/// Has an entry for each of these flows that has a port of this node. A kernel that takes none of many is not asked on.
+/// Makes an entry for each of these flows that has a port of this node. A kernel that takes none of a batch is not
+/// asked for the rest.
 pub(crate) fn take_ports(flows: impl Iterator<Item = Flow>) -> TakenPorts {
     let mut taken = TakenPorts::default();
     let mut ports = flows.filter_map(|flow| Port::of(&flow)).peekable();
@@ -124,7 +125,7 @@ impl Port {
     }
 }
 
-/// `end`: 0 is where from, 1 is where to.
+/// An address as an attribute. `end`: 0 is the source, 1 is the destination.
 fn address(address: IpAddr, end: usize) -> Vec<u8> {
     let kind = |kinds: [u16; 2]| kinds.get(end).copied().unwrap_or_default();
     match address {
@@ -133,7 +134,8 @@ fn address(address: IpAddr, end: usize) -> Vec<u8> {
     }
 }
 
-/// Without a state the kernel would have the entry run out by the rules of one that has only just begun.
+/// The state of a TCP connection. Without it the kernel would have the entry run out by the rules of a connection that
+/// has only just begun.
 fn established() -> Vec<u8> {
     let tcp = [
         with_kind(CTA_PROTOINFO_TCP_STATE, &[TCP_CONNTRACK_ESTABLISHED]),
@@ -158,7 +160,7 @@ impl Conntrack {
         Ok(Self { kernel: Conversation::open(SockProtocol::NetlinkNetFilter)? })
     }
 
-    /// Enters batch after batch; an error where the kernel has taken nothing of one.
+    /// Enters batch after batch; returns an error where the kernel has taken nothing of a batch.
     fn take(&mut self, ports: &mut impl Iterator<Item = Port>, taken: &mut TakenPorts) -> io::Result<()> {
         loop {
             let batch: Vec<Port> = ports.take(BATCH).collect();
@@ -177,7 +179,7 @@ impl Conntrack {
         }
     }
 
-    /// The kernel answers each entry that it refuses, and the last one in any case.
+    /// Enters one batch. The kernel answers each entry that it refuses, and the last entry in any case.
     fn enter(&mut self, batch: &[Port]) -> io::Result<Refusals> {
         let numbered = (1_u32..).zip(batch);
         let flags = |number| if number as usize == batch.len() { NLM_F_ACK } else { 0 };
@@ -207,7 +209,7 @@ impl Conntrack {
     }
 }
 
-/// Entries of a batch that the kernel did not make. One that was there already is none of these.
+/// Entries of a batch that the kernel did not make. An entry that was there already is not among them.
 #[derive(Debug, Default)]
 struct Refusals {
     count: usize,

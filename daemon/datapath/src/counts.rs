@@ -15,11 +15,11 @@ use crate::view::View;
 /// The clients of one port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Led to a backend: by connect(), or by the first datagram of a conversation.
+    /// Clients that were led to a backend: by connect(), or by the first datagram of a conversation.
     pub connects: u64,
-    /// Refused with ECONNREFUSED: no backend serves.
+    /// Clients that were refused with ECONNREFUSED, because no backend serves.
     pub refused: u64,
-    /// Left without an answer.
+    /// Clients that were left without an answer.
     pub dropped: u64,
 }
 
@@ -66,7 +66,7 @@ impl Counts {
     }
 }
 
-/// Equal are counts of the very same map.
+/// Counts of the very same map are equal.
 impl PartialEq for Counts {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {

@@ -53,7 +53,7 @@ impl Spot {
         Direction::ALL.map(|direction| Self { index, direction })
     }
 
-    /// As the kernel takes it; it has no greater numbers.
+    /// The device's number in the type that the kernel takes, which gives no greater numbers.
     fn target(self) -> i32 {
         i32::try_from(self.index).unwrap_or(i32::MAX)
     }
@@ -84,8 +84,8 @@ pub struct Device {
     pub address4: Option<Ipv4Addr>,
     /// As above, of IPv6.
     pub address6: Option<Ipv6Addr>,
-    /// So many first bits of `address4` are those of pods of this node behind the device, which see a client's own
-    /// address; 0: behind it are only others' backends.
+    /// So many first bits of `address4` are those of this node's own pods behind the device, which see a client's own
+    /// address; 0: only backends of other nodes are behind it.
     pub near4: u8,
     /// As above, of `address6`.
     pub near6: u8,
@@ -99,7 +99,7 @@ pub struct DeviceStatus {
     pub device: Device,
     /// Whether both programs are in place.
     pub attached: bool,
-    /// How many programs and filters of others are there too; of an outer device.
+    /// How many programs and filters of others are there too; they are not counted at a pod's device.
     pub others: usize,
     /// Why a program is not in place.
     pub error: Option<String>,
@@ -118,26 +118,27 @@ pub enum HookKind {
 #[derive(Debug)]
 struct DeviceState {
     device: Device,
-    // Of tcx: in and out.
+    // The links in and out, where there is tcx.
     links: [Option<tcx::Link>; 2],
-    // Which programs are to be there, in and out, as they were when they were last put there: to ask the kernel each
-    // second what kind of device it is would be most of the work of a node on which nothing happens.
+    // The numbers of the programs that are to be there, in and out, noted when they were last put there: to ask the
+    // kernel each second what kind of device it is would be most of the work of a node on which nothing happens.
     own: [Option<u32>; 2],
     attached: bool,
     others: usize,
-    // In how many rounds they are counted again.
+    // In how many rounds programs of others are counted again.
     others_again: u32,
     error: Option<String>,
 }
 
-/// Those of others are only told of, and to ask for filters takes a listing: each tenth round will do.
+/// How many rounds lie between two counts of others' programs. These are only reported, and to ask for filters takes a
+/// listing, so each tenth round will do.
 const OTHERS_AGAIN: u32 = 10;
 
 /// All devices with programs of ours.
 #[derive(Debug)]
 pub(crate) struct Devices {
     kind: HookKind,
-    // Of the links' pins.
+    // The folder of the links' pins.
     folder: PathBuf,
     programs: Vec<PacketPrograms>,
     // The map by which programs know a device.
@@ -147,8 +148,8 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// Takes over what a former daemon left. Where the programs can know the device already they are replaced at once;
-    /// others stay until [`Self::set`] says what becomes of them.
+    /// Takes over what a former daemon left. Where the map knows the device already the programs are replaced at once;
+    /// programs at other devices stay until [`Self::set`] says what becomes of them.
     pub(crate) fn adopt(
         kind: HookKind,
         folder: &Path,
@@ -199,7 +200,8 @@ impl Devices {
         }
     }
 
-    /// Takes these devices from now on. [`Self::status`] tells at which of them programs are attached.
+    /// Has programs at these devices and at no others from now on. [`Self::status`] tells at which of them programs are
+    /// attached.
     pub(crate) fn set(&mut self, devices: &[Device]) {
         let wanted: BTreeMap<u32, &Device> = devices.iter().map(|device| (device.index, device)).collect();
         let gone: Vec<u32> =
@@ -214,7 +216,7 @@ impl Devices {
         }
     }
 
-    /// Other programs for all devices. Where that fails the former one stays, and [`Self::repair`] goes on with it.
+    /// Puts other programs at all devices. Where that fails the former program stays, and [`Self::repair`] tries again.
     pub(crate) fn update(&mut self, programs: Vec<PacketPrograms>) {
         self.programs = programs;
         self.each(Self::put);
@@ -253,7 +255,8 @@ impl Devices {
         self.places = places;
     }
 
-    /// What the programs know of a device comes first. A failure is kept with the device.
+    /// Tells the programs what they have to know of a device, then attaches them there. A failure is kept with the
+    /// device.
     fn put(&mut self, place: &mut DeviceState) {
         place.own = Spot::both(place.device.index)
             .map(|spot| bpf_call::program_number(self.program(spot).ok()?).ok());
@@ -262,7 +265,8 @@ impl Devices {
         place.error = put.err().map(|error| error.to_string());
     }
 
-    /// The programs know of a device without a name what a former daemon told them.
+    /// Tells the programs what they have to know of a device. Of a device without a name they know what a former daemon
+    /// told them.
     fn tell(&mut self, device: &Device) -> io::Result<()> {
         if device.name.is_empty() {
             return Ok(());
@@ -340,7 +344,7 @@ impl Devices {
         }
     }
 
-    /// Whether the program of now is at that hook, and would outlive this daemon.
+    /// Whether the program that is to be at that hook is there, and would outlive this daemon.
     fn is_right(&self, place: &DeviceState, spot: Spot) -> bool {
         let [own_in, own_out] = place.own;
         let [link_in, link_out] = &place.links;
@@ -369,7 +373,7 @@ impl Devices {
         self.folder.join(spot.index.to_string()).join(spot.direction.name())
     }
 
-    /// Pods have many devices, so only the few others are asked.
+    /// How many programs and filters of others are at a device. Pods have many devices, so theirs are not asked for.
     fn others(&self, device: &Device) -> usize {
         if device.side == Side::Pod {
             return 0;
@@ -386,7 +390,7 @@ impl Devices {
         self.kind
     }
 
-    /// Whether programs are loaded for all of these devices. One that is not there needs none.
+    /// Whether programs are loaded for all of these devices. A device that is not there needs none.
     pub(crate) fn are_enough_for(&self, devices: &[Device]) -> bool {
         let is_loaded = |layer| self.programs.iter().any(|pair| pair.layer == layer);
         layers_of(devices).into_iter().all(is_loaded)
@@ -410,7 +414,7 @@ impl Devices {
     }
 }
 
-/// Where packets begin at these devices; a node without any has others soon.
+/// The layers at which packets of these devices begin; a node that has no device yet soon has one of Ethernet.
 pub(crate) fn layers_of(devices: &[Device]) -> Vec<Layer> {
     let found: BTreeSet<Layer> =
         devices.iter().filter_map(|device| link_layer::layer_of(device.index).ok()).collect();
@@ -435,7 +439,7 @@ fn not_attached(direction: Direction, error: &io::Error) -> io::Error {
     io::Error::other(format!("cannot attach {}: {error}", direction.name()))
 }
 
-/// What the programs know of a device: which side it leads to, and the addresses that backends see instead of clients'.
+/// What the programs are told of a device.
 pub(crate) fn value_of(device: &Device) -> packets::types::device {
     packets::types::device {
         address4: device.address4.map_or(0, abi::address4),

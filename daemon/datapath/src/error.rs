@@ -125,7 +125,8 @@ impl StartError {
         if is(&source, libc::EPERM) { Self::NotPermitted(source) } else { Self::Load(source) }
     }
 
-    /// Sorts an error of opening a pin, which the kernel opens for writing only.
+    /// Sorts an error of opening a pin, which the kernel always opens for writing, so that a read-only file system
+    /// refuses it.
     pub(crate) fn opening(path: &Path, source: libbpf_rs::Error) -> Self {
         let path = path.to_owned();
         if is(&source, libc::EROFS) { Self::ReadOnly { path } } else { Self::ForeignPin { path, source } }

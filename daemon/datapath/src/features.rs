@@ -1,6 +1,7 @@
-//! What newer kernels offer, and the programs are made for.
+//! What newer kernels offer and the programs make use of.
 //!
-//! Invariant: a feature is found by loading, never by the kernel's version; the floor has none.
+//! Invariant: a feature is found by loading, never by the kernel's version; the oldest kernel that is supported has
+//! none.
 
 /// What newer kernels offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

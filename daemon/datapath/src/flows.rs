@@ -1,8 +1,9 @@
 //! Flows as the daemon sees them: which client has which backend, as the programs of packets alone note it.
 //!
-//! Invariant: a live flow is never taken away. Programs make flows and change them; the daemon reads and counts them,
-//! and ends a flow when nothing can use it any more (`sweep`). The end of a flow begins with deleting the entry between
-//! backend and client: the one side that succeeds in this owns the record.
+//! Invariant: the daemon takes no live flow away, except where a smaller table has no room for it (`moving`). Programs
+//! make flows and change them; the daemon reads and counts them, and ends a flow when nothing can use it any more
+//! (`sweep`). The end of a flow begins with deleting the entry between backend and client: the one side that succeeds
+//! in this owns the record.
 
 mod count;
 mod entries;
@@ -80,7 +81,7 @@ impl Heard {
 /// A client, what it dialled, and the backend that it got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Where its packets come from.
+    /// The address and port that the client's packets come from.
     pub client: SocketAddr,
     /// What the client dialled.
     pub frontend: SocketAddr,
@@ -110,7 +111,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// `None`: no program of this version wrote this record.
+    /// The flow that a record tells of. `None`: no program of this version wrote this record.
     fn of(it: &types::flow, now: u32) -> Option<Self> {
         let transport = transport_of(it.transport)?;
         let stage = Stage::of(it)?;
@@ -141,13 +142,13 @@ pub struct FlowTable(Arc<Maps>);
 struct Maps {
     records: Records,
     entries: Entries,
-    // Numbers of free records.
+    // The numbers of free records.
     free: MapHandle,
     // The ports at which backends are.
     ports: MapHandle,
     counts: MapHandle,
     shares: Shares,
-    // How many flows had begun in all before the last pass, if that found none.
+    // How many flows had begun in all before the last pass, if that pass found no flow.
     still_since: AtomicU64,
     clock: fn() -> u32,
 }

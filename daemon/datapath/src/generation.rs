@@ -1,4 +1,4 @@
-//! The maps of one generation: those that grow.
+//! The maps of one generation, which are the maps that grow.
 //!
 //! Invariant: two generations with the same content answer every client the same, so programs may be moved from one to
 //! the other at any moment between two writes. When to grow, `kernel::grow` says.
@@ -30,7 +30,7 @@ pub(crate) struct Generation {
     pub(crate) members: Table,
     ports: Arc<View>,
     slots: [Arc<View>; 2],
-    // Programs may read a larger one already.
+    // Whether programs may read a larger generation already.
     outgrown: Arc<AtomicBool>,
 }
 
@@ -55,7 +55,8 @@ pub(crate) fn view(maps: &Handles, map: Map) -> Result<View, StartError> {
 }
 
 impl Generation {
-    /// The same maps again, for another thread that only reads. What is mapped is not mapped twice.
+    /// Opens the same maps again, for another thread that only reads. Memory that is mapped is shared, not mapped
+    /// twice.
     pub(crate) fn for_reading(&self) -> Result<Self, StartError> {
         let maps = &self.handles;
         Ok(Self {
@@ -92,7 +93,7 @@ impl Generation {
         })
     }
 
-    /// Whether programs may read a larger one, so that this one no longer tells what clients get.
+    /// Whether programs may read a larger generation, so that this one no longer tells what clients get.
     pub(crate) fn is_outgrown(&self) -> bool {
         self.outgrown.load(Ordering::SeqCst)
     }
@@ -101,7 +102,7 @@ impl Generation {
         self.outgrown.store(outgrown, Ordering::SeqCst);
     }
 
-    /// For loading programs over the same maps.
+    /// The handles of the maps, for loading programs over the same maps.
     pub(crate) fn handles(&self) -> &Handles {
         &self.handles
     }
@@ -138,7 +139,7 @@ impl Generation {
         abi::word_of(self.word_of(index, scope).map_or(0, |word| word.load(Ordering::Relaxed)))
     }
 
-    /// One aligned store: programs see the list before or the list after.
+    /// Publishes a word by one aligned store, so that programs see the list before or the list after.
     pub(crate) fn publish(&self, index: PortIndex, scope: Scope, word: Word) {
         if let Some(cell) = self.word_of(index, scope) {
             publish::publish(cell, word);
@@ -149,7 +150,7 @@ impl Generation {
         abi::facts_of(self.facts_of(index).map_or(0, |facts| facts.load(Ordering::Relaxed)))
     }
 
-    /// A port begins, or its facts change.
+    /// Writes the facts of a port that begins or changes, and begins its counts at zero.
     pub(crate) fn write_facts(&self, index: PortIndex, facts: PortFacts) {
         self.counts().reset(index);
         if let Some(cell) = self.facts_of(index) {
@@ -157,7 +158,7 @@ impl Generation {
         }
     }
 
-    /// The clients of all ports.
+    /// The counts of the clients of all ports.
     pub(crate) fn counts(&self) -> Counts {
         Counts::of_ports(&self.ports)
     }
@@ -177,7 +178,7 @@ impl Generation {
         cells.unwrap_or_default().chunks_exact(words).filter_map(slot).collect()
     }
 
-    /// Indices that say anything at all.
+    /// The port indices that have a word or facts.
     pub(crate) fn said(&self) -> impl Iterator<Item = PortIndex> {
         let indices = (0..self.shape.ports).map(PortIndex);
         indices.filter(|index| {

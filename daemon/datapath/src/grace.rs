@@ -17,7 +17,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys};
 /// One wait covers whatever began before it, so one more that stands by is enough.
 const WAITING_MAX: usize = 1;
 
-/// The kernel fails to wait only when it is out of memory.
+/// The pause before another try: the kernel fails to wait only when it is out of memory.
 const RETRY_WAIT: Duration = Duration::from_secs(1);
 
 /// The thread that waits.

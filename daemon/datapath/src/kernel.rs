@@ -58,7 +58,7 @@ pub struct KernelMaps {
     features: Features,
     capacity: Capacity,
     limits: Shape,
-    // The highest port index and slot that were written, and one more.
+    // How far the maps were written: the highest port index and slot, and one more.
     reached: Shape,
     growths: u32,
     ahead: ahead::Ahead,
@@ -72,12 +72,12 @@ pub struct KernelMaps {
     cluster_ips: cluster_ips::ClusterIps,
 }
 
-/// What outlives the daemon.
+/// The pins and links, which outlive the daemon, and what is known of them.
 #[derive(Debug)]
 struct Attached {
     pins: Pins,
     links: Links<Cgroup>,
-    // What this daemon tells the programs, and what the one before told them.
+    // What this daemon tells the programs, and what the daemon before told them.
     told: types::control,
     before: types::control,
     // How the hooks were when they were looked at last.
@@ -229,7 +229,7 @@ impl Maps for KernelMaps {
         self.capacity
     }
 
-    /// They wait until [`Self::take_over`].
+    /// Clients are served by what another daemon left until [`Self::take_over`].
     fn is_waiting(&self) -> bool {
         self.attached.as_ref().is_some_and(|attached| !attached.links.are_attached())
     }

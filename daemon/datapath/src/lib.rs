@@ -1,8 +1,8 @@
 //! Where ops become what a client's connect meets.
 //!
-//! The kernel's side of [`holdfast_core::maps::Maps`]: maps, pins, programs, links. Invariant: an op is
-//! executed whole or refused; two readers never see one half done. This is the only crate where `unsafe` is
-//! legal, and it decides nothing.
+//! The kernel's side of [`holdfast_core::maps::Maps`]: maps, pins, programs, links. Invariant: an op is executed whole
+//! or refused, and no reader ever sees one half done. This is the only crate where `unsafe` is legal, and it decides
+//! nothing.
 
 // The bed of the tests names this crate as its other users do.
 #[cfg(test)]

@@ -28,9 +28,9 @@ pub(crate) struct Links<S> {
 /// How the hooks were at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// Those with a link that no longer holds: its pin is gone, or its site.
+    /// Hooks with a link that no longer holds: its pin is gone, or its site.
     pub(crate) broken: Vec<&'static str>,
-    /// Those where others have programs too. A hook that cannot be asked is left out.
+    /// Hooks where others have programs too. A hook that cannot be asked is left out.
     pub(crate) shared: Vec<Beside>,
 }
 
@@ -38,14 +38,14 @@ pub(crate) struct Look {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Beside {
     pub hook: &'static str,
-    /// Those that run before ours: what they make of a connection is what ours sees.
+    /// Programs that run before ours: what they make of a connection is what ours sees.
     pub before: Vec<u32>,
-    /// Those that run after it.
+    /// Programs that run after ours.
     pub after: Vec<u32>,
 }
 
 impl Beside {
-    /// `None`: no other program is there.
+    /// The programs beside ours; `None`: there are none.
     fn of(hook: &'static str, attached: &[u32], own: u32) -> Option<Self> {
         let place = attached.iter().position(|id| *id == own).unwrap_or(attached.len());
         let (before, after) = attached.split_at(place);
@@ -75,7 +75,7 @@ impl Former {
 }
 
 impl<S: Site> Links<S> {
-    /// No program of ours yet.
+    /// The links of a site where no program of ours is attached yet.
     pub(crate) const fn none(site: S) -> Self {
         Self { site, links: Vec::new(), former: Vec::new(), behind: Vec::new() }
     }
@@ -97,13 +97,13 @@ impl<S: Site> Links<S> {
         Ok(())
     }
 
-    /// The programs are good: what was there before is not needed any more.
+    /// Keeps the programs, which have proved good: the former ones are not needed any more.
     pub(crate) fn keep(&mut self) {
         self.former.clear();
     }
 
-    /// Undoes the attachment: a former program is back at its hook, and where none was there is none. Where the former
-    /// one cannot be had, ours stays. `true`: nothing is attached any more.
+    /// Undoes the attachment: puts a former program back at its hook, and leaves a hook bare that had none. Where the
+    /// former program cannot be had, ours stays. `true`: nothing is attached any more.
     pub(crate) fn withdraw(&mut self, pins: &Pins) -> bool {
         let former = std::mem::take(&mut self.former);
         let links = std::mem::take(&mut self.links);
@@ -119,8 +119,8 @@ impl<S: Site> Links<S> {
         is_bare
     }
 
-    /// Replaces the programs by others that are loaded already. `false`: none was. Where some were, the others are
-    /// behind until [`Self::repair`] has moved them too.
+    /// Replaces the programs by others that are loaded already. `false`: no hook got its new program. Where only some
+    /// did, the others are behind until [`Self::repair`] has moved them too.
     pub(crate) fn move_to(&mut self, programs: &LoadedPrograms) -> bool {
         let is_moved = |(hook, link): &&(&'static str, Link)| {
             programs.at(hook).is_some_and(|program| bpf_call::update_link(link.as_fd(), program).is_ok())
@@ -133,8 +133,8 @@ impl<S: Site> Links<S> {
         true
     }
 
-    /// Replaces the programs by others. A link that cannot be moved is replaced. An error: none was moved. Where some
-    /// were, the others are behind until [`Self::repair`] has moved them too.
+    /// Replaces the programs by others. A link that takes no other program is replaced by a new one. An error: no hook
+    /// got its new program. Where only some did, the others are behind until [`Self::repair`] has moved them too.
     pub(crate) fn update(&mut self, programs: &Programs<'_>, pins: &Pins) -> Result<(), StartError> {
         let mut moved = false;
         let mut behind = Vec::new();
@@ -190,8 +190,9 @@ impl<S: Site> Links<S> {
         Beside::of(hook, &self.site.programs(hook).ok()?, own)
     }
 
-    /// Attaches anew what no longer holds, and moves what is behind. Of a hook that is attached anew both programs run
-    /// for a moment; the second finds nothing left to translate. What fails keeps nothing else from being put right.
+    /// Attaches anew what no longer holds, and moves what is behind. At a hook that is attached anew both programs run
+    /// for a moment; the second one finds nothing left to translate. A hook that fails keeps no other one from being
+    /// put right.
     pub(crate) fn repair(
         &mut self,
         programs: &Programs<'_>,
@@ -248,7 +249,7 @@ fn reattach(
     attach_hook(hook, program, site, pin, left)
 }
 
-/// `left`: the link that is pinned there.
+/// Attaches a program to a hook, and pins its link. `left`: the link that is pinned there already.
 fn attach_hook(
     hook: &'static str,
     program: &ProgramMut<'_>,
@@ -289,7 +290,7 @@ fn attach_anew(
     Ok(link)
 }
 
-/// `false`: the link holds nothing any more.
+/// Puts a former program back behind a link. `false`: the link holds nothing any more.
 fn put_back(link: &Link, program: &OwnedFd) -> bool {
     bpf_call::update_link(link.as_fd(), program.as_fd()).is_ok()
 }

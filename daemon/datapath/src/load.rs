@@ -60,7 +60,7 @@ fn socket(memory: &mut MaybeUninit<OpenObject>, features: Features) -> Result<Op
 pub(crate) struct Programs<'a>(Vec<Box<dyn Skel<'a> + 'a>>);
 
 impl Programs<'_> {
-    /// Those that hang at a site, each with its hook.
+    /// The programs that hang at a site, each with its hook.
     pub(crate) fn at(&self, site: &impl Site) -> Vec<(&'static str, ProgramMut<'_>)> {
         let programs = self.0.iter().flat_map(|object| object.object().progs_mut());
         programs.filter_map(|program| with_hook(site, program)).collect()
@@ -68,7 +68,7 @@ impl Programs<'_> {
 }
 
 impl Programs<'_> {
-    /// All of them, open without what they were loaded from.
+    /// All programs, kept open without the objects that they were loaded from.
     pub(crate) fn keep(&self) -> Result<LoadedPrograms, StartError> {
         let programs = self.0.iter().flat_map(|object| object.object().progs());
         let cloned = programs.map(|program| {
@@ -85,7 +85,7 @@ impl Programs<'_> {
 pub(crate) struct LoadedPrograms(Vec<(String, OwnedFd)>);
 
 impl LoadedPrograms {
-    /// The program of a hook, which has its name.
+    /// The program of a hook, which is named after the hook.
     pub(crate) fn at(&self, hook: &str) -> Option<BorrowedFd<'_>> {
         self.0.iter().find(|(name, _)| name == hook).map(|(_, fd)| fd.as_fd())
     }
@@ -96,7 +96,7 @@ fn with_hook<'a>(site: &impl Site, program: ProgramMut<'a>) -> Option<(&'static 
     Some((hook, program))
 }
 
-/// Loads the programs. Maps that are given are used, the others are made.
+/// Loads the programs. Maps that are given are used, and missing ones are made.
 ///
 /// `then` sees the programs; they are gone afterwards unless a link holds them.
 pub(crate) fn load<T>(
@@ -111,7 +111,7 @@ pub(crate) fn load<T>(
     then(&programs, maps)
 }
 
-/// Object by object, each over the maps of those before it.
+/// Loads object by object, each over the maps of the objects before it.
 fn load_each<'a>(
     objects: &[Opener],
     memory: &'a mut [MaybeUninit<OpenObject>],
@@ -203,9 +203,9 @@ pub(crate) fn packets_of_ethernet(
     Ok((programs.remove(0), maps))
 }
 
-/// Loads the programs of packets, one pair for each of these layers, over the maps of sockets and over those of packets
-/// that are given. The other ones are made, for so many flows; flows that are given stay as many as they are. What the
-/// programs send on bears that mark.
+/// Loads the programs of packets, one pair for each of these layers. Maps of sockets and of packets that are given are
+/// used, and missing ones are made. A table of flows that is made is for so many flows; one that is given keeps its
+/// size. Packets that the programs send on bear that mark.
 pub(crate) fn packets_at(
     layers: &[Layer],
     given: &Handles,
@@ -256,8 +256,8 @@ pub(crate) fn packets_as(
     Ok(maps)
 }
 
-/// Whether the kernel lets a program load that uses these features. One is enough to know, and the
-/// smallest is quickest.
+/// Whether the kernel lets a program load that uses these features. One program is enough to know, and with tiny maps
+/// it loads quickest.
 pub(crate) fn loads_with(features: Features) -> Result<bool, StartError> {
     let tiny = Shape { frontends: [1; 2], ports: 1, slots: [1; 2], members: 1 };
     let mut memory = MaybeUninit::<OpenObject>::uninit();

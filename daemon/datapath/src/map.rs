@@ -30,9 +30,9 @@ pub(crate) enum Room {
 /// How large the maps are to be that are made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Size {
-    /// Those of a generation.
+    /// For the maps of a generation.
     Generation(Shape),
-    /// Those of so many flows.
+    /// For the maps of so many flows.
     Flows(u32),
 }
 
@@ -50,7 +50,7 @@ macro_rules! maps {
         impl Map {
             const ALL: &[Self] = &[$(Self::$map),+];
 
-            /// What it is called in `bpf/maps.h`, and its pin.
+            /// The name of the map in `bpf/`, and of its pin.
             pub(crate) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$map => $name),+
@@ -122,32 +122,32 @@ impl Map {
         }
     }
 
-    /// Those of one generation.
+    /// The maps of one generation.
     pub(crate) fn of_generation() -> impl Iterator<Item = Self> {
         Self::in_rooms(|room| matches!(room, Room::Generation(_)))
     }
 
-    /// Those that all generations of a version share.
+    /// The maps that all generations of a version share.
     pub(crate) fn shared() -> impl Iterator<Item = Self> {
         Self::in_rooms(|room| matches!(room, Room::Shared))
     }
 
-    /// Those that all versions share.
+    /// The maps that all versions share, kept with sockets.
     pub(crate) fn with_sockets() -> impl Iterator<Item = Self> {
         Self::in_rooms(|room| matches!(room, Room::Sockets))
     }
 
-    /// Those of packets that all generations of a version share.
+    /// The maps of packets that all generations of a version share.
     pub(crate) fn of_packets() -> impl Iterator<Item = Self> {
         Self::in_rooms(|room| matches!(room, Room::Packets))
     }
 
-    /// Those that hold flows.
+    /// The maps that hold flows and what leads to them.
     pub(crate) fn of_flows() -> impl Iterator<Item = Self> {
         Self::in_rooms(|room| matches!(room, Room::Flows(_)))
     }
 
-    /// Whether it holds flows.
+    /// Whether it is one of the maps of flows.
     pub(crate) fn is_of_flows(self) -> bool {
         matches!(self.room(), Room::Flows(_))
     }
@@ -160,7 +160,7 @@ impl Map {
 /// Maps that are open.
 pub(crate) type Handles = BTreeMap<Map, MapHandle>;
 
-/// The same maps once more.
+/// Further handles of the same maps.
 pub(crate) fn copies<'a>(
     maps: impl IntoIterator<Item = (&'a Map, &'a MapHandle)>,
 ) -> Result<Handles, StartError> {
@@ -168,7 +168,7 @@ pub(crate) fn copies<'a>(
     maps.into_iter().map(copy).collect::<Result<_, libbpf_rs::Error>>().map_err(StartError::Load)
 }
 
-/// One of them, or why there is none.
+/// The handle of one map, or why there is none.
 pub(crate) fn handle(maps: &Handles, map: Map) -> Result<&MapHandle, StartError> {
     let source = || io::ErrorKind::NotFound.into();
     maps.get(&map).ok_or_else(|| StartError::Map { attempt: "find", map: map.name(), source: source() })
@@ -217,7 +217,7 @@ mod tests {
         paths.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
     }
 
-    /// Why a packet was dropped may have the same name.
+    /// Whether a line may name a map: a reason why packets were dropped may have the same name as one.
     fn may_name_one(line: &str) -> bool {
         !line.contains("packet_count::") && !line.trim_start().starts_with("Ports = ")
     }

@@ -1,6 +1,8 @@
-//! Netlink: how messages lie in memory, and how the kernel is asked. All that speaks it does so by this room.
+//! Netlink: how messages lie in memory, and how the kernel is asked. All code that speaks netlink does so through this
+//! module.
 //!
-//! Invariant: reading is pure, and what is cut off ends it, and is no message and no attribute.
+//! Invariant: reading is pure. It ends where a message or an attribute is cut off, and one that is cut off does not
+//! count.
 
 mod conversation;
 
@@ -15,14 +17,14 @@ pub(crate) const NLMSG_DONE: u16 = 3;
 pub(crate) const NLM_F_REQUEST: u16 = 1;
 pub const NLM_F_ACK: u16 = 4;
 pub const NLM_F_DUMP: u16 = 0x300;
-/// What is listed has changed while the kernel listed it.
+/// A flag: what is listed has changed while the kernel listed it.
 const NLM_F_DUMP_INTR: u16 = 0x10;
 /// An attribute that holds others.
 pub(crate) const NESTED: u16 = 0x8000;
 /// The kind of an attribute, without the flags of those that hold others.
 const KIND: u16 = 0x3fff;
 
-/// Of each message: length, kind, flags, sequence, port.
+/// The length of a message's header: length, kind, flags, sequence, port.
 pub(crate) const HEADER: usize = 16;
 
 /// The kernel divides a list into pieces of at most this size.
@@ -37,7 +39,8 @@ pub struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// What a conversation ends with: a list by being whole, all else by consent or by an error. `None`: it goes on.
+    /// How this message ends an answer: a list ends by being whole, everything else by consent or by an error. `None`:
+    /// the answer goes on.
     pub(crate) fn ending(&self) -> Option<io::Result<()>> {
         match self.kind {
             NLMSG_DONE => Some(consent(self.body).unwrap_or(Ok(()))),
@@ -67,7 +70,7 @@ pub(crate) fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// An error of 0 is consent; `None`: none is there.
+/// Reads the error number of a message, of which 0 is consent. `None`: the message has none.
 fn consent(body: &[u8]) -> Option<io::Result<()>> {
     let errno = i32::from_ne_bytes(*body.first_chunk()?);
     Some(if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno.saturating_neg())) })
@@ -95,7 +98,8 @@ pub fn ip(value: &[u8]) -> Option<IpAddr> {
     v4().or_else(|| <[u8; 16]>::try_from(value).ok().map(IpAddr::from))
 }
 
-/// One attribute as it is sent. The length counts what is written, and the next one begins at a multiple of four.
+/// One attribute as it is sent. Its length does not count the bytes that fill it up to a multiple of four, where the
+/// next one begins.
 pub fn with_kind(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = 4 + value.len();
     let mut bytes = Vec::with_capacity(length.next_multiple_of(4));

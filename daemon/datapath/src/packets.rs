@@ -20,7 +20,7 @@ use crate::map::{Handles, Map, handle};
 /// What the datapath has to know to translate packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketOptions {
-    /// How many flows there may be. Flows that exist already keep their room.
+    /// How many flows there may be. A table that a former daemon left gets this size while clients go on.
     pub flows: u32,
     /// The ports that clients get on their way to backends of other nodes; the first four ranges count.
     pub snat_ports: Vec<RangeInclusive<u16>>,

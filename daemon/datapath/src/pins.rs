@@ -2,19 +2,20 @@
 //!
 //! ```text
 //! <bpffs>/links/connect4 …       one link per hook; stays while programs and maps are replaced
-//! <bpffs>/links/tc/2/in, out     of each device by which packets come; where the kernel has such links
+//! <bpffs>/links/tc/2/in, out     the links of each device by which packets come, if the kernel has such links
 //! <bpffs>/sockets1/udp_sockets   what is kept with sockets, which outlive any version of the other maps
-//! <bpffs>/flows1/flow_table …    flows and what leads to them: so too
-//! <bpffs>/flows-next/…           those of another size, for the moment in which they take the place of these
+//! <bpffs>/flows1/flow_table …    flows and what leads to them, which outlive any version of the other maps too
+//! <bpffs>/flows-next/…           flows in a table of another size, until it takes the place of `flows1`
+//! <bpffs>/flows-former/…         flows in the table before, until they are removed
 //! <bpffs>/v7/shared/affinity …   maps that keep their size
-//! <bpffs>/v7/packets/devices …   those of packets alone
+//! <bpffs>/v7/packets/devices …   maps for packets alone
 //! <bpffs>/v7/g3/frontends4 …     one generation of the maps that grow
 //! <bpffs>/v7/filling/…           a generation that is not whole yet: ignored and removed by a start
 //! <bpffs>/v4/…                   what another version of the daemon left, until this one has taken over
 //! ```
 //!
-//! Invariant: a generation appears under its number by one rename, when it is whole; the highest one counts. It is
-//! there only while clients may be served from it. One daemon at a time holds the lock.
+//! Invariant: a generation appears under its number by one rename, when it is whole; the highest one counts. A
+//! generation is there only while clients may be served from it. One daemon at a time holds the lock.
 
 mod removal;
 
@@ -41,7 +42,7 @@ const FLOWS_VERSION: u32 = 1;
 const LINKS: &str = "links";
 /// A folder for each device, by its number.
 const DEVICE_LINKS: &str = "tc";
-/// Those that outlive any version of the other maps, each before its own version.
+/// The folders of maps that outlive any version of the other maps; each name ends with a version of its own.
 const SOCKETS: &str = "sockets";
 const FLOWS: &str = "flows";
 const FLOWS_NEXT: &str = "flows-next";
@@ -56,14 +57,14 @@ pub(crate) struct Pins {
     root: PathBuf,
     version: u32,
     generation: u32,
-    // Also of what is no whole generation.
+    // The highest number that any folder of a generation has, whole or not.
     highest: u32,
     leftover: Option<Leftover>,
     // Held as long as the daemon lives; the kernel lets go of it however the daemon ends.
     _lock: Lock,
 }
 
-/// Something is still pinned that no program uses.
+/// Pins of maps that no program uses, and that could not be removed.
 #[derive(Debug)]
 struct Leftover {
     why: String,
@@ -104,8 +105,8 @@ impl Pins {
         Ok(pins)
     }
 
-    /// The maps that a former daemon left. Without a generation the shared ones alone tell nothing; what is kept with
-    /// sockets is theirs all the same.
+    /// The maps that a former daemon left. Where there is no generation, the shared maps are left out, because they
+    /// alone tell nothing; the maps that are kept with sockets are adopted all the same.
     pub(crate) fn adopt(&self) -> Result<Handles, StartError> {
         let mut maps = Handles::new();
         adopt_folder(&self.sockets(), Map::with_sockets(), &mut maps)?;
@@ -160,7 +161,7 @@ impl Pins {
     }
 
     /// Pins other maps of flows in the place of those that are pinned, which go when no program reads them any more. An
-    /// error: those stay.
+    /// error: the former ones stay pinned.
     pub(crate) fn replace_flows(&self, maps: &mut Handles) -> Result<(), StartError> {
         let [_, (flows, which)] = self.packet_folders();
         let [next, former] = self.beside_flows();
@@ -179,7 +180,8 @@ impl Pins {
         Ok(())
     }
 
-    /// A daemon that was killed while it replaced flows has left the former ones, or has removed them.
+    /// Settles what is left of a daemon that was killed while it replaced flows: puts the former ones back if none are
+    /// in their place, and removes what lies beside.
     fn settle_flows(&self) -> Result<(), StartError> {
         let [_, (flows, _)] = self.packet_folders();
         let [next, former] = self.beside_flows();
@@ -192,7 +194,7 @@ impl Pins {
         Ok(())
     }
 
-    /// Where flows are pinned that are to replace those that count, and those that were replaced.
+    /// Where the flows are pinned that are to replace the present ones, and where those that were replaced.
     fn beside_flows(&self) -> [PathBuf; 2] {
         [FLOWS_NEXT, FLOWS_FORMER].map(|name| self.root.join(name))
     }
@@ -231,7 +233,7 @@ impl Pins {
         pin_folders(self.folders(), maps)
     }
 
-    /// Where maps are pinned, and which.
+    /// The folders of maps, but for those of packets, and which maps are pinned in each.
     fn folders(&self) -> [(PathBuf, Vec<Map>); 3] {
         [
             (self.version().join(SHARED), Map::shared().collect()),
@@ -269,19 +271,19 @@ impl Pins {
         Ok(())
     }
 
-    /// Removes everything, where nothing is attached.
+    /// Removes all pins. The caller has made sure that nothing is attached.
     pub(crate) fn forget_all(&self) -> Result<(), StartError> {
         remove_folder(&self.root).map_err(failed("remove", &self.root))
     }
 
-    /// The programs have not moved to the generation that was pinned last.
+    /// Goes back to a former generation, because the programs have not moved to the one that was pinned last.
     pub(crate) fn go_back_to(&mut self, generation: u32) {
         self.generation = generation;
         self.forget_older();
     }
 
-    /// Removes what no program uses any more. It costs memory and nothing else, so what cannot be removed is
-    /// kept in mind.
+    /// Removes the generations that no program uses any more. They cost memory and nothing else, so a failure is only
+    /// noted.
     pub(crate) fn forget_older(&mut self) {
         let why = self.remove_older().err().map(|error| error.to_string());
         if why.as_deref() != self.leftover() {
@@ -289,7 +291,7 @@ impl Pins {
         }
     }
 
-    /// Tries again what did not work.
+    /// Tries again to remove what could not be removed.
     pub(crate) fn forget_leftover(&mut self) {
         if self.leftover.is_some() {
             self.forget_older();
@@ -301,7 +303,7 @@ impl Pins {
         self.leftover.as_ref().map(|leftover| leftover.why.as_str())
     }
 
-    /// The same, for a caller that tells it on, once.
+    /// Gives the same, but only once: for a caller that tells it on.
     pub(crate) fn leftover_to_tell(&mut self) -> Option<String> {
         let news = self.leftover.as_mut().filter(|leftover| !leftover.is_told)?;
         news.is_told = true;
@@ -354,7 +356,7 @@ impl Pins {
         self.version().join(format!("g{number}"))
     }
 
-    /// Whether a generation still has all its maps. One that was taken away cannot be replaced by an empty one.
+    /// Whether a generation still has all its maps. A map that was taken away cannot be replaced by an empty one.
     fn is_whole(&self, number: u32) -> bool {
         let folder = self.numbered(number);
         Map::of_generation().all(|map| folder.join(map.name()).exists())
@@ -373,7 +375,8 @@ impl Pins {
 struct Lock(File);
 
 impl Drop for Lock {
-    /// To close it is not enough: a child that was forked a moment ago has the same lock until it runs its program.
+    /// Unlocks the folder. Closing it is not enough: a child that was forked a moment ago has the same lock until it
+    /// runs its program.
     fn drop(&mut self) {
         let _ = self.0.unlock();
     }
@@ -409,7 +412,7 @@ fn is_bpffs(folder: &File) -> io::Result<bool> {
     Ok(fstatfs(folder)?.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// The process that has locked it, as /proc/locks shows it: `1: FLOCK ADVISORY WRITE 4711 00:2a:1234 0 EOF`.
+/// The process that has locked the folder, as /proc/locks shows it: `1: FLOCK ADVISORY WRITE 4711 00:2a:1234 0 EOF`.
 fn holder(folder: &File) -> Option<u32> {
     let found = folder.metadata().ok()?;
     let major = libc::major(found.dev());

@@ -1,8 +1,8 @@
 //! How a list becomes visible to programs that run meanwhile: its slots first, then the word that leads to them.
 //!
 //! Invariant: a word is replaced by one aligned store that is ordered after the slots, so a reader of the word finds
-//! the whole list. The memory is whatever consists of 64-bit cells, so the tests explore this very code with cells that
-//! show every order in which another processor may see the stores.
+//! the whole list. Any memory of 64-bit cells will do, so the tests explore this very code with cells that show every
+//! order in which another processor may see the stores.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ use crate::abi;
 
 /// 64 bits that programs read.
 pub(crate) trait Cell {
-    /// Replaces them at once.
+    /// Replaces all 64 bits at once.
     fn store(&self, word: u64, order: Ordering);
 }
 
@@ -34,7 +34,8 @@ pub(crate) fn fill<C: Cell>(array: &[C], range: Range, mut slots: impl Iterator<
     }
 }
 
-/// Programs see the list before or the list after. What was written before is visible with it.
+/// Publishes a word: programs see the list before or the list after. A program that sees the word sees all that was
+/// written before it.
 pub(crate) fn publish<C: Cell>(cell: &C, word: Word) {
     cell.store(abi::word_bits(word), Ordering::Release);
 }

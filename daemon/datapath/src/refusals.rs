@@ -32,7 +32,7 @@ words! {
     pub enum Cause {
         /// The list of backends for this client was empty; the reason of the frontend says more.
         NoBackend = "no-backend",
-        /// Its address is in none of the service's loadBalancerSourceRanges.
+        /// The client's address is in none of the service's loadBalancerSourceRanges.
         Source = "source",
         /// The table of flows was full: raise `flows` under `[packets]`.
         Flows = "flows",
@@ -41,7 +41,7 @@ words! {
         /// This node had no address of that family to which a backend on another node could answer: `holdfast datapath`
         /// lists the devices with theirs.
         Address = "address",
-        /// It is a cluster IP of a service that has no such port.
+        /// The client dialled a cluster IP of a service that has no such port.
         NoSuchPort = "no-such-port",
     }
 }
@@ -69,26 +69,26 @@ pub struct Arrival {
 /// One connect, datagram or first packet that was not let through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// When, on the clock that began with the machine.
+    /// When the client was turned away, on the clock that began with the machine.
     pub at: Duration,
     /// How the client's packet came; all fields about the process are then empty. `None`: the client is a process of
     /// this node, and was turned away at its socket.
     pub arrival: Option<Arrival>,
     /// The client's process, as the host numbers it.
     pub process: u32,
-    /// Its thread, numbered likewise.
+    /// The client's thread, numbered likewise.
     pub thread: u32,
     /// The name of the thread, 15 bytes at most.
     pub comm: String,
-    /// The number of its cgroup.
+    /// The number of the client's cgroup.
     pub cgroup: u64,
-    /// The cookie of its network namespace.
+    /// The cookie of the client's network namespace.
     pub netns: u64,
     /// The frontend that the client dialled; for a node port with the address of the node.
     pub frontend: FrontendKey,
     /// The port behind the frontend.
     pub port: PortIndex,
-    /// The number of the namespace that has the frontend; none of a port that its service has not.
+    /// The number of the namespace that has the frontend; the default where the service has no such port.
     pub share: Share,
     /// Whether the client was told, or left without an answer.
     pub denial: Denial,
@@ -156,12 +156,12 @@ fn decode(bytes: &[u8]) -> Option<Refusal> {
         port: PortIndex(it.port_and_share & ((1 << SHARE_AT) - 1)),
         share: share_of(&it),
         denial: if dropped { Denial::Dropped } else { Denial::Refused },
-        // An older daemon may not know the cause.
+        // The programs may be newer than this daemon, and give a cause that it does not know.
         cause: cause.map_or(Cause::NoBackend, |(cause, _)| *cause),
     })
 }
 
-/// What no frontend led to has no number.
+/// The number of the namespace that has the frontend. Where no frontend was found there is none.
 fn share_of(it: &types::refusal) -> Share {
     let is_no_port = u32::from(it.reason) == types::reason::REASON_NO_SUCH_PORT.0;
     let number = u16::try_from(it.port_and_share >> SHARE_AT).unwrap_or_default();

@@ -12,14 +12,14 @@ const PORTS_FIRST: u32 = 4096;
 const SLOTS_FIRST: u32 = 16_384;
 const MEMBERS_FIRST: u32 = 4096;
 
-/// Each step. A growth costs the loading of the programs, some 0.1 s, while a large cluster is read in; an empty entry
-/// costs 8 to 128 bytes.
+/// The factor of each step. A growth costs the loading of the programs, some 0.1 s, while a large cluster is read in;
+/// an empty entry costs 8 to 128 bytes.
 const GROWTH: u32 = 16;
 
 /// What is added to the arrays for the self-test: a port and a slot that no service can have.
 pub(crate) const PROBE_ENTRIES: u32 = 1;
 
-/// Entries of each map that grows.
+/// How many entries each map that grows has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Of `frontends4` and `frontends6`.
@@ -32,7 +32,7 @@ pub struct Shape {
     pub members: u32,
 }
 
-/// Where a family stands in a pair.
+/// The place of a family in a pair.
 pub(crate) const fn index(family: Family) -> usize {
     match family {
         Family::V4 => 0,
@@ -41,7 +41,7 @@ pub(crate) const fn index(family: Family) -> usize {
 }
 
 impl Shape {
-    /// What a start begins with.
+    /// The shape that a start begins with.
     pub(crate) fn first(limits: Self) -> Self {
         Self {
             frontends: [FRONTENDS_FIRST; 2],
@@ -52,7 +52,7 @@ impl Shape {
         .within(limits)
     }
 
-    /// What nothing needs.
+    /// The shape of maps that hold nothing.
     pub(crate) const NONE: Self = Self { frontends: [0; 2], ports: 0, slots: [0; 2], members: 0 };
 
     /// What the maps may grow to.
@@ -72,7 +72,8 @@ impl Shape {
         }
     }
 
-    /// Larger wherever half is in use: what grows with the cluster grows together, so the programs are moved once.
+    /// Makes larger whatever is half in use: what grows with the cluster grows together, so the programs are moved
+    /// once.
     pub(crate) fn with_room_for(self, used: &Self, limits: &Self) -> Self {
         let grown = |entries: u32, used: u32, limit| match used >= entries / 2 {
             true => grown(entries, 0, limit).unwrap_or(entries),
@@ -87,7 +88,7 @@ impl Shape {
         }
     }
 
-    /// With what is about to be written.
+    /// Adds what is about to be written.
     pub(crate) fn and(self, coming: &Coming) -> Self {
         let sum = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.saturating_add(c), b.saturating_add(d)];
         Self {
@@ -98,7 +99,8 @@ impl Shape {
         }
     }
 
-    /// Large enough for so much, and where it grows, for the next that comes too: hash maps stay half empty.
+    /// Large enough for what is used. What has to grow gets room for what comes next too: an array an eighth more, a
+    /// hash map as much again, so that it is half empty.
     pub(crate) fn holding(self, used: &Self, limits: &Self) -> Self {
         let array = |entries: u32, used: u32, limit: u32| match used <= entries {
             true => entries,
@@ -121,7 +123,7 @@ impl Shape {
         .or_larger(self)
     }
 
-    /// Both, each where it is larger.
+    /// The larger of both, map by map.
     pub(crate) fn or_larger(self, other: Self) -> Self {
         let most = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.max(c), b.max(d)];
         Self {
@@ -161,8 +163,8 @@ pub(crate) fn grown(entries: u32, needed: u32, limit: u32) -> Option<u32> {
     Some(next)
 }
 
-/// So many and an eighth more, in round numbers: lists that are replaced need room beside, and what is mapped counts as
-/// the daemon's memory.
+/// An eighth more than is used, in round numbers: lists that are replaced need room beside. It is no more, because what
+/// is mapped counts as the daemon's memory.
 fn spacious(used: u32) -> u32 {
     let entries = used.saturating_add(used / 8);
     let step = entries.checked_next_power_of_two().map_or(1, |power| power / 8).max(1);

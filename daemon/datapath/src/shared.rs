@@ -1,8 +1,8 @@
 //! The maps that keep their size: node addresses, node ports, and what the daemon tells all programs.
 //!
-//! Invariant: a bit of `node_ports` is set while any frontend without an address has that port, and one of
-//! `frontend_blocks` while any frontend is in that block; of the latter one too many does no harm, so they are taken
-//! back by the next start only. The state of sockets and clients is written by programs alone.
+//! Invariant: a bit of `node_ports` is set while any frontend without an address has that port, and a bit of
+//! `frontend_blocks` while any frontend is in that block. A block's bit too many only costs a search, so such bits are
+//! taken back by the next start only. What the maps know of sockets and clients is written by programs alone.
 
 use std::collections::BTreeSet;
 use std::mem::offset_of;
@@ -29,13 +29,13 @@ pub(crate) struct Shared {
     node_ports: Bitmap,
     blocks: Bitmap,
     control: View,
-    // Frontends without an address, for which bits are set.
+    // Frontends without an address; the bits of their ports are set in `node_ports`.
     wildcards: BTreeSet<FrontendKey>,
 }
 
 impl Shared {
-    /// Over what a former daemon left, for the frontends that were found. The blocks of those that are gone stay until
-    /// it is known whether there are flows to them.
+    /// Takes over the shared maps, and sets the bits of the frontends that were found. The bits of blocks whose
+    /// frontends are gone stay until it is known whether there are flows to their addresses.
     pub(crate) fn new(maps: &Handles, found: &[FrontendKey]) -> Result<Self, StartError> {
         let shared = Map::shared().chain(Map::with_sockets());
         let handles = map::copies(shared.filter_map(|map| maps.get_key_value(&map)))?;
@@ -51,12 +51,12 @@ impl Shared {
         })
     }
 
-    /// Restores what was changed in the bitmaps from outside. `true`: there was something.
+    /// Restores what others have changed in the bitmaps. `true`: something had been changed.
     pub(crate) fn repair(&self) -> bool {
         self.node_ports.repair() | self.blocks.repair()
     }
 
-    /// For loading programs over the same maps.
+    /// The handles with which programs are loaded over the same maps.
     pub(crate) fn handles(&self) -> &Handles {
         &self.handles
     }
@@ -70,7 +70,7 @@ impl Shared {
         if address.is_ipv4() { v4 } else { v6 }
     }
 
-    /// A frontend has come.
+    /// Sets the bits that lead programs to a frontend that has come.
     pub(crate) fn note_inserted(&mut self, key: &FrontendKey) {
         block_bit(key).into_iter().for_each(|bit| self.blocks.set(bit));
         if key.address.is_unspecified() && self.wildcards.insert(*key) {
@@ -78,7 +78,7 @@ impl Shared {
         }
     }
 
-    /// A frontend has gone.
+    /// Clears the bit of a port, if the frontend that has gone was the last one without an address that had it.
     pub(crate) fn note_removed(&mut self, key: &FrontendKey) {
         let shares_port = |other: &FrontendKey| other.port == key.port;
         if self.wildcards.remove(key) && !self.wildcards.iter().any(shares_port) {
@@ -91,13 +91,15 @@ impl Shared {
         self.wildcards.iter().map(|key| key.port)
     }
 
-    /// There are flows of a former daemon, and it is not known yet to which addresses.
+    /// Keeps programs looking while it is not known to which addresses a former daemon's flows go: the bits of blocks
+    /// that were found stay, and where none were found all are set.
     pub(crate) fn expect_flows(&mut self) {
         self.blocks.set_all_unless_found();
     }
 
-    /// There are flows to these addresses and no others, which need no frontend. Those of the node are found by their
-    /// ports, and nearly all packets are for one of them.
+    /// Sets the bits of the addresses to which a former daemon's flows go, because a flow may outlive its frontend, and
+    /// forgets all other bits that were found. The node's own addresses get no bit: their flows are found by the port,
+    /// and nearly all packets are for one of these addresses.
     pub(crate) fn note_flows(&mut self, frontends: impl IntoIterator<Item = IpAddr>) {
         for address in frontends {
             let of_node = self.addresses_mut(address).get(&abi::node_address_bytes(address)).is_some();
@@ -113,7 +115,8 @@ impl Shared {
         abi::from_words(words.take(size_of::<types::control>() / 8)).unwrap_or_default()
     }
 
-    /// Tells the programs what is exempt, and in which network namespace the loopback answers node ports. Counts stay.
+    /// Tells the programs what is exempt, and in which network namespace the loopback answers node ports. The count of
+    /// lost refusals, which the programs write, stays as it is.
     pub(crate) fn tell(&self, told: &types::control) {
         let lost = offset_of!(types::control, refusals_lost) / 8;
         let words = self.control.iter().zip(abi::words(told)).enumerate();

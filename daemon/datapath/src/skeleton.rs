@@ -7,13 +7,13 @@
 
 include!(concat!(env!("OUT_DIR"), "/socket.skel.rs"));
 
-/// Types that the first one does not have too: those of packets.
+/// The skeleton of `packet.bpf.c`, with types that the first one does not have: those of packets.
 pub(crate) mod packet {
     include!(concat!(env!("OUT_DIR"), "/packet.skel.rs"));
 }
 pub(crate) use packet::PacketSkelBuilder;
 
-/// Its types are those of the first one.
+/// The skeleton of `kept.bpf.c`, with the types of the first one.
 mod kept {
     include!(concat!(env!("OUT_DIR"), "/kept.skel.rs"));
 }

@@ -38,7 +38,7 @@ fn netns_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
 /// Connects over TCP from a socket with that mark, and closes it. Makes system calls only, so a child may do it after a
 /// fork: what nix does around them takes no memory from the heap and no lock.
 pub(crate) fn connect(to: SocketAddrV4, mark: u32) -> io::Result<()> {
-    // Other programs on these hooks may refuse with any number. Those that have no name nix gives as 0.
+    // Other programs on these hooks may refuse with any number. nix gives one that it has no name for as 0.
     let told = |_| io::Error::last_os_error();
     let dialling = socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None);
     let dialling = dialling.map_err(told)?;

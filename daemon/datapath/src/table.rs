@@ -1,7 +1,7 @@
 //! One hash map of the kernel, with the number of its entries.
 //!
-//! Invariant: the number counts what this daemon put in and what it found at its start. It reads batches itself:
-//! libbpf-rs takes a short batch for the last one and so loses entries.
+//! Invariant: the number counts what this daemon put in and what it found at its start. Batches are read by a call of
+//! our own, because libbpf-rs takes a short batch for the last one and so loses entries.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
 use crate::bpf_call;
 
-/// Entries of one batch. The kernel gives whole buckets, so one may be short without being the last.
+/// The most entries of one batch. The kernel gives whole buckets, so a batch may be short without being the last.
 const BATCH: u32 = 4096;
 
 /// One hash map of the kernel, open.
@@ -32,7 +32,7 @@ impl Table {
         self.used
     }
 
-    /// What was found by [`Self::entries`].
+    /// Counts the entries that [`Self::entries`] has found.
     pub(crate) fn set_used(&mut self, used: usize) {
         self.used = u32::try_from(used).unwrap_or(u32::MAX);
     }
@@ -51,8 +51,8 @@ impl Table {
         }
     }
 
-    /// Inserts keys that are not there, up to the first that is refused. Gives how many. One that was there after all
-    /// is replaced, and counts twice.
+    /// Inserts keys that are not there, up to the first that is refused. Gives how many were inserted. A key that was
+    /// there after all is replaced, and counts twice.
     pub(crate) fn put_new(&mut self, keys: &[u8], values: &[u8]) -> usize {
         let all = u32::try_from(keys.len() / self.map.key_size() as usize).unwrap_or(0);
         if all == 0 || values.len() != all as usize * self.map.value_size() as usize {

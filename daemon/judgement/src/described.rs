@@ -1,6 +1,6 @@
-//! What answers say of themselves to programs where deriving cannot tell it: words of closed sets, and texts.
+//! What answers say of their own form to programs, where deriving cannot tell it: words of closed sets, and texts.
 //!
-//! Invariant: the same type is written and described, so neither can say what the other does not.
+//! Invariant: one type both writes a value and describes it, so neither can say what the other does not.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display};
@@ -44,7 +44,7 @@ impl<T: Spelled> JsonSchema for Code<T> {
     }
 }
 
-/// What has one spelling and is too many to be listed: a name, an address with its port.
+/// A value with one spelling, of a kind that has too many to be listed: a name, an address with its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Text<T>(pub T);
 

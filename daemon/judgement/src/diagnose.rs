@@ -1,9 +1,10 @@
 //! What is wrong with a service, as far as what was gathered shows it.
 //!
-//! Each of `checks` judges the `Material`, `answer` puts what they found together, and `json` and `text` write it down.
+//! Each of `checks` judges the `Material`, `answer` puts their findings together, and `json` and `text` write them
+//! down.
 //!
 //! Invariant: judging sends no request, changes nothing and says the same of the same material. No text that others
-//! wrote reaches a reader uncleaned, nor a command unless it passes the grammar of names.
+//! wrote reaches a reader uncleaned, and none gets into a command unless it passes the grammar of names.
 
 mod answer;
 mod case;

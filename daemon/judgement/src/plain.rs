@@ -1,11 +1,11 @@
 //! What others wrote, as it may stand on a line of ours: names, labels, messages, reasons, names of processes.
 //!
 //! Invariant: nothing in what comes out ends a line, moves a cursor, hides what is beside it or turns its direction,
-//! whatever text goes in. What would is shown as `?`.
+//! whatever text goes in. A character that would do so is shown as `?`.
 
 use std::fmt::{self, Display, Write};
 
-/// A value that is shown.
+/// A value as it may be shown: each unfit character of its text becomes `?`.
 #[derive(Debug)]
 pub struct Plain<T>(pub T);
 
@@ -15,17 +15,17 @@ impl<T: Display> Display for Plain<T> {
     }
 }
 
-/// As text.
+/// The text with each unfit character as `?`.
 pub fn plain(text: &str) -> String {
     Plain(text).to_string()
 }
 
-/// Several lines of ours, which stay what they are.
+/// Several lines of ours, likewise; their line ends stay.
 pub fn plain_lines(text: &str) -> String {
     text.chars().map(|c| if c == '\n' { c } else { shown(c) }).collect()
 }
 
-/// Ends a line, moves a cursor, turns what is around it or is not seen.
+/// Whether a character ends a line, moves a cursor, turns what is around it or is not seen.
 pub const fn is_unfit(character: char) -> bool {
     matches!(character,
         '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
@@ -37,13 +37,13 @@ const fn shown(character: char) -> char {
     if is_unfit(character) { '?' } else { character }
 }
 
-/// Lets through what is fit.
+/// A writer that passes text on to another one, with each unfit character as `?`.
 #[derive(Debug)]
 pub struct Through<'a, W>(pub &'a mut W);
 
 impl<W: Write> Write for Through<'_, W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // Nearly all of what is written.
+        // Nearly all text that is written is printable ASCII, and needs no look at each character.
         if text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
             return self.0.write_str(text);
         }

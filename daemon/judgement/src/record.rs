@@ -1,8 +1,8 @@
 //! What is kept of a change: the same struct in memory, on disk, in the API and on the command line.
 //!
 //! Invariant: a record says everything by itself: when, which object in which version by which writer, what clients got
-//! before and after, and what the maps said to it. Its lists have bounds, and what is too long for the file all the
-//! same is a gap there. Fields are added, never renamed; what has nothing to say is absent. The
+//! before and after, and what the maps said to it. Its lists have bounds; a record that is too long for the file all
+//! the same becomes a gap there. Fields are added, never renamed; a field that has nothing to say is absent. The
 //! recorder makes records, and `sentence` words them for people.
 
 mod sentence;
@@ -38,21 +38,21 @@ pub enum Kind {
 /// One change of one service, or a place where changes are missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
-    /// Counts up by one, over restarts too. Absent: not kept.
+    /// The number of the record. It counts up by one, over restarts too; absent: the record is not kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
-    /// When the batch began in which it happened.
+    /// When the batch began that brought the change.
     pub time: Millis,
-    /// The same on the clock that never steps back, which the journal shows too; microseconds since the boot.
+    /// The same moment on the clock that never steps back, which the journal shows too; microseconds since the boot.
     pub monotonic_us: u64,
     /// The kernel's id of that boot, as the journal has it.
     pub boot_id: Arc<str>,
-    /// A change, an event without one, or a gap.
+    /// A change, an event that changed nothing, or a gap.
     pub kind: Kind,
     /// The service that changed, as `namespace/name`. Absent: a gap may concern any service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
-    /// Which source the service is from.
+    /// The source that has the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Word>,
     /// A short stable code of what decided: a reason, `usable-endpoints`, `service-gone`, `no-effect`, …
@@ -60,7 +60,7 @@ pub struct Record {
     /// Why, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub triggers: Vec<Trigger>,
-    /// How many triggers before those had no room.
+    /// How many triggers before these had no room.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub suppressed: u32,
     /// What changed for clients; frontends that met the same share one entry.
@@ -109,7 +109,7 @@ pub struct Trigger {
     /// Its namespace and name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
-    /// The source that told.
+    /// The source that told of the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Word>,
     /// The object's uid.
@@ -127,22 +127,23 @@ pub struct Trigger {
     /// The apiserver's endpoint or the file that it was read from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Arc<str>>,
-    /// The object said `endpoints: null`, not `[]`.
+    /// Whether the object said `endpoints: null`, not `[]`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub endpoints_null: bool,
-    /// It was not known before.
+    /// Whether the object was not known before.
     #[serde(default, skip_serializing_if = "is_false")]
     pub new: bool,
-    /// Which of its fields that matter here are others than before; of a known object none: only its metadata.
+    /// The fields that matter here and differ from the object's version before. Empty for an object that was known:
+    /// only its metadata differs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<Word>,
-    /// Which of a slice's endpoints are others than before.
+    /// How a slice's endpoints differ from those before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoints: Option<Diff>,
     /// The backend that was probed, or that is another pod's now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// How many services lost their lists, and of how many that had one.
+    /// How many services lost their lists, and how many had one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<[u32; 2]>,
     /// The address that was claimed.
@@ -163,7 +164,7 @@ pub struct LastWriter {
     /// `status`, where a subresource was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subresource: Option<Arc<str>>,
-    /// When it wrote.
+    /// When the writer wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Millis>,
 }
@@ -173,7 +174,7 @@ pub struct LastWriter {
 pub struct Transition {
     /// What clients dial, each as `address:port/protocol`.
     pub frontends: Vec<String>,
-    /// How many more met the same.
+    /// How many more frontends met the same.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub frontends_omitted: u32,
     /// What clients got; absent: the frontends are new.
@@ -184,7 +185,7 @@ pub struct Transition {
     pub after: Option<Met>,
     /// The backends of new connections from this node.
     pub backends: Diff,
-    /// The backends of outside traffic, where that got or gets other ones.
+    /// The backends of traffic from outside, where it got or gets others than new connections from this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_backends: Option<Diff>,
 }
@@ -202,7 +203,7 @@ pub struct Met {
     /// Whether the maps hold what they should.
     #[schemars(extend("enum" = ["pending", "done", "error"]))]
     pub status: Word,
-    /// The service that owns the address, where it is another one.
+    /// The service that owns the address, where that is another service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
 }
@@ -231,9 +232,9 @@ pub struct Diff {
 pub struct Changed {
     /// Its address and port.
     pub address: String,
-    /// `active`, `draining`; of an endpoint its conditions.
+    /// Its state before: `active` or `draining`; of an endpoint its conditions.
     pub before: Word,
-    /// The same, afterwards.
+    /// Its state afterwards.
     pub after: Word,
 }
 
@@ -257,13 +258,13 @@ pub struct Gap {
     /// How many records, as far as that can be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<u64>,
-    /// Where that cannot be told: at most so many, because no more numbers were set aside.
+    /// The most records that can be missing, where their number cannot be told: no more numbers were set aside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<u64>,
     /// How many bytes of the file cannot be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// The file of the history that they are missing in.
+    /// The file of the history in which records are missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// The namespaces with most of the missing records, where that is known.
@@ -271,12 +272,12 @@ pub struct Gap {
     pub namespaces: Vec<NamespaceShare>,
 }
 
-/// What a namespace has of them.
+/// How many of the missing records one namespace has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NamespaceShare {
-    /// Its name.
+    /// The name of the namespace.
     pub namespace: String,
-    /// How many records.
+    /// How many records of it are missing.
     pub records: u64,
 }
 
@@ -292,11 +293,11 @@ pub enum GapCause {
     Damaged,
     /// Another version wrote the file, or it is none of ours.
     OtherVersion,
-    /// The disk did not take them; memory had them.
+    /// The disk did not take the records; memory had them.
     NotWritten,
-    /// The daemon or the machine stopped at once, and what it had not written yet is unknown.
+    /// The daemon or the machine stopped without warning, and what had not been written by then is unknown.
     Killed,
-    /// The files were full, and these namespaces had most of them.
+    /// The files were full, and records of the namespaces that had most of them made room for others.
     MadeRoom,
 }
 
@@ -335,14 +336,14 @@ impl Diff {
 }
 
 impl Gap {
-    /// Nothing is known but the cause.
+    /// A gap of which nothing but the cause is known.
     pub const fn new(cause: GapCause) -> Self {
         Self { cause, records: None, at_most: None, bytes: None, file: None, namespaces: Vec::new() }
     }
 }
 
 impl GapCause {
-    /// As the end of a sentence that begins "because".
+    /// The cause as a clause that follows "because".
     pub const fn in_words(self) -> &'static str {
         match self {
             Self::QueueFull => "more changes came than could be recorded",
@@ -357,7 +358,7 @@ impl GapCause {
 }
 
 impl Record {
-    /// What decided here, and the reasons that clients were told before and after; each once.
+    /// The rule that decided, and the reasons that clients met before and after; each once.
     pub fn reasons(&self) -> Box<[Word]> {
         let met = self.transitions.iter().flat_map(|it| it.before.iter().chain(&it.after));
         let told = met.filter_map(|met| met.reason.clone());

@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct Rfc3339(pub Timestamp);
 
 impl Rfc3339 {
-    /// As Kubernetes' `MicroTime`: with six digits of the second.
+    /// The time as Kubernetes' `MicroTime`, with six digits of the second.
     pub fn micro_time(self) -> String {
         format!("{:.6}Z", calendar(SignedDuration::from_secs(self.0.0)))
     }
@@ -36,7 +36,7 @@ impl Millis {
         Some(Self(seconds + digits.fold(0, |number, digit| number * 10 + i64::from(digit - b'0'))))
     }
 
-    /// A time so long before: a number and `s`, `m`, `h` or `d`.
+    /// The time that is so long before this one, which `text` says as a number and `s`, `m`, `h` or `d`.
     pub fn ago(self, text: &str) -> Option<Self> {
         let unit = text.chars().next_back()?;
         let seconds = match unit {
@@ -50,7 +50,7 @@ impl Millis {
         Some(Self(self.0 - i64::from(number) * seconds * 1000))
     }
 
-    /// Rounded down to whole seconds.
+    /// The time rounded down to whole seconds.
     pub const fn seconds(self) -> Timestamp {
         Timestamp(self.0.div_euclid(1000))
     }
@@ -92,7 +92,8 @@ const DAY_SECONDS: i64 = 86_400;
 /// Where times are counted from, and the earliest that is shown.
 const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
 
-/// What lies so long after 1970, by the Gregorian calendar. The latest is the last that RFC 3339 can write.
+/// The date and clock so long after 1970, by the Gregorian calendar. A later time than RFC 3339 can write is shown as
+/// the last that it can.
 fn calendar(since: SignedDuration) -> DateTime {
     EPOCH.saturating_add(since).max(EPOCH)
 }
@@ -103,7 +104,7 @@ impl fmt::Display for Rfc3339 {
     }
 }
 
-/// Both are written in RFC 3339, and described so.
+/// Describes a type to programs as a time in RFC 3339, which is how both types are written.
 macro_rules! described_as_a_time {
     ($time:ty) => {
         impl JsonSchema for $time {

@@ -1,8 +1,8 @@
 //! Why a client meets what it meets: the services that are meant, the answer in one sentence, everything that it rests
 //! on, and what happens next.
 //!
-//! Invariant: what is said to be applied was read back from the maps for this very answer. Nothing is guessed: what is
-//! not known is absent.
+//! Invariant: what an answer calls applied was read back from the maps for this very answer. Nothing is guessed: what
+//! is not known is absent.
 
 mod balancer;
 mod details;
@@ -57,7 +57,7 @@ pub struct Explanation<'a> {
     pub services: Vec<Explained<'a>>,
     /// Where no service has the address: what is near.
     pub near: Vec<NearRow>,
-    /// If no service has it: the latest records that name it.
+    /// If no service has the address or the name: the latest records about it.
     pub past: Vec<Record>,
     pub apiserver: Option<String>,
     pub stale_since: Option<Rfc3339>,
@@ -83,7 +83,7 @@ pub struct Explained<'a> {
     pub history: Vec<Record>,
 }
 
-/// What may have been meant.
+/// Something that may have been meant.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Near")]
 pub struct NearRow {
@@ -91,7 +91,7 @@ pub struct NearRow {
     pub name: String,
 }
 
-/// Frontends of one answer, so that they are read back from the maps within less than a millisecond.
+/// The most frontends of one answer, so that they are read back from the maps within less than a millisecond.
 pub const FRONTENDS_MAX: usize = 64;
 
 /// What the running daemon knows beside its tables and maps, taken for one answer.
@@ -171,7 +171,7 @@ impl Walk {
         self.subjects.iter().any(|subject| refusing::by_udp(&subject.view).next().is_some())
     }
 
-    /// The answer, with what the maps said.
+    /// Makes the answer, with what the maps said.
     pub fn end<'a>(&'a self, given: &Given, read: &ReadBack) -> Explanation<'a> {
         let Self { snapshot, question, found, subjects, .. } = self;
         let packet = self.packet(&given.datapath, read);
@@ -190,7 +190,7 @@ impl Walk {
 }
 
 impl Walk {
-    /// Records about what is not there now; they say why it went.
+    /// Records about what was asked for and is not there now; they say why it went.
     fn past(&self, given: &Given) -> Vec<Record> {
         match &self.question {
             Question::Service(name) if self.found_nothing() => given.of_service(name),
@@ -244,7 +244,7 @@ fn asked_for<'a>(question: &Question, subject: &'a Subject) -> impl Iterator<Ite
     subject.frontends().filter(move |it| first.as_ref().is_none_or(|first| it.protocol == *first))
 }
 
-/// That there are other protocols at an address, if none was asked for.
+/// A further sentence about the other protocols at an address, if the question names no protocol.
 fn others(dialled: &Dialled, told: &FrontendView, subjects: &[Subject]) -> String {
     let all = subjects.iter().flat_map(Subject::frontends).map(|it| it.protocol.clone());
     let others: BTreeSet<_> = all.filter(|protocol| *protocol != told.protocol).collect();
@@ -252,7 +252,7 @@ fn others(dialled: &Dialled, told: &FrontendView, subjects: &[Subject]) -> Strin
     if others.is_empty() { String::new() } else { format!(" There is {} too.", others.join(" and ")) }
 }
 
-/// Nothing of it is in the table, maybe because it was rejected or has no room.
+/// The sentence about a service of which the table has nothing; its object may have been rejected.
 fn unknown(snapshot: &Snapshot, name: &ObjectName) -> String {
     let of_it = |it: &&Rejection| matches!(&it.object, ObjectKey::Service(key) if key.name == *name);
     match snapshot.rejections.named.values().find(of_it) {
@@ -263,7 +263,7 @@ fn unknown(snapshot: &Snapshot, name: &ObjectName) -> String {
     }
 }
 
-/// The one that is worst for its clients, so that the first sentence is about what is wrong.
+/// The frontend that is worst for its clients, so that the first sentence is about what is wrong.
 fn worst<'a>(frontends: impl Iterator<Item = &'a FrontendView>) -> Option<&'a FrontendView> {
     let mut worst: Option<&FrontendView> = None;
     for it in frontends {
@@ -309,7 +309,7 @@ fn explained<'a>(
     }
 }
 
-/// Where this reason is explained.
+/// The place in the guide that explains a reason.
 fn page(reason: Option<Reason>) -> Option<String> {
     reason.map(|reason| format!("{GUIDE}#{}", reason.as_str()))
 }

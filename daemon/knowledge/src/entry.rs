@@ -1,6 +1,6 @@
-//! The shapes of the knowledge: reasons, causes, remedies and what else the files have.
+//! The shapes of the knowledge: reasons, causes, remedies and whatever else the files have.
 //!
-//! Invariant: a field that is not one of these is refused, so that no misspelled one is without effect.
+//! Invariant: a field that is none of these is refused, so that a misspelled field is never ignored without a word.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ macro_rules! words {
 }
 
 words! {
-    /// What an Event says of itself.
+    /// The type that an Event gives itself.
     EventType {
         Normal = "Normal",
         Warning = "Warning",
@@ -44,9 +44,9 @@ words! {
     /// Whether a reason is sent today.
     Emitted {
         Current = "current",
-        /// Sent under another spelling.
+        /// Not sent under this spelling; `alias_of` names the reason that is sent.
         Variant = "variant",
-        /// Sent by older versions alone.
+        /// Sent by older versions of Kubernetes alone.
         Old = "old",
         /// People look for it, and no component sends it.
         Never = "never",
@@ -114,17 +114,17 @@ words! {
 #[serde(deny_unknown_fields)]
 pub struct EventReason {
     pub id: String,
-    /// As it is spelled in the Event.
+    /// The word as an Event spells it.
     pub reason: String,
-    /// Other spellings of the same.
+    /// Other spellings of the same word.
     #[serde(default)]
     pub aliases: Vec<String>,
-    /// The id of the reason that this spelling stands for; that one's causes and meaning hold.
+    /// The id of the reason that this spelling stands for; the causes and the meaning of that reason hold.
     pub alias_of: Option<String>,
     /// The components that send it; none named: any may.
     #[serde(default)]
     pub components: Vec<String>,
-    /// Which kinds of objects it is about.
+    /// The kinds of objects that its Events are about.
     pub kinds: Vec<String>,
     #[serde(rename = "type")]
     pub event_type: EventType,
@@ -135,10 +135,11 @@ pub struct EventReason {
     pub frequency: Option<String>,
     pub severity: Severity,
     pub step: Option<Step>,
-    /// The message must have one of these; without, the same reason is about something else.
+    /// The message must have one of these keywords; in a message without any, the same word is about something else.
+    /// Empty: any message fits.
     #[serde(default)]
     pub only_if: Vec<String>,
-    /// Messages as they look, for people.
+    /// Examples of its messages, for people.
     #[serde(default)]
     pub says: Vec<String>,
     pub meaning: String,
@@ -147,20 +148,20 @@ pub struct EventReason {
     pub before: Vec<String>,
     #[serde(default)]
     pub after: Vec<String>,
-    /// Reasons that, seen later at the same object, end it.
+    /// Reasons that end this one when they are seen later at the same object.
     #[serde(default)]
     pub resolved_by: Vec<String>,
     /// When the component that failed tries again.
     pub retry: Option<Retry>,
-    /// Ids of causes, the specific ones first.
+    /// The ids of its causes, the specific ones first.
     #[serde(default)]
     pub causes: Vec<String>,
-    /// Further causes, for some messages alone, before the others.
+    /// Further causes that only some messages can have; they are tried before the others.
     #[serde(default)]
     pub when: Vec<When>,
     /// Why there are no causes to look for.
     pub no_causes: Option<String>,
-    /// What to do where no cause is found.
+    /// What to do where no cause fits.
     #[serde(default)]
     pub fallback: String,
     #[serde(skip, default = "other")]
@@ -171,7 +172,7 @@ const fn other() -> Subject {
     Subject::Other
 }
 
-/// What it does to users, to the service and to the cluster.
+/// What a reason means for users, for the service and for the cluster.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Impact {
@@ -180,13 +181,13 @@ pub struct Impact {
     pub cluster: String,
 }
 
-/// The pace of further tries: doubling from the first to the longest.
+/// The pace of further tries: the pause doubles from the first to the longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Retry {
     pub first_ms: u32,
     pub max_ms: u32,
-    /// After so many tries it is given up until something changes; without, never.
+    /// The number of tries after which the component gives up until something changes; none: it never gives up.
     pub times: Option<u32>,
 }
 
@@ -194,9 +195,9 @@ pub struct Retry {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct When {
-    /// The message has one of these.
+    /// The message has one of these keywords.
     pub contains: Vec<String>,
-    /// What it then says about the life of a load balancer, in place of the reason's own.
+    /// What such a message says about the life of a load balancer, in place of the reason's own step.
     pub step: Option<Step>,
     pub causes: Vec<String>,
 }
@@ -206,7 +207,7 @@ pub struct When {
 #[serde(deny_unknown_fields)]
 pub struct Cause {
     pub id: String,
-    /// The message has one of these, without regard to capitals.
+    /// The message has one of these keywords, without regard to capitals.
     pub any: Vec<String>,
     /// … and each of these as well.
     #[serde(default)]
@@ -231,19 +232,19 @@ pub struct Remedy {
     pub action: String,
 }
 
-/// What is believed of some reasons and causes, and what is true. One belief is often about several of them, so it
-/// stands beside them and not in each.
+/// What is believed of some reasons and causes, and what is true. A belief is often about several of them, so it stands
+/// beside them and not in each.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Belief {
     pub id: String,
-    /// Ids of reasons and causes.
+    /// The ids of the reasons and causes that it is about.
     pub about: Vec<String>,
     pub believed: String,
     pub truth: String,
 }
 
-/// From what is seen to where to look.
+/// What is seen before one looks, and where to look.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Symptom {
@@ -255,7 +256,7 @@ pub struct Symptom {
     pub note: String,
 }
 
-/// An error that the apiserver answers to a write, and that never becomes an Event.
+/// An error with which the apiserver answers a write, and which never becomes an Event.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RefusedWrite {

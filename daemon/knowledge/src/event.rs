@@ -1,10 +1,10 @@
 //! An Event as either API of Kubernetes has it, in one shape.
 //!
 //! Invariant: any JSON value gives a [`ClusterEvent`]; what is missing or of another type is empty. All text in it is
-//! clean and bounded, a time is one that can be, and it was seen at least once.
+//! clean and bounded, every time in it is one that can be, and its count is at least 1.
 //!
-//! The fields are taken out of the JSON one by one. The types of `k8s-openapi` would be two, and both refuse a whole
-//! Event for one odd field: a count beyond 32 bits, a time that is none, a number in place of a text.
+//! The fields are taken out of the JSON one by one. `k8s-openapi` has a type for either API, and both types refuse a
+//! whole Event for one odd field: a count beyond 32 bits, a text that is no time, a number in place of a text.
 
 use serde_json::Value;
 
@@ -17,37 +17,37 @@ use crate::text::{clean, clean_message};
 const MERGED_PREFIX: &str = "(combined from similar events): ";
 
 /// The object that an Event is about, as far as the Event says. Only kind, namespace and name are always there:
-/// kube-proxy and kubelet name no UID, old versions of them the node's name in its place.
+/// kube-proxy and kubelet give no UID of a node, and their old versions give its name in place of the UID.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectRef {
     pub kind: String,
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    /// Which part of it, such as a container.
+    /// Which part of the object, such as a container.
     pub field_path: String,
 }
 
 /// What a component of the cluster says about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterEvent {
-    /// The Event's own UID: the same one is modified when it is seen again.
+    /// The Event's own UID: an Event that is seen again is modified, and keeps it.
     pub uid: String,
     pub object: ObjectRef,
     pub reason: String,
     pub event_type: EventType,
-    /// Without the words that mark a merged one.
+    /// The message without the words that mark a merged Event.
     pub message: String,
     pub action: String,
-    /// The sender.
+    /// The component that sent the Event.
     pub component: String,
-    /// Where the sender runs, or which of several it is.
+    /// Where the sender runs, or which of several senders it is.
     pub host: String,
     pub first: Option<Time>,
     pub last: Option<Time>,
-    /// How often it was seen; at least once.
+    /// How often the Event was seen; at least once.
     pub count: u32,
-    /// Whether it stands for several similar ones.
+    /// Whether it stands for several similar Events.
     pub merged: bool,
 }
 
@@ -136,7 +136,8 @@ fn time(value: &Value, paths: &[&str]) -> Option<Time> {
     paths.iter().find_map(|path| parse(at(value, path)?.as_str()?))
 }
 
-/// Nothing, or less than nothing, was seen once: otherwise there would be no Event.
+/// How often an Event was seen. A count of zero or less is no count, and without a count it was seen once: otherwise
+/// there would be no Event.
 fn count(value: &Value) -> u32 {
     let counts = ["series/count", "count", "deprecatedCount"];
     let counted = counts.iter().filter_map(|path| at(value, path)?.as_i64());

@@ -5,11 +5,11 @@ use std::fmt;
 use crate::limits::SENTENCE_BYTES_MAX;
 use crate::text::clean;
 
-/// One fault: where it is, which entry it concerns, what is wrong and what to do. The entry is left out.
+/// One fault: where it is, which entry it concerns, what is wrong and what to do. An entry with a fault is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub file: String,
-    /// Counted from 1.
+    /// The line of the file, counted from 1.
     pub line: Option<usize>,
     /// The entry's id, if it has one that can be read.
     pub id: Option<String>,
@@ -18,7 +18,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault of the file as such, or of a part that is no entry's.
+    /// A fault of the file as such, or of a part of it that belongs to no entry.
     pub fn of_file(file: &str, line: Option<usize>, message: &str) -> Self {
         Self::of_entry(file, line, None, message)
     }

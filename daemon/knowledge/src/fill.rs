@@ -9,11 +9,11 @@ use std::num::NonZeroU16;
 /// The placeholders, in the order of the values below.
 pub(crate) const PLACEHOLDERS: [&str; 6] = ["ns", "name", "pod", "node", "ip", "port"];
 
-/// Characters of a label, and of a name of several, as DNS allows.
+/// The most bytes of a label, and of a name of several labels, as DNS allows.
 const LABEL_BYTES_MAX: usize = 63;
 const SUBDOMAIN_BYTES_MAX: usize = 253;
 
-/// What the places of an advice are filled with.
+/// The values for the placeholders of an advice.
 #[derive(Clone, Debug, Default)]
 pub struct Values([Option<String>; PLACEHOLDERS.len()]);
 
@@ -56,7 +56,7 @@ impl Values {
         self
     }
 
-    /// The advice with its places filled.
+    /// The advice with a value, or a word in brackets, in place of each placeholder.
     pub fn fill(&self, advice: &str) -> String {
         let mut filled = String::with_capacity(advice.len());
         let mut rest = advice;
@@ -77,7 +77,8 @@ impl Values {
         filled
     }
 
-    /// What stands for a placeholder with which the text goes on, and what follows it.
+    /// What stands for the placeholder that ends at the first `}` of the text, and the text after it; none: that is no
+    /// placeholder.
     fn place<'t>(&self, text: &'t str) -> Option<(String, &'t str)> {
         let (name, after) = text.split_once('}')?;
         let (placeholder, value) = PLACEHOLDERS.iter().zip(&self.0).find(|(known, _)| **known == name)?;
@@ -89,7 +90,7 @@ fn is_label(text: &str) -> bool {
     text.len() <= LABEL_BYTES_MAX && is_part(text)
 }
 
-/// Labels with dots between them; of each alone the length is not limited.
+/// Whether a text is labels with dots between them; only their length together is limited.
 fn is_subdomain(text: &str) -> bool {
     text.len() <= SUBDOMAIN_BYTES_MAX && text.split('.').all(is_part)
 }
@@ -99,7 +100,7 @@ fn is_part(text: &str) -> bool {
     text.starts_with(is_outer) && text.ends_with(is_outer) && text.chars().all(|c| is_outer(c) || c == '-')
 }
 
-/// The first thing in braces that is no placeholder, such as the text of an Event.
+/// The first word in braces that is no placeholder, such as `{message}`.
 pub(crate) fn unknown_placeholder(text: &str) -> Option<&str> {
     let names = text.split('{').skip(1).filter_map(|rest| rest.split_once('}').map(|(name, _)| name));
     let is_word = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase());

@@ -1,4 +1,4 @@
-//! What components of Kubernetes say, word for word, and what tests that bring it about compare with it.
+//! What components of Kubernetes say, word for word; tests that make them say it compare their Events with it.
 //!
 //! Invariant: each message says where it is from. Nothing counts as heard that is not on record from a run.
 
@@ -6,27 +6,28 @@ use std::fmt;
 
 use crate::{ClusterEvent, Confidence, Knowledge};
 
-/// One at least of each reason and each cause, in columns: reason, component, kind, cause, where it is from, message.
+/// At least one message of each reason and of each cause, in columns: reason, component, kind, cause, where the message
+/// is from, message.
 pub const MESSAGES: &str = include_str!("tests/fixtures/messages.tsv");
 
-/// What a real component is to be heard with.
+/// The Event that a test wants to hear from a real component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heard<'a> {
     pub reason: &'a str,
     pub component: &'a str,
-    /// Of its object.
+    /// The kind of the object that the Event is about.
     pub kind: &'a str,
-    /// The id of the cause that is found in its message; `-`: none.
+    /// The id of the cause that fits its message; `-`: none.
     pub cause: &'a str,
 }
 
 /// Why an Event does not count as heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotHeard {
-    /// It is another one.
+    /// It is another Event.
     #[error("it is another reason, sender, kind or cause")]
     Other,
-    /// The reason is not spelled so, or the sender not known to use it.
+    /// Its reason is spelled otherwise in the knowledge, or the sender is not known to use it.
     #[error("it is recognised as {0:?} only: correct the reason in knowledge/")]
     Unsure(Confidence),
     /// No message of that kind is from a run.
@@ -35,7 +36,7 @@ pub enum NotHeard {
 }
 
 impl Heard<'_> {
-    /// Whether an Event is one of these.
+    /// Whether an Event is the wanted one.
     pub fn is(&self, event: &ClusterEvent) -> bool {
         let recognised = Knowledge::built_in().recognise(event);
         let cause = recognised.cause.map_or("-", |cause| cause.id.as_str());
@@ -43,7 +44,7 @@ impl Heard<'_> {
             == (event.reason.as_str(), event.component.as_str(), event.object.kind.as_str(), cause)
     }
 
-    /// Whether an Event is one of these, recognised for sure, and on record from a run.
+    /// Checks that an Event is the wanted one, is recognised for sure, and is on record from a run.
     pub fn check(&self, event: &ClusterEvent) -> Result<(), NotHeard> {
         if !self.is(event) {
             return Err(NotHeard::Other);

@@ -1,27 +1,27 @@
-//! What is looked up of an Event: reasons by their word, and what their causes are told apart by.
+//! What is looked up for an Event: the reasons that its word may be, and the keywords that tell their causes apart.
 //!
-//! Invariant: made once from what is known, and only read afterwards; places are those of the reasons and causes that
-//! it was made from.
+//! Invariant: the index is made once from the knowledge, and only read afterwards. Its places are positions in the
+//! lists of reasons and causes that it was made from.
 
 use std::collections::BTreeMap;
 
 use crate::entry::{Cause, EventReason, Step};
 use crate::keywords::{Keywords, Matcher};
 
-/// What is looked up by the word of an Event: where the reasons are, and what to look for in messages.
+/// Where the reasons of a word are, and which keywords to look for in the messages of each.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     exact: BTreeMap<String, Vec<usize>>,
     aliases: BTreeMap<String, Vec<usize>>,
     folded: BTreeMap<String, Vec<usize>>,
     pub(crate) ids: BTreeMap<String, usize>,
-    /// One for each reason, in their order.
+    /// One scan for each reason, in the order of the reasons.
     pub(crate) scans: Vec<Scan>,
-    /// One for each cause, in their order.
+    /// One matcher for each cause, in the order of the causes.
     pub(crate) matchers: Vec<Matcher>,
 }
 
-/// Where to look for the causes of a reason.
+/// Which messages a reason is for, and which of its causes are tried first for which message.
 #[derive(Clone, Debug)]
 pub(crate) struct Scan {
     pub(crate) only_if: Option<Keywords>,
@@ -50,7 +50,8 @@ impl Index {
         index
     }
 
-    /// Reasons of that word, and whether it is spelled as theirs.
+    /// The reasons of a word, and whether they are spelled exactly so; if not, the word is an alias of theirs or nearly
+    /// one of their words.
     pub(crate) fn find(&self, word: &str) -> (&[usize], bool) {
         if let Some(found) = self.exact.get(word) {
             return (found, true);
@@ -60,7 +61,7 @@ impl Index {
     }
 }
 
-/// Reasons that differ by capitals or a plural alone are one.
+/// The one form of all words that differ only in capitals or a plural `s`.
 fn folded(word: &str) -> String {
     let small = word.to_ascii_lowercase();
     small.strip_suffix('s').map(str::to_owned).unwrap_or(small)

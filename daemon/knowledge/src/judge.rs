@@ -1,4 +1,5 @@
-//! Whether an entry may be taken: its own shape, what it may say, and whether everything that it names is there.
+//! Whether an entry may be taken: whether its shape is legal, what it may say, and whether everything that it names is
+//! there.
 //!
 //! Invariant: an answer says what is wrong and what to do. What an operator's file may not have, ours do not have
 //! either: both are judged here.
@@ -10,7 +11,7 @@ use crate::fill::unknown_placeholder;
 use crate::limits::{ID_BYTES_MAX, KEYWORD_BYTES, LIST_MAX, SENTENCE_BYTES_MAX, WORD_BYTES_MAX};
 use crate::text::is_unfit;
 
-/// Nothing, or what is wrong.
+/// Ok, or what is wrong and what to do.
 pub(crate) type Judgement = Result<(), String>;
 
 /// The phrases that no advice may have, as they are looked for.
@@ -33,12 +34,12 @@ impl NeverSaid {
     }
 }
 
-/// Small letters, and one blank where there were several.
+/// The text in small letters, with one blank where there were several.
 fn folded(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
 }
 
-/// A reason by itself.
+/// Judges a reason by itself, without looking at what it names.
 pub(crate) fn reason(reason: &EventReason, never: &NeverSaid) -> Judgement {
     id(&reason.id)?;
     word("reason", &reason.reason)?;
@@ -67,7 +68,8 @@ pub(crate) fn reason(reason: &EventReason, never: &NeverSaid) -> Judgement {
     advice(&reason.fallback, never)
 }
 
-/// A reason has kinds, a meaning and causes, or says why none are to be looked for.
+/// Judges whether a reason has kinds, a meaning and causes; in place of causes it may say why none are to be looked
+/// for.
 fn explained(reason: &EventReason) -> Judgement {
     if reason.kinds.is_empty() {
         return Err("kinds is empty: say which kinds of objects it is about, such as \"Service\"".to_owned());
@@ -84,7 +86,7 @@ fn explained(reason: &EventReason) -> Judgement {
     }
 }
 
-/// A cause by itself.
+/// Judges a cause by itself.
 pub(crate) fn cause(cause: &Cause, never: &NeverSaid) -> Judgement {
     id(&cause.id)?;
     let lists = [("any", &cause.any), ("all", &cause.all), ("not", &cause.not)];
@@ -111,7 +113,7 @@ pub(crate) fn cause(cause: &Cause, never: &NeverSaid) -> Judgement {
     })
 }
 
-/// Whether every id and reason that it names is there. A dead id would be a cause that is never found.
+/// Judges whether every id and reason that a reason names is there. A dead id would be a cause that is never found.
 pub(crate) fn references(reason: &EventReason, causes: &BTreeSet<&str>, reasons: &Names<'_>) -> Judgement {
     let named = reason.causes.iter().chain(reason.when.iter().flat_map(|when| &when.causes));
     if let Some(dead) = named.into_iter().find(|id| !causes.contains(id.as_str())) {
@@ -129,10 +131,10 @@ pub(crate) fn references(reason: &EventReason, causes: &BTreeSet<&str>, reasons:
     }
 }
 
-/// How reasons can be named.
+/// The ids and words by which an entry can name reasons.
 #[derive(Debug, Default)]
 pub(crate) struct Names<'a> {
-    /// Ids of those that are no aliases themselves.
+    /// The ids of reasons that are no aliases themselves.
     pub(crate) ids: BTreeSet<&'a str>,
     pub(crate) spelled: BTreeSet<&'a str>,
 }

@@ -7,7 +7,7 @@ use memchr::memmem::{self, Finder};
 
 use crate::entry::Cause;
 
-/// A message as keywords are looked for in it.
+/// A message in the form in which keywords are looked for: in small letters, with blanks in place of the object's name.
 #[derive(Debug)]
 pub(crate) struct Searched(Vec<u8>);
 
@@ -20,7 +20,7 @@ impl Searched {
                 blank_out(&mut text, &format!("{}/{name}", namespace.to_ascii_lowercase()));
             }
             blank_out(&mut text, &format!("\"{name}\""));
-            // What a controller makes for it is named after it.
+            // What a controller makes for an object is named after the object.
             blank_out(&mut text, &format!(" {name}-"));
         }
         Self(text)
@@ -54,7 +54,7 @@ impl Keywords {
     }
 }
 
-/// What says whether a cause fits.
+/// The keywords that say whether a cause fits a message.
 #[derive(Clone, Debug)]
 pub(crate) struct Matcher {
     any: Keywords,

@@ -1,5 +1,5 @@
 //! What Kubernetes says of itself in Events, as knowledge: what each reason means, what is behind a message, what helps
-//! and how much harm that can do. The knowledge is data, in `knowledge/*.toml`; this reads it and applies it.
+//! and how much harm that can do. The knowledge is data, in `knowledge/*.toml`; this crate reads it and applies it.
 //!
 //! Invariant: pure: no file, no socket, no clock; time is an argument. Whatever an Event says is text of a stranger: it
 //! is cleaned and cut before anything looks at it, is never a format or a part of a command, and makes nothing panic.

@@ -1,7 +1,7 @@
 //! From the text of a file to its entries, each on its own.
 //!
-//! Invariant: an entry that cannot be read is left out and named with its line; the others of the file stay. A file
-//! that is no TOML at all has none.
+//! Invariant: an entry that cannot be read is left out and named with its line; the other entries of the file stay. A
+//! file that is no TOML at all has no entries.
 
 use serde::de::DeserializeOwned;
 use toml::Spanned;
@@ -18,7 +18,7 @@ pub(crate) struct Placed<T> {
     pub(crate) line: usize,
 }
 
-/// What files say together.
+/// The entries of all files that were read, and their faults.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     pub(crate) reasons: Vec<Placed<EventReason>>,
@@ -91,7 +91,7 @@ fn read_one<T: DeserializeOwned>(value: Spanned<DeValue<'_>>) -> Result<T, toml:
 }
 
 impl File<'_> {
-    /// The entries of one kind, each on its own.
+    /// Reads the entries of one kind, each on its own.
     fn entries<T: DeserializeOwned>(
         &self,
         value: Spanned<DeValue<'_>>,

@@ -1,7 +1,7 @@
-//! From an Event to the reason that it is, the cause behind it and what to do.
+//! From an Event to its reason, the cause behind it and what to do.
 //!
 //! Invariant: what is looked for depends on the reason alone, so the effort for a message is bounded by the longest
-//! list of causes. An Event never decides anything: it is told, with how sure we are.
+//! list of causes. An Event never decides anything: it is told, with how sure it is that we know it.
 
 use crate::entry::{Cause, EventReason, EventType, Remedy, Severity, Step};
 use crate::event::ClusterEvent;
@@ -10,14 +10,15 @@ use crate::limits::{ALSO_MAX, LINE_BYTES_MAX};
 use crate::store::Knowledge;
 use crate::text::clean;
 
-/// How sure it is that this Event is what we take it for.
+/// How sure it is that an Event is what we take it for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Confidence {
-    /// Nothing of the kind is known.
+    /// No known reason fits the Event.
     None,
-    /// The word is known, but not from this component: another vendor may mean something else by it.
+    /// The word is known, but not from this component, or not for sure because the Event names no kind: another vendor
+    /// may mean something else by it.
     ReasonOnly,
-    /// Known by another spelling.
+    /// The reason is known by another spelling.
     Alias,
     Exact,
 }
@@ -39,29 +40,29 @@ pub struct Recognised<'k> {
     pub reason: Option<&'k EventReason>,
     pub confidence: Confidence,
     pub severity: Severity,
-    /// What it says about the life of an external load balancer.
+    /// What the Event says about the life of an external load balancer.
     pub step: Option<Step>,
     pub cause: Option<&'k Cause>,
     /// Further causes that fit, at most [`ALSO_MAX`].
     pub also: Vec<&'k Cause>,
 }
 
-/// What to look at and what helps. Placeholders are still in it: [`crate::Values`] fills them.
+/// What to look at and what helps. Placeholders are still in the texts: [`crate::Values`] fills them.
 #[derive(Clone, Copy, Debug)]
 pub struct Advice<'k> {
     pub check: &'k [String],
     pub remedies: &'k [Remedy],
-    /// Where no cause was found; may be empty.
+    /// What to do where no cause was found; may be empty.
     pub fallback: &'k str,
 }
 
 impl Knowledge {
-    /// What this Event is.
+    /// Recognises an Event.
     pub fn recognise(&self, event: &ClusterEvent) -> Recognised<'_> {
         let message = Searched::new(&event.message, &event.object.namespace, &event.object.name);
         let (found, is_spelled_so) = self.index.find(&event.reason);
         let candidates = found.iter().filter_map(|at| self.candidate(*at, event, &message));
-        // The first one that is from a component known to send it; otherwise the first.
+        // The first reason that the Event's component is known to send; otherwise the first.
         let best = candidates.reduce(|best, other| if best.1 || !other.1 { best } else { other });
         let Some((at, is_from_whom_we_know)) = best else { return Recognised::unknown(event) };
         let (at, is_alias) = self.target(at);
@@ -73,7 +74,7 @@ impl Knowledge {
         self.read(at, confidence, &message).unwrap_or_else(|| Recognised::unknown(event))
     }
 
-    /// Whether the reason may be this Event's, and whether the sender is one known to send it.
+    /// The reason at `at`, if it may be this Event's, and whether the sender is known to send it.
     fn candidate(&self, at: usize, event: &ClusterEvent, message: &Searched) -> Option<(usize, bool)> {
         let reason = self.reasons.get(at)?;
         let only_if = self.index.scans.get(at)?.only_if.as_ref();
@@ -86,7 +87,7 @@ impl Knowledge {
         fits.then_some((at, is_theirs && !kind.is_empty()))
     }
 
-    /// The reason that this one is another spelling of.
+    /// The reason that the one at `at` is another spelling of, with `true`; or itself, with `false`.
     fn target(&self, at: usize) -> (usize, bool) {
         let alias_of = self.reasons.get(at).and_then(|reason| reason.alias_of.as_ref());
         alias_of.and_then(|id| self.index.ids.get(id)).map_or((at, false), |target| (*target, true))
@@ -115,7 +116,7 @@ impl Knowledge {
 }
 
 impl<'k> Recognised<'k> {
-    /// Shown as it is.
+    /// An Event of which nothing is known, which is shown as it is.
     fn unknown(event: &ClusterEvent) -> Self {
         let severity = match event.event_type {
             EventType::Warning => Severity::Warning,
@@ -131,7 +132,7 @@ impl<'k> Recognised<'k> {
         }
     }
 
-    /// That of the first cause; without one, what the reason has for all.
+    /// The advice of the first cause; without a cause, what the reason says for every case.
     pub fn advice(&self) -> Advice<'k> {
         match (self.cause, self.reason) {
             (Some(cause), _) => Advice { check: &cause.check, remedies: &cause.remedy, fallback: "" },

@@ -1,13 +1,13 @@
 //! Times as Events have them, in whole seconds.
 //!
-//! Invariant: what is no time, or is of before 1970 (Go's zero time is of the year 1), is no time at all.
+//! Invariant: a text that is no time, or a time before 1970 (Go's zero time is of the year 1), gives no time at all.
 
 /// Seconds since 1970, by the writer's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub i64);
 
 impl Time {
-    /// Seconds from then to this; none where this is earlier.
+    /// Seconds from `then` to this time; 0 if this time is earlier.
     pub fn since(self, then: Self) -> i64 {
         self.0.saturating_sub(then.0).max(0)
     }

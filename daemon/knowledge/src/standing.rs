@@ -1,7 +1,7 @@
 //! Which Events about one object still say something about its present state.
 //!
-//! Invariant: only a later observation closes an Event. Silence for a while is no recovery: a component that fails
-//! waits up to five minutes between two tries.
+//! Invariant: within an hour only a later observation closes an Event. Silence for a while is no recovery: a component
+//! that fails waits up to five minutes between two tries.
 
 use std::collections::BTreeMap;
 
@@ -78,7 +78,7 @@ impl Knowledge {
     }
 }
 
-/// When an Event was seen last. A clock that is ahead of ours makes it no later than now.
+/// When an Event was seen last. A sender's clock that is ahead of ours does not make that later than now.
 fn seen(event: &ClusterEvent, now: Time) -> Option<Time> {
     event.last.map(|last| last.min(now))
 }
@@ -88,7 +88,8 @@ fn why_closed(event: &ClusterEvent, present: Present<'_>, ended: Option<Time>, n
         return Some(Closed::FormerObject);
     }
     let Some(last) = seen(event, now) else { return Some(Closed::Expired) };
-    // Times are whole seconds. An end in the same second closes progress; a failure may have come after that end.
+    // Times are whole seconds. An end in the same second closes an Event of progress, but not one of a failure, which
+    // may have come after that end.
     let is_ended = |end: Time| end > last || (end == last && event.event_type == EventType::Normal);
     if ended.is_some_and(is_ended) {
         return Some(Closed::Resolved);

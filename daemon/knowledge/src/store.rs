@@ -1,7 +1,7 @@
 //! The knowledge as a whole: what is built in, and what files of the operator add to it or put in its place.
 //!
-//! Invariant: every entry was judged, and whatever an entry names is there. What is wrong in a file never takes a
-//! built-in entry away.
+//! Invariant: every reason and every cause was judged, and whatever a reason names is there. What is wrong in a file
+//! never takes a built-in entry away.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -71,7 +71,7 @@ impl Knowledge {
 
     /// What came with this program, with the files of the operator: the name and the text of each, in their order. An
     /// entry with the id of another takes its place, whole. What is wrong is left out and named. Nothing is kept beside
-    /// what is given, so a caller that wants the faults alone holds no memory for them.
+    /// what this returns, so a caller that wants the faults alone keeps no knowledge in memory.
     pub fn with_overrides(files: &[(&str, &str)]) -> (Self, Vec<Fault>) {
         let mut entries = Entries::default();
         for (at, (name, text)) in files.iter().enumerate() {
@@ -105,7 +105,7 @@ impl Knowledge {
         &self.beliefs
     }
 
-    /// What is believed of a reason or a cause, and is not so.
+    /// The beliefs about a reason or a cause: what is said of it and is not so.
     pub fn beliefs_about(&self, id: &str) -> impl Iterator<Item = &Belief> {
         self.beliefs.iter().filter(move |belief| belief.about.iter().any(|about| about == id))
     }
@@ -130,7 +130,7 @@ impl Knowledge {
         self.cause(&self.refused_writes.iter().find(says)?.cause)
     }
 
-    /// This with further entries; what is wrong with those is left out.
+    /// This knowledge with further entries; those with a fault are left out.
     fn with(mut self, mut entries: Entries) -> (Self, Vec<Fault>) {
         let mut faults = std::mem::take(&mut entries.faults);
         self.nevers.extend(entries.nevers.into_iter().map(|placed| placed.entry));
@@ -149,8 +149,8 @@ impl Knowledge {
         (self, faults)
     }
 
-    /// The reasons that name nothing dead. One that is left out may have been named by another, hence the loop; each
-    /// round but the last leaves one out.
+    /// The reasons that name nothing dead. A reason that is left out may have been named by another one, hence the
+    /// loop; each round but the last leaves out at least one.
     fn living(
         &self,
         mut reasons: Vec<Placed<EventReason>>,
@@ -197,7 +197,7 @@ impl<T> Placed<T> {
     }
 }
 
-/// The entries that are right, each id once: the first one.
+/// The entries that are right. Of several with one id only the first is judged.
 fn judged<T>(
     entries: Vec<Placed<T>>,
     id: impl Fn(&T) -> &String,
@@ -213,7 +213,7 @@ fn judged<T>(
                 "there are {ENTRIES_MAX} entries before it, and no more are legal: leave some out"
             )),
             true => judge(&placed.entry),
-            // Also if the first one is refused: the operator does not mean the second one then.
+            // This holds also if the first one is refused: the operator did not mean the second one in its place.
             false => Err("an entry before it has the same id: leave one of them out".to_owned()),
         };
         Some(placed.fault(id, &judgement.err()?))

@@ -1,4 +1,4 @@
-//! Text of strangers, made fit to be shown.
+//! Text that others wrote, made fit to be shown.
 //!
 //! Invariant: what comes out has no control character, nothing that turns or hides text, no line break, and is at most
 //! as long as was asked for. The effort is bounded by that length too.
@@ -7,10 +7,10 @@ use crate::limits::{MESSAGE_BYTES_MAX, MESSAGE_HEAD_BYTES};
 
 const ELLIPSIS: char = '…';
 
-/// What tells a reader that there was more in the middle.
+/// What stands in place of the middle of a text that was too long.
 const GAP: &str = " … ";
 
-/// Characters that are looked at for each byte that is asked for; only a text made of what is dropped has more.
+/// Characters that are looked at for each byte that is asked for; only a text that is mostly dropped needs more.
 const SEEN_PER_BYTE: usize = 16;
 
 /// Whether a character must not be shown: it moves a cursor, turns the direction of writing or is not seen.
@@ -38,7 +38,7 @@ pub(crate) fn clean(text: &str, bytes_max: usize) -> String {
     }
 }
 
-/// As much as fits, and whether that is less than all of it.
+/// As much of the text as fits, and whether that is less than all of it.
 fn kept(text: &str, bytes_max: usize) -> (String, bool) {
     let mut kept = String::new();
     for (seen, c) in text.chars().enumerate() {
@@ -51,7 +51,7 @@ fn kept(text: &str, bytes_max: usize) -> (String, bool) {
     (kept, false)
 }
 
-/// With the sign that something was cut off, where there is room for it.
+/// The text with the sign that something was cut off, where there is room for it.
 fn shortened(mut kept: String, bytes_max: usize) -> String {
     while kept.len() + ELLIPSIS.len_utf8() > bytes_max && kept.pop().is_some() {}
     if kept.len() + ELLIPSIS.len_utf8() <= bytes_max {

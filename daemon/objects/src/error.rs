@@ -80,7 +80,7 @@ pub enum ObjectError {
         /// How many it may have.
         count_max: usize,
     },
-    /// As above, for all of its ports.
+    /// More source ranges than the datapath can look through, counted once for each port of the service.
     #[error(
         "its ports times the {family} ranges of spec.loadBalancerSourceRanges are {count}; at most {count_max} are \
              legal: join neighbouring ranges, or spread the ports over several services"
@@ -105,13 +105,13 @@ pub enum ObjectError {
     /// Two ports that endpoints could not tell apart.
     #[error("{field} repeats the name and protocol of an earlier port; each pair must be unique")]
     PortRepeated {
-        /// The second one.
+        /// Where the second one stands.
         field: String,
     },
     /// A cluster IP that is not of the family given for its place.
     #[error("spec.clusterIPs[{index}] is {address}, but spec.ipFamilies[{index}] is {family}")]
     FamilyMismatch {
-        /// Which of the cluster IPs.
+        /// The place of the cluster IP in the list.
         index: usize,
         address: IpAddr,
         /// The family that stands at the same place.
@@ -135,9 +135,9 @@ pub enum ObjectError {
     /// An object of a version that is not read.
     #[error("apiVersion is {shown}; {legal} is legal for this kind")]
     Version {
-        /// The version, or nothing.
+        /// The version that the object names, quoted; empty if it names none.
         shown: String,
-        /// The one that is read.
+        /// The version that is read.
         legal: &'static str,
     },
 }

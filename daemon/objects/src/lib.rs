@@ -100,7 +100,7 @@ pub fn from_value<Wire: Deserialize<'static>>(value: &Value) -> Result<Wire, Obj
     })
 }
 
-/// The rejection of an object that does not even fit its wire type, under the object's name if it has a legal one.
+/// The rejection of an object that does not even fit its wire type, under the object's name if that is legal.
 pub fn reject(kind: Kind, value: &Value, error: &ObjectError, provenance: &Provenance) -> Rejection {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
     let name = meta::object_name(text("/metadata/namespace"), text("/metadata/name"), provenance.defaulting);
@@ -111,7 +111,8 @@ pub fn reject(kind: Kind, value: &Value, error: &ObjectError, provenance: &Prove
     rejection(object, error, provenance, false)
 }
 
-/// The name of an object, or, if it has no legal one, a rejection that can only say where the object was read.
+/// The name of an object; if that is not legal, a rejection that can only say where the object was read and how it
+/// spells its name.
 fn named(kind: Kind, wire: &MetaWire<'_>, provenance: &Provenance) -> Result<ObjectName, Rejection> {
     let namespace = wire.namespace.as_deref();
     let name = wire.name.as_deref();

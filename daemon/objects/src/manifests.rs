@@ -16,7 +16,7 @@ use holdfast_core::event::Event;
 pub use decode::{Contents, Facts, Version, decode};
 pub use folder::{Folder, FolderLook, refused};
 
-/// A list of all Services and slices of a cluster with 10,000 services has about 30 MB.
+/// The largest file that is read. A list of all Services and slices of a cluster with 10,000 services has about 30 MB.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
 
 /// A folder with all of its files at hand, as tests have it.
@@ -31,7 +31,7 @@ impl Texts {
         Self { folder: Folder::new(path) }
     }
 
-    /// These are all files now, by name. Gives what that changed.
+    /// Takes all files that there are now, by name, and gives what that changed.
     pub fn replace(&mut self, files: &BTreeMap<Arc<str>, Vec<u8>>) -> Vec<Event> {
         let read = |(name, bytes): (&Arc<str>, &Vec<u8>)| (Arc::clone(name), decode(name, bytes));
         let present = Ok(files.keys().cloned().collect());

@@ -1,7 +1,7 @@
 //! RFC 3339 time stamps, as apiservers and people write them.
 //!
-//! Invariant: whole seconds; a fraction is read and dropped, and a leap second is the one after it. The calendar is
-//! jiff's; what jiff reads beside RFC 3339 is refused here.
+//! Invariant: a time is in whole seconds; a fraction is read and dropped, and a leap second counts as the second after
+//! it. The calendar is jiff's; what jiff reads beside RFC 3339 is refused here.
 
 use holdfast_core::facts::Timestamp;
 use jiff::civil::{DateTime, date};
@@ -9,7 +9,7 @@ use jiff::civil::{DateTime, date};
 /// Where times are counted from.
 const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
 
-/// A date and a clock; `0` stands for any digit.
+/// The shape of a date and a clock; `0` stands for any digit.
 const LOCAL: &str = "0000-00-00T00:00:00";
 
 /// Reads `2026-01-08T11:11:55Z` or the same with a fraction or an offset.
@@ -37,7 +37,7 @@ fn is_fraction(text: &str) -> bool {
     text.is_empty() || text.strip_prefix('.').is_some_and(is_number)
 }
 
-/// Seconds east of Greenwich.
+/// Reads a zone as seconds east of Greenwich.
 fn offset(zone: &str) -> Option<i64> {
     let sign = match zone.chars().next()? {
         '+' => 1,

@@ -1,4 +1,4 @@
-//! Services: what kube-proxy reads of them.
+//! Services: what kube-proxy reads of them, and what else is served or shown.
 //!
 //! Invariant: a Service is taken whole or not at all; a wrong address or port rejects it, because half of what was
 //! asked for would look like all of it. `targetPort`, `selector`, `appProtocol` and `trafficDistribution` are not read;
@@ -25,10 +25,10 @@ const AFFINITY_TIMEOUT_DEFAULT: u32 = 10_800;
 /// The apiserver's bound, one day.
 const AFFINITY_TIMEOUT_MAX: u32 = 86_400;
 
-/// DNS label, the bound that Kubernetes sets for a port's name.
+/// The length of a DNS label, the bound that Kubernetes sets for a port's name.
 pub(super) const PORT_NAME_LENGTH_MAX: usize = 63;
 
-/// RFC 3986 has no longer protocol; Kubernetes knows three, of 3 and 4 letters.
+/// More than any protocol's name has: Kubernetes knows three protocols, of 3 and 4 letters.
 pub(super) const PROTOCOL_LENGTH_MAX: usize = 32;
 
 /// What a Service says, or why it cannot be taken.

@@ -154,7 +154,7 @@ fn endpoints<'a>(
     Ok((builder.finish(), skipped))
 }
 
-/// `hints` come from the endpoint before, because they are mostly the same.
+/// `hints` holds those of an endpoint before: the next one's are mostly the same, and are then not copied.
 fn endpoint(
     index: usize,
     wire: &EndpointWire<'_>,

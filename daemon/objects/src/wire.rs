@@ -52,8 +52,8 @@ impl<'de> Visitor<'de> for Texts {
     }
 }
 
-/// Defines the parts that are read. They are read from maps alone: serde's derived code would read a list too, field by
-/// position, so `labels: ["web"]` would name a service.
+/// Defines the parts of objects that are read. A part is read from a map alone: serde's derived code would read a list
+/// too, field by position, so `labels: ["web"]` would name a service.
 macro_rules! wire {
     ($($(#[$about:meta])* pub struct $wire:ident $(<$text:lifetime>)? { $($fields:tt)* })*) => {$(
         wire!(@ $(#[$about])* $wire $(<$text> "'de: 'a")? { $($fields)* });
@@ -131,7 +131,7 @@ wire! {
         /// On a Service: another proxy serves it.
         #[serde(rename = "service.kubernetes.io/service-proxy-name")]
         pub proxy_name: Option<Text<'a>>,
-        /// On a slice: not for proxies.
+        /// On a slice: the slice is not for proxies.
         #[serde(rename = "service.kubernetes.io/headless")]
         pub headless: Option<Text<'a>>,
     }

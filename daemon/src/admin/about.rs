@@ -33,7 +33,7 @@ struct IndexRow {
     parameters: Vec<&'static str>,
 }
 
-/// Every path with what it understands.
+/// Every path with the parameters that it understands.
 pub(super) fn index(paths: &[Path], form: Form) -> Response {
     let names = |path: &Path| path.legal.iter().map(|it| it.name).collect();
     let row = |path: &Path| IndexRow { path: path.path, about: path.about, parameters: names(path) };
@@ -71,7 +71,7 @@ pub(crate) struct Version {
     pub(crate) started: Rfc3339,
 }
 
-/// What runs here, since when.
+/// Which daemon runs here, and since when.
 pub(super) fn version(readings: &Readings, _: Query, form: Form) -> Response {
     let shown = Version {
         version: readings.about.version.into(),

@@ -55,7 +55,7 @@ pub(super) fn text(status: StatusCode, text: impl Into<Body>) -> Response {
     typed(status, Form::Table.content_type(), text)
 }
 
-/// One JSON value, and a line end, so that a prompt stands on its own line.
+/// An answer of one JSON value, and a line end, so that a prompt stands on its own line.
 pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Response {
     match serde_json::to_vec(value) {
         Ok(mut bytes) => {
@@ -66,7 +66,7 @@ pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Response {
     }
 }
 
-/// JSON for programs, and text for people.
+/// An answer in the form that was asked for: JSON for programs, text for people.
 pub(super) fn either<B: Into<Body>>(
     status: StatusCode,
     form: Form,
@@ -79,7 +79,7 @@ pub(super) fn either<B: Into<Body>>(
     }
 }
 
-/// Anything with its content type.
+/// An answer of any content type.
 pub(super) fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;

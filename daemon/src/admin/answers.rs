@@ -1,4 +1,4 @@
-//! What a path answers with, as a description says it: kinds of content, and the schema of each.
+//! What a path answers with, as `/openapi.json` describes it: kinds of content, and the schema of each.
 //!
 //! Invariant: a schema is made of the type that is written.
 
@@ -37,12 +37,12 @@ impl Answers {
     pub(super) const DOCUMENT: Self =
         Self { content: &[JSON], describe: anything, meaning: "OpenAPI 3.1.", other: None };
 
-    /// JSON of this type, and text for people.
+    /// An answer that is JSON of this type, or text for people.
     pub(super) const fn of(describe: Describe) -> Self {
         Self { content: &[JSON, TEXT], describe, meaning: "The answer.", other: None }
     }
 
-    /// A JSON object of this type in each line, and text for people.
+    /// An answer that is a JSON object of this type in each line, or text for people.
     pub(super) const fn lines(describe: Describe) -> Self {
         let meaning = "The records, oldest first: one in each line, or one after another in words.";
         Self { content: &["application/jsonl", TEXT], describe, meaning, other: None }
@@ -79,7 +79,7 @@ pub(super) fn text(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string" })
 }
 
-/// Where named schemas are.
+/// The place of named schemas in the description.
 pub(super) const SCHEMAS: &str = "/components/schemas";
 
 /// Refers to the schema of this name.

@@ -1,7 +1,7 @@
 //! `/apiserver`: which apiserver is used, why that one, since when, and what is wrong with the others.
 //!
-//! Invariant: it shows what access published last, at most a second old, and sends no request for it. No secret is
-//! shown.
+//! Invariant: the answer is what the way to the apiserver published last, at most a second old; no request is sent for
+//! it. No secret is shown.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -27,7 +27,7 @@ use crate::sources::kubernetes::{Resource, State as WatchState, Watch};
 /// The way to the apiserver.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Apiserver<'a> {
-    /// Whether one is used; if not, everything else is empty.
+    /// Whether an apiserver is used; if not, everything else is empty.
     enabled: bool,
     /// The uid of the cluster's kube-system.
     cluster: Option<&'a str>,
@@ -39,9 +39,9 @@ pub(super) struct Apiserver<'a> {
     failovers: u64,
     /// Why the zone of this node is not known, or may have changed unnoticed.
     zone_problem: Option<String>,
-    /// In the order in which they are preferred.
+    /// The known endpoints, in the order in which they are preferred.
     endpoints: Vec<EndpointRow<'a>>,
-    /// The configured ones, then kubelet's.
+    /// The configured credentials, then kubelet's.
     credentials: Vec<CredentialsRow<'a>>,
     /// How each watch is doing.
     watches: Vec<WatchRow>,
@@ -51,15 +51,15 @@ pub(super) struct Apiserver<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ApiserverEndpoint")]
 struct EndpointRow<'a> {
-    /// Its address with its port.
+    /// The address of the apiserver, with its port.
     address: String,
     /// What named it: the configuration, kubelet, or the cluster.
     tier: Code<Tier>,
-    /// What the last attempts say.
+    /// How the last attempts ended.
     state: Code<State>,
     /// Whether it has connections now.
     active: bool,
-    /// The next connection goes there first.
+    /// Whether the next connection goes to this endpoint first.
     preferred: bool,
     /// Since when it has this state.
     since: Rfc3339,
@@ -69,14 +69,14 @@ struct EndpointRow<'a> {
     last_error: Option<&'a str>,
     /// When it was last wrong.
     last_error_at: Option<Rfc3339>,
-    /// When the cluster last named it; only learned ones have it.
+    /// When the cluster last named it; null unless it is learned.
     seen: Option<Rfc3339>,
-    /// When the cluster named it first; only learned ones have it.
+    /// When the cluster named it first; null unless it is learned.
     learned: Option<Rfc3339>,
-    /// Whether the cluster names a learned one: now, not any more (past), or it was among the last ones and
-    /// default/kubernetes is empty (held).
+    /// Whether the cluster names a learned endpoint: now, not any more (past), or last, as default/kubernetes names
+    /// none of its family now (held).
     listed: Option<Code<Standing>>,
-    /// The EndpointSlice that named a learned one last.
+    /// The EndpointSlice that named a learned endpoint last.
     source: Option<String>,
 }
 
@@ -84,11 +84,11 @@ struct EndpointRow<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ApiserverCredentials")]
 struct CredentialsRow<'a> {
-    /// The endpoints that they are for; learned ones get the configured credentials.
+    /// The endpoints that the credentials are for; learned endpoints get the configured credentials.
     tier: Code<Tier>,
-    /// What they are: a token, a client certificate, a program that gives one.
+    /// What the credentials are: a token, a client certificate, a program that gives either.
     kind: &'static str,
-    /// What they are read from.
+    /// The files that they are read from.
     files: Vec<FileRow>,
     /// Until when they are good, as far as they tell.
     expires: Option<Rfc3339>,
@@ -112,11 +112,11 @@ struct FileRow {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ApiserverWatch")]
 struct WatchRow {
-    /// Which objects it is of.
+    /// The kind of objects that it watches.
     kind: Code<Resource>,
-    /// What it is doing.
+    /// What the watch is doing.
     state: Code<WatchState>,
-    /// Since when it does that.
+    /// Since when it has this state.
     since: Rfc3339,
     /// Which apiserver answered last.
     endpoint: Option<Arc<str>>,
@@ -130,7 +130,7 @@ struct WatchRow {
     bad: usize,
     /// Whole lists that were read.
     lists: u64,
-    /// Lists and watches that went badly.
+    /// Lists and watches that failed or broke off.
     restarts: u64,
     /// Pages of lists that had to be asked for again.
     page_retries: u64,
@@ -192,7 +192,8 @@ impl WatchRow {
     }
 }
 
-/// A moment of this process as the clock shows it, to the nearest second, so that it is always shown as the same one.
+/// A moment of this process as the wall clock shows it, to the nearest second, so that the same moment is always shown
+/// as the same second.
 fn on_the_clock(at: Instant) -> Rfc3339 {
     let then = SystemTime::now().checked_sub(at.elapsed()).unwrap_or(UNIX_EPOCH) + Duration::from_millis(500);
     let since = then.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -18,13 +18,13 @@ use super::query::Filter;
 use super::table::{Column, Table, column, wide};
 use crate::readings::Readings;
 
-/// The slices of the current services' rows.
+/// The places of the slices that list the rows of the services at hand.
 #[derive(Debug, Default)]
 pub(super) struct BackendTable {
     slices: Vec<u16>,
 }
 
-/// One endpoint of one port, and where its slices are kept.
+/// One endpoint of one port, and the range of the table's slices that list it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BackendPlace {
     port: usize,
@@ -33,7 +33,7 @@ pub(super) struct BackendPlace {
     slices: usize,
 }
 
-/// One backend of a frontend, and its state.
+/// One endpoint of a port, used or not, and its state.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Backend")]
 pub(super) struct BackendRow<'a> {
@@ -79,7 +79,7 @@ impl<'a> From<holdfast_core::facts::Target<'a>> for Target<'a> {
 struct Slices<'a> {
     view: &'a ServiceView,
     places: &'a [u16],
-    /// Where a held backend was listed last.
+    /// The slice that listed a held backend last.
     before: Option<&'a SliceFacts>,
 }
 
@@ -96,7 +96,7 @@ impl Serialize for Slices<'_> {
     }
 }
 
-/// The port that a slice's endpoints have under this name, if it has the name.
+/// The number that a slice gives to a port of this name and protocol, if it is for proxies and of the port's family.
 fn port_in(slice: &SliceFacts, key: &PortKey) -> Option<u16> {
     if slice.headless || slice.address_type != AddressType::Ip(key.family) {
         return None;
@@ -107,8 +107,7 @@ fn port_in(slice: &SliceFacts, key: &PortKey) -> Option<u16> {
     slice.ports.iter().find(same).map(|port| port.port.get())
 }
 
-/// Each address and port with the place of a slice that lists it, sorted; only needed where there is more than one
-/// slice.
+/// Each address and port number with the place of a slice that lists it, sorted.
 fn listings(view: &ServiceView, key: &PortKey) -> Vec<(IpAddr, u16, u16)> {
     let mut listings = Vec::new();
     for (place, slice) in (0_u16..).zip(view.slices.iter()) {
@@ -236,7 +235,7 @@ fn rank(view: &ServiceView, place: BackendPlace) -> Option<(&str, IpAddr, &str, 
 }
 
 impl BackendRow<'_> {
-    /// `ready`, or what else is true: `serving,terminating`.
+    /// The conditions as a table shows them: `ready`, or what else is true: `serving,terminating`.
     fn conditions(&self) -> &'static str {
         match (self.ready, self.serving, self.terminating) {
             (true, _, false) => "ready",

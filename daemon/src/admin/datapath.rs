@@ -1,6 +1,6 @@
-//! `/datapath`: programs and maps in the kernel, and how full those are.
+//! `/datapath`: programs and maps in the kernel, and how full the maps are.
 //!
-//! Invariant: it shows what the engine published last, at most a second old; nothing is read from the kernel here.
+//! Invariant: the answer is what the engine published last, at most a second old; nothing is read from the kernel here.
 
 mod packets;
 
@@ -37,7 +37,7 @@ pub(super) struct Datapath<'a> {
     other_proxies: &'a [OtherProxy],
     /// Rules of a firewall that meet packets of services otherwise than with kube-proxy.
     filters: &'a [Filter],
-    /// Null with memory maps.
+    /// Programs and maps; null if the tables are in memory.
     kernel: Option<Kernel<'a>>,
 }
 
@@ -58,36 +58,37 @@ struct Kernel<'a> {
     growths: u32,
     features: Features,
     maps: Vec<MapFill>,
-    /// Hooks from which another process detached the program, or removed the pin.
+    /// Hooks at which another process detached our program or removed its pin.
     broken_hooks: &'a [&'static str],
     shared_hooks: Vec<SharedHook>,
     /// Refusals that were too many to be told, or that the daemon did not read in time.
     refusals_lost: u64,
-    /// Null if the configuration ends none.
+    /// Sockets that have lost their backend; null if the configuration lets them be.
     stale_sockets: Option<StaleSockets<'a>>,
     /// Why grace periods do not end; nothing is reused meanwhile.
     grace_failure: Option<&'a str>,
     /// Whether the cgroup is the root of a cgroup namespace and not the host's, without being configured.
     in_cgroup_namespace: bool,
-    /// Hooks with a program that reads maps that are no longer written; tried again each second.
+    /// Hooks at which a program still reads maps that are no longer written; the daemon tries each second to replace
+    /// it.
     behind_hooks: &'a [&'static str],
-    /// Why maps are still pinned that no program uses.
+    /// Why maps that no program uses any more are still pinned.
     leftover: Option<&'a str>,
     /// Which sockets are served.
     sockets: Code<Sockets>,
     /// Whether datagrams are served by sockets.
     udp_sockets: bool,
     exempt_cgroups: Vec<ExemptCgroup<'a>>,
-    /// Null if the configuration wants none translated.
+    /// How packets are translated; null if the configuration wants no packets translated.
     packets: Option<Packets<'a>>,
 }
 
-/// A subtree that is left alone, where it is there.
+/// A subtree of cgroups that is left alone, whether or not it exists yet.
 #[derive(Serialize, JsonSchema)]
 struct ExemptCgroup<'a> {
-    /// From the root of the hierarchy.
+    /// The path from the root of the hierarchy.
     path: &'a Path,
-    /// Whether it is there.
+    /// Whether the subtree exists.
     exists: bool,
 }
 
@@ -96,7 +97,7 @@ struct ExemptCgroup<'a> {
 struct StaleSockets<'a> {
     /// How many were ended since the daemon started.
     ended: u64,
-    /// Why some or all of them cannot be looked at.
+    /// Why some or all sockets cannot be looked at.
     failure: Option<&'a str>,
 }
 
@@ -104,16 +105,16 @@ struct StaleSockets<'a> {
 #[derive(Serialize, JsonSchema)]
 struct SharedHook {
     hook: &'static str,
-    /// How many programs of others.
+    /// How many programs of others are there.
     others: usize,
 }
 
-/// What newer kernels offer.
+/// What only newer kernels offer.
 #[derive(Serialize, JsonSchema)]
 struct Features {
-    /// A refusal says its errno (Linux 5.18).
+    /// Whether a refusal says its errno (Linux 5.18).
     set_retval: bool,
-    /// Programs of devices have links (Linux 6.6).
+    /// Whether programs of devices have links (Linux 6.6).
     tcx: bool,
 }
 
@@ -122,18 +123,18 @@ struct Features {
 pub(super) struct MapFill {
     #[schemars(extend("enum" = MAPS))]
     pub(super) map: &'static str,
-    /// Entries in use; of backends in whole blocks.
+    /// Entries in use; slots of backends are counted in whole blocks.
     pub(super) used: u64,
-    /// Entries that it has room for.
+    /// Entries that the map has room for.
     pub(super) size: u32,
-    /// Entries that it may grow to.
+    /// Entries that the map may grow to.
     pub(super) limit: u32,
 }
 
 /// The names of all maps that grow.
 const MAPS: [&str; 6] = ["frontends4", "frontends6", "ports", "backends4", "backends6", "members"];
 
-/// How full they are.
+/// How full each map is.
 pub(super) fn fills(status: &Status, fill: &Fill) -> [MapFill; 6] {
     let [frontends4, frontends6] = status.frontends.map(u64::from);
     let [backends4, backends6] = fill.slots;
@@ -251,7 +252,7 @@ impl<'a> Kernel<'a> {
     }
 }
 
-/// What stands behind the path of a cgroup that was not asked for.
+/// What follows the path of a cgroup that is the root of a cgroup namespace without being configured.
 const NAMESPACE: &str =
     " (the root of a cgroup namespace, not the host's: processes outside of it are not served)";
 
@@ -271,7 +272,7 @@ impl MapFill {
     }
 }
 
-/// What the engine published last, with other proxies on this node.
+/// What the engine published last, with other proxies and firewalls on this node.
 pub(super) fn datapath(readings: &Readings, _: Query, form: Form) -> Response {
     let view = readings.datapath();
     let snapshot = readings.snapshot();

@@ -2,9 +2,9 @@
 //!
 //! Invariant: it changes nothing. A client by TCP, which may be any process of this host, is told what this node knows
 //! by itself; only for a client of the socket does the daemon ask the apiserver, look at this host and try connections.
-//! All of it is about one snapshot: what the maps say is read first, in a turn of this door, and what they are compared
-//! with is what connections are tried to and what is judged. However busy the engine is, there is an answer within the
-//! time of a diagnosis, which says what was not read.
+//! All of it is about one snapshot: the maps are read first, in a turn of this door, and the snapshot that they are
+//! compared with also says what is dialled and what is judged. However busy the engine is, an answer comes within the
+//! time of a diagnosis, and says what was not read.
 
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -32,7 +32,7 @@ use crate::diagnose::{EXIT_HEADER, flows, own};
 use crate::engine::ask::Busy;
 use crate::readings::Readings;
 
-/// How often the maps are read, at most, until the service does not change meanwhile.
+/// How often the maps are read at most: a service that changes during a read has them read once more.
 const LOOKS_MAX: usize = 3;
 
 /// Gathers, judges, and writes down what came of it.
@@ -54,7 +54,7 @@ pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response
     let mut material = gathered(&visit, (known, &read, outside), &query);
     let version = visit.readings.about.version;
     let sees_flows = visit.door.way == Way::Unix;
-    // With many services it takes as long as a large table, and no other client is to wait for it.
+    // With many services this takes as long as a large table: on this thread, other clients would wait for it.
     let written = tokio::task::spawn_blocking(move || {
         if sees_flows {
             material.flows = flows(&material);
@@ -153,7 +153,7 @@ fn unserved(status: Option<&Status>) -> Option<&'static str> {
     all.into_iter().find(|(holds, _)| *holds).map(|(_, why)| why)
 }
 
-/// What is said in place of what the maps hold, where each look at them was overtaken.
+/// Why an answer has nothing from the maps, where the service changed during each read of them.
 const OVERTAKEN: &str = "the service changed each time while the maps were read";
 
 /// The service as this node has it, and what the maps hold of it. A change between the two would look like a fault.

@@ -15,7 +15,7 @@ use crate::readings::Readings;
 /// The kind of a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Loopback, with the port that was bound.
+    /// TCP on loopback, with the port that was bound.
     Tcp(u16),
     /// The unix socket, which no web page can reach.
     Unix,
@@ -47,7 +47,7 @@ impl Door {
     }
 }
 
-/// Places of one kind: some for all clients, and some more for root.
+/// Places of one kind: some for all clients, and some for root alone.
 #[derive(Debug)]
 pub(super) struct Places {
     everybodys: Arc<Semaphore>,
@@ -62,7 +62,7 @@ impl Places {
         Self { everybodys: Arc::new(Semaphore::new(everybodys)), roots: Arc::new(Semaphore::new(roots)) }
     }
 
-    /// Takes a place, if one is free.
+    /// Takes a place, if one is free that the client may have.
     pub(super) fn take(&self, peer: Option<Peer>) -> Option<Permit> {
         let of = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
         of(&self.everybodys).or_else(|| if is_root(peer) { of(&self.roots) } else { None })

@@ -1,7 +1,8 @@
 //! `/events`: what the cluster's components say, and what is known of it.
 //!
-//! Invariant: it changes nothing. Only for a client of the socket is an apiserver asked, in the turn and within the
-//! bounds of a diagnosis; a client by TCP, which may be any process of this host, is told so.
+//! Invariant: it changes nothing. An apiserver is asked only for a client of the socket, in one of the places and
+//! within the bounds of a diagnosis. A client by TCP, which may be any process of this host, is told that it was not
+//! asked.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use super::limits::DIAGNOSES_MAX;
 use super::query::Query;
 use crate::diagnose::EXIT_HEADER;
 
-/// Reads, recognises, and writes down what came of it.
+/// Reads the Events, recognises them, and writes down the list.
 pub(super) async fn events(visit: Visit, query: Query, form: Form) -> Response {
     let Some(_place) = visit.door.diagnoses.take(visit.peer) else {
         let error = format!("{DIAGNOSES_MAX} diagnoses are being made already");

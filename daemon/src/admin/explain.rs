@@ -1,6 +1,6 @@
 //! `/explain`: asks why a client meets what it meets at an address or a service, and renders the answer.
 //!
-//! Invariant: what the maps say is read in a turn of this door.
+//! Invariant: the maps are read by the engine alone, when it is the turn of this door to ask it.
 
 mod text;
 

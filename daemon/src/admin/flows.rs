@@ -1,7 +1,8 @@
 //! `/flows`: which client has which backend through packets, and what happened to packets.
 //!
-//! Invariant: it is read off the table at that moment, and bounded by a limit; what was not shown is counted. A row
-//! names the service that has the frontend now: a flow may outlive the one that it began with.
+//! Invariant: an answer is read off the table at the moment of the question, and bounded by a limit; flows that are not
+//! shown are counted. A row names the service that has the frontend now: a flow may outlive the service that it began
+//! with.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
@@ -29,17 +30,19 @@ use crate::readings::Readings;
 pub(super) struct Flows<'a> {
     /// Whether packets are translated at all. If not, there are no flows.
     packets: bool,
-    /// How many flows there may be.
+    /// How many flows the table has room for.
     max: u32,
-    /// How many there are.
+    /// How many flows there are.
     live: u64,
-    /// How many have ended, and are about to be taken away. They are in no other number.
+    /// How many flows have ended and are about to be taken away. No other number counts them.
     expired: u64,
-    /// How many have a port of this node, by which a backend of another node answers.
+    /// How many flows have a port of this node, to which a backend of another node answers.
     snat_ports: u64,
-    /// Of how many ports of this node one is given, towards each port of each backend of another node.
+    /// How many ports of this node flows can share at each port of each backend of another node; each flow is given
+    /// one.
     snat_ports_max: u32,
-    /// Where the fewest of them are left, as it was some seconds ago; null: no flow has one.
+    /// The port of a backend at which the fewest of these ports are left, as it was some seconds ago; null: no flow has
+    /// one.
     fullest: Option<FullestBackend>,
     states: Vec<StateCount>,
     /// Packets that were dropped, since the maps were made.
@@ -48,7 +51,7 @@ pub(super) struct Flows<'a> {
     events: Vec<EventCount>,
     swept: Option<Swept>,
     flows: Vec<FlowRow<'a>>,
-    /// How many more there are like those in `flows`.
+    /// How many more flows fit the question beside those in `flows`.
     omitted: u64,
 }
 
@@ -58,9 +61,9 @@ pub(super) struct FullestBackend {
     protocol: Code<Transport>,
     backend_address: IpAddr,
     backend_port: u16,
-    /// The address by which the backend sees these clients.
+    /// The address that the backend sees as these clients'.
     nat_address: IpAddr,
-    /// How many ports are taken.
+    /// How many ports of this node are taken there.
     ports: u32,
 }
 
@@ -75,14 +78,14 @@ impl FullestBackend {
         }
     }
 
-    /// Ports that are taken, of so many.
+    /// The ports that are taken, out of `most`, and the backend.
     pub(super) fn spelled(&self, most: u32) -> String {
         let backend = SocketAddr::new(self.backend_address, self.backend_port);
         format!("{} of {most} at {backend}/{}", self.ports, self.protocol)
     }
 }
 
-/// How many flows have come so far.
+/// How many flows of one protocol are in one state.
 #[derive(Serialize, JsonSchema)]
 struct StateCount {
     protocol: Code<Transport>,
@@ -90,7 +93,7 @@ struct StateCount {
     count: u64,
 }
 
-/// How many packets were dropped for that reason.
+/// How many packets were dropped for one reason.
 #[derive(Serialize, JsonSchema)]
 struct DropCount {
     #[schemars(extend("enum" = PACKET_DROPS))]
@@ -98,7 +101,7 @@ struct DropCount {
     count: u64,
 }
 
-/// How often that happened.
+/// How often one thing happened to packets.
 #[derive(Serialize, JsonSchema)]
 struct EventCount {
     #[schemars(extend("enum" = PACKET_EVENTS))]
@@ -114,11 +117,11 @@ struct Swept {
     passes: u64,
     /// Flows that were taken away.
     ended: u64,
-    /// Why some stay that have ended; null if the last pass met no error.
+    /// Why some flows stay that have ended; null if the last pass met no error.
     failure: Option<String>,
     /// Ports that no client is given at one backend, because a connection of another proxy has them there.
     ports_kept_free: usize,
-    /// Why it is not known which those are; null if it is.
+    /// Why it is not known which ports those are; null if it is known.
     ports_failure: Option<String>,
 }
 
@@ -133,7 +136,7 @@ struct FlowRow<'a> {
     frontend_port: u16,
     backend_address: IpAddr,
     backend_port: u16,
-    /// What the backend sees instead of the client; null: the client itself.
+    /// The address that the backend sees instead of the client's; null: it sees the client's own.
     nat_address: Option<IpAddr>,
     nat_port: Option<u16>,
     /// The client's port as this node's own stack sees it.
@@ -141,9 +144,9 @@ struct FlowRow<'a> {
     state: Code<Stage>,
     client_heard: Vec<Said>,
     backend_heard: Vec<Said>,
-    /// Since its last packet, as far as a second matters.
+    /// How long ago its last packet was, to about a second.
     idle_seconds: u64,
-    /// How long it may be idle before it ends.
+    /// How long the flow may be idle before it ends.
     lifetime_seconds: u64,
     age_seconds: u64,
     /// `namespace/name` of the service that has the frontend now; null if none has.
@@ -151,7 +154,7 @@ struct FlowRow<'a> {
     port_name: Option<&'a str>,
 }
 
-/// What one side of a connection was heard to say; by UDP a refusal alone: the port is closed.
+/// What one side of a flow was heard to say. By UDP only a refusal is heard, which says that the port is closed.
 #[derive(Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Said {
@@ -246,7 +249,8 @@ fn titles(wide: bool) -> impl Iterator<Item = &'static str> {
 }
 
 impl<'a> Flows<'a> {
-    /// `seen` is how many flows there may be and what was swept; without it, packets are not translated.
+    /// Makes the answer. `seen` is how many flows there may be and what was swept; without it, packets are not
+    /// translated.
     fn of(
         seen: Option<(u32, FlowsSwept)>,
         report: &FlowReport,
@@ -293,7 +297,7 @@ impl<'a> Flows<'a> {
         out
     }
 
-    /// What is worth knowing before any single flow.
+    /// The lines about the whole table, which come before any single flow.
     fn summary(&self) -> String {
         let states = self.states.iter().filter(|it| it.count > 0);
         let states = states.map(|it| format!(", {} {} {}", it.count, it.protocol, it.state));

@@ -1,7 +1,7 @@
 //! `POST /apiserver/forget`: drops a learned address of an apiserver.
 //!
 //! Invariant: as for a reload, only over the unix socket, and the log names the user and the process that asked. What
-//! the cluster or the configuration names stays, with the reason. There is no way to forget all of them.
+//! the cluster or the configuration names stays, with the reason. There is no way to forget all addresses at once.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -25,16 +25,16 @@ use super::wishes::{ForgetWish, Forgotten, Peer};
 /// The path of this wish.
 pub(super) const PATH: &str = "/apiserver/forget";
 
-/// How long the answer may take: the disk has three seconds.
+/// How long the answer may take, of which the disk may take three seconds.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 
-/// That an address is forgotten.
+/// The answer that an address is forgotten.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Forgotten")]
 pub(super) struct ForgottenJson {
     /// The address that is forgotten, with its port.
     forgotten: String,
-    /// Why it is not gone from the disk yet.
+    /// Why the address is not gone from the disk yet; null if it is.
     memory_problem: Option<String>,
 }
 

@@ -27,8 +27,8 @@ impl Form {
         }
     }
 
-    /// By `Accept`: the highest quality wins, then the more exact range, then what is named first. Without any range
-    /// that fits, it is the table, because an answer in the other form is better than none.
+    /// The form that `Accept` asks for: the highest quality wins, then the more exact range, then what is named first.
+    /// Where no range fits, it is the table, because an answer in another form is better than none.
     pub(super) fn accepted(headers: &HeaderMap) -> Self {
         let ranges = headers.get_all(header::ACCEPT);
         let ranges = ranges.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
@@ -42,7 +42,8 @@ impl Form {
     }
 }
 
-/// Quality in thousandths and exactness of one media range.
+/// The quality in thousandths and the exactness of one media range, and its form; none if no form fits it or it is
+/// refused.
 fn ranked(range: &str) -> Option<((u32, u8), Form)> {
     let mut parts = range.split(';').map(str::trim);
     let (exactness, form) = match parts.next()?.to_ascii_lowercase().as_str() {
@@ -57,7 +58,7 @@ fn ranked(range: &str) -> Option<((u32, u8), Form)> {
     (quality > 0).then_some(((quality, exactness), form))
 }
 
-/// `0`, `1`, `0.5`, `1.000`: a digit, and at most three more.
+/// Reads a quality in thousandths: `0`, `1`, `0.5`, `1.000`, with at most three digits after the point.
 fn thousandths(quality: &str) -> Option<u32> {
     let (whole, fraction) = quality.split_once('.').unwrap_or((quality, ""));
     if fraction.len() > 3 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -39,10 +39,10 @@ pub(super) struct FrontendRow<'a> {
     /// Empty if the port has no name.
     port_name: &'a str,
     source: Code<Source>,
-    /// What a new connection from this node's own processes and pods may get.
+    /// The backends that a new connection from this node's own processes and pods may get.
     #[schemars(with = "Vec<Backend>")]
     backends: Backends<'a>,
-    /// What traffic from outside gets, where it is another list; null where it is the same.
+    /// The backends that traffic from outside may get, where that is another list; null where it is the same.
     #[schemars(with = "Option<Vec<Backend>>")]
     external_backends: Option<ExternalBackends<'a>>,
     /// Seconds for which a client stays with its backend.
@@ -74,7 +74,7 @@ impl From<&Row> for Backend {
     }
 }
 
-/// What this node's own processes and pods get.
+/// The backends that this node's own processes and pods get.
 #[derive(Clone, Copy, Debug)]
 struct Backends<'a>(&'a ServiceView, &'a FrontendView);
 
@@ -84,7 +84,7 @@ impl Serialize for Backends<'_> {
     }
 }
 
-/// What traffic from outside gets, where it is another list.
+/// The backends that traffic from outside gets, where those are another list.
 #[derive(Clone, Copy, Debug)]
 struct ExternalBackends<'a>(&'a ServiceView, &'a FrontendView);
 
@@ -94,7 +94,7 @@ impl Serialize for ExternalBackends<'_> {
     }
 }
 
-/// Such as `10.0.0.1:80,10.0.0.2:80(draining),+3`.
+/// The backends in one cell, such as `10.0.0.1:80,10.0.0.2:80(draining),+3`.
 fn list<'r>(rows: impl Iterator<Item = &'r Row>, all: bool) -> impl fmt::Display {
     let shown_max = if all { usize::MAX } else { limits::BACKENDS_IN_CELL_MAX };
     let mut text = String::new();
@@ -117,7 +117,7 @@ fn list<'r>(rows: impl Iterator<Item = &'r Row>, all: bool) -> impl fmt::Display
     text
 }
 
-/// Ranges restrict the load balancer's addresses and nothing else.
+/// The source ranges of a frontend; they restrict the load balancer's addresses and nothing else.
 fn source_ranges<'a>(facts: Option<&'a ServiceFacts>, frontend: &FrontendView) -> &'a [Arc<str>] {
     match (facts, frontend.kind) {
         (Some(facts), FrontendType::LoadBalancer) => &facts.source_ranges,

@@ -17,7 +17,7 @@ use super::door::Way;
 use super::hint::{Hint, Words};
 use super::{form::Form, query};
 
-/// Browsers must neither run, frame, sniff, share nor keep anything of an answer.
+/// Headers by which browsers neither run, frame, sniff, share nor keep anything of an answer.
 const HEADERS: [(HeaderName, &str); 6] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::X_FRAME_OPTIONS, "DENY"),
@@ -27,7 +27,8 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (header::VARY, "accept"),
 ];
 
-/// Refuses, or lets the request through to the paths; writes down whatever was refused.
+/// Refuses the request, or lets it through to the paths; writes down a refusal, a path's too, in the client's form and
+/// words.
 pub(super) async fn guarded(State(way): State<Way>, request: Request, next: Next) -> Response {
     let form = form_of(&request);
     let words = Words::of(request.headers());
@@ -73,8 +74,8 @@ fn check(way: Way, request: &Request) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether a browser says that another page asks. If a user follows a link to here into a window of its own, the user
-/// asks and no other page.
+/// Whether a browser says that another page asks. Where a user follows a link to here, so that the answer becomes the
+/// page that is shown, the user asks and no other page.
 fn is_foreign(headers: &HeaderMap) -> bool {
     let said = |name: &'static str| headers.get(name).map(HeaderValue::as_bytes);
     let own = matches!(said("sec-fetch-site"), None | Some(b"none" | b"same-origin"));
@@ -95,7 +96,7 @@ fn check_host(request: &Request, port: u16) -> Result<(), Refusal> {
     Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, error, hint))
 }
 
-/// Only names that no DNS answer can change: `localhost` and addresses of loopback.
+/// Whether a host is a name of loopback that no DNS answer can change: `localhost` or an address.
 fn is_loopback(host: &str, port: u16) -> bool {
     let name = match host.strip_suffix(&format!(":{port}")) {
         Some(name) => name,

@@ -1,6 +1,6 @@
 //! `/healthz`, `/livez`, `/readyz`: whether the process answers, the engine moves, the datapath follows.
 //!
-//! Invariant: the status says it too, 200 or 503, for clients that read no body.
+//! Invariant: the HTTP status, 200 or 503, says whether all is well, for clients that read no body.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::readings::{ClosedPort, Purpose, Readings};
 use crate::recorder::Recorded;
 use crate::state::Damage;
 
-/// Whether something is well.
+/// Whether what was asked about is well.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Health {
     healthy: bool,
@@ -57,17 +57,17 @@ pub(super) struct Readiness {
     /// What is wrong; null if all is well.
     reason: Option<String>,
     sources: Vec<SourceRow>,
-    /// When what is served was written down, as long as a source has not delivered since the start.
+    /// When the state that is served was written down, as long as a source has not delivered since the start.
     stale_since: Option<Rfc3339>,
     /// What a restart would begin with.
     snapshot: SnapshotRow,
     /// How the recording of changes goes.
     history: HistoryRow,
-    /// Those of kube-proxy's ports that are asked for and cannot be opened; the first ones.
+    /// The ports of kube-proxy's that are asked for and cannot be opened; the first ones.
     closed_ports: Vec<ClosedPortRow>,
-    /// How many more there are.
+    /// How many more such ports there are.
     closed_ports_omitted: usize,
-    /// What is wrong in the files about Events and is left out; the first ones.
+    /// What is wrong in the operator's files about Events and is left out; the first faults.
     event_knowledge_faults: Vec<KnowledgeFault>,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Readiness {
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct KnowledgeFault {
     pub(crate) file: String,
-    /// Counted from 1; null if it is the file as a whole.
+    /// The line, counted from 1; null if the fault is of the file as a whole.
     pub(crate) line: Option<usize>,
     /// The id of the entry, if it has one that can be read.
     pub(crate) id: Option<String>,
@@ -88,7 +88,7 @@ impl From<&Fault> for KnowledgeFault {
     }
 }
 
-/// A port that cannot be opened.
+/// A port of kube-proxy's that cannot be opened.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ClosedPort")]
 struct ClosedPortRow {
@@ -111,9 +111,9 @@ impl From<ClosedPort> for ClosedPortRow {
 struct SnapshotRow {
     written: Option<Rfc3339>,
     bytes: u64,
-    /// Services that are too large for it, as `namespace/name`; the first ones.
+    /// Services that are too large for the snapshot, as `namespace/name`; the first ones.
     left_out: Vec<Arc<str>>,
-    /// What was wrong with the one that this process began with; null if it was whole.
+    /// What was wrong with the snapshot that this process began with; null if it was whole.
     damage: Option<DamageRow>,
     /// Why the last write failed.
     error: Option<Arc<str>>,
@@ -125,11 +125,11 @@ struct SnapshotRow {
 pub(crate) struct DamageRow {
     /// What is wrong with the file.
     pub(crate) error: Arc<str>,
-    /// Services that were taken from the file before it.
+    /// Services that were taken from the file that was written before it.
     pub(crate) older: u64,
-    /// Services of which nothing was whole.
+    /// Services of which neither file had anything whole.
     pub(crate) lost: u64,
-    /// The first ones of these, as `namespace/name`.
+    /// The first of those services, as `namespace/name`.
     pub(crate) lost_services: Vec<Arc<str>>,
 }
 
@@ -141,7 +141,7 @@ impl From<&Damage> for DamageRow {
     }
 }
 
-/// How the recording goes.
+/// How the recording of changes goes.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Recording")]
 pub(crate) struct HistoryRow {
@@ -149,7 +149,7 @@ pub(crate) struct HistoryRow {
     pub(crate) seq: u64,
     /// Places where records are missing, found since the start.
     pub(crate) gaps: u64,
-    /// Its size on disk.
+    /// The size of the history on disk.
     pub(crate) bytes: u64,
     /// Records that memory has and the disk did not take.
     pub(crate) unwritten: u64,
@@ -169,11 +169,11 @@ impl From<Recorded> for HistoryRow {
 #[schemars(rename = "Source")]
 struct SourceRow {
     source: Code<Source>,
-    /// Whether it has delivered its first whole list.
+    /// Whether the source has delivered its first whole list.
     synced: bool,
 }
 
-/// Whether clients meet what the rules ask for, and what a restart would begin with.
+/// Whether the datapath follows the sources; as JSON, also what a restart would begin with.
 pub(super) fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     let snapshot = readings.snapshot();
     let reason = readings.unready_by(&snapshot);

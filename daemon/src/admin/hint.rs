@@ -27,10 +27,10 @@ impl Words {
     }
 }
 
-/// What to do.
+/// What to do about a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Hint {
-    /// The same in all words.
+    /// A text that is the same in all words.
     Plain(String),
     /// Name a service.
     Service,
@@ -42,9 +42,9 @@ pub(super) enum Hint {
     Time(&'static str),
     /// Give a record's number.
     After,
-    /// There are too many watchers.
+    /// Watch less: there are too many watchers.
     Watchers,
-    /// There are these paths.
+    /// Ask for one of these paths.
     Paths(String),
     /// Ask for loopback with this port.
     Host(u16),

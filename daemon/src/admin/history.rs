@@ -20,7 +20,7 @@ use crate::recorder::{Line, Wanted};
 /// The most records of an answer if the client names no limit: as many as a person reads through.
 const LIMIT_DEFAULT: usize = 1_000;
 
-/// One JSON object per line.
+/// The content type of one JSON object per line.
 const JSON_LINES: &str = "application/jsonl";
 
 /// The whole answer, oldest record first.

@@ -1,6 +1,6 @@
 //! Taking the TCP address and the unix socket, or saying what is in the way, and trying again.
 //!
-//! Invariant: what keeps one of them shut does not keep the other shut, and stops nothing else; a socket file is
+//! Invariant: what keeps one of the two shut does not keep the other shut, and stops nothing else. A socket file is
 //! removed only if no process answers on it, and from its first moment the new one is open to owner and group only. The
 //! unit makes the folder and chooses the socket's group.
 
@@ -41,7 +41,7 @@ pub enum AdminError {
         "cannot listen on {}: a running daemon answers there; stop it or set another `socket` under [admin]", .0.display()
     )]
     SocketTaken(PathBuf),
-    /// Something else has the name.
+    /// The path names something that is no socket.
     #[error("cannot listen on {}: it is not a socket; remove it or set another `socket` under [admin]", .0.display())]
     NotASocket(PathBuf),
     /// The folder is missing.
@@ -82,7 +82,8 @@ impl Drop for Socket {
     }
 }
 
-/// Takes the address, and gives it as bound. Must be called within the runtime that serves it, as [`open_socket`] must.
+/// Takes the TCP address, and gives it as it was bound. It must be called within the runtime that serves it, as must
+/// [`open_socket`].
 pub(super) fn open_tcp(address: SocketAddr) -> Result<Tcp, AdminError> {
     let open = || {
         let listener = std::net::TcpListener::bind(address)?;
@@ -96,7 +97,7 @@ pub(super) fn open_tcp(address: SocketAddr) -> Result<Tcp, AdminError> {
     })
 }
 
-/// Takes the path.
+/// Takes the unix socket at this path.
 pub(super) fn open_socket(path: &Path) -> Result<Socket, AdminError> {
     make_way(path)?;
     let failed = |error: io::Error| match error.kind() {
@@ -108,7 +109,7 @@ pub(super) fn open_socket(path: &Path) -> Result<Socket, AdminError> {
     Ok(Socket { listener: socket, path: path.to_owned() })
 }
 
-/// Removes what a dead process left.
+/// Removes a socket that a dead process left.
 fn make_way(path: &Path) -> Result<(), AdminError> {
     let failed = |error| AdminError::Socket { path: path.to_owned(), error };
     match std::fs::symlink_metadata(path) {
@@ -121,7 +122,7 @@ fn make_way(path: &Path) -> Result<(), AdminError> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(failed)
         }
-        // Its queue is full.
+        // A process has it that takes no clients: its queue is full.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(AdminError::SocketTaken(path.to_owned()))
         }
@@ -130,7 +131,7 @@ fn make_way(path: &Path) -> Result<(), AdminError> {
     }
 }
 
-/// Tries whether a process answers there, without waiting for one that takes no clients.
+/// Tries whether a process answers on a socket, without waiting for one that takes no clients.
 fn knock(path: &Path) -> io::Result<()> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;

@@ -18,13 +18,13 @@ use super::query::Query;
 use super::{answer, limits};
 use crate::recorder::{Heard, Line, Watch};
 
-/// What browsers call server-sent events.
+/// The content type of what browsers call server-sent events.
 const EVENT_STREAM: &str = "text/event-stream";
 
-/// A comment, which clients skip.
+/// A comment, which clients skip, for a stream that has nothing else to say.
 const STILL_HERE: &str = ": still here\n\n";
 
-/// What begins at once, so that a client knows that nothing from now on is missed.
+/// The comment with which a stream begins at once, so that a client knows that nothing from now on is missed.
 const BEGUN: &str = ": watching\n\n";
 
 /// The whole stream, until the client goes or the daemon stops.
@@ -42,7 +42,7 @@ pub(super) async fn watch(visit: Visit, query: Query, _: Form) -> Response {
     answer::typed(StatusCode::OK, EVENT_STREAM, Body::from_stream(pieces))
 }
 
-/// What a watcher is told that has not read for too long.
+/// What a watcher that has not read for too long is told.
 const LATE: &str = "you did not read in time, and records are lost from here on: watch again, and look for them in the history";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ enum Stage {
 struct Watching {
     heard: Watch,
     stage: Stage,
-    /// Among the watchers of its door, for as long as the stream goes.
+    /// The place among the watchers of its door, taken as long as the stream goes.
     _place: Option<Permit>,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Invariant: the number of series does not depend on the cluster, but for what is wrong with single services now,
 //! which has a bound. Labels have the closed sets of values of the rules, and every other series is there from the
-//! first scrape on, so that a rate never begins with its first error. Scrapes follow
-//! one another, because the API has one thread. No metrics library is needed: all numbers are read off a snapshot.
+//! first scrape on, so that a rate never begins with its first error. Scrapes at one door follow one another, because a
+//! door has one thread. No metrics library is needed: every number is read off at the moment of the scrape.
 
 mod apiserver;
 mod conditions;
@@ -18,7 +18,7 @@ use crate::exposition::{Exposition, process};
 use crate::readings::Readings;
 use holdfast_core::snapshot::Snapshot;
 
-/// All metrics of one snapshot and of this moment.
+/// Writes all metrics, of one snapshot and of this moment.
 pub(super) fn exposition(readings: &Readings, snapshot: &Snapshot, ready: bool) -> String {
     let mut out = Exposition::default();
     daemon::write(&mut out, readings, snapshot, ready);

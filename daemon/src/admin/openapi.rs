@@ -1,7 +1,8 @@
 //! The description of this API, for programs: OpenAPI 3.1, made of the paths and of the types of their answers.
 //!
 //! Invariant: nothing in it is written down twice: a path describes itself in the table of paths, an answer by its own
-//! type. It is made once, at the first request. No copy of it is in the sources; a golden page shows what changes.
+//! type. The description is made once, at the first request. The sources have no copy of it but a golden file of the
+//! tests, which shows what changes.
 
 mod schemas;
 
@@ -24,14 +25,14 @@ use super::query::{Parameter, Values};
 use super::reload::{self, ReloadedJson};
 use schemas::plain;
 
-/// What may be asked for over the unix socket alone, with POST.
+/// A path that is served on the Unix socket alone, with POST.
 struct Wish {
     path: &'static str,
     summary: &'static str,
     legal: &'static [Parameter],
     describe: Describe,
     meaning: &'static str,
-    /// The status of a refusal of its own, and what it means.
+    /// The status of a refusal that only this path gives, and what that status means.
     refused: (&'static str, &'static str),
 }
 
@@ -54,11 +55,11 @@ const WISHES: [Wish; 2] = [
     },
 ];
 
-/// The description as it is served.
+/// Answers with the description.
 pub(super) fn document(paths: &[Path], _: Form) -> Response {
     static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
     let written = || {
-        // A value that was just made can be written.
+        // A JSON value that was just made can always be written, so the default is never taken.
         let mut text = serde_json::to_vec_pretty(&described(paths)).unwrap_or_default();
         text.push(b'\n');
         text.into()
@@ -90,7 +91,7 @@ fn described(paths: &[Path]) -> Value {
     })
 }
 
-/// As OpenAPI 3.1 has them: JSON Schema 2020-12, of what is written.
+/// The settings for schemas as OpenAPI 3.1 has them: JSON Schema 2020-12, of types as they are written, not read.
 fn settings() -> SchemaSettings {
     let mut settings = SchemaSettings::draft2020_12().for_serialize();
     settings.definitions_path = SCHEMAS.into();
@@ -124,7 +125,7 @@ fn wished(wish: &Wish, generator: &mut SchemaGenerator) -> Value {
     })
 }
 
-/// All that a path understands.
+/// Describes every parameter that a path understands.
 fn described_each(legal: &[Parameter]) -> Vec<Value> {
     let described = |it: &Parameter| {
         json!({
@@ -154,7 +155,7 @@ fn refused(why: &str, generator: &mut SchemaGenerator) -> Value {
     json!({ "description": why, "content": content(schemas.into_iter()) })
 }
 
-/// With a capital, as a sentence begins.
+/// Gives a text a capital, as a sentence begins.
 fn sentence(about: &str) -> String {
     let mut letters = about.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()

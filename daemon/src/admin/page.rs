@@ -1,7 +1,7 @@
 //! The page that a browser gets of `/`: one document with its style and its script in it, which reads the other paths.
 //!
-//! Invariant: it is made when the program is built, of the files in `page/`; nothing that the cluster says is in it.
-//! Its policy names its one style and its one script by their hashes, and lets it talk to this API alone.
+//! Invariant: the page consists of the files in `page/`, which are built into the program; nothing that the cluster
+//! says is in it. Its policy names its one style and its one script by their hashes, and lets it ask this API alone.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ use super::answer;
 const FRAME: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
 
-/// In this order, as one script: what comes later uses what came before.
+/// The files of the script, in this order: a later one uses what an earlier one defines.
 const SCRIPT: &str = concat!(
     include_str!("page/dom.js"),
     include_str!("page/redraw.js"),
@@ -38,7 +38,7 @@ const SCRIPT: &str = concat!(
     include_str!("page/main.js"),
 );
 
-/// Where they stand in the frame.
+/// The places in the frame that the style and the script take.
 const STYLE_PLACE: &str = "/*style*/";
 const SCRIPT_PLACE: &str = "/*script*/";
 
@@ -66,13 +66,13 @@ static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
 pub(super) fn page() -> Response {
     let mut response = answer::typed(StatusCode::OK, HTML, DOCUMENT.clone());
     let headers = response.headers_mut();
-    // Without it the guard's own policy holds, under which nothing of the page runs.
+    // Without this policy the guard's own one holds, under which nothing of the page runs.
     headers.extend(POLICY.clone().map(|policy| (header::CONTENT_SECURITY_POLICY, policy)));
     headers.insert(OPENER, HeaderValue::from_static("same-origin"));
     response
 }
 
-/// Only browsers name HTML, and they name it to be shown something; `curl` and programs do not.
+/// Whether a client wants the page, because it names HTML in `Accept`: browsers do, `curl` and programs do not.
 pub(super) fn is_wanted(headers: &HeaderMap) -> bool {
     let ranges = headers.get_all(header::ACCEPT);
     let mut ranges = ranges.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
@@ -81,7 +81,7 @@ pub(super) fn is_wanted(headers: &HeaderMap) -> bool {
     })
 }
 
-/// As a policy names what stands in a document.
+/// The hash by which a policy names a style or script that stands in a document.
 fn hash(text: &str) -> String {
     format!("sha256-{}", STANDARD.encode(digest(&SHA256, text.as_bytes())))
 }
@@ -90,7 +90,7 @@ fn hash(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// With room for what is to come, and still nothing that a slow tunnel would notice.
+    /// The most that the page may have: room for what is to come, and still nothing that a slow tunnel would notice.
     const BYTES_MAX: usize = 120 * 1024;
 
     fn between<'a>(text: &'a str, open: &str, close: &str) -> &'a str {

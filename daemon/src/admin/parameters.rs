@@ -209,7 +209,7 @@ impl Parameter {
         Self { values: Values::Number { least, most }, ..self }
     }
 
-    /// The command line says of it what programs are told.
+    /// Offers the parameter on the command line, which says of it what programs are told.
     const fn argument(self, value_name: &'static str) -> Self {
         Self { argument: Some(Argument { value_name, help: None, is_positional: false }), ..self }
     }
@@ -218,7 +218,7 @@ impl Parameter {
         Self { argument: Some(Argument { value_name, help: Some(help), is_positional: false }), ..self }
     }
 
-    /// A service that is given without a name.
+    /// Offers the parameter on the command line as a service that is given without the parameter's name.
     const fn positional(self, help: &'static str) -> Self {
         let value_name = "NAMESPACE/NAME";
         Self { argument: Some(Argument { value_name, help: Some(help), is_positional: true }), ..self }
@@ -231,7 +231,7 @@ fn service(value: &str) -> Result<ObjectName, Refusal> {
     ObjectName::new(namespace, name).map_err(|error| refused(&error.to_string()))
 }
 
-/// What a word means: one of a few, which are called `noun`.
+/// What a word means that has to be one of `legal`; a refusal calls such a word a `noun`.
 fn one_of<T: Copy>(
     value: &str,
     noun: &str,

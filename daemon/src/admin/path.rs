@@ -1,6 +1,6 @@
 //! One path that can be read: what it says of itself, and what makes its answer.
 //!
-//! Invariant: an answer that is about the paths is given them; so no part that answers needs to know the table.
+//! Invariant: what makes an answer about the paths is given them, so no part that answers needs to know their table.
 
 use std::pin::Pin;
 
@@ -21,7 +21,7 @@ pub(super) enum Maker {
     Listed(fn(&[Path], Form) -> Response),
     /// The same, but a browser that names no form gets a page.
     Shown(fn(&[Path], Form) -> Response),
-    /// It needs questions to others, or depends on the door.
+    /// It takes questions to other parts first, or depends on the door by which the client came.
     Asked(fn(Visit, Query, Form) -> Asked),
 }
 

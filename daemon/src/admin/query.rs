@@ -43,7 +43,7 @@ pub(crate) struct Argument {
     pub(crate) value_name: &'static str,
     /// What the command line says of it, unless that is what programs are told.
     pub(crate) help: Option<&'static str>,
-    /// It is given without a name.
+    /// Whether the value is given without the parameter's name.
     pub(crate) is_positional: bool,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// A client sends to an address of its own family.
+    /// Refuses a client without an address that it dials, and one that dials an address of another family.
     fn check_from(&self) -> Result<(), Refusal> {
         let Some(from) = self.from else { return Ok(()) };
         match &self.endpoint {
@@ -88,7 +88,7 @@ pub(super) struct Query {
     pub(super) filter: Filter,
     /// Which records; the service is in the filter.
     pub(super) records: Wanted,
-    /// Which flows; how many is with the records.
+    /// Which flows; how many of them is the limit in `records`.
     pub(super) flows: FlowFilter,
     pub(super) form: Option<Form>,
     /// Whether connections are tried.
@@ -100,7 +100,7 @@ pub(super) struct Query {
 }
 
 impl Query {
-    /// Reads all of it, or says what is wrong.
+    /// Reads the whole query, or says what is wrong with it.
     pub(super) fn read(text: &str, legal: &[Parameter]) -> Result<Self, Refusal> {
         let mut query = Self::default();
         for (name, value) in pairs(text) {
@@ -123,7 +123,7 @@ impl Query {
     }
 }
 
-/// The form that is asked for, whatever else is wrong with the query: errors are written in it too.
+/// The form that is asked for, whatever else is wrong with the query: a refusal of the query is written in it too.
 pub(super) fn form_of(text: &str) -> Option<Form> {
     let (_, value) = pairs(text).find(|(name, _)| *name == "format")?;
     Form::find(value)
@@ -143,7 +143,7 @@ fn unknown(name: &str, legal: &[Parameter]) -> Refusal {
     bad(format!("unknown filter {}", quoted(name)), hint)
 }
 
-/// Quoted, and short enough for one line.
+/// The text in quotes, cut so that it fits on one line.
 pub(super) fn quoted(text: &str) -> String {
     match text.char_indices().nth(80) {
         Some((cut, _)) => format!("{:?}...", text.get(..cut).unwrap_or_default()),
@@ -155,7 +155,7 @@ pub(super) fn bad(error: String, hint: impl Into<Hint>) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, error, hint)
 }
 
-/// As a form is encoded: `+` is a blank, `%` and two hexadecimal digits are a byte.
+/// Decodes what is encoded as browsers encode forms: `+` is a blank, `%` and two hexadecimal digits are a byte.
 fn decoded(text: &str) -> Result<String, Refusal> {
     let refused = || {
         bad(

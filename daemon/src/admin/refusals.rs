@@ -100,7 +100,7 @@ impl<'a> Owners<'a> {
     }
 }
 
-/// What a row holds in the maps, if it holds anything.
+/// The frontend that a row has in the maps, if it has one.
 fn claimed(frontend: &FrontendView) -> Option<FrontendKey> {
     let FrontendView { address, port, protocol, verdict, .. } = frontend;
     let absent = [Verdict::Conflict, Verdict::Unprogrammed, Verdict::Bypassed, Verdict::Passing];

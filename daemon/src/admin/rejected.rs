@@ -1,4 +1,4 @@
-//! What rejected itself, as it follows the services: by name, with the reason.
+//! The rejected objects, as they follow the services in an answer: by name, with the reason.
 
 use std::io::Write as _;
 

@@ -1,8 +1,8 @@
-//! What can be asked for beside an answer: that the configuration is read again.
+//! `POST /reload`: a client has the configuration read again.
 //!
-//! Invariant: only over the unix socket: its folder and mode say which users may ask, and the log names the user and
-//! the process that did. The daemon answers when the new configuration is in force, or says why the old one stays. It
-//! takes no body: what is in force is what the file says.
+//! Invariant: a reload is asked for over the unix socket only: its folder and mode say which users may ask, and the log
+//! names the user and the process that did. The daemon answers when the new configuration is in force, or says why the
+//! old one stays. A request has no body: what is in force is what the file says.
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ use super::wishes::{Peer, ReloadWish, Reloaded};
 /// The path of this wish.
 pub(super) const PATH: &str = "/reload";
 
-/// Of the reloads that may wait, the ones that are root's alone: the members of the socket's group may fill the others.
+/// How many places for reloads that wait are kept for root: the members of the socket's group may fill the others.
 const FOR_ROOT: usize = 1;
 
 /// How long the answer may take: some files are read, and nothing else.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 
-/// That the new configuration is in force.
+/// The answer to a reload: the new configuration is in force.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Reloaded")]
 pub(super) struct ReloadedJson {
@@ -54,7 +54,7 @@ pub(super) async fn reload(
             Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, hint).into_response()
         }
         Ok(None) | Err(_) => {
-            let hint = "it starts, stops or hangs; ask `systemctl status holdfast`";
+            let hint = "it starts, stops or hangs, or others asked first; see `systemctl status holdfast`";
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon takes no reload now", hint)
                 .into_response()
         }

@@ -1,6 +1,6 @@
 //! The paths that are served, each with what it describes of itself.
 //!
-//! Invariant: [`PATHS`] lists every one that can be read; the router, the index and the description are made of it.
+//! Invariant: [`PATHS`] lists every path that can be read; the router, the index and the description are made of it.
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -35,7 +35,7 @@ use super::{diagnose, events, explain, forget, history, live, metrics, openapi, 
 use crate::exposition::CONTENT_TYPE;
 use crate::readings::Readings;
 
-/// What 503 means where something may not be well.
+/// What 503 means on the paths that tell whether something is well.
 const NO: &str = "It is not well; `reason` says why.";
 
 pub(super) static PATHS: [Path; 21] = [

@@ -163,7 +163,7 @@ async fn serve(listener: impl Listener, door: Door, inside: Inside, mut stopping
     }
 }
 
-/// A free place, or that of a client without a request under way, which has to leave; `None`: there is no such client.
+/// Takes a free place, or that of a client without a request under way, which has to leave. `None`: there is neither.
 async fn place(door: &Door, guests: &mut Guests, peer: Option<Peer>) -> Option<Permit> {
     loop {
         if let Some(place) = door.connections.take(peer) {
@@ -192,7 +192,7 @@ async fn turn_away(mut stream: Box<dyn Stream>) {
     let _ = tokio::time::timeout(limits::TURN_AWAY_TIME_MAX, told).await;
 }
 
-// The place is dropped before the guest: arguments are dropped from the last to the first.
+// The place has to be free when the guest has left, and it is: arguments are dropped from the last to the first.
 async fn connection(
     stream: Box<dyn Stream>,
     router: Router,

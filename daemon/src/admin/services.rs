@@ -1,4 +1,4 @@
-//! The table of services: every service that is known, served or not, and what rejected itself.
+//! The table of services: every service that is known, served or not, and the objects that are rejected.
 
 use std::cmp::Ordering;
 

@@ -14,7 +14,7 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    /// A whole line.
+    /// The cells of a whole line.
     pub(super) fn of<T: Display>(values: impl IntoIterator<Item = T>) -> Self {
         let mut cells = Self::default();
         values.into_iter().for_each(|value| cells.put(value));
@@ -26,8 +26,8 @@ impl Cells {
         self.ends.clear();
     }
 
-    /// Adds a cell. An empty one is shown as `-`; what could turn the line or move a terminal's cursor is
-    /// shown as `?`.
+    /// Adds a cell. An empty one is shown as `-`; a character that could reverse the line or move a terminal's cursor
+    /// is shown as `?`.
     pub(super) fn put(&mut self, value: impl Display) {
         let begin = self.text.len();
         // Writing to a String cannot fail, and a Display that fails has nothing to show.
@@ -82,7 +82,7 @@ impl Widths {
     }
 }
 
-/// A table of few rows: its titles, then what stands below them.
+/// Writes a table of few rows: its titles, then the rows below them.
 pub(super) fn table<T: Display>(
     titles: impl IntoIterator<Item = T>,
     rows: impl Iterator<Item = Cells>,
@@ -91,7 +91,7 @@ pub(super) fn table<T: Display>(
     aligned(&std::iter::once(Cells::of(titles)).chain(rows).collect::<Vec<_>>(), out);
 }
 
-/// Lines that have the same columns.
+/// Writes lines so that their columns stand below each other.
 pub(super) fn aligned(lines: &[Cells], out: &mut Vec<u8>) {
     let mut widths = Widths::default();
     lines.iter().for_each(|cells| widths.observe(cells));

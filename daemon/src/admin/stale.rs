@@ -1,4 +1,4 @@
-//! What follows a table: whether it was remembered, and a source has not confirmed it yet.
+//! What follows a table: whether it is only remembered from before a restart, as long as a source has not confirmed it.
 
 use std::io::Write as _;
 
@@ -20,7 +20,7 @@ pub(super) fn described(generator: &mut SchemaGenerator) -> Schema {
     schema
 }
 
-/// Adds `stale_since`, null unless a source is missing; for people a line, in that case only.
+/// Adds `stale_since` to JSON, which is null unless a source is missing; to text, adds a line only in that case.
 pub(super) fn write(snapshot: &Snapshot, form: Form, out: &mut Vec<u8>) {
     // A vector takes whatever is written to it.
     let _ = match (snapshot.stale_since.map(Rfc3339), form) {

@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// Passes at once, because the tests' clock runs on when all tasks wait; ends a test in which neither end gives up.
+    /// Ends a test in which neither end gives up. It passes at once: the tests' clock runs on when all tasks wait.
     const LONG: std::time::Duration = std::time::Duration::from_secs(3600);
 
     fn pair() -> (Unstalled<tokio::io::DuplexStream>, tokio::io::DuplexStream) {

@@ -36,17 +36,17 @@ pub(super) struct Column<T: Table> {
 /// Puts one cell of a row.
 type Cell<T> = fn(&<T as Table>::Row<'_>, Form, &mut Cells);
 
-/// Shown in both tables.
+/// A column that both tables show.
 pub(super) const fn column<T: Table>(title: &'static str, cell: Cell<T>) -> Column<T> {
     Column { title, is_wide: false, cell }
 }
 
-/// Shown in the wide table only.
+/// A column that only the wide table shows.
 pub(super) const fn wide<T: Table>(title: &'static str, cell: Cell<T>) -> Column<T> {
     Column { title, is_wide: true, cell }
 }
 
-/// One kind of rows.
+/// A table of one kind of rows, which it finds service by service.
 pub(super) trait Table: Send + Sized + Unpin + 'static {
     /// The name of the list in JSON.
     const NAME: &'static str;
@@ -97,7 +97,7 @@ pub(super) fn described<T: Table>(generator: &mut SchemaGenerator) -> Schema {
     answers::named(T::ANSWER)
 }
 
-/// A member that is always there.
+/// Adds a member that every answer has.
 fn add(members: &mut Map<String, Value>, name: &str, described: Schema) {
     if let Value::Object(properties) = members.entry("properties").or_insert_with(|| json!({})) {
         properties.insert(name.to_owned(), described.into());
@@ -107,7 +107,7 @@ fn add(members: &mut Map<String, Value>, name: &str, described: Schema) {
     }
 }
 
-/// All services that pass the filter, in the order of the tables.
+/// All services, or those with the name that the filter asks for, in the order of the tables.
 fn sorted(snapshot: &Snapshot, filter: &Filter) -> Arc<[Arc<ServiceView>]> {
     let mut views: Vec<_> = match &filter.service {
         Some(name) => snapshot.services.named(name).cloned().collect(),
@@ -147,7 +147,7 @@ impl<T: Table> Walk<T> {
         self.table.row(self.views.get(at)?, place)
     }
 
-    /// The places of the next group: services of one namespace and name, which more than one source may have.
+    /// Gathers the places of the next group: services of one namespace and name, which more than one source may have.
     fn gather(&mut self) -> Option<()> {
         let rest = self.views.get(self.next..)?;
         let first = rest.first()?;
@@ -166,7 +166,7 @@ impl<T: Table> Walk<T> {
     }
 }
 
-/// The whole table as a response that is made while it is read.
+/// The whole table, as a response that is made while the client reads it.
 pub(super) fn table<T: Table>(readings: &Readings, filter: Filter, form: Form) -> Response {
     let snapshot = readings.snapshot();
     let views = sorted(&snapshot, &filter);
@@ -239,7 +239,7 @@ impl<T: Table> Streamed<T> {
         Ok(out)
     }
 
-    /// Goes over as many rows as make about a chunk, and back to the first row after the last.
+    /// Measures as many rows as make about a chunk. After the last row it goes back to the first one.
     fn measure(&mut self) -> Stage {
         heading::<T>(self.form, &mut self.cells);
         self.widths.observe(&self.cells);

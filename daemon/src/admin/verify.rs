@@ -1,9 +1,9 @@
 //! `/verify`: what the apiserver has, what is in memory and what is in the kernel, compared now.
 //!
-//! Invariant: equal means that every comparison that can be made was made and found nothing. What differs in the kernel
-//! is written anew by the very comparison; what the watch missed is listed anew if the question came over the socket.
-//! The apiserver is asked once in a while, however many clients want to know: each answer says how old it is. Folders
-//! and configuration are read whole whenever they change, so they are not compared.
+//! Invariant: equal means that every comparison that can be made was made and found nothing. The comparison itself
+//! writes anew what differs in the kernel; what the watch missed is listed anew only if the question came over the
+//! socket. The apiserver is asked once in a while, however many clients want to know: each comparison says how old it
+//! is. Folders and configuration are read whole whenever they change, so they are not compared.
 
 use std::sync::Arc;
 
@@ -29,14 +29,14 @@ pub(crate) struct Verification {
 }
 
 impl Verification {
-    /// For a person.
+    /// The comparisons as people read them.
     pub(crate) fn text(&self) -> String {
         let end = if self.equal { "all equal\n" } else { "NOT equal\n" };
         self.comparisons.iter().map(|it| text(it)).collect::<String>() + end
     }
 }
 
-/// Compares, or tells what a comparison a moment ago found.
+/// Answers with what the comparisons find now, or found a moment ago.
 pub(super) async fn verify(visit: Visit, _: Query, form: Form) -> Response {
     let asker = match visit.door.way {
         Way::Tcp(_) => Asker::Looks,
@@ -52,7 +52,7 @@ pub(super) async fn verify(visit: Visit, _: Query, form: Form) -> Response {
     answer::either(StatusCode::OK, form, &verification, || verification.text())
 }
 
-/// What others said must not move a terminal's cursor.
+/// One comparison as people read it. Nothing that others said can move a terminal's cursor.
 fn text(it: &Comparison) -> String {
     let verdict = match (it.equal, &it.error) {
         (Some(true), _) => "equal".to_owned(),
@@ -71,7 +71,8 @@ fn text(it: &Comparison) -> String {
     lines.map(|line| plain(&line) + "\n").collect()
 }
 
-/// Takes a turn of this door first, so that a client that waits for one keeps no client of the other door waiting.
+/// Compares memory with the maps. It takes a turn of this door first, so that a client that waits for one keeps no
+/// client of the other door waiting.
 async fn with_maps(visit: &Visit) -> Arc<Comparison> {
     let kind = visit.readings.datapath().kind().as_str();
     match visit.turn().await {

@@ -1,7 +1,8 @@
 //! What a client may set going, and where the outcome goes: others are asked for a diagnosis, the configuration is read
 //! again, an address is forgotten.
 //!
-//! Invariant: nothing else is. Few wishes may wait, and each names the peer that asks.
+//! Invariant: a client can set nothing else going. Few wishes may wait, and each one for a reload or to forget an
+//! address names the peer that asks.
 
 use std::net::SocketAddr;
 
@@ -13,10 +14,10 @@ use crate::diagnose::gather::Gatherer;
 /// Reloads that may wait; each takes milliseconds.
 pub const RELOADS_WAITING_MAX: usize = 4;
 
-/// Wishes to forget an address that may wait; each waits for a disk at most.
+/// Wishes to forget an address that may wait; each takes no longer than a write to disk.
 pub const FORGETS_WAITING_MAX: usize = 4;
 
-/// Where what a client sets going is done.
+/// The parts of the daemon that do what a client sets going.
 #[derive(Clone, Debug)]
 pub struct Acts {
     /// Asks the apiserver, this host and backends, for a diagnosis.
@@ -30,9 +31,9 @@ pub struct Acts {
 /// The process at the other end of the unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The user that its process runs as.
+    /// The user that the process runs as.
     pub uid: u32,
-    /// Its process, while that lives.
+    /// The number of the process, as far as the system tells; another process may have it once this one has ended.
     pub pid: Option<i32>,
 }
 
@@ -51,7 +52,7 @@ pub struct ReloadWish {
     pub answer: oneshot::Sender<Result<Reloaded, String>>,
 }
 
-/// What is wrong with the disk, or why the address stays.
+/// How forgetting an address ended: done, with what is wrong with the disk if anything is; or why the address stays.
 pub type Forgotten = Result<Option<String>, NotForgotten>;
 
 /// A wish that an address be forgotten.

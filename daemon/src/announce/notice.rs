@@ -1,7 +1,7 @@
 //! One Event as the apiserver wants it: `events.k8s.io/v1`.
 //!
-//! Invariant: an Event passes the apiserver's validation whatever the names and words are: bounded, in the object's
-//! namespace, with a legal name. Fields of the older API stay empty, as the newer one wants it.
+//! Invariant: an Event passes the apiserver's validation whatever the names and words are: its texts are bounded, it is
+//! in the object's namespace, and its name is legal. Fields of the older API stay empty, as the newer one wants it.
 
 use std::sync::Arc;
 
@@ -37,9 +37,9 @@ pub(super) struct Notice {
     reason: &'static str,
     action: &'static str,
     note: String,
-    // What tells this trouble from another one of the same object, and does not change from time to time.
+    // What tells this trouble from another one of the same object. It does not change while the trouble lasts.
     detail: String,
-    /// The time of the snapshot in which it was seen.
+    /// The time of the snapshot in which the trouble was seen.
     pub(super) at: Timestamp,
 }
 
@@ -140,7 +140,7 @@ fn conflict(view: &ServiceView, address: &str, owner: Option<&ServiceKey>, at: T
 }
 
 impl Notice {
-    /// The object to be written.
+    /// The Event as the object that is sent to the apiserver.
     pub(super) fn event(&self, node: &str) -> Value {
         let mut regarding = json!({
             "apiVersion": self.api_version, "kind": self.kind,
@@ -162,7 +162,7 @@ impl Notice {
         })
     }
 
-    /// The patch that says that it has happened again, so many times in all.
+    /// The patch that says that the trouble has happened again, `count` times in all.
     pub(super) fn series(&self, count: u64) -> Value {
         json!({"series": {"count": count, "lastObservedTime": Rfc3339(self.at).micro_time()}})
     }

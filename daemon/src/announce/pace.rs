@@ -1,17 +1,17 @@
 //! How fast Events are written: some at once, then one after the other.
 //!
-//! Invariant: over any time the number is at most that of a burst and one for each [`EVERY`].
+//! Invariant: in any span of time at most a burst of Events is written, and one more for each [`EVERY`].
 
 use std::time::{Duration, Instant};
 
-/// The time between two Events of many. An apiserver of a large cluster takes some hundreds of writes a second from all
-/// its clients.
+/// The time between two Events when the burst is used up. An apiserver of a large cluster takes some hundreds of writes
+/// a second from all its clients.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Events that may be written at once: what goes wrong on a bad day, as client libraries allow for one object.
+/// Events that may be written at once: what goes wrong on a bad day; client libraries allow as many for one object.
 const BURST: u32 = 25;
 
-/// When the next one may be written.
+/// When the next Event may be written.
 #[derive(Debug)]
 pub(super) struct Pace {
     // When the next Event would be due if Events came evenly.

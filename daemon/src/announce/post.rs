@@ -1,8 +1,8 @@
 //! Writes one Event: a new one, or the count of the one that says the same.
 //!
-//! Invariant: at most three requests, each with an end. A write that lost its answer is tried at the next endpoint, so
-//! a count may be one too high; an Event is never missing for it. A write that failed everywhere is not tried again
-//! later.
+//! Invariant: an Event takes at most three requests, each bounded in time. If the answer to a write is lost, the write
+//! is tried at the next endpoint: so a count may be one too high, and no Event is missing. A write that failed
+//! everywhere is not tried again later.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use serde::Deserialize;
 use super::notice::Notice;
 use crate::apiserver::{Access, AccessError, Reply, Write};
 
-/// Where Events are; the group's version is as old as the EndpointSlices'.
+/// Where Events are. An apiserver that serves EndpointSlices serves this version of Events as well.
 const ROOT: &str = "/apis/events.k8s.io/v1/namespaces";
 
-/// An Event has a few hundred bytes, and an error a sentence.
+/// The most bytes that an answer may have: an Event has a few hundred, and an error is a sentence.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// The longest time between two pieces of an answer.
@@ -31,9 +31,9 @@ pub(super) enum PostError {
         "{status}: {message}; the role of holdfast needs get, create and patch of events in events.k8s.io"
     )]
     Refused {
-        /// Its HTTP status, neither 2xx nor 409 for a new Event.
+        /// The HTTP status, neither 2xx nor 409 for a new Event.
         status: u16,
-        /// Why, in its words.
+        /// Why it refused, in the apiserver's words.
         message: String,
     },
 }
@@ -70,7 +70,7 @@ pub(super) async fn write(access: &Access, notice: &Notice, node: &str) -> Resul
 
 const CONFLICT: u16 = 409;
 
-/// The Event exists already, so its count grows by one.
+/// Adds one to the count of an Event that exists already.
 async fn again(access: &Access, notice: &Notice, path: &str) -> Result<(), PostError> {
     let known = judged(access.get(path, None).await?).await?;
     let known: ExistingEvent = serde_json::from_slice(&known).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! What is worth an Event, and what of it is new.
+//! Which topics are worth an Event, and which of them are new.
 //!
-//! Invariant: a topic is told when it begins; only a hold is told again when it ends, because what follows it
-//! matters to clients.
+//! Invariant: a topic is told when it begins. Only a hold is told of again when it ends, because clients meet what
+//! follows it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Seen {
         begun.chain(ended).collect()
     }
 
-    /// Mostly nothing has changed for a second, and then a large table is not worth a walk.
+    /// Whether nothing has changed since the last look. In most seconds it is so, and saves a walk over the table.
     fn is_up_to_date(&self, snapshot: &Snapshot) -> bool {
         self.services.is_same(&snapshot.services) && Arc::ptr_eq(&self.rejections, &snapshot.rejections)
     }

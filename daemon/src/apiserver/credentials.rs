@@ -53,7 +53,7 @@ pub(super) struct Locations {
 }
 
 impl Locations {
-    /// As `[apiserver]` says.
+    /// The locations that `[apiserver]` names.
     pub(super) fn configured(apiserver: &Apiserver) -> Self {
         Self {
             kubeconfig: apiserver.kubeconfig.clone(),
@@ -65,7 +65,7 @@ impl Locations {
         }
     }
 
-    /// Everything from one kubeconfig, if it is there.
+    /// One kubeconfig that says everything, and that need not be there.
     pub(super) const fn kubeconfig(path: PathBuf) -> Self {
         Self {
             kubeconfig: Some(path),
@@ -82,7 +82,7 @@ impl Locations {
     }
 }
 
-/// Why nothing could be put together.
+/// Why no credentials could be put together.
 #[derive(Debug)]
 pub(super) enum GatherError {
     /// A file is not there or not readable now. That may change.
@@ -167,7 +167,7 @@ struct CredentialState {
     good: Option<Arc<Shown>>,
     seen: Vec<Seen>,
     read: Option<Instant>,
-    /// The files cannot even be looked at.
+    /// Whether the files cannot even be looked at, because the reading hangs.
     hangs: bool,
     problem: Option<(String, SystemTime)>,
 }
@@ -281,7 +281,7 @@ impl Credentials {
         }
     }
 
-    /// For people; nothing where no credentials were ever found and none are needed.
+    /// What people are shown of the credentials; `None` where no file was ever found and none is needed.
     pub(super) fn report(&self) -> Option<Report> {
         let kept = self.kept();
         let is_nothing = self.locations.is_optional && kept.good.is_none() && kept.is_absent();

@@ -13,7 +13,7 @@ use holdfast_judgement::views::apiserver::{State, Tier};
 use super::limits::{CHECK_EVERY, CONFIRM_AFTER, PENALTY_FIRST, PENALTY_MOST};
 use super::trouble::Trouble;
 
-/// Names one endpoint as long as the daemon runs; never used again.
+/// Names one endpoint; no other endpoint gets the same id while the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EndpointId(u64);
 
@@ -52,7 +52,7 @@ impl Endpoint {
         }
     }
 
-    /// For how long it wants to be left alone.
+    /// For how long the endpoint still wants to be left alone.
     fn patience(&self, now: Instant) -> Option<Duration> {
         let until = self.held_off_until.filter(|_| self.state == State::Throttled)?;
         until.checked_duration_since(now).filter(|left| !left.is_zero())
@@ -85,7 +85,7 @@ impl Endpoints {
         Self { rows: Vec::new(), next_id: 0, noise: seed | 1 }
     }
 
-    /// All of them, in the operator's order.
+    /// All endpoints, in the operator's order.
     pub(super) fn rows(&self) -> &[Endpoint] {
         &self.rows
     }
@@ -120,7 +120,7 @@ impl Endpoints {
         }
     }
 
-    /// In which order they are dialled now; without those that asked to be left alone.
+    /// The endpoints in the order in which they are dialled now, without those that asked to be left alone.
     pub(super) fn order(&self, now: Instant) -> Vec<EndpointId> {
         let dialled = self.rows.iter().filter(|row| row.patience(now).is_none());
         let mut order: Vec<_> = dialled.map(|row| (row.rank(now), row.id)).collect();
@@ -128,7 +128,7 @@ impl Endpoints {
         order.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Those that are left alone now, and for how long.
+    /// The endpoints that are left alone now, and for how long.
     pub(super) fn patience(&self, now: Instant) -> Vec<(Arc<str>, Duration)> {
         self.rows.iter().filter_map(|row| Some((Arc::clone(&row.name), row.patience(now)?))).collect()
     }
@@ -165,7 +165,7 @@ impl Endpoints {
         }
     }
 
-    /// A request or a check tried it and failed.
+    /// A request to an endpoint failed, or the connection for it.
     pub(super) fn dial_failed(&mut self, id: EndpointId, trouble: Trouble, now: Instant) {
         let noise = self.noise();
         let Some(row) = self.get_mut(id) else { return };
@@ -179,7 +179,7 @@ impl Endpoints {
 
     /// An endpoint asked to be left alone, and is, for as long as it said. It is up, so this is not a failure.
     pub(super) fn throttled(&mut self, id: EndpointId, trouble: Trouble, wait: Duration, now: Instant) {
-        // Never earlier, and not all nodes at once.
+        // A node comes back later than it was asked to, never earlier, and not at once with all others.
         let late = self.jittered(wait / 8);
         let Some(row) = self.get_mut(id) else { return };
         row.missed_checks = 0;
@@ -189,8 +189,8 @@ impl Endpoints {
         row.enter(State::Throttled, now);
     }
 
-    /// A check failed. The port may serve all the same, so one miss of a healthy endpoint changes nothing
-    /// but the record.
+    /// A check failed. A recovering endpoint counts as failed again at once. Any other may serve all the same, so it
+    /// counts as failed only after [`MISSED_CHECKS`].
     pub(super) fn check_failed(&mut self, id: EndpointId, trouble: Trouble, now: Instant) {
         let pause = self.jittered(CHECK_EVERY);
         let Some(row) = self.get_mut(id) else { return };
@@ -228,7 +228,7 @@ impl Endpoints {
         spread(time, noise)
     }
 
-    /// xorshift is random enough to spread clients.
+    /// The next number of a xorshift, which is random enough to spread clients.
     fn noise(&mut self) -> u64 {
         self.noise ^= self.noise << 13;
         self.noise ^= self.noise >> 7;
@@ -237,7 +237,7 @@ impl Endpoints {
     }
 }
 
-/// Checks of a healthy endpoint that may fail before it counts as failed; of a dial, one is enough.
+/// How many checks have to fail until an endpoint counts as failed; of requests, one is enough.
 const MISSED_CHECKS: u32 = 2;
 
 /// For how long an endpoint goes last after its n-th failure in a row.

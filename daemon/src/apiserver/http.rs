@@ -59,7 +59,7 @@ impl<'a> Write<'a> {
 pub(super) struct Ask<'a> {
     pub(super) accept: &'static str,
     pub(super) path_and_query: &'a str,
-    /// None only reads.
+    /// What the request writes; `None`: it only reads.
     pub(super) write: Option<Write<'a>>,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct Dial {
 }
 
 impl Dial {
-    /// TCP and TLS within `limit`.
+    /// Connects by TCP and TLS, and takes `limit` at most.
     pub(super) async fn connect(self, limit: Duration) -> Result<Connection, Trouble> {
         let deadline = tokio::time::Instant::now() + limit;
         let tcp = socket::connect(self.target.address);
@@ -98,7 +98,7 @@ impl Dial {
 }
 
 impl Connection {
-    /// The endpoint that it leads to.
+    /// The endpoint that the connection leads to.
     pub(super) const fn target(&self) -> &Target {
         self.lease.target()
     }

@@ -1,9 +1,9 @@
 //! Addresses of apiservers that the cluster named, with the slice that named each and when; kept over restarts.
 //!
-//! Invariant: additive. An empty list changes nothing, and an address goes only when it is forgotten on purpose or
-//! others need its place; addresses that no apiserver wrote go first. Whether an address is named now is another matter
-//! than whether it is known. No address is trusted for being here: the server that answers has to show the certificate
-//! and the uid of this cluster.
+//! Invariant: learning only adds. An empty list removes no address, and an address goes only when it is forgotten on
+//! purpose or others need its place; addresses that no apiserver wrote go first. Whether an address is named now is
+//! another matter than whether it is known. No address is trusted for being here: the server that answers has to show
+//! the certificate and the uid of this cluster.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -25,7 +25,7 @@ const ADDRESSES_MAX: usize = 16;
 /// The largest file: sixteen addresses and a uid have about 1 KB.
 const FILE_BYTES_MAX: usize = 64 << 10;
 
-/// A difference in age that is worth writing the file.
+/// How much later than in the file an address has to be seen, so that the file is worth writing for that alone.
 const WORTH_WRITING_SECONDS: i64 = 3600;
 
 /// The file's name in the state folder.
@@ -34,13 +34,13 @@ const FILE: &str = "apiserver.json";
 /// The format of the file.
 const VERSION: u32 = 1;
 
-/// The slice that apiservers write themselves; what others say of them counts less.
+/// The slice that apiservers write themselves; what other slices say of apiservers counts less.
 const OWN_SLICE: &str = "kubernetes";
 
 /// An address that the cluster names now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// The slice of `default/kubernetes` that does.
+    /// The slice of `default/kubernetes` that names it.
     pub slice: Arc<str>,
     /// Where an apiserver is.
     pub address: SocketAddr,
@@ -65,13 +65,13 @@ impl Learned {
         Self { address: told.address, since: Some(now), seen: now, slice, standing: Standing::Listed }
     }
 
-    /// The order in which addresses are kept and dialled. Those that no apiserver has written come last, and before
-    /// them those that were named long ago.
+    /// The order in which addresses are kept and dialled: those that an apiserver has written before all others, then
+    /// by standing, then those that were named last before those that were named long ago.
     fn rank(&self) -> (bool, Standing, std::cmp::Reverse<i64>) {
         (self.slice.as_deref() != Some(OWN_SLICE), self.standing, std::cmp::Reverse(self.seen.0))
     }
 
-    /// Whether a file with the other one need not be written again.
+    /// Whether a file that has the other row must be written again, because this row says something new.
     fn is_news_to(&self, other: &Self) -> bool {
         (self.standing, &self.slice) != (other.standing, &other.slice)
             || self.seen.0.saturating_sub(other.seen.0) >= WORTH_WRITING_SECONDS
@@ -109,7 +109,8 @@ pub(super) struct Memory {
 impl Memory {
     /// Takes all addresses that the cluster names now. Gives whether the change is worth writing down.
     ///
-    /// A family in which the cluster names no address is held, as the engine holds that list of `default/kubernetes`.
+    /// If the cluster names no address of a family, those known of it are held, as the engine holds that list of
+    /// `default/kubernetes`.
     pub(super) fn learn(&mut self, listed: &[Listed], now: Timestamp) -> bool {
         let before = self.learned.clone();
         let told = most_trusted(listed);
@@ -142,7 +143,7 @@ impl Memory {
         self.learned.iter().any(is_news)
     }
 
-    /// Those that the cluster names, or named last before its list became empty.
+    /// The addresses that the cluster names, or named last before its list became empty.
     pub(super) fn standing(&self) -> impl Iterator<Item = SocketAddr> {
         self.learned.iter().filter(|it| it.standing != Standing::Past).map(|it| it.address)
     }
@@ -169,7 +170,7 @@ impl Memory {
         self.learned.iter().find(|it| it.address == address)
     }
 
-    /// What the file says; nothing if there is none, an error in words if it is not usable.
+    /// Reads the memory from the file. It is empty without a file; the error says why a file is not usable.
     pub(super) fn read(folder: &Path) -> Result<Self, String> {
         let path = folder.join(FILE);
         let said = |what: &str| format!("{}: {what}", path.display());
@@ -202,7 +203,7 @@ impl Memory {
     }
 }
 
-/// At most one byte more than the file may have. What is no file, such as a pipe, is not waited for.
+/// The content of the file, cut one byte after the most that it may have. A pipe in its place is refused.
 fn content(path: &Path) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     if !file.metadata()?.is_file() {
@@ -225,7 +226,7 @@ fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
     path.parent().map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())
 }
 
-/// At most as many as are remembered, without those that cannot be dialled; first what the apiservers write themselves.
+/// The listed addresses that can be dialled, at most as many as are remembered; those in the own slice come first.
 fn most_trusted(listed: &[Listed]) -> Vec<&Listed> {
     let mut told: Vec<&Listed> = Vec::new();
     let (own, others): (Vec<_>, Vec<_>) = listed.iter().partition(|it| &*it.slice == OWN_SLICE);
@@ -237,7 +238,7 @@ fn most_trusted(listed: &[Listed]) -> Vec<&Listed> {
     told
 }
 
-/// What a socket can dial, and a server can have.
+/// Whether a socket can dial an address, and a server can have it.
 fn is_dialable(address: &SocketAddr) -> bool {
     let ip = address.ip();
     let broadcast = matches!(ip, std::net::IpAddr::V4(v4) if v4.is_broadcast());
@@ -251,7 +252,7 @@ struct File {
     learned: Vec<LearnedRow>,
 }
 
-/// What an older daemon has written has less in it; what it reads of ours it understands.
+/// One address in the file. A row that an older daemon wrote has fewer members, and an older daemon understands ours.
 #[derive(Deserialize, Serialize)]
 struct LearnedRow {
     address: SocketAddr,

@@ -109,7 +109,7 @@ fn say(before: &Endpoint, after: &Endpoint) {
     }
 }
 
-/// The count of one connection.
+/// Counts one connection at its endpoint until it is dropped.
 #[derive(Debug)]
 pub(super) struct Lease(Target);
 

@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-/// From the first packet to a finished TLS handshake: three round trips, and a lost packet on top. While another
-/// endpoint waits to be tried, the check of the cluster's identity has to fit in as well. The next one answers
-/// within three seconds.
+/// How long a dial may take, from the first packet to a finished TLS handshake: three round trips, and a lost packet on
+/// top. While another endpoint waits to be tried, the check of the cluster's identity has to fit in as well: so the
+/// next endpoint is tried within three seconds.
 pub(super) const DIAL: Duration = Duration::from_millis(2_800);
 
-/// Until the headers of an answer. A loaded apiserver takes seconds to begin a list; a dead one takes for ever.
+/// How long until an answer's headers. A loaded apiserver takes seconds to begin a list; a dead one takes for ever.
 pub(super) const HEADERS: Duration = Duration::from_secs(10);
 
-/// Between two pieces of a short answer's body, such as the cluster's identity.
+/// The longest time between two pieces of a short answer's body, such as the cluster's identity.
 pub(super) const SHORT_BODY: Duration = Duration::from_secs(3);
 
 /// The largest short answer: a Namespace with annotations, or an error page. An apiserver's objects end at 1.5 MB, but
 /// `kube-system` has a few KB.
 pub(super) const SHORT_BODY_BYTES_MAX: usize = 256 << 10;
 
-/// When an idle connection is probed.
+/// How long a connection is idle before it is probed.
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// How far apart the probes are.
@@ -26,8 +26,8 @@ pub(super) const KEEPALIVE_EVERY: Duration = Duration::from_secs(2);
 /// How many probes may stay unanswered: a dead peer is noticed 9 s after its last packet.
 pub(super) const KEEPALIVE_PROBES: u32 = 2;
 
-/// How long sent bytes may stay unacknowledged. Where it is set, Linux gives up when a probe is due after so long a
-/// silence, however many went before: it is less than those 9 s, so that not one more is waited for.
+/// How long sent bytes may stay unacknowledged. Where this is set, Linux gives up when a probe is due after so long a
+/// silence, however many probes went before. It is less than those 9 s, so that no further probe is waited for.
 pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How often a better endpoint than the one in use is looked at.
@@ -45,5 +45,5 @@ pub(super) const THROTTLED: Duration = Duration::from_secs(1);
 /// The longest that a server may ask to be left alone: what it knows of its load will be old by then.
 pub(super) const THROTTLED_MOST: Duration = Duration::from_secs(60);
 
-/// For how long at most, however often it failed: an apiserver that is back should be found soon.
+/// For how long a failed endpoint goes last at most: an apiserver that is back should be found soon.
 pub(super) const PENALTY_MOST: Duration = Duration::from_secs(30);

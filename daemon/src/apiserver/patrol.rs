@@ -54,7 +54,7 @@ pub(super) async fn check(inner: &Inner, target: &Target) {
     }
 }
 
-/// Writes down what was learned, as soon as the cluster is known that it belongs to.
+/// Writes the memory down whenever something was learned, and tries until it succeeds.
 async fn remember(inner: &Inner) {
     loop {
         inner.learned.notified().await;
@@ -74,7 +74,7 @@ pub(super) async fn written_in_time(inner: &Inner) -> Option<String> {
     let problem = || inner.memory_problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let is_written = tokio::time::timeout(WRITE_MAX, written(inner)).await;
     if is_written != Ok(true) {
-        // It is tried again until it succeeds.
+        // `remember` tries again until the write succeeds.
         inner.learned.notify_one();
     }
     match is_written {
@@ -85,7 +85,7 @@ pub(super) async fn written_in_time(inner: &Inner) -> Option<String> {
 }
 
 async fn written(inner: &Inner) -> bool {
-    // One after the other: they write beside the file under one name.
+    // One write after the other, because all of them make the new file under one name.
     let _writing = inner.writing.lock().await;
     let memory = inner.memory().clone();
     let folder = inner.state.clone();

@@ -1,7 +1,7 @@
 //! Building access: what is asked for, what is remembered, and what only an edit can heal.
 //!
-//! Invariant: only what our own configuration says is an error of it. A file that is missing, half-written or cannot be
-//! followed may be another one soon, so it is reported, read again, and stops nothing.
+//! Invariant: access fails to be built only for what our own configuration says. A file that is missing, half-written
+//! or cannot be followed may be another one soon, so it is reported, read again, and stops nothing.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ pub struct Settings {
     pub state: PathBuf,
     /// The cluster that this node belongs to, if something remembers it.
     pub known_cluster: Option<ClusterId>,
-    /// Spreads penalties and checks.
+    /// The seed of the noise that spreads penalties and checks of many nodes.
     pub seed: u64,
 }
 
@@ -93,7 +93,8 @@ pub(super) fn reload(inner: &Inner, sources: &Sources) -> Result<(), SetupError>
     Ok(())
 }
 
-/// Without `endpoints` the kubeconfig says where the apiserver is, as soon as it is read.
+/// Puts the configured endpoints into the table. Without `endpoints` the kubeconfig says where the apiserver is, as
+/// soon as it is read.
 fn set_configured(inner: &Inner, apiserver: &Apiserver) {
     let configured: Vec<_> = apiserver.endpoints.iter().map(|it| it.address()).collect();
     inner.endpoints.lock().set(Tier::Configured, &configured, Instant::now());
@@ -134,7 +135,7 @@ fn remembered(settings: &Settings) -> (Memory, Option<String>) {
     if let Some(known) = &settings.known_cluster
         && memory.cluster.as_ref() != Some(known)
     {
-        // The addresses of another cluster are of no use.
+        // The addresses in the file are another cluster's, and of no use here.
         memory = Memory { cluster: Some(known.clone()), learned: Vec::new() };
     }
     (memory, problem)

@@ -23,7 +23,7 @@ pub(super) async fn connect(address: SocketAddr) -> Result<TcpStream, Trouble> {
     Ok(stream)
 }
 
-/// Each option makes a dead peer known sooner; without one of them the connection still works.
+/// Sets the options by which a dead peer is noticed soon; an error is ignored, because the connection works without.
 fn notice_death(stream: &TcpStream) {
     let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let user_timeout = u32::try_from(USER_TIMEOUT.as_millis()).unwrap_or(u32::MAX);

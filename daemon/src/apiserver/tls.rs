@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 
-/// Certificates in a bundle: real ones have a handful; the largest public collection has about 150.
+/// The most certificates that are read of a bundle: real ones have a handful, the largest public collection about 150.
 const AUTHORITIES_MAX: usize = 1_000;
 
 /// A client's certificate chain and its key.

@@ -49,7 +49,7 @@ pub enum Trouble {
         /// The name that it should have.
         expected: String,
     },
-    /// The certificate comes from elsewhere.
+    /// None of the given authorities has signed the certificate.
     #[error("certificate not signed by the given CA")]
     UnknownAuthority,
     /// The certificate is too old, or this host's clock is wrong.
@@ -190,7 +190,7 @@ impl Trouble {
     }
 }
 
-/// Alerts with which a server turns away our certificate, or misses it.
+/// Whether a server says by this alert that it turns away our certificate, or misses one.
 fn is_about_us(alert: AlertDescription) -> bool {
     matches!(
         alert,
@@ -212,7 +212,7 @@ fn name(expected: &ServerName<'_>) -> String {
     }
 }
 
-/// rustls spells names as `DnsName("a")` and `IpAddress(1.2.3.4)`; people do not.
+/// The names in a certificate as people spell them; rustls has `DnsName("a")` and `IpAddress(1.2.3.4)`.
 fn names(presented: &[String]) -> String {
     let bare = |name: &String| {
         let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));

@@ -1,7 +1,7 @@
 //! One request: from endpoint to endpoint until one answers it.
 //!
-//! Invariant: what an endpoint did wrong is written to its row before the next one is asked, and a connection carries a
-//! request only after its server has named our cluster.
+//! Invariant: what an endpoint did wrong is written to its row before the next one is asked. A connection carries a
+//! request only after its server has named our cluster, or has said that we may not ask which cluster it belongs to.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -29,7 +29,7 @@ impl Ask<'_> {
 pub(super) enum Patience {
     /// Another endpoint can be asked next.
     Short,
-    /// It is the last one.
+    /// The endpoint is the last one that can be asked.
     Long,
 }
 
@@ -68,8 +68,8 @@ pub(super) async fn ask(
     refused.ok_or_else(|| nobody(failures))
 }
 
-/// Kubelet may not list slices: its refusal does not say what the daemon may do, so the endpoints that failed with the
-/// daemon's own credentials are asked once more, before their time.
+/// Whether a server refused a request that was made as kubelet, which may not list slices. That does not say what the
+/// daemon itself may do, so the endpoints that come later in the order because they failed are asked as well.
 fn is_refused_as_kubelet(reply: &Reply, target: &Target) -> bool {
     reply.status == FORBIDDEN && target.tier == Tier::Kubelet
 }
@@ -126,7 +126,7 @@ fn nobody(failures: Vec<Failure>) -> AccessError {
     if failures.is_empty() { AccessError::NoEndpoint } else { AccessError::Failed(failures) }
 }
 
-/// What is wrong with our own files says nothing about the endpoint.
+/// Writes a trouble to the endpoint's row. What is wrong with our own files says nothing about the endpoint.
 fn blame(target: &Target, trouble: &Trouble) {
     match trouble {
         Trouble::Credentials(_) => target.noted(trouble.clone()),
@@ -134,9 +134,9 @@ fn blame(target: &Target, trouble: &Trouble) {
     }
 }
 
-/// An endpoint that asked to be left alone and is not asked meanwhile.
+/// The failure of an endpoint that is not asked, because it has asked to be left alone.
 fn left_alone((endpoint, left): (Arc<str>, Duration)) -> Failure {
-    // Rounded up to whole seconds.
+    // The wait is rounded up to whole seconds, so that it is never told as 0 s.
     let wait = Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0));
     Failure { endpoint, trouble: Trouble::Throttled { status: TOO_MANY_REQUESTS, wait } }
 }
@@ -174,7 +174,8 @@ async fn attempt(
     }
 }
 
-/// A 401 can mean that our files have changed a moment ago: they are read again, and it is tried once more.
+/// Asks one endpoint. A 401 can mean that our files have changed a moment ago: they are read again, and the endpoint is
+/// asked once more.
 pub(super) async fn ask_twice(
     inner: &Inner,
     target: &Target,
@@ -205,7 +206,7 @@ async fn ask_once(
     judged(reply, shown).await
 }
 
-/// As [`ask_twice`], but gives the connection instead of an answer.
+/// Tries as [`ask_twice`] does, but gives the connection instead of an answer.
 async fn opened_twice(inner: &Inner, target: &Target, patience: Patience) -> Result<Connection, Trouble> {
     let asked = inner.asked();
     let credentials = asked.credentials(target.tier);
@@ -240,7 +241,7 @@ async fn open(inner: &Inner, target: &Target, shown: &Shown) -> Result<Connectio
     let body = reply.collect(SHORT_BODY_BYTES_MAX, SHORT_BODY).await?;
     match reply.status {
         200 => inner.verify(&body)?,
-        // Only certificate authority and name are checked.
+        // The uid cannot be compared, so only the certificate's authority and name tell what server this is.
         FORBIDDEN => inner.cannot_verify(&body),
         status => return Err(Trouble::answered(status, reply.retry_after, &body)),
     }
@@ -263,7 +264,7 @@ fn expected_name(target: &Target, shown: &Shown) -> Result<ServerName<'static>, 
     }
 }
 
-/// Sorts out the answers that say nothing about the request.
+/// Turns an answer that says nothing about the request into the endpoint's trouble.
 async fn judged(mut reply: Reply, shown: &Shown) -> Result<Reply, Trouble> {
     if reply.status == UNAUTHORIZED {
         return Err(Trouble::Unauthorized { credential: shown.kind() });
@@ -304,7 +305,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Logged once: it is a matter of permissions, and they seldom change.
+    /// Notes that the server does not tell its cluster. It is logged once, because it is a matter of permissions, and
+    /// they seldom change.
     fn cannot_verify(&self, answer: &[u8]) {
         let why = Trouble::status(FORBIDDEN, answer).to_string();
         let mut unverified = self.unverified.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,12 +1,12 @@
 //! How many files this process may have open.
 //!
-//! Invariant: never fewer than before. The unit allows as many as are needed; a container's runtime gives a soft limit
-//! of 1,024, with room above it.
+//! Invariant: the limit is never lowered. The unit allows as many files as are needed; a container's runtime gives a
+//! soft limit of 1,024, with room above it.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// All that clients can have open together: the health checks of Services and their connections (5,632), kube-proxy's
-/// own ports, the admin API, the apiserver's connections, maps, programs and links of 1,024 devices.
+/// Everything that can be open together: the health checks of Services and their connections (5,632), kube-proxy's own
+/// ports, the admin API, connections to the apiserver, maps, programs, and links of 1,024 devices.
 const WANTED: u64 = 8_192;
 
 /// Raises the soft limit as far as the hard one lets it, and says in the log where that is too little.

@@ -20,10 +20,11 @@ use crate::engine::steps::Steps;
 use crate::readings::Liveness;
 use crate::recorder::TimedChange;
 
-/// Events that wait for so long do not move. An engine for which none waits looks at the time every second.
+/// How long the engine may make no progress before it counts as stalled. An engine for which no event waits notes
+/// progress every second.
 const STALLED: Duration = Duration::from_secs(5);
 
-/// The engine on a thread of its own, so that nothing else can hold it up.
+/// The thread that runs the engine, and the ends by which other parts reach it.
 pub(super) struct EngineThread {
     pub(super) asker: Asker,
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
@@ -63,7 +64,7 @@ impl EngineThread {
         Ok((Self { asker, snapshots, steps, progress, started: Instant::now(), stop, thread }, changed))
     }
 
-    /// Tells for how long no event has moved.
+    /// What tells for how long the engine has been stalled.
     pub(super) fn liveness(&self) -> Liveness {
         let progress = Arc::clone(&self.progress);
         let started = self.started;
@@ -77,7 +78,7 @@ impl EngineThread {
     /// Ends the engine's loop; the maps stay as they are.
     pub(super) fn stop(self) {
         self.stop.send_replace(true);
-        // A panic there has ended the process already.
+        // A panic on that thread has ended the process already.
         let _ = self.thread.join();
     }
 }

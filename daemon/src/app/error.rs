@@ -1,4 +1,4 @@
-//! Why the daemon does not start, and with which exit code.
+//! Why the daemon does not start, or ends by itself, and with which exit code.
 
 use holdfast_datapath::{SelfTestError, StartError, TakeOverError};
 
@@ -13,7 +13,7 @@ const TRY_AGAIN: u8 = 75;
 /// The exit code for a host that cannot run the daemon as it is.
 const HOST_LACKS: u8 = 69;
 
-/// Why the daemon does not start.
+/// Why the daemon does not start, or ends by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     /// The configuration file cannot be read or says something illegal.

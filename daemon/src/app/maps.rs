@@ -41,7 +41,7 @@ pub(super) struct Kernel {
 }
 
 impl AppMaps {
-    /// Opens the maps, for the kernel's with programs attached and tested.
+    /// Opens the maps. The kernel's come with programs, which are tested at once unless other programs still serve.
     pub(super) fn open(config: &Config) -> Result<Self, AppError> {
         let capacity = settings::capacity(config);
         match config.datapath.kind {
@@ -65,7 +65,7 @@ impl AppMaps {
         }
     }
 
-    /// The addresses at which NodePorts are answered. What cannot be read is written anew.
+    /// The addresses at which NodePorts are answered; none if the maps cannot be read, because they are written anew.
     pub(super) fn node_addresses(&self) -> Vec<IpAddr> {
         match self {
             Self::Memory(_) => Vec::new(),
@@ -85,9 +85,9 @@ impl AppMaps {
         Ok((log, open))
     }
 
-    /// Takes over from another version's programs once everything is written. After that: puts back what another
-    /// process took away, and ends sockets to backends that have left, so that their owners connect anew. `is_synced`:
-    /// what is written is all that there is.
+    /// Takes over from another version's programs once everything is written. After that it puts back what another
+    /// process took away, and ends sockets to backends that have left, so that their owners connect anew. `is_synced`
+    /// says that all sources have delivered, so that what is written is all that there is.
     pub(super) fn look_after(&mut self, is_whole: bool, is_synced: bool) -> Result<(), AppError> {
         let Self::Kernel(kernel) = self else { return Ok(()) };
         let Kernel { maps, devices, told, trouble } = kernel.as_mut();
@@ -101,14 +101,14 @@ impl AppMaps {
         Ok(())
     }
 
-    /// The configuration is another one from now on.
+    /// Follows a new configuration, in how many flows there may be.
     pub(super) fn follow(&mut self, packets: &config::Packets) {
         if let Self::Kernel(kernel) = self {
             kernel.maps.set_flows(packets.flows.most(memory()));
         }
     }
 
-    /// What each device is to packets, from now on.
+    /// Takes what each device is to packets from now on.
     pub(super) fn set_devices(&mut self, decisions: &Arc<[Decision]>) {
         let Self::Kernel(kernel) = self else { return };
         kernel.devices = Arc::clone(decisions);
@@ -137,7 +137,7 @@ fn follow_flows(maps: &mut KernelMaps) {
     }
 }
 
-/// The write is tried again each second, and its error is logged when it is another one.
+/// Logs why something could not be put back, if that is another error than before. It is tried again each second.
 fn tell_trouble(known: &mut Option<String>, error: String) {
     if known.as_ref() != Some(&error) {
         tracing::warn!(error, "cannot put back programs or pins; this is tried again");
@@ -226,8 +226,8 @@ fn served(configured: &config::Datapath) -> Served {
     }
 }
 
-/// A daemon that was killed has its lock until the kernel has taken back all of its memory, some hundred milliseconds
-/// where that is large.
+/// Starts the kernel's maps, and waits for the lock of another daemon: one that was killed has its lock until the
+/// kernel has taken back all of its memory, some hundred milliseconds where that is large.
 fn start(options: &Options) -> Result<KernelMaps, StartError> {
     patience::until_free(
         patience::MOST,

@@ -16,7 +16,7 @@ pub(super) struct Paced<T> {
 }
 
 impl<T> Paced<T> {
-    /// Without a value nothing ever changes.
+    /// Tells the changes of a value at this pace. Without a value no change is ever told.
     pub(super) fn new(value: Option<watch::Receiver<T>>, pace: Duration) -> Self {
         Self { value, pace, rests_until: Instant::now() }
     }

@@ -13,15 +13,15 @@ pub(super) const MOST: Duration = Duration::from_secs(10);
 /// After so long the wait is logged.
 const SAID: Duration = Duration::from_secs(1);
 
-/// How often it is tried.
+/// The time between two tries.
 const POLL: Duration = Duration::from_millis(100);
 
 /// The process that has what is waited for, where the kernel tells.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holder(pub(super) Option<u32>);
 
-/// Tries to take it until it is free or the patience is over. `holder` tells of an error whether another process has
-/// it, and which.
+/// Tries to take what is waited for until it is free or the patience is over. `holder` tells whether an error means
+/// that another process has it, and which process.
 pub(super) fn until_free<T, E>(
     patience: Duration,
     what: &str,
@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// How often it was tried where the first tries fail with these.
+    /// The outcome and the number of tries, if the first ones fail with `failures`.
     fn tries(patience: Duration, failures: &[&'static str]) -> (Result<(), &'static str>, usize) {
         let tried = Cell::new(0);
         let take = || {

@@ -29,7 +29,7 @@ pub(super) fn apiserver_sources(config: &Config) -> apiserver::Sources {
     }
 }
 
-/// By the configuration in force; `apiservers` are the addresses that are an apiserver's beside the configured ones.
+/// What the rules go by; `apiservers` are the addresses that are an apiserver's beside the configured ones.
 pub(super) fn settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Settings {
     let configured = config.apiserver.endpoints.iter().map(|endpoint| endpoint.address());
     Settings {
@@ -57,7 +57,8 @@ pub(super) fn apiservers(access: Option<&Access>) -> BTreeSet<SocketAddr> {
     access.map(|access| access.addresses().borrow().clone()).unwrap_or_default()
 }
 
-/// A list takes the next power of two, so twice the slots hold that many backends whatever their lists are.
+/// A list takes slots up to the next power of two, fewer than twice its backends: so twice as many slots as the
+/// configured backends hold them, whatever the lengths of the lists are.
 pub(super) fn capacity(config: &Config) -> Capacity {
     let limits = config.datapath.limits;
     let most = Capacity::default();

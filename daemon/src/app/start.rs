@@ -1,7 +1,7 @@
 //! The modules, each made from its settings and from what a former process left.
 //!
-//! Invariant: whatever is not there or not whole yet is named in the log and does not keep the rest from starting; what
-//! cannot be started without is an error.
+//! Invariant: whatever is not there or not whole yet is named in the log and does not keep the rest from starting. Only
+//! what the daemon cannot start without is an error.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,13 +28,13 @@ use crate::recorder::{self, Recorder, TimedChange};
 use crate::sources::kubernetes::{self, Kubernetes};
 use crate::state;
 
-/// Spreads hash tables and health checks. Without randomness they are merely easier to guess.
+/// The seed that spreads hash tables and checks of apiservers. Without randomness these are merely easier to guess.
 pub(super) fn seed() -> u64 {
     getrandom::u64().unwrap_or(0)
 }
 
-/// The folder for this process alone, and what a former one wrote down. Without that the daemon starts as it would on
-/// a new node.
+/// Claims the folder for this process alone, and reads what a former process wrote down. If that cannot be used, the
+/// daemon starts as it would on a new node.
 pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state::Saved>), AppError> {
     let taken = |_: &state::Taken| Some(Holder(None));
     let claim = patience::until_free(patience::MOST, "the state", || folder.claim(), taken)?;
@@ -63,7 +63,7 @@ fn say_damage(damage: &state::Damage) {
     say!(warn, messages::SNAPSHOT_DAMAGED, %error, older, lost);
 }
 
-/// `known_cluster` is the one that the snapshot is from.
+/// The way to the apiserver. `known_cluster` is the cluster that the snapshot is from.
 fn access(config: &Config, seed: u64, known_cluster: Option<&str>) -> Result<Access, AppError> {
     let settings = apiserver::Settings {
         sources: settings::apiserver_sources(config),
@@ -74,7 +74,7 @@ fn access(config: &Config, seed: u64, known_cluster: Option<&str>) -> Result<Acc
     Ok(Access::new(&settings)?)
 }
 
-/// The way to the apiserver and what is watched there; none where no object comes from an apiserver.
+/// The way to the apiserver and what is watched there; neither where no object comes from an apiserver.
 pub(super) fn cluster(
     config: &Config,
     node: &NodeName,
@@ -88,8 +88,8 @@ pub(super) fn cluster(
     Ok((Some(access.clone()), Some(kubernetes(config, node, access, kept))))
 }
 
-/// What is watched at the apiserver, from the version that a former process had reached. A process that asked for other
-/// Services knows nothing of these.
+/// What is watched at the apiserver, from the version that a former process had reached. If that process asked for
+/// Services of another proxy's name, the watch begins anew, because the process knew nothing of these Services.
 fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&state::Saved>) -> Kubernetes {
     let asked_for = config.kubernetes.service_proxy_name.as_deref();
     let start = kept.filter(|kept| kept.context.proxy_name.as_deref() == asked_for);
@@ -104,17 +104,17 @@ fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&st
     Kubernetes::new(access, settings)
 }
 
-/// What is held for the cluster's word on this node until it speaks: the zone of before, and the addresses at which
-/// NodePorts are answered, so that a restart does not move them there and back. Without a cluster there is no such
-/// word, and no address is held.
+/// What counts as the cluster's word on this node until the cluster speaks: the zone that a former process knew, and
+/// the addresses at which NodePorts are answered, so that a restart does not take these away and back. Without a
+/// cluster there is no such word, and no such address.
 pub(super) fn described(config: &Config, maps: &AppMaps, kept: Option<&state::Saved>) -> Described {
     let zone = kept.and_then(|kept| kept.context.zone.clone());
     let addresses = if config.kubernetes.enabled { maps.node_addresses() } else { Vec::new() };
     Described { zone, addresses, is_leaving: false }
 }
 
-/// An engine that knows what it must know before it may write anything. What is remembered is decided by the settings
-/// and on the node of now: an apiserver's address is no frontend, not even for a moment.
+/// An engine that knows what it must know before it may write anything. What is remembered is decided anew by the
+/// present settings and for the present node: so an apiserver's address is no frontend, not even for a moment.
 pub(super) fn engine(
     maps: AppMaps,
     seed: u64,
@@ -135,7 +135,7 @@ pub(super) fn engine(
     Ok(engine)
 }
 
-/// What writes the table down, and where it tells how it goes.
+/// The keeper, which writes the table down, and where it tells how the last write went.
 pub(super) fn keeper(
     (folder, damage): (state::Folder, Option<Arc<state::Damage>>),
     engine: &EngineThread,

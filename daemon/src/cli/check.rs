@@ -12,7 +12,7 @@ use crate::config::{Config, Position, Problem, Subject};
 use crate::knowledge::{self, Edition};
 use crate::sources::manifests::Manifests;
 
-/// Errors and warnings are bad news; a good configuration is said to be good.
+/// Reports every error and warning of a configuration; one without errors is said to be good.
 pub(super) fn check(path: &Path) -> Report {
     let edition = Edition::read(&knowledge::folder(path));
     let of_events = || edition.faults().iter().map(of_knowledge);
@@ -37,7 +37,7 @@ pub(super) fn check(path: &Path) -> Report {
     }
 }
 
-/// What is wrong in a file about Events; an entry of it is meant as a whole, from its first column.
+/// What is wrong in a file about Events, as a problem. It is about an entry as a whole, so its column is the first one.
 fn of_knowledge(fault: &Fault) -> Problem {
     Problem {
         file: fault.file.clone(),
@@ -63,7 +63,8 @@ fn report(path: &Path, warnings: &[Problem], errors: &[Problem], omitted: usize)
     }
 }
 
-/// What a kubeconfig asks for that the daemon cannot do. Files that are not there may come, and are no problem.
+/// What `[apiserver]` or the files that it names ask for and the daemon cannot do. Files that are not there may come,
+/// and are no problem.
 fn access_problem(config: &Config) -> Option<SetupError> {
     if !config.kubernetes.enabled {
         return None;

@@ -1,8 +1,8 @@
 //! `cleanup`: takes everything out of the kernel that a daemon left there.
 //!
-//! Invariant: programs go first, so no client meets programs without maps, and with `--drain` no earlier than clients
-//! outside have ended what they have; a running daemon keeps what it has. The daemon is not asked; it does not run when
-//! this makes sense.
+//! Invariant: programs go first, so no client meets programs without maps, and with `--drain` they go no earlier than
+//! clients outside have ended what they have. A running daemon keeps what it has. The daemon is not asked, because this
+//! command makes sense only while it does not run.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ fn remove(pins: &Path) -> Report {
     }
 }
 
-/// Flows of clients still go on: no failure, and all the same not what was asked for.
+/// The report while flows of clients still go on, which is no failure, and all the same not what was asked for.
 fn goes_on(pins: &Path, Drained { flows, ports }: &Drained) -> Report {
     let pins = pins.display().to_string();
     let free = free_ports(ports);

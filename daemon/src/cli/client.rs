@@ -31,13 +31,14 @@ use crate::admin::limits::HEADER_BYTES_MAX;
 use crate::diagnose::EXIT_HEADER;
 use stream::{QuestionFirst, Stream, connect_socket, connect_tcp};
 
-/// Longer than the longest comparison that the daemon makes before it answers.
+/// How long the daemon may be silent: longer than the longest comparison that it makes before it answers.
 const SILENCE_MAX: Duration = Duration::from_secs(40);
-/// Status line and headers; the daemon's have some 500 bytes.
+/// The most bytes of a status line and headers; the daemon's have some 500.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// An answer that is read before any of it is shown. The list of all services is the longest: some 500 bytes for each.
+/// The most bytes of an answer that is read before any of it is shown. The list of all services is the longest one: it
+/// has some 500 bytes for each.
 const WHOLE_BYTES_MAX: u64 = 256 << 20;
-/// A message that is shown to a person.
+/// The most bytes of a message that is shown to a person.
 const REFUSAL_BYTES_MAX: u64 = 64 * 1024;
 
 /// Why there is no answer, and how the program ends.
@@ -129,7 +130,7 @@ impl Client {
     }
 
     fn request(&self, method: Method, path: &str) -> Result<Request<String>, ClientError> {
-        // What is no legal header cannot be connected to either, and that is what is told then.
+        // An address that is no legal header cannot be connected to either, and the error of that is told.
         let host = self.address.as_deref().and_then(|address| HeaderValue::from_str(address).ok());
         let request = Request::builder()
             .method(method)
@@ -165,7 +166,7 @@ impl Client {
     }
 }
 
-/// As it is sent: `GET /path HTTP/1.1`, a line for each header, and an empty one.
+/// The bytes of a request before its body: `GET /path HTTP/1.1`, a line for each header, and an empty one.
 fn head_bytes(request: &Request<String>) -> usize {
     let headers = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
     let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
@@ -231,7 +232,7 @@ pub(super) struct Reply {
     body: Body,
 }
 
-/// Only what a diagnosis may say.
+/// The exit that the daemon names by its code; only one with which a diagnosis may end.
 fn exit_of(code: &[u8]) -> Option<Exit> {
     let all = [Exit::Good, Exit::Finding, Exit::Errors, Exit::NoService, Exit::Incomplete];
     all.into_iter().find(|exit| exit.code().to_string().as_bytes() == code)
@@ -249,7 +250,7 @@ impl Reply {
         &mut self.body
     }
 
-    /// This answer if it is one, else what the daemon said against it.
+    /// This answer if its status is 200, else what the daemon said against the question.
     pub(super) fn expect_ok(mut self) -> Result<Self, ClientError> {
         if self.status == 200 {
             return Ok(self);
@@ -278,7 +279,7 @@ impl Reply {
         }
     }
 
-    /// Writes the body through.
+    /// Writes the body to `out` as it comes.
     pub(super) fn copy(&mut self, out: &mut impl Write) -> Result<(), ClientError> {
         let mut buffer = vec![0; 64 * 1024];
         loop {
@@ -293,7 +294,7 @@ impl Reply {
     }
 }
 
-/// Another process that listens in the daemon's place must not move the terminal's cursor.
+/// Replaces control characters, so that another process in the daemon's place cannot move the terminal's cursor.
 fn without_escapes(bytes: &[u8]) -> Cow<'_, [u8]> {
     let is_shown = |byte: &u8| matches!(byte, b'\n' | b'\t') || !byte.is_ascii_control();
     if bytes.iter().all(is_shown) {
@@ -391,7 +392,7 @@ mod tests {
         Ok((answer.status, text))
     }
 
-    /// The daemon has hung up when the client begins.
+    /// What the client reads of an answer after which the daemon had hung up before the client began.
     fn read(answer: &str) -> Result<(u16, String), ClientError> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(answer.as_bytes()).unwrap();

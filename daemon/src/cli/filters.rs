@@ -1,7 +1,7 @@
 //! Filters that narrow down a question, as they are written after the command.
 //!
-//! Invariant: each filter has its name in the admin API, so its value is passed on as it is. Where a command asks for a
-//! path alone, the parameters of the path are the arguments.
+//! Invariant: each filter has the name that it has in the admin API, and its value is passed on as it is. If a command
+//! does no more than ask for a path, the parameters of the path are its arguments.
 
 use std::marker::PhantomData;
 
@@ -12,7 +12,7 @@ use crate::admin::query::{Argument, Parameter};
 
 /// A path of the admin API that arguments narrow down.
 pub(crate) trait Narrowed: Clone + std::fmt::Debug + Send + Sync + 'static {
-    /// The parameters that it understands.
+    /// The parameters that the path understands.
     const BY: &'static [Parameter];
 }
 

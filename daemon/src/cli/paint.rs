@@ -1,13 +1,13 @@
 //! Colours for a terminal: what is well, what is being kept, what is not served.
 //!
 //! Invariant: nothing but colours is added, and only to whole cells, headings and beginnings of lines that the daemon's
-//! answers are known to have; without colours not a byte differs. There is no option for it; `NO_COLOR` and `TERM=dumb`
-//! are what every other program listens to.
+//! answers are known to have; without colours not a byte differs. There is no option for colours, because every other
+//! program listens to `NO_COLOR` and `TERM=dumb` as well.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 
-/// A line that is longer goes out as it is: it is no line of a table.
+/// A longer line is written in pieces and not kept until its end, because it is no line of a table.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
 const BOLD: &str = "1";
@@ -65,7 +65,7 @@ pub(super) struct Painted<W: Write> {
 }
 
 impl<W: Write> Painted<W> {
-    /// In colours if standard output is a terminal that shows them.
+    /// Writes to `out`, in colours if standard output is a terminal that shows them.
     pub(super) fn new(out: W) -> Self {
         Self::when(are_wanted_here(), out)
     }
@@ -74,7 +74,7 @@ impl<W: Write> Painted<W> {
         Self { out, is_painting, line: Vec::new() }
     }
 
-    /// What it writes to, without colours.
+    /// The output itself, for what is to be written without colours.
     pub(super) fn plain(&mut self) -> &mut W {
         &mut self.out
     }
@@ -125,12 +125,12 @@ fn painted(line: &str) -> String {
     }
 }
 
-/// Titles of columns, all of them capitals.
+/// Whether a line has the titles of columns, all of them in capitals.
 fn is_heading(text: &str) -> bool {
     text.contains("  ") && text.bytes().all(|byte| byte.is_ascii_uppercase() || matches!(byte, b' ' | b'_'))
 }
 
-/// A cell has two blanks before and behind it, of which one more may be its own.
+/// A cell in its colour. Two blanks stand between cells; a third one counts as part of a cell, and is not painted.
 fn cell(text: &str) -> String {
     let word = text.trim_matches(' ');
     match CELLS.iter().find(|(known, _)| *known == word) {

@@ -17,7 +17,7 @@ pub(super) struct Report {
     pub(super) json: Value,
     /// What went well, as lines.
     pub(super) good: Vec<String>,
-    /// What did not, as lines.
+    /// What did not go well, as lines.
     pub(super) bad: Vec<String>,
 }
 

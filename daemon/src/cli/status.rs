@@ -18,7 +18,7 @@ use super::client::{Client, ClientError};
 use crate::admin::about::Version;
 use crate::admin::health::{DamageRow, HistoryRow, KnowledgeFault};
 
-/// What fits on a screen with the rest.
+/// How many lines of one section are shown, so that all sections fit on a screen.
 const LINES_MAX: usize = 10;
 
 #[derive(Debug, Deserialize)]
@@ -203,7 +203,7 @@ pub(super) fn status(client: &Client, json: bool, out: &mut impl Write) -> Resul
     Ok(if status.good { Exit::Good } else { Exit::Finding })
 }
 
-/// 503 is an answer here: the reason is in it.
+/// Reads one answer of the API. A 503 is an answer too, because the reason is in it.
 fn read<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, ClientError> {
     let mut answer = client.get(path)?;
     if answer.status != 503 {
@@ -315,7 +315,7 @@ fn listed(words: impl Iterator<Item = String>) -> String {
     if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }
 
-/// A heading and its lines, if there are any.
+/// Writes a heading and its lines, if there are any.
 fn section(
     out: &mut impl Write,
     title: &str,
@@ -406,7 +406,7 @@ impl Source {
 }
 
 impl NotServing {
-    /// What is bypassed is meant to be.
+    /// The service, unless its verdict is as it is meant to be: serving, or bypassed.
     fn of(service: &Service) -> Option<Self> {
         let meant = |verdict: &String| matches!(verdict.as_str(), "serving" | "bypassed");
         let verdict = service.verdict.clone().filter(|verdict| !meant(verdict))?;

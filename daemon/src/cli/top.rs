@@ -1,8 +1,8 @@
 //! `top`: what `status` says, and what changed last, again and again on one screen.
 //!
-//! Invariant: it asks no more than every two seconds, draws no line that the terminal has no room for, and leaves
-//! nothing to be put in order: the last screen stays when it is interrupted. A daemon that does not answer is said, and
-//! what was known stays below.
+//! Invariant: `top` asks no more often than every two seconds, draws no line that the terminal has no room for, and
+//! leaves nothing to be put in order: the last screen stays when it is interrupted. If the daemon does not answer, the
+//! screen says so, and what was known stays below.
 
 use std::io::Write;
 use std::thread;
@@ -16,12 +16,12 @@ use super::Exit;
 use super::client::{Client, ClientError};
 use super::status::status;
 
-/// Fast enough to see a rollout, and slow enough to cost the daemon nothing.
+/// The time between two screens: short enough to see a rollout, and long enough to cost the daemon nothing.
 const PAUSE: Duration = Duration::from_secs(2);
 
 const CHANGES: &str = "/history?format=table&limit=12";
 
-/// To the upper left corner; to the end of the line; to the end of the screen.
+/// What moves the cursor to the upper left corner, clears the line to its end, and clears the screen to its end.
 const HOME: &str = "\x1b[H";
 const LINE_END: &str = "\x1b[K\n";
 const REST: &str = "\x1b[J";
@@ -47,7 +47,7 @@ pub(super) fn top(client: &Client, out: &mut impl Write) -> Result<Exit, ClientE
 
 const NO_TERMINAL: &str = "standard output is no terminal\nhint: `holdfast status` writes the same once, and `holdfast watch` every change";
 
-/// Columns and rows of the terminal; one that went away meanwhile counts as most are.
+/// Columns and rows of the terminal; a terminal that went away meanwhile counts as one of the usual size.
 fn size() -> (u16, u16) {
     terminal_size().map_or((80, 24), |(Width(columns), Height(rows))| (columns, rows))
 }
@@ -72,7 +72,7 @@ fn gone(error: &ClientError, age: Duration) -> Vec<String> {
     ]
 }
 
-/// Over what was there, line by line, so that nothing flickers. The last row stays free, or the screen would roll.
+/// Draws over the last screen line by line, so nothing flickers. The last row stays free, or the screen would roll.
 fn draw<'a>(
     out: &mut impl Write,
     lines: impl Iterator<Item = &'a String>,

@@ -1,7 +1,8 @@
 //! `watch`: what happens, as it happens.
 //!
-//! Invariant: each line is written when it is known, and the program ends by itself only if the daemon stops or sends
-//! it away; it says which. It does not connect again, which would hide what was missed.
+//! Invariant: each record is written as soon as it comes. The command ends by itself only if the daemon stops or sends
+//! it away, or if the stream breaks off, and says which. It does not connect again: that would hide the records that it
+//! missed meanwhile.
 
 use std::io::{self, BufRead, BufReader, Write};
 

@@ -1,7 +1,7 @@
 //! Addresses as people write them: `ip:port`, an apiserver's URL, a range.
 //!
-//! Invariant: an address that is returned is one that a socket can dial. Host names are refused: a name needs DNS, and
-//! DNS is one of the services that are served here.
+//! Invariant: an address that is there to be dialled is one that a socket can dial. Host names are refused: a name
+//! needs DNS, and DNS is one of the services that are served here.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,7 +24,7 @@ impl ApiserverUrl {
 
     /// The address in a URL, as the configuration and kubeconfigs have it; an error says why it is none.
     pub fn parse(text: &str) -> Result<Self, String> {
-        // First of all, so that no message repeats a secret.
+        // This is checked first, so that no message repeats a secret.
         if text.contains('@') {
             return Err(
                 "credentials do not belong into the URL: use token_file or a client certificate".to_owned()
@@ -171,7 +171,7 @@ fn network(address: IpAddr, prefix: u8) -> Option<IpAddr> {
     }
 }
 
-/// `address`, `address:port`, `[v6]` or `[v6]:port`; the port of https if there is none.
+/// Reads `address`, `address:port`, `[v6]` or `[v6]:port`. Without a port, that of https is meant.
 fn parse_authority(authority: &str) -> Result<SocketAddr, String> {
     const HTTPS_PORT: u16 = 443;
     if authority.parse::<Ipv6Addr>().is_ok() {
@@ -198,7 +198,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Which of the usual slips it is.
+/// Says which of the usual slips keeps a text from being an address and port.
 fn why_no_address_port(text: &str) -> String {
     let found = quote(text);
     match text.parse::<IpAddr>() {

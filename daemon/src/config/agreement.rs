@@ -29,7 +29,7 @@ pub(super) fn check(
     }
 }
 
-/// No program is asked where a socket of SCTP dials.
+/// Reports a block for SCTP if packets are not translated: no program is asked where a socket of SCTP dials.
 fn is_translated(report: &mut Report<'_>, read: &ReadBlock, packets: &Packets) {
     if read.block.protocol == Transport::Sctp && !packets.enabled {
         let message = "SCTP is translated by packets alone: set `enabled = true` under [packets]";
@@ -81,7 +81,7 @@ fn backends_are_distinct(report: &mut Report<'_>, read: &ReadBlock) {
     }
 }
 
-/// A client that dials one family cannot be sent to the other.
+/// Reports a frontend without a backend of its family, and the reverse: no client is sent from one family to the other.
 fn families_meet(report: &mut Report<'_>, read: &ReadBlock) {
     let ReadBlock { block, frontend_sites, backend_sites, .. } = read;
     if !read.lists_are_whole || block.backends.is_empty() {
@@ -105,7 +105,7 @@ fn families_meet(report: &mut Report<'_>, read: &ReadBlock) {
     }
 }
 
-/// The daemon stays reachable, whatever the services are.
+/// Reports frontends at the addresses of the admin API and of apiservers, which stay reachable whatever is served.
 fn own_addresses_are_free(report: &mut Report<'_>, read: &ReadBlock, admin: &Admin, apiserver: &Apiserver) {
     let frontends = read.block.frontends.iter().zip(&read.frontend_sites);
     for (frontend, site) in frontends.filter(|_| read.block.protocol == Transport::Tcp) {

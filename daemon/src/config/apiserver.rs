@@ -44,7 +44,8 @@ pub enum ClientIdentity {
 pub struct Apiserver {
     /// The addresses, in the order in which they are preferred; no duplicates.
     pub endpoints: Vec<ApiserverUrl>,
-    /// The name the certificate must have; none means the kubeconfig's, or else the dialled address.
+    /// The name that the certificate must have; none means the kubeconfig's, or else the dialled address. A learned
+    /// address then needs a certificate for `kubernetes.default.svc`.
     pub tls_server_name: Option<String>,
     /// A kubeconfig, for what the other keys do not say.
     pub kubeconfig: Option<PathBuf>,
@@ -88,19 +89,19 @@ pub enum ExternalIps {
     #[default]
     All,
     None,
-    /// Those within these ranges; never empty.
+    /// The addresses within these ranges, of which there is at least one.
     Cidrs(Vec<Cidr>),
 }
 
 words! {
-    /// When Events of the cluster are read. None of them ever changes what is served.
+    /// When Events of the cluster are read. No Event ever changes what is served.
     #[derive(Default)]
     pub enum EventsRead {
         Off = "off",
         /// While an operator asks for a diagnosis of a service.
         #[default]
         OnDemand = "on-demand",
-        /// Then, and as they come, into the journal and the metrics.
+        /// While an operator asks, and also as they come, into the journal and the metrics.
         Watch = "watch",
     }
 }
@@ -108,7 +109,7 @@ words! {
 /// The table `[kubernetes]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kubernetes {
-    /// Whether Services and EndpointSlices come from the apiserver. By default, if one is given.
+    /// Whether Services and EndpointSlices come from the apiserver. By default they do if an apiserver is given.
     pub enabled: bool,
     /// Serve the Services that have this value in the label `service.kubernetes.io/service-proxy-name`; none means
     /// those without the label.
@@ -130,7 +131,7 @@ const ENDPOINTS: Items = Items {
 const DISCOVER: Items =
     Items { what: "the words kubelet, learned", when_empty: WhenEmpty::Fine, most: Discovery::ALL.len() };
 
-/// The table with what its neighbour asks about it.
+/// The table `[apiserver]`, with what `[kubernetes]` has to know about it.
 pub(super) struct ReadApiserver {
     pub(super) apiserver: Apiserver,
     site: Site,
@@ -208,7 +209,7 @@ fn external_ranges(ranges: Vec<Cidr>) -> Result<ExternalIps, String> {
     }
 }
 
-/// Worth a look: most clusters answer requests without an identity with 401 or 403.
+/// Warns if requests would carry no identity, because most clusters answer such requests with 401 or 403.
 fn check_identity(table: &mut Table<'_, '_, '_>, read: &ReadApiserver, enabled: bool) {
     if enabled && read.apiserver.is_given() && !read.apiserver.has_identity() {
         let message = "requests will be anonymous: set `kubeconfig`, `token_file` or a client certificate";

@@ -23,9 +23,9 @@ pub enum Cgroup {
 words! {
     /// Which sockets are served.
     pub enum Sockets {
-        /// Those of the host and of all pods.
+        /// The sockets of the host and of all pods.
         All = "all",
-        /// Those of the host's network namespace.
+        /// The sockets of the host's network namespace.
         Host = "host",
     }
 }
@@ -53,22 +53,22 @@ pub struct DatapathLimits {
     pub services: u32,
     /// Addresses and ports that clients dial.
     pub frontends: u32,
-    /// Places in the lists of all ports.
+    /// Slots in the lists of all ports.
     pub backends: u32,
 }
 
 words! {
-    /// Which sockets are ended when their backend leaves.
+    /// In which network namespaces sockets are ended when their backend leaves.
     pub enum Namespaces {
-        /// Those of the host's network namespace.
+        /// In that of the host.
         Host = "host",
-        /// Those of pods too.
+        /// In those of pods too.
         All = "all",
     }
 }
 
 words! {
-    /// The protocols of which sockets are served.
+    /// A protocol of sockets that are served.
     #[derive(PartialOrd, Ord)]
     pub enum Protocol {
         Tcp = "TCP",
@@ -79,9 +79,9 @@ words! {
 /// Which sockets are ended when their backend leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaleSockets {
-    /// Of these protocols, in the order of the words; none: no socket.
+    /// Sockets of these protocols, in the order of the words; none: no socket is ended.
     pub protocols: Vec<Protocol>,
-    /// In these network namespaces.
+    /// Sockets in these network namespaces.
     pub namespaces: Namespaces,
 }
 
@@ -115,7 +115,8 @@ pub struct Datapath {
 
 impl Default for Datapath {
     fn default() -> Self {
-        // Ten times the largest clusters that Kubernetes is tested with; maps grow up to it, so it costs nothing.
+        // Ten times what the largest clusters have that Kubernetes is tested with. Maps grow up to these limits, so
+        // high limits cost nothing.
         let limits = DatapathLimits { services: 100_000, frontends: 500_000, backends: 4_000_000 };
         let bpffs = PathBuf::from("/sys/fs/bpf/holdfast");
         let stale_sockets = StaleSockets::default();

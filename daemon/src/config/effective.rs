@@ -1,10 +1,11 @@
 //! The configuration in force, written as a file: what the file says, and the defaults for what it does not say.
 //!
-//! Invariant: read as a file without a folder, the text gives an equal [`Config`]. Paths are written as resolved, so
-//! that relative ones start from the daemon's working folder and no longer from the file's. A file near its bound may
-//! come out larger than that, since defaults are written too. What is only known elsewhere, such as a node's name taken
-//! from the host, is not in it. Nothing can fail: the table holds text, finite numbers, booleans, lists and tables,
-//! which TOML and JSON can always write.
+//! Invariant: if the text is read again as a file without a folder in its path, it gives an equal [`Config`]. Paths are
+//! written as they were resolved, so a relative one now starts from the daemon's working folder and no longer from the
+//! folder of the file. Since defaults are written too, the text may be longer than the largest file that is read, if
+//! the file was near that bound. A value that is known only from elsewhere, such as a node's name taken from the host,
+//! is not in the text. Nothing can fail: the table holds text, finite numbers, booleans, lists and tables, which TOML
+//! and JSON can always write.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -79,7 +80,7 @@ fn apiserver(apiserver: &Apiserver) -> Value {
         }
     };
     table([
-        // The reader refuses an empty list.
+        // An empty list is left out, because the reader of a configuration refuses one.
         ("endpoints", list(&apiserver.endpoints).filter(|_| !apiserver.endpoints.is_empty())),
         ("tls_server_name", apiserver.tls_server_name.as_ref().and_then(text)),
         ("kubeconfig", apiserver.kubeconfig.as_deref().and_then(path)),
@@ -106,7 +107,7 @@ fn kubernetes(kubernetes: &Kubernetes) -> Value {
     ])
 }
 
-/// None if there are none: `service = []` could not be followed by a `[[service]]`.
+/// The `[[service]]` blocks; none if there are none, because `service = []` could not be followed by a `[[service]]`.
 fn blocks(services: &[ServiceBlock]) -> Option<Value> {
     let blocks: Vec<Value> = services.iter().map(service).collect();
     (!blocks.is_empty()).then_some(Value::Array(blocks))
@@ -239,7 +240,7 @@ fn text(value: &(impl ToString + ?Sized)) -> Option<Value> {
     Some(Value::String(value.to_string()))
 }
 
-/// Exact, because every path was read from text.
+/// A path as text; the text is exact, because every path was read from text.
 fn path(path: &Path) -> Option<Value> {
     text(&path.display())
 }

@@ -18,9 +18,9 @@ pub struct Hold {
     pub limit: Duration,
     /// How often each held backend is probed.
     pub probe_interval: Duration,
-    /// Which share of the services must be losing everything to make it a mass loss.
+    /// The share of the services that have to lose all their endpoints to make it a mass loss.
     pub mass_loss_share: Share,
-    /// Within which time.
+    /// The time within which those services have to lose them.
     pub mass_loss_window: Duration,
     /// How long a list is held in a mass loss.
     pub mass_loss_limit: Duration,
@@ -40,7 +40,7 @@ impl Default for Hold {
 }
 
 impl Hold {
-    /// As the rules take it; a part of a second counts as a whole one.
+    /// The policy as the rules take it; a part of a second counts as a whole one.
     pub fn policy(&self) -> Policy {
         let seconds = |time: Duration| i64::try_from(time.as_millis().div_ceil(1_000)).unwrap_or(i64::MAX);
         Policy {
@@ -83,7 +83,7 @@ fn check_mass_loss(table: &mut Table<'_, '_, '_>, hold: &Hold, found: Option<&Fo
     table.report().warning(&site, message);
 }
 
-/// What a `[[service]]` may say: all but `pass`, which needs an address that another balancer serves too.
+/// The policy that a `[[service]]` may have: any but `pass`, which needs an address that another balancer serves too.
 pub(super) fn static_on_empty(value: &DeValue<'_>) -> Result<OnEmpty, String> {
     let [legal @ .., _pass] = &OnEmpty::ALL;
     match value.as_str() {

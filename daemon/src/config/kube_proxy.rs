@@ -18,13 +18,14 @@ pub(super) const OFF: &str = "off";
 /// The table `[kube_proxy]`; `None` is off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KubeProxy {
-    /// Health, for load balancers. While this is off, health check ports of Services stay closed too.
+    /// Where load balancers ask for health. While this is off, the health check ports of Services stay closed too.
     pub health: Option<SocketAddr>,
-    /// kube-proxy's metrics and mode.
+    /// Where kube-proxy's metrics and mode are asked for.
     pub metrics: Option<SocketAddr>,
 }
 
-/// kube-proxy's default addresses; its "0.0.0.0" answers both families.
+/// kube-proxy's default addresses. Its "0.0.0.0" answers both families, so health listens at the unspecified IPv6
+/// address.
 const HEALTH: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 10256);
 const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
 
@@ -36,7 +37,7 @@ pub(super) struct ReadKubeProxy {
 }
 
 impl ReadKubeProxy {
-    /// Fills in the defaults.
+    /// The table with the defaults filled in, which depend on the rest of the configuration.
     pub(super) fn within(&self, config: &Config) -> KubeProxy {
         let stands_in = config.kubernetes.enabled
             && config.kubernetes.service_proxy_name.is_none()

@@ -21,11 +21,12 @@ pub(super) const APISERVERS_MAX: usize = 16;
 /// The most ranges for NodePorts: every local address is compared with each of them.
 pub(super) const CIDRS_MAX: usize = 64;
 
-/// The most subtrees of cgroups that are left alone: what the programs' map holds. A node has a handful of slices.
+/// The most subtrees of cgroups that are left alone: as many as the programs' map holds. A node has a handful of
+/// systemd's slices.
 pub(super) const EXEMPT_CGROUPS_MAX: usize = 64;
 
-/// How deep such a subtree may begin: programs look at so many levels of each client. A container is at
-/// about the fifth.
+/// The deepest level at which such a subtree may begin: programs look at so many levels of each client's cgroup. A
+/// container is at about the fifth.
 pub(super) const CGROUP_LEVELS_MAX: usize = 16;
 
 /// The most names or patterns of devices: each device is compared with each of them.
@@ -34,17 +35,18 @@ pub(super) const DEVICE_NAMES_MAX: usize = 64;
 /// The longest name of a device: `IFNAMSIZ` is 16, one of them the final NUL.
 pub(super) const DEVICE_NAME_BYTES_MAX: usize = 15;
 
-/// The most flows an operator may allow. One costs some 650 bytes of kernel memory at most, so the largest
-/// value is about 2.7 GB.
+/// The fewest and the most flows that an operator may ask for. One flow costs some 650 bytes of kernel memory at most,
+/// so the largest value costs about 2.7 GB.
 pub(super) const FLOWS: (u32, u32) = (1_024, 4_194_304);
 
-/// The most ranges of ports that clients get: as many as the programs have room for.
+/// The most ranges in `snat_ports`: as many as the programs have room for.
 pub(crate) const SNAT_RANGES_MAX: usize = 4;
 
 /// The ports that an apiserver gives to Services of type NodePort, unless its operator chose others.
 pub(crate) const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 
-/// The most problems a report holds; the rest is counted. More than anyone reads before the first fix.
+/// The most errors, and the most warnings, that a report holds; further errors are counted. It is more than anyone
+/// reads before the first fix.
 pub(super) const PROBLEMS_MAX: usize = 1_000;
 
 /// The most characters of a wrong value that a message repeats, so that a message stays one line.
@@ -69,10 +71,11 @@ pub(super) const INTERVAL: (Duration, Duration) = (Duration::from_millis(100), D
 /// How long one check may take: below 10 ms a busy host fails its own checks.
 pub(super) const TIMEOUT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(60));
 
-/// How many results in a row turn a check; with the longest interval, 100 is already a day.
+/// How many equal results in a row change what a check says of a backend; with the longest interval, 100 already take
+/// 17 hours.
 pub(super) const STREAK: (u32, u32) = (1, 100);
 
-/// How long a lost list may be held. Past a day other pods have the addresses.
+/// How long a lost list may be held. After a day other pods have its addresses.
 pub(super) const HOLD: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(86_400));
 
 /// How long the losses of many services count as one event.
@@ -81,8 +84,9 @@ pub(super) const MASS_LOSS_WINDOW: (Duration, Duration) = (Duration::from_secs(1
 /// How long a client stays with its backend: the bounds of `sessionAffinityConfig` in Kubernetes.
 pub(super) const AFFINITY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(86_400));
 
-/// The most services, frontends and backends an operator may allow the datapath. A frontend costs about 100
-/// bytes of kernel memory and a backend 12, so the largest values are some 600 MB.
+/// The least and the most services that an operator may allow the datapath; the two below are the same for frontends
+/// and backends. A frontend costs about 100 bytes of kernel memory and a backend 12, so the largest values cost some
+/// 600 MB.
 pub(super) const DATAPATH_SERVICES: (u32, u32) = (1, 1_000_000);
 /// As for [`DATAPATH_SERVICES`].
 pub(super) const DATAPATH_FRONTENDS: (u32, u32) = (1, 4_000_000);

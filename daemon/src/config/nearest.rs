@@ -2,11 +2,12 @@
 //!
 //! Invariant: a word is offered only when it is near; a far-fetched guess is worse than the list alone.
 
-/// Longer words are no slip of the finger, and the work is the product of both lengths.
+/// The longest word that is compared: a longer one is no slip of the finger, and the work is the product of both
+/// lengths.
 const WORD_BYTES_MAX: usize = 64;
 
-/// The nearest of `legal`, if one is within a third of the word's length (at least one slip).
-/// Of two that are equally near, the first.
+/// The word of `legal` that is nearest, if no more slips lead to it than a third of the word's letters (or one, in a
+/// short word). Of two that are equally near it is the first.
 pub(super) fn nearest<'a>(word: &str, legal: &[&'a str]) -> Option<&'a str> {
     if word.len() > WORD_BYTES_MAX {
         return None;
@@ -17,7 +18,7 @@ pub(super) fn nearest<'a>(word: &str, legal: &[&'a str]) -> Option<&'a str> {
     ranked.filter(|(slips, _)| *slips <= slips_max).min_by_key(|(slips, _)| *slips).map(|(_, near)| near)
 }
 
-/// Case and the kind of dash are no difference at all.
+/// The letters of a word as they are compared: case and the kind of dash make no difference.
 fn plain(word: &str) -> Vec<char> {
     word.chars().flat_map(char::to_lowercase).map(|c| if c == '-' { '_' } else { c }).collect()
 }

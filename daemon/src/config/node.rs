@@ -38,14 +38,14 @@ impl NodeName {
 /// Which local addresses answer NodePorts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePortAddresses {
-    /// Those by which others reach this host.
+    /// Which of the addresses by which others reach this host answer.
     pub outer: OuterAddresses,
-    /// The host's loopback.
+    /// Whether the host's loopback answers too.
     pub localhost: bool,
 }
 
 impl NodePortAddresses {
-    /// These, and not the loopback.
+    /// The setting with these addresses and without the loopback.
     pub const fn of(outer: OuterAddresses) -> Self {
         Self { outer, localhost: false }
     }
@@ -60,17 +60,17 @@ pub enum OuterAddresses {
     Primary,
     /// Every local address.
     All,
-    /// The local addresses within these ranges, of which there is one at least; and the primary ones, if they are
-    /// named beside them.
+    /// The local addresses within these ranges, at least one of which is given; and the primary addresses, if the list
+    /// names `primary` beside the ranges.
     Ranges { cidrs: Vec<Cidr>, primary: bool },
 }
 
 /// The table `[node]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The node's name; none means the host name ([`NodeName::of_host`]).
+    /// The node's name; without it, the host name counts ([`NodeName::of_host`]).
     pub name: Option<NodeName>,
-    /// The node's zone; none means the label of the Node object.
+    /// The node's zone; without it, the label of the Node object counts.
     pub zone: Option<String>,
     /// Which local addresses answer NodePorts.
     pub node_port_addresses: NodePortAddresses,
@@ -117,7 +117,7 @@ impl fmt::Display for Item {
 
 const ADDRESSES: Items = Items {
     what: "\"primary\", \"all\", \"localhost\" or ranges such as \"10.0.0.0/8\"",
-    // It could mean none or all, and kube-proxy has used it for all.
+    // An empty list could mean none or all, and kube-proxy has used it for all.
     when_empty: WhenEmpty::Refused,
     most: CIDRS_MAX,
 };
@@ -136,7 +136,7 @@ fn node_port_addresses(table: &mut Table<'_, '_, '_>) -> Option<NodePortAddresse
     Some(NodePortAddresses { outer: outer_addresses(all, primary, items), localhost })
 }
 
-/// What is named is added up, as kube-proxy adds up its words and ranges.
+/// Adds up what the list names, as kube-proxy adds up its words and ranges.
 fn outer_addresses(all: bool, primary: bool, items: Vec<Found<Item>>) -> OuterAddresses {
     let range = |found: Found<Item>| if let Item::Range(cidr) = found.value { Some(cidr) } else { None };
     let cidrs: Vec<Cidr> = items.into_iter().filter_map(range).collect();
@@ -158,7 +158,8 @@ fn item(value: &DeValue<'_>) -> Result<Item, String> {
     }
 }
 
-/// No range stands for the loopback, however wide it is, so one of nothing else would be empty.
+/// A range that is not within the loopback: no range stands for the loopback, however wide it is, so such a range would
+/// cover no address.
 fn range(text: &str) -> Result<Cidr, String> {
     let range = cidr(text)?;
     match range.network().is_loopback() {

@@ -8,13 +8,13 @@ use super::limits::{DEVICE_NAME_BYTES_MAX, DEVICE_NAMES_MAX, FLOWS, NODE_PORTS, 
 use super::table::Table;
 use super::value::{boolean, expected, integer, quote, string};
 
-/// The one bit of a packet's mark that holdfast uses.
+/// A mark of one bit: that of the daemon's own sockets, or that of what is sent on for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark(u32);
 
 impl Mark {
-    /// A bit that no other program is known to use, as docs/packets.md has them: kube-proxy has 14 and 15, Cilium all
-    /// from 8 to 15, Calico all from 16 on and Tailscale some of these, the AWS VPC CNI 7, the portmap plugin 13.
+    /// The bit that other programs are least likely to use, of those that docs/packets.md lists: kube-proxy has bits 14
+    /// and 15, Cilium 8 to 15, Calico 16 to 31, Tailscale 16 to 23, the AWS VPC CNI 7, the portmap plugin 13.
     pub const DEFAULT: Self = Self(1 << 6);
 
     /// The mark of a socket or a packet.
@@ -40,7 +40,7 @@ impl std::fmt::Display for Mark {
 pub struct DeviceName(String);
 
 impl DeviceName {
-    /// As it is written.
+    /// The name or the pattern, as it is written in the configuration.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -75,10 +75,10 @@ pub enum OuterDevices {
     Named(Vec<DeviceName>),
 }
 
-/// By which devices pods are served that sockets do not serve.
+/// By which devices pods are served whose sockets are not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PodDevices {
-    /// By none: their sockets are served.
+    /// By none: the sockets of all pods are served.
     #[default]
     None,
     /// By each that leads to a pod.
@@ -98,7 +98,7 @@ pub enum SnatPorts {
 }
 
 impl SnatPorts {
-    /// As they are written.
+    /// The ports, as they are written in the configuration.
     pub fn spelled(&self) -> Vec<String> {
         match self {
             Self::Auto => vec!["auto".to_owned()],
@@ -117,17 +117,17 @@ pub enum Flows {
     Most(u32),
 }
 
-/// The part of the node's memory that flows may take, where the configuration gives no number: one of so many.
+/// Where the configuration gives no number, flows may take one part in so many of the node's memory.
 const MEMORY_PART: u64 = 256;
 
-/// Bytes of a flow, with all that leads there.
+/// Bytes of memory that a flow takes: its record, and the entries by which packets find it.
 const FLOW_BYTES: u64 = 450;
 
 /// The flows that every node has room for, however little memory it has.
 const FLOWS_LEAST: u64 = 65_536;
 
 impl Flows {
-    /// On a node with so many bytes of memory: a power of two, unless the configuration says how many.
+    /// The most flows on a node with so many bytes of memory: the configured number, or else a power of two.
     pub fn most(self, memory: u64) -> u32 {
         if let Self::Most(most) = self {
             return most;
@@ -144,7 +144,7 @@ pub struct Packets {
     pub enabled: bool,
     /// By which devices others reach this node.
     pub devices: OuterDevices,
-    /// By which devices pods are served that sockets do not serve.
+    /// By which devices pods are served whose sockets are not.
     pub pod_devices: PodDevices,
     /// Ports that clients get on their way to backends of other nodes.
     pub snat_ports: SnatPorts,
@@ -210,7 +210,7 @@ fn pod_devices(value: &DeValue<'_>) -> Result<PodDevices, String> {
     }
 }
 
-/// The items of a list, or why one of them is none.
+/// The items of a list, or why the list or one of its items cannot be used.
 fn items<'v, T>(
     value: &'v DeValue<'_>,
     what: &str,

@@ -1,7 +1,7 @@
 //! Where the problems of one reading gather.
 //!
-//! Invariant: what is reported comes out in the order of the file, bounded, and never twice for one cause: a line
-//! that is not TOML gives one error, whatever else its remains look like.
+//! Invariant: problems come out in the order of the file, in a bounded number, and never twice for one cause: a line
+//! that is not TOML gives one error, whatever the rest of it is taken for.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -81,7 +81,7 @@ impl<'t> Report<'t> {
         Path::new(self.file).parent().unwrap_or(Path::new("")).join(path)
     }
 
-    /// The warnings, if there is no error; otherwise all of it.
+    /// The warnings, if there is no error; otherwise the errors and the warnings.
     pub(super) fn finish(mut self) -> Result<Vec<Problem>, ConfigErrors> {
         let order = |a: &Problem, b: &Problem| (a.position, &a.place).cmp(&(b.position, &b.place));
         self.errors.sort_by(order);
@@ -98,7 +98,7 @@ impl<'t> Report<'t> {
     }
 }
 
-/// From byte offsets to lines and columns.
+/// Turns byte offsets into lines and columns.
 #[derive(Debug)]
 pub(super) struct Lines<'t> {
     text: &'t str,
@@ -112,12 +112,12 @@ impl<'t> Lines<'t> {
         Self { text, starts: std::iter::once(0).chain(after_breaks).collect() }
     }
 
-    /// Counted from 1.
+    /// The line of an offset, counted from 1.
     fn line(&self, offset: usize) -> usize {
         self.starts.partition_point(|start| *start <= offset)
     }
 
-    /// An offset past the end is the end.
+    /// The line and column of an offset; an offset past the end counts as the end.
     pub(super) fn position(&self, offset: usize) -> Position {
         let offset = offset.min(self.text.len());
         let line = self.line(offset);

@@ -1,11 +1,12 @@
 //! Which changes a reload cannot bring about.
 //!
-//! Invariant: a key is listed if, and only if, its owner reads it once, when the daemon starts. Restarting costs
-//! no traffic, because the datapath stays; but a reload that silently ignored a key would be a lie.
+//! Invariant: a key is listed if, and only if, the part of the daemon that it is for reads it once, when the daemon
+//! starts. A restart costs no traffic, because the datapath stays; but a reload that ignored a key without a word would
+//! be a lie.
 
 use super::Config;
 
-/// A key that its owner reads once.
+/// A key that is read once, at the start.
 pub(super) struct Key {
     pub(super) name: &'static str,
     differs: fn(&Config, &Config) -> bool,
@@ -55,7 +56,7 @@ pub(super) const RESTART_KEYS: [Key; 26] = [
 
 impl Config {
     /// The part of `read`, a later state of the file, that comes into force in a process that runs with `self`; and the
-    /// keys that wait for a restart with their new values, in the order of the file.
+    /// keys with new values that wait for a restart, in the order of `RESTART_KEYS`.
     pub fn reloaded(&self, mut read: Self) -> (Self, Vec<&'static str>) {
         let waiting = self.restart_keys_changed(&read);
         RESTART_KEYS.iter().for_each(|key| (key.keep)(&mut read, self));

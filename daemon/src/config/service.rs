@@ -45,13 +45,13 @@ impl CheckKind {
 pub struct HealthCheck {
     /// How a backend is checked.
     pub kind: CheckKind,
-    /// From the begin of one check to the begin of the next.
+    /// The time from the start of one check to the start of the next.
     pub interval: Duration,
     /// How long one check may take; never longer than the interval.
     pub timeout: Duration,
     /// How many good checks in a row make a backend usable.
     pub rise: u32,
-    /// How many bad checks in a row make it unusable.
+    /// How many bad checks in a row make a backend unusable.
     pub fall: u32,
 }
 
@@ -68,7 +68,7 @@ impl Default for HealthCheck {
 pub struct ServiceBlock {
     /// The namespace; `static` if none is given.
     pub namespace: DnsLabel,
-    /// The name, its own within the namespace.
+    /// The name, unique within the namespace.
     pub name: DnsLabel,
     /// The port's name; none means the empty name.
     pub port_name: Option<DnsLabel>,
@@ -78,11 +78,11 @@ pub struct ServiceBlock {
     pub frontends: Vec<SocketAddr>,
     /// The servers behind the frontends. Empty means that connections are refused.
     pub backends: Vec<SocketAddr>,
-    /// None means that every backend counts as usable.
+    /// How backends are checked; none means that every backend counts as usable.
     pub health_check: Option<HealthCheck>,
     /// How long a client's address stays with its backend; none means no affinity.
     pub session_affinity: Option<Duration>,
-    /// None means the policy under `[hold]`.
+    /// What happens when all backends are gone; none means the policy under `[hold]`.
     pub on_empty: Option<OnEmpty>,
 }
 
@@ -93,11 +93,12 @@ pub(super) struct ReadBlock {
     pub(super) site: Site,
     pub(super) frontend_sites: Vec<Site>,
     pub(super) backend_sites: Vec<Site>,
-    /// Whether the lists hold all that the file has; a bad item is missing from them.
+    /// Whether the block's addresses are all that the file has; a bad item is left out of them.
     pub(super) lists_are_whole: bool,
 }
 
-/// None if the block lacks something; what, is in the report.
+/// Reads a block. None if its name, namespace, port name or protocol is bad, or the name is missing; the report says
+/// which.
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
     let errors_before = table.report().errors_count();
     let name = table.require("name", dns_label);
@@ -123,7 +124,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
         session_affinity,
         on_empty,
     };
-    // Its key is not known, so it clashes with no other block.
+    // Without these its key is not known, so it is not compared with other blocks.
     if errors_of_key != errors_before {
         return None;
     }
@@ -191,7 +192,7 @@ words! {
     }
 }
 
-/// What can stand in the first line of an HTTP request.
+/// A path that can stand in the first line of an HTTP request.
 fn check_path(value: &DeValue<'_>) -> Result<String, String> {
     let text = string(value, "a path such as \"/healthz\"")?;
     let graphic = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
@@ -213,7 +214,8 @@ fn check_timeout(table: &mut Table<'_, '_, '_>, check: &HealthCheck, found: Opti
     table.report().error(&site, message);
 }
 
-/// UDP has no connection to check, and the host need not know SCTP, so the check asks the TCP port of the same number.
+/// Warns that the check asks a TCP port: UDP has no connection to check, and the host may not know SCTP, so the check
+/// of either asks the TCP port of the same number.
 fn check_other_port(table: &mut Table<'_, '_, '_>, protocol: Transport, checked: bool) {
     if protocol != Transport::Tcp && checked {
         let site = table.site().clone();
@@ -225,7 +227,7 @@ fn check_other_port(table: &mut Table<'_, '_, '_>, protocol: Transport, checked:
     }
 }
 
-/// The empty name is legal, and the same as none.
+/// A port's name; the empty one is legal, and the same as none.
 fn port_name(value: &DeValue<'_>) -> Result<Option<DnsLabel>, String> {
     match value.as_str() {
         Some("") => Ok(None),

@@ -50,9 +50,9 @@ words! {
     pub enum LogLevel {
         /// A person must act.
         Error = "error",
-        /// Degraded, and being retried.
+        /// Something is degraded and is being tried again.
         Warn = "warn",
-        /// Life cycle and every change.
+        /// The life cycle of the daemon, and every change.
         Info = "info",
         /// Each object that a source delivers.
         Debug = "debug",
@@ -78,7 +78,7 @@ words! {
 /// The table `[log]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// From which level on.
+    /// The level from which on something is logged.
     pub level: LogLevel,
     pub format: LogFormat,
 }

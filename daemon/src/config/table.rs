@@ -29,11 +29,11 @@ pub(super) struct Items {
     pub(super) most: usize,
 }
 
-/// What an empty list is.
+/// What becomes of an empty list.
 #[derive(Debug)]
 pub(super) enum WhenEmpty {
     Refused,
-    /// Legal, and seldom meant; with what to say then.
+    /// It is legal and seldom meant; the text is the warning.
     Doubtful(&'static str),
     Fine,
 }
@@ -57,7 +57,7 @@ impl Items {
 #[derive(Debug)]
 pub(super) struct Table<'r, 'd, 't> {
     report: &'r mut Report<'t>,
-    // None: the table is absent, or it was no table, which is reported.
+    // None: the table is absent, or the value is no table, which is reported.
     entries: Option<&'d DeTable<'d>>,
     site: Site,
     path: String,
@@ -65,7 +65,7 @@ pub(super) struct Table<'r, 'd, 't> {
 }
 
 impl<'r, 'd, 't> Table<'r, 'd, 't> {
-    /// Reads the document, all of it.
+    /// Reads the whole document, from its top level on.
     pub(super) fn read_document<T>(
         report: &'r mut Report<'t>,
         document: &'d DeTable<'d>,
@@ -185,7 +185,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         self.child(entries, site, path).read_to_end(read)
     }
 
-    /// As [`Table::table`], and whether the file has it.
+    /// As [`Table::table`]; none if the file does not have the table.
     pub(super) fn optional_table<T>(
         &mut self,
         key: &'static str,

@@ -1,7 +1,7 @@
 //! The latest refusals, with a bound that namespaces share.
 //!
-//! Invariant: where there is no room, the oldest of the namespace that has most goes. So whatever happens at the
-//! frontends of one namespace, another one that has less keeps its own.
+//! Invariant: where there is no room, the namespace with the most refusals loses its oldest one. So whatever happens at
+//! the frontends of one namespace, another one with fewer refusals keeps its own.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -12,16 +12,16 @@ use holdfast_core::op::Share;
 use holdfast_datapath::{Cause, Refusal};
 use holdfast_judgement::views::refusals::Denied;
 
-/// As many as a person reads through; they take 200 KiB.
+/// How many refusals are kept: as many as a person reads through. They take 200 KiB.
 pub(super) const KEPT_MAX: usize = 1_000;
 
-/// The namespace that has the frontend; `None`: the service has no such port, and the namespace is not known.
+/// The namespace that has the frontend; `None`: no service has the port that was dialled, so no namespace is known.
 type Owner = Option<Share>;
 
-/// When it came, among all, and what is kept of it.
+/// The place of a refusal in the order in which all of them came, and what is kept of it.
 type Entry = (u64, Arc<Denied>);
 
-/// Those of each namespace, the client that tried last at the end.
+/// The refusals of each namespace; the client that tried last is at the end.
 #[derive(Debug, Default)]
 pub(super) struct Latest {
     owners: BTreeMap<Owner, VecDeque<Entry>>,
@@ -30,10 +30,10 @@ pub(super) struct Latest {
 }
 
 impl Latest {
-    /// A client that tries again stays one entry.
+    /// Keeps a refusal. A client that tries again stays one entry, which moves to the end.
     pub(super) fn keep(&mut self, at: Timestamp, refusal: Refusal) {
         let own = self.owners.entry(owner_of(&refusal)).or_default();
-        // From the end: a client in a tight loop is found at once.
+        // The search begins at the end, where a client in a tight loop is found at once.
         let before = own.iter().rposition(|(_, denied)| denied.is_again(&refusal));
         let before = before.and_then(|place| own.remove(place));
         let is_new = before.is_none();
@@ -46,14 +46,15 @@ impl Latest {
         }
     }
 
-    /// All of them; the client that tried last comes last.
+    /// All refusals; the client that tried last comes last.
     pub(super) fn all(&self) -> Vec<Arc<Denied>> {
         let mut all: Vec<&Entry> = self.owners.values().flatten().collect();
         all.sort_unstable_by_key(|(came, _)| *came);
         all.into_iter().map(|(_, denied)| Arc::clone(denied)).collect()
     }
 
-    /// Of namespaces that have equally many, the one gives way that has the oldest refusal.
+    /// Drops the oldest refusal of the namespace that has most; of namespaces that have equally many, of the one with
+    /// the oldest refusal.
     fn give_way(&mut self) {
         let weight =
             |entries: &VecDeque<Entry>| (entries.len(), Reverse(entries.front().map(|(came, _)| *came)));

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use holdfast_core::keys::FrontendKey;
 
-/// Frequent enough for a reader of the log to see that it goes on, and rare enough to leave all other lines readable.
+/// The time between two lines of a frontend: short enough for a reader of the log to see that it goes on, and long
+/// enough to leave all other lines readable.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Frontends that are told apart. More of them refuse at once only in a scan of all addresses, which needs
-/// no line each.
+/// How many frontends are told apart. More of them refuse within one [`QUIET`] only in a scan of all addresses, which
+/// needs no line for each.
 const FRONTENDS_MAX: usize = 256;
 
 #[derive(Debug, Default)]
@@ -25,7 +26,8 @@ struct Line {
 }
 
 impl Lines {
-    /// One more refusal, at a time since boot: for how many a line is due now, this one included.
+    /// Counts one more refusal at a time since boot. If a line is due now, gives for how many refusals it stands, this
+    /// one included.
     pub(super) fn due(&mut self, frontend: FrontendKey, at: Duration) -> Option<u64> {
         if let Some(line) = self.0.get_mut(&frontend) {
             line.untold += 1;

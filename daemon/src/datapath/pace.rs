@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-/// Refusals of one window: 10,000 a second, far more than a person can read.
+/// How many refusals are read in one window: 10,000 a second, far more than a person can read.
 const REFUSALS_MAX: u32 = 1_000;
 
-/// Long enough to make a pause worth its wake-up, short enough for a stop not to wait.
+/// The length of a window: long enough to make a pause worth its wake-up, short enough for a stop not to wait.
 const WINDOW: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// One refusal was taken: how long to pause before the next. `now` never steps back.
+    /// Counts one refusal that was taken, and gives how long to pause before the next. `now` never steps back.
     pub(super) fn pause(&mut self, now: Duration) -> Option<Duration> {
         let over = self.begun + WINDOW;
         if now >= over {

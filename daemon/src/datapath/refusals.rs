@@ -1,5 +1,5 @@
-//! The latest clients that were not served. A client that tries again and again is one entry with a count, so that a
-//! single client in a loop does not push out all others; nor do many at the frontends of one namespace.
+//! The latest clients that were not served. A client that tries again and again is one entry with a count, so a single
+//! client in a loop does not push out all others; nor do many clients of one namespace's frontends.
 //!
 //! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers. A refusal that
 //! fell out of the list is still counted. A restart begins with an empty list.
@@ -23,11 +23,11 @@ use crate::logging::messages::{self, say};
 /// The log as a reader gets it, copied at one instant.
 #[derive(Clone, Debug, Default)]
 pub struct LatestRefusals {
-    /// The latest ones; the client that tried last comes last.
+    /// The latest refusals; the client that tried last comes last.
     pub latest: Vec<Arc<Denied>>,
-    /// Those that met ECONNREFUSED, since the start.
+    /// How many clients met ECONNREFUSED since the start, each try counted.
     pub refused: u64,
-    /// Those that were dropped, since the start.
+    /// How many clients were dropped since the start, each try counted.
     pub dropped: u64,
     /// Why no more refusals are read.
     pub failure: Option<String>,
@@ -72,7 +72,7 @@ impl RefusalLog {
         }
     }
 
-    /// How many were refused and dropped since the start.
+    /// How many tries were refused and how many were dropped since the start.
     pub fn totals(&self) -> [(Denial, u64); 2] {
         let kept = self.kept();
         [(Denial::Refused, kept.refused), (Denial::Dropped, kept.dropped)]
@@ -87,7 +87,7 @@ impl RefusalLog {
         kept.latest.keep(at, refusal);
     }
 
-    /// No more will be read.
+    /// Notes that no more refusals will be read, and why.
     pub(crate) fn fail(&self, why: String) {
         self.kept().failure = Some(why);
     }
@@ -163,7 +163,8 @@ fn since_boot() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
 }
 
-/// The wall clock so long ago. What a former daemon did not read is older than this one.
+/// The wall-clock time that lies `ago` before now: a refusal may be older than this daemon, if a former one did not
+/// read it.
 fn wall_time(ago: Duration) -> Timestamp {
     let then = SystemTime::now().checked_sub(ago).unwrap_or(UNIX_EPOCH);
     let since = then.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -270,7 +271,7 @@ mod tests {
         assert_eq!(log.latest().latest.iter().map(|it| it.count).collect::<Vec<_>>(), [1, 2_000]);
     }
 
-    /// As processes that live for one try each do, and a sender that has another address each time.
+    /// The crowd is like processes that live for one try each, or a sender that has another address each time.
     #[test]
     fn no_crowd_at_one_namespace_pushes_out_who_was_refused_at_another() {
         let log = RefusalLog::none();
@@ -287,7 +288,8 @@ mod tests {
         assert_eq!(kept[301].refusal.process, 8_301, "of its own the latest are kept");
     }
 
-    /// They are a group of their own: a scan of all ports says nothing of any namespace.
+    /// Refusals at ports that no service has are a group of their own: a scan of all ports says nothing of any
+    /// namespace.
     #[test]
     fn no_scan_of_ports_that_no_service_has_pushes_out_who_was_refused() {
         let log = RefusalLog::none();

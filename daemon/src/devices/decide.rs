@@ -1,7 +1,7 @@
 //! What each device is to packets, and why.
 //!
-//! Invariant: pure, and the same for equal lists in any order. A device of which nothing shows that others come by it
-//! is left alone.
+//! Invariant: pure, and the same for equal lists in any order. A device is left alone where nothing shows that others,
+//! or pods if the configuration asks for them, come by it.
 
 mod sources;
 
@@ -15,7 +15,8 @@ use super::rules;
 use crate::config::{DeviceName, OuterDevices, Packets, PodDevices};
 use sources::Seen;
 
-/// What each device is, in the order of their numbers; then what the configuration names and is not there.
+/// What each device is, in the order of their numbers; then the devices that the configuration names and that are not
+/// there.
 pub(super) fn decide(listed: &Listed, config: &Packets) -> Vec<Decision> {
     let world = World::new(listed);
     let mut links: Vec<&Link> = listed.links.iter().collect();
@@ -54,12 +55,12 @@ fn absent<'a>(listed: &'a Listed, config: &'a Packets) -> impl Iterator<Item = D
     })
 }
 
-/// The lists, by device.
+/// What the kernel lists, ordered by device.
 struct World<'a> {
     listed: &'a Listed,
     by_index: BTreeMap<u32, &'a Link>,
     addresses: BTreeMap<u32, Seen>,
-    // Bridges that hardware belongs to, or what stands for it.
+    // Bridges to which hardware belongs, or a device that stands for hardware: a bond, a team or a VLAN.
     uplinks: BTreeSet<u32>,
 }
 
@@ -91,8 +92,8 @@ impl<'a> World<'a> {
         self.pod(link, &config.pod_devices).map_or((class, reason), |reason| (Class::Pod, reason))
     }
 
-    /// A device without a name in the list serves no clients that come by it, but its backends stay for clients of
-    /// other devices.
+    /// What a device is that the configuration's list leaves out. It serves no clients that come by it; but if others
+    /// come by it, clients of other devices still reach the backends behind it.
     fn judge_left_out(&self, link: &Link) -> (Class, Reason) {
         match self.judge_by_routes(link) {
             (Class::Outer, Reason::Address) => (Class::Backends, Reason::NearLeftOut),
@@ -123,14 +124,14 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Packets of a bridge's or a bond's member come by the bridge or bond as well. A member of a VRF is met itself:
-    /// the VRF takes packets only after the hook.
+    /// Whether the device belongs to another one, by which its packets come as well, such as a bridge or a bond. A
+    /// member of a VRF does not count: the VRF takes packets only after the hook, so they are met at the member.
     fn is_member(&self, link: &Link) -> bool {
         let master = link.master.map(|master| self.by_index.get(&master));
         master.is_some_and(|master| master.is_none_or(|master| master.kind != "vrf"))
     }
 
-    /// Of a kind that may lead to pods, without hardware behind it.
+    /// Whether a device is of a kind that may lead to pods, without hardware behind it.
     fn is_pod_side(&self, link: &Link) -> bool {
         leads_to_one(link) || (link.kind == "bridge" && !self.uplinks.contains(&link.index))
     }
@@ -138,7 +139,8 @@ impl<'a> World<'a> {
     fn pod(&self, link: &Link, config: &PodDevices) -> Option<Reason> {
         match config {
             PodDevices::None => None,
-            // A gateway stands for others, in a container's only device too.
+            // A device that leads to a gateway leads to others than one pod, even where it is a container's only
+            // device.
             PodDevices::Auto if self.listed.gateways.contains(&link.index) => None,
             PodDevices::Auto => leads_to_one(link).then_some(Reason::LeadsToPod),
             PodDevices::Named(patterns) => {
@@ -152,7 +154,8 @@ impl<'a> World<'a> {
         self.addresses.get(&index).copied().unwrap_or_default()
     }
 
-    /// A pod's device has an address of its own, or the bridge has one that it belongs to; either is near to the pod.
+    /// The addresses by which clients of a device are known to others. A pod's device has an address of its own, or the
+    /// bridge to which it belongs has one; either is near to the pod.
     fn seen_by(&self, link: &Link, class: Class, of_node: Seen) -> Seen {
         let own = self.seen(link.index);
         match class {
@@ -162,8 +165,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The node's own addresses: those of the devices that lead everywhere go first. Where no device that leads
-    /// anywhere has one, the loopback's counts, or that of a device that is there for nothing else, or any.
+    /// The node's own addresses: those of outer devices, a device with a default route first. Where no outer device has
+    /// one, the loopback's counts, then that of a dummy device, which is there for nothing else, then any.
     fn of_node(&self, outer: impl Iterator<Item = u32> + Clone) -> Seen {
         let first = outer.clone().filter(|index| self.listed.defaults.contains(index));
         let kept = |is_kept: fn(&Link) -> bool| {

@@ -1,6 +1,6 @@
 //! What the kernel lists of devices, addresses, routes and rules.
 //!
-//! Invariant: only what decisions about devices are made from, as the kernel says it.
+//! Invariant: only what decisions about devices need is kept, as the kernel says it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,18 +15,18 @@ pub(super) struct Link {
     pub(super) is_loopback: bool,
     /// Whether its packets have an Ethernet header; by that a tap is told from other devices of the kind "tun".
     pub(super) is_ethernet: bool,
-    /// The device that it belongs to.
+    /// The device that it belongs to, such as a bridge.
     pub(super) master: Option<u32>,
-    /// Its other end is in this network namespace too, as those of `cilium_host` and `cilium_net` are.
+    /// Whether its other end is in this network namespace too, as those of `cilium_host` and `cilium_net` are.
     pub(super) ends_here: bool,
 }
 
-/// An address that may be given to others: global, and neither old nor for a short time.
+/// An address that others may be given: global, and neither deprecated nor temporary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) index: u32,
     pub(super) address: IpAddr,
-    /// How many of its bits are those of its network.
+    /// How many of its first bits name its network.
     pub(super) bits: u8,
 }
 
@@ -34,10 +34,10 @@ pub(super) struct Address {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Way {
     pub(super) index: u32,
-    /// It leads everywhere.
+    /// Whether it is a default route, which leads everywhere.
     pub(super) is_default: bool,
     pub(super) gateway: Option<IpAddr>,
-    /// The address from which this node sends by it, where the route says so.
+    /// The address from which this node sends by this way, where the route names one.
     pub(super) source: Option<IpAddr>,
 }
 
@@ -56,7 +56,7 @@ impl Network {
     }
 }
 
-/// Whether two addresses have so many first bits in common.
+/// Whether two addresses have their first `bits` bits in common.
 pub(super) fn share(one: IpAddr, other: IpAddr, bits: u8) -> bool {
     let differs = match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => u128::from(one.to_bits() ^ other.to_bits()) << 96,
@@ -76,11 +76,11 @@ pub(super) struct Listed {
     pub(super) gateways: BTreeSet<u32>,
     /// Devices by which a default route leads to a gateway.
     pub(super) defaults: BTreeSet<u32>,
-    /// Devices by which a route leads to others, that the kernel has not made for an address.
+    /// Devices of routes to others, without routes that the kernel has made for an address.
     pub(super) routed: BTreeSet<u32>,
     /// How devices lead to gateways.
     pub(super) ways: BTreeSet<Way>,
-    /// Where devices that end here lead to what they have an address of.
+    /// Networks to which devices with both ends here lead, and in which the device has an address.
     pub(super) networks: BTreeSet<Network>,
     /// Rules by which the kernel chooses a table of routes, as far as they count here.
     pub(super) rules: Vec<Rule>,
@@ -95,7 +95,7 @@ pub(super) enum By {
     Source(IpAddr, u8),
 }
 
-/// One rule: what is looked up where. Rules are asked in the order of their priorities.
+/// One rule: packets that it goes by are routed by `table`. Rules are asked in the order of their priorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) priority: u32,

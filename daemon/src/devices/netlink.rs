@@ -1,4 +1,5 @@
-//! Links, addresses and routes as the kernel lists them over netlink, and its notices that one of them has changed.
+//! Links, addresses, routes and rules as the kernel lists them over netlink, and its notices that one of them has
+//! changed.
 //!
 //! Invariant: bounded in time and bytes, whatever is there. A listing that the kernel could not give whole is an error
 //! and no list. The text of a notice is not read: each notice is a reason to list again, and so is one that was lost.
@@ -15,11 +16,12 @@ use tokio::net::UnixDatagram;
 use super::listed::{Address, Link, Listed, Network, Rule, Way};
 use super::rules::{self, ROUTE, RTM_GETRULE, RTM_NEWRULE, number};
 
-/// A router with a million routes has some 100 MB of them; each datagram is looked at and forgotten.
+/// The most bytes of one answer. A router with a million routes has some 100 MB of them; each datagram is looked at and
+/// forgotten.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
-/// One datagram of notices.
+/// The most bytes of one datagram of notices.
 const NOTICES_BYTES_MAX: usize = 64 << 10;
-/// Devices that are looked at; those of a node with a thousand pods.
+/// Devices that are looked at: enough for a node with a thousand pods.
 const LINKS_MAX: usize = 4096;
 /// Addresses that are looked at: a node that had IPVS keeps one of each Service on one device.
 const ADDRESSES_MAX: usize = 65_536;
@@ -27,9 +29,9 @@ const ADDRESSES_MAX: usize = 65_536;
 const RULES_MAX: usize = 8192;
 /// Ways to gateways that are looked at: of a million routes most have the same few.
 const WAYS_MAX: usize = 1024;
-/// How often a list is begun anew that changes while it is read.
+/// How often a list is asked for that changes while it is read.
 const TRIES: usize = 5;
-/// Notices that are taken at once, so that a storm of them ends.
+/// Notices that are dropped at once, so that a storm of them does not go on for ever.
 const NOTICES_MAX: usize = 4096;
 
 /// From `linux/rtnetlink.h`.
@@ -61,7 +63,7 @@ const RTA_PREFSRC: u16 = 7;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_VIA: u16 = 18;
 const RTN_UNICAST: u8 = 1;
-/// The kernel has made the route, for an address.
+/// The kernel has made the route itself, for an address.
 const RTPROT_KERNEL: u8 = 2;
 const RT_TABLE_MAIN: u8 = 254;
 const RT_TABLE_LOCAL: u8 = 255;
@@ -69,12 +71,13 @@ const RT_SCOPE_UNIVERSE: u8 = 0;
 /// `IFA_F_DADFAILED`, `_DEPRECATED` and `_TENTATIVE`; in IPv6 `_TEMPORARY` too, and in IPv4 the same bit says that
 /// another address of the same network is the primary one.
 const UNFIT: u32 = 0x08 | 0x20 | 0x40 | 0x01;
-/// Of `ifinfomsg`, `ifaddrmsg`, `rtmsg` and `rtnexthop`.
+/// The lengths of `ifinfomsg`, `ifaddrmsg` and `rtnexthop`.
 const LINK: usize = 16;
 const ADDRESS: usize = 8;
 const HOP: usize = 8;
 
-/// Notices of the kernel: datagrams, as if of a socket that this runtime knows how to wait for.
+/// Notices of the kernel. The netlink socket is held as a Unix datagram socket, because the runtime knows how to wait
+/// for one.
 #[derive(Debug)]
 pub(super) struct Notices(UnixDatagram);
 
@@ -106,14 +109,14 @@ impl Notices {
     }
 }
 
-/// All that is there now.
+/// Lists all links, addresses, routes and rules as they are now.
 pub(super) fn list() -> io::Result<Listed> {
     let links = dump_whole((RTM_GETLINK, RTM_NEWLINK), (LINK, LINKS_MAX), link)?;
     let addresses = dump_whole((RTM_GETADDR, RTM_NEWADDR), (ADDRESS, ADDRESSES_MAX), address)?;
     let inside = inside(&links, &addresses);
     let mut listed = Listed { links, addresses, rules: rules()?, ..Listed::default() };
-    // Where routes change all the time no list of them is whole, and none needs to be: a device has many routes, or
-    // some that stay.
+    // A list of routes that change all the time is never whole, and need not be: a device has many routes, or some that
+    // stay.
     dump(RTM_GETROUTE, ROUTE, |kind, body| {
         if kind == RTM_NEWROUTE {
             route(body, &mut listed);
@@ -123,7 +126,7 @@ pub(super) fn list() -> io::Result<Listed> {
     Ok(listed)
 }
 
-/// The addresses of devices with both ends here.
+/// The addresses of devices that have both ends here.
 fn inside(links: &[Link], addresses: &[Address]) -> Vec<Address> {
     let ends_here: BTreeSet<u32> = links.iter().filter(|it| it.ends_here).map(|it| it.index).collect();
     addresses.iter().filter(|it| ends_here.contains(&it.index)).copied().collect()
@@ -134,7 +137,8 @@ pub(super) fn rules() -> io::Result<Vec<Rule>> {
     dump_whole((RTM_GETRULE, RTM_NEWRULE), (ROUTE, RULES_MAX), rules::rule)
 }
 
-/// The number of the device by which the main table leads everywhere, in IPv6; the best of several.
+/// The number of the device by which the main table leads everywhere, in IPv6; of several routes the one with the best
+/// priority counts.
 pub(super) fn default_device6() -> io::Result<Option<u32>> {
     let mut best: Option<(u32, u32)> = None;
     dump(RTM_GETROUTE, ROUTE, |kind, body| {
@@ -158,7 +162,7 @@ fn default6(body: &[u8]) -> Option<(u32, u32)> {
     Some((one(RTA_PRIORITY).map_or(0, |priority| number(priority, 0)), index))
 }
 
-/// Lists anew what changes while it is listed.
+/// Asks for a list, and asks anew if something changed while it was read.
 fn dump_whole<T>(
     (question, answer): (u16, u16),
     (header, most): (usize, usize),
@@ -177,20 +181,22 @@ fn dump_whole<T>(
     Err(io::Error::other("they change faster than they are listed"))
 }
 
-/// `false`: something has changed meanwhile, so the list may lack something.
+/// Asks for a list, and gives each message of it to `each`. `false`: something has changed meanwhile, so the list may
+/// lack something.
 fn dump(question: u16, header: usize, mut each: impl FnMut(u16, &[u8])) -> io::Result<bool> {
     let mut kernel = Conversation::open(SockProtocol::NetlinkRoute)?;
     kernel.ask(question, NLM_F_DUMP, &vec![0; header])?;
     kernel.listen(ANSWER_BYTES_MAX, |message| each(message.kind, message.body))
 }
 
-/// The kernel lets a name hold anything but "/", ":" and white space.
+/// A device's name or kind, without control characters: the kernel lets a name hold anything but "/", ":" and white
+/// space.
 fn text(value: &[u8]) -> String {
     let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(name).replace(char::is_control, "?")
 }
 
-/// From an `ifinfomsg`; `None`: it is cut off.
+/// A link from an `ifinfomsg`; `None`: the message is cut off.
 fn link(body: &[u8]) -> Option<Link> {
     let kind_of_layer = u16::from_ne_bytes(*body.get(2..)?.first_chunk()?);
     let mut link = Link {
@@ -213,12 +219,12 @@ fn link(body: &[u8]) -> Option<Link> {
             _ => {}
         }
     }
-    // Of a VLAN and the like it is the device below.
+    // For a VLAN and the like `IFLA_LINK` names the device below, and not another end.
     link.ends_here = matches!(link.kind.as_str(), "veth" | "netkit") && has_other && !is_elsewhere;
     Some(link)
 }
 
-/// An `ifaddrmsg`; `None`: others are not to see it.
+/// An address from an `ifaddrmsg`; `None`: it is none that others are to see.
 fn address(body: &[u8]) -> Option<Address> {
     let bits = *body.get(1)?;
     let mut flags = u32::from(*body.get(2)?);
@@ -246,7 +252,7 @@ fn is_global(address: IpAddr) -> bool {
     !(is_link_local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
 }
 
-/// An `rtmsg`: by which devices it leads to others or to a gateway, to which, and from which address.
+/// Takes in an `rtmsg`: by which devices it leads to others or to a gateway, to which gateway, and from which address.
 fn route(body: &[u8], listed: &mut Listed) {
     let [_, bits, _, _, table, origin, _, kind, ..] = body else { return };
     if *kind != RTN_UNICAST || *table == RT_TABLE_LOCAL {
@@ -273,8 +279,8 @@ fn route(body: &[u8], listed: &mut Listed) {
     }
 }
 
-/// Of an `rtmsg`, where it leads by one of these devices to what holds the device's own address. Of others' networks
-/// there are as many as nodes.
+/// The network of an `rtmsg`, if the route leads to it by one of these devices and it holds the device's own address.
+/// Others' networks are left out, since there are as many of them as nodes.
 fn network(body: &[u8], inside: &[Address]) -> Option<Network> {
     let [_, bits, _, _, table, _, _, kind, ..] = *body else { return None };
     let rest = body.get(ROUTE..).filter(|_| kind == RTN_UNICAST && table == RT_TABLE_MAIN)?;
@@ -289,7 +295,7 @@ const fn leads(kind: u16) -> bool {
     matches!(kind, RTA_GATEWAY | RTA_VIA)
 }
 
-/// The devices of a route with several ways, of those ways that lead to a gateway, and to which.
+/// The hops of a route with several ways that lead to a gateway: the device of each, and its gateway.
 fn hops(mut rest: &[u8]) -> impl Iterator<Item = (u32, Option<IpAddr>)> {
     let next = move || {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));

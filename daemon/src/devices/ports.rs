@@ -1,4 +1,4 @@
-//! Which ports clients get on their way to other nodes, and whether the kernel gives those to sockets.
+//! Which ports clients get on their way to other nodes, and whether the kernel gives the same ports to sockets.
 //!
 //! Invariant: a file that cannot be read is no reason for a warning, and takes away no port that clients get by
 //! default.
@@ -10,22 +10,24 @@ use std::path::Path;
 
 use crate::config::{NODE_PORTS, SNAT_RANGES_MAX, SnatPorts, overlap};
 
-/// Ports below these only root may send from, and some servers ask for such a port.
+/// The ports that any process may send from. Those below are left alone: only root may send from them, and some servers
+/// demand such a port.
 const UNPRIVILEGED: RangeInclusive<u16> = 1024..=u16::MAX;
 
-/// What the kernel gives sockets by default.
+/// The ports that the kernel gives to sockets by default.
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
-/// Left to clients on their way to backends of this node (`THROUGH_FIRST` in `abi.h`), which get none of the others.
+/// Ports that are kept free for clients on their way to backends of this node: those get ports from `THROUGH_FIRST` in
+/// `abi.h` up to 29,999, except the ports that [`snat_ports`] gives.
 const THROUGH: RangeInclusive<u16> = 24_000..=29_999;
 
-/// The range where no other is free: above all that the kernel gives by default, and above node ports.
+/// The range that is taken where no port is free: above all that the kernel gives by default, and above node ports.
 const LAST: RangeInclusive<u16> = 61_000..=65_535;
 
 /// How much of one list of sockets is read: those that listen come first, and no node has more than 100,000 of them.
 const LIST_BYTES_MAX: u64 = 16 << 20;
 
-/// The ports that are meant, at most as many ranges as the programs have room for.
+/// The ports that clients get by this setting, at most as many ranges as the programs have room for.
 pub(crate) fn snat_ports(ports: &SnatPorts) -> Vec<RangeInclusive<u16>> {
     match ports {
         SnatPorts::Ranges(ranges) => ranges.clone(),
@@ -84,13 +86,15 @@ fn setting(name: &str) -> Option<String> {
     std::fs::read_to_string(Path::new("/proc/sys/net/ipv4").join(name)).ok()
 }
 
-/// The ports of which sockets of this network namespace may get one without asking for it.
+/// The span of the ports in `ranges` that the kernel may give to a socket of this network namespace that asks for none;
+/// none if it gives none of them.
 pub(crate) fn shared_with_sockets(ranges: &[RangeInclusive<u16>]) -> Option<RangeInclusive<u16>> {
     let reserved = setting("ip_local_reserved_ports").unwrap_or_default();
     shared(ranges, &setting("ip_local_port_range")?, &reserved)
 }
 
-/// `given` is two numbers with white space between them, `reserved` a list of ranges that are left out.
+/// As [`shared_with_sockets`]; `given` is two numbers with white space between them, `reserved` a list of ranges that
+/// the kernel leaves out.
 pub(super) fn shared(
     ranges: &[RangeInclusive<u16>],
     given: &str,

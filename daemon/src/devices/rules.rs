@@ -24,15 +24,16 @@ const FRA_TABLE: u16 = 15;
 const FRA_OIFNAME: u16 = 17;
 const FR_ACT_TO_TBL: u8 = 1;
 const FIB_RULE_INVERT: u32 = 2;
-/// `RT_TABLE_DEFAULT`, `_MAIN` and `_LOCAL`: what every node has.
+/// `RT_TABLE_DEFAULT`, `_MAIN` and `_LOCAL`: the tables that every node has.
 const COMMON: [u32; 3] = [253, MAIN, 255];
 const MAIN: u32 = 254;
 
 /// Whether answers have to be routed by the address that they bear.
 ///
-/// They have to be where a rule is for an address of the node itself; and where a rule brings packets with a mark back
-/// to the main table before other rules send packets of pods elsewhere, as the AWS VPC CNI has it: its firewall marks
-/// connections that were dialled at the node itself, and can no longer tell these when their packets come to it.
+/// They have to be where a rule for an address of the node itself leads to a table of its own; and where a rule brings
+/// packets with a mark back to the main table before other rules send packets of pods elsewhere, as the AWS VPC CNI has
+/// it: its firewall marks connections that were dialled at the node itself, and can no longer recognise these once
+/// their packets are translated before they come to it.
 pub(super) fn tell_apart(rules: &[Rule], addresses: &[Address]) -> bool {
     let elsewhere = || rules.iter().filter(|rule| !COMMON.contains(&rule.table));
     let is_of_node = |rule: &&Rule| addresses.iter().any(|it| rule.is_from(it.address));
@@ -59,12 +60,12 @@ impl Rule {
     }
 }
 
-/// 32 bits at that place; 0 where there are none.
+/// The 32 bits at that place; 0 where there are none.
 pub(super) fn number(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |four| u32::from_ne_bytes(*four))
 }
 
-/// From a `fib_rule_hdr`; `None`: it does not count.
+/// A rule from a `fib_rule_hdr`; `None`: the rule does not count here.
 pub(super) fn rule(body: &[u8]) -> Option<Rule> {
     let [family, to_bits, from_bits, _, table, _, _, action, ..] = *body else { return None };
     let is_inverted = number(body, 8) & FIB_RULE_INVERT != 0;
@@ -86,7 +87,7 @@ pub(super) fn rule(body: &[u8]) -> Option<Rule> {
     Some(rule)
 }
 
-/// Of packets from anywhere.
+/// What a rule goes by that is for packets from anywhere.
 fn by_all(is_v4: bool) -> By {
     let any = if is_v4 { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { IpAddr::from([0; 16]) };
     By::Source(any, 0)

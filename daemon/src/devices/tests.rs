@@ -18,7 +18,7 @@ use crate::patience::NOT_FOR_EVER;
 
 /// A world in lines: `INDEX NAME KIND [here] [in MASTER] [ADDRESS[/BITS] …] [route|gateway|default] [via GATEWAY]
 /// [from SOURCE] [net NETWORK/BITS[@GATEWAY] …]`. A kind of "-" is hardware, "tap" a "tun" with an Ethernet header.
-/// `via` and `from` speak of default routes.
+/// `here` says that the link's other end is on this node too, `via` and `from` speak of default routes.
 fn listed(text: &str) -> Listed {
     let mut listed = Listed::default();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -125,7 +125,7 @@ fn a_plain_node_has_one_outer_device() {
 }
 
 #[test]
-fn what_a_device_is_made_of_does_not_keep_others_from_coming_by_it() {
+fn a_device_of_any_kind_is_outer_if_others_reach_the_node_by_it() {
     check(
         "",
         "1 lo loopback 10.9.9.9
@@ -171,7 +171,7 @@ fn a_veth_or_a_bridge_with_a_gateway_behind_it_is_an_outer_one() {
 }
 
 #[test]
-fn a_device_without_an_address_has_that_of_the_device_that_leads_everywhere() {
+fn a_device_without_an_address_shows_that_of_the_default_routes_device() {
     check(
         "",
         "2 eth0 - 10.0.0.5
@@ -184,7 +184,7 @@ fn a_device_without_an_address_has_that_of_the_device_that_leads_everywhere() {
 }
 
 #[test]
-fn names_of_the_configuration_go_before_everything_else() {
+fn names_of_the_configuration_go_before_everything_but_the_loopback() {
     check("devices = [\"lo\"]", "1 lo loopback 10.9.9.9", "lo none Loopback");
     check(
         "devices = [\"eth1\", \"eth9\"]\npod_devices = [\"veth*\", \"eth1\"]",
@@ -223,7 +223,8 @@ fn pods_are_served_at_each_device_that_leads_to_one() {
     );
 }
 
-/// As kube-vip and keepalived set them: the newest of IPv6 is listed first, and of IPv4 the one that stayed.
+/// kube-vip and keepalived set such addresses, and the kernel may list one of them first: of IPv6 it lists the newest
+/// first, of IPv4 the one that has been there longest.
 #[test]
 fn a_floating_address_is_never_the_one_that_backends_see_while_there_is_another() {
     check(
@@ -250,9 +251,9 @@ fn backends_see_the_address_that_a_route_would_send_from() {
     );
 }
 
-/// Pods of other nodes behind an overlay that the configuration does not name.
+/// Pods of other nodes may be behind an overlay that the configuration does not name.
 #[test]
-fn a_device_that_leads_to_others_and_is_left_out_leads_to_backends_alone_and_is_said() {
+fn a_left_out_device_that_leads_to_others_is_for_backends_alone_and_its_reason_says_so() {
     check(
         "devices = [\"eth0\"]",
         "2 eth0 - 10.0.0.5 default
@@ -292,8 +293,9 @@ fn a_link_with_both_ends_here_leads_to_no_pod() {
     );
 }
 
-/// Pods of this node and, where it has an overlay, pods of all others are behind that link; of the first it has an
-/// address. So it has of any network that a device is in; its neighbours there are other hosts.
+/// Behind Cilium's link are this node's pods and, where Cilium has an overlay, those of all other nodes. The link has
+/// one address of this node's pods, for one host alone. A device with an address of a whole network says nothing of the
+/// kind: its neighbours there are other hosts.
 #[test]
 fn pods_of_this_node_behind_a_device_that_leads_to_others_too_are_near() {
     check(
@@ -325,7 +327,7 @@ fn pods_of_this_node_behind_a_device_that_leads_to_others_too_are_near() {
 
 /// As Calico and Cilium route by WireGuard: no gateway, and no address at the device.
 #[test]
-fn a_tunnel_by_which_a_route_leads_to_others_is_an_outer_one_without_gateway_and_address() {
+fn a_tunnel_by_which_a_route_leads_to_others_is_outer_even_without_a_gateway_or_an_address() {
     check(
         "",
         "2 eth0 - 10.0.0.5 default
@@ -339,7 +341,7 @@ fn a_tunnel_by_which_a_route_leads_to_others_is_an_outer_one_without_gateway_and
 
 /// Routing on the host: the uplink has no address, and the node's is elsewhere.
 #[test]
-fn an_uplink_without_an_address_shows_the_nodes_wherever_that_is() {
+fn an_uplink_without_an_address_shows_the_one_that_the_node_has_elsewhere() {
     check(
         "",
         "1 lo loopback 10.0.0.99/32 10.0.0.5/32 fd00::5/128
@@ -398,7 +400,7 @@ fn ip(arguments: &str) {
     assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// A network namespace of its own, of which this thread's runtime decides.
+/// Runs a test while the devices of this thread's network namespace are followed, and checks that the engine is told.
 async fn follow(test: impl AsyncFnOnce(&mut watch::Receiver<Arc<[Decision]>>, &watch::Sender<Arc<Config>>)) {
     let (config, configs) = watch::channel(Arc::new(Config::default()));
     let (decisions, mut now) = watch::channel(Arc::default());
@@ -455,17 +457,17 @@ fn kernel_devices_are_followed_as_they_come_change_and_go() {
 }
 
 #[test]
-fn clients_get_most_of_the_ports_that_nobody_has() {
+fn clients_get_most_of_the_ports_that_are_free() {
     let usual = 32_768..=60_999;
     assert_eq!(free(&usual, &[]), [1_024..=23_999, 61_000..=65_535]);
     let taken = [6_443..=6_443, 10_248..=10_260, 2_379..=2_380, 61_000..=61_000, 9_890..=9_890];
     let four = [2_381..=6_442, 6_444..=9_889, 10_261..=23_999, 61_001..=65_535];
     assert_eq!(free(&usual, &taken), four, "the largest of what is between them");
-    assert_eq!(free(&(1_024..=65_535), &[]), [61_000..=65_535], "as little as there always was");
+    assert_eq!(free(&(1_024..=65_535), &[]), [61_000..=65_535], "the range that is used where none is free");
 }
 
 #[test]
-fn a_list_of_sockets_says_who_waits_for_others() {
+fn a_list_of_sockets_says_at_which_ports_they_wait_for_others() {
     let list = "  sl  local_address rem_address   st tx_queue rx_queue\n\
         \x20  0: 0100007F:26A2 00000000:0000 0A 00000000:00000000 00:00000000 00000000\n\
         \x20  1: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000\n\

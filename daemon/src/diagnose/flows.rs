@@ -1,6 +1,7 @@
 //! The connections of clients outside with a service's backends.
 //!
-//! Invariant: nothing is sent. It is read off the table of flows, of a bounded number of this service's own frontends.
+//! Invariant: nothing is sent. The connections are read off the table of flows: those of a bounded number of the
+//! service's own frontends, and refused ones of its backends, whichever frontend the client dialled.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use holdfast_judgement::diagnose::material::{Asked, FlowSeen, Flows, Material};
 
 use super::limits::FLOWS_MAX;
 
-/// The connections of clients outside with their backends, of each frontend so many.
+/// The connections of clients outside with their backends, at most [`FLOWS_MAX`] of each frontend.
 pub(crate) fn flows(material: &Material) -> Asked<Flows> {
     let Some(seen) = material.own.datapath.status().and_then(|status| status.flows.as_ref()) else {
         return Asked::Not("packets are not translated on this node");
@@ -29,7 +30,7 @@ pub(crate) fn flows(material: &Material) -> Asked<Flows> {
         flows.list.extend(report.found.iter().filter(of_it).map(shown));
         flows.more += report.more;
     }
-    // Few are refused, so all of them are looked at, whichever frontend they dialled.
+    // Few connections are refused, so all refused ones are looked at, whichever frontend they dialled.
     let refused = FlowFilter { refused: true, ..FlowFilter::default() };
     let refused = seen.table.report(&refused, FLOWS_MAX).found;
     for flow in refused.iter().filter(|flow| lives(flow) && is_behind(&material.views, flow)).map(shown) {

@@ -1,8 +1,8 @@
-//! Gathers what a diagnosis is made of: from the tables, the maps, the history, the apiserver, this host.
+//! Gathers what a diagnosis needs and this daemon does not know: from the apiserver, this host, backends, name servers.
 //!
 //! Invariant: it asks and changes nothing, and ends within `TOTAL` even where no answer comes. Diagnoses do not wait
 //! for each other. Nothing that a tenant wrote decides which address it asks or dials, but for the addresses of the
-//! service's own endpoints; the cluster's DNS is asked for the name of the service alone.
+//! service's own endpoints and frontends; the cluster's DNS is asked for the name of the service alone.
 
 mod cluster;
 mod host;
@@ -50,9 +50,9 @@ pub struct Asks {
     pub api: bool,
     /// Whether connections are tried.
     pub probes: bool,
-    /// Why frontends are not dialled from here.
+    /// Why frontends are not dialled from here; `None`: they are.
     pub frontends_not: Option<&'static str>,
-    /// How long all of it may take; none: as long as any diagnosis may, which is also the most.
+    /// How long all of it may take; `None`: as long as any diagnosis may, which is also the most.
     pub within: Option<Duration>,
 }
 
@@ -72,13 +72,14 @@ impl Gatherer {
         Self { access, node, config, editions: knowledge::built_in(), events: Arc::default() }
     }
 
-    /// Recognises Events by these, in place of what is built in alone.
+    /// Recognises Events by these editions, in place of the built-in knowledge alone.
     #[must_use]
     pub fn recognising_by(self, editions: Editions) -> Self {
         Self { editions, ..self }
     }
 
-    /// Asks all at once, within the time of a diagnosis; after that, by HTTP, backends that took a connection.
+    /// Asks the apiserver, this host, backends and name servers at once; then, by HTTP, the backends that took a
+    /// connection. All of it ends within the time of a diagnosis.
     pub(crate) async fn outside(
         &self,
         name: &ObjectName,
@@ -105,13 +106,13 @@ impl Gatherer {
         Outside { cluster, host, probes, http, names }
     }
 
-    /// The same, for callers outside this crate, which can only show it.
+    /// As [`Self::outside`], for callers outside this crate, which can only show the result.
     pub async fn ask(&self, name: &ObjectName, snapshot: &Snapshot, asks: Asks) -> impl fmt::Debug + use<> {
         self.outside(name, snapshot, (asks, &Focus::default())).await
     }
 
-    /// Events alone, with that by which they are recognised: about one service and its pods, or about what all services
-    /// depend on.
+    /// Asks for Events alone: about one service and its pods, or about what all services depend on. Returns them with
+    /// the edition by which they are recognised.
     pub(crate) async fn events(
         &self,
         about: Option<&ObjectName>,
@@ -129,7 +130,7 @@ impl Gatherer {
         (heard, self.edition())
     }
 
-    /// The same, for callers outside this crate, which can only show it.
+    /// As [`Self::events`], for callers outside this crate, which can only show the result.
     pub async fn hear(&self, about: Option<&ObjectName>, snapshot: &Snapshot) -> impl fmt::Debug + use<> {
         self.events(about, snapshot).await.0
     }
@@ -138,12 +139,12 @@ impl Gatherer {
         self.config.borrow().kubernetes.events_read != EventsRead::Off
     }
 
-    /// What Events are recognised by, for callers that follow its changes.
+    /// The editions by which Events are recognised, for callers that follow their changes.
     pub(crate) fn editions(&self) -> Editions {
         self.editions.clone()
     }
 
-    /// The newest edition of that.
+    /// The newest of these editions.
     pub(crate) fn edition(&self) -> Arc<Edition> {
         Arc::clone(&self.editions.borrow())
     }

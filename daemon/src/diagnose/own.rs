@@ -19,7 +19,7 @@ pub(crate) fn own(readings: &Readings, snapshot: &Snapshot) -> Own {
         what: it.what.as_str().to_owned(),
         state: it.state.as_str().to_owned(),
         silent: it.heard.map(|heard| now.saturating_duration_since(heard)),
-        // Of a watch that is up, the last error is over.
+        // A watch that is up has got over its last error.
         error: it.last_error.filter(|_| it.state != State::Watching).map(|error| error.text.to_string()),
     };
     Own {

@@ -1,8 +1,8 @@
 //! Questions that only the engine can answer, because no other part reads the maps.
 //!
 //! Invariant: a question is answered between two steps, when no event waits and nothing is dirty, and costs the engine
-//! a bounded time. A client that asks for more is sent away, and one that has left is not answered. Under load that
-//! does not end one question is answered in `WAIT_MAX`. What a snapshot answers is not asked here.
+//! a bounded time. A client is sent away where too many questions wait, and one that has left is not answered. While
+//! load does not end, one question is answered in each `WAIT_MAX`. What a snapshot answers is not asked here.
 
 use std::time::Duration;
 
@@ -37,7 +37,8 @@ pub type Entries = Vec<Result<Option<Entry>, MapError>>;
 pub enum Ask {
     /// What the maps say of these frontends now.
     Read(Vec<FrontendKey>, oneshot::Sender<Entries>),
-    /// To look after the maps now, and not only within a second: something has changed outside. It has no answer.
+    /// To look after the maps now, and not only within a second, because something outside of the engine has changed.
+    /// This question has no answer.
     LookAfter,
     /// To compare all of the maps with what was written; every difference is written anew and told.
     Check(oneshot::Sender<Result<Vec<Drift>, MapError>>),
@@ -52,7 +53,7 @@ pub struct Asker(mpsc::Sender<Ask>);
 #[error("the engine does not answer now; try again in a few seconds")]
 pub struct Busy;
 
-/// The ends of a client and of the engine.
+/// The two ends of the queue of questions: the clients' and the engine's.
 pub fn channel() -> (Asker, mpsc::Receiver<Ask>) {
     let (asks, heard) = mpsc::channel(WAITING_MAX);
     (Asker(asks), heard)
@@ -102,7 +103,8 @@ impl Ask {
         }
     }
 
-    /// Answers, or leaves it to the comparison, which answers all its clients at once. A client may have left.
+    /// Answers the question, or leaves that to the comparison, which answers all its clients at once. That a client has
+    /// left meanwhile is no error.
     pub(super) fn answer<M: Maps>(self, engine: &mut Engine<M>, checks: &mut Checks) {
         match self {
             Self::Read(keys, answer) => {

@@ -1,4 +1,4 @@
-//! The engine's loop: batches of events in, snapshots and change records out.
+//! The engine's loop: it takes batches of events, and gives snapshots and change records.
 //!
 //! Invariant: an idle engine applies a group at once; under load it takes what has queued up meanwhile, up to a bound,
 //! so the last write of an object wins and the batch stays short. Events come first, then dirty services, then
@@ -29,16 +29,16 @@ pub const GROUPS_WAITING_MAX: usize = 64;
 /// Change records that may wait for the recorder. What does not fit is counted, never waited for.
 pub const CHANGES_WAITING_MAX: usize = 65_536;
 
-/// The memory that those records keep together. A record of a small service keeps a kilobyte, one of a thousand
-/// frontends some hundred of them before and after; this is a tenth of a second of the heaviest changes and many of
-/// small ones.
+/// The most memory that those records keep together. The record of a change to a small service keeps a kilobyte, that
+/// of one with a thousand frontends some hundred kilobytes of before and after. So this is a tenth of a second of the
+/// heaviest changes, and many small ones.
 pub const CHANGES_BYTES_MAX: usize = 64 << 20;
 
-/// Events of one batch; a large object counts as several. The data that a batch of this size touches fits a core's own
-/// cache, and is taken in within a few milliseconds. A group is taken whole, however large it is.
+/// How many events a batch has at most; a large object counts as several, and a group is taken whole, however large it
+/// is. The data that a batch of this size touches fits a core's own cache, and is taken in within a few milliseconds.
 const BATCH_EVENTS_MAX: usize = 1_024;
 
-/// Ports, addresses or endpoints of an object that count as one event more: they are compared with those before.
+/// How many ports, addresses or endpoints of an object count as one more event: they are compared with those before.
 const PARTS_PER_EVENT: usize = 32;
 
 /// How often the maps are compared with what was realized. With 10,000 services that takes some milliseconds.
@@ -61,7 +61,7 @@ pub struct Ends {
     /// Milliseconds since the loop's start at the last time when no event waited or one was taken, for the watcher that
     /// checks that events move.
     pub progress: Arc<AtomicU64>,
-    /// How its work goes, for pages and metrics.
+    /// How the engine's work goes, for pages and metrics.
     pub steps: Arc<Steps>,
     /// The loop ends when this turns true.
     pub stop: watch::Receiver<bool>,
@@ -132,14 +132,14 @@ pub async fn run<M: Maps>(
 }
 
 impl Ends {
-    /// The engine has moved: the time of its last move is now.
+    /// Notes that the engine moved just now.
     fn note_progress(&self, started: Instant) {
         let now = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.progress.store(now, Ordering::Relaxed);
     }
 
-    /// A reader sees the latest one; a reader that waits for changes is woken by changes alone. On a node where nothing
-    /// happens, to wake all of them each second would be a third of all work.
+    /// Publishes a snapshot. Every reader that looks sees the latest one, but a reader that waits is woken only by a
+    /// change: on a node where nothing happens, waking all readers each second would be a third of all work.
     fn publish(&self, snapshot: Arc<Snapshot>) {
         self.snapshots.send_if_modified(|before| {
             let is_news = snapshot.is_news_after(before);
@@ -148,7 +148,8 @@ impl Ends {
         });
     }
 
-    /// Whether the maps have everything: nothing waits to be taken in, to be carried out or to be tried again.
+    /// Notes that the maps have everything, if they do: nothing waits to be taken in, to be carried out or to be tried
+    /// again.
     fn note_whether_quiet(&self, is_due: bool) {
         if !is_due && self.events.is_empty() && self.snapshots.borrow().fill.retries == 0 {
             self.steps.caught_up();
@@ -165,7 +166,8 @@ enum Turn {
     Due,
 }
 
-/// Events come before everything else, and dirty services before questions, unless one has waited for too long.
+/// The next turn. Events come before everything else, and dirty services before questions, unless a question has waited
+/// for too long.
 async fn next_turn(ends: &mut Ends, due: Duration, is_overdue: bool, is_checking: bool) -> Turn {
     if *ends.stop.borrow() {
         return Turn::End;
@@ -230,7 +232,7 @@ fn weight(event: &Event) -> usize {
     1 + parts / PARTS_PER_EVENT
 }
 
-/// On the clock of the journal.
+/// The time since boot, by the clock that the journal uses too.
 fn since_boot() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
 }

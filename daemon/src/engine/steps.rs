@@ -14,9 +14,10 @@ use holdfast_judgement::rfc3339::Millis;
 pub struct Steps {
     /// How long steps took.
     pub(crate) took: Histogram,
-    // Writes that were tried before the last step ended.
+    // Writes that had been tried when the last step ended: a step that adds none is not counted.
     tried: AtomicU64,
-    // Milliseconds since the Unix epoch; 0: never.
+    // When events were taken last, and when the maps last had all that is known, in milliseconds since the Unix epoch;
+    // 0: never.
     taken: AtomicI64,
     caught_up: AtomicI64,
 }
@@ -32,7 +33,7 @@ impl Default for Steps {
 }
 
 impl Steps {
-    /// A step has ended.
+    /// Counts a step that has ended, if it wrote to the maps or tried to.
     pub(super) fn stepped(&self, counters: &Counters, took: Duration) {
         let tried = counters.ops + counters.ops_failed;
         if self.tried.swap(tried, Ordering::Relaxed) != tried {
@@ -40,12 +41,12 @@ impl Steps {
         }
     }
 
-    /// Events were taken in.
+    /// Notes that events were taken in now.
     pub(super) fn took_events(&self) {
         self.taken.store(crate::clock::now().0, Ordering::Relaxed);
     }
 
-    /// The maps have all that is known.
+    /// Notes that the maps have all that is known now.
     pub(super) fn caught_up(&self) {
         self.caught_up.store(crate::clock::now().0, Ordering::Relaxed);
     }
@@ -64,7 +65,7 @@ impl Steps {
 /// How often something took how long.
 #[derive(Debug)]
 pub(crate) struct Histogram {
-    // The upper bound of each bucket, and how many fell into it and into none before.
+    // The upper bound of each bucket, and how many fell into it: each counts in the first bucket that it fits.
     buckets: Box<[(Duration, AtomicU64)]>,
     // Those that took longer.
     beyond: AtomicU64,
@@ -85,7 +86,7 @@ impl Histogram {
         self.microseconds.fetch_add(microseconds, Ordering::Relaxed);
     }
 
-    /// Each bound with how many took no longer, then how many there were.
+    /// Each bound with how many took no longer than that, then how many there were in all.
     pub(crate) fn totals(&self) -> (Vec<(Duration, u64)>, u64) {
         let mut total = 0;
         let mut so_many = |count: &AtomicU64| {
@@ -96,7 +97,7 @@ impl Histogram {
         (buckets, so_many(&self.beyond))
     }
 
-    /// All of it together.
+    /// How long all of them took together.
     pub(crate) fn sum(&self) -> Duration {
         Duration::from_micros(self.microseconds.load(Ordering::Relaxed))
     }

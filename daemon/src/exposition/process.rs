@@ -9,7 +9,7 @@ use super::Exposition;
 /// `USER_HZ`, in which `/proc` counts CPU time. It is 100 on every architecture that has eBPF trampolines.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// The names that every Prometheus client gives them.
+/// Writes these metrics, by the names that every Prometheus client gives them.
 pub(crate) fn write(out: &mut Exposition, started: Timestamp) {
     let usage = usage();
     let help = "When the process started.";
@@ -43,7 +43,8 @@ fn resident_bytes(status: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// User and system time are the 14th and 15th field; the second one, the name in parentheses, may hold anything.
+/// User and system time, which are the 14th and 15th field. The second field, the name in parentheses, may hold
+/// anything.
 fn cpu_milliseconds(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;

@@ -1,8 +1,8 @@
-//! The files of the operator about Events: which there are, and their texts.
+//! The operator's files about Events: which there are, and their texts.
 //!
 //! Invariant: the names that are looked at, the files that are read, and the bytes of each have bounds, whatever is
-//! there. Links are followed, because some operators keep their configuration elsewhere; what is no file is never
-//! waited for.
+//! there. Links are followed, because some operators keep their configuration elsewhere. A name that is no file, such
+//! as a pipe, is never waited for.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -16,10 +16,10 @@ use holdfast_knowledge::Fault;
 use holdfast_knowledge::limits::{FILE_BYTES_MAX, FILES_MAX};
 use nix::fcntl::OFlag;
 
-/// Names that are looked at; a folder of more is one of something else.
+/// The most names that are looked at; a folder with more of them holds something else.
 const NAMES_MAX: usize = 10_000;
 
-/// The name and the text of each, in the order of their names, and what is wrong with the others.
+/// The name and the text of each file, in the order of their names, and what is wrong with the others.
 pub(super) fn read(folder: &Path) -> (Vec<(String, String)>, Vec<Fault>) {
     let mut faults = Vec::new();
     let names = names(folder, &mut faults);
@@ -77,13 +77,13 @@ fn names(folder: &Path, faults: &mut Vec<Fault>) -> BTreeSet<OsString> {
     names
 }
 
-/// Only files of ours count, and not what editors leave beside them.
+/// Whether the name is that of a file for us, and not of what editors leave beside such files.
 fn is_ours(name: &OsStr) -> bool {
     name.as_bytes().ends_with(b".toml") && !name.as_bytes().starts_with(b".")
 }
 
 fn text(path: &Path) -> Result<String, String> {
-    // Without this, to open a pipe that has no writer would wait for ever.
+    // Without this flag, opening a pipe that has no writer would wait for ever.
     let opened = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
     let file = opened.map_err(|error| plainly(&error))?;
     if !file.metadata().map_err(|error| plainly(&error))?.is_file() {

@@ -45,7 +45,7 @@ const fn status(is_good: bool) -> StatusCode {
     if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-/// The body; the types that are written have nothing that JSON cannot say.
+/// A value as JSON; the types that are written here have nothing that JSON cannot say.
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
@@ -92,7 +92,7 @@ impl Answerer for MetricsDoor {
     }
 }
 
-/// With line breaks and tabs, as kube-proxy writes this one.
+/// A value as JSON with line breaks and tabs, as kube-proxy writes the check of a Service.
 fn spread(value: &impl Serialize) -> String {
     let mut body = Vec::new();
     let formatter = PrettyFormatter::with_indent(b"\t");
@@ -101,22 +101,22 @@ fn spread(value: &impl Serialize) -> String {
     String::from_utf8(body).unwrap_or_default()
 }
 
-/// What the check of one Service says, in one family.
+/// What the health check of one Service says, in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Check {
     pub(super) service: ObjectName,
-    /// Addresses of this node that are ready for it.
+    /// How many addresses of its endpoints on this node are ready.
     pub(super) endpoints: usize,
 }
 
-/// The health check port of one Service: whatever is asked.
+/// The health check port of one Service, which gives the same answer whatever is asked.
 #[derive(Debug)]
 pub(super) struct ServiceDoor {
     pub(super) check: watch::Receiver<Check>,
     pub(super) health: watch::Receiver<Health>,
 }
 
-/// How many places a load balancer may give this node.
+/// The header that says how many endpoints are here, by which a load balancer may weigh this node.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
 #[derive(Serialize)]

@@ -1,6 +1,6 @@
 //! How often kube-proxy's health was asked for.
 //!
-//! Invariant: counted where it is answered, and read by the metrics.
+//! Invariant: a question is counted where it is answered, and the counts are read by the metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

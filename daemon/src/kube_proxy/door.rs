@@ -67,7 +67,7 @@ fn is_unknown(error: &io::Error) -> bool {
     error.raw_os_error() == Some(nix::libc::EAFNOSUPPORT)
 }
 
-/// How many clients may wait to be accepted, none for long, while the thread does other work.
+/// How many clients may wait to be accepted while the thread does other work; none waits for long.
 const BACKLOG: u32 = 1_024;
 
 /// Opens a port as soon as it is free, and serves it.
@@ -117,7 +117,7 @@ impl Room {
     }
 }
 
-/// Serves until the future is dropped; its connections end with it.
+/// Serves connections until the future is dropped, which ends them.
 pub(super) async fn serve(listener: TcpListener, room: Room, answerer: Arc<dyn Answerer>) {
     let mut connections = Connections { room, tasks: JoinSet::new(), guests: Guests::default() };
     loop {
@@ -154,7 +154,7 @@ impl Connections {
         });
     }
 
-    /// Waits for a place. `None`: a place of the port's own, which has no permit to give back.
+    /// Waits for a place. `None`: it is a place of the port's own, for which no permit has to be given back.
     async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
         loop {
             while self.tasks.try_join_next().is_some() {}

@@ -1,7 +1,7 @@
-//! Looks at each snapshot: whether all is well, and what Services want.
+//! Looks at each snapshot: whether all is well, and which ports Services want.
 //!
-//! Invariant: it runs where no client of a port does, so clients cannot keep it from looking. What has not changed is
-//! not looked at again.
+//! Invariant: this runs on a thread that serves no client of a port, so clients cannot keep it from looking. What has
+//! not changed is not looked at again.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -28,8 +28,8 @@ pub(super) struct Follower {
     pub(super) plans: watch::Sender<Plan>,
 }
 
-/// Whether packets from outside are translated too, where the configuration asks for it: at each device by which
-/// balancers come. Another device that cannot be served does not make the node unhealthy.
+/// Whether packets from outside are translated at each device by which load balancers come, where the configuration
+/// asks for that. Another device that cannot be served does not make the node unhealthy.
 pub(super) fn translates_packets(view: &DatapathView) -> bool {
     let Some(packets) = view.status().and_then(|status| status.packets.as_ref()) else { return true };
     let is_attached = |it: &Decision| {
@@ -38,14 +38,15 @@ pub(super) fn translates_packets(view: &DatapathView) -> bool {
     packets.hooks.is_some() && ways_in(view.devices()).into_iter().all(is_attached)
 }
 
-/// What the administrator named, or what leads to a gateway; where there is none of them, all that others come by.
+/// The devices by which load balancers come: those that the administrator named, and those that lead to a gateway;
+/// where there are none of these, all by which others come.
 fn ways_in(devices: &[Decision]) -> Vec<&Decision> {
     let leads = |it: &&Decision| matches!(it.reason, Reason::Named | Reason::Absent | Reason::Gateway);
     let found: Vec<_> = devices.iter().filter(leads).collect();
     if found.is_empty() { devices.iter().filter(|it| it.class == Class::Outer).collect() } else { found }
 }
 
-/// What a plan was made of.
+/// What a plan was made of, beside the services.
 #[derive(Debug, PartialEq)]
 struct Basis {
     node: Arc<NodeFacts>,

@@ -1,6 +1,6 @@
 //! Whether this node may get traffic, and how kube-proxy says so.
 //!
-//! Invariant: healthy means that not long ago the maps followed all that is known. It is judged by when that was seen
+//! Invariant: healthy means that not long ago the maps followed all that is known. What counts is when that was seen
 //! last, so the node is unhealthy in bounded time once the engine or its watcher stops moving. What fails for one
 //! Service says nothing of the node, and neither does an apiserver that is away: what is remembered is served.
 
@@ -15,9 +15,9 @@ use super::limits;
 /// How the node is, as seen last.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Health {
-    /// When all was well last; never: the maps do not follow anything yet.
+    /// When all was well last; none: the maps have not followed anything yet.
     pub(super) well: Option<Well>,
-    /// The node is to be deleted.
+    /// Whether the node is to be deleted.
     pub(super) is_leaving: bool,
 }
 
@@ -33,7 +33,7 @@ impl Health {
         self.well.is_some_and(|well| now.saturating_duration_since(well.seen) < limits::WELL_WITHIN)
     }
 
-    /// With a word on the node's future, or without.
+    /// The answer at this time; `with_node`: it also says whether the node stays.
     pub(super) fn answer(&self, now: Well, with_node: bool) -> HealthJson {
         let healthy = self.is_healthy(now.seen);
         let eligible = with_node.then_some(!self.is_leaving);
@@ -52,14 +52,14 @@ fn spelled(at: SystemTime) -> String {
     crate::clock::millis(at).to_string()
 }
 
-/// As kube-proxy's language writes a time that there was not.
+/// How Go, kube-proxy's language, writes a time that never was.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
 /// What kube-proxy answers, member for member and in its order.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct HealthJson {
-    /// Now, as long as the answer is good; else when it was last.
+    /// The time of the answer, if the answer is good; else the time when all was well last.
     last_updated: String,
     current_time: String,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -6,11 +6,11 @@ use std::time::Duration;
 /// twice its longest time between two rounds, which is 30 s.
 pub(super) const WELL_WITHIN: Duration = Duration::from_secs(60);
 
-/// The shortest time between two looks at whether all is well and what Services want, however fast snapshots come: the
-/// longest that a load balancer's check is behind.
+/// The shortest time between two looks at whether all is well and what Services want, however fast snapshots come. It
+/// is the longest time by which the answer to a load balancer's check is out of date.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 
-/// Connections to health and to metrics at one time, for each of the two. Load balancers have some checkers each.
+/// The most connections at one time to health, and as many to metrics. A load balancer has a few checkers.
 pub(super) const CONNECTIONS_MAX: usize = 64;
 
 /// Connections to the health check port of one Service that no other port can take. A check takes a millisecond, and
@@ -22,25 +22,25 @@ pub(super) const SERVICE_CONNECTIONS_MIN: usize = 4;
 /// idle clients keep coming.
 pub(super) const SHARED_CONNECTIONS_MAX: usize = 512;
 
-/// Addresses at which Services' checks are answered: a cluster of some thousand nodes has some hundred such Services.
-/// With their connections they take 5,632 file descriptors, of the 8,192 that the unit allows.
+/// The most addresses at which Services' checks are answered: a cluster of some thousand nodes has some hundred such
+/// Services. With their connections these take 5,632 file descriptors, of the 8,192 that the unit allows.
 pub(super) const LISTENERS_MAX: usize = 1_024;
 
-/// The request line and headers together; it is also the least that the HTTP library can buffer.
+/// The most bytes of the request line and headers together; it is also the least that the HTTP library can buffer.
 pub(super) const HEADER_BYTES_MAX: usize = 8 * 1024;
 
-/// From the first moment of waiting for a request to the end of its headers: longer than the time between two checks
-/// or scrapes that keep their connection.
+/// The longest time from the first moment of waiting for a request to the end of its headers: longer than the time
+/// between two checks or scrapes over one connection.
 pub(super) const HEADER_TIME_MAX: Duration = Duration::from_secs(65);
 
-/// A connection, whatever happens on it.
+/// The longest time that a connection lasts, whatever happens on it.
 pub(super) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// After an accept failed (no file descriptors left, usually), so that the loop does not spin.
+/// The pause after an accept failed, usually for want of file descriptors, so that the loop does not spin.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Between two tries to take an address that another process has.
+/// The first and the longest pause between two tries to take an address that another process has.
 pub(super) const OPEN_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// Between two tries to take all addresses of Services that other processes have.
+/// The pause between two tries to take the addresses of Services that other processes have.
 pub(super) const OPEN_AGAIN: Duration = Duration::from_secs(5);

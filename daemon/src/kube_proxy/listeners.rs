@@ -1,7 +1,7 @@
 //! The health check ports of Services: opened and closed as the plan says.
 //!
-//! Invariant: what is open is what the plan has, but for addresses that other processes have; those are tried again at
-//! a pace of their own. A port that passes from one Service to another stays open.
+//! Invariant: those addresses are open that the plan has, except those that other processes have, which are tried again
+//! at a pace of their own. A port that passes from one Service to another stays open.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -57,7 +57,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// The address is free afterwards, for another socket of this daemon too.
+    /// Closes the listener. Its address is free afterwards, for another socket of this daemon too.
     async fn close(mut self) {
         self.task.abort();
         let _ = (&mut self.task).await;

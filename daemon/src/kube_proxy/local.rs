@@ -8,7 +8,7 @@ use holdfast_core::facts::SliceFacts;
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::PortView;
 
-/// Whether its slice says that it is on this node.
+/// Whether the row's endpoint is on this node, as its slice says.
 pub(super) fn is_here(port: &PortView, row: &Row, slices: &[Arc<SliceFacts>], node: &str) -> bool {
     let slice = port.slice_of(row, slices);
     let endpoint = slice.and_then(|slice| slice.endpoints.get(usize::from(row.endpoint)));

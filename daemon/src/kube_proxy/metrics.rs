@@ -1,7 +1,7 @@
-//! `/metrics` at kube-proxy's port: its names, as far as something true can be said by them here.
+//! `/metrics` at kube-proxy's port: those of kube-proxy's metrics that can say something true here.
 //!
-//! Invariant: no number is invented: a metric without a meaning here is left out, and nothing of holdfast's own is
-//! added. A step of the engine serves both families, so only metrics that are counted by family name one.
+//! Invariant: no number is invented. A metric without a meaning here is left out, and nothing of holdfast's own is
+//! added. A step of the engine serves both families, so only metrics that are counted by family bear one.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ fn seconds(Millis(milliseconds): Millis) -> String {
     format!("{}.{:03}", milliseconds.div_euclid(1000), milliseconds.rem_euclid(1000))
 }
 
-/// Changes that came from the apiserver; nothing is written where none is asked.
+/// Changes that came from the apiserver; nothing is written where no apiserver is asked.
 fn changes(out: &mut Exposition, readings: &Readings) {
     let named = [
         (Resource::Slices, "kubeproxy_sync_proxy_rules_endpoint_changes_total", "Endpoint"),
@@ -61,7 +61,7 @@ fn changes(out: &mut Exposition, readings: &Readings) {
     }
 }
 
-/// Services that have endpoints, and none here, although their policy is Local.
+/// Counts Services that have endpoints, but none on this node, although their traffic policy is Local.
 fn without_local_endpoints(out: &mut Exposition, snapshot: &Snapshot) {
     let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     let kinds = ["internal", "external"];
@@ -83,7 +83,7 @@ fn without_local_endpoints(out: &mut Exposition, snapshot: &Snapshot) {
     }
 }
 
-/// By internal and by external policy.
+/// Whether a service lacks local endpoints, by its internal and by its external policy.
 fn lacking(view: &ServiceView, family: Family, node: &str) -> [bool; 2] {
     let Some(facts) = &view.facts else { return [false; 2] };
     let has_external = |port: &PortView| {

@@ -1,10 +1,10 @@
 //! Which health check ports Services want on this node, at which addresses, and what each of them is to answer.
 //!
-//! Invariant: as kube-proxy: a Service of type LoadBalancer with the external policy Local has its port in each family
-//! in which it is served, at the addresses at which NodePorts are answered; what is counted is addresses of this node
-//! that are ready, be they terminating or not. A list that is held counts as it was, because it is served as it was. Of
-//! two Services that want one port at one address, only the first one has it. Where more are wanted than may be open,
-//! no namespace gets more than another one that wants more.
+//! Invariant: as in kube-proxy, a Service of type LoadBalancer with the external policy Local has its port in each
+//! family in which it is served, at the addresses at which NodePorts are answered; and the answer counts the addresses
+//! of endpoints on this node that are ready, whether they terminate or not. A list that is held counts as it was,
+//! because it is served as it was. Of two Services that want one port at one address, only the first one has it. Where
+//! more are wanted than may be open, no namespace gets more than another one that wants more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -22,7 +22,7 @@ use super::local::is_here;
 use crate::config::{NodePortAddresses, OuterAddresses};
 use crate::readings::{CLOSED_NAMED_MAX, ClosedPort, Purpose};
 
-/// What is to be open.
+/// Which ports are to be open, and which find no place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) open: BTreeMap<SocketAddr, Check>,
@@ -36,9 +36,9 @@ pub(super) struct Plan {
 #[derive(Debug, Default)]
 struct Planning {
     plan: Plan,
-    /// How many each namespace may have.
+    /// How many ports each namespace may have.
     each: usize,
-    /// How many it has.
+    /// How many ports each namespace has by now.
     have: BTreeMap<String, usize>,
 }
 
@@ -81,7 +81,8 @@ pub(super) struct Planner {
     counted: BTreeMap<ServiceKey, Counted>,
 }
 
-/// The view and the node that were counted, and the addresses in each family; none where the Service is not served.
+/// The view and the node that were counted, and the number of addresses in each family; none where the Service is not
+/// served.
 #[derive(Debug)]
 struct Counted {
     view: Arc<ServiceView>,
@@ -129,8 +130,8 @@ fn wanted(all: &[Wanting<'_>], setting: &NodePortAddresses, node: &NodeFacts) ->
     wanted.into_values().collect()
 }
 
-/// As much as each may have, so that those who want less get all of it and the rest is divided evenly. Each may have
-/// one, as long as there is any.
+/// How many listeners each namespace may have: the namespaces that want less get all that they want, and the rest is
+/// divided evenly among the others. Each may have one, as long as there is any.
 fn level(wanted: &[usize], most: usize) -> usize {
     let mut sorted = wanted.to_vec();
     sorted.sort_unstable();
@@ -172,7 +173,8 @@ fn ready_here<'a>(
     port.rows.all().iter().filter(counts).map(|row| row.address)
 }
 
-/// Which Service comes first: by source, then the older one; one without a time counts as the youngest.
+/// Which Service comes first: by its source, then the older one; a Service without a time of creation counts as the
+/// youngest.
 type Rank = (Source, i64);
 
 /// The port that a Service wants.
@@ -202,7 +204,8 @@ fn open_all(
     addresses.for_each(|address| planning.add(at(*address), check.clone()));
 }
 
-/// An address that means another host on each interface is no load balancer's.
+/// The addresses at which checks are answered. A link-local one means another host on each interface, so no load
+/// balancer can dial it.
 fn usable(node: &NodeFacts, family: Family) -> impl Iterator<Item = &IpAddr> {
     let is_usable = move |it: &&IpAddr| Family::of(**it) == family && !is_link_local(**it);
     node.node_port_addresses.iter().filter(is_usable)

@@ -27,7 +27,7 @@ pub(super) struct Origin {
 }
 
 impl Entry {
-    /// In the journal's native format.
+    /// The entry in the journal's native format.
     pub(super) fn encoded(&self, origin: Origin) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(512);
         put(&mut bytes, "MESSAGE", &self.text());
@@ -48,7 +48,7 @@ impl Entry {
         bytes
     }
 
-    /// All that people see: the message and every field.
+    /// The line that people see: the message and every field.
     fn text(&self) -> String {
         let mut text = plain(&self.message);
         for (name, value) in &self.fields {
@@ -83,18 +83,19 @@ impl Visit for Entry {
     }
 }
 
-/// Whether it is read as it stands: what ends it is seen, and nothing in it is there unseen or turns the line around.
+/// Whether a value can be shown without quotes: it is not empty, has no white space, and holds nothing that is not seen
+/// or turns the line around.
 fn is_plain(value: &str) -> bool {
     let is_seen = |it: char| matches!(it, '"' | '\\' | '\'') || it.escape_debug().count() == 1;
     !value.is_empty() && value.chars().all(|it| !it.is_whitespace() && is_seen(it))
 }
 
-/// The names that the journal takes: capitals, digits and underscores.
+/// A name as the journal takes it: capitals, digits and underscores.
 fn spelled(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
 }
 
-/// The numbers of syslog(3), where less is worse.
+/// The number that syslog(3) has for a level; less is worse.
 const fn priority(level: Level) -> &'static str {
     match level {
         Level::ERROR => "3",
@@ -104,7 +105,7 @@ const fn priority(level: Level) -> &'static str {
     }
 }
 
-/// A value with a line end comes with its length, any other one ends with its line.
+/// Appends a field. A value with a line end in it comes with its length; any other value ends with its line.
 fn put(bytes: &mut Vec<u8>, name: &str, value: &str) {
     bytes.extend(name.as_bytes());
     if value.contains('\n') {

@@ -1,8 +1,8 @@
 //! How many lines the log gets: more than people read in a moment, fewer than journald would drop by itself.
 //!
 //! Invariant: no namespace takes the lines of another: each has its own share, and its first warnings in a window are
-//! written whatever others say. What is left out is counted by kind and by namespace, and every count is told once. It
-//! is still in the history.
+//! written whatever others say. Lines that are left out are counted by kind and by namespace, and every count is told
+//! once. The changes among them are still in the history.
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
@@ -16,18 +16,18 @@ use tracing_subscriber::layer::Context;
 
 use super::messages;
 
-/// Lines of level info and below in one window. With twice [`LOUD_MAX`] this is less than the 10,000 lines in 30 s
-/// after which journald drops what a service says, warnings included.
+/// The most lines of level info and below in one window. With twice [`LOUD_MAX`] this is less than the 10,000 lines in
+/// 30 s after which journald drops what a service says, warnings included.
 pub(super) const LINES_MAX: u32 = 2_000;
 
-/// Warnings and errors in one window: a flood of others must not drown them. Those that are a namespace's first ones
-/// have as much room again.
+/// The most warnings and errors in one window, beside the lines above: a flood of those must not drown them. The first
+/// ones of each namespace have as much room again.
 pub(super) const LOUD_MAX: u32 = 500;
 
-/// A namespace has a fifth of either, so that several may be loud at once.
+/// A namespace gets a fifth of either number of lines, so that several may be loud at once.
 const SHARE: u32 = 5;
 
-/// Warnings of a namespace that are written although others have used up the window.
+/// How many warnings of a namespace are written although others have used up the window.
 const FIRST_MAX: u32 = 10;
 
 /// How long a window is.
@@ -39,10 +39,10 @@ const KINDS_MAX: usize = 64;
 /// Namespaces that are counted apart in one window; all others share the lines of one. Each takes some 100 bytes.
 const NAMESPACES_MAX: usize = 4_096;
 
-/// Namespaces that are named as those of which most was left out.
+/// How many namespaces are named, of those that had most lines left out.
 const NAMED_MAX: usize = 3;
 
-/// What was written, and what was not.
+/// How many lines were written in a window, and how many were not.
 #[derive(Debug, Default)]
 struct Count {
     lines: u32,
@@ -50,7 +50,7 @@ struct Count {
     left_out: u64,
 }
 
-/// The count of this window.
+/// The counts of this window, and of what was left out since that was told last.
 #[derive(Debug)]
 pub(super) struct Flood {
     since: Instant,
@@ -142,7 +142,7 @@ impl Flood {
     }
 }
 
-/// As `name: count`, one after the other.
+/// The counts as `name: count`, one after the other.
 fn counted(all: impl IntoIterator<Item = (String, u64)>) -> String {
     let mut text = String::new();
     for (name, count) in all {

@@ -1,7 +1,8 @@
 //! The way to the journal: its native protocol over a datagram socket that never blocks.
 //!
-//! Invariant: to log costs one system call, whatever state journald is in. A line that is not taken is counted, and the
-//! count is told as soon as one is. The socket is the only queue, and its length is the administrator's.
+//! Invariant: to log never waits, whatever state journald is in. A line costs one system call, and a few more only if
+//! it is too large for a datagram or lines were lost before. A line that is not taken is counted, and the count is told
+//! as soon as the journal takes one again. The socket is the only queue, and the administrator sets its length.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -26,7 +27,7 @@ const SOCKET: &str = "/run/systemd/journal/socket";
 #[derive(Debug)]
 pub(super) struct Journal {
     socket: UnixDatagram,
-    // Not connected, so a journald that was started anew is met by the next line.
+    // The socket is not connected, so after journald was started anew the next line reaches it.
     path: PathBuf,
     lost: AtomicU64,
 }
@@ -47,7 +48,8 @@ impl Journal {
         self.send_or_count(&entry.encoded(origin));
     }
 
-    /// Called also while nothing is logged, so that no count waits for the next line.
+    /// Tells how many lines were lost, if any were. This is called also while nothing is logged, so that no count waits
+    /// for the next line.
     pub(super) fn tell_what_is_lost(&self) {
         let count = self.lost.swap(0, Ordering::Relaxed);
         if count > 0 {
@@ -55,7 +57,7 @@ impl Journal {
         }
     }
 
-    /// A count that is not taken is added to what is lost, and told with that.
+    /// Sends a count. If the journal does not take it, it is added to what is lost, and told with that.
     fn tell(&self, Message { id, text }: Message, fields: &str, count: u64) {
         let text = format!(
             "MESSAGE={text}{fields}\nPRIORITY=4\nSYSLOG_IDENTIFIER=holdfast\nMESSAGE_ID={id}\nHOLDFAST_COUNT={count}\n"
@@ -78,7 +80,7 @@ impl Journal {
         }
     }
 
-    /// What is too large for a datagram goes as a file that is sealed against any change.
+    /// Sends what is too large for a datagram, as a file that is sealed against any change.
     fn send_file(&self, bytes: &[u8]) -> io::Result<()> {
         let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_CLOEXEC;
         let mut file = std::fs::File::from(memfd_create("holdfast-log", flags)?);

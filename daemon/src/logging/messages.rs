@@ -1,8 +1,8 @@
 //! The messages that have a number for ever, by which the journal's catalog explains them.
 //!
-//! Invariant: a message is one constant, number and text; code that says it names the constant, and nothing looks at
-//! the text to know which message it is. Each is explained in `contrib/systemd/holdfast.catalog`. A number is never
-//! used for anything else. Messages that explain themselves have none.
+//! Invariant: a message is one constant with a number and a text; code that says it names the constant, and nothing
+//! looks at the text to know which message it is. Each message is explained in `contrib/systemd/holdfast.catalog`. A
+//! number is never used for anything else. Messages that explain themselves have no number.
 
 /// What is said, and the number of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ messages! {
     READY = "65b0794de283a67c935fa3309c90d955", "ready";
     /// A signal ends this daemon.
     STOPPING = "187b7d892993e66831760515b687f134", "stopping; clients are served as before";
-    /// The same, and its programs go with it.
+    /// A signal ends this daemon, and some of its programs or their pins are gone, so clients may lose their service.
     STOPPING_UNPINNED = "5d1c3f8a90b7472e8f64e2a1c79b0d36", "stopping; programs or their pins are gone, so clients may not be served from now on";
     /// The configuration was read again, and is in force.
     RELOADED = "61919eca0b7027ae2e541be61b248843", "reloaded";
@@ -58,7 +58,7 @@ messages! {
     BACKENDS_CHANGED = "21fc81d10dd8e802f599d58727be2e46", "backends changed";
     /// What a former daemon wrote down is in the maps.
     REMEMBERED_WRITTEN = "443608d4e1679b29dcaa5fb89baf3bc5", "remembered frontend is in the kernel again";
-    /// The maps took what they had refused.
+    /// The maps took a change that they had refused before.
     FRONTEND_UPDATED = "3b1f3bdd0009891ba706a3d92a0e43e7", "frontend updated after errors";
     /// The maps refused a change.
     SERVICE_NOT_UPDATED = "01f3077bef8a1f7507b930a326709383", "service not updated; trying again";
@@ -94,9 +94,9 @@ messages! {
     APISERVER_TROUBLE = "c7e1f4e1946f278478e1d31cf028d9fe", "trouble with an apiserver";
     /// The disk takes records again.
     HISTORY_WRITTEN_AGAIN = "9ed29bc661e5459da9bf13f0a1c6b93c", "the history is written to disk again";
-    /// Lines that the daemon left out by itself.
+    /// The daemon itself left lines out.
     LEFT_OUT = "20a1acb080803061ed92af86213cedf5", "log lines left out; there were too many";
-    /// Lines that the journal did not take.
+    /// The journal did not take some lines.
     LOST = "7e587f289d83d73a8de026853cf059e4", "log lines lost; the journal did not take them";
 }
 

@@ -1,7 +1,8 @@
-//! Why the load balancers of Services are not made, as the cluster said last: for the metric of those that wait.
+//! Why the load balancers of Services are not made, as the cluster said last. The metric of Services that wait for one
+//! shows it.
 //!
-//! Invariant: a cause is an id of the catalogue, whatever the Event says. At most [`CAUSES_MAX`] are kept, each for
-//! [`KEPT`]; a namespace that says many pushes out its own, and no other's.
+//! Invariant: a cause is an id of the knowledge, whatever the Event says. At most [`CAUSES_MAX`] are kept, each for
+//! [`KEPT`]; a namespace with many of them pushes out its own, and no other's.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,17 +10,20 @@ use std::time::{Duration, Instant};
 use holdfast_core::keys::ObjectName;
 use holdfast_knowledge::{ClusterEvent, Recognised, Step};
 
-/// Five times as many as can have a series: which of them have one is not known here.
+/// The most causes that are kept: five times as many as Services can have a series, since it is not known here which of
+/// them have one.
 const CAUSES_MAX: usize = 1_000;
 
-/// A controller tries again after five minutes at the latest, and says why it failed each time.
+/// How long a cause is kept. A controller tries again after five minutes at the latest, and says why it failed each
+/// time.
 const KEPT: Duration = Duration::from_secs(3_600);
 
 #[derive(Debug, Default)]
 pub(super) struct Causes(BTreeMap<ObjectName, (String, Instant)>);
 
 impl Causes {
-    /// Takes notice of what an Event says of a load balancer. That it is being made is said before each try.
+    /// Takes notice of what an Event says of a load balancer. An Event that one is being made changes nothing, because
+    /// it comes before each try.
     pub(super) fn hear(&mut self, event: &ClusterEvent, recognised: &Recognised<'_>, now: Instant) {
         let Ok(name) = ObjectName::new(&event.object.namespace, &event.object.name) else { return };
         match (recognised.step, recognised.cause) {
@@ -46,7 +50,7 @@ impl Causes {
         own.min_by_key(|(_, (_, then))| *then).map(|(name, _)| name.clone())
     }
 
-    /// The namespace of which most are kept.
+    /// The namespace of which most causes are kept.
     fn loudest(&self) -> &str {
         let mut counts = BTreeMap::<&str, usize>::new();
         self.0.keys().for_each(|name| *counts.entry(name.namespace()).or_default() += 1);

@@ -1,8 +1,9 @@
-//! What was overheard, in numbers, and a line of each in the journal as long as there is room for lines.
+//! Counts the Events that were overheard, and writes a line of each into the journal as long as there is room for
+//! lines.
 //!
-//! Invariant: labels are words of the catalogue and of our own topics, so a client that writes Events can make no
-//! series. So many lines come at once, and so many a second, of which a namespace has its share; what comes faster is
-//! counted.
+//! Invariant: labels are words of the knowledge and of our own topics, so a client that writes Events can make no
+//! series. A bounded number of lines may come at once, and a bounded number in each second after that, and each
+//! namespace has a share of them; Events beyond that are only counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,18 +17,18 @@ use super::causes::Causes;
 use crate::exposition::Exposition;
 use crate::knowledge::{self, Edition, Editions};
 
-/// Lines that may come at once, and after that in a second.
+/// How many lines may come at once, and how many in each second after that.
 const LINES_AT_ONCE: f64 = 50.0;
 const LINES_A_SECOND: f64 = 2.0;
 
-/// A namespace has a fifth of either, so that several may be loud at once.
+/// A namespace gets a fifth of either number, so that several may be loud at once.
 const SHARE: f64 = 5.0;
 
 /// Namespaces that are told apart; all others share the lines of one.
 const NAMESPACES_MAX: usize = 1_023;
 const OTHERS: &str = "others";
 
-/// The label of a sender that the catalogue does not expect of the reason.
+/// The label of a sender that the knowledge does not expect for the reason.
 const SOMEBODY: &str = "other";
 
 /// What was overheard since the start.
@@ -37,7 +38,7 @@ pub struct Overheard {
     editions: Editions,
 }
 
-/// By what is built in alone.
+/// Recognises Events by what is built in alone.
 impl Default for Overheard {
     fn default() -> Self {
         Self::new(knowledge::built_in())
@@ -57,14 +58,14 @@ struct Counts {
     lines: Lines,
 }
 
-/// Lines for which there is room: of all, and of each namespace that had some lately.
+/// The room for lines: of all, and of each namespace that had some lately.
 #[derive(Debug, Default)]
 struct Lines {
     all: Option<Room>,
     namespaces: BTreeMap<String, Room>,
 }
 
-/// So many lines, and when.
+/// Room for so many lines, as it was at a time.
 #[derive(Clone, Copy, Debug)]
 struct Room {
     left: f64,
@@ -103,12 +104,12 @@ impl Lines {
 }
 
 impl Overheard {
-    /// Recognises by the newest edition.
+    /// Counts Events as the newest edition recognises them.
     pub fn new(editions: Editions) -> Self {
         Self { counts: Mutex::default(), editions }
     }
 
-    /// To follow what is in force.
+    /// The editions, for a caller that follows which one is in force.
     pub(super) fn editions(&self) -> Editions {
         self.editions.clone()
     }
@@ -121,7 +122,7 @@ impl Overheard {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether Events are followed. From the first time on, all series are there.
+    /// Notes whether Events are followed. If they are, all series are there at once.
     pub(crate) fn switch(&self, is_on: bool) {
         let mut counts = self.lock();
         counts.is_on = is_on;
@@ -132,7 +133,7 @@ impl Overheard {
         self.learn();
     }
 
-    /// The series are those of the newest edition; what was counted of them stays.
+    /// Makes the series those of the newest edition; what was counted in them stays.
     pub(super) fn learn(&self) {
         if self.lock().is_on {
             let edition = self.edition();
@@ -141,21 +142,21 @@ impl Overheard {
         }
     }
 
-    /// A topic is followed.
+    /// Notes that a topic is followed.
     pub(super) fn is_up(&self, topic: &'static str) {
         let mut counts = self.lock();
         counts.up.insert(topic);
         counts.told_down.remove(topic);
     }
 
-    /// A topic is no longer followed; gives whether that is news.
+    /// Notes that a topic is no longer followed, and gives whether that is news.
     pub(super) fn went_down(&self, topic: &'static str) -> bool {
         let mut counts = self.lock();
         counts.up.remove(topic);
         counts.told_down.insert(topic)
     }
 
-    /// Counts an Event, and has a line of it written if there is room.
+    /// Counts an Event, and writes a line of it if there is room.
     pub(crate) fn count(&self, event: &ClusterEvent) {
         let edition = self.edition();
         let recognised = edition.knowledge().recognise(event);
@@ -180,7 +181,7 @@ impl Overheard {
         }
     }
 
-    /// Why the load balancer of this Service is not made, if Events are followed and one said it.
+    /// Why the load balancer of this Service is not made, if Events are followed and one named the cause.
     pub(crate) fn cause_of(&self, service: &ObjectName) -> Option<String> {
         self.lock().of_services.cause_of(service, Instant::now()).map(str::to_owned)
     }
@@ -192,7 +193,7 @@ impl Overheard {
         out.into_text()
     }
 
-    /// The metrics; none unless Events are followed.
+    /// Writes the metrics; nothing unless Events are followed.
     pub(crate) fn write(&self, out: &mut Exposition) {
         let counts = self.lock();
         if !counts.is_on {
@@ -247,7 +248,7 @@ impl Counts {
     }
 }
 
-/// The sender, if the catalogue expects it of the reason.
+/// The sender, if the knowledge expects it for the reason.
 fn component<'a>(reason: &'a EventReason, found: &str) -> &'a str {
     reason.components.iter().find(|known| *known == found).map_or(SOMEBODY, String::as_str)
 }

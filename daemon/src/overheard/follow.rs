@@ -1,8 +1,8 @@
 //! One watch of Events, over connections of its own.
 //!
 //! Invariant: the watch goes on where it was if the apiserver lets it, and begins with new Events otherwise; it never
-//! lists old ones. Whatever an apiserver does, requests are sent at a bounded rate, and no answer is held against an
-//! endpoint.
+//! lists old ones. Whatever an apiserver does, requests are sent at a bounded rate, and no failure here makes an
+//! endpoint of the apiserver count as bad.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,8 @@ const PATH: &str = "/api/v1/events?";
 /// How long a watch is asked to last at least; up to a quarter more is added by chance.
 const WATCH: Duration = Duration::from_secs(240);
 
-/// The longest silence: nothing tells that a watch of Events is alive, so it may be silent as long as it lasts.
+/// The longest silence that is waited for: nothing tells that a watch of Events is alive, so it may be silent for as
+/// long as it lasts.
 const SILENCE: Duration = Duration::from_secs(330);
 
 /// The longest time until an answer begins.
@@ -35,7 +36,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// After a watch that lasted this long, the pause is short again.
+/// How long a watch has to last for the pause after it to be short again.
 const LASTED: Duration = Duration::from_secs(30);
 
 /// One line of a watch.
@@ -113,7 +114,7 @@ fn list(topic: Topic) -> String {
     query
 }
 
-/// The version of now, from a list of one Event.
+/// The version that the Events have now, from a list of one Event.
 async fn newest(
     access: &Access,
     topic: Topic,

@@ -1,4 +1,4 @@
-//! How often one address is asked, whatever is held of it.
+//! How often one address is asked, however many held lists have it.
 //!
 //! Invariant: one address is asked once in [`ADDRESS_GAP`], and the namespaces that have it in held lists take turns,
 //! so one of them with thousands of ports there keeps no backend of the others from being asked. The namespaces also
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::turns::{Turn, Turns};
 
-/// Between two probes of one address: three in a second from each node.
+/// The time between two probes of one address: each node asks it three times in a second at most.
 pub(super) const ADDRESS_GAP: Duration = Duration::from_millis(333);
 
 /// A place in the order in which backends came.
@@ -58,7 +58,7 @@ pub(super) struct Addresses<T> {
     all: BTreeMap<IpAddr, Address<T>>,
     /// The addresses that backends wait for, each for the namespace that has the next turn there.
     turns: Turns<IpAddr>,
-    /// The others, and from when on each of them may be asked.
+    /// The other addresses, and from when on each of them may be asked.
     unwanted: BTreeSet<(Instant, IpAddr)>,
     came: Arrival,
 }

@@ -1,10 +1,10 @@
 //! Which backend is probed next.
 //!
-//! Invariant: a new list comes after a pause, by which the nodes of a cluster do not all begin at once. The namespaces
-//! take turns, however many lists each has ([`super::turns`]). Within one of them a list without an asked backend goes
-//! before any list with one; the others take turns, however many backends each has, and so do the backends of one list.
-//! A backend waits if its address was asked just now, and holds up no backend at other addresses; every second turn is
-//! for those that wait. A turn costs the logarithm of what is held.
+//! Invariant: a new list has its first turn after a pause, so that the nodes of a cluster do not all begin at once. The
+//! namespaces take turns, however many lists each has ([`super::turns`]). Within a namespace, lists of which no backend
+//! was asked yet go first; the lists after them take turns, however many backends each has, and so do the backends of
+//! one list. A backend of which the address was asked just now waits, and holds up no backend at other addresses; every
+//! second turn is for backends that wait. A turn costs the logarithm of what is held.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,8 +21,8 @@ use tokio::time::Instant;
 use super::addresses::{Addresses, Arrival};
 use super::turns::{Turn, Turns};
 
-/// Turns of backends that have to wait for their addresses, one after the other: each of them waits in another place
-/// from then on.
+/// How many turns in a row may come to backends that have to wait for their addresses. Each of these no longer stands
+/// in line for a turn, but for its address.
 const WAITING_AT_ONCE: usize = 64;
 
 /// A held list.
@@ -57,7 +57,7 @@ struct List {
     turn: Turn,
     /// Until then the list takes no turns, because it is new.
     pauses: Option<Instant>,
-    /// A list that returned and was lost again is a new one.
+    /// When the hold began: a list that returned and was lost again is a new one.
     begun: Uptime,
     due: BTreeSet<(Instant, SocketAddr)>,
     known: BTreeMap<SocketAddr, Instant>,
@@ -75,7 +75,8 @@ impl List {
         Self { turn, pauses: Some(pauses), begun, due, known, waiting, hurried: BTreeSet::new() }
     }
 
-    /// Asks for these backends and no others; what is new is due at once. Gives those that wait no more.
+    /// Plans these backends and no others; a new one is due at once. Gives the backends that wait no more, with their
+    /// places.
     fn follow(&mut self, backends: &BTreeSet<SocketAddr>, now: Instant) -> Vec<(SocketAddr, Arrival)> {
         let Self { due, known, waiting, hurried, .. } = self;
         let stays = |backend: &SocketAddr| backends.contains(backend);
@@ -97,7 +98,7 @@ impl List {
         left
     }
 
-    /// Plans a backend from that time on, if it was planned later.
+    /// Plans a backend for this time, if it was planned for later. It does so once for each backend.
     fn hurry(&mut self, backend: SocketAddr, at: Instant) {
         let Some(planned) = self.known.get(&backend).copied() else { return };
         if self.hurried.insert(backend) && self.due.remove(&(planned, backend)) {
@@ -152,12 +153,12 @@ pub(super) struct Schedule {
     namespaces: BTreeMap<String, Lists>,
     /// What was seen of each service last; most do not change from one look to the next.
     seen: BTreeMap<ServiceId, Arc<ServiceView>>,
-    /// The turn is for a backend that has waited for its address.
+    /// Whether the turn is for a backend that has waited for its address.
     is_for_waiting: bool,
 }
 
 impl Schedule {
-    /// Takes over what is held now; each new list pauses for so long.
+    /// Takes over what is held now; each new list pauses for as long as `pause` says.
     pub(super) fn follow(&mut self, snapshot: &Snapshot, now: Instant, pause: &dyn Fn() -> Duration) {
         let gone: Vec<_> = self.seen.keys().filter(|id| !snapshot.held.contains(id)).copied().collect();
         for id in gone {
@@ -331,7 +332,8 @@ fn held(view: &ServiceView) -> impl Iterator<Item = (&PortView, &Arc<Hold>)> {
     view.ports.iter().filter_map(|port| Some((port, port.hold.as_ref()?)))
 }
 
-/// Whether it held this very list already; one of a service's thousands of ports leaves the others alone.
+/// Whether the service held this very list before. So a change of one of its thousands of ports leaves the other lists
+/// alone.
 fn has(before: &ServiceView, now: &ServiceView, (port, hold): (&PortView, &Arc<Hold>)) -> bool {
     let found = before.ports.binary_search_by(|other| other.key.cmp(&port.key));
     let other = found.ok().and_then(|index| before.ports.get(index)?.hold.as_ref());

@@ -1,4 +1,4 @@
-//! What has its turn now: the namespaces take turns, and within each of them what it has.
+//! Which list, or which address, has its turn now: the namespaces take turns, and each has an order of its own.
 //!
 //! Invariant: what is due waits for one turn of each other namespace at most, and for what comes before it in its
 //! own. Within a namespace the first by [`Turn`] comes first. A turn costs the logarithm of what there is.
@@ -11,10 +11,11 @@ use tokio::time::Instant;
 /// When a list or an address is next in its namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Turn {
-    /// At once, since it had none yet. Those that came together are numbered from the number that their namespace is
-    /// being served on, so a few that come later do not wait for all of those that came before.
+    /// At once: a list that has had no turn yet. Lists that come together are numbered on from the list of their
+    /// namespace that had its first turn last, so a few that come later do not wait for all that came before.
     First(u64),
-    /// From then on. A list with much to ask is due again at its last turn, behind all that were due before.
+    /// From this time on. A list that has more to ask is due again at the time of its last turn, behind all that were
+    /// due before.
     Again(Instant),
 }
 
@@ -41,7 +42,7 @@ pub(super) struct Turns<T> {
     lanes: BTreeMap<Arc<str>, Lane<T>>,
     /// The namespaces that take turns, each behind those that were there when it became due.
     ring: BTreeMap<u64, Arc<str>>,
-    /// The other ones, by their first turns.
+    /// The namespaces that are not in the ring, by their first turns.
     later: BTreeSet<(Turn, Arc<str>)>,
     last_place: u64,
 }
@@ -72,7 +73,7 @@ impl<T: Ord> Turns<T> {
         self.put(name, lane);
     }
 
-    /// A namespace without a turn is forgotten.
+    /// Puts a namespace where its first turn belongs; one without a turn is forgotten.
     fn put(&mut self, name: Arc<str>, lane: Lane<T>) {
         match (lane.turns.first(), lane.place) {
             (Some((first, _)), None) => drop(self.later.insert((*first, Arc::clone(&name)))),
@@ -83,7 +84,7 @@ impl<T: Ord> Turns<T> {
         self.lanes.insert(name, lane);
     }
 
-    /// When the next turn is, if it may be from the time `earliest` on.
+    /// When the next turn is; for a turn that may be at once, that is `earliest`.
     pub(super) fn next(&self, earliest: Instant) -> Option<Instant> {
         if !self.ring.is_empty() {
             return Some(earliest);
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_is_taken_back_is_waited_for_by_nobody() {
+    fn a_turn_that_is_taken_back_is_not_waited_for() {
         let (mut turns, now) = (Turns::default(), Instant::now());
         let soon = now + Duration::from_secs(1);
         turns.insert("a", Turn::Again(now), 1);

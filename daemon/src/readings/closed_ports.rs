@@ -12,7 +12,7 @@ use holdfast_core::words;
 
 use crate::config::KubeProxy;
 
-/// Ports that are closed against the wish of a Service and named; the rest is counted.
+/// How many closed ports of Services are named; the rest is counted.
 pub(crate) const CLOSED_NAMED_MAX: usize = 100;
 
 words! {
@@ -26,7 +26,7 @@ words! {
     }
 }
 
-/// Why a port is closed that another process has.
+/// The reason that is given for a port that another process has.
 pub(crate) const IN_USE: &str = "another process listens there (`ss -ltnp` names it)";
 
 /// A port that is asked for and not open.
@@ -43,28 +43,28 @@ pub struct ClosedPort {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClosedSince {
     pub(crate) service: ObjectName,
-    /// Since when that is known.
+    /// Since when the port is known to be closed.
     pub(crate) since: Timestamp,
-    /// Another process has it.
+    /// Whether another process has the port.
     pub(crate) is_in_use: bool,
 }
 
-/// All of them.
+/// All of kube-proxy's ports that are asked for and not open.
 #[derive(Debug, Default)]
 pub struct ClosedPorts(Mutex<ClosedList>);
 
 #[derive(Debug, Default)]
 struct ClosedList {
-    // Those of the configuration.
+    // The ports that the configuration asks for.
     own: Vec<ClosedPort>,
     services: Vec<ClosedPort>,
-    // Since when, in the order of those.
+    // Since when each of `services` is closed, in their order.
     since: Vec<Timestamp>,
     more: usize,
 }
 
 impl ClosedPorts {
-    /// Those that are named, and how many more of Services there are.
+    /// The closed ports that are named, and how many more ports of Services are closed.
     pub fn now(&self) -> (Vec<ClosedPort>, usize) {
         let known = self.known();
         let named = known.services.iter().take(CLOSED_NAMED_MAX);
@@ -72,7 +72,7 @@ impl ClosedPorts {
         (known.own.iter().chain(named).cloned().collect(), more)
     }
 
-    /// Of each Service's port, since when it is not open.
+    /// The closed health check ports of Services, each with the time since which it is closed.
     pub(crate) fn of_services(&self) -> Vec<ClosedSince> {
         let known = self.known();
         let closed = known.services.iter().zip(&known.since).filter_map(|(port, since)| {
@@ -87,13 +87,14 @@ impl ClosedPorts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The port of metrics, at which a kube-proxy is known to listen, if this daemon has it itself.
+    /// The metrics port, if this daemon itself has it: a kube-proxy is looked for by that port, and this daemon must
+    /// not be taken for one.
     pub fn own_metrics_port(&self, ports: KubeProxy) -> Option<u16> {
         let is_closed = self.known().own.iter().any(|it| it.purpose == Purpose::Metrics);
         ports.metrics.filter(|_| !is_closed).map(|address| address.port())
     }
 
-    /// Of a port that the configuration asks for: why it is closed, or that it is not.
+    /// Notes and logs why a port that the configuration asks for is closed; `None`: it is open.
     pub(crate) fn tell(&self, purpose: Purpose, address: SocketAddr, why: Option<String>) {
         let mut known = self.known();
         let before = known.own.iter().position(|it| it.purpose == purpose);
@@ -109,7 +110,8 @@ impl ClosedPorts {
         known.own.extend(why.map(|why| ClosedPort { purpose, address, service: None, why }));
     }
 
-    /// Of all that Services ask for and that are closed now, and how many more there are.
+    /// Notes all ports of Services that are closed now, and how many more there are than these; logs what differs from
+    /// before.
     pub(crate) fn tell_of_services(&self, now: Vec<ClosedPort>, more: usize, at: Timestamp) {
         let mut known = self.known();
         log_difference(&known.services, &now);

@@ -1,4 +1,4 @@
-//! Comparisons of what is held twice, and the last one with the maps.
+//! Comparisons of what is held in two places, and the last comparison of memory with the maps.
 //!
 //! Invariant: one comparison with the maps runs at a time, and a client that asks within [`FRESH`] of its end is told
 //! what it found.
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// Differences that are named; the rest is counted.
+/// How many differences are named; the rest is counted.
 const NAMED_MAX: usize = 100;
 
 /// How long a comparison stands for the next one that is asked for.
@@ -36,8 +36,8 @@ impl fmt::Debug for Verifications {
 }
 
 impl Verifications {
-    /// The last one if it is fresh, or a new one. If its asker leaves, or it cannot be made, the next client that waits
-    /// begins anew.
+    /// The last comparison if it is fresh, or a new one. If the client that asked for the new one leaves, or the
+    /// comparison cannot be made, the next client that waits begins one anew.
     pub(crate) async fn get(&self, run: impl Future<Output = Comparison>) -> Arc<Comparison> {
         let mut last = self.0.lock().await;
         if let Some((_, fresh)) = last.as_ref().filter(|(ended, _)| ended.elapsed() < FRESH) {
@@ -88,14 +88,15 @@ impl Comparison {
         }
     }
 
-    /// What was found just now, or why it could not be looked for.
+    /// A comparison of memory with maps that was made just now: what it found, or why it could not be made.
     pub(crate) fn with_maps(kind: &str, found: Result<Vec<String>, String>) -> Self {
         let at = found.is_ok().then(SystemTime::now);
         Self::of(format!("memory with {kind}"), Compared { found, at, age: Duration::ZERO })
     }
 }
 
-/// What the last look at a few flows has shown, at most a second ago; `None`: packets are not translated.
+/// The differences that the last look at a few flows has shown, at most a second ago; `None`: packets are not
+/// translated.
 pub(crate) fn of_flows(view: &DatapathView) -> Option<Comparison> {
     let sampled = &view.status()?.flows.as_ref()?.sampled;
     let astray = |flow: &Flow| {

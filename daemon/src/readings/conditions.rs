@@ -1,8 +1,8 @@
 //! What is wrong with single services now, for alerts that wake an operator.
 //!
-//! Invariant: there is something to say only while something is wrong, one thing of a kind for each service, and no
-//! more than [`CONDITIONS_MAX`] in all, whatever happens in the cluster. Namespaces take turns for these places, so
-//! that no tenant's broken services hide another one's; what is empty on purpose comes last.
+//! Invariant: a condition is there only while something is wrong. A service has at most one of each kind, and there are
+//! no more than [`CONDITIONS_MAX`] in all, whatever happens in the cluster. Namespaces take turns for these places, so
+//! that no tenant's broken services hide another one's; services that are empty on purpose come last.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,8 @@ use holdfast_core::words;
 
 use super::closed_ports::ClosedSince;
 
-/// Each node of a large cluster exports its own: a thousand nodes with as many as this are what a Prometheus bears.
+/// The most conditions of a node. Every node of a cluster exports its own, and one Prometheus bears a thousand nodes
+/// with so many each.
 pub(crate) const CONDITIONS_MAX: usize = 200;
 
 words! {
@@ -27,21 +28,21 @@ words! {
         NoBackends = "no_backends",
         /// A client is dropped: the policy is Local, and no backend is on this node.
         NoLocalBackend = "no_local_backend",
-        /// It is served by its last backends.
+        /// The service's last backends are held, and serve it.
         Held = "held",
-        /// Its load balancer has no address.
+        /// The service's load balancer has no address.
         LbPending = "lb_pending",
-        /// Its health check port is not served here.
+        /// The service's health check port is not served here.
         HealthPortFailed = "health_port_failed",
-        /// Another service has an address of it.
+        /// Another service has a frontend that this one wants.
         FrontendConflict = "frontend_conflict",
-        /// The maps refused it, or it cannot be translated.
+        /// The maps refused a frontend, or it cannot be translated.
         NotProgrammed = "not_programmed",
     }
 }
 
 words! {
-    /// Why it is wrong, in the words of metrics.
+    /// Why something is wrong with a service, in the words of metrics.
     pub(crate) enum ConditionCause {
         NeverHadAny = "never_had_any",
         AllUnready = "all_unready",
@@ -57,13 +58,13 @@ words! {
         Internal = "internal",
         /// The policy for clients from outside.
         External = "external",
-        /// Another service has it.
+        /// Another service has the frontend.
         Claimed = "claimed",
         /// No object may have such an address.
         Address = "address",
         /// The protocol cannot be translated.
         Protocol = "protocol",
-        /// It is the node's own way to the apiserver.
+        /// The frontend is the node's own way to the apiserver.
         Control = "control",
         /// The maps refused a write.
         Maps = "maps",
@@ -84,23 +85,23 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    /// It is meant to have no backends, as far as can be told.
+    /// Whether the service is meant to have no backends, as far as can be told.
     fn is_on_purpose(&self) -> bool {
         matches!(self.cause, ConditionCause::ScaledToZero | ConditionCause::NeverHadAny)
     }
 }
 
-/// All that is wrong.
+/// All that is wrong with services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Conditions {
     /// In the order of the services' names.
     pub(crate) named: Vec<Condition>,
-    /// How many more there are of each of [`ConditionKind::ALL`].
+    /// How many more conditions there are of each of [`ConditionKind::ALL`].
     pub(crate) truncated: [u64; ConditionKind::ALL.len()],
 }
 
 impl Conditions {
-    /// What a snapshot shows, and which health check ports are closed.
+    /// The conditions that a snapshot shows, and those of the health check ports that are closed.
     pub(crate) fn of(snapshot: &Snapshot, closed: &[ClosedSince]) -> Self {
         let mut known = OldestConditions::default();
         let now = snapshot.clock();
@@ -112,7 +113,8 @@ impl Conditions {
         Self::cut(known.0.into_values().collect())
     }
 
-    /// The oldest of each namespace first, one of each before a second one of any.
+    /// Keeps [`CONDITIONS_MAX`] of all conditions: in each namespace the oldest first, one of each namespace before a
+    /// second one of any.
     fn cut(mut all: Vec<Condition>) -> Self {
         all.sort_by_key(|it| (it.is_on_purpose(), it.since));
         let mut turns = BTreeMap::<String, usize>::new();
@@ -138,7 +140,7 @@ impl Conditions {
     }
 }
 
-/// One of a kind for each service, the oldest.
+/// The oldest condition of each kind for each service.
 #[derive(Debug, Default)]
 struct OldestConditions(BTreeMap<(ObjectName, ConditionKind), Condition>);
 
@@ -160,7 +162,7 @@ impl OldestConditions {
                 self.add(&view.key.name, ConditionKind::NotProgrammed, ConditionCause::Maps, it.since);
             }
         }
-        // Without what is told of its balancer (as of an older version), it may have a name in place of an address.
+        // Facts of an older version say nothing of the balancer, which may have a host name in place of an address.
         let known = view.facts.as_deref().filter(|facts| facts.balancer.is_some());
         let pending = known.filter(|facts| Phase::of(facts) == Phase::Pending);
         if let Some(facts) = pending {
@@ -179,13 +181,13 @@ fn of_verdict(view: &ServiceView, it: &FrontendView) -> Option<(ConditionKind, C
         Verdict::Dropping => Some((ConditionKind::NoLocalBackend, policy(view, it))),
         Verdict::Held => Some((ConditionKind::Held, cause)),
         Verdict::Conflict => Some((ConditionKind::FrontendConflict, cause)),
-        // Before the first write it has no reason, and nothing is wrong.
+        // A frontend has no reason before its first write, and then nothing is wrong.
         Verdict::Unprogrammed => it.reason.is_some().then_some((ConditionKind::NotProgrammed, cause)),
         Verdict::Serving | Verdict::Draining | Verdict::Bypassed => None,
     }
 }
 
-/// Which of the two policies leaves no backend.
+/// Which of the two traffic policies leaves clients of this frontend no backend.
 fn policy(view: &ServiceView, it: &FrontendView) -> ConditionCause {
     let is_internal = view.facts.as_ref().is_some_and(|facts| facts.internal_policy == TrafficPolicy::Local);
     match it.kind {

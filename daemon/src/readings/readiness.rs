@@ -1,7 +1,7 @@
 //! Whether clients meet what the rules ask for, and why not yet.
 //!
-//! Invariant: probes, metrics and the service manager all get the same answer. Whether the daemon is alive, the
-//! engine's own progress says.
+//! Invariant: probes, metrics and the service manager all get the same answer. This answer does not say whether the
+//! daemon is alive: the engine's own progress does.
 
 use holdfast_core::facts::ObjectKey;
 use holdfast_core::keys::Source;
@@ -10,12 +10,12 @@ use holdfast_core::snapshot::Snapshot;
 use super::Readings;
 
 impl Readings {
-    /// Why clients do not meet what the rules ask for yet, by a snapshot that was taken.
+    /// Why clients do not meet yet what the rules ask for, judged by this snapshot.
     pub(crate) fn unready_by(&self, snapshot: &Snapshot) -> Option<String> {
         unwritten(snapshot).or_else(|| waiting(self))
     }
 
-    /// Whether nothing is missing but the first lists of sources with a known fault: those are not waited for.
+    /// Whether nothing is missing but the first lists of sources with a known fault, which are not waited for.
     pub(crate) fn serves_what_it_can(&self, snapshot: &Snapshot) -> bool {
         let named = &snapshot.rejections.named;
         let is_named = |of: Source| named.keys().any(|it| matches!(it, ObjectKey::File(at, _) if *at == of));
@@ -26,7 +26,7 @@ impl Readings {
 
 /// Why the maps do not follow the rules yet.
 fn unwritten(snapshot: &Snapshot) -> Option<String> {
-    // The view that is there before the engine's first one has no time.
+    // The snapshot that is there before the engine publishes its first one has no time.
     if snapshot.published.0 == 0 {
         return Some("the engine has not published anything yet".to_owned());
     }
@@ -34,12 +34,12 @@ fn unwritten(snapshot: &Snapshot) -> Option<String> {
         none if none.is_empty() => "clients of the maps' former owner are waited for".to_owned(),
         missing => format!("no first list yet from: {missing}"),
     };
-    // What some sources ask for is served before, but not all that clients may count on.
+    // What the first sources ask for is served earlier, but that is not yet all that clients may count on.
     let is_whole = snapshot.is_synced() || snapshot.stale_since.is_some();
     (!snapshot.programmed || !is_whole).then(waits)
 }
 
-/// Why the maps are not yet what clients meet.
+/// Why clients do not meet yet what the maps say.
 fn waiting(readings: &Readings) -> Option<String> {
     let view = readings.datapath();
     let status = view.status()?;
@@ -56,7 +56,7 @@ fn waiting(readings: &Readings) -> Option<String> {
         .then(|| "it is not known yet by which devices others reach this node".to_owned())
 }
 
-/// The sources that have not delivered.
+/// The names of the sources that have not delivered their first list.
 pub(crate) fn missing(snapshot: &Snapshot) -> String {
     let waiting = snapshot.sources.iter().filter(|(_, synced)| !**synced);
     waiting.map(|(source, _)| source.as_str()).collect::<Vec<_>>().join(", ")

@@ -1,7 +1,7 @@
 //! How two lists, two slices or two services differ.
 //!
-//! Invariant: the work is linear in the two lists but for one sort, and what comes out has a bound, with a count of
-//! what had no room. What clients cannot notice, such as labels, is not compared.
+//! Invariant: the work is linear in the two lists but for one sort; a difference is bounded in size, and counts what
+//! had no room in it. What matters neither to clients nor to a load balancer's life, such as labels, is not compared.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use holdfast_core::facts::{BalancerFacts, Conditions, ServiceFacts, SliceFacts};
 use holdfast_core::list::{Row, SlotState};
 use holdfast_judgement::record::{Diff, Word};
 
-/// Two lists of the datapath; both are sorted by address and port.
+/// How two lists of the datapath differ; both are sorted by address and port.
 pub(super) fn lists<'a>(before: impl Iterator<Item = &'a Row>, after: impl Iterator<Item = &'a Row>) -> Diff {
     let mut diff = Diff::default();
     let mut before = before.peekable();
@@ -34,7 +34,7 @@ fn state(row: &Row) -> &'static str {
     }
 }
 
-/// What two versions of a slice list; `None`: it was not there, or is not there any more.
+/// How the endpoints of two versions of a slice differ; `None`: the slice was not there, or is not there any more.
 pub(super) fn slices(before: Option<&SliceFacts>, after: Option<&SliceFacts>) -> Diff {
     let mut diff = Diff::default();
     let mut old = by_address(before);
@@ -62,7 +62,7 @@ const fn spelled(conditions: Conditions) -> &'static str {
     }
 }
 
-/// The fields of a slice, beside its endpoints, that are others than before.
+/// The names of a slice's fields that differ from before, `endpoints` among them.
 pub(super) fn slice_fields(before: Option<&SliceFacts>, after: &SliceFacts) -> Vec<Word> {
     let Some(before) = before else { return Vec::new() };
     let differing = [
@@ -75,7 +75,7 @@ pub(super) fn slice_fields(before: Option<&SliceFacts>, after: &SliceFacts) -> V
     named(&differing)
 }
 
-/// The fields of a service that are others than before.
+/// The names of a service's fields that differ from before.
 pub(super) fn service_fields(before: Option<&ServiceFacts>, after: &ServiceFacts) -> Vec<Word> {
     let Some(before) = before else { return Vec::new() };
     let none = BalancerFacts::default();

@@ -1,9 +1,9 @@
 //! The files of the history: a folder of segments. Records are appended to the newest segment, and the two oldest
 //! become one when all are full.
 //!
-//! Invariant: all segments together stay below a number of bytes. Nothing is appended behind half a record: the rest of
-//! a failed write is cut off again, or the next write begins a new segment. The records that [`super::thin`] takes make
-//! room, not the oldest ones; a whole segment goes only where thinning fails.
+//! Invariant: all segments together stay below a number of bytes. Nothing is appended behind half a record: what a
+//! failed write left is cut off again, or the next write begins a new segment. Room is made by the records that
+//! [`super::thin`] drops, which are not simply the oldest ones; a whole segment goes only where thinning fails.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -15,12 +15,12 @@ use super::frames::{self, HEADER};
 use super::segment::{FILE_MODE, FOLDER_MODE, SUFFIX, Segment};
 use super::thin;
 
-/// The most bytes of one segment, also of one that two have become: for as many bytes of new records, as many are
-/// written anew and twice as many read.
+/// The most bytes of one segment, also of one that two were made into. While one segment fills with new records,
+/// thinning reads two and writes one.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 
-/// The most that all segments hold when a new one begins, counted in full segments. The new one makes one more, and
-/// while two become one, so does that one: together the 64 MiB that the history may take.
+/// The most that all segments hold when a new one begins, counted in full segments. The new one is one more, and the
+/// one that two are made into is another until they go: together the 64 MiB that the history may take.
 const SEGMENTS_MAX: u64 = 6;
 
 /// How much a segment may hold, and how it is opened; tests have small segments and full disks.
@@ -48,7 +48,7 @@ pub(super) struct Files {
     /// Every segment in the folder, the oldest first.
     segments: VecDeque<Segment>,
     open: Option<File>,
-    /// The newest segment cannot be appended to: another version wrote it, or half a record is at its end.
+    /// Whether the newest segment cannot be appended to: another version wrote it, or half a record is at its end.
     is_spoilt: bool,
     buffer: Vec<u8>,
 }
@@ -93,7 +93,7 @@ impl Files {
             segment.bytes += u64::try_from(buffer.len()).unwrap_or(u64::MAX);
             return written;
         }
-        // Bytes that cannot be cut off are read, and named, as bad ones.
+        // If the bytes cannot be cut off, the next start reads them, and names them as bad ones.
         self.is_spoilt = file.set_len(before).is_err();
         self.open = None;
         written
@@ -139,7 +139,8 @@ impl Files {
         Ok(())
     }
 
-    /// Puts a thinned segment in the place of the two oldest: the second has become part of the first.
+    /// Puts a thinned segment in the place of the two oldest, and removes the file of the second, which is part of it
+    /// now.
     fn replace_oldest(&mut self, thinned: Segment) -> io::Result<()> {
         self.segments.pop_front();
         let second = self.segments.pop_front();

@@ -1,7 +1,8 @@
 //! How records lie in a file: each with a mark, its length, a checksum, and its text.
 //!
-//! Invariant: whatever the bytes are, reading ends, gives only records that were written, and says which bytes are
-//! none. The mark cannot occur in a record, because it is no UTF-8, so after bad bytes the next record is found.
+//! Invariant: whatever the bytes are, reading ends, gives only records that were written, and says how many bytes
+//! belong to no record. The mark cannot occur in a record, because it is no UTF-8, so after bad bytes the next record
+//! is found.
 
 use std::io;
 
@@ -16,7 +17,7 @@ pub(super) const THINNED: &[u8; 20] = b"holdfast thinned\0\0\0\x01";
 const MARK: [u8; 4] = [0xF5, b'h', b'f', 0xF6];
 const FRAME_BYTES: usize = 12;
 
-/// The longest record: its bounds allow some 100 KiB.
+/// The most bytes of a record; the bounds of its parts allow some 100 KiB.
 const RECORD_BYTES_MAX: usize = 1 << 20;
 
 /// Whether a record can be read back.
@@ -24,7 +25,7 @@ pub(super) const fn fits(json: &str) -> bool {
     json.len() <= RECORD_BYTES_MAX
 }
 
-/// What a record takes of a file.
+/// How many bytes a record takes in a file.
 pub(super) const fn bytes(json: &str) -> usize {
     FRAME_BYTES + json.len()
 }
@@ -48,7 +49,7 @@ pub(super) fn put(json: &str, out: &mut Vec<u8>) -> io::Result<()> {
 pub(super) enum Piece<'a> {
     /// A whole record.
     Record(&'a str),
-    /// So many bytes that are none.
+    /// So many bytes that belong to no record.
     Bad(usize),
 }
 

@@ -1,6 +1,7 @@
-//! From a change to its record.
+//! How a change becomes its record.
 //!
-//! Invariant: only this module knows both; whatever core can say of a change has its place in the record.
+//! Invariant: only this module makes a record of a change; whatever core can say of a change has its place in the
+//! record.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,13 +22,13 @@ use super::compare;
 use super::ring::SERVICE_GONE;
 use crate::room::Taken;
 
-/// Frontends named in one entry; the addresses of a service of one port seldom are more.
+/// The most frontends that one entry names; a service with one port seldom has more addresses.
 const FRONTENDS_MAX: usize = 16;
 
-/// Entries of one record: a service with many ports, to each of which something else happened.
+/// The most entries of one record. Only a service with many ports, to each of which something else happened, has more.
 const TRANSITIONS_MAX: usize = 16;
 
-/// What may decide beside the reasons that clients are told.
+/// The rules that a record can name as what decided, beside the reasons that clients are told.
 pub const RULES: [&str; 10] = [
     "usable-endpoints",
     "no-effect",
@@ -53,14 +54,14 @@ pub struct TimedChange {
     pub at: SystemTime,
     /// When its batch began, since the boot.
     pub mono: Duration,
-    /// From then until all of it was written.
+    /// From the batch's beginning until all of the change was written.
     pub elapsed: Duration,
-    /// What it takes of the queue's memory, given back with it; `None`: it is not counted.
+    /// What the change takes of the queue's memory, given back when it is dropped; `None`: it is not counted.
     pub room: Option<Arc<Taken>>,
 }
 
 impl TimedChange {
-    /// Its record, without a number.
+    /// Makes the change's record, without a number.
     pub(super) fn record(&self, boot_id: &Arc<str>) -> Record {
         let change = &self.change;
         let (transitions, transitions_omitted) = transitions(change);
@@ -139,7 +140,7 @@ fn transitions(change: &Change) -> (Vec<Transition>, u32) {
     (entries, omitted)
 }
 
-/// What makes two rows the same for a client.
+/// What a client dials: two rows with the same key are the same frontend.
 pub(super) type RowKey<'a> = (IpAddr, NonZeroU16, &'a Protocol);
 
 pub(super) const fn key(row: &FrontendView) -> RowKey<'_> {
@@ -152,12 +153,12 @@ pub(super) fn places(view: Option<&ServiceView>) -> BTreeMap<RowKey<'_>, &Fronte
     rows(view).map(|row| (key(row), row)).collect()
 }
 
-/// The frontends of a view that may not be there.
+/// The frontends of a view; none if there is no view.
 pub(super) fn rows(view: Option<&ServiceView>) -> impl Iterator<Item = &FrontendView> {
     view.into_iter().flat_map(|view| view.frontends.iter())
 }
 
-/// As clients dial it: `address:port/protocol`.
+/// The frontend as clients dial it: `address:port/protocol`.
 pub(super) fn name(row: &FrontendView) -> String {
     format!("{}/{}", std::net::SocketAddr::new(row.address, row.port.get()), row.protocol)
 }
@@ -165,7 +166,7 @@ pub(super) fn name(row: &FrontendView) -> String {
 /// A row in its view.
 type Shown<'a> = (&'a ServiceView, &'a FrontendView);
 
-/// What changed at one frontend, if anything did.
+/// What changed at one frontend, if anything did; `None`: the frontend was not there, or is not there any more.
 fn transition(before: Option<Shown<'_>>, after: Option<Shown<'_>>) -> Option<Transition> {
     let backends = compare::lists(list(before), list(after));
     let external = compare::lists(external(before), external(after));
@@ -206,7 +207,7 @@ fn met((view, row): Shown<'_>) -> Met {
     }
 }
 
-/// Joins a frontend to an entry of the same content. Gives 1 if there was no room.
+/// Joins a frontend to the entry that says the same, or adds an entry. Returns how many frontends had no room: 0 or 1.
 fn put(entries: &mut Vec<Transition>, new: Transition) -> u32 {
     let same = |it: &&mut Transition| {
         (&it.before, &it.after, &it.backends, &it.external_backends)
@@ -234,7 +235,7 @@ fn triggers(change: &Change) -> Vec<Trigger> {
     change.causes.iter().enumerate().map(of).collect()
 }
 
-/// `earlier`: the causes of the same change before this one.
+/// A cause as the record shows it; `earlier`: the causes of the same change before this one.
 fn trigger(change: &Change, earlier: &[Cause], cause: &Cause) -> Trigger {
     match cause {
         Cause::ServiceApplied(facts) => {

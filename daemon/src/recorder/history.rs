@@ -1,7 +1,7 @@
 //! What readers see of the records: the kept ones, and the new ones as they come.
 //!
-//! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers. The file is
-//! never read for them; it is for the next start.
+//! Invariant: the recorder waits for a reader no longer than it takes to copy a bounded list of pointers. The file is
+//! never read for readers; it is for the next start.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +17,7 @@ use super::watchers::{Watch, Watchers};
 pub struct Recorded {
     /// The number of the latest record; 0: none ever.
     pub seq: u64,
-    /// No number from here on was given out, as far as the disk knows. 0: it knows nothing.
+    /// The lowest number that was certainly not given out, as far as the disk knows; 0: the disk knows nothing.
     pub below: u64,
     /// Records made since the start, gaps not counted.
     pub records: u64,
@@ -32,30 +32,30 @@ pub struct Recorded {
 /// How the file is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileHealth {
-    /// Its size, over all segments.
+    /// The bytes of all segments together.
     pub bytes: u64,
-    /// Records that it does not have, because they could not be written.
+    /// Records that the file does not have, because they could not be written.
     pub lost: u64,
     /// Writes that failed since the start.
     pub failures: u64,
-    /// Why the last one failed, as long as it does.
+    /// Why the last write failed; none once a write succeeds again.
     pub error: Option<Arc<str>>,
 }
 
 /// Which records are asked for. `None` is no restriction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Of this service, with gaps that may have records of it.
+    /// Records of this service, and all gaps, because a gap may stand for records of it.
     pub service: Option<ObjectName>,
     /// Not made before this time.
     pub since: Option<Millis>,
     /// Not made after this time.
     pub until: Option<Millis>,
-    /// Those for which this reason decided, or was told to clients; gaps have none.
+    /// Records in which this reason decided or was told to clients; a gap has the reason `gap` alone.
     pub reason: Option<String>,
-    /// With a higher number.
+    /// Records with a higher number than this.
     pub after: Option<u64>,
-    /// The latest so many; with `after`, the first so many.
+    /// At most so many records: the latest ones; with `after`, the first ones.
     pub limit: Option<usize>,
 }
 
@@ -86,7 +86,7 @@ impl Default for History {
     }
 }
 
-/// The first so many of these, oldest first.
+/// The latest `most` of these records, turned round: oldest first.
 pub(crate) fn latest(newest_first: impl Iterator<Item = Record>, most: usize) -> Vec<Record> {
     let mut records: Vec<Record> = newest_first.take(most).collect();
     records.reverse();
@@ -106,19 +106,19 @@ impl History {
         lines
     }
 
-    /// The latest records of a service, so many at most, oldest first.
+    /// The latest `most` records of a service, oldest first.
     pub(crate) fn of_service(&self, name: &ObjectName, most: usize) -> Vec<Record> {
         let wanted = Wanted { service: Some(name.clone()), ..Wanted::default() };
         latest(self.select(&wanted).iter().rev().filter_map(|line| line.record()), most)
     }
 
-    /// All that is new from now on of one service with gaps, or of all; events that change nothing for clients among
-    /// it.
+    /// Watches everything that is new from now on: of one service with all gaps, or of all services. Events that change
+    /// nothing for clients are told as well.
     pub fn watch(&self, service: Option<ObjectName>) -> Watch {
         self.watchers.seat(service)
     }
 
-    /// How many watch.
+    /// How many watchers there are.
     pub fn watchers(&self) -> usize {
         self.watchers.count()
     }
@@ -162,7 +162,7 @@ impl History {
     }
 }
 
-/// A panic elsewhere leaves whole lines behind.
+/// Locks, also after a panic elsewhere, which leaves whole lines behind.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Every change in the log, one line for a service and what became of it, however many frontends that is true of.
+//! Every change in the log: one line for each outcome at a service, however many frontends have that outcome.
 //!
 //! Invariant: a line tells what a client gets from now on and which object made it so, with the number of the record
 //! that has the rest; a change that clients do not notice is told at debug level only.
@@ -30,7 +30,7 @@ pub(super) fn write(change: &Change, record: &Record) {
 enum Outcome {
     Removed,
     Added(Verdict, Option<Reason>),
-    /// What it was, and what it is.
+    /// The verdict before, the verdict now, and the reason for it.
     Verdict(Verdict, Verdict, Option<Reason>),
     Backends(Verdict),
     Remembered(Verdict),
@@ -38,12 +38,12 @@ enum Outcome {
     Same(Verdict),
 }
 
-/// The frontends of one line, the first ones by name.
+/// The frontends that share a line; only the first ones are named.
 #[derive(Default)]
 struct Alike {
     named: Vec<String>,
     count: usize,
-    /// Of the first one, after and before.
+    /// How many backends the first of these frontends has now; `was`: how many it had before.
     backends: usize,
     was: usize,
 }
@@ -66,7 +66,7 @@ impl Alike {
     }
 }
 
-/// Frontends of a line that are named; the record has more of them.
+/// How many frontends a line names; the record names more of them.
 const NAMED_MAX: usize = 3;
 
 fn by_outcome(change: &Change) -> BTreeMap<Outcome, Alike> {
@@ -144,7 +144,7 @@ impl Outcome {
     }
 }
 
-/// A hold is never silent: neither when it begins, nor when it ends.
+/// Logs a new verdict. A hold is never silent: its beginning and its end are warnings.
 fn say_verdict(
     service: &ServiceKey,
     (old, new, reason): (Verdict, Verdict, Option<Reason>),

@@ -30,12 +30,12 @@ const USED_BYTES: usize = 36;
 pub(super) const NUMBER_MAX: u64 = 1 << 53;
 
 /// How many numbers are set aside at once: few while little happens, because a crash makes the unused ones a gap; twice
-/// as many each time they are used up within [`FAST`].
+/// as many as before each time that they are used up within [`FAST`].
 const ROOM_MIN: u64 = 256;
 const ROOM_MAX: u64 = 65_536;
 const FAST: Duration = Duration::from_secs(1);
 
-/// How long a number waits for the disk. After that records matter more than the file.
+/// How long a record waits for its number at most. After that, going on matters more than the file.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// What is known of the numbers that were given out.
@@ -43,7 +43,7 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Mark {
     /// No number from here on was given out.
     pub(super) below: u64,
-    /// All numbers below were given out. Otherwise some of the last may not have been.
+    /// Whether all numbers below were given out; otherwise some of the last ones may not have been.
     pub(super) is_exact: bool,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Mark {
 pub(super) struct Numbers {
     path: PathBuf,
     file: Option<File>,
-    /// Counts writes; the newest copy has the highest.
+    /// Counts writes; the newest copy has the highest count.
     turn: u64,
     room: u64,
     reserved: Option<Instant>,
@@ -76,7 +76,7 @@ impl Numbers {
         (Self { path, file: None, turn, room: ROOM_MIN, reserved: None }, newest.map(|(_, mark)| mark))
     }
 
-    /// Sets numbers aside beyond those that were given out. Gives the first number that is not set aside.
+    /// Sets numbers aside beyond those that were given out. Returns the first number that is not set aside.
     pub(super) fn reserve(&mut self, given: u64) -> io::Result<u64> {
         let is_fast = self.reserved.is_some_and(|at| at.elapsed() < FAST);
         self.room = if is_fast { self.room.saturating_mul(2).min(ROOM_MAX) } else { ROOM_MIN };
@@ -152,7 +152,7 @@ pub(super) struct Reserve {
 #[derive(Debug)]
 struct State {
     below: u64,
-    /// The file cannot be written, so no number waits for it.
+    /// Whether the file cannot be written; then no number waits for it.
     has_failed: bool,
 }
 

@@ -1,9 +1,10 @@
 //! What a former process recorded, read back at the start.
 //!
 //! Invariant: reading is bounded in time and never fails: what is whole is read, what is not becomes a gap, and a tail
-//! that was torn is cut off so that new records follow whole ones. No number is given out twice: what was given out and
-//! has no record is a gap, and the name of a file is believed only where it is no further ahead than numbers can be.
-//! All is read, a segment at a time, because the records that memory has room for may stand in any segment.
+//! that was torn is cut off so that new records follow whole ones. No number is given out twice: numbers that were
+//! given out and have no record become a gap, and the number in a file's name is believed only where it is no further
+//! ahead than numbers can be. All files are read, a segment at a time, because the records that memory has room for may
+//! stand in any segment.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -19,7 +20,7 @@ use super::numbers::{Mark, NUMBER_MAX};
 use super::ring::Line;
 use super::segment::{self, Segment};
 
-/// How much is read, from the end: all that a folder may have, in some 300 ms.
+/// The most that is read, counted from the end: all that a folder may hold. It takes some 300 ms.
 const READ_BYTES_MAX: u64 = 64 << 20;
 
 /// The shortest record; so many bytes of a file that cannot be read hold at most so many numbers.
@@ -29,28 +30,28 @@ const RECORD_BYTES_MIN: u64 = 128;
 /// files hold.
 const AHEAD_MAX: u64 = 1 << 24;
 
-/// So much of a file shows its first record.
+/// How much of a file is read to see its first record.
 const HEAD_BYTES_MAX: u64 = 2 << 20;
 
-/// Gets records and gaps, oldest first.
+/// Is given each record and each gap, oldest first.
 pub(super) type Found<'a> = &'a mut dyn FnMut(Arc<Line>);
 
-/// What the history holds beside its records.
+/// What was found in the history beside its records.
 #[derive(Debug, Default)]
 pub(super) struct Restored {
     /// How many gaps were found just now.
     pub(super) gaps: u64,
-    /// Gaps that belong behind all records, and are to be written down.
+    /// The gap that belongs behind all records, and is to be written down.
     pub(super) torn: Option<Gap>,
     /// The highest number that may have been given out.
     pub(super) seq: u64,
     /// The segments, for the writer that appends to them.
     pub(super) segments: Vec<Segment>,
-    /// Nothing may follow in the newest one.
+    /// Whether nothing may be appended to the newest segment.
     pub(super) is_spoilt: bool,
 }
 
-/// Reads what is in a folder. `mark`: what is known of the numbers beside the records.
+/// Reads what is in a folder. `mark`: what is known of the numbers from elsewhere than the records.
 pub(super) fn restore(
     folder: &Path,
     boot_id: &Arc<str>,
@@ -97,14 +98,14 @@ pub(super) fn read(all: &[Segment], some: &[Segment], boot_id: &Arc<str>) -> io:
     Ok(lines)
 }
 
-/// The daemon stopped after its records had become part of another file, and before it went.
+/// Removes a segment that has become part of another one: the daemon stopped before it could remove it.
 fn remove_leftover(segment: &Segment) {
     if let Err(error) = std::fs::remove_file(&segment.path) {
         tracing::warn!(%error, file = %segment.path.display(), "cannot remove a file whose records are in another one");
     }
 }
 
-/// Leaves out files with a number in their name that no record in them can have. Those stay on disk.
+/// Leaves out files that are named after a number that no record in them can have. Those files stay on disk.
 fn believable(segments: Vec<Segment>, mark: Option<Mark>) -> Vec<Segment> {
     let mut known = mark.map_or(0, |mark| mark.below);
     let mut believe = |segment: &Segment| {
@@ -139,9 +140,9 @@ struct Restoring<'a> {
     found: Found<'a>,
     /// The time of the record before.
     time: Millis,
-    /// Records were taken from this segment to make room.
+    /// Whether records were taken from the segment that is read, to make room.
     is_thinned: bool,
-    /// The number up to which a former segment has become part of a thinned one.
+    /// The last number in the segment before, if that is a thinned one: a segment that begins no later is part of it.
     thinned: Option<u64>,
     /// The segments that the thinned one was made from and that are still there.
     leftovers: Vec<Segment>,
@@ -188,7 +189,7 @@ impl<'a> Restoring<'a> {
         let mut bad = 0;
         for (place, piece) in pieces(bytes).enumerate() {
             match piece {
-                // Reading begins anywhere, so the first bytes may be the end of a record.
+                // Reading may begin in the middle of a segment, so the first bytes may be the end of a record.
                 Piece::Bad(_) if place == 0 && begin > HEADER.len() as u64 => {}
                 Piece::Bad(bytes) => bad += bytes as u64,
                 Piece::Record(json) => {
@@ -204,19 +205,19 @@ impl<'a> Restoring<'a> {
         }
     }
 
-    /// All numbers up to this one were given out.
+    /// Notes that all numbers up to this one were given out.
     fn reach(&mut self, seq: u64) {
         self.restored.seq = self.restored.seq.max(seq);
     }
 
-    /// The number of a line, if it can follow those before. A file that begins with a gap may be named after the record
-    /// behind the gap.
+    /// The number of a line, if the line can follow those before. A gap may have the number before the one in its
+    /// file's name, because a file that begins with a gap may be named after the record behind the gap.
     fn next(&self, line: &Line) -> Option<u64> {
         let least = self.restored.seq + u64::from(line.service.is_some());
         line.seq.filter(|seq| (least..NUMBER_MAX).contains(seq))
     }
 
-    /// A record, with the bad bytes before it.
+    /// Takes a record in, and before it a gap if bytes before it are bad or numbers are missing.
     fn take(&mut self, seq: u64, line: Line, bad: u64, segment: &Segment) {
         let missing = seq.saturating_sub(self.restored.seq + 1);
         let is_gap = line.service.is_none();
@@ -246,7 +247,8 @@ impl<'a> Restoring<'a> {
         self.restored.segments.last().is_some_and(|newest| newest.path == segment.path)
     }
 
-    /// Nothing of the segment is read; its numbers stay taken. It is removed when it is the oldest.
+    /// Makes a gap of a whole segment: nothing of it is read, and its numbers stay taken. Its file goes when room is
+    /// made and it is one of the oldest.
     fn unreadable(&mut self, segment: &Segment, cause: GapCause) {
         let written = std::fs::metadata(&segment.path).and_then(|found| found.modified());
         self.time = self.time.max(written.map(crate::clock::millis).unwrap_or_default());
@@ -270,7 +272,7 @@ impl<'a> Restoring<'a> {
 }
 
 impl Restored {
-    /// Numbers that were given out behind the last record are missing. Their gap takes the last of them.
+    /// Makes a gap of the numbers that were given out behind the last record. The gap itself takes the last of them.
     fn account_for(&mut self, mark: Option<Mark>) {
         let Some(mark) = mark else { return };
         let Some(last) = mark.below.checked_sub(1).filter(|last| *last > self.seq) else { return };
@@ -281,7 +283,7 @@ impl Restored {
         self.seq = last - 1;
     }
 
-    /// New records must follow whole ones.
+    /// Cuts a torn tail off, because new records must follow whole ones.
     fn cut_torn_tail(&mut self) {
         let Some(newest) = self.segments.last_mut() else { return };
         if let Some(bad) = self.torn.as_ref().and_then(|gap| gap.bytes) {

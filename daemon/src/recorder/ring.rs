@@ -1,9 +1,10 @@
 //! The latest records of every service, in memory, also of services that are gone.
 //!
 //! Invariant: all rings together stay below a number of bytes. When it is reached, the service that changes gives up
-//! its own oldest record, so one that flaps never takes another's last one; a service that has none gets room from the
-//! largest namespace, from one that is gone or else from the one that has been quiet for longest. So a tenant's churn
-//! takes its own records, whether its services stay or go. What was dropped is counted.
+//! its own oldest record, so a service that flaps never takes another one's last record. A service with no older record
+//! gets room in the largest namespace: from a service that is gone, or else from the one that has been quiet for
+//! longest. So a tenant's churn takes its own records, whether its services stay or go. The records that were dropped
+//! are counted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use holdfast_core::keys::ObjectName;
 use holdfast_judgement::record::{Record, Word};
 use holdfast_judgement::rfc3339::Millis;
 
-/// Records of one service: some hours of a service that is rolled out often.
+/// The most records of one service: those of some hours, for a service that is rolled out often.
 const RECORDS_PER_SERVICE_MAX: usize = 64;
 
 /// The memory of all rings. 10,000 services have room for some four records each; most have fewer, and the file has
@@ -22,7 +23,7 @@ pub(super) const BYTES_MAX: usize = 32 << 20;
 /// The rule of the record that says that a service went.
 pub(super) const SERVICE_GONE: &str = "service-gone";
 
-/// Gaps that are named; they are rare, and each may concern any service.
+/// The most gaps that are kept; gaps are rare, and each may concern any service.
 const GAPS_MAX: usize = 64;
 
 /// What a line costs beside its text: itself, its place in two maps, and the name.
@@ -31,7 +32,7 @@ const LINE_BYTES: usize = 320;
 /// One record as it is on disk and in answers, with what it is found by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Its number; absent: it is not kept.
+    /// The record's number; absent: the record is not kept.
     pub seq: Option<u64>,
     /// When its batch began.
     pub time: Millis,
@@ -39,19 +40,19 @@ pub struct Line {
     pub service: Option<ObjectName>,
     /// What decided, and what clients were told.
     pub reasons: Box<[Word]>,
-    /// The record says that its service is gone.
+    /// Whether the record says that its service is gone.
     pub is_gone: bool,
     /// The record, one JSON object without a line end.
     pub json: Box<str>,
 }
 
 impl Line {
-    /// The line of a record. No record is known to be one that cannot be written.
+    /// The line of a record. No record is known that cannot be written as JSON.
     pub fn new(record: &Record) -> serde_json::Result<Self> {
         serde_json::to_string(record).map(|json| Self::of(record, json.into()))
     }
 
-    /// The line that was written down. `None`: this is no record.
+    /// Reads a record's line as it was written down. `None`: the text is no record.
     pub fn parse(json: &str) -> Option<Self> {
         let record: Record = serde_json::from_str(json).ok()?;
         Some(Self::of(&record, json.into()))
@@ -106,8 +107,8 @@ impl Space {
         self.gone.remove(&seq);
     }
 
-    /// The service that gives way: the one that is quiet for longest, of those that are gone if there are any. Never
-    /// the one that has just changed.
+    /// The service that gives way: the one that has been quiet for longest, among those that are gone if there are any.
+    /// It is never the service that has just changed.
     fn gives_way(&self, newest: &ObjectName) -> Option<&ObjectName> {
         self.gone.values().chain(self.quiet.values()).find(|name| *name != newest)
     }
@@ -148,7 +149,7 @@ impl Rings {
         }
     }
 
-    /// Drops one record. `false`: only the newest is left.
+    /// Drops one record. `false`: there is none to drop but the newest.
     fn make_room(&mut self, newest: &ObjectName) -> bool {
         let own = self.rings.get(newest).filter(|ring| ring.len() > 1).map(|_| newest.clone());
         let Some(name) = own.or_else(|| self.gives_way(newest)) else { return false };
@@ -157,7 +158,7 @@ impl Rings {
         true
     }
 
-    /// A service of the largest namespace that has another one than the newest.
+    /// The service that gives way in the largest of the namespaces that have another service than `newest`.
     fn gives_way(&self, newest: &ObjectName) -> Option<ObjectName> {
         let all = self.namespaces.values();
         let candidates = all.filter_map(|space| Some((space.bytes, space.gives_way(newest)?)));

@@ -1,6 +1,6 @@
 //! The segments of the history's files, as their folder shows them.
 //!
-//! Invariant: what is no segment by its name is left alone.
+//! Invariant: a file that is no segment by its name is left alone.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The end of a segment's name; before it stands the number of its first record, in 20 digits.
 pub(super) const SUFFIX: &str = ".history";
 
-/// Only root reads it: it names every service of the cluster.
+/// Only root may read the history: it names every service of the cluster.
 pub(super) const FILE_MODE: u32 = 0o600;
 pub(super) const FOLDER_MODE: u32 = 0o700;
 

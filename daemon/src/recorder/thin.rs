@@ -1,10 +1,10 @@
-//! What makes room in the files when they are full: records of the namespaces that have most of them, and of those the
-//! ones of services that are gone first.
+//! Makes room in the files when they are full: records go from the namespace that has most of them, first those of its
+//! services that are gone.
 //!
 //! Invariant: a namespace with less than an equal share loses nothing, whatever others write. Two segments become one
-//! in one rename, so whatever stops this leaves all records: those of the second segment may stand in both, and the
-//! next start removes that segment. What was taken is a gap that names the namespaces, unless nothing older is left.
-//! Each time two segments are read and one is written, however many records come.
+//! in one rename, so whatever interrupts this, no other record is lost: those of the second segment may stand in both,
+//! and the next start removes that segment. The records that were taken become a gap that names their namespaces,
+//! unless no older record is left. Each time two segments are read and one is written, however many records come.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,17 +26,17 @@ use super::segment::{FILE_MODE, Segment};
 /// The name of the file while it is written; the next write replaces one that was left behind.
 const UNFINISHED: &str = "thinned.new";
 
-/// So much is collected before it is written.
+/// How many bytes are collected before they are written.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Room for the gap.
+/// The room that is kept for the gap.
 const GAP_BYTES: usize = 1 << 10;
 
-/// Namespaces that a gap names.
+/// The most namespaces that a gap names.
 const NAMED_MAX: usize = 5;
 
-/// Makes one segment of the two oldest, in the place of the first. `None`: there is none but the one that is appended
-/// to.
+/// Makes one segment of the two oldest, in the place of the first. `None`: there are no two beside the one that is
+/// appended to.
 pub(super) fn thin(segments: &[Segment], bytes_max: u64) -> io::Result<Option<Segment>> {
     let ([first, _, _, ..], Some(oldest)) = (segments, segments.get(..2)) else { return Ok(None) };
     let boot_id = super::boot_id();
@@ -70,7 +70,7 @@ fn write(path: &Path, lines: &[Arc<Line>]) -> io::Result<u64> {
     file.write_all(&out)?;
     file.sync_all()?;
     fs::rename(&unfinished, path)?;
-    // Before the second of the two goes.
+    // The rename must be on disk before the second of the two segments goes.
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())?;
     Ok(file.metadata()?.len())
 }
@@ -99,7 +99,7 @@ fn keep(lines: Vec<Arc<Line>>, bytes_max: usize, boot_id: &Arc<str>) -> Vec<Arc<
     kept
 }
 
-/// What such a gap of a former time says.
+/// What the line says if it is the gap of a former thinning.
 fn former(line: &Line) -> Option<Gap> {
     line.service.is_none().then(|| line.record()?.gap).flatten().filter(|gap| gap.cause == GapCause::MadeRoom)
 }
@@ -122,7 +122,7 @@ struct Space {
 }
 
 impl<'a> Spaces<'a> {
-    /// Leaves out what `formers` say, because one gap says it instead.
+    /// Leaves out `formers`, the gaps of former thinnings: one new gap says what they said.
     fn of(lines: &'a [Arc<Line>], formers: &BTreeMap<usize, Gap>) -> Self {
         let last: BTreeMap<_, _> = lines.iter().map(|line| (&line.service, line.is_gone)).collect();
         let mut all = Self::default();
@@ -143,7 +143,7 @@ impl<'a> Spaces<'a> {
         all
     }
 
-    /// The next record of the namespace that has most.
+    /// Takes the next record out of the namespace that has most, and returns the record's place.
     fn gives_way(&mut self) -> Option<usize> {
         let (_, name) = self.sizes.pop_last()?;
         let space = self.spaces.get_mut(name)?;
@@ -158,12 +158,12 @@ impl<'a> Spaces<'a> {
     }
 }
 
-/// What was taken, now and before.
+/// The records that were taken, now and by former thinnings.
 #[derive(Debug, Default)]
 struct Taken {
     records: u64,
     namespaces: BTreeMap<String, u64>,
-    /// Number and time of the last one.
+    /// Number and time of the last record that was taken.
     last: Option<(u64, Millis)>,
 }
 
@@ -187,7 +187,7 @@ impl Taken {
         }
     }
 
-    /// Where older records stay, what is missing behind them is a gap.
+    /// Puts one gap in the place of the last record that was taken, if an older record stays.
     fn tell(self, kept: &mut Vec<Arc<Line>>, boot_id: &Arc<str>) {
         let Some((seq, time)) = self.last else { return };
         let at = kept.partition_point(|line| line.seq < Some(seq));

@@ -1,8 +1,8 @@
 //! The watchers of `/watch`, each with a queue of records.
 //!
 //! Invariant: each watcher has a queue of its own with only what it asked for, bounded in records and in bytes. So no
-//! service's churn costs the place of a watcher of another service, and the writer never waits for a watcher: one that
-//! is behind by more than its queue hears what the queue holds, and that it was late.
+//! service's churn costs the place of a watcher of another service, and the recorder never waits for a watcher: a
+//! watcher that is further behind than its queue is long hears what the queue holds, and then that it was late.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,11 +12,11 @@ use tokio::sync::mpsc;
 
 use super::ring::Line;
 
-/// Records that a watcher may be behind. At 1,000 changes a second it has a second to take them.
+/// How many records a watcher may be behind. At 1,000 changes a second it has a second to take them.
 const BEHIND_MAX: usize = 1_024;
 
-/// Bytes that a watcher may be behind: some 400 ordinary records. All watchers of both doors together keep no more than
-/// 56 MiB of what the rings have let go.
+/// How many bytes a watcher may be behind: those of some 400 ordinary records. All watchers of both doors together keep
+/// no more than 56 MiB of what the rings have let go.
 const BEHIND_BYTES_MAX: usize = 512 << 10;
 
 /// What a watcher hears.
@@ -37,14 +37,14 @@ pub struct Watch {
     behind: Arc<Behind>,
 }
 
-/// What a watcher and the writer both know of its queue.
+/// What a watcher and the recorder both know of the watcher's queue.
 #[derive(Debug, Default)]
 struct Behind {
     bytes: AtomicUsize,
     is_late: AtomicBool,
 }
 
-/// The writer's end of a watcher's queue.
+/// The recorder's end of a watcher's queue.
 #[derive(Debug)]
 struct Seat {
     service: Option<ObjectName>,
@@ -71,17 +71,17 @@ impl Watch {
 }
 
 impl Seat {
-    /// A gap may have records of any service.
+    /// Whether the watcher asked for this line; it always gets a gap, which may stand for records of any service.
     fn asks_for(&self, line: &Line) -> bool {
         self.service.is_none() || line.service.is_none() || line.service == self.service
     }
 
-    /// Whether the watcher keeps its seat.
+    /// Puts a line into the queue; returns whether the watcher keeps its seat.
     fn tell(&self, line: &Arc<Line>) -> bool {
         let bytes = line.json.len();
         // Counted before the watcher can take it, so that the count never goes below zero.
         let behind = self.behind.bytes.fetch_add(bytes, Ordering::Relaxed);
-        // A record alone may be larger than the bound: a watcher that took all before it gets it.
+        // One record may be larger than the bound: a watcher that took all records before gets it.
         let fits = behind == 0 || behind.saturating_add(bytes) <= BEHIND_BYTES_MAX;
         let is_told = fits && self.lines.try_send(Arc::clone(line)).is_ok();
         if !is_told {
@@ -104,7 +104,7 @@ impl Watchers {
         self.present().len()
     }
 
-    /// A watcher that is late loses its seat.
+    /// Tells a line to all watchers that ask for it; a watcher that is late loses its seat.
     pub(super) fn tell(&self, line: &Arc<Line>) {
         self.present().retain(|seat| !seat.asks_for(line) || seat.tell(line));
     }

@@ -1,8 +1,9 @@
 //! The thread that writes records down.
 //!
-//! Invariant: no other part waits for it: what does not fit its queue, or what the disk refuses, is missing in the
-//! file, counted, and named there by a gap as soon as something can be written again, at the latest at the end. A
-//! record is on disk within about a second, and at once if it tells of clients that are turned away.
+//! Invariant: no other part waits until a record is written; only for numbers the recorder waits, a second at most.
+//! What does not fit the queue, or what the disk refuses, is missing in the file, counted, and named there by a gap as
+//! soon as something can be written again, at the latest at the end. A record is on disk within about a second, and at
+//! once if it tells of clients that are turned away.
 
 use std::io;
 use std::sync::Arc;
@@ -21,29 +22,30 @@ use super::ring::Line;
 use crate::logging::messages::{self, say};
 use crate::room::Taken;
 
-/// Records that may wait for the disk: some 8 MB, and more than a second of the fastest changes.
+/// The most records that may wait for the disk: some 8 MB, and more than a second of the fastest changes.
 const WAITING_MAX: usize = 8_192;
 
-/// The most bytes of those together; the record of a service of many ports may have ten times the usual kilobyte.
+/// The most bytes of all records that wait; the record of a service of many ports may have ten times the usual
+/// kilobyte.
 pub(super) const WAITING_BYTES_MAX: usize = 16 << 20;
 
-/// Records of one write.
+/// The most records of one write.
 const BATCH_MAX: usize = 256;
 
 /// How long records may be in a cache only.
 const SYNC: Duration = Duration::from_secs(1);
 
-/// After a failure: a full disk is not made better by haste.
+/// How long nothing is tried after a failure: a full disk is not made better by haste.
 const PAUSE_FAILED: Duration = Duration::from_secs(5);
 
 /// A record on its way.
 #[derive(Debug)]
 pub(super) struct ToDisk {
     pub(super) line: Arc<Line>,
-    /// Clients are turned away, or are no longer. It is synced at once, because otherwise nothing is known of it if the
-    /// machine stops now.
+    /// Whether the record tells that clients are turned away, or no longer. It is then synced at once, because it would
+    /// be lost if the machine stopped now.
     pub(super) urgent: bool,
-    /// What it takes of [`WAITING_BYTES_MAX`].
+    /// What the record takes of [`WAITING_BYTES_MAX`].
     pub(super) _room: Option<Arc<Taken>>,
 }
 
@@ -55,7 +57,7 @@ pub(super) struct Disks {
     pub(super) reserve: Arc<Reserve>,
 }
 
-/// Starts the thread, behind the record with the number `seq`. It ends when the queue's other end is dropped.
+/// Starts the thread; `seq` is the number of the last record in the file. The thread ends when the queue is dropped.
 pub(super) fn start(
     Disks { files, numbers, reserve }: Disks,
     seq: u64,
@@ -83,11 +85,11 @@ struct Writer {
     boot_id: Arc<str>,
     history: Arc<History>,
     kept: FileHealth,
-    /// Since when something is in a cache only.
+    /// Since when some records are in a cache only.
     unsynced: Option<Instant>,
-    /// After a failure nothing is tried before then.
+    /// Until when nothing is tried after a failure.
     resume: Option<Instant>,
-    /// After a failure no numbers are set aside before then.
+    /// Until when no numbers are set aside after a failure.
     retry: Option<Instant>,
 }
 
@@ -140,7 +142,8 @@ impl Writer {
         self.reserve.set(reserved.ok());
     }
 
-    /// Names what is missing, for which this is the last chance, and writes down that all numbers are known.
+    /// Writes a gap for what is missing, because this is the last chance, and notes that all numbers up to here were
+    /// given out.
     fn finish(mut self) {
         let last = self.given();
         if let Some(missing) = last.checked_sub(self.seq).filter(|missing| *missing > 0) {
@@ -208,7 +211,8 @@ impl Writer {
         Line::new(&gap_record(seq, line.time, 0, &self.boot_id, gap)).ok()
     }
 
-    /// What is missing in the file before this record. It takes the last of the missing numbers.
+    /// A gap for the records that are missing in the file before this one. The gap takes the last of the missing
+    /// numbers.
     fn gap(&self, next: &Line) -> Option<Line> {
         let seq = next.seq?.checked_sub(1)?;
         let records = seq.checked_sub(self.seq).filter(|missing| *missing > 0)?;

@@ -1,10 +1,10 @@
 //! The source of `[[service]]` blocks: services without a cluster, with TCP and HTTP health checks of their backends.
 //!
 //! One block is one service and one slice per family and backend port. Without a health check every backend is ready.
-//! With one, a backend counts as ready until its first verdict: as HAProxy and unlike Envoy, because the daemon's
-//! restart must not empty a list of backends that are all well. The first check runs at once and, until a verdict is
-//! reached, they follow at most [`FIRST_INTERVAL_MAX`] apart, so a dead backend is gone after `fall` such steps. The
-//! daemon's readiness does not wait for these checks.
+//! With one, a backend counts as ready until its first verdict: as with HAProxy and unlike Envoy, because the daemon's
+//! restart must not empty a list of backends that are all well. The first check runs at once; until a verdict is
+//! reached, further checks follow at most about [`FIRST_INTERVAL_MAX`] apart, so a dead backend is gone after `fall`
+//! such steps. The daemon's readiness does not wait for these checks.
 //!
 //! Invariant: the first group holds every service and slice and ends with `Synced`; an unchanged block never sends
 //! anything on a reload and keeps what is known of its backends.
@@ -35,7 +35,8 @@ use health::Transition;
 use live::{Change, Live};
 use schedule::CheckId;
 
-/// Checks follow one another at most this far apart until the first verdict, however long the interval is.
+/// The longest interval between checks until the first verdict, before it is jittered, however long the configured one
+/// is.
 pub const FIRST_INTERVAL_MAX: Duration = Duration::from_millis(100);
 
 /// One `[[service]]` block, as the configuration read it.
@@ -44,7 +45,7 @@ pub struct StaticService {
     /// The service's name.
     pub name: String,
     pub namespace: String,
-    /// The name of its one port; empty if unnamed.
+    /// The name of the service's one port; empty if unnamed.
     pub port_name: String,
     /// TCP, UDP or SCTP.
     pub transport: Transport,
@@ -75,8 +76,8 @@ impl From<&ServiceBlock> for StaticService {
     }
 }
 
-// With the time when it finished, because the loop does not look while the engine takes no group, and that must not
-// count as slowness.
+// A check's result and when the check finished: the loop does not look while the engine takes no group, and that time
+// must not count as slowness of the check.
 type Finished = (CheckId, Result<(), CheckFailed>, Duration);
 
 /// Sends the blocks as events, checks their backends, and follows reloads.
@@ -128,7 +129,7 @@ fn start_due(live: &mut Live, running: &mut JoinSet<Finished>, began: Instant) {
     }
 }
 
-/// Takes every check that has finished by now, so that many backends of one slice that turn together re-apply it once.
+/// Takes every check that has finished by now, so that a slice is applied once when many of its backends turn together.
 fn take_finished(live: &mut Live, running: &mut JoinSet<Finished>, first: Finished) -> Vec<Event> {
     let mut next = Some(first);
     while let Some((id, outcome, at)) = next {

@@ -57,8 +57,8 @@ pub use view::{LastError, State, View, Watch};
 /// How long things take and may take.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// The least time that a watch is asked for; up to a quarter more, by chance. At its end it may move to a better
-    /// endpoint, which is within five minutes even with the time that a check of the endpoint takes.
+    /// How long a watch is asked for at least; up to a quarter more, by chance. At its end the watch may move to a
+    /// better endpoint: that happens within five minutes, even with the time that a check of the endpoint takes.
     pub watch_length: Duration,
     /// How much later than asked for a server may end a watch.
     pub watch_overrun: Duration,
@@ -66,27 +66,27 @@ pub struct Timing {
     pub watch_idle: Duration,
     /// How long a watch that follows an interruption may be silent until the server is asked which version it has.
     pub doubt: Duration,
-    /// A watch that ends earlier did not end by itself.
+    /// How long a watch must have lasted for its end to count as a normal one.
     pub watch_short: Duration,
-    /// How long a list may pause.
+    /// How long a list may send nothing until the request is given up.
     pub list_idle: Duration,
     /// How long no page of a list may come. After that the whole list is asked for once more.
     pub list_silence: Duration,
     /// Over how long the lists of many nodes spread when their versions are gone all at once.
     pub list_spread: Duration,
     /// How long a watch that goes on where another daemon was must be quiet until it counts as up to date. An apiserver
-    /// sends what was missed with its first bytes; until then nothing is written, so a daemon that is killed earlier,
-    /// again and again, follows nothing.
+    /// sends what was missed with its first bytes. Until the watch counts as up to date nothing is written, so a daemon
+    /// that is killed earlier, again and again, never follows a change.
     pub quiet: Duration,
     /// How often a watch is audited; up to a quarter more, by chance.
     pub audit_every: Duration,
-    /// How long a difference must last.
+    /// How long a difference must last to count.
     pub audit_again: Duration,
-    /// How far apart comparisons are that clients ask for. Each costs the apiserver a list of everything.
+    /// How far apart comparisons are that clients ask for. Each one costs the apiserver a list of everything.
     pub audit_pace: Duration,
-    /// How often this node's Node object is asked for while it is refused.
+    /// How long at least to wait until this node's Node object is asked for again, once it was refused several times.
     pub node_wait: Duration,
-    /// How long after the start the first lists wait for the zone at most.
+    /// How long after the start the first lists may wait for the zone.
     pub node_first: Duration,
 }
 
@@ -232,14 +232,14 @@ impl Kind {
         Self { selection, version, delivered: SharedDelivered::new(delivered), view, odds, asked }
     }
 
-    /// What an earlier run could not understand, and this one has not read.
+    /// What an earlier run could not understand and this run has not read yet.
     fn rejections(&self) -> Vec<Event> {
         self.delivered.lock().rejections().cloned().map(Event::Rejected).collect()
     }
 }
 
 impl Kubernetes {
-    /// Sends nothing yet.
+    /// The source, ready to run: it sends nothing yet.
     pub fn new(access: Access, settings: Settings) -> Self {
         let Settings { service_proxy_name, node, start, timing } = settings;
         let is_resumed = start.is_some();
@@ -254,7 +254,7 @@ impl Kubernetes {
         Self { access, timing, is_resumed, apiservers, kinds, snapshots: None }
     }
 
-    /// Delivers everything once more when these snapshots ask for it.
+    /// Makes the source deliver everything once more when these snapshots ask for it.
     pub fn heeding(self, snapshots: watch::Receiver<Arc<Snapshot>>) -> Self {
         Self { snapshots: Some(snapshots), ..self }
     }
@@ -270,7 +270,7 @@ impl Kubernetes {
         }
     }
 
-    /// What the table does not say.
+    /// Where it is published what the table does not say of objects.
     pub fn oddities(&self) -> OddityView {
         let odds = |what| {
             let of = self.kinds.iter().find(|kind| kind.selection.what == what);
@@ -311,7 +311,8 @@ impl Kubernetes {
 }
 
 impl Kubernetes {
-    /// What was known stays, and is delivered again only where it differs.
+    /// The events of a start that goes on from a table: what was known stays, and is delivered again only where it
+    /// differs.
     fn resumed(&self) -> Vec<Event> {
         let rejections = self.kinds.iter().flat_map(Kind::rejections);
         std::iter::once(Event::Resumed(Source::Kubernetes)).chain(rejections).collect()

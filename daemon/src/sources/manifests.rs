@@ -1,8 +1,8 @@
 //! A folder of Kubernetes manifests, watched.
 //!
-//! Invariant: what one look at the folder finds goes out as one group, at once; only what takes an object away
-//! waits for the file that may have it now, so an object that moves from file to file is never gone in between. The
-//! first group is the whole folder and ends with `Synced`. What cannot be read keeps its last good version.
+//! Invariant: what one look at the folder finds goes out as one group, at once; only a change that takes an object away
+//! waits for the file that may have the object now, so an object that moves from file to file is never gone in between.
+//! The first group is the whole folder and ends with `Synced`. What cannot be read keeps its last good version.
 //! Subfolders are not read.
 
 mod held;
@@ -24,21 +24,20 @@ use tokio::task::JoinError;
 
 use watching::Watching;
 
-/// One object per file, for more services than a node usually has.
+/// The most files that are read: with one object per file, more services than a node usually has.
 const FILES_MAX: usize = 10_000;
 
 /// How often every file is looked at, for changes without a notice (another host's write, a link's target); one `stat`
 /// each.
 const POLL: Duration = Duration::from_secs(3);
 
-/// A file that rests for so long is complete, where no notice says it; longer than programs pause within one write.
+/// How long a file must rest to count as complete where no notice says so; longer than programs pause within one write.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Files between which an object moves (`mv`, `cp *.yaml`, an unpacked archive) are written within so much
-/// of each other.
+/// How far apart the files are written at most between which an object moves (`mv`, `cp *.yaml`, an unpacked archive).
 const QUIET: Duration = Duration::from_millis(20);
 
-/// In a folder that never rests an object that goes counts as gone after this.
+/// How long an object that goes is held at most, in a folder that never rests; after that it counts as gone.
 const HELD_MAX: Duration = Duration::from_millis(200);
 
 /// How long a look may take until it is logged: 10,000 files on a slow disk take a few seconds.
@@ -64,7 +63,7 @@ pub struct Manifests {
 }
 
 impl Manifests {
-    /// Nothing is read yet.
+    /// The source for this folder; nothing is read yet.
     pub fn new(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), snapshots: None }
     }
@@ -74,7 +73,7 @@ impl Manifests {
         scan::probe(folder).map_err(|reason| FolderError { folder: folder.to_owned(), reason })
     }
 
-    /// Delivers everything once more when these snapshots ask for it.
+    /// Makes the source deliver everything once more when these snapshots ask for it.
     pub fn heeding(self, snapshots: watch::Receiver<Arc<Snapshot>>) -> Self {
         Self { snapshots: Some(snapshots), ..self }
     }

@@ -1,4 +1,4 @@
-//! That one daemon uses the folder: two would write over each other's table and records.
+//! Only one daemon uses the folder: two would write over each other's table and records.
 //!
 //! Invariant: the claim ends with the process, however it ends. A folder that cannot be written to is not claimed: no
 //! daemon can spoil it, and this one serves without it.
@@ -13,7 +13,7 @@ use nix::fcntl::{Flock, FlockArg};
 /// The name of the file that is locked.
 const FILE: &str = "lock";
 
-/// Only root reads what is in the folder.
+/// Only root may read what is in the folder.
 const MODE: u32 = 0o600;
 
 /// Another daemon uses the folder.

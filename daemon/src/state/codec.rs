@@ -1,8 +1,8 @@
 //! From the table to records and back: a head, the names of all services, one record for each service, and head and
 //! names once more.
 //!
-//! Invariant: what is read equals what was written, or the record is refused whole. What the version before wrote is
-//! read too: an upgrade must not let go of what is held.
+//! Invariant: what is read equals what was written, or the record is refused whole. What former versions from
+//! [`VERSION_MIN`] on wrote is read too: an upgrade must not let go of what is held.
 
 use std::io;
 use std::sync::Arc;
@@ -21,14 +21,15 @@ use super::frames::Kind;
 use super::version::VERSION_MIN;
 use crate::sources::kubernetes::Oddities;
 
-/// The first that has what Services say of their load balancers. After an older one all Services are listed once.
+/// The first version that has what Services say of their load balancers. After an older one all Services are listed
+/// once.
 const HAS_BALANCERS: u32 = 5;
 
 /// The head of this version: that of version 3, and what came after it.
 #[derive(Serialize, Deserialize)]
 struct Head {
     before: Head3,
-    /// No number of a record from here on was given out.
+    /// The lowest record number that was not given out.
     numbers_below: u64,
 }
 
@@ -46,15 +47,15 @@ struct Head3 {
     odd_slices: Vec<OddForm>,
 }
 
-/// Odd objects of a kind that are written down. With more of them a restart asks for a list, which costs less than a
-/// file that is full of them.
+/// The most odd objects of a kind that are written down. With more of them a restart asks for a list, which costs less
+/// than a file that is full of them.
 const ODDS_MAX: usize = 4_096;
 
 impl Head {
     fn new(context: &Context, snapshot: &Snapshot) -> Self {
         let Context { boot, cluster, zone, proxy_name, odd, numbers_below } = context.clone();
         let is_resumable = odd.services.len().max(odd.slices.len()) <= ODDS_MAX
-            // What waits for room is in no record, so a restart has to be told of it.
+            // An object that waits for room is in no record, so a restart has to be told of it by a list.
             && snapshot.rejections.waiting == 0;
         let version = |watched| snapshot.progress.get(&watched).filter(|_| is_resumable).cloned();
         let before = Head3 {
@@ -75,7 +76,7 @@ impl Head {
 /// Takes a record with its kind; that of a service also with the service's key.
 type Write<'a> = dyn FnMut(Kind, Option<&ServiceKey>, &[u8]) -> io::Result<()> + 'a;
 
-/// Gives the records one by one; the buffer of each is used again for the next.
+/// Gives the records to `write` one by one; the buffer of each service's record is used again for the next.
 pub(super) fn encode(context: &Context, snapshot: &Snapshot, write: &mut Write<'_>) -> io::Result<()> {
     let head = to_bytes(&Head::new(context, snapshot), Vec::new())?;
     let names = snapshot.services.iter().map(|view| (&view.key.name, view.key.source));
@@ -108,12 +109,12 @@ pub(super) struct RecordReader<'a> {
 }
 
 impl<'a> RecordReader<'a> {
-    /// Of a version from [`VERSION_MIN`] to `VERSION`.
+    /// A reader of records that a version from [`VERSION_MIN`] to `VERSION` wrote.
     pub(super) const fn new(found: &'a mut Found, version: u32) -> Self {
         Self { found, version }
     }
 
-    /// `None`: the record makes no sense.
+    /// Takes a record in; `None`: the record makes no sense.
     pub(super) fn take(&mut self, kind: Kind, record: &[u8]) -> Option<()> {
         match kind {
             Kind::Head if self.found.has_head => {}

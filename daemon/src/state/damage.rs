@@ -1,7 +1,7 @@
 //! What is made of a damaged file: its whole records, and for the others those of the file before it.
 //!
-//! Invariant: no record that is whole in one of the two is lost, and what is lost is named as far as either says its
-//! name. Whatever was not whole is listed anew: no version is remembered then, from which a watch could go on.
+//! Invariant: no record that is whole in one of the two files is lost, and a service that is lost is named if either
+//! file names it. After any damage all objects are listed anew: no version from which a watch could go on is kept.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,13 +13,13 @@ use holdfast_core::keys::ServiceKey;
 use super::Saved;
 use super::version::{VERSION, VERSION_MIN};
 
-/// Services that are left out and named; more are counted.
+/// So many services are named; more are only counted.
 const NAMED_MAX: usize = 8;
 
 /// Why what is in the file cannot be used. The daemon starts without it.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The system said no.
+    /// The file could not be opened or read.
     #[error("{}: {source}", path.display())]
     Io {
         path: PathBuf,
@@ -27,21 +27,21 @@ pub enum LoadError {
         #[source]
         source: io::Error,
     },
-    /// Not one of ours.
+    /// The file was not written by holdfast.
     #[error("{} is not a snapshot of holdfast", .0.display())]
     Foreign(PathBuf),
-    /// Written by another version.
+    /// The file has a format that this version of holdfast does not read.
     #[error("{} has format {found}; this version reads {VERSION_MIN} to {VERSION}", path.display())]
     Version {
         path: PathBuf,
-        /// The version that it says it has.
+        /// The format that the file says it has.
         found: u32,
     },
-    /// Cut short, or changed since it was written.
+    /// The file was cut short, or changed since it was written.
     #[error("{} is damaged: {what}", path.display())]
     Damaged {
         path: PathBuf,
-        /// Where it shows.
+        /// What shows the damage.
         what: &'static str,
     },
 }
@@ -74,7 +74,7 @@ impl LeftOut {
     }
 }
 
-/// What a start found of the table was not whole.
+/// What was wrong with the file at a start, and which services were made up for or lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// What is wrong with the file.
@@ -90,11 +90,11 @@ pub struct Damage {
 pub(super) struct Found {
     pub(super) kept: Saved,
     pub(super) has_head: bool,
-    /// The services that it should have records of; `None`: that is lost too.
+    /// The services that the file should have records of; `None`: their names are lost too.
     pub(super) names: Option<BTreeSet<ServiceKey>>,
     /// The services that are too large to have a record.
     pub(super) left_out: BTreeSet<ServiceKey>,
-    /// These are not all of its records.
+    /// Whether records of the file are missing or damaged.
     pub(super) is_damaged: bool,
 }
 
@@ -103,7 +103,8 @@ impl Found {
         self.kept.remembered.services.iter().map(|view| view.key.clone()).collect()
     }
 
-    /// Whether a service has a record, or should have one that is not whole.
+    /// Whether the file should have a record of this service, and has no whole one. If the names are lost, that may be
+    /// so for any service.
     fn lacks(&self, have: &BTreeSet<ServiceKey>, key: &ServiceKey) -> bool {
         let is_named = self.names.as_ref().is_none_or(|names| names.contains(key));
         is_named && !have.contains(key) && !self.left_out.contains(key)
@@ -134,7 +135,7 @@ pub(super) fn mended(
     }
 }
 
-/// `None`: neither says which cluster its records are of.
+/// `None`: neither file has a whole head, which says of which cluster the records are.
 fn mend(mut newest: Found, older: Option<Found>) -> Option<(Saved, LeftOut, LeftOut)> {
     let older = older.unwrap_or_default();
     if !newest.has_head && !older.has_head {

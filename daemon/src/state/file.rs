@@ -1,8 +1,10 @@
-//! The file: a magic, a version, and records of which each has its own checksum. Beside it lies the one before it.
+//! The file: a magic, a version, and records, each with a checksum of its own. Beside it lies the file that it
+//! replaced.
 //!
 //! Invariant: `store` leaves the old file or the whole new one, on disk and not only in a cache; `load` gives all
-//! records that are as they were stored, and says whether those are all. One service beyond all bounds is left out and
-//! named, and takes no other with it. Up to version 5 there is one checksum over all, and damage leaves nothing.
+//! records that are as they were stored, and says whether those are all. A service that is too large is left out and
+//! named, and takes no other with it. A file of a version up to 5 has one checksum over everything, and nothing is
+//! taken from it if it is damaged.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -22,7 +24,7 @@ const MAGIC: &[u8; 12] = b"holdfast\0\0\0\n";
 /// Where the first record begins.
 const BODY: u64 = MAGIC.len() as u64 + 4;
 
-/// Only root reads it: it names every service of the cluster.
+/// Only root may read the file: it names every service of the cluster.
 const MODE: u32 = 0o600;
 
 /// Why the file could not be written. The former file stays.
@@ -45,8 +47,8 @@ pub struct Stored {
     pub left_out: LeftOut,
 }
 
-/// Writes beside the file, and puts it in its place when all of it is on disk; what was there stays beside it as
-/// `before`, for the day on which the new one is damaged. `most`: bytes of one service.
+/// Writes a new file beside the old one, and puts it in the old one's place when all of it is on disk; the old one
+/// stays beside it as `before`, for the day on which the new one is damaged. `most`: the most bytes of one service.
 pub(super) fn store(
     folder: &Path,
     (name, before): (&str, &str),

@@ -1,9 +1,10 @@
-//! How the table looks in the file: facts, rows and frontends as core writes them, and forms of their own
-//! for what differs.
+//! How the table looks in the file: facts, rows and frontends as core writes them, and forms of their own for what
+//! differs.
 //!
-//! Invariant: every form is made from what it stands for, and gives it back unchanged; `None` means that it was never
-//! one. These types and those that core writes are the file's format: a change of one is a new version of it, and the
-//! former one stays beside it. The file has no names of fields; their order stands for them.
+//! Invariant: a form is made from one value of the table and gives that value back unchanged; `None` says that no
+//! daemon can have written the form. These types and those that core writes are the file's format: a change of one of
+//! them makes a new version of the format, and the former type stays beside the new one. The file has no names of
+//! fields; their order stands for them.
 //!
 //! Forms of their own: a service, because its source is written once for it and its slices, and what it says of its
 //! load balancer stands at its end; a port, because its last list usually is its rows; a hold, because its times are
@@ -24,8 +25,8 @@ use serde::{Deserialize, Serialize};
 use hold::Held;
 pub(super) use hold::{HoldForm, HoldForm3};
 
-/// One service as readers see it. Of what it has, only the form of a hold, `H`, has ever changed, and what it says of
-/// its load balancer, `B`, has come to it.
+/// One service as readers see it. Versions of the format differ in two parts of it: in the form of a hold, `H`, and in
+/// what the service says of its load balancer, `B`, which the first ones did not have.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ServiceForm<H = HoldForm, B = Option<Box<BalancerFacts>>> {
     name: ObjectName,
@@ -49,7 +50,7 @@ impl Balancing for Option<Box<BalancerFacts>> {
     }
 }
 
-/// Versions 3 and 4 wrote nothing, which takes no room.
+/// Versions 3 and 4 wrote nothing of load balancers; `()` takes no bytes in the file.
 impl Balancing for () {
     fn into_facts(self) -> Option<Box<BalancerFacts>> {
         None
@@ -85,7 +86,7 @@ impl<H: Held, B: Balancing> ServiceForm<H, B> {
             state,
             ports: ports.into_iter().map(|port| port.into_view(source)).collect::<Option<_>>()?,
             frontends,
-            // What was seen of the load balancer is seen anew.
+            // What was seen of the load balancer is not written down: it is seen anew.
             seen: None,
         })
     }

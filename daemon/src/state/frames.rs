@@ -5,7 +5,7 @@
 
 use std::io::{self, BufRead, Read, Seek, SeekFrom, Write};
 
-/// One record is one service; 100,000 endpoints take about 8 MB.
+/// The most bytes of a record. One record is one service; one with 100,000 endpoints takes about 8 MB.
 pub(super) const RECORD_BYTES_MAX: u32 = 256 << 20;
 
 /// Where a record begins. Two of its bytes are in no text of UTF-8, so no name or word of an object looks like it.
@@ -19,7 +19,8 @@ const HEAD_BYTES: usize = MARK.len() + 1 + 4 + 4;
 pub(super) enum Kind {
     /// What goes with the table; the first and the last record.
     Head,
-    /// The services that have records here; it stands behind the first head and before the last one.
+    /// The names of the services that have records here; this record stands behind the first head and before the last
+    /// one.
     Names,
     /// One service with its slices.
     Service,
@@ -48,7 +49,7 @@ fn sum(kind: u8, length: [u8; 4], record: &[u8]) -> u32 {
     sum.finalize()
 }
 
-/// Writes one record. `length` is its own.
+/// Writes one record; `length` is the record's own length.
 pub(super) fn put(out: &mut impl Write, kind: Kind, length: u32, record: &[u8]) -> io::Result<()> {
     let length = length.to_le_bytes();
     out.write_all(&MARK)?;
@@ -64,7 +65,7 @@ pub(super) struct Frames<R> {
     input: R,
     at: u64,
     end: u64,
-    /// Bytes were no record.
+    /// Whether some bytes were no record.
     pub(super) is_damaged: bool,
 }
 

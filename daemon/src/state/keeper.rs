@@ -1,8 +1,8 @@
 //! Writes the table down whenever it has changed.
 //!
-//! Invariant: a change is on disk within a second, unless to write all of it takes longer than a twentieth of a second;
-//! then the pause grows with it, so that the disk and a core are left for other work. Only a whole table is written:
-//! one in which a source has not delivered yet would replace a better one.
+//! Invariant: a change is on disk within a second, unless to write everything takes longer than a twentieth of a
+//! second; then the pause between two writes grows with that time, so that the disk and a core are left for other work.
+//! Only a whole table is written: one in which a source has not delivered yet would replace a better one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,13 +21,14 @@ use crate::sources::kubernetes::OddityView;
 /// The least time between two writes: a burst of changes is one write.
 const GAP: Duration = Duration::from_secs(1);
 
-/// Writing takes at most this share of the time.
+/// The pause after a write is this many times as long as the write took, so that writing takes at most such a share of
+/// the time.
 const SHARE: u32 = 20;
 
 /// The longest pause; a crash forgets at most this much of a very large table.
 const GAP_MAX: Duration = Duration::from_secs(60);
 
-/// After a failure: a full disk is not made better by haste.
+/// The pause after a failure: a full disk is not made better by haste.
 const GAP_FAILED: Duration = Duration::from_secs(5);
 
 /// How the last write went.
@@ -106,7 +107,7 @@ impl Keeper {
         self.write_now().await;
     }
 
-    /// Gives how long to wait after a write; `None`: there was nothing to write.
+    /// Writes what has changed; returns how long to wait after that. `None`: there was nothing to write.
     pub(super) async fn write_now(&mut self) -> Option<Duration> {
         let snapshot = Arc::clone(&self.snapshots.borrow_and_update());
         let content = self.content(&snapshot);
@@ -119,7 +120,8 @@ impl Keeper {
             cluster: content.cluster.clone(),
             zone: content.zone.clone(),
             proxy_name: content.proxy_name.clone(),
-            // Read after the table, so that it is not older. What changes it changes the table's version too.
+            // The oddities are read after the table, so that they are not older. What changes them changes the table's
+            // version too.
             odd: self.odd.as_ref().map(OddityView::now).unwrap_or_default(),
             numbers_below: self.history.recorded().below,
         };
@@ -155,7 +157,7 @@ impl Keeper {
         GAP_FAILED
     }
 
-    /// Writes a log line per transition; readers always get the latest outcome.
+    /// Publishes how the last write went, and logs it only where that differs from the one before.
     fn tell(&self, now: Written) {
         let error = now.error.clone();
         let left_out = now.left_out.clone();

@@ -1,13 +1,13 @@
-//! Which formats of the file there are.
+//! Which versions of the file's format there are.
 //!
-//! Invariant: what one version wrote, the next ones read, down to the oldest that is named here.
+//! Invariant: a file of any version from the oldest one named here on is read.
 
-/// The version of the records that are written.
+/// The version that is written.
 pub(super) const VERSION: u32 = 6;
 
-/// The oldest that are read: at least those of the two versions before. When a form changes, the former one stays
-/// beside it, as `codec::Head3` does, and a file of it stays for the tests.
+/// The oldest version that is read, at least two before the one that is written. When a form changes, the former one
+/// stays beside it, as `codec::Head3` does, and a file of the former version stays for the tests.
 pub(super) const VERSION_MIN: u32 = 3;
 
-/// The first in which records have marks and checksums of their own.
+/// The first version in which records have marks and checksums of their own.
 pub(super) const HAS_FRAMES: u32 = 6;

@@ -6,7 +6,7 @@ use crate::readings::Readings;
 use holdfast_core::snapshot::{ServiceState, Snapshot, Verdict};
 use holdfast_judgement::views::apiserver::View;
 
-/// The last count, and of which state of the tables it is.
+/// The last count, and the state of the tables that was counted.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     as_of: Option<(u64, bool)>,
@@ -21,7 +21,7 @@ struct Counts {
 }
 
 impl Summary {
-    /// Services, backends, what is held, and the apiserver in use.
+    /// The line: how many services, backends and services with a held list there are, and the apiserver in use.
     pub(super) fn line(&mut self, readings: &Readings, snapshot: &Snapshot) -> String {
         self.count(snapshot);
         let Counts { services, backends, held } = self.counts;

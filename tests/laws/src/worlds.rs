@@ -27,7 +27,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// All services, then all slices.
+    /// Each service, followed by its slices.
     pub fn events(self) -> Vec<Event> {
         (0..self.services).flat_map(|service| self.service_events(service)).collect()
     }
@@ -79,7 +79,7 @@ impl Shape {
         }))
     }
 
-    /// What takes everything away again.
+    /// The events that take everything away again.
     pub fn deletions(self) -> Vec<Event> {
         let slices = self.endpoints.div_ceil(ENDPOINTS_PER_SLICE);
         let of = |service| {

@@ -1,4 +1,5 @@
-//! What a world made by a test leaves on the machine when its process dies: how the next one knows it, and how it goes.
+//! What a world made by a test leaves on the machine when its process dies: how the next process recognises it, and
+//! how a cgroup among it is removed.
 //!
 //! Invariant: what a living process uses is never taken for a remainder, nor is anything that no test made.
 

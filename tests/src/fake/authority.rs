@@ -1,6 +1,6 @@
-//! Certificates: sound ones, and one of every wrongness.
+//! Certificates: sound ones, and one for each fault that the other side must notice.
 //!
-//! Invariant: an authority signs only what it is asked for, and keys live in memory.
+//! Invariant: an authority signs only what it is asked for, and no key is written to a file here.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ const KUBERNETES: &str = "kubernetes.default.svc";
 /// The names in a server's certificate.
 #[derive(Clone, Debug)]
 pub enum Names {
-    /// `kubernetes.default.svc`, as every apiserver's is.
+    /// `kubernetes.default.svc`, as in every apiserver's certificate.
     Kubernetes,
     /// An address and nothing else.
     Address(IpAddr),
     /// The wrong name.
     Other(String),
-    /// The right name, in a year that is over.
+    /// `kubernetes.default.svc`, in a certificate that has expired.
     Expired,
 }
 
@@ -68,7 +68,8 @@ impl Authority {
         self.issuer.pem()
     }
 
-    /// A server's certificate. It asks clients for theirs and takes those that this authority signed, or none.
+    /// What a server shows, with a certificate of its own. The server asks clients for certificates; it takes those
+    /// that this authority signed, and clients without one.
     pub fn server(&self, names: &Names) -> Result<ServerIdentity, FakeError> {
         let key = KeyPair::generate()?;
         let certificate = server_params(names)?.signed_by(&key, &self.issuer)?;

@@ -1,6 +1,7 @@
 //! What goes wrong, and with which requests.
 //!
-//! Invariant: the first rule that fits a request decides, and a rule for a number of requests is used up by them.
+//! Invariant: of the rules that fit a request the first whose turn it is decides, and a rule for a number of requests
+//! is used up by them.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub enum Verb {
     Watch,
     /// A new object.
     Create,
-    /// Another version of one.
+    /// Another version of an object.
     Patch,
 }
 
@@ -122,12 +123,12 @@ impl Fault {
         Self::Say(body.to_owned())
     }
 
-    /// An error inside a watch that was answered with 200, which ends.
+    /// A watch that is answered with 200, says an error, and ends.
     pub fn error_event(code: u16, reason: &str) -> Self {
         Self::Say(error_line(code, reason, reason))
     }
 
-    /// An answer that no apiserver gives, as from what stands before it: the status line's end, headers, body.
+    /// An answer that no apiserver gives, but a proxy before one may: the end of the status line, headers, body.
     pub fn raw(status: &str, headers: &[&str], body: &str) -> Self {
         let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
         Self::Raw(format!("HTTP/1.1 {status}\r\n{headers}\r\n{body}"))
@@ -143,7 +144,7 @@ pub enum Greeting {
     Silent,
     /// It accepts and closes.
     Close,
-    /// It answers in clear text, as a port of another program.
+    /// It answers in clear text, as another program at this port would.
     ClearText,
 }
 
@@ -173,13 +174,13 @@ struct Rule {
     asked: Asked,
     fault: Fault,
     left: Option<u32>,
-    /// Which of them it is for: each so-manieth.
+    /// The rule is for each n-th request that it fits; 1: for all of them.
     each: u32,
     seen: u32,
 }
 
 impl Rule {
-    /// Counts a request that it fits; whether it is for this one.
+    /// Counts a request that the rule fits, and says whether the rule is for this one.
     const fn is_turn(&mut self) -> bool {
         self.seen = self.seen.wrapping_add(1);
         self.seen.is_multiple_of(self.each)

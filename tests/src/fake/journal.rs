@@ -1,4 +1,4 @@
-//! What a server was asked, in order, and how often.
+//! The requests that a server got: the first ones in their order, and how many of each verb and kind.
 //!
 //! Invariant: counts are complete; of the requests themselves the first ones are kept, up to a bound.
 
@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::fault::{Asked, Verb};
 use super::{Kind, lock};
 
-/// A client that asks more often than this is counted, not quoted.
+/// So many requests are kept; later ones are only counted, so that a client that asks without end fills no memory.
 const REQUESTS_KEPT_MAX: usize = 10_000;
 
 /// One request as a server saw it.
@@ -52,7 +52,7 @@ struct Entries {
 }
 
 impl Journal {
-    /// A connection was accepted; its number.
+    /// Counts a connection that was accepted; returns its number, from 1.
     pub(super) fn connection(&self) -> u64 {
         let mut inner = lock(&self.inner);
         inner.connections += 1;

@@ -1,7 +1,7 @@
 //! Lists, their pages, single objects.
 //!
-//! Invariant: all pages of a list show the objects as they were when its first page was asked for. A `resourceVersion`
-//! in the past gets the newest state as well.
+//! Invariant: all pages of a list show the objects as they were when its first page was asked for. A list at a
+//! `resourceVersion` in the past shows the newest objects.
 
 use std::fmt::Write;
 use std::io;
@@ -18,7 +18,7 @@ use super::writer::Writer;
 /// Objects are written in pieces of about this size.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// The path segment that begins a second page: version and place.
+/// What the parameter `continue` says of the next page: the version of its list, and the place of its first object.
 type Token = (u64, usize);
 
 /// Answers for one object.

@@ -13,10 +13,11 @@ use serde_json::{Value, json};
 use super::{BACKEND_PORT, BACKENDS, Dice, SoakError, VIP, backends};
 use crate::bed::daemon::Daemon;
 
-/// None, some, and more than fit the first maps: three quarters of 4,096 make them grow.
+/// How many other services there may be: none, some, and so many that the first maps grow, which they do at three
+/// quarters of 4,096.
 const BULK: [u32; 3] = [0, 1_000, 4_000];
 
-/// The first address of those that only make the table large.
+/// The first cluster IP of the services that only make the table large.
 const BULK_FIRST: u32 = 0x0a64_0000;
 
 /// Which backends the dialled service has, one bit for each, and how many other services there are.
@@ -29,7 +30,7 @@ pub(super) struct Cluster {
 impl Cluster {
     pub(super) const SMALL: Self = Self { backends: 1, bulk: 0 };
 
-    /// Large enough for maps to grow.
+    /// A cluster with so many services that maps grow.
     pub(super) fn large(dice: &mut Dice) -> Self {
         Self { bulk: BULK.into_iter().max().unwrap_or_default(), ..Self::SMALL.with_other_backends(dice) }
     }
@@ -39,7 +40,7 @@ impl Cluster {
         Self { bulk: BULK.get(place).copied().unwrap_or_default(), ..Self::SMALL.with_other_backends(dice) }
     }
 
-    /// The same with another list of backends, which is not empty.
+    /// The same cluster with a list of backends by chance, which is never empty.
     pub(super) fn with_other_backends(self, dice: &mut Dice) -> Self {
         Self { backends: 1 + dice.below((1 << BACKENDS.len()) - 1), ..self }
     }
@@ -48,7 +49,7 @@ impl Cluster {
         self.bulk as usize + 1
     }
 
-    /// Writes what differs from before.
+    /// Writes the dialled service's manifest, and that of the other services if their number is not the one before.
     pub(super) fn write(self, daemon: &Daemon<'_>, before: Option<Self>) -> Result<(), SoakError> {
         if before.is_none_or(|before| before.bulk != self.bulk) {
             let objects: Vec<Value> = (0..self.bulk).flat_map(bulk_objects).collect();
@@ -67,7 +68,7 @@ impl Cluster {
             .map(|(_, backend)| backend)
     }
 
-    /// The lists of all frontends.
+    /// The backends that the kernel must have for each frontend.
     fn wanted(self) -> BTreeMap<SocketAddr, BTreeSet<SocketAddr>> {
         let one: BTreeSet<_> = backends().take(1).collect();
         let bulk = (0..self.bulk).map(|number| (SocketAddr::new(bulk_address(number), 80), one.clone()));
@@ -77,7 +78,7 @@ impl Cluster {
         bulk.chain(dialled).collect()
     }
 
-    /// Compares with what the kernel holds.
+    /// Compares what the kernel holds with what this cluster asks for.
     pub(super) fn check(self, dump: &Dump) -> Result<(), SoakError> {
         let (wanted, found) = (self.wanted(), found(dump));
         let first = |one: &BTreeMap<_, _>, other: &BTreeMap<SocketAddr, BTreeSet<SocketAddr>>| {

@@ -41,7 +41,7 @@ struct Profile {
 /// A test program, where it lies and where it runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
-    /// As in `datapath/kernel`.
+    /// Its package and its target, as in `datapath/kernel`.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     /// The folder of its package, in which cargo runs it too.
@@ -55,7 +55,7 @@ pub(crate) struct Test {
     /// As in `datapath/kernel/maps::kernel_a_map_grows`.
     pub(crate) name: String,
     pub(crate) program: Program,
-    /// What the program is told, to run this one alone.
+    /// The arguments by which the program runs this test alone.
     pub(crate) arguments: Vec<String>,
 }
 
@@ -85,7 +85,7 @@ fn program(message: Message) -> Option<Program> {
 }
 
 impl Program {
-    /// A program for tests of this one.
+    /// A program at that path, for this crate's own tests.
     #[cfg(test)]
     pub(crate) fn of_path(path: &str, folder: &std::path::Path) -> Self {
         let path = PathBuf::from(path);

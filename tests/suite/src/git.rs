@@ -1,6 +1,6 @@
 //! What git knows of this tree.
 //!
-//! Invariant: nothing here changes it.
+//! Invariant: nothing here changes the tree.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -14,7 +14,8 @@ fn said(root: &Path, arguments: &[&str]) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The commit that the tree is, if nothing of it was changed since: its short name and its day.
+/// The short name and the day of the commit that the tree is at. `None`: a file of it was changed since, or git says
+/// nothing.
 pub(crate) fn commit(root: &Path) -> Option<(String, String)> {
     let is_clean = said(root, &["status", "--porcelain", "--untracked-files=no"])?.is_empty();
     let line = said(root, &["log", "-1", "--abbrev=12", "--format=%h %cs"])?;
@@ -22,7 +23,8 @@ pub(crate) fn commit(root: &Path) -> Option<(String, String)> {
     is_clean.then(|| (commit.to_owned(), day.to_owned()))
 }
 
-/// Whether something below one of the paths differs from what it was at a commit. One that is not known was long ago.
+/// Whether something below one of the paths differs from what it was at a commit. Since a commit that git does not know
+/// everything has changed.
 pub(crate) fn changed_since(root: &Path, commit: &str, paths: &[String]) -> bool {
     let mut arguments = vec!["diff", "--quiet", commit, "--"];
     arguments.extend(paths.iter().map(String::as_str));

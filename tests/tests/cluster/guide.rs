@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/diagnose.md");
 
-/// The part of the guide that has them.
+/// The heading of the guide's part that has the cases.
 const CASES: &str = "\n## Cases of a real control plane\n";
 
 /// Several tests write to the one page.
@@ -37,7 +37,7 @@ fn place(page: &str, case: &str) -> Option<(usize, usize)> {
     Some((begins, begins + page[begins..].find("```\n")?))
 }
 
-/// The head, and the answer with its next step; where there is none to take, what there is to know besides.
+/// The head of a diagnosis and its answer with the next step; where there is no step to take, the lasting findings too.
 fn head(text: &str) -> String {
     let parts: Vec<&str> = text.split("\n\n").collect();
     let has_next = parts.get(1).is_some_and(|answer| answer.contains("\nNext"));
@@ -47,7 +47,7 @@ fn head(text: &str) -> String {
     format!("{}\n", shown.join("\n\n").trim_end())
 }
 
-/// Findings without those that a test's other services bring about, or how long it took.
+/// Findings without those that depend on a test's other services, or on how long the test took.
 fn lasting(findings: &str) -> String {
     let mut is_shown = true;
     let lines = findings.lines().filter(|line| {

@@ -74,7 +74,7 @@ fn a_kubelets_credential_needs_the_group_that_the_manifest_names() {
 }
 
 #[test]
-fn a_token_that_nobody_gave_is_refused_as_such() {
+fn a_made_up_token_is_answered_with_401() {
     let cluster = Cluster::start(Layout::default(), 1).unwrap();
     let stranger = cluster.api_as(0, &Identity::Token("made-up")).unwrap();
     check("a stranger", &stranger, &[("GET", "api/v1/services", 401)]);

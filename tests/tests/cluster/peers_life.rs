@@ -1,4 +1,5 @@
-//! The control plane itself: it comes, its parts can be stopped and started, and it flaps as in the incident.
+//! The control plane of these tests: it comes up, its parts can be stopped and started, and an apiserver that is
+//! stopped empties the slice of `default/kubernetes`, as in the incident.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +7,17 @@ use holdfast_tests::bed::Layout;
 use holdfast_tests::peers::{ADVERTISED, Cluster, Kind, Part, PeersError, SOON, Seen, Watch, until};
 use serde_json::{Value, json};
 
-/// The other apiserver looks every ten seconds; this is on a machine that is busy with other tests.
+/// How soon the other apiserver fills the slice again: it looks every ten seconds, and the machine may be busy with
+/// other tests.
 const RECONCILED_WITHIN: Duration = Duration::from_secs(15);
 
-/// A stopping apiserver writes before it ends.
+/// How soon the empty slice is seen: a stopping apiserver writes it before it ends.
 const FLAPS_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often an apiserver is stopped until the write is seen.
+/// How often an apiserver is stopped, at most, until the empty slice is seen.
 const STOPS: usize = 4;
 
-/// What upstream says of its own service.
+/// The slice in which apiservers write their own addresses.
 const KUBERNETES: &str = "default/kubernetes";
 
 fn addresses(slice: &Value) -> Vec<&str> {
@@ -40,7 +42,7 @@ fn a_cluster_comes_up_and_goes() {
 }
 
 #[test]
-fn a_part_that_is_away_is_away_until_it_is_started() {
+fn a_killed_part_stays_away_until_it_is_started() {
     let cluster = Cluster::start(Layout::default(), 1).unwrap();
     let api = cluster.api(0).unwrap();
     api.apply("{apiVersion: v1, kind: Namespace, metadata: {name: kept, labels: {by: test}}}").unwrap();
@@ -66,8 +68,8 @@ fn is_full(seen: &Seen) -> bool {
     addresses(&seen.object) == [ADVERTISED.to_string()]
 }
 
-/// The other apiserver renews the common lease every ten seconds. If it does so just then, nothing is seen; so it may
-/// take another stop.
+/// Apiservers that advertise one address share a lease, which the other one renews every ten seconds. If it does so
+/// just then, no empty slice is seen; so another stop may be needed.
 fn emptied_by_a_stop(cluster: &Cluster, watch: &Watch) -> Option<Seen> {
     let took = cluster.stop(Part::Apiserver(0)).unwrap();
     println!("SIGTERM took {took:?}");
@@ -78,7 +80,8 @@ fn emptied_by_a_stop(cluster: &Cluster, watch: &Watch) -> Option<Seen> {
     empty
 }
 
-/// The cause of the incident, by upstream's own code: a stopping apiserver takes the addresses of all of them away.
+/// The cause of the incident, by upstream's own code: a stopping apiserver takes away the address that all of the
+/// apiservers share.
 #[test]
 fn stopping_one_of_two_apiservers_empties_the_slice_of_default_kubernetes() {
     let begin = Instant::now();

@@ -17,13 +17,13 @@ pub(crate) const MANIFEST: &str = include_str!("../../../contrib/kubernetes/rbac
 /// The node that the daemon serves.
 pub(crate) use holdfast_tests::peers::NODE;
 
-/// A user of the manifest, by certificate.
+/// The user that the manifest permits; the daemon shows a client certificate of that name.
 pub(crate) const USER: &str = "holdfast";
 
-/// A user of the manifest, by token.
+/// The service account that the manifest permits; the daemon shows a token of it.
 pub(crate) const ACCOUNT: &str = "kube-system/holdfast";
 
-/// The same one, as an apiserver calls it.
+/// The user name that an apiserver gives to that service account.
 pub(crate) const ACCOUNT_USER: &str = "system:serviceaccount:kube-system:holdfast";
 
 /// Gives the daemon what an operator gives it: permissions and its Node.
@@ -40,7 +40,7 @@ pub(crate) fn of_a_node_with_an_address() -> Cluster {
     of_a_node_beside(Vec::new())
 }
 
-/// The same, with other networks beside the node.
+/// A control plane as [`of_a_node_with_an_address`] gives it, with other networks beside the node.
 pub(crate) fn of_a_node_beside(neighbours: Vec<Neighbour>) -> Cluster {
     let layout = Layout { local: vec!["192.0.2.7/32"], neighbours, ..Layout::default() };
     let cluster = Cluster::start(layout, 1).unwrap();
@@ -52,19 +52,19 @@ pub(crate) fn of_a_node_beside(neighbours: Vec<Neighbour>) -> Cluster {
 
 /// Applies permissions and waits until the first apiservers go by them: each authorizer hears of a role and of its
 /// binding by watches of its own, a moment after the client that applied them got its answer.
-pub(crate) fn permit(cluster: &Cluster, apiservers: usize, manifest: &str, somebody: (&str, &[&str])) {
+pub(crate) fn permit(cluster: &Cluster, apiservers: usize, manifest: &str, user: (&str, &[&str])) {
     cluster.api(0).unwrap().apply(manifest).unwrap();
     for index in 0..apiservers {
         let api = cluster.api(index).unwrap();
-        let permitted = || Ok(is_permitted(&api, somebody)?.then_some(()));
+        let permitted = || Ok(is_permitted(&api, user)?.then_some(()));
         until(SOON, "permission", permitted).unwrap();
     }
 }
 
-/// Asks for what only the manifest permits. The administrator asks: a request of the user's own would be counted as
-/// the user's.
-fn is_permitted(api: &Api<'_>, somebody: (&str, &[&str])) -> Result<bool, PeersError> {
-    may(api, somebody, &json!({"verb": "list", "group": "discovery.k8s.io", "resource": "endpointslices"}))
+/// Whether a user may do what only the manifest permits. The administrator asks that: a request of the user itself
+/// would count among the daemon's, which comes as that user.
+fn is_permitted(api: &Api<'_>, user: (&str, &[&str])) -> Result<bool, PeersError> {
+    may(api, user, &json!({"verb": "list", "group": "discovery.k8s.io", "resource": "endpointslices"}))
 }
 
 /// Whether this user may do this, as the apiserver goes by it now.
@@ -126,7 +126,7 @@ pub(crate) fn word(row: &Value, field: &str) -> String {
     row[field].as_str().unwrap_or("-").to_owned()
 }
 
-/// Waits until every frontend of a service says this, and tells how long that took.
+/// Waits until what [`frontends`] says of each frontend of a service ends as expected; returns how long that took.
 #[track_caller]
 pub(crate) fn expect(daemon: &Daemon<'_>, service: &str, expected: &str) -> Duration {
     let (begun, mut last) = (Instant::now(), Vec::new());
@@ -145,7 +145,7 @@ pub(crate) fn watched(daemon: &Daemon<'_>) -> Vec<(String, u64)> {
     used.filter(|(_, connections)| *connections > 0).collect()
 }
 
-/// Since when the table is only remembered; nothing while every source has delivered.
+/// Since when the table is only remembered; `None` when every source has delivered.
 pub(crate) fn stale(daemon: &Daemon<'_>) -> Option<String> {
     let status = daemon.status().expect("a daemon that answers");
     status["stale_since"].as_str().map(str::to_owned)

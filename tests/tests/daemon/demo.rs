@@ -23,12 +23,12 @@ fn script(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The folder that it says it will remove.
+/// The folder that the demo says it will remove, if it says so in this line.
 fn folder_of(line: &str) -> Option<PathBuf> {
     line.strip_prefix("Ctrl-C ends it and removes ")?.strip_suffix('.').map(PathBuf::from)
 }
 
-/// Where the demo's cgroup is, where it has one.
+/// Where the demo's cgroup is, if it has one; `None`: no cgroup file system is mounted.
 fn cgroup_of(folder: &Path) -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
@@ -58,7 +58,7 @@ fn a_second_ctrl_c_leaves_nothing_of_the_demo_behind() {
         .env("CARGO_TARGET_DIR", path("target"))
         .env("TMPDIR", path("tmp"))
         .stdout(Stdio::piped())
-        // As a terminal does it: Ctrl-C reaches all of them.
+        // A group of their own, as a terminal gives them one: Ctrl-C reaches all processes of the demo.
         .process_group(0)
         .spawn()
         .unwrap();
@@ -68,7 +68,7 @@ fn a_second_ctrl_c_leaves_nothing_of_the_demo_behind() {
     assert!(folder.exists());
     let begun = Instant::now();
     while demo.try_wait().unwrap().is_none() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it does not end");
+        assert!(begun.elapsed() < Duration::from_secs(60), "the demo does not end");
         // A process that has ended meanwhile needs no signal.
         let _ = killpg(group, Signal::SIGINT);
         sleep(Duration::from_millis(300));

@@ -15,12 +15,12 @@ use super::{CONFIG, First, Next, VIP, address, boot, config, files, install, pro
 fn step<T>(name: &str, take: impl FnOnce() -> T) -> T {
     let began = Instant::now();
     let out = take();
-    println!("cycle: {name}: well, {:.1} s", began.elapsed().as_secs_f64());
+    println!("cycle: {name}: passed, {:.1} s", began.elapsed().as_secs_f64());
     out
 }
 
-/// Whether the daemon runs under its profile. A distribution's own kernel has AppArmor in force, so in a guest it does;
-/// whether this machine's kernel has it, by which hosts in namespaces run, is not up to the test.
+/// Whether the daemon runs under its profile, as it must in a guest, where a distribution's own kernel has AppArmor in
+/// force. Hosts in namespaces run on this machine's kernel, which need not have it, so it is not looked for there.
 fn is_confined(host: &Host) -> bool {
     let enabled = fs::read_to_string("/sys/module/apparmor/parameters/enabled").unwrap_or_default();
     assert!(!Host::is_around() || enabled == "Y\n", "AppArmor is not in force: {enabled:?}");

@@ -92,7 +92,7 @@ fn deeds(index: PortIndex, list: Range, other: PortIndex) -> Vec<(Action, &'stat
         (Action::InsertFrontend(frontend(0), lead(PortIndex(4_000))), lost),
         (
             Action::InsertFrontend(frontend(77), lead(index)),
-            "frontend 10.96.0.78:1/TCP is in the maps, and nobody wrote it",
+            "frontend 10.96.0.78:1/TCP is in the maps, but holdfast did not write it",
         ),
         (word(0, 0), changed),
         (word(list.base, 1), changed),

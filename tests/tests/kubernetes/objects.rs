@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::node::{Node, Setup, backend, ms, quick, service_object, slice_object, vip, web};
 
-/// A slice of `web-0` of which something is wrong.
+/// The slice of `web-0` with a wrong value at one place.
 fn wrong(pointer: &str, value: Value) -> Value {
     let mut object = slice_object(&web(0), &[backend(0)]);
     let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -17,7 +17,7 @@ fn wrong(pointer: &str, value: Value) -> Value {
     object
 }
 
-/// What cannot be understood, and the word of it that may not be in the log.
+/// Slices that cannot be understood, each with what is wrong with it.
 fn malformed() -> Vec<(&'static str, Value)> {
     vec![
         ("endpoints are text", wrong("/endpoints", json!("GARBAGE"))),
@@ -55,7 +55,7 @@ fn a_malformed_object_in_a_watch_keeps_its_last_good_version() {
         assert!(node.serves(0, &[backend(0)]), "{name}: the last good version is served");
         check_named(&mut node, name, "default/web-0-1");
         node.cluster().apply(slice_object(&web(0), &[backend(8)])).unwrap();
-        node.wait("good again", |node| node.serves(0, &[backend(8)]));
+        node.wait("the corrected slice is served", |node| node.serves(0, &[backend(8)]));
         assert_eq!((node.watch(Resource::Slices).bad, node.rejected().len()), (0, 0), "{name}");
         node.check();
         assert_eq!(node.server().asked(Asked::watch(Kind::Slices)), 1, "{name}: the watch goes on");
@@ -72,14 +72,14 @@ fn a_last_good_version_survives_a_list() {
     node.cluster().apply(slice_object(&web(1), &[backend(9)])).unwrap();
     node.cluster().compact();
     node.server().start_again().unwrap();
-    node.wait("listed", |node| node.serves(1, &[backend(9)]));
+    node.wait("the later list is served", |node| node.serves(1, &[backend(9)]));
     assert!(node.serves(0, &[backend(0)]), "the last good version is served");
     check_named(&mut node, "in a later list", "default/web-0-1");
     node.server().end_watches(Kind::Slices);
     node.live(ms(300));
     assert!(node.serves(0, &[backend(0)]));
     node.cluster().delete(Kind::Slices, "default/web-0-1").unwrap();
-    node.wait("deleted", |node| node.serves(0, &[]));
+    node.wait("the deleted slice has no effect", |node| node.serves(0, &[]));
     assert_eq!(node.rejected().len(), 0, "what is gone is not wrong any more");
 }
 
@@ -90,7 +90,7 @@ fn a_malformed_service_keeps_its_last_good_version() {
     let mut object = service_object(&web(0), vip(0));
     object["spec"]["ports"] = json!("GARBAGE");
     node.cluster().apply(object).unwrap();
-    node.wait("rejected", |node| node.watch(Resource::Services).bad == 1);
+    node.wait("the Service is rejected", |node| node.watch(Resource::Services).bad == 1);
     assert!(node.serves(0, &[backend(0)]));
     check_named(&mut node, "service", "default/web-0");
 }
@@ -102,7 +102,7 @@ fn a_bad_endpoint_is_left_out_alone() {
     let endpoints =
         json!([{"addresses": ["10.0.0.7"]}, {"addresses": ["GARBAGE"]}, {"addresses": ["10.0.0.8"]}]);
     node.cluster().apply(wrong("/endpoints", endpoints)).unwrap();
-    node.wait("served", |node| node.serves(0, &[backend(7), backend(8)]));
+    node.wait("both good endpoints are served", |node| node.serves(0, &[backend(7), backend(8)]));
     check_named(&mut node, "an endpoint", "default/web-0-1");
 }
 
@@ -114,24 +114,24 @@ fn lists_that_are_null_are_empty() {
     let mut object = wrong("/endpoints", Value::Null);
     object["ports"] = Value::Null;
     node.cluster().apply(object).unwrap();
-    node.wait("refused", |node| node.serves(0, &[]) && node.has(0));
+    node.wait("the service has an empty list", |node| node.serves(0, &[]) && node.has(0));
     assert_eq!(node.rejected().len(), 0, "that is how apiservers write it");
     node.check_guard();
     let conditions =
         json!([{"addresses": ["10.0.0.7"], "conditions": null, "hints": null, "targetRef": null}]);
     node.cluster().apply(wrong("/endpoints", conditions)).unwrap();
-    node.wait("served", |node| node.serves(0, &[backend(7)]));
+    node.wait("the endpoint with null fields is served", |node| node.serves(0, &[backend(7)]));
     node.check();
 }
 
 #[test]
-fn unknown_fields_are_nobodys_business() {
+fn unknown_fields_are_ignored() {
     let mut node = Node::serving(1);
     node.guard(0);
     let mut object = wrong("/endpoints", json!([{"addresses": ["10.0.0.7"], "sinceVersion140": {"a": [1]}}]));
     object["newInVersion140"] = json!({"deep": [{"er": null}]});
     node.cluster().apply(object).unwrap();
-    node.wait("served", |node| node.serves(0, &[backend(7)]));
+    node.wait("the endpoint with unknown fields is served", |node| node.serves(0, &[backend(7)]));
     assert_eq!(node.rejected().len(), 0);
     node.check();
 }
@@ -145,7 +145,7 @@ fn a_huge_object_is_read_as_any_other() {
     let mut object = slice_object(&web(0), &addresses);
     object["metadata"]["annotations"] = json!({"note": "x".repeat(1 << 20)});
     node.cluster().apply(object).unwrap();
-    node.wait("served", |node| node.backends(0).len() == 1_000);
+    node.wait("all endpoints of the huge slice are served", |node| node.backends(0).len() == 1_000);
     node.check();
 }
 
@@ -174,9 +174,9 @@ fn an_object_that_moves_out_of_the_selection_is_gone() {
     let mut object = service_object(&web(0), vip(0));
     object["metadata"]["labels"] = json!({"service.kubernetes.io/service-proxy-name": "other"});
     node.cluster().apply(object).unwrap();
-    node.wait("gone", |node| !node.has(0));
+    node.wait("the other proxy's service is gone", |node| !node.has(0));
     node.cluster().apply(service_object(&web(0), vip(0))).unwrap();
-    node.wait("back", |node| node.serves(0, &[backend(0)]));
+    node.wait("the service is back", |node| node.serves(0, &[backend(0)]));
     node.check();
 }
 
@@ -190,7 +190,7 @@ fn a_service_made_anew_under_its_name_is_a_new_one() {
     object["metadata"]["uid"] = json!("another");
     node.cluster().apply(object).unwrap();
     node.server().start_again().unwrap();
-    node.wait("replaced", |node| !node.has(0) && node.serves(7, &[backend(0)]));
+    node.wait("the new service replaces the old one", |node| !node.has(0) && node.serves(7, &[backend(0)]));
     node.check();
 }
 
@@ -206,12 +206,12 @@ fn the_zone_of_the_own_node_is_told() {
     let mut node = Node::start_with(setup, settings);
     node.wait_until_synced();
     node.cluster().apply(labels("zone-2")).unwrap();
-    node.wait("moved", |node| node.zones().len() == 2);
+    node.wait("the node's new zone is told", |node| node.zones().len() == 2);
     assert_eq!(node.zones(), [Some("zone-1".into()), Some("zone-2".into())]);
 }
 
 #[test]
-fn without_permission_for_nodes_services_are_served() {
+fn services_are_served_without_permission_to_read_nodes() {
     let setup = Setup::new(1);
     setup.services(1);
     setup.servers[0].always(Asked::of(Kind::Nodes), Fault::status(403, "Forbidden"));
@@ -223,7 +223,7 @@ fn without_permission_for_nodes_services_are_served() {
     node.check();
 }
 
-/// The object is named where people look, and its body is not in the log.
+/// Checks that the object is named as rejected, and that the log tells of it once and without the object's body.
 #[track_caller]
 fn check_named(node: &mut Node, name: &str, object: &str) {
     let rejected = node.rejected();

@@ -16,7 +16,7 @@ cilium 30858 23604 33723 16826: the port that a client is given is a node port, 
   tests/tests/packets/served.rs a_process_of_the_node_has_a_node_ports_number
   tests/tests/packets/regressions.rs answers_to_what_the_kernel_masqueraded_are_left_to_it
 cilium 44348: an answer to a UDP socket of the node is taken for a client of a service
-  tests/tests/packets/regressions.rs answers_to_a_socket_that_is_connected_to_nobody_are_its_own
+  tests/tests/packets/regressions.rs answers_to_a_socket_that_is_not_connected_reach_it
   tests/tests/packets/served.rs a_process_of_the_node_has_a_node_ports_number
 cilium 45492: the kernel masquerades with any port
   tests/tests/packets/regressions.rs answers_to_what_the_kernel_masqueraded_are_left_to_it

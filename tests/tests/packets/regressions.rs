@@ -18,8 +18,8 @@ const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 /// Many segments of the largest size at once.
 const MUCH: usize = 8 << 20;
 
-/// As a CNI masquerades what pods send outside, and with the ports that the kernel may choose for that by chance: the
-/// number of a node port, and one of those that clients get.
+/// Rules that masquerade what pods send outside, as a CNI does. They name ports that the kernel may choose by chance:
+/// the number of a node port, and a port of those that holdfast gives to clients.
 const MASQUERADE: &str = "table inet outgoing {
  chain post {
   type nat hook postrouting priority srcnat;
@@ -56,7 +56,7 @@ fn answers_to_what_the_kernel_masqueraded_are_left_to_it() {
 /// A resolver asks from a random port by a socket that is not connected, and that port may be the number of a node
 /// port. What others send to that port is for the service all the same.
 #[test]
-fn answers_to_a_socket_that_is_connected_to_nobody_are_its_own() {
+fn answers_to_a_socket_that_is_not_connected_reach_it() {
     on_a_node(Switches::default(), "", |bed, _, clients| {
         for family in FAMILIES {
             let own = SocketAddr::new(family.of(NODE_ADDRESSES).parse().unwrap(), 30_001);
@@ -124,19 +124,19 @@ fn rules_of_routing_hold_for_answers() {
             by_second_uplink(bed) - before
         };
         let (here, bridged) = (ask("here"), ask("bridged"));
-        // Neighbours look for each other by it too.
+        // The second uplink also carries neighbour discovery, so the other pod's count need not be zero.
         assert!(here >= 8 && bridged <= 4, "{here} packets of one pod, {bridged} of another");
     });
 }
 
-/// calico#11367: packets that stand for many were taken for too large.
+/// calico#11367: packets that each stand for many segments were taken for too large.
 #[test]
 fn large_segments_pass_both_ways() {
     on_a_node(Switches::default(), "", |_, _, clients| {
         let ways = [("here", "node"), ("bridged", "balancer"), ("away", "node")];
         for ((service, address), family) in ways.iter().flat_map(|it| FAMILIES.map(|of| (*it, of))) {
             let to = frontend(service, address, family).unwrap();
-            // What is too large never comes; what is only slow, on a busy machine, does.
+            // A packet that is taken for too large never arrives. One that is only slow, on a busy machine, does.
             let patience = NOT_FOR_EVER;
             let question =
                 Question { patience, ..Question::new(Transport::Tcp, to).from(outside(family, 0)) };

@@ -1,6 +1,6 @@
-//! What a user has come to, opened or typed outlives what is drawn around it, and nothing is read out twice.
+//! What a user has moved to, opened or typed stays when the page draws anew around it, and no change is read out twice.
 //!
-//! Invariant: what is looked at was drawn anew meanwhile, and what changed has been seen.
+//! Invariant: each test looks at what stays only after the page has shown the change.
 
 use std::time::Duration;
 
@@ -22,14 +22,14 @@ fn focus(browser: &mut Browser, selector: &str) {
     browser.value(&format!("(document.querySelector({selector:?}).focus(), 1)"));
 }
 
-/// So many endpoints, which is another part of a strip than with one more.
+/// The manifest of a service with so many endpoints; each other number of them begins a new part of its strip.
 fn backends(number: usize) -> String {
     let all: Vec<String> = (1..=number).map(|last| format!("10.1.0.{last}")).collect();
     service(&all.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 #[test]
-fn whoever_skips_to_the_content_stays_in_the_view() {
+fn skipping_to_the_content_stays_in_the_view() {
     let node = Node::demo();
     let mut browser = live(&node, "frontends?verdict=refusing");
     focus(&mut browser, ".skip");
@@ -59,7 +59,7 @@ fn what_is_typed_over_a_proposal_stays_when_another_would_be_proposed() {
 }
 
 #[test]
-fn a_service_that_cannot_be_asked_once_stays_on_the_screen() {
+fn a_service_stays_on_the_screen_when_one_question_about_it_fails() {
     let node = Node::start(&[("web.yaml", &backends(1))]);
     let mut browser = Browser::start(BOTH[0]);
     browser.first("() => { const real = window.fetch; window.fetch = (url, options) => \
@@ -80,7 +80,7 @@ fn a_service_that_cannot_be_asked_once_stays_on_the_screen() {
 }
 
 #[test]
-fn what_is_opened_in_a_diagnosis_stays_open_when_somebody_looks_again() {
+fn what_is_opened_in_a_diagnosis_stays_open_when_the_user_looks_again() {
     let node = Node::demo();
     let mut browser = live(&node, "diagnose/demo/empty");
     browser.click("main summary");
@@ -92,7 +92,7 @@ fn what_is_opened_in_a_diagnosis_stays_open_when_somebody_looks_again() {
 }
 
 #[test]
-fn whoever_has_come_to_the_table_of_a_strip_stays_there() {
+fn the_focus_and_the_selection_stay_in_the_table_of_a_strip() {
     let node = Node::start(&[("web.yaml", &backends(1))]);
     let mut browser = live(&node, "time?services=shop/web");
     focus(&mut browser, "main summary");
@@ -112,7 +112,7 @@ fn whoever_has_come_to_the_table_of_a_strip_stays_there() {
 }
 
 #[test]
-fn a_part_of_a_strip_that_somebody_has_come_to_is_told_once() {
+fn a_part_of_a_strip_that_has_the_focus_is_told_once() {
     let node = Node::start(&[("web.yaml", &backends(1))]);
     node.write("web.yaml", &backends(2));
     let mut browser = live(&node, "time?services=shop/web");
@@ -133,7 +133,7 @@ fn a_part_of_a_strip_that_somebody_has_come_to_is_told_once() {
 }
 
 #[test]
-fn whoever_has_come_to_a_part_stays_there_when_the_history_forgets_the_first() {
+fn the_focus_stays_on_its_part_when_the_history_forgets_the_first_part() {
     let node = Node::start(&[("web.yaml", &backends(1))]);
     let change = |number: usize| {
         node.write("web.yaml", &backends(1 + number % 7));
@@ -167,7 +167,7 @@ fn a_row_stays_in_its_place_when_its_service_is_asked_for_anew() {
 }
 
 #[test]
-fn whoever_scrolls_away_from_a_row_goes_on_scrolling_the_rows() {
+fn the_focus_goes_to_the_rows_as_a_whole_when_its_row_is_scrolled_away() {
     let node = Node::with_services(400);
     let mut browser = live(&node, "frontends");
     focus(&mut browser, ".window tbody a");
@@ -177,7 +177,8 @@ fn whoever_scrolls_away_from_a_row_goes_on_scrolling_the_rows() {
     assert_eq!(browser.value("document.activeElement.className"), "window");
 }
 
-/// Whether the page says so many seconds, or more: on a busy machine no look may fall into that second.
+/// Whether the page says that the daemon is silent for so many seconds or more: on a busy machine the test may not look
+/// during that very second.
 fn silent_for(seconds: u32) -> String {
     format!(
         "Number(/does not answer since (\\d+) s/.exec(document.querySelector('#alive').textContent)?.[1]) >= {seconds}"
@@ -190,7 +191,7 @@ fn how_long_the_daemon_is_silent_is_not_read_out_each_second() {
     let mut browser = live(&node, "");
     node.stop();
     browser.until(&silent_for(2));
-    // What is at fault may be told in other words by each try, and no later than the first few.
+    // The first few tries may each name another fault, so what is read out is counted from here on only.
     browser.value("(window.told = [], new MutationObserver((all) => all.filter(({target}) => \
         !(target.parentElement?.closest('[aria-live=off]') ?? target.closest?.('[aria-live=off]')))\
         .forEach(() => window.told.push(document.querySelector('#alive').textContent)))\

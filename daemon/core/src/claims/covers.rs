@@ -16,12 +16,12 @@ use crate::keys::{Family, FrontendKey, Source, Transport};
 use crate::op::{FrontendType, ServiceId};
 use crate::resolve::DesiredFrontend;
 
-/// What is covered.
+/// What one service can keep from all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cover {
     /// All ports of a cluster IP.
     Address(IpAddr),
-    /// A number at all addresses of the node.
+    /// A port number at all addresses of the node.
     NodePort(Family, NonZeroU16, Transport),
 }
 
@@ -55,7 +55,7 @@ const fn node_port(key: &FrontendKey) -> Cover {
     Cover::NodePort(Family::of(key.address), key.port, key.transport)
 }
 
-/// What may cover a frontend. Nothing covers what is given out, or what the administrator wrote.
+/// The covers that a frontend may be inside of: none, if the apiserver gave it out or the administrator wrote it.
 fn around(key: &FrontendKey, kind: FrontendType, node: &NodeFacts) -> impl Iterator<Item = Cover> + use<> {
     let may_be = Given::of(kind) != Given::Out;
     let at_node = may_be && node.node_port_addresses.contains(&key.address);
@@ -63,7 +63,7 @@ fn around(key: &FrontendKey, kind: FrontendType, node: &NodeFacts) -> impl Itera
     address.into_iter().chain(at_node.then(|| node_port(key)))
 }
 
-/// All that is covered.
+/// The covers of all services, and what services ask for inside of them.
 #[derive(Debug, Default)]
 pub(crate) struct Covers {
     owners: BTreeMap<Cover, BTreeSet<(Source, ServiceId)>>,
@@ -87,14 +87,14 @@ impl Covers {
     ) -> Option<ServiceId> {
         around(key, kind, node).find_map(|cover| {
             let others = self.owners.get(&cover)?.iter().filter(|(of, it)| *of <= source && *it != id);
-            // Of several, no order of arrival decides which is named.
+            // Of several owners the source and the name decide which one is given, and no order of arrival.
             let first = others.min_by(|a, b| a.0.cmp(&b.0).then_with(|| by_name(a.1, b.1)));
             first.map(|(_, owner)| *owner)
         })
     }
 
-    /// Replaces what a service covers and has inside. Gives the others that have something inside of what it began or
-    /// ceased to cover.
+    /// Replaces what a service covers, and what it asks for inside of covers. Returns the other services that ask for
+    /// something inside of what it began or ceased to cover.
     pub(crate) fn replace(
         &mut self,
         (source, id): (Source, ServiceId),

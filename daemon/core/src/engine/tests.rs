@@ -316,7 +316,7 @@ fn what_somebody_else_changed_is_found_named_and_repaired() {
         [
             "frontend 10.0.0.1:80/TCP of default/a is gone or points elsewhere",
             "the backends or sources of port */TCP of default/b were changed",
-            "frontend 10.0.0.9:80/TCP is in the maps, and nobody wrote it",
+            "frontend 10.0.0.9:80/TCP is in the maps, but holdfast did not write it",
             "node address 192.0.2.9 was added or removed",
         ]
     );

@@ -1,7 +1,8 @@
-//! What a Service says of its load balancer and of its own end: kept for those alone that have one or are going.
+//! What a Service says of its load balancer and of its own deletion: kept only for Services that have a load balancer
+//! or are being deleted.
 //!
 //! Invariant: every text and every list has a bound, so that no object makes its facts large; what has no room is left
-//! out, and nothing is decided by it that clients meet.
+//! out, and nothing that clients meet is decided by these facts.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -13,7 +14,7 @@ use crate::limits;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BalancerFacts {
-    /// When it was asked to go; it stays as long as a finalizer does.
+    /// When the Service was asked to go; it stays as long as a finalizer does.
     pub deleted: Option<Timestamp>,
     /// `metadata.finalizers`, the first [`limits::FINALIZERS_MAX`] of them.
     pub finalizers: Box<[Arc<str>]>,
@@ -25,7 +26,7 @@ pub struct BalancerFacts {
     pub hostnames: Box<[Arc<str>]>,
     /// The writers of the status, of `managedFields`: two of them may undo each other's work.
     pub writers: Box<[Arc<str>]>,
-    /// When any of those did last, as far as they say.
+    /// When one of those writers wrote last, as far as they say.
     pub written: Option<Timestamp>,
 }
 
@@ -53,11 +54,12 @@ impl BalancerFacts {
     }
 }
 
-/// A text that is kept of an object: cut at a character's end where it is longer than any real one, and one line in
-/// which what cannot be seen, or turns what is beside it around, is `?`.
+/// A text that is kept of an object: cut at a character's end where it is longer than any real one, and made one line,
+/// in which `?` stands for each character that cannot be seen or that turns the text beside it around.
 pub fn kept_text(text: &str) -> Arc<str> {
     let text = text.get(..text.floor_char_boundary(limits::BALANCER_TEXT_LENGTH_MAX)).unwrap_or_default();
-    // What is written as an escape is not seen as it is, but for what only stands in quotes.
+    // A character that `escape_debug` escapes is not seen as it is, except for those that need an escape only within
+    // quotes.
     let is_seen = |it: char| matches!(it, '"' | '\\' | '\'') || it.escape_debug().count() == 1;
     match text.chars().all(is_seen) {
         true => text.into(),

@@ -1,8 +1,8 @@
 //! What is wrong with the endpoints of one service, as far as its slices and what this node saw can tell.
 //!
 //! Invariant: pure, and each finding names what it rests on, up to a bound. What only a reading can tell (the manager
-//! of a slice, whether an Endpoints object was cut) is an argument that may be missing, and then nothing is said of it.
-//! Ages are at least as long as they are said to be: any change of an endpoint begins its age anew.
+//! of a slice, whether an Endpoints object was cut) is an argument that may be missing; then there is no finding about
+//! it. Ages are at least as long as they are said to be: any change of an endpoint begins its age anew.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -30,7 +30,7 @@ words! {
         Manager = "slices.manager",
         /// A slice of a service with an address is labelled as not for proxies.
         Hidden = "slices.hidden",
-        /// A reader of the Endpoints object sees a part of them.
+        /// Readers of the Endpoints object see only a part of the endpoints.
         Truncated = "endpoints.truncated",
         /// An endpoint has been listed for long, and was never ready.
         NeverReady = "endpoints.never-ready",
@@ -44,9 +44,9 @@ words! {
 /// What a finding rests on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Evidence {
-    /// The endpoint, where it is one.
+    /// The endpoint's address; `None`: the finding is not about single endpoints.
     pub address: Option<IpAddr>,
-    /// The slices that say so: the service's own first, then the one that says otherwise.
+    /// The slices that the finding rests on: the service's own first, then the one that contradicts it.
     pub slices: Vec<SliceKey>,
     /// For how many seconds at least; `None`: not known.
     pub age: Option<i64>,
@@ -115,7 +115,7 @@ pub fn two_owners<'a>(
     finding(EndpointFindingId::Stale, Severity::Error, confidence, evidence)
 }
 
-/// Seconds since the later one of the two was written, by the apiserver's clock.
+/// Seconds since the slice that was written later was written, by the apiserver's clock.
 fn unwritten_for(a: &SliceFacts, b: &SliceFacts, now: Timestamp) -> Option<i64> {
     let written = |slice: &SliceFacts| slice.meta.writer.as_ref().and_then(|writer| writer.at);
     let later = written(a)?.max(written(b)?);
@@ -123,7 +123,7 @@ fn unwritten_for(a: &SliceFacts, b: &SliceFacts, now: Timestamp) -> Option<i64> 
 }
 
 /// Addresses that two slices of the service list at a port of the same name, for longer than a move takes. Two slices
-/// that do not say the same of one address are more than a move.
+/// that say different conditions for one address are an error, not just a slow move.
 pub fn duplicates(own: &[Arc<SliceFacts>], now: Timestamp) -> Option<EndpointFinding> {
     let mut known = BTreeMap::<(IpAddr, &str, &crate::keys::Protocol), (&SliceFacts, Endpoint<'_>)>::new();
     let mut evidence = Vec::new();
@@ -156,7 +156,8 @@ pub fn hidden(own: &[Arc<SliceFacts>], is_headless: bool) -> Option<EndpointFind
 }
 
 /// Slices of more than one manager: each takes the other's for its own, or leaves them to rot. `managed`: the label
-/// `endpointslice.kubernetes.io/managed-by` of each slice, as a reading has found it; one without it says nothing.
+/// `endpointslice.kubernetes.io/managed-by` of each slice, as a reading has found it; a slice without the label says
+/// nothing.
 pub fn managers<'a>(
     managed: impl IntoIterator<Item = (&'a SliceKey, Option<&'a str>)>,
 ) -> Option<EndpointFinding> {

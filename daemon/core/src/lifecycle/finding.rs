@@ -75,9 +75,9 @@ pub struct Finding {
     pub confidence: Confidence,
     /// For how many seconds, where that is known.
     pub age: Option<i64>,
-    /// Why, by the id that came with what was told.
+    /// Why: the id of the cause that the Events came with.
     pub cause: Option<Arc<str>>,
-    /// How often it was told; 0: never.
+    /// How often Events told it; 0: never.
     pub count: u32,
 }
 
@@ -87,7 +87,7 @@ impl Finding {
     }
 }
 
-/// Whether that is known to last for so long.
+/// Whether the age is known, and is at least that.
 fn lasts(age: Option<i64>, at_least: i64) -> bool {
     age.is_some_and(|age| age >= at_least)
 }
@@ -148,7 +148,7 @@ impl Look<'_> {
         self.facts.balancer.as_deref().is_some_and(BalancerFacts::has_balancers_finalizer)
     }
 
-    /// It was called done more than a moment ago, and nothing was begun or has failed since.
+    /// The age of the Event that called the balancer done, if nothing was begun or has failed since.
     fn is_called_done(&self) -> Option<i64> {
         let done = self.known.latest(&[Meaning::Ensured])?;
         let others = [Meaning::Ensuring, Meaning::Creating, Meaning::SyncFailed];
@@ -183,8 +183,8 @@ impl Look<'_> {
         Some(Finding { cause, count, ..Finding::new(FindingId::NoNodes, Severity::Error, told.oldest) })
     }
 
-    /// Events were read and there was none. A finalizer shows that a controller was there once: only a Lease that has
-    /// run out tells that it is gone.
+    /// No controller acts on the balancer: Events were read and there was none. A finalizer shows that a controller was
+    /// there once: only a Lease that has run out tells that it is gone.
     fn unserved(&self, of_a_class: bool, id: FindingId) -> Option<Finding> {
         let is_dead = self.case.controller == Controller::Silent && !of_a_class;
         let is_nobodys = !self.has_finalizer() || is_dead;
@@ -197,7 +197,7 @@ impl Look<'_> {
         is_so.then(|| Finding { confidence, ..Finding::new(id, Severity::Error, self.shown) })
     }
 
-    /// Not without Events: an error in an Event that was not read is no silence.
+    /// This is never found without Events: an error in an Event that was not read is no silence.
     fn stuck_ensuring(&self) -> Option<Finding> {
         let is_at_work = matches!(self.state, State::Ensuring | State::Creating);
         let is_explained = self.is_called_done().is_some()
@@ -223,7 +223,7 @@ impl Look<'_> {
         })
     }
 
-    /// Counted from when it was asked to go, however often that was tried.
+    /// The time counts from when the Service was asked to go, however often its removal was tried.
     fn delete_stuck(&self) -> Option<Finding> {
         let is_so = self.phase == Phase::Leaving && lasts(self.shown, limits::DELETE_STUCK_AFTER);
         let newest = self.known.open(&[Meaning::DeleteFailed]);
@@ -258,7 +258,7 @@ impl Look<'_> {
         })
     }
 
-    /// How sure what the object itself shows is.
+    /// How sure a finding is that rests on the object alone.
     fn without_events(&self) -> Confidence {
         if self.known.was_asked() { Confidence::Certain } else { Confidence::WithoutEvents }
     }

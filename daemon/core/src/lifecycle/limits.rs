@@ -12,8 +12,8 @@ pub const STUCK_ERROR_AFTER: i64 = 900;
 /// So many times the same failure is no accident: the first retry comes after 5 seconds, the third after 20.
 pub const FAILURES_MIN: u32 = 3;
 
-/// Nor is one that began so long ago and is not over. It is not over for being silent: between two tries controllers
-/// wait for up to five minutes.
+/// A failure that began so long ago and is not over is no accident either. Silence does not end it: between two tries
+/// controllers wait for up to five minutes.
 pub const FAILING_AFTER: i64 = 120;
 
 /// A service's owner who waits for an address as long as this wants to know, whatever the reason.

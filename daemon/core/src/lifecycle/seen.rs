@@ -1,7 +1,8 @@
 //! What this node saw of a load balancer itself: since when it is as it is, and when its address changed last.
 //!
-//! Invariant: kept for Services that have a load balancer alone, of a fixed size, and counted on the clock that never
-//! steps. A change that was not seen to happen is as old as the object says, by the wall clock of that moment.
+//! Invariant: what was seen is kept only for Services that have a load balancer, has a fixed size, and counts on the
+//! clock that never steps. A change that was not seen to happen is as old as the object says, by the wall clock of that
+//! moment.
 
 use crate::facts::{BalancerFacts, ServiceFacts, ServiceType, Timestamp};
 use crate::time::{Now, Uptime};
@@ -59,7 +60,8 @@ pub struct Seen {
 
 impl Seen {
     /// What is seen of these facts. `before`: the facts before, and what was seen of them; `is_live`: they were told
-    /// while their source was being followed, so that an object without any before is new. `None`: no load balancer.
+    /// while their source was being followed, so that an object without any before is new. Gives `None` where the
+    /// Service has no load balancer and asks for none.
     pub(crate) fn after(
         before: Option<(&ServiceFacts, Option<&Self>)>,
         facts: &ServiceFacts,
@@ -99,7 +101,7 @@ impl Seen {
     }
 }
 
-/// The change is the latest; the oldest has no room any more.
+/// The changes with this one as the latest; the oldest has no room any more.
 fn pushed(
     mut changes: [Option<Uptime>; limits::FLAPS_MIN],
     at: Uptime,
@@ -116,7 +118,7 @@ fn told_since(phase: Phase, facts: &ServiceFacts, now: Now) -> Uptime {
     age_told(phase, facts, now.wall).map_or(now.uptime(), |age| now.uptime().plus(age.saturating_neg()))
 }
 
-/// For how many seconds the phase is what it is as far as the object says. What lies ahead is now.
+/// For how many seconds the phase is what it is as far as the object says. A time that lies ahead counts as now.
 pub(super) fn age_told(phase: Phase, facts: &ServiceFacts, now: Timestamp) -> Option<i64> {
     let balancer = facts.balancer.as_deref();
     let at = match phase {

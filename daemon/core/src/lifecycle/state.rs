@@ -40,7 +40,7 @@ words! {
     }
 }
 
-/// What says that something was done.
+/// The meanings of Events that say that something was done.
 const RESULTS: [Meaning; 4] =
     [Meaning::Ensured, Meaning::Updated, Meaning::Created, Meaning::AddressAssigned];
 
@@ -85,7 +85,7 @@ fn leaving(known: &Statements<'_>, age: Option<i64>) -> Aging {
     }
 }
 
-/// What keeps an address from being what was asked for.
+/// The meanings of Events by which an address is not what was asked for.
 pub(super) const DEGRADING: [Meaning; 3] = [Meaning::UpdateFailed, Meaning::SyncFailed, Meaning::NoNodes];
 
 fn addressed(facts: &ServiceFacts, known: &Statements<'_>, case: &Case<'_>, age: Option<i64>) -> Aging {
@@ -98,8 +98,8 @@ fn addressed(facts: &ServiceFacts, known: &Statements<'_>, case: &Case<'_>, age:
     }
 }
 
-/// A change that was begun and that no Event has called done. Where nothing ever is called done, such as with
-/// controllers that leave the balancer to others, nothing is expected to be.
+/// The Event of a change that was begun and that no Event has called done. Where no Event ever calls anything done, as
+/// with controllers that leave the balancer to others, none is waited for.
 fn updating<'a>(facts: &ServiceFacts, known: &Statements<'a>, case: &Case<'_>) -> Option<Aged<'a>> {
     let begun = known.latest(&[Meaning::Ensuring])?;
     let done = known.latest(&RESULTS)?;

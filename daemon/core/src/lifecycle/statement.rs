@@ -1,14 +1,15 @@
 //! What others say of a load balancer: Events by their meaning, and whether its controller is alive.
 //!
-//! Invariant: the order in which it is told makes no difference, and no time in it can make anything older than it is
-//! or lie ahead. Events that were not read have said nothing, which is not the same as no.
+//! Invariant: the order of Events makes no difference, and no time in an Event can make anything older than it is or
+//! lie ahead. Events that were not read have said nothing, which does not mean that there were none.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::facts::Timestamp;
 
-/// What an Event about a load balancer means. The reader of Events knows the words; here they have none.
+/// What an Event about a load balancer means. Only the reader of Events knows their words; here there are only
+/// meanings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Meaning {
     /// A controller begins to bring the balancer in line with the Service.
@@ -21,15 +22,15 @@ pub enum Meaning {
     Created,
     /// The balancer knows the nodes as they are.
     Updated,
-    /// It does not.
+    /// The balancer could not be told of the nodes as they are.
     UpdateFailed,
     /// The balancer could not be made or changed, or no address could be had for it.
     SyncFailed,
     /// The balancer is being removed.
     Deleting,
-    /// It is removed.
+    /// The balancer is removed.
     Deleted,
-    /// It could not be removed, whatever the Event was called.
+    /// The balancer could not be removed, whatever the Event was called.
     DeleteFailed,
     /// No node or no helper is there that could take its traffic.
     NoNodes,
@@ -72,8 +73,8 @@ pub struct Statement {
     pub is_open: bool,
     /// Why, by an id that means something to the reader that knows the words.
     pub cause: Option<Arc<str>>,
-    /// Whether a deletion with this cause may leave something at the provider, because it is still in use or the right
-    /// is missing.
+    /// Whether a deletion with this cause may leave something at the provider, because that is still in use or a
+    /// permission is missing.
     pub strands: bool,
 }
 
@@ -98,7 +99,7 @@ pub enum Controller {
     Silent,
 }
 
-/// Seconds from a time in an Event until now; `None`: it says none. One that lies ahead is now.
+/// Seconds from a time in an Event until now; `None`: the Event says none. A time that lies ahead counts as now.
 fn age(at: Timestamp, now: Timestamp) -> Option<i64> {
     (at.0 > 0).then(|| now.0.saturating_sub(at.0).max(0))
 }
@@ -114,12 +115,12 @@ pub(super) struct Aged<'a> {
 }
 
 impl Aged<'_> {
-    /// Whether it was said later than the other; `None` there: nothing was.
+    /// Whether it was said later than the other; `None`: there is no other.
     pub(super) fn is_after(&self, other: Option<&Self>) -> bool {
         other.is_none_or(|other| self.place() < other.place())
     }
 
-    /// The same, or at the same time.
+    /// Whether it was said later than the other, or at the same time.
     pub(super) fn is_not_before(&self, other: Option<&Self>) -> bool {
         other.is_none_or(|other| self.place() <= other.place())
     }
@@ -171,7 +172,7 @@ impl<'a> Statements<'a> {
         latest(self.iter().filter(|it| meanings.contains(&it.said.meaning)))
     }
 
-    /// The same among those that nothing has ended.
+    /// Like [`Self::latest`], among those that nothing has ended.
     pub(super) fn open(&self, meanings: &[Meaning]) -> Option<Aged<'a>> {
         latest(self.iter().filter(|it| it.said.is_open && meanings.contains(&it.said.meaning)))
     }

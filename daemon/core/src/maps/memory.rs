@@ -1,8 +1,8 @@
 //! Maps in memory, shaped like the kernel's: flat arrays, ranges, words, frontends.
 //!
 //! Invariant: a reader may look between any two ops, and may look up a word now and its slots later, as a program on
-//! another CPU would. A wiped range shows no backend, so a reader that should not be there is found out. They can do
-//! nothing that the kernel's maps could not.
+//! another CPU would. A wiped range shows no backend, so a reader that should not be there is found out. Maps in memory
+//! can do nothing that the kernel's could not.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -37,7 +37,7 @@ pub enum Answer {
     Refused,
     /// It waits in vain.
     Dropped,
-    /// One of these.
+    /// It is led to one of these slots.
     Served(Vec<Slot>),
 }
 
@@ -113,7 +113,7 @@ impl MemoryMaps {
         }
     }
 
-    /// A client that has read the frontend, and reads the word and the slots at some later time.
+    /// Begins a dial: the client has read the frontend, and reads the word and the slots at some later time.
     pub fn begin_dial(
         &mut self,
         address: IpAddr,
@@ -128,7 +128,7 @@ impl MemoryMaps {
         Some(UnfinishedRead { ticket, family: Family::of(address), found: Found::Frontend(value, client) })
     }
 
-    /// A client that has read the word, and reads the slots at some later time.
+    /// Begins a read: the client has read the word, and reads the slots at some later time.
     pub fn begin_read(
         &mut self,
         address: IpAddr,
@@ -147,7 +147,7 @@ impl MemoryMaps {
         self.slots_of(self.word_found(reading), reading.family)
     }
 
-    /// All readers are gone, as if their processes had ended: a grace period is over at once.
+    /// Forgets all readers, as if their processes had ended: a grace period is over at once.
     pub fn forget_readers(&mut self) {
         self.readers.clear();
     }
@@ -157,7 +157,8 @@ impl MemoryMaps {
         self.members.get(key).copied()
     }
 
-    /// How many slots of all words and members a walk over every map would find: 0 when all is clean.
+    /// How many entries a walk over the maps would find: frontends, words, slots, members, sources and facts, but not
+    /// the node's addresses. 0 when all is clean.
     pub fn entries(&self) -> usize {
         let words = self.words.iter().flatten().filter(|word| **word != Word::EMPTY).count();
         let slots = self.slots.iter().flatten().flatten().count();
@@ -176,7 +177,7 @@ impl MemoryMaps {
         self.word(value.port, value.kind.list(cluster.flags, client != Client::Local))
     }
 
-    /// Only addresses of a load balancer are for some clients alone.
+    /// Whether the client may dial this frontend: only addresses of a load balancer are for some clients alone.
     fn lets_in(&self, value: FrontendValue, client: Client) -> bool {
         let Client::From(address) = client else { return true };
         let looks = self.word(value.port, Scope::Cluster).flags.has(WordFlags::SOURCES);

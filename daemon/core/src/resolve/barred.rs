@@ -1,8 +1,8 @@
 //! Which addresses an object may have dialled as frontends.
 //!
 //! Invariant: an address that means this host, this link or a group of hosts is no frontend, whatever an object says:
-//! the author of a Service would otherwise take a node's own loopback or a cloud's metadata server. The administrator's
-//! `[[service]]` blocks may have loopback and link-local ones.
+//! the author of a Service would otherwise take a node's own loopback or a cloud's metadata server. Only the
+//! administrator's `[[service]]` blocks may have loopback and link-local addresses.
 
 use core::net::IpAddr;
 
@@ -20,7 +20,7 @@ pub(crate) fn is_barred(
 ) -> bool {
     let is_tenants = service.key.source == Source::Kubernetes;
     match kind {
-        // Its address stands for all that the node has.
+        // The address of a NodePort stands for all addresses that the node has.
         FrontendType::NodePort => false,
         _ if service.kind == ServiceType::Static => is_nobodys(address),
         FrontendType::ExternalIp if is_tenants && !settings.external_ips.allows(address) => true,

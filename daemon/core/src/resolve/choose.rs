@@ -1,7 +1,7 @@
 //! Which endpoints of a port get traffic: kube-proxy's rules, exactly.
 //!
-//! Invariant: the cluster list honours hints, the local list never does. Each list falls back by itself to endpoints
-//! that are serving and terminating.
+//! Invariant: the cluster list honours hints, the local list never does. A list that would have no ready endpoint falls
+//! back, whatever the other list does, to endpoints that are serving and terminating.
 
 use alloc::sync::Arc;
 

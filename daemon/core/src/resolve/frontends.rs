@@ -1,7 +1,7 @@
 //! Which addresses and ports a service is dialled at, per family.
 //!
 //! Invariant: one row for each address, port and protocol of a service, up to [`limits::FRONTENDS_PER_SERVICE_MAX`] of
-//! them; what it takes is linear in what is made.
+//! them; the work is linear in the number of rows that are made.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -31,7 +31,8 @@ pub(crate) fn state(service: Option<&ServiceFacts>, settings: &Settings) -> Serv
     }
 }
 
-/// `externalTrafficPolicy: Local` counts only for a service that can be reached from outside, of whatever family.
+/// Whether `externalTrafficPolicy: Local` is in force: it counts only for a service that can be reached from outside,
+/// at an address of either family.
 pub(super) fn is_external_local(service: &ServiceFacts) -> bool {
     let accessible = match service.kind {
         ServiceType::NodePort | ServiceType::LoadBalancer => true,
@@ -49,10 +50,11 @@ pub(super) fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<Desi
         let of = |(number, port): &Numbered<'_>| frontend(service, port, it, number.or(it.port), settings);
         numbers.at(it).iter().map(of)
     });
-    // What is beyond is not even made: one object may ask for millions.
+    // Frontends beyond the limit are not even made: one object may ask for millions.
     let mut found: Vec<_> = all.flatten().take(limits::FRONTENDS_PER_SERVICE_MAX).collect();
     work::done(found.len());
-    // What can be dialled counts, where an address that cannot be had looks like that of the NodePorts.
+    // Of two rows that are alike, the one that can be dialled stays: an external IP of 0.0.0.0, which is barred, looks
+    // like the address of the NodePorts.
     found.sort_by(|a, b| dialled_order(a).cmp(&dialled_order(b)));
     found.dedup_by(|a, b| (a.address, a.port, &a.protocol) == (b.address, b.port, &b.protocol));
     found.sort_by(|a, b| table_order(a).cmp(&table_order(b)));
@@ -69,10 +71,10 @@ pub(crate) fn wanted(service: &ServiceFacts, settings: &Settings) -> usize {
     addresses(service, settings).iter().map(|it| numbers.at(it).len()).sum()
 }
 
-/// A port of the service with the number that clients dial; none where the address brings its own.
+/// A port of the service with the number that clients dial; `None` where the address brings its own number.
 type Numbered<'a> = (Option<NonZeroU16>, &'a ServicePort);
 
-/// The ports by what is dialled: each number and protocol once.
+/// The ports of a service by the number that is dialled: each number and protocol once.
 struct Numbers<'a> {
     own: Vec<Numbered<'a>>,
     node: Vec<Numbered<'a>>,
@@ -102,7 +104,8 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// Where two ports are dialled alike, the first name by its bytes counts. The others stay in the order of the object.
+/// Keeps one of several ports that are dialled alike, the first by the bytes of its name. The ports that are kept stay
+/// in the order of the object.
 fn once(mut ports: Vec<Numbered<'_>>) -> Vec<Numbered<'_>> {
     let mut order: Vec<_> = ports.iter().copied().zip(0_usize..).collect();
     order.sort_unstable_by_key(|((number, port), position)| (*number, &port.protocol, &port.name, *position));
@@ -118,21 +121,22 @@ fn once(mut ports: Vec<Numbered<'_>>) -> Vec<Numbered<'_>> {
 struct Address {
     kind: FrontendType,
     ip: IpAddr,
-    /// Where it brings its own number.
+    /// The number that the address itself brings.
     port: Option<NonZeroU16>,
     /// Shown and never programmed.
     barred: bool,
 }
 
 impl Address {
-    /// NodePorts are apart: their address stands for others.
+    /// What tells addresses apart. The address of NodePorts is like no other one, because it stands for all of the
+    /// node.
     fn identity(&self) -> impl Ord + use<> {
         (self.ip, self.port, self.kind == FrontendType::NodePort)
     }
 }
 
-/// Each address once, in the order in which they count: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static. Where it
-/// is there twice, one that can be dialled counts.
+/// Each address once, in the order in which they count: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static. Where a
+/// service has an address twice, one that can be dialled counts.
 fn addresses(service: &ServiceFacts, settings: &Settings) -> Vec<Address> {
     let visible = Family::ALL.map(|family| is_visible(service, family));
     let [v4, v6] = visible;
@@ -190,7 +194,7 @@ fn frontend(
 }
 
 /// The cluster IP of one family: with `ipFamilies`, the address at that family's place; without, the first address
-/// alone (manifests, which no apiserver has defaulted, may list one of each).
+/// alone, or in manifests, which no apiserver has defaulted, the first of that family.
 fn cluster_ip(service: &ServiceFacts, family: Family) -> Option<IpAddr> {
     let own = |address: &IpAddr| Family::of(*address) == family;
     if service.ip_families.is_empty() {

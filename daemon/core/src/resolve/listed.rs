@@ -1,9 +1,9 @@
 //! The endpoints of each port of a service, from all of its slices.
 //!
 //! Invariant: no more than [`limits::ROWS_PER_SERVICE_MAX`] rows are made, whatever the slices say. Ports in their
-//! order have all of their endpoints as long as there is room; half of it is divided evenly, so that no port has
-//! nothing, and the endpoints that are most likely to get traffic here come first: an object that asks for too much
-//! makes lists shorter, never empty.
+//! order have all of their endpoints as long as there is room. Half of the room is divided evenly among the ports, so
+//! that none has nothing. A port that is cut short keeps the endpoints that are most likely to get traffic here. So an
+//! object that asks for too much makes lists shorter, never empty.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -23,7 +23,7 @@ type Join<'a> = (&'a str, Transport, Family);
 /// A port of a slice, with the slice and its place.
 type Part<'a> = (Join<'a>, u16, &'a SliceFacts, NonZeroU16);
 
-/// Gives each port its rows. How many ports have only a part of theirs.
+/// Gives each port its rows, and returns how many ports have only a part of theirs.
 pub(super) fn fill(ports: &mut [DesiredPort], slices: &[Arc<SliceFacts>], node: &NodeFacts) -> usize {
     if ports.is_empty() {
         return 0;
@@ -94,7 +94,7 @@ impl<'a> Listed<'a> {
         rows
     }
 
-    /// So many of them, by the rank of the endpoints.
+    /// The first rows of a port by the rank of their endpoints, `most` of them.
     fn first(&self, key: &PortKey, ranks: &[Ranked], most: usize) -> Vec<Row> {
         let ranked = |rank: usize| {
             self.slices_of(key).iter().flat_map(move |(_, position, slice, number)| {
@@ -109,7 +109,7 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// Ready here, ready elsewhere, serving, others.
+/// How many ranks endpoints have: ready here, ready elsewhere, serving, others.
 const RANKS: usize = 4;
 
 /// The places of a slice's endpoints by rank.
@@ -134,8 +134,9 @@ fn rank(endpoint: &Endpoint<'_>, node: &NodeFacts) -> usize {
     }
 }
 
-/// By address and port; of rows with the same ones, the row that wins comes first. As numbers, and by a sort that finds
-/// the order of each slice: a service may have tens of thousands of rows. All rows of a port are of one family.
+/// Orders rows by address and port; of rows with the same address and port, the one that wins comes first. The order is
+/// one of numbers, and the sort makes use of the order that each slice has already, because a service may have tens of
+/// thousands of rows. All rows of a port are of one family.
 fn order(row: &Row) -> (u128, u64) {
     let address = match row.address {
         IpAddr::V4(address) => address.to_bits().into(),
@@ -152,7 +153,7 @@ fn order(row: &Row) -> (u128, u64) {
 /// The union over the slices, each address and port once.
 ///
 /// Where slices disagree about an endpoint, one that is not terminating wins, then one that is ready, then one that is
-/// serving, then the first slice by name. That it serves in any of them is kept.
+/// serving, then the first slice by name. If the endpoint serves in another slice, the row that wins keeps that.
 fn merged(mut rows: Vec<Row>) -> Vec<Row> {
     // One slice with ascending addresses is the common case, and needs neither sorting nor merging.
     if rows.is_sorted_by(|a: &Row, b| (a.address, a.port) < (b.address, b.port)) {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what is known of a number's list goes along with the number, so a rename is never taken for the loss of a
 //! list. A number that keeps its name, and a name with a new number, keep what is theirs. In the maps the port under
-//! its new name is another one, so that no frontend that still leads to the former one meets a list that is not its
+//! its new name is another port, so that no frontend that still leads to the former port meets a list that is not its
 //! own.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -32,8 +32,8 @@ impl Past {
     }
 }
 
-/// The pasts of those wanted ports that clients knew, by their numbers, under another name. Sorted sets, because a
-/// service may have thousands of ports, all of them renamed at once.
+/// The pasts of those wanted ports that clients knew, by their numbers, under another name. They are found in sorted
+/// sets, because a service may have thousands of ports, all of them renamed at once.
 pub(super) fn pasts(
     ports: &[Port],
     wanted: &[DesiredPort],
@@ -78,7 +78,7 @@ impl Numbers {
         self.0.contains(&(Arc::clone(&key.name), key.transport, number))
     }
 
-    /// One, unless the service gives several ports the same name.
+    /// The numbers of a port: one, unless the service gives several ports the same name.
     fn of_port(&self, key: &PortKey) -> impl Iterator<Item = NonZeroU16> {
         let at = |number| (Arc::clone(&key.name), key.transport, number);
         self.0.range(at(NonZeroU16::MIN)..=at(NonZeroU16::MAX)).map(|(.., number)| *number)

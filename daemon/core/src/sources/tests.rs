@@ -1,4 +1,4 @@
-//! Ranges by their bits, and what a service and its node make of them.
+//! Which addresses a source range has, and which ranges a service allows on a node.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
@@ -39,7 +39,7 @@ fn host_bits_are_no_part_of_a_range() {
 }
 
 #[test]
-fn what_is_no_range_is_none() {
+fn a_text_that_is_no_range_is_not_read_as_one() {
     for text in ["10.0.0.0", "10.0.0.0/33", "::/129", "10.0.0.0/-1", "x/8", "10.0.0.0/8/8", ""] {
         assert_eq!(SourceRange::parse(text), None, "{text:?}");
     }
@@ -76,7 +76,7 @@ fn each_family_has_its_own_ranges() {
 }
 
 #[test]
-fn a_range_of_all_addresses_restricts_nobody_of_its_family() {
+fn a_range_of_all_addresses_restricts_no_client_of_its_family() {
     check_ranges(&["10.1.0.0/16", "0.0.0.0/0", "2001:db8::/32"], None, Some(&["2001:db8::/32"]));
     check_ranges(&["::/0"], None, None);
 }
@@ -89,7 +89,7 @@ fn a_node_within_the_ranges_adds_the_addresses_of_the_balancer() {
 }
 
 #[test]
-fn ranges_that_nobody_can_read_let_nobody_in() {
+fn ranges_that_cannot_be_read_let_no_client_in() {
     check_ranges(&["ten/8"], Some(&[]), None);
     check_ranges(&["ten:/8"], None, Some(&[]));
 }

@@ -1,8 +1,8 @@
 //! What is rejected now.
 //!
-//! Invariant: each object counts once, for as long as it is rejected; what has no room by name takes the first that
-//! comes free. Where names are scarce every namespace gets its share of them, so one tenant's noise never hides another
-//! tenant's only one.
+//! Invariant: each object counts once, for as long as it is rejected; a rejection that has no room by name takes the
+//! first room that comes free. Where names are scarce every namespace gets its share of them, so one tenant's noise
+//! never hides another tenant's only rejection.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -11,7 +11,7 @@ use crate::facts::{ObjectKey, Rejection};
 use crate::limits;
 use crate::snapshot::Rejections;
 
-/// All of them. Those that are named are shared with readers, so they are few.
+/// All rejections. Those that are named are shared with readers, so they are few.
 #[derive(Debug, Default)]
 pub(crate) struct Rejected {
     shared: Arc<Rejections>,
@@ -53,7 +53,7 @@ impl Rejected {
         }
     }
 
-    /// The object is not rejected any more.
+    /// Notes that the object is not rejected any more.
     pub(crate) fn end(&mut self, object: &ObjectKey) {
         if self.unnamed.remove(object).is_some() || !self.shared.named.contains_key(object) {
             return;

@@ -1,4 +1,5 @@
-//! Objects that only a former process saw: they stand until their source confirms them or ends its first list without.
+//! Objects that only a former process saw: they stand until their source confirms them or ends its first list without
+//! them.
 //!
 //! Invariant: an object that its source rejects is not gone, and stays as it is remembered for as long as the rejection
 //! of it, or of the file that it came from, lasts.
@@ -46,7 +47,8 @@ impl Unconfirmed {
         self.objects.retain(|object, _| object.source() != source);
     }
 
-    /// The object, or the whole file, is there and cannot be understood, so what is remembered of it stays.
+    /// Notes that the object, or the whole file, is there and cannot be understood, so that what is remembered of it
+    /// stays.
     pub(super) fn reject(&mut self, object: &ObjectKey) {
         if let Some(unspoken) = self.objects.get_mut(object) {
             unspoken.is_rejected = true;
@@ -120,15 +122,15 @@ impl Tables {
         view.slices.iter().for_each(|slice| self.let_slice_wait(&view.key, Arc::clone(slice)));
     }
 
-    /// What this source did not speak of in its first list is gone, unless it was there and could not be understood.
+    /// Ends a source's first list: what it did not speak of is gone, unless that was there and could not be understood.
     pub(super) fn source_synced(&mut self, source: Source, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         let gone = self.unconfirmed.take_unspoken(source);
         self.forget_remembered(gone, dirty);
         self.synced.insert(source, true);
     }
 
-    /// What was rejected is understood or gone. Whatever of it is only remembered by now is gone too; what the file
-    /// still has was told before.
+    /// Notes that an object or file that was rejected is understood or gone. What is still only remembered of it is
+    /// gone too, because all that a file still has was told before.
     pub(super) fn rejection_ended(&mut self, object: &ObjectKey, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         self.rejected.end(object);
         self.unconfirmed.end_rejection(object);

@@ -1,10 +1,11 @@
-//! The namespaces of the services that have room: how many each has, and the number by which it has its share of what
-//! programs divide.
+//! The namespaces of the services that have room: how many services each namespace has, and the number by which it has
+//! its share of what programs divide.
 //!
 //! Invariant: two namespaces have the same number only where there are more of them than numbers. A client is counted
-//! by the number that its namespace had when it came, however long it stays. So a namespace keeps its number over
-//! restarts, because the maps say which one it was, and gets it again when it comes back. A number that a namespace had
-//! goes to another one last, and of such numbers the one first that has been free for longest.
+//! under the number that the namespace had when the client came, however long it stays. So a namespace keeps its number
+//! over restarts, because the maps say which one it was, and gets it again when it comes back. A number that a
+//! namespace had goes to another one only when no new number is left, and then the one that has been free for longest
+//! goes first.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -16,7 +17,7 @@ use crate::op::Share;
 #[derive(Debug)]
 struct Resident {
     services: usize,
-    /// None before one of its services has come itself.
+    /// `None` before the object of one of its services has come.
     share: Option<Share>,
 }
 
@@ -27,7 +28,7 @@ struct Number {
     residents: usize,
     /// The namespace that had it last, if it is known.
     former: Option<Arc<str>>,
-    /// How many numbers had come free when this one did; none, if a start found it.
+    /// How many numbers had come free when this one did; 0 if a start found it.
     freed: u64,
 }
 
@@ -35,13 +36,13 @@ struct Number {
 pub(crate) struct Residents {
     namespaces: BTreeMap<Arc<str>, Resident>,
     numbers: BTreeMap<Share, Number>,
-    /// The namespaces that get their number again.
+    /// The number that each of these namespaces gets again when it comes back.
     formers: BTreeMap<Arc<str>, Share>,
     freed: u64,
 }
 
 impl Residents {
-    /// A service of that namespace has room now.
+    /// Notes that a service of that namespace has room now.
     pub(crate) fn moved_in(&mut self, namespace: &str) {
         match self.namespaces.get_mut(namespace) {
             Some(resident) => resident.services += 1,
@@ -49,7 +50,7 @@ impl Residents {
         }
     }
 
-    /// A service of that namespace has given up its room.
+    /// Notes that a service of that namespace has given up its room.
     pub(crate) fn moved_out(&mut self, namespace: &str) {
         let Some(resident) = self.namespaces.get_mut(namespace) else { return };
         resident.services -= 1;
@@ -83,14 +84,14 @@ impl Residents {
         share
     }
 
-    /// A start has found that number in the maps: a namespace had it.
+    /// Notes that a start has found that number in the maps, so that some namespace had it.
     pub(crate) fn found(&mut self, share: Share) {
         if (1..=limits::SHARES_MAX).contains(&share.0) {
             self.numbers.entry(share).or_default();
         }
     }
 
-    /// It was that namespace that had the number which a start has found.
+    /// Notes which namespace had a number that a start has found.
     pub(crate) fn had(&mut self, namespace: &str, share: Share) {
         if self.is_numbered(namespace) {
             return;
@@ -120,8 +121,8 @@ impl Residents {
         }
     }
 
-    /// The first number from where the name begins that no namespace had yet; else the one that has been free for
-    /// longest; where all are taken, that of the beginning.
+    /// The number for a namespace without one: the first that no namespace had yet, counted from a beginning that the
+    /// name gives; else the one that has been free for longest; where all are taken, the one at that beginning.
     fn free_share(&self, namespace: &str) -> Share {
         let begin = digest::of_namespace(namespace) % u64::from(limits::SHARES_MAX);
         let numbered = |step: u16| {

@@ -1,8 +1,8 @@
 //! The room that objects have: a service has an id, a slice a place among its service's slices.
 //!
 //! Invariant: a service keeps its room until it goes. Waiting services get freed room in turns ([`super::waiting`]),
-//! before any newcomer. Of one service's slices the first by name have the places, in whatever order they came. The
-//! plan gives out room in the maps.
+//! before any newcomer. Of one service's slices the first by name have the places, in whatever order they came. Room in
+//! the maps is given out by the plan, not here.
 
 use alloc::sync::Arc;
 
@@ -41,8 +41,8 @@ impl Tables {
         Some(id)
     }
 
-    /// Gives a service that has come itself the number of its namespace. Before that it has nothing in the maps, and
-    /// nothing says yet which number that was at the time of a former process.
+    /// Gives a service the number of its namespace once its object has come. Before that the service has nothing in the
+    /// maps, and nothing says yet which number the namespace had in a former process.
     pub(super) fn number(&mut self, id: ServiceId) {
         let known = self.services.get_mut(id.0 as usize).and_then(Option::as_mut);
         if let Some(known) = known.filter(|known| known.share == Share::default()) {
@@ -50,7 +50,7 @@ impl Tables {
         }
     }
 
-    /// A start has found that number in the maps.
+    /// Notes that a start has found that number in the maps.
     pub(crate) fn number_found(&mut self, share: Share) {
         self.residents.found(share);
     }
@@ -60,7 +60,7 @@ impl Tables {
         self.residents.is_numbered(namespace)
     }
 
-    /// A start has found that number at a frontend of that namespace.
+    /// Notes that a start has found that number at a frontend of that namespace.
     pub(crate) fn had_number(&mut self, namespace: &str, share: Share) {
         self.residents.had(namespace, share);
     }

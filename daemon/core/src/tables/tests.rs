@@ -49,7 +49,8 @@ fn tables() -> Tables {
     Tables::new(Seed::default(), &[], limits::SERVICES_MAX)
 }
 
-/// `name:slices` of each service that the event touches, as it is afterwards.
+/// Checks which services the event touches, and what each is afterwards: `name:slices`, or `name?:slices` without its
+/// Service.
 #[track_caller]
 fn check(tables: &mut Tables, event: Event, touched: &[&str]) {
     let what = format!("{event:?}");
@@ -129,7 +130,7 @@ fn a_slice_belongs_to_a_service_of_its_own_source() {
     assert_eq!(tables.get(ServiceId(0)).unwrap().slices.len(), 0);
 }
 
-/// The services that waited and have room now, as they look then.
+/// Gives room to the services that wait for it, and shows each as `check` does.
 fn admitted(tables: &mut Tables) -> Vec<String> {
     let mut ids = Vec::new();
     tables.admit(&mut |id, _| ids.push(id));
@@ -186,7 +187,7 @@ fn a_slice_that_leaves_for_a_service_without_room_leaves_all_the_same() {
 }
 
 #[test]
-fn invariant_08_what_waits_and_its_source_does_not_know_any_more_is_gone() {
+fn invariant_08_what_waits_is_gone_once_its_source_no_longer_has_it() {
     let mut tables = Tables::new(Seed::default(), &[Source::Manifests], 1);
     check(&mut tables, service("a", "1"), &["a:"]);
     let facts = |name: &str| Arc::new(slice_facts(name, "b", Source::Manifests));
@@ -218,7 +219,7 @@ fn invariant_10_services_past_the_limit_are_named_and_their_ids_are_reused() {
     check(&mut tables, slice("s", "c"), &[]);
     let s = ObjectKey::Slice(SliceKey { name: name("s"), source: Source::Manifests });
     assert!(tables.rejections().named.contains_key(&s), "a slice that fits nowhere is named too");
-    assert!(!tables.forget(ServiceId(0)), "something is known of it");
+    assert!(!tables.forget(ServiceId(0)), "the Service is still known");
     check(&mut tables, service_deleted("a"), &["a?:"]);
     assert!(tables.forget(ServiceId(0)));
     check(&mut tables, service("b", "2"), &[]);

@@ -23,7 +23,7 @@ type Turn = (Source, bool, i64, ServiceKey);
 pub(crate) struct Guest {
     pub(crate) facts: Option<Arc<ServiceFacts>>,
     pub(crate) slices: BTreeMap<SliceKey, Arc<SliceFacts>>,
-    /// The service itself has no room; otherwise only these slices have none.
+    /// `Some`: the service itself has no room; `None`: only these slices have none.
     turn: Option<Turn>,
     bytes: usize,
 }
@@ -39,7 +39,7 @@ struct Namespace {
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     namespaces: BTreeMap<Arc<str>, Namespace>,
-    /// Where each slice that waits does so.
+    /// The service at which each waiting slice waits.
     homes: BTreeMap<SliceKey, ServiceKey>,
     services: usize,
     bytes: usize,
@@ -69,26 +69,26 @@ impl Waiting {
         core::mem::take(&mut self.turned_away)
     }
 
-    /// A service without room waits.
+    /// Lets a service without room wait.
     pub(crate) fn put_service(&mut self, facts: Arc<ServiceFacts>) {
         let key = facts.key.clone();
         self.change(&key, true, |guest| guest.set_facts(Some(facts)));
         self.make_room();
     }
 
-    /// A slice waits: for its service, which is `without_room`, or for a place among that one's slices.
+    /// Lets a slice wait: with its service, if that is `without_room`, else for a place among the service's slices.
     pub(crate) fn put_slice(&mut self, service: &ServiceKey, facts: Arc<SliceFacts>, without_room: bool) {
         self.homes.insert(facts.key.clone(), service.clone());
         self.change(service, without_room, |guest| guest.put_slice(facts));
         self.make_room();
     }
 
-    /// The service is gone. Its slices go on waiting.
+    /// Takes out the object of a service that is gone. Its slices go on waiting.
     pub(crate) fn take_service(&mut self, key: &ServiceKey) {
         self.change(key, true, |guest| guest.set_facts(None));
     }
 
-    /// The slice is gone, or no longer of that service.
+    /// Takes out a slice that is gone, or no longer of that service.
     pub(crate) fn take_slice(&mut self, key: &SliceKey) {
         if let Some(service) = self.homes.remove(key) {
             let has_queued = self.guest(&service).is_some_and(|guest| guest.turn.is_some());
@@ -167,7 +167,7 @@ impl Waiting {
         Some(guest)
     }
 
-    /// Beyond the bound, the namespace that has most gives up its youngest.
+    /// Beyond the bound, has the namespace with most bytes waiting give up its youngest service.
     fn make_room(&mut self) {
         while self.bytes > limits::WAITING_BYTES_MAX {
             let most = self.namespaces.values().max_by_key(|namespace| namespace.bytes);

@@ -1,8 +1,8 @@
 //! A restart: what the maps hold is what was realized.
 //!
 //! Invariant: an index found in the maps is taken over by a port only if every frontend that points to it is that
-//! port's own, and of the same kind, so no client of another service can see its lists. What no service takes over goes
-//! last. A namespace keeps the number that its frontends have in the maps.
+//! port's own, and of the same kind, so no client of another service can see its lists. What no service takes over is
+//! removed last. A namespace keeps the number that its frontends have in the maps.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -46,21 +46,21 @@ impl Adopted {
         self.ports.insert(index, port);
     }
 
-    /// A frontend points elsewhere than to this port now, or nowhere.
+    /// Notes that a frontend points elsewhere than to this port now, or nowhere.
     pub(super) fn leave(&mut self, index: PortIndex, key: &FrontendKey) {
         if let Some(port) = self.ports.get_mut(&index) {
             port.has_left |= port.frontends.remove(key);
         }
     }
 
-    /// Forgets what is wiped, and gives its indices.
+    /// Forgets the ports that are wiped, and returns their indices.
     pub(super) fn forget_wiped(&mut self) -> Vec<PortIndex> {
         let is_over = |port: &AdoptedPort| port.frontends.is_empty() && port.realized.is_wiped();
         self.ports.extract_if(.., |_, port| is_over(port)).map(|(index, _)| index).collect()
     }
 }
 
-/// A port that was found so.
+/// A port that was found in the maps.
 #[derive(Debug)]
 pub(super) struct AdoptedPort {
     pub(super) family: Family,
@@ -72,7 +72,7 @@ pub(super) struct AdoptedPort {
 }
 
 impl AdoptedPort {
-    /// As a port of no service, so that it is wiped like any other.
+    /// The same as a port of no service, so that it is wiped like any other.
     fn as_port(&self) -> Port {
         let key = PortKey { name: Arc::from(""), transport: Transport::Tcp, family: self.family };
         Port { realized: self.realized.clone(), ..Port::new(key) }
@@ -80,7 +80,7 @@ impl AdoptedPort {
 }
 
 impl World {
-    /// Takes what the maps hold for realized. Gives what cannot be right; that is written anew.
+    /// Takes what the maps hold as realized, and returns what cannot be right in it, which is written anew.
     pub(crate) fn adopt(&mut self, dump: &Dump) -> Vec<AdoptError> {
         let mut errors = Vec::new();
         for port in &dump.ports {
@@ -110,8 +110,8 @@ impl World {
         errors
     }
 
-    /// The namespace of a service keeps the number that a start found at an address of the service. The address has to
-    /// be one that was given out, and found as such: an external IP may be anybody's.
+    /// Lets the namespace of a service keep the number that a start found at an address of the service. The address has
+    /// to be one that was given out, and found as such: any service may name any external IP.
     pub(super) fn recognise(&mut self, facts: &ServiceFacts) {
         let namespace = facts.key.name.namespace();
         if self.tables.is_numbered(namespace) {
@@ -167,7 +167,7 @@ impl World {
         let mut own: Vec<_> =
             service.desired_of(position).filter_map(|it| Some((it.key()?, it.kind))).collect();
         own.sort_unstable();
-        // Of the same kind, too: until it is written anew, a frontend reads the lists as its old kind does.
+        // A frontend has to be of the same kind too: until it is written anew, it reads the lists as its old kind does.
         let is_own = |key: &FrontendKey| {
             work::done(1);
             let entry = self.frontends.get(key).filter(|entry| entry.winner() == Some(id));
@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// No service claims it or is about to, or its owner leaves it to the real balancer.
+    /// Whether no service claims a frontend or is about to, or its owner leaves it to the real balancer.
     fn is_unwanted(&self, key: &FrontendKey) -> bool {
         let winner = self.frontends.winner(key).and_then(|id| self.services.get(id));
         winner.map_or_else(|| !self.turns.undecided.asks_for(key), |service| service.passes(key))
@@ -232,7 +232,8 @@ impl World {
     }
 }
 
-/// The frontends of a service that no author of it can simply have written down, and what they are found as.
+/// The frontends of a service that its author cannot simply have written down, each with the kind that it has in the
+/// maps.
 fn given_out(facts: &ServiceFacts) -> impl Iterator<Item = (FrontendKey, FrontendType)> {
     facts.ports.iter().flat_map(move |port| {
         let cluster = facts.cluster_ips.iter().map(move |it| (*it, Some(port.port), FrontendType::ClusterIp));

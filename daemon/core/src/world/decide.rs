@@ -1,7 +1,7 @@
 //! Decides again for every stale service, and settles the owner of each frontend.
 //!
-//! Invariant: deciding for one service changes no other service's lists. The only thing that reaches another one is a
-//! claim won or lost, and it is marked dirty with that as its cause.
+//! Invariant: deciding for one service changes no other service's lists. Another service is reached by a claim won or
+//! lost only, and is marked dirty with that as its cause.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -55,7 +55,7 @@ impl World {
         }
     }
 
-    /// Gives the work that the service takes of the piece.
+    /// Decides for a service if it is stale, and returns the work that the service takes of the piece.
     fn decide_next(&mut self, id: ServiceId, now: Now) -> u64 {
         let is_stale = self.services.get_mut(id).is_some_and(|service| core::mem::take(&mut service.stale));
         if is_stale {
@@ -65,8 +65,8 @@ impl World {
         self.take_into_piece(id, is_stale)
     }
 
-    /// A first list that is not whole yet counts for nothing: a service with slices still to come has no backend in it.
-    /// What is remembered is whole.
+    /// Sets aside the dirty services of sources that have not delivered yet: a first list that is not whole counts for
+    /// nothing, because a service with slices still to come has no backend in it. What is remembered is whole.
     fn set_aside(&mut self) {
         if self.tables.is_synced() {
             return;
@@ -77,7 +77,7 @@ impl World {
         self.turns.waiting.extend(waiting);
     }
 
-    /// A source has delivered: those of its services that waited for it are decided for.
+    /// Has the services that were set aside decided for, because a source has delivered.
     pub(super) fn go_on_with_waiting(&mut self) {
         self.services.dirty.append(&mut self.turns.waiting);
         for id in self.services.dirty.clone() {
@@ -112,7 +112,8 @@ impl World {
         self.claim(id, &wanted, rank);
     }
 
-    /// Replaces what the service covers. Services that have something inside are decided for anew.
+    /// Replaces what the service covers. Other services that ask for something inside of what it began or ceased to
+    /// cover are decided for anew.
     fn cover(&mut self, id: ServiceId, rank: Option<Rank>, now: &Coverage) {
         let Self { services, covers, tables, .. } = self;
         let (Some(service), Some(known)) = (services.get_mut(id), tables.get(id)) else { return };
@@ -191,7 +192,8 @@ impl World {
         self.changed_hands(key);
     }
 
-    /// Tells the service that owned it until now. All others lost it before, and merely name another owner.
+    /// Marks the service that owned the frontend until now. All others lost it before, and merely name another owner
+    /// from now on.
     fn lost(&mut self, former: ServiceId, key: FrontendKey, to: ServiceId) {
         let Some(to) = self.tables.get(to) else { return self.count_impossible() };
         let cause = Cause::ClaimLost(key, to.key.clone());
@@ -199,8 +201,8 @@ impl World {
         self.changed_hands(key);
     }
 
-    /// No service claims it any more, and the one that withdrew never took it over: the one that has it in the maps
-    /// removes it.
+    /// Has a frontend that no service claims any more removed by the service that has it in the maps, where that is not
+    /// the one that withdrew.
     fn left_over(&mut self, key: FrontendKey, by: ServiceId) {
         let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner().is_none()) else { return };
         let owner = entry.realized.and_then(|realized| realized.owner);
@@ -229,7 +231,8 @@ pub(super) fn is_nodes(key: &FrontendKey, kind: FrontendType, source: Source, no
         && match Given::of(kind) {
             Given::Out => false,
             Given::ByAnybody if is_main => true,
-            // An address that floats from node to node is here for what services ask for at it, and not for these.
+            // An address that floats from node to node is here for what services ask for at it, not for the node's own
+            // ports.
             Given::ByAnybody | Given::ByController => {
                 is_own_port && (is_main || node.addresses.contains(&key.address))
             }

@@ -36,7 +36,7 @@ impl fmt::Display for Drift {
             Self::Frontend(service, key) => {
                 write!(f, "frontend {key} of {service} is gone or points elsewhere")
             }
-            Self::Stray(key) => write!(f, "frontend {key} is in the maps, and nobody wrote it"),
+            Self::Stray(key) => write!(f, "frontend {key} is in the maps, but holdfast did not write it"),
             Self::Port(service, port) => {
                 write!(f, "the backends or sources of port {port} of {service} were changed")
             }

@@ -1,4 +1,4 @@
-//! What the world asks and tells the hold room: which services to decide for again because of a hold, and why.
+//! What the world asks `core::hold` and tells it: which services to decide for again because of a hold, and why.
 //!
 //! Invariant: a hold is entered and left by a decision for its own service alone; other services reach it only by
 //! listing a held address, which has it probed and no more, or by being part of the same mass loss, and each of these
@@ -51,7 +51,7 @@ impl World {
         })
     }
 
-    /// A source may miss something from now on.
+    /// Notes that a source was interrupted, resumed or listed whole: a loss that it tells next may come of that.
     pub(super) fn interrupt(&mut self, source: Source) {
         self.ledger.interrupt(source);
     }
@@ -73,15 +73,15 @@ impl World {
         }
     }
 
-    /// A slice is about to be another one, or to go. What it said is noted if no decision was made by it: that an
-    /// endpoint was seen terminating is told once, and must not be lost because more was told within one batch. Where
-    /// the slice is told again as it is, nothing is lost.
+    /// Notes what a slice said that is about to be replaced or deleted, if no decision was made by it: that an endpoint
+    /// was seen terminating is told once, and must not be lost because more was told within one batch. Where the slice
+    /// is told again as it is, nothing is lost.
     pub(super) fn note_told(&mut self, key: &SliceKey, next: Option<&Arc<SliceFacts>>) {
         let Some((told, id)) = self.tables.slice(key) else { return };
         let Some(service) = self.services.get_mut(id).filter(|service| service.stale) else { return };
         let decided = service.view.as_deref().map_or(&[][..], |view| &view.slices);
         let at = decided.binary_search_by(|it| it.key.cmp(key));
-        // The same words told once more are news: others may have come in between.
+        // An equal slice that was told once more is news, because another version may have come in between.
         let is_decided = at.ok().and_then(|at| decided.get(at)).is_some_and(|it| Arc::ptr_eq(it, told));
         if !is_decided && !told.headless && next != Some(told) {
             service.observe_told(&Arc::clone(told));
@@ -154,7 +154,7 @@ impl World {
         self.ledger.account(id, service.holds(), lists, (&settings.hold, now));
     }
 
-    /// A remembered service has a list, or holds one, before anything is decided.
+    /// Keeps account of the lists and holds that a remembered service has before anything is decided.
     pub(super) fn account_for_remembered(&mut self, id: ServiceId) {
         let (Some(service), Some(known)) = (self.services.get(id), self.tables.get(id)) else {
             return self.count_impossible();
@@ -163,8 +163,8 @@ impl World {
         self.ledger.remember(id, service.holds(), service.lists(), &self.tables.settings.hold);
     }
 
-    /// The services that lost their lists within the window are held as long as a mass loss is, if there are so many.
-    /// Judged once for all that a batch decided, so that its order does not matter.
+    /// Holds the lists of all services that lost theirs within the window for as long as a mass loss is held, if there
+    /// are so many. That is judged once for all that a batch decided, so that the order within a batch does not matter.
     pub(super) fn judge_mass(&mut self, now: Uptime) {
         let policy = self.tables.settings.hold;
         for MassLoss { lost, populated, services } in self.ledger.judge_mass(&policy, now) {

@@ -33,7 +33,7 @@ impl NodeAddresses {
         }
     }
 
-    /// The maps accepted the op that adds or removes this address.
+    /// Notes that the maps accepted the op that adds or removes this address.
     pub(super) fn accepted(&mut self, address: IpAddr, is_there: bool) {
         self.uncertain.remove(&address);
         if is_there {
@@ -43,7 +43,7 @@ impl NodeAddresses {
         }
     }
 
-    /// The maps refused an op for this address, which may have had its effect all the same.
+    /// Notes that the maps refused an op for this address, which may have had its effect all the same.
     pub(super) fn refused(&mut self, address: IpAddr) {
         self.uncertain.insert(address);
     }

@@ -1,9 +1,9 @@
-//! Services that lose an address either way, while it goes from one owner to another: their rows name the owner, and
-//! nothing else of them changes.
+//! Services that do not get an address, neither before nor after it goes from one owner to another: their rows name the
+//! owner, and nothing else of them changes.
 //!
-//! Invariant: such a service is neither dirty nor planned. Its row names the new owner within [`WAIT`] of a piece's
-//! time, and many changes of hands within that are told as one; so an address that thousands claim and that changes
-//! hands all the time costs what its two owners cost.
+//! Invariant: such a service is neither dirty nor planned. Its row names the new owner within [`WAIT`], but for the
+//! time of a piece, and many changes of hands within that time are told as one; so an address that thousands claim and
+//! that changes hands all the time costs what its two owners cost.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -18,10 +18,11 @@ use crate::op::{FrontendType, ServiceId};
 use crate::snapshot::{ServiceView, Verdict};
 use crate::work;
 
-/// How long a row may name a former owner, where it changed a moment ago too. The first change is told at once.
+/// How long a row may name a former owner, where changes of owners were told a moment ago. The first change is told at
+/// once.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// What is to be told.
+/// The changes of owners that are yet to be told.
 #[derive(Debug, Default)]
 pub(super) struct Misnamed {
     /// Frontends that changed hands since the last look.
@@ -56,14 +57,14 @@ impl Misnamed {
 }
 
 impl World {
-    /// A frontend has another owner than before.
+    /// Notes that a frontend has another owner than before.
     pub(super) fn changed_hands(&mut self, key: FrontendKey) {
         if self.frontends.get(&key).is_some_and(|entry| entry.losers().next().is_some()) {
             self.misnamed.waiting.insert(key);
         }
     }
 
-    /// When rows are due that name a former owner.
+    /// When rows that name a former owner are due to be written anew.
     pub(crate) fn owners_due(&self) -> Option<Duration> {
         self.misnamed.due()
     }
@@ -104,7 +105,8 @@ impl World {
         }
     }
 
-    /// Gives the work that it took. A dirty service says it with its next view.
+    /// Writes the rows of one service anew, and returns the work that it took. A dirty service names the owner in its
+    /// next view.
     fn tell_owners_to(&mut self, id: ServiceId) -> u64 {
         let Some(service) = self.services.get(id).filter(|service| !service.dirty) else { return 1 };
         let Some(view) = service.view.as_deref() else { return 1 };

@@ -36,9 +36,9 @@ pub(super) struct Turns {
     /// Everything that was known when the first piece was begun is decided.
     is_open: bool,
     is_begun: bool,
-    /// How many services others wait for, until these are decided.
+    /// How many services are not decided yet for which others wait.
     awaited: usize,
-    /// Services that put off removals until then.
+    /// Services that put off removals until those are decided.
     held_up: BTreeSet<ServiceId>,
     /// How many of the services that the start began with are not written.
     unwritten: usize,
@@ -69,7 +69,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// A start is not over before this one is in the maps.
+    /// Notes that a start is not over before this service is in the maps.
     pub(super) fn is_to_be_written(&mut self, service: Option<&mut Service>) {
         if let Some(service) = service.filter(|service| !service.unwritten) {
             service.unwritten = true;
@@ -109,7 +109,7 @@ impl World {
         self.turns.is_open && self.turns.unwritten == 0
     }
 
-    /// Whether that is written, and is all there is: told by every source, or remembered.
+    /// Whether all that was known at the start is written, and is all there is: told by every source, or remembered.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_programmed() && (self.is_synced() || self.is_remembering())
     }
@@ -142,8 +142,8 @@ impl World {
         &self.turns.gathered
     }
 
-    /// What is decided now decides for all: what belongs to no service waits for every service that is stale now, but
-    /// for those of a source that has yet to deliver.
+    /// Begins to wait for a decision on every service that is stale now, but for those of a source that has yet to
+    /// deliver: until then a frontend or port that no service claims may be one that a service is about to claim.
     pub(super) fn await_undecided(&mut self) {
         for position in 0..self.services.len() {
             let id = ServiceId(u32::try_from(position).unwrap_or(u32::MAX));
@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    /// A start begins with all that is known.
+    /// Begins a start with all services that are known.
     pub(super) fn begin_pieces(&mut self) {
         if !mem::replace(&mut self.turns.is_begun, true) {
             self.await_undecided();
@@ -173,12 +173,12 @@ impl World {
         self.turns.queue.pop(self.turns.most / limits::TURN_SHARE)
     }
 
-    /// Takes a service into the piece; gives what it takes of it.
+    /// Takes a service into the piece, and returns the work that it takes of the piece.
     pub(super) fn take_into_piece(&mut self, id: ServiceId, was_stale: bool) -> u64 {
         let most = self.turns.most;
         let work = self.work_of(id);
         if let Some(service) = self.services.get_mut(id) {
-            // Its decision was a piece of its own.
+            // The decision for a heavy service was a piece of its own.
             service.unfinished = was_stale && work > most;
         }
         let work = work.min(most);
@@ -187,7 +187,7 @@ impl World {
         work
     }
 
-    /// Ends the choice of a piece: what a start has decided is kept until all is, and then written.
+    /// Ends the choice of a piece: what a start has decided is kept until everything is decided, and then written.
     pub(super) fn gather(&mut self) {
         if self.turns.is_open {
             return;
@@ -195,7 +195,7 @@ impl World {
         if self.turns.awaited > 0 {
             self.turns.gathered.append(&mut self.turns.piece);
             if !self.has_more() {
-                // One of them has changed since it was decided.
+                // One of the gathered services has changed since it was decided.
                 self.services.dirty.append(&mut self.turns.gathered);
             }
             return;
@@ -206,12 +206,12 @@ impl World {
         }
     }
 
-    /// What was gathered is written from the next piece on.
+    /// Has what was gathered written from the next piece on.
     pub(super) fn release_gathered(&mut self) {
         self.services.dirty.append(&mut self.turns.gathered);
     }
 
-    /// A service is as it should be in the maps, or it is said why not.
+    /// Notes that a service is as it should be in the maps, or that readers are told why not.
     pub(super) fn is_written_out(&mut self, id: ServiceId) {
         if self.services.get_mut(id).is_some_and(|service| mem::take(&mut service.unwritten)) {
             self.turns.unwritten = self.turns.unwritten.saturating_sub(1);
@@ -224,7 +224,7 @@ impl World {
         !self.has_more() || before != now
     }
 
-    /// The piece is done, but for the services that it was too small for. Gives those that are done.
+    /// Ends the piece and returns its services that are done. Those that it was too small for go back to the queue.
     pub(super) fn take_piece(&mut self) -> Vec<ServiceId> {
         let mut piece = mem::take(&mut self.turns.piece);
         let unfinished: Vec<_> = piece.extract_if(.., |id| self.is_unfinished(*id)).collect();
@@ -249,7 +249,7 @@ impl World {
         asked
     }
 
-    /// The decision for a service is made: no other one waits for what it will claim any more.
+    /// Notes that the decision for a service is made: no other one waits for what it will claim any more.
     pub(super) fn is_decided(&mut self, id: ServiceId) {
         let asked = self.services.get_mut(id).and_then(|service| service.asked.take());
         if let Some(facts) = asked {
@@ -267,15 +267,15 @@ impl World {
 }
 
 impl Service {
-    /// The most work that it takes to carry it out.
+    /// The most work that it takes to carry the service out.
     fn work(&self) -> u64 {
         let frontends = self.desired.len().max(self.frontends.len()) + self.ports.len();
         let slots: usize = self.ports.iter().map(|port| port.rows.all().len()).sum();
         frontends as u64 * limits::FRONTEND_WORK + slots as u64 + 1
     }
 
-    /// The service is about to claim what these facts ask for. Gives the services that waited for what it asked for
-    /// before.
+    /// Notes that the service is about to claim what these facts ask for, and returns the services that waited for what
+    /// it asked for before.
     pub(super) fn ask_with(&mut self, facts: Arc<ServiceFacts>, undecided: &mut Undecided) -> Vec<ServiceId> {
         undecided.add(&facts);
         self.asked.replace(facts).map(|before| undecided.remove(&before)).unwrap_or_default()

@@ -86,7 +86,7 @@ impl World {
         let (wanted, begun) =
             self.services.get_mut(id).map_or_else(Default::default, |it| (it.wanted, it.cursor));
         if begun == Cursor::default() {
-            // These go before the list that they led to.
+            // Frontends that are left to the real balancer go before the list that they led to.
             ops.extend(self.passing(id).map(|key| Op { owner, action: Action::RemoveFrontend(key) }));
         }
         let mut left = self.most_work();
@@ -112,7 +112,7 @@ impl World {
         error
     }
 
-    /// The rest of this service's plan is for a later piece.
+    /// Leaves the rest of this service's plan to a later piece.
     fn put_off(&mut self, id: ServiceId, cursor: Cursor) {
         if let Some(service) = self.services.get_mut(id) {
             (service.unfinished, service.cursor) = (true, cursor);
@@ -124,13 +124,13 @@ impl World {
         limits::FRONTEND_WORK + port.map_or(0, |port| port.rows.all().len() as u64)
     }
 
-    /// What the maps still have of the frontends that this service leaves to the real balancer, from any writer.
+    /// The frontends that this service leaves to the real balancer and the maps still have, on behalf of any service.
     fn passing(&self, id: ServiceId) -> impl Iterator<Item = FrontendKey> {
         let desired = self.services.get(id).into_iter().flat_map(|service| &service.desired);
         desired.filter(|it| it.passes).filter_map(DesiredFrontend::key).filter(move |key| {
             let entry = self.frontends.get(key).filter(|entry| entry.winner() == Some(id));
             entry.is_some_and(|entry| match entry.realized {
-                // A restart found it: nothing of that is removed before every source has delivered.
+                // A restart found this one, and nothing that it found is removed before every source has delivered.
                 Some(RealizedFrontend { owner: None, .. }) => self.tables.is_synced(),
                 Some(_) => true,
                 None => entry.uncertain,
@@ -154,10 +154,11 @@ impl World {
         if port.realized.facts != Some(port.facts()) {
             push(Action::WriteFacts(index, port.facts()));
         }
-        // Before any client can choose one of them, or go by what the cluster word says of them.
+        // Members come before any client can choose one of them, or go by what the cluster word says of them.
         plan_new_members(port, index, push);
         plan_revoked_sources(port, index, push);
-        // Where clients look for their source already, a range that finds no room keeps no list back.
+        // Where clients look for their source already, sources come after the lists, so that a range without room keeps
+        // no list back.
         let is_restricted = looks_for_sources(port);
         if !is_restricted {
             plan_sources(port, (index, share), push);
@@ -188,8 +189,8 @@ impl World {
         Ok(index)
     }
 
-    /// Plans the frontends of a service from one place on. Gives the first place that is not planned, because the piece
-    /// had no work left for it.
+    /// Plans the frontends of a service from one place on, and returns the first place that is not planned, because the
+    /// piece had no work left for it.
     fn plan_frontends(
         &mut self,
         id: ServiceId,
@@ -236,8 +237,9 @@ impl World {
         (error, end)
     }
 
-    /// Ops that take from the maps what a service no longer has. Planned when every service of the piece has its lists.
-    /// Words are emptied in a later piece than the one that took away what led to them: a grace period lies between.
+    /// Ops that take from the maps what a service no longer has. They are planned when every service of the piece has
+    /// its lists. Words are emptied in a later piece than the one that took away what led to them: a grace period lies
+    /// between.
     pub(crate) fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
         if self.is_unfinished(id) {
             return;
@@ -262,7 +264,8 @@ impl World {
         }
     }
 
-    /// The indices by which clients still find this service, and what no service claims of what it has in the maps.
+    /// The indices by which clients still find this service at frontends that other services have won, and the
+    /// frontends that it has in the maps and no service claims.
     fn dialled(&self, id: ServiceId) -> (Dialled, Vec<FrontendKey>) {
         let mut dialled = Dialled::default();
         let mut left = Vec::new();
@@ -305,10 +308,11 @@ impl World {
     }
 }
 
-/// The word that readers are sent to goes first, and the cluster word is the one that sends them: with its new list and
-/// flags in one store it takes them back from the local word, or sends them to a local word that is there already.
-/// Where one policy turns to Local while the other turns to Cluster, some clients meet the new local list too early:
-/// the old one may have been out of use for long, and lead to backends that are gone.
+/// The order in which the two words of a port are published. The cluster word sends readers to the local word, by flags
+/// that are in one store with its new list: it goes last where it begins to send them, so that the local word is there
+/// already, and first where it takes them back. Where one policy turns to Local while the other turns to Cluster, some
+/// clients meet the new local list too early: the old one may have been out of use for long, and lead to backends that
+/// are gone.
 fn publishing_order(port: &Port) -> [Scope; 2] {
     let before = port.realized.cluster.word.flags;
     let after = port.flags_for_now(Scope::Cluster);
@@ -324,7 +328,7 @@ fn publishing_order(port: &Port) -> [Scope; 2] {
 /// those clients keep this service's lists.
 #[derive(Default)]
 pub(super) struct Dialled {
-    /// A frontend of these is uncertain, so any index may be one of them.
+    /// One of these frontends is uncertain, so any index may be one of them.
     any: bool,
     indices: BTreeSet<PortIndex>,
 }
@@ -361,7 +365,7 @@ pub(super) fn plan_list(
         return Err(PlanError::List(length));
     }
     let word = match length {
-        // A frontend that left may still read it; it is emptied with the removals.
+        // Clients of a frontend that has left may still read the list; it is emptied with the removals.
         _ if same || !port.uses(scope) => Word { flags, ..realized.word },
         0 => Word { base: 0, count: 0, flags },
         count => {
@@ -376,8 +380,8 @@ pub(super) fn plan_list(
     Ok(())
 }
 
-/// Empties what none of the service's own frontends reads any more. A cluster word that sends no client to the local
-/// one any more comes first, and then a grace period.
+/// Empties what none of the service's own frontends reads any more. Where the cluster word ceases to send clients to
+/// the local one, it is published first, and the rest is emptied a grace period later.
 fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     for scope in Scope::ALL {
         let realized = port.realized.list(scope);
@@ -393,9 +397,10 @@ fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     plan_stale_sources(port, index, push);
 }
 
-/// Sources come before the word that has clients look for them, and those of before go when all new ones have come:
-/// also where no word has clients look for them yet, or they would let clients in once it does. Where the port needs
-/// none any more, they go when no client can be on its way to look for them.
+/// Ops for the sources of a port. New sources come before the word that has clients look for them, and the former ones
+/// that they replace go when all new ones have come, even if no word has clients look for sources yet: the former ones
+/// would let clients in once it does. Where the port needs no sources any more, they go later, when no client can be on
+/// its way to look for them.
 fn plan_sources(port: &Port, (index, share): (PortIndex, Share), push: &mut dyn FnMut(Action)) {
     let new = port.sources().iter().filter(|range| !port.lets_in(range));
     new.for_each(|range| push(Action::InsertSource(SourceKey { port: index, range: *range }, share)));
@@ -405,7 +410,8 @@ fn plan_sources(port: &Port, (index, share): (PortIndex, Share), push: &mut dyn 
     }
 }
 
-/// Ranges that nothing takes the place of go first: they go also where a new range finds no room.
+/// Ops that remove ranges that no new range takes the place of. They come first, so that these ranges go even if a new
+/// one finds no room.
 fn plan_revoked_sources(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     if port.sources.is_some() {
         let revoked = stale_sources(port).filter(|range| !meets_any(*range, port.sources()));
@@ -458,7 +464,7 @@ fn plan_new_members(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action))
     }
 }
 
-/// Members that no published word needs any more.
+/// Ops that remove the members that no published word needs any more.
 fn plan_stale_members(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     let realized = &port.realized;
     if realized.members.is_empty() && realized.uncertain_members.is_empty() {
@@ -480,7 +486,7 @@ fn plan_stale_members(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action
     }
 }
 
-/// Everything that makes an index as good as new.
+/// All ops that make an index as good as new.
 pub(super) fn plan_wipe(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     for scope in Scope::ALL {
         let list = port.realized.list(scope);

@@ -1,8 +1,8 @@
 //! The turns of dirty services, by namespace, so that no tenant makes another one wait.
 //!
 //! Invariant: a namespace that had nothing waiting comes before those that have, once; all others take turns and get
-//! the same amount of work, however many services they have and however heavy those are. Within a namespace the first
-//! one comes first.
+//! the same amount of work, however many services they have and however heavy those are. Within a namespace the service
+//! that came first has the first turn.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
@@ -13,10 +13,10 @@ use crate::op::ServiceId;
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     lanes: BTreeMap<Arc<str>, Lane>,
-    /// Had nothing waiting when their first one came.
+    /// The namespaces that had nothing waiting when their first service came.
     fresh: VecDeque<Arc<str>>,
-    /// The others, in turn. A lane is forgotten when it is found empty here, and not before: one that comes again and
-    /// again is fresh only once in a round.
+    /// The other namespaces, in turn. A lane is forgotten when it is found empty here, and not before: a namespace that
+    /// comes again and again is fresh only once in a round.
     others: VecDeque<Arc<str>>,
     /// The namespace of the service that was given last.
     current: Option<Arc<str>>,
@@ -27,7 +27,7 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 struct Lane {
     waiting: VecDeque<ServiceId>,
-    /// The work that it has had, but for its turns before; more than a turn after a heavy service.
+    /// The work that the namespace has had in this turn; more than a turn's after a heavy service.
     spent: u64,
 }
 
@@ -36,12 +36,12 @@ impl Queue {
         self.len == 0
     }
 
-    /// A service is dirty.
+    /// Lets a dirty service wait behind the others of its namespace.
     pub(super) fn push(&mut self, namespace: &Arc<str>, id: ServiceId) {
         self.lane(namespace).waiting.push_back(id);
     }
 
-    /// A service goes on at its namespace's next turn.
+    /// Lets a service wait before the others of its namespace, so that it goes on at the namespace's next turn.
     pub(super) fn put_back(&mut self, namespace: &Arc<str>, id: ServiceId) {
         self.lane(namespace).waiting.push_front(id);
     }
@@ -54,7 +54,7 @@ impl Queue {
         self.lanes.entry(Arc::clone(namespace)).or_default()
     }
 
-    /// The next service. A namespace's turn is for so much work.
+    /// The next service. `turn` is the work of one turn of a namespace.
     pub(super) fn pop(&mut self, turn: u64) -> Option<ServiceId> {
         loop {
             let is_fresh = !self.fresh.is_empty();
@@ -76,7 +76,7 @@ impl Queue {
         }
     }
 
-    /// What the service that was given last takes.
+    /// Counts the work that the service that was given last takes.
     pub(super) fn charge(&mut self, work: u64) {
         if let Some(lane) = self.current.as_ref().and_then(|name| self.lanes.get_mut(name)) {
             lane.spent = lane.spent.saturating_add(work);

@@ -20,7 +20,7 @@ use crate::service::RealizedPort;
 use crate::work;
 
 impl World {
-    /// The maps accepted this op.
+    /// Notes what this op, which the maps accepted, has changed.
     pub(crate) fn accepted(&mut self, op: &Op) {
         work::done(1);
         self.report.counters.ops += 1;
@@ -110,9 +110,9 @@ impl World {
         self.space.freed.waiting.front().map(|(grace, _)| *grace)
     }
 
-    /// The next grace period is over: gives its indices back and the ops that wipe its ranges, as many as a piece
-    /// takes. Services with words that no reader can be on its way to any more go on with their removals. `false`:
-    /// there are more ranges.
+    /// Ends the next grace period. Its port indices are free again; `ops` gets the ops that wipe its ranges, as many as
+    /// a piece takes; services that waited for readers to leave go on with their removals. `false`: there are more
+    /// ranges.
     pub(crate) fn end_grace(&mut self, ops: &mut Vec<Op>) -> bool {
         let Some((grace, mut leaving)) = self.space.freed.waiting.pop_front() else { return true };
         self.starved.free(leaving.indices.len());
@@ -193,15 +193,15 @@ impl World {
         for id in owner.into_iter().chain(doubters) {
             self.let_go(id, key);
         }
-        // The winner, if it leaves the frontend to the real balancer, can say so now.
+        // A winner that leaves the frontend to the real balancer can say so now that the maps do not have it.
         self.turns.woken.extend(self.frontends.winner(&key));
         if let Some(before) = before {
             self.adopted.leave(before.value.port, &key);
         }
     }
 
-    /// What the maps say of a frontend is known for certain now. Gives what was known before, and the services that had
-    /// doubts.
+    /// Notes what the maps say of a frontend, which is certain now. Returns what was known before, and the services
+    /// whose ops on it had failed.
     fn frontend_is_certain(
         &mut self,
         key: FrontendKey,
@@ -232,7 +232,8 @@ impl World {
         self.turns.woken.insert(id);
     }
 
-    /// Ranges that were written, or about to be, but for a word that was never tried: no reader has seen them.
+    /// Gives back the ranges whose words were never tried, whether the ranges were written or not: no reader has seen
+    /// them.
     fn give_back_unpublished(&mut self, ops: &[Op], failed: usize) {
         for (position, op) in ops.iter().enumerate() {
             let Action::WriteRange(range, ..) = op.action else { continue };
@@ -241,7 +242,7 @@ impl World {
                 _ => false,
             };
             work::done(1);
-            // The first word after it: another family's earlier one may look the same.
+            // Only a word after the write counts: an earlier one, of the other family, may look the same.
             let untried = ops.iter().enumerate().skip(position).find(|(_, op)| publishes(op));
             if untried.is_some_and(|(position, _)| position > failed) {
                 self.space.slots(range.family).give_back(range.base, range.count);

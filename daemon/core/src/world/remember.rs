@@ -49,7 +49,7 @@ impl World {
         let then = remembered.clock;
         self.report.remembered_at = Some(remembered.at);
         self.tables.progress = remembered.progress;
-        // All of them say which numbers their namespaces have, before any gets a new one.
+        // All remembered services say which numbers their namespaces have, before any namespace gets a new one.
         for facts in remembered.services.iter().filter_map(|view| view.facts.as_deref()) {
             self.recognise(facts);
         }
@@ -77,7 +77,7 @@ impl World {
         for frontend in &mut view.frontends {
             frontend.status = Status::Pending;
         }
-        // Its times are by the clock of another process.
+        // The times of what was seen are by the clock of another process.
         view.seen = None;
         self.services.mark(id, Cause::Remembered, true);
         let view = Arc::new(view);

@@ -22,9 +22,9 @@ use crate::work;
 pub(super) struct Report {
     pub(super) snapshot: Snapshot,
     pub(super) counters: Counters,
-    /// What a comparison has found that no snapshot tells of yet.
+    /// How many differences a comparison has found that no snapshot tells of yet.
     pub(super) found: Option<usize>,
-    /// When a former process wrote down what this one began with.
+    /// When the sources last confirmed, to a former process, what this one began with.
     pub(super) remembered_at: Option<Timestamp>,
 }
 
@@ -36,7 +36,7 @@ impl Report {
 }
 
 impl World {
-    /// What kept a service's plan from being carried out; told with its next view.
+    /// Notes what kept a service's plan from being carried out; that is told with its next view.
     pub(crate) fn fail(&mut self, id: ServiceId, error: Arc<str>) {
         if let Some(service) = self.services.get_mut(id) {
             service.error = Some(error);
@@ -57,7 +57,7 @@ impl World {
     /// Ends the piece: calls back with each change and gives what readers see from now on.
     pub(crate) fn end_piece(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Snapshot {
         self.report.counters.batches += 1;
-        // What was refused comes with another batch.
+        // A frontend that was refused comes with another batch.
         self.frontends.coming = 0;
         self.forget_leftovers();
         for id in self.take_piece() {
@@ -76,7 +76,7 @@ impl World {
         self.publish(now)
     }
 
-    /// Services that waited for room that came free are decided for in a later piece.
+    /// Gives room that came free to services that waited for it. They are decided for in a later piece.
     fn admit(&mut self) {
         let Self { tables, services, .. } = self;
         tables.admit(&mut |id, cause| services.mark(id, cause, true));
@@ -112,7 +112,8 @@ impl World {
         }
     }
 
-    /// Forgets ports of which the maps hold nothing any more, and frontends that are certainly not this service's.
+    /// Forgets leaving ports of which the maps hold nothing any more, and to which no frontend that is there on the
+    /// service's behalf may lead.
     fn drop_wiped(&mut self, id: ServiceId) {
         let Self { services, frontends, space, .. } = self;
         let Some(Service { ports, frontends: own, wanted, .. }) = services.get_mut(id) else {
@@ -137,7 +138,7 @@ impl World {
         space.indices.put_all(ports);
     }
 
-    /// What readers see while nothing may be written yet.
+    /// What readers see from now on: at the end of a piece, and while nothing may be written yet.
     pub(crate) fn publish(&mut self, now: Now) -> Snapshot {
         let slots = self.space.slots.each_ref().map(|ranges| u64::from(ranges.used()));
         self.report.snapshot.rejections = self.tables.rejections();

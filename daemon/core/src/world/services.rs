@@ -12,7 +12,7 @@ use crate::service::{Cursor, Service};
 #[derive(Debug, Default)]
 pub(super) struct Services {
     all: Vec<Service>,
-    /// Became dirty since the last piece was begun.
+    /// The services that became dirty since the last piece was begun.
     pub(super) dirty: Vec<ServiceId>,
 }
 

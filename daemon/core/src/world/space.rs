@@ -55,7 +55,7 @@ pub(super) struct Indices {
 }
 
 impl Indices {
-    /// The lowest free one, so that the map stays dense.
+    /// Takes the lowest free index, so that the map stays dense.
     pub(super) fn take(&mut self) -> Option<PortIndex> {
         if let Some(index) = self.free.pop_first() {
             return Some(index);
@@ -64,7 +64,7 @@ impl Indices {
         (self.next < self.capacity).then(|| self.next += 1).map(|()| index)
     }
 
-    /// Takes exactly this one, which a restart found in use.
+    /// Takes exactly this index, which a restart found in use.
     pub(super) fn reserve(&mut self, index: PortIndex) {
         while self.next <= index.0 {
             self.free.insert(PortIndex(self.next));
@@ -81,7 +81,7 @@ impl Indices {
         self.positions.get(index.0 as usize).map(|position| *position as usize)
     }
 
-    /// Where a port with an index is from now on.
+    /// Notes the place that a port with an index has from now on among its owner's ports.
     pub(super) fn put(&mut self, index: PortIndex, position: usize) {
         let at = index.0 as usize;
         if self.positions.len() <= at {
@@ -92,7 +92,7 @@ impl Indices {
         }
     }
 
-    /// The same for all ports of a service.
+    /// Notes the places of all ports of a service.
     pub(super) fn put_all(&mut self, ports: &[Port]) {
         for (position, port) in ports.iter().enumerate() {
             if let Some(index) = port.index {
@@ -120,9 +120,10 @@ pub(super) struct Leaving {
     pub(super) ranges: Vec<Range>,
     /// Nothing is in them any more.
     pub(super) indices: Vec<PortIndex>,
-    /// Fewer readers are sent to their words than before: by a frontend, or by a cluster word to the local one.
+    /// Services with words to which fewer readers are sent than before: by a frontend, or by a cluster word to the
+    /// local one.
     pub(super) services: BTreeSet<ServiceId>,
-    /// As above, of ports that a restart found.
+    /// Ports that a restart found, of which the same is true.
     pub(super) found: BTreeSet<PortIndex>,
 }
 
@@ -136,7 +137,7 @@ impl Freed {
         self.leavings().any(|leaving| leaving.services.contains(&id))
     }
 
-    /// As above, of a port that a restart found.
+    /// Whether readers may be about to read a word of a port that a restart found and that nothing leads to any more.
     pub(super) fn leads_to_found(&self, index: PortIndex) -> bool {
         self.leavings().any(|leaving| leaving.found.contains(&index))
     }
@@ -148,7 +149,7 @@ impl Leaving {
         ranges.is_empty() && indices.is_empty() && services.is_empty() && found.is_empty()
     }
 
-    /// A frontend leads elsewhere now, or nowhere.
+    /// Notes that a frontend leads elsewhere now, or nowhere.
     pub(super) fn left(&mut self, before: RealizedFrontend) {
         match before.owner {
             Some(id) => self.services.insert(id),

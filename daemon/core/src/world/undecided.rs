@@ -23,12 +23,12 @@ pub(super) struct Undecided {
 }
 
 impl Undecided {
-    /// A service waits for its decision.
+    /// Notes what a service asks for that waits for its decision.
     pub(super) fn add(&mut self, facts: &ServiceFacts) {
         all_addresses(facts).for_each(|address| *self.asked.entry(address).or_default() += 1);
     }
 
-    /// It waits no longer. Gives the services that waited for its decision.
+    /// Notes that such a service waits no longer, and returns the services that waited for the last of these decisions.
     pub(super) fn remove(&mut self, facts: &ServiceFacts) -> Vec<ServiceId> {
         let mut woken = Vec::new();
         for address in all_addresses(facts) {
@@ -49,7 +49,7 @@ impl Undecided {
         !self.asked.is_empty() && self.asked.contains_key(&address_of(key))
     }
 
-    /// This service waits until the next owner of a frontend that it has in the maps is decided.
+    /// Has this service wait until the next owner of a frontend that it has in the maps is decided.
     pub(super) fn wait(&mut self, key: &FrontendKey, id: ServiceId) {
         self.waiting.entry(address_of(key)).or_default().insert(id);
     }

@@ -122,7 +122,7 @@ impl World {
     }
 }
 
-/// What is seen of the load balancer, as it is now.
+/// What this node has seen of the service's load balancer until now.
 fn seen(service: &Service, before: Option<&ServiceView>, facts: &ServiceFacts, now: Now) -> Option<Seen> {
     let before = before.and_then(|view| Some((view.facts.as_deref()?, view.seen.as_deref())));
     Seen::after(before, facts, service.is_live, now)
@@ -183,7 +183,7 @@ fn applied_verdict(port: &Port, list: &RealizedList, scope: Scope) -> (Verdict, 
     verdict(port, &list.rows, scope, list.word.flags.has(WordFlags::DROP))
 }
 
-/// `drops`: an empty list does not refuse.
+/// What clients meet at a list. `drops`: an empty list drops their packets and does not refuse them.
 fn verdict(port: &Port, rows: &Rows, scope: Scope, drops: bool) -> (Verdict, Option<Reason>) {
     if !rows.is_empty(scope) {
         filled_verdict(port, rows, scope)
@@ -306,7 +306,8 @@ fn own(view: &ServiceView, row: &FrontendView) -> Option<(*const Rows, Scope)> {
     Some((Arc::as_ptr(rows), row.scope))
 }
 
-/// The scope says which list of its own the row has, since only another one is shown.
+/// The list for clients from outside. The scope beside it says which list the row has for this node's own clients,
+/// because the list for outside is shown only where it is another one.
 fn outside(view: &ServiceView, row: &FrontendView) -> Option<(*const Rows, Scope)> {
     let rows = view.rows(row).filter(|_| row.external_local)?;
     Some((Arc::as_ptr(rows), row.scope))

@@ -33,7 +33,7 @@ abi!(flow {
     began: u32,
 });
 
-/// Takes as many ranges as the programs have room for.
+/// The settings of the packet programs, with as many of these ranges as they have room for.
 pub(crate) fn settings(ranges: &[RangeInclusive<u16>]) -> types::packet_settings {
     let mut settings = types::packet_settings::default();
     for (place, range) in settings.snat.iter_mut().zip(ranges) {
@@ -50,7 +50,7 @@ pub(crate) fn settings(ranges: &[RangeInclusive<u16>]) -> types::packet_settings
 pub(crate) struct Arrivals {
     pub(crate) frontend: IpAddr,
     pub(crate) frontend_port: u16,
-    /// Where a backend of another node answers; `None`: it answers the client.
+    /// The port to which a backend of another node answers; `None`: the backend answers the client itself.
     pub(crate) nat_port: Option<u16>,
 }
 

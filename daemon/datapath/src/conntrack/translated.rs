@@ -22,14 +22,15 @@ use crate::netlink::{Conversation, NLM_F_DUMP, PIECE, attribute, ip, messages};
 /// How many connections the kernel follows here; absent where it follows none.
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 
-/// A list is given up then: a million connections take about a second.
+/// How long a list may take before it is given up: a million connections take about a second.
 const TIME_MAX: Duration = Duration::from_secs(2);
-/// Connections that are kept in mind, a few of each hundred that another proxy has. One is an entry in the kernel.
+/// How many connections are kept in mind: as a rule they are a few of each hundred that another proxy has. Each makes
+/// an entry in our maps.
 const FOUND_MAX: usize = 8_192;
 
 /// `NFNL_SUBSYS_CTNETLINK` and `IPCTNL_MSG_CT_GET`.
 const GET: u16 = 0x0101;
-/// Of `nfgenmsg`; all zeros ask for both families.
+/// The bytes of an `nfgenmsg`; all zeros ask for both families.
 const GENERAL: usize = 4;
 
 /// A connection that the backend sees as coming from an address and a port of this node, not from its client.
@@ -40,7 +41,7 @@ pub(crate) struct Translated {
     pub(crate) node: SocketAddr,
 }
 
-/// What was found.
+/// The connections that were found.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) all: Vec<Translated>,
@@ -104,8 +105,8 @@ fn way(message: &[u8], direction: u16) -> Option<Way> {
     })
 }
 
-/// `None`: not both ends of it are translated. A pod's way out of the cluster keeps its destination, and a client that
-/// the backend sees keeps its source.
+/// The connection that a message tells of. `None`: not both ends of it are translated. A pod's way out of the cluster
+/// keeps its destination, and a client that the backend sees keeps its source.
 fn translated(body: &[u8]) -> Option<Translated> {
     let message = body.get(GENERAL..)?;
     let there = way(message, CTA_TUPLE_ORIG)?;
@@ -141,7 +142,7 @@ mod tests {
             port(CTA_PROTO_SRC_PORT, source.port()),
             port(CTA_PROTO_DST_PORT, destination.port()),
         ];
-        // As the kernel marks what holds others.
+        // The kernel marks attributes that hold others in this way.
         let nested = |kind: u16, parts: &[u8]| with_kind(kind | NESTED, parts);
         nested(
             direction,

@@ -15,8 +15,8 @@ use nix::sys::socket::SockProtocol;
 use super::{Direction, Spot};
 use crate::netlink::{Conversation, Message, NLM_F_DUMP};
 
-/// Before the filters without a chosen priority, which the kernel puts at 49,152 and below, and after the first
-/// hundred, which are for filters that must come first.
+/// The priority of our filter: before filters without a chosen priority, which the kernel puts at 49,152 and below, and
+/// after the first hundred, which are for filters that must come first.
 const PRIORITY: u32 = 104;
 /// "hold", which no other filter has by chance.
 const HANDLE: u32 = 0x686f_6c64;
@@ -104,8 +104,8 @@ pub(super) fn remove(spot: &Spot) -> io::Result<()> {
     checked(ask(Ask::Detach, &mut hook(spot), &mut ours()), libc::ENODEV)
 }
 
-/// How many filters of others are there. A refusal ends the answer too: where there is no discipline, there are none.
-/// No answer is an error.
+/// How many filters of others are there. A refusal ends the answer too: where there is no discipline, there are no
+/// filters. If no answer comes, that is an error.
 pub(super) fn others(spot: &Spot) -> io::Result<usize> {
     let mut kernel = Conversation::open(SockProtocol::NetlinkRoute)?;
     let parent = if spot.direction == Direction::In { CLSACT_INGRESS } else { CLSACT_EGRESS };
@@ -120,7 +120,7 @@ pub(super) fn others(spot: &Spot) -> io::Result<usize> {
     }
 }
 
-/// A filter without a handle is the head of a list, and filters nothing.
+/// Whether a filter is one of others. A filter without a handle is the head of a list, and filters nothing.
 fn is_of_others(body: &[u8]) -> bool {
     let word =
         |at: usize| body.get(at..).and_then(|it| it.first_chunk()).map_or(0, |it| u32::from_ne_bytes(*it));

@@ -30,7 +30,7 @@ pub(super) fn layer_of(index: u32) -> io::Result<Layer> {
     }
 }
 
-/// As `net/if_arp.h` numbers them; in the second 16 bits of a `struct ifinfomsg`.
+/// The type of a device, as `net/if_arp.h` numbers types; it stands in the second 16 bits of a `struct ifinfomsg`.
 fn kind_of(index: u32) -> io::Result<u16> {
     let mut kernel = Conversation::open(SockProtocol::NetlinkRoute)?;
     // A `struct ifinfomsg` that names the device alone.

@@ -27,7 +27,8 @@ const fn hook(direction: Direction) -> sys::bpf_attach_type {
     }
 }
 
-/// Whether this kernel has such links: a kernel with them misses the device, and one without them the command.
+/// Whether this kernel has such links. It is asked for one at a device that does not exist: a kernel with such links
+/// answers that there is no such device, and a kernel without them that the command is invalid.
 pub(crate) fn is_there() -> io::Result<bool> {
     let program = bpf_call::load_classifier(&PASSES, c"GPL")?;
     match bpf_call::create_link(program.as_fd(), i32::MAX, sys::BPF_TCX_INGRESS, 0) {

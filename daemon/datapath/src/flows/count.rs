@@ -14,13 +14,13 @@ use crate::shape::index;
 /// Flows, by what they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    // Of each transport the stages, both in their order.
+    // How many flows there are by transport and stage, both in their order.
     stages: [[u64; Stage::ALL.len()]; Transport::ALL.len()],
-    /// Those of IPv4 and IPv6.
+    /// Flows of IPv4 and of IPv6.
     pub families: [u64; 2],
-    /// Those for which the backend sees a port of this node instead of the client.
+    /// Flows for which the backend sees a port of this node instead of the client's.
     pub nat: u64,
-    /// Those that have ended by their age, and are not taken away yet. They are in no other number.
+    /// Flows that have ended by their age, and are not taken away yet. They are in no other number.
     pub expired: u64,
 }
 
@@ -39,7 +39,7 @@ impl Tally {
         self.note(transport, stage);
     }
 
-    /// One more of these.
+    /// Counts one more flow of this transport and stage.
     pub fn note(&mut self, transport: Transport, stage: Stage) {
         let mut of = Transport::ALL.iter().zip(&mut self.stages);
         let Some((_, stages)) = of.find(|(it, _)| **it == transport) else { return };
@@ -48,7 +48,7 @@ impl Tally {
         }
     }
 
-    /// How many there are of each.
+    /// How many flows there are of each transport and stage.
     pub fn stages(&self) -> impl Iterator<Item = (Transport, Stage, u64)> {
         let of = |(transport, counts): (Transport, &[u64; Stage::ALL.len()])| {
             Stage::ALL.into_iter().zip(*counts).map(move |(stage, count)| (transport, stage, count))
@@ -56,13 +56,13 @@ impl Tally {
         Transport::ALL.into_iter().zip(&self.stages).flat_map(of)
     }
 
-    /// Those in which client or backend may still send something of meaning.
+    /// How many flows there are in which client or backend may still send something of meaning.
     pub fn in_use(&self) -> u64 {
         let is_over = |stage| matches!(stage, Stage::Closed | Stage::Reset);
         self.stages().filter(|(_, stage, _)| !is_over(*stage)).map(|(_, _, count)| count).sum()
     }
 
-    /// All that have not ended.
+    /// How many flows have not ended by their age.
     pub fn live(&self) -> u64 {
         self.stages.iter().flatten().sum()
     }
@@ -76,7 +76,7 @@ const DROPS: [(&str, packet_count); 4] = [
     ("unwritable", packet_count::COUNT_UNWRITABLE),
 ];
 
-/// What else happened.
+/// What else happened to packets.
 const EVENTS: [(&str, packet_count); 9] = [
     ("begun", packet_count::COUNT_FLOWS),
     ("midway", packet_count::COUNT_MIDWAY),
@@ -139,7 +139,7 @@ impl FlowTable {
         PacketCounts { dropped: DROPS.map(read), events: EVENTS.map(read) }
     }
 
-    /// Of all processors together.
+    /// One count, of all processors together.
     pub(super) fn packet_count(&self, which: packet_count) -> u64 {
         let found = self.0.counts.lookup_percpu(&which.0.to_ne_bytes(), MapFlags::ANY);
         let each = found.ok().flatten().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What leads to flows.
+//! The entries by which flows are found.
 //!
 //! Invariant: an entry is taken away only where it leads to the flow that is meant; one of another flow, put in its
 //! place meanwhile, stays or is put back at once.
@@ -17,7 +17,7 @@ use crate::table::Walk;
 pub(super) struct Entries([MapHandle; 2]);
 
 impl Entries {
-    /// Those of IPv4 come first.
+    /// `maps` has the map of IPv4 first.
     pub(super) fn new(maps: [MapHandle; 2]) -> Self {
         Self(maps)
     }
@@ -27,19 +27,19 @@ impl Entries {
         if key.family() == Family::V4 { v4 } else { v6 }
     }
 
-    /// The number of the flow that it leads to.
+    /// The number of the flow that an entry leads to.
     pub(super) fn get(&self, key: &EntryKey) -> Result<Option<u32>, libbpf_rs::Error> {
         Ok(number(self.map_of(key).lookup(key.bytes(), MapFlags::ANY)?))
     }
 
-    /// Looks for all that lead there.
+    /// Begins to look for all entries that lead to that number.
     pub(super) fn leading_to(&self, to: u32) -> Result<Search, libbpf_rs::Error> {
         let [v4, v6] = &self.0;
         let walks = [(Family::V4, Walk::new(v4)?), (Family::V6, Walk::new(v6)?)];
         Ok(Search { to, left: walks.into() })
     }
 
-    /// `false`: there is one already.
+    /// Puts an entry in. `false`: there is one already.
     pub(super) fn insert(&self, key: &EntryKey, to: u32) -> Result<bool, libbpf_rs::Error> {
         match self.map_of(key).update(key.bytes(), &to.to_ne_bytes(), MapFlags::NO_EXIST) {
             Ok(()) => Ok(true),
@@ -48,7 +48,7 @@ impl Entries {
         }
     }
 
-    /// `true`: the entry led there, and this very call has deleted it.
+    /// Deletes an entry that leads to that number. `true`: the entry led there, and this very call has deleted it.
     pub(super) fn remove(&self, key: &EntryKey, to: u32) -> Result<bool, libbpf_rs::Error> {
         if self.get(key)? != Some(to) {
             return Ok(false);
@@ -72,7 +72,7 @@ impl Entries {
     }
 }
 
-/// What leads to one number, looked for in pieces: it may stand among millions.
+/// A search for the entries that lead to one number, done in pieces: they may stand among millions.
 #[derive(Debug)]
 pub(super) struct Search {
     to: u32,
@@ -80,7 +80,7 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// Goes on for a piece, and gives what it finds. `false`: there is no more.
+    /// Goes on for a piece, and calls back with what it finds. `false`: there is no more to search.
     pub(super) fn some(&mut self, mut found: impl FnMut(EntryKey)) -> io::Result<bool> {
         let Some((family, walk)) = self.left.front_mut() else { return Ok(false) };
         let is_there = |value: &[u8]| *value == self.to.to_ne_bytes();

@@ -10,7 +10,7 @@ use super::{Flow, FlowTable, Heard, Maps};
 use crate::abi::flow::{End, types};
 use crate::abi::mapped;
 
-/// An address, of which any port is meant or one.
+/// An address with any port, or with one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressFilter {
     /// Never an IPv4 one in the shape of IPv6.
@@ -20,7 +20,8 @@ pub struct AddressFilter {
 }
 
 impl AddressFilter {
-    /// Compared as they are written: most flows are not looked for.
+    /// Compares the two in the form of a record, because most flows are not looked for, and to convert each would cost
+    /// more.
     fn is(self, (address, port): End) -> bool {
         mapped(self.address) == address && self.port.is_none_or(|wanted| wanted.to_be() == port)
     }
@@ -29,15 +30,15 @@ impl AddressFilter {
 /// Which flows are looked for. `None` is no restriction; everything else is exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowFilter {
-    /// Where its packets come from.
+    /// The address and port that the client's packets come from.
     pub client: Option<AddressFilter>,
-    /// Where it asked to go, as it wrote it.
+    /// The address and port that the client dialled.
     pub frontend: Option<AddressFilter>,
     /// The backend that was chosen to answer.
     pub backend: Option<AddressFilter>,
     /// How far it has come.
     pub stage: Option<Stage>,
-    /// Only those for which the backend told that its port is closed, and has not answered since.
+    /// Only flows for which the backend told that its port is closed, and has not answered since.
     pub refused: bool,
 }
 
@@ -57,9 +58,9 @@ impl FlowFilter {
 pub struct FlowReport {
     /// All flows, counted.
     pub tally: Tally,
-    /// Those that were looked for, the first ones of the table.
+    /// The flows that were looked for, the first ones of the table.
     pub found: Vec<Flow>,
-    /// How many more there are of these.
+    /// How many more flows are like those that were looked for.
     pub more: u64,
 }
 
@@ -72,7 +73,7 @@ impl FlowTable {
         live.filter(|(_, it)| it.nat_port != 0).filter_map(move |(_, it)| Flow::of(&it, now))
     }
 
-    /// Counts all flows, and finds so many.
+    /// Counts all flows, and finds at most `limit` of those that are looked for.
     pub fn report(&self, filter: &FlowFilter, limit: usize) -> FlowReport {
         let mut report = FlowReport::default();
         let now = self.now();

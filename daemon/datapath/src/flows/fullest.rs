@@ -1,7 +1,7 @@
 //! At which backend of another node the fewest ports are left.
 //!
-//! Invariant: of a pass over the table; so many backends at most are told apart, and those of one that are counted
-//! first stay counted.
+//! Invariant: what is told is of one pass over the table. At most [`BACKENDS_MAX`] backends are told apart; those that
+//! a pass meets first are counted to its end.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,8 @@ use holdfast_core::keys::Transport;
 use crate::abi::flow::{self, types};
 use crate::abi::{from_mapped, transport_of};
 
-/// A node's clients reach fewer ports of other nodes' backends at once; each takes some 60 bytes while a pass goes on.
+/// How many backends are told apart: more than a node's clients reach on other nodes at once. Each takes some 60 bytes
+/// while a pass goes on.
 const BACKENDS_MAX: usize = 1 << 14;
 
 /// A port of a backend, and the ports of this node that flows have there.
@@ -21,9 +22,9 @@ pub struct Fullest {
     pub backend: SocketAddr,
     /// The address of this node that the backend sees instead of its clients'.
     pub nat: IpAddr,
-    /// What they speak.
+    /// The protocol of these flows.
     pub transport: Transport,
-    /// How many ports flows have.
+    /// How many ports of this node flows have there.
     pub taken: u32,
 }
 
@@ -47,7 +48,7 @@ impl Counting {
         }
     }
 
-    /// What the pass has shown; the next one begins with nothing.
+    /// Takes what the pass has shown; the next pass begins with nothing.
     pub(super) fn take(&mut self) -> Option<Fullest> {
         let counts = std::mem::take(&mut self.0);
         let ((backend, nat, transport), taken) = counts.into_iter().max_by_key(|(_, count)| *count)?;

@@ -14,7 +14,7 @@ use super::{FlowTable, Maps};
 use crate::abi::flow::{self, EntryKey, types};
 use crate::conntrack::translated::{self, Found, Translated};
 
-/// The number that such an entry leads to; no flow has it.
+/// The number that an entry leads to which keeps a port free; no flow has this number.
 const NOBODY: u32 = u32::MAX;
 
 /// The time from a start to the next look. Programs are at all devices by then, so the other proxy gets no new clients
@@ -30,7 +30,7 @@ pub(crate) struct KeptFree {
     table: FlowTable,
     // The ports that clients may get.
     ports: Vec<RangeInclusive<u16>>,
-    // The entries, by their bytes.
+    // The entries that keep ports free, by their bytes.
     kept: BTreeMap<Vec<u8>, EntryKey>,
     former: Former,
     // When the next look is due; `None`: never again.
@@ -47,7 +47,7 @@ enum Former {
 }
 
 impl KeptFree {
-    /// Looks before any client gets a port. A look that fails keeps no client from being served.
+    /// Begins with a look before any client gets a port. A look that fails keeps no client from being served.
     pub(crate) fn start(table: FlowTable, ports: Vec<RangeInclusive<u16>>, now: Instant) -> Self {
         let kept = BTreeMap::new();
         let due = Some(now + AFTER_START);

@@ -1,7 +1,7 @@
 //! How long a flow lives without a packet.
 //!
-//! Invariant: programs judge by the same rule (`bpf/flow.h`), and the daemon takes no flow before [`MARGIN`] more than
-//! that has passed: so no program can give new life to what is being taken.
+//! Invariant: programs judge by the same rule (`bpf/flow.h`), and the daemon takes no flow away before its lifetime and
+//! [`MARGIN`] more have passed: so no program can give new life to a flow that is being taken away.
 
 use holdfast_core::keys::Transport;
 use holdfast_core::words;
@@ -9,7 +9,7 @@ use holdfast_core::words;
 use crate::abi::flow::types::{self, flow_state, heard, lifetime as life};
 use crate::abi::transport_of;
 
-/// Seconds. A program that has just found a flow alive is through with its packet long before.
+/// In seconds. A program that has just found a flow alive is through with its packet long before that.
 pub(super) const MARGIN: u32 = 2;
 
 words! {
@@ -22,7 +22,7 @@ words! {
         Open = "open",
         /// One side of a connection has said its last.
         HalfClosed = "half-closed",
-        /// Both sides have.
+        /// Both sides of a connection have said their last.
         Closed = "closed",
         /// One side has broken the connection off.
         Reset = "reset",
@@ -30,7 +30,7 @@ words! {
 }
 
 impl Stage {
-    /// `None`: the record is free, or no program wrote it.
+    /// The stage of a flow. `None`: the record is free, or no program wrote it.
     pub(super) fn of(flow: &types::flow) -> Option<Self> {
         let [client, backend] = [flow.of_client, flow.of_backend];
         // Datagrams say nothing of the kind, whatever is written.
@@ -67,29 +67,29 @@ pub(super) fn lifetime(flow: &types::flow) -> Option<u32> {
     Some(if waits(flow) { seconds.0.min(life::LIFE_UNANSWERED.0) } else { seconds.0 })
 }
 
-/// The backend does not answer what it has to.
+/// Whether the backend has not answered what it has to answer.
 fn waits(flow: &types::flow) -> bool {
     flow.waits != 0 && makes_connections(flow)
 }
 
-/// Client and backend agree first, and say when they are done.
+/// Whether client and backend agree on a connection first, and say when they are done.
 pub(super) fn makes_connections(flow: &types::flow) -> bool {
     matches!(transport_of(flow.transport), Some(Transport::Tcp | Transport::Sctp))
 }
 
-/// More than a question and its answer.
+/// Whether a flow is more than a question and its answer: its packets go on for longer.
 pub(super) fn is_stream(flow: &types::flow) -> bool {
     flow.seen.wrapping_sub(flow.began).cast_signed() > life::STREAM_AFTER.0.cast_signed()
 }
 
-/// The connection is over by what the backend has said, and not by what was said in the client's name alone.
+/// Whether the connection is over by what the backend has said, and not by what was said in the client's name alone.
 pub(super) fn is_over(flow: &types::flow) -> bool {
     has(flow.of_client & flow.of_backend, heard::HEARD_FIN)
         || has(flow.of_backend, heard::HEARD_RST)
         || (has(flow.of_client, heard::HEARD_RST) && has(flow.of_backend, heard::HEARD_FIN))
 }
 
-/// Whether the backend has ended it too. Any host may send a RST in a client's name.
+/// Whether the backend has ended a connection that was broken off. Any host may send a RST in a client's name.
 fn is_broken_off(flow: &types::flow) -> bool {
     has(flow.of_backend, heard::HEARD_RST) || has(flow.of_backend, heard::HEARD_FIN)
 }
@@ -102,8 +102,8 @@ fn has(bits: u8, bit: heard) -> bool {
     u32::from(bits) & bit.0 != 0
 }
 
-/// Whether it has been idle for longer than its lifetime and so many seconds more. A packet that was seen after `now`
-/// was read, on another processor, is none too old.
+/// Whether it has been idle for longer than its lifetime and so many seconds more. A packet that another processor saw
+/// after `now` was read does not make a flow too old.
 pub(super) fn is_expired(flow: &types::flow, now: u32, margin: u32) -> bool {
     lifetime(flow).is_some_and(|lifetime| now.saturating_sub(flow.seen) > lifetime.saturating_add(margin))
 }
@@ -121,8 +121,8 @@ pub(crate) mod tests {
     const FIN: u8 = 2;
     const RST: u8 = 4;
 
-    /// Transport, state, what was heard of client and backend, what the backend owes an answer; for how long it had
-    /// packets; its lifetime. Programs are held to it too.
+    /// Flows and their lifetimes: transport, state, what was heard of client and of backend, how much the backend has
+    /// left unanswered; for how long the flow had packets; its lifetime. Programs are held to this table too.
     pub(crate) const LIFETIMES: [([u8; 5], u32, u32); 40] = [
         ([TCP, OPENING, 0, 0, 0], 0, 30),
         ([TCP, OPENING, SYN, 0, 0], 0, 30),

@@ -1,8 +1,8 @@
 //! Flows on their way into a table of another size.
 //!
-//! Invariant: the table that they leave is only read, and programs go on using it. No program uses the other one yet:
-//! it follows what changes with each pass, and is the same after a pass during which no flow began and none changed
-//! what leads to it. A flow that finds no room there is the least worth keeping, and is counted.
+//! Invariant: the table that they leave is only read, and programs go on using it. No program uses the other table yet:
+//! that one follows what changes with each pass, and is the same after a pass during which no flow began and none
+//! changed what leads to it. A flow that finds no room there is the least worth keeping, and is counted.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -17,19 +17,20 @@ use crate::abi::flow::{entry_between, entry_of_client, entry_of_nat, types};
 /// How many records are looked at between two looks at the clock.
 const AT_ONCE: u32 = 64;
 
-/// Of the new table so many parts of 16 are filled at most where not all find room: clients that come meanwhile do.
+/// Where not all flows find room, at most so many of 16 parts of the new table are filled, so that clients that come
+/// meanwhile find room.
 const FILLED: u64 = 15;
 
-/// More numbers than any table has.
+/// The count of numbers that says that all are handed out: more than any table has.
 const ALL_ARE_OUT: u64 = u32::MAX as u64;
 
-/// A flow that finds no room.
+/// The number of a flow that finds no room.
 const NOWHERE: u32 = u32::MAX;
 
 /// What has become of a flow, by the number that its record has in the old table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Placed {
-    // 0: there was none.
+    // The serial of the flow; 0: there was no flow.
     serial: u32,
     number: u32,
 }
@@ -37,9 +38,9 @@ struct Placed {
 /// Flows that found no room in a smaller table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GivenUp {
-    /// All of them.
+    /// All flows that found no room.
     pub all: u64,
-    /// Those in which client or backend may have had something to say.
+    /// Flows among these in which client or backend may have had something to say.
     pub needed: u64,
 }
 
@@ -50,7 +51,7 @@ impl GivenUp {
     }
 }
 
-/// From one table into another one.
+/// The move of flows from one table into another one.
 #[derive(Debug)]
 pub(crate) struct Moving {
     from: FlowTable,
@@ -66,7 +67,7 @@ pub(crate) struct Moving {
 }
 
 impl Moving {
-    /// Chooses who finds no room, where that is little.
+    /// Begins a move, and chooses the flows that find no room, where there is too little.
     pub(crate) fn new(from: FlowTable, to: FlowTable) -> Self {
         let placed = vec![Placed::default(); from.max() as usize];
         let given_up = GivenUp::default();
@@ -75,7 +76,8 @@ impl Moving {
         new
     }
 
-    /// The readiness of each flow stands above its number.
+    /// Chooses the flows that find no room: those that are given up most readily. In `all`, the readiness of a flow
+    /// stands in the bits above its number.
     fn choose(&mut self) {
         let now = self.from.now();
         let records = &self.from.0.records;
@@ -125,7 +127,8 @@ impl Moving {
         }))
     }
 
-    /// The last pass, while no flow begins. What is gone leaves before anything comes: another may have its entries.
+    /// Makes the last pass, while no flow begins. What is gone leaves before anything comes, because another flow may
+    /// have its entries.
     pub(crate) fn finish(&mut self) -> Result<(), libbpf_rs::Error> {
         for number in 0..self.from.max() {
             self.leave(number)?;
@@ -136,7 +139,7 @@ impl Moving {
         self.copy_ports()
     }
 
-    /// Takes out of the new table what is not in the old one any more.
+    /// Takes a flow out of the new table if it is not in the old one any more.
     fn leave(&mut self, number: u32) -> Result<(), libbpf_rs::Error> {
         let Some(placed) = self.placed.get_mut(number as usize).filter(|it| it.serial != 0) else {
             return Ok(());
@@ -206,7 +209,7 @@ impl Moving {
         Some(number)
     }
 
-    /// `false`: another flow has one of the entries.
+    /// Puts in the entries that lead to a flow. `false`: another flow has one of them.
     fn lead_to(&self, number: u32, it: &types::flow) -> Result<bool, libbpf_rs::Error> {
         let entries = &self.to.0.entries;
         for key in [Some(entry_between(it)), entry_of_nat(it), Some(entry_of_client(it))].iter().flatten() {
@@ -217,7 +220,7 @@ impl Moving {
         Ok(true)
     }
 
-    /// At which ports the backends of flows are.
+    /// Copies at which ports the backends of flows are.
     fn copy_ports(&self) -> Result<(), libbpf_rs::Error> {
         let zero = 0_u32.to_ne_bytes();
         match self.from.0.ports.lookup(&zero, MapFlags::ANY)? {
@@ -226,14 +229,15 @@ impl Moving {
         }
     }
 
-    /// A start after a crash hands out none of either table: some would be lost to it, and none is had by two flows.
+    /// Notes that all numbers are handed out, so that a start after a crash hands out none of either table: some
+    /// numbers are lost then, but no number is had by two flows.
     pub(crate) fn hand_out_no_more(&self) {
         if let Some(noted) = self.to.0.shares.numbers() {
             noted.store(ALL_ARE_OUT, Ordering::Release);
         }
     }
 
-    /// So many numbers can be had beside those that flows have, as soon as the new table is in use.
+    /// Makes `count` more numbers available beside those that flows have, to be had as soon as the new table is in use.
     pub(crate) fn hand_out(&mut self, count: u32) -> Result<(), libbpf_rs::Error> {
         let until = self.next.saturating_add(count).min(self.to.max());
         let free = std::mem::take(&mut self.free);
@@ -242,14 +246,15 @@ impl Moving {
         Ok(())
     }
 
-    /// The new table is in use. The rest of its numbers follows.
+    /// Notes how many numbers are handed out, now that the new table is in use. The rest of its numbers follows.
     pub(crate) fn note_numbers(&self) {
         if let Some(noted) = self.to.0.shares.numbers() {
             noted.store(self.next.into(), Ordering::Release);
         }
     }
 
-    /// Those that found no room are out of the counts, and out of the table that is no longer used.
+    /// Takes the flows that found no room out of the counts, if they are still in the table that is no longer used, and
+    /// returns how many found none.
     pub(crate) fn conclude(&self) -> GivenUp {
         for (number, placed) in (0..).zip(&self.placed).filter(|(_, placed)| placed.number == NOWHERE) {
             if let Some(it) = self.from.0.records.read(number).filter(|it| it.serial == placed.serial) {

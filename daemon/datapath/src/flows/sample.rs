@@ -1,6 +1,6 @@
-//! Whether flows are what their entries say: a few of them at a time.
+//! Looks whether flows are what their entries say, a few flows at a time.
 //!
-//! Invariant: nothing is written. A flow that ends while it is looked at is none that is wrong.
+//! Invariant: nothing is written. A flow that ends while it is looked at does not count as wrong.
 
 use std::net::SocketAddr;
 
@@ -22,7 +22,7 @@ const SETTLED: u32 = 2;
 pub struct Sampled {
     /// Flows that were looked at.
     pub looked_at: u32,
-    /// Those that some entry does not lead to, so that some of their packets are not translated.
+    /// Flows that some entry does not lead to, so that some of their packets are not translated.
     pub wrong: Vec<Flow>,
     /// Conversations over UDP with a backend that serves no more.
     pub without_backend: u32,
@@ -31,7 +31,7 @@ pub struct Sampled {
 }
 
 impl FlowTable {
-    /// Looks at so many flows that live, from that record on. `serves` says whether a backend serves a port.
+    /// Looks at up to `most` flows that live, from that record on. `serves` says whether a backend serves a port.
     pub(crate) fn sample(
         &self,
         from: u32,
@@ -61,13 +61,13 @@ impl FlowTable {
                 break;
             }
         }
-        // A program may just have been at it: what is still so is wrong.
+        // A program may just have been writing or deleting entries, so only a flow that is still astray is wrong.
         let still = astray.into_iter().filter(|(number, record, _)| self.is_astray(*number, record));
         sampled.wrong.extend(still.map(|(.., flow)| flow));
         sampled
     }
 
-    /// Whether some entry does not lead to a flow that is still there. One that cannot be read says nothing.
+    /// Whether some entry does not lead to a flow that is still there. An entry that cannot be read says nothing.
     fn is_astray(&self, number: u32, flow: &types::flow) -> bool {
         let Maps { records, entries, .. } = &*self.0;
         let keys = entry_of_nat(flow).into_iter().chain([entry_between(flow), entry_of_client(flow)]);

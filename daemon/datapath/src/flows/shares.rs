@@ -1,4 +1,4 @@
-//! How many flows there are, in all and of each namespace, as the programs count them to share the table.
+//! How many flows there are, in all and of each namespace, as the programs count them to divide the table.
 //!
 //! Invariant: ending a flow takes it out of the counts. What a process that was killed meanwhile leaves there is taken
 //! back by the next pass: a count is never left higher than what was found and what has begun since.
@@ -18,7 +18,7 @@ const FIRST: u32 = types::flow_count::COUNT_OF_SHARES.0;
 #[derive(Debug)]
 pub(super) struct Shares(View);
 
-/// Where that flow is counted beside all of them; `None`: it is not.
+/// The place of the count, beside that of all flows, in which that flow is; `None`: it is not counted.
 fn place(it: &types::flow) -> Option<usize> {
     let is_counted = u32::from(it.of_backend) & types::heard::IS_COUNTED.0 != 0;
     is_counted.then_some(place_of_share(it))
@@ -38,7 +38,7 @@ impl Shares {
         self.0.get(types::flow_count::COUNT_OF_NUMBERS.0 as usize)
     }
 
-    /// A flow has ended.
+    /// Takes a flow that has ended out of the counts.
     pub(super) fn uncount(&self, ended: &types::flow) {
         let Some(place) = place(ended) else { return };
         for at in [types::flow_count::COUNT_OF_ALL.0 as usize, place] {
@@ -69,7 +69,8 @@ impl Recount {
         }
     }
 
-    /// The pass is over, while so many flows began. Counts are numbers with a sign in the programs' eyes.
+    /// Ends a pass during which so many flows began, and lowers the counts that are higher than that explains. The
+    /// programs take counts for numbers with a sign.
     pub(super) fn conclude(&mut self, shares: &Shares, begun: u64) {
         let are_flows = |at: &usize| *at != types::flow_count::COUNT_OF_NUMBERS.0 as usize;
         let counts = shares.0.iter().zip(&mut self.0).enumerate();

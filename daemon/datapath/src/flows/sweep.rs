@@ -26,7 +26,8 @@ const PART_REST: Duration = Duration::from_secs(1);
 /// The time of one piece of work. The thread is never away from its stop for longer.
 const SLICE: Duration = Duration::from_millis(5);
 
-/// After a slice that was full the thread rests so many times as long: it costs a tenth of a processor at most.
+/// After a slice of work that leaves more to do, the thread rests so many times as long: it costs a tenth of a
+/// processor at most.
 const REST: u32 = 9;
 
 /// How many records are looked at between two looks at the clock: with each of them ended, less than a millisecond.
@@ -35,11 +36,11 @@ pub(super) const AT_ONCE: u32 = 64;
 /// How many numbers of records are handed out at once, while there are some left: some milliseconds.
 const NUMBERS_AT_ONCE: u32 = 4096;
 
-/// Records that have lost their entry between backend and client and still stand, as when a process is killed at that
-/// moment. So many are remembered at once; more of them are found by the next pass.
+/// How many records are remembered at once that have lost their entry between backend and client and still stand, as
+/// when a process is killed at that moment. More of them are found by the next pass.
 const LEFT_MAX: usize = 1024;
 
-/// Seconds after which no program is still ending the flow: it needs microseconds.
+/// Seconds after which no program is still ending such a flow: that takes microseconds.
 const LEFT_AFTER: u32 = 5;
 
 /// A record without the entry that decides which side takes it away.
@@ -58,13 +59,14 @@ pub struct FlowsSwept {
     pub passes: u64,
     /// Flows that were taken away.
     pub ended: u64,
-    /// Those of them that another process had begun to take away and left.
+    /// Flows among these that another process had begun to take away and left.
     pub left: u64,
     /// Ports that no client is given at one backend, because a connection of another proxy has them there.
     pub kept_free: usize,
-    /// Of how many ports each client gets one, on its way to a backend of another node.
+    /// How many ports of this node there are, of which each client gets one on its way to a backend of another node.
     pub snat_ports: u32,
-    /// Where the fewest of them are left, as the last pass has shown it; `None`: no client has one.
+    /// The backend at which the fewest of those ports are left, as the last pass has shown it; `None`: no client has
+    /// one.
     pub fullest: Option<Fullest>,
     /// Why some flows stay that have ended; `None`: the last pass met no error.
     pub failure: Option<String>,
@@ -76,20 +78,20 @@ pub struct FlowsSwept {
 #[derive(Debug)]
 pub(super) struct Sweep {
     table: FlowTable,
-    // The next record.
+    // The next record to look at.
     at: u32,
-    // Of this pass: how many flows had begun before it, and how many it has found.
+    // How many flows had begun before this pass, and how many it has found.
     begun: u64,
     found: u64,
     counting: Counting,
     recount: Recount,
-    // By their numbers.
+    // The records that are left without their entry, by their numbers.
     left: BTreeMap<u32, Left>,
     // Of this pass.
     failure: Option<String>,
-    // Of the first pass; `None`: it is over.
+    // What the first pass has found so far; `None`: that pass is over.
     adopting: Option<Adopted>,
-    // What it has shown, until it is told.
+    // What the first pass has shown, until it is told.
     pub(super) adopted: Option<Adopted>,
     pub(super) swept: FlowsSwept,
 }
@@ -116,7 +118,7 @@ impl Sweep {
         }
     }
 
-    /// One part of the table, or as much of it as fits before that time. `false`: the part is not done.
+    /// Goes over one part of the table, or as much of it as fits before that time. `false`: the part is not done.
     pub(super) fn some(&mut self, count: u32, until: Instant) -> bool {
         let mut remaining = count;
         if self.at == 0 && !self.begin_pass() {
@@ -139,7 +141,7 @@ impl Sweep {
         true
     }
 
-    /// `true`: the number of each record is in use, or can be had.
+    /// Hands out some numbers of records. `true`: the number of each record is in use, or can be had.
     fn hand_out(&mut self) -> bool {
         self.table.hand_out(NUMBERS_AT_ONCE).unwrap_or_else(|error| {
             self.failure = Some(format!("{error:#}"));
@@ -147,7 +149,7 @@ impl Sweep {
         })
     }
 
-    /// `false`: there is nothing to look at.
+    /// Begins a pass. `false`: there is nothing to look at.
     fn begin_pass(&mut self) -> bool {
         if self.table.is_still() {
             self.swept.fullest = None;
@@ -220,7 +222,7 @@ impl Sweep {
 }
 
 impl FlowTable {
-    /// `true`: this flow is ours to finish.
+    /// Deletes the entry between backend and client, by which a flow is claimed. `true`: this flow is ours to finish.
     pub(super) fn claim(&self, number: u32, flow: &types::flow) -> Result<bool, libbpf_rs::Error> {
         let Maps { records, entries, .. } = &*self.0;
         let key = entry_between(flow);
@@ -240,7 +242,7 @@ impl FlowTable {
 #[derive(Debug, Default)]
 struct Told {
     swept: FlowsSwept,
-    // Until its owner has heard it.
+    // What the first pass has shown, until the thread's owner has heard it.
     adopted: Option<Adopted>,
 }
 
@@ -253,7 +255,7 @@ pub(crate) struct Sweeping {
 }
 
 impl Sweeping {
-    /// Begins; it ends when this is dropped.
+    /// Starts the thread, which ends when this is dropped.
     pub(crate) fn start(table: FlowTable, kept_free: KeptFree, swept: FlowsSwept) -> io::Result<Self> {
         let (stop, stopped) = sync_channel(0);
         let told = Arc::<Mutex<Told>>::default();
@@ -263,7 +265,7 @@ impl Sweeping {
         Ok(Self { told, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Ends it, and gives what it had; no port is kept free where the thread is gone.
+    /// Ends the thread, and returns what it had; `None`: the thread had failed, so no port is kept free any more.
     pub(crate) fn stop(mut self) -> (Option<KeptFree>, FlowsSwept) {
         self.stop = None;
         let kept_free = self.thread.take().and_then(|thread| thread.join().ok());
@@ -275,7 +277,7 @@ impl Sweeping {
         locked(&self.told).swept.clone()
     }
 
-    /// Where packets of the flows arrive that were there at the beginning; told once, when all of them have been
+    /// Where packets of the flows arrive that were there at the beginning. It is told once, when all of them have been
     /// looked at.
     pub(crate) fn adopted(&self) -> Option<Adopted> {
         locked(&self.told).adopted.take()
@@ -304,7 +306,8 @@ fn tell(sweep: &mut Sweep, told: &Mutex<Told>) {
     }
 }
 
-/// The first pass goes on without its rests: programs look at more packets than they need to until it is over.
+/// Sweeps until it is stopped. The first pass does not rest for a second after each part, because programs look at more
+/// packets than they need to until that pass is over.
 fn run(mut sweep: Sweep, mut kept_free: KeptFree, told: &Mutex<Told>, stopped: &Receiver<()>) -> KeptFree {
     let part = sweep.table.max().div_ceil(PARTS);
     loop {

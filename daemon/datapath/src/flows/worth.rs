@@ -17,11 +17,11 @@ const WORTH_AT: u32 = 20;
 pub(crate) enum Worth {
     /// Client or backend may still need it.
     Needed = 0,
-    /// A question and its answer, of just now.
+    /// A question over UDP and its answer, at most `LIFE_LINGERING` ago.
     Fresh = 1,
     /// It has had no answer, and is no stream that goes on without any.
     Unanswered = 2,
-    /// A question and its answer.
+    /// A question over UDP and its answer, longer ago.
     Answered = 3,
     /// Both sides have said their last, or its time is up.
     Over = 4,
@@ -63,7 +63,7 @@ fn is_about_over(flow: &types::flow) -> bool {
     is_reset || u32::from(flow.of_client & flow.of_backend) & types::heard::HEARD_FIN.0 != 0
 }
 
-/// More is more readily.
+/// How readily a flow is given up for others: the greater the number, the more readily.
 pub(crate) fn readiness(flow: &types::flow, now: u32) -> u32 {
     let most = (1 << WORTH_AT) - 1;
     (Worth::of(flow, now) as u32) << WORTH_AT | silence(flow, now).min(most)

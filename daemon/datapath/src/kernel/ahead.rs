@@ -1,5 +1,5 @@
-//! Larger maps, made beside the engine before they are needed: to load the programs that read them takes longer than
-//! any change may wait.
+//! Larger maps, made beside the engine before they are needed, because loading the programs that read them takes longer
+//! than any change may wait.
 //!
 //! Invariant: nothing reads or writes these maps before `grow` has taken them. One set at a time is made.
 
@@ -27,11 +27,11 @@ pub(super) struct Larger {
     pub(super) generation: Generation,
     pub(super) maps: Handles,
     pub(super) programs: LoadedPrograms,
-    /// `None`: packets were not translated when it was begun.
+    /// `None`: packets were not translated when the work was begun.
     pub(super) packets: Option<Result<Vec<PacketPrograms>, StartError>>,
 }
 
-/// How far it has come.
+/// How far the making of larger maps has come.
 #[derive(Debug, Default)]
 pub(super) enum Ahead {
     #[default]
@@ -40,7 +40,8 @@ pub(super) enum Ahead {
         shape: Shape,
         thread: JoinHandle<Result<Larger, StartError>>,
     },
-    // There is room left, and to try again with each op would cost more than to wait until there is none.
+    // The last attempt failed while there was room left; to try again with each op would cost more than to wait until
+    // there is none.
     Failed,
 }
 
@@ -58,7 +59,7 @@ impl Order {
 }
 
 impl Ahead {
-    /// Whether it makes maps that are at least so large.
+    /// Whether maps are being made that are at least so large.
     fn is_enough(&self, wanted: &Shape) -> bool {
         matches!(self, Self::Making { shape, .. } if shape.or_larger(*wanted) == *shape)
     }
@@ -72,7 +73,8 @@ impl KernelMaps {
         }
     }
 
-    /// What has been made, once it is whole. Never waits. What fails is told when there is no room left.
+    /// What has been made, once it is whole. Never waits. A failure is told when there is no room left and another
+    /// attempt fails.
     pub(super) fn finished_larger(&mut self) -> Option<Larger> {
         let Ahead::Making { thread, .. } = &self.ahead else { return None };
         if !thread.is_finished() {
@@ -86,12 +88,12 @@ impl KernelMaps {
         Some(made)
     }
 
-    /// What was made cannot be taken: there is no other attempt before there is no room left.
+    /// Notes that what was made cannot be taken, so that there is no other attempt before there is no room left.
     pub(super) fn give_up_larger(&mut self) {
         self.ahead = Ahead::Failed;
     }
 
-    /// Maps at least so large; waits until they are made.
+    /// Gives maps that are at least so large, and waits until they are made.
     pub(super) fn await_larger(&mut self, shape: Shape) -> Result<Larger, StartError> {
         if !self.ahead.is_enough(&shape) {
             self.ahead = self.ordered(shape)?;
@@ -120,7 +122,7 @@ fn made_by(thread: JoinHandle<Result<Larger, StartError>>) -> Result<Larger, Sta
     thread.join().unwrap_or_else(|_| Err(gone()))
 }
 
-/// The thread cannot end without an answer.
+/// The error for a thread that ended without an answer, which cannot be.
 fn gone() -> StartError {
     StartError::loading(std::io::Error::other("the thread that loads programs has ended").into())
 }

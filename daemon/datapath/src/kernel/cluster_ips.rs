@@ -1,9 +1,9 @@
 //! Which addresses are cluster IPs, so that programs at devices refuse a client that dials a port which such an address
 //! does not have.
 //!
-//! Invariant: an address is in the maps only while a frontend of it is, and not before the look that comes after the
-//! first one: a client that dials a service which is just being written is not refused for a port that is written next.
-//! What a former daemon's programs read goes only when it is wrong.
+//! Invariant: an address is in the maps only while a frontend at it is, and not before the look that comes after the
+//! first such frontend: a client that dials a service which is just being written is not refused for a port that is
+//! written next. An address that a former daemon wrote is removed only if it is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::abi;
 use crate::error::StartError;
 use crate::map::{self, Handles, Map, handle};
 
-/// What stands behind each key.
+/// The value of each key, which only says that the key is there.
 const IS_THERE: u32 = 1;
 
 const MAPS: [Map; 2] = [Map::ClusterIps4, Map::ClusterIps6];
@@ -25,13 +25,13 @@ const MAPS: [Map; 2] = [Map::ClusterIps4, Map::ClusterIps6];
 #[derive(Debug, Default)]
 pub(super) struct ClusterIps {
     ports: BTreeMap<IpAddr, BTreeSet<FrontendKey>>,
-    // Those that have come since the last look.
+    // The addresses that have come since the last look.
     fresh: BTreeSet<IpAddr>,
     maps: Option<Handles>,
 }
 
 impl ClusterIps {
-    /// What was found in the maps of a former daemon has been there long enough.
+    /// Begins with the frontends that a start found in the maps, which have been there long enough.
     pub(super) fn of(found: &[(FrontendKey, FrontendValue)]) -> Self {
         let mut all = Self::default();
         found.iter().for_each(|(key, value)| all.note_inserted(key, *value));
@@ -39,7 +39,7 @@ impl ClusterIps {
         all
     }
 
-    /// From now on programs look for them here.
+    /// Has programs look for cluster IPs in these maps from now on.
     pub(super) fn begin(&mut self, given: &Handles) -> Result<(), StartError> {
         let maps = map::copies(MAPS.iter().filter_map(|map| given.get_key_value(map)))?;
         for which in MAPS {
@@ -56,7 +56,7 @@ impl ClusterIps {
         abi::node_address_of(key).is_some_and(|address| self.ports.contains_key(&address))
     }
 
-    /// A frontend has come, or has become another one.
+    /// Notes that a frontend has come, or has become one of another kind.
     pub(super) fn note_inserted(&mut self, key: &FrontendKey, value: FrontendValue) {
         if value.kind != FrontendType::ClusterIp {
             return self.note_removed(key);
@@ -68,7 +68,7 @@ impl ClusterIps {
         ports.insert(*key);
     }
 
-    /// A frontend has gone, or is about to.
+    /// Notes that a frontend has gone, or is about to go.
     pub(super) fn note_removed(&mut self, key: &FrontendKey) {
         let Some(ports) = self.ports.get_mut(&key.address) else { return };
         if ports.remove(key) && ports.is_empty() {
@@ -86,7 +86,8 @@ impl ClusterIps {
         }
     }
 
-    /// If the map has no room, a client meets what it met without the map: its packet goes on as it is.
+    /// Tells the programs an address. If the map has no room for it, a client meets what it would meet without the map:
+    /// its packet goes on as it is.
     fn tell(&self, address: IpAddr) {
         let key = abi::node_address_bytes(address);
         let put = |map: &MapHandle| map.update(&key, &IS_THERE.to_ne_bytes(), MapFlags::ANY);

@@ -1,4 +1,4 @@
-//! Reading everything back.
+//! Reads everything back that the maps hold.
 //!
 //! What cannot be read as an entry of ours is left out; the engine judges the rest.
 
@@ -31,7 +31,7 @@ pub(super) fn frontends(
     Ok(frontends)
 }
 
-/// The share of each port with a frontend. What cannot be read has none.
+/// The share of each port with a frontend; no share of any port, if the frontends cannot be read.
 pub(super) fn shares(generation: &Generation) -> BTreeMap<PortIndex, Share> {
     let found = frontends(generation).unwrap_or_default();
     found.into_iter().map(|(_, value)| (value.port, value.share)).collect()

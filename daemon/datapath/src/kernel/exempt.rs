@@ -33,7 +33,7 @@ impl Default for Served {
 }
 
 impl Served {
-    /// The bits that say so to the programs.
+    /// The bits that tell the programs what is not served.
     pub(super) fn restrictions(&self) -> u32 {
         let all = [
             (!self.pods, restriction::ONLY_HOST),
@@ -90,7 +90,7 @@ impl Exempt {
         &self.served
     }
 
-    /// The paths that do not exist.
+    /// The paths at which there is no cgroup.
     pub(super) fn absent(&self) -> Vec<PathBuf> {
         let paths = self.served.exempt_cgroups.iter().zip(&self.ids);
         paths.filter(|(_, id)| id.is_none()).map(|(path, _)| path.clone()).collect()

@@ -1,6 +1,7 @@
 //! The flows of these maps, where packets are translated.
 //!
-//! Invariant: they are opened once, and swept as long as these maps are open.
+//! Invariant: the flows are swept as long as these maps are open, but for the moment in which their table is replaced
+//! by one of another size (`resize`).
 
 use std::time::Instant;
 
@@ -50,7 +51,8 @@ impl KernelMaps {
         Some(FlowsSeen { table: table.clone(), swept: sweeping.swept(), sampled: sampled.clone() })
     }
 
-    /// Opens the flows once there are any, and looks at a few of them. To be called about once a second.
+    /// Opens the table of flows once packets are translated, looks at a few of its flows, and goes on with a change of
+    /// its size. To be called about once a second.
     pub fn follow_flows(&mut self) -> Result<(), StartError> {
         if self.flows.is_none()
             && let Some(handles) = self.packets.handles()

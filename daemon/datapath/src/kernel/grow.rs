@@ -1,10 +1,10 @@
 //! Growth: larger maps are built beside, filled, and the programs moved over.
 //!
 //! Invariant: nothing is written between the copy and the move, because the engine is the only writer and does both; so
-//! a client meets the same answer in both. From the moment that a program reads the new maps they are the ones that are
-//! written, whatever fails afterwards; before it nothing has changed. A crash at any point leaves links on whole maps.
-//! Maps never shrink. They are made beside the engine while there is room left (`ahead`), and an op waits for them only
-//! where there is none.
+//! a client meets the same answer in the old maps and in the new ones. From the moment that a program reads the new
+//! maps they are the ones that are written, whatever fails afterwards; before that moment nothing has changed. A crash
+//! at any point leaves links on whole maps. Maps never shrink. Larger maps are made on a thread beside the engine while
+//! there is room left (`ahead`), and an op waits for them only where there is none.
 
 use holdfast_core::keys::Family;
 use holdfast_core::op::{Coming, PortIndex, Range};
@@ -36,7 +36,8 @@ impl KernelMaps {
         self.see_to_room("insert member", (used, shape.members), Shape { members, ..shape })
     }
 
-    /// Of a hash map. What grows meanwhile is taken as soon as it is made; nothing waits before the map is full.
+    /// Sees to room in a hash map. A larger map that is being made is taken as soon as it is ready; no op waits before
+    /// the present one is full.
     fn see_to_room(
         &mut self,
         op: &'static str,
@@ -102,13 +103,14 @@ impl KernelMaps {
         }
     }
 
-    /// What grows already is not to grow twice.
+    /// The same shape, with whatever else is half full in its next size: so the programs are moved once and not again
+    /// soon.
     fn with_what_grows_along(&self, shape: Shape) -> Shape {
         shape.or_larger(self.generation.shape.with_room_for(&self.used(), &self.limits))
     }
 
-    /// Has larger maps made, and takes those that are. What fails fails again where there is no room left, and is told
-    /// then.
+    /// Has larger maps made, and takes those that are ready. A failure is not told here: where no room is left, it
+    /// happens again and is told then.
     fn grow_soon(&mut self, shape: Shape) {
         self.begin_larger(self.with_what_grows_along(shape));
         self.take_finished();
@@ -154,7 +156,7 @@ impl KernelMaps {
 }
 
 impl Attached {
-    /// The programs read these maps from now on. An error: none of them does.
+    /// Moves the programs to these maps. An error: no program reads them.
     fn move_to(
         &mut self,
         (shape, features): (Shape, Features),

@@ -15,13 +15,13 @@ use crate::shape::{index, is_full};
 const TOGETHER_MAX: usize = 256;
 
 impl KernelMaps {
-    /// Inserts what goes together from the first op on. Gives how many the kernel has accepted.
+    /// Inserts the frontends that can go together, from the first op on, and gives how many the kernel has accepted.
     pub(super) fn insert_together(&mut self, inserts: &[Op]) -> usize {
         let Some(family) = inserts.first().and_then(inserted).map(|(key, _)| Family::of(key.address)) else {
             return 0;
         };
         if self.make_room_for_frontend(family).is_err() {
-            // What is inserted alone says why.
+            // The first frontend is then inserted alone, and that says why there is no room.
             return 0;
         }
         let mut keys = Vec::new();
@@ -40,7 +40,7 @@ impl KernelMaps {
         accepted
     }
 
-    /// How many frontends of a family may come before their map has to grow.
+    /// How many frontends of a family may come before their map has to grow, [`TOGETHER_MAX`] at most.
     fn room_for(&self, family: Family) -> usize {
         let [v4, v6] = self.generation.shape.frontends;
         let entries = if index(family) == 0 { v4 } else { v6 };

@@ -1,7 +1,7 @@
 //! Packets beside sockets: programs at devices, over the same tables.
 //!
-//! Invariant: whatever fails here leaves sockets served; it is kept as text and tried again, ever more seldom. Programs
-//! of packets read the generation that is written, or it is said that they do not.
+//! Invariant: a failure here leaves sockets served; it is kept as text, and what failed is tried again, ever more
+//! seldom. The programs of packets read the generation that is written, or the status says that they do not.
 
 #[cfg(test)]
 mod tests;
@@ -23,11 +23,11 @@ use crate::load::{self, Layer, PacketPrograms};
 use crate::map::{self, Handles, Map};
 use crate::packets::{self, Adopted, PacketOptions};
 
-/// After a failure the next attempt waits for one look more than the last one did, twice as many each time, up to this:
-/// loading costs a good part of a second, and what the kernel refused once it refuses again.
+/// The longest wait for the next attempt, in looks. It is one look after the first failure, and twice as long after
+/// each further one: loading costs a good part of a second, and what the kernel refused once it refuses again.
 const LOOKS_MAX: u32 = 256;
 
-/// Packets at one moment.
+/// How packets are translated at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketStatus {
     /// How many flows there may be; 0: packets are not translated.
@@ -36,11 +36,12 @@ pub struct PacketStatus {
     pub hooks: Option<HookKind>,
     /// How many flows there are to be; the table gets that size while clients go on.
     pub flows_wanted: u32,
-    /// Why it does not; another size is tried, and this one by the next start.
+    /// Why the table does not get that size; it is tried again only by the next start, or after another size was asked
+    /// for.
     pub flows_failure: Option<String>,
     /// The flows that found no room when the table was made smaller, since the daemon started.
     pub flows_given_up: GivenUp,
-    /// Why packets are not translated, or are by programs that read tables of before.
+    /// Why packets are not translated, or why their programs still read tables that are no longer written.
     pub failure: Option<String>,
     /// How often a program was put back that had been taken away from outside.
     pub repaired: u64,
@@ -52,7 +53,7 @@ pub struct PacketStatus {
 #[derive(Debug, Default)]
 pub(super) struct Packets {
     pub(super) options: Option<PacketOptions>,
-    // What was asked for last; nothing yet: what a former daemon left stays.
+    // The devices that were asked for last; `None`: none were yet, so what a former daemon left stays.
     wanted: Option<Vec<Device>>,
     pub(super) running: Option<Running>,
     // Whether the programs read tables that are no longer written.
@@ -61,14 +62,14 @@ pub(super) struct Packets {
     retry: Retry,
     // Whether what a former daemon left was taken away, where packets are not to be translated.
     is_withdrawn: bool,
-    // The table of flows gets another size.
+    // The change of size of the table of flows that is under way.
     pub(super) resizing: Option<Resizing>,
-    // Why it does not; nothing is tried again before another size is asked for.
+    // Why the last change of size failed; nothing is tried again before another size is asked for.
     pub(super) resize_failure: Option<String>,
     pub(super) given_up: GivenUp,
 }
 
-/// Packets are translated.
+/// What there is while packets are translated.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) handles: Handles,
@@ -100,19 +101,20 @@ impl Packets {
         Self { options, ..Self::default() }
     }
 
-    /// A frontend has come. Its bit is never taken back.
+    /// Notes a frontend that has come: if it is for all addresses of the node, the bit of its port is set, and never
+    /// taken back.
     pub(super) fn note_inserted(&mut self, key: &FrontendKey) {
         if let Some(running) = self.running.as_mut().filter(|_| key.address.is_unspecified()) {
             running.ports.set(key.port.get().into());
         }
     }
 
-    /// The link layers that programs have to be loaded for. A verifier takes half a second for each.
+    /// The link layers that programs have to be loaded for. The kernel's verifier takes half a second for each.
     fn layers(&self) -> Vec<Layer> {
         devices::layers_of(self.wanted.as_deref().unwrap_or_default())
     }
 
-    /// Whether there is a program for each device.
+    /// Whether these programs are for the link layers of all devices.
     pub(super) fn are_enough(&self, programs: &[PacketPrograms]) -> bool {
         self.layers().into_iter().all(|layer| programs.iter().any(|pair| pair.layer == layer))
     }
@@ -137,7 +139,8 @@ impl Packets {
         self.options.iter().flat_map(|options| options.snat_ports.clone()).collect()
     }
 
-    /// What is to be loaded where the tables move; `None`: packets are not translated.
+    /// What programs of packets are loaded with when tables have moved: link layers, maps of packets, the mark of
+    /// packets that are sent on. `None`: packets are not translated.
     pub(super) fn to_load(&self) -> Result<Option<(Vec<Layer>, Handles, u32)>, StartError> {
         let Some(running) = &self.running else { return Ok(None) };
         Ok(Some((self.layers(), map::copies(&running.handles)?, self.forward_mark())))
@@ -166,7 +169,7 @@ impl Packets {
     }
 }
 
-/// What was put right.
+/// What [`KernelMaps::repair_packets`] put right.
 #[derive(Debug, Default)]
 pub(super) struct Mended {
     pub(super) hooks: Vec<String>,
@@ -175,8 +178,9 @@ pub(super) struct Mended {
 }
 
 impl KernelMaps {
-    /// Translates packets too from now on, if that is asked for and sockets are served. What keeps it from doing so is
-    /// in the status, and [`Self::repair`] tries again.
+    /// Translates packets too from now on, if that is asked for and sockets are served. A failure is kept for the
+    /// status, and [`Self::repair`] tries again. If it is not asked for, takes from devices what a former daemon left
+    /// there.
     pub fn serve_packets(&mut self) {
         if self.packets.options.is_none() && !self.packets.is_withdrawn && self.is_serving() {
             self.packets.is_withdrawn = true;
@@ -189,7 +193,7 @@ impl KernelMaps {
         }
     }
 
-    /// The devices at which packets are translated from now on.
+    /// Sets the devices at which packets are translated from now on.
     pub fn set_devices(&mut self, devices: &[Device]) {
         self.packets.wanted = Some(devices.to_vec());
         if self.packets.running.as_ref().is_some_and(|running| !running.devices.are_enough_for(devices)) {
@@ -209,7 +213,7 @@ impl KernelMaps {
         self.attached.as_ref().is_some_and(|attached| attached.links.are_attached())
     }
 
-    /// Takes from devices what a former daemon left there. Its flows stay for one that wants them.
+    /// Takes from devices what a former daemon left there. Its flows stay for a later daemon that translates packets.
     fn withdraw_packets(&self) {
         let Some(attached) = &self.attached else { return };
         let found = attached.pins.adopt_packets().ok();
@@ -232,7 +236,8 @@ impl KernelMaps {
             attached.pins.forget_flows()?;
         }
         if found.contains_key(&Map::PacketSettings) {
-            // Also where nothing newer can be loaded: programs that were left to drain serve all clients again.
+            // Told before anything is loaded, which may fail: former programs that left new clients to another proxy
+            // (`drain`) serve all clients again.
             packets::tell(&found, &options, 0)?;
         }
         let given = map::copies(self.shared.handles().iter().chain(self.generation.handles()).chain(&found))?;
@@ -261,7 +266,8 @@ impl KernelMaps {
         Ok(())
     }
 
-    /// It is known where packets of a former daemon's flows arrive.
+    /// Notes at which ports and frontends packets of a former daemon's flows arrive, once all of these flows were
+    /// looked at.
     pub(super) fn note_adopted(&mut self, adopted: Adopted) {
         if let Some(running) = &mut self.packets.running {
             adopted.ports.iter().for_each(|port| running.ports.set(u32::from(*port)));
@@ -274,8 +280,8 @@ impl KernelMaps {
         self.attached.as_ref().map(|attached| attached.pins.devices()).unwrap_or_default()
     }
 
-    /// The tables have moved, or devices need further programs: all of them are loaded anew. Until that works they are
-    /// behind.
+    /// Loads all programs of packets anew, because tables have moved or devices need further programs. Until that works
+    /// the old programs stay, and are behind.
     pub(super) fn move_packets(&mut self) {
         if self.packets.running.is_some() {
             self.packets.behind = true;
@@ -284,8 +290,8 @@ impl KernelMaps {
         }
     }
 
-    /// The tables have moved, and the programs that read them are loaded, unless that has failed or they are no more
-    /// those that are needed.
+    /// Puts in place the programs that were loaded for tables that have just moved. If none were loaded, or not all
+    /// that are needed, they are loaded anew; if the load failed, the old programs are behind.
     pub(super) fn move_packets_to(&mut self, loaded: Option<Result<Vec<PacketPrograms>, StartError>>) {
         let is_enough = matches!(&loaded, Some(Ok(programs)) if self.packets.are_enough(programs));
         let Some(running) = &mut self.packets.running else { return };
@@ -335,7 +341,7 @@ impl KernelMaps {
     }
 }
 
-/// Of all maps those that are for packets alone.
+/// Copies of those maps that are for packets alone.
 fn own(maps: &Handles) -> Result<Handles, StartError> {
     let own = Map::of_packets().chain(Map::of_flows());
     map::copies(own.filter_map(|map| maps.get_key_value(&map)))

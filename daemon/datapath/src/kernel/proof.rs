@@ -23,7 +23,8 @@ use crate::sys;
 /// Nothing listens here, so a connect that is not translated is refused at once.
 const PROBE: Ipv4Addr = Ipv4Addr::new(127, 255, 104, 102);
 
-/// What a child tells by its error: this, and one for each of its two connects that reached the backend.
+/// What a child tells by its error: this number, plus 1 if its plain connect reached the backend, plus 2 if its marked
+/// one did.
 const TOLD: i32 = 1 << 20;
 
 /// The datapath does not do what it promises.
@@ -44,7 +45,7 @@ pub enum SelfTestError {
     /// Clients would not be served.
     #[error("a client in {} is not translated; another program may decide before ours", cgroup.display())]
     NotTranslated {
-        /// Where it dialled from.
+        /// The cgroup of the client that dialled.
         cgroup: std::path::PathBuf,
     },
     /// The daemon would cut itself off.
@@ -82,7 +83,8 @@ impl KernelMaps {
         proven
     }
 
-    /// Goes as far as it can: the failure of the test is what there is to tell.
+    /// Undoes the start as far as it can, and tells no failure of its own: the failure of the test is what there is to
+    /// tell.
     fn withdraw(&mut self) {
         let Some(Attached { pins, mut links, before, .. }) = self.attached.take() else { return };
         self.shared.tell(&before);
@@ -132,7 +134,7 @@ impl KernelMaps {
         if told.exempt_cgroup != 0 && reach(probe, 0)? {
             return Err(SelfTestError::CgroupTranslated);
         }
-        // For a moment this cgroup is like any other. The daemon has no socket yet that is not marked.
+        // For a moment this cgroup is not exempt. That harms nothing: the daemon has no socket yet that is not marked.
         self.shared.tell(&types::control { exempt_cgroup: 0, ..self.shared.control() });
         let mark = told.exempt_mark;
         let here = Reached { plain: reach(probe, 0)?, marked: mark != 0 && reach(probe, mark)? };
@@ -153,12 +155,12 @@ fn reach(probe: SocketAddrV4, mark: u32) -> Result<bool, SelfTestError> {
     }
 }
 
-/// As a child of ours in that cgroup sees it, for a daemon that is not in it.
+/// Which connects of a child in that cgroup reach the backend, for a daemon that is not in it.
 fn reach_from(cgroup: &std::path::Path, probe: SocketAddrV4, mark: u32) -> Result<Reached, SelfTestError> {
     let door = |name| OpenOptions::new().write(true).open(cgroup.join(name));
     let doors: Vec<File> = ["cgroup.procs", "cgroup.threads"].into_iter().flat_map(door).collect();
     let dial = move || {
-        // A threaded cgroup has only the second door.
+        // A threaded cgroup lets a process in by the second file only.
         if !doors.iter().any(|mut door| door.write_all(b"0").is_ok()) {
             return io::Error::from(io::ErrorKind::PermissionDenied);
         }

@@ -1,7 +1,7 @@
 //! Puts back what was taken away from outside: programs, pins, bits that lead to frontends.
 //!
-//! Invariant: clients are served by the old programs until the new ones are in place. What the other maps hold,
-//! the engine compares.
+//! Invariant: clients are served by the old programs until the new ones are in place. Whatever else the maps hold is
+//! compared by the engine.
 
 use super::{Attached, KernelMaps};
 use crate::error::StartError;
@@ -15,7 +15,7 @@ pub struct Repaired {
     pub hooks: Vec<&'static str>,
     /// Whether maps were unpinned.
     pub pins: bool,
-    /// Whether programs would not have looked for every frontend.
+    /// Whether bits were missing, so that programs would not have looked for every frontend.
     pub bits: bool,
     /// Devices and directions from which the program of packets had been taken away.
     pub devices: Vec<String>,
@@ -38,7 +38,7 @@ impl KernelMaps {
             Repaired { leftover: pins.leftover_to_tell(), bits: shared.repair(), ..Repaired::default() };
         let maps = || map::copies(shared.handles().iter().chain(generation.handles()));
         if pins.are_broken() {
-            // Known before anything is tried: where the file system of the pins is gone, nothing can be put back.
+            // Noted before anything is tried: where the file system of the pins is gone, nothing can be put back.
             *seen = Some(links.look(pins));
             pins.repair(&mut maps()?)?;
             repaired.pins = true;
@@ -51,7 +51,7 @@ impl KernelMaps {
             let after = links.look(pins);
             let is_back = |hook: &&&str| !after.broken.contains(hook);
             *put_back += u64::try_from(before.broken.iter().filter(is_back).count()).unwrap_or(u64::MAX);
-            // Also if something could not be put back: that is what an operator looks for.
+            // Noted also if something could not be put back: that is what an operator looks for.
             *seen = Some(after);
             repaired.hooks = mended?;
         } else {

@@ -1,8 +1,9 @@
 //! The table of flows in another size, while clients go on.
 //!
 //! Invariant: packets are translated by one table. The other one is filled beside; at the end flows stand still for a
-//! moment, what has changed is brought along, and the programs that read it take the others' place. A failure or a
-//! crash before that leaves all as it was. What stands still goes on by itself, also where this process has died.
+//! moment, what has changed is brought along, and the programs that read the other table take the place of the former
+//! ones. A failure or a crash before that leaves all as it was. Flows that stand still go on by themselves, also where
+//! this process has died.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -18,25 +19,27 @@ use crate::load::{self, Layer, PacketPrograms};
 use crate::map::{self, Handles, Map};
 use crate::packets;
 
-/// One piece of work, after which the thread rests so many times as long: a tenth of a processor at most.
+/// How long the thread works in one piece. Afterwards it rests `REST` times as long, so it takes a tenth of a processor
+/// at most.
 const SLICE: Duration = Duration::from_millis(5);
 const REST: u32 = 9;
 
-/// Passes over the table at most, and how little a pass changes that is the last one: milliseconds of work.
+/// The most passes over the table. A pass that changes no more than `FEW` flows is the last one: the rest is
+/// milliseconds of work.
 const PASSES_MAX: u32 = 4;
 const FEW: u64 = 1_000;
 
-/// Flows stand still for so long at most, whatever becomes of this process.
+/// The most seconds that flows stand still, whatever becomes of this process.
 const STILL_MOST: u32 = 3;
 
-/// By then the programs have moved, or they do not: what stands still goes on a second later at the earliest.
+/// The programs move within this time or not at all: flows go on a second after it at the earliest.
 const MOVED_WITHIN: Duration = Duration::from_secs(1);
 
-/// The programs that are under way are through with their packets long before.
+/// The longest wait until programs that are under way are through with their packets; they are so long before.
 const GRACE_MOST: Duration = Duration::from_secs(1);
 const GRACE_LOOK: Duration = Duration::from_micros(200);
 
-/// So many numbers are handed out while flows stand still; the sweep goes on with the rest.
+/// How many flow numbers are handed out while flows stand still; the sweep goes on with the rest.
 const NUMBERS_FIRST: u32 = 4096;
 
 /// A table that is filled, and programs that read it.
@@ -47,23 +50,23 @@ struct Filled {
     programs: Vec<PacketPrograms>,
 }
 
-/// What is to be filled.
+/// What the thread needs to fill a table.
 struct Order {
     layers: Vec<Layer>,
-    // All but those of flows.
+    // All maps but those of flows.
     maps: Handles,
     flows: u32,
     forward_mark: u32,
     from: FlowTable,
-    // Gone: the one that asked no longer waits for it.
+    // Leads nowhere once the table is not wanted any more.
     wanted: Weak<()>,
 }
 
-/// A table of so many flows is being filled.
+/// The thread that fills a table of so many flows.
 #[derive(Debug)]
 pub(super) struct Resizing {
     flows: u32,
-    // As it was when the programs were loaded.
+    // How often the maps had grown when the thread began.
     growths: u32,
     thread: JoinHandle<Result<Filled, StartError>>,
     _wanted: Arc<()>,
@@ -101,8 +104,8 @@ fn failed(why: &str) -> StartError {
 }
 
 impl KernelMaps {
-    /// There may be so many flows from now on. Those that there are go on while the table gets that size, which takes a
-    /// while; of a smaller one those are left out that are least worth keeping.
+    /// Sets how many flows there may be. Flows go on while the table gets that size, which takes a while; a smaller
+    /// table leaves out the flows that are least worth keeping.
     pub fn set_flows(&mut self, flows: u32) {
         if let Some(options) = &mut self.packets.options
             && options.flows != flows
@@ -112,7 +115,7 @@ impl KernelMaps {
         }
     }
 
-    /// Goes on with what changes the size of the table. To be called about once a second.
+    /// Takes the next step of a change of the table's size. To be called about once a second.
     pub(super) fn follow_size(&mut self) {
         let wanted = self.packets.options.as_ref().map(|options| options.flows);
         let Some((wanted, has)) = wanted.zip(self.flows.as_ref().map(|flows| flows.table.max())) else {
@@ -135,7 +138,8 @@ impl KernelMaps {
         }
     }
 
-    /// All that a former daemon left in the table is known, and each number is in use or can be had.
+    /// Whether a change of size may begin: all that a former daemon left in the table is known, and each number is in
+    /// use or can be had.
     fn may_resize(&self) -> bool {
         self.flows
             .as_ref()
@@ -186,12 +190,12 @@ impl KernelMaps {
         if switched.is_ok() {
             self.packets.given_up.add(filled.moving.conclude());
         }
-        // Without the thread that had it the table is opened anew.
+        // If the thread gives no ports back that it kept free, the next call of `follow_flows` opens the table anew.
         self.flows = kept_free.map(|kept_free| Flows::start(kept_free, swept)).transpose()?;
         switched
     }
 
-    /// The tables have moved since.
+    /// Loads programs for a filled table once more, because other tables have moved or devices need further programs.
     fn programs_for(&self, flows: &Handles) -> Result<Vec<PacketPrograms>, StartError> {
         let Some((layers, own, forward_mark)) = self.packets.to_load()? else { return Ok(Vec::new()) };
         let others = own.iter().filter(|(map, _)| !map.is_of_flows());
@@ -199,7 +203,8 @@ impl KernelMaps {
         Ok(load::packets_at(&layers, &maps, (0, forward_mark))?.0)
     }
 
-    /// Gives until when the programs may be moved.
+    /// Has flows stand still, and waits until programs that are under way are through with their packets. Gives until
+    /// when the programs may be moved.
     fn stand_still(&mut self) -> Result<Instant, StartError> {
         let until = Instant::now() + MOVED_WITHIN;
         self.tell_packets(FlowTable::since_boot().saturating_add(STILL_MOST))?;
@@ -225,20 +230,20 @@ impl KernelMaps {
         packets::tell(&running.handles, options, drains)
     }
 
-    /// While flows stand still. An error: nothing reads the new table.
+    /// Moves pins and programs to the new table, while flows stand still. An error: nothing reads the new table.
     fn switch(&mut self, filled: &mut Filled, until: Instant) -> Result<(), StartError> {
         let mut copies = map::copies(&filled.handles)?;
         self.pin(filled, until)?;
         let Some(running) = &mut self.packets.running else { return Ok(()) };
         running.handles.append(&mut copies);
         running.devices.update(std::mem::take(&mut filled.programs));
-        // What is being made for a growth reads the old one.
+        // The programs that are being made for a growth read the old table.
         self.ahead = super::ahead::Ahead::Nothing;
         Ok(())
     }
 
-    /// The pins lead to the new table from here on, so its numbers are noted before anything else is done: the next
-    /// start goes on with them, whatever becomes of this process.
+    /// Makes the pins lead to the new table. Its numbers are noted before anything else is done: the next start goes on
+    /// with them, whatever becomes of this process.
     fn pin(&self, Filled { moving, handles, .. }: &mut Filled, until: Instant) -> Result<(), StartError> {
         let (Some(_), Some(attached)) = (&self.packets.running, &self.attached) else {
             return Err(failed("packets are not translated any more"));

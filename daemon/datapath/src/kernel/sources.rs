@@ -2,7 +2,8 @@
 //!
 //! Invariant: what the engine asked for is known here, so that it is in the maps before the first program looks for it,
 //! however late programs are loaded. What a former daemon's programs read is never taken from them by a start. The
-//! ranges of no namespace fill the maps: it gets so many times what is left, so one that has none finds room.
+//! ranges of one namespace do not fill the maps: they may be at most [`SHARE_OF_REST`] times what is left, so a
+//! namespace that has none finds room.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,7 @@ use crate::abi::types::size;
 use crate::error::StartError;
 use crate::map::{self, Handles, Map, handle};
 
-/// What stands behind each key.
+/// The value of each entry; only its key matters.
 const IS_THERE: u32 = 1;
 
 fn map_of(maps: &Handles, family: Family) -> Result<&MapHandle, StartError> {
@@ -36,7 +37,7 @@ pub(super) fn insert(maps: &Handles, key: &SourceKey) -> Result<(), MapError> {
 /// The most sources of one family.
 const MOST: usize = size::SOURCE_RANGES.0 as usize;
 
-/// A namespace may have so many times the room that is left: alone eight of nine parts.
+/// A namespace may have so many times the room that is left: one that is alone gets eight of nine parts.
 const SHARE_OF_REST: usize = 8;
 
 const INSERT: &str = "insert source";
@@ -55,7 +56,7 @@ pub(super) fn remove(maps: &Handles, key: &SourceKey) -> Result<(), MapError> {
     }
 }
 
-/// All that are there, sorted. What no version of this daemon wrote is left out.
+/// All sources in these maps, sorted. A key that no version of this daemon wrote is left out.
 pub(super) fn all(maps: &Handles) -> Result<Vec<SourceKey>, MapError> {
     let mut found = Vec::new();
     for family in Family::ALL {
@@ -77,7 +78,8 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// What a former daemon left for programs that may still read it. Where it left nothing, there are no maps yet.
+    /// Adopts what a former daemon left for programs that may still read it. Where it left nothing, there are no maps
+    /// yet.
     pub(super) fn adopt(
         found: &Handles,
         shares: impl FnOnce() -> BTreeMap<PortIndex, Share>,
@@ -113,7 +115,7 @@ impl Sources {
         }
     }
 
-    /// Why there is no room for another range of that namespace, if there is none.
+    /// Why there is no room for another range of the services of a namespace; `None`: there is room.
     fn no_room(&self, family: Family, share: Share) -> Option<String> {
         let rest = MOST.saturating_sub(self.all.get(&family).copied().unwrap_or_default());
         let own = self.counts.get(&(family, share)).copied().unwrap_or_default();
@@ -125,7 +127,8 @@ impl Sources {
             .then(|| format!("the services of this namespace have {own}, and leave {rest} to the others"))
     }
 
-    /// From now on programs look for them here. Afterwards the maps hold what was asked for, and nothing else.
+    /// Begins to use these maps, in which programs look for sources from now on. Afterwards they hold what was asked
+    /// for, and nothing else.
     pub(super) fn begin(&mut self, given: &Handles) -> Result<(), StartError> {
         let failed = |error: MapError| StartError::Load(std::io::Error::other(error.to_string()).into());
         let maps = own(given)?;
@@ -137,7 +140,8 @@ impl Sources {
         Ok(())
     }
 
-    /// Without maps no more is taken than they will hold, so that programs can begin with all of it.
+    /// Inserts a source. While there are no maps, no more are taken than the maps will hold, so that programs can begin
+    /// with all of them.
     pub(super) fn insert(&mut self, key: &SourceKey, share: Share) -> Result<(), MapError> {
         let no_room = || self.no_room(key.range.family(), share);
         if let Some(why) = (!self.told.contains_key(key)).then(no_room).flatten() {
@@ -154,7 +158,7 @@ impl Sources {
         Ok(())
     }
 
-    /// What the maps hold of ports below this one; `None`: there are none.
+    /// The sources in the maps that are of ports below this one; `None`: there are no maps.
     pub(super) fn read(&self, ports: u32) -> Result<Option<Vec<SourceKey>>, MapError> {
         let found = self.maps.as_ref().map(all).transpose()?;
         Ok(found.map(|it| it.into_iter().filter(|key| key.port.0 < ports).collect()))

@@ -99,7 +99,7 @@ pub(super) struct Stale {
 }
 
 impl Stale {
-    /// `None`: no sockets are ended.
+    /// Starts the thread that ends sockets; `None`: no sockets are to be ended.
     pub(super) fn start(which: StaleSockets, shared: &Shared) -> Result<Option<Self>, StartError> {
         if which.transports().is_empty() {
             return Ok(None);
@@ -127,7 +127,7 @@ impl Stale {
         }
     }
 
-    /// From now on a frontend that is not in the maps counts as gone.
+    /// Notes that the maps are whole: from now on a frontend that is not in them counts as gone.
     fn note_whole(&mut self) {
         if !self.is_whole {
             (self.is_whole, self.due) = (true, SWEEPS_AFTER_A_CHANGE);

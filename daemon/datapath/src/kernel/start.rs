@@ -1,7 +1,7 @@
 //! From nothing, or from what a former daemon left, to maps that work.
 //!
-//! Invariant: programs go into place only when they have maps that hold what the former ones held; so where another
-//! version serves, they wait.
+//! Invariant: programs go into place only when their maps hold what the maps of the former programs held; so where
+//! another version serves, they wait.
 
 use std::path::PathBuf;
 
@@ -63,12 +63,13 @@ pub enum TakeOverError {
 }
 
 impl Attached {
-    /// Programs over empty maps would take from clients what other maps give them.
+    /// Whether the programs may serve at once: over empty maps they would take from clients what other maps give them.
     fn may_serve(&self) -> bool {
         self.pins.has_generation() || !self.pins.has_links(self.links.site())
     }
 
-    /// Other versions' pins go before their programs do: what is pinned is always fit to be adopted.
+    /// Pins the maps, and attaches the programs. Other versions' pins go before their programs do: what is pinned is
+    /// always fit to be adopted.
     fn serve(&mut self, programs: &Programs<'_>, maps: &mut Handles) -> Result<(), StartError> {
         self.pins.pin(maps)?;
         self.pins.forget_versions()?;
@@ -181,8 +182,8 @@ impl KernelMaps {
     }
 }
 
-/// Exempts the daemon's mark and its cgroup. A daemon that is in the very cgroup that it serves has no cgroup
-/// of its own.
+/// What the programs are told: to exempt the daemon's mark and its cgroup. A daemon that is in the very cgroup that it
+/// serves has no cgroup of its own.
 fn control(options: &Options, cgroup: &Cgroup) -> types::control {
     let own = cgroup::own_id().filter(|own| *own != cgroup.id());
     types::control {

@@ -65,7 +65,7 @@ pub struct Status {
     pub stale_sockets: Option<Swept>,
     /// How packets are translated; `None`: they are not to be.
     pub packets: Option<PacketStatus>,
-    /// The clients of all ports. It goes on counting.
+    /// The counts of the clients of all ports, which go on while this is looked at.
     pub counts: Counts,
     /// Clients and their backends, where packets are translated; `None`: they are not.
     pub flows: Option<FlowsSeen>,
@@ -78,7 +78,7 @@ impl KernelMaps {
         self.status_with(&attached.map(|it| it.links.look(&it.pins)).unwrap_or_default())
     }
 
-    /// The same, with the hooks as [`Self::repair`] has left them, if it has looked at them.
+    /// The state of programs and maps, with the hooks as [`Self::repair`] last saw them, if it has looked at them.
     pub fn seen(&self) -> Status {
         let seen = self.attached.as_ref().and_then(|it| it.seen.as_ref());
         seen.map_or_else(|| self.status(), |look| self.status_with(look))

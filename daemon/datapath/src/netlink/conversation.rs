@@ -1,7 +1,7 @@
 //! A socket of netlink: a question, and its answer up to the end.
 //!
-//! Invariant: bounded in time and bytes, whatever the kernel has to tell. A list that the kernel did not end is an
-//! error and no list. It sees the network namespace of the thread that opened it.
+//! Invariant: a conversation is bounded in time and bytes, whatever the kernel has to tell. A list that the kernel did
+//! not end is an error and no list. A conversation sees the network namespace of the thread that opened it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,7 +12,8 @@ use nix::sys::time::TimeVal;
 
 use super::{Message, NLM_F_DUMP_INTR, NLM_F_REQUEST, PIECE, message, messages};
 
-/// Seconds. The kernel answers before the write that asks it returns, and goes on as it is read.
+/// The most seconds that a read waits. The kernel answers before the write that asks it returns, and goes on as it is
+/// read.
 const ANSWER_TIME_MAX: i64 = 1;
 
 /// A conversation with one part of the kernel.
@@ -26,7 +27,7 @@ impl Conversation {
         Ok(Self(socket.into()))
     }
 
-    /// With whatever is at the other end.
+    /// A conversation with whatever is at the other end.
     #[cfg(test)]
     pub(crate) fn over(file: File) -> Self {
         Self(file)
@@ -36,13 +37,13 @@ impl Conversation {
         self.send(&message(kind, flags | NLM_F_REQUEST, 0, body))
     }
 
-    /// Messages that are made already, all at once.
+    /// Sends messages that are made already, all at once.
     pub(crate) fn send(&mut self, messages: &[u8]) -> io::Result<()> {
         self.0.write_all(messages)
     }
 
-    /// Reads an answer to its end, which comes within so many bytes. `false`: what is listed has changed meanwhile, so
-    /// something may be missing.
+    /// Reads an answer to its end; one that is longer than so many bytes is an error. `false`: what is listed has
+    /// changed meanwhile, so something may be missing.
     pub fn listen(&mut self, bytes_max: usize, mut each: impl FnMut(Message<'_>)) -> io::Result<bool> {
         let mut datagram = vec![0; PIECE];
         let mut total = 0;
@@ -61,7 +62,8 @@ impl Conversation {
         Err(io::Error::other("the kernel's answer has no end"))
     }
 
-    /// The body of an answer that is one message, or what the kernel refuses with. An error: it gave no answer.
+    /// Reads an answer of one message: its body, or the error with which the kernel refuses. An outer error: the kernel
+    /// gave no answer.
     pub fn one(&mut self) -> io::Result<io::Result<Vec<u8>>> {
         let mut datagram = vec![0; PIECE];
         let count = self.0.read(&mut datagram)?;
@@ -75,7 +77,7 @@ impl Conversation {
     }
 }
 
-/// Datagram by datagram, each cut at the room that there is.
+/// Reads datagram by datagram, each cut at the room that there is.
 impl Read for Conversation {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         self.0.read(room)

@@ -1,8 +1,8 @@
-//! What a daemon left is taken out of the kernel: all at once, or what clients outside still use only when they are
-//! through with it.
+//! Takes out of the kernel what a daemon left: all at once, or what clients outside still use only when they no longer
+//! need it.
 //!
-//! Invariant: links go before maps, so no program is left that meets half of its maps. A daemon that runs keeps what it
-//! has.
+//! Invariant: links go before maps, so no program is left that meets half of its maps. From a daemon that runs nothing
+//! is taken.
 
 use std::fs;
 use std::io;
@@ -37,7 +37,7 @@ pub fn cleanup(root: &Path) -> Result<Vec<StartError>, StartError> {
     Ok(errors)
 }
 
-/// In a container the folder is a mount, which stays.
+/// Whether a folder is empty, which is enough in a container: there it is a mount, which stays.
 fn is_empty(folder: &Path) -> bool {
     fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())
 }
@@ -47,12 +47,12 @@ fn is_empty(folder: &Path) -> bool {
 pub struct Drained {
     /// Flows that go on, if programs follow them; 0: nothing is left that a client would miss.
     pub flows: u64,
-    /// Of these, and of those that end just now: ports of this node that the next in line must not give away.
+    /// Ports of this node that these flows have, or flows that end just now: the next proxy must not give them away.
     pub ports: TakenPorts,
 }
 
-/// Leaves new clients to the next in line from now on. What clients outside have goes on, because no other proxy knows
-/// their backends.
+/// Leaves new clients to the next proxy from now on. Flows of clients outside go on, because no other proxy knows their
+/// backends.
 ///
 /// Refuses while a daemon holds the pins. A daemon that starts serves all clients again.
 pub fn drain(root: &Path) -> Result<Drained, StartError> {
@@ -76,8 +76,8 @@ pub fn drain(root: &Path) -> Result<Drained, StartError> {
         return Err(StartError::OtherVersion { path });
     }
     let flows = FlowTable::new(&maps)?;
-    // Before the next in line gives the first port away; and again for clients that came while the first ports were
-    // entered.
+    // The ports are taken before the next proxy gives the first one away, and once more for clients that came while the
+    // first ports were entered.
     take_ports(flows.by_own_ports());
     open_no_more(&maps)?;
     let ports = take_ports(flows.by_own_ports());
@@ -85,7 +85,7 @@ pub fn drain(root: &Path) -> Result<Drained, StartError> {
     Ok(Drained { flows: flows.tally().in_use(), ports })
 }
 
-/// Only the daemon that pinned them knows how they look.
+/// The folder in which another version pinned its maps of packets: only that version knows how they look.
 fn packets_of_another(pins: &Pins) -> Option<PathBuf> {
     let entries = fs::read_dir(&pins.root).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).find(|path| *path != pins.version() && path.join(PACKETS).exists())
@@ -107,14 +107,15 @@ fn open_no_more(maps: &Handles) -> Result<(), StartError> {
     map.update(&zero, abi::bytes(&drains), MapFlags::ANY).map_err(failed("write"))
 }
 
-/// Collects what could not be detached.
+/// Detaches the programs of sockets, and collects what could not be detached.
 fn detach_sockets(root: &Path) -> Vec<StartError> {
     let links = fs::read_dir(root.join(LINKS)).into_iter().flatten().flatten();
     let links = links.filter(|link| link.file_name() != DEVICE_LINKS);
     links.filter_map(|link| detach(&link.path()).err()).collect()
 }
 
-/// At once: a link that only loses its pin is detached some time later. Then the pin is of no use.
+/// Detaches a link at once, because a link that only loses its pin is detached some time later. Then removes the pin,
+/// which is of no use any more.
 fn detach(pin: &Path) -> Result<(), StartError> {
     let link = libbpf_rs::Link::open(pin);
     let detached = link.and_then(|link| link.detach());

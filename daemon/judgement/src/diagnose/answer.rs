@@ -1,7 +1,7 @@
 //! From findings to one answer: what explains what, what to say first, and how the command ends.
 //!
-//! Invariant: the same material gives the same answer. A finding is explained only by one that comes before it in
-//! [`EDGES`], and those have no circle. Where nothing is wrong, nothing is said to be.
+//! Invariant: the same material gives the same answer. A finding is explained only by a cause that comes before it in
+//! [`EDGES`], so explanations never go in a circle. Where nothing is wrong, the answer names no trouble.
 
 use super::case::Case;
 use super::checks::{ALL, Check, Group};
@@ -14,11 +14,11 @@ use super::material::Material;
 pub struct Finding {
     pub check: &'static Check,
     pub judgement: Judgement,
-    /// Where it looked.
+    /// Where the check looked.
     pub looked: Looked,
     /// The findings that this one is the cause of.
     pub explains: Vec<&'static str>,
-    /// What caused this one.
+    /// The finding that is the cause of this one.
     pub explained_by: Option<&'static str>,
 }
 
@@ -40,12 +40,12 @@ pub enum End {
     Wrong,
     /// There is no such Service.
     NoService,
-    /// Nothing is wrong as far as could be seen, and something could not.
+    /// Nothing is wrong as far as could be seen, and something could not be seen.
     Incomplete,
 }
 
 impl End {
-    /// 2 is left out: with every command it says that the daemon cannot be reached.
+    /// The exit code. 2 is left out: with every command it says that the daemon cannot be reached.
     pub const fn code(self) -> u8 {
         match self {
             Self::Good => 0,
@@ -81,7 +81,7 @@ impl Answer {
     }
 }
 
-/// A cause, and what it explains. One that is listed earlier is the better explanation.
+/// Each cause, and the findings that it explains. A cause that is listed earlier is the better explanation.
 const EDGES: [(&str, &[&str]); 40] = [
     (
         "self.control",
@@ -148,7 +148,7 @@ const EDGES: [(&str, &[&str]); 40] = [
     ("verdict", &["lookup"]),
 ];
 
-/// What is said first, where several findings stand alone.
+/// The order of groups by which one of several findings that stand alone is said first.
 const ORDER: [Group; 12] = [
     Group::Service,
     Group::Pods,
@@ -164,7 +164,7 @@ const ORDER: [Group; 12] = [
     Group::History,
 ];
 
-/// Judges, and puts what was found together.
+/// Judges the material, and puts the findings together.
 pub fn answer(material: &Material) -> Answer {
     let case = Case::new(material);
     let mut findings: Vec<Finding> = Vec::with_capacity(ALL.len());
@@ -183,7 +183,7 @@ pub fn answer(material: &Material) -> Answer {
     Answer { findings, first, end }
 }
 
-/// The rules by which groups are left out.
+/// Whether a check applies. An error: why it is left out.
 fn applies(check: &Check, is_there: bool, case: &Case<'_>) -> Result<(), &'static str> {
     let of_proxies = matches!(check.id, "svc.ports" | "svc.selector") || check.group == Group::Endpoints;
     if case.is_alias() && of_proxies {
@@ -220,9 +220,9 @@ fn explain(findings: &mut [Finding]) {
     }
 }
 
-/// That a service was scaled down is no trouble, and explains all that follows from it. That some pods are not ready
-/// does not explain that none is; nor does a map that is filling up, an apiserver other than the one that is meant, or
-/// one node of many explain an error.
+/// Whether a cause explains an effect, by their states. That a service was scaled down is no trouble, and explains all
+/// that follows from it. That some pods are not ready does not explain that none is; nor does a map that is filling up,
+/// an apiserver other than the one that is meant, or one node of many explain an error.
 fn is_cause(id: &str, (group, state): (Group, State), effect: State) -> bool {
     match (state, effect) {
         (State::Warning | State::Error, State::Warning) | (State::Error, State::Error) => true,
@@ -234,7 +234,8 @@ fn is_cause(id: &str, (group, state): (Group, State), effect: State) -> bool {
     }
 }
 
-/// The first error that stands alone, then a cause that is intended, then the first warning.
+/// The place of what is said first: the first error that stands alone, else a cause that is intended, else the first
+/// warning.
 fn first(findings: &[Finding]) -> Option<usize> {
     let place = |wanted: &dyn Fn(&Finding) -> bool| {
         let found = findings.iter().enumerate().filter(|(_, it)| wanted(it));
@@ -245,7 +246,7 @@ fn first(findings: &[Finding]) -> Option<usize> {
     place(&|it| it.stands_alone() && it.judgement.state == State::Error)
         .or_else(|| place(&|it| it.judgement.state == State::Info && !it.explains.is_empty()))
         .or_else(|| place(&Finding::stands_alone))
-        // Nothing is wrong with it yet, but it is not well either.
+        // A load balancer that is pending: nothing is wrong with it yet, but it is not well either.
         .or_else(|| place(&|it| it.check.id == "lb.pending" && it.judgement.state == State::Info))
 }
 

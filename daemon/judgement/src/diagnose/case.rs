@@ -1,6 +1,6 @@
 //! The service under diagnosis, with what several checks ask of the material.
 //!
-//! Invariant: it only reads, and what it walks over is bounded: lists that others wrote are cut before.
+//! Invariant: a case only reads, and what it walks over is bounded: lists that others wrote are cut before.
 
 mod reads;
 
@@ -27,7 +27,7 @@ pub struct Case<'a> {
     material: &'a Material,
     /// The service as this node has it: that of the apiserver before those of files.
     view: Option<&'a ServiceView>,
-    /// Where the check has looked that judges now.
+    /// Where the check that judges now has looked.
     looked: Cell<Looked>,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Case<'a> {
         Self { material, view, looked: Cell::default() }
     }
 
-    /// What a check makes of it, and where it looked for that.
+    /// What a check makes of this case, and where it looked for that.
     pub fn judged_by(&self, judge: fn(&Self) -> Judgement) -> (Judgement, Looked) {
         self.looked.take();
         (judge(self), self.looked.take())
@@ -89,7 +89,7 @@ impl<'a> Case<'a> {
         self.material.taken
     }
 
-    /// The same on both clocks: the snapshot may be older, for nothing has changed since.
+    /// When the material was gathered, on both clocks. The snapshot may be older, for nothing has changed since.
     pub fn now(&self) -> Now {
         let snapshot = &self.material.snapshot;
         let since = u64::try_from(self.age(snapshot.published)).unwrap_or_default();
@@ -110,7 +110,7 @@ impl<'a> Case<'a> {
         self.name().namespace()
     }
 
-    /// How long ago that was. Clocks of other hosts may be ahead, so a time to come counts as now.
+    /// How many seconds ago a time was. Clocks of other hosts may be ahead, so a time to come counts as now.
     pub fn age(&self, then: Timestamp) -> i64 {
         self.taken().0.saturating_sub(then.0).max(0)
     }
@@ -147,13 +147,13 @@ impl<'a> Case<'a> {
         self.frontends().filter(move |it| it.kind == kind)
     }
 
-    /// Slices that count: for proxies, those that are not hidden from them.
+    /// The slices that count: for proxies, those that are not hidden from them.
     pub fn slices(&self) -> impl Iterator<Item = &'a SliceFacts> + use<'a> {
         let hides = self.is_ours();
         self.all_slices().filter(move |slice| !(hides && slice.headless))
     }
 
-    /// Endpoints, each address once: the first that is ready, else the first.
+    /// The endpoints, each address once: the first one of it that is ready, else the first.
     pub fn endpoints(&self) -> BTreeMap<IpAddr, Endpoint<'a>> {
         let mut all: BTreeMap<IpAddr, Endpoint<'a>> = BTreeMap::new();
         for endpoint in self.slices().flat_map(|slice| slice.endpoints.iter()) {
@@ -177,7 +177,7 @@ impl<'a> Case<'a> {
         rows.filter(|row| row.is_chosen()).map(Row::backend).take(PODS_MAX).collect()
     }
 
-    /// Also one that is leaving and still answers: the clients that have it keep it.
+    /// Whether an address is a backend, even one that is leaving and still answers: the clients that have it keep it.
     pub fn is_backend(&self, at: SocketAddr) -> bool {
         self.ports().any(|port| port.rows.find(at).is_some_and(Row::is_kept))
     }

@@ -1,4 +1,4 @@
-//! Everything that is looked at, in order.
+//! All checks, in the order in which they are shown.
 //!
 //! Invariant: [`ALL`] lists every check once; each says what it looked at and comes to exactly one judgement, whatever
 //! the material is, and none sends a request.
@@ -36,7 +36,7 @@ use super::finding::Judgement;
 use super::looks::Looks;
 
 words! {
-    /// What checks are about.
+    /// What a check is about.
     pub enum Group {
         Own = "self",
         Service = "service",
@@ -76,7 +76,7 @@ use Looks::{
     Probes, Service, Slices, Table, Watch,
 };
 
-/// All of them, in the order in which they are shown.
+/// All checks, in the order in which they are shown.
 pub(super) static ALL: &[Check] = &[
     check("self.ready", Group::Own, &[Table], own::ready),
     check("self.watch", Group::Own, &[Watch], own::watch),

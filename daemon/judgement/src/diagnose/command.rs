@@ -20,7 +20,7 @@ const LABEL_LENGTH_MAX: usize = 63;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Command(Vec<String>);
 
-/// A word that is not ours.
+/// One word of a command. A name that is not ours is checked.
 #[derive(Clone, Copy, Debug)]
 pub enum Word<'a> {
     Ours(&'static str),
@@ -34,7 +34,7 @@ pub enum Word<'a> {
 }
 
 impl Command {
-    /// None: some word is not what it should be.
+    /// Makes a command of these words; `None`: some word is not what it should be.
     pub fn of(words: &[Word<'_>]) -> Option<Self> {
         words.iter().map(Word::checked).collect::<Option<Vec<_>>>().map(Self)
     }
@@ -100,7 +100,7 @@ fn is_plain(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(plain)
 }
 
-/// A DNS subdomain: nothing that a program takes for an option or a shell for its own.
+/// Whether a text is a DNS subdomain, and so nothing that a program takes for an option or a shell for its own.
 pub(super) fn is_name(text: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     (1..=NAME_LENGTH_MAX).contains(&text.len()) && text.bytes().all(legal) && has_plain_ends(text)

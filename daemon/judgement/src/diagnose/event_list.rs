@@ -25,14 +25,14 @@ use row::{EventRow, rows};
 /// The version of this form.
 const SCHEMA: &str = "holdfast.events/1";
 
-/// Events were read, or could not be: the exit codes of a diagnosis mean the same.
+/// How the command ends if Events were read, and if they could not be: the exit codes of a diagnosis mean the same.
 const READ: u8 = 0;
 const NOT_READ: u8 = 5;
 
 /// What the list is about, and the daemon's tables, time and version.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope<'a> {
-    /// None: what all services depend on.
+    /// The service that the list is about; `None`: what all services depend on.
     pub about: Option<&'a ObjectName>,
     pub snapshot: &'a Snapshot,
     pub now: Timestamp,
@@ -86,7 +86,8 @@ impl From<&Right> for MissingRight {
 }
 
 impl EventList {
-    /// `knowledge` is asked for only where there are Events: to put it together takes some milliseconds.
+    /// Makes the list. `knowledge` is asked for only where there are Events: to put it together takes some
+    /// milliseconds.
     pub fn of<'a>(heard: &Heard, knowledge: impl FnOnce() -> &'a Knowledge, scope: Scope<'_>) -> Self {
         let mut events = match heard.list.answer() {
             Some(events) if !events.is_empty() => rows(events, knowledge(), scope),
@@ -115,7 +116,7 @@ impl EventList {
         }
     }
 
-    /// For people; `all`: with everything that is known of each.
+    /// The list for people; `all`: with everything that is known of each Event.
     pub fn text(&self, all: bool) -> String {
         text::write(self, all)
     }

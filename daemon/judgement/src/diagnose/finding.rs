@@ -83,7 +83,7 @@ impl Remedy {
         Self { text: shown::clean(text.as_ref()), risk: Code(risk), command: None }
     }
 
-    /// With the command, if there is one that is safe to show.
+    /// Adds the command, if there is one that is safe to show.
     pub fn by(self, command: Option<Command>) -> Self {
         Self { command, ..self }
     }
@@ -140,13 +140,13 @@ impl Judgement {
         Self::new(State::Skipped, why.as_ref())
     }
 
-    /// What it rests on, for programs.
+    /// Adds something that the judgement rests on, for programs.
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.evidence.insert(name.to_owned(), shown::cleaned(value.into()));
         self
     }
 
-    /// A source that would have made it certain was missing.
+    /// Says that the judgement is only likely, because a source that would have made it certain was missing.
     pub fn likely(self) -> Self {
         Self { confidence: Confidence::Likely, ..self }
     }

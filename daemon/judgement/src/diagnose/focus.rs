@@ -39,7 +39,8 @@ impl PortWanted {
         &self.0
     }
 
-    /// A name of digits alone is none by Kubernetes, so no port is meant by both.
+    /// Whether a port with this name and number is the one that is wanted. By Kubernetes no name has digits alone, so a
+    /// text never means one port by its name and another by its number.
     pub fn is(&self, name: &str, number: u16) -> bool {
         *self.0 == *name || self.0.parse() == Ok(number)
     }
@@ -63,15 +64,15 @@ impl PortWanted {
             FrontendView { position, ..it.clone() }
         };
         let frontends = view.frontends.iter().filter(leads).map(frontend).collect();
-        // An alias has none, and is what it is by any of them.
+        // An alias has no ports, and is the same alias whichever port is asked for.
         let has_it = !facts.ports.is_empty() || whole.ports.is_empty();
         has_it.then(|| ServiceView { facts: Some(Arc::new(facts)), ports, frontends, ..view.clone() })
     }
 }
 
 impl Focus {
-    /// The services of a name with nothing but that port, if one is asked for. Those stay out that do not have it, but
-    /// for one that is known by its slices alone.
+    /// The services of a name with nothing but that port, if one is asked for. A service that does not have it stays
+    /// out, unless it is known by its slices alone.
     pub fn narrow(&self, views: &[Arc<ServiceView>]) -> Vec<Arc<ServiceView>> {
         let Some(wanted) = &self.port else { return views.to_vec() };
         let narrowed = |view: &Arc<ServiceView>| match &view.facts {
@@ -81,7 +82,7 @@ impl Focus {
         views.iter().filter_map(narrowed).collect()
     }
 
-    /// The ports of a service, where none is the one that is asked for.
+    /// All ports of the services, if none of them is the one that is asked for.
     pub fn missed(&self, views: &[Arc<ServiceView>]) -> Option<Vec<String>> {
         self.port.as_ref()?;
         let facts: Vec<&ServiceFacts> = views.iter().filter_map(|view| view.facts.as_deref()).collect();
@@ -96,7 +97,7 @@ fn named(name: &str, number: u16) -> String {
     if name.is_empty() { number.to_string() } else { format!("{number} ({name})") }
 }
 
-/// What is asked for by HTTP.
+/// The path that is asked for by HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpPath(Arc<str>);
 

@@ -168,7 +168,7 @@ impl<'a> Diagnosis<'a> {
     }
 }
 
-/// What was not asked, as for a client by TCP, and what no node can see.
+/// What was not asked, as when a client of the TCP address wants the diagnosis, and what no node can see.
 fn not_checked(material: &Material) -> Vec<&'static str> {
     let Material { cluster, host, probes, .. } = material;
     let left_out = [
@@ -256,7 +256,7 @@ fn frontend(case: &Case<'_>, it: &FrontendView) -> Frontend {
     }
 }
 
-/// A node port is tried at an address of the node.
+/// How a connection to the frontend went. A node port is tried at an address of the node.
 fn probe(probes: &Asked<Vec<Probe>>, it: &FrontendView) -> Option<String> {
     let is_it = |probe: &&Probe| {
         probe.of == ProbeOf::Frontend

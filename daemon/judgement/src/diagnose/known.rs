@@ -20,12 +20,12 @@ pub struct Known {
     name: ObjectName,
     snapshot: Arc<Snapshot>,
     views: Vec<Arc<ServiceView>>,
-    /// As the snapshot has them, with all of their ports.
+    /// The same services as the snapshot has them, with all of their ports.
     whole: Vec<Arc<ServiceView>>,
 }
 
 impl Known {
-    /// Finds them, by the exact name.
+    /// Finds the services by the exact name.
     pub fn of(name: ObjectName, snapshot: Arc<Snapshot>, focus: &Focus) -> Self {
         let whole = views(&name, &snapshot);
         Self { views: focus.narrow(&whole), name, snapshot, whole }
@@ -45,12 +45,12 @@ impl Known {
         self.frontends().filter_map(|(_, it)| key(it)).take(FRONTENDS_MAX).collect()
     }
 
-    /// The snapshot that it is of.
+    /// The snapshot in which the services were found.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
 
-    /// Whether a later snapshot has the same of it, whatever became of others.
+    /// Whether a later snapshot has the same services of that name, whatever became of others.
     pub fn is_still_so(&self, later: &Snapshot) -> bool {
         let now = views(&self.name, later);
         now.len() == self.whole.len() && now.iter().zip(&self.whole).all(|(now, then)| Arc::ptr_eq(now, then))
@@ -60,7 +60,8 @@ impl Known {
         self.views.iter().flat_map(|view| view.frontends.iter().map(move |it| (&**view, it)))
     }
 
-    /// All of it, with how the daemon is, the latest records, and what the maps said.
+    /// Makes the material of what is known here: the services, how the daemon is, the latest records, and what the maps
+    /// said.
     pub fn material(
         self,
         (own, history): (Own, Vec<Record>),
@@ -94,7 +95,8 @@ impl Known {
     }
 }
 
-/// A frontend beside what was read of it; none: it cannot be in the maps, or was not asked for.
+/// A frontend beside what was read of it; `None`: it cannot be in the maps, or they were not asked for it or gave an
+/// error.
 fn row(view: &ServiceView, it: &FrontendView, read: &ReadBack) -> Option<MapRow> {
     let frontend = key(it)?;
     let (_, entry) = read.iter().find(|(other, _)| *other == frontend)?;

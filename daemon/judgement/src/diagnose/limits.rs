@@ -30,5 +30,5 @@ pub const RECORDS_MAX: usize = 10;
 /// Events that are shown.
 pub const EVENTS_MAX: usize = 20;
 
-/// Events of a list of nothing else: as many as are kept of one question.
+/// Events that are listed where nothing else is shown: as many as are kept of one question.
 pub const EVENTS_LISTED_MAX: usize = EVENTS_KEPT_MAX;

@@ -1,6 +1,6 @@
 //! Where checks look.
 //!
-//! Invariant: [`Looked`] has each place once, and tells them in the order of the words.
+//! Invariant: [`Looked`] has each place once, and tells them in the order of [`Looks`].
 
 use holdfast_core::words;
 
@@ -38,7 +38,7 @@ words! {
 pub struct Looked([bool; Looks::ALL.len()]);
 
 impl Looked {
-    /// The same, and this place.
+    /// Adds a place.
     #[must_use]
     pub fn and(mut self, place: Looks) -> Self {
         let looked = self.0.iter_mut().zip(Looks::ALL);

@@ -1,6 +1,7 @@
 //! Where clients dial a service, and which backends may get the next connection of a client.
 //!
-//! Invariant: nothing is sent. It is what was read of the maps, of a bounded number of this service's own frontends.
+//! Invariant: nothing is sent. All answers come from what was read of the maps, for a bounded number of this service's
+//! own frontends.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use super::material::{Asked, Lookup};
 use crate::views::datapath::DatapathView;
 use crate::why::{Dialled, Question, ReadBack, Walk};
 
-/// Where a client dials a frontend; a node port, at an address of the node. None: nowhere.
+/// Where a client dials a frontend: a node port is dialled at an address of the node. `None`: the node has no address
+/// of the node port's family.
 pub fn dialled(snapshot: &Snapshot, it: &FrontendView) -> Option<SocketAddr> {
     let own = || snapshot.node.outer_addresses();
     let address = match it.kind {

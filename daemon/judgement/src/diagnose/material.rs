@@ -37,7 +37,7 @@ pub enum Asked<T> {
     Not(&'static str),
     /// The apiserver does not let this node read it.
     Forbidden(Right),
-    /// No answer, in words.
+    /// Why there was no answer, in words.
     Failed(Arc<str>),
     Answered(T),
 }
@@ -77,7 +77,7 @@ impl<T> Asked<T> {
         }
     }
 
-    /// Why there is none, in words.
+    /// Why there is no answer, in words.
     pub fn why_not(&self) -> Option<String> {
         match self {
             Self::Answered(_) => None,
@@ -167,7 +167,7 @@ pub struct Names {
     pub servers: Vec<(SocketAddr, Named)>,
     /// The backend of the cluster's DNS that was asked for the Service's name, and what it said.
     pub own: Option<(SocketAddr, Named)>,
-    /// What it said of a name that every cluster has.
+    /// What the same backend said of a name that every cluster has.
     pub everywhere: Option<Named>,
 }
 
@@ -200,9 +200,9 @@ pub enum Named {
 pub struct Lookup {
     pub frontend: SocketAddr,
     pub outcome: Outcome,
-    /// The backends that may get it.
+    /// The backends that may get the packet.
     pub backends: Vec<String>,
-    /// All of it, worded.
+    /// What the packet meets, as a sentence.
     pub sentence: String,
 }
 
@@ -222,7 +222,8 @@ pub struct Flows {
 pub struct FlowSeen {
     pub client: SocketAddr,
     pub backend: SocketAddr,
-    /// A conversation goes on where it began; a connection ends by itself when its backend has gone.
+    /// Whether it is a conversation by UDP, which gets another backend when its own has left; a connection by TCP ends
+    /// with its backend.
     #[cfg_attr(test, serde(default))]
     pub is_udp: bool,
     /// The backend told that its port is closed, and has not answered since.
@@ -234,7 +235,7 @@ pub struct FlowSeen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapRow {
     pub frontend: FrontendKey,
-    /// What is other than the table wants, in words; none: equal. An error of reading is one too.
+    /// How the entry differs from what the table wants, in words; `None`: it does not.
     pub difference: Option<String>,
 }
 
@@ -251,7 +252,7 @@ pub struct Own {
     pub datapath: Arc<DatapathView>,
     pub proxies: Arc<[OtherProxy]>,
     pub filters: Arc<[Filter]>,
-    /// Clients outside that programs told of, the one that tried last comes last.
+    /// Clients outside that programs dropped and told of; the one that tried last comes last.
     pub dropped: Vec<Dropped>,
 }
 

@@ -1,6 +1,6 @@
 //! What a check looks at and when it is well: for people who ask, and for the page that lists all checks.
 //!
-//! Invariant: every check has its words here and, the same, in docs/diagnose.md, which a test sees to.
+//! Invariant: every check has its words here and the same words in docs/diagnose.md; a test compares the two.
 
 use super::checks::ALL;
 

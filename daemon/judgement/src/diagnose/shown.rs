@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use super::limits::{NAMED_MAX, TEXT_LENGTH_MAX};
 use crate::plain::is_unfit;
 
-/// One line: what would steer a terminal is dropped, what is too long is cut, and of several blanks one is left, so
-/// that no text stands in columns as ours do.
+/// Makes a text one line: what would steer a terminal is dropped, what is too long is cut, and of several blanks one is
+/// left, so that no foreign text can look like our columns.
 pub fn clean(text: &str) -> String {
     let mut is_first = true;
     let mut visible = text.chars().map(blank).filter(|character| !is_unfit(*character)).filter(|character| {
@@ -27,14 +27,14 @@ pub fn clean(text: &str) -> String {
     out
 }
 
-/// A selector as people write it.
+/// A selector as people write it, with its first labels only.
 pub fn selector(selector: &BTreeMap<String, String>) -> String {
     let pairs = selector.iter().take(NAMED_MAX).map(|(name, value)| format!("{name}={value}"));
     let more = if selector.len() > NAMED_MAX { ",…" } else { "" };
     pairs.collect::<Vec<_>>().join(",") + more
 }
 
-/// The same of a value that was built of such texts.
+/// Cleans every text and every field name in a JSON value, each as [`clean`] does.
 pub fn cleaned(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(clean(&text)),
@@ -47,7 +47,7 @@ pub fn cleaned(value: Value) -> Value {
     }
 }
 
-/// A few of them by name, the rest as a number: `a, b and 3 more`.
+/// The first items by name, and the number of the others: `a, b and 3 more`.
 pub fn some<T: ToString>(all: impl IntoIterator<Item = T>) -> String {
     let all: Vec<String> = all.into_iter().map(|it| it.to_string()).collect();
     let named = all.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");

@@ -9,17 +9,17 @@ use super::json::{Diagnosis, FindingRow};
 use super::limits::COLUMNS_MAX;
 use super::shown::{clean, count};
 
-/// Where texts of findings begin.
+/// The column at which the texts of findings begin.
 const INDENT: usize = 34;
 
-/// All of it as lines; `all`: also what is as it should be.
+/// Writes a diagnosis as lines; with `all`, also the checks that found nothing wrong or were skipped.
 pub fn write(it: &Diagnosis<'_>, all: bool) -> String {
     let mut out = String::new();
     header(&mut out, it);
     answer(&mut out, it);
     let is_shown = |row: &&FindingRow<'_>| all || !matches!(row.state.0, State::Ok | State::Skipped);
     let mut rows: Vec<&FindingRow<'_>> = it.findings.iter().filter(is_shown).collect();
-    // What stands alone comes first, worst first; what follows from it is told after.
+    // The worst findings come first; of equally bad ones, those that no other finding explains.
     rows.sort_by_key(|row| (rank(row.state.0), row.explained_by.is_some()));
     if !rows.is_empty() {
         out.push('\n');
@@ -65,7 +65,7 @@ fn answer(out: &mut String, it: &Diagnosis<'_>) {
         "certain" => String::new(),
         confidence => format!(" ({confidence})"),
     };
-    // No line but a first one begins at the edge, so that no text of others does.
+    // Only the first line of a text begins at the edge, so that no text written by others passes for one of ours.
     wrapped(out, 0, 2, &format!("{verdict}{}{sure}", it.verdict.headline));
     if let Some(next) = &it.verdict.next {
         let risk = match next.risk.0 {
@@ -148,7 +148,7 @@ pub(super) fn line(out: &mut String, text: &str) {
     let _ = writeln!(out, "{}", text.trim_end());
 }
 
-/// A word that no line can hold is broken too: others may have written it.
+/// Breaks a word that no line can hold: others may have written it, and no line may be longer.
 fn pieces(word: &str, room: usize) -> impl Iterator<Item = &str> {
     let mut rest = Some(word);
     std::iter::from_fn(move || {
@@ -160,7 +160,7 @@ fn pieces(word: &str, room: usize) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Broken between words: the first line begins at one column, the others at another.
+/// Writes a text broken between words: its first line begins at the column `first`, the others at `others`.
 pub(super) fn wrapped(out: &mut String, first: usize, others: usize, text: &str) {
     let mut now = " ".repeat(first);
     let mut is_empty = true;

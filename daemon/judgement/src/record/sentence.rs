@@ -1,14 +1,15 @@
 //! A record as people read it: one line that goes from what clients get to why.
 //!
 //! Invariant: a line has no line end in it and nothing that turns it or moves a terminal's cursor, whatever an object
-//! says. It has no columns, because it has no fixed number of clauses; it begins with what can be searched for.
+//! says. A line has no columns, because it has no fixed number of clauses; it begins with the time, the number and the
+//! service, by which people search.
 
 use std::fmt::Write as _;
 
 use super::{Diff, Gap, LastWriter, Met, Record, Transition, Trigger};
 use crate::plain::plain;
 
-/// Addresses named of one diff; JSON has more of them.
+/// How many addresses of one diff a line names; JSON has more of them.
 const ADDRESSES_MAX: usize = 6;
 
 impl Record {
@@ -111,7 +112,8 @@ impl Met {
 }
 
 impl Diff {
-    /// `+` came, `-` went, `~` is in another state, and how many stayed as they were.
+    /// Appends the difference: what came with `+`, what went with `-`, what is in another state with `~`, and how many
+    /// stayed as they were.
     fn append_to(&self, scope: &str, text: &mut String) {
         if self.is_empty() {
             return;
@@ -187,7 +189,7 @@ impl Trigger {
         text
     }
 
-    /// Fields beside the endpoints, which stand before them.
+    /// Appends the fields that differ, but for the endpoints, which the line has told already.
     fn append_fields(&self, text: &mut String) {
         let other: Vec<&str> = self.fields.iter().map(|it| &**it).filter(|it| *it != "endpoints").collect();
         match (other.is_empty(), self.new, &*self.event) {

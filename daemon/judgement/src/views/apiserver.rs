@@ -12,10 +12,10 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::words;
 use serde::{Deserialize, Serialize};
 
-/// Access at one moment.
+/// The way to the apiserver at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
-    /// In the operator's order.
+    /// By tier, and within a tier in the order in which the addresses were given.
     pub endpoints: Vec<EndpointView>,
     /// The configured ones first, then kubelet's.
     pub credentials: Vec<CredentialsView>,
@@ -31,16 +31,16 @@ pub struct View {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointView {
-    /// Where it is.
+    /// The address of the apiserver, with its port.
     pub address: SocketAddr,
-    /// What named it.
+    /// Which tier named the address.
     pub tier: Tier,
-    /// What the last attempts say.
+    /// How the last attempts ended.
     pub state: State,
     pub since: Timestamp,
     /// Whether it has connections.
     pub active: bool,
-    /// Whether the next request goes there first.
+    /// Whether the next request goes to this endpoint first.
     pub preferred: bool,
     /// How many connections it has.
     pub connections: usize,
@@ -55,11 +55,11 @@ pub struct EndpointView {
 /// Where a learned address comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LearnedView {
-    /// When the cluster named it first; nothing of one that an older daemon has learned.
+    /// When the cluster named the address first; none for an address that an older version of the daemon learned.
     pub since: Option<Timestamp>,
     /// The slice that named it last.
     pub slice: Option<Arc<str>>,
-    /// Whether it is named now.
+    /// Whether the cluster names the address now.
     pub standing: Standing,
 }
 
@@ -79,7 +79,7 @@ pub struct CredentialsView {
 }
 
 words! {
-    /// Where an address comes from; an earlier tier goes first.
+    /// What named an address of an apiserver; an earlier tier goes first.
     #[derive(PartialOrd, Ord)]
     pub enum Tier {
         /// `[apiserver]`: `endpoints`, or else the kubeconfig's server.
@@ -92,7 +92,7 @@ words! {
 }
 
 impl Tier {
-    /// For a sentence.
+    /// Which tier named an address, as a clause of a sentence.
     pub const fn named_by(self) -> &'static str {
         match self {
             Self::Configured => "named by the configuration or its kubeconfig",
@@ -117,13 +117,14 @@ words! {
 }
 
 words! {
-    /// Whether the cluster names it.
+    /// Whether the cluster names a learned address.
     #[derive(Default, PartialOrd, Ord, Deserialize, Serialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Standing {
         /// The cluster names it now.
         Listed = "now",
-        /// It was among the last ones, and no others have taken their place: that list is held as `control`.
+        /// It was among the last addresses of its family that the cluster named, and the cluster names none of that
+        /// family now: their list is held as `control`.
         Held = "held",
         /// The cluster named it once.
         #[default]
@@ -146,7 +147,7 @@ impl ClusterId {
         legal.then(|| Self(uid.into()))
     }
 
-    /// As Kubernetes writes it.
+    /// The uid as Kubernetes writes it.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,7 +1,7 @@
 //! How many clients came, by the counts that programs keep in the kernel.
 //!
-//! Invariant: a port counts since it has its place in the maps, over restarts of the daemon. They are no metrics: those
-//! would be as many series as a cluster has services on as many nodes.
+//! Invariant: a port counts since it has its place in the maps, over restarts of the daemon. The counts are no metrics:
+//! those would be a series for each service of the cluster on each of its nodes.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use super::datapath::DatapathView;
 /// The clients of a port or of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Clients {
-    /// Led to a backend: by connect(), or by the first datagram of a conversation.
+    /// Clients that were led to a backend: by connect(), or by the first datagram of a conversation.
     pub connects: u64,
     pub refused: u64,
     pub dropped: u64,
 }
 
-/// Where they are counted; nowhere without programs in the kernel.
+/// The counters of all ports; none where there are no programs in the kernel.
 #[derive(Debug, Default)]
 pub struct Counters(Option<Counts>);
 

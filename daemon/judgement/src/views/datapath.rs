@@ -37,7 +37,7 @@ impl DatapathView {
         Self { status: Some(status), devices: Arc::default() }
     }
 
-    /// The same, and what each device is to packets.
+    /// The same view, with what each device is to packets.
     pub fn with_devices(self, devices: Arc<[Decision]>) -> Self {
         Self { devices, ..self }
     }

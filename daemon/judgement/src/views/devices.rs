@@ -31,7 +31,7 @@ impl Class {
     }
 }
 
-/// All that [`Class::as_str`] gives.
+/// Every word that [`Class::as_str`] gives.
 pub const CLASSES: [&str; 4] =
     [Class::Outer.as_str(), Class::Pod.as_str(), Class::Backends.as_str(), Class::None.as_str()];
 
@@ -104,29 +104,31 @@ impl Answers {
     }
 }
 
-/// All that [`Answers::as_str`] gives.
+/// Every word that [`Answers::as_str`] gives.
 pub const ANSWERS: [&str; 2] = [Answers::Backend.as_str(), Answers::Dialled.as_str()];
 
 /// One device, what it is, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Its number; 0: it is not there.
+    /// The number of the device; 0: it is not there.
     pub index: u32,
     pub name: String,
     pub class: Class,
     pub reason: Reason,
-    /// What backends of other nodes see of clients; of a pod's device, what the pod sees of itself.
+    /// The address that backends of other nodes see as a client's; at a pod's device, the address that the pod sees
+    /// when it reaches itself.
     pub address4: Option<Ipv4Addr>,
     pub address6: Option<Ipv6Addr>,
-    /// So many bits of `address4` are those of this node's own pods behind it, which see a client's own address.
+    /// How many first bits of `address4` this node's own pods behind the device share; those pods see a client's own
+    /// address. 0: no such pods are behind it.
     pub near4: u8,
     pub near6: u8,
-    /// The way of answers to clients that came by it, if it is an outer one.
+    /// How answers are routed to clients that came by the device, if it is an outer one.
     pub answers: Answers,
 }
 
 impl Decision {
-    /// For the datapath; `None`: nothing is done there.
+    /// The device as the datapath takes it; none: nothing is done there.
     pub fn device(&self) -> Option<Device> {
         let side = match self.class {
             Class::Outer => Side::Outer,
@@ -146,7 +148,7 @@ impl Decision {
         })
     }
 
-    /// The networks behind it of which pods are this node's own.
+    /// The networks behind the device in which pods are this node's own.
     pub fn near(&self) -> Vec<String> {
         let v4 = self.address4.filter(|_| self.near4 > 0).map(|it| network(it.into(), self.near4));
         let v6 = self.address6.filter(|_| self.near6 > 0).map(|it| network(it.into(), self.near6));

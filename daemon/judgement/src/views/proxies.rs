@@ -23,7 +23,7 @@ pub struct OtherProxy {
     pub proxy: &'static str,
     /// What shows it: a process, rules, or pins.
     pub evidence: Vec<String>,
-    /// What of it translates here, or was left, and what ends that. Of Cilium alone.
+    /// What of this proxy translates here or was left behind, and what ends that; looked for with Cilium alone.
     pub traces: Vec<Trace>,
 }
 
@@ -63,7 +63,8 @@ impl OtherProxy {
 words! {
     /// What a filter does to the packets of services.
     pub enum FilterKind {
-        /// It drops what is dialled, in front of where kube-proxy translated, and sees it no more.
+        /// It drops packets by the address that clients dial, ahead of the point at which kube-proxy translated. It no
+        /// longer sees that address, because holdfast translates earlier still.
         Early = "early",
         /// It forwards only what a rule accepts, and may not accept what kube-proxy's mark let through.
         Forward = "forward",
@@ -78,9 +79,9 @@ pub struct Filter {
     pub kind: Code<FilterKind>,
     /// `nftables table inet guard, chain pre (prerouting, priority -300)`.
     pub place: String,
-    /// What it says, in short.
+    /// What the rule says, in short.
     pub rule: String,
-    /// What has to be dialled for it to count; nothing: whatever is.
+    /// What clients have to dial for the rule to count; empty: the rule counts whatever they dial.
     #[serde(skip)]
     pub about: Vec<(Option<IpAddr>, u16)>,
 }

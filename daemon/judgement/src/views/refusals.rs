@@ -35,10 +35,10 @@ pub fn answering(dialled: &FrontendKey) -> [FrontendKey; 2] {
     [*dialled, any]
 }
 
-/// Each word by which they are told apart.
+/// Every word that [`spelled`] gives.
 pub const DENIALS: [&str; 2] = [spelled(Denial::Refused), spelled(Denial::Dropped)];
 
-/// The one spelling in tables, JSON, log and metrics.
+/// The one spelling of a denial in tables, JSON, log and metrics.
 pub const fn spelled(denial: Denial) -> &'static str {
     match denial {
         Denial::Refused => "refused",

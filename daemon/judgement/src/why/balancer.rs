@@ -1,7 +1,7 @@
 //! How far the load balancer of a service has come, as tables and explanations say it.
 //!
-//! Invariant: made of what this node knows without asking the apiserver. No Event is in it, so what only Events can
-//! tell is left open.
+//! Invariant: everything here is made of what this node knows without asking the apiserver. No Event is in it, so what
+//! only Events can tell is left open.
 
 use holdfast_core::facts::ServiceFacts;
 use holdfast_core::lifecycle::{self, FindingId, Phase, State};
@@ -37,7 +37,7 @@ pub struct LoadBalancer<'a> {
 }
 
 impl<'a> LoadBalancer<'a> {
-    /// `None`: the service has none and asks for none.
+    /// The load balancer of a service; none: the service has none and asks for none.
     pub fn of(view: &'a ServiceView, now: Now) -> Option<Self> {
         let facts = view.facts.as_deref().filter(|facts| Phase::of(facts) != Phase::None)?;
         let found = lifecycle::without_events(facts, view.seen.as_deref(), now);
@@ -54,12 +54,12 @@ impl<'a> LoadBalancer<'a> {
         })
     }
 
-    /// The word for a table's cell.
+    /// The finding, or else the state, as one word for a table's cell.
     pub fn word(&self) -> &'static str {
         self.finding.map_or(self.state.0.as_str(), |finding| finding.0.as_str())
     }
 
-    /// What there is to say of it, for people; `service` is `namespace/name`.
+    /// What there is to say of the load balancer, for people; `service` is `namespace/name`.
     pub fn sentence(&self, service: &str) -> String {
         let since = self.since.map(|since| format!(", since {since}")).unwrap_or_default();
         let state = self.of_state();
@@ -103,7 +103,7 @@ impl<'a> LoadBalancer<'a> {
             FindingId::DeleteStuck => {
                 "That takes too long; the log of the controller that owns the finalizer says why".to_owned()
             }
-            // Whatever keeps it, the Events of the Service are the next thing to look at.
+            // Whatever holds the load balancer up, the Events of the Service are the next thing to look at.
             FindingId::Pending
             | FindingId::EnsuredNoIngress
             | FindingId::Failing
@@ -126,7 +126,7 @@ fn ingress(facts: &ServiceFacts) -> Vec<String> {
     facts.ingress.iter().map(|it| it.address.to_string()).chain(names).take(ADDRESSES_MAX).collect()
 }
 
-/// Texts of an object's writer, so that none of them can look like more than itself.
+/// Texts out of an object, quoted where one could be taken for several texts or for words of ours.
 fn listed(texts: &[impl AsRef<str>]) -> String {
     match texts {
         [] => "nobody that is known".to_owned(),

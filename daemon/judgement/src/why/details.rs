@@ -89,19 +89,19 @@ pub struct Applied {
     /// Whether the frontend is in the maps.
     pub programmed: bool,
     pub backends: Vec<String>,
-    /// Whether that is what it should be; null if it could not be read.
+    /// Whether the maps hold what they should; null if they could not be read.
     pub matches: Option<bool>,
     pub error: Option<String>,
-    /// The clients that came to the frontend's port so far; null if it could not be read.
+    /// The clients that came to the frontend's port so far; null if they could not be read.
     pub clients: Option<Clients>,
 }
 
-/// Where a frontend is in the maps, if it can be.
+/// The key of a frontend in the maps; none: its protocol is never there.
 pub fn key(it: &FrontendView) -> Option<FrontendKey> {
     Some(FrontendKey { address: it.address, port: it.port, transport: it.protocol.transport()? })
 }
 
-/// What the maps hold at a frontend that they should not; none: all is as it should be.
+/// How a frontend in the maps differs from what it should be; none: it does not.
 pub fn difference(view: &ServiceView, it: &FrontendView, entry: Option<&Entry>) -> Option<String> {
     let applied = Applied::read(view, it, entry);
     match (applied.matches, applied.programmed, applied.backends.is_empty()) {
@@ -141,7 +141,7 @@ impl Applied {
         wanted.sort_unstable();
         let matches = match it.verdict {
             Verdict::Passing | Verdict::Bypassed | Verdict::Unprogrammed => entry.is_none(),
-            // The owner's list is in the maps.
+            // The maps hold the list of the owner, another service.
             Verdict::Conflict => true,
             _ => entry.is_some() && backends == wanted,
         };
@@ -149,7 +149,7 @@ impl Applied {
     }
 }
 
-/// What the objects ask for, and which versions of them.
+/// What the objects ask for, and which versions of them ask for it.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Desired<'a> {
     pub object: Option<ObjectRef<'a>>,
@@ -163,7 +163,7 @@ pub struct ObjectRef<'a> {
     pub uid: Option<&'a str>,
     pub resource_version: Option<&'a str>,
     pub generation: Option<i64>,
-    /// The last one in managedFields.
+    /// The manager that wrote last, by managedFields.
     pub writer: Option<&'a str>,
     pub written: Option<Rfc3339>,
     /// The file or apiserver that it was read from.
@@ -189,7 +189,7 @@ impl<'a> From<&'a Meta> for ObjectRef<'a> {
 pub struct SliceRef<'a> {
     pub name: String,
     pub endpoints: usize,
-    /// The object said null, not an empty list.
+    /// Whether the object said null, not an empty list.
     pub endpoints_null: bool,
     pub headless: bool,
     #[serde(flatten)]
@@ -213,11 +213,11 @@ words! {
     pub enum SettingOrigin {
         /// Neither the configuration nor the service says anything else.
         Default = "default",
-        /// `[hold] on_empty` of the configuration.
+        /// A key of `[hold]` in the configuration.
         Configuration = "configuration",
         /// The service itself.
         Service = "service",
-        /// The service itself, with a word that means nothing.
+        /// The service itself, with a word that is not legal.
         ServiceRejected = "service, rejected",
     }
 }
@@ -408,9 +408,9 @@ pub struct RefusedRow {
     pub verdict: &'static str,
     pub frontend: String,
     pub cause: Code<Cause>,
-    /// Where its last packet came from; null of a process of this node.
+    /// Where the client's last packet came from; null if the client is a process of this node.
     pub source: Option<String>,
-    /// 0 of a packet, as all of a process.
+    /// The process that dialled; 0 if a packet was refused, of which no process is known.
     pub pid: u32,
     pub comm: String,
     pub cgroup: u64,

@@ -10,16 +10,16 @@ use holdfast_core::keys::{Family, ObjectName, Protocol};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
 use holdfast_core::words;
 
-/// Things that are near an address that no service has, at most.
+/// The most things that an answer names as near.
 const NEAR_MAX: usize = 8;
 
-/// Services of one answer: a backend's address may be behind many.
+/// The most services of one answer: a backend's address may be behind many.
 const SERVICES_MAX: usize = 16;
 
 /// What is asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Whatever is not as its clients would like it.
+    /// Every frontend that its clients do not find as they would like it.
     Trouble,
     /// All of a service.
     Service(ObjectName),
@@ -35,7 +35,7 @@ pub struct Dialled {
 }
 
 impl Dialled {
-    /// An IPv4 address in IPv6 clothes is that IPv4 address, for the kernel as for us.
+    /// Takes an IPv4-mapped IPv6 address as the IPv4 address in it, as the kernel does.
     pub fn new(address: SocketAddr, protocol: Option<Protocol>) -> Self {
         let canonical = match address.ip().to_canonical() {
             IpAddr::V4(v4) => SocketAddr::new(v4.into(), address.port()),
@@ -44,7 +44,7 @@ impl Dialled {
         Self { address: canonical, protocol }
     }
 
-    /// Whether this protocol is meant.
+    /// Whether the question means this protocol.
     fn is_by(&self, protocol: &Protocol) -> bool {
         self.protocol.as_ref().is_none_or(|asked| asked == protocol)
     }
@@ -62,7 +62,7 @@ impl fmt::Display for Dialled {
 words! {
     /// What an answer is about.
     pub enum Found {
-        /// Nothing was asked for by name: whatever is not served.
+        /// The question names nothing: the answer is about what is not served.
         Trouble = "trouble",
         /// All of a service.
         Service = "service",
@@ -88,7 +88,7 @@ impl Subject {
         self.frontends.iter().filter_map(|place| self.view.frontends.get(*place))
     }
 
-    /// TCP first: most questions that name no protocol mean it.
+    /// Puts TCP first: most questions that name no protocol mean TCP.
     fn sort_by_protocol(&mut self) {
         let Self { view, frontends } = self;
         frontends.sort_by_key(|place| view.frontends.get(*place).map(|it| &it.protocol));
@@ -116,7 +116,7 @@ fn find_address(snapshot: &Snapshot, address: &Dialled) -> (Found, Vec<Subject>)
         subjects(snapshot.services.iter(), |view| places(view, |it| answers_at(snapshot, it, address)));
     if !dialled.is_empty() {
         dialled.iter_mut().for_each(Subject::sort_by_protocol);
-        // Stable: among those of one protocol, a service that is served there stays first.
+        // The sort is stable: among services of one protocol, one that is served there stays first.
         dialled.sort_by_key(|subject| subject.frontends().next().map(|it| it.protocol.clone()));
         return (Found::Frontend, dialled);
     }
@@ -140,7 +140,7 @@ fn subjects<'a>(
     subjects
 }
 
-/// Whether there is nothing to explain: clients are served, or it is meant to be as it is.
+/// Whether a frontend needs no explanation: its clients are served, or it is meant to be as it is.
 fn is_well(it: &FrontendView) -> bool {
     matches!(it.verdict, Verdict::Serving | Verdict::Bypassed) && it.status == Status::Done
 }
@@ -155,7 +155,7 @@ fn places(view: &ServiceView, matches: impl Fn(&FrontendView) -> bool) -> Option
     Some(places.collect::<Vec<_>>()).filter(|places| !places.is_empty())
 }
 
-/// A NodePort answers at the node's own addresses that are configured for it.
+/// Whether a frontend answers at an address; a NodePort does at those of the node's addresses that serve node ports.
 fn answers_at(snapshot: &Snapshot, it: &FrontendView, dialled: &Dialled) -> bool {
     let address = dialled.address;
     let same_family = Family::of(it.address) == Family::of(address.ip());
@@ -181,7 +181,8 @@ pub(super) struct Near {
     pub name: String,
 }
 
-/// The same address on other ports, the same port at other addresses, and a service of the same name elsewhere.
+/// What may have been meant: the same address with another port or protocol, the same port at a close address, or a
+/// service of the same name in another namespace.
 pub(super) fn near(snapshot: &Snapshot, question: &Question) -> Vec<Near> {
     let mut near = Vec::new();
     for view in snapshot.services.iter() {
@@ -226,7 +227,7 @@ fn near_address(view: &ServiceView, address: SocketAddr, near: &mut Vec<Near>) {
     }));
 }
 
-/// Within the same /24 or /64: a slip of the finger.
+/// Whether two addresses are in the same /24 or /64, so that one may be a slip of the finger.
 fn is_close(a: IpAddr, b: IpAddr) -> bool {
     match (a, b) {
         (IpAddr::V4(a), IpAddr::V4(b)) => a.octets().first_chunk::<3>() == b.octets().first_chunk::<3>(),

@@ -1,7 +1,8 @@
 //! What the first packet of a client meets at an address, step by step, without sending one.
 //!
-//! Invariant: whether it is let through, and by which list, is what the maps say, read back for this answer. Where they
-//! could not be read, nothing is said of it. The steps come in the order in which programs take them.
+//! Invariant: whether the packet is let in, and which list is meant for it, is what the maps say, read back for this
+//! answer. Where they could not be read, nothing is said of either. The steps come in the order in which programs take
+//! them.
 
 mod words;
 
@@ -26,7 +27,7 @@ pub use words::{Outcome, SeenAs};
 /// Backends that are named; `/backends` has the others.
 const SHARES_MAX: usize = 100;
 
-/// What the first packet of a client meets, as computed from the maps. Nothing was sent.
+/// What the first packet of a client meets, as computed from the maps. No packet was sent.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Packet {
     pub from: IpAddr,
@@ -34,12 +35,12 @@ pub struct Packet {
     /// What kind of client it is, by its address.
     pub client: Code<Class>,
     pub outcome: Code<Outcome>,
-    /// All of it in one sentence.
+    /// The whole answer in one sentence.
     pub sentence: String,
     pub steps: Vec<Step>,
-    /// The backends that may get it.
+    /// The backends that may get the packet.
     pub backends: Vec<Share>,
-    /// How many more of them are not named.
+    /// How many more backends may get it and are not named.
     pub more_backends: usize,
 }
 
@@ -51,7 +52,7 @@ pub struct Step {
     pub says: String,
 }
 
-/// A backend that may get it.
+/// A backend that may get the packet.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "PacketBackend")]
 pub struct Share {
@@ -65,9 +66,9 @@ pub struct Share {
     pub seen_as: Code<SeenAs>,
 }
 
-/// Where packets are looked at.
+/// The devices at which programs look at packets.
 pub(super) enum Watched {
-    /// Nowhere, and why.
+    /// At no device, and why.
     Nowhere(String),
     /// At these devices.
     At { outer: Vec<String>, pods: Vec<String> },
@@ -101,7 +102,7 @@ struct Walk<'a> {
     dialled: SocketAddr,
     transport: Transport,
     class: Class,
-    /// Whether it may come by the device of a pod that is no endpoint of any service, and then goes another way.
+    /// Whether the packet may come by the device of a pod that is no endpoint of any service; it then goes another way.
     may_be_pod: bool,
     snapshot: &'a Snapshot,
     steps: Vec<Step>,
@@ -121,7 +122,7 @@ impl Met<'_> {
     }
 }
 
-/// What a packet of this client meets that is sent to what was asked for.
+/// What the client's first packet to the address in question meets.
 pub(super) fn follow(
     snapshot: &Snapshot,
     watched: &Watched,
@@ -157,8 +158,8 @@ pub(super) fn follow(
     }
 }
 
-/// What programs look up, in their order: this very address, then the node port if the address is the node's. For the
-/// loopback they look up nothing.
+/// The keys that programs look up, in their order: the dialled address itself, then the node port if the address is the
+/// node's. For an address of the loopback they look up nothing.
 fn keys(snapshot: &Snapshot, dialled: &Dialled) -> Vec<FrontendKey> {
     let address = dialled.address;
     let Ok(port) = address.port().try_into() else { return Vec::new() };
@@ -180,7 +181,7 @@ fn read_as<'a>(read: &'a ReadBack, key: &FrontendKey) -> Option<&'a Result<Optio
     read.iter().find(|(other, _)| other == key).map(|(_, entry)| entry)
 }
 
-/// The service that has the frontend, and none that only claims it.
+/// The service that has the frontend; a service that only claims it does not count.
 fn owner<'a>(subjects: &'a [Subject], key: &FrontendKey) -> Option<(&'a ServiceView, &'a FrontendView)> {
     let of_subject = |subject: &'a Subject| subject.frontends().map(move |it| (&*subject.view, it));
     let is_it = |it: &FrontendView| details::key(it) == Some(*key) && it.verdict != Verdict::Conflict;
@@ -205,7 +206,7 @@ impl<'a> Walk<'a> {
         self.steps.push(Step { step: Code(step), says: says.into() });
     }
 
-    /// Its first two steps; or all of it, where no program looks at its packets.
+    /// Notes the first two steps. Where no program looks at packets of this client, the packet is at its end already.
     fn began(mut self, watched: &Watched) -> Result<Self, Packet> {
         let (outer, pods) = match watched {
             Watched::Nowhere(why) => return Err(self.unseen(why)),
@@ -230,7 +231,7 @@ impl<'a> Walk<'a> {
         self.ends(Outcome::Passed, &format!("goes on as it is, because {why}."))
     }
 
-    /// `TCP from 203.0.113.9 to 10.0.0.5:30080`.
+    /// The packet as the subject of a sentence: `A TCP packet from 203.0.113.9 to 10.0.0.5:30080`.
     fn named(&self) -> String {
         let way = if self.may_be_pod { ", if it comes from outside," } else { "" };
         format!("A {} packet from {} to {}{way}", self.transport.as_str(), self.from, self.dialled)
@@ -267,7 +268,8 @@ impl<'a> Walk<'a> {
         self.ends(Outcome::Passed, &format!("goes on as it is, because {why}."))
     }
 
-    /// The service that has this cluster IP, where it has no such port and others in the maps.
+    /// The service that has the dialled cluster IP with other ports in the maps, but not with this one. None for a
+    /// packet of the node itself.
     fn lacking(&self) -> Option<&'a ServiceView> {
         let is_one = |it: &FrontendView| {
             it.kind == FrontendType::ClusterIp
@@ -283,7 +285,7 @@ impl<'a> Walk<'a> {
         with_it.next().filter(|_| self.class != Class::Node)
     }
 
-    /// As kube-proxy does, which refuses whatever a cluster IP has no port for.
+    /// The end of a packet to a port that a cluster IP does not have: it is refused, as kube-proxy refuses it.
     fn misses(mut self, view: &ServiceView) -> Packet {
         let why =
             format!("{} is a cluster IP of {}, which has no such port", self.dialled.ip(), view.key.name);
@@ -314,7 +316,7 @@ impl<'a> Walk<'a> {
         if slots.is_empty() { self.finds_nobody(met, *word) } else { self.served(met, scope, slots) }
     }
 
-    /// Why it may not come in, if so.
+    /// Notes whether the service lets the client's address in; gives the reason if it does not.
     fn source(&mut self, met: &Met<'_>) -> Option<String> {
         let Met { key, entry, view, .. } = met;
         let facts = view.facts.as_ref().filter(|facts| !facts.source_ranges.is_empty())?;
@@ -345,7 +347,7 @@ impl<'a> Walk<'a> {
         Some(why)
     }
 
-    /// Which list is meant for it.
+    /// Notes and gives which list is meant for the packet.
     fn list(&mut self, met: &Met<'_>) -> Scope {
         let flags = met.flags();
         let is_internal = met.entry.value.kind == FrontendType::ClusterIp;

@@ -1,12 +1,12 @@
 //! Whether a record is about an address, which no service may have now.
 //!
 //! Invariant: an address is found where a record names it as a frontend or a backend, and nowhere else: the apiserver
-//! that told it is no backend. `/history` has what is older.
+//! from which the change came is neither. `/history` has what is older.
 
 use super::find::Dialled;
 use crate::record::{Diff, Record};
 
-/// Whether it is about a frontend or a backend of this address.
+/// Whether a record is about a frontend or a backend at this address.
 pub fn is_about(record: &Record, dialled: &Dialled) -> bool {
     let address = dialled.address.to_string();
     let is_meant = |frontend: &str| match (frontend.split_once('/'), &dialled.protocol) {

@@ -92,7 +92,7 @@ pub(super) fn of_service(view: &ServiceView) -> String {
     }
 }
 
-/// Why clients cannot dial this address of a service.
+/// Why this address of a service is not served, as a clause.
 fn barred(address: IpAddr) -> &'static str {
     if is_reserved(address) {
         "the address means this host, this link or everybody, and no object may have such a frontend"
@@ -117,7 +117,7 @@ fn backends_named(rows: &[&Row]) -> String {
     }
 }
 
-/// The reason as a clause.
+/// Why a protocol is not translated, as a clause.
 fn untranslated(protocol: &Protocol) -> String {
     match protocol.transport() {
         Some(transport) => format!("{transport} is translated by packets alone, and these are left alone"),
@@ -125,6 +125,7 @@ fn untranslated(protocol: &Protocol) -> String {
     }
 }
 
+/// The reason as a clause.
 pub fn why(reason: Option<Reason>) -> &'static str {
     match reason {
         None => "all is well",
@@ -149,7 +150,7 @@ pub fn why(reason: Option<Reason>) -> &'static str {
     }
 }
 
-/// What happens next by itself.
+/// What happens next at a frontend by itself.
 pub(super) fn next(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -> String {
     if let Status::Error(_) = it.status {
         return "The maps refused the last change; it is tried again with growing pauses of at most 30 s."

@@ -7,7 +7,7 @@ use holdfast_core::snapshot::{Status, Verdict};
 use holdfast_core::words;
 
 words! {
-    /// How a backend is in the list of a frontend.
+    /// The state of a backend in the list of a frontend.
     pub enum ChosenState {
         /// It is ready.
         Active = "active",
@@ -35,9 +35,9 @@ words! {
 words! {
     /// Whether the maps hold what they should.
     pub enum WriteStatus {
-        /// Not tried yet.
+        /// The write was not tried yet.
         Pending = "pending",
-        /// They have it as it should be.
+        /// The maps hold what they should.
         Done = "done",
         /// The last try failed; it is tried again.
         Error = "error",
@@ -72,7 +72,7 @@ pub fn status(status: &Status) -> (WriteStatus, Option<&str>) {
     }
 }
 
-/// How much a client of the frontend is worse off; what is meant to be comes before what is not.
+/// How badly off the clients of a frontend are: the higher, the worse.
 pub const fn severity(verdict: Verdict) -> u8 {
     match verdict {
         Verdict::Serving => 0,

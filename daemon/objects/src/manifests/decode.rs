@@ -23,10 +23,10 @@ const ALIASES_MAX: usize = 1_000;
 /// Nodes that aliases may expand to in one file; what a hundred large objects need.
 const REPLAYED_MAX: usize = 100_000;
 
-/// Objects and lists in one file. A file has at most 64 MiB, and a document at least two bytes.
+/// Documents in one YAML file, each an object or a list. A file has at most 64 MiB, and a document at least two bytes.
 const DOCUMENTS_MAX: usize = 100_000;
 
-/// Events of the YAML parser. The bound that matters is the one on a file's size.
+/// Events of the YAML parser for one file. The bound that matters is the one on the file's size.
 const YAML_EVENTS_MAX: usize = 1 << 26;
 
 /// How many kinds that are not read are named for one file; a file with more of them is not meant for this daemon.
@@ -142,8 +142,7 @@ impl Document {
         self.fields.get(field).and_then(Value::as_str)
     }
 
-    /// `Some` if this is a list. The inner kind is the one that the list names for its items, which need not say it
-    /// themselves.
+    /// Whether this is a list, and if so, the kind that the list names for its items, which need not say it themselves.
     fn list(&self) -> Option<Option<Kind>> {
         match (self.text("kind")?, self.text("apiVersion").unwrap_or_default()) {
             ("List", "v1") => Some(None),

@@ -24,7 +24,7 @@ pub struct FolderLook {
 }
 
 impl FolderLook {
-    /// What two looks brought together.
+    /// Joins this look with a later one; what the later one read takes the place of what this one read.
     pub fn then(mut self, later: Self) -> Self {
         let again: BTreeSet<&Arc<str>> = later.files.iter().map(|(file, _)| file).collect();
         self.files.retain(|(file, _)| !again.contains(file));
@@ -60,7 +60,7 @@ impl Folder {
         Self { path: path.into(), files: BTreeMap::new(), objects: BTreeMap::new() }
     }
 
-    /// Takes a look in and gives what it changed.
+    /// Takes in what a look at the folder brought, and gives what that changed.
     pub fn apply(&mut self, reading: FolderLook) -> Vec<Event> {
         let mut dirty = BTreeSet::new();
         match reading.present {
@@ -101,7 +101,7 @@ impl Folder {
             || read.iter().any(|(file, contents)| contents.objects.keys().any(|key| is_doubled(file, key)))
     }
 
-    /// Everything that was delivered and still counts, once more.
+    /// Delivers once more everything that was delivered and still counts.
     pub fn tell_again(&mut self) -> Vec<Event> {
         let all: BTreeSet<ObjectKey> = self.objects.keys().cloned().collect();
         self.objects.values_mut().for_each(|object| object.shown = None);
@@ -112,7 +112,7 @@ impl Folder {
         self.objects.get(key).into_iter().flat_map(|object| object.versions.keys())
     }
 
-    /// Files that cannot be read now: whatever was known of them stays.
+    /// Refuses files that cannot be read now; whatever was known of them stays.
     pub fn refuse(&mut self, files: &[Arc<str>], reason: &str) -> Vec<Event> {
         let mut dirty = BTreeSet::new();
         for file in files {
@@ -121,7 +121,8 @@ impl Folder {
         self.tell_all(&dirty)
     }
 
-    /// Ends the rejection of the folder itself, and repeats the one that there was before.
+    /// Ends a rejection of the folder itself that another part of the daemon told, and repeats the one that was told
+    /// here, if any.
     pub fn own_rejection(&self) -> Vec<Event> {
         let key = ObjectKey::File(Source::Manifests, Arc::clone(&self.path));
         let told = self.objects.get(&key).into_iter().flat_map(|object| object.told.iter().cloned());
@@ -180,7 +181,8 @@ impl Folder {
 }
 
 impl Object {
-    /// A version that was not understood keeps the facts of the one before it in that file.
+    /// Takes a file's version of the object; one that was not understood keeps the facts of the version before it in
+    /// that file.
     fn take(&mut self, file: &Arc<str>, mut version: Version) {
         let known = self.versions.entry(Arc::clone(file)).or_default();
         version.facts = version.facts.or_else(|| known.facts.take());
@@ -212,17 +214,17 @@ impl Object {
             _ => version.rejections.clone(),
         });
         let mut rejections: Vec<Rejection> = rejections.collect();
-        // A kind that is not read is the same news in each file.
+        // A kind that is not read is the same news whichever file has it.
         if matches!(key, ObjectKey::Kind(..)) {
             rejections.truncate(1);
         }
-        // Where only one can be shown it is the last one delivered: the worst.
+        // A reader that can show only one rejection shows the last one delivered, which has to be the worst.
         rejections.sort_by_key(|rejection| !rejection.partial);
         rejections
     }
 }
 
-/// A file, or the folder, that cannot be read; without anything that is known of it.
+/// The event that says that a file, or the folder, cannot be read, for a caller that keeps no [`Folder`].
 pub fn refused(file: &str, reason: &str) -> Event {
     Event::Rejected(rejection(&file.into(), reason))
 }

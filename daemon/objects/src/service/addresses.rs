@@ -105,7 +105,7 @@ fn address_of(field: String, text: &str) -> Result<IpAddr, ObjectError> {
     address::parse(text).ok_or_else(|| ObjectError::address(field, text))
 }
 
-/// Entries with an address; a host name alone is for the real balancer's clients, not for us.
+/// The entries that have an address; one with a host name alone is for clients of the real balancer, not for us.
 fn ingress(status: Option<&ServiceStatusWire<'_>>) -> Result<Vec<Ingress>, ObjectError> {
     let entries =
         status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref()).unwrap_or_default();
@@ -127,7 +127,8 @@ fn is_proxied(mode: Option<&str>) -> Result<bool, ObjectError> {
     }
 }
 
-/// A range that cannot be read rejects the service: skipping it could open what was meant to be closed.
+/// Reads the source ranges. A range that cannot be read rejects the service: skipping it could open what was meant to
+/// be closed.
 fn source_ranges(texts: &[Text<'_>]) -> Result<Vec<Arc<str>>, ObjectError> {
     const FIELD: &str = "spec.loadBalancerSourceRanges";
     check_count(FIELD, texts.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
@@ -140,7 +141,7 @@ fn source_ranges(texts: &[Text<'_>]) -> Result<Vec<Arc<str>>, ObjectError> {
     texts.iter().enumerate().map(parse).collect()
 }
 
-/// Each port has its own copy of the ranges in the maps, which all services share.
+/// Checks how many source ranges there are: each port has its own copy of them in the maps, which all services share.
 pub(super) fn check_sources(facts: &ServiceFacts) -> Result<(), ObjectError> {
     for (family, mark) in [(Family::V4, '.'), (Family::V6, ':')] {
         let own = facts.source_ranges.iter().filter(|text| text.contains(mark));

@@ -1,7 +1,7 @@
 //! What a Service says of its load balancer and of its own end.
 //!
-//! Invariant: no value here rejects an object, because nothing of it is served: what cannot be understood is not known,
-//! and what is beyond a limit is left out.
+//! Invariant: no value here rejects an object, because none of them is served: a value that cannot be understood counts
+//! as not known, and what is beyond a limit is left out.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use holdfast_core::limits;
 use crate::rfc3339;
 use crate::wire::{IngressWire, ManagedFieldsWire, MetaWire, ServiceSpecWire, ServiceStatusWire, Text};
 
-/// `None` for all that have neither a load balancer nor anything that keeps them from going.
+/// Reads what a Service says of its load balancer; none for a Service that neither asks for one, nor has finalizers,
+/// nor is being deleted.
 pub(super) fn read(
     kind: ServiceType,
     metadata: &MetaWire<'_>,
@@ -37,7 +38,7 @@ pub(super) fn read(
     }))
 }
 
-/// What stands for an address where there is none.
+/// The host name that stands for an address where there is none.
 fn hostname<'a>(entry: &'a IngressWire<'_>) -> Option<&'a Text<'a>> {
     let has_address = entry.ip.as_deref().is_some_and(|ip| !ip.is_empty());
     entry.hostname.as_ref().filter(|_| !has_address)
@@ -47,7 +48,8 @@ fn kept<'a>(texts: impl Iterator<Item = &'a Text<'a>>, most: usize) -> Box<[Arc<
     texts.filter(|text| !text.is_empty()).take(most).map(|text| kept_text(text)).collect()
 }
 
-/// Only controllers of load balancers write there; what they wrote is in a part of the entry that is not read.
+/// The entries of writers of the status. Only controllers of load balancers write there; which of its fields they wrote
+/// is in a part of the entry that is not read.
 fn of_status<'a, 'w>(
     entries: &'a [ManagedFieldsWire<'w>],
 ) -> impl Iterator<Item = &'a ManagedFieldsWire<'w>> {

@@ -1,6 +1,7 @@
 //! The part of `/datapath` about packets: each device of the node, what it is to packets, and why.
 //!
-//! Invariant: a device is listed whether or not anything is done there, so that an operator sees what was passed over.
+//! Invariant: a device is listed whether or not anything is done there, so that an operator sees which devices were
+//! left out.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +13,7 @@ use serde::Serialize;
 use super::super::flows::FullestBackend;
 use super::super::shown::{Cells, table};
 
-/// What hangs at a device.
+/// The kinds of hooks by which programs hang at a device.
 const HOOKS: [&str; 2] = [TCX, CLSACT];
 const TCX: &str = "tcx";
 const CLSACT: &str = "clsact";
@@ -20,26 +21,28 @@ const CLSACT: &str = "clsact";
 /// How packets are translated.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Packets<'a> {
-    /// Why packets are not translated, or are by programs that read tables of before; tried again.
+    /// Why packets are not translated, or only by programs that read former tables; it is tried again.
     failure: Option<&'a str>,
     /// What programs hang by: links, or filters before Linux 6.6. Null while packets are not translated.
     #[schemars(extend("enum" = [TCX, CLSACT, None::<&str>]))]
     hook: Option<&'static str>,
-    /// The most flows; 0 while packets are not translated.
+    /// How many flows the table has room for; 0 while packets are not translated.
     flows: u32,
-    /// How many there are to be: the table gets that size while clients go on.
+    /// How many flows the table is to have room for: it gets that size while clients go on.
     flows_wanted: u32,
-    /// Why it does not.
+    /// Why the table does not get that size.
     flows_failure: Option<&'a str>,
     /// Flows that found no room when the table was made smaller, since the daemon started.
     flows_given_up: u64,
-    /// Those of them in which client or backend may have had something to say.
+    /// How many of those flows were still needed: client or backend may have had something to say.
     flows_given_up_needed: u64,
-    /// Of how many ports of this node one is given, towards each port of each backend of another node.
+    /// How many ports of this node flows can share at each port of each backend of another node; each flow is given
+    /// one.
     snat_ports: u32,
-    /// Where the fewest of them are left, as it was some seconds ago; null: no flow has one.
+    /// The port of a backend at which the fewest of these ports are left, as it was some seconds ago; null: no flow has
+    /// one.
     fullest: Option<FullestBackend>,
-    /// How often a program was put back that another process had taken from a device.
+    /// How often the daemon put back a program that another process had taken from a device.
     repaired: u64,
     devices: Vec<Device<'a>>,
 }
@@ -48,32 +51,32 @@ pub(super) struct Packets<'a> {
 #[derive(Serialize, JsonSchema)]
 struct Device<'a> {
     name: &'a str,
-    /// Its number; 0 if the configuration names it and it is not there.
+    /// The number of the device; 0 if the configuration names it and it is not there.
     index: u32,
-    /// What it is to packets: others reach this node by it, it leads to a pod, it leads to backends and clients that
-    /// come by it are not served, or nothing is done there.
+    /// What the device is to packets: others reach this node by it; it leads to a pod; it leads to backends, and
+    /// clients that come by it are not served; or nothing is done there.
     #[schemars(extend("enum" = CLASSES))]
     class: &'static str,
-    /// Why it is that.
+    /// Why the device is that to packets.
     why: &'static str,
-    /// Whether the programs are there, for what comes and for what leaves.
+    /// Whether both programs are there, the one for packets that come and the one for packets that leave.
     attached: bool,
-    /// The address by which backends of other nodes see IPv4 clients; of a pod's device, the one by which the pod sees
-    /// itself.
+    /// The address that backends of other nodes see as an IPv4 client's; at a pod's device, the one that the pod sees
+    /// when it reaches itself.
     address4: Option<Ipv4Addr>,
-    /// The address by which backends of other nodes see IPv6 clients; of a pod's device, the one by which the pod sees
-    /// itself.
+    /// The address that backends of other nodes see as an IPv6 client's; at a pod's device, the one that the pod sees
+    /// when it reaches itself.
     address6: Option<Ipv6Addr>,
-    /// The networks of this node's own pods behind it: these pods see a client's own address, although the device leads
-    /// to pods of other nodes too, or may.
+    /// The networks of this node's own pods behind the device: these pods see a client's own address, although the
+    /// device leads, or may lead, to pods of other nodes too.
     near: Vec<String>,
-    /// How answers are routed to clients that came by it, of an outer one: as packets of the backend, or of the address
-    /// that was dialled, since rules of routing tell the two apart. Null of others.
+    /// How answers to clients that came by an outer device are routed: as packets of the backend, or of the address
+    /// that was dialled, where rules of routing tell the two apart. Null for other devices.
     #[schemars(extend("enum" = [ANSWERS[0], ANSWERS[1], None::<&str>]))]
     answers: Option<&'static str>,
-    /// How many programs and filters of others are there, but of a pod's. They still run.
+    /// How many programs and filters of others are at an outer device too; they still run. 0 for other devices.
     others: usize,
-    /// Why the programs are not there; tried again each second.
+    /// Why the programs are not there; it is tried again each second.
     error: Option<&'a str>,
 }
 
@@ -113,7 +116,8 @@ impl<'a> Packets<'a> {
         }
     }
 
-    /// Where the table has not the size that it is to have, and which flows a smaller one had no room for.
+    /// What to say where the table does not have the size that it is to have, or where a smaller one had no room for
+    /// flows.
     fn resized(&self) -> String {
         let wanted = (self.flows_wanted != self.flows).then(|| match self.flows_failure {
             Some(why) => format!(" (not {}: {why})", self.flows_wanted),

@@ -35,24 +35,24 @@ pub(super) fn write(explanation: &Explanation<'_>) -> String {
         heading(&mut out, &format!("Apiserver: {apiserver}"));
     }
     if let Some(since) = explanation.stale_since {
-        line(&mut out, 0, &format!("Stale: as remembered from {since}; a source has not spoken since"));
+        line(&mut out, 0, &format!("Stale: as remembered from {since}; a source has not delivered since"));
     }
     out
 }
 
-/// Writes one line, which no text that others wrote can leave.
+/// Writes one line; what others wrote into `text` cannot begin another one.
 fn line(out: &mut String, depth: usize, text: &str) {
     // Writing to a String cannot fail.
     let _ = writeln!(out, "{:depth$}{}", "", Plain(text), depth = depth * 2);
 }
 
-/// After a blank line.
+/// Writes a heading behind a blank line.
 fn heading(out: &mut String, text: &str) {
     out.push('\n');
     line(out, 0, text);
 }
 
-/// Each step behind its name, all of them in one column.
+/// Writes what a packet meets: the names of the steps in one column, what each step says in the next, then backends.
 fn write_packet(out: &mut String, packet: &Packet) {
     heading(out, "Step by step, from the maps as they are; nothing was sent:");
     for step in &packet.steps {
@@ -62,7 +62,7 @@ fn write_packet(out: &mut String, packet: &Packet) {
         line(out, 2, &share_line(it));
     }
     if packet.more_backends > 0 {
-        line(out, 2, &format!("and {} more, each alike", packet.more_backends));
+        line(out, 2, &format!("and {} more, each with the same share", packet.more_backends));
     }
 }
 
@@ -100,7 +100,7 @@ fn write_service(out: &mut String, it: &Explained<'_>) {
         line(out, 1, &refused_line(refused));
     }
     for backend in &it.refusing_backends {
-        let said = "nobody is at that port there (ICMP port unreachable)";
+        let said = "no process listens at that port there (ICMP port unreachable)";
         line(out, 1, &format!("{backend}/UDP refuses clients outside: {said}"));
     }
     if !it.history.is_empty() {

@@ -1,7 +1,7 @@
 //! Metrics of the connections to apiservers and of each watch; a daemon that uses no apiserver has nothing to tell.
 //!
-//! Invariant: as for all metrics, see the parent. No endpoint has a series of its own, because the cluster decides how
-//! many there are.
+//! Invariant: that of all metrics, which the parent module says. No endpoint has a series of its own, because the
+//! cluster decides how many there are.
 
 use std::time::Instant;
 

@@ -1,7 +1,8 @@
 //! What is wrong with single services, so that an alert can name them.
 //!
-//! Invariant: the only series that bear the name of a service; there is none while nothing is wrong, and their number
-//! has a bound. What is beyond it is counted. A cause is a word of ours or of the catalogue, never of an object.
+//! Invariant: these are the only series that bear the name of a service. A service has none while nothing is wrong with
+//! it, and their number has a bound; conditions beyond it are only counted. A cause is a word of ours or of the
+//! knowledge, never of an object.
 
 use holdfast_core::snapshot::Snapshot;
 

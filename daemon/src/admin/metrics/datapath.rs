@@ -1,7 +1,8 @@
 //! The maps and programs, and the clients that they turned away.
 //!
-//! Invariant: as for all metrics, see the parent. A refusal is counted by its verdict: the reason is not the program's,
-//! and a table of reasons per refusal would have no bound; `/refusals` names it, and the frontends are counted by it.
+//! Invariant: as for all metrics, see the parent. A refusal is counted by its verdict only: the programs do not know
+//! the reason, and a table of reasons per refusal would have no bound. `/refusals` names the reason, and
+//! `holdfast_frontends_not_serving` counts frontends by it.
 
 use holdfast_core::snapshot::Snapshot;
 use holdfast_judgement::views::datapath::DatapathView;
@@ -11,7 +12,7 @@ use super::super::datapath::fills;
 use crate::exposition::Exposition;
 use crate::readings::Readings;
 
-/// Writes how full the maps are and whether programs are whole.
+/// Writes how full the maps are, whether the programs are whole, and how many clients were turned away.
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot) {
     maps(out, snapshot);
     kernel(out, snapshot, &readings.datapath());
@@ -30,7 +31,7 @@ fn maps(out: &mut Exposition, snapshot: &Snapshot) {
     out.gauge("holdfast_check_timestamp_seconds", help, snapshot.checked.map_or(0, |checked| checked.at.0));
 }
 
-/// Programs and maps in the kernel; with memory maps there is nothing to tell.
+/// Writes how programs and maps in the kernel are; for maps in memory, writes nothing.
 fn kernel(out: &mut Exposition, snapshot: &Snapshot, view: &DatapathView) {
     let Some(status) = view.status() else { return };
     let fills = fills(status, &snapshot.fill);

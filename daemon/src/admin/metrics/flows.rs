@@ -1,12 +1,12 @@
 //! Flows, and what happened to packets.
 //!
-//! Invariant: as for all metrics, see the parent. Where packets are not translated, all of it is 0.
+//! Invariant: as for all metrics, see the parent. Where packets are not translated, all these numbers are 0.
 
 use holdfast_judgement::views::datapath::DatapathView;
 
 use super::Exposition;
 
-/// Writes how many flows there are and may be, and what was dropped. With memory maps there is nothing to tell.
+/// Writes how many flows there are and may be, and which packets were dropped. For maps in memory, writes nothing.
 pub(super) fn write(out: &mut Exposition, view: &DatapathView) {
     let Some(status) = view.status() else { return };
     let seen = status.flows.as_ref();

@@ -1,7 +1,7 @@
 //! Lists that are held, and how their backends meet probes.
 //!
-//! Invariant: as for all metrics, see the parent; and a scrape looks at held services only. Holds that are over show as
-//! the reasons of frontends.
+//! Invariant: as for all metrics, see the parent; and a scrape looks at held services only. A hold that ended without a
+//! list shows in `holdfast_frontends_not_serving`, as the reason of its frontends.
 
 use holdfast_core::hold::{Bound, Hold, Judgement};
 use holdfast_core::snapshot::Snapshot;

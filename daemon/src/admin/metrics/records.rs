@@ -1,4 +1,4 @@
-//! What was done, what was rejected, and what is written down.
+//! What the engine did, which objects were rejected, and what is written to disk.
 //!
 //! Invariant: as for all metrics, see the parent.
 
@@ -11,7 +11,7 @@ use crate::readings::Readings;
 use crate::recorder::History;
 use crate::state::Written;
 
-/// Writes how records are kept, told and written.
+/// Writes how much the engine did, how the history and the snapshot are kept, and how many objects are rejected.
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot) {
     work(out, snapshot);
     steps(out, &readings.liveness.steps);
@@ -20,7 +20,7 @@ pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapsh
     state(out, &readings.written.borrow());
 }
 
-/// Where Events are written to the cluster.
+/// Writes what became of our Events. These series exist only where Events are written to the cluster.
 pub(super) fn announced(out: &mut Exposition, announced: &Announced) {
     let help = "Events for the cluster, by what became of them.";
     out.by("holdfast_kubernetes_events_total", "counter", help, "outcome", announced.totals());

@@ -1,6 +1,6 @@
 //! What is served: services, frontends, endpoints, and one number to compare nodes by.
 //!
-//! Invariant: as for all metrics, see the parent. No service has a series of its own; `/frontends` has them all.
+//! Invariant: as for all metrics, see the parent. No service has a series of its own here; `/frontends` lists all.
 
 use holdfast_core::digest::digest;
 use holdfast_core::keys::Source;

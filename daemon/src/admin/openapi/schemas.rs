@@ -1,7 +1,7 @@
-//! Schemas as our answers are meant, where deriving says less.
+//! Makes schemas say what our answers keep to, where the derived ones say less.
 //!
-//! Invariant: what is added holds for every answer: a member that may be absent is never null, and what always has all
-//! its members has no others.
+//! Invariant: what is added holds for every answer: a member that may be absent is never null, and an object that
+//! always has all its members has no others.
 
 use serde_json::{Map, Value};
 
@@ -14,7 +14,7 @@ pub(super) fn plain(schema: &mut Value) {
     one_line(schema);
 }
 
-/// A choice among words is one list of them.
+/// Turns a choice among single words into one list of these words.
 fn one_enum(schema: &mut Map<String, Value>) {
     let Some(Value::Array(choices)) = schema.get("oneOf") else { return };
     let words: Option<Vec<Value>> = choices.iter().map(|choice| choice.get("const").cloned()).collect();
@@ -38,7 +38,7 @@ fn never_null_where_absent(schema: &mut Map<String, Value>) {
 }
 
 fn never_null(property: &mut Map<String, Value>) {
-    // That it is absent instead is the one thing that its default would say.
+    // A default would only say that the member may be absent, and `required` says so already.
     property.remove("default");
     if let Some(Value::Array(types)) = property.get_mut("type") {
         types.retain(|it| it != "null");
@@ -64,7 +64,7 @@ fn close(schema: &mut Map<String, Value>) {
     }
 }
 
-/// A description is one line, wherever the sources break it.
+/// Puts each description on one line, wherever the sources break it.
 fn one_line(schema: &mut Value) {
     match schema {
         Value::Object(members) => {

@@ -72,7 +72,7 @@ fn document(served: &Served) -> Value {
     serde_json::from_str(&served.get("/openapi.json", "").body).unwrap()
 }
 
-/// What programs are told of this API; whatever changes here only ever adds.
+/// What programs are told of this API. A change may only add to the golden file: programs rely on what is in it.
 #[test]
 fn the_description_is_to_the_letter() {
     expect_file!["golden/openapi.json"].assert_eq(&serve(everything()).get("/openapi.json", "").body);
@@ -108,16 +108,16 @@ fn answers(served: &Served, document: &Value) -> Vec<(Value, Value)> {
     let index = rows(served, "/", "paths");
     let paths =
         index.iter().map(|row| row["path"].as_str().unwrap()).filter(|path| described(path).is_object());
-    // A diagnosis is of a service.
+    // A diagnosis needs a service, so it is asked for below.
     let paths = paths.filter(|path| *path != "/diagnose");
     let mut answers: Vec<_> = paths.map(|path| (json(path), described(path))).collect();
     answers.push((json("/diagnose?service=default/web"), described("/diagnose")));
     answers.push((json("/diagnose?service=default/nobody"), described("/diagnose")));
-    // No apiserver is asked for Events by TCP.
+    // By TCP no apiserver is asked for Events, so these lists are made here.
     answers.extend(judged::lists_of_events().into_iter().map(|list| (list, described("/events"))));
-    // What is near an address that no service has, and what is wrong with a question.
+    // What is near an address that no service has.
     answers.push((json("/explain?endpoint=10.96.0.20:81"), described("/explain")));
-    // No packets are translated here.
+    // No packets are translated here, so this answer is made from flows of another test.
     answers.push((flows::tests::json(), described("/flows")));
     answers.push((json("/explain?endpoint=10.96.0.20:80&from=203.0.113.9"), described("/explain")));
     answers.push((json("/nowhere?format=json"), json!({ "$ref": "#/components/schemas/Error" })));
@@ -160,8 +160,8 @@ fn every_answer_is_described_field_by_field() {
     for record in records.lines() {
         compare(&serde_json::from_str(record).unwrap(), schema, &document, &mut seen);
     }
-    // A gap, and a backend that goes from one state to another: nothing of the incident. A backend of a packet: no
-    // engine reads the maps here. No apiserver was asked for the diagnosis.
+    // No answer above has these parts: the incident has no gap and no backend that goes from one state to another, no
+    // engine reads the maps here, so a packet gets no backend, and no apiserver was asked for the diagnosis.
     let api = judged::answers_of_the_apiserver();
     for (name, part) in [("Gap", gap()), ("Changed", changed()), ("PacketBackend", share()), ("Api", api)] {
         let schema = json!({ "$ref": format!("#/components/schemas/{name}") });

@@ -79,7 +79,7 @@ fn where_packets_are_not_translated_flows_say_so() {
     }
 }
 
-/// Watches know moments of this process only, so the golden pages are without one.
+/// Watches tell times of this process, which differ in each run, so the golden pages have no watch.
 #[test]
 fn the_way_to_the_apiserver_is_shown() {
     let served = serve_with(everything(), |readings| readings.watches = Watches::default());

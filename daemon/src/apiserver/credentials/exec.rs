@@ -1,7 +1,7 @@
 //! Exec plugins: a program of the operator's that prints a credential.
 //!
-//! Invariant: a plugin has 10 s and 64 KiB, and when it ends or is given up, so is everything that it started. It has
-//! no terminal: one that wants to ask a person fails.
+//! Invariant: a plugin has 10 s and 64 KiB, and when it ends or is given up, its whole process group is killed. It has
+//! no terminal: a plugin that wants to ask a person fails.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -23,15 +23,15 @@ const RUN_MAX: Duration = Duration::from_secs(10);
 /// What a plugin may print: a token has a few KB, a certificate chain ten.
 const OUTPUT_BYTES_MAX: u64 = 64 << 10;
 
-/// How much of its complaint is read.
+/// How much of a plugin's standard error is read.
 const COMPLAINT_BYTES_MAX: u64 = 4 << 10;
 
-/// How many characters of it are repeated.
+/// How many characters of the last line of a plugin's standard error are repeated.
 const COMPLAINT_CHARACTERS_MAX: usize = 200;
 
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 
-/// What systemd says to us is not for a plugin.
+/// The variables by which systemd speaks to this daemon; they are not for a plugin.
 const NOT_INHERITED: [&str; 5] =
     ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID"];
 
@@ -60,7 +60,7 @@ impl fmt::Debug for Issued {
 }
 
 impl Plugin {
-    /// What a kubeconfig's `exec` asks for.
+    /// Takes what a kubeconfig's `exec` asks for, or says why it cannot be followed.
     pub(super) fn new(exec: &ExecConfig, cluster: &Cluster, folder: &Path) -> Result<Self, String> {
         let version = exec.api_version.clone().unwrap_or_default();
         if !VERSIONS.contains(&version.as_str()) {
@@ -84,7 +84,7 @@ impl Plugin {
         Ok(Self { version, command, arguments: exec.args.clone().unwrap_or_default(), environment })
     }
 
-    /// As an operator would name it.
+    /// The plugin's command, as an operator would name it.
     pub(super) fn name(&self) -> String {
         self.command.display().to_string()
     }
@@ -125,7 +125,7 @@ impl Plugin {
     }
 }
 
-/// Ends what a plugin started and left behind.
+/// The process group of a plugin. When it is dropped, what the plugin started and left behind is killed.
 struct Group(Option<Pid>);
 
 impl Group {
@@ -143,7 +143,7 @@ impl Drop for Group {
     }
 }
 
-/// At most `most` bytes; what comes after them finds a closed pipe.
+/// Reads at most `most` bytes; a plugin that writes more finds the pipe closed.
 async fn bounded(source: Option<impl AsyncRead + Unpin>, most: u64) -> Vec<u8> {
     let mut read = Vec::new();
     if let Some(source) = source {
@@ -207,7 +207,7 @@ fn credential(output: &[u8], version: &str) -> Result<Issued, String> {
     let pair = match (status.client_certificate_data, status.client_key_data) {
         (Some(certificate), Some(key)) => Some((certificate.into_bytes(), key.into_bytes())),
         (None, None) => None,
-        _ => return Err("printed a client certificate or a key, not both".to_owned()),
+        _ => return Err("printed only one of a client certificate and its key".to_owned()),
     };
     let token = status.token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
     if token.is_none() && pair.is_none() {

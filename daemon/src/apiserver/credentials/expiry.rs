@@ -1,7 +1,7 @@
 //! Until when a credential is good, read from the credential itself.
 //!
 //! Invariant: the time is for people to look at; nothing is decided by it, and a time that cannot be read is not shown.
-//! A certificate is not parsed; the one field that is wanted stands at a fixed offset.
+//! A certificate is not parsed as a whole: the fields before the one that is wanted are skipped.
 
 use std::time::{Duration, SystemTime};
 
@@ -54,7 +54,7 @@ fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (first, rest) = rest.split_first()?;
     let (length, rest) = match first {
         0..=0x7f => (usize::from(*first), rest),
-        // The length itself has some bytes; four are more than any certificate has.
+        // The length is spelled in one to four bytes; no certificate needs more.
         0x81..=0x84 => {
             let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
             (bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)), rest)
@@ -68,7 +68,7 @@ fn skip(der: &[u8]) -> Option<&[u8]> {
     element(der, *der.first()?).map(|(_, rest)| rest)
 }
 
-/// Both kinds of time end with `Z` and differ in the digits of the year; two digits mean 1950 to 2049 (RFC 5280).
+/// Reads a time. Both kinds end with `Z` and differ in the digits of the year; two digits mean 1950 to 2049 (RFC 5280).
 fn time(der: &[u8]) -> Option<SystemTime> {
     let text = match der.first()? {
         &UTC_TIME => {

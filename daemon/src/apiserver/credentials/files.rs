@@ -23,7 +23,7 @@ struct Stamp {
     modified: (i64, i64),
 }
 
-/// A file as it was when it was read; no stamp if it could not be.
+/// A file as it was just before it was read. It has no stamp if it was not there, or no regular file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) path: PathBuf,
@@ -88,7 +88,7 @@ impl Files {
         })
     }
 
-    /// What was read, in order.
+    /// The files that were read, in order.
     pub(super) fn into_seen(self) -> Vec<Seen> {
         self.seen
     }
@@ -100,7 +100,7 @@ impl Files {
         let is_file = seen.stamp.is_some();
         self.seen.push(seen);
         let said = |what: &str| format!("{}: {what}", path.display());
-        // Without this, to open a pipe that has no writer would wait for ever.
+        // Without this flag, opening a pipe that has no writer would wait for ever.
         let opened = std::fs::OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
         let opened = opened.map_err(|error| said(&plainly(&error)))?;
         if !is_file {

@@ -94,14 +94,15 @@ impl Context {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             _ => {
                 return Err(GatherError::Wrong(
-                    "its user has a client certificate or a key, not both".to_owned(),
+                    "its user has only one of a client certificate and its key".to_owned(),
                 ));
             }
         };
         Ok(Client { token: self.token(files)?, pair, plugin: self.plugin(user.exec.as_ref())? })
     }
 
-    /// The file wins over the text, as everywhere else: text cannot rotate.
+    /// The token. Unlike a certificate's, its file wins over inline text, as in every client of Kubernetes: text cannot
+    /// rotate.
     fn token(&self, files: &mut Files) -> Result<Option<String>, GatherError> {
         match self.user.token_file.as_deref().filter(|path| !path.is_empty()) {
             Some(path) => super::token(&self.folder.join(path), files).map(Some),

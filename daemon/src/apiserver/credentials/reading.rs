@@ -20,7 +20,7 @@ pub(super) type Read = (Result<Gathered, GatherError>, Vec<Seen>);
 /// A look at the files that has begun.
 #[derive(Debug)]
 pub(super) struct Reading {
-    // Nothing was read if nothing has changed.
+    // Gives `None` if no file has changed and so none was read.
     task: JoinHandle<Option<Read>>,
     current: CurrentFile,
 }

@@ -234,7 +234,7 @@ fn a_kubeconfig_that_nobody_can_follow_is_named_at_the_start() {
     check_wrong(&kubeconfig(CLUSTER, "{username: a, password: b}"), "username and password");
     check_wrong(&kubeconfig(CLUSTER, "{auth-provider: {name: gcp, config: {}}}"), "auth-provider");
     check_wrong(&kubeconfig(CLUSTER, "{as: root}"), "impersonation");
-    check_wrong(&kubeconfig(CLUSTER, "{client-certificate-data: AAAA}"), "not both");
+    check_wrong(&kubeconfig(CLUSTER, "{client-certificate-data: AAAA}"), "only one of a client certificate");
     check_wrong(&kubeconfig(CLUSTER, "{exec: {apiVersion: v2, command: x}}"), "apiVersion \"v2\"");
 }
 

@@ -15,10 +15,11 @@ use tokio::net::{TcpStream, UnixStream};
 /// Loopback connects at once or never.
 pub(super) const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Between two tries at a socket that has as many clients waiting as it takes.
+/// The pause between two tries at a socket that has as many waiting clients as it takes.
 const QUEUE_PAUSE: Duration = Duration::from_millis(10);
 
-const NOBODY_LETS_IN: &str = "nobody was let in for 2 seconds: the daemon hangs, or too many ask at once";
+const NOT_LET_IN: &str =
+    "this client was not let in within 2 seconds: the daemon hangs, or too many clients ask at once";
 
 /// Either kind of connection.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -31,7 +32,7 @@ pub(super) async fn connect_socket(path: &Path) -> io::Result<UnixStream> {
         match UnixStream::connect(path).await {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if begun.elapsed() >= CONNECT_TIME_MAX {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, NOBODY_LETS_IN));
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, NOT_LET_IN));
                 }
                 tokio::time::sleep(QUEUE_PAUSE).await;
             }
@@ -40,7 +41,7 @@ pub(super) async fn connect_socket(path: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// The first address that answers. It blocks, because nothing else runs yet.
+/// Connects to the first address that answers. The call blocks, which it may: nothing else runs yet.
 pub(super) fn connect_tcp(address: &str) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "it has no address; write HOST:PORT");
     for address in address.to_socket_addrs()? {
@@ -55,9 +56,9 @@ pub(super) fn connect_tcp(address: &str) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// A stream on which nothing is read before the question is out. A daemon with all its places taken answers without
-/// being asked and hangs up; what it said is the answer, so it has to be read after the question, and a question that
-/// it did not take is no error.
+/// A stream on which nothing is read before the question goes out. A daemon with all its places taken answers before it
+/// is asked, and hangs up. That answer is wanted, and HTTP takes an answer only after a question: so it is read only
+/// then, and that the daemon did not take the question is no error.
 pub(super) struct QuestionFirst {
     stream: Box<dyn Stream>,
     is_asked: bool,

@@ -29,13 +29,13 @@ struct Watch {
 }
 
 impl Apiserver {
-    /// Nothing where no apiserver is asked.
+    /// The line; `None` where no apiserver is asked.
     pub(super) fn spelled(&self) -> Option<String> {
         let broken: Vec<&Watch> = self.watches.iter().filter(|watch| watch.state != "watching").collect();
         let is_all_but_zone = broken.iter().all(|watch| watch.kind == NODES);
         match (&self.zone_problem, broken.as_slice()) {
             _ if !self.enabled => None,
-            // Services are followed without it.
+            // Services are followed without a watch of the own Node.
             (Some(problem), _) if is_all_but_zone => Some(format!("{}; {problem}", self.used())),
             (_, []) => Some(self.used()),
             (_, broken) => Some(unwatched(broken)),

@@ -1,4 +1,4 @@
-//! By which of its addresses this node sends what leaves by a device, as `ip route get` says, and which pods near to
+//! From which of its addresses this node sends what leaves by a device, as `ip route get` says, and which pods near to
 //! such an address are this node's own.
 //!
 //! Invariant: an address of one host alone (/32, /128), which may be gone to another node in a moment, is chosen only
@@ -29,8 +29,10 @@ impl Seen {
     }
 }
 
-/// Chosen of a device's own addresses, and of those that its routes have packets sent from, whatever device has these.
-/// An address that a route names goes first, then one in a network with a gateway, then the kernel's order.
+/// The addresses by which clients of a device are known to others. They are chosen from the device's own and from those
+/// that its routes name as source, whichever device has these. The source of its default route goes first, then another
+/// one that a route names, then one in a network with a gateway, then the first in the kernel's order; an address of
+/// one host alone goes after all others.
 pub(super) fn seen(listed: &Listed, index: u32) -> Seen {
     let ways = || listed.ways.iter().filter(|way| way.index == index);
     let is_named = |it: &Address| ways().any(|way| way.source == Some(it.address));
@@ -42,7 +44,8 @@ pub(super) fn seen(listed: &Listed, index: u32) -> Seen {
     ranked.into_iter().fold(Seen::default(), |seen, it| seen.with(it.address))
 }
 
-/// How many bits of an address of the device are those of pods of this node, to which it leads beside others'; 0: none.
+/// How many first bits of `address` the pods of this node share, where `address` is a host address of the device and
+/// the device leads to pods of this node and to those of others; 0: it is no such device.
 ///
 /// Cilium gives its own device one address of the node's pods, and routes all of them by it. Pods of other nodes go the
 /// same way where it has an overlay; the device has no address of theirs. An address of more than one host says nothing
@@ -56,7 +59,8 @@ pub(super) fn near(listed: &Listed, link: &Link, address: Option<IpAddr>) -> u8 
     })
 }
 
-/// Whether a network is behind the device itself: a gateway that is not the device's own address is a router.
+/// Whether a network of pods with this address is behind the device itself: a gateway that is not the device's own
+/// address is a router.
 fn leads_near(network: &Network, own: &Address) -> bool {
     let is_several = (1..own.bits).contains(&network.bits);
     is_several && network.holds(own.address) && network.gateway.is_none_or(|gateway| gateway == own.address)

@@ -1,7 +1,7 @@
 //! What the apiserver says of one service: a few questions, those that matter most first.
 //!
-//! Invariant: at most [`REQUESTS_MAX`] requests, all ended at one deadline, over two connections that no watch uses. An
-//! answer asks for nothing but names that it checks; a question that was left out says so.
+//! Invariant: at most [`REQUESTS_MAX`] requests, all ended at one deadline, over two connections that no watch uses. Of
+//! what an answer says, only names that are checked lead to further questions; a question that was left out says so.
 
 mod ask;
 mod beside;
@@ -43,13 +43,13 @@ pub(super) struct Subject<'a> {
     /// The own node.
     pub(super) node: &'a str,
     pub(super) now: Timestamp,
-    /// By which Events are recognised, if there are any.
+    /// The knowledge by which Events are recognised, if there are any.
     pub(super) edition: &'a Edition,
 }
 
 impl Subject<'_> {
-    /// Whether it is to have a load balancer and has no address of it, or is to lose it: the controller that makes it
-    /// matters only then.
+    /// Whether the service is to have a load balancer and has no address of it yet, or is to lose it: only then does
+    /// the controller that makes load balancers matter.
     fn awaits_balancer(&self) -> bool {
         self.facts().any(|facts| {
             let balancer = facts.balancer.as_deref();
@@ -64,7 +64,7 @@ impl Subject<'_> {
         self.views.iter().filter_map(|view| view.facts.as_deref())
     }
 
-    /// Whether it may meet the host ports of pods: at an address of this host.
+    /// Whether the service may collide with host ports of pods: it can where it has an address or port of this host.
     fn has_host_ports(&self) -> bool {
         self.facts().any(|facts| {
             facts.ports.iter().any(|port| port.node_port.is_some())
@@ -93,7 +93,7 @@ impl Names<'_> {
     }
 }
 
-/// The right to do this with that, everywhere.
+/// The right to use these verbs on this resource, in all namespaces.
 const fn right(group: &'static str, resource: &'static str, verbs: &'static str) -> Right {
     Right { group, resource, verbs, namespace: None }
 }
@@ -134,24 +134,24 @@ fn together(workload: Workload, network: Network) -> (Cluster, Heard) {
     (cluster, heard)
 }
 
-/// Each Event by what is known of it, now that it is known which Service it must be about.
+/// Judges each Event by what is known of it, as soon as it is known which Service it must be about.
 fn tell(cluster: &mut Cluster, heard: Heard, subject: Subject<'_>) {
     let uid = cluster.service.answer().and_then(|it| Some(it.as_ref()?.uid.as_str()));
     let judge = |events| judged::judge(subject.edition.knowledge(), events, (subject.name, uid), subject.now);
     (cluster.events, cluster.more_events) = (heard.list.map(judge), heard.more);
 }
 
-/// No apiserver was asked, for this reason.
+/// The answers if no apiserver was asked, for this reason.
 pub(super) fn not(why: &'static str) -> Cluster {
     all(&Asked::Not(why))
 }
 
-/// No apiserver answers, for this reason.
+/// The answers if no apiserver answers, for this reason.
 fn none(error: &str) -> Cluster {
     all(&Asked::Failed(error.into()))
 }
 
-/// All questions have the same answer, which is none.
+/// The same answer to all questions, which is that there is none.
 fn all(asked: &Asked<Infallible>) -> Cluster {
     fn same<T>(asked: &Asked<Infallible>) -> Asked<T> {
         asked.clone().map(|never| match never {})

@@ -1,7 +1,7 @@
-//! What this host says: files of the kernel, netlink, its sockets; looked at on a thread of its own.
+//! What this host says: files of the kernel, netlink, sockets. It is looked at on a thread of its own.
 //!
-//! Invariant: nothing is changed and no diagnosis waits longer than [`HOST`]. What the sandbox does not let the daemon
-//! see is said as such, and is never taken for "none".
+//! Invariant: nothing is changed, and no diagnosis waits longer than [`HOST`]. What the sandbox does not let the daemon
+//! see is named as unseen, and never taken for "none".
 
 mod files;
 mod listeners;
@@ -24,7 +24,7 @@ use super::probes::{self, Target};
 use crate::diagnose::limits::HOST;
 use crate::proxies;
 
-/// What there is to look for.
+/// What to look for on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// Node ports and the health port.
@@ -35,7 +35,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// What to look for, of all services of a name.
+    /// What to look for, for all services of one name.
     pub(super) fn of(views: &[Arc<ServiceView>], backends: &[Target]) -> Self {
         let mut wanted = Self::default();
         for frontend in views.iter().flat_map(|view| view.frontends.iter()) {
@@ -55,7 +55,7 @@ impl Wanted {
     }
 }
 
-/// Looks, and gives up on what takes too long.
+/// Looks at this host, and gives up on what takes too long.
 pub(super) async fn gather(wanted: Wanted, deadline: Instant) -> Host {
     let until = deadline.min(Instant::now() + HOST);
     let health = wanted.health;

@@ -50,7 +50,7 @@ pub(super) async fn ask(
     Asked::Answered(futures_util::stream::iter(targets).map(one).buffered(PROBES_AT_ONCE).collect().await)
 }
 
-/// Names of the ports of which the Service says that they speak HTTP.
+/// The names of the Service's ports that speak HTTP by their `appProtocol`.
 fn speakers(cluster: &Cluster) -> BTreeSet<&str> {
     let seen = cluster.service.answer().and_then(Option::as_ref);
     let speaks = |port: &&PortSeen| {
@@ -84,7 +84,7 @@ async fn one(to: SocketAddr, host: &str, path: &str, deadline: Instant) -> HttpP
     HttpProbe { to, answer, took: begun.elapsed() }
 }
 
-/// The status that is answered there.
+/// Asks for a path over HTTP, and gives the status of the answer.
 pub(super) async fn status(to: SocketAddr, host: &str, path: &str) -> io::Result<u16> {
     let mut stream = exempt::connect(to).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");

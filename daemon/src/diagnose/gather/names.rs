@@ -1,8 +1,8 @@
-//! Whether a backend answers as a name server, and what the cluster's own says of a name.
+//! Whether a backend answers as a name server, and what the cluster's own name server says of the Service's name.
 //!
-//! Invariant: the names that are asked for are that of the Service itself and one that every cluster has. Asked are
-//! backends of the Service, and those of the cluster's DNS, from a socket that no program translates. One datagram goes
-//! out for each question; what comes back is read up to [`ANSWER_BYTES_MAX`] and believed only if it repeats it.
+//! Invariant: the names that are asked for are that of the Service itself and one that every cluster has. Only backends
+//! of the Service and of the cluster's DNS are asked, from a socket that no program translates. One datagram goes out
+//! for each question; an answer is read up to [`ANSWER_BYTES_MAX`], and believed only if it repeats the question.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,19 +15,20 @@ use tokio::time::{Instant, timeout_at};
 use crate::diagnose::limits::PROBE;
 use crate::exempt;
 
-/// More than a resolver that does not ask for more is sent: RFC 1035 says 512.
+/// The most bytes of an answer that are read: more than a server sends to a resolver that does not ask for more (512,
+/// by RFC 1035).
 const ANSWER_BYTES_MAX: usize = 1_232;
 
-/// Addresses of one answer that are read: as many as fit.
+/// The most addresses of one answer that are read.
 const ANSWERS_MAX: usize = 64;
 
-/// Names in an answer are followed no further; a pointer is two bytes and ends one.
+/// The most labels of a name in an answer. A pointer to another name ends a name after two bytes, and is not followed.
 const LABELS_MAX: usize = 128;
 
 /// The domain that a cluster has unless its operator chose another one.
 const DOMAIN: &str = "svc.cluster.local";
 
-/// What every cluster has.
+/// A name that every cluster has.
 const EVERYWHERE: &str = "kubernetes.default.svc.cluster.local";
 
 const HEADER_LEN: usize = 12;
@@ -58,7 +59,7 @@ fn question(id: u16, name: &str, kind: Kind) -> Vec<u8> {
     bytes
 }
 
-/// What an answer says; none: it is none to this question.
+/// What an answer says; none: it does not answer this question.
 fn read(question: &[u8], answer: &[u8]) -> Option<Named> {
     let [id @ .., flags, more] = answer.first_chunk::<4>()?;
     let asked = question.get(HEADER_LEN..)?;
@@ -78,7 +79,7 @@ fn read(question: &[u8], answer: &[u8]) -> Option<Named> {
     Some(Named::Answer { addresses, is_unknown: code == NAME_ERROR, code, is_cut: flags & IS_CUT != 0 })
 }
 
-/// The address of one record, if it is one of an address, and what follows.
+/// The address in one record, if it is a record of an address, and the bytes after the record.
 fn record(bytes: &[u8]) -> Option<(Option<IpAddr>, &[u8])> {
     let rest = after_name(bytes)?;
     let kind = u16::from_be_bytes(*rest.first_chunk()?);
@@ -103,7 +104,8 @@ fn after_name(mut bytes: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// Numbers of questions; a reply also has to repeat the question, and comes to a port that the kernel chose.
+/// The number of the next question. It need not be hard to guess: a reply also has to repeat the question, and to come
+/// to a port that the kernel chose.
 static NEXT: AtomicU16 = AtomicU16::new(0x4846);
 
 async fn ask(to: SocketAddr, name: &str, kind: Kind, until: Instant) -> Named {
@@ -129,12 +131,12 @@ async fn exchanged(to: SocketAddr, question: &[u8]) -> io::Result<Named> {
     }
 }
 
-/// Whether there is a name server: any answer to a name that every cluster has.
+/// Whether there is a name server: it is one if it gives any answer to a name that every cluster has.
 pub(super) async fn answers(to: SocketAddr, until: Instant) -> Named {
     ask(to, EVERYWHERE, Kind::A, until).await
 }
 
-/// What that name server says of the Service.
+/// What a name server says of the Service's own name.
 pub(super) async fn of_service(to: SocketAddr, name: &ObjectName, is_v6: bool, until: Instant) -> Named {
     let kind = if is_v6 { Kind::Aaaa } else { Kind::A };
     ask(to, &format!("{}.{}.{DOMAIN}", name.name(), name.namespace()), kind, until).await

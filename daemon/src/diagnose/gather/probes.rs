@@ -2,8 +2,8 @@
 //!
 //! Invariant: a backend is dialled only if the slices of this service list it and it is an address that a pod can have:
 //! neither a loopback nor a link-local one, and none of this host's own unless a pod of this host is said to have it.
-//! At most [`PODS_MAX`] of them and as many frontends, [`PROBES_AT_ONCE`] at a time, each for [`PROBE`]; nothing is
-//! sent over what was connected but the one question to the own health port.
+//! At most [`PODS_MAX`] backends and as many frontends are dialled, [`PROBES_AT_ONCE`] at a time, each for [`PROBE`].
+//! Nothing is sent over these connections; only this node's health port is sent a question.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -25,7 +25,7 @@ use super::http;
 use crate::diagnose::limits::{PROBE, PROBES_AT_ONCE};
 use crate::exempt;
 
-/// Something to dial, or why it is not.
+/// An address to dial, or why it is not dialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) to: SocketAddr,
@@ -39,12 +39,12 @@ impl Target {
     }
 }
 
-/// Backends of a service by TCP, those that are ready first, each once.
+/// The backends of a service over TCP, each once, those that are ready first.
 pub(super) fn backends(views: &[Arc<ServiceView>], node: &str, own: &[IpAddr]) -> Vec<Target> {
     first(views, (node, own), |_, port| port.key.transport == Transport::Tcp)
 }
 
-/// Backends that clients reach by UDP at that port.
+/// The backends that clients reach over UDP at the port with this number.
 pub(super) fn name_servers(
     views: &[Arc<ServiceView>],
     number: u16,
@@ -87,7 +87,7 @@ fn target(view: &ServiceView, port: &PortView, row: &Row, (node, own): (&str, &[
     Target { to: row.backend(), of: ProbeOf::Backend { local }, not }
 }
 
-/// Rows that are looked at for those that are ready.
+/// How many rows are looked at to find those that are ready.
 const LOOKED_AT_MAX: usize = 20_000;
 
 fn barred(address: IpAddr, own: &[IpAddr], is_own_pod: bool) -> Option<&'static str> {
@@ -100,7 +100,7 @@ fn barred(address: IpAddr, own: &[IpAddr], is_own_pod: bool) -> Option<&'static 
     }
 }
 
-/// Frontends that are in the maps here.
+/// The frontends over TCP that are in the maps of this node.
 pub(super) fn frontends(
     views: &[Arc<ServiceView>],
     snapshot: &Snapshot,
@@ -168,13 +168,13 @@ fn outcome(error: &io::Error) -> ProbeOutcome {
     }
 }
 
-/// From a socket without the mark, as any other process would.
+/// Dials from a socket without the mark, as any other process would, so that the programs translate it.
 async fn as_a_client(to: SocketAddr) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.connect(to).await
 }
 
-/// The HTTP status that the health port answers with here.
+/// The HTTP status that the health port answers with on this node.
 pub(super) async fn health(port: u16, listeners: Option<&Vec<Listener>>, until: Instant) -> Asked<u16> {
     let listening = listeners.into_iter().flatten().find(|it| it.port == port && it.protocol == "TCP");
     let Some(listening) = listening else {

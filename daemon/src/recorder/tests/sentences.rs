@@ -6,8 +6,8 @@ use holdfast_judgement::record::Kind;
 
 use super::*;
 
-/// The incident in small: two services with the same backend; one is emptied by a stopping apiserver, the other
-/// one is touched.
+/// The incident in small: two services with the same backend. A stopping apiserver empties one of them and fills it
+/// again; the other one gets other metadata, and is deleted.
 pub(super) fn incident() -> Vec<TimedChange> {
     let mut rig = Rig::new();
     let mut told = rig.batch([
@@ -103,7 +103,7 @@ fn invariant_12_every_change_has_exactly_one_record() {
 }
 
 #[test]
-fn whoever_watches_hears_also_what_changes_nothing_for_clients() {
+fn a_watcher_hears_also_what_changes_nothing_for_clients() {
     let told = incident();
     let (changes, waiting) = mpsc::channel(told.len());
     told.into_iter().for_each(|it| changes.try_send(it).unwrap());

@@ -60,7 +60,7 @@ fn of_a_namespace_the_records_of_services_that_are_gone_go_first() {
 }
 
 #[test]
-fn what_was_taken_before_is_told_with_what_is_taken_now() {
+fn one_gap_tells_what_was_taken_before_with_what_is_taken_now() {
     let lines =
         (0..10).map(|at| line(1_000 + at, ["prod/web-0", "noisy/n"][usize::from(at > 0)], "no-effect"));
     let kept = check(
@@ -75,7 +75,7 @@ fn what_was_taken_before_is_told_with_what_is_taken_now() {
 }
 
 #[test]
-fn where_nothing_older_is_left_the_history_merely_begins_later() {
+fn without_older_records_there_is_no_gap_and_the_history_begins_later() {
     let lines = (0..10).map(|at| line(1_000 + at, "noisy/n", "no-effect"));
     check(lines.collect(), room(4), &[1_006, 1_007, 1_008, 1_009], None);
 }

@@ -1,7 +1,7 @@
 //! `[[service]]` blocks that can be said as facts, and those facts.
 //!
-//! Invariant: every fact of every block in a [`Blocks`] fits: once it is built, turning it into events cannot fail. So
-//! a reload is judged whole before anything of it is sent.
+//! Invariant: every fact of every block in a [`Blocks`] is legal, so turning the blocks into events cannot fail. So a
+//! reload is judged whole before anything of it is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -92,11 +92,11 @@ fn add(blocks: &mut BTreeMap<ObjectName, Arc<Block>>, block: Block) -> Result<()
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Block {
-    /// The service that it is; never changes with its backends' health.
+    /// The facts of the block's service; they do not change with its backends' health.
     pub(super) service: Arc<ServiceFacts>,
-    /// Its slices without their endpoints' readiness.
+    /// The block's slices, without their endpoints' readiness.
     pub(super) slices: BTreeMap<SliceKey, Members>,
-    /// How its backends are checked.
+    /// How the block's backends are checked.
     pub(super) check: Option<Arc<HealthCheck>>,
 }
 
@@ -214,7 +214,8 @@ fn members(name: &ObjectName, backends: &[SocketAddr]) -> Result<BTreeMap<SliceK
     groups.into_iter().map(slice).collect()
 }
 
-/// `<name>-<v4|v6>-<port>`: two services cannot have one slice name, because the last two parts can be told apart.
+/// The key of a slice, `<name>-<v4|v6>-<port>`. Two services cannot get one slice name, because the last two parts have
+/// no hyphen in them: all before them is the service's name.
 fn slice_key(name: &ObjectName, family: Family, port: NonZeroU16) -> Result<SliceKey, InvalidName> {
     let family = match family {
         Family::V4 => "v4",
@@ -224,7 +225,7 @@ fn slice_key(name: &ObjectName, family: Family, port: NonZeroU16) -> Result<Slic
     Ok(SliceKey { name: ObjectName::new(name.namespace(), &slice)?, source: Source::Config })
 }
 
-/// Without scope and flow label, and IPv4 as IPv4: what the tables can hold.
+/// The address as the tables can hold it: without scope and flow label, and IPv4 in IPv6 as IPv4.
 const fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -1,4 +1,4 @@
-//! One check of one backend: opens a socket, asks, says healthy or why not.
+//! One check of one backend: it opens a socket, asks, and says that the backend is healthy or why it is not.
 //!
 //! Invariant: a check ends within its timeout and reads at most [`STATUS_LINE_BYTES_MAX`], whatever the backend does.
 //! The status line is parsed by hand, because nothing else of an answer counts here, and a backend that is not quite
@@ -20,7 +20,7 @@ const STATUS_LINE_BYTES_MAX: u64 = 8 * 1024;
 /// How much of an answer that is not HTTP is shown: enough to recognise the protocol.
 const EXCERPT_CHARACTERS_MAX: usize = 40;
 
-/// Why a backend did not pass.
+/// Why a backend did not pass its check.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CheckFailed {
     /// Nothing listens there, or no way leads there.

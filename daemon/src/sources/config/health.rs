@@ -1,4 +1,4 @@
-//! What a row of checks says of one backend.
+//! What the checks of one backend, one after another, say of it.
 //!
 //! Invariant: readiness turns only after `fall` failures or `rise` successes in a row; one result of the other kind
 //! starts the count anew.
@@ -6,9 +6,9 @@
 /// How the readiness of a backend turned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transition {
-    /// It gets new connections again.
+    /// The backend gets new connections again.
     Ready,
-    /// It gets no new connections.
+    /// The backend gets no new connections.
     Unready,
 }
 
@@ -26,12 +26,12 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// Ready until proven otherwise.
+    /// The state of a backend before its first check: ready until proven otherwise.
     pub(super) const fn new(rise: u32, fall: u32) -> Self {
         Self { rise, fall, ready: true, proven: false, against: 0, failures: 0 }
     }
 
-    /// Whether it may get new connections.
+    /// Whether the backend may get new connections.
     pub(super) const fn ready(&self) -> bool {
         self.ready
     }
@@ -41,19 +41,19 @@ impl Health {
         self.proven
     }
 
-    /// Failed checks since it was last well; kept over a recovery, until the next failure.
+    /// Failed checks since the backend was last well; the number is kept over a recovery, until the next failure.
     pub(super) const fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Other thresholds from now on. The verdict stays: a reload is no reason to trust a dead backend.
+    /// Sets other thresholds from now on. The verdict stays: a reload is no reason to trust a dead backend.
     pub(super) const fn set_thresholds(&mut self, rise: u32, fall: u32) {
         self.rise = rise;
         self.fall = fall;
         self.against = 0;
     }
 
-    /// Takes one result; says so if it turned readiness.
+    /// Takes one result in; returns how the backend's readiness turned, if it did.
     pub(super) fn observe(&mut self, success: bool) -> Option<Transition> {
         self.count_failures(success);
         if success == self.ready {

@@ -40,7 +40,8 @@ pub(super) struct Change {
     pub(super) transition: Transition,
     /// The kind of its check.
     pub(super) check: &'static str,
-    /// Failed checks, up to this one or up to the recovery.
+    /// Failed checks since the backend was last well: up to this one if it turned unready, up to its recovery if it
+    /// turned ready.
     pub(super) failures: u32,
 }
 
@@ -83,7 +84,7 @@ impl Live {
         }
     }
 
-    /// Puts these blocks in force in place of the ones before; gives what changed.
+    /// Puts these blocks in force in place of the ones before; returns what changed.
     pub(super) fn apply(&mut self, blocks: &Blocks, now: Duration) -> Vec<Event> {
         let mut group = Vec::new();
         let gone: Vec<_> = self.standing.keys().filter(|name| !blocks.contains(name)).cloned().collect();
@@ -108,7 +109,8 @@ impl Live {
         self.schedule.next_due()
     }
 
-    /// Takes a result; says so if it turned a backend. Results of checks that are gone by now change nothing.
+    /// Takes a result in; returns the change if the backend turned. Results of checks that are gone by now change
+    /// nothing.
     pub(super) fn finished(&mut self, id: CheckId, success: bool, now: Duration) -> Option<Change> {
         let Some(checked) = self.checks.get_mut(&id) else {
             self.schedule.finished(id, now, Duration::ZERO);
@@ -152,7 +154,7 @@ impl Live {
         group.extend(standing.sent.values().map(slice_deleted));
     }
 
-    /// Sends only what is other than before: nothing at all for an unchanged block.
+    /// Puts one block in force; sends only what differs from before, so nothing at all for an unchanged block.
     fn replace(&mut self, name: &ObjectName, block: &Arc<Block>, now: Duration, group: &mut Vec<Event>) {
         let before = self.standing.remove(name);
         let (service_before, mut sent_before, checks_before) = match before {
@@ -214,7 +216,8 @@ impl Live {
         id
     }
 
-    /// A check that is new or other than before runs at once; one that is not keeps its place in the schedule.
+    /// Lets a check that is new, or differs from before, run at once; one that is the same keeps its place in the
+    /// schedule.
     fn set_check(&mut self, id: CheckId, new: bool, check: &Arc<HealthCheck>, now: Duration) {
         let Some(checked) = self.checks.get_mut(&id) else {
             return;
@@ -250,7 +253,7 @@ impl Standing {
 }
 
 impl Checked {
-    /// From the start of the check just done to the start of the next.
+    /// How long after the start of the check just done the next one starts.
     fn wait(&self, seed: u64) -> Duration {
         let hurried = self.check.interval.min(FIRST_INTERVAL_MAX);
         let interval = if self.health.proven() { self.check.interval } else { hurried };

@@ -4,9 +4,8 @@
 //! held its place for longer than [`PROMPT_MAX`] waits in the slow lane, which has at most [`SLOW_AT_ONCE_MAX`] places.
 //! So backends that hang, however many, delay one another and no others.
 //!
-//! Invariant: a check is waiting once or running once, never both. A removed check that still runs keeps its
-//! place until it has finished, because its socket is still there. Time is the `Duration` since some fixed
-//! start, an argument.
+//! Invariant: a check is waiting once or running once, never both. A removed check that still runs keeps its place
+//! until it has finished, because its socket is still there. Time is an argument: the `Duration` since a fixed start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,7 +23,7 @@ pub(super) const PROMPT_MAX: Duration = Duration::from_millis(250);
 /// How far an interval is stretched or shortened, in thousandths.
 pub(super) const JITTER_PERMILLE_MAX: u32 = 100;
 
-/// One check of one backend; never used again once it is removed.
+/// The number of one check of one backend; no other check gets it, not even once this one is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CheckId(pub(super) u64);
 
@@ -112,7 +111,7 @@ impl Schedule {
         }
     }
 
-    /// When a check can start without another one finishing first.
+    /// When the next check is due; `None`: none waits, or none can start before another one has finished.
     pub(super) fn next_due(&self) -> Option<Duration> {
         self.next().map(|(due, _)| due)
     }

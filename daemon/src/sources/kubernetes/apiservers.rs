@@ -1,6 +1,6 @@
 //! Where the cluster says that apiservers are: the slices of `default/kubernetes`, as they are now.
 //!
-//! Invariant: a slice that goes, or leaves the service, takes along what it said.
+//! Invariant: when a slice goes, or leaves the service, its addresses go with it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,15 +18,15 @@ const SERVICE: (&str, &str) = ("default", "kubernetes");
 /// The port of that service.
 const PORT: &str = "https";
 
-/// Addresses that are taken of one slice: more than a cluster has apiservers.
+/// The most addresses that are taken from one slice: more than a cluster has apiservers.
 const OF_SLICE_MAX: usize = 16;
 
-/// All slices of the service.
+/// The slices of the service, each with the addresses that it names.
 #[derive(Clone, Debug, Default)]
 pub struct Apiservers(BTreeMap<ObjectName, Vec<SocketAddr>>);
 
 impl Apiservers {
-    /// Takes an event in; whether it was about these slices.
+    /// Takes an event in; returns whether it was about these slices.
     pub(super) fn take(&mut self, event: &Event) -> bool {
         match event {
             Event::SliceApplied(slice) => self.apply(slice),
@@ -44,7 +44,7 @@ impl Apiservers {
         self.0.remove(name).is_some()
     }
 
-    /// All that are named, slice by slice.
+    /// All addresses that are named, slice by slice.
     pub(super) fn listed(&self) -> Vec<Listed> {
         let of_slice = |(name, addresses): (&ObjectName, &Vec<SocketAddr>)| {
             let slice: Arc<str> = name.name().into();

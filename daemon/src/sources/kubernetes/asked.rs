@@ -1,8 +1,8 @@
-//! Comparisons that a client asks for, now and not when their hour comes.
+//! Comparisons with the apiserver that a client asks for, made at once and not only when the hourly one is due.
 //!
-//! Invariant: at most one comparison in [`Timing::audit_pace`](super::Timing), however many clients ask and how often.
-//! A client that comes within that time of the last one gets its answer with its age, and one that comes while one runs
-//! gets that. Only a client that may mend makes the watch list anew.
+//! Invariant: clients cause at most one comparison in [`Timing::audit_pace`](super::Timing), however many ask and how
+//! often. A client that asks within that time after a comparison gets the answer of that one, with its age; a client
+//! that asks while one runs gets the answer of that. Only a client that may mend makes the watch list anew.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 /// What an audit found, one line for each difference; or why it could not be done.
 pub type Audited = Result<Vec<String>, String>;
 
-/// How long an asker waits: two lists and the pause between them.
+/// How long an asker waits: long enough for two lists and the pause between them.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What may follow from a question.
@@ -30,9 +30,9 @@ pub enum Asker {
 pub struct Compared {
     /// What was found.
     pub found: Audited,
-    /// When; none if no comparison came to its end.
+    /// When it was found; `None`: no comparison came to its end.
     pub at: Option<SystemTime>,
-    /// How long ago.
+    /// How long ago it was found.
     pub age: Duration,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Answers {
     latest: watch::Sender<Option<Latest>>,
 }
 
-/// Both sides, for comparisons that begin at least so far apart.
+/// Both sides, for comparisons of which each begins at least `pace` after the end of the last one.
 pub(super) fn ends(pace: Duration) -> (Askers, Answers) {
     let wishes = Arc::<Wishes>::default();
     let (answers, latest) = watch::channel(None);

@@ -2,8 +2,8 @@
 //! watch has delivered.
 //!
 //! Invariant: a difference counts only if it is the same after a pause, so that what is merely on its way does not
-//! count, and a watch has missed it only if it was watching all the while: one that is still listing, or waits, gets
-//! the change by itself. The watch that missed something lists everything again itself.
+//! count. The watch counts as having missed it only if it was watching all the while: a watch that is still listing, or
+//! waits, gets the change by itself. The watch that missed something lists everything again itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
@@ -27,10 +27,10 @@ use super::version::Version;
 use super::view::{State, Watch};
 use crate::apiserver::Access;
 
-/// Differences that the log names; the list that follows brings the rest.
+/// How many differences the log names; the list that follows brings the rest.
 const NAMED_MAX: usize = 3;
 
-/// Differences shown to a client; a watch that misses more misses everything.
+/// How many differences a client is shown; a watch that misses more misses everything.
 const SHOWN_MAX: usize = 100;
 
 /// What the server has.
@@ -58,7 +58,7 @@ impl<C: Codec> Audit<C> {
         let mut untold = Vec::new();
         let mut due = self.next();
         while !self.found.is_closed() {
-            // First, so that a client that asks all the time does not put it off.
+            // The hourly comparison is looked at first, so that a client that asks all the time does not put it off.
             let is_asked = tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(due) => false,
@@ -83,7 +83,7 @@ impl<C: Codec> Audit<C> {
         Instant::now() + pause + pace::part(pause / 4, pace::chance())
     }
 
-    /// Compares, answers the clients that wait, and gives what the watch has missed.
+    /// Compares, answers the clients that wait, and returns what the watch has missed.
     async fn compare(&self) -> Vec<Difference> {
         let since = self.watching_since();
         let found = self.confirmed().await;
@@ -101,7 +101,7 @@ impl<C: Codec> Audit<C> {
         missed
     }
 
-    /// Since when changes have come by the watch without an interruption; none while they do not.
+    /// Since when changes have come by the watch without an interruption; `None` while none come.
     fn watching_since(&self) -> Option<std::time::Instant> {
         let view = self.view.borrow();
         (view.state == State::Watching).then_some(view.since)

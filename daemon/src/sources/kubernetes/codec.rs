@@ -1,4 +1,5 @@
-//! How bodies are written, behind one trait: JSON is what is asked for; another encoding is another implementation.
+//! How an apiserver's bodies are written, behind one trait: JSON is asked for; another encoding is another
+//! implementation.
 //!
 //! Invariant: one object that cannot be read harms no other, and is named if its metadata can be read.
 
@@ -64,8 +65,8 @@ pub(super) trait Codec: Debug + Send + Sync + 'static {
     /// The identity of an object, whatever the rest of it is.
     fn peek(bytes: &[u8]) -> Option<Identity>;
 
-    /// Whether an event that cannot be read says of its object that it is gone; nothing if it does not say
-    /// what it says.
+    /// Whether an event that cannot be read says of its object that it is gone; `None`: the event does not tell what
+    /// happened to the object.
     fn is_deletion(bytes: &[u8]) -> Option<bool>;
 
     /// Reads an object.
@@ -77,6 +78,6 @@ pub(super) trait Codec: Debug + Send + Sync + 'static {
     /// Finds the end of the object at the beginning of a text that may go on.
     fn skip_ahead(text: &str) -> Ahead<()>;
 
-    /// An object that is not to be read, for this reason; it may be cut, or in its frame.
+    /// Rejects an object for this reason, without reading it; its bytes may be cut off, or still stand in their frame.
     fn refuse(what: Resource, bytes: &[u8], reason: &dyn Display, provenance: &Provenance) -> Object;
 }

@@ -13,7 +13,7 @@ use holdfast_core::limits;
 use super::object::{Message, Object};
 use super::version::{Odd, Odds, Version};
 
-/// A list that would remove so few objects is never called a loss.
+/// Where no more objects than this were known, a list is a loss only if it removes all of them.
 const LOSS_MIN: usize = 10;
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ struct DeliveredObject {
 pub(super) struct Commit {
     pub(super) messages: Vec<Message>,
     pub(super) removed: usize,
-    /// How many there were before.
+    /// How many objects there were before the list.
     pub(super) before: usize,
 }
 
@@ -55,7 +55,7 @@ struct Listing {
 pub(super) struct Delivered {
     kept: BTreeMap<ObjectName, DeliveredObject>,
     odds: Arc<Odds>,
-    /// How many of them are bad.
+    /// How many of the odd objects could not be understood at all.
     bad: usize,
     lists: u64,
     listing: Listing,
@@ -64,8 +64,8 @@ pub(super) struct Delivered {
 }
 
 impl Delivered {
-    /// What an earlier run of the daemon delivered. The odd ones may be newer than the table. Of them only those are
-    /// taken that agree with the table or replace nothing in it; the watch tells again what came after the table.
+    /// What an earlier run of the daemon delivered. The odd objects may be newer than the table: only those are taken
+    /// that agree with the table or replace nothing in it. The watch tells again what came after the table.
     pub(super) fn remembered(objects: Vec<(ObjectName, Version)>, odds: Odds) -> Self {
         let keep = |(name, version)| (name, DeliveredObject { version, list: 0 });
         let mut delivered = Self { kept: objects.into_iter().map(keep).collect(), ..Self::default() };
@@ -93,7 +93,7 @@ impl Delivered {
         self.kept.len()
     }
 
-    /// Objects with a last version that could not be understood.
+    /// How many objects have a last version that could not be understood.
     pub(super) fn bad(&self) -> usize {
         self.bad + self.unnamed.len()
     }
@@ -106,7 +106,8 @@ impl Delivered {
         self.kept.iter().map(|(name, kept)| (name, &kept.version))
     }
 
-    /// Everything in the next list is delivered again. The objects that are known stay until then.
+    /// Forgets all versions, so that everything in the next list is delivered again. The objects that are known stay
+    /// until then.
     pub(super) fn forget_versions(&mut self) {
         self.kept.values_mut().for_each(|kept| kept.version.resource_version = Arc::default());
     }
@@ -117,19 +118,19 @@ impl Delivered {
         self.listing = Listing::default();
     }
 
-    /// A page has come to its end: what it has brought stays, whatever becomes of the next one.
+    /// Ends a page: what it has brought stays, whatever becomes of the next one.
     pub(super) fn end_page(&mut self) {
         self.listing.whole = (self.listing.pending.len(), self.listing.messages.len());
     }
 
-    /// A page was broken off, and comes again from its beginning.
+    /// Takes back what a page has brought that was broken off and comes again from its beginning.
     pub(super) fn undo_page(&mut self) {
         let (pending, messages) = self.listing.whole;
         self.listing.pending.truncate(pending);
         self.listing.messages.truncate(messages);
     }
 
-    /// The list has this version of this object. `true`: it is known, and need not be read.
+    /// Notes that the list has this version of this object. `true`: it is known, and need not be read.
     pub(super) fn has_listed(&mut self, name: &ObjectName, version: &Version) -> bool {
         let list = self.lists;
         let Some(kept) = self.kept.get_mut(name) else { return false };
@@ -137,7 +138,7 @@ impl Delivered {
         kept.version.is_same(version)
     }
 
-    /// The list has this object, and it is new or changed.
+    /// Takes in an object of the list that is new or changed.
     pub(super) fn list(&mut self, object: Object) {
         if self.is_foreign(&object) {
             return;
@@ -150,7 +151,7 @@ impl Delivered {
         self.listing.messages.extend(object.messages);
     }
 
-    /// The list is whole: everything that it changes, at once.
+    /// Ends a list that is whole: everything that it changes counts at once.
     pub(super) fn commit(&mut self, gone: impl Fn(&ObjectName) -> Option<Message>) -> Commit {
         let Listing { pending, mut messages, unnamed, .. } = std::mem::take(&mut self.listing);
         let before = self.kept.len();
@@ -191,13 +192,13 @@ impl Delivered {
         self.bad -= usize::from(before.is_some_and(|before| before.is_bad()));
     }
 
-    /// A slice that is not for proxies, and never was as far as is known.
+    /// Whether this is a slice that is not for proxies, and never was as far as is known.
     fn is_foreign(&self, object: &Object) -> bool {
         let is_known = object.name.as_ref().is_some_and(|(name, _)| self.kept.contains_key(name));
         object.is_headless() && !is_known
     }
 
-    /// An event brought this object. `false`: it is known already, or nothing to us.
+    /// Takes in an object that an event brought. `false`: it is known already, or it is not for proxies.
     pub(super) fn apply(&mut self, object: &Object) -> bool {
         let Some((name, version)) = &object.name else {
             if self.unnamed.len() < limits::REJECTIONS_MAX {
@@ -215,7 +216,8 @@ impl Delivered {
         true
     }
 
-    /// An event says that this object is gone. `false`: it was not known, or another one of that name is there by now.
+    /// Takes an object away that is gone as an event says. `false`: it was not known, or another one of that name is
+    /// there by now.
     pub(super) fn remove(&mut self, name: &ObjectName, gone: &Version) -> bool {
         if self.kept.get(name).is_some_and(|kept| kept.version.is_another_object(gone)) {
             return false;

@@ -11,14 +11,13 @@ use super::envelope::Status;
 use super::page::NoPage;
 use crate::apiserver::{AccessError, Trouble};
 
-/// Endings in a row, from one version and of a kind that the version may be to blame for, after which a list
-/// is asked for.
+/// How many endings in a row lead to a list, if they come from one version and that version may be to blame for them.
 const STUCK_MAX: u32 = 2;
 
-/// Why it ended.
+/// Why a list or a watch ended.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Ending {
-    /// As it should.
+    /// The server ended the watch, as it should.
     #[error("the server ended the watch")]
     Over,
     /// No endpoint gave an answer.
@@ -42,7 +41,7 @@ pub(super) enum Ending {
     /// The server ended the watch with an error.
     #[error("the watch failed: {0}")]
     Failed(Status),
-    /// Something that is not an event and belongs to no object.
+    /// A line that is not an event and belongs to no object.
     #[error(transparent)]
     NoFrame(#[from] NoFrame),
     /// A body that is not a list.
@@ -71,7 +70,7 @@ impl Ending {
         if is_silence(&error) { Self::Silent(idle) } else { Self::Broken(error) }
     }
 
-    /// Whether what was asked for is too old.
+    /// Whether the version or token that was asked for is too old.
     pub(super) fn is_gone(&self) -> bool {
         match self {
             Self::Refused { status, .. } | Self::Failed(status) => status.is_gone(),
@@ -120,7 +119,8 @@ impl Ending {
 pub(super) struct Stuck(u32);
 
 impl Stuck {
-    /// A watch has ended: whether the next request must be a list.
+    /// Takes in how a watch ended, and whether it moved to a newer version; returns whether the next request must be a
+    /// list.
     pub(super) fn needs_list(&mut self, ending: &Ending, has_moved: bool) -> bool {
         if has_moved {
             self.0 = 0;

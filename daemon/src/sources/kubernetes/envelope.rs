@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Characters shown of what a server says of an error.
+/// How many characters are shown of what a server says of an error.
 const MESSAGE_LENGTH_MAX: usize = 200;
 
 /// One event of a watch.
@@ -78,7 +78,7 @@ struct Labels {
 }
 
 impl Identity {
-    /// A slice that proxies are to leave alone.
+    /// Whether this is a slice that proxies are to leave alone.
     pub(super) fn is_headless(&self) -> bool {
         self.labels.as_ref().is_some_and(|labels| labels.headless.is_some())
     }
@@ -101,7 +101,7 @@ impl Glimpse {
     /// Reads no further than the metadata of an object, or of the object in an event.
     pub(super) fn of(text: &[u8]) -> Self {
         let mut found = Self::default();
-        // Always an error: the metadata is found and the rest is not wanted, or it is not there.
+        // Mostly an error, and never of interest: reading stops at the metadata, because the rest is not wanted.
         let _stopped = Peek(&mut found).deserialize(&mut serde_json::Deserializer::from_slice(text));
         found
     }

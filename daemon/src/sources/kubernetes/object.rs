@@ -30,13 +30,13 @@ impl Message {
         Self::Event(Event::RejectionEnded(object))
     }
 
-    /// That everything up to a version has been delivered, for a restart to go on from.
+    /// The message that everything up to a version has been delivered, from which a restart goes on.
     pub(super) fn progress(what: Resource, version: &Arc<str>) -> Option<Self> {
         Some(Self::Event(Event::Progress(what.watched()?, Arc::clone(version))))
     }
 
-    /// That an object is gone, with its last version if it is known. A Node that is gone keeps what it
-    /// said, as it does in the rules of kube-proxy, which ends there.
+    /// The message that an object is gone, with its last version if it is known. Of a Node there is none: what it said
+    /// stays, as with kube-proxy, which ends when its Node goes and leaves its rules.
     pub(super) fn gone(what: Resource, name: &ObjectName, meta: Option<Meta>) -> Option<Self> {
         let name = name.clone();
         let source = Source::Kubernetes;
@@ -51,15 +51,15 @@ impl Message {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Object {
-    /// Nothing if the object does not say its name.
+    /// Name and version; `None` if the object does not say its name.
     pub(super) name: Option<(ObjectName, Version)>,
     pub(super) messages: Vec<Message>,
-    /// It could not be understood.
+    /// Whether the object could not be understood.
     pub(super) is_bad: bool,
 }
 
 impl Object {
-    /// One that was read; `name` is called only if the messages do not name it.
+    /// An object that was read; `name` is called only if the messages do not name it.
     pub(super) fn new(messages: Vec<Message>, name: impl FnOnce() -> Option<(ObjectName, Version)>) -> Self {
         let is_bad =
             messages.iter().any(|it| matches!(it, Message::Event(Event::Rejected(one)) if !one.partial));
@@ -75,7 +75,7 @@ impl Object {
         Self { name: own.or_else(name), messages, is_bad }
     }
 
-    /// What the table does not say of it: what could not be understood, or that it belongs to no service.
+    /// What the table does not say of the object: what could not be understood, or that it belongs to no service.
     pub(super) fn odd(&self) -> Option<Odd> {
         let (_, version) = self.name.as_ref()?;
         let rejection = self.rejection().cloned();
@@ -86,14 +86,14 @@ impl Object {
         (rejection.is_some() || is_loose).then(|| Odd { version: version.clone(), rejection })
     }
 
-    /// A slice with the label that keeps proxies away from it.
+    /// Whether this is a slice with the label that keeps proxies away from it.
     pub(super) fn is_headless(&self) -> bool {
         self.messages
             .iter()
             .any(|it| matches!(it, Message::Event(Event::SliceApplied(facts)) if facts.headless))
     }
 
-    /// What could not be understood of it.
+    /// The key of the rejection, if something of the object could not be understood.
     pub(super) fn rejected(&self) -> Option<ObjectKey> {
         self.rejection().map(|rejection| rejection.object.clone())
     }
@@ -105,7 +105,7 @@ impl Object {
         })
     }
 
-    /// The version of a good one, with its last writer.
+    /// Version and last writer of the object, if it was understood.
     pub(super) fn meta(&self) -> Option<&Meta> {
         self.messages.iter().find_map(|it| match it {
             Message::Event(Event::ServiceApplied(facts)) => Some(&facts.meta),

@@ -1,8 +1,8 @@
 //! Where what was read goes: to the engine, to the task that knows the node, and to the ways to the apiserver.
 //!
-//! Invariant: a group is handed over whole; the source is synced when every kind of the table has handed over its
-//! first list, and not before. The Node object is none of these: its zone has a head start, and nothing waits for it
-//! after that. A queue that is full holds up the socket.
+//! Invariant: a group is handed over whole; the source is synced when every kind of the table has handed over its first
+//! list, and not before. The Node object is no kind of the table: the first lists wait a moment for its zone, and
+//! nothing waits for it after that. A queue that is full holds up the socket.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +45,7 @@ pub(super) struct HeadStart {
 }
 
 impl HeadStart {
-    /// `is_settled` where the zone is not asked for.
+    /// A head start of at most `most`; `is_settled`: the zone is not asked for, so nothing waits.
     pub(super) fn new(is_settled: bool, most: Duration) -> Self {
         let until = tokio::time::Instant::now() + most;
         Self { settled: Arc::new(watch::Sender::new(is_settled)), until }
@@ -85,12 +85,13 @@ impl Outlet {
         if group.is_empty() { Ok(()) } else { self.events.send(group).await.map_err(|_| Closed) }
     }
 
-    /// What is delivered from now on may miss something for a while.
+    /// Tells the engine that what is delivered from now on may miss something for a while.
     pub(super) async fn interrupted(&mut self) -> Result<(), Closed> {
         self.events.send(vec![Event::Interrupted(Source::Kubernetes)]).await.map_err(|_| Closed)
     }
 
-    /// The first list has been handed over, or there is none to wait for.
+    /// Notes that the first list has been handed over, or that none has to be waited for; the last kind makes the
+    /// source synced.
     pub(super) async fn arrived(&mut self) -> Result<(), Closed> {
         match self.missing.take() {
             Some(missing) if missing.arrived() => {
@@ -109,7 +110,7 @@ impl Outlet {
         }
     }
 
-    /// The zone is known, or cannot be known now.
+    /// Ends the head start: the zone is known, or cannot be known now.
     pub(super) fn zone_is_known(&self) {
         self.head_start.settled.send_replace(true);
     }
@@ -119,7 +120,8 @@ impl Outlet {
         self.missing.is_some()
     }
 
-    /// Of a group only its outcome counts: what it moves from slice to slice is never gone.
+    /// Learns from a group where apiservers are. Only the group's outcome counts, so an address that moves from slice
+    /// to slice is never gone.
     fn learn(&mut self, messages: &[Message]) {
         let mut is_news = false;
         for message in messages {
@@ -132,7 +134,8 @@ impl Outlet {
         }
     }
 
-    /// Waits until the engine has it, so that nothing is programmed for another zone meanwhile.
+    /// Reports the node and waits until the engine has the report, so that nothing is programmed for another zone
+    /// meanwhile.
     pub(super) async fn tell_of_node(&self, node: Option<Described>) -> Result<(), Closed> {
         let (applied, heard) = oneshot::channel();
         self.nodes.send(NodeReport { node, applied }).await.map_err(|_| Closed)?;

@@ -1,12 +1,12 @@
 //! How long to wait before the next request.
 //!
-//! Invariant: whatever a server does, requests of one kind come at a bounded rate, and those of many nodes spread. To
-//! the rules chance is an argument.
+//! Invariant: whatever a server does, requests of one kind come at a bounded rate, and those of many nodes spread.
+//! Chance is an argument of the rules.
 
 use std::time::Duration;
 
-/// After the first short life: long enough for a server that merely restarted its process, short enough for clients
-/// that wait.
+/// The wait after the first request that did not last: long enough for a server that merely restarted its process,
+/// short enough for clients that wait.
 const WAIT_MIN: Duration = Duration::from_millis(100);
 
 /// The longest of the doubling waits; after an apiserver returns, this is the most that is lost.
@@ -21,7 +21,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 /// A share of a whole, out of [`u32::MAX`].
 pub(crate) type Chance = u32;
 
-/// Without randomness nodes only move together.
+/// A chance from the kernel's randomness; without it nodes move together, which does no other harm.
 pub(crate) fn chance() -> Chance {
     getrandom::u32().unwrap_or(Chance::MAX / 2)
 }
@@ -39,7 +39,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// One request or watch has ended after `lived`: the wait before the next one.
+    /// How long to wait before the next request, after a request or a watch that lasted for `lived`.
     pub(super) fn wait(
         &mut self,
         lived: Duration,
@@ -56,8 +56,8 @@ impl Pace {
         asked + full / 2 + part(full / 2, chance)
     }
 
-    /// Whether another kind of request may follow at once. The waits have grown while no server answered, and that is
-    /// over. But that counts only once until a request has lived for long, so that a server to which every version is
+    /// Whether another kind of request may follow at once: the waits have grown while no server answered, and that is
+    /// over. This is granted only once until a request has lived for long, so that a server to which every version is
     /// too old is not asked for lists in a loop.
     pub(super) fn turn(&mut self) -> bool {
         !std::mem::replace(&mut self.has_turned, true)

@@ -7,10 +7,10 @@ use serde::Deserialize;
 
 use super::piece::{Gathered, PIECE_BYTES_MAX, Piece};
 
-/// Everything around the items: kind, version, token. Real ones have less than one kilobyte.
+/// The most bytes around the items (kind, version, token). Real lists have less than one kilobyte there.
 const FRAME_BYTES_MAX: usize = 64 << 10;
 
-/// Text that is gathered before items are read from it: of those that it cuts only one is read twice.
+/// How much text is gathered before items are read from it, so that only the item that the text cuts is read twice.
 const WINDOW_BYTES: usize = 512 << 10;
 
 /// The most objects of one list: several times what the largest clusters have of a kind.
@@ -19,7 +19,7 @@ pub(super) const OBJECTS_MAX: u32 = 500_000;
 /// What reading at the beginning of a text led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ahead<T> {
-    /// The value, from so many bytes.
+    /// The value was read, and took so many bytes.
     Read(T, usize),
     /// The value does not end in this text.
     Cut,
@@ -42,8 +42,8 @@ pub(crate) trait Items {
     /// Takes one item, whatever is in it.
     fn take(&mut self, item: Piece<'_>);
 
-    /// Takes the item at the beginning of a text if it can be read right there. Looking for its end first costs as much
-    /// as reading it.
+    /// Takes the item at the beginning of a text if it can be read right there, because to look for its end first would
+    /// cost as much as to read it.
     fn take_ahead(&mut self, text: &str) -> Ahead<()>;
 }
 
@@ -70,7 +70,7 @@ pub(crate) enum NoPage {
     /// Another kind of list.
     #[error("the list is not of the kind that was asked for")]
     OtherKind,
-    /// It says itself that it is not all, and gives no way to the rest.
+    /// The list says itself that it is not all, and gives no way to the rest.
     #[error("the list says that there are more objects, and not how to get them")]
     NotAll,
     /// The body ended too early.
@@ -152,7 +152,7 @@ impl Page {
         Ok(())
     }
 
-    /// What the page says of itself, if it is complete.
+    /// Gives out the last items, and returns what the page says of itself if it is complete.
     pub(crate) fn end(mut self, items: &mut dyn Items) -> Result<ListFrame, NoPage> {
         self.read_window(items, 0)?;
         if self.nesting.depth > 0 {
@@ -177,7 +177,7 @@ impl Page {
         Ok(())
     }
 
-    /// Reads as far as there are whole items, and gives how far that is. An item that is cut is waited for if it is
+    /// Reads as far as there are whole items, and returns how far that is. An item that is cut is waited for if it is
     /// shorter than `patience`; a longer one is taken apart as it comes.
     fn read(&mut self, text: &[u8], items: &mut dyn Items, patience: usize) -> Result<usize, NoPage> {
         let (legible, goes_on) = legible(text);
@@ -195,7 +195,7 @@ impl Page {
         Ok(at)
     }
 
-    /// An item, or what stands between two of them.
+    /// Reads an item ahead of its end, or what stands between two items.
     fn ahead(&self, legible: Option<&str>, rest: &[u8], items: &mut dyn Items) -> Ahead<()> {
         match (self.position, legible) {
             (Position::BetweenItems, Some(text)) if rest.starts_with(b"{") => {
@@ -212,7 +212,7 @@ impl Page {
         }
     }
 
-    /// As far as the next bracket.
+    /// Reads as far as the next bracket, and returns how far that is.
     fn step(&mut self, rest: &[u8], items: &mut dyn Items) -> Result<usize, NoPage> {
         let (length, turn) = self.nesting.advance(rest);
         let (run, _) = rest.split_at(length);

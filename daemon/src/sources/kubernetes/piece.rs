@@ -8,14 +8,14 @@ pub(super) const PIECE_BYTES_MAX: usize = 4 << 20;
 /// What a splitter gives out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
-    /// All of it.
+    /// All bytes of an object.
     Whole(&'a [u8]),
-    /// The beginning of one that is too long; the rest was skipped.
+    /// The beginning of an object that is too long; the rest was skipped.
     Cut(&'a [u8]),
 }
 
 impl<'a> Piece<'a> {
-    /// As many bytes as there are.
+    /// The bytes that are there: all of the object, or its beginning.
     pub(super) const fn bytes(self) -> &'a [u8] {
         let (Self::Whole(bytes) | Self::Cut(bytes)) = self;
         bytes

@@ -29,11 +29,11 @@ use super::version::Odds;
 use super::view::{State, Watch};
 use crate::apiserver::{Access, Connection, Reply};
 
-/// A body that explains a refusal is read no further.
+/// How much is read of a body that explains a refusal.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
-/// An apiserver that has just started refuses everything for a second, so it takes some refusals until this node's
-/// Node object is asked for less often.
+/// How many refusals in a row it takes until this node's Node object is asked for less often: an apiserver that has
+/// just started refuses everything for a second.
 const REFUSALS_MIN: u32 = 4;
 
 /// What was delivered of one kind; its audit reads it.
@@ -45,7 +45,7 @@ impl SharedDelivered {
         Self(Arc::new(Mutex::new(delivered)))
     }
 
-    /// A panic ends the process, so no task ever sees it half-changed.
+    /// Locks what was delivered. A panic ends the process, so no task ever sees it half-changed.
     pub(super) fn lock(&self) -> MutexGuard<'_, Delivered> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,11 +66,11 @@ pub(super) struct Reflector<C> {
     pub(super) odds: watch::Sender<Arc<Odds>>,
     /// Why a list is needed although the watch goes on.
     pub(super) endings: mpsc::Receiver<Ending>,
-    /// Where the next watch begins; nothing if a list is needed.
+    /// The version from which the next watch begins; `None` if a list is needed.
     pub(super) version: Option<Arc<str>>,
-    /// The highest version that was told; also while a list is needed.
+    /// The latest version that the server has told; kept while a list is needed.
     pub(super) reached: Option<Arc<str>>,
-    /// The store may be another one by now: the last watch was interrupted, or was another process's.
+    /// Whether the store may be another one by now: the last watch was interrupted, or was another process's.
     pub(super) is_doubtful: bool,
     pub(super) codec: PhantomData<C>,
 }
@@ -82,20 +82,20 @@ struct Failures {
     stuck: Stuck,
     /// Refusals in a row.
     refusals: u32,
-    /// It has been logged that the watch goes badly.
+    /// Whether it has been logged that the watch goes badly.
     is_told: bool,
 }
 
 impl Failures {
-    /// How long it is until the next request. A list for which a watch has asked does not wait for what the
-    /// watch waited for.
+    /// How long it is until the next request. A list that is needed because a watch's version is gone follows at once,
+    /// as far as [`Pace::turn`] grants it.
     fn wait(&mut self, ending: &Ending, was_watch: bool, lived: Duration) -> Duration {
         let paced = self.pace.wait(lived, ending.retry_after(), chance());
         let turns = ending.is_gone() && was_watch && self.pace.turn();
         if turns { Duration::ZERO } else { paced }
     }
 
-    /// How many refusals in a row there were with this ending.
+    /// Counts an ending; returns how many refusals in a row there were with it.
     fn refused(&mut self, ending: &Ending) -> u32 {
         self.refusals = if ending.is_refusal() { self.refusals.saturating_add(1) } else { 0 };
         self.refusals
@@ -184,7 +184,7 @@ impl<C: Codec> Reflector<C> {
         Ok(())
     }
 
-    /// The Node object gives zone and addresses; services are served without them too.
+    /// Logs that the Node object cannot be read. It gives zone and addresses; services are served without them too.
     fn say_no_node(&self, reason: &dyn std::fmt::Display) {
         tracing::warn!(
             %reason,
@@ -193,13 +193,13 @@ impl<C: Codec> Reflector<C> {
         );
     }
 
-    /// The Node object may not be read, or there is none. The host's own choice counts from now on, and not what a
-    /// former process knew.
+    /// Reports that the Node object may not be read, or that there is none. The host's own choice of addresses counts
+    /// from now on, and not what a former process knew.
     async fn no_node(&self) -> Result<(), Closed> {
         if self.is_without_node() { self.outlet.tell_of_node(None).await } else { Ok(()) }
     }
 
-    /// Whether the Node object is watched, and nothing came yet.
+    /// Whether this is the loop of the Node object, and no Node has come yet.
     fn is_without_node(&self) -> bool {
         self.selection.what == Resource::Node && self.delivered.lock().len() == 0
     }
@@ -209,7 +209,7 @@ impl<C: Codec> Reflector<C> {
         matches!(ending, Ending::Over) && lived >= self.timing.watch_short
     }
 
-    /// Whether this is no ordinary ending.
+    /// Shows and logs an ending if it is not a normal one; returns whether it was not.
     fn say(&self, ending: &Ending, lived: Duration, failures: &mut Failures) -> bool {
         if self.is_normal(ending, lived) {
             return false;
@@ -231,7 +231,7 @@ impl<C: Codec> Reflector<C> {
         true
     }
 
-    /// An answer has shown that the watch goes well again.
+    /// Logs that the watch goes well again, as an answer has shown, if the log said that it goes badly.
     fn recovered(&self, failures: &mut Failures) {
         match (std::mem::take(&mut failures.is_told), self.selection.what) {
             (false, _) => {}
@@ -240,7 +240,8 @@ impl<C: Codec> Reflector<C> {
         }
     }
 
-    /// An answer that is one; or what is wrong with it, and the connection if that is free for another request.
+    /// The answer, if the server accepted the request; or why it did not, and the connection if that is free for
+    /// another request.
     async fn accepted(&self, reply: Reply) -> Result<Reply, (Ending, Option<Connection>)> {
         self.view.send_modify(|view| {
             view.endpoint = Some(Arc::clone(&reply.endpoint));
@@ -259,7 +260,7 @@ impl<C: Codec> Reflector<C> {
         Err((Ending::Refused { status: Status::of_body(code, &body), retry_after }, kept))
     }
 
-    /// Hands a group over. The oddities that a restart has to know beside it are published first.
+    /// Hands a group over. The oddities that a restart has to know beside the group are published first.
     async fn deliver(&mut self, messages: Vec<Message>) -> Result<(), Closed> {
         let odds = self.delivered.lock().odds();
         self.odds.send_if_modified(|known| !Arc::ptr_eq(&std::mem::replace(known, Arc::clone(&odds)), &odds));

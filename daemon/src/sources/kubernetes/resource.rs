@@ -1,6 +1,6 @@
 //! The three kinds of objects that are watched, and what is asked for each.
 //!
-//! Invariant: the selectors are kube-proxy's.
+//! Invariant: Services and the Node are selected as by kube-proxy; of slices all are asked for.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use super::page::ListFrame;
 use crate::config::NodeName;
 
-/// Items of one page. A page is one read of etcd, and a server keeps a whole one in memory.
+/// The most items of one page. A page is one read of etcd, and a server keeps a whole one in memory.
 pub(super) const PAGE_ITEMS: u32 = 500;
 
 words! {
@@ -26,7 +26,7 @@ words! {
 }
 
 impl Resource {
-    /// As the engine knows it; the Node object is unknown to it.
+    /// The kind as the engine knows it; the engine does not know the Node object.
     pub(super) const fn watched(self) -> Option<Watched> {
         match self {
             Self::Services => Some(Watched::Services),
@@ -35,7 +35,7 @@ impl Resource {
         }
     }
 
-    /// Whether a list is one of this kind: another one would say that there is nothing of this.
+    /// Whether a list is one of this kind: a list of another kind would say that there is nothing of this one.
     pub(super) fn is_listed_by(self, frame: &ListFrame) -> bool {
         let (api_version, kind) = match self {
             Self::Services => ("v1", "ServiceList"),
@@ -46,7 +46,7 @@ impl Resource {
     }
 }
 
-/// Which objects of a kind.
+/// Which objects of a kind are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Selection {
     pub(super) what: Resource,
@@ -63,7 +63,7 @@ impl Selection {
         Self { what: Resource::Services, labels, fields: "spec.clusterIP!=None".to_owned() }
     }
 
-    /// All of them: one that is labelled as not for proxies would else be gone like one that is deleted.
+    /// All slices: otherwise a slice that gets the label that keeps proxies away would seem to be deleted.
     pub(super) const fn slices() -> Self {
         Self { what: Resource::Slices, labels: String::new(), fields: String::new() }
     }
@@ -77,7 +77,8 @@ impl Selection {
         }
     }
 
-    /// The same for a server that does not select Services by address. Headless ones come too then; they have no rows.
+    /// The same for a server that does not select Services by address. Headless Services come too then; they have no
+    /// rows.
     pub(super) fn without_fields(&self) -> Option<Self> {
         let is_optional = self.what == Resource::Services && !self.fields.is_empty();
         is_optional.then(|| Self { fields: String::new(), ..self.clone() })
@@ -104,7 +105,7 @@ impl Selection {
         newest(self.list())
     }
 
-    /// What happens after a version.
+    /// The watch of what happens after a version.
     pub(super) fn watch(&self, version: &str, timeout_s: u64) -> String {
         watch(self.list(), version, timeout_s)
     }
@@ -141,13 +142,13 @@ impl SharedSelection {
     }
 }
 
-/// Of what a list asks for, the smallest part that tells which version the server has.
+/// Makes of a list's request the smallest one that tells which version the server has.
 pub(crate) fn newest(mut list: String) -> String {
     push(&mut list, "limit", "1");
     list
 }
 
-/// Of what a list asks for, what happens after a version.
+/// Makes of a list's request the watch of what happens after a version.
 pub(crate) fn watch(mut list: String, version: &str, timeout_s: u64) -> String {
     push(&mut list, "watch", "true");
     push(&mut list, "allowWatchBookmarks", "true");
@@ -159,7 +160,7 @@ pub(crate) fn watch(mut list: String, version: &str, timeout_s: u64) -> String {
 /// All but what RFC 3986 calls unreserved.
 pub(crate) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// Adds a parameter that says something, in the characters that a query may have.
+/// Adds a parameter unless its value is empty, in the characters that a query may have.
 pub(crate) fn push(query: &mut String, name: &str, value: &str) {
     if value.is_empty() {
         return;

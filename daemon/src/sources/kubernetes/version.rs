@@ -1,4 +1,4 @@
-//! Versions of objects, and which of them the table does not say all of.
+//! Versions of objects, and the odd objects, of which the table does not say everything.
 //!
 //! Invariant: versions are compared for equality only, as Kubernetes asks.
 
@@ -23,33 +23,33 @@ impl Version {
         Self { uid: text(&meta.uid), resource_version: text(&meta.resource_version) }
     }
 
-    /// An object without a uid may be any object of its name.
+    /// Whether the other one is surely another object; an object without a uid may be any object of its name.
     pub(super) fn is_another_object(&self, other: &Self) -> bool {
         !self.uid.is_empty() && !other.uid.is_empty() && self.uid != other.uid
     }
 
-    /// An object without a version may be any version.
+    /// Whether both are surely the same version; an object without a version may be any version.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self == other && !self.resource_version.is_empty()
     }
 }
 
-/// What the table does not say of an object: which version it is that could not be understood, in part or at all, or
-/// that belongs to no service.
+/// What the table does not say of an object: that a version of it could not be understood, in part or at all, or that
+/// it belongs to no service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Odd {
     pub version: Version,
-    /// What could not be understood; nothing of one that belongs to no service.
+    /// What could not be understood; `None`: the object belongs to no service, and nothing of it is wrong.
     pub rejection: Option<Rejection>,
 }
 
 impl Odd {
-    /// Nothing of this version was understood.
+    /// Whether nothing of this version was understood.
     pub(super) fn is_bad(&self) -> bool {
         self.rejection.as_ref().is_some_and(|rejection| !rejection.partial)
     }
 
-    /// Nothing of this version was wrong.
+    /// Whether nothing of this version was wrong, and it only belongs to no service.
     pub(super) const fn is_loose(&self) -> bool {
         self.rejection.is_none()
     }

@@ -33,7 +33,7 @@ pub struct LastError {
 
 #[derive(Clone, Debug)]
 pub struct Watch {
-    /// Of which objects.
+    /// Which objects it watches.
     pub what: Resource,
     /// What it is doing.
     pub state: State,
@@ -56,7 +56,7 @@ pub struct Watch {
     pub page_retries: u64,
     /// Events that changed something.
     pub events: u64,
-    /// Lists that would have removed more than half of everything, and did.
+    /// Lists that removed so much at once, all or more than half of what was known, that the log says so.
     pub losses: u64,
     /// Comparisons with what the server has.
     pub audits: u64,
@@ -146,7 +146,7 @@ impl View {
         futures_util::future::join_all(audits).await
     }
 
-    /// How they are doing now; none if no apiserver is watched.
+    /// How the watches are doing now; there is none if no apiserver is watched.
     pub fn now(&self) -> Vec<Watch> {
         self.watches.iter().map(|watch| watch.borrow().clone()).collect()
     }

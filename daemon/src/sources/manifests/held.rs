@@ -1,6 +1,7 @@
 //! What was read and is not delivered yet, because an object in it may be on its way from one file to another.
 //!
-//! Invariant: pure. Nothing is held that adds or changes objects only, and nothing for longer than [`HELD_MAX`].
+//! Invariant: pure. A reading that only adds or changes objects is not held, and none is held for longer than
+//! [`HELD_MAX`].
 
 use tokio::time::Instant;
 
@@ -42,7 +43,7 @@ impl Held {
 }
 
 impl Waiting {
-    /// A look that finds nothing more ends the wait in time.
+    /// Adds a later reading. A look that finds nothing more does not make the wait longer.
     fn then(self, later: Self) -> Self {
         let until = if later.reading.files.is_empty() { self.until } else { later.until.min(self.end) };
         Self { until, end: self.end, reading: self.reading.then(later.reading) }

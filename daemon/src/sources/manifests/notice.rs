@@ -15,7 +15,7 @@ use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, Watc
 
 use super::FILES_MAX;
 
-/// The name, if it is one of a manifest.
+/// The file's name, if it is one of a manifest.
 pub(super) fn manifest_name(name: &OsStr) -> Option<Arc<str>> {
     is_manifest(name).then(|| name.to_str().map(Into::into)).flatten()
 }
@@ -29,9 +29,9 @@ pub(super) fn is_manifest(name: &OsStr) -> bool {
 /// What was noticed since the last look.
 #[derive(Debug, Default)]
 pub(super) struct Noticed {
-    /// Closed after writing, or renamed into place.
+    /// Files that were closed after writing, or renamed into place.
     pub(super) closed: BTreeSet<Arc<str>>,
-    /// Written to, and not closed since.
+    /// Files that were written to, and not closed since.
     pub(super) writing: BTreeSet<Arc<str>>,
 }
 
@@ -47,7 +47,7 @@ pub(super) enum Due {
 }
 
 impl Noticed {
-    /// Takes one event; says when the folder should be looked at.
+    /// Takes one notice in; returns when the folder should be looked at.
     pub(super) fn take(&mut self, mask: EventMask, name: Option<&OsStr>) -> Due {
         if mask.contains(EventMask::Q_OVERFLOW) {
             self.writing.clear();
@@ -74,7 +74,8 @@ impl Noticed {
     }
 }
 
-/// Any name may be a link on the way to a manifest, as `..data` is in a mounted ConfigMap.
+/// When the folder should be looked at for a name that is no manifest's: any name may be a link on the way to a
+/// manifest, as `..data` is in a mounted ConfigMap.
 fn due_of_other(mask: EventMask) -> Due {
     if mask.contains(EventMask::MOVED_TO) {
         Due::Now
@@ -85,7 +86,8 @@ fn due_of_other(mask: EventMask) -> Due {
     }
 }
 
-/// A name or the folder itself came or went. A file that was created is written next, and what goes may come back.
+/// Notices that a name or the folder itself came or went. The folder is not looked at at once: a file that was created
+/// is written next, and what goes may come back.
 const BEGUN: EventMask = EventMask::CREATE
     .union(EventMask::DELETE)
     .union(EventMask::MOVED_FROM)

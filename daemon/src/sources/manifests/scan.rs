@@ -1,8 +1,8 @@
 //! One look at a folder: which manifests are there, and which of them are ready to be read.
 //!
 //! Invariant: a file is read when it was closed after writing, renamed into place, reached by another link, or
-//! unchanged for [`SETTLE`]; never while a process is known to write it. A file that is gone or empty counts as that
-//! only after the same time, because many programs replace a file by removing or emptying it first.
+//! unchanged for [`SETTLE`]; never while a process is known to write it. A file that is gone or empty counts as gone or
+//! empty only after the same time, because many programs replace a file by removing or emptying it first.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +20,7 @@ use super::notice::{Noticed, is_manifest, manifest_name};
 use super::{FILES_MAX, SETTLE};
 use holdfast_objects::manifests::{Contents, FILE_BYTES_MAX, FolderLook, decode};
 
-/// As much of a name as can be shown.
+/// A name in characters that can be shown, whatever its bytes are.
 fn escaped(name: &OsStr) -> Arc<str> {
     name.as_bytes().escape_ascii().to_string().into()
 }
@@ -50,7 +50,7 @@ impl Stamp {
         }
     }
 
-    /// The same content under another name: a rename moves only the change time.
+    /// Whether this is the same content under another name: a rename changes only the change time.
     fn is_moved_from(&self, other: &Self) -> bool {
         let identity = |stamp: &Self| (stamp.device, stamp.inode, stamp.size, stamp.modified);
         identity(self) == identity(other)
@@ -66,9 +66,9 @@ impl Stamp {
 /// One file, as far as it was looked at.
 #[derive(Debug)]
 struct Track {
-    /// As it was when it was read last; nothing if it never was, or not well.
+    /// The file as it was when it was read last; `None`: it never was read, or the last reading failed.
     read: Option<Stamp>,
-    /// As it was at the last look, and since when it has been so. `None`: it was not there.
+    /// The file as it was at the last look, and since when it has been so. `None`: it was not there.
     seen: Option<Stamp>,
     since: Instant,
 }
@@ -78,9 +78,9 @@ struct Track {
 pub(super) struct Unsettled {
     /// Files that change just now, and need another look.
     pub(super) files: Vec<Arc<str>>,
-    /// Files have gone that may come back.
+    /// Whether files have gone that may come back.
     pub(super) is_leaving: bool,
-    /// The folder cannot be read.
+    /// Whether the folder cannot be read.
     pub(super) is_blind: bool,
 }
 
@@ -149,7 +149,7 @@ impl Scan {
         )
     }
 
-    /// What was read under names that are not there now.
+    /// The stamps of the files that were read under names that are not there now.
     fn gone(&self, listing: &Listing) -> Vec<Stamp> {
         let gone = self.tracks.iter().filter(|(file, _)| !listing.contains_key(*file));
         gone.filter_map(|(_, track)| track.read.clone()).collect()
@@ -174,7 +174,7 @@ impl Scan {
         is_closed || (is_complete && !noticed.writing.contains(file))
     }
 
-    /// `None` if it changed while it was read: a process writes it, and it will be ready again.
+    /// Reads a file; `None` if it changed meanwhile: a process writes it, and it will be ready again.
     fn read(&mut self, file: &Arc<str>, stamp: &Stamp) -> Option<Result<Contents, String>> {
         let bytes = read_unchanged(&self.folder.join(&**file), stamp).transpose()?;
         let track = self.tracks.get_mut(file)?;
@@ -191,7 +191,7 @@ impl Scan {
         Some(contents)
     }
 
-    /// Forgets what has been gone for long enough or has only changed its name; says whether others may
+    /// Forgets files that have been gone for long enough or have only changed their names; returns whether others may
     /// still come back.
     fn forget(&mut self, listing: &Listing, now: Instant) -> bool {
         let is_renamed = |read: &Stamp| listing.values().flatten().any(|stamp| stamp.is_moved_from(read));
@@ -236,8 +236,8 @@ fn list(folder: &Path) -> Result<Listing, String> {
 
 const NOT_UTF8: &str = "has a name that is not UTF-8, so it is not read; rename it";
 
-/// `None` for what is not there and for folders; an error for what is never opened, such as a pipe, and for a
-/// link to nowhere.
+/// The stamp of a file. `None` for what is not there and for folders; an error for what is never opened, such as a
+/// pipe, and for a link to nowhere.
 fn stamp(path: &Path) -> Option<Result<Stamp, String>> {
     let own = fs::symlink_metadata(path).ok()?;
     if !own.is_symlink() {
@@ -262,7 +262,7 @@ fn stamp_of(metadata: &Metadata, target: Option<PathBuf>) -> Option<Result<Stamp
     Some(Err(format!("{link} {what}, so it is not read; only files are, and links to files")))
 }
 
-/// The whole file; nothing if it is another one than was looked at, or changes meanwhile.
+/// The whole file; `None` if it is another file than was looked at, or changes meanwhile.
 fn read_unchanged(path: &Path, stamp: &Stamp) -> io::Result<Option<Vec<u8>>> {
     // A pipe that takes the place of the file must not hold the thread.
     let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;

@@ -1,8 +1,8 @@
 //! The task that waits for changes of the folder and sends them.
 //!
-//! Invariant: files are looked at on a thread that may block, one look at a time, and for at most half of the
-//! time; a look that does not end is said, and waited for. A folder that rested is looked at as soon as a file in
-//! it is complete.
+//! Invariant: files are looked at on a thread that may block, one look at a time, and for at most half of the time; a
+//! look that does not end is reported, and waited for. A folder that rested is looked at as soon as a file in it is
+//! complete.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(super) struct Watching {
     path: PathBuf,
     known: FolderState,
     notices: Option<Notices>,
-    /// The moment at which the last look is as long ago as it took.
+    /// The moment at which the last look is as long ago as it took; a file that is complete waits until then.
     rested: Instant,
     /// How long a look may take until it is logged.
     hangs_after: Duration,
@@ -52,10 +52,10 @@ pub(super) struct Watching {
 /// The reason shown of a folder on a file system that does not answer.
 const HANGS: &str = "does not answer, so what is known of it stays; does its file system hang?";
 
-/// One way of looking.
+/// A way of looking at the folder: at the start, later, or as a test needs it.
 pub(super) type Look = fn(&mut FolderState) -> (Vec<Event>, Unsettled);
 
-/// Notices taken before a look; a folder that never rests is looked at all the same.
+/// The most notices that are taken before a look, so that a folder that never rests is looked at all the same.
 const DRAINED_MAX: usize = 4096;
 
 impl Watching {
@@ -103,7 +103,7 @@ impl Watching {
         Ok(watching)
     }
 
-    /// All that stands in the folder, if the table asks for it since the last look.
+    /// Everything in the folder once more, if the table has asked for it since the last look.
     fn asked(&mut self) -> Vec<Event> {
         let asks = |it: &watch::Receiver<Arc<Snapshot>>| it.borrow().asks.get(&Source::Manifests).copied();
         let now = self.snapshots.as_ref().and_then(asks).unwrap_or_default();
@@ -111,7 +111,7 @@ impl Watching {
         if now > was { self.known.folder.tell_again() } else { Vec::new() }
     }
 
-    /// Looks, and says so if that does not end.
+    /// Looks, and reports it if the look does not end.
     async fn look(
         self,
         look: Look,
@@ -145,7 +145,7 @@ impl Watching {
         })
     }
 
-    /// Until something worth a look is noticed, or the time is up.
+    /// Waits until something worth a look is noticed, or the time is up.
     async fn pause(&mut self, wait: Duration) {
         let mut due = Instant::now() + wait;
         due = self.known.held.until().map_or(due, |until| due.min(until));
@@ -180,7 +180,7 @@ impl FolderState {
         (told.map(|reading| self.folder.apply(reading)).unwrap_or_default(), unsettled)
     }
 
-    /// The first list waits for whole files anyway, and goes out whole.
+    /// Looks, and holds nothing back: the first list waits for whole files anyway, and goes out whole.
     fn look_at_start(&mut self) -> (Vec<Event>, Unsettled) {
         let (reading, unsettled) = self.scan.look(&mut self.noticed);
         (self.folder.apply(reading), unsettled)

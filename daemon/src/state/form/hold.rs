@@ -1,7 +1,7 @@
 //! A list that is held, with its deadline and what probes found.
 //!
-//! Invariant: times are those of the wall clock as it stood when this was written, so that steps of it before that make
-//! no difference. The clock of the process is another one after a restart.
+//! Invariant: times are those of the wall clock as it stood when the file was written, so that earlier steps of that
+//! clock make no difference. The clock of the process cannot be used: after a restart it is another one.
 
 use std::sync::Arc;
 
@@ -27,11 +27,11 @@ pub(in crate::state) struct HoldForm {
 
 /// A form of a hold, of this version or a former one.
 pub(in crate::state) trait Held {
-    /// The hold of a port of this transport, as it is now.
+    /// Turns the form into the hold of a port of this transport.
     fn into_hold(self, source: Source, transport: Transport) -> Option<Hold>;
 }
 
-/// As version 3 has it.
+/// A hold as version 3 of the format has it.
 #[derive(Serialize, Deserialize)]
 pub(in crate::state) struct HoldForm3 {
     reason: Reason,
@@ -58,7 +58,7 @@ impl Held for HoldForm3 {
 }
 
 impl HeldBackend3 {
-    /// Only backends that answered are known to have been asked; no other has failed to answer yet.
+    /// The backend as a hold has it now. Of version 3 only backends that answered are known to have been asked.
     fn now(self, transport: Transport) -> HeldBackend {
         let Self { row, answered, failures, lost } = self;
         let asked = if answered { Asked::Done } else { Asked::before(&row, transport) };
@@ -80,7 +80,7 @@ impl HoldForm {
 }
 
 impl Held for HoldForm {
-    /// On a clock with the seconds of the wall clock, as [`Now::default`] is one.
+    /// The hold on a process clock that has the seconds of the wall clock, as the one of [`Now::default`] has.
     fn into_hold(self, source: Source, _: Transport) -> Option<Hold> {
         let Self { reason, since, asked, bound, slices, backends } = self;
         let begun = Uptime(since);

@@ -1,7 +1,7 @@
 //! What the table does not say of the apiserver's objects.
 //!
-//! Invariant: an odd object is named as its kind is, whatever is wrong with it. Objects without a name are left out:
-//! only a list can find them again.
+//! Invariant: an odd object goes by its kind and its own name, whatever is wrong with it. Objects without a name are
+//! left out: only a list can find them again.
 
 use std::sync::Arc;
 
@@ -56,12 +56,12 @@ impl OddForm {
     }
 }
 
-/// The first ones of them.
+/// The forms of the first odd objects, `most` at most.
 pub(in crate::state) fn forms(odds: &Odds, most: usize) -> Vec<OddForm> {
     odds.iter().take(most).map(OddForm::from).collect()
 }
 
-/// All of them, as objects of one kind.
+/// The odd objects that these forms say, as objects of one kind.
 pub(in crate::state) fn odds(forms: Vec<OddForm>, key: fn(ObjectName) -> ObjectKey) -> Arc<Odds> {
     Arc::new(forms.into_iter().map(|form| form.into_odd(key)).collect())
 }

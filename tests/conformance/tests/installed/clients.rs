@@ -1,6 +1,6 @@
 //! Clients that connect all the time, to a ClusterIP and to NodePorts: in pods, on nodes and outside.
 //!
-//! Invariant: each attempt is counted once; clients that could not count have failed.
+//! Invariant: each attempt is counted once, and a client without counts fails its test.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,13 +15,13 @@ pub(crate) const OBJECTS: &str = include_str!("objects.yaml");
 pub(crate) const CLUSTER_IP: &str = "10.96.7.7:80";
 const NODE_PORT: u16 = 30080;
 
-/// The client, where `OBJECTS` has it in pods as well.
+/// The client's command, on machines and in pods: `OBJECTS` mounts it at the same path.
 const DIALER: &str = "/opt/dialer/bed_child dial";
 
-/// What ends them: each then tells what came of it.
+/// The file that ends the clients on a machine: each then tells what it counted.
 const END: &str = "/run/dialers.end";
 
-/// Fewer in the time that anything takes would prove nothing.
+/// How many connects each client must have had: fewer would prove nothing of what was done meanwhile.
 const CONNECTED_MIN: u64 = 100;
 
 /// Clients that dial until they are told to end.
@@ -31,7 +31,7 @@ pub(crate) struct Clients<'a> {
 }
 
 impl<'a> Clients<'a> {
-    /// Starts one for each way on which a service of these nodes is reached.
+    /// Starts a client for each way by which the service is reached on these nodes.
     pub(crate) fn start(cluster: &'a Cluster) -> Self {
         let mut clients = Self { cluster, running: Vec::new() };
         for machine in NODES.into_iter().chain(["cp", "out"]) {
@@ -56,10 +56,10 @@ impl<'a> Clients<'a> {
         self.running.push((name, running));
     }
 
-    /// Ends them; not one connect of one of them may have failed.
+    /// Ends the clients, and checks that not one of their connects has failed.
     #[track_caller]
     pub(crate) fn end_without_a_failure(mut self, during: &str) {
-        // The last change is out, and clients go on for a while.
+        // Clients go on for a while after the last change, so that they meet what it leads to.
         std::thread::sleep(Duration::from_secs(2));
         for machine in NODES.into_iter().chain(["cp", "out"]) {
             self.cluster.on(machine).unwrap().write(END, "").unwrap();
@@ -76,8 +76,8 @@ impl<'a> Clients<'a> {
     }
 }
 
-/// A kubelet that was started a moment ago may not know a pod yet that runs: only that is a reason to ask once more,
-/// and nothing was dialled then.
+/// The command of a client in a pod. A kubelet that was started a moment ago may not know a running pod yet: only then
+/// is the command tried again, and nothing has been dialled.
 fn in_pod(pod: &str) -> String {
     let script = format!(
         r#"said=$(mktemp); for try in $(seq 60); do

@@ -24,7 +24,7 @@ fn alike() -> [String; 2] {
     found.unwrap()
 }
 
-/// A service that is served in a namespace, its slice first.
+/// The events of a service that is served, in this namespace; that of its slice comes first.
 fn served(namespace: &str, cluster_ip: &str) -> [Event; 2] {
     let (mut facts, mut endpoints) = (service_facts("web", cluster_ip), slice("web", &["1.1.1.1"]));
     facts.key.name = ObjectName::new(namespace, "web").unwrap();
@@ -78,7 +78,7 @@ fn a_namespace_that_comes_before_another_one_at_a_start_gets_no_number_that_the_
     let before = numbers(&mut former)[&IpAddr::from([10, 0, 0, 1])];
     let (mut engine, _) = Engine::start(former.into_maps(), Seed::default(), SOURCES).unwrap();
     let mut events = served(&newcomer, "10.0.0.2");
-    // Anybody may write down an external IP, so it says nothing of a namespace.
+    // A service of any namespace may name this external IP, so the IP does not say whose number the maps hold.
     if let Event::ServiceApplied(facts) = &mut events[1] {
         Arc::make_mut(facts).external_ips = vec![[10, 0, 0, 1].into()];
     }

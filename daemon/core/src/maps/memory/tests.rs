@@ -55,7 +55,7 @@ fn a_node_port_answers_on_node_addresses_only() {
     maps.execute(&Action::InsertNodeAddress(VIP.address)).unwrap();
     check_answer("a node address", &maps, Client::Local, &Answer::Refused);
     maps.execute(&Action::RemoveNodeAddress(VIP.address)).unwrap();
-    check_answer("no longer one", &maps, Client::Local, &Answer::Passed);
+    check_answer("no longer a node address", &maps, Client::Local, &Answer::Passed);
 }
 
 #[test]

@@ -95,8 +95,8 @@ fn corner_facts() {
     check("ready and terminating is ready", &zone(), "", "1 - B; 2 - T", ["1", "nil"], true);
     check("ready and not serving is ready", &zone(), "", "1 - U; 2 - T", ["1", "nil"], true);
     check("a fall-back ignores zones", &zone(), "", "1 zone-a T; 2 b T", ["1 2", "nil"], true);
-    check("terminating and not serving is nobody", &zone(), "itp", "1 - D@; 2 - D", ["nil", ""], false);
-    check("serving and not ready is nobody", &zone(), "", "1 - N", ["", "nil"], false);
+    check("terminating and not serving is no backend", &zone(), "itp", "1 - D@; 2 - D", ["nil", ""], false);
+    check("serving and not ready is no backend", &zone(), "", "1 - N", ["", "nil"], false);
     check(
         "only terminating ones elsewhere: dropped, not refused",
         &zone(),

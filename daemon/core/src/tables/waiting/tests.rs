@@ -35,7 +35,7 @@ fn slice(service: &ServiceKey, name: &str) -> Arc<SliceFacts> {
     })
 }
 
-/// The order in which all get room, each of which counts for its namespace from then on.
+/// The order in which all services that wait get room; each counts for its namespace from then on.
 fn order(mut waiting: Waiting) -> Vec<String> {
     let mut residents = Residents::default();
     let mut order = Vec::new();
@@ -68,7 +68,7 @@ fn namespaces_take_turns_and_within_one_the_oldest_comes_first() {
 }
 
 #[test]
-fn what_goes_or_changes_while_it_waits_is_as_it_is_in_the_end() {
+fn what_changes_while_it_waits_gets_room_as_it_is_in_the_end() {
     let mut waiting = Waiting::default();
     let a = key("ns/a", Source::Kubernetes);
     waiting.put_service(service("ns/a", 1, Source::Kubernetes));
@@ -87,7 +87,7 @@ fn what_goes_or_changes_while_it_waits_is_as_it_is_in_the_end() {
 }
 
 #[test]
-fn surplus_slices_wait_for_their_service_alone_in_the_order_of_their_names() {
+fn surplus_slices_wait_for_places_in_their_own_service_and_get_them_by_name() {
     let mut waiting = Waiting::default();
     let a = key("ns/a", Source::Kubernetes);
     for name in ["s3", "s1", "s2"] {
@@ -113,10 +113,10 @@ fn invariant_10_what_waits_has_a_bound_and_who_has_most_gives_way() {
     assert!(waiting.guest(&key("quiet/only", Source::Kubernetes)).is_some());
     assert!(waiting.guest(&key("noise/s000000", Source::Kubernetes)).is_some(), "the oldest stay");
     assert!(waiting.guest(&key(&format!("noise/s{:06}", many - 1), Source::Kubernetes)).is_none());
-    assert!(waiting.sources_to_ask().is_empty(), "there is no room for what would be told");
+    assert!(waiting.sources_to_ask().is_empty(), "no source is asked while there is no room");
     while waiting.bytes > limits::WAITING_BYTES_MAX / 2 {
         waiting.next_service(&Residents::default()).unwrap();
     }
     assert_eq!(waiting.sources_to_ask(), BTreeSet::from([Source::Kubernetes]));
-    assert!(waiting.sources_to_ask().is_empty(), "once");
+    assert!(waiting.sources_to_ask().is_empty(), "each source is asked once");
 }

@@ -1,7 +1,7 @@
 //! The kernel's list of sockets, and ending one of them (sock_diag).
 //!
-//! Invariant: a socket is ended by its cookie, so never another one that took its place. It sees the network namespace
-//! of the calling thread only. Which sockets, its caller decides.
+//! Invariant: a socket is ended by its cookie, so never another one that took its place. A conversation sees only the
+//! network namespace of the thread that opened it. Which sockets are ended is for the caller to decide.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +19,7 @@ const SOCK_DESTROY: u16 = 21;
 /// peer. A UDP socket that is connected is ESTABLISHED.
 const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5 | 1 << 8;
 
-/// A million sockets of each kind have some 200 MB of messages; each is looked at and forgotten.
+/// The kernel's answer about a million sockets of one kind has some 200 MB; each message is looked at and forgotten.
 const ANSWER_BYTES_MAX: usize = 1 << 30;
 
 /// A socket that is connected to a peer.
@@ -33,7 +33,7 @@ pub(crate) struct Connected {
     pub(crate) cookie: u64,
 }
 
-/// The conversation with the kernel.
+/// The conversation with the kernel about sockets.
 #[derive(Debug)]
 pub(crate) struct Diag {
     kernel: Conversation,
@@ -105,7 +105,7 @@ fn nobody(transport: Transport) -> Connected {
     Connected { transport, family, id: [0; 48], peer: SocketAddr::from(([0; 4], 0)), cookie: 0 }
 }
 
-/// A `struct inet_diag_msg`; `None`: not connected.
+/// Reads a `struct inet_diag_msg`; `None`: its socket is not connected.
 fn decode(transport: Transport, message: &[u8]) -> Option<Connected> {
     let family = *message.first()?;
     let id: [u8; 48] = message.get(4..52)?.try_into().ok()?;

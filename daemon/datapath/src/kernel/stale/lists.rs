@@ -1,6 +1,6 @@
 //! Which sockets have lost their backend, by the maps that clients are served from.
 //!
-//! Invariant: what cannot be read, or may be of yesterday, is no reason to end a socket. Nothing is written.
+//! Invariant: what cannot be read, or may be out of date, is no reason to end a socket. Nothing is written.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,7 +23,8 @@ use crate::generation::Generation;
 use crate::map::{Map, handle};
 use crate::shared::Shared;
 
-/// How often a socket must look stale in a row. The engine writes meanwhile, so one look may be at something torn.
+/// How often a socket must look stale in a row. The engine writes meanwhile, so a single look may see something half
+/// written.
 const LOOKS: usize = 3;
 
 /// The same maps as the engine's, for another thread to read.
@@ -34,7 +35,7 @@ pub(super) struct Lists {
     kept: Option<Result<Reader, Arc<str>>>,
     // The one network namespace in which sockets are ended; `None`: all, or it cannot be told.
     netns: Option<u64>,
-    // Of those the ones that seemed to have lost their backend when they were read.
+    // Of the connections that UDP sockets keep, those that seemed to have lost their backend when they were read.
     leaving: Connections,
     is_whole: bool,
 }
@@ -68,8 +69,8 @@ impl Lists {
         frontend(dialled, transport)
     }
 
-    /// Whether a connected UDP socket is worth a closer look. Sockets of pods that will not be ended would leave no
-    /// room for others.
+    /// Whether a connected UDP socket is worth a closer look. Where sockets of pods are not ended, they are left out,
+    /// because they would leave no room for others.
     fn may_leave(&self, connection: &Connection) -> bool {
         let is_here = self.netns.is_none_or(|own| own == connection.netns);
         let dialled = frontend(connection.dialled, Transport::Udp);
@@ -113,7 +114,7 @@ impl Judge for Lists {
 
     fn has_left(&self, socket: &Connected) -> bool {
         let Some(dialled) = self.dialled(socket) else { return false };
-        // Asked last: what was read before is what clients get.
+        // Asked last: if the maps are not outgrown now, what was read from them is what clients get.
         (0..LOOKS).all(|_| !self.may_serve(&dialled, socket.peer)) && !self.generation.is_outgrown()
     }
 }

@@ -14,7 +14,7 @@ use nix::sched::{CloneFlags, setns};
 /// Ten times the pods that kubelet allows a node.
 const NAMESPACES_MAX: usize = 1_100;
 
-/// Its bit, from `linux/capability.h`.
+/// The bit of the capability, from `linux/capability.h`.
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 
 /// The namespace in which the thread is at home.
@@ -26,7 +26,7 @@ pub(crate) struct Home(File);
 pub(crate) struct Found {
     /// One path for each namespace; its process may end at any time.
     pub(crate) namespaces: Vec<PathBuf>,
-    /// Why not all of them.
+    /// Why some namespaces were not found; `None`: all were.
     pub(crate) failure: Option<String>,
 }
 
@@ -51,7 +51,7 @@ impl Walk {
             }
             Ok(metadata) => self.is_full |= !self.known.contains_key(&id(&metadata)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => self.is_denied = true,
-            // It has ended.
+            // The process has ended.
             Err(_) => {}
         }
     }

@@ -1,6 +1,7 @@
 //! The thread that ends sockets which have lost their backend.
 //!
-//! Invariant: it works when lists have changed, a small share of the time, and never keeps the caller waiting.
+//! Invariant: the thread works only when lists have changed, rests for most of the time, and never keeps the caller
+//! waiting.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -27,7 +28,7 @@ pub struct Swept {
     pub sweeps: u64,
     /// How many sockets were ended.
     pub ended: u64,
-    /// Why some or all of them are not looked at.
+    /// Why some or all sockets are not looked at.
     pub failure: Option<String>,
 }
 
@@ -48,7 +49,7 @@ pub(crate) trait Judge: Send {
 pub(crate) struct Sweeper<J> {
     jobs: Option<SyncSender<J>>,
     swept: Arc<Mutex<Swept>>,
-    // Ends the rest of the thread.
+    // Dropping it wakes the thread from its rest, and the thread ends.
     stop: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -66,7 +67,7 @@ impl<J: Judge + 'static> Sweeper<J> {
         Ok(Self { jobs: Some(jobs), swept, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// `false`: it is busy, and will be asked again.
+    /// Hands the thread a sweep. `false`: the thread is busy or rests, and the caller asks again later.
     pub(crate) fn sweep(&self, judge: J) -> bool {
         self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(judge).is_ok())
     }
@@ -120,7 +121,7 @@ impl Work {
         }
     }
 
-    /// The namespace where the thread is at home, if anything can be done at all.
+    /// Gives the namespace where the thread is at home, if it can do anything at all.
     fn begin(&self) -> Result<Home, String> {
         let can_end = |transport: &Transport| Diag::open()?.can_end(*transport);
         for transport in self.which.transports() {
@@ -135,7 +136,7 @@ impl Work {
         Home::here().map_err(|error| format!("cannot see the own network namespace: {error}"))
     }
 
-    /// Sweeps as long as there is more, and it is getting less.
+    /// Sweeps again as long as more is left to read and the last round has ended some sockets.
     fn sweep(&self, home: &Home, judge: &mut impl Judge) -> (u64, Option<String>) {
         let mut ended = 0;
         loop {

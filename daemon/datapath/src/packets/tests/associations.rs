@@ -24,11 +24,12 @@ const SAME: &str = "203.0.113.11:8080";
 const ENDS: [(&str, &str, &str); 2] =
     [("198.51.100.7", "203.0.113.10", "10.1.0.5"), ("[2001:db8:1::7]", "[2001:db8:f::10]", "[fd01::5]")];
 
-/// The header of Ethernet, and that of IP.
+/// How long the header of Ethernet is, and that of IPv4 and of IPv6.
 const ETHERNET: usize = 14;
 const IP: [usize; 2] = [20, 40];
 
-/// More than any test run takes in one piece: what is behind it is nothing that a program looks at.
+/// How much of a long packet a program is given: a test run takes no packet of full length, and no program looks at the
+/// bytes behind these.
 const BYTES_MOST: usize = 1_000;
 
 fn serve(node: &mut Node) {
@@ -61,7 +62,7 @@ fn associate(node: &Node, backend: &str) {
     answers(node, backend, COOKIE_ACK);
 }
 
-/// A packet of so many bytes of SCTP, of which the beginning alone is there. Returns it with the whole of its SCTP.
+/// A packet whose header says so many bytes of SCTP, with only the first of them; and all of these bytes.
 fn long(random: &mut Random, from: &str, to: &str, length: usize) -> (Vec<u8>, Vec<u8>) {
     let mut whole: Vec<u8> = (0..length).map(|_| random.number().to_le_bytes()[0]).collect();
     for (at, port) in [(0, address(from).port()), (2, address(to).port())] {
@@ -69,7 +70,7 @@ fn long(random: &mut Random, from: &str, to: &str, length: usize) -> (Vec<u8>, V
     }
     let sum = sum_of(&whole);
     whole[SUM..HEADER].copy_from_slice(&sum);
-    // A header with its own right sums, for that length.
+    // The header of IP says the whole length, and IPv4's own sum is right.
     let mut frame = Sent::chunks(from, to, Vec::new()).frame();
     let total = u16::try_from(length + if address(from).is_ipv4() { IP[0] } else { 0 }).unwrap();
     let ip = &mut frame[ETHERNET..];
@@ -87,9 +88,9 @@ fn long(random: &mut Random, from: &str, to: &str, length: usize) -> (Vec<u8>, V
     (frame, whole)
 }
 
-/// The one law of this sum: what the program makes up for is what a sum over all would be.
+/// The one law of SCTP's sum: the program corrects it to what a sender would make over the whole packet.
 #[test]
-fn kernel_invariant_13_a_sum_is_made_up_for_as_if_it_were_made_anew() {
+fn kernel_invariant_13_a_corrected_sum_is_the_one_that_would_be_made_anew() {
     Node::test_with(4096, |node| {
         let mut random = Random::new(1);
         for case in 0..600_u32 {
@@ -125,7 +126,8 @@ fn kernel_invariant_13_a_sum_is_made_up_for_as_if_it_were_made_anew() {
     });
 }
 
-/// A sum of 0 is none only where it is still to be made, which no packet that came by a wire says.
+/// A sum of 0 means "still to be made" only where the kernel says so of the packet, which it never does of one that
+/// came by a wire.
 #[test]
 fn kernel_a_sum_that_happens_to_be_zero_is_one() {
     Node::test(|node| {
@@ -163,8 +165,8 @@ fn kernel_an_association_begins_with_an_init_and_nothing_else() {
     });
 }
 
-/// Any host may send an INIT in a client's name, and a backend answers each; a cookie that
-/// it did not give it does not answer.
+/// Any host may send an INIT in a client's name, and a backend answers each. It does not answer a cookie that it did
+/// not give.
 #[test]
 fn kernel_an_association_is_open_once_its_backend_says_so() {
     Node::test(|node| {
@@ -178,7 +180,7 @@ fn kernel_an_association_is_open_once_its_backend_says_so() {
         answers(node, OLD, INIT_ACK);
         for kind in [COOKIE_ECHO, DATA] {
             goes(node, kind);
-            assert!(is_in(node, flow_state::FLOW_OPENING), "a client says that, or a stranger: {kind}");
+            assert!(is_in(node, flow_state::FLOW_OPENING), "a stranger may have said that: {kind}");
         }
         answers(node, OLD, COOKIE_ACK);
         assert!(is_in(node, flow_state::FLOW_OPEN));
@@ -190,7 +192,7 @@ fn kernel_an_association_is_open_once_its_backend_says_so() {
     });
 }
 
-/// A client that takes the port of an association which is over begins anew; one that lives is left alone.
+/// A client begins anew from the port of an association that is over; an association that lives is left alone.
 #[test]
 fn kernel_an_init_begins_anew_where_both_sides_have_shut_down() {
     for [first, second] in [[CLIENT, OLD], [OLD, CLIENT]] {
@@ -229,7 +231,7 @@ fn kernel_an_abort_is_believed_of_a_backend() {
     });
 }
 
-/// What is said is said in one of the first chunks, whatever stands before it; padding of a frame says nothing.
+/// A chunk is heard behind other ones too; what is inside of a chunk, and what fills up a frame, says nothing.
 #[test]
 fn kernel_chunks_are_read_one_after_the_other() {
     Node::test(|node| {
@@ -254,9 +256,10 @@ fn kernel_chunks_are_read_one_after_the_other() {
     });
 }
 
-/// The sum covers what is in other pieces. Where no port changes it need not be touched.
+/// The sum of SCTP covers the bytes of all pieces, so it cannot be corrected in the first one alone. Where no port
+/// changes, it stays as it is.
 #[test]
-fn kernel_a_packet_in_pieces_is_translated_where_its_sum_can_be() {
+fn kernel_a_packet_in_pieces_is_translated_only_where_its_ports_stay() {
     Node::test(|node| {
         serve(node);
         let same = Port { index: 2, base: 2, frontends: &[SAME], backends: &[address(OLD)], ..Port::SCTP };
@@ -274,7 +277,7 @@ fn kernel_a_packet_in_pieces_is_translated_where_its_sum_can_be() {
                 continue;
             }
             let segment = ETHERNET + IP[0];
-            assert_eq!((verdict, &out[segment..]), (NEXT, &first[segment..]), "not a byte of it");
+            assert_eq!((verdict, &out[segment..]), (NEXT, &first[segment..]), "no byte of SCTP changes");
             assert_eq!(see(&out, true).to, address(OLD));
             let later = node.comes(&part(32, false, &[2; 16]));
             assert_eq!((later.to.ip(), later.is_valid), (address(OLD).ip(), true));
@@ -283,7 +286,7 @@ fn kernel_a_packet_in_pieces_is_translated_where_its_sum_can_be() {
     });
 }
 
-/// What a client sends after it would follow that flow, though the backend never heard of the client.
+/// If a flow were left, what the client sends next would follow it to a backend that never heard of the client.
 #[test]
 fn kernel_a_first_packet_that_cannot_be_written_leaves_no_flow() {
     Node::test(|node| {
@@ -296,9 +299,9 @@ fn kernel_a_first_packet_that_cannot_be_written_leaves_no_flow() {
     });
 }
 
-/// A host that sent an INIT knows it again by its tag, so that is quoted.
+/// The host that sent an INIT knows it again by the tag in it, so the error quotes the INIT.
 #[test]
-fn kernel_who_finds_nobody_by_sctp_is_told_that_the_port_is_closed() {
+fn kernel_an_sctp_client_without_a_backend_is_told_that_the_port_is_closed() {
     for (at, (client, frontend, _)) in ENDS.into_iter().enumerate() {
         Node::test(move |node| {
             let (client, frontend) = (format!("{client}:40000"), format!("{frontend}:80"));

@@ -1,7 +1,7 @@
 //! What checks read of the material, part by part.
 //!
-//! Invariant: whatever a check judges by, but for the question itself and the time, is read through one of these, which
-//! notes the place; so a finding says where its check has looked, and nothing else.
+//! Invariant: whatever a check judges by, but for the question itself and the time, is read through one of these
+//! functions, which notes the place; so a finding says where its check has looked, and names no other place.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -80,9 +80,9 @@ reads! {
     has_more_events: bool = cluster.more_events, Events;
 }
 
-/// The service as this node has it: what its objects say came by the watches, what is made of them is the table's.
+/// The service as this node has it: what its objects say came by the watches, and what was made of it is in the table.
 impl<'a> Case<'a> {
-    /// Both in one.
+    /// The whole view, with what came by the watches and what is in the table.
     pub fn view(&self) -> Option<&'a ServiceView> {
         self.note(Looks::Watch);
         self.of_table()
@@ -103,7 +103,7 @@ impl<'a> Case<'a> {
         self.of_table().is_some()
     }
 
-    /// The source that has it.
+    /// The source that has the service.
     pub fn source(&self) -> Option<Source> {
         self.of_table().map(|view| view.key.source)
     }

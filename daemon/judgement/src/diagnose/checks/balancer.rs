@@ -1,6 +1,6 @@
 //! The load balancer that a controller of the cluster makes for the Service.
 //!
-//! Invariant: core decides how far it has come; the checks only word that.
+//! Invariant: core decides how far the load balancer has come; the checks only word that.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ use crate::diagnose::shown::{some, span};
 const STRANDS: [&str; 4] =
     ["cloud.dependency", "cloud.active_connections", "cloud.unauthorized", "cloud.authorization_failed"];
 
-/// What the catalogue says that an Event is, in core's words.
+/// What an Event means by the knowledge, in core's words.
 const fn meaning(event: &EventSeen) -> Meaning {
     match event.step {
         Some(Step::Ensuring) => Meaning::Ensuring,
@@ -45,7 +45,8 @@ const fn meaning(event: &EventSeen) -> Meaning {
     }
 }
 
-/// Events of the Service that a controller of load balancers wrote.
+/// Events of the Service that a controller of load balancers wrote; `None`: none were read, or such Events may be
+/// missing.
 fn statements<'a>(case: &Case<'a>) -> Option<Vec<(&'a EventSeen, Statement)>> {
     let events = case.events().answer()?;
     let is_about_it =
@@ -63,7 +64,7 @@ fn statements<'a>(case: &Case<'a>) -> Option<Vec<(&'a EventSeen, Statement)>> {
         (event, told)
     };
     let told: Vec<_> = events.iter().filter(is_about_it).map(one).collect();
-    // Where not all Events were read, it says nothing that none of these is among them.
+    // Where not all Events were read, it means nothing that none of these was found.
     (!told.is_empty() || !*case.has_more_events()).then_some(told)
 }
 
@@ -105,7 +106,7 @@ pub(super) fn state(case: &Case<'_>) -> Judgement {
         .with("since", balancer.since.map(|since| crate::rfc3339::Rfc3339(since).to_string()))
 }
 
-/// What core says of one finding, worded.
+/// Words one of core's findings, with the remedies for it.
 fn found(
     case: &Case<'_>,
     id: FindingId,
@@ -135,7 +136,7 @@ fn found(
     judgement.remedies(of_cause(case, finding)).remedies(remedies)
 }
 
-/// The catalogue's remedies for the cause that was found.
+/// The remedies that the knowledge has for the cause that was found.
 fn of_cause(case: &Case<'_>, finding: &Finding) -> Vec<Remedy> {
     let events = statements(case).unwrap_or_default();
     let of_it = |(event, _): &(&EventSeen, Statement)| {
@@ -144,7 +145,7 @@ fn of_cause(case: &Case<'_>, finding: &Finding) -> Vec<Remedy> {
     events.iter().rev().find(|it| of_it(it)).map(|(event, _)| remedies(event).collect()).unwrap_or_default()
 }
 
-/// The newest Event with one of these meanings, as a sentence.
+/// The newest open Event with one of these meanings, as a sentence.
 fn newest(case: &Case<'_>, meanings: &[Meaning]) -> String {
     let events = statements(case).unwrap_or_default();
     let of_it = events.iter().filter(|(_, told)| meanings.contains(&told.meaning) && told.is_open);
@@ -396,7 +397,7 @@ pub(super) fn health_port(case: &Case<'_>) -> Judgement {
     judgement.with("port", port.get()).with("status", *status).with("local_endpoints", here)
 }
 
-/// As the port counts them: a list that is held counts as it was.
+/// The endpoints on this node as the health port counts them: a list that is held counts as it was.
 fn counted_here(case: &Case<'_>) -> usize {
     let Some(view) = case.view() else { return 0 };
     let rows = view.ports.iter().flat_map(|port| port.rows.all().iter().map(move |row| (port, row)));

@@ -1,6 +1,7 @@
 //! The devices by which the Service's backends are reached.
 //!
-//! Invariant: what each device is to packets is what the engine published; where a backend is, the kernel's routes say.
+//! Invariant: what the engine published says what each device is to packets; the kernel's routes say where a backend
+//! is.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,7 +22,8 @@ struct Way<'a> {
 }
 
 impl Way<'_> {
-    /// A backend of another node has to see an address of this one, or it answers past it.
+    /// Whether this node has no address to show by this device. A backend of another node has to see one, or it answers
+    /// past this node.
     fn has_no_address(&self) -> bool {
         match self.to {
             IpAddr::V4(_) => self.by.address4.is_none(),
@@ -34,7 +36,8 @@ impl Way<'_> {
     }
 }
 
-/// A flow that needs another source and gets none is dropped, and so is one that no program translates back.
+/// Judges the devices on the way to backends: a flow that needs another source and gets none is dropped, and so is one
+/// that no program translates back.
 pub(super) fn devices(case: &Case<'_>) -> Judgement {
     let Some(packets) = case.datapath().status().and_then(|status| status.packets.as_ref()) else {
         return Judgement::skipped("Packets are not translated here.");

@@ -14,7 +14,7 @@ use crate::diagnose::finding::{Judgement, Remedy};
 /// What nearly every cluster calls its DNS, whatever serves it.
 const SERVICE: (&str, &str) = ("kube-system", "kube-dns");
 
-/// What a pod's resolver takes; kubelet adds three search domains of its own to the node's.
+/// The most that a pod's resolver takes; kubelet adds three search domains of its own to the node's.
 const NAMESERVERS_MAX: usize = 3;
 const SEARCH_DOMAINS_MAX: usize = 29;
 const SEARCH_BYTES_MAX: usize = 2_048;
@@ -37,7 +37,8 @@ pub(super) fn service(case: &Case<'_>) -> Judgement {
 /// What follows the names of a Service and of its namespace, in every cluster's domain.
 const OF_SERVICES: &str = "svc";
 
-/// Whether that name resolves is not asked: a tenant that may write Services could make this node ask DNS for any name.
+/// Judges the name that the Service is an alias of. Whether it resolves is not asked: a tenant that may write Services
+/// could make this node ask DNS for any name.
 pub(super) fn external_name(case: &Case<'_>) -> Judgement {
     if !case.is_alias() {
         return Judgement::skipped("It is no alias.");

@@ -20,14 +20,14 @@ use crate::diagnose::limits::NAMED_MAX;
 use crate::diagnose::material::{Condition, Lease};
 use crate::diagnose::shown::{count, some, span};
 
-/// A controller renews its lease every few seconds.
+/// A lease that is older has no living holder: a controller renews its lease every few seconds.
 const LEASE_SECONDS: i64 = 60;
 
-/// From a change of a pod to its slice here.
+/// The longest that a change of a pod may take until its slice is here.
 const LAG_SECONDS: i64 = 60;
 
-/// What makes the controller write slices anew, and does no harm: a change of the Service itself. The value is another
-/// one each time, because the same one would change nothing.
+/// A remedy that makes the controller write slices anew, and does no harm: a change of the Service itself. The value is
+/// another one each time, because the same one would change nothing.
 pub(super) fn nudge(case: &Case<'_>) -> Remedy {
     if case.source().is_some_and(|source| source != Source::Kubernetes) {
         return Remedy::safe(
@@ -137,8 +137,8 @@ pub(super) fn port_name(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// The controller writes slices without ports where a pod has no port of the name that targetPort says: each slice
-/// shows it by itself, also where this node may not list pods.
+/// Judges slices without ports. The controller writes them where a pod has no port of the name that targetPort says:
+/// each slice shows that by itself, also where this node may not list pods.
 fn no_ports(case: &Case<'_>) -> Judgement {
     let full = case.slices().find(|slice| !slice.endpoints.is_empty() && !slice.headless);
     let is_asked = case.facts().is_some_and(|facts| !facts.ports.is_empty());
@@ -333,7 +333,7 @@ pub(super) fn controller(case: &Case<'_>) -> Judgement {
     alive(case, "kube-controller-manager")
 }
 
-/// Whether a controller renews its lease. Managed control planes hide theirs.
+/// Whether a controller renews its lease. Managed control planes hide their leases.
 pub(super) fn alive(case: &Case<'_>, name: &str) -> Judgement {
     if case.asked_leases().answer().is_none() {
         return missing(case.asked_leases(), &format!("Whether {name} lives"));

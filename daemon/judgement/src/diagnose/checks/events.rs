@@ -1,6 +1,6 @@
 //! What the cluster itself says, and what changed lately.
 //!
-//! Invariant: messages are shown as they are, cleaned and cut; nothing but what the catalogue made of them decides.
+//! Invariant: messages are shown as they are, cleaned and cut; only what the knowledge made of them decides.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ pub(super) fn readable(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// What the controller of Endpoints says of an object that it could not make.
+/// The knowledge's entry for what the controller of Endpoints says of an object that it could not make.
 const NOT_MADE: &str = "failed-to-create-endpoint";
 
 /// Whether the trouble that an Event tells of is over by now. The controller of Endpoints says that it could not make
@@ -40,7 +40,8 @@ fn is_over(case: &Case<'_>, event: &EventSeen) -> bool {
     made && event.entry.as_deref() == Some(NOT_MADE)
 }
 
-/// Events that nothing has resolved, worst first.
+/// Warnings that nothing has resolved: those that the knowledge has an entry for come first, and of either kind the
+/// newest.
 pub(super) fn open<'a>(case: &Case<'a>) -> Vec<&'a EventSeen> {
     let all = case.events().answer().into_iter().flatten();
     let mut open: Vec<&EventSeen> = all.filter(|it| it.open && it.warning && !is_over(case, it)).collect();
@@ -49,7 +50,7 @@ pub(super) fn open<'a>(case: &Case<'a>) -> Vec<&'a EventSeen> {
     open
 }
 
-/// The catalogue's remedies for it.
+/// The remedies that the knowledge has for an Event.
 pub(super) fn remedies(event: &EventSeen) -> impl Iterator<Item = Remedy> + use<'_> {
     event.remedies.iter().map(|RemedySeen { text, risk }| {
         let risk = Risk::ALL.into_iter().find(|it| it.as_str() == risk);
@@ -130,14 +131,14 @@ fn lost(record: &Record) -> Vec<&str> {
     removed.map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Whether it began or was last said close to that time.
+/// Whether an Event began or was last said close to the time of a record.
 fn is_near(case: &Case<'_>, event: &EventSeen, record: &Record) -> bool {
     let then = case.age(record.time.seconds());
     let near = |at: Option<Timestamp>| at.is_some_and(|at| case.age(at).abs_diff(then) <= NEAR_SECONDS);
     near(event.first) || near(event.last)
 }
 
-/// What was said of pods and nodes about the time at which backends went.
+/// Judges what was said of pods and nodes about the time at which backends went.
 pub(super) fn correlate(case: &Case<'_>) -> Judgement {
     let losses: Vec<&Record> = records(case).filter(|record| !lost(record).is_empty()).collect();
     if losses.is_empty() {

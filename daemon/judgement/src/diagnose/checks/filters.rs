@@ -1,6 +1,6 @@
 //! Firewalls of this host that meet the Service's packets otherwise than they met kube-proxy's.
 //!
-//! Invariant: a rule is named only if it is about a port or an address of this very Service, or about all of them.
+//! Invariant: a rule is named only if it is about a port or an address of this very Service, or about all Services.
 
 use serde_json::json;
 

@@ -1,6 +1,7 @@
 //! Other proxies on this node.
 //!
-//! Invariant: it is told what is there, and whether it has to do with this very service; nothing of others is touched.
+//! Invariant: the checks tell what is there, and whether it has to do with this very service; nothing of others is
+//! touched.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +26,8 @@ pub(super) fn kube_proxy(case: &Case<'_>) -> Judgement {
     })
 }
 
-/// Programs of its agent go on without it, and whom they translate depends on a table of the past.
+/// Judges Cilium. Its programs go on without its agent; which clients they translate then depends on a table of the
+/// past.
 pub(super) fn cilium(case: &Case<'_>) -> Judgement {
     let found = case.proxies().iter().find(|it| it.proxy == "Cilium");
     let traces = found.map_or(&[][..], |it| &it.traces);
@@ -70,7 +72,7 @@ fn absent() -> Judgement {
     Judgement::ok("It was not found on this node.")
 }
 
-/// What another proxy has to do with this service; none: it is not on this node.
+/// What another proxy has to do with this service; `None`: it is not on this node.
 fn beside(case: &Case<'_>, proxy: &str) -> Option<Judgement> {
     let found = case.proxies().iter().find(|it| it.proxy == proxy)?;
     let evidence = some(&found.evidence);
@@ -97,7 +99,7 @@ fn leads_elsewhere(case: &Case<'_>, rule: &Rule) -> bool {
     !rule.backends.iter().all(|at| case.is_backend(*at))
 }
 
-/// Rules of a proxy that does not run: they age, and lead to pods that are gone.
+/// Judges rules of a proxy that does not run: they get out of date, and lead to pods that are gone.
 pub(super) fn leftover(case: &Case<'_>) -> Judgement {
     let Some(all) = case.rules().answer() else {
         return missing(case.rules(), "Rules of other proxies for its frontends");
@@ -124,7 +126,7 @@ pub(super) fn leftover(case: &Case<'_>) -> Judgement {
     )
     .with("rules", left.len())
     .with("place", &*first.place)
-    // Whether it runs was looked at some minutes ago.
+    // Whether the proxy runs was looked at some minutes ago.
     .likely()
     .remedy(Remedy::disruptive("Remove what it left: `kube-proxy --cleanup`, or the clean-up of that proxy."))
 }

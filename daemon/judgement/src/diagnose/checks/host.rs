@@ -17,7 +17,7 @@ use crate::diagnose::limits::NAMED_MAX;
 use crate::diagnose::material::{HostPort, Listener};
 use crate::diagnose::shown::{count, some};
 
-/// The connection table drops new ones when it is full.
+/// The percentage from which on the table of connections counts as full: it drops new connections once it is.
 const CONNTRACK_PERCENT: u64 = 80;
 
 /// Node ports with their protocols.
@@ -158,7 +158,7 @@ pub(super) fn port_pods(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// Rules for host ports that no pod has any more.
+/// Judges rules for host ports that no pod has any more.
 fn leftovers(ports: &BTreeSet<(u16, String)>, rules: &[u16], pods_are_known: bool) -> Judgement {
     let stale: Vec<u16> =
         rules.iter().copied().filter(|rule| ports.iter().any(|(port, _)| port == rule)).collect();

@@ -1,6 +1,6 @@
 //! Endpoints that stay what they should be for a moment only: unready, terminating, now this and now that.
 //!
-//! Invariant: how long is too long is core's to say.
+//! Invariant: core says how long is too long.
 
 use std::net::IpAddr;
 

@@ -1,7 +1,7 @@
 //! What name servers said: those behind the Service, and the cluster's own of the Service's name.
 //!
-//! Invariant: one datagram that is not answered proves little, so silence alone is an error only where it is that of
-//! all.
+//! Invariant: one datagram without an answer proves little, so silence alone is an error only where no name server
+//! answers.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -115,7 +115,8 @@ fn read_its_log() -> Remedy {
     Remedy::safe("Read the log of the DNS pods: they may not hear of Services from the apiserver.")
 }
 
-/// Where not even what every cluster has is known, the names of this cluster end otherwise.
+/// Judges the answer that there is no such name. Where DNS does not even know a name that every cluster has, the names
+/// of this cluster end otherwise.
 fn unknown(case: &Case<'_>, at: SocketAddr, everywhere: Option<&Named>) -> Judgement {
     let is_usual =
         matches!(everywhere, Some(Named::Answer { code: 0, addresses, .. }) if !addresses.is_empty());
@@ -152,8 +153,8 @@ fn known(case: &Case<'_>, at: SocketAddr, addresses: &[IpAddr], is_headless: boo
     judgement.with("addresses", json!(told.iter().take(NAMED_MAX).collect::<Vec<_>>()))
 }
 
-/// Whether DNS tells no other address, and every cluster IP of the families that it tells any of; a headless Service
-/// may have more endpoints than DNS tells.
+/// Whether DNS tells no other address, and tells every cluster IP of each family of which it tells any address; a
+/// headless Service may have more endpoints than DNS tells.
 fn is_right(told: &BTreeSet<IpAddr>, wanted: &BTreeSet<IpAddr>, is_headless: bool) -> bool {
     let was_asked = |ip: &&IpAddr| told.iter().any(|it| Family::of(*it) == Family::of(**ip));
     told.is_subset(wanted) && (is_headless || wanted.iter().filter(was_asked).all(|ip| told.contains(ip)))

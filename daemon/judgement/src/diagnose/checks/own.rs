@@ -1,6 +1,6 @@
 //! Whether this daemon can be trusted with the rest of the answer.
 //!
-//! Invariant: looks at what the daemon says of itself; a source that is not configured is no fault.
+//! Invariant: the checks look at what the daemon says of itself; a source that is not configured is no fault.
 
 use core::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::views::apiserver::{EndpointView, State, Tier, View};
 use holdfast_core::snapshot::Status;
 use serde_json::json;
 
-/// Bookmarks come about once a minute.
+/// A watch that has been silent for longer is a warning, and then an error: bookmarks come about once a minute.
 const SILENT_WARNING: Duration = Duration::from_secs(90);
 const SILENT_ERROR: Duration = Duration::from_secs(300);
 
-/// A watch that ends is begun anew within moments.
+/// A watch with an error and without news for longer counts as interrupted: one that ends is begun anew within moments.
 const INTERRUPTED: Duration = Duration::from_secs(5);
 
 /// Maps grow by themselves up to their limits; this much of a limit is time to raise it.
@@ -46,7 +46,7 @@ pub(super) fn ready(case: &Case<'_>) -> Judgement {
         (None, Some(since)) => {
             let since = Rfc3339(since);
             Judgement::warning(format!(
-                "This node serves what it remembered at {since}; a source has not spoken since."
+                "This node serves what it remembered at {since}; a source has not delivered since."
             ))
             .remedy(Remedy::safe("See self.control for the way to the apiserver."))
         }
@@ -86,7 +86,7 @@ pub(super) fn watch(case: &Case<'_>) -> Judgement {
     )
 }
 
-/// A watch that is tried again and again. Where an apiserver answers at all, the way to it is not at fault.
+/// Judges a watch that is tried again and again. Where an apiserver answers at all, the way to it is not at fault.
 fn interrupted(case: &Case<'_>, worst: &WatchSeen, silent: Duration) -> Judgement {
     let seconds = i64::try_from(silent.as_secs()).unwrap_or(i64::MAX);
     let sentence = format!(

@@ -38,7 +38,7 @@ pub(super) fn lookup(case: &Case<'_>) -> Judgement {
     judgement.with("lookups", told.collect::<Vec<_>>()).with("first", &*first.sentence)
 }
 
-/// First of all, the same question to `explain`, which shows each step.
+/// What to do: first of all, to ask `explain` the same question, because it shows each step.
 fn remedies(case: &Case<'_>, lost: &Lookup) -> Vec<Remedy> {
     let client = case.narrowed().client;
     let command = client.and_then(|client| {
@@ -72,7 +72,7 @@ pub(super) fn stale(case: &Case<'_>) -> Judgement {
             count(number, "connection"),
             some(&backends)
         )),
-        // Of those that are shown, none has sent anything since.
+        // None of the UDP conversations that are shown has sent anything since its backend left.
         (number, of_udp) => Judgement::info(format!(
             "{} of clients outside were with backends that are none any more: {}. Of these {of_udp} by UDP get another \
              one within a second, with their next datagram; a connection ends with its backend.{more}",
@@ -110,7 +110,7 @@ pub(super) fn refused(case: &Case<'_>) -> Judgement {
     Judgement::error_if(
         backends == all,
         format!(
-            "{who} outside {} refused by {}: nobody is at that port there (ICMP port unreachable).",
+            "{who} outside {} refused by {}: no process listens at that port there (ICMP port unreachable).",
             if refused.len() == 1 { "is" } else { "are" },
             some(&backends)
         ),

@@ -38,7 +38,7 @@ pub(super) fn was_scaled_down(case: &Case<'_>) -> bool {
     scaled_down(case).is_some()
 }
 
-/// While a terminating endpoint is left, it serves.
+/// A frontend that was scaled down to nothing. One with a terminating endpoint left still serves, and does not count.
 fn scaled_down<'a>(case: &Case<'a>) -> Option<&'a FrontendView> {
     let is_down =
         |it: &&FrontendView| it.reason == Some(Reason::ScaledDown) && it.verdict != Verdict::Draining;
@@ -109,7 +109,7 @@ pub(super) fn pending(case: &Case<'_>) -> Judgement {
     )
 }
 
-/// The last warning about a pod that is not over and has a known cause.
+/// The latest warning about a pod that is still open and has a known cause.
 fn said_of<'a>(case: &Case<'a>, pod: &Pod) -> Option<&'a EventSeen> {
     let is_known = |it: &&EventSeen| it.open && it.warning && it.cause.is_some();
     events_of(case, pod).filter(is_known).max_by_key(|it| it.last)
@@ -120,7 +120,7 @@ fn events_of<'a>(case: &Case<'a>, pod: &Pod) -> impl Iterator<Item = &'a EventSe
     events.filter(move |it| it.object.kind == "Pod" && it.object.name == pod.name)
 }
 
-/// As a sentence that follows another.
+/// An Event as a sentence that follows another one.
 fn quoted(event: &EventSeen) -> String {
     format!(" {} says {}: {}.", event.component, event.reason, event.meaning.trim_end_matches('.'))
 }
@@ -158,7 +158,7 @@ fn are(number: usize) -> String {
     format!("{} {}", count(number, "pod"), if number == 1 { "is" } else { "are" })
 }
 
-/// The commonest reasons, the surest first.
+/// Why a pod is not ready: the commonest reasons, the surest first.
 fn why(case: &Case<'_>, pod: &Pod) -> String {
     let node = pod.node.as_deref().and_then(|node| case.node(node));
     if let Some(node) = node.filter(|node| node.ready.as_ref().is_some_and(|ready| !ready.is_true)) {

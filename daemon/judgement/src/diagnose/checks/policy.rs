@@ -1,7 +1,7 @@
 //! Settings of the Service that decide which client gets which backend: traffic policies, hints, affinity, source
 //! ranges.
 //!
-//! Invariant: what works as it was asked for is never more than worth knowing.
+//! Invariant: what works as it was asked for is an info at most.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -17,7 +17,7 @@ use crate::diagnose::material::{Probe, ProbeOf, ProbeOutcome};
 use crate::diagnose::shown::{count, some};
 
 impl ProbeOutcome {
-    /// In a word or two.
+    /// The outcome in a word or two.
     pub fn word(&self) -> &str {
         match self {
             Self::Connected => "connected",
@@ -45,7 +45,7 @@ fn failed<'a>(case: &Case<'_>, tried: &[&'a Probe]) -> Vec<&'a Probe> {
     tried.iter().copied().filter(|it| !is_well(case, it)).collect()
 }
 
-/// Whether the connection came where it was meant to. A kernel may name the backend that it reached as its peer.
+/// Whether the connection came where it was meant to. A kernel may name the backend as the peer, and not the frontend.
 fn is_well(case: &Case<'_>, probe: &Probe) -> bool {
     match &probe.outcome {
         ProbeOutcome::Connected => true,
@@ -194,7 +194,7 @@ pub(super) fn backend(case: &Case<'_>) -> Judgement {
     if is_open { judgement.likely() } else { judgement }
 }
 
-/// What it means that these failed.
+/// What it means that these probes failed, and what to look at.
 fn reading(all: &[&Probe], failed: &[&Probe]) -> (String, &'static str) {
     let is_all = failed.len() == all.len();
     let of = |local: bool| all.iter().filter(move |it| it.of == ProbeOf::Backend { local });

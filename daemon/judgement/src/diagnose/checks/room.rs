@@ -14,7 +14,7 @@ use crate::diagnose::shown::count;
 use crate::views::clients::Counters;
 use crate::views::refusals::Cause;
 
-/// What was longer ago says nothing about now: the programs tell each minute of who goes on trying.
+/// What was longer ago says nothing about now: the programs tell each minute of a client that goes on trying.
 const LATELY_SECONDS: i64 = 300;
 
 pub(super) fn room(case: &Case<'_>) -> Judgement {
@@ -40,7 +40,7 @@ fn counted(case: &Case<'_>) -> Option<[u64; 2]> {
     Some([datapath.status()?.refusals_lost, Counters::of(datapath).service(case.view()?)?.dropped])
 }
 
-/// None is listed.
+/// The judgement where no client is listed as dropped.
 fn none([lost, dropped]: [u64; 2]) -> Judgement {
     if lost == 0 || dropped == 0 {
         return Judgement::ok("No client outside was dropped in the last five minutes for want of room.");
@@ -53,7 +53,7 @@ fn none([lost, dropped]: [u64; 2]) -> Judgement {
     .with("dropped", dropped)
 }
 
-/// A node port is dialled at any address of the node.
+/// Whether the client dialled this frontend. A node port is dialled at any address of the node.
 fn is_at(frontend: &FrontendView, dropped: &Dropped) -> bool {
     let (key, is_node_port) = (&dropped.frontend, frontend.kind == FrontendType::NodePort);
     frontend.port == key.port

@@ -15,7 +15,7 @@ use crate::diagnose::shown::{self, count};
 /// Labels are short; longer texts are not compared letter by letter.
 const COMPARED_LENGTH_MAX: usize = 64;
 
-/// A slip of two letters.
+/// The most letters that a slip changes.
 const SLIP_MAX: usize = 2;
 
 type Pairs = BTreeMap<String, String>;
@@ -27,7 +27,7 @@ type Candidates<'a> = BTreeMap<Vec<(&'a str, &'a str)>, Have<'a>>;
 #[derive(Default)]
 struct Have<'a> {
     pods: usize,
-    /// Or may run, where only their metadata was read.
+    /// How many of the pods run, or may run where only their metadata was read.
     running: usize,
     first: &'a str,
 }
@@ -108,7 +108,8 @@ fn changes<'a>(selector: &Pairs, labels: &'a Pairs) -> Option<Vec<(&'a str, &'a 
         .then(|| found.into_iter().map(|(name, has, _)| (name, has)).collect())
 }
 
-/// Alike but for case, dashes and underscores, or but for a slip; of short words a slip is everything.
+/// Whether two texts are alike but for case, dashes, underscores and dots, or but for a slip, which in a short text is
+/// one letter.
 fn is_close(a: &str, b: &str) -> bool {
     let plain = |text: &str| text.to_ascii_lowercase().replace(['-', '_', '.'], "");
     let slips = if a.len().min(b.len()) > SLIP_MAX * 2 { SLIP_MAX } else { 1 };

@@ -17,10 +17,10 @@ use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::limits::NAMED_MAX;
 use crate::diagnose::shown::{self, clean, some, span};
 
-/// How long a difference with the apiserver is only news on its way.
+/// A difference from the apiserver is news on its way only if the watch has said something within this time.
 const LAG_SECONDS: u64 = 5;
 
-/// A slip of two letters.
+/// By how many letters two names may differ for one of them to be a slip of the other.
 const SLIP_MAX: usize = 2;
 
 pub(super) fn exists(case: &Case<'_>) -> Judgement {
@@ -31,11 +31,11 @@ pub(super) fn exists(case: &Case<'_>) -> Judgement {
     let of_it = |it: &&Rejection| matches!(&it.object, ObjectKey::Service(key) if key.name == *name);
     if let Some(rejection) = case.table().rejections.named.values().find(of_it) {
         return Judgement::error(format!("{name} is rejected: {}.", rejection.reason))
-            .remedy(Remedy::safe("Correct what the sentence names; the object is taken as soon as it is."));
+            .remedy(Remedy::safe("Correct what the finding names; the object is taken once it is right."));
     }
     match case.asked_service().answer() {
         Some(Some(seen)) if seen.proxy_name.is_some() => {
-            Judgement::ok(format!("The apiserver has {name}, which this node need not know."))
+            Judgement::ok(format!("The apiserver has {name}, whose label gives it to another proxy."))
         }
         Some(Some(_)) => {
             Judgement::error(format!("The apiserver has {name}, and this node does not know it."))
@@ -83,10 +83,10 @@ pub(super) fn understood(case: &Case<'_>) -> Judgement {
     let words: Vec<String> = named.map(|it| format!("{}: {}", it.object, it.reason)).collect();
     match words.is_empty() {
         true => Judgement::ok("Its objects are understood."),
-        false => Judgement::warning(format!("Something of its objects is left out: {}.", some(&words)))
+        false => Judgement::warning(format!("Some of what its objects say is left out: {}.", some(&words)))
             .with("rejected", json!(words.iter().take(NAMED_MAX).collect::<Vec<_>>()))
             .remedy(Remedy::safe(
-                "Correct what the sentence names; the last good version counts until then.",
+                "Correct what the finding names; the last good version stays in force until then.",
             )),
     }
 }
@@ -163,7 +163,7 @@ pub(super) fn deleting(case: &Case<'_>) -> Judgement {
         .with("finalizers", json!(seen.finalizers.iter().take(NAMED_MAX).collect::<Vec<_>>()))
 }
 
-/// Ports of protocols that are not translated, here or at all.
+/// The finding about ports of protocols that are not translated on this node, or on none.
 fn untranslated(case: &Case<'_>, facts: &ServiceFacts) -> Option<Judgement> {
     let rows = || case.frontends().filter(|it| it.reason == Some(Reason::Protocol));
     let is_other = |port: &&ServicePort| {
@@ -175,7 +175,7 @@ fn untranslated(case: &Case<'_>, facts: &ServiceFacts) -> Option<Judgement> {
     let judgement = match (named.is_empty(), by_packets) {
         (true, _) => return None,
         (false, true) => Judgement::warning(format!(
-            "SCTP is translated by packets alone, and this node leaves them alone: {} is not served.",
+            "SCTP is translated by packets alone, and this node translates no packets: {} is not served.",
             some(&named)
         ))
         .remedy(Remedy::safe(
@@ -198,7 +198,7 @@ pub(super) fn ports(case: &Case<'_>) -> Judgement {
     let twice = facts.ports.iter().find(|port| !known.insert((port.port.get(), &port.protocol)));
     match (twice, facts.ports.is_empty()) {
         (Some(port), _) => {
-            Judgement::warning(format!("Port {}/{} is there twice.", port.port, port.protocol))
+            Judgement::warning(format!("The Service lists port {}/{} twice.", port.port, port.protocol))
                 .remedy(Remedy::safe("Remove one of the two."))
         }
         (None, true) => Judgement::warning("It has no port.").remedy(Remedy::safe("Give it a port.")),
@@ -243,10 +243,10 @@ pub(super) fn selector(case: &Case<'_>) -> Judgement {
     }
     if case.slices().next().is_some() {
         return Judgement::info(
-            "It has no selector: somebody other than Kubernetes' controllers writes its slices.",
+            "It has no selector: its slices are written by something other than Kubernetes' controllers.",
         );
     }
-    Judgement::error("It has no selector and no EndpointSlice: nobody says who is behind it.")
+    Judgement::error("It has no selector and no EndpointSlice: nothing says which backends it has.")
         .remedy(Remedy::safe("Write EndpointSlices for it, or give it a selector."))
 }
 
@@ -266,7 +266,7 @@ pub(super) fn collision(case: &Case<'_>) -> Judgement {
         .remedy(Remedy::disruptive("Change the address or the port of one of the two."))
 }
 
-/// Services that ask in vain for what it has, or for an address that its node ports or cluster IPs cover.
+/// The services that claim in vain what this one has, or an address that its node ports or cluster IPs cover.
 fn rivals(case: &Case<'_>) -> Judgement {
     let Some(own) = case.view() else { return Judgement::skipped("There is no Service.") };
     let is_in_vain =
@@ -280,9 +280,9 @@ fn rivals(case: &Case<'_>) -> Judgement {
     let named: Vec<String> = all.by_ref().take(NAMED_MAX).map(shown).collect();
     let sentence = match (named.len(), all.count()) {
         (0, _) => return Judgement::ok("No other service claims its addresses."),
-        (1, _) => format!("{} asks for what is its, and does not get it.", some(&named)),
-        (_, 0) => format!("{} ask for what is its, and do not get it.", some(&named)),
-        (_, more) => format!("{} and {more} more ask for what is its, and do not get it.", some(&named)),
+        (1, _) => format!("{} claims what this service has, in vain.", some(&named)),
+        (_, 0) => format!("{} claim what this service has, in vain.", some(&named)),
+        (_, more) => format!("{} and {more} more claim what this service has, in vain.", some(&named)),
     };
     Judgement::info(sentence).with("rivals", json!(named))
 }
@@ -291,7 +291,7 @@ pub(super) fn cluster_ip(case: &Case<'_>) -> Judgement {
     let asked = case.asked_address();
     let name = case.name();
     match asked.answer() {
-        None => missing(asked, "Who has its cluster IP by the books"),
+        None => missing(asked, "Which service has its cluster IP by the apiserver's IPAddress object"),
         Some(None) => Judgement::warning(
             "The apiserver keeps no IPAddress object for its cluster IP: the address may be given away.",
         )
@@ -301,7 +301,7 @@ pub(super) fn cluster_ip(case: &Case<'_>) -> Judgement {
             Judgement::ok(format!("{} is given to it.", of.address))
         }
         Some(Some(of)) => Judgement::error(format!(
-            "By the apiserver's books {} belongs to {}/{}.",
+            "The apiserver's IPAddress object gives {} to {}/{}.",
             of.address, of.namespace, of.name
         ))
         .with("owner", format!("{}/{}", of.namespace, of.name))
@@ -320,7 +320,7 @@ pub(super) fn shared_backends(case: &Case<'_>) -> Judgement {
     let services = case.table().services.iter().map(AsRef::as_ref);
     let others: Vec<&ObjectName> = services.filter(shares).map(|view| &view.key.name).collect();
     if others.is_empty() {
-        return Judgement::ok("Its backends are nobody else's.");
+        return Judgement::ok("No other service leads to its backends.");
     }
     let mut named: Vec<String> = others.iter().map(ToString::to_string).collect();
     named.sort();
@@ -350,18 +350,20 @@ fn confusable<'a>(case: &Case<'_>, others: &[&'a ObjectName]) -> Option<&'a Obje
 pub(super) fn namespace(case: &Case<'_>) -> Judgement {
     let asked = case.asked_namespace();
     match asked.answer() {
-        None => missing(asked, "Whether its namespace is going"),
+        None => missing(asked, "Whether its namespace is terminating"),
         Some(Some(false)) => Judgement::ok("Its namespace is active."),
         Some(Some(true)) => {
             Judgement::warning("Its namespace is terminating: the apiserver refuses new endpoints there.")
-                .remedy(Remedy::safe("Wait until it is gone, or look at what keeps it.").by(Command::of(&[
-                    Word::Ours("kubectl"),
-                    Word::Ours("get"),
-                    Word::Ours("namespace"),
-                    Word::Name(case.namespace()),
-                    Word::Ours("-o"),
-                    Word::Ours("yaml"),
-                ])))
+                .remedy(Remedy::safe("Wait until that is gone, or look at what keeps it.").by(Command::of(
+                    &[
+                        Word::Ours("kubectl"),
+                        Word::Ours("get"),
+                        Word::Ours("namespace"),
+                        Word::Name(case.namespace()),
+                        Word::Ours("-o"),
+                        Word::Ours("yaml"),
+                    ],
+                )))
         }
         Some(None) => Judgement::warning("The apiserver has no such namespace.")
             .remedy(Remedy::safe("Look at the name of the namespace.")),

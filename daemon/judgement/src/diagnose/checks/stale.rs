@@ -17,7 +17,7 @@ use crate::diagnose::limits::NAMED_MAX;
 use crate::diagnose::material::Pod;
 use crate::diagnose::shown::{count, some, span};
 
-/// From the deletion of a pod to its endpoint's end, and from a pod's readiness to its endpoint.
+/// The longest from the deletion of a pod to its endpoint's end, and from a pod's readiness to its endpoint.
 const DELETION_SECONDS: i64 = 10;
 const READY_SECONDS: i64 = 60;
 
@@ -139,7 +139,7 @@ fn of_pods<'a>(case: &Case<'_>, it: &'a Listed, pods: &[Pod], more: bool) -> Opt
     (!it.terminating).then_some(Stale { listed: it, why, is_error: false })
 }
 
-/// Without pods: slices say that an address is another pod's.
+/// Judges by slices alone that an address is two pods at once, so that one of the two is gone.
 fn two_owners(case: &Case<'_>) -> Option<Judgement> {
     let own = case.view()?;
     let services = case.table().services.iter();

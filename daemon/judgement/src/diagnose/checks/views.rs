@@ -83,7 +83,8 @@ fn chosen<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Chosen {
     rows.into_iter().map(of_row).collect()
 }
 
-/// The rules, applied anew to what the apiserver's watches brought. A list that is held differs from them.
+/// Judges the table by the rules, applied anew to what the watches brought. A list that is held differs from what the
+/// rules make, and is left out.
 pub(super) fn cache_table(case: &Case<'_>) -> Judgement {
     let Some(view) = case.view().filter(|view| view.facts.is_some()) else {
         return Judgement::skipped("There is nothing that rules could be applied to.");

@@ -85,7 +85,7 @@ pub(super) struct EventCause {
     pub(super) means: String,
 }
 
-/// All of them, the latest first.
+/// The rows of all these Events, the latest first.
 pub(super) fn rows(events: &[ClusterEvent], knowledge: &Knowledge, scope: Scope<'_>) -> Vec<EventRow> {
     let mut objects: BTreeMap<(&str, &str, &str), Vec<ClusterEvent>> = BTreeMap::new();
     for event in events {
@@ -103,7 +103,7 @@ pub(super) fn rows(events: &[ClusterEvent], knowledge: &Knowledge, scope: Scope<
     rows
 }
 
-/// Of the Service as it is now: what was said of a former one is past.
+/// The uid of the Service as it is now: what was said of a former one is past.
 fn uid<'a>(snapshot: &'a Snapshot, namespace: &str, name: &str) -> Option<&'a str> {
     let name = ObjectName::new(namespace, name).ok()?;
     let mut uids = snapshot.services.named(&name).filter_map(|view| view.facts.as_ref()?.meta.uid.as_deref());

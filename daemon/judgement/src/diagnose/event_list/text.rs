@@ -87,7 +87,8 @@ fn event(out: &mut String, it: &EventRow, all: bool) {
     out.push('\n');
 }
 
-/// Another vendor may mean something else by the same word.
+/// Writes what an Event means, and that this is so perhaps where nothing but its reason is recognised: another vendor
+/// may mean something else by the same word.
 fn meaning(out: &mut String, it: &EventRow, all: bool) {
     let perhaps = if it.confidence == "reason-only" { "Perhaps: " } else { "" };
     match &it.meaning {

@@ -1,6 +1,6 @@
 //! What the apiserver says now, read for one diagnosis.
 //!
-//! Invariant: only what a check looks at, bounded when it was read; [`Material`](super::Material) says what was asked.
+//! Invariant: plain data. It has only what a check looks at, bounded when it was read; `requests` says what was asked.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -12,19 +12,19 @@ use holdfast_knowledge::Step;
 use super::Asked;
 use crate::diagnose::focus::PortWanted;
 
-/// What the apiserver says; each is one request.
+/// What the apiserver says: a field for each thing that was asked for.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct Cluster {
     /// None: the apiserver has no such Service.
     pub service: Asked<Option<ServiceSeen>>,
-    /// The slices that carry its name.
+    /// The slices that carry the Service's name.
     pub slices: Asked<Vec<SliceSeen>>,
     /// The pods that the selector matches.
     pub pods: Asked<Pods>,
-    /// Other pods of the namespace; asked only if none matches.
+    /// Other pods of the namespace; asked for only if the selector matches none.
     pub near: Asked<Vec<NearPod>>,
-    /// The object of the old API of the same name.
+    /// The Endpoints object (the old API) of the Service's name; none: there is no such object.
     pub endpoints: Asked<Option<EndpointsSeen>>,
     /// Host ports of pods on this node.
     pub hosted: Asked<Vec<HostPort>>,
@@ -42,9 +42,9 @@ pub struct Cluster {
     pub namespace: Asked<Option<bool>>,
     /// Events about the service, its Endpoints and slices, pods behind it and nodes of it.
     pub events: Asked<Vec<EventSeen>>,
-    /// Whether there are more of them than were read.
+    /// Whether there are more Events than were read.
     pub more_events: bool,
-    /// What was asked, in order.
+    /// The requests that were sent, in order.
     #[cfg_attr(test, serde(skip))]
     pub requests: Vec<Request>,
 }
@@ -55,7 +55,7 @@ pub struct Request {
     /// What was asked for: `service`, `pods`, …
     pub what: String,
     pub took: Duration,
-    /// Why it brought nothing.
+    /// Why the question brought no answer.
     pub error: Option<String>,
 }
 
@@ -79,8 +79,8 @@ pub struct ServiceSeen {
     pub families: Vec<String>,
     pub cluster_ips: Vec<IpAddr>,
     pub ingress: Vec<IngressSeen>,
-    /// The label `service.kubernetes.io/service-proxy-name`: the proxy that serves it instead. Such a Service is not
-    /// watched.
+    /// The label `service.kubernetes.io/service-proxy-name`: the proxy that serves the Service instead. Such a Service
+    /// is not watched.
     pub proxy_name: Option<String>,
     /// The managers in `managedFields` that wrote `status.loadBalancer`.
     pub balancer_writers: Vec<String>,
@@ -155,11 +155,12 @@ pub struct SlicePortSeen {
     pub port: Option<u16>,
 }
 
-/// One endpoint; absent conditions are none, as Kubernetes reads them.
+/// One endpoint. A condition that is absent stays none here; the checks read it as Kubernetes does, an absent `ready`
+/// as true.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct EndpointSeen {
-    /// None: a host name, or not an address.
+    /// None: the endpoint names a host, or what it names is no address.
     pub address: Option<IpAddr>,
     pub ready: Option<bool>,
     pub serving: Option<bool>,
@@ -182,7 +183,7 @@ pub struct TargetSeen {
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct Pods {
     pub list: Vec<Pod>,
-    /// Whether there are more than were read.
+    /// Whether there are more pods than were read.
     pub more: bool,
 }
 
@@ -195,7 +196,7 @@ pub struct Pod {
     /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`.
     pub phase: String,
     pub node: Option<String>,
-    /// The condition `Ready`; none: it is not set.
+    /// The condition `Ready`; none: the pod does not have it.
     pub ready: Option<Condition>,
     /// Why the pod is as it is: `status.reason`, `Evicted` or `NodePorts`.
     pub reason: Option<String>,
@@ -205,9 +206,9 @@ pub struct Pod {
     pub unset_gates: Vec<String>,
     pub deletion: Option<Timestamp>,
     pub ports: Vec<PodPort>,
-    /// Where its kubelet asks by HTTP whether it is well.
+    /// The ports that its kubelet probes by plain HTTP.
     pub http_ports: Vec<u16>,
-    /// Whether its address is that of its node.
+    /// Whether the pod has the address of its node.
     pub shares_host: bool,
     pub owner: Option<Owner>,
 }
@@ -242,7 +243,7 @@ pub struct Owner {
 pub struct NearPod {
     pub name: String,
     pub labels: BTreeMap<String, String>,
-    /// None: only its metadata was read.
+    /// Whether the pod runs; none: only its metadata was read.
     pub running: Option<bool>,
 }
 
@@ -265,7 +266,7 @@ pub struct HostPort {
     pub pod: String,
     pub port: u16,
     pub protocol: String,
-    /// None: every address.
+    /// The address that the pod asks for; none: every address.
     #[cfg_attr(test, serde(default))]
     pub address: Option<IpAddr>,
 }
@@ -305,27 +306,27 @@ pub struct AddressSeen {
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct EventSeen {
-    /// The id of the entry of the catalogue; none: not recognised.
+    /// The id of the reason in the knowledge; none: the Event was not recognised.
     pub entry: Option<String>,
     pub reason: String,
     pub component: String,
     pub object: ObjectSeen,
     /// Whether its type is `Warning`.
     pub warning: bool,
-    /// The id of the cause that its message names.
+    /// The id of the cause in the knowledge that fits its message.
     pub cause: Option<String>,
-    /// What it says about the life of a load balancer, if anything.
+    /// What the Event says about the life of a load balancer, if anything.
     pub step: Option<Step>,
-    /// What the catalogue says it means; empty if not recognised.
+    /// What the Event means by the knowledge; empty if it was not recognised.
     pub meaning: String,
     pub remedies: Vec<RemedySeen>,
     pub count: u32,
-    /// None: it is not known.
+    /// When the Event was seen first; none: that is not known.
     pub first: Option<Timestamp>,
     pub last: Option<Timestamp>,
-    /// Whether nothing that came later resolved it.
+    /// Whether nothing that came later resolved the Event.
     pub open: bool,
-    /// As its writer worded it.
+    /// The message as its writer worded it.
     pub message: String,
 }
 

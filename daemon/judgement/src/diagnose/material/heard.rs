@@ -10,7 +10,7 @@ use super::Asked;
 #[derive(Clone, Debug, Default)]
 pub struct Heard {
     pub list: Asked<Vec<ClusterEvent>>,
-    /// There are more than were read, or not all that were asked for could be.
+    /// Whether there are more Events than were read, or a question about some of them got no answer.
     pub more: bool,
 }
 
@@ -19,19 +19,20 @@ impl Heard {
         Self { list, more: false }
     }
 
-    /// The Events among them that are wanted.
+    /// Keeps the Events that are wanted.
     pub fn only(self, is_wanted: impl Fn(&ClusterEvent) -> bool) -> Self {
         let list = self.list.map(|list| list.into_iter().filter(|event| is_wanted(event)).collect());
         Self { list, more: self.more }
     }
 
-    /// Both, of which the second had to be asked for: if it was not answered, this is not all.
+    /// Joins the Events of both. `other` had to be asked for: if it got no answer, `more` says that Events are missing.
     pub fn and(self, other: Self) -> Self {
         let more = other.list.answer().is_none() || self.more;
         Self { more, ..self }.with(other)
     }
 
-    /// Both; what one of them lacks is missing from the whole, unless it was not to be asked for.
+    /// Joins the Events of both. A side that was not asked for is left out. If `self` got no answer, the whole has none
+    /// either; if only `other` got none, `more` says that Events are missing.
     pub fn with(self, other: Self) -> Self {
         match (self.list, other.list) {
             (Asked::Not(_), list) => Self { list, more: other.more },

@@ -12,13 +12,13 @@ use super::Asked;
 pub struct Host {
     /// The sockets that listen at the node ports and at the health port of this service.
     pub listeners: Asked<Vec<Listener>>,
-    /// First and last of the ports that the kernel gives to connections.
+    /// The first and the last of the ports that the kernel gives to connections.
     pub port_range: Asked<(u16, u16)>,
-    /// Ports that it never gives to any, as ranges with both ends.
+    /// Ports that the kernel never gives to a connection, as ranges with both ends.
     pub reserved: Asked<Vec<(u16, u16)>>,
     /// Whether the kernel forwards packets.
     pub forwards: Asked<bool>,
-    /// How the devices that traffic of this service uses judge where packets come from.
+    /// The reverse-path filter of each device that traffic of this service uses.
     pub reverse_path: Asked<Vec<ReversePath>>,
     pub conntrack: Asked<Conntrack>,
     pub resolver: Asked<Resolver>,
@@ -30,7 +30,7 @@ pub struct Host {
     pub host_port_rules: Asked<Vec<u16>>,
     /// Addresses of this host.
     pub addresses: Asked<Vec<IpAddr>>,
-    /// What the health port of this service answered with, by HTTP.
+    /// The HTTP status with which the health port of this service answered.
     pub health: Asked<u16>,
 }
 
@@ -42,7 +42,7 @@ pub struct Listener {
     /// `TCP` or `UDP`.
     pub protocol: String,
     pub address: IpAddr,
-    /// None: it cannot be told.
+    /// The process that has the socket; none: that cannot be told.
     #[cfg_attr(test, serde(default))]
     pub process: Option<String>,
     #[cfg_attr(test, serde(default))]
@@ -56,7 +56,7 @@ pub struct Listener {
 #[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct ReversePath {
     pub device: String,
-    /// 0 off, 1 strict, 2 loose: the larger of the device's and that of all.
+    /// 0 off, 1 strict, 2 loose: the larger of the device's own setting and the setting `all`.
     pub mode: u8,
 }
 
@@ -71,11 +71,11 @@ pub struct Conntrack {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct Resolver {
-    /// There is no such file.
+    /// Whether there is no such file.
     pub missing: bool,
     pub nameservers: usize,
     pub search_domains: usize,
-    /// Of all search domains together, with the blanks between them.
+    /// The length of all search domains together, with the blanks between them.
     pub search_bytes: usize,
 }
 
@@ -99,10 +99,10 @@ pub struct Route {
 pub struct Rule {
     /// `kube-proxy`, `Cilium`, …
     pub proxy: String,
-    /// Where it is: `nft table ip nat, chain KUBE-SERVICES`.
+    /// Where the rule is: `nft table ip nat, chain KUBE-SERVICES`.
     pub place: String,
     pub frontend: SocketAddr,
-    /// Where it leads, as far as can be told.
+    /// Where the rule leads, as far as can be told.
     #[cfg_attr(test, serde(default))]
     pub backends: Vec<SocketAddr>,
 }

@@ -15,7 +15,7 @@ use super::Share;
 const NAMED_MAX: usize = 3;
 
 words! {
-    /// What becomes of it.
+    /// What becomes of the packet.
     pub enum Outcome {
         /// A backend gets it.
         Served = "served",
@@ -31,7 +31,7 @@ words! {
 }
 
 words! {
-    /// What kind of client it is.
+    /// What kind of client sends the packet.
     pub enum Class {
         /// Neither of the two below.
         Outside = "outside",
@@ -43,19 +43,19 @@ words! {
 }
 
 words! {
-    /// What is looked at.
+    /// What a step looks at.
     pub enum StepKind {
-        /// By which device it comes.
+        /// By which device the packet comes.
         Device = "device",
         /// What kind of client sends it.
         Client = "client",
-        /// What it is sent to.
+        /// The frontend that it is sent to.
         Frontend = "frontend",
         /// Whether its source may come in.
         Source = "source",
-        /// Which backends are meant for it.
+        /// Which list is meant for it.
         List = "list",
-        /// How one of them is chosen.
+        /// How a backend of the list is chosen.
         Choice = "choice",
         /// The address that the backend sees as the client's.
         SeenAs = "seen-as",
@@ -69,11 +69,12 @@ words! {
 words! {
     /// The address that a backend sees as a client's.
     pub enum SeenAs {
-        /// By its own address.
+        /// The client's own address.
         Client = "client",
-        /// By an address of this node.
+        /// An address of this node.
         Node = "node",
-        /// Its endpoint names no node: by its own address if this node reaches it by no outer device.
+        /// The backend's endpoint names no node. The address is the client's own if this node reaches the backend by no
+        /// outer device.
         Unknown = "unknown",
     }
 }
@@ -91,7 +92,7 @@ pub(super) const NO_OUTER: &str = "no outer device has its programs (see `holdfa
 
 pub(super) const NO_PODS: &str = "it is a pod's, and no device of pods has programs (`pod_devices` under [packets]): its sockets are served";
 
-/// The device by which it comes; the routes of other hosts decide that.
+/// The device by which the packet comes; the routes of other hosts decide that.
 pub(super) fn device(names: &[String], of_pods: bool) -> String {
     let (kind, whose) = if of_pods {
         ("device of pods", "the pod's own")
@@ -106,7 +107,7 @@ pub(super) fn device(names: &[String], of_pods: bool) -> String {
     }
 }
 
-/// An address says nothing of a pod that is no endpoint of any service.
+/// What holds if the client is a pod that is no endpoint of any service: its address does not tell that.
 pub(super) fn unless_pod(devices: &[String]) -> String {
     format!("If it comes by {} it counts as a pod, with all backends and its own address.", some(devices))
 }
@@ -134,7 +135,7 @@ pub(super) fn client(from: IpAddr, class: Class, transport: Transport) -> String
     }
 }
 
-/// Why a row is not in the maps.
+/// Why a frontend is not in the maps.
 pub(super) const fn absent(it: &FrontendView) -> &'static str {
     match it.verdict {
         Verdict::Passing => "it is left to the real balancer while nobody is there",
@@ -196,7 +197,8 @@ pub(super) fn seen(backends: &[Share], class: Class, scope: Scope) -> String {
     capital(&format!("{}.", told.join("; ")))
 }
 
-/// A pod takes nothing that says that it comes from the pod itself.
+/// How backends see a client that is a pod. A pod takes no packet that says that it comes from the pod itself, so a pod
+/// that reaches itself sees an address of this node.
 fn seen_of_pod(backends: &[Share]) -> &'static str {
     if backends.iter().any(|it| it.seen_as.0 == SeenAs::Node) {
         "By its own address; where it reaches itself, by an address of this node that is near to it."
@@ -253,7 +255,7 @@ pub(super) fn some<T: ToString>(all: &[T]) -> String {
     }
 }
 
-/// As a sentence begins.
+/// The text with a capital letter at its beginning.
 pub(super) fn capital(text: &str) -> String {
     let mut rest = text.chars();
     rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())

@@ -54,7 +54,7 @@ async fn a_plugin_that_fails_is_named_with_its_last_words() {
         ),
         (
             r#"echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"clientKeyData":"k"}}'"#,
-            "printed a client certificate or a key, not both",
+            "printed only one of a client certificate and its key",
         ),
         ("head -c 70000 /dev/zero", "printed more than 64 KiB"),
     ] {

@@ -1,8 +1,8 @@
 //! One question to the apiserver: bounded in bytes, objects, requests and time, and never in the way of a watch.
 //!
-//! Invariant: a question takes no longer than [`QUESTION`], all of a diagnosis together end at one deadline, and no
-//! more requests are sent than its bounds allow, those that prove the cluster included. A body is read piece by piece;
-//! one that does not end is cut.
+//! Invariant: a question takes no longer than [`QUESTION`], and all questions of a diagnosis end at one deadline. No
+//! more requests are sent than the bounds allow, those by which an apiserver proves its cluster included. A body is
+//! read piece by piece, and one that does not end is cut.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,7 +22,7 @@ use crate::sources::kubernetes::resource::push;
 /// The status by which an apiserver says that the daemon lacks a right.
 const FORBIDDEN: u16 = 403;
 
-/// Characters of what an apiserver says of a refusal.
+/// The most characters that are kept of an apiserver's words about a refusal.
 const MESSAGE_LENGTH_MAX: usize = 200;
 
 const NO_TIME: &str = "no time left";
@@ -56,7 +56,7 @@ pub(super) struct Question {
     pub(super) right: Right,
 }
 
-/// In which form a list is asked for, and the kind that it then has.
+/// The form in which a list is asked for, and the kind that the answer then has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
     pub(super) accept: &'static str,
@@ -64,13 +64,13 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// Nothing of each object but its metadata.
+    /// The metadata of each object, and nothing else.
     pub(super) const NAMES: Self = Self {
         accept: "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
         kind: "PartialObjectMetadataList",
     };
 
-    /// Objects with all that they have.
+    /// Whole objects of this kind.
     pub(super) const fn whole(kind: &'static str) -> Self {
         Self { accept: JSON, kind }
     }
@@ -79,7 +79,7 @@ impl Form {
 /// A list, as far as it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Listing {
-    /// There are more objects than were read, or some could not be read.
+    /// Whether there are more objects than were read, or some that could not be read.
     pub(super) more: bool,
     /// Where the next page begins.
     token: Option<String>,
@@ -88,7 +88,7 @@ pub(super) struct Listing {
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum Why {
-    /// A diagnosis has asked as often as it may.
+    /// The diagnosis has asked as often as it may.
     NoRequest,
     NoTime,
     Forbidden,
@@ -125,7 +125,8 @@ impl<'a> Lane<'a> {
         Self { access, bounds, kept: None, requests: Vec::new() }
     }
 
-    /// Connects; an apiserver that is away is found out once and not by each question.
+    /// Connects before the first question, so that an apiserver that is away is found out once and not by each
+    /// question.
     pub(super) async fn open(&mut self) -> Result<(), String> {
         let until = self.bounds.deadline.min(Instant::now() + QUESTION);
         match timeout_at(until, self.connection()).await {
@@ -146,7 +147,7 @@ impl<'a> Lane<'a> {
         self.noted(question, begun, answer)
     }
 
-    /// The same of a kind that older apiservers do not have, of which nothing is to be known there.
+    /// As [`Self::get`], for a kind that older apiservers do not have: there the question does not apply.
     pub(super) async fn get_if_served<T: DeserializeOwned>(
         &mut self,
         question: &Question,
@@ -158,7 +159,7 @@ impl<'a> Lane<'a> {
         if is_served { asked } else { Asked::Not(NO_KIND) }
     }
 
-    /// The first page of a list; each object is given out alone, and `false` says that it cannot be read.
+    /// The first page of a list. `each` gets one object at a time, and says `false` if it cannot read that one.
     pub(super) async fn list(
         &mut self,
         question: &Question,
@@ -170,7 +171,7 @@ impl<'a> Lane<'a> {
         self.noted(question, begun, answer)
     }
 
-    /// As [`Self::list`], with so many pages at most. If a page does not come, the ones before it count.
+    /// As [`Self::list`], with `most` pages at most. If a page does not come, the pages before it count.
     pub(super) async fn pages(
         &mut self,
         question: &Question,
@@ -238,7 +239,7 @@ impl<'a> Lane<'a> {
         Ok(Listing { more: odd || token.is_some(), token })
     }
 
-    /// An object that is not there is an answer; an API that is not there is none.
+    /// Tells an object that is not there, which is an answer, from an API that is not there, which is none.
     async fn missing(&mut self, reply: Reply) -> Result<(), Why> {
         let body = self.body(reply, REFUSAL_BYTES_MAX).await?;
         let refusal: Refusal = serde_json::from_slice(&body).unwrap_or_default();
@@ -268,7 +269,7 @@ impl<'a> Lane<'a> {
     async fn reply(&mut self, accept: &'static str, path: &str) -> Result<Reply, Why> {
         if let Some(kept) = self.kept.take() {
             self.bounds.take()?;
-            // That a kept connection was closed meanwhile says nothing.
+            // If this fails, the kept connection was closed meanwhile, which says nothing of the apiserver.
             if let Ok(reply) = self.access.ask_aside(accept, path, kept).await {
                 return Ok(reply);
             }
@@ -278,13 +279,14 @@ impl<'a> Lane<'a> {
         self.access.ask_aside(accept, path, connection).await.map_err(failed)
     }
 
-    /// An apiserver first proves which cluster it belongs to, which takes a request as well.
+    /// Opens a connection. Over it the apiserver first proves which cluster it belongs to, which takes a request as
+    /// well.
     async fn connection(&self) -> Result<Connection, Why> {
         self.bounds.take()?;
         self.access.connect().await.map_err(failed)
     }
 
-    /// The whole of a short body; its connection is kept.
+    /// The whole of a short body; the connection is kept for the next question.
     async fn body(&mut self, mut reply: Reply, most: usize) -> Result<Vec<u8>, Why> {
         let mut whole = Vec::new();
         while let Some(chunk) = reply.chunk(QUESTION).await.map_err(failed)? {
@@ -297,12 +299,12 @@ impl<'a> Lane<'a> {
         Ok(whole)
     }
 
-    /// The answer as it is judged, and a line of what was asked.
+    /// Turns an answer into what is judged, and adds a line to what was asked, unless the question was not sent.
     fn noted<T>(&mut self, question: &Question, begun: Instant, answer: Result<T, Why>) -> Asked<T> {
         let asked = match answer {
             Ok(answer) => Asked::Answered(answer),
             Err(Why::Forbidden) => Asked::Forbidden(question.right.clone()),
-            // The answer could have mattered, so this is not the same as a question that does not apply.
+            // An answer could have mattered, so this is not the same as a question that does not apply.
             Err(Why::NoRequest) => return Asked::Failed(no_request().into()),
             Err(Why::NoTime) => return Asked::Failed(NO_TIME.into()),
             Err(Why::NoKind) => Asked::Failed(NO_KIND.into()),
@@ -315,8 +317,8 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// A question that began in time and ended by its own bound has not been answered; one that did not begin was not
-/// asked.
+/// Asks within the deadline and within [`QUESTION`]. A question that began and took too long has no answer; one for
+/// which no time was left was not asked.
 async fn in_time<T>(deadline: Instant, asking: impl Future<Output = Result<T, Why>>) -> Result<T, Why> {
     let now = Instant::now();
     if now >= deadline {

@@ -1,8 +1,9 @@
-//! What else may matter, as far as requests are left: host ports, the namespace, the address, policies, the older
-//! Endpoints, and why those are not there.
+//! What else may matter, as far as requests are left: host ports, the namespace, the cluster IP, policies, the older
+//! Endpoints, and why slices or Endpoints are missing.
 //!
 //! Invariant: a question is left out where its answer could not change anything. The questions that may find the cause
-//! come first; the last two only help readers of an API that this node does not read, and pods that are well.
+//! come first. The last two find no cause: one is for clients that read Endpoints, which this node does not, the other
+//! for pods that are well.
 
 use holdfast_judgement::diagnose::material::{AddressSeen, Asked, Cluster, EndpointsSeen, Heard, HostPort};
 use k8s_openapi::api::core::v1::{Endpoints, Namespace, Pod as PodObject};
@@ -13,7 +14,7 @@ use super::events::Reading;
 use super::paths::Name;
 use super::{Names, Subject, filed, objects, paths, right, workload};
 
-/// Puts every answer into `cluster`, but for Events, which it returns.
+/// Puts every answer into `cluster`, except Events, which it returns.
 pub(super) async fn ask(
     lane: &mut Lane<'_>,
     reading: &Reading<'_>,
@@ -45,7 +46,7 @@ pub(super) async fn ask(
     heard.with(workload::of_pods_that_are_well(lane, reading, names, pods, knowledge).await)
 }
 
-/// Nothing new can come to be in a namespace that is going.
+/// Whether the namespace may be terminating, in which case nothing new can be made in it.
 fn is_in_doubt(cluster: &Cluster) -> bool {
     let service = cluster.service.answer().and_then(Option::as_ref);
     let is_going = service.is_none_or(|service| service.deletion.is_some());

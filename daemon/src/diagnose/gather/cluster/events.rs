@@ -1,8 +1,8 @@
 //! Events of the cluster, read on demand: seldom, bounded, and kept for a while.
 //!
-//! Invariant: an apiserver keeps no cache of Events, so each question costs it a look at all of a namespace: however
-//! many clients ask, one diagnosis in [`EVENTS_PACE`] reads any, and what was read is kept for [`EVENTS_KEPT`]. No
-//! diagnosis waits for a turn. What an Event says is text of its writer, and decides nothing.
+//! Invariant: an apiserver keeps no cache of Events, so for each question it looks at all Events of a namespace. So
+//! however many clients ask, only one diagnosis in [`EVENTS_PACE`] reads any, and what it read is kept for
+//! [`EVENTS_KEPT`]. No diagnosis waits for a turn. What an Event says is text of its writer, and decides nothing.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -40,25 +40,26 @@ struct KeptAnswer {
 }
 
 impl KeptAnswer {
-    /// A refusal is kept for less long: the daemon may get the right a moment later.
+    /// Whether an answer was kept long enough. A refusal is kept for less long: the daemon may get the right a moment
+    /// later.
     fn is_over(&self, now: Instant) -> bool {
         let limit = if self.heard.list.answer().is_some() { EVENTS_KEPT } else { EVENTS_PACE };
         now.saturating_duration_since(self.asked) >= limit
     }
 }
 
-/// One diagnosis, and whether it may ask.
+/// One diagnosis as a reader of Events.
 #[derive(Debug)]
 pub(super) struct Reading<'a> {
     events: &'a Events,
     is_on: bool,
     begun: Instant,
-    /// How long ago another diagnosis asked.
+    /// How long ago another diagnosis asked, if that was too short a time ago for this one to ask.
     wait: Option<Duration>,
 }
 
 impl Events {
-    /// A diagnosis begins; one that comes too soon after another one gets what is kept.
+    /// Begins a diagnosis. One that comes too soon after another one gets only what is kept.
     pub(super) fn begin(&self, is_on: bool, now: Instant) -> Reading<'_> {
         let mut known = self.known();
         let since = known.read.map(|read| now.saturating_duration_since(read));
@@ -85,7 +86,7 @@ impl Events {
 }
 
 impl Reading<'_> {
-    /// Events with these fields, of so many pages, at most the latest [`EVENTS_KEPT_MAX`].
+    /// Events with these fields, from at most `pages` pages; of them the latest [`EVENTS_KEPT_MAX`].
     pub(super) async fn ask(
         &self,
         lane: &mut Lane<'_>,
@@ -101,7 +102,7 @@ impl Reading<'_> {
         self.answer(lane, Question { name, path: paths::events(namespace, fields), right }, pages).await
     }
 
-    /// The same of all namespaces.
+    /// As [`Self::ask`], of all namespaces.
     pub(super) async fn ask_everywhere(
         &self,
         lane: &mut Lane<'_>,
@@ -115,7 +116,7 @@ impl Reading<'_> {
         self.answer(lane, Question { name, path: paths::all_events(fields), right }, PAGES_MAX).await
     }
 
-    /// What is kept, or else what is read now, if this diagnosis may read.
+    /// The answer that is kept, or else what is read now, if this diagnosis may read.
     async fn answer(&self, lane: &mut Lane<'_>, question: Question, pages: usize) -> Heard {
         let path = question.path.clone();
         if let Some(kept) = self.events.known().answers.get(&path) {
@@ -140,7 +141,7 @@ fn too_soon(since: Duration) -> String {
     format!("somebody had Events read {ago} s ago; ask again in {left} s")
 }
 
-/// Pages until there is none, or as many as are read.
+/// Reads pages until none is left, or until `pages` of them are read.
 async fn read(lane: &mut Lane<'_>, question: &Question, pages: usize) -> Heard {
     let mut list: Vec<ClusterEvent> = Vec::new();
     let asked = lane.pages(question, Form::whole("EventList"), pages, |object| {

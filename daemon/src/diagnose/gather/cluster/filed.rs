@@ -1,8 +1,8 @@
-//! What is said of a service in another namespace than its own: that its Endpoints cannot be made.
+//! Events about a service that lie in another namespace than its own: that its Endpoints cannot be made.
 //!
 //! Invariant: such an Event is about an object that is not there and names no namespace, so the apiserver keeps it in
-//! `default`, beside those of all other tenants. One counts only if its message names this very service; one that names
-//! none is not shown.
+//! `default`, beside those of all other tenants. It counts only if its message names this very service; an Event of
+//! which the message names no service is not shown.
 
 use holdfast_core::keys::ObjectName;
 use holdfast_judgement::diagnose::material::Heard;
@@ -13,13 +13,13 @@ use super::events::Reading;
 use super::network::KINDS;
 use super::paths::Name;
 
-/// Where Events are kept that name no namespace.
+/// The namespace in which Events are kept that name none.
 const PLACE: &str = "default";
 
-/// How Kubernetes' own controller begins; what follows is the service and a colon.
+/// How a message of Kubernetes' own controller begins; the service and a colon follow.
 const BEGINS: &str = "Failed to create endpoint for service ";
 
-/// Asks in that namespace, unless it is the service's own, which is asked anyway.
+/// Asks in [`PLACE`], unless it is the service's own namespace, which is asked anyway.
 pub(super) async fn ask(
     lane: &mut Lane<'_>,
     reading: &Reading<'_>,
@@ -34,7 +34,7 @@ pub(super) async fn ask(
     heard.only(|event| names_none(event) && is_of(event, name))
 }
 
-/// Whether it may be about another service, of which nothing is to be told here.
+/// Whether an Event may be about another service, of which nothing is to be told here.
 pub(super) fn is_of_another(event: &ClusterEvent, name: &ObjectName) -> bool {
     KINDS.contains(&event.object.kind.as_str()) && names_none(event) && !is_of(event, name)
 }

@@ -1,7 +1,7 @@
 //! Events asked for by themselves: about one service and its pods, or about what all services depend on.
 //!
 //! Invariant: three questions at most, over one connection that no watch uses, under the bounds of a diagnosis and in
-//! its turn. What could not be read is said, and never taken for "there is none".
+//! its turn. What could not be read is named, and never taken for "there is none".
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ use super::paths::Name;
 use crate::apiserver::Access;
 use crate::diagnose::limits::{ENDPOINTS_MAX, REQUESTS_MAX};
 
-/// What no Service depends on is left to the apiserver to leave out: it is most of what a cluster says.
+/// The fields by which the apiserver leaves out Events about what no Service depends on: they are most of what a
+/// cluster says.
 const OF_OTHERS: &str = "involvedObject.kind!=Pod,involvedObject.kind!=ReplicaSet,involvedObject.kind!=Deployment,\
                          involvedObject.kind!=StatefulSet,involvedObject.kind!=DaemonSet,involvedObject.kind!=Job,\
                          involvedObject.kind!=CronJob,involvedObject.kind!=HorizontalPodAutoscaler,\
@@ -29,7 +30,8 @@ const OF_OTHERS: &str = "involvedObject.kind!=Pod,involvedObject.kind!=ReplicaSe
 const ILL_PODS: [(&str, &str); 2] = [("involvedObject.kind", "Pod"), ("type", "Warning")];
 const ILL_PODS_ANYWHERE: &str = "involvedObject.kind=Pod,type=Warning";
 
-/// Asks until both are answered, one is not, or the time is over. `about` is a service as this node has it.
+/// Asks until all questions are answered, the first one has no answer, or the time is over. `about` is a service as
+/// this node has it; none: all services.
 pub(in crate::diagnose::gather) async fn hear(
     access: &Access,
     (events, reads_events): (&Events, bool),
@@ -71,7 +73,8 @@ async fn of_service(
     heard.and(of_pods.only(|event| pods.contains(&event.object.name)))
 }
 
-/// Of the Events about pods only those that this node's kubelet wrote: each node tells of its own pods.
+/// Events about what all services depend on. Of those about pods only this node's kubelet's count: each node tells of
+/// its own pods.
 async fn of_all(lane: &mut Lane<'_>, reading: &Reading<'_>, node: &str) -> Heard {
     let heard = reading.ask_everywhere(lane, "events", OF_OTHERS).await;
     if heard.list.answer().is_none() {
@@ -81,7 +84,7 @@ async fn of_all(lane: &mut Lane<'_>, reading: &Reading<'_>, node: &str) -> Heard
     heard.and(of_pods.only(|event| event.host == node))
 }
 
-/// The pods that its slices name.
+/// The pods that the service's slices name.
 fn pods(views: &[Arc<ServiceView>]) -> BTreeSet<String> {
     let slices = views.iter().flat_map(|view| view.slices.iter());
     let targets = slices.flat_map(|slice| slice.endpoints.iter()).filter_map(|endpoint| endpoint.target);

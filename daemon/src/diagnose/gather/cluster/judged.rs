@@ -1,4 +1,4 @@
-//! Events as a diagnosis shows them: what each is by the catalogue, and whether it still says something about now.
+//! Events as a diagnosis shows them: what the knowledge says of each, and whether it still says something about now.
 //!
 //! Invariant: pure. Texts are clean and bounded already; placeholders in advice become names of the service that is
 //! diagnosed, or stay words.
@@ -12,7 +12,8 @@ use holdfast_knowledge::{ClusterEvent, EventType, Knowledge, ObjectRef, Present,
 
 use super::filed::is_of_another;
 
-/// All Events, object by object, each by what is known of it. `service` is the name and uid of what is diagnosed.
+/// All Events, object by object, each with what is known of it. `service` is the name and uid of the service that is
+/// diagnosed.
 pub(super) fn judge(
     knowledge: &Knowledge,
     events: Vec<ClusterEvent>,
@@ -36,7 +37,8 @@ pub(super) fn judge(
     objects.iter().flat_map(of_object).collect()
 }
 
-/// A Service that was deleted and made anew has its name still; what was said of the former one says nothing of this.
+/// Whether an object is a former Service: one that was deleted and made anew has the same name, and what was said of
+/// the former one says nothing of the new one.
 fn is_of_a_former(object: &ObjectRef, uid: Option<&str>) -> bool {
     object.kind == "Service" && uid.is_some_and(|uid| !object.uid.is_empty() && object.uid != uid)
 }

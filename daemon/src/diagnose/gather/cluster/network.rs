@@ -1,7 +1,8 @@
-//! The slices of a Service, what is said of it, and what is behind both: controllers and nodes.
+//! The slices of a Service, the Events about it, and what both depend on: controllers and nodes.
 //!
-//! Invariant: nodes are found by the names that slices say, each checked; one that was not found by its label is asked
-//! for by its name before it is called gone, but for those beyond a few, of which nothing is said then.
+//! Invariant: nodes are found by the names in slices, each of which is checked. A node that its label did not find is
+//! asked for by its name before it is called gone. Only a few are asked for so; of the others it is said that they were
+//! not asked for, and nothing else.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,7 @@ use super::paths::Name;
 use super::{Names, Subject, objects, paths, right};
 use crate::diagnose::limits::{ENDPOINTS_MAX, NODES_BY_NAME_MAX, NODES_MAX};
 
-/// What was answered.
+/// The answers about slices, controllers and nodes.
 #[derive(Debug, Default)]
 pub(super) struct Network {
     pub(super) slices: Asked<Vec<SliceSeen>>,
@@ -28,7 +29,7 @@ pub(super) struct Network {
     pub(super) nodes_unasked: Vec<String>,
 }
 
-/// Kinds of objects that an Event of this name may be about; a Deployment may have the name too.
+/// The kinds of objects that an Event about a name is wanted for: a Deployment may have the same name as the Service.
 pub(super) const KINDS: [&str; 3] = ["Service", "Endpoints", "EndpointSlice"];
 
 pub(super) async fn ask(
@@ -65,7 +66,7 @@ async fn slices(lane: &mut Lane<'_>, names: Names<'_>) -> Asked<Vec<SliceSeen>> 
         is_read && endpoints <= ENDPOINTS_MAX
     });
     match asked.await {
-        // A comparison needs all of them.
+        // Slices are compared with what this node has, which needs all of them.
         Asked::Answered(listing) if listing.more => {
             Asked::Failed("it has more slices than are read, or one that cannot be read".into())
         }
@@ -89,7 +90,7 @@ async fn leases(lane: &mut Lane<'_>, awaits_balancer: bool) -> Asked<Vec<Lease>>
     Asked::Answered(found)
 }
 
-/// The own node first, then those of endpoints that are not ready, then the others.
+/// The names of the nodes to ask for: the own one first, then those of endpoints that are not ready, then the others.
 fn node_names<'a>(slices: &'a Asked<Vec<SliceSeen>>, subject: Subject<'a>) -> Vec<Name<'a>> {
     let endpoints = || slices.answer().into_iter().flatten().flat_map(|slice| &slice.endpoints);
     let unready = endpoints().filter(|it| it.ready == Some(false));
@@ -118,7 +119,7 @@ async fn nodes(lane: &mut Lane<'_>, names: &[Name<'_>]) -> Asked<Vec<NodeSeen>> 
         match one(lane, name).await {
             Asked::Answered(node) => found.push(node),
             other if found.is_empty() => return other.map(|_| Vec::new()),
-            // Those that are known are worth more than none.
+            // The nodes that are known by now are worth more than none.
             _ => break,
         }
     }
@@ -159,7 +160,7 @@ fn ill(nodes: &Asked<Vec<NodeSeen>>) -> Option<&str> {
     nodes.answer()?.iter().find(is_ill).map(|node| node.name.as_str())
 }
 
-/// Objects without a namespace have their Events in `default`.
+/// The Events about a node. Objects without a namespace have their Events in `default`.
 async fn of_node(lane: &mut Lane<'_>, reading: &Reading<'_>, name: &str) -> Heard {
     let (Some(name), Some(namespace)) = (Name::new(name), Name::new("default")) else {
         return Heard::default();

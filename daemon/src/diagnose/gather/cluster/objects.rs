@@ -1,6 +1,7 @@
-//! From objects of the apiserver to what a check looks at.
+//! Turns objects of the apiserver into what checks look at.
 //!
-//! Invariant: every text is cut, and every list bounded, by what this file says; nothing else of an object is kept.
+//! Invariant: texts are cut, and most lists are bounded, by what this file says. A Service's selector and ports, and a
+//! slice's endpoints and ports, are kept whole, within the bytes of an answer. Nothing else of an object is kept.
 
 use std::net::IpAddr;
 
@@ -21,7 +22,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectM
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Deserialize;
 
-/// Of one object, of each of its lists: labels, ports, finalizers, writers. Objects of people have a few.
+/// The most items that are kept of one list of an object: labels, ports of containers, finalizers, writers. Objects
+/// that people write have a few.
 const ITEMS_MAX: usize = 64;
 
 /// An object of which nothing but its metadata was asked for.
@@ -181,7 +183,8 @@ fn pod_condition(it: &PodCondition) -> Condition {
     Condition { is_true: it.status == "True", since: time(it.last_transition_time.clone()) }
 }
 
-/// Why the first container waits that does; one that is to begin soon has no reason worth telling.
+/// Why a container waits: the first one that gives another reason than that it is to begin soon, which is not worth
+/// telling.
 fn waiting(status: &PodStatus) -> Option<String> {
     let all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
     let mut reasons = all.filter_map(|it| it.state.as_ref()?.waiting.as_ref()?.reason.as_ref());
@@ -197,7 +200,7 @@ fn ports(containers: &[Container]) -> Vec<PodPort> {
     all.take(ITEMS_MAX).filter_map(read).collect()
 }
 
-/// Kubelet asks the pod itself there, in the clear.
+/// The ports at which kubelet asks the pod itself by HTTP without TLS.
 fn http_ports(containers: &[Container]) -> Vec<u16> {
     let of = |it: &Container| {
         let probes = [&it.readiness_probe, &it.liveness_probe, &it.startup_probe];

@@ -12,7 +12,7 @@ use percent_encoding::utf8_percent_encode;
 use crate::diagnose::limits::{PAGE_ITEMS, QUERY_BYTES_MAX};
 use crate::sources::kubernetes::resource::{ENCODED, push};
 
-/// A label's value has as many characters at most; so has the part of its name behind the slash.
+/// The most characters of a label's value, and of the part of its name behind the slash.
 const LABEL_LENGTH_MAX: usize = 63;
 
 /// A name that may be a segment of a path.
@@ -80,7 +80,7 @@ pub(super) fn policies(namespace: Name<'_>) -> String {
     list(&format!("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", namespace.0), "", "")
 }
 
-/// The pods that a selector matches; none: it is no selector that an apiserver would have taken.
+/// The pods that a selector matches; none: it is longer than is asked for, or no apiserver would have taken it.
 pub(super) fn pods(namespace: Name<'_>, selector: &BTreeMap<String, String>) -> Option<String> {
     let is_legal = selector.iter().all(|(key, value)| is_label(key) && is_label_value(value));
     let terms: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -96,7 +96,7 @@ pub(super) fn pods_on(node: Name<'_>) -> String {
     list(&format!("{CORE}/pods"), "", &format!("spec.nodeName={}", node.0))
 }
 
-/// Several nodes in one question, by the label that kubelet gives each: mostly its name.
+/// Several nodes in one question, by the label that kubelet gives each of them: mostly it is the node's name.
 pub(super) fn nodes(names: &[Name<'_>]) -> String {
     let names: Vec<&str> = names.iter().map(|name| name.0).filter(|name| is_label_value(name)).collect();
     list(&format!("{CORE}/nodes"), &format!("kubernetes.io/hostname in ({})", names.join(",")), "")
@@ -108,7 +108,7 @@ pub(super) fn events(namespace: Name<'_>, fields: &[(&str, &str)]) -> String {
     list(&format!("{CORE}/namespaces/{}/events", namespace.0), "", &fields.join(","))
 }
 
-/// The Events of all namespaces that fit these terms, which are our own.
+/// The Events of all namespaces that fit these terms, which are never text of a tenant.
 pub(super) fn all_events(fields: &'static str) -> String {
     list(&format!("{CORE}/events"), "", fields)
 }

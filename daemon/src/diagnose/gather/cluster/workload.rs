@@ -1,4 +1,4 @@
-//! The Service itself, the pods that its selector matches, and what is said of those that are not well.
+//! The Service itself, the pods that its selector matches, and the Events about those that are not well.
 //!
 //! Invariant: pods are asked for by the selector that the apiserver has, never by one that this node remembers.
 
@@ -13,7 +13,7 @@ use super::events::Reading;
 use super::objects::{self, Named};
 use super::{Names, paths, right};
 
-/// What was answered.
+/// The answers about the Service and its pods.
 #[derive(Debug, Default)]
 pub(super) struct Workload {
     pub(super) service: Asked<Option<ServiceSeen>>,
@@ -87,10 +87,11 @@ async fn of_pods(lane: &mut Lane<'_>, reading: &Reading<'_>, names: Names<'_>, p
     about(lane, reading, names, pods, (is_ill, |_| true)).await
 }
 
-/// What a pod that runs and is ready lives with all the same. Whatever else was said of it is over: it is well.
+/// The entries of the knowledge that a pod may live with while it runs and is ready. Whatever else was said of such a
+/// pod is over.
 const LIVED_WITH: [&str; 2] = ["dns-config-forming", "missing-cluster-dns"];
 
-/// Warnings about pods that are well, which may not be what their clients take them for. They are asked for with the
+/// Warnings about pods that are well, and may still not work as their clients expect. They are asked for with the
 /// requests that are left, and the rest of the answer is complete without them.
 pub(super) async fn of_pods_that_are_well(
     lane: &mut Lane<'_>,
@@ -109,8 +110,8 @@ pub(super) async fn of_pods_that_are_well(
     }
 }
 
-/// Warnings of one sort about pods of one sort, in one question however many they are: what was read for one sort is
-/// not read again for another.
+/// Warnings of one sort about pods of one sort. One question asks for all warnings about pods, however many pods there
+/// are, so what was read for one sort is not read again for another.
 async fn about(
     lane: &mut Lane<'_>,
     reading: &Reading<'_>,

@@ -1,7 +1,7 @@
 //! What files of the kernel and of the host say, below a root.
 //!
-//! Invariant: pure but for reading; a file that cannot be read is said so, and is never taken for an empty one. No more
-//! is read than [`FILE_BYTES_MAX`].
+//! Invariant: nothing happens but reading. A file that cannot be read is reported so, and never taken for an empty one.
+//! No more of a file is read than [`FILE_BYTES_MAX`].
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -37,7 +37,7 @@ pub(super) fn port_range(root: &Path) -> Asked<(u16, u16)> {
     })
 }
 
-/// The ports that the kernel keeps for others.
+/// The ports that the kernel does not give by itself.
 pub(super) fn reserved(root: &Path) -> Asked<Vec<(u16, u16)>> {
     asked(root, "proc/sys/net/ipv4/ip_local_reserved_ports", |text| {
         let ranges = text.trim().split(',').filter(|range| !range.is_empty());
@@ -54,8 +54,8 @@ pub(super) fn forwards(root: &Path) -> Asked<bool> {
     asked(root, "proc/sys/net/ipv4/ip_forward", |text| Some(text.trim().parse::<u8>().ok()? != 0))
 }
 
-/// How a device judges where packets come from: the larger of its own setting and that of all devices, as the kernel
-/// takes it.
+/// How strictly a device judges where packets come from (`rp_filter`): the larger of its own setting and that of all
+/// devices, as the kernel takes it.
 pub(super) fn reverse_path(root: &Path, device: &str) -> Option<ReversePath> {
     let mode = |name: &str| {
         text(root, &format!("proc/sys/net/ipv4/conf/{name}/rp_filter")).ok()?.trim().parse::<u8>().ok()
@@ -88,7 +88,7 @@ pub(super) fn resolver(root: &Path) -> Asked<Resolver> {
     }
 }
 
-/// The last line of search domains counts, as in the C library.
+/// What a `resolv.conf` says. The last line of search domains counts, as in the C library.
 fn resolver_of(text: &str) -> Resolver {
     let lines = || text.lines().map(str::split_whitespace);
     let of = |wanted: &'static str| {

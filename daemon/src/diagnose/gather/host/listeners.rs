@@ -19,7 +19,7 @@ use crate::diagnose::limits::{DESCRIPTORS_MAX, NETLINK_BYTES_MAX, PROCESSES_MAX}
 
 /// A kind of message, from `linux/sock_diag.h`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
-/// From `net/tcp_states.h`: LISTEN, and what a UDP socket without a peer is.
+/// States of sockets, from `net/tcp_states.h`: listening, and that of a UDP socket without a peer.
 const LISTEN: u32 = 1 << 10;
 const UNCONNECTED: u32 = 1 << 7;
 
@@ -31,8 +31,8 @@ struct Socket {
     inode: u32,
 }
 
-/// Sockets of TCP and UDP at these ports, with their processes as far as they may be seen. Those of SCTP are told only
-/// where the kernel has a module for that.
+/// Sockets of TCP and UDP at these ports, with their processes as far as they may be seen. Sockets of SCTP are not
+/// asked for: the kernel tells them only where it has a module for that.
 pub(super) fn at(root: &Path, ports: &BTreeSet<(Transport, u16)>) -> io::Result<Vec<Listener>> {
     let mut found = Vec::new();
     for transport in [Transport::Tcp, Transport::Udp] {
@@ -70,7 +70,7 @@ fn list(transport: Transport, family: u8) -> io::Result<Vec<Socket>> {
     Ok(found)
 }
 
-/// A `struct inet_diag_msg`.
+/// A socket from a `struct inet_diag_msg`.
 fn decode(message: &[u8]) -> Option<Socket> {
     let port = u16::from_be_bytes(*message.get(4..)?.first_chunk()?);
     let address = if i32::from(*message.first()?) == libc::AF_INET {
@@ -82,7 +82,7 @@ fn decode(message: &[u8]) -> Option<Socket> {
     Some(Socket { address, port, inode })
 }
 
-/// Process and name of each socket that some process holds open, this one's first.
+/// The process that holds each socket open, with its name. This daemon is looked at first.
 fn owners(proc: &Path, wanted: &BTreeSet<u32>) -> BTreeMap<u32, (u32, String)> {
     let own = std::process::id();
     let listed = fs::read_dir(proc).into_iter().flatten().take(PROCESSES_MAX).filter_map(Result::ok);
@@ -114,7 +114,7 @@ fn sockets_of(process: &Path, wanted: &BTreeSet<u32>, left: &mut usize) -> Vec<u
     found
 }
 
-/// Of a link such as `socket:[4711]`.
+/// The inode of a link such as `socket:[4711]`.
 fn inode(link: &str) -> Option<u32> {
     link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }

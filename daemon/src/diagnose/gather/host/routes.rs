@@ -1,6 +1,6 @@
 //! By which device this host reaches an address, and how much fits into a packet there: the kernel's own answer.
 //!
-//! Invariant: the kernel is asked and nothing is sent; that there is no route is an answer.
+//! Invariant: the kernel is asked, and nothing is sent. That there is no route is an answer too.
 
 use std::io;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ const RTA_METRICS: u16 = 8;
 const RTAX_MTU: u16 = 2;
 const RTM_GETLINK: u16 = 18;
 const IFLA_MTU: u16 = 4;
-/// Of `rtmsg` and `ifinfomsg`.
+/// The lengths of `rtmsg` and `ifinfomsg`.
 const ROUTE: usize = 12;
 const LINK: usize = 16;
 
@@ -60,7 +60,7 @@ fn of_link(index: u32) -> Vec<u8> {
     [&[0; 4][..], &index.to_ne_bytes(), &[0; LINK - 8]].concat()
 }
 
-/// The device that an `rtmsg` leads to, and the size that the route has, if it has one.
+/// The device that an `rtmsg` leads to, and the MTU that the route has, if it has one.
 fn route(body: &[u8]) -> (Option<u32>, Option<u32>) {
     let mut index = None;
     let mut mtu = None;
@@ -76,7 +76,7 @@ fn route(body: &[u8]) -> (Option<u32>, Option<u32>) {
     (index, mtu)
 }
 
-/// What the device of an `ifinfomsg` carries at once.
+/// The MTU of the device of an `ifinfomsg`.
 fn link_mtu(body: &[u8]) -> Option<u32> {
     attribute(body.get(LINK..)?, IFLA_MTU).and_then(number)
 }

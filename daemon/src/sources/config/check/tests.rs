@@ -12,7 +12,7 @@ enum Server {
     Silent,
     /// Closes at once.
     Closes,
-    /// Speaks first, reads nothing, and stays.
+    /// Speaks first, answers nothing, and stays.
     Banner(&'static [u8]),
     /// Reads the request, then answers and closes.
     Answers(&'static [u8]),
@@ -126,7 +126,7 @@ async fn an_http_check_reads_the_status_line_and_no_more() {
 }
 
 #[tokio::test]
-async fn an_http_check_fails_by_name() {
+async fn an_http_check_that_fails_says_why() {
     check_http("nothing listens", Server::Down, REFUSED).await;
     check_http("closes half-way", Server::Answers(b"HTTP/1.1 20"), "closed before a status line came").await;
     check_http("answers nothing", Server::Answers(b""), "closed before a status line came").await;
@@ -178,7 +178,7 @@ fn a_status_line_is_http_1_and_three_digits() {
 }
 
 #[tokio::test]
-async fn the_request_names_the_backend_and_closes() {
+async fn the_request_names_the_backend_and_asks_for_a_close() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let backend = listener.local_addr().unwrap();
     let asked = tokio::spawn(async move { read_request(&mut listener.accept().await.unwrap().0).await });

@@ -1,7 +1,7 @@
 //! Answers of an apiserver in JSON, taken apart.
 //!
-//! Invariant: the text of an object is checked for UTF-8 once and read once; only one that does not fit is read again,
-//! for the path to what is wrong.
+//! Invariant: the text of an object is checked for UTF-8 once and read once; only an object that does not fit its type
+//! is read again, for the path to what is wrong.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ use crate::sources::kubernetes::piece::Piece;
 use crate::sources::kubernetes::resource::Resource;
 use holdfast_objects::{self as objects, Kind, ObjectError, Provenance, ServiceWire, SliceWire, from_value};
 
-/// The label by which a Node says where it is.
+/// The label by which a Node says in which zone it is.
 const ZONE_LABEL: &str = "/metadata/labels/topology.kubernetes.io~1zone";
 
 /// How many addresses of a Node are looked at. A kubelet writes one or two of each kind.
@@ -35,7 +35,7 @@ const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 /// How many taints of a Node are looked at. A node has a handful.
 const NODE_TAINTS_MAX: usize = 256;
 
-/// What is named as wrong where no field is.
+/// What is named as wrong where no field can be named.
 const WHOLE: &str = "the object";
 
 #[derive(Debug)]
@@ -127,7 +127,7 @@ impl Codec for Json {
     }
 }
 
-/// A bookmark is shaped like an object, and must not be read as one.
+/// Reads the version of a bookmark, which is shaped like an object and must not be read as one.
 fn bookmark(object: &str) -> Result<String, NoFrame> {
     let version = Identity::peek(object.as_bytes()).and_then(|identity| identity.resource_version);
     version.filter(|it| !it.is_empty()).ok_or_else(|| NoFrame("a bookmark without a version".to_owned()))
@@ -185,7 +185,8 @@ fn node(node: &Value) -> Message {
     Message::Node(Described { zone, addresses, is_leaving: is_leaving(node) })
 }
 
-/// As kube-proxy judges it: it is being deleted, or the autoscaler of the cluster has said that it will be.
+/// Whether the node is about to go, as kube-proxy judges it: its object is being deleted, or the autoscaler says that
+/// it will be.
 fn is_leaving(node: &Value) -> bool {
     let taints =
         node.pointer("/spec/taints").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -219,7 +220,8 @@ fn refused(
     Object { name: named(what, &identity), messages: messages.into_iter().collect(), is_bad: true }
 }
 
-/// The engine knows no Node object: what this one said before stays.
+/// The rejection for the engine. There is none of a Node, which the engine does not know: what the Node said before
+/// stays.
 fn rejection(
     what: Resource,
     value: &Value,

@@ -19,8 +19,8 @@ use crate::sources::kubernetes::resource::{Resource, Selection};
 use crate::sources::kubernetes::view::State;
 use holdfast_objects::{Defaulting, Provenance};
 
-/// Refusals of a selection in a row after which it is left out as a trial. One is a stray answer of a proxy or of a
-/// server that is just starting.
+/// How many refusals of a selection in a row it takes until a part of it is left out as a trial. A single refusal may
+/// be a stray answer of a proxy, or of a server that is just starting.
 const DOUBTS_MIN: u32 = 2;
 
 /// The source of the objects that are read.
@@ -44,7 +44,7 @@ impl<C: Codec> Reflector<C> {
             self.tell_loss(&commit);
         }
         if what != Resource::Node {
-            // No event told of the objects that a list removes.
+            // The engine is told of an interruption, because no event told of the objects that a list removes.
             commit.messages.insert(0, Message::Event(Event::Interrupted(Source::Kubernetes)));
             self.outlet.wait_for_zone().await;
         }
@@ -67,7 +67,8 @@ impl<C: Codec> Reflector<C> {
         without.unwrap_or(selection)
     }
 
-    /// The request for a first page made no sense to the server.
+    /// Counts that the request for a first page made no sense to the server; a trial that failed as well sets the count
+    /// back.
     pub(super) fn doubt(&mut self, asked_for: &Selection) {
         let is_as_ever = *asked_for == self.selection.now();
         self.doubts = if is_as_ever { self.doubts.saturating_add(1) } else { 0 };
@@ -91,12 +92,12 @@ impl<C: Codec> Reflector<C> {
     }
 }
 
-/// Takes the items of a list. Of one that is known already, nothing is read but its name and version.
+/// Takes the items of a list. Of an item that is known already, nothing is read but its name and version.
 pub(super) struct ItemReader<'a, C> {
     pub(super) delivered: MutexGuard<'a, Delivered>,
     pub(super) what: Resource,
     pub(super) provenance: &'a Provenance,
-    /// How many there were.
+    /// How many items there were.
     pub(super) items: &'a mut u32,
     pub(super) codec: PhantomData<C>,
 }

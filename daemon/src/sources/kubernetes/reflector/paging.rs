@@ -1,4 +1,4 @@
-//! Reads the pages of one list, one after another over one connection, each retried until it has come.
+//! Reads the pages of one list, one after another over one connection; each but the first is retried until it has come.
 //!
 //! Invariant: a retry of a page leaves the objects of whole pages in place, and a broken page leaves nothing behind. A
 //! list may take any time while pages come; it ends after `list_silence` without one.
@@ -27,11 +27,11 @@ struct Paging {
     /// The version of the first page, from which a watch misses nothing.
     version: Option<Arc<str>>,
     kept: Option<Connection>,
-    /// Objects of whole pages.
+    /// How many objects came with whole pages.
     items: u32,
     silence: Silence,
     pace: Pace,
-    /// A retry of a page has been logged.
+    /// Whether a retry of a page has been logged.
     is_told: bool,
 }
 

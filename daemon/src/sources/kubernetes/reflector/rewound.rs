@@ -1,8 +1,8 @@
 //! Versions that go back: etcd was restored from a backup, or another store answers.
 //!
 //! Invariant: a watch from a version that is still to come is silent for ever, so the first silence after an
-//! interruption is not believed: the server is asked once which version it has. What was delivered under versions that
-//! are given out a second time is compared with nothing; all of it is read again.
+//! interruption is not believed: the server is asked once which version it has. If versions went back, they are given
+//! out a second time, so what was delivered is not compared by its versions: all of it is read again.
 
 use std::sync::Arc;
 
@@ -17,7 +17,8 @@ fn is_before(one: &str, other: &str) -> bool {
 }
 
 impl<C: Codec> Reflector<C> {
-    /// Asks once after each interruption. A server that does not say it is as silent as before.
+    /// Asks the server which version it has, once after each interruption. If the server does not say it, the watch
+    /// goes on.
     pub(super) async fn ask_for_newest(&mut self) -> Result<(), Stop> {
         self.is_doubtful = false;
         let asking = tokio::time::timeout(self.timing.list_idle, self.newest());
@@ -31,7 +32,8 @@ impl<C: Codec> Reflector<C> {
         }
     }
 
-    /// Gives up everything that is compared by versions where they went back.
+    /// Checks whether versions went back; if so, forgets the versions of all that was delivered, so that all is read
+    /// again.
     pub(super) fn check_newest(&mut self, newest: &Arc<str>) -> Result<(), Ending> {
         let Some(from) = self.reached.clone().filter(|reached| is_before(newest, reached)) else {
             return Ok(());

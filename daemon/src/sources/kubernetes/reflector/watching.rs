@@ -23,7 +23,7 @@ use crate::sources::kubernetes::version::Version;
 use crate::sources::kubernetes::view::State;
 use holdfast_objects::Provenance;
 
-/// What is wrong with a deletion of an object that cannot be found.
+/// What is wrong with a deletion that does not name its object.
 const NOBODY: &str = "it deletes an object without a name";
 
 /// What one chunk brought.
@@ -36,7 +36,7 @@ struct Batch {
 }
 
 impl<C: Codec> Reflector<C> {
-    /// Reads changes until something ends it.
+    /// Reads changes until something ends the watch.
     pub(super) async fn watch(&mut self, version: &str) -> Stop {
         self.hear(version).await.err().unwrap_or(Stop::Ending(Ending::Over))
     }
@@ -58,7 +58,8 @@ impl<C: Codec> Reflector<C> {
         Ok(())
     }
 
-    /// The next chunk. A watch that goes on where another daemon was has arrived when it was quiet for a moment.
+    /// The next chunk. A watch that goes on where another daemon was counts as up to date once it was quiet for a
+    /// moment.
     async fn next(
         &mut self,
         reply: &mut Reply,
@@ -113,7 +114,7 @@ async fn chunk(reply: &mut Reply, idle: Duration) -> Result<Option<Bytes>, Endin
     reply.chunk(idle).await.map_err(|error| Ending::of_body(error, idle))
 }
 
-/// Whether this very object is known: what cannot be read to its end may be wrong before that too.
+/// Whether this very object is known: an event that cannot be read to its end may be wrong before that too.
 fn is_known(delivered: &Delivered, object: &Object) -> bool {
     let known =
         |(name, version): &(_, Version)| delivered.version(name).is_some_and(|it| it.uid == version.uid);
@@ -121,9 +122,9 @@ fn is_known(delivered: &Delivered, object: &Object) -> bool {
 }
 
 impl Batch {
-    /// A line that cannot be read counts against the object that it names. Where it does not say what happened to
-    /// which object, the watch itself is wrong: it is begun again from before the line, and if that does not help,
-    /// a list follows.
+    /// Takes a line in. A line that cannot be read counts against the object that it names. Where it does not say what
+    /// happened to which object, the watch itself is wrong: it is begun again from before the line, and if that does
+    /// not help, a list follows.
     fn take<C: Codec>(
         &mut self,
         delivered: &mut Delivered,

@@ -1,4 +1,5 @@
-//! What is asked of holdfast beside the real kube-proxy, and how long a cluster takes to start.
+//! How many connects may fail in a drill with holdfast, by what fails with the real kube-proxy, and how long a cluster
+//! takes to start with either.
 //!
 //! Invariant: the figures of kube-proxy in the table are measured by the same command (docs/conformance.md).
 
@@ -9,13 +10,13 @@ use holdfast_conformance::{Cluster, Mode, Proxy};
 use crate::stage::topology;
 use crate::{Failure, say};
 
-/// So many connects failed in each drill with the real kube-proxy; a drill that is not here may cost nothing.
+/// How many connects failed in each drill with the real kube-proxy; in a drill that is not listed none may fail.
 const KUBE_PROXY: &str = include_str!("../../../drills.tsv");
 
 /// Starts of each proxy, in turns: an odd number has a middle.
 const STARTS: usize = 5;
 
-/// Whether a proxy may have failed so often. The real kube-proxy is what is compared with.
+/// Whether so many connects may fail in this drill. With another proxy any number may: holdfast is compared with it.
 pub(crate) fn is_allowed(drill: &str, proxy: &Proxy, failed: u64) -> bool {
     !matches!(proxy, Proxy::Holdfast { .. }) || failed <= allowed(KUBE_PROXY, drill)
 }
@@ -29,12 +30,13 @@ pub(crate) fn word(proxy: &Proxy) -> String {
     match proxy {
         Proxy::KubeProxy(mode) => format!("kube-proxy ({mode})"),
         Proxy::Holdfast { .. } => "holdfast".to_owned(),
-        Proxy::Nobody => "nobody".to_owned(),
+        Proxy::Nobody => "no proxy".to_owned(),
     }
 }
 
-/// The times from nothing until nodes and cluster DNS are ready: holdfast and the real kube-proxy in turns, so that
-/// what else the machine does slows both. Whether holdfast's middle start was no slower than the slowest of kube-proxy.
+/// Tells the times from nothing until nodes and cluster DNS are ready: holdfast and the real kube-proxy in turns, so
+/// that what else the machine does slows both. Returns whether holdfast's middle start was no slower than kube-proxy's
+/// slowest.
 pub(crate) fn starts() -> Result<bool, Failure> {
     let mut own = (Proxy::Holdfast { config: String::new() }, Vec::new());
     let mut theirs = (Proxy::KubeProxy(Mode::Nftables), Vec::new());
@@ -53,7 +55,7 @@ pub(crate) fn starts() -> Result<bool, Failure> {
     Ok(is_as_soon(&own.1, &theirs.1))
 }
 
-/// As sorted times are compared.
+/// Whether the middle one of our starts is no slower than the slowest of theirs; both are sorted.
 fn is_as_soon(own: &[Duration], theirs: &[Duration]) -> bool {
     middle(own) <= theirs.last().copied().unwrap_or_default()
 }

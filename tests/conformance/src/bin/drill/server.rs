@@ -1,4 +1,5 @@
-//! The servers behind the dialled Services: one tells each client its name and closes, one gives back what comes.
+//! The servers behind the dialled Services: one tells each client the server's name and closes, one gives back what
+//! comes.
 //!
 //! Invariant: a server does not end on SIGTERM, because a pod that leaves its Services has clients until every node
 //! knows. It is killed when the pod's grace period ends.
@@ -23,7 +24,7 @@ pub(crate) fn run(name: &str, address: SocketAddr) -> Result<(), Failure> {
 pub(crate) fn echo(address: SocketAddr) -> Result<(), Failure> {
     let listener = TcpListener::bind(address)?;
     for client in listener.incoming().filter_map(Result::ok) {
-        // Fails when the client has gone, who knows.
+        // Fails when the client has gone, which the client knows itself.
         thread::spawn(move || io::copy(&mut &client, &mut &client));
     }
     Ok(())

@@ -1,7 +1,8 @@
 //! What a bystander has in two lives: with hostile tenants beside it, and without.
 //!
-//! Invariant: everything of it is compared but its places in the maps, and that a held backend may be asked out of turn
-//! because another object lists its address, which is told in the history once and changes nothing.
+//! Invariant: everything of a bystander is compared but two things: its places in the maps, and that a held backend may
+//! be probed out of turn because another object lists its address. The history tells the latter once, and it changes
+//! nothing.
 
 use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ pub(super) struct Record {
     suppressed: u32,
     is_visible: bool,
     has_failed: bool,
-    /// Another service lists an address of it, which readers see, or something was cleared away meanwhile.
+    /// Another service lists an address of it, or the maps were written to: readers may see that in one life alone.
     is_more: bool,
 }
 
@@ -72,7 +73,7 @@ const fn is_of_an_object(cause: &Cause) -> bool {
 
 /// Whether both have the same records of each service.
 pub(super) fn are_same(alone: &mut [Record], beside: &mut [Record]) -> bool {
-    // A service does not notice whether its turn comes first.
+    // Only the order of one service's own records is compared: which service has its turn first is no matter.
     alone.sort_by(|a, b| a.service.cmp(&b.service));
     beside.sort_by(|a, b| a.service.cmp(&b.service));
     alone.len() == beside.len() && alone.iter().zip(beside.iter()).all(|(a, b)| a.is_same(b))

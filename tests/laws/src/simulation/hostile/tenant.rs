@@ -1,8 +1,8 @@
 //! What a hostile tenant may write, in namespaces of its own: any field of a Service that the apiserver lets a user
 //! choose, any slice, thousands of both, as often as it likes.
 //!
-//! Invariant: what an apiserver gives out is given out here too: a cluster IP and a node port belong to one service.
-//! What a controller writes into a status is younger than what bystanders have.
+//! Invariant: cluster IPs and node ports are as an apiserver gives them out: each belongs to one service. A service
+//! with a balancer's address in its status is younger than every bystander.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) const SHARED: [IpAddr; 3] = [v4(203, 0, 113, 1), v4(203, 0, 113, 2), 
 
 const NUMBERS: [u16; 6] = [HTTP, HTTP, 443, BACKENDS_PORT, 10_250, 10_256];
 
-/// The namespace of services with slices, which are all lost at once.
+/// The namespace of services with slices; at times all of these slices go at once.
 const NAMESPACE: &str = "pro";
 
 /// The namespace of services with addresses alone.
@@ -80,7 +80,7 @@ fn ports(random: &mut Random, position: usize) -> Vec<ServicePort> {
         name: "".into(),
         protocol: if random.chance(200) { Protocol::UDP } else { Protocol::TCP },
         port: port(number(random)),
-        // Beyond those numbers there are none left.
+        // There are 700 node ports for tenants, and each belongs to one service.
         node_port: node_port.filter(|_| position < 700 && random.chance(500)),
     }];
     for which in 0..random.below(4) {
@@ -95,13 +95,13 @@ fn ports(random: &mut Random, position: usize) -> Vec<ServicePort> {
     ports
 }
 
-/// A port of its own choice: one that some service serves, or a node port of a bystander.
+/// A port number that the tenant chooses: one that others use too, or a node port of a bystander.
 fn number(random: &mut Random) -> u16 {
     let theirs = bystanders::node_port(random.below(BYSTANDERS));
     theirs.filter(|_| random.chance(300)).unwrap_or_else(|| random.pick(&NUMBERS))
 }
 
-/// An address that it would like to have.
+/// An address that the tenant would like to have: of a bystander, of the node, of a backend, or a shared one.
 fn wanted(random: &mut Random) -> IpAddr {
     let position = random.below(BYSTANDERS);
     match random.below(8) {
@@ -126,7 +126,7 @@ fn of_a_balancer(random: &mut Random) -> IpAddr {
     }
 }
 
-/// A slice that lists what it likes: bystanders' backends for pods of its own, those pods, or no endpoint.
+/// A slice that lists bystanders' backends as pods of the tenant, or the tenant's own pods, or no endpoint.
 pub(super) fn slice(random: &mut Random, position: usize) -> SliceFacts {
     let mut builder = EndpointsBuilder::new(Family::V4);
     let is_forged = random.chance(500);
@@ -137,7 +137,7 @@ pub(super) fn slice(random: &mut Random, position: usize) -> SliceFacts {
         let target = Target { kind: "Pod", namespace: "prod", name: "pod".into(), uid: UidText::parse(uid) };
         let conditions = conditions(random);
         let (node, target) = (Some("n1"), Some(target));
-        // An address twice in one slice is refused, and that is the tenant's own.
+        // Only an illegal address or a slice that is too large is refused, and neither is made here.
         let _ = builder.push(Endpoint { address, conditions, node, zone: None, hints: None, target });
     }
     let number = if random.chance(800) { BACKENDS_PORT } else { number(random) };
@@ -158,7 +158,7 @@ fn conditions(random: &mut Random) -> Conditions {
     Conditions { ready, serving: ready || random.chance(300), terminating: random.chance(150) }
 }
 
-/// Its own service, none, or the name of a bystander's service, which is in another namespace.
+/// The service that a slice names: one of the tenant's own, none, or one that only bystanders have, elsewhere.
 fn label(random: &mut Random, position: usize) -> Option<Arc<str>> {
     match random.below(10) {
         0 => None,

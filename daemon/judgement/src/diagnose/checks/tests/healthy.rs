@@ -1,4 +1,4 @@
-//! The state of programs and maps under which every case begins, and of which the shell's tests of answers begin too.
+//! The state of programs and maps with which every case begins, and with which the shell's tests of answers begin too.
 
 use holdfast_datapath::{
     Beside, Counts, DeviceStatus, Features, GivenUp, HookKind, PacketStatus, Served, Shape, Side, Status,
@@ -60,8 +60,8 @@ pub(crate) fn status() -> Status {
     }
 }
 
-/// One that leads outside, one that could not be served, one that is left alone, one that is left out by name, and one
-/// that leads to pods of this node and of others.
+/// A device that is left alone, one that leads outside, one of a pod that could not be served, one that is left out by
+/// name, and one that leads to pods of this node and of others.
 pub(crate) fn devices() -> [Decision; 5] {
     let device = |index, name: &str, class, reason| Decision {
         index,
