@@ -106,7 +106,7 @@ impl Gatherer {
         Outside { cluster, host, probes, http, names }
     }
 
-    /// As [`Self::outside`], for callers outside this crate, which can only show the result.
+    /// As `outside`, for callers outside this crate, which can only show the result.
     pub async fn ask(&self, name: &ObjectName, snapshot: &Snapshot, asks: Asks) -> impl fmt::Debug + use<> {
         self.outside(name, snapshot, (asks, &Focus::default())).await
     }
@@ -130,7 +130,7 @@ impl Gatherer {
         (heard, self.edition())
     }
 
-    /// As [`Self::events`], for callers outside this crate, which can only show the result.
+    /// As `events`, for callers outside this crate, which can only show the result.
     pub async fn hear(&self, about: Option<&ObjectName>, snapshot: &Snapshot) -> impl fmt::Debug + use<> {
         self.events(about, snapshot).await.0
     }
