@@ -57,7 +57,7 @@ struct {
 
 /*
  * The members: the backends of lists with affinity; and all backends that serve, of UDP ports, and of TCP ports too
- * where the daemon ends connections whose backend has left.
+ * where the daemon ends the connections of a backend that has left.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -202,9 +202,9 @@ fn show<const N: usize>(costs: [Cost<'_>; N]) {
 struct Ways<'a> {
     bed: &'a Bed,
     listener: &'a TcpListener,
-    /// A cgroup whose connects no program sees.
+    /// A cgroup without a program: no program sees its connects.
     outside: PathBuf,
-    /// A cgroup whose connects only a program sees that does nothing.
+    /// A cgroup with one program at its connects, which does nothing.
     empty: PathBuf,
     _empty: (OwnedFd, OwnedFd),
 }

@@ -34,8 +34,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Takes over the shared maps, and sets the bits of the frontends that were found. The bits of blocks whose
-    /// frontends are gone stay until it is known whether there are flows to their addresses.
+    /// Takes over the shared maps, and sets the bits of the frontends that were found. The bits of blocks
+    /// without a frontend stay until it is known whether there are flows to their addresses.
     pub(crate) fn new(maps: &Handles, found: &[FrontendKey]) -> Result<Self, StartError> {
         let shared = Map::shared().chain(Map::with_sockets());
         let handles = map::copies(shared.filter_map(|map| maps.get_key_value(&map)))?;

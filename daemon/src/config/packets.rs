@@ -75,7 +75,7 @@ pub enum OuterDevices {
     Named(Vec<DeviceName>),
 }
 
-/// By which devices pods are served whose sockets are not.
+/// By which devices pods are served that have no served sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PodDevices {
     /// By none: the sockets of all pods are served.
@@ -144,7 +144,7 @@ pub struct Packets {
     pub enabled: bool,
     /// By which devices others reach this node.
     pub devices: OuterDevices,
-    /// By which devices pods are served whose sockets are not.
+    /// By which devices pods are served that have no served sockets.
     pub pod_devices: PodDevices,
     /// Ports that clients get on their way to backends of other nodes.
     pub snat_ports: SnatPorts,

@@ -1,6 +1,6 @@
 //! What goes wrong, and with which requests.
 //!
-//! Invariant: of the rules that fit a request the first whose turn it is decides, and a rule for a number of requests
+//! Invariant: of the rules that fit a request the first one that is due decides, and a rule for a number of requests
 //! is used up by them.
 
 use std::sync::Mutex;

@@ -200,8 +200,8 @@ impl World {
         }
     }
 
-    /// Notes what the maps say of a frontend, which is certain now. Returns what was known before, and the services
-    /// whose ops on it had failed.
+    /// Notes what the maps say of a frontend, which is certain now. Returns what was known before, and the services of
+    /// the ops that had failed on the frontend.
     fn frontend_is_certain(
         &mut self,
         key: FrontendKey,
@@ -232,8 +232,8 @@ impl World {
         self.turns.woken.insert(id);
     }
 
-    /// Gives back the ranges whose words were never tried, whether the ranges were written or not: no reader has seen
-    /// them.
+    /// Gives back the ranges of words that were never tried, whether the ranges were written or not: no reader has seen
+    /// these ranges.
     fn give_back_unpublished(&mut self, ops: &[Op], failed: usize) {
         for (position, op) in ops.iter().enumerate() {
             let Action::WriteRange(range, ..) = op.action else { continue };

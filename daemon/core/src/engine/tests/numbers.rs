@@ -78,7 +78,8 @@ fn a_namespace_that_comes_before_another_one_at_a_start_gets_no_number_that_the_
     let before = numbers(&mut former)[&IpAddr::from([10, 0, 0, 1])];
     let (mut engine, _) = Engine::start(former.into_maps(), Seed::default(), SOURCES).unwrap();
     let mut events = served(&newcomer, "10.0.0.2");
-    // A service of any namespace may name this external IP, so the IP does not say whose number the maps hold.
+    // A service of any namespace may name this external IP, so the IP does not say to which namespace the number in the
+    // maps belongs.
     if let Event::ServiceApplied(facts) = &mut events[1] {
         Arc::make_mut(facts).external_ips = vec![[10, 0, 0, 1].into()];
     }

@@ -62,7 +62,7 @@ fn associate(node: &Node, backend: &str) {
     answers(node, backend, COOKIE_ACK);
 }
 
-/// A packet whose header says so many bytes of SCTP, with only the first of them; and all of these bytes.
+/// A packet with a header that says so many bytes of SCTP, and only the first of these bytes; and all of these bytes.
 fn long(random: &mut Random, from: &str, to: &str, length: usize) -> (Vec<u8>, Vec<u8>) {
     let mut whole: Vec<u8> = (0..length).map(|_| random.number().to_le_bytes()[0]).collect();
     for (at, port) in [(0, address(from).port()), (2, address(to).port())] {
