@@ -10,7 +10,6 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
-use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::Status;
 use holdfast_judgement::diagnose::limits::RECORDS_MAX;
 use holdfast_judgement::diagnose::material::{Material, Narrowed};
@@ -50,7 +49,7 @@ pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response
     if let Some(refusal) = misfit(&known, &query) {
         return refusal.into_response();
     }
-    let outside = outside(&visit, (&name, known.snapshot()), &query, ends).await;
+    let outside = outside(&visit, &known, &query, ends).await;
     let mut material = gathered(&visit, (known, &read, outside), &query);
     let version = visit.readings.about.version;
     let sees_flows = visit.door.way == Way::Unix;
@@ -118,12 +117,7 @@ fn narrowed(query: &Query, taken: Timestamp) -> Narrowed {
 }
 
 /// What the apiserver, this host, backends and name servers say. Only a client of the unix socket may have them asked.
-async fn outside(
-    visit: &Visit,
-    (name, snapshot): (&ObjectName, &Snapshot),
-    query: &Query,
-    ends: Instant,
-) -> Option<Outside> {
+async fn outside(visit: &Visit, known: &Known, query: &Query, ends: Instant) -> Option<Outside> {
     if visit.door.way != Way::Unix {
         return None;
     }
@@ -131,7 +125,7 @@ async fn outside(
     let frontends_not = undialled(&visit.readings);
     let within = Some(ends.saturating_duration_since(Instant::now()));
     let asks = Asks { api: true, probes, frontends_not, within };
-    Some(visit.acts.gatherer.outside(name, snapshot, (asks, &query.focus)).await)
+    Some(visit.acts.gatherer.outside(known, (asks, &query.focus)).await)
 }
 
 /// Why a connection of this daemon to a frontend would say nothing.

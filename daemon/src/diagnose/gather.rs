@@ -21,7 +21,7 @@ use futures_util::StreamExt;
 use holdfast_core::keys::{Family, ObjectName};
 use holdfast_core::snapshot::{ServiceView, Snapshot};
 use holdfast_judgement::diagnose::material::{Asked, Cluster, Heard, Host, HttpProbe, Names, Probe};
-use holdfast_judgement::diagnose::{Focus, views};
+use holdfast_judgement::diagnose::{Focus, Known, views};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -79,36 +79,33 @@ impl Gatherer {
     }
 
     /// Asks the apiserver, this host, backends and name servers at once; then, by HTTP, the backends that took a
-    /// connection. All of it ends within the time of a diagnosis.
-    pub(crate) async fn outside(
-        &self,
-        name: &ObjectName,
-        snapshot: &Snapshot,
-        (asks, focus): (Asks, &Focus),
-    ) -> Outside {
+    /// connection. All of it ends within the time of a diagnosis, and is about what is judged: the services of `known`.
+    pub(crate) async fn outside(&self, known: &Known, (asks, focus): (Asks, &Focus)) -> Outside {
         let within = asks.within.unwrap_or(TOTAL).min(TOTAL);
         let deadline = Instant::now() + within.saturating_sub(RESERVE);
-        let views = focus.narrow(&views(name, snapshot));
+        let (name, snapshot, views) = (known.name(), known.snapshot(), known.views());
         let own = host::addresses().unwrap_or_default();
-        let backends = probes::backends(&views, &self.node, &own);
-        let wanted = Wanted::of(&views, &backends);
-        let servers = Servers::of(name, &views, snapshot, (&self.node, &own));
+        let backends = probes::backends(views, &self.node, &own);
+        let wanted = Wanted::of(views, &backends);
+        let servers = Servers::of(name, views, snapshot, (&self.node, &own));
         let (mut cluster, host, probes, names) = tokio::join!(
-            self.cluster(name, &views, asks, deadline),
+            self.cluster(name, views, asks, deadline),
             host::gather(wanted, deadline),
-            probe(snapshot, &views, backends, asks, deadline),
+            probe(snapshot, views, backends, asks, deadline),
             servers.asked(asks, deadline)
         );
         if let (Asked::Answered(Some(seen)), Some(port)) = (&mut cluster.service, &focus.port) {
             seen.narrow(port);
         }
-        let http = http::ask(focus.http.as_ref(), name, (&views, &cluster), &probes, deadline).await;
+        let http = http::ask(focus.http.as_ref(), name, (views, &cluster), &probes, deadline).await;
         Outside { cluster, host, probes, http, names }
     }
 
     /// As `outside`, for callers outside this crate, which can only show the result.
     pub async fn ask(&self, name: &ObjectName, snapshot: &Snapshot, asks: Asks) -> impl fmt::Debug + use<> {
-        self.outside(name, snapshot, (asks, &Focus::default())).await
+        let focus = Focus::default();
+        let known = Known::of(name.clone(), Arc::new(snapshot.clone()), &focus);
+        self.outside(&known, (asks, &focus)).await
     }
 
     /// Asks for Events alone: about one service and its pods, or about what all services depend on. Returns them with

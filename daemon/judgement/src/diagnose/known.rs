@@ -40,6 +40,11 @@ impl Known {
         &self.whole
     }
 
+    /// The services of that name, as far as the question is about them.
+    pub fn views(&self) -> &[Arc<ServiceView>] {
+        &self.views
+    }
+
     /// The frontends of which the maps are asked.
     pub fn keys(&self) -> Vec<FrontendKey> {
         self.frontends().filter_map(|(_, it)| key(it)).take(FRONTENDS_MAX).collect()

@@ -1,16 +1,12 @@
 //! `/diagnose` over real sockets: what it answers by each door, and how the command line ends by that.
 
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast_core::op::ServiceId;
-use holdfast_core::snapshot::{ServiceView, Snapshot};
 use serde_json::Value;
 
-use super::exchange;
-use super::fixture::{Served, everything, many, serve, serve_with};
+use super::fixture::{Served, everything, serve, serve_with};
 use crate::engine::ask::{self, Ask};
 
 #[test]
@@ -115,47 +111,4 @@ fn a_service_that_changes_while_the_maps_are_read_is_not_held_against_them() {
         assert_eq!(why.contains("changed each time"), state == "unknown", "{why}");
         assert_eq!(questions.load(Ordering::SeqCst), asked, "{changes}");
     }
-}
-
-/// One service with its frontend at this port, and no backend that could be dialled.
-fn dialled_at(port: u16) -> Arc<Snapshot> {
-    let mut snapshot = many(1, 0);
-    let mut view = ServiceView::clone(snapshot.services.get(ServiceId(0)).unwrap());
-    view.frontends[0].port = port.try_into().unwrap();
-    snapshot.services.set(ServiceId(0), Some(Arc::new(view)));
-    Arc::new(snapshot)
-}
-
-/// What a connection to each of the service's frontends found, as a client of the socket is told.
-fn probed(served: &Served) -> Vec<Value> {
-    let stream = UnixStream::connect(&served.socket).unwrap();
-    let path = "/diagnose?service=default/service-00000&format=json";
-    let body =
-        exchange(stream, &format!("GET {path} HTTP/1.1\r\nhost: any\r\nconnection: close\r\n\r\n")).body;
-    let diagnosis: Value = serde_json::from_str(&body).unwrap();
-    diagnosis["frontends"].as_array().unwrap().iter().map(|it| it["probe"].clone()).collect()
-}
-
-/// A frontend of another moment's table would be one that the judged table does not have, so that nothing would be
-/// known of those that it has. Here the table changes all the time, and no frontend is dialled, which each is told.
-#[test]
-fn connections_are_tried_to_what_is_judged_however_the_table_changes_meanwhile() {
-    let served = serve_with(many(1, 0), |_| {});
-    let tables = [dialled_at(80), dialled_at(81)];
-    let is_over = AtomicBool::new(false);
-    let all: Vec<Vec<Value>> = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                tables.iter().for_each(|table| drop(served.snapshots.send_replace(Arc::clone(table))));
-                // Other tests want the processor too.
-                std::thread::sleep(Duration::from_micros(50));
-            }
-        });
-        let all = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            (0..20).map(|_| probed(&served)).collect()
-        }));
-        is_over.store(true, Ordering::Relaxed);
-        all.unwrap()
-    });
-    assert!(all.iter().all(|probes| *probes == ["not tried"]), "{all:?}");
 }

@@ -15,7 +15,7 @@ use holdfast_core::time::Now;
 use holdfast_judgement::diagnose::material::{
     Asked, Cluster, Pod, Pods, PortSeen, Probe, ProbeOf, ProbeOutcome, ServiceSeen, TargetPort,
 };
-use holdfast_judgement::diagnose::{Focus, HttpPath, views};
+use holdfast_judgement::diagnose::{Focus, HttpPath, Known, views};
 use holdfast_objects::{Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -185,7 +185,9 @@ async fn without_an_apiserver_or_leave_to_ask_nothing_is_asked() {
     let gatherer = Gatherer::new(None, NODE.into(), tokio::sync::watch::channel(Arc::default()).1);
     let snapshot = snapshot(&[("10.0.0.1", NODE, "Pod")]);
     let asks = Asks { api: true, probes: false, frontends_not: None, within: None };
-    let found = gatherer.outside(&name(), &snapshot, (asks, &Focus::default())).await;
+    let focus = Focus::default();
+    let known = Known::of(name(), snapshot, &focus);
+    let found = gatherer.outside(&known, (asks, &focus)).await;
     assert_eq!(found.cluster.pods.why_not().unwrap(), "no apiserver is used");
     assert!(matches!(found.probes, Asked::Not(_)) && matches!(found.names, Asked::Not(_)));
     assert!(found.host.port_range.answer().is_some(), "{:?}", found.host);

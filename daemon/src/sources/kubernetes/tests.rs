@@ -395,13 +395,14 @@ async fn a_watch_that_lies_is_found_by_the_audit() {
 #[tokio::test]
 async fn a_comparison_before_the_first_list_finds_nothing_that_a_watch_missed() {
     let mut bed = Bed::new();
-    // Lists wait for longer after each refusal, so the comparisons are the first to see what there is.
-    bed.lists("services", vec![status("500 Internal Server Error", "", "InternalError"); 6]);
+    // The list waits for as long as the server asks, so comparisons are the first to see what there is.
+    bed.lists("services", [status("429 Too Many Requests", "retry-after: 1\r\n", "TooManyRequests")]);
     bed.lists_after("services", list("20", &[service("a", "12", "10.96.0.1")]));
-    let timing = Timing { audit_every: ms(20), audit_again: ms(5), ..bed.timing() };
+    let timing = Timing { audit_every: ms(100), audit_again: ms(10), ..bed.timing() };
     bed.start(Settings { timing, ..Settings::default() }).await;
     assert_eq!(bed.heard(2).await, ["+a@12", "synced"]);
     let compared = bed.watch(Resource::Services).audits;
+    assert!(compared > 0, "it was compared before");
     bed.until(|watch| watch.what == Resource::Services && watch.audits > compared + 1).await;
     let services = bed.watch(Resource::Services);
     assert_eq!((services.lists, services.differences), (1, 0));
