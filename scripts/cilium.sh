@@ -7,6 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=/usr/local/go/bin:$PATH
 scripts/setup conformance
+patient=$PWD/scripts/patient.sh
 module=tests/conformance/cilium
 out=$(go env GOVERSION | scripts/cached.sh cilium scripts/cilium.sh "$module"/*)
 
@@ -23,7 +24,7 @@ export CGO_ENABLED=0 GOFLAGS=-mod=readonly
 # The module without what is not compiled.
 copy_sources() {
 	local from
-	from=$(cd "$module" && go mod download -json github.com/cilium/cilium | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
+	from=$(cd "$module" && "$patient" go mod download -json github.com/cilium/cilium | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
 	mkdir -p "$sources"
 	tar -C "$from" --exclude=./Documentation --exclude=./examples --exclude=./install --exclude=./test \
 		--exclude=testdata -cf - . | tar -C "$sources" -xf -
@@ -47,7 +48,7 @@ build() {
 	local version
 	version=$(sed -n 's/^require .* v//p' "$module/go.mod")
 	mkdir -p "$cilium/usr/bin" "$layer/opt/pods/bin"
-	(cd "$sources" && go build -buildvcs=false \
+	(cd "$sources" && "$patient" go build -buildvcs=false \
 		-ldflags "-s -w -X github.com/cilium/cilium/pkg/version.ciliumVersion=$version" \
 		-o "$cilium/usr/bin/" ./daemon ./cilium-dbg ./plugins/cilium-cni)
 	mv "$cilium/usr/bin/daemon" "$cilium/usr/bin/cilium-agent"

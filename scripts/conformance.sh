@@ -13,6 +13,7 @@ peers=$(realpath -m "${CARGO_TARGET_DIR:-target}")/peers
 # Shared by all clones with the same sources.
 made_from=(scripts/conformance.sh tests/peers/{go.mod,go.sum,tools.go} tests/conformance/{node,dns}/*)
 out=$(go env GOVERSION | scripts/cached.sh conformance "${made_from[@]}" tests/conformance/src/images.rs)
+patient=$PWD/scripts/patient.sh
 kubernetes=k8s.io/kubernetes
 containerd=github.com/containerd/containerd/v2
 export CGO_ENABLED=0 GOFLAGS=-mod=readonly
@@ -22,12 +23,12 @@ compile=
 
 # program FOLDER NAME PACKAGE [LINKER FLAGS]: builds a program of the module in FOLDER.
 program() {
-	(cd "$1" && go build -trimpath -buildvcs=false -tags no_btrfs,no_zfs,no_devmapper,no_tracing \
+	(cd "$1" && "$patient" go build -trimpath -buildvcs=false -tags no_btrfs,no_zfs,no_devmapper,no_tracing \
 		-gcflags "$compile" -ldflags "-s -w ${4:-}" -o "$out/bin/$2" "$3")
 }
 
-version() { (cd "$1" && go list -m -f '{{.Version}}' "$2"); }
-sources() { (cd "$1" && go list -m -f '{{.Dir}}' "$2"); }
+version() { (cd "$1" && "$patient" go list -m -f '{{.Version}}' "$2"); }
+sources() { (cd "$1" && "$patient" go list -m -f '{{.Dir}}' "$2"); }
 
 # What a stage is made from, as one sum: the version of Go, and files.
 sum_of() { { go env GOVERSION && cat "$@"; } | sha256sum; }
@@ -53,7 +54,7 @@ build_tests() {
 		"-X main.Version=$(cat "$from/test/images/agnhost/VERSION")"
 	program tests/peers regression-issue-74839 "$kubernetes/test/images/regression-issue-74839"
 	program tests/peers ginkgo github.com/onsi/ginkgo/v2/ginkgo
-	(cd tests/peers && go test -c -trimpath -buildvcs=false -gcflags "$compile" -ldflags "-s -w $flags" \
+	(cd tests/peers && "$patient" go test -c -trimpath -buildvcs=false -gcflags "$compile" -ldflags "-s -w $flags" \
 		-o "$out/bin/e2e.test" "$kubernetes/test/e2e")
 	gcc -Os -static -o "$out/bin/pause" "$from/build/pause/linux/pause.c"
 	install -D -m 644 -t "$out/porter" "$from"/test/images/agnhost/porter/localhost.{crt,key}

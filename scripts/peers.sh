@@ -8,6 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/local/go/bin
+patient=$PWD/scripts/patient.sh
 out=$({ go env GOVERSION && cat tests/peers/*/*.go; } | scripts/cached.sh peers tests/peers/go.mod tests/peers/go.sum)
 
 # Of two test runs at once, one builds and the other waits.
@@ -36,12 +37,12 @@ done
 
 echo "peers: building ${absent[*]#./} (once; takes minutes)" >&2
 # Servers and clients of Kubernetes compare versions; a build from the module alone has none.
-version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
+version=$("$patient" go list -m -f '{{.Version}}' k8s.io/kubernetes)
 link="-s -w -X k8s.io/component-base/version.gitVersion=$version"
 rm -rf "$out/new"
 # Compilers run side by side and are done in seconds, so clearing up their memory costs more than it gives back.
 CGO_ENABLED=0 GOGC=off GOFLAGS=-mod=readonly \
-	go build -trimpath -buildvcs=false -gcflags "$compile" -ldflags "$link" -o "$out/new/" "${absent[@]}"
+	"$patient" go build -trimpath -buildvcs=false -gcflags "$compile" -ldflags "$link" -o "$out/new/" "${absent[@]}"
 # Renamed over what runs, which goes on with what it has.
 mv "$out"/new/* "$out"
 if [[ $compile == *-N* ]]; then printf '%s\n' "${absent[@]#./}" >>"$hurried"; else : >"$hurried"; fi

@@ -3,6 +3,7 @@
 //! Invariant: an op says all that the maps need, and its owner. How a value is laid out in a map is known to the
 //! datapath alone.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
 
@@ -42,6 +43,8 @@ pub struct WordFlags(u8);
 
 impl WordFlags {
     const NONE: Self = Self(0);
+    /// A client that is known by its packets has its place in the list computed, as on all other nodes.
+    pub const MAGLEV: Self = Self(1 << 7);
     /// An empty list drops (a usable backend exists elsewhere) instead of refusing.
     pub const DROP: Self = Self(1 << 6);
     /// In the cluster word: cluster IPs of this port use the local word.
@@ -92,7 +95,8 @@ impl WordFlags {
 pub struct Word {
     /// The first slot; 0 when the list is empty.
     pub base: u32,
-    /// How many slots; at most [`BACKENDS_PER_LIST_MAX`](crate::limits::BACKENDS_PER_LIST_MAX).
+    /// How many slots; at most [`BACKENDS_PER_LIST_MAX`](crate::limits::BACKENDS_PER_LIST_MAX). In a table of
+    /// [`maglev`](crate::maglev) a backend has many.
     pub count: u32,
     /// What else holds for clients of the list.
     pub flags: WordFlags,
@@ -172,7 +176,8 @@ pub struct FrontendValue {
 /// One map write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Writes the slots of one list of these rows to a range that no word points to.
+    /// Writes the slots of one list of these rows to a range that no word points to: a range with more slots than the
+    /// list has backends gets them as a table.
     WriteRange(Range, Scope, Arc<Rows>),
     /// Makes a backend known as a member of a list, or as one that serves.
     InsertMember(MemberKey, SlotState),
@@ -319,4 +324,24 @@ pub struct DumpPort {
     pub cluster: (Word, alloc::vec::Vec<Slot>),
     /// The local word and its slots.
     pub local: (Word, alloc::vec::Vec<Slot>),
+}
+
+impl DumpPort {
+    /// The word of a list.
+    pub const fn word(&self, scope: Scope) -> Word {
+        match scope {
+            Scope::Cluster => self.cluster.0,
+            Scope::Local => self.local.0,
+        }
+    }
+
+    /// The backends of a list, sorted, each with how many places it has: in a table of many.
+    pub fn backends(&self, scope: Scope) -> BTreeMap<Slot, u32> {
+        let (_, slots) = if matches!(scope, Scope::Cluster) { &self.cluster } else { &self.local };
+        slots.iter().fold(BTreeMap::new(), |mut backends, slot| {
+            let places: &mut u32 = backends.entry(*slot).or_default();
+            *places = places.saturating_add(1);
+            backends
+        })
+    }
 }

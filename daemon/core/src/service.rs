@@ -3,6 +3,7 @@
 //! Invariant: `realized` changes only after the maps accepted an op. What a failed op may have done anyway is kept as
 //! `uncertain` until a later op settles it.
 
+mod budget;
 mod renamed;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -18,11 +19,16 @@ use crate::hold::{Case, Hold, Kept, Lists, OnEmpty};
 use crate::keys::{FrontendKey, PortKey, Protocol};
 use crate::limits;
 use crate::list::{Row, Rows, Scope, SlotState};
-use crate::op::{FrontendType, Membership, PortFacts, PortIndex, Range, Word, WordFlags};
+use crate::maglev;
+use crate::op::{FrontendType, Membership, PortFacts, PortIndex, Range, Share, Word, WordFlags};
 use crate::resolve::{Desired, DesiredFrontend, PortPolicy};
 use crate::snapshot::{ServiceState, ServiceView, Status};
 use crate::sources::{SourceRange, SourceRanges};
+use crate::weights::OfBackends;
 use crate::work;
+
+pub(crate) use budget::Budget;
+use budget::Claim;
 
 /// How far the plan of a service that is too heavy for one piece has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,7 +98,7 @@ impl RealizedPort {
 }
 
 /// One port of a service, desired or still in the maps.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) key: PortKey,
     pub(crate) index: Option<PortIndex>,
@@ -101,6 +107,8 @@ pub(crate) struct Port {
     /// The clients that its load-balancer addresses are for; `None`: all.
     pub(crate) sources: Option<SourceRanges>,
     pub(crate) kept: Kept,
+    /// The room of the tables of its lists, where they have one.
+    pub(crate) tables: [Option<Claim>; 2],
     pub(crate) realized: RealizedPort,
 }
 
@@ -113,12 +121,13 @@ impl Port {
             policy: PortPolicy::default(),
             sources: None,
             kept: Kept::default(),
+            tables: [None, None],
             realized: RealizedPort::unused(),
         }
     }
 
     /// Takes a new decision in. A list that would become empty is judged first.
-    fn take(&mut self, listed: Vec<Row>, policy: PortPolicy, case: &Case<'_>) {
+    fn take(&mut self, (listed, weights): (Vec<Row>, OfBackends), policy: PortPolicy, case: &Case<'_>) {
         let has_list = listed.iter().any(Row::is_chosen);
         self.policy = policy;
         let rows = if has_list {
@@ -130,7 +139,9 @@ impl Port {
         };
         // As long as the former list is held, its backends count as usable ones that exist somewhere.
         self.policy.has_any |= self.kept.hold.is_some();
-        let rows = Rows::new(rows, &self.rows, case.now.wall);
+        // A list that is held keeps its weights too: a hold writes nothing to the maps when it begins.
+        let weights = if has_list { weights } else { self.rows.weights().clone() };
+        let rows = Rows::new(rows, &self.rows, case.now.wall).weighted(weights);
         // An equal list keeps its identity, so that every reader shares it.
         if rows != *self.rows {
             self.rows = Arc::new(rows);
@@ -145,12 +156,52 @@ impl Port {
         self.kept.hold.is_some() || !self.policy.has_any
     }
 
+    /// Claims room for the tables that its lists should have, and gives back what they need no more.
+    pub(crate) fn claim_tables(&mut self, budget: &mut Budget, share: Share) {
+        let family = self.key.family;
+        let wanted = Scope::ALL.map(|scope| (self.wanted_places(scope), self.rows.len(scope)));
+        for (table, (places, backends)) in self.tables.iter_mut().zip(wanted) {
+            if places == backends {
+                *table = None;
+            } else if !table.as_ref().is_some_and(|claim| claim.is_for(share, places)) {
+                *table = None;
+                *table = budget.claim(share, family, places);
+            }
+        }
+    }
+
+    /// How many slots the list takes where there is room for its table: one by Maglev has one, and one of backends with
+    /// different weights.
+    pub(crate) fn wanted_places(&self, scope: Scope) -> u32 {
+        let backends = self.rows.len(scope);
+        let has_table = self.is_by_maglev(scope) || !self.rows.is_even(scope);
+        if has_table { maglev::places(backends) } else { backends }
+    }
+
+    /// What its lists are to a piece: each endpoint that is looked at, and the places that may be written.
+    pub(crate) fn work(&self) -> u64 {
+        let places: u64 = Scope::ALL.map(|scope| u64::from(self.wanted_places(scope))).into_iter().sum();
+        self.rows.all().len() as u64 + places / limits::PLACES_OF_A_SLOT
+    }
+
+    fn is_by_maglev(&self, scope: Scope) -> bool {
+        self.policy.maglev && scope == Scope::Cluster && self.rows.len(scope) > 1
+    }
+
+    /// How many slots the list takes: one for each backend, or those of its table.
+    pub(crate) fn places(&self, scope: Scope) -> u32 {
+        let [cluster, local] = &self.tables;
+        let table = if scope == Scope::Cluster { cluster } else { local };
+        table.as_ref().map_or(self.rows.len(scope), Claim::places)
+    }
+
     /// What the word of a list should say beside its range.
     pub(crate) fn flags(&self, scope: Scope) -> WordFlags {
         let policy = self.policy;
         let affinity = WordFlags::default().with(WordFlags::AFFINITY, policy.affinity_timeout > 0);
         match scope {
             Scope::Cluster => affinity
+                .with(WordFlags::MAGLEV, self.is_by_maglev(scope))
                 .with(WordFlags::MEMBERS, policy.keeps_members)
                 .with(WordFlags::SOURCES, self.sources.is_some())
                 .with(WordFlags::INTERNAL_LOCAL, policy.internal_local)
@@ -161,9 +212,9 @@ impl Port {
     }
 
     /// The flags of the word as long as clients of a frontend that has left may still read it. What none of the
-    /// service's own frontends needs stays as it was for those clients: all flags of a list that is not used, the way
-    /// for clients from outside where no frontend is for them, the sources where no frontend is a load-balancer
-    /// address.
+    /// service's own frontends needs stays as it was for those clients: all flags of a list that is not used, how
+    /// clients find their place in it, the way for clients from outside where no frontend is for them, the sources
+    /// where no frontend is a load-balancer address.
     pub(crate) fn flags_for_now(&self, scope: Scope) -> WordFlags {
         let before = self.realized.list(scope).word.flags;
         match scope {
@@ -171,6 +222,7 @@ impl Port {
             Scope::Cluster => {
                 let stays = |flag, unused: bool| unused && before.has(flag);
                 self.flags(scope)
+                    .with(WordFlags::MAGLEV, stays(WordFlags::MAGLEV, !self.policy.cluster_used))
                     .with(WordFlags::EXTERNAL_LOCAL, stays(WordFlags::EXTERNAL_LOCAL, !self.policy.external))
                     .with(WordFlags::SOURCES, stays(WordFlags::SOURCES, !self.policy.balanced))
             }
@@ -321,7 +373,7 @@ impl Service {
                 past.give_to(&mut port);
             }
             port.sources = wanted.sources;
-            port.take(wanted.rows, wanted.policy, case);
+            port.take((wanted.rows, wanted.weights), wanted.policy, case);
             self.ports.push(port);
         }
         for mut port in old.into_values().filter(|port| port.index.is_some()) {

@@ -20,6 +20,7 @@ use crate::op::{FrontendType, PortIndex, ServiceId};
 use crate::shared_names::SharedNames;
 use crate::shared_vec::SharedVec;
 use crate::time::Now;
+use crate::weights::Weight;
 use crate::words;
 
 words! {
@@ -142,6 +143,8 @@ words! {
         Zone = "zone",
         /// Ready, but on another node, and the policy is Local.
         Remote = "remote",
+        /// Ready, but its weight is 0, while others have one.
+        Weight = "weight",
     }
 }
 
@@ -155,8 +158,10 @@ impl PortView {
     /// Why a row of this port is in no list; `None` if it is in one.
     pub fn unused_because(&self, row: &Row) -> Option<UnusedBecause> {
         let conditions = row.conditions();
+        let has_weight = self.rows.weight(row.backend()) > Weight::NONE;
         match (row.is_chosen(), conditions.ready, conditions.terminating) {
             (true, ..) => None,
+            (_, true, _) if !has_weight => Some(UnusedBecause::Weight),
             (_, true, _) if self.cluster_used => Some(UnusedBecause::Zone),
             (_, true, _) => Some(UnusedBecause::Remote),
             (_, _, true) => Some(UnusedBecause::Terminating),

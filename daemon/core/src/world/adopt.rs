@@ -132,11 +132,10 @@ impl World {
         let mut list = |scope, (word, slots): &(Word, Vec<Slot>)| {
             let own = word.count == 0 || self.space.slots(port.family).reserve(word.base, word.count);
             if own {
-                return RealizedList {
-                    word: *word,
-                    rows: Arc::new(Rows::from_slots(slots, scope)),
-                    ..RealizedList::default()
-                };
+                let rows = Arc::new(Rows::from_slots(slots, scope));
+                // What stands in another order than this version writes is written anew.
+                let uncertain = !rows.placed(scope, word.count).eq(slots.iter().copied());
+                return RealizedList { word: *word, rows, uncertain, ..RealizedList::default() };
             }
             errors.push(AdoptError::Slots { index: port.index, word: *word });
             RealizedList { uncertain: true, ..RealizedList::default() }

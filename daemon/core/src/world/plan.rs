@@ -60,7 +60,7 @@ impl World {
         }
         for port in service.ports.iter().filter(|port| port.index.is_none()) {
             coming.ports += 1;
-            let slots = |scope| match port.rows.len(scope) {
+            let slots = |scope| match port.wanted_places(scope) {
                 0 => 0,
                 count => count.next_power_of_two(),
             };
@@ -121,7 +121,7 @@ impl World {
 
     fn port_work(&self, id: ServiceId, position: usize) -> u64 {
         let port = self.services.get(id).and_then(|service| service.ports.get(position));
-        limits::FRONTEND_WORK + port.map_or(0, |port| port.rows.all().len() as u64)
+        limits::FRONTEND_WORK + port.map_or(0, Port::work)
     }
 
     /// The frontends that this service leaves to the real balancer and the maps still have, on behalf of any service.
@@ -147,10 +147,12 @@ impl World {
         let index = self.index_of(id, position)?;
         let share = self.tables.share(id);
         let Self { services, space, .. } = self;
-        let Some(port) = services.get(id).and_then(|service| service.ports.get(position)) else {
+        let Some(port) = services.get_mut(id).and_then(|service| service.ports.get_mut(position)) else {
             self.count_impossible();
             return Ok(());
         };
+        port.claim_tables(&mut space.tables, share);
+        let port = &*port;
         if port.realized.facts != Some(port.facts()) {
             push(Action::WriteFacts(index, port.facts()));
         }
@@ -358,8 +360,9 @@ pub(super) fn plan_list(
 ) -> Result<(), PlanError> {
     let realized = port.realized.list(scope);
     let flags = port.flags_for_now(scope);
-    let same = !realized.uncertain && port.rows.same_list(scope, &realized.rows, scope);
-    let length = port.rows.len(scope);
+    let length = port.places(scope);
+    let is_there = realized.word.count == length && port.rows.same_list(scope, &realized.rows, scope);
+    let same = !realized.uncertain && is_there;
     work::done(length as usize);
     if length as usize > limits::BACKENDS_PER_LIST_MAX {
         return Err(PlanError::List(length));
@@ -368,8 +371,12 @@ pub(super) fn plan_list(
         // Clients of a frontend that has left may still read the list; it is emptied with the removals.
         _ if same || !port.uses(scope) => Word { flags, ..realized.word },
         0 => Word { base: 0, count: 0, flags },
-        count => {
-            let range = Range { family: port.key.family, base: take(count)?, count };
+        wanted => {
+            // Where there is no room for a table, its list still finds some.
+            let found = take(wanted).map(|base| (base, wanted));
+            let plain = port.rows.len(scope);
+            let (base, count) = found.or_else(|_| take(plain).map(|base| (base, plain)))?;
+            let range = Range { family: port.key.family, base, count };
             push(Action::WriteRange(range, scope, Arc::clone(&port.rows)));
             Word { base: range.base, count, flags }
         }

@@ -11,27 +11,31 @@ use crate::keys::Family;
 use crate::maps::Capacity;
 use crate::op::{Grace, PortIndex, Range, ServiceId};
 use crate::ranges::Ranges;
-use crate::service::Port;
+use crate::service::{Budget, Port};
 
 /// Slots and indices of the maps.
 #[derive(Debug)]
 pub(super) struct Space {
     pub(super) slots: [Ranges; 2],
     pub(super) indices: Indices,
+    /// What the tables of lists take of the slots.
+    pub(super) tables: Budget,
     pub(super) freed: Freed,
 }
 
 impl Space {
     pub(super) fn new(capacity: Capacity) -> Self {
+        let slots = Ranges::new(capacity.slots);
         Self {
-            slots: [Ranges::new(capacity.slots), Ranges::new(capacity.slots)],
             indices: Indices {
                 free: BTreeSet::new(),
                 next: 0,
                 capacity: capacity.ports,
                 positions: Vec::new(),
             },
+            tables: Budget::new(slots.capacity()),
             freed: Freed::default(),
+            slots: [slots.clone(), slots],
         }
     }
 

@@ -8,6 +8,7 @@ mod claims;
 mod doubts;
 mod holds;
 mod linear;
+mod maglev;
 mod order;
 mod pieces;
 mod reasons;
@@ -15,6 +16,7 @@ mod renames;
 mod since;
 mod sources;
 mod tenants;
+mod weights;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -149,7 +151,7 @@ impl Rig {
             for (port, index) in service.ports.iter().filter_map(|port| Some((port, port.index?))) {
                 let list = |scope| {
                     let list = port.realized.list(scope);
-                    (list.word, list.rows.slots(scope).collect())
+                    (list.word, list.rows.placed(scope, list.word.count).collect())
                 };
                 let (cluster, local) = (list(Scope::Cluster), list(Scope::Local));
                 let (family, facts) = (port.key.family, port.realized.facts.unwrap());

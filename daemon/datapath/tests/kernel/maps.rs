@@ -75,13 +75,20 @@ fn member() -> impl Strategy<Value = MemberKey> {
 
 /// A list is written before its word is published, as the rules do.
 fn list() -> impl Strategy<Value = Vec<Action>> {
-    (index(), scope(), 0_u32..2000, 1_u32..40, any::<u32>(), 0_usize..4, any::<bool>()).prop_map(
+    (index(), scope(), 0_u32..2000, 1_u32..40, any::<u32>(), 0_usize..5, any::<bool>()).prop_map(
         |(index, scope, base, count, seed, flag, free)| {
             let family = family(index);
-            let flags =
-                [WordFlags::default(), WordFlags::DROP, WordFlags::AFFINITY, WordFlags::INTERNAL_LOCAL][flag];
-            let range = Range { family, base: base * 40, count };
-            let word = Word { base: range.base, count, flags };
+            let flags = [
+                WordFlags::default(),
+                WordFlags::DROP,
+                WordFlags::AFFINITY,
+                WordFlags::INTERNAL_LOCAL,
+                WordFlags::MAGLEV,
+            ][flag];
+            // A list that is shorter than this is a table of Maglev.
+            let places = if flags == WordFlags::MAGLEV { count.max(37) } else { count };
+            let range = Range { family, base: base * 40, count: places };
+            let word = Word { base: range.base, count: places, flags };
             let write = Action::WriteRange(range, scope, Arc::new(rows(family, count, scope, seed)));
             let publish = Action::PublishWord(PortIndex(index), scope, word);
             if free { vec![write, Action::FreeRange(range)] } else { vec![write, publish] }

@@ -1,0 +1,54 @@
+//! Which weights can be written, and which backends get them.
+
+use std::string::String;
+
+use super::{Weight, Weights};
+use crate::limits;
+
+fn of(text: &str, backend: &str, node: Option<&str>) -> u16 {
+    Weights::read(text).unwrap().of(backend.parse().unwrap(), node).number()
+}
+
+#[test]
+fn the_weight_that_says_most_counts() {
+    let text = "node:worker-1=3, 192.0.2.1=5 ,192.0.2.1:8080=0,[2001:db8::1]:80=256,2001:db8::2=7";
+    assert_eq!(of(text, "192.0.2.1:8080", Some("worker-1")), 0);
+    assert_eq!(of(text, "192.0.2.1:8081", Some("worker-1")), 5);
+    assert_eq!(of(text, "192.0.2.2:8081", Some("worker-1")), 3);
+    assert_eq!(of(text, "192.0.2.2:8081", Some("worker-2")), 1);
+    assert_eq!(of(text, "192.0.2.2:8081", None), 1);
+    assert_eq!(of(text, "[2001:db8::1]:80", None), 256);
+    assert_eq!(of(text, "[2001:db8::2]:1", None), 7);
+}
+
+#[test]
+fn of_two_for_the_same_the_last_one_counts() {
+    assert_eq!(of("192.0.2.1=5,192.0.2.1=2", "192.0.2.1:80", None), 2);
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_nothing_of_it_is_taken() {
+    for (text, shown) in [
+        ("192.0.2.1=5,192.0.2.2", "\"192.0.2.2\" is no weight"),
+        ("192.0.2.1=257", "\"192.0.2.1=257\" is no weight"),
+        ("192.0.2.1=-1", "\"192.0.2.1=-1\" is no weight"),
+        ("192.0.2.1=+1", "\"192.0.2.1=+1\" is no weight"),
+        ("192.0.2.1=1.5", "\"192.0.2.1=1.5\" is no weight"),
+        ("192.0.2.01=1", "\"192.0.2.01=1\" is no weight"),
+        ("node:=1", "\"node:=1\" is no weight"),
+        ("web-0=1", "\"web-0=1\" is no weight"),
+        ("", "\"\" is no weight"),
+    ] {
+        let said = Weights::read(text).unwrap_err();
+        assert!(said.starts_with(shown), "{text}: {said}");
+    }
+}
+
+#[test]
+fn no_more_is_read_than_a_service_may_have() {
+    let all = |count: usize| "192.0.2.1=1,".repeat(count - 1) + "192.0.2.1=1";
+    assert!(Weights::read(&all(limits::WEIGHTS_PER_SERVICE_MAX)).is_ok());
+    let said: String = Weights::read(&all(limits::WEIGHTS_PER_SERVICE_MAX + 1)).unwrap_err();
+    assert_eq!(said, "it has more than 1024 weights");
+    assert_eq!(Weight::new(257), None);
+}
