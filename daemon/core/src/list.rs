@@ -119,9 +119,10 @@ impl Row {
     }
 
     /// Whether sockets may stay with the backend: it serves in any slice of its service, whatever else is said of it,
-    /// or is held, or clients are led to it all the same.
+    /// or is held, or clients are or may be led to it all the same: a ready one that does not serve is published, and
+    /// may be out of the lists for its weight alone.
     pub const fn is_kept(&self) -> bool {
-        self.bits & (SERVING | SERVES_ELSEWHERE | HELD | IN_CLUSTER | IN_LOCAL) != 0
+        self.bits & (READY | SERVING | SERVES_ELSEWHERE | HELD | IN_CLUSTER | IN_LOCAL) != 0
     }
 
     /// Ready rows are active; a chosen row that is not ready came in by the fall-back rule. A held backend gets traffic
@@ -317,10 +318,10 @@ impl Rows {
         self.list(scope).map(Row::slot)
     }
 
-    /// The slots of that list as they stand in a range of so many: each backend once or, where there are more slots
-    /// than backends, as a table.
+    /// The slots of that list as they stand in a range of so many: each backend once or, where there are as many slots
+    /// as tables have, as a table.
     pub fn placed(&self, scope: Scope, places: u32) -> impl Iterator<Item = Slot> {
-        let is_table = places > self.len(scope);
+        let is_table = maglev::is_table(places, self.len(scope));
         let backends: Vec<_> = if is_table { self.slots(scope).collect() } else { Vec::new() };
         let weighted = backends.iter().map(|slot| (slot.backend(), self.weight(slot.backend()).number()));
         let numbers = if is_table { maglev::table(weighted, places) } else { Vec::new() };

@@ -11,6 +11,8 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::net::{IpAddr, SocketAddr};
 
+use crate::work;
+
 /// The places of a table: primes, so that every walk comes by all places, and just below the powers of two in which
 /// room is given out. The larger one is for lists of which each backend would have less than a hundred places in the
 /// smaller.
@@ -35,9 +37,9 @@ pub const fn places(backends: u32) -> u32 {
     }
 }
 
-/// Whether a list with so many slots is a table.
-pub const fn is_table(slots: u32) -> bool {
-    slots == PLACES || slots == PLACES_OF_MANY
+/// Whether so many slots are a table of so many backends.
+pub const fn is_table(slots: u32, backends: u32) -> bool {
+    slots > backends && (slots == PLACES || slots == PLACES_OF_MANY)
 }
 
 /// For each place, the number of the backend that has it. The backends come in the order of their addresses and ports,
@@ -112,6 +114,7 @@ impl Walk {
     fn take_free(&mut self, table: &mut [u32], number: u32) {
         self.taken += 1;
         for _ in 0..self.places {
+            work::done(1);
             let place = table.get_mut(self.next as usize);
             self.next += self.step;
             if self.next >= self.places {

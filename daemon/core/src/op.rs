@@ -39,10 +39,13 @@ pub struct Range {
 /// What holds for the clients of a list beside its slots: above all what an empty list tells them, and which of the two
 /// lists they get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WordFlags(u8);
+pub struct WordFlags(u16);
 
 impl WordFlags {
     const NONE: Self = Self(0);
+    /// The slots are a table: backends have as many places as their shares are large, in no order, and each is a member
+    /// of the list, too.
+    pub const TABLE: Self = Self(1 << 8);
     /// A client that is known by its packets has its place in the list computed, as on all other nodes.
     pub const MAGLEV: Self = Self(1 << 7);
     /// An empty list drops (a usable backend exists elsewhere) instead of refusing.
@@ -206,7 +209,7 @@ pub enum Action {
 /// What a backend of a port is known for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Membership {
-    /// It is in that list, which clients with affinity ask for.
+    /// It is in that list, which clients with affinity ask for, or which is a table.
     List(Scope),
     /// It serves, in a list or not: a client that talks to it over a socket keeps it.
     Serving,

@@ -195,6 +195,11 @@ impl Port {
         table.as_ref().map_or(self.rows.len(scope), Claim::places)
     }
 
+    /// Whether the list is to stand in the maps as a table.
+    pub(crate) fn is_table(&self, scope: Scope) -> bool {
+        self.places(scope) > self.rows.len(scope)
+    }
+
     /// What the word of a list should say beside its range.
     pub(crate) fn flags(&self, scope: Scope) -> WordFlags {
         let policy = self.policy;
@@ -244,7 +249,9 @@ impl Port {
     /// Whether the maps are to know the backend as such a member.
     pub(crate) fn is_member(&self, row: &Row, membership: Membership) -> bool {
         match membership {
-            Membership::List(scope) => self.policy.affinity_timeout > 0 && row.is_in(scope),
+            Membership::List(scope) => {
+                (self.policy.affinity_timeout > 0 || self.is_table(scope)) && row.is_in(scope)
+            }
             Membership::Serving => self.policy.keeps_members && row.is_kept(),
         }
     }

@@ -12,7 +12,6 @@ use super::{Capacity, MapError, Maps};
 use crate::index::{Index, Seed};
 use crate::keys::{Family, FrontendKey, Transport};
 use crate::list::{Scope, Slot, SlotState};
-use crate::maglev;
 use crate::op::{
     Action, Dump, DumpPort, Entry, FrontendType, FrontendValue, Grace, MemberKey, PortFacts, PortIndex,
     Range, SourceKey, Word, WordFlags,
@@ -210,7 +209,7 @@ impl MemoryMaps {
     fn backends_of(&self, word: Word, family: Family) -> Vec<Slot> {
         let mut slots = self.slots_of(word, family);
         // Only in a table may a backend stand twice: in a list that would be an error, which a reader is to see.
-        if maglev::is_table(word.count) {
+        if word.flags.has(WordFlags::TABLE) {
             slots.sort_unstable();
             slots.dedup();
         }

@@ -369,7 +369,10 @@ pub(super) fn plan_list(
     }
     let word = match length {
         // Clients of a frontend that has left may still read the list; it is emptied with the removals.
-        _ if same || !port.uses(scope) => Word { flags, ..realized.word },
+        _ if same || !port.uses(scope) => {
+            let is_table = realized.word.flags.has(WordFlags::TABLE) || same && port.is_table(scope);
+            Word { flags: flags.with(WordFlags::TABLE, is_table), ..realized.word }
+        }
         0 => Word { base: 0, count: 0, flags },
         wanted => {
             // Where there is no room for a table, its list still finds some.
@@ -378,7 +381,7 @@ pub(super) fn plan_list(
             let (base, count) = found.or_else(|_| take(plain).map(|base| (base, plain)))?;
             let range = Range { family: port.key.family, base, count };
             push(Action::WriteRange(range, scope, Arc::clone(&port.rows)));
-            Word { base: range.base, count, flags }
+            Word { base: range.base, count, flags: flags.with(WordFlags::TABLE, count > plain) }
         }
     };
     if word != realized.word || realized.uncertain {
@@ -393,7 +396,8 @@ fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     for scope in Scope::ALL {
         let realized = port.realized.list(scope);
         let kept = if port.uses(scope) { realized.word } else { Word::EMPTY };
-        let word = Word { flags: port.flags(scope), ..kept };
+        let is_table = kept.flags.has(WordFlags::TABLE);
+        let word = Word { flags: port.flags(scope).with(WordFlags::TABLE, is_table), ..kept };
         if word != realized.word {
             push(Action::PublishWord(index, scope, word));
         }
@@ -451,9 +455,11 @@ fn stale_sources(port: &Port) -> impl Iterator<Item = SourceRange> {
 }
 
 /// Backends that are known by their address: with affinity each one of a list, so that a client's last choice can be
-/// checked, and every serving one, so that sockets stay with theirs.
+/// checked; each one of a table, in which none can be searched for; and every serving one, so that sockets stay with
+/// theirs.
 fn members(port: &Port) -> impl Iterator<Item = (Membership, &Row)> {
-    let has_any = port.policy.affinity_timeout > 0 || port.policy.keeps_members;
+    let has_table = Scope::ALL.into_iter().any(|scope| port.is_table(scope));
+    let has_any = port.policy.affinity_timeout > 0 || port.policy.keeps_members || has_table;
     let rows = if has_any { port.rows.all() } else { &[] };
     let of = |row| Membership::ALL.into_iter().map(move |membership| (membership, row));
     rows.iter().flat_map(of).filter(|(membership, row)| port.is_member(row, *membership))

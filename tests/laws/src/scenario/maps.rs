@@ -9,7 +9,7 @@ use holdfast_core::op::{Dump, DumpPort, Membership, WordFlags};
 
 use super::show::{list, state};
 
-const FLAGS: [(WordFlags, &str); 7] = [
+const FLAGS: [(WordFlags, &str); 8] = [
     (WordFlags::DROP, "drop"),
     (WordFlags::INTERNAL_LOCAL, "internal-local"),
     (WordFlags::AFFINITY, "affinity"),
@@ -17,6 +17,7 @@ const FLAGS: [(WordFlags, &str); 7] = [
     (WordFlags::MEMBERS, "members"),
     (WordFlags::SOURCES, "sources"),
     (WordFlags::MAGLEV, "maglev"),
+    (WordFlags::TABLE, "table"),
 ];
 
 /// Each port with the frontends that lead to it, in the order of its first frontend; then the node's addresses.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::op::{DumpPort, WordFlags};
+use crate::work;
 
 const PLACES: u32 = 16_381;
 
@@ -136,6 +137,22 @@ fn invariant_08_a_table_is_found_again_without_an_op() {
     let dump = before.dump();
     assert_eq!(dump.ports[0].cluster.1.len(), PLACES as usize);
     assert_eq!(restarted(&dump).log, []);
+}
+
+/// A word that was damaged says that its list is longer than it is, and no table has that length.
+#[test]
+fn a_word_that_counts_more_slots_than_its_list_has_is_written_anew() {
+    let mut before = rig();
+    before.turn(vec![asking("a", 1, Some("false")), slice("a", &["1.1.1.1", "1.1.1.2"])]);
+    let mut dump = before.dump();
+    dump.ports[0].cluster.0.count = 1 << 17;
+    let mut again = rig();
+    work::take();
+    assert_eq!(again.world.adopt(&dump), []);
+    let done = work::take();
+    assert!(done < 100, "{done} units of work for a list of two");
+    again.turn(vec![asking("a", 1, Some("false")), slice("a", &["1.1.1.1", "1.1.1.2"])]);
+    assert_eq!(list(&again, "a"), (2, false));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Lists with weights: their places, and what a change of a weight writes.
 
 use super::*;
+use crate::op::WordFlags;
 
 const PLACES: u32 = 16_381;
 
@@ -63,20 +64,58 @@ fn a_backend_without_weight_is_told_from_one_that_is_not_ready() {
     assert_eq!(because("1.1.1.2:8080"), None);
 }
 
+/// The backends that serve by UDP, of two that say this of themselves, of which the first has no weight.
+fn serving_of_two(conditions: Conditions) -> usize {
+    let mut rig = rig();
+    let facts = service("a", "10.0.0.1", &[]);
+    let protocol = Protocol::Transport(crate::keys::Transport::Udp);
+    let port = ServicePort { protocol, ..facts.ports[0].clone() };
+    let facts = ServiceFacts { ports: vec![port], weights: Some(asked("1.1.1.1=0")), ..facts };
+    let mut endpoints = EndpointsBuilder::new(Family::V4);
+    for address in ["1.1.1.1", "1.1.1.2"].map(ip) {
+        let none = Endpoint { address, conditions, node: None, zone: None, hints: None, target: None };
+        endpoints.push(none).unwrap();
+    }
+    let of_udp = slice_facts("a", "a", &[]);
+    let protocol = Protocol::Transport(crate::keys::Transport::Udp);
+    let ports = [SlicePort { protocol, ..of_udp.ports[0].clone() }].into();
+    let endpoints = endpoints.finish();
+    rig.turn(vec![applied(facts), Event::SliceApplied(Arc::new(SliceFacts { ports, endpoints, ..of_udp }))]);
+    let serving = |(member, _): &&(MemberKey, SlotState)| member.membership == Membership::Serving;
+    rig.dump().members.iter().filter(serving).count()
+}
+
 /// The flow of a client stays with a backend that serves, whatever its weight.
 #[test]
 fn a_backend_without_weight_is_one_that_serves() {
+    assert_eq!(serving_of_two(Conditions::READY), 2);
+}
+
+/// Where addresses are published that are not ready, they are ready without serving.
+#[test]
+fn a_backend_without_weight_that_is_published_unready_is_one_that_serves() {
+    assert_eq!(serving_of_two(Conditions { serving: false, ..Conditions::READY }), 2);
+}
+
+/// The backends of the cluster list that are its members in the maps, and whether its word says that it is a table.
+fn listed(rig: &Rig) -> (Vec<IpAddr>, bool) {
+    let dump = rig.dump();
+    let own = dump.members.iter().filter(|(it, _)| it.membership == Membership::List(Scope::Cluster));
+    let flags = dump.ports[0].word(Scope::Cluster).flags;
+    (own.map(|(it, _)| it.backend.ip()).collect(), flags.has(WordFlags::TABLE))
+}
+
+/// In a table no program can search: it asks for the member.
+#[test]
+fn the_backends_of_a_table_are_members_as_long_as_it_is_one() {
     let mut rig = rig();
-    let facts = service("a", "10.0.0.1", &[]);
-    let port =
-        ServicePort { protocol: Protocol::Transport(crate::keys::Transport::Udp), ..facts.ports[0].clone() };
-    let facts = ServiceFacts { ports: vec![port], weights: Some(asked("1.1.1.1=0")), ..facts };
-    let of_udp = slice_facts("a", "a", &["1.1.1.1", "1.1.1.2"]);
-    let protocol = Protocol::Transport(crate::keys::Transport::Udp);
-    let ports = [SlicePort { protocol, ..of_udp.ports[0].clone() }].into();
-    rig.turn(vec![applied(facts), Event::SliceApplied(Arc::new(SliceFacts { ports, ..of_udp }))]);
-    let serving = |(member, _): &&(MemberKey, SlotState)| member.membership == Membership::Serving;
-    assert_eq!(rig.dump().members.iter().filter(serving).count(), 2);
+    rig.turn(vec![weighing("1.1.1.1=70,1.1.1.2=30"), two()]);
+    assert_eq!(listed(&rig), (vec![ip("1.1.1.1"), ip("1.1.1.2")], true));
+    let names: Vec<_> = rig.log.iter().map(|op| op.action.name()).collect();
+    let order = ["insert member", "insert member", "write range", "publish word", "insert frontend"];
+    assert_eq!(names, order, "before a client can look for them");
+    rig.turn(vec![weighing("1.1.1.1=30,1.1.1.2=30")]);
+    assert_eq!(listed(&rig), (vec![], false));
 }
 
 #[test]
