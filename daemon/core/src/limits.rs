@@ -96,8 +96,14 @@ pub const PIECE_WORK: u64 = 1 << 12;
 /// against a copy.
 pub const FRONTEND_WORK: u64 = 16;
 
-/// So many places of a table cost as much as a slot of a list: they are written, and nothing is decided for them.
+/// So many places of a table cost as much as a slot of a list: they are written, and nothing is decided for them. So do
+/// slots that are wiped: what is made at a price is freed at no higher one, or tables were made faster than freed.
 pub const PLACES_OF_A_SLOT: u64 = 16;
+
+/// How many places are looked at for each place of a table, on average, before the rest of them is given out in their
+/// order. For backends that did not choose their addresses it is 10 to 15, the harmonic number of so many places; who
+/// chooses addresses that meet in the same places would have each backend walk through the whole table.
+pub const LOOKS_OF_A_PLACE: u64 = 32;
 
 /// A namespace's turn ends after one part in so many of a piece's work, if other namespaces wait.
 pub const TURN_SHARE: u64 = 4;
@@ -116,8 +122,8 @@ pub const STATUS_WRITERS_MAX: usize = 4;
 /// its own (words of annotations, versions, writers): more than any in use has, and 16 such texts are 2 KiB at most.
 pub const BALANCER_TEXT_LENGTH_MAX: usize = 128;
 
-/// Slots that Maglev's tables may take of so many: an object of a few bytes asks for a table of 16,384 slots, and lists
-/// without one need their room.
+/// Slots that tables may take of so many: an object of a few bytes asks for a table of 16,384 slots, and lists without
+/// one need their room.
 pub const fn table_slots_max(slots: u32) -> u32 {
     slots / 4 * 3
 }

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::net::{IpAddr, SocketAddr};
 
-use crate::work;
+use crate::{limits, work};
 
 /// The places of a table: primes, so that every walk comes by all places, and just below the powers of two in which
 /// room is given out. The larger one is for lists of which each backend would have less than a hundred places in the
@@ -45,45 +45,94 @@ pub const fn is_table(slots: u32, backends: u32) -> bool {
 /// For each place, the number of the backend that has it. The backends come in the order of their addresses and ports,
 /// each once, with their weights. Where all of these are alike, or 0, all backends are.
 pub fn table(backends: impl Iterator<Item = (SocketAddr, u16)>, places: u32) -> Vec<u32> {
-    let mut walks: Vec<_> = backends.map(|(backend, weight)| Walk::of(backend, weight, places)).collect();
-    let mut table = vec![FREE; places as usize];
+    fill(backends.map(|(backend, weight)| Walk::of(backend, weight, places)).collect(), places)
+}
+
+fn fill(mut walks: Vec<Walk>, places: u32) -> Vec<u32> {
+    let mut table = Table::of(places);
     let weights = || walks.iter().map(|walk| walk.weight);
     let (least, most) = (weights().min().unwrap_or_default(), weights().max().unwrap_or_default());
     if least == most {
-        in_turn(&mut walks, &mut table, places);
+        in_turn(&mut walks, &mut table);
     } else {
         by_weight(&mut walks, &mut table, most);
     }
-    table
+    table.places
 }
 
 /// In each round each backend takes a place.
-fn in_turn(walks: &mut [Walk], table: &mut [u32], places: u32) {
-    let mut left = if walks.is_empty() { 0 } else { places };
+fn in_turn(walks: &mut [Walk], table: &mut Table) {
+    let mut left = if walks.is_empty() { 0 } else { table.places.len() };
     while left > 0 {
-        for (number, walk) in (0..).zip(walks.iter_mut()).take(left as usize) {
-            walk.take_free(table, number);
+        for (number, walk) in (0..).zip(walks.iter_mut()).take(left) {
+            table.give_to(walk, number);
             left -= 1;
         }
     }
 }
 
 /// In each round the heaviest backends take a place, and each other backend in as many rounds as its weight is to
-/// theirs. A heap has the backend whose turn is next, because in most rounds there may be few.
-fn by_weight(walks: &mut [Walk], table: &mut [u32], most: u16) {
+/// theirs, but in the first one too: however light it is, it has a place. A heap has the backend whose turn is next,
+/// because in most rounds there may be few.
+fn by_weight(walks: &mut [Walk], table: &mut Table, most: u16) {
     let turns = (0..).zip(walks.iter()).filter(|(_, walk)| walk.weight > 0);
     let mut turns: BinaryHeap<_> =
         turns.map(|(number, walk)| Reverse((walk.next_turn(most), number))).collect();
-    for _ in 0..table.len() {
+    for _ in 0..table.places.len() {
         let Some(Reverse((_, number))) = turns.pop() else { return };
         let Some(walk) = walks.get_mut(number as usize) else { return };
-        walk.take_free(table, number);
+        table.give_to(walk, number);
         turns.push(Reverse((walk.next_turn(most), number)));
     }
 }
 
 /// A place that no backend has yet.
 const FREE: u32 = u32::MAX;
+
+/// A table that is being filled.
+struct Table {
+    places: Vec<u32>,
+    /// How many places may still be looked at on the ways of backends.
+    looks: u64,
+    /// No place before this one is free.
+    first: usize,
+}
+
+impl Table {
+    fn of(places: u32) -> Self {
+        let looks = u64::from(places) * limits::LOOKS_OF_A_PLACE;
+        Self { places: vec![FREE; places as usize], looks, first: 0 }
+    }
+
+    /// Gives the backend the first place on its way that is free or, where ways were too long, the first of all.
+    fn give_to(&mut self, walk: &mut Walk, number: u32) {
+        walk.taken += 1;
+        let found = self.free_on_the_way(walk).or_else(|| self.first_free());
+        if let Some(place) = found.and_then(|at| self.places.get_mut(at)) {
+            *place = number;
+        }
+    }
+
+    /// There is a free one on each way, because a prime number of places is walked over by any step.
+    fn free_on_the_way(&mut self, walk: &mut Walk) -> Option<usize> {
+        while self.looks > 0 {
+            work::done(1);
+            self.looks -= 1;
+            let at = walk.step_on();
+            if self.places.get(at) == Some(&FREE) {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    fn first_free(&mut self) -> Option<usize> {
+        let taken = self.places.iter().skip(self.first).take_while(|place| **place != FREE).count();
+        work::done(taken);
+        self.first += taken;
+        (self.first < self.places.len()).then_some(self.first)
+    }
+}
 
 /// The way of one backend through the places of a table.
 struct Walk {
@@ -106,25 +155,17 @@ impl Walk {
     /// The round in which it takes its next place, if the heaviest take one in each.
     fn next_turn(&self, most: u16) -> u64 {
         let wanted = (u64::from(self.taken) + 1) * u64::from(most);
-        wanted.div_ceil(u64::from(self.weight.max(1)))
+        if self.taken == 0 { 1 } else { wanted.div_ceil(u64::from(self.weight.max(1))) }
     }
 
-    /// Takes the first place on the way that is free. There is one, because a prime number of places is walked over by
-    /// any step.
-    fn take_free(&mut self, table: &mut [u32], number: u32) {
-        self.taken += 1;
-        for _ in 0..self.places {
-            work::done(1);
-            let place = table.get_mut(self.next as usize);
-            self.next += self.step;
-            if self.next >= self.places {
-                self.next -= self.places;
-            }
-            if let Some(place) = place.filter(|place| **place == FREE) {
-                *place = number;
-                return;
-            }
+    /// The place that it has come to; it goes on to the next.
+    const fn step_on(&mut self) -> usize {
+        let at = self.next;
+        self.next += self.step;
+        if self.next >= self.places {
+            self.next -= self.places;
         }
+        at as usize
     }
 }
 

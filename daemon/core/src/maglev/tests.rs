@@ -4,7 +4,8 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::collections::BTreeMap;
 
-use super::{PLACES, PLACES_OF_MANY, mix, places};
+use super::{PLACES, PLACES_OF_MANY, Walk, mix, places};
+use crate::work;
 
 fn at(address: impl Into<IpAddr>) -> SocketAddr {
     SocketAddr::new(address.into(), 8080)
@@ -77,6 +78,38 @@ fn the_shares_follow_the_weights() {
             let wanted = f64::from(PLACES) * f64::from(weight) / f64::from(all);
             assert!((share as f64 - wanted).abs() <= 2.0, "{weights:?}: {number} has {share}, not {wanted}");
         }
+    }
+}
+
+#[test]
+fn a_weight_that_is_not_nothing_has_a_place() {
+    for (heavy, count) in [(256, 64), (256, 162), (256, 6_551)] {
+        let weights = (0..).map(|at| if at == 5 { 1 } else { heavy });
+        let backends = backends(count + 1);
+        let numbers = super::table(backends.iter().copied().zip(weights), places(count + 1));
+        assert!(numbers.contains(&5), "beside {count} backends of {heavy}");
+    }
+}
+
+/// A table of these ways, and how many places were looked at for it.
+fn filled(walks: Vec<Walk>, places: u32) -> (Vec<u32>, u64) {
+    work::take();
+    (super::fill(walks, places), work::take())
+}
+
+/// A tenant finds addresses with such ways by trying some millions.
+#[test]
+fn invariant_10_backends_whose_ways_are_the_same_cost_little_more_than_others() {
+    const PLACES: u32 = PLACES_OF_MANY;
+    for weights in [[1, 1], [1, 256]] {
+        let weight = |at: usize| weights[at % 2];
+        let honest = backends(1_000).into_iter().enumerate();
+        let honest = honest.map(|(at, backend)| Walk::of(backend, weight(at), PLACES)).collect();
+        let same = |at| Walk { next: 0, step: 1, places: PLACES, weight: weight(at), taken: 0 };
+        let (_, honest) = filled(honest, PLACES);
+        let (table, chosen) = filled((0..1_000).map(same).collect(), PLACES);
+        assert!(chosen <= 4 * honest, "{chosen} looks, and {honest} where nobody chose");
+        assert!((0..1_000).all(|number| table.contains(&number)), "each has a place");
     }
 }
 
