@@ -162,6 +162,11 @@ pub struct ServiceFacts {
 }
 
 impl ServiceFacts {
+    /// Whether it has its clients' places computed, if it says so in a word that can be read.
+    pub(crate) fn own_maglev(&self) -> Option<bool> {
+        self.maglev.as_deref()?.parse().ok()
+    }
+
     /// A service with a name, a kind and nothing else; the reader of the object fills in the rest.
     pub fn new(key: ServiceKey, kind: ServiceType) -> Self {
         Self {
@@ -195,8 +200,9 @@ impl ServiceFacts {
         let Self { cluster_ips, external_ips, ingress, ports, static_frontends, source_ranges, .. } = self;
         let addresses = cluster_ips.len() + external_ips.len() + ingress.len() + static_frontends.len();
         let balancer = self.balancer.as_ref().map_or(0, |balancer| balancer.bytes());
-        let weights = self.weights.as_ref().map_or(0, |asked| asked.weights.len());
-        (addresses + ports.len() + source_ranges.len() + weights) * ENTRY_BYTES + balancer
+        let (texts, weights) = self.weights.as_ref().map_or((0, 0), |asked| asked.size());
+        let texts = texts + self.maglev.as_deref().map_or(0, str::len);
+        (addresses + ports.len() + source_ranges.len() + weights) * ENTRY_BYTES + balancer + texts
     }
 }
 
@@ -313,7 +319,7 @@ impl Settings {
 
     /// Whether a service has its clients' places computed: by its own word, if that can be read.
     pub fn asks_for_maglev(&self, service: &ServiceFacts) -> bool {
-        service.maglev.as_deref().and_then(|word| word.parse().ok()).unwrap_or(self.maglev)
+        service.own_maglev().unwrap_or(self.maglev)
     }
 }
 

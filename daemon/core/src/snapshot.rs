@@ -227,7 +227,8 @@ pub struct ServiceView {
 impl ServiceView {
     /// How many bytes it takes in memory, but for what it shares with the tables.
     pub fn bytes(&self) -> usize {
-        let rows = self.ports.iter().map(|port| size_of::<PortView>() + size_of_val(port.rows.all()));
+        let of_rows = |rows: &Rows| size_of_val(rows.all()) + rows.weights().bytes();
+        let rows = self.ports.iter().map(|port| size_of::<PortView>() + of_rows(&port.rows));
         size_of::<Self>() + rows.sum::<usize>() + self.frontends.len() * size_of::<FrontendView>()
     }
 
@@ -445,6 +446,7 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
+    use crate::weights::OfBackends;
 
     fn view(number: usize, source: Source) -> Arc<ServiceView> {
         let name = ObjectName::new("default", &format!("service-{number}")).unwrap();
@@ -457,6 +459,37 @@ mod tests {
             frontends: Box::default(),
             seen: None,
         })
+    }
+
+    #[test]
+    fn invariant_10_the_weights_of_its_backends_count_as_bytes_of_a_view() {
+        let bytes = |weight| {
+            let weight = Weight::new(weight).unwrap();
+            let row = |number: u32| {
+                let address = core::net::Ipv4Addr::from_bits(0x0a00_0000 + number).into();
+                Row::new(address, NonZeroU16::MIN, crate::facts::Conditions::READY, 0, 0)
+            };
+            let rows: Vec<_> = (0..1_000).map(row).collect();
+            let weights = OfBackends::new(rows.iter().map(|row| (row.backend(), weight)));
+            let rows = Arc::new(Rows::remembered(rows).unwrap().weighted(weights));
+            let port = PortView {
+                key: PortKey {
+                    name: "".into(),
+                    transport: crate::keys::Transport::Tcp,
+                    family: crate::keys::Family::V4,
+                },
+                index: None,
+                rows,
+                last: LastList::default(),
+                hold: None,
+                ended: None,
+                cluster_used: true,
+                local_used: false,
+            };
+            let ports = alloc::vec![port].into();
+            ServiceView { ports, ..ServiceView::clone(&view(0, Source::Manifests)) }.bytes()
+        };
+        assert_eq!(bytes(2) - bytes(1), 1_000 * size_of::<(core::net::SocketAddr, Weight)>());
     }
 
     /// More names than places, each set, taken away or replaced by another one again and again.

@@ -83,7 +83,7 @@ impl Weights {
             let (whom, weight) =
                 item.rsplit_once('=').map_or((item, None), |(whom, number)| (whom.trim(), weight(number)));
             let weight = weight.ok_or_else(|| unread(item))?;
-            if let Some(name) = whom.strip_prefix("node:").filter(|name| !name.is_empty()) {
+            if let Some(name) = whom.strip_prefix("node:").filter(|name| may_be_a_name(name)) {
                 nodes.push((name.into(), weight));
             } else if let Ok(address) = whom.parse() {
                 addresses.push((address, weight));
@@ -94,8 +94,12 @@ impl Weights {
         Ok(Self { backends: sorted(backends), addresses: sorted(addresses), nodes: sorted(nodes) })
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.backends.len() + self.addresses.len() + self.nodes.len()
+    /// What is said of whom, in an order that does not depend on how it was written.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (Whom<'_>, Weight)> {
+        let backends = self.backends.iter().map(|(backend, weight)| (Whom::Backend(*backend), *weight));
+        let addresses = self.addresses.iter().map(|(address, weight)| (Whom::Address(*address), *weight));
+        let nodes = self.nodes.iter().map(|(name, weight)| (Whom::Node(name), *weight));
+        backends.chain(addresses).chain(nodes)
     }
 
     /// The weight of a backend: its own, else that of its address, else that of its node, else 1.
@@ -105,6 +109,17 @@ impl Weights {
             .or_else(|| node.and_then(|node| find(&self.nodes, node)))
             .unwrap_or(Weight::ONE)
     }
+}
+
+/// Whose weight it is.
+pub(crate) enum Whom<'a> {
+    Backend(SocketAddr),
+    Address(IpAddr),
+    Node(&'a str),
+}
+
+fn may_be_a_name(node: &str) -> bool {
+    (1..=limits::NAME_LENGTH_MAX).contains(&node.len())
 }
 
 fn weight(number: &str) -> Option<Weight> {
@@ -128,6 +143,13 @@ pub struct Asked {
 }
 
 impl Asked {
+    /// How many bytes its texts have, and how many weights there are.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        let text = |(whom, _): (Whom<'_>, Weight)| if let Whom::Node(name) = whom { name.len() } else { 0 };
+        let wrong = self.wrong.as_deref().map_or(0, str::len);
+        (wrong + self.weights.each().map(text).sum::<usize>(), self.weights.each().count())
+    }
+
     /// Takes the weights of before, where those of now cannot be read: a slip of the pen must not send clients to a
     /// backend that is to have none.
     pub(crate) fn keep(&mut self, before: Option<&Self>) {
@@ -151,6 +173,11 @@ impl OfBackends {
 
     pub fn of(&self, backend: SocketAddr) -> Weight {
         self.0.as_ref().and_then(|each| find(each, &backend)).unwrap_or(Weight::ONE)
+    }
+
+    /// How many bytes it takes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.as_deref().map_or(0, size_of_val)
     }
 
     /// Whether every backend has the same.
