@@ -3,7 +3,6 @@
 //! Invariant: `realized` changes only after the maps accepted an op. What a failed op may have done anyway is kept as
 //! `uncertain` until a later op settles it.
 
-mod budget;
 mod renamed;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -20,15 +19,12 @@ use crate::keys::{FrontendKey, PortKey, Protocol};
 use crate::limits;
 use crate::list::{Row, Rows, Scope, SlotState};
 use crate::maglev;
-use crate::op::{FrontendType, Membership, PortFacts, PortIndex, Range, Share, Word, WordFlags};
+use crate::op::{FrontendType, Membership, PortFacts, PortIndex, Range, Word, WordFlags};
 use crate::resolve::{Desired, DesiredFrontend, PortPolicy};
 use crate::snapshot::{ServiceState, ServiceView, Status};
 use crate::sources::{SourceRange, SourceRanges};
 use crate::weights::OfBackends;
 use crate::work;
-
-pub(crate) use budget::Budget;
-use budget::Claim;
 
 /// How far the plan of a service that is too heavy for one piece has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,8 +103,8 @@ pub(crate) struct Port {
     /// The clients that its load-balancer addresses are for; `None`: all.
     pub(crate) sources: Option<SourceRanges>,
     pub(crate) kept: Kept,
-    /// The room of the tables of its lists, where they have one.
-    pub(crate) tables: [Option<Claim>; 2],
+    /// Which of its lists stand as tables, the cluster list first.
+    pub(crate) tables: [bool; 2],
     pub(crate) realized: RealizedPort,
 }
 
@@ -121,7 +117,7 @@ impl Port {
             policy: PortPolicy::default(),
             sources: None,
             kept: Kept::default(),
-            tables: [None, None],
+            tables: [false; 2],
             realized: RealizedPort::unused(),
         }
     }
@@ -156,20 +152,6 @@ impl Port {
         self.kept.hold.is_some() || !self.policy.has_any
     }
 
-    /// Claims room for the tables that its lists should have, and gives back what they need no more.
-    pub(crate) fn claim_tables(&mut self, budget: &mut Budget, share: Share) {
-        let family = self.key.family;
-        let wanted = Scope::ALL.map(|scope| (self.wanted_places(scope), self.rows.len(scope)));
-        for (table, (places, backends)) in self.tables.iter_mut().zip(wanted) {
-            if places == backends {
-                *table = None;
-            } else if !table.as_ref().is_some_and(|claim| claim.is_for(share, places)) {
-                *table = None;
-                *table = budget.claim(share, family, places);
-            }
-        }
-    }
-
     /// How many slots the list takes where there is room for its table: one by Maglev has one, and one of backends with
     /// different weights.
     pub(crate) fn wanted_places(&self, scope: Scope) -> u32 {
@@ -188,16 +170,35 @@ impl Port {
         self.policy.maglev && scope == Scope::Cluster && self.rows.len(scope) > 1
     }
 
-    /// How many slots the list takes: one for each backend, or those of its table.
-    pub(crate) fn places(&self, scope: Scope) -> u32 {
-        let [cluster, local] = &self.tables;
-        let table = if scope == Scope::Cluster { cluster } else { local };
-        table.as_ref().map_or(self.rows.len(scope), Claim::places)
+    /// Whether the list stands in the maps as a table, or does when what is planned is written.
+    pub(crate) const fn is_table(&self, scope: Scope) -> bool {
+        let [cluster, local] = self.tables;
+        match scope {
+            Scope::Cluster => cluster,
+            Scope::Local => local,
+        }
     }
 
-    /// Whether the list is to stand in the maps as a table.
-    pub(crate) fn is_table(&self, scope: Scope) -> bool {
-        self.places(scope) > self.rows.len(scope)
+    /// Notes as what the list is to stand in the maps.
+    pub(crate) const fn stand(&mut self, scope: Scope, is_table: bool) {
+        let [cluster, local] = &mut self.tables;
+        match scope {
+            Scope::Cluster => *cluster = is_table,
+            Scope::Local => *local = is_table,
+        }
+    }
+
+    /// Whether the maps certainly hold the list in so many places.
+    pub(crate) fn has_as(&self, scope: Scope, places: u32) -> bool {
+        let list = self.realized.list(scope);
+        !list.uncertain && list.word.count == places && self.rows.same_list(scope, &list.rows, scope)
+    }
+
+    /// The lists that would be tables if there were room, each with its places.
+    pub(crate) fn lacking(&self) -> impl Iterator<Item = (Scope, u32)> {
+        let lacks = |scope: &Scope| self.uses(*scope) && !self.is_table(*scope);
+        let of_each = Scope::ALL.into_iter().filter(lacks).map(|scope| (scope, self.wanted_places(scope)));
+        of_each.filter(|(scope, places)| *places > self.rows.len(*scope))
     }
 
     /// What the word of a list should say beside its range.

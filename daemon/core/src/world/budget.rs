@@ -1,75 +1,71 @@
-//! The room that Maglev's tables may take in the maps.
+//! The room that tables may take in the maps.
 //!
-//! Invariant: a table that has no claim is not made, a claim goes with its port, and tables leave room for plain lists
-//! and for those of other namespaces. A list without a table is served as it stands.
+//! Invariant: a table counts from when it takes its range until that range is free again, whatever its service asks for
+//! meanwhile; and tables leave room for plain lists and for the tables of other namespaces. Only a table that takes the
+//! place of another one goes beyond that, until readers have left the former: one at a time.
 
 use alloc::collections::BTreeMap;
-use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::keys::Family;
 use crate::limits;
-use crate::op::Share;
+use crate::op::{Range, Share};
 
-/// What all claims come to.
+/// What all tables take.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(super) struct Budget {
     /// The slots of one family.
     slots: u32,
-    all: [Arc<AtomicU32>; 2],
-    shares: BTreeMap<(Share, Family), Arc<AtomicU32>>,
+    all: BTreeMap<Family, u32>,
+    shares: BTreeMap<(Share, Family), u32>,
+    /// By family and first slot, whose each table is, and how many slots it takes.
+    tables: BTreeMap<(Family, u32), (Share, u32)>,
 }
 
 impl Budget {
     /// The budget of maps with so many slots of each family.
-    pub(crate) fn new(slots: u32) -> Self {
-        Self { slots, all: [Arc::default(), Arc::default()], shares: BTreeMap::new() }
+    pub(super) const fn new(slots: u32) -> Self {
+        Self { slots, all: BTreeMap::new(), shares: BTreeMap::new(), tables: BTreeMap::new() }
     }
 
-    /// Claims the room of a table, unless all tables, or those of its namespace, would have too much then.
-    pub(crate) fn claim(&mut self, share: Share, family: Family, places: u32) -> Option<Claim> {
-        let slots = places.next_power_of_two();
-        let [v4, v6] = &self.all;
-        let all = if family == Family::V4 { v4 } else { v6 };
-        let of_share = self.shares.entry((share, family)).or_default();
-        let fits = |count: &AtomicU32, most: u32| count.load(Ordering::Relaxed).saturating_add(slots) <= most;
-        if !fits(all, limits::table_slots_max(self.slots))
-            || !fits(of_share, limits::table_slots_of_namespace_max(self.slots))
-        {
-            return None;
+    /// Whether there may be a table of so many places beside all others. What the range that it replaces takes, if that
+    /// is a table's, is free soon.
+    pub(super) fn allows(&self, share: Share, of: Family, places: u32, replaced: Option<Range>) -> bool {
+        let own = replaced.and_then(|range| self.tables.get(&(range.family, range.base)));
+        let soon = own.filter(|(owner, _)| *owner == share).map_or(0, |(_, slots)| *slots);
+        let more = places.next_power_of_two().saturating_sub(soon);
+        let used = self.shares.get(&(share, of)).copied().unwrap_or_default();
+        more <= self.left(of)
+            && self.used(of) <= limits::table_slots_max(self.slots)
+            && used.saturating_add(more) <= limits::table_slots_of_namespace_max(self.slots)
+    }
+
+    /// How many slots tables may still take.
+    pub(super) fn left(&self, of: Family) -> u32 {
+        limits::table_slots_max(self.slots).saturating_sub(self.used(of))
+    }
+
+    fn used(&self, of: Family) -> u32 {
+        self.all.get(&of).copied().unwrap_or_default()
+    }
+
+    /// Counts a table.
+    pub(super) fn charge(&mut self, share: Share, range: Range) {
+        let slots = range.count.next_power_of_two();
+        self.tables.insert((range.family, range.base), (share, slots));
+        for count in self.counts(share, range.family) {
+            *count = count.saturating_add(slots);
         }
-        let counts = [Arc::clone(all), Arc::clone(of_share)];
-        for count in &counts {
-            count.fetch_add(slots, Ordering::Relaxed);
+    }
+
+    /// Counts a range no more, if it is that of a table.
+    pub(super) fn release(&mut self, range: Range) {
+        let Some((share, slots)) = self.tables.remove(&(range.family, range.base)) else { return };
+        for count in self.counts(share, range.family) {
+            *count = count.saturating_sub(slots);
         }
-        Some(Claim { counts, share, places, slots })
-    }
-}
-
-/// The room of one table, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Claim {
-    counts: [Arc<AtomicU32>; 2],
-    share: Share,
-    places: u32,
-    slots: u32,
-}
-
-impl Claim {
-    /// Whether it is for a table of so many places, of that namespace.
-    pub(crate) fn is_for(&self, share: Share, places: u32) -> bool {
-        (self.share, self.places) == (share, places)
     }
 
-    pub(crate) const fn places(&self) -> u32 {
-        self.places
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        for count in &self.counts {
-            count.fetch_sub(self.slots, Ordering::Relaxed);
-        }
+    fn counts(&mut self, share: Share, of: Family) -> [&mut u32; 2] {
+        [self.all.entry(of).or_default(), self.shares.entry((share, of)).or_default()]
     }
 }

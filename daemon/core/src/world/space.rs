@@ -6,12 +6,13 @@
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use super::budget::Budget;
 use crate::claims::RealizedFrontend;
 use crate::keys::Family;
 use crate::maps::Capacity;
 use crate::op::{Grace, PortIndex, Range, ServiceId};
 use crate::ranges::Ranges;
-use crate::service::{Budget, Port};
+use crate::service::Port;
 
 /// Slots and indices of the maps.
 #[derive(Debug)]
@@ -37,6 +38,12 @@ impl Space {
             freed: Freed::default(),
             slots: [slots.clone(), slots],
         }
+    }
+
+    /// Gives back a range that no reader sees.
+    pub(super) fn give_back(&mut self, range: Range) {
+        self.slots(range.family).give_back(range.base, range.count);
+        self.tables.release(range);
     }
 
     pub(super) fn slots(&mut self, family: Family) -> &mut Ranges {

@@ -13,6 +13,7 @@ mod order;
 mod pieces;
 mod reasons;
 mod renames;
+mod room;
 mod since;
 mod sources;
 mod tenants;
