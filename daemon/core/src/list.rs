@@ -288,6 +288,18 @@ impl Rows {
         }
     }
 
+    /// Whether a backend that is as fit as those of the list is out of it for its weight: clients that have it keep it.
+    pub fn rests(&self, row: &Row, scope: Scope) -> bool {
+        let conditions = row.conditions();
+        let is_fit = if self.is_draining(scope) {
+            conditions.serving && conditions.terminating
+        } else {
+            conditions.ready
+        };
+        let is_listed = row.is_in(scope) || self.is_empty(scope);
+        is_fit && !is_listed && self.weight(row.backend()) == Weight::NONE
+    }
+
     /// All endpoints that the slices list for this port.
     pub fn all(&self) -> &[Row] {
         &self.rows

@@ -250,9 +250,10 @@ impl Port {
     /// Whether the maps are to know the backend as such a member.
     pub(crate) fn is_member(&self, row: &Row, membership: Membership) -> bool {
         match membership {
-            Membership::List(scope) => {
-                (self.policy.affinity_timeout > 0 || self.is_table(scope)) && row.is_in(scope)
+            Membership::List(scope) if self.policy.affinity_timeout > 0 => {
+                row.is_in(scope) || self.rows.rests(row, scope)
             }
+            Membership::List(scope) => self.is_table(scope) && row.is_in(scope),
             Membership::Serving => self.policy.keeps_members && row.is_kept(),
         }
     }

@@ -118,6 +118,48 @@ fn the_backends_of_a_table_are_members_as_long_as_it_is_one() {
     assert_eq!(listed(&rig), (vec![], false));
 }
 
+fn sticky(text: &str) -> Event {
+    let facts = service("a", "10.0.0.1", &[]);
+    applied(ServiceFacts { weights: Some(asked(text)), affinity_timeout: Some(60), ..facts })
+}
+
+/// A client that has it comes back to it, and none is led there who does not.
+#[test]
+fn with_affinity_a_backend_without_weight_stays_a_member_of_its_list() {
+    let mut rig = rig();
+    rig.turn(vec![sticky("1.1.1.1=1"), two()]);
+    let both = vec![ip("1.1.1.1"), ip("1.1.1.2")];
+    assert_eq!(listed(&rig), (both.clone(), false));
+    rig.turn(vec![sticky("1.1.1.1=0")]);
+    assert_eq!(listed(&rig), (both, false));
+    assert_eq!(shares(&rig), [(ip("1.1.1.2"), 1_000)]);
+    rig.turn(vec![slice("a", &["1.1.1.2"])]);
+    assert_eq!(listed(&rig), (vec![ip("1.1.1.2")], false), "one that has gone is none");
+}
+
+/// Clients that are not remembered are led by the list alone, which no program looks through.
+#[test]
+fn without_affinity_a_backend_without_weight_is_no_member() {
+    let mut rig = rig();
+    rig.turn(vec![weighing("1.1.1.1=0"), two()]);
+    assert_eq!(listed(&rig), (vec![], false));
+}
+
+#[test]
+fn a_backend_without_weight_that_is_not_ready_is_no_member() {
+    let mut rig = rig();
+    let mut endpoints = EndpointsBuilder::new(Family::V4);
+    for (address, ready) in [("1.1.1.1", false), ("1.1.1.2", true)] {
+        let conditions = Conditions { ready, ..Conditions::READY };
+        let address = ip(address);
+        let one = Endpoint { address, conditions, node: None, zone: None, hints: None, target: None };
+        endpoints.push(one).unwrap();
+    }
+    let slice = SliceFacts { endpoints: endpoints.finish(), ..slice_facts("a", "a", &[]) };
+    rig.turn(vec![sticky("1.1.1.1=0"), Event::SliceApplied(Arc::new(slice))]);
+    assert_eq!(listed(&rig), (vec![ip("1.1.1.2")], false));
+}
+
 #[test]
 fn weights_that_cannot_be_read_leave_those_of_before() {
     let mut rig = rig();

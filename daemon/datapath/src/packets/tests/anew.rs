@@ -170,8 +170,11 @@ fn with_many(test: fn(&mut Node, &'static str, &[SocketAddr], &[String])) {
     type Named = fn(u16) -> String;
     let v4: (_, Named, Named) =
         ("203.0.113.10:80", |at| format!("10.1.0.{at}:8080"), |at| format!("198.51.100.{at}:40000"));
-    let v6: (_, Named, Named) =
-        ("[2001:db8:f::10]:80", |at| format!("[fd01::{at:x}]:8080"), |at| format!("[2001:db8:1::{at:x}]:40000"));
+    let v6: (_, Named, Named) = (
+        "[2001:db8:f::10]:80",
+        |at| format!("[fd01::{at:x}]:8080"),
+        |at| format!("[2001:db8:1::{at:x}]:40000"),
+    );
     for (frontend, backend, client) in [v4, v6] {
         Node::test_with(512, move |node| {
             let backends: Vec<_> = (2..18).map(|at| address(&backend(at))).collect();
