@@ -229,7 +229,7 @@ INLINE bool choose_twice(struct arrival *arrival, struct dial *dial, __u64 *word
 
 	for (int attempt = 0; attempt < 2; attempt++) {
 		*word = read_word_for(arrival, dial, &cluster);
-		if (word_count(*word) && choose_for_packet(dial, *word, &arrival->sticks))
+		if (word_count(*word) && choose_for_packet(dial, *word, arrival->packet.tuple.source.port, &arrival->sticks))
 			return true;
 		if (!find_frontend(dial))
 			return false;

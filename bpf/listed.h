@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Whether a backend is in a list, which is sorted. How far the search has come stands in a map, and each step is on its
- * own: older verifiers would follow every step from every state of those before it.
+ * Whether a backend is in a list. A table is in no order, and its backends are members. Every other list is sorted: how
+ * far the search has come stands in a map, and each step is on its own, because older verifiers would follow every step
+ * from every state of those before it.
  */
 #ifndef HOLDFAST_LISTED_H
 #define HOLDFAST_LISTED_H
@@ -73,7 +74,7 @@ ALONE int halve6(void)
 	return halve(false);
 }
 
-INLINE bool is_listed(struct arrival *arrival, __u64 word, bool v4)
+INLINE bool is_sorted_in(struct arrival *arrival, __u64 word, bool v4)
 {
 	int listed;
 
@@ -85,6 +86,14 @@ INLINE bool is_listed(struct arrival *arrival, __u64 word, bool v4)
 			return listed == IS_LISTED;
 	}
 	return false;
+}
+
+/* Whether the backend of a dial, which is the one that is sought, is in the list of that scope. */
+INLINE bool is_listed(struct arrival *arrival, const struct dial *dial, __u32 scope, __u64 word, bool v4)
+{
+	if (word_flags(word) & WORD_TABLE)
+		return is_member(dial, scope);
+	return is_sorted_in(arrival, word, v4);
 }
 
 #endif

@@ -129,8 +129,10 @@ INLINE bool leads_elsewhere(__u32 number, bool v4)
 	port = port_of(&dial);
 	if (!port)
 		return true;
-	set_place(&arrival->sought, flow->backend, flow->backend_port);
-	return !is_listed(arrival, READ_ONCE(port->cluster), v4) && !is_listed(arrival, READ_ONCE(port->local), v4);
+	set_place(&dial.backend, flow->backend, flow->backend_port);
+	arrival->sought = dial.backend;
+	return !is_listed(arrival, &dial, SCOPE_CLUSTER, READ_ONCE(port->cluster), v4) &&
+	       !is_listed(arrival, &dial, SCOPE_LOCAL, READ_ONCE(port->local), v4);
 }
 
 ALONE int leads_elsewhere4(__u32 number)

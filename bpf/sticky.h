@@ -84,10 +84,36 @@ INLINE bool choose_by_client(struct dial *dial, __u64 word, __u64 mixed)
 }
 
 /*
- * As choose(), for a client that is known by its packet. `sticks`: by which list the backend is to be remembered once
- * it has answered; 0: not at all.
+ * What a packet of a client shows, as a number that is the same on all nodes. Of a node port the address does not
+ * count, because each node has another one. `port`: the client's, or 0 where clients are known by their addresses
+ * alone.
  */
-INLINE bool choose_for_packet(struct dial *dial, __u64 word, __u32 *sticks)
+INLINE __u64 mixed_sight(const struct dial *dial, __u16 port)
+{
+	const __u32 any[4] = {};
+	__u64 mixed = mix_place(dial->transport, dial->kind == NODE_PORT ? any : dial->to.address, dial->to.port);
+
+	return mix_place(mixed, dial->client.id, port);
+}
+
+INLINE bool is_by_maglev(__u64 word)
+{
+	return word_flags(word) & WORD_MAGLEV;
+}
+
+/* Chooses for a client that need not come back to the backend that it had. */
+INLINE bool choose_anew(struct dial *dial, __u64 word, __u16 port)
+{
+	if (LIKELY(!is_by_maglev(word)))
+		return choose_random(dial, word);
+	return choose_by_client(dial, word, mixed_sight(dial, port));
+}
+
+/*
+ * As choose(), for a client that is known by its packet, which it sends from `from`. `sticks`: by which list the
+ * backend is to be remembered once it has answered; 0: not at all.
+ */
+INLINE bool choose_for_packet(struct dial *dial, __u64 word, __u16 from, __u32 *sticks)
 {
 	const struct list list = { dial->port_index, dial->scope };
 	struct port *port = port_of(dial);
@@ -95,11 +121,13 @@ INLINE bool choose_for_packet(struct dial *dial, __u64 word, __u32 *sticks)
 
 	*sticks = 0;
 	if (LIKELY(!has_affinity(word))) {
-		if (!choose_random(dial, word))
+		if (!choose_anew(dial, word, from))
 			return false;
 	} else {
 		mixed = mixed_client(dial->client.id, &list);
 		if (!choose_known(dial, &mixed)) {
+			if (is_by_maglev(word))
+				mixed = mixed_sight(dial, 0);
 			if (!choose_by_client(dial, word, mixed))
 				return false;
 			*sticks = dial->scope == SCOPE_LOCAL ? STICKS_LOCAL : STICKS_CLUSTER;

@@ -110,6 +110,13 @@ enum word_flag {
 	WORD_MEMBERS = 16,
 	/* In the cluster word: load-balancer addresses are for the clients in `source_ranges` alone. */
 	WORD_SOURCES = 32,
+	/* In the cluster word: a client that is known by its packets has its place in the list computed. */
+	WORD_MAGLEV = 64,
+	/*
+	 * The slots are a table: backends have as many places as their shares are large, in no order, and each is a member
+	 * of the list, too.
+	 */
+	WORD_TABLE = 128,
 };
 
 /* Where the parts of a frontend's target begin: the port index comes first, then enum frontend_kind, then the share. */

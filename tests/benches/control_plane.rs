@@ -18,6 +18,7 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
+use holdfast_core::maglev;
 use holdfast_core::maps::{Answer, Capacity, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Dump, Grace};
 use holdfast_core::time::Now;
@@ -36,13 +37,14 @@ const STEPS_TO_REST: usize = 10;
 
 /// Runs one part, named by the argument, or each part in a process of its own, so that none inherits another's heap.
 fn main() {
-    let parts: [(&str, fn()); 6] = [
+    let parts: [(&str, fn()); 7] = [
         ("bulk", bulk),
         ("change-10000", || one_change(sized(10_000, 200), sized(200, 10))),
         ("change-1000", || one_change(sized(1_000, 100), sized(200, 10))),
         ("resync", resync),
         ("memory", memory),
         ("recorder", recorder),
+        ("maglev", tables),
     ];
     let wanted = size::wanted();
     for (name, part) in parts {
@@ -96,6 +98,30 @@ fn take_away(engine: &mut Engine<MemoryMaps>, events: Vec<Event>) -> Duration {
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]
+}
+
+/// Tables of Maglev, beside writing as many numbers.
+fn tables() {
+    for count in [3, 100, 1_000] {
+        let address = |at| std::net::Ipv4Addr::from_bits(0x0a01_0000 + at * 7);
+        let backends = (0..count).map(|at| ((address(at), 8080).into(), 1));
+        let places = maglev::places(count);
+        let (mut made, mut written) = (Vec::new(), Vec::new());
+        for _ in 0..sized(201, 3) {
+            let started = Instant::now();
+            black_box(maglev::table(black_box(backends.clone()), places));
+            made.push(started.elapsed());
+            let started = Instant::now();
+            black_box((0..black_box(places)).map(black_box).collect::<Vec<u32>>());
+            written.push(started.elapsed());
+        }
+        let (made, written) = (median(made), median(written));
+        let ratio = made.as_secs_f64() / written.as_secs_f64();
+        println!(
+            "a table of {places} places for {count} backends: {:.0} µs; {ratio:.1} × writing as many numbers",
+            made.as_secs_f64() * 1e6
+        );
+    }
 }
 
 /// 50,000 services with one slice of one endpoint each.

@@ -12,6 +12,7 @@ use crate::facts::{AddressType, Conditions, ServiceFacts, SliceFacts};
 use crate::keys::Source;
 use crate::list::Scope;
 use crate::snapshot::{FrontendView, ServiceView, ServiceViews};
+use crate::weights::{Weights, Whom};
 
 /// As many bits as a metric keeps exactly, because its value is a 64-bit float.
 pub const BITS: u32 = 53;
@@ -45,7 +46,21 @@ fn service(view: &ServiceView) -> u64 {
 fn settings(facts: &ServiceFacts) -> u64 {
     let hash =
         Hash::of(Kind::Settings).word(facts.affinity_timeout.map_or(0, |seconds| u64::from(seconds) + 1));
-    facts.source_ranges.iter().fold(hash, |hash, range| hash.text(range)).0
+    let hash = facts.source_ranges.iter().fold(hash, |hash, range| hash.text(range));
+    // Services that say nothing of these keep the number that they had before there was any such word.
+    let hash = facts.own_maglev().map_or(hash, |on| hash.word(Kind::Maglev as u64).word(u64::from(on)));
+    facts.weights.as_ref().map_or(hash, |asked| weights(hash.word(Kind::Weights as u64), &asked.weights)).0
+}
+
+fn weights(hash: Hash, weights: &Weights) -> Hash {
+    weights.each().fold(hash, |hash, (whom, weight)| {
+        let hash = match whom {
+            Whom::Backend(backend) => hash.word(1).address(backend.ip()).word(u64::from(backend.port())),
+            Whom::Address(address) => hash.word(2).address(address),
+            Whom::Node(name) => hash.word(3).text(name),
+        };
+        hash.word(u64::from(weight.number()))
+    })
 }
 
 /// What clients dial, and which list is theirs. What they get there may differ from node to node.
@@ -79,6 +94,8 @@ enum Kind {
     Frontend,
     Endpoint,
     Namespace,
+    Maglev,
+    Weights,
 }
 
 /// A hash that is the same everywhere and for ever; those of libraries promise neither.
@@ -120,7 +137,13 @@ impl Hash {
 
 #[cfg(test)]
 mod tests {
+    use alloc::boxed::Box;
+    use alloc::collections::BTreeSet;
+
     use super::*;
+    use crate::facts::ServiceType;
+    use crate::keys::{ObjectName, ServiceKey};
+    use crate::weights::Asked;
 
     #[track_caller]
     fn check(a: Hash, b: Hash) {
@@ -148,6 +171,45 @@ mod tests {
     fn the_hash_is_the_same_for_ever() {
         let hash = Hash::of(Kind::Frontend).text("default").address("10.96.0.1".parse().unwrap()).word(443);
         assert_eq!(hash.0, 11_257_380_608_684_422_038);
+    }
+
+    fn says(change: impl FnOnce(&mut ServiceFacts)) -> u64 {
+        let name = ObjectName::new("default", "web").unwrap();
+        let key = ServiceKey { name, source: Source::Kubernetes };
+        let mut facts = ServiceFacts::new(key, ServiceType::ClusterIp);
+        change(&mut facts);
+        settings(&facts)
+    }
+
+    fn weights(text: &str) -> Option<Box<Asked>> {
+        Some(Box::new(Asked { weights: Weights::read(text).unwrap(), wrong: None }))
+    }
+
+    #[test]
+    fn what_has_no_word_of_maglev_and_weights_keeps_its_number() {
+        assert_eq!(says(|_| ()), 7_235_116_703_822_611_636);
+    }
+
+    #[test]
+    fn maglev_and_weights_count_where_they_are_said() {
+        let all = [
+            says(|_| ()),
+            says(|facts| facts.maglev = Some("true".into())),
+            says(|facts| facts.maglev = Some("false".into())),
+            says(|facts| facts.weights = weights("192.0.2.1=0")),
+            says(|facts| facts.weights = weights("192.0.2.1=2")),
+            says(|facts| facts.weights = weights("192.0.2.1:80=2")),
+            says(|facts| facts.weights = weights("node:192.0.2.1=2")),
+        ];
+        assert_eq!(BTreeSet::from(all).len(), all.len());
+        assert_eq!(
+            says(|facts| facts.maglev = Some("maybe".into())),
+            all[0],
+            "what cannot be read says nothing"
+        );
+        let order = ["192.0.2.1=2,192.0.2.2=3", "192.0.2.2=3,192.0.2.1=2"];
+        let [one, other] = order.map(|text| says(|facts| facts.weights = weights(text)));
+        assert_eq!(one, other);
     }
 
     #[test]

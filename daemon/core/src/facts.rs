@@ -16,6 +16,7 @@ use core::num::NonZeroU16;
 use crate::dialable::ExternalIps;
 use crate::hold::Policy;
 use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source, Transport};
+use crate::weights::Asked;
 use crate::words;
 pub use balancer::BalancerFacts;
 pub use endpoints::{Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Target, TargetName};
@@ -147,6 +148,13 @@ pub struct ServiceFacts {
     pub proxy_name: Option<Arc<str>>,
     /// The annotation `holdfast.io/on-empty` or the setting of the block, as written.
     pub on_empty: Option<Arc<str>>,
+    /// The annotation `holdfast.io/maglev` or the setting of the block, as written. The state's file has it behind the
+    /// rest, because former versions did not know it.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub maglev: Option<Arc<str>>,
+    /// The annotation `holdfast.io/weights`, or the weights of the block's backends. The state's file has it likewise.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub weights: Option<Box<Asked>>,
     /// What is to be known of the service's load balancer and of its deletion; most services have neither. The state's
     /// file has it in a place of its own.
     #[cfg_attr(feature = "serde", serde(skip))]
@@ -154,6 +162,11 @@ pub struct ServiceFacts {
 }
 
 impl ServiceFacts {
+    /// Whether it has its clients' places computed, if it says so in a word that can be read.
+    pub(crate) fn own_maglev(&self) -> Option<bool> {
+        self.maglev.as_deref()?.parse().ok()
+    }
+
     /// A service with a name, a kind and nothing else; the reader of the object fills in the rest.
     pub fn new(key: ServiceKey, kind: ServiceType) -> Self {
         Self {
@@ -174,6 +187,8 @@ impl ServiceFacts {
             health_check_node_port: None,
             proxy_name: None,
             on_empty: None,
+            maglev: None,
+            weights: None,
             balancer: None,
         }
     }
@@ -185,7 +200,9 @@ impl ServiceFacts {
         let Self { cluster_ips, external_ips, ingress, ports, static_frontends, source_ranges, .. } = self;
         let addresses = cluster_ips.len() + external_ips.len() + ingress.len() + static_frontends.len();
         let balancer = self.balancer.as_ref().map_or(0, |balancer| balancer.bytes());
-        (addresses + ports.len() + source_ranges.len()) * ENTRY_BYTES + balancer
+        let (texts, weights) = self.weights.as_ref().map_or((0, 0), |asked| asked.size());
+        let texts = texts + self.maglev.as_deref().map_or(0, str::len);
+        (addresses + ports.len() + source_ranges.len() + weights) * ENTRY_BYTES + balancer + texts
     }
 }
 
@@ -290,12 +307,19 @@ pub struct Settings {
     pub keeps_tcp_members: bool,
     /// Packets are translated at devices; without that, SCTP is not served at all.
     pub serves_sctp: bool,
+    /// Services that say nothing of it have their clients' places computed by Maglev.
+    pub maglev: bool,
 }
 
 impl Settings {
     /// The transport by which a port of this protocol is programmed; `None`: such a port is not programmed.
     pub(crate) fn transport(&self, protocol: &Protocol) -> Option<Transport> {
         protocol.transport().filter(|it| *it != Transport::Sctp || self.serves_sctp)
+    }
+
+    /// Whether a service has its clients' places computed: by its own word, if that can be read.
+    pub fn asks_for_maglev(&self, service: &ServiceFacts) -> bool {
+        service.own_maglev().unwrap_or(self.maglev)
     }
 }
 

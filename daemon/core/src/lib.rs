@@ -21,6 +21,7 @@ pub mod keys;
 pub mod lifecycle;
 pub mod limits;
 pub mod list;
+pub mod maglev;
 pub mod maps;
 pub mod op;
 pub mod ranges;
@@ -33,6 +34,7 @@ pub mod sources;
 pub mod spelled;
 mod tables;
 pub mod time;
+pub mod weights;
 mod work;
 mod world;
 #[cfg(feature = "serde")]

@@ -46,6 +46,12 @@ pub const BACKENDS_PER_LIST_MAX: usize = (1 << 20) - 1;
 /// Slots of one family: 2^26 slots of 8 or 24 bytes are 0.5 or 1.6 GiB of kernel memory, more than a node should give.
 pub const SLOTS_PER_FAMILY_MAX: u32 = 1 << 26;
 
+/// Weights in one annotation: more than are written by hand; who has more backends gives weights to nodes.
+pub const WEIGHTS_PER_SERVICE_MAX: usize = 1_024;
+
+/// Bytes of that annotation: so many items of an IPv6 address and a port.
+pub const WEIGHTS_BYTES_MAX: usize = 64 << 10;
+
 /// Port indices: each costs 128 bytes of kernel memory; a million ports are far more than etcd can hold.
 pub const PORT_INDICES_MAX: u32 = 1 << 20;
 
@@ -90,6 +96,15 @@ pub const PIECE_WORK: u64 = 1 << 12;
 /// against a copy.
 pub const FRONTEND_WORK: u64 = 16;
 
+/// So many places of a table cost as much as a slot of a list: they are written, and nothing is decided for them. So do
+/// slots that are wiped: what is made at a price is freed at no higher one, or tables were made faster than freed.
+pub const PLACES_OF_A_SLOT: u64 = 16;
+
+/// How many places are looked at for each place of a table, on average, before the rest of them is given out in their
+/// order. For backends that did not choose their addresses it is 10 to 15, the harmonic number of so many places; who
+/// chooses addresses that meet in the same places would have each backend walk through the whole table.
+pub const LOOKS_OF_A_PLACE: u64 = 32;
+
 /// A namespace's turn ends after one part in so many of a piece's work, if other namespaces wait.
 pub const TURN_SHARE: u64 = 4;
 
@@ -106,3 +121,14 @@ pub const STATUS_WRITERS_MAX: usize = 4;
 /// Bytes of a finalizer, a host name, a manager, and of every other text that is kept of an object and has no bound of
 /// its own (words of annotations, versions, writers): more than any in use has, and 16 such texts are 2 KiB at most.
 pub const BALANCER_TEXT_LENGTH_MAX: usize = 128;
+
+/// Slots that tables may take of so many: an object of a few bytes asks for a table of 16,384 slots, and lists without
+/// one need their room.
+pub const fn table_slots_max(slots: u32) -> u32 {
+    slots / 4 * 3
+}
+
+/// Slots for the tables of one namespace.
+pub const fn table_slots_of_namespace_max(slots: u32) -> u32 {
+    slots / 4
+}

@@ -11,6 +11,8 @@ use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 
 use crate::facts::{Conditions, Endpoints, Timestamp};
+use crate::maglev;
+use crate::weights::{OfBackends, Weight};
 
 /// Which of a port's two lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -117,9 +119,10 @@ impl Row {
     }
 
     /// Whether sockets may stay with the backend: it serves in any slice of its service, whatever else is said of it,
-    /// or is held, or clients are led to it all the same.
+    /// or is held, or clients are or may be led to it all the same: a ready one that does not serve is published, and
+    /// may be out of the lists for its weight alone.
     pub const fn is_kept(&self) -> bool {
-        self.bits & (SERVING | SERVES_ELSEWHERE | HELD | IN_CLUSTER | IN_LOCAL) != 0
+        self.bits & (READY | SERVING | SERVES_ELSEWHERE | HELD | IN_CLUSTER | IN_LOCAL) != 0
     }
 
     /// Ready rows are active; a chosen row that is not ready came in by the fall-back rule. A held backend gets traffic
@@ -189,6 +192,7 @@ impl Row {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
     rows: Box<[Row]>,
+    weights: OfBackends,
     cluster: Summary,
     local: Summary,
 }
@@ -234,8 +238,12 @@ impl Rows {
         sorted.then(|| Self::counted(rows.into()))
     }
 
-    /// The rows of a list that was found in the maps: chosen, with nothing else known.
+    /// The rows of a list that was found in the maps: chosen, with nothing else known. In a table backends stand more
+    /// than once.
     pub(crate) fn from_slots(slots: &[Slot], scope: Scope) -> Self {
+        let mut slots = slots.to_vec();
+        slots.sort_unstable();
+        slots.dedup_by_key(|slot| slot.backend());
         let row = |slot: &Slot| {
             let ready = slot.state == SlotState::Active;
             let conditions = Conditions { ready, serving: true, terminating: false };
@@ -248,7 +256,29 @@ impl Rows {
 
     fn counted(rows: Box<[Row]>) -> Self {
         let of = |scope| Summary::of(&rows, scope);
-        Self { cluster: of(Scope::Cluster), local: of(Scope::Local), rows }
+        Self { cluster: of(Scope::Cluster), local: of(Scope::Local), rows, weights: OfBackends::default() }
+    }
+
+    /// The same rows with these weights.
+    #[must_use]
+    pub fn weighted(self, weights: OfBackends) -> Self {
+        Self { weights, ..self }
+    }
+
+    /// The weights of its backends.
+    pub const fn weights(&self) -> &OfBackends {
+        &self.weights
+    }
+
+    /// How many new clients the backend gets beside others.
+    pub fn weight(&self, backend: SocketAddr) -> Weight {
+        self.weights.of(backend)
+    }
+
+    /// Whether all backends of that list get as many new clients.
+    pub fn is_even(&self, scope: Scope) -> bool {
+        let mut each = self.list(scope).map(|row| self.weight(row.backend()));
+        self.weights.is_none() || each.next().is_none_or(|first| each.all(|weight| weight == first))
     }
 
     const fn summary(&self, scope: Scope) -> &Summary {
@@ -256,6 +286,18 @@ impl Rows {
             Scope::Cluster => &self.cluster,
             Scope::Local => &self.local,
         }
+    }
+
+    /// Whether a backend that is as fit as those of the list is out of it for its weight: clients that have it keep it.
+    pub fn rests(&self, row: &Row, scope: Scope) -> bool {
+        let conditions = row.conditions();
+        let is_fit = if self.is_draining(scope) {
+            conditions.serving && conditions.terminating
+        } else {
+            conditions.ready
+        };
+        let is_listed = row.is_in(scope) || self.is_empty(scope);
+        is_fit && !is_listed && self.weight(row.backend()) == Weight::NONE
     }
 
     /// All endpoints that the slices list for this port.
@@ -288,6 +330,17 @@ impl Rows {
         self.list(scope).map(Row::slot)
     }
 
+    /// The slots of that list as they stand in a range of so many: each backend once or, where there are as many slots
+    /// as tables have, as a table.
+    pub fn placed(&self, scope: Scope, places: u32) -> impl Iterator<Item = Slot> {
+        let is_table = maglev::is_table(places, self.len(scope));
+        let backends: Vec<_> = if is_table { self.slots(scope).collect() } else { Vec::new() };
+        let weighted = backends.iter().map(|slot| (slot.backend(), self.weight(slot.backend()).number()));
+        let numbers = if is_table { maglev::table(weighted, places) } else { Vec::new() };
+        let table = numbers.into_iter().filter_map(move |number| backends.get(number as usize).copied());
+        self.slots(scope).filter(move |_| !is_table).chain(table)
+    }
+
     /// The row of a backend, chosen or not.
     pub fn find(&self, backend: SocketAddr) -> Option<&Row> {
         let wanted = (backend.ip(), backend.port());
@@ -305,9 +358,11 @@ impl Rows {
         self.summary(scope).is_held
     }
 
-    /// Whether both are the same list of the same backends in the same states.
+    /// Whether both are the same list of the same backends in the same states, with the same weights.
     pub fn same_list(&self, scope: Scope, other: &Self, other_scope: Scope) -> bool {
-        self.len(scope) == other.len(other_scope) && self.slots(scope).eq(other.slots(other_scope))
+        let of = |rows: &Self, row: &Row| (row.slot(), rows.weight(row.backend()));
+        let other_list = other.list(other_scope).map(|row| of(other, row));
+        self.len(scope) == other.len(other_scope) && self.list(scope).map(|row| of(self, row)).eq(other_list)
     }
 }
 

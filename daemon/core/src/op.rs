@@ -3,6 +3,7 @@
 //! Invariant: an op says all that the maps need, and its owner. How a value is laid out in a map is known to the
 //! datapath alone.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
 
@@ -38,10 +39,15 @@ pub struct Range {
 /// What holds for the clients of a list beside its slots: above all what an empty list tells them, and which of the two
 /// lists they get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WordFlags(u8);
+pub struct WordFlags(u16);
 
 impl WordFlags {
     const NONE: Self = Self(0);
+    /// The slots are a table: backends have as many places as their shares are large, in no order, and each is a member
+    /// of the list, too.
+    pub const TABLE: Self = Self(1 << 8);
+    /// A client that is known by its packets has its place in the list computed, as on all other nodes.
+    pub const MAGLEV: Self = Self(1 << 7);
     /// An empty list drops (a usable backend exists elsewhere) instead of refusing.
     pub const DROP: Self = Self(1 << 6);
     /// In the cluster word: cluster IPs of this port use the local word.
@@ -92,7 +98,8 @@ impl WordFlags {
 pub struct Word {
     /// The first slot; 0 when the list is empty.
     pub base: u32,
-    /// How many slots; at most [`BACKENDS_PER_LIST_MAX`](crate::limits::BACKENDS_PER_LIST_MAX).
+    /// How many slots; at most [`BACKENDS_PER_LIST_MAX`](crate::limits::BACKENDS_PER_LIST_MAX). In a table of
+    /// [`maglev`](crate::maglev) a backend has many.
     pub count: u32,
     /// What else holds for clients of the list.
     pub flags: WordFlags,
@@ -172,7 +179,8 @@ pub struct FrontendValue {
 /// One map write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Writes the slots of one list of these rows to a range that no word points to.
+    /// Writes the slots of one list of these rows to a range that no word points to: a range with more slots than the
+    /// list has backends gets them as a table.
     WriteRange(Range, Scope, Arc<Rows>),
     /// Makes a backend known as a member of a list, or as one that serves.
     InsertMember(MemberKey, SlotState),
@@ -201,7 +209,7 @@ pub enum Action {
 /// What a backend of a port is known for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Membership {
-    /// It is in that list, which clients with affinity ask for.
+    /// It is in that list, which clients with affinity ask for, or which is a table.
     List(Scope),
     /// It serves, in a list or not: a client that talks to it over a socket keeps it.
     Serving,
@@ -319,4 +327,24 @@ pub struct DumpPort {
     pub cluster: (Word, alloc::vec::Vec<Slot>),
     /// The local word and its slots.
     pub local: (Word, alloc::vec::Vec<Slot>),
+}
+
+impl DumpPort {
+    /// The word of a list.
+    pub const fn word(&self, scope: Scope) -> Word {
+        match scope {
+            Scope::Cluster => self.cluster.0,
+            Scope::Local => self.local.0,
+        }
+    }
+
+    /// The backends of a list, sorted, each with how many places it has: in a table of many.
+    pub fn backends(&self, scope: Scope) -> BTreeMap<Slot, u32> {
+        let (_, slots) = if matches!(scope, Scope::Cluster) { &self.cluster } else { &self.local };
+        slots.iter().fold(BTreeMap::new(), |mut backends, slot| {
+            let places: &mut u32 = backends.entry(*slot).or_default();
+            *places = places.saturating_add(1);
+            backends
+        })
+    }
 }

@@ -36,6 +36,12 @@ impl Ranges {
         Self { free, capacity: 1 << order_max, used: 0 }
     }
 
+    /// Whether a run of `count` slots is free.
+    pub fn has(&self, count: u32) -> bool {
+        let wanted = order_of(count);
+        wanted.is_some_and(|order| self.free.iter().skip(order).any(|bases| !bases.is_empty()))
+    }
+
     /// Takes a free run of `count` slots, and gives its first slot.
     pub fn take(&mut self, count: u32) -> Result<u32, NoRoom> {
         let no_room = NoRoom { count, capacity: self.capacity };

@@ -7,6 +7,7 @@ mod barred;
 pub mod choose;
 pub(crate) mod frontends;
 mod listed;
+mod weigh;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,6 +20,7 @@ use crate::list::{Row, Scope};
 use crate::op::FrontendType;
 use crate::snapshot::ServiceState;
 use crate::sources::{self, SourceRanges};
+use crate::weights::OfBackends;
 use crate::work;
 
 /// What one service should have in the maps.
@@ -40,6 +42,8 @@ pub struct DesiredPort {
     pub key: PortKey,
     /// All endpoints, merged, with the lists marked.
     pub rows: Vec<Row>,
+    /// How many new clients its backends get beside each other.
+    pub weights: OfBackends,
     /// Which lists its frontends use, and what happens when the lists are empty.
     pub policy: PortPolicy,
     /// The clients that may use the port's load-balancer addresses, if it has any; `None`: all clients.
@@ -65,6 +69,8 @@ pub struct PortPolicy {
     pub external_local: bool,
     /// Session affinity in seconds; 0: none.
     pub affinity_timeout: u32,
+    /// Clients from outside have their place in the cluster list computed.
+    pub maglev: bool,
     /// The maps keep every serving backend as a member, in a list or not.
     pub keeps_members: bool,
 }
@@ -121,6 +127,9 @@ pub fn resolve(
     for port in &mut ports {
         work::done(port.rows.len());
         port.policy.has_any = choose::choose(&mut port.rows, slices, port.policy, node);
+        if let Some(asked) = &service.weights {
+            port.weights = weigh::weigh(&mut port.rows, slices, &asked.weights);
+        }
     }
     for frontend in &mut frontends {
         frontend.position = position(frontend, &ports);
@@ -161,8 +170,9 @@ fn ports(service: &ServiceFacts, frontends: &[DesiredFrontend], settings: &Setti
             Transport::Udp => true,
             Transport::Sctp => false,
         };
-        let policy = PortPolicy { keeps_members, balanced, ..policy(service, external) };
-        DesiredPort { policy, key, rows: Vec::new(), sources: None }
+        let maglev = external && settings.asks_for_maglev(service);
+        let policy = PortPolicy { keeps_members, balanced, maglev, ..policy(service, external) };
+        DesiredPort { policy, key, rows: Vec::new(), weights: OfBackends::default(), sources: None }
     };
     keys.into_iter().map(port).collect()
 }
@@ -188,6 +198,7 @@ fn policy(service: &ServiceFacts, external: bool) -> PortPolicy {
         balanced: false,
         external_local,
         affinity_timeout: service.affinity_timeout.unwrap_or(0),
+        maglev: false,
         keeps_members: false,
     }
 }

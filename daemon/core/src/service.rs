@@ -18,10 +18,12 @@ use crate::hold::{Case, Hold, Kept, Lists, OnEmpty};
 use crate::keys::{FrontendKey, PortKey, Protocol};
 use crate::limits;
 use crate::list::{Row, Rows, Scope, SlotState};
+use crate::maglev;
 use crate::op::{FrontendType, Membership, PortFacts, PortIndex, Range, Word, WordFlags};
 use crate::resolve::{Desired, DesiredFrontend, PortPolicy};
 use crate::snapshot::{ServiceState, ServiceView, Status};
 use crate::sources::{SourceRange, SourceRanges};
+use crate::weights::OfBackends;
 use crate::work;
 
 /// How far the plan of a service that is too heavy for one piece has come.
@@ -92,7 +94,7 @@ impl RealizedPort {
 }
 
 /// One port of a service, desired or still in the maps.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) key: PortKey,
     pub(crate) index: Option<PortIndex>,
@@ -101,6 +103,8 @@ pub(crate) struct Port {
     /// The clients that its load-balancer addresses are for; `None`: all.
     pub(crate) sources: Option<SourceRanges>,
     pub(crate) kept: Kept,
+    /// Which of its lists stand as tables, the cluster list first.
+    pub(crate) tables: [bool; 2],
     pub(crate) realized: RealizedPort,
 }
 
@@ -113,12 +117,13 @@ impl Port {
             policy: PortPolicy::default(),
             sources: None,
             kept: Kept::default(),
+            tables: [false; 2],
             realized: RealizedPort::unused(),
         }
     }
 
     /// Takes a new decision in. A list that would become empty is judged first.
-    fn take(&mut self, listed: Vec<Row>, policy: PortPolicy, case: &Case<'_>) {
+    fn take(&mut self, (listed, weights): (Vec<Row>, OfBackends), policy: PortPolicy, case: &Case<'_>) {
         let has_list = listed.iter().any(Row::is_chosen);
         self.policy = policy;
         let rows = if has_list {
@@ -130,7 +135,9 @@ impl Port {
         };
         // As long as the former list is held, its backends count as usable ones that exist somewhere.
         self.policy.has_any |= self.kept.hold.is_some();
-        let rows = Rows::new(rows, &self.rows, case.now.wall);
+        // A list that is held keeps its weights too: a hold writes nothing to the maps when it begins.
+        let weights = if has_list { weights } else { self.rows.weights().clone() };
+        let rows = Rows::new(rows, &self.rows, case.now.wall).weighted(weights);
         // An equal list keeps its identity, so that every reader shares it.
         if rows != *self.rows {
             self.rows = Arc::new(rows);
@@ -145,12 +152,62 @@ impl Port {
         self.kept.hold.is_some() || !self.policy.has_any
     }
 
+    /// How many slots the list takes where there is room for its table: one by Maglev has one, and one of backends with
+    /// different weights.
+    pub(crate) fn wanted_places(&self, scope: Scope) -> u32 {
+        let backends = self.rows.len(scope);
+        let has_table = self.is_by_maglev(scope) || !self.rows.is_even(scope);
+        if has_table { maglev::places(backends) } else { backends }
+    }
+
+    /// What its lists are to a piece: each endpoint that is looked at, and the places that may be written.
+    pub(crate) fn work(&self) -> u64 {
+        let places: u64 = Scope::ALL.map(|scope| u64::from(self.wanted_places(scope))).into_iter().sum();
+        self.rows.all().len() as u64 + places / limits::PLACES_OF_A_SLOT
+    }
+
+    fn is_by_maglev(&self, scope: Scope) -> bool {
+        self.policy.maglev && scope == Scope::Cluster && self.rows.len(scope) > 1
+    }
+
+    /// Whether the list stands in the maps as a table, or does when what is planned is written.
+    pub(crate) const fn is_table(&self, scope: Scope) -> bool {
+        let [cluster, local] = self.tables;
+        match scope {
+            Scope::Cluster => cluster,
+            Scope::Local => local,
+        }
+    }
+
+    /// Notes as what the list is to stand in the maps.
+    pub(crate) const fn stand(&mut self, scope: Scope, is_table: bool) {
+        let [cluster, local] = &mut self.tables;
+        match scope {
+            Scope::Cluster => *cluster = is_table,
+            Scope::Local => *local = is_table,
+        }
+    }
+
+    /// Whether the maps certainly hold the list in so many places.
+    pub(crate) fn has_as(&self, scope: Scope, places: u32) -> bool {
+        let list = self.realized.list(scope);
+        !list.uncertain && list.word.count == places && self.rows.same_list(scope, &list.rows, scope)
+    }
+
+    /// The lists that would be tables if there were room, each with its places.
+    pub(crate) fn lacking(&self) -> impl Iterator<Item = (Scope, u32)> {
+        let lacks = |scope: &Scope| self.uses(*scope) && !self.is_table(*scope);
+        let of_each = Scope::ALL.into_iter().filter(lacks).map(|scope| (scope, self.wanted_places(scope)));
+        of_each.filter(|(scope, places)| *places > self.rows.len(*scope))
+    }
+
     /// What the word of a list should say beside its range.
     pub(crate) fn flags(&self, scope: Scope) -> WordFlags {
         let policy = self.policy;
         let affinity = WordFlags::default().with(WordFlags::AFFINITY, policy.affinity_timeout > 0);
         match scope {
             Scope::Cluster => affinity
+                .with(WordFlags::MAGLEV, self.is_by_maglev(scope))
                 .with(WordFlags::MEMBERS, policy.keeps_members)
                 .with(WordFlags::SOURCES, self.sources.is_some())
                 .with(WordFlags::INTERNAL_LOCAL, policy.internal_local)
@@ -161,9 +218,9 @@ impl Port {
     }
 
     /// The flags of the word as long as clients of a frontend that has left may still read it. What none of the
-    /// service's own frontends needs stays as it was for those clients: all flags of a list that is not used, the way
-    /// for clients from outside where no frontend is for them, the sources where no frontend is a load-balancer
-    /// address.
+    /// service's own frontends needs stays as it was for those clients: all flags of a list that is not used, how
+    /// clients find their place in it, the way for clients from outside where no frontend is for them, the sources
+    /// where no frontend is a load-balancer address.
     pub(crate) fn flags_for_now(&self, scope: Scope) -> WordFlags {
         let before = self.realized.list(scope).word.flags;
         match scope {
@@ -171,6 +228,7 @@ impl Port {
             Scope::Cluster => {
                 let stays = |flag, unused: bool| unused && before.has(flag);
                 self.flags(scope)
+                    .with(WordFlags::MAGLEV, stays(WordFlags::MAGLEV, !self.policy.cluster_used))
                     .with(WordFlags::EXTERNAL_LOCAL, stays(WordFlags::EXTERNAL_LOCAL, !self.policy.external))
                     .with(WordFlags::SOURCES, stays(WordFlags::SOURCES, !self.policy.balanced))
             }
@@ -192,7 +250,10 @@ impl Port {
     /// Whether the maps are to know the backend as such a member.
     pub(crate) fn is_member(&self, row: &Row, membership: Membership) -> bool {
         match membership {
-            Membership::List(scope) => self.policy.affinity_timeout > 0 && row.is_in(scope),
+            Membership::List(scope) if self.policy.affinity_timeout > 0 => {
+                row.is_in(scope) || self.rows.rests(row, scope)
+            }
+            Membership::List(scope) => self.is_table(scope) && row.is_in(scope),
             Membership::Serving => self.policy.keeps_members && row.is_kept(),
         }
     }
@@ -321,7 +382,7 @@ impl Service {
                 past.give_to(&mut port);
             }
             port.sources = wanted.sources;
-            port.take(wanted.rows, wanted.policy, case);
+            port.take((wanted.rows, wanted.weights), wanted.policy, case);
             self.ports.push(port);
         }
         for mut port in old.into_values().filter(|port| port.index.is_some()) {

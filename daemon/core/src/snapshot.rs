@@ -20,6 +20,7 @@ use crate::op::{FrontendType, PortIndex, ServiceId};
 use crate::shared_names::SharedNames;
 use crate::shared_vec::SharedVec;
 use crate::time::Now;
+use crate::weights::Weight;
 use crate::words;
 
 words! {
@@ -142,6 +143,8 @@ words! {
         Zone = "zone",
         /// Ready, but on another node, and the policy is Local.
         Remote = "remote",
+        /// Ready, but its weight is 0, while others have one.
+        Weight = "weight",
     }
 }
 
@@ -155,8 +158,10 @@ impl PortView {
     /// Why a row of this port is in no list; `None` if it is in one.
     pub fn unused_because(&self, row: &Row) -> Option<UnusedBecause> {
         let conditions = row.conditions();
+        let has_weight = self.rows.weight(row.backend()) > Weight::NONE;
         match (row.is_chosen(), conditions.ready, conditions.terminating) {
             (true, ..) => None,
+            (_, true, _) if !has_weight => Some(UnusedBecause::Weight),
             (_, true, _) if self.cluster_used => Some(UnusedBecause::Zone),
             (_, true, _) => Some(UnusedBecause::Remote),
             (_, _, true) => Some(UnusedBecause::Terminating),
@@ -222,7 +227,8 @@ pub struct ServiceView {
 impl ServiceView {
     /// How many bytes it takes in memory, but for what it shares with the tables.
     pub fn bytes(&self) -> usize {
-        let rows = self.ports.iter().map(|port| size_of::<PortView>() + size_of_val(port.rows.all()));
+        let of_rows = |rows: &Rows| size_of_val(rows.all()) + rows.weights().bytes();
+        let rows = self.ports.iter().map(|port| size_of::<PortView>() + of_rows(&port.rows));
         size_of::<Self>() + rows.sum::<usize>() + self.frontends.len() * size_of::<FrontendView>()
     }
 
@@ -440,6 +446,7 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
+    use crate::weights::OfBackends;
 
     fn view(number: usize, source: Source) -> Arc<ServiceView> {
         let name = ObjectName::new("default", &format!("service-{number}")).unwrap();
@@ -452,6 +459,37 @@ mod tests {
             frontends: Box::default(),
             seen: None,
         })
+    }
+
+    #[test]
+    fn invariant_10_the_weights_of_its_backends_count_as_bytes_of_a_view() {
+        let bytes = |weight| {
+            let weight = Weight::new(weight).unwrap();
+            let row = |number: u32| {
+                let address = core::net::Ipv4Addr::from_bits(0x0a00_0000 + number).into();
+                Row::new(address, NonZeroU16::MIN, crate::facts::Conditions::READY, 0, 0)
+            };
+            let rows: Vec<_> = (0..1_000).map(row).collect();
+            let weights = OfBackends::new(rows.iter().map(|row| (row.backend(), weight)));
+            let rows = Arc::new(Rows::remembered(rows).unwrap().weighted(weights));
+            let port = PortView {
+                key: PortKey {
+                    name: "".into(),
+                    transport: crate::keys::Transport::Tcp,
+                    family: crate::keys::Family::V4,
+                },
+                index: None,
+                rows,
+                last: LastList::default(),
+                hold: None,
+                ended: None,
+                cluster_used: true,
+                local_used: false,
+            };
+            let ports = alloc::vec![port].into();
+            ServiceView { ports, ..ServiceView::clone(&view(0, Source::Manifests)) }.bytes()
+        };
+        assert_eq!(bytes(2) - bytes(1), 1_000 * size_of::<(core::net::SocketAddr, Weight)>());
     }
 
     /// More names than places, each set, taken away or replaced by another one again and again.

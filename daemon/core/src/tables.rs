@@ -179,6 +179,7 @@ impl Tables {
             self.impossible += 1;
             return;
         };
+        let facts = with_weights_of(known.facts.as_deref(), facts);
         if known.facts.as_ref() != Some(&facts) {
             known.facts = Some(Arc::clone(&facts));
             dirty(id, Cause::ServiceApplied(facts));
@@ -296,6 +297,15 @@ impl Tables {
     }
 }
 
+/// The facts, with the weights of before where those of now cannot be read.
+fn with_weights_of(before: Option<&ServiceFacts>, mut facts: Arc<ServiceFacts>) -> Arc<ServiceFacts> {
+    if facts.weights.as_ref().is_some_and(|asked| asked.wrong.is_some()) {
+        let kept = before.and_then(|before| before.weights.as_deref());
+        Arc::make_mut(&mut facts).weights.iter_mut().for_each(|asked| asked.keep(kept));
+    }
+    facts
+}
+
 /// The service that a slice's label names: in the slice's own namespace and source.
 pub(crate) fn service_of(slice: &SliceFacts) -> Option<ServiceKey> {
     let name = ObjectName::new(slice.key.name.namespace(), slice.service.as_ref()?).ok()?;
@@ -312,7 +322,13 @@ pub(crate) fn on_empty(facts: &ServiceFacts) -> Option<OnEmpty> {
 
 /// What of a service counts for nothing; the rest of it is served.
 fn rejected_part(facts: &ServiceFacts, settings: &Settings, cut: usize) -> Option<Rejection> {
-    let reasons = [wrong_setting(facts), frontends_beyond(facts, settings), rows_beyond(cut)];
+    let reasons = [
+        wrong_setting(facts),
+        wrong_maglev(facts),
+        wrong_weights(facts),
+        frontends_beyond(facts, settings),
+        rows_beyond(cut),
+    ];
     let reasons: Vec<_> = reasons.into_iter().flatten().collect();
     let object = ObjectKey::Service(facts.key.clone());
     let origin = facts.meta.origin.clone();
@@ -332,10 +348,25 @@ fn wrong_setting(facts: &ServiceFacts) -> Option<String> {
             "on-empty \"pass\" is for load-balancer and external addresses, and this service has none".into()
         }
         None => {
-            let word: String = word.chars().take(SHOWN_MAX).collect();
-            alloc::format!("on-empty {word:?} is ignored: legal are auto, refuse, hold and pass")
+            alloc::format!("on-empty {:?} is ignored: legal are auto, refuse, hold and pass", shown(word))
         }
     })
+}
+
+/// The same for Maglev.
+fn wrong_maglev(facts: &ServiceFacts) -> Option<String> {
+    let word = facts.maglev.as_deref().filter(|word| word.parse::<bool>().is_err())?;
+    Some(alloc::format!("maglev {:?} is ignored: legal are true and false", shown(word)))
+}
+
+fn shown(word: &str) -> String {
+    word.chars().take(SHOWN_MAX).collect()
+}
+
+/// Weights that cannot be read: those of before stay.
+fn wrong_weights(facts: &ServiceFacts) -> Option<String> {
+    let wrong = facts.weights.as_ref()?.wrong.as_ref()?;
+    Some(alloc::format!("its weights stay as they were: {wrong}"))
 }
 
 /// Ports times addresses beyond what one service may have.

@@ -6,12 +6,14 @@
 //! are taken between two pieces.
 
 mod adopt;
+mod budget;
 mod decide;
 mod drift;
 mod hold;
 mod node;
 mod owners;
 mod piece;
+mod place;
 mod plan;
 mod queue;
 mod realize;
@@ -59,6 +61,8 @@ pub(crate) struct World {
     space: space::Space,
     /// The services without room in the maps.
     starved: starved::Starved,
+    /// The services with a list that would be a table if there were room.
+    tableless: starved::Starved,
     node: node::NodeAddresses,
     /// What a start found in the maps and no service has taken over.
     adopted: adopt::Adopted,
@@ -83,6 +87,7 @@ impl World {
             misnamed: owners::Misnamed::default(),
             space: space::Space::new(capacity),
             starved: starved::Starved::default(),
+            tableless: starved::Starved::default(),
             node: node::NodeAddresses::default(),
             adopted: adopt::Adopted::default(),
             ledger: Ledger::default(),

@@ -304,6 +304,8 @@ fn shown_everywhere(snapshot: &Snapshot) -> Vec<String> {
         let mut shows = |what: String| shown.push(format!("{} {what}", view.key));
         let facts = view.facts.as_deref().unwrap();
         shows(format!("affinity {:?}, from {:?}", facts.affinity_timeout, facts.source_ranges));
+        let maglev: Option<bool> = facts.maglev.as_ref().and_then(|word| word.parse().ok());
+        shows(format!("maglev {maglev:?}, weights {:?}", facts.weights.as_ref().map(|it| &it.weights)));
         for it in &view.frontends {
             let lists = (it.scope, it.external_local);
             shows(format!(

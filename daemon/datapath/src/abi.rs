@@ -265,13 +265,15 @@ const FLAGS_AT: u32 = types::word_part::WORD_FLAGS_AT.0;
 const COUNTS: u64 = low_bits(FLAGS_AT - COUNT_AT);
 const _: () = assert!(BACKENDS_PER_LIST_MAX as u64 <= COUNTS, "a list is longer than its word can say");
 
-const FLAGS: [(WordFlags, types::word_flag); 6] = [
+const FLAGS: [(WordFlags, types::word_flag); 8] = [
     (WordFlags::DROP, types::word_flag::WORD_DROP),
     (WordFlags::INTERNAL_LOCAL, types::word_flag::WORD_INTERNAL_LOCAL),
     (WordFlags::AFFINITY, types::word_flag::WORD_AFFINITY),
     (WordFlags::EXTERNAL_LOCAL, types::word_flag::WORD_EXTERNAL_LOCAL),
     (WordFlags::MEMBERS, types::word_flag::WORD_MEMBERS),
     (WordFlags::SOURCES, types::word_flag::WORD_SOURCES),
+    (WordFlags::MAGLEV, types::word_flag::WORD_MAGLEV),
+    (WordFlags::TABLE, types::word_flag::WORD_TABLE),
 ];
 
 /// A list's word as the map holds it: 64 bits, so that one aligned store replaces the list.

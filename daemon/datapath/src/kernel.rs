@@ -172,7 +172,7 @@ impl Maps for KernelMaps {
         match action {
             Action::WriteRange(range, scope, rows) => {
                 self.make_room_for_range(*range)?;
-                self.generation.fill(*range, rows.slots(*scope));
+                self.generation.fill(*range, rows.placed(*scope, range.count));
                 Ok(())
             }
             Action::FreeRange(range) => {

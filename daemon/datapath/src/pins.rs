@@ -34,7 +34,7 @@ use crate::site::Site;
 pub use removal::{Drained, cleanup, drain};
 
 /// The version of `bpf/include/abi.h`. A daemon with another one has maps of its own beside these.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// The version of what is kept with sockets.
 const SOCKETS_VERSION: u32 = 1;
 /// The version of flows, and of what leads to them.

@@ -15,6 +15,7 @@ use holdfast_core::facts::balancer::kept_text;
 use holdfast_core::facts::{Rejection, ServiceFacts, ServicePort, ServiceType, TrafficPolicy};
 use holdfast_core::keys::{Protocol, ServiceKey};
 use holdfast_core::limits;
+use holdfast_core::weights::{Asked, Weights};
 
 use super::wire::{MetaWire, ServicePortWire, ServiceSpecWire, ServiceWire};
 use super::{Kind, ObjectError, Provenance, meta};
@@ -53,7 +54,11 @@ fn facts(
     facts.meta = meta::meta(metadata, provenance)?;
     facts.proxy_name =
         metadata.labels.as_ref().and_then(|labels| labels.proxy_name.as_deref()).map(kept_text);
-    facts.on_empty = metadata.annotations.as_ref().and_then(|notes| meta::text(notes.on_empty.as_ref()));
+    if let Some(notes) = &metadata.annotations {
+        facts.on_empty = meta::text(notes.on_empty.as_ref());
+        facts.maglev = meta::text(notes.maglev.as_ref());
+        facts.weights = notes.weights.as_deref().filter(|text| !text.is_empty()).map(weights);
+    }
     addresses::read(&mut facts, spec, wire.status.as_ref(), provenance.defaulting)?;
     facts.ports = ports(spec.ports.as_deref().unwrap_or_default())?;
     addresses::check_sources(&facts)?;
@@ -63,6 +68,17 @@ fn facts(
     facts.health_check_node_port = optional_port("spec.healthCheckNodePort", spec.health_check_node_port)?;
     facts.balancer = balancer::read(facts.kind, metadata, spec, wire.status.as_ref());
     Ok(facts)
+}
+
+/// The weights as they are written, or why they cannot be read.
+fn weights(text: &str) -> Box<Asked> {
+    const MAX: usize = limits::WEIGHTS_BYTES_MAX;
+    let read =
+        if text.len() > MAX { Err(format!("they have more than {MAX} bytes")) } else { Weights::read(text) };
+    Box::new(match read {
+        Ok(weights) => Asked { weights, wrong: None },
+        Err(wrong) => Asked { weights: Weights::default(), wrong: Some(wrong.into()) },
+    })
 }
 
 fn service_type(spec: &ServiceSpecWire<'_>) -> Result<ServiceType, ObjectError> {

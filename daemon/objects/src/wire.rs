@@ -141,6 +141,12 @@ wire! {
         /// On a Service: what to do when no backend is left.
         #[serde(rename = "holdfast.io/on-empty")]
         pub on_empty: Option<Text<'a>>,
+        /// On a Service: whether all nodes compute the same backend for a client.
+        #[serde(rename = "holdfast.io/maglev")]
+        pub maglev: Option<Text<'a>>,
+        /// On a Service: how many new clients its backends get beside each other.
+        #[serde(rename = "holdfast.io/weights")]
+        pub weights: Option<Text<'a>>,
     }
 
     /// One entry of `managedFields`.

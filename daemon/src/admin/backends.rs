@@ -55,6 +55,8 @@ pub(super) struct BackendRow<'a> {
     target: Option<Target<'a>>,
     since: Rfc3339,
     unused_because: Option<Code<UnusedBecause>>,
+    /// How many new clients it gets beside the other backends: 1 unless the service says more; 0 is none.
+    weight: u16,
     source: Code<Source>,
 }
 
@@ -162,6 +164,7 @@ impl Table for BackendTable {
         column("UNUSED", |row, _, cells| cells.put_optional(row.unused_because)),
         column("CONDITIONS", |row, _, cells| cells.put(row.conditions())),
         column("NODE", |row, _, cells| cells.put_optional(row.node)),
+        wide("WEIGHT", |row, _, cells| cells.put(row.weight)),
         wide("ZONE", |row, _, cells| cells.put_optional(row.zone)),
         wide("SOURCE", |row, _, cells| cells.put(row.source)),
         wide("SINCE", |row, _, cells| cells.put(row.since)),
@@ -214,6 +217,7 @@ impl Table for BackendTable {
             target: endpoint.and_then(|endpoint| endpoint.target).map(Target::from),
             since: Rfc3339(row.since()),
             unused_because: port.unused_because(row).map(Code),
+            weight: port.rows.weight(row.backend()).number(),
             source: Code(view.key.source),
         })
     }

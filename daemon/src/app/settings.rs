@@ -39,6 +39,7 @@ pub(super) fn settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Set
         external_ips: external_ips(&config.kubernetes.external_ips),
         hold: config.hold.policy(),
         serves_sctp: config.packets.enabled,
+        maglev: config.packets.maglev,
         keeps_tcp_members: config.datapath.stale_sockets.protocols.contains(&config::Protocol::Tcp),
     }
 }

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use holdfast_core::spelled::Spelled;
+use holdfast_core::weights::Weight;
 use toml::{Table, Value};
 
 use super::kube_proxy::OFF;
@@ -120,11 +121,24 @@ fn service(block: &ServiceBlock) -> Value {
         ("port_name", block.port_name.as_ref().map_or_else(|| text(""), text)),
         ("protocol", word(block.protocol)),
         ("frontends", list(&block.frontends)),
-        ("backends", list(&block.backends)),
+        (
+            "backends",
+            Some(Value::Array(block.backends.iter().zip(&block.weights).filter_map(backend).collect())),
+        ),
         ("session_affinity", block.session_affinity.map_or_else(|| text("none"), time)),
         ("on_empty", block.on_empty.and_then(word)),
+        ("maglev", block.maglev.map(Into::into)),
         ("health_check", block.health_check.as_ref().map(health_check)),
     ])
+}
+
+fn backend((address, weight): (&SocketAddr, &Weight)) -> Option<Value> {
+    match *weight {
+        Weight::ONE => text(address),
+        weight => {
+            Some(table([("address", text(address)), ("weight", Some(i64::from(weight.number()).into()))]))
+        }
+    }
 }
 
 fn health_check(check: &HealthCheck) -> Value {
@@ -176,6 +190,7 @@ fn packets(packets: &Packets) -> Value {
         ("pod_devices", pod_devices),
         ("snat_ports", if let [ports] = ports.as_slice() { text(ports) } else { list(&ports) }),
         ("flows", flows(packets.flows)),
+        ("maglev", Some(packets.maglev.into())),
         ("mark", text(&packets.mark)),
         ("forward_mark", packets.forward_mark.map_or_else(|| text("none"), |mark| text(&mark))),
     ])

@@ -150,6 +150,8 @@ pub struct Packets {
     pub snat_ports: SnatPorts,
     /// The most flows.
     pub flows: Flows,
+    /// Whether services that say nothing of it have their clients' backends computed, alike on all nodes.
+    pub maglev: bool,
     /// The bit that marks the daemon's own sockets.
     pub mark: Mark,
     /// The bit by which a firewall knows what is sent on for a service.
@@ -164,6 +166,7 @@ impl Default for Packets {
             pod_devices: PodDevices::default(),
             snat_ports: SnatPorts::default(),
             flows: Flows::default(),
+            maglev: false,
             mark: Mark::default(),
             forward_mark: None,
         }
@@ -178,6 +181,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Packets {
         pod_devices: table.take("pod_devices", pod_devices).unwrap_or(default.pod_devices),
         snat_ports: table.take("snat_ports", snat_ports).unwrap_or(default.snat_ports),
         flows: table.take("flows", flows).unwrap_or(default.flows),
+        maglev: table.take("maglev", boolean).unwrap_or(default.maglev),
         mark: table.take("mark", mark).unwrap_or(default.mark),
         forward_mark: table.take("forward_mark", forward_mark).unwrap_or(default.forward_mark),
     }

@@ -10,13 +10,16 @@ use toml::de::DeValue;
 use super::address::address_port;
 use holdfast_core::hold::OnEmpty;
 use holdfast_core::keys::Transport;
+use holdfast_core::weights::Weight;
 use holdfast_core::words;
 
 use super::hold::static_on_empty;
 use super::limits::{AFFINITY, BACKENDS_MAX, CHECK_PATH_BYTES_MAX, FRONTENDS_MAX, INTERVAL, STREAK, TIMEOUT};
 use super::report::Site;
 use super::table::{Found, Items, Table, WhenEmpty};
-use super::value::{DnsLabel, dns_label, duration, expected, integer, quote, show_duration, string, word};
+use super::value::{
+    DnsLabel, boolean, dns_label, duration, expected, integer, quote, show_duration, string, unknown, word,
+};
 
 /// How a backend is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,12 +81,16 @@ pub struct ServiceBlock {
     pub frontends: Vec<SocketAddr>,
     /// The servers behind the frontends. Empty means that connections are refused.
     pub backends: Vec<SocketAddr>,
+    /// How many new clients each of them gets beside the others.
+    pub weights: Vec<Weight>,
     /// How backends are checked; none means that every backend counts as usable.
     pub health_check: Option<HealthCheck>,
     /// How long a client's address stays with its backend; none means no affinity.
     pub session_affinity: Option<Duration>,
     /// What happens when all backends are gone; none means the policy under `[hold]`.
     pub on_empty: Option<OnEmpty>,
+    /// Whether its clients' backends are computed, alike on all nodes; none means as `[packets]` says.
+    pub maglev: Option<bool>,
 }
 
 /// A block with the places of what other blocks may clash with.
@@ -106,12 +113,14 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
     let port_name = table.take("port_name", port_name).flatten();
     let protocol = table.take("protocol", word).unwrap_or(Transport::Tcp);
     let errors_of_key = table.report().errors_count();
-    let (frontends, frontend_sites) = addresses(table, "frontends", &FRONTENDS);
-    let (backends, backend_sites) = addresses(table, "backends", &BACKENDS);
+    let (frontends, frontend_sites) = items(table, "frontends", &FRONTENDS, address_port);
+    let (backends, backend_sites) = items(table, "backends", &BACKENDS, backend);
+    let (backends, weights) = backends.into_iter().unzip();
     let lists_are_whole = table.report().is_whole() && table.report().errors_count() == errors_of_key;
     let health_check = table.optional_table("health_check", read_health_check);
     let session_affinity = table.take("session_affinity", session_affinity).flatten();
     let on_empty = table.take("on_empty", static_on_empty);
+    let maglev = table.take("maglev", boolean);
     check_other_port(table, protocol, health_check.is_some());
     let block = ServiceBlock {
         namespace,
@@ -120,9 +129,11 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
         protocol,
         frontends,
         backends,
+        weights,
         health_check,
         session_affinity,
         on_empty,
+        maglev,
     };
     // Without these its key is not known, so it is not compared with other blocks.
     if errors_of_key != errors_before {
@@ -138,19 +149,40 @@ const FRONTENDS: Items = Items {
 };
 
 const BACKENDS: Items = Items {
-    what: "addresses such as \"192.0.2.1:8080\"",
+    what: "addresses such as \"192.0.2.1:8080\", or tables such as { address = \"192.0.2.1:8080\", weight = 2 }",
     when_empty: WhenEmpty::Doubtful("the list is empty: every connection will be refused"),
     most: BACKENDS_MAX,
 };
 
-fn addresses(
+fn items<T>(
     table: &mut Table<'_, '_, '_>,
     key: &'static str,
     items: &Items,
-) -> (Vec<SocketAddr>, Vec<Site>) {
+    read: fn(&DeValue<'_>) -> Result<T, String>,
+) -> (Vec<T>, Vec<Site>) {
     table.require_key(key);
-    let found = table.list(key, items, address_port);
+    let found = table.list(key, items, read);
     found.unwrap_or_default().into_iter().map(|Found { value, site }| (value, site)).unzip()
+}
+
+/// A backend: its address alone, or with its weight.
+fn backend(value: &DeValue<'_>) -> Result<(SocketAddr, Weight), String> {
+    let DeValue::Table(entries) = value else { return Ok((address_port(value)?, Weight::ONE)) };
+    let (mut address, mut weight) = (None, Weight::ONE);
+    for (key, value) in entries {
+        match key.get_ref().as_ref() {
+            "address" => address = Some(address_port(value.get_ref())?),
+            "weight" => weight = backend_weight(value.get_ref())?,
+            other => return Err(unknown("key", other, &["address", "weight"])),
+        }
+    }
+    let address = address.ok_or("a backend with a weight has an address too, such as \"192.0.2.1:8080\"")?;
+    Ok((address, weight))
+}
+
+fn backend_weight(value: &DeValue<'_>) -> Result<Weight, String> {
+    let number = integer((0, Weight::MOST.into()))(value)?;
+    u16::try_from(number).ok().and_then(Weight::new).ok_or_else(|| expected("a weight", value))
 }
 
 fn read_health_check(table: &mut Table<'_, '_, '_>) -> HealthCheck {

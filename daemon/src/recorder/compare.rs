@@ -95,6 +95,8 @@ pub(super) fn service_fields(before: Option<&ServiceFacts>, after: &ServiceFacts
         ("healthCheckNodePort", before.health_check_node_port != after.health_check_node_port),
         ("service-proxy-name", before.proxy_name != after.proxy_name),
         ("on-empty", before.on_empty != after.on_empty),
+        ("maglev", before.maglev != after.maglev),
+        ("weights", before.weights != after.weights),
         ("loadBalancerClass", old.class != new.class),
         ("deletionTimestamp", old.deleted != new.deleted),
         ("finalizers", old.finalizers != new.finalizers),

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use holdfast_core::event::Event;
 use holdfast_core::keys::{Source, Transport};
+use holdfast_core::weights::Weight;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -52,12 +53,16 @@ pub struct StaticService {
     /// What clients dial.
     pub frontends: Vec<SocketAddr>,
     pub backends: Vec<SocketAddr>,
+    /// Of these the backends with weights of their own.
+    pub weights: Vec<(SocketAddr, Weight)>,
     /// How backends are checked; `None`: they are always ready.
     pub health_check: Option<HealthCheck>,
     /// Session affinity by client address, in seconds.
     pub affinity_timeout: Option<u32>,
     /// What happens when no backend is left, as written.
     pub on_empty: Option<String>,
+    /// Whether its clients' backends are computed; `None`: as the configuration says for all.
+    pub maglev: Option<bool>,
 }
 
 impl From<&ServiceBlock> for StaticService {
@@ -69,11 +74,18 @@ impl From<&ServiceBlock> for StaticService {
             transport: block.protocol,
             frontends: block.frontends.clone(),
             backends: block.backends.clone(),
+            weights: weights(block),
             health_check: block.health_check.clone(),
             affinity_timeout: block.session_affinity.and_then(|time| u32::try_from(time.as_secs()).ok()),
             on_empty: block.on_empty.map(OnEmpty::as_str).map(str::to_owned),
+            maglev: block.maglev,
         }
     }
+}
+
+fn weights(block: &ServiceBlock) -> Vec<(SocketAddr, Weight)> {
+    let each = block.backends.iter().copied().zip(block.weights.iter().copied());
+    each.filter(|(_, weight)| *weight != Weight::ONE).collect()
 }
 
 // A check's result and when the check finished: the loop does not look while the engine takes no group, and that time

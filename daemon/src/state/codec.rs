@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use holdfast_core::event::Watched;
-use holdfast_core::facts::{ObjectKey, Timestamp};
+use holdfast_core::facts::{BalancerFacts, ObjectKey, Timestamp};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
 use holdfast_core::snapshot::{ServiceView, Snapshot};
 use serde::{Deserialize, Serialize};
@@ -21,9 +21,8 @@ use super::frames::Kind;
 use super::version::VERSION_MIN;
 use crate::sources::kubernetes::Oddities;
 
-/// The first version that has what Services say of their load balancers. After an older one all Services are listed
-/// once.
-const HAS_BALANCERS: u32 = 5;
+/// The first version that has all that Services say now. After an older one all Services are listed once.
+const HAS_ALL: u32 = 7;
 
 /// The head of this version: that of version 3, and what came after it.
 #[derive(Serialize, Deserialize)]
@@ -145,7 +144,7 @@ impl<'a> RecordReader<'a> {
         let Head3 { boot, cluster, zone, proxy_name, .. } = head;
         kept.context = Context { boot, cluster, zone, proxy_name, odd, numbers_below };
         kept.remembered.at = Timestamp(head.at);
-        let services_version = head.services_version.filter(|_| self.version >= HAS_BALANCERS);
+        let services_version = head.services_version.filter(|_| self.version >= HAS_ALL);
         let versions = [(Watched::Services, services_version), (Watched::Slices, head.slices_version)];
         kept.remembered.progress =
             versions.into_iter().filter_map(|(watched, version)| Some((watched, version?))).collect();
@@ -156,11 +155,15 @@ fn key((name, source): (ObjectName, Source)) -> ServiceKey {
     ServiceKey { name, source }
 }
 
+/// What versions 5 and 6 wrote behind the rest of a service.
+type Balancer = Option<Box<BalancerFacts>>;
+
 /// A service as each version wrote it, in the form of now.
 fn service(version: u32, record: &[u8]) -> Option<ServiceView> {
     match version {
         VERSION_MIN => postcard::from_bytes::<ServiceForm<HoldForm3, ()>>(record).ok()?.into_view(),
-        ..HAS_BALANCERS => postcard::from_bytes::<ServiceForm<HoldForm, ()>>(record).ok()?.into_view(),
+        4 => postcard::from_bytes::<ServiceForm<HoldForm, ()>>(record).ok()?.into_view(),
+        5 | 6 => postcard::from_bytes::<ServiceForm<HoldForm, Balancer>>(record).ok()?.into_view(),
         _ => postcard::from_bytes::<ServiceForm>(record).ok()?.into_view(),
     }
 }

@@ -6,9 +6,9 @@
 //! them makes a new version of the format, and the former type stays beside the new one. The file has no names of
 //! fields; their order stands for them.
 //!
-//! Forms of their own: a service, because its source is written once for it and its slices, and what it says of its
-//! load balancer stands at its end; a port, because its last list usually is its rows; a hold, because its times are
-//! kept on the clock of a process; and whatever a former version wrote differently.
+//! Forms of their own: a service, because its source is written once for it and its slices, and what former versions
+//! did not know of it stands at its end; a port, because its last list usually is its rows; a hold, because its times
+//! are kept on the clock of a process; and whatever a former version wrote differently.
 
 mod hold;
 pub(super) mod odd;
@@ -20,15 +20,16 @@ use holdfast_core::keys::{Family, ObjectName, PortKey, ServiceKey, Source};
 use holdfast_core::list::{LastList, Row, Rows};
 use holdfast_core::snapshot::{FrontendView, PortView, Reason, ServiceState, ServiceView};
 use holdfast_core::time::Now;
+use holdfast_core::weights::{Asked, OfBackends};
 use serde::{Deserialize, Serialize};
 
 use hold::Held;
 pub(super) use hold::{HoldForm, HoldForm3};
 
 /// One service as readers see it. Versions of the format differ in two parts of it: in the form of a hold, `H`, and in
-/// what the service says of its load balancer, `B`, which the first ones did not have.
+/// what they know that the first one did not, `L`.
 #[derive(Serialize, Deserialize)]
-pub(super) struct ServiceForm<H = HoldForm, B = Option<Box<BalancerFacts>>> {
+pub(super) struct ServiceForm<H = HoldForm, L = Later> {
     name: ObjectName,
     source: Source,
     facts: Option<Arc<ServiceFacts>>,
@@ -36,24 +37,39 @@ pub(super) struct ServiceForm<H = HoldForm, B = Option<Box<BalancerFacts>>> {
     state: ServiceState,
     ports: Vec<PortForm<H>>,
     frontends: Box<[FrontendView]>,
-    balancer: B,
+    later: L,
 }
 
-/// What a version wrote of load balancers.
-pub(super) trait Balancing {
-    fn into_facts(self) -> Option<Box<BalancerFacts>>;
+/// What a service says that the first version of the format had no place for.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct Later {
+    balancer: Option<Box<BalancerFacts>>,
+    maglev: Option<Arc<str>>,
+    weights: Option<Box<Asked>>,
+    /// The weights of the backends of its ports, in the order of these.
+    of_backends: Vec<OfBackends>,
 }
 
-impl Balancing for Option<Box<BalancerFacts>> {
-    fn into_facts(self) -> Self {
-        self
+/// Versions 3 and 4 wrote nothing more; `()` takes no bytes in the file.
+impl From<()> for Later {
+    fn from((): ()) -> Self {
+        Self::default()
     }
 }
 
-/// Versions 3 and 4 wrote nothing of load balancers; `()` takes no bytes in the file.
-impl Balancing for () {
-    fn into_facts(self) -> Option<Box<BalancerFacts>> {
-        None
+/// Versions 5 and 6 wrote what it says of its load balancer.
+impl From<Option<Box<BalancerFacts>>> for Later {
+    fn from(balancer: Option<Box<BalancerFacts>>) -> Self {
+        Self { balancer, ..Self::default() }
+    }
+}
+
+impl From<&ServiceView> for Later {
+    fn from(view: &ServiceView) -> Self {
+        let of_backends = view.ports.iter().map(|port| port.rows.weights().clone()).collect();
+        let Some(facts) = &view.facts else { return Self { of_backends, ..Self::default() } };
+        let ServiceFacts { balancer, maglev, weights, .. } = &**facts;
+        Self { balancer: balancer.clone(), maglev: maglev.clone(), weights: weights.clone(), of_backends }
     }
 }
 
@@ -67,24 +83,30 @@ impl ServiceForm {
             state: view.state,
             ports: view.ports.iter().map(|port| PortForm::new(port, clock)).collect(),
             frontends: view.frontends.clone(),
-            balancer: view.facts.as_ref().and_then(|facts| facts.balancer.clone()),
+            later: view.into(),
         }
     }
 }
 
-impl<H: Held, B: Balancing> ServiceForm<H, B> {
+impl<H: Held, L: Into<Later>> ServiceForm<H, L> {
     pub(super) fn into_view(self) -> Option<ServiceView> {
-        let Self { name, source, mut facts, slices, state, ports, frontends, balancer } = self;
+        let Self { name, source, mut facts, slices, state, ports, frontends, later } = self;
+        let Later { balancer, maglev, weights, of_backends } = later.into();
         if let Some(facts) = facts.as_mut().map(Arc::make_mut) {
             facts.key.source = source;
-            facts.balancer = balancer.into_facts();
+            (facts.balancer, facts.maglev, facts.weights) = (balancer, maglev, weights);
         }
+        let of_backends = of_backends.into_iter().chain(std::iter::repeat(OfBackends::default()));
         Some(ServiceView {
             key: ServiceKey { name, source },
             facts,
             slices: sourced(slices, source)?,
             state,
-            ports: ports.into_iter().map(|port| port.into_view(source)).collect::<Option<_>>()?,
+            ports: ports
+                .into_iter()
+                .zip(of_backends)
+                .map(|(port, weights)| port.into_view(source, weights))
+                .collect::<Option<_>>()?,
             frontends,
             // What was seen of the load balancer is not written down: it is seen anew.
             seen: None,
@@ -138,8 +160,8 @@ impl PortForm<HoldForm> {
 }
 
 impl<H: Held> PortForm<H> {
-    fn into_view(self, source: Source) -> Option<PortView> {
-        let rows = Arc::new(Rows::remembered(self.rows)?);
+    fn into_view(self, source: Source, weights: OfBackends) -> Option<PortView> {
+        let rows = Arc::new(Rows::remembered(self.rows)?.weighted(weights));
         let last = match self.last {
             Some(last) => Some(Arc::new(Rows::remembered(last)?)),
             None => self.last_is_now.then(|| Arc::clone(&rows)),

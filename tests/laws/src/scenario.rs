@@ -14,6 +14,7 @@
 //! | `config` + TOML | the configuration's `[[service]]` blocks are these |
 //! | `node name=N zone=Z addresses=A,B` | the own node; `addresses` answer NodePorts |
 //! | `settings bypass=A:P,… proxy_name=N frontends_max=N external_ips=none\|FIRST-LAST,…` | the settings |
+//! | `settings maglev=true` | the one of Maglev |
 //! | `settings on_empty=W limit=30s` | those of holds; `refuse` unless said |
 //! | `settings mass_loss_share=25% mass_loss_window=30s mass_loss_limit=600s` | those of mass-loss |
 //! | `probe NAMESPACE/NAME A:P accepted`, `refused`, `silent` | a held backend is probed |

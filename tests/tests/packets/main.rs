@@ -16,6 +16,8 @@ mod firewalls;
 #[cfg(test)]
 mod known;
 #[cfg(test)]
+mod maglev;
+#[cfg(test)]
 mod node;
 #[cfg(test)]
 mod pods;
@@ -37,3 +39,5 @@ mod talk;
 mod uplinks;
 #[cfg(test)]
 mod ways;
+#[cfg(test)]
+mod weights;

@@ -109,7 +109,7 @@ impl MemoryMaps {
         match word.count {
             0 if word.flags.has(WordFlags::DROP) => Answer::Dropped,
             0 => Answer::Refused,
-            _ => Answer::Served(self.slots_of(word, Family::of(address))),
+            _ => Answer::Served(self.backends_of(word, Family::of(address))),
         }
     }
 
@@ -141,10 +141,10 @@ impl MemoryMaps {
         Some(UnfinishedRead { found, ..reading })
     }
 
-    /// The slots that the client finds now, wiped ones left out.
+    /// The backends in the slots that the client finds now, wiped ones left out.
     pub fn end_read(&mut self, reading: &UnfinishedRead) -> Vec<Slot> {
         self.readers.remove(&reading.ticket);
-        self.slots_of(self.word_found(reading), reading.family)
+        self.backends_of(self.word_found(reading), reading.family)
     }
 
     /// Forgets all readers, as if their processes had ended: a grace period is over at once.
@@ -203,6 +203,17 @@ impl MemoryMaps {
         let base = word.base as usize;
         let slots = self.array(family).get(base..base + word.count as usize);
         slots.unwrap_or_default().iter().flatten().copied().collect()
+    }
+
+    /// The backends in the slots of a word, each once.
+    fn backends_of(&self, word: Word, family: Family) -> Vec<Slot> {
+        let mut slots = self.slots_of(word, family);
+        // Only in a table may a backend stand twice: in a list that would be an error, which a reader is to see.
+        if word.flags.has(WordFlags::TABLE) {
+            slots.sort_unstable();
+            slots.dedup();
+        }
+        slots
     }
 
     fn array(&self, family: Family) -> &Vec<Option<Slot>> {
@@ -268,7 +279,9 @@ impl MemoryMaps {
 impl Maps for MemoryMaps {
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
         match action {
-            Action::WriteRange(range, scope, rows) => self.fill(*range, rows.slots(*scope).map(Some)),
+            Action::WriteRange(range, scope, rows) => {
+                self.fill(*range, rows.placed(*scope, range.count).map(Some));
+            }
             Action::FreeRange(range) => self.fill(*range, core::iter::repeat(None)),
             Action::PublishWord(index, scope, word) => self.publish(*index, *scope, *word),
             Action::WriteFacts(index, facts) if *facts == PortFacts::default() => {

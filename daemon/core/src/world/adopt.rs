@@ -14,7 +14,7 @@ use super::plan::plan_wipe;
 use crate::facts::ServiceFacts;
 use crate::keys::{Family, FrontendKey, PortKey, Transport};
 use crate::list::{Rows, Scope, Slot};
-use crate::op::{Action, Dump, DumpPort, FrontendType, Op, Owner, PortIndex, ServiceId, Word};
+use crate::op::{Action, Dump, DumpPort, FrontendType, Op, Owner, PortIndex, ServiceId, Share, Word};
 use crate::service::{Port, RealizedList, RealizedPort};
 use crate::work;
 
@@ -83,8 +83,11 @@ impl World {
     /// Takes what the maps hold as realized, and returns what cannot be right in it, which is written anew.
     pub(crate) fn adopt(&mut self, dump: &Dump) -> Vec<AdoptError> {
         let mut errors = Vec::new();
+        let shares: BTreeMap<_, _> =
+            dump.frontends.iter().map(|(_, value)| (value.port, value.share)).collect();
         for port in &dump.ports {
-            self.adopt_port(port, &mut errors);
+            let share = shares.get(&port.index).copied().unwrap_or_default();
+            self.adopt_port(port, share, &mut errors);
         }
         for index in &dump.orphans {
             self.adopt_orphan(*index);
@@ -127,16 +130,17 @@ impl World {
         }
     }
 
-    fn adopt_port(&mut self, port: &DumpPort, errors: &mut Vec<AdoptError>) {
+    fn adopt_port(&mut self, port: &DumpPort, share: Share, errors: &mut Vec<AdoptError>) {
         self.space.indices.reserve(port.index);
         let mut list = |scope, (word, slots): &(Word, Vec<Slot>)| {
             let own = word.count == 0 || self.space.slots(port.family).reserve(word.base, word.count);
             if own {
-                return RealizedList {
-                    word: *word,
-                    rows: Arc::new(Rows::from_slots(slots, scope)),
-                    ..RealizedList::default()
-                };
+                let rows = Arc::new(Rows::from_slots(slots, scope));
+                let table = word.range(port.family).filter(|range| range.count > rows.len(scope));
+                table.into_iter().for_each(|range| self.space.tables.charge(share, range));
+                // What stands in another order than this version writes is written anew.
+                let uncertain = !rows.placed(scope, word.count).eq(slots.iter().copied());
+                return RealizedList { word: *word, rows, uncertain, ..RealizedList::default() };
             }
             errors.push(AdoptError::Slots { index: port.index, word: *word });
             RealizedList { uncertain: true, ..RealizedList::default() }

@@ -228,7 +228,8 @@ fn doubt_sources(realized: &mut RealizedPort, sources: Option<&BTreeSet<SourceRa
 }
 
 fn doubt_list(list: &mut RealizedList, (word, slots): &(Word, Vec<Slot>), scope: Scope) -> bool {
-    let same = list.word == *word && (word.count == 0 || list.rows.slots(scope).eq(slots.iter().copied()));
+    let same = list.word == *word
+        && (word.count == 0 || list.rows.placed(scope, word.count).eq(slots.iter().copied()));
     let differs = !same && !list.uncertain;
     list.uncertain |= differs;
     differs

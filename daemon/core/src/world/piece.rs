@@ -16,7 +16,7 @@ use crate::facts::ServiceFacts;
 use crate::keys::FrontendKey;
 use crate::limits;
 use crate::op::ServiceId;
-use crate::service::Service;
+use crate::service::{Port, Service};
 use crate::time::Uptime;
 
 /// The order in which services are carried out.
@@ -270,8 +270,8 @@ impl Service {
     /// The most work that it takes to carry the service out.
     fn work(&self) -> u64 {
         let frontends = self.desired.len().max(self.frontends.len()) + self.ports.len();
-        let slots: usize = self.ports.iter().map(|port| port.rows.all().len()).sum();
-        frontends as u64 * limits::FRONTEND_WORK + slots as u64 + 1
+        let lists: u64 = self.ports.iter().map(Port::work).sum();
+        frontends as u64 * limits::FRONTEND_WORK + lists + 1
     }
 
     /// Notes that the service is about to claim what these facts ask for, and returns the services that waited for what

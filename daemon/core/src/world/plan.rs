@@ -9,13 +9,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::World;
+use super::place::{NoPlace, Placed};
 use crate::claims::{Frontend, RealizedFrontend};
 use crate::keys::{Family, FrontendKey};
 use crate::limits;
 use crate::list::{Row, Scope};
 use crate::op::{
-    Action, Coming, FrontendValue, MemberKey, Membership, Op, Owner, PortFacts, PortIndex, Range, ServiceId,
-    Share, SourceKey, Word, WordFlags,
+    Action, Coming, FrontendValue, MemberKey, Membership, Op, Owner, PortFacts, PortIndex, ServiceId, Share,
+    SourceKey, Word, WordFlags,
 };
 use crate::resolve::DesiredFrontend;
 use crate::service::{Cursor, Port, Service};
@@ -25,12 +26,9 @@ use crate::work;
 /// Why a plan stops short of what is desired.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlanError {
-    /// No run of slots is long enough.
+    /// A list has no place.
     #[error(transparent)]
-    Slots(#[from] crate::ranges::NoRoom),
-    /// A word has 20 bits for the length of its list.
-    #[error("a list of {0} backends is longer than the {max} that the datapath can count; spread them over services", max = limits::BACKENDS_PER_LIST_MAX)]
-    List(u32),
+    Place(#[from] NoPlace),
     /// Every port index is taken.
     #[error("all {0} port indices are in use; raise `datapath.limits.frontends`")]
     Indices(u32),
@@ -44,15 +42,22 @@ impl World {
     /// service that is carried out in several pieces is made with the first of these.
     pub(crate) fn coming(&self) -> Coming {
         let mut coming = Coming::default();
+        let mut tables = [0; 2];
         let begins = |service: &&Service| !service.unfinished && service.cursor == Cursor::default();
         let of = |id: &ServiceId| self.services.get(*id);
         let begun = self.piece().iter().filter_map(of).filter(begins);
         let all = self.gathered().iter().filter_map(of).chain(begun);
-        all.for_each(|service| self.add_coming(service, &mut coming));
+        all.for_each(|service| self.add_coming(service, &mut coming, &mut tables));
+        for family in Family::ALL {
+            let tables = part(&mut tables, family);
+            let slots = part(&mut coming.slots, family);
+            *slots = slots.saturating_add((*tables).min(self.space.tables.left(family)));
+        }
         coming
     }
 
-    fn add_coming(&self, service: &Service, coming: &mut Coming) {
+    /// Adds what the service lacks; `tables`: the slots of tables, of which no more are made than there may be.
+    fn add_coming(&self, service: &Service, coming: &mut Coming, tables: &mut [u32; 2]) {
         let new = |key: &FrontendKey| self.frontends.get(key).is_none_or(|entry| entry.realized.is_none());
         let stays = |it: &&DesiredFrontend| !it.passes;
         for key in service.desired.iter().filter(stays).filter_map(DesiredFrontend::key).filter(new) {
@@ -60,13 +65,11 @@ impl World {
         }
         for port in service.ports.iter().filter(|port| port.index.is_none()) {
             coming.ports += 1;
-            let slots = |scope| match port.rows.len(scope) {
-                0 => 0,
-                count => count.next_power_of_two(),
-            };
-            let used = Scope::ALL.into_iter().filter(|scope| port.uses(*scope));
-            *part(&mut coming.slots, port.key.family) += used.map(slots).sum::<u32>();
-            coming.members += u32::try_from(members(port).count()).unwrap_or(u32::MAX);
+            let members = u32::try_from(members(port).count()).unwrap_or(u32::MAX);
+            coming.members = coming.members.saturating_add(members);
+            for scope in Scope::ALL.into_iter().filter(|scope| port.uses(*scope)) {
+                add_list(port, scope, coming, tables);
+            }
         }
     }
 
@@ -121,7 +124,7 @@ impl World {
 
     fn port_work(&self, id: ServiceId, position: usize) -> u64 {
         let port = self.services.get(id).and_then(|service| service.ports.get(position));
-        limits::FRONTEND_WORK + port.map_or(0, |port| port.rows.all().len() as u64)
+        limits::FRONTEND_WORK + port.map_or(0, Port::work)
     }
 
     /// The frontends that this service leaves to the real balancer and the maps still have, on behalf of any service.
@@ -147,10 +150,12 @@ impl World {
         let index = self.index_of(id, position)?;
         let share = self.tables.share(id);
         let Self { services, space, .. } = self;
-        let Some(port) = services.get(id).and_then(|service| service.ports.get(position)) else {
+        let Some(port) = services.get_mut(id).and_then(|service| service.ports.get_mut(position)) else {
             self.count_impossible();
             return Ok(());
         };
+        let (lists, placed) = space.place_lists(port, share);
+        let port = &*port;
         if port.realized.facts != Some(port.facts()) {
             push(Action::WriteFacts(index, port.facts()));
         }
@@ -163,11 +168,8 @@ impl World {
         if !is_restricted {
             plan_sources(port, (index, share), push);
         }
-        let slots = space.slots(port.key.family);
-        let mut take = |count| slots.take(count);
-        for scope in publishing_order(port) {
-            plan_list(port, index, scope, &mut take, push)?;
-        }
+        lists.iter().for_each(|list| plan_list(port, index, list, push));
+        placed?;
         if is_restricted {
             plan_sources(port, (index, share), push);
         }
@@ -308,22 +310,6 @@ impl World {
     }
 }
 
-/// The order in which the two words of a port are published. The cluster word sends readers to the local word, by flags
-/// that are in one store with its new list: it goes last where it begins to send them, so that the local word is there
-/// already, and first where it takes them back. Where one policy turns to Local while the other turns to Cluster, some
-/// clients meet the new local list too early: the old one may have been out of use for long, and lead to backends that
-/// are gone.
-fn publishing_order(port: &Port) -> [Scope; 2] {
-    let before = port.realized.cluster.word.flags;
-    let after = port.flags_for_now(Scope::Cluster);
-    let lost = |of: WordFlags, by: WordFlags| {
-        [WordFlags::INTERNAL_LOCAL, WordFlags::EXTERNAL_LOCAL].into_iter().any(|it| of.has(it) && !by.has(it))
-    };
-    let sends = lost(after, before);
-    let takes_back = lost(before, after);
-    if takes_back && !sends { [Scope::Cluster, Scope::Local] } else { [Scope::Local, Scope::Cluster] }
-}
-
 /// The indices that clients may still reach by frontends which other services are about to take over. Until they have,
 /// those clients keep this service's lists.
 #[derive(Default)]
@@ -344,40 +330,30 @@ impl Dialled {
     }
 }
 
+/// Adds a list that is new, or its table with the members that this needs.
+fn add_list(port: &Port, scope: Scope, coming: &mut Coming, tables: &mut [u32; 2]) {
+    let (backends, places) = (port.rows.len(scope), port.wanted_places(scope));
+    let room = if places > backends { tables } else { &mut coming.slots };
+    let room = part(room, port.key.family);
+    let slots = if places > 0 { places.next_power_of_two() } else { 0 };
+    *room = room.saturating_add(slots);
+    let is_listed = places > backends && port.policy.affinity_timeout == 0;
+    coming.members = coming.members.saturating_add(if is_listed { backends } else { 0 });
+}
+
 fn part(pair: &mut [u32; 2], family: Family) -> &mut u32 {
     let [v4, v6] = pair;
     if family == Family::V4 { v4 } else { v6 }
 }
 
-pub(super) fn plan_list(
-    port: &Port,
-    index: PortIndex,
-    scope: Scope,
-    take: &mut dyn FnMut(u32) -> Result<u32, crate::ranges::NoRoom>,
-    push: &mut dyn FnMut(Action),
-) -> Result<(), PlanError> {
-    let realized = port.realized.list(scope);
-    let flags = port.flags_for_now(scope);
-    let same = !realized.uncertain && port.rows.same_list(scope, &realized.rows, scope);
-    let length = port.rows.len(scope);
-    work::done(length as usize);
-    if length as usize > limits::BACKENDS_PER_LIST_MAX {
-        return Err(PlanError::List(length));
+pub(super) fn plan_list(port: &Port, index: PortIndex, list: &Placed, push: &mut dyn FnMut(Action)) {
+    let realized = port.realized.list(list.scope);
+    if let Some(range) = list.range {
+        push(Action::WriteRange(range, list.scope, Arc::clone(&port.rows)));
     }
-    let word = match length {
-        // Clients of a frontend that has left may still read the list; it is emptied with the removals.
-        _ if same || !port.uses(scope) => Word { flags, ..realized.word },
-        0 => Word { base: 0, count: 0, flags },
-        count => {
-            let range = Range { family: port.key.family, base: take(count)?, count };
-            push(Action::WriteRange(range, scope, Arc::clone(&port.rows)));
-            Word { base: range.base, count, flags }
-        }
-    };
-    if word != realized.word || realized.uncertain {
-        push(Action::PublishWord(index, scope, word));
+    if list.word != realized.word || realized.uncertain {
+        push(Action::PublishWord(index, list.scope, list.word));
     }
-    Ok(())
 }
 
 /// Empties what none of the service's own frontends reads any more. Where the cluster word ceases to send clients to
@@ -386,7 +362,8 @@ fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     for scope in Scope::ALL {
         let realized = port.realized.list(scope);
         let kept = if port.uses(scope) { realized.word } else { Word::EMPTY };
-        let word = Word { flags: port.flags(scope), ..kept };
+        let is_table = kept.flags.has(WordFlags::TABLE);
+        let word = Word { flags: port.flags(scope).with(WordFlags::TABLE, is_table), ..kept };
         if word != realized.word {
             push(Action::PublishWord(index, scope, word));
         }
@@ -444,9 +421,11 @@ fn stale_sources(port: &Port) -> impl Iterator<Item = SourceRange> {
 }
 
 /// Backends that are known by their address: with affinity each one of a list, so that a client's last choice can be
-/// checked, and every serving one, so that sockets stay with theirs.
+/// checked; each one of a table, in which none can be searched for; and every serving one, so that sockets stay with
+/// theirs.
 fn members(port: &Port) -> impl Iterator<Item = (Membership, &Row)> {
-    let has_any = port.policy.affinity_timeout > 0 || port.policy.keeps_members;
+    let has_table = Scope::ALL.into_iter().any(|scope| port.is_table(scope));
+    let has_any = port.policy.affinity_timeout > 0 || port.policy.keeps_members || has_table;
     let rows = if has_any { port.rows.all() } else { &[] };
     let of = |row| Membership::ALL.into_iter().map(move |membership| (membership, row));
     rows.iter().flat_map(of).filter(|(membership, row)| port.is_member(row, *membership))

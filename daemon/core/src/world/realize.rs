@@ -36,8 +36,9 @@ impl World {
             Action::InsertFrontend(key, value) => self.inserted(op.owner, *key, *value),
             Action::RemoveFrontend(key) => self.removed(*key),
             Action::FreeRange(range) => {
-                self.space.slots(range.family).give_back(range.base, range.count);
+                self.space.give_back(*range);
                 self.starved.free(1);
+                self.tableless.free(1);
             }
             Action::InsertNodeAddress(address) => self.node.accepted(*address, true),
             Action::RemoveNodeAddress(address) => self.node.accepted(*address, false),
@@ -125,7 +126,8 @@ impl World {
         while left > 0
             && let Some(range) = leaving.ranges.pop()
         {
-            left = left.saturating_sub(limits::FRONTEND_WORK + u64::from(range.count));
+            let wiped = u64::from(range.count) / limits::PLACES_OF_A_SLOT;
+            left = left.saturating_sub(limits::FRONTEND_WORK + wiped);
             ops.push(Op { owner: Owner::Nobody, action: Action::FreeRange(range) });
         }
         let is_whole = leaving.ranges.is_empty();
@@ -245,7 +247,8 @@ impl World {
             // Only a word after the write counts: an earlier one, of the other family, may look the same.
             let untried = ops.iter().enumerate().skip(position).find(|(_, op)| publishes(op));
             if untried.is_some_and(|(position, _)| position > failed) {
-                self.space.slots(range.family).give_back(range.base, range.count);
+                self.space.give_back(range);
+                self.tableless.free(1);
             }
         }
     }

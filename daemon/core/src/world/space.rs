@@ -6,6 +6,7 @@
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use super::budget::Budget;
 use crate::claims::RealizedFrontend;
 use crate::keys::Family;
 use crate::maps::Capacity;
@@ -18,21 +19,31 @@ use crate::service::Port;
 pub(super) struct Space {
     pub(super) slots: [Ranges; 2],
     pub(super) indices: Indices,
+    /// What the tables of lists take of the slots.
+    pub(super) tables: Budget,
     pub(super) freed: Freed,
 }
 
 impl Space {
     pub(super) fn new(capacity: Capacity) -> Self {
+        let slots = Ranges::new(capacity.slots);
         Self {
-            slots: [Ranges::new(capacity.slots), Ranges::new(capacity.slots)],
             indices: Indices {
                 free: BTreeSet::new(),
                 next: 0,
                 capacity: capacity.ports,
                 positions: Vec::new(),
             },
+            tables: Budget::new(slots.capacity()),
             freed: Freed::default(),
+            slots: [slots.clone(), slots],
         }
+    }
+
+    /// Gives back a range that no reader sees.
+    pub(super) fn give_back(&mut self, range: Range) {
+        self.slots(range.family).give_back(range.base, range.count);
+        self.tables.release(range);
     }
 
     pub(super) fn slots(&mut self, family: Family) -> &mut Ranges {

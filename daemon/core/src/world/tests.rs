@@ -8,13 +8,16 @@ mod claims;
 mod doubts;
 mod holds;
 mod linear;
+mod maglev;
 mod order;
 mod pieces;
 mod reasons;
 mod renames;
+mod room;
 mod since;
 mod sources;
 mod tenants;
+mod weights;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -149,7 +152,7 @@ impl Rig {
             for (port, index) in service.ports.iter().filter_map(|port| Some((port, port.index?))) {
                 let list = |scope| {
                     let list = port.realized.list(scope);
-                    (list.word, list.rows.slots(scope).collect())
+                    (list.word, list.rows.placed(scope, list.word.count).collect())
                 };
                 let (cluster, local) = (list(Scope::Cluster), list(Scope::Local));
                 let (family, facts) = (port.key.family, port.realized.facts.unwrap());

@@ -171,7 +171,10 @@ fn is_done(port: &Port) -> bool {
             let list = port.realized.list(scope);
             let same = !port.uses(scope)
                 || (Arc::ptr_eq(&list.rows, &port.rows) || port.rows.same_list(scope, &list.rows, scope));
-            same && !list.uncertain && list.word.flags == port.flags_for_now(scope)
+            // How it stands there, as a table or not, is another thing than what it says.
+            let [there, wanted] =
+                [list.word.flags, port.flags_for_now(scope)].map(|it| it.without(WordFlags::TABLE));
+            same && !list.uncertain && there == wanted
         })
 }
 

@@ -14,6 +14,7 @@ mod fuzz;
 mod hard;
 mod judge;
 mod lives;
+mod maglev;
 mod network;
 mod networks;
 mod node;

@@ -230,6 +230,8 @@ pub(crate) struct Port<'a> {
     pub(crate) flags: WordFlags,
     /// The first slot of its list.
     pub(crate) base: u32,
+    /// How many places its list has, where that is a table; 0: the list is none.
+    pub(crate) places: u32,
     /// The backends that serve are written too, as for every UDP port.
     pub(crate) keeps_members: bool,
     /// The number of its service's namespace.
@@ -245,6 +247,7 @@ impl Port<'_> {
         backends: &[],
         flags: NONE,
         base: 0,
+        places: 0,
         keeps_members: false,
         share: Share(1),
     };
@@ -262,20 +265,27 @@ impl Port<'_> {
 
     /// As [`Self::publish`], where others serve too, although they are not in the list.
     pub(crate) fn publish_beside(&self, maps: &mut impl Maps, scope: Scope, others: &[SocketAddr]) {
-        if !self.keeps_members {
+        if self.places == 0 && !self.keeps_members {
             return self.publish_list(maps, scope);
         }
-        let (port, membership) = (PortIndex(self.index), Membership::Serving);
-        let serving: Vec<_> = self.backends.iter().chain(others).collect();
-        for backend in &serving {
-            let member = MemberKey { port, membership, backend: **backend };
+        let listed = self.backends.iter().map(|it| (Membership::List(scope), *it));
+        let serving = self.backends.iter().chain(others).map(|it| (Membership::Serving, *it));
+        let listed = listed.filter(|_| self.places > 0);
+        let members: Vec<_> = listed.chain(serving.filter(|_| self.keeps_members)).collect();
+        let port = PortIndex(self.index);
+        for (membership, backend) in &members {
+            let member = MemberKey { port, membership: *membership, backend: *backend };
             maps.execute(&Action::InsertMember(member, SlotState::Active)).unwrap();
         }
         self.publish_list(maps, scope);
         let known = maps.dump().unwrap().members.into_iter().map(|(member, _)| member);
-        let has_left = |it: &MemberKey| {
-            (it.port, it.membership) == (port, membership) && !serving.contains(&&it.backend)
+        // With affinity the test itself says who is a member of a list that is no table.
+        let is_own = |it: &MemberKey| match it.membership {
+            Membership::List(of) => self.places > 0 && of == scope,
+            Membership::Serving => true,
         };
+        let has_left =
+            |it: &MemberKey| it.port == port && is_own(it) && !members.contains(&(it.membership, it.backend));
         for member in known.filter(has_left) {
             maps.execute(&Action::RemoveMember(member)).unwrap();
         }
@@ -283,6 +293,7 @@ impl Port<'_> {
 
     fn publish_list(&self, maps: &mut impl Maps, scope: Scope) {
         let count = u32::try_from(self.backends.len()).unwrap();
+        let count = if count > 0 { count.max(self.places) } else { 0 };
         if count > 0 {
             let range = Range { family: self.family(), base: self.base, count };
             maps.execute(&Action::WriteRange(range, scope, Arc::new(self.rows(scope)))).unwrap();
@@ -290,6 +301,7 @@ impl Port<'_> {
         let base = if count > 0 { self.base } else { 0 };
         let says_who_serves = scope == Scope::Cluster && self.keeps_members;
         let flags = self.flags.with(WordFlags::MEMBERS, says_who_serves);
+        let flags = flags.with(WordFlags::TABLE, self.places > 0 && count > 0);
         let word = Word { base, count, flags };
         maps.execute(&Action::PublishWord(PortIndex(self.index), scope, word)).unwrap();
     }

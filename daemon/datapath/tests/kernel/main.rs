@@ -20,3 +20,5 @@ mod sockets;
 mod stale;
 #[cfg(test)]
 mod udp;
+#[cfg(test)]
+mod weights;

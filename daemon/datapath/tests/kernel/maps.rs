@@ -22,6 +22,9 @@ use proptest::prelude::*;
 /// Small enough to be reached, large enough for two growths.
 const CAPACITY: Capacity = Capacity { slots: 1 << 17, ports: 30_000, services: 1000 };
 
+/// Of a table of few backends.
+const PLACES: u32 = 16_381;
+
 fn address(family: Family, number: u32) -> IpAddr {
     match family {
         Family::V4 => IpAddr::from((0x0a60_0000 + number).to_be_bytes()),
@@ -75,13 +78,21 @@ fn member() -> impl Strategy<Value = MemberKey> {
 
 /// A list is written before its word is published, as the rules do.
 fn list() -> impl Strategy<Value = Vec<Action>> {
-    (index(), scope(), 0_u32..2000, 1_u32..40, any::<u32>(), 0_usize..4, any::<bool>()).prop_map(
+    (index(), scope(), 0_u32..2000, 1_u32..40, any::<u32>(), 0_usize..40, any::<bool>()).prop_map(
         |(index, scope, base, count, seed, flag, free)| {
             let family = family(index);
-            let flags =
-                [WordFlags::default(), WordFlags::DROP, WordFlags::AFFINITY, WordFlags::INTERNAL_LOCAL][flag];
-            let range = Range { family, base: base * 40, count };
-            let word = Word { base: range.base, count, flags };
+            let flags = [
+                WordFlags::default(),
+                WordFlags::DROP,
+                WordFlags::AFFINITY,
+                WordFlags::INTERNAL_LOCAL,
+                WordFlags::MAGLEV,
+            ];
+            // Few are tables, which have so many places that a test of many would take long.
+            let flags = if flag == 0 { WordFlags::TABLE } else { flags[flag % flags.len()] };
+            let places = if flag == 0 { PLACES } else { count };
+            let range = Range { family, base: base * 40, count: places };
+            let word = Word { base: range.base, count: places, flags };
             let write = Action::WriteRange(range, scope, Arc::new(rows(family, count, scope, seed)));
             let publish = Action::PublishWord(PortIndex(index), scope, word);
             if free { vec![write, Action::FreeRange(range)] } else { vec![write, publish] }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use holdfast_core::facts::{Meta, ObjectKey, SliceFacts};
 use holdfast_core::hold::{Asked, OnEmpty, Policy};
 use holdfast_core::keys::{FrontendKey, Transport};
-use holdfast_core::list::{Row, Scope};
+use holdfast_core::list::Row;
 use holdfast_core::op::{Entry, FrontendType};
 use holdfast_core::snapshot::{
     FrontendView, PortView, Reason, ServiceView, Snapshot, UnusedBecause, Verdict,
@@ -130,12 +130,8 @@ impl Applied {
     }
 
     fn read(view: &ServiceView, it: &FrontendView, entry: Option<&Entry>) -> Self {
-        let slots = entry.map(|entry| match it.scope {
-            Scope::Cluster => &entry.port.cluster.1,
-            Scope::Local => &entry.port.local.1,
-        });
-        let mut backends: Vec<String> =
-            slots.into_iter().flatten().map(|slot| slot.backend().to_string()).collect();
+        let slots = entry.map(|entry| entry.port.backends(it.scope)).unwrap_or_default();
+        let mut backends: Vec<String> = slots.keys().map(|slot| slot.backend().to_string()).collect();
         backends.sort_unstable();
         let mut wanted: Vec<String> = view.backends(it).map(shown).collect();
         wanted.sort_unstable();

@@ -6,12 +6,13 @@
 
 mod words;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::keys::{Family, FrontendKey, Protocol, Transport};
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{Entry, FrontendType, Word, WordFlags};
-use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Status, Verdict};
+use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
 use holdfast_core::sources;
 use holdfast_datapath::Side;
 use schemars::JsonSchema;
@@ -118,7 +119,11 @@ struct Met<'a> {
 
 impl Met<'_> {
     fn flags(&self) -> WordFlags {
-        self.entry.port.cluster.0.flags
+        self.entry.port.word(Scope::Cluster).flags
+    }
+
+    fn port(&self) -> Option<&PortView> {
+        self.view.ports.get(self.row.position?)
     }
 }
 
@@ -311,9 +316,8 @@ impl<'a> Walk<'a> {
                 .ends(Outcome::Dropped, &format!("is dropped without an answer, because {kept_out}."));
         }
         let scope = self.list(met);
-        let (word, slots) =
-            if scope == Scope::Local { &met.entry.port.local } else { &met.entry.port.cluster };
-        if slots.is_empty() { self.finds_nobody(met, *word) } else { self.served(met, scope, slots) }
+        let slots = met.entry.port.backends(scope);
+        if slots.is_empty() { self.finds_nobody(met, scope) } else { self.served(met, scope, &slots) }
     }
 
     /// Notes whether the service lets the client's address in; gives the reason if it does not.
@@ -366,8 +370,8 @@ impl<'a> Walk<'a> {
         scope
     }
 
-    fn finds_nobody(mut self, met: &Met<'_>, word: Word) -> Packet {
-        if word.flags.has(WordFlags::DROP) {
+    fn finds_nobody(mut self, met: &Met<'_>, scope: Scope) -> Packet {
+        if met.entry.port.word(scope).flags.has(WordFlags::DROP) {
             self.note(StepKind::Answer, "None: it is dropped, because somebody is on another node.");
             let why = "its traffic policy is Local and every usable endpoint is on another node";
             return self.ends(Outcome::Dropped, &format!("is dropped without an answer, because {why}."));
@@ -379,11 +383,12 @@ impl<'a> Walk<'a> {
         self.ends(Outcome::Refused, &format!("is refused by {answer}, because {why}."))
     }
 
-    fn served(mut self, met: &Met<'_>, scope: Scope, slots: &[Slot]) -> Packet {
+    fn served(mut self, met: &Met<'_>, scope: Scope, slots: &BTreeMap<Slot, u32>) -> Packet {
         let seconds = met.entry.port.facts.affinity_timeout;
-        self.note(StepKind::Choice, words::choice(slots.len(), seconds));
-        let share = |slot: &Slot| self.share(met, slot, slots.len());
+        let share = |slot: (&Slot, &u32)| self.share(met, slot, met.entry.port.word(scope));
         let backends: Vec<Share> = slots.iter().take(SHARES_MAX).map(share).collect();
+        let is_even = met.port().is_none_or(|port| port.rows.is_even(scope));
+        self.note(StepKind::Choice, words::choice(met.entry.port.word(scope), slots, is_even, seconds));
         self.note(StepKind::SeenAs, words::seen(&backends, self.class, scope));
         self.note(StepKind::WayBack, words::way_back(self.dialled, &backends));
         let here = if scope == Scope::Local { " on this node" } else { "" };
@@ -396,9 +401,7 @@ impl<'a> Walk<'a> {
         Packet { backends, more_backends, ..self.ends(Outcome::Served, &sentence) }
     }
 
-    // A list has fewer backends than a float counts exactly.
-    #[allow(clippy::cast_precision_loss)]
-    fn share(&self, met: &Met<'_>, slot: &Slot, of: usize) -> Share {
+    fn share(&self, met: &Met<'_>, (slot, places): (&Slot, &u32), list: Word) -> Share {
         let node = node_of(met, slot);
         let is_here = self.snapshot.node.node_port_addresses.contains(&slot.address)
             || node.as_deref().is_some_and(|node| node == &*self.snapshot.node.name);
@@ -411,7 +414,7 @@ impl<'a> Walk<'a> {
         };
         Share {
             backend: slot.backend().to_string(),
-            share: 1.0 / of as f64,
+            share: f64::from(*places) / f64::from(list.count.max(1)),
             draining: slot.state == SlotState::Draining,
             node,
             seen_as: Code(seen_as),
@@ -421,7 +424,7 @@ impl<'a> Walk<'a> {
 
 /// The node that the endpoint behind a slot names.
 fn node_of(met: &Met<'_>, slot: &Slot) -> Option<String> {
-    let port = met.view.ports.get(met.row.position?)?;
+    let port = met.port()?;
     let row = port.rows.find(slot.backend())?;
     let slice = port.slice_of(row, &met.view.slices)?;
     slice.endpoints.get(usize::from(row.endpoint))?.node.map(str::to_owned)

@@ -149,6 +149,7 @@ fn the_text_is_the_files_own() {
         enabled = true
         flows = "auto"
         forward_mark = "none"
+        maglev = false
         mark = "0x40"
         pod_devices = "none"
         snat_ports = "auto"
@@ -156,6 +157,7 @@ fn the_text_is_the_files_own() {
         [[service]]
         backends = ["192.0.2.1:8080", "[2001:db8::1]:8080"]
         frontends = ["10.96.0.10:80", "[fd00:96::10]:80"]
+        maglev = false
         name = "web"
         namespace = "static"
         on_empty = "auto"

@@ -115,6 +115,7 @@ fn the_example_service_shows_the_defaults() {
         Some(&CheckKind::Http { path: "/".into() })
     );
     expected.on_empty = Some(Config::default().hold.on_empty);
+    expected.maglev = Some(Config::default().packets.maglev);
     assert_eq!(block, &expected);
 }
 

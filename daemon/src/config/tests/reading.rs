@@ -44,6 +44,17 @@ fn a_service_has_the_documented_defaults() {
 }
 
 #[test]
+fn a_backend_is_an_address_alone_or_with_its_weight() {
+    let text = "[[service]]\nname = \"web\"\nfrontends = [\"10.96.0.10:80\"]\nmaglev = true\nbackends = [\
+                \"192.0.2.1:8080\", { address = \"192.0.2.2:8080\", weight = 0 }, { address = \"192.0.2.3:8080\" }]\n";
+    let web = read(text).services.remove(0);
+    let backends: Vec<String> = web.backends.iter().map(ToString::to_string).collect();
+    assert_eq!(backends, ["192.0.2.1:8080", "192.0.2.2:8080", "192.0.2.3:8080"]);
+    assert_eq!(web.weights.iter().map(|weight| weight.number()).collect::<Vec<_>>(), [1, 0, 1]);
+    assert_eq!(web.maglev, Some(true));
+}
+
+#[test]
 fn a_health_check_has_the_documented_defaults() {
     let check = service("health_check = {}").health_check.unwrap();
     assert_eq!((check.kind, check.rise, check.fall), (CheckKind::Tcp, 2, 3));

@@ -15,6 +15,7 @@ use holdfast_core::facts::{
 };
 use holdfast_core::keys::{Family, InvalidName, ObjectName, Protocol, ServiceKey, SliceKey, Source};
 use holdfast_core::limits;
+use holdfast_core::weights::{Asked, Weights};
 
 use super::{HealthCheck, StaticService};
 
@@ -190,8 +191,16 @@ fn service_facts(
         static_frontends: frontends,
         affinity_timeout: service.affinity_timeout,
         on_empty: service.on_empty.as_deref().map(Arc::from),
+        maglev: service.maglev.map(|asked| asked.to_string().into()),
+        weights: weights(service),
         ..ServiceFacts::new(ServiceKey { name, source: Source::Config }, ServiceType::Static)
     })
+}
+
+fn weights(service: &StaticService) -> Option<Box<Asked>> {
+    let each = service.weights.iter().map(|(backend, weight)| (canonical(*backend), *weight));
+    let has_any = !service.weights.is_empty();
+    has_any.then(|| Box::new(Asked { weights: Weights::of_backends(each), wrong: None }))
 }
 
 fn members(name: &ObjectName, backends: &[SocketAddr]) -> Result<BTreeMap<SliceKey, Members>, Fault> {

@@ -20,6 +20,8 @@ pub(super) fn block(name: &str, frontends: &[&str], backends: &[&str]) -> Static
         health_check: None,
         affinity_timeout: None,
         on_empty: None,
+        weights: Vec::new(),
+        maglev: None,
     }
 }
 

@@ -4,8 +4,8 @@
 
 use std::net::IpAddr;
 
-use holdfast_core::list::{Scope, Slot};
-use holdfast_core::op::{Dump, DumpPort, FrontendType, FrontendValue, Word, WordFlags};
+use holdfast_core::list::Scope;
+use holdfast_core::op::{Dump, DumpPort, FrontendType, FrontendValue, WordFlags};
 
 use super::show::list;
 use super::table::table;
@@ -21,22 +21,17 @@ pub(super) fn from(dump: &Dump, client: IpAddr) -> String {
 }
 
 fn met(dump: &Dump, port: &DumpPort, value: FrontendValue, client: IpAddr) -> String {
-    let flags = port.cluster.0.flags;
+    let flags = port.word(Scope::Cluster).flags;
     let mut own = dump.sources.iter().flatten().filter(|source| source.port == port.index);
     let looks = value.kind == FrontendType::LoadBalancer && flags.has(WordFlags::SOURCES);
     if looks && !own.any(|source| source.range.has(client)) {
         return "dropped, for its source".to_owned();
     }
-    answer(match value.kind.list(flags, true) {
-        Scope::Local => &port.local,
-        Scope::Cluster => &port.cluster,
-    })
-}
-
-fn answer((word, slots): &(Word, Vec<Slot>)) -> String {
+    let scope = value.kind.list(flags, true);
+    let word = port.word(scope);
     match word.count {
         0 if word.flags.has(WordFlags::DROP) => "dropped".to_owned(),
         0 => "refused".to_owned(),
-        _ => list(slots.iter().copied()),
+        _ => list(port.backends(scope).into_keys()),
     }
 }

@@ -4,18 +4,20 @@
 
 use std::fmt::Write;
 
-use holdfast_core::list::{Scope, Slot};
-use holdfast_core::op::{Dump, DumpPort, Membership, Word, WordFlags};
+use holdfast_core::list::Scope;
+use holdfast_core::op::{Dump, DumpPort, Membership, WordFlags};
 
 use super::show::{list, state};
 
-const FLAGS: [(WordFlags, &str); 6] = [
+const FLAGS: [(WordFlags, &str); 8] = [
     (WordFlags::DROP, "drop"),
     (WordFlags::INTERNAL_LOCAL, "internal-local"),
     (WordFlags::AFFINITY, "affinity"),
     (WordFlags::EXTERNAL_LOCAL, "external-local"),
     (WordFlags::MEMBERS, "members"),
     (WordFlags::SOURCES, "sources"),
+    (WordFlags::MAGLEV, "maglev"),
+    (WordFlags::TABLE, "table"),
 ];
 
 /// Each port with the frontends that lead to it, in the order of its first frontend; then the node's addresses.
@@ -42,7 +44,7 @@ fn frontends(dump: &Dump, port: &DumpPort) -> Vec<String> {
 }
 
 fn lists(dump: &Dump, port: &DumpPort) -> String {
-    let mut lines = vec![line("cluster", &port.cluster), line("local", &port.local)];
+    let mut lines = vec![line("cluster", port, Scope::Cluster), line("local", port, Scope::Local)];
     if port.facts.affinity_timeout > 0 {
         lines.push(format!("  affinity for {} s", port.facts.affinity_timeout));
     }
@@ -59,8 +61,9 @@ fn lists(dump: &Dump, port: &DumpPort) -> String {
     lines.join("\n")
 }
 
-fn line(name: &str, (word, slots): &(Word, Vec<Slot>)) -> String {
+fn line(name: &str, port: &DumpPort, scope: Scope) -> String {
+    let word = port.word(scope);
     let flags: Vec<&str> =
         FLAGS.iter().filter(|(flag, _)| word.flags.has(*flag)).map(|(_, name)| *name).collect();
-    format!("  {name} {} {}", list(slots.iter().copied()), flags.join(" ")).trim_end().to_owned()
+    format!("  {name} {} {}", list(port.backends(scope).into_keys()), flags.join(" ")).trim_end().to_owned()
 }

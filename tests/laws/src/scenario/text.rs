@@ -237,6 +237,7 @@ fn settings(rest: &str) -> Result<Settings, String> {
             "external_ips" => settings.external_ips = external_ips(value)?,
             "proxy_name" => settings.service_proxy_name = Some(value.into()),
             "packets" => settings.serves_sctp = is_translated(value)?,
+            "maglev" => settings.maglev = value.parse().map_err(|_| format!("{value:?} is no maglev"))?,
             other => return Err(format!("there is no setting {other:?}")),
         }
     }

@@ -200,10 +200,11 @@ fn keeps_members((_, transport, _): &PortName, facts: &Facts) -> bool {
     *transport == Transport::Udp || (*transport == Transport::Tcp && facts.settings.keeps_tcp_members)
 }
 
-/// In a list, or serving in any slice.
+/// In a list, or serving in any slice, or published as ready without that: weights and hints take it out of the lists
+/// and cut none of its clients.
 fn serving(endpoints: &[Listed<'_>], lists: [&Option<Vec<Slot>>; 2]) -> BTreeMap<SocketAddr, SlotState> {
     let listed: BTreeSet<_> = lists.into_iter().flatten().flatten().map(Slot::backend).collect();
-    let stays = |it: &&Listed<'_>| it.serves || listed.contains(&it.backend());
+    let stays = |it: &&Listed<'_>| it.serves || it.is_ready() || listed.contains(&it.backend());
     let state = |it: &Listed<'_>| if it.is_ready() { SlotState::Active } else { SlotState::Draining };
     endpoints.iter().filter(stays).map(|it| (it.backend(), state(it))).collect()
 }

@@ -175,7 +175,10 @@ fn change_service(random: &mut Random, facts: &mut ServiceFacts, field: usize) {
         }
         5 => facts.internal_policy = policy(random),
         6 => facts.external_policy = policy(random),
-        7 => facts.on_empty = random.chance(400).then(|| random.pick(&SETTINGS).into()),
+        7 => {
+            facts.on_empty = random.chance(400).then(|| random.pick(&SETTINGS).into());
+            facts.maglev = random.chance(100).then(|| random.pick(&["true", "false", "maybe"]).into());
+        }
         8 => facts.source_ranges = some(random, 600, |random| random.pick(&RANGES).into()),
         _ => {
             facts.affinity_timeout = random.chance(300).then(|| 60 + u32::from(random.chance(500)));
@@ -480,6 +483,7 @@ pub fn settings(random: &mut Random) -> Settings {
         hold: hold(random),
         keeps_tcp_members: random.chance(300),
         serves_sctp: random.chance(700),
+        maglev: random.chance(30),
     }
 }
 

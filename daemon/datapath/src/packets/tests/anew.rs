@@ -1,6 +1,8 @@
 //! Clients that begin anew from the port of a connection which lost its backend, and for how long a silent connection
 //! is kept.
 
+use std::net::SocketAddr;
+
 use super::craft::{ACK, FIN, RST, SYN, Sent, address};
 use super::lives::{BOTH, age, found};
 use super::node::{NEXT, Node, SHOT};
@@ -156,6 +158,52 @@ fn kernel_a_syn_stays_with_its_backend_while_its_frontend_leads_there() {
                 next_second(node, way);
                 assert_eq!(goes(node, way, SYN).ip(), host, "{before} before it, {after} after");
             }
+        }
+    });
+}
+
+/// Places of a table of few backends.
+const PLACES: u32 = 16_381;
+
+/// Runs a test with a frontend, sixteen backends and a hundred clients of each family.
+fn with_many(test: fn(&mut Node, &'static str, &[SocketAddr], &[String])) {
+    type Named = fn(u16) -> String;
+    let v4: (_, Named, Named) =
+        ("203.0.113.10:80", |at| format!("10.1.0.{at}:8080"), |at| format!("198.51.100.{at}:40000"));
+    let v6: (_, Named, Named) = (
+        "[2001:db8:f::10]:80",
+        |at| format!("[fd01::{at:x}]:8080"),
+        |at| format!("[2001:db8:1::{at:x}]:40000"),
+    );
+    for (frontend, backend, client) in [v4, v6] {
+        Node::test_with(512, move |node| {
+            let backends: Vec<_> = (2..18).map(|at| address(&backend(at))).collect();
+            let clients: Vec<_> = (1..101).map(client).collect();
+            test(node, frontend, &backends, &clients);
+        });
+    }
+}
+
+/// In a table, which is in no order, a backend is found too, whichever it is; and one that has left is not.
+#[test]
+fn kernel_a_syn_stays_with_its_backend_while_the_table_of_its_frontend_has_it() {
+    with_many(|node, frontend, backends, clients| {
+        let port = Port { frontends: &[frontend], backends, places: PLACES, ..Port::TCP };
+        node.serve(&port);
+        let asks = |node: &Node, client: &String| {
+            let goes = node.comes(&Sent::tcp(client, frontend, SYN)).to;
+            age(node, client, 1);
+            goes
+        };
+        let first: Vec<_> = clients.iter().map(|client| asks(node, client)).collect();
+        let again: Vec<_> = clients.iter().map(|client| asks(node, client)).collect();
+        assert_eq!(first, again);
+        let stay = &backends[8..];
+        node.serve(&Port { backends: stay, ..port });
+        for (client, first) in clients.iter().zip(first) {
+            let now = asks(node, client);
+            assert!(stay.contains(&now), "{client} is led to {now}, which has left");
+            assert!(now == first || !stay.contains(&first), "{client} left {first}");
         }
     });
 }

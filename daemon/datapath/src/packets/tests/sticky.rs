@@ -110,6 +110,30 @@ fn kernel_a_client_that_was_away_for_too_long_may_get_any_backend() {
     }
 }
 
+/// A backend without weight is out of the list, and still a member of it.
+#[test]
+fn kernel_a_client_comes_back_to_a_member_that_the_list_has_no_more() {
+    for ([frontend, _], backend, client) in PLACES {
+        Node::test_with(256, move |node| {
+            let [_, many] = few_and_many(backend);
+            lead(node, 1, frontend, &many);
+            let clients = 0..20;
+            let firsts: Vec<_> =
+                clients.clone().map(|at| begins_and_is_answered(node, &client(at), frontend)).collect();
+            let stay = &many[4..];
+            lead(node, 1, frontend, stay);
+            for (at, first) in clients.zip(&firsts) {
+                assert_eq!(begins(node, &client(at), 40_001, frontend), *first);
+            }
+            assert!(firsts.iter().any(|first| !stay.contains(first)));
+            for at in 100..120 {
+                let first = begins(node, &client(at), 40_000, frontend);
+                assert!(stay.contains(&first), "{first} gets a new client");
+            }
+        });
+    }
+}
+
 /// Its backend is one of others later, and by their number alone the client would get another one.
 #[test]
 fn kernel_a_client_is_remembered_when_its_backend_has_answered() {

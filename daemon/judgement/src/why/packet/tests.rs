@@ -83,6 +83,26 @@ spec:
   type: NodePort
   clusterIP: 10.96.0.4
   ports: [{name: a, port: 80, nodePort: 30082}, {name: b, port: 80, nodePort: 30082, protocol: UDP}]
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: shifting
+  annotations: {holdfast.io/maglev: 'true', holdfast.io/weights: 'node:node-2=3,10.3.0.4=0'}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.5
+  ports: [{port: 80, nodePort: 30083}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: shifting-1, labels: {kubernetes.io/service-name: shifting}}
+addressType: IPv4
+ports: [{port: 80}]
+endpoints:
+  - {addresses: [10.1.0.4], nodeName: node-1}
+  - {addresses: [10.2.0.4], nodeName: node-2}
+  - {addresses: [10.3.0.4], nodeName: node-2}
 ";
 
 /// A node that serves [`WORLD`].
@@ -172,7 +192,7 @@ fn written(packet: &Packet) -> String {
     text
 }
 
-const QUESTIONS: [(&str, &str); 19] = [
+const QUESTIONS: [(&str, &str); 20] = [
     ("192.0.2.10:80", "203.0.113.9"),
     ("192.0.2.10:80", "198.51.100.9"),
     ("192.0.2.10:80", "10.1.0.2"),
@@ -189,6 +209,7 @@ const QUESTIONS: [(&str, &str); 19] = [
     ("10.0.0.5:30082", "198.51.100.9"),
     ("10.0.0.5:30082/UDP", "198.51.100.9"),
     ("10.0.0.5:30082", "10.0.0.5"),
+    ("10.0.0.5:30083", "198.51.100.9"),
     ("127.0.0.1:30080", "198.51.100.9"),
     ("10.1.0.1:8080", "198.51.100.9"),
     ("[fd00::5]:30080", "fd00::9"),

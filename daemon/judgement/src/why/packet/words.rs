@@ -2,10 +2,12 @@
 //!
 //! Invariant: each step is a sentence that an operator can check against the object or the node.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::keys::Transport;
-use holdfast_core::list::Scope;
+use holdfast_core::list::{Scope, Slot};
+use holdfast_core::op::{Word, WordFlags};
 use holdfast_core::snapshot::{FrontendView, Verdict};
 use holdfast_core::words;
 
@@ -156,12 +158,40 @@ pub(super) const fn refusal(transport: Transport) -> &'static str {
     }
 }
 
-pub(super) fn choice(backends: usize, affinity: u32) -> String {
-    let each = if backends == 1 { "There is one.".to_owned() } else { format!("Each of {backends} alike.") };
-    if affinity == 0 {
-        return each;
+/// How a client finds its backend in a list that has such places.
+pub(super) fn choice(list: Word, backends: &BTreeMap<Slot, u32>, is_even: bool, affinity: u32) -> String {
+    let unweighted = (!is_even && list.count as usize == backends.len())
+        .then(|| "There is no room for a table by their weights.".to_owned());
+    let again = (affinity > 0)
+        .then(|| format!("Who came within the last {affinity} s gets the same again (session affinity)."));
+    [Some(shares(backends)), unweighted, maglev(list, backends.len()), again]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn shares(backends: &BTreeMap<Slot, u32>) -> String {
+    let (least, most) = (backends.values().min(), backends.values().max());
+    match (least.zip(most), backends.len()) {
+        (_, 1) => "There is one.".to_owned(),
+        // The places of a table differ by rounding.
+        (Some((least, most)), count) if *most <= least.saturating_add(2) => format!("Each of {count} alike."),
+        (_, count) => format!("Each of {count} by its weight."),
     }
-    format!("{each} Who came within the last {affinity} s gets the same again (session affinity).")
+}
+
+/// How the place of a client is computed, where it is not drawn.
+fn maglev(list: Word, backends: usize) -> Option<String> {
+    list.flags.has(WordFlags::MAGLEV).then(|| {
+        let by = "Which one is computed from the addresses and ports of client and frontend, alike on all nodes (maglev)";
+        match list.count as usize {
+            count if count == backends => {
+                format!("{by}; there is no room for a table, so a change of the list moves most clients.")
+            }
+            places => format!("{by}, by a table of {places} places."),
+        }
+    })
 }
 
 /// How a backend sees a client that keeps its address. Only policy Local keeps its port, too.

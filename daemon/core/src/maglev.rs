@@ -1,0 +1,202 @@
+//! Maglev's tables: lists in which a client's place is computed and not drawn, so that every node finds the same
+//! backend for it.
+//!
+//! Invariant: a table follows from the addresses, ports and weights of its backends alone, on every node and in every
+//! version; the share of a backend is what its weight says, give or take a place or two; and where a backend comes or
+//! goes, few places of the others change hands.
+
+use alloc::collections::BinaryHeap;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use core::net::{IpAddr, SocketAddr};
+
+use crate::{limits, work};
+
+/// The places of a table: primes, so that every walk comes by all places, and just below the powers of two in which
+/// room is given out. The larger one is for lists of which each backend would have less than a hundred places in the
+/// smaller.
+const PLACES: u32 = 16_381;
+const PLACES_OF_MANY: u32 = 65_521;
+
+/// Up to so many backends have a hundred places each, which makes the shares even to one percent.
+const FEW: u32 = PLACES / 100;
+
+/// More backends than these would have less than ten places each: such a list stays as it is. All nodes agree on the
+/// place of a client in it too, but a change of the list moves most clients.
+const MANY: u32 = PLACES_OF_MANY / 10;
+
+/// How many places the table of so many backends has.
+pub const fn places(backends: u32) -> u32 {
+    if backends < 2 || backends > MANY {
+        backends
+    } else if backends > FEW {
+        PLACES_OF_MANY
+    } else {
+        PLACES
+    }
+}
+
+/// Whether so many slots are a table of so many backends.
+pub const fn is_table(slots: u32, backends: u32) -> bool {
+    slots > backends && (slots == PLACES || slots == PLACES_OF_MANY)
+}
+
+/// For each place, the number of the backend that has it. The backends come in the order of their addresses and ports,
+/// each once, with their weights. Where all of these are alike, or 0, all backends are.
+pub fn table(backends: impl Iterator<Item = (SocketAddr, u16)>, places: u32) -> Vec<u32> {
+    fill(backends.map(|(backend, weight)| Walk::of(backend, weight, places)).collect(), places)
+}
+
+fn fill(mut walks: Vec<Walk>, places: u32) -> Vec<u32> {
+    let mut table = Table::of(places);
+    let weights = || walks.iter().map(|walk| walk.weight);
+    let (least, most) = (weights().min().unwrap_or_default(), weights().max().unwrap_or_default());
+    if least == most {
+        in_turn(&mut walks, &mut table);
+    } else {
+        by_weight(&mut walks, &mut table, most);
+    }
+    table.places
+}
+
+/// In each round each backend takes a place.
+fn in_turn(walks: &mut [Walk], table: &mut Table) {
+    let mut left = if walks.is_empty() { 0 } else { table.places.len() };
+    while left > 0 {
+        for (number, walk) in (0..).zip(walks.iter_mut()).take(left) {
+            table.give_to(walk, number);
+            left -= 1;
+        }
+    }
+}
+
+/// In each round the heaviest backends take a place, and each other backend in as many rounds as its weight is to
+/// theirs, but in the first one too: however light it is, it has a place. A heap has the backend whose turn is next,
+/// because in most rounds there may be few.
+fn by_weight(walks: &mut [Walk], table: &mut Table, most: u16) {
+    let turns = (0..).zip(walks.iter()).filter(|(_, walk)| walk.weight > 0);
+    let mut turns: BinaryHeap<_> =
+        turns.map(|(number, walk)| Reverse((walk.next_turn(most), number))).collect();
+    for _ in 0..table.places.len() {
+        let Some(Reverse((_, number))) = turns.pop() else { return };
+        let Some(walk) = walks.get_mut(number as usize) else { return };
+        table.give_to(walk, number);
+        turns.push(Reverse((walk.next_turn(most), number)));
+    }
+}
+
+/// A place that no backend has yet.
+const FREE: u32 = u32::MAX;
+
+/// A table that is being filled.
+struct Table {
+    places: Vec<u32>,
+    /// How many places may still be looked at on the ways of backends.
+    looks: u64,
+    /// No place before this one is free.
+    first: usize,
+}
+
+impl Table {
+    fn of(places: u32) -> Self {
+        let looks = u64::from(places) * limits::LOOKS_OF_A_PLACE;
+        Self { places: vec![FREE; places as usize], looks, first: 0 }
+    }
+
+    /// Gives the backend the first place on its way that is free or, where ways were too long, the first of all.
+    fn give_to(&mut self, walk: &mut Walk, number: u32) {
+        walk.taken += 1;
+        let found = self.free_on_the_way(walk).or_else(|| self.first_free());
+        if let Some(place) = found.and_then(|at| self.places.get_mut(at)) {
+            *place = number;
+        }
+    }
+
+    /// There is a free one on each way, because a prime number of places is walked over by any step.
+    fn free_on_the_way(&mut self, walk: &mut Walk) -> Option<usize> {
+        while self.looks > 0 {
+            work::done(1);
+            self.looks -= 1;
+            let at = walk.step_on();
+            if self.places.get(at) == Some(&FREE) {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    fn first_free(&mut self) -> Option<usize> {
+        let taken = self.places.iter().skip(self.first).take_while(|place| **place != FREE).count();
+        work::done(taken);
+        self.first += taken;
+        (self.first < self.places.len()).then_some(self.first)
+    }
+}
+
+/// The way of one backend through the places of a table.
+struct Walk {
+    next: u32,
+    step: u32,
+    places: u32,
+    weight: u16,
+    /// How many places it has taken.
+    taken: u32,
+}
+
+impl Walk {
+    fn of(backend: SocketAddr, weight: u16, places: u32) -> Self {
+        let begin = number_of(backend, BEGINS);
+        let step = number_of(backend, STEPS);
+        let step = 1 + below(step, places.saturating_sub(1));
+        Self { next: below(begin, places), step, places, weight, taken: 0 }
+    }
+
+    /// The round in which it takes its next place, if the heaviest take one in each.
+    fn next_turn(&self, most: u16) -> u64 {
+        let wanted = (u64::from(self.taken) + 1) * u64::from(most);
+        if self.taken == 0 { 1 } else { wanted.div_ceil(u64::from(self.weight.max(1))) }
+    }
+
+    /// The place that it has come to; it goes on to the next.
+    const fn step_on(&mut self) -> usize {
+        let at = self.next;
+        self.next += self.step;
+        if self.next >= self.places {
+            self.next -= self.places;
+        }
+        at as usize
+    }
+}
+
+/// What the two numbers of a backend start from. They are the same on all nodes, and for ever.
+const BEGINS: u64 = 0x6d61_676c_6576_0001;
+const STEPS: u64 = 0x6d61_676c_6576_0002;
+
+/// A number of a backend, by its address and port.
+fn number_of(backend: SocketAddr, seed: u64) -> u64 {
+    let bits = match backend.ip() {
+        IpAddr::V4(address) => u128::from(address.to_ipv6_mapped()),
+        IpAddr::V6(address) => u128::from(address),
+    };
+    // Both halves count, and neither is truncated.
+    let halves =
+        [bits >> 64, bits & u128::from(u64::MAX)].map(|half| u64::try_from(half).unwrap_or_default());
+    let mixed = halves.into_iter().fold(seed, |mixed, half| mix(mixed ^ half));
+    mix(mixed ^ u64::from(backend.port()))
+}
+
+/// Spreads every bit over all others, as the end of `MurmurHash3` does.
+const fn mix(bits: u64) -> u64 {
+    let bits = (bits ^ bits >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let bits = (bits ^ bits >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    bits ^ bits >> 33
+}
+
+/// A number below `end`, if that is not 0.
+fn below(number: u64, end: u32) -> u32 {
+    number.checked_rem(u64::from(end)).and_then(|rest| u32::try_from(rest).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! Weights: how many new clients a backend gets beside the others of its list.
+//!
+//! Invariant: what is written is understood whole or not at all. A backend with weight 0 leaves a list only while
+//! another one stays in it, so weights never make a list empty.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::borrow::Borrow;
+use core::net::{IpAddr, SocketAddr};
+
+use crate::limits;
+
+/// The weight of one backend: 0 is no new client, and 1 is what has no weight of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Weight(u16);
+
+impl Weight {
+    pub const NONE: Self = Self(0);
+    pub const ONE: Self = Self(1);
+    pub const MOST: u16 = 256;
+
+    /// `None`: it is more than a weight may be.
+    pub const fn new(number: u16) -> Option<Self> {
+        if number <= Self::MOST { Some(Self(number)) } else { None }
+    }
+
+    pub const fn number(self) -> u16 {
+        self.0
+    }
+}
+
+/// Keys with their weights, sorted by key, each once.
+type Each<K> = Box<[(K, Weight)]>;
+
+fn sorted<K: Ord>(mut each: Vec<(K, Weight)>) -> Each<K> {
+    // Of two for the same key the last one counts.
+    each.reverse();
+    each.sort_by(|(a, _), (b, _)| a.cmp(b));
+    each.dedup_by(|(a, _), (b, _)| a == b);
+    each.into()
+}
+
+fn find<K: Ord + Borrow<Q>, Q: Ord + ?Sized>(each: &[(K, Weight)], key: &Q) -> Option<Weight> {
+    let position = each.binary_search_by(|(other, _)| other.borrow().cmp(key)).ok()?;
+    each.get(position).map(|(_, weight)| *weight)
+}
+
+/// What a service says of the weights of its backends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Weights {
+    backends: Each<SocketAddr>,
+    /// For all ports of an address.
+    addresses: Each<IpAddr>,
+    /// For all endpoints of the node of that name.
+    nodes: Each<Arc<str>>,
+}
+
+/// The items that are legal, as the author of another one is told.
+const LEGAL: &str = "legal are items such as 192.0.2.1=5, 192.0.2.1:8080=0 or node:NAME=3, from 0 to 256";
+
+/// How many characters are shown of an item that cannot be read.
+const SHOWN_MAX: usize = 60;
+
+impl Weights {
+    /// The weights of backends.
+    pub fn of_backends(backends: impl IntoIterator<Item = (SocketAddr, Weight)>) -> Self {
+        Self { backends: sorted(backends.into_iter().collect()), ..Self::default() }
+    }
+
+    /// Reads `ADDRESS=N,ADDRESS:PORT=N,node:NAME=N`, or says what cannot be read and what could.
+    pub fn read(text: &str) -> Result<Self, String> {
+        const MAX: usize = limits::WEIGHTS_PER_SERVICE_MAX;
+        let (mut backends, mut addresses, mut nodes) = (Vec::new(), Vec::new(), Vec::new());
+        for (position, item) in text.split(',').map(str::trim).enumerate() {
+            if position >= MAX {
+                return Err(format!("it has more than {MAX} weights"));
+            }
+            let (whom, weight) =
+                item.rsplit_once('=').map_or((item, None), |(whom, number)| (whom.trim(), weight(number)));
+            let weight = weight.ok_or_else(|| unread(item))?;
+            if let Some(name) = whom.strip_prefix("node:").filter(|name| may_be_a_name(name)) {
+                nodes.push((name.into(), weight));
+            } else if let Ok(address) = whom.parse() {
+                addresses.push((address, weight));
+            } else {
+                backends.push((whom.parse().map_err(|_| unread(item))?, weight));
+            }
+        }
+        Ok(Self { backends: sorted(backends), addresses: sorted(addresses), nodes: sorted(nodes) })
+    }
+
+    /// What is said of whom, in an order that does not depend on how it was written.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (Whom<'_>, Weight)> {
+        let backends = self.backends.iter().map(|(backend, weight)| (Whom::Backend(*backend), *weight));
+        let addresses = self.addresses.iter().map(|(address, weight)| (Whom::Address(*address), *weight));
+        let nodes = self.nodes.iter().map(|(name, weight)| (Whom::Node(name), *weight));
+        backends.chain(addresses).chain(nodes)
+    }
+
+    /// The weight of a backend: its own, else that of its address, else that of its node, else 1.
+    pub fn of(&self, backend: SocketAddr, node: Option<&str>) -> Weight {
+        find(&self.backends, &backend)
+            .or_else(|| find(&self.addresses, &backend.ip()))
+            .or_else(|| node.and_then(|node| find(&self.nodes, node)))
+            .unwrap_or(Weight::ONE)
+    }
+}
+
+/// Whose weight it is.
+pub(crate) enum Whom<'a> {
+    Backend(SocketAddr),
+    Address(IpAddr),
+    Node(&'a str),
+}
+
+fn may_be_a_name(node: &str) -> bool {
+    (1..=limits::NAME_LENGTH_MAX).contains(&node.len())
+}
+
+fn weight(number: &str) -> Option<Weight> {
+    let digits = Some(number.trim()).filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+    digits?.parse().ok().and_then(Weight::new)
+}
+
+fn unread(item: &str) -> String {
+    let shown: String = item.chars().take(SHOWN_MAX).collect();
+    format!("{shown:?} is no weight: {LEGAL}")
+}
+
+/// The weights that a service has, and why what is written now is not taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Asked {
+    /// As they were written last, of what could be read.
+    pub weights: Weights,
+    /// What cannot be read, and what could.
+    pub wrong: Option<Arc<str>>,
+}
+
+impl Asked {
+    /// How many bytes its texts have, and how many weights there are.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        let text = |(whom, _): (Whom<'_>, Weight)| if let Whom::Node(name) = whom { name.len() } else { 0 };
+        let wrong = self.wrong.as_deref().map_or(0, str::len);
+        (wrong + self.weights.each().map(text).sum::<usize>(), self.weights.each().count())
+    }
+
+    /// Takes the weights of before, where those of now cannot be read: a slip of the pen must not send clients to a
+    /// backend that is to have none.
+    pub(crate) fn keep(&mut self, before: Option<&Self>) {
+        if let (Some(before), true) = (before, self.wrong.is_some()) {
+            self.weights = before.weights.clone();
+        }
+    }
+}
+
+/// The backends of a port with other weights than 1, sorted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct OfBackends(Option<Arc<[(SocketAddr, Weight)]>>);
+
+impl OfBackends {
+    /// Takes weights that are sorted by backend; those of 1 say nothing.
+    pub(crate) fn new(each: impl Iterator<Item = (SocketAddr, Weight)>) -> Self {
+        let each: Vec<_> = each.filter(|(_, weight)| *weight != Weight::ONE).collect();
+        Self((!each.is_empty()).then(|| each.into()))
+    }
+
+    pub fn of(&self, backend: SocketAddr) -> Weight {
+        self.0.as_ref().and_then(|each| find(each, &backend)).unwrap_or(Weight::ONE)
+    }
+
+    /// How many bytes it takes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.as_deref().map_or(0, size_of_val)
+    }
+
+    /// Whether every backend has the same.
+    pub const fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! Which weights can be written, and which backends get them.
+
+use alloc::boxed::Box;
+use alloc::format;
+use std::string::String;
+
+use super::{Asked, Weight, Weights};
+use crate::facts::{ServiceFacts, ServiceType};
+use crate::keys::{ObjectName, ServiceKey, Source};
+use crate::limits;
+
+fn of(text: &str, backend: &str, node: Option<&str>) -> u16 {
+    Weights::read(text).unwrap().of(backend.parse().unwrap(), node).number()
+}
+
+#[test]
+fn the_weight_that_says_most_counts() {
+    let text = "node:worker-1=3, 192.0.2.1=5 ,192.0.2.1:8080=0,[2001:db8::1]:80=256,2001:db8::2=7";
+    assert_eq!(of(text, "192.0.2.1:8080", Some("worker-1")), 0);
+    assert_eq!(of(text, "192.0.2.1:8081", Some("worker-1")), 5);
+    assert_eq!(of(text, "192.0.2.2:8081", Some("worker-1")), 3);
+    assert_eq!(of(text, "192.0.2.2:8081", Some("worker-2")), 1);
+    assert_eq!(of(text, "192.0.2.2:8081", None), 1);
+    assert_eq!(of(text, "[2001:db8::1]:80", None), 256);
+    assert_eq!(of(text, "[2001:db8::2]:1", None), 7);
+}
+
+#[test]
+fn of_two_for_the_same_the_last_one_counts() {
+    assert_eq!(of("192.0.2.1=5,192.0.2.1=2", "192.0.2.1:80", None), 2);
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_nothing_of_it_is_taken() {
+    for (text, shown) in [
+        ("192.0.2.1=5,192.0.2.2", "\"192.0.2.2\" is no weight"),
+        ("192.0.2.1=257", "\"192.0.2.1=257\" is no weight"),
+        ("192.0.2.1=-1", "\"192.0.2.1=-1\" is no weight"),
+        ("192.0.2.1=+1", "\"192.0.2.1=+1\" is no weight"),
+        ("192.0.2.1=1.5", "\"192.0.2.1=1.5\" is no weight"),
+        ("192.0.2.01=1", "\"192.0.2.01=1\" is no weight"),
+        ("node:=1", "\"node:=1\" is no weight"),
+        (&format!("node:{}=1", "n".repeat(limits::NAME_LENGTH_MAX + 1)), "\"node:nnn"),
+        ("web-0=1", "\"web-0=1\" is no weight"),
+        ("", "\"\" is no weight"),
+    ] {
+        let said = Weights::read(text).unwrap_err();
+        assert!(said.starts_with(shown), "{text}: {said}");
+    }
+}
+
+/// What waits for room has its place in memory counted.
+#[test]
+fn invariant_10_the_text_of_weights_counts_as_bytes_of_its_service() {
+    let bytes = |weights: Option<Asked>, maglev: Option<&str>| {
+        let key = ServiceKey { name: ObjectName::new("default", "web").unwrap(), source: Source::Manifests };
+        let weights = weights.map(Box::new);
+        let maglev = maglev.map(Into::into);
+        ServiceFacts { weights, maglev, ..ServiceFacts::new(key, ServiceType::ClusterIp) }.bytes()
+    };
+    let named =
+        |name: &str| Asked { weights: Weights::read(&format!("node:{name}=2")).unwrap(), wrong: None };
+    let (short, long) = (named("n"), named(&"n".repeat(250)));
+    assert_eq!(bytes(Some(long), None) - bytes(Some(short), None), 249);
+    let wrong = |text: &str| Asked { wrong: Some(text.into()), ..Asked::default() };
+    assert_eq!(bytes(Some(wrong("no weight")), None) - bytes(Some(wrong("")), None), 9);
+    assert_eq!(bytes(None, Some("true")) - bytes(None, None), 4);
+}
+
+#[test]
+fn no_more_is_read_than_a_service_may_have() {
+    let all = |count: usize| "192.0.2.1=1,".repeat(count - 1) + "192.0.2.1=1";
+    assert!(Weights::read(&all(limits::WEIGHTS_PER_SERVICE_MAX)).is_ok());
+    let said: String = Weights::read(&all(limits::WEIGHTS_PER_SERVICE_MAX + 1)).unwrap_err();
+    assert_eq!(said, "it has more than 1024 weights");
+    assert_eq!(Weight::new(257), None);
+    let longest = format!("node:{}=1", "n".repeat(limits::NAME_LENGTH_MAX));
+    assert!(Weights::read(&longest).is_ok());
+}

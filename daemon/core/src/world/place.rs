@@ -1,0 +1,147 @@
+//! Where the lists of a port come to stand in the maps: where they are, in another range, or as tables.
+//!
+//! Invariant: a list that is there takes no other range. Where there is no room for a table its list is served as it
+//! is, and found room for later.
+
+use alloc::vec::Vec;
+
+use super::space::Space;
+use crate::keys::Family;
+use crate::limits;
+use crate::list::Scope;
+use crate::op::{Range, Share, Word, WordFlags};
+use crate::ranges::NoRoom;
+use crate::service::Port;
+use crate::work;
+
+/// Why a list has no place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoPlace {
+    /// No run of slots is long enough.
+    #[error(transparent)]
+    Slots(#[from] NoRoom),
+    /// A word has 20 bits for the length of its list.
+    #[error("a list of {0} backends is longer than the {max} that the datapath can count; spread them over services", max = limits::BACKENDS_PER_LIST_MAX)]
+    List(u32),
+}
+
+/// A list with its place.
+#[derive(Debug)]
+pub(super) struct Placed {
+    pub(super) scope: Scope,
+    /// What its word is to say.
+    pub(super) word: Word,
+    /// The range that is to be written first; `None`: the word leads where it did, or nowhere.
+    pub(super) range: Option<Range>,
+}
+
+impl Placed {
+    /// The list stays where it is.
+    fn stays(port: &Port, scope: Scope, is_table: bool) -> Self {
+        let flags = port.flags_for_now(scope).without(WordFlags::TABLE).with(WordFlags::TABLE, is_table);
+        let word = Word { flags, ..port.realized.list(scope).word };
+        Self { scope, word, range: None }
+    }
+
+    /// The list goes to a new range.
+    fn goes(port: &Port, scope: Scope, range: Range) -> Self {
+        let is_table = range.count > port.rows.len(scope);
+        let flags = port.flags_for_now(scope).without(WordFlags::TABLE).with(WordFlags::TABLE, is_table);
+        let word = Word { base: range.base, count: range.count, flags };
+        Self { scope, word, range: Some(range) }
+    }
+}
+
+impl Space {
+    /// Places the lists of a port, in the order in which they are to be published, up to one that finds no room.
+    pub(super) fn place_lists(
+        &mut self,
+        port: &mut Port,
+        share: Share,
+    ) -> (Vec<Placed>, Result<(), NoPlace>) {
+        let mut lists = Vec::with_capacity(Scope::ALL.len());
+        for scope in publishing_order(port) {
+            match self.place(port, scope, share) {
+                Ok(placed) => {
+                    port.stand(scope, placed.word.flags.has(WordFlags::TABLE));
+                    lists.push(placed);
+                }
+                Err(error) => return (lists, Err(error)),
+            }
+        }
+        (lists, Ok(()))
+    }
+
+    pub(super) fn place(&mut self, port: &Port, scope: Scope, share: Share) -> Result<Placed, NoPlace> {
+        let (plain, wanted) = (port.rows.len(scope), port.wanted_places(scope));
+        work::done(wanted as usize);
+        if wanted as usize > limits::BACKENDS_PER_LIST_MAX {
+            return Err(NoPlace::List(wanted));
+        }
+        // Clients of a frontend that has left may still read the list; it is emptied with the removals.
+        if !port.uses(scope) {
+            let is_table = port.realized.list(scope).word.flags.has(WordFlags::TABLE);
+            return Ok(Placed::stays(port, scope, is_table));
+        }
+        if port.has_as(scope, wanted) {
+            return Ok(Placed::stays(port, scope, wanted > plain));
+        }
+        if let Some(range) = self.take_table(port, scope, share) {
+            return Ok(Placed::goes(port, scope, range));
+        }
+        if port.has_as(scope, plain) {
+            return Ok(Placed::stays(port, scope, false));
+        }
+        self.place_plain(port, scope)
+    }
+
+    fn place_plain(&mut self, port: &Port, scope: Scope) -> Result<Placed, NoPlace> {
+        let (family, count) = (port.key.family, port.rows.len(scope));
+        if count == 0 {
+            let flags = port.flags_for_now(scope).without(WordFlags::TABLE);
+            let word = Word { flags, ..Word::EMPTY };
+            return Ok(Placed { scope, word, range: None });
+        }
+        let base = self.slots(family).take(count)?;
+        Ok(Placed::goes(port, scope, Range { family, base, count }))
+    }
+
+    /// A range for the table that the list should be, if it should be one and there is room.
+    fn take_table(&mut self, port: &Port, scope: Scope, share: Share) -> Option<Range> {
+        let (family, count) = (port.key.family, port.wanted_places(scope));
+        let before = port.realized.list(scope).word.range(family);
+        if count == port.rows.len(scope) || !self.tables.allows(share, family, count, before) {
+            return None;
+        }
+        let range = Range { family, base: self.slots(family).take(count).ok()?, count };
+        self.tables.charge(share, range);
+        Some(range)
+    }
+
+    /// Whether a table of that port would find room now.
+    pub(super) fn has_room(&self, port: &Port, share: Share) -> bool {
+        let family = port.key.family;
+        port.lacking().any(|(scope, places)| {
+            let before = port.realized.list(scope).word.range(family);
+            let [v4, v6] = &self.slots;
+            let slots = if family == Family::V4 { v4 } else { v6 };
+            self.tables.allows(share, family, places, before) && slots.has(places)
+        })
+    }
+}
+
+/// The order in which the two words of a port are published. The cluster word sends readers to the local word, by flags
+/// that are in one store with its new list: it goes last where it begins to send them, so that the local word is there
+/// already, and first where it takes them back. Where one policy turns to Local while the other turns to Cluster, some
+/// clients meet the new local list too early: the old one may have been out of use for long, and lead to backends that
+/// are gone.
+fn publishing_order(port: &Port) -> [Scope; 2] {
+    let before = port.realized.cluster.word.flags;
+    let after = port.flags_for_now(Scope::Cluster);
+    let lost = |of: WordFlags, by: WordFlags| {
+        [WordFlags::INTERNAL_LOCAL, WordFlags::EXTERNAL_LOCAL].into_iter().any(|it| of.has(it) && !by.has(it))
+    };
+    let sends = lost(after, before);
+    let takes_back = lost(before, after);
+    if takes_back && !sends { [Scope::Cluster, Scope::Local] } else { [Scope::Local, Scope::Cluster] }
+}

@@ -1,0 +1,168 @@
+//! Tables of Maglev: who gets one, what they may take, and what a restart makes of them.
+
+use super::*;
+use crate::op::{DumpPort, WordFlags};
+use crate::work;
+
+const PLACES: u32 = 16_381;
+
+/// A service for clients from outside that says this of Maglev.
+fn asking(name: &str, number: u8, word: Option<&str>) -> Event {
+    let address = std::format!("192.0.2.{number}");
+    let facts = service(name, &std::format!("10.0.0.{number}"), &[&address]);
+    applied(ServiceFacts { maglev: word.map(Into::into), ..facts })
+}
+
+fn slots(slots: u32) -> Rig {
+    Rig::with(Capacity { slots, ports: 64, ..Capacity::default() })
+}
+
+fn rig() -> Rig {
+    slots(1 << 18)
+}
+
+/// The cluster list of the service's one port: how many slots it has, and whether they are chosen by Maglev.
+fn list(rig: &Rig, name: &str) -> (u32, bool) {
+    let service = rig.world.services.get(rig.id(name)).unwrap();
+    let word = service.ports[0].realized.list(Scope::Cluster).word;
+    (word.count, word.flags.has(WordFlags::MAGLEV))
+}
+
+fn by_default() -> Event {
+    Event::SettingsApplied(Arc::new(Settings { maglev: true, ..Settings::default() }))
+}
+
+#[test]
+fn who_asks_for_it_gets_a_table() {
+    let mut rig = rig();
+    rig.turn(vec![asking("a", 1, Some("true")), slice("a", &["1.1.1.1", "1.1.1.2"])]);
+    assert_eq!(list(&rig, "a"), (PLACES, true));
+    rig.turn(vec![asking("a", 1, Some("false"))]);
+    assert_eq!(list(&rig, "a"), (2, false), "a list without a table is written anew");
+}
+
+#[test]
+fn a_service_that_says_nothing_follows_the_configuration() {
+    let mut rig = rig();
+    rig.turn(vec![
+        by_default(),
+        asking("a", 1, None),
+        asking("b", 2, Some("false")),
+        asking("c", 3, Some("perhaps")),
+        slice("a", &["1.1.1.1", "1.1.1.2"]),
+        slice("b", &["1.1.1.1", "1.1.1.2"]),
+        slice("c", &["1.1.1.1", "1.1.1.2"]),
+    ]);
+    assert_eq!(["a", "b", "c"].map(|name| list(&rig, name)), [(PLACES, true), (2, false), (PLACES, true)]);
+}
+
+#[test]
+fn one_backend_needs_no_table() {
+    let mut rig = rig();
+    rig.turn(vec![asking("a", 1, Some("true")), slice("a", &["1.1.1.1"])]);
+    assert_eq!(list(&rig, "a"), (1, false));
+}
+
+/// Processes of this node, and pods that are served by their sockets, draw their backend.
+#[test]
+fn a_service_for_the_cluster_alone_has_no_table() {
+    let mut rig = rig();
+    let facts = ServiceFacts { maglev: Some("true".into()), ..service("a", "10.0.0.1", &[]) };
+    rig.turn(vec![applied(facts), slice("a", &["1.1.1.1", "1.1.1.2"])]);
+    assert_eq!(list(&rig, "a"), (2, false));
+}
+
+/// Nodes cannot agree on a list that only one of them has.
+#[test]
+fn the_list_of_this_node_is_no_table() {
+    let mut rig = rig();
+    let facts = ServiceFacts {
+        maglev: Some("true".into()),
+        kind: ServiceType::LoadBalancer,
+        external_policy: local(),
+        ..service("a", "10.0.0.1", &["192.0.2.1"])
+    };
+    rig.turn(vec![applied(facts), slice("a", &["@1.1.1.1", "@1.1.1.2", "1.1.1.3"])]);
+    let service = rig.world.services.get(rig.id("a")).unwrap();
+    let word = service.ports[0].realized.list(Scope::Local).word;
+    assert_eq!((word.count, word.flags.has(WordFlags::MAGLEV)), (2, false));
+}
+
+fn elsewhere(name: &str, number: u8) -> Vec<Event> {
+    let Event::ServiceApplied(facts) = asking(name, number, Some("true")) else { unreachable!() };
+    let object = ObjectName::new("elsewhere", name).unwrap();
+    let key = ServiceKey { name: object.clone(), source: SOURCE };
+    let slice = slice_facts(name, name, &["1.1.2.1", "1.1.2.2"]);
+    let slice = SliceFacts { key: SliceKey { name: object, source: SOURCE }, ..slice };
+    vec![applied(ServiceFacts { key, ..(*facts).clone() }), Event::SliceApplied(Arc::new(slice))]
+}
+
+#[test]
+fn tables_of_one_namespace_take_no_room_of_others() {
+    let mut rig = slots(1 << 17);
+    for (name, number) in [("a", 1), ("b", 2), ("c", 3)] {
+        rig.turn(vec![asking(name, number, Some("true")), slice(name, &["1.1.1.1", "1.1.1.2"])]);
+    }
+    let lists = |rig: &Rig| ["a", "b", "c"].map(|name| list(rig, name));
+    assert_eq!(lists(&rig), [(PLACES, true), (PLACES, true), (2, true)], "c is served without a table");
+    rig.turn(elsewhere("d", 4));
+    let found = rig.world.tables.ids().filter_map(|id| rig.world.services.get(id));
+    let counts: Vec<_> = found.map(|it| it.ports[0].realized.list(Scope::Cluster).word.count).collect();
+    assert_eq!(counts, [PLACES, PLACES, 2, PLACES]);
+    rig.turn(vec![deleted("a")]);
+    rig.turn(vec![slice("c", &["1.1.1.1", "1.1.1.3"])]);
+    assert_eq!(list(&rig, "c"), (2, true), "clients may still read the table that goes");
+    (0..4).for_each(|_| drop(rig.grace()));
+    assert_eq!(list(&rig, "c"), (PLACES, true), "a table that went has given its room back");
+}
+
+#[test]
+fn where_there_is_no_room_for_a_table_the_list_is_served() {
+    let mut rig = slots(256);
+    let snapshot = rig.turn(vec![asking("a", 1, Some("true")), slice("a", &["1.1.1.1", "1.1.1.2"])]);
+    assert_eq!(list(&rig, "a"), (2, true));
+    assert_eq!(row(&view(&snapshot, "a"), "192.0.2.1").status, crate::snapshot::Status::Done);
+}
+
+fn restarted(dump: &Dump) -> Rig {
+    let mut again = rig();
+    assert_eq!(again.world.adopt(dump), []);
+    again.turn(vec![asking("a", 1, Some("true")), slice("a", &["1.1.1.1", "1.1.1.2", "1.1.1.3"])]);
+    again
+}
+
+#[test]
+fn invariant_08_a_table_is_found_again_without_an_op() {
+    let mut before = rig();
+    before.turn(vec![asking("a", 1, Some("true")), slice("a", &["1.1.1.1", "1.1.1.2", "1.1.1.3"])]);
+    let dump = before.dump();
+    assert_eq!(dump.ports[0].cluster.1.len(), PLACES as usize);
+    assert_eq!(restarted(&dump).log, []);
+}
+
+/// A word that was damaged says that its list is longer than it is, and no table has that length.
+#[test]
+fn a_word_that_counts_more_slots_than_its_list_has_is_written_anew() {
+    let mut before = rig();
+    before.turn(vec![asking("a", 1, Some("false")), slice("a", &["1.1.1.1", "1.1.1.2"])]);
+    let mut dump = before.dump();
+    dump.ports[0].cluster.0.count = 1 << 17;
+    let mut again = rig();
+    work::take();
+    assert_eq!(again.world.adopt(&dump), []);
+    let done = work::take();
+    assert!(done < 100, "{done} units of work for a list of two");
+    again.turn(vec![asking("a", 1, Some("false")), slice("a", &["1.1.1.1", "1.1.1.2"])]);
+    assert_eq!(list(&again, "a"), (2, false));
+}
+
+#[test]
+fn a_table_in_another_order_is_written_anew() {
+    let mut before = rig();
+    before.turn(vec![asking("a", 1, Some("true")), slice("a", &["1.1.1.1", "1.1.1.2", "1.1.1.3"])]);
+    let mut dump = before.dump();
+    let DumpPort { cluster: (_, slots), .. } = &mut dump.ports[0];
+    slots.reverse();
+    let names: Vec<_> = restarted(&dump).log.iter().map(|op| op.action.name()).collect();
+    assert_eq!(names, ["write range", "publish word"]);
+}

@@ -1,0 +1,210 @@
+//! Lists with weights: their places, and what a change of a weight writes.
+
+use super::*;
+use crate::op::WordFlags;
+
+const PLACES: u32 = 16_381;
+
+fn weighing(text: &str) -> Event {
+    let facts = service("a", "10.0.0.1", &[]);
+    applied(ServiceFacts { weights: Some(asked(text)), ..facts })
+}
+
+fn asked(text: &str) -> alloc::boxed::Box<crate::weights::Asked> {
+    let (weights, wrong) = match crate::weights::Weights::read(text) {
+        Ok(weights) => (weights, None),
+        Err(wrong) => (crate::weights::Weights::default(), Some(wrong.into())),
+    };
+    alloc::boxed::Box::new(crate::weights::Asked { weights, wrong })
+}
+
+fn rig() -> Rig {
+    Rig::with(Capacity { slots: 1 << 18, ports: 64, ..Capacity::default() })
+}
+
+/// For each backend of the cluster list, the part of its places in thousandths.
+fn shares(rig: &Rig) -> Vec<(IpAddr, u32)> {
+    let dump = rig.dump();
+    let port = &dump.ports[0];
+    let all = port.word(Scope::Cluster).count;
+    port.backends(Scope::Cluster).iter().map(|(slot, places)| (slot.address, places * 1_000 / all)).collect()
+}
+
+fn two() -> Event {
+    slice("a", &["1.1.1.1", "1.1.1.2"])
+}
+
+#[test]
+fn the_places_of_a_list_follow_the_weights() {
+    let mut rig = rig();
+    rig.turn(vec![weighing("1.1.1.1=70,1.1.1.2=30"), two()]);
+    assert_eq!(shares(&rig), [(ip("1.1.1.1"), 700), (ip("1.1.1.2"), 299)]);
+    rig.turn(vec![weighing("1.1.1.1=30,1.1.1.2=30")]);
+    assert_eq!(rig.dump().ports[0].word(Scope::Cluster).count, 2, "equal weights need no table");
+}
+
+#[test]
+fn who_has_no_weight_gets_nobody_while_another_backend_does() {
+    let mut rig = rig();
+    rig.turn(vec![weighing("1.1.1.1=0"), two()]);
+    assert_eq!(shares(&rig), [(ip("1.1.1.2"), 1_000)]);
+    let snapshot = rig.turn(vec![weighing("1.1.1.1=0,1.1.1.2=0")]);
+    assert_eq!(shares(&rig), [(ip("1.1.1.1"), 500), (ip("1.1.1.2"), 500)]);
+    assert_eq!(row(&view(&snapshot, "a"), "10.0.0.1").verdict, crate::snapshot::Verdict::Serving);
+}
+
+#[test]
+fn a_backend_without_weight_is_told_from_one_that_is_not_ready() {
+    let mut rig = rig();
+    let snapshot = rig.turn(vec![weighing("1.1.1.1=0"), two()]);
+    let service = view(&snapshot, "a");
+    let port = &service.ports[0];
+    let because = |text: &str| port.unused_because(port.rows.find(text.parse().unwrap()).unwrap());
+    assert_eq!(because("1.1.1.1:8080"), Some(crate::snapshot::UnusedBecause::Weight));
+    assert_eq!(because("1.1.1.2:8080"), None);
+}
+
+/// The backends that serve by UDP, of two that say this of themselves, of which the first has no weight.
+fn serving_of_two(conditions: Conditions) -> usize {
+    let mut rig = rig();
+    let facts = service("a", "10.0.0.1", &[]);
+    let protocol = Protocol::Transport(crate::keys::Transport::Udp);
+    let port = ServicePort { protocol, ..facts.ports[0].clone() };
+    let facts = ServiceFacts { ports: vec![port], weights: Some(asked("1.1.1.1=0")), ..facts };
+    let mut endpoints = EndpointsBuilder::new(Family::V4);
+    for address in ["1.1.1.1", "1.1.1.2"].map(ip) {
+        let none = Endpoint { address, conditions, node: None, zone: None, hints: None, target: None };
+        endpoints.push(none).unwrap();
+    }
+    let of_udp = slice_facts("a", "a", &[]);
+    let protocol = Protocol::Transport(crate::keys::Transport::Udp);
+    let ports = [SlicePort { protocol, ..of_udp.ports[0].clone() }].into();
+    let endpoints = endpoints.finish();
+    rig.turn(vec![applied(facts), Event::SliceApplied(Arc::new(SliceFacts { ports, endpoints, ..of_udp }))]);
+    let serving = |(member, _): &&(MemberKey, SlotState)| member.membership == Membership::Serving;
+    rig.dump().members.iter().filter(serving).count()
+}
+
+/// The flow of a client stays with a backend that serves, whatever its weight.
+#[test]
+fn a_backend_without_weight_is_one_that_serves() {
+    assert_eq!(serving_of_two(Conditions::READY), 2);
+}
+
+/// Where addresses are published that are not ready, they are ready without serving.
+#[test]
+fn a_backend_without_weight_that_is_published_unready_is_one_that_serves() {
+    assert_eq!(serving_of_two(Conditions { serving: false, ..Conditions::READY }), 2);
+}
+
+/// The backends of the cluster list that are its members in the maps, and whether its word says that it is a table.
+fn listed(rig: &Rig) -> (Vec<IpAddr>, bool) {
+    let dump = rig.dump();
+    let own = dump.members.iter().filter(|(it, _)| it.membership == Membership::List(Scope::Cluster));
+    let flags = dump.ports[0].word(Scope::Cluster).flags;
+    (own.map(|(it, _)| it.backend.ip()).collect(), flags.has(WordFlags::TABLE))
+}
+
+/// In a table no program can search: it asks for the member.
+#[test]
+fn the_backends_of_a_table_are_members_as_long_as_it_is_one() {
+    let mut rig = rig();
+    rig.turn(vec![weighing("1.1.1.1=70,1.1.1.2=30"), two()]);
+    assert_eq!(listed(&rig), (vec![ip("1.1.1.1"), ip("1.1.1.2")], true));
+    let names: Vec<_> = rig.log.iter().map(|op| op.action.name()).collect();
+    let order = ["insert member", "insert member", "write range", "publish word", "insert frontend"];
+    assert_eq!(names, order, "before a client can look for them");
+    rig.turn(vec![weighing("1.1.1.1=30,1.1.1.2=30")]);
+    assert_eq!(listed(&rig), (vec![], false));
+}
+
+fn sticky(text: &str) -> Event {
+    let facts = service("a", "10.0.0.1", &[]);
+    applied(ServiceFacts { weights: Some(asked(text)), affinity_timeout: Some(60), ..facts })
+}
+
+/// A client that has it comes back to it, and none is led there who does not.
+#[test]
+fn with_affinity_a_backend_without_weight_stays_a_member_of_its_list() {
+    let mut rig = rig();
+    rig.turn(vec![sticky("1.1.1.1=1"), two()]);
+    let both = vec![ip("1.1.1.1"), ip("1.1.1.2")];
+    assert_eq!(listed(&rig), (both.clone(), false));
+    rig.turn(vec![sticky("1.1.1.1=0")]);
+    assert_eq!(listed(&rig), (both, false));
+    assert_eq!(shares(&rig), [(ip("1.1.1.2"), 1_000)]);
+    rig.turn(vec![slice("a", &["1.1.1.2"])]);
+    assert_eq!(listed(&rig), (vec![ip("1.1.1.2")], false), "one that has gone is none");
+}
+
+/// Clients that are not remembered are led by the list alone, which no program looks through.
+#[test]
+fn without_affinity_a_backend_without_weight_is_no_member() {
+    let mut rig = rig();
+    rig.turn(vec![weighing("1.1.1.1=0"), two()]);
+    assert_eq!(listed(&rig), (vec![], false));
+}
+
+#[test]
+fn a_backend_without_weight_that_is_not_ready_is_no_member() {
+    let mut rig = rig();
+    let mut endpoints = EndpointsBuilder::new(Family::V4);
+    for (address, ready) in [("1.1.1.1", false), ("1.1.1.2", true)] {
+        let conditions = Conditions { ready, ..Conditions::READY };
+        let address = ip(address);
+        let one = Endpoint { address, conditions, node: None, zone: None, hints: None, target: None };
+        endpoints.push(one).unwrap();
+    }
+    let slice = SliceFacts { endpoints: endpoints.finish(), ..slice_facts("a", "a", &[]) };
+    rig.turn(vec![sticky("1.1.1.1=0"), Event::SliceApplied(Arc::new(slice))]);
+    assert_eq!(listed(&rig), (vec![ip("1.1.1.2")], false));
+}
+
+#[test]
+fn weights_that_cannot_be_read_leave_those_of_before() {
+    let mut rig = rig();
+    rig.turn(vec![weighing("1.1.1.1=0"), two()]);
+    let snapshot = rig.turn(vec![weighing("1.1.1.1=zero")]);
+    assert_eq!(shares(&rig), [(ip("1.1.1.2"), 1_000)]);
+    let rejection = snapshot.rejections.named.values().next().unwrap();
+    assert!(rejection.reason.starts_with("its weights stay as they were: \"1.1.1.1=zero\" is no weight"));
+    rig.turn(vec![weighing("1.1.1.1=2")]);
+    assert_eq!(shares(&rig), [(ip("1.1.1.1"), 666), (ip("1.1.1.2"), 333)]);
+}
+
+#[test]
+fn a_list_that_is_held_keeps_its_weights_and_is_not_written_anew() {
+    let mut rig = rig();
+    rig.turn(vec![settings(OnEmpty::Hold), weighing("1.1.1.1=70,1.1.1.2=30"), two()]);
+    let snapshot = rig.turn(vec![Event::SliceApplied(Arc::new(slice_facts("a", "a", &[])))]);
+    assert_eq!(row(&view(&snapshot, "a"), "10.0.0.1").verdict, crate::snapshot::Verdict::Held);
+    assert_eq!(rig.log, []);
+    assert_eq!(shares(&rig), [(ip("1.1.1.1"), 700), (ip("1.1.1.2"), 299)]);
+}
+
+#[test]
+fn the_list_of_this_node_has_weights_too() {
+    let mut rig = rig();
+    let facts = ServiceFacts {
+        weights: Some(asked("1.1.1.1=3")),
+        internal_policy: local(),
+        ..service("a", "10.0.0.1", &[])
+    };
+    rig.turn(vec![applied(facts), slice("a", &["@1.1.1.1", "@1.1.1.2", "1.1.1.3"])]);
+    let dump = rig.dump();
+    assert_eq!(dump.ports[0].word(Scope::Local).count, PLACES);
+    assert_eq!(dump.ports[0].backends(Scope::Local).len(), 2);
+}
+
+/// A start finds the places, and not the weights that they were made by.
+#[test]
+fn a_list_with_weights_is_served_on_by_a_start_and_written_anew() {
+    let mut before = rig();
+    before.turn(vec![weighing("1.1.1.1=3"), two()]);
+    let mut again = rig();
+    assert_eq!(again.world.adopt(&before.dump()), []);
+    again.turn(vec![weighing("1.1.1.1=3"), two()]);
+    let names: Vec<_> = again.log.iter().map(|op| op.action.name()).collect();
+    assert_eq!(names, ["write range", "publish word"]);
+    assert_eq!(shares(&again), shares(&before));
+}
