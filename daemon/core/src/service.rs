@@ -374,6 +374,8 @@ impl Service {
         };
         let mut old: BTreeMap<_, _> = self.ports.drain(..).map(|port| (port.key.clone(), port)).collect();
         self.wanted = desired.ports.len();
+        // There are as many services as a cluster has, and nearly all have one port: no room for three more.
+        self.ports.reserve_exact(self.wanted);
         for wanted in desired.ports {
             work::done(1 + wanted.rows.len());
             let past = pasts.remove(&wanted.key);
@@ -393,6 +395,7 @@ impl Service {
             self.ports.push(port);
         }
         self.desired = desired.frontends;
+        self.desired.shrink_to_fit();
         self.pass(case);
         self.state = desired.state;
     }

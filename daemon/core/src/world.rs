@@ -83,7 +83,7 @@ impl World {
             tables: Tables::new(seed, sources, capacity.services),
             services: services::Services::default(),
             frontends: Frontends::new(seed),
-            covers: Covers::default(),
+            covers: Covers::new(seed),
             misnamed: owners::Misnamed::default(),
             space: space::Space::new(capacity),
             starved: starved::Starved::default(),

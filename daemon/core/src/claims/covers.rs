@@ -4,20 +4,19 @@
 //! served there or not; the owner of a cover depends on no order of arrival. Each address inside is known by the cover
 //! around it, so its service is decided anew when that cover comes or goes.
 
-use alloc::collections::BTreeMap;
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::num::NonZeroU16;
 
 use super::{ByName, Given};
 use crate::facts::NodeFacts;
+use crate::index::{Index, Seed};
 use crate::keys::{Family, FrontendKey, Source, Transport};
 use crate::op::{FrontendType, ServiceId};
 use crate::resolve::DesiredFrontend;
 
 /// What one service can keep from all others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Cover {
     /// All ports of a cluster IP.
     Address(IpAddr),
@@ -63,14 +62,19 @@ fn around(key: &FrontendKey, kind: FrontendType, node: &NodeFacts) -> impl Itera
     address.into_iter().chain(at_node.then(|| node_port(key)))
 }
 
-/// The covers of all services, and what services ask for inside of them.
-#[derive(Debug, Default)]
+/// The covers of all services, and what services ask for inside of them. Nearly every cover has one owner and nothing
+/// inside, so both are kept as short lists, sorted.
+#[derive(Debug)]
 pub(crate) struct Covers {
-    owners: BTreeMap<Cover, BTreeSet<(Source, ServiceId)>>,
-    inside: BTreeMap<Cover, BTreeMap<ServiceId, FrontendKey>>,
+    owners: Index<Cover, Vec<(Source, ServiceId)>>,
+    inside: Index<Cover, Vec<(ServiceId, FrontendKey)>>,
 }
 
 impl Covers {
+    pub(crate) fn new(seed: Seed) -> Self {
+        Self { owners: Index::new(seed), inside: Index::new(seed) }
+    }
+
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.owners.is_empty() && self.inside.is_empty()
@@ -101,11 +105,11 @@ impl Covers {
         before: &Coverage,
         now: &Coverage,
     ) -> Vec<(ServiceId, FrontendKey)> {
-        for (cover, _) in &before.inside {
-            remove(&mut self.inside, cover, |inside| inside.remove(&id).is_some(), BTreeMap::is_empty);
+        for (cover, key) in &before.inside {
+            take(&mut self.inside, *cover, &(id, *key));
         }
         for (cover, key) in &now.inside {
-            self.inside.entry(*cover).or_default().insert(id, *key);
+            put(&mut self.inside, *cover, (id, *key));
         }
         let is_new = |cover: &&Cover| before.covers.binary_search(cover).is_err();
         let is_gone = |cover: &&Cover| now.covers.binary_search(cover).is_err();
@@ -113,26 +117,32 @@ impl Covers {
         let gone = before.covers.iter().filter(is_gone);
         let mut told = Vec::new();
         for cover in gone {
-            let owner = (source, id);
-            remove(&mut self.owners, cover, |owners| owners.remove(&owner), BTreeSet::is_empty);
+            take(&mut self.owners, *cover, &(source, id));
             told.extend(self.inside.get(cover).into_iter().flatten());
         }
         for cover in new {
-            self.owners.entry(*cover).or_default().insert((source, id));
+            put(&mut self.owners, *cover, (source, id));
             told.extend(self.inside.get(cover).into_iter().flatten());
         }
-        told.into_iter().filter(|(other, _)| **other != id).map(|(other, key)| (*other, *key)).collect()
+        told.retain(|(other, _)| *other != id);
+        told
     }
 }
 
-fn remove<V>(
-    map: &mut BTreeMap<Cover, V>,
-    cover: &Cover,
-    take: impl FnOnce(&mut V) -> bool,
-    is_empty: impl FnOnce(&V) -> bool,
-) {
-    let Some(entry) = map.get_mut(cover) else { return };
-    if take(entry) && is_empty(entry) {
-        map.remove(cover);
+/// Puts an element where it belongs among those of a cover.
+fn put<V: Ord>(index: &mut Index<Cover, Vec<V>>, cover: Cover, element: V) {
+    let all = index.get_or_insert_with(cover, || Vec::with_capacity(1));
+    if let Err(position) = all.binary_search(&element) {
+        all.insert(position, element);
     }
+}
+
+/// Takes an element from those of a cover, and the cover itself with its last one.
+fn take<V: Ord>(index: &mut Index<Cover, Vec<V>>, cover: Cover, element: &V) {
+    index.update(cover, Vec::new, |all| {
+        if let Ok(position) = all.binary_search(element) {
+            all.remove(position);
+        }
+        !all.is_empty()
+    });
 }
