@@ -32,6 +32,10 @@ struct arrival {
 	__u32 rival_serial;
 	/* How readily that one is given up. */
 	__u32 readiness;
+	/* The same of the one that would be given up next. */
+	__u32 second;
+	__u32 second_serial;
+	__u32 second_readiness;
 	/* A backend that is sought in a list, and the part of the list that is left to search: see listed.h. */
 	struct place sought;
 	__u32 first;

@@ -95,15 +95,26 @@ INLINE __u32 readiness(const struct flow *flow, __u32 now)
 /* Whether that flow is of the newcomer's share, or of one that has more than it. */
 INLINE bool is_of_greater(const struct flow *flow, __u32 own)
 {
-	const __u64 *of_own = count_of_share(own), *of_other = count_of_share(share_of(flow));
+	const __u64 *of_own, *of_other;
 
-	return share_of(flow) == own ||
-	       (of_own && of_other && (__s64)READ_ONCE(*of_other) > (__s64)READ_ONCE(*of_own));
+	if (LIKELY(share_of(flow) == own))
+		return true;
+	of_own = count_of_share(own);
+	of_other = count_of_share(share_of(flow));
+	return of_own && of_other && (__s64)READ_ONCE(*of_other) > (__s64)READ_ONCE(*of_own);
+}
+
+/* The second least worth keeping becomes the rival. */
+INLINE void turn_to_second(struct arrival *arrival)
+{
+	arrival->readiness = arrival->second_readiness;
+	arrival->rival = arrival->second;
+	arrival->rival_serial = arrival->second_serial;
 }
 
 /*
- * Notes that flow as the rival, if it is given up more readily than the one before it. Where the newcomer's namespace
- * has its part, only flows of its own count, and of those that have more.
+ * Notes that flow as the rival or as the second, if it is given up more readily than those. Where the newcomer's
+ * namespace has its part, only flows of its own count, and of those that have more.
  */
 ALONE int weigh(__u32 number, __u32 now, __u32 has_part)
 {
@@ -117,15 +128,22 @@ ALONE int weigh(__u32 number, __u32 now, __u32 has_part)
 	if (!serial || (has_part && !is_of_greater(flow, arrival->share)))
 		return 0;
 	ready = readiness(flow, now);
-	if (ready <= arrival->readiness)
-		return 0;
-	arrival->readiness = ready;
-	arrival->rival = number;
-	arrival->rival_serial = serial;
+	if (ready > arrival->readiness) {
+		arrival->second_readiness = arrival->readiness;
+		arrival->second = arrival->rival;
+		arrival->second_serial = arrival->rival_serial;
+		arrival->readiness = ready;
+		arrival->rival = number;
+		arrival->rival_serial = serial;
+	} else if (ready > arrival->second_readiness && number != arrival->rival) {
+		arrival->second_readiness = ready;
+		arrival->second = number;
+		arrival->second_serial = serial;
+	}
 	return 0;
 }
 
-/* Looks at some flows by chance, and notes the one least worth keeping as the rival. Returns its worth. */
+/* Looks at some flows by chance, and notes the two least worth keeping. Returns the worth of the rival. */
 ALONE int find_least(__u32 now, __u32 has_part)
 {
 	struct arrival *arrival = the_arrival();
@@ -134,6 +152,7 @@ ALONE int find_least(__u32 now, __u32 has_part)
 	if (!arrival)
 		return IS_NEEDED;
 	arrival->readiness = 0;
+	arrival->second_readiness = 0;
 	for (int tries = 0; tries < ROOM_TRIES_MOST; tries++) {
 		if (tries >= ROOM_TRIES && arrival->readiness >> WORTH_AT != IS_NEEDED)
 			break;
@@ -206,7 +225,8 @@ INLINE bool take_own(struct arrival *arrival, __u32 now)
 	if (!take_least(arrival, find_least(now, true)))
 		return false;
 	arrival->number = arrival->rival;
-	if (take_least(arrival, find_least(now, true)))
+	turn_to_second(arrival);
+	if (take_least(arrival, arrival->readiness >> WORTH_AT))
 		give_back(arrival->rival);
 	return true;
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use holdfast_core::list::Scope;
 use holdfast_core::op::{FrontendType, WordFlags};
@@ -15,6 +16,7 @@ use crate::bed::{Bed, NONE, Port, address};
 use crate::craft::{ACK, SYN, Sent, see};
 use crate::feeder::{Client, Clients, Feeder, Last};
 use crate::network::{self, OUTER};
+use crate::size::sized;
 
 /// Some more than one client of a kind needs, and none of a server.
 const SNAT_PORTS: RangeInclusive<u16> = 30_000..=65_535;
@@ -105,6 +107,13 @@ impl Node {
         let port = Port { index, kind, flags, backends: &backends, frontends: &[way.frontend], ..Port::TCP };
         Port { base: 2 * index, ..port }.publish(&mut self.maps, Scope::Local);
         Port { base: 2 * index + 1, ..port }.serve(&mut self.maps);
+    }
+
+    /// Has the numbers of all flows handed out: a start gives the first ones, and the thread that sweeps the rest, in
+    /// pieces.
+    pub(crate) fn hand_out(&mut self, takes: Duration) {
+        self.maps.follow_flows().unwrap();
+        std::thread::sleep(sized(takes, Duration::ZERO));
     }
 
     /// Where flows and what leads to them are pinned.

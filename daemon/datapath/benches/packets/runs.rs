@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use crate::bed::{Bed, address};
 use crate::clock::{median, time};
@@ -22,6 +23,8 @@ const BEGINNINGS: u32 = 256;
 const FLOOD: u32 = 32_768;
 /// As many as there may be unless the configuration says otherwise: hardly any is in the CPU's nearest caches.
 const MANY: u32 = 65_536;
+/// What the numbers of four times as many flows take to be handed out.
+const HANDED_OUT: Duration = Duration::from_secs(10);
 
 /// Two feeders of the same packets: to the program, and to an empty one.
 struct Cost {
@@ -83,7 +86,8 @@ fn nat_of(node: &Node, way: &Way) -> SocketAddr {
 
 /// Everything but what begins.
 pub(crate) fn all(bed: &Bed) {
-    let node = Node::new(bed, 4 * MANY);
+    let mut node = Node::new(bed, 4 * MANY);
+    node.hand_out(HANDED_OUT);
     let many = sized(MANY, 1024);
     for way in NEAR.iter().chain(&FAR) {
         for packet in [way.first(), way.back(SYN | ACK), way.there()] {

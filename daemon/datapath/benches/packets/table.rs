@@ -13,7 +13,7 @@ use crate::size::sized;
 
 const FLOWS: u32 = 65_536;
 const SWEPT: u32 = 1_000_000;
-/// A start hands out the first numbers of flows, and the thread that sweeps the rest, in pieces.
+/// What the numbers of so many flows take to be handed out.
 const HANDED_OUT: Duration = Duration::from_secs(40);
 /// Two passes over the whole table, and a little more.
 const WATCHED: Duration = Duration::from_secs(22);
@@ -68,8 +68,7 @@ fn sweeper() -> PathBuf {
 /// With so many living flows: one namespace has all of them, and may have eight parts of nine.
 fn full(bed: &Bed, flows: u32) -> Node {
     let mut node = Node::new(bed, flows + flows / 4);
-    node.maps.follow_flows().unwrap();
-    std::thread::sleep(sized(HANDED_OUT, Duration::ZERO));
+    node.hand_out(HANDED_OUT);
     node.open(&NEAR[0], 0..flows);
     node
 }
