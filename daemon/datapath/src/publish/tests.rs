@@ -27,21 +27,33 @@ struct Script {
     during: Vec<Vec<Event>>,
 }
 
+/// The words of a stack on which the planner runs as it was compiled for tests. One that is too small makes a test hang.
+const STACK: usize = 1 << 16;
+
 /// Everything that a reader of the VIP meets in any order of things.
 fn explore(script: fn() -> Script, fault: Fault) -> BTreeSet<Met> {
     let met = Arc::new(Mutex::new(BTreeSet::new()));
     let seen = Arc::clone(&met);
     loom::model(move || {
-        let Script { before, during } = script();
-        let memory = Memory::new(&[VIP], fault);
-        let mut writer = Writer::new(&memory, fault);
-        writer.step(before);
-        let client = Arc::clone(&memory);
-        let reader = loom::thread::spawn(move || dial(&client, VIP, fault));
-        during.into_iter().for_each(|events| writer.step(events));
-        seen.lock().unwrap().insert(reader.join().unwrap());
+        let seen = Arc::clone(&seen);
+        let life = move || {
+            let met = meet(script(), fault);
+            seen.lock().unwrap().insert(met);
+        };
+        loom::thread::Builder::new().stack_size(STACK).spawn(life).unwrap().join().unwrap();
     });
     Arc::into_inner(met).unwrap().into_inner().unwrap()
+}
+
+/// What a reader meets that dials while the writer writes.
+fn meet(Script { before, during }: Script, fault: Fault) -> Met {
+    let memory = Memory::new(&[VIP], fault);
+    let mut writer = Writer::new(&memory, fault);
+    writer.step(before);
+    let client = Arc::clone(&memory);
+    let reader = loom::thread::spawn(move || dial(&client, VIP, fault));
+    during.into_iter().for_each(|events| writer.step(events));
+    reader.join().unwrap()
 }
 
 fn list(last: &[u8]) -> Met {

@@ -79,7 +79,9 @@ fn bring_about(engine: &mut Engine<KernelMaps>, events: Vec<Event>) {
 #[test]
 fn kernel_a_client_comes_back_to_its_backend_that_has_no_weight_any_more() {
     bed(|bed| {
-        BACKENDS.iter().for_each(|at| drop(udp_backend(at)));
+        for at in BACKENDS {
+            udp_backend(at);
+        }
         let (mut engine, _) = Engine::start(bed.start(), Seed(7), &[Source::Config]).unwrap();
         bring_about(&mut engine, vec![service(None), slice(), Event::Synced(Source::Config)]);
         let met = || ask(&udp_client("0.0.0.0:0"), VIP).0;
