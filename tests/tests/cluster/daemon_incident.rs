@@ -47,9 +47,9 @@ const SLICE: &str = "default/kubernetes-intranet-qxgk4";
 /// The apiserver that stays is what the VIP leads to.
 const LIVE: usize = 1;
 
-/// A table that is a second old is a broken watch. A refused or closed connection leads to the next apiserver at once,
-/// and one that says nothing within three seconds.
-const FAILOVER_MAX: Duration = Duration::from_secs(3);
+/// A refused or closed connection leads to the next apiserver at once, and one that says nothing after three seconds,
+/// to which a busy machine adds its own. Without a failover a silent watch is given up after 90 seconds.
+const FAILOVER_MAX: Duration = Duration::from_secs(30);
 
 /// How often the daemon is told something.
 const BEAT_PAUSE: Duration = Duration::from_millis(20);

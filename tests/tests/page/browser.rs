@@ -295,19 +295,28 @@ pub(crate) fn lacking(kind: Kind, folders: &str) -> Option<String> {
     Some(format!("{absent} is not installed: run scripts/setup page"))
 }
 
-/// The rest of the first line in which a program says these words.
-fn said(output: impl Read, words: &str) -> String {
+/// The rest of the first line in which a program says these words. `None`: it ended before that.
+fn said(output: impl Read, words: &str) -> Option<String> {
     let mut lines = BufReader::new(output).lines().map_while(Result::ok);
-    let line = lines.find_map(|line| line.split_once(words).map(|(_, rest)| rest.to_owned()));
-    line.unwrap_or_else(|| panic!("it ended before it said {words:?}"))
+    lines.find_map(|line| line.split_once(words).map(|(_, rest)| rest.to_owned()))
 }
 
-fn chromium(profile: &TempDir, more: &[&str]) -> (Program, Session) {
+/// The driver looks for a free port itself, and ends where another program was faster.
+const DRIVER_STARTS_MAX: usize = 5;
+
+/// The driver of Chromium and its port.
+fn chromedriver() -> Option<(Program, String)> {
     // What it says as an error, of a browser that is being closed, is no fault.
     let mut driver = Program::start("chromedriver", &["--port=0"], |command| {
         command.stdout(Stdio::piped());
     });
-    let port = said(driver.0.stdout.take().unwrap(), "started successfully on port ");
+    let port = said(driver.0.stdout.take()?, "started successfully on port ")?;
+    Some((driver, port))
+}
+
+fn chromium(profile: &TempDir, more: &[&str]) -> (Program, Session) {
+    let started = (0..DRIVER_STARTS_MAX).find_map(|_| chromedriver());
+    let (driver, port) = started.expect("chromedriver ends before it has a port");
     let folder = format!("--user-data-dir={}", profile.path().display());
     // Its own sandbox does not let root in; the page that it opens is ours.
     let mut arguments =
@@ -330,7 +339,8 @@ fn firefox(profile: &TempDir) -> (Program, Session) {
     let mut browser = Program::start("firefox-esr", &arguments, |command| {
         command.stderr(Stdio::piped());
     });
-    let url = said(browser.0.stderr.take().unwrap(), "WebDriver BiDi listening on ");
+    let url =
+        said(browser.0.stderr.take().unwrap(), "WebDriver BiDi listening on ").expect("it ended at once");
     let mut session = Session::connect(&format!("{}/session", url.trim()));
     session.command("session.new", &json!({"capabilities": {}}));
     (browser, session)
