@@ -316,7 +316,7 @@ fn chromedriver() -> Option<(Program, String)> {
 
 fn chromium(profile: &TempDir, more: &[&str]) -> (Program, Session) {
     let started = (0..DRIVER_STARTS_MAX).find_map(|_| chromedriver());
-    let (driver, port) = started.expect("chromedriver ends before it has a port");
+    let (driver, port) = started.unwrap_or_else(|| panic!("chromedriver ends before it has a port"));
     let folder = format!("--user-data-dir={}", profile.path().display());
     // Its own sandbox does not let root in; the page that it opens is ours.
     let mut arguments =
@@ -339,8 +339,7 @@ fn firefox(profile: &TempDir) -> (Program, Session) {
     let mut browser = Program::start("firefox-esr", &arguments, |command| {
         command.stderr(Stdio::piped());
     });
-    let url =
-        said(browser.0.stderr.take().unwrap(), "WebDriver BiDi listening on ").expect("it ended at once");
+    let url = said(browser.0.stderr.take().unwrap(), "WebDriver BiDi listening on ").unwrap();
     let mut session = Session::connect(&format!("{}/session", url.trim()));
     session.command("session.new", &json!({"capabilities": {}}));
     (browser, session)
