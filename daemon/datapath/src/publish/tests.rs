@@ -27,7 +27,7 @@ struct Script {
     during: Vec<Vec<Event>>,
 }
 
-/// The words of a stack on which the planner runs as it was compiled for tests. One that is too small makes a test hang.
+/// The words of a stack on which the planner runs as it was compiled for tests. Where one is too small, a test hangs.
 const STACK: usize = 1 << 16;
 
 /// Everything that a reader of the VIP meets in any order of things.
