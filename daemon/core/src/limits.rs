@@ -46,7 +46,7 @@ pub const BACKENDS_PER_LIST_MAX: usize = (1 << 20) - 1;
 /// Slots of one family: 2^26 slots of 8 or 24 bytes are 0.5 or 1.6 GiB of kernel memory, more than a node should give.
 pub const SLOTS_PER_FAMILY_MAX: u32 = 1 << 26;
 
-/// Weights in one annotation: more than are written by hand; who has more backends gives weights to nodes.
+/// Weights in one annotation: more than are written by hand; for more backends there are weights of nodes.
 pub const WEIGHTS_PER_SERVICE_MAX: usize = 1_024;
 
 /// Bytes of that annotation: so many items of an IPv6 address and a port.

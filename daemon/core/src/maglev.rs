@@ -72,8 +72,8 @@ fn in_turn(walks: &mut [Walk], table: &mut Table) {
 }
 
 /// In each round the heaviest backends take a place, and each other backend in as many rounds as its weight is to
-/// theirs, but in the first one too: however light it is, it has a place. A heap has the backend whose turn is next,
-/// because in most rounds there may be few.
+/// theirs, but in the first one too: however light it is, it has a place. Which backend is next
+/// stands first in a heap, because in most rounds there may be few.
 fn by_weight(walks: &mut [Walk], table: &mut Table, most: u16) {
     let turns = (0..).zip(walks.iter()).filter(|(_, walk)| walk.weight > 0);
     let mut turns: BinaryHeap<_> =

@@ -94,7 +94,7 @@ impl Weights {
         Ok(Self { backends: sorted(backends), addresses: sorted(addresses), nodes: sorted(nodes) })
     }
 
-    /// What is said of whom, in an order that does not depend on how it was written.
+    /// Each weight with the backend, address or node that has it, in an order of their own, however they were written.
     pub(crate) fn each(&self) -> impl Iterator<Item = (Whom<'_>, Weight)> {
         let backends = self.backends.iter().map(|(backend, weight)| (Whom::Backend(*backend), *weight));
         let addresses = self.addresses.iter().map(|(address, weight)| (Whom::Address(*address), *weight));
@@ -111,7 +111,7 @@ impl Weights {
     }
 }
 
-/// Whose weight it is.
+/// A backend, an address or a node that has a weight.
 pub(crate) enum Whom<'a> {
     Backend(SocketAddr),
     Address(IpAddr),

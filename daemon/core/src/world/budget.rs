@@ -17,7 +17,7 @@ pub(super) struct Budget {
     slots: u32,
     all: BTreeMap<Family, u32>,
     shares: BTreeMap<(Share, Family), u32>,
-    /// By family and first slot, whose each table is, and how many slots it takes.
+    /// By family and first slot of each table, the number of its namespace, and how many slots the table takes.
     tables: BTreeMap<(Family, u32), (Share, u32)>,
 }
 
