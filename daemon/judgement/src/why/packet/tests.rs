@@ -313,3 +313,21 @@ fn only_so_many_ranges_and_backends_are_named() {
     assert_eq!(words::some(&ranges), "10.0.0.1/32, 10.0.0.2/32, 10.0.0.3/32 and 2 more");
     assert_eq!(words::some(&ranges[..3]), "10.0.0.1/32, 10.0.0.2/32, 10.0.0.3/32");
 }
+
+#[test]
+fn a_list_that_is_too_long_for_a_table_is_not_one_without_room() {
+    use holdfast_core::op::{Word, WordFlags};
+
+    let flags = WordFlags::default().with(WordFlags::MAGLEV, true);
+    let told = |count: u32| {
+        let slot = |number: u32| holdfast_core::list::Slot {
+            address: std::net::Ipv4Addr::from(0x0a00_0000 + number).into(),
+            port: std::num::NonZeroU16::MIN,
+            state: holdfast_core::list::SlotState::Active,
+        };
+        let backends = (0..count).map(|number| (slot(number), 1)).collect();
+        words::choice(Word { base: 0, count, flags }, &backends, false, 0)
+    };
+    assert_eq!(told(6_553).matches("There are too many for a table").count(), 2, "{}", told(6_553));
+    assert_eq!(told(6_552).matches("There is no room for a table").count(), 2, "{}", told(6_552));
+}

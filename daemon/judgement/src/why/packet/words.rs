@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::keys::Transport;
 use holdfast_core::list::{Scope, Slot};
+use holdfast_core::maglev;
 use holdfast_core::op::{Word, WordFlags};
 use holdfast_core::snapshot::{FrontendView, Verdict};
 use holdfast_core::words;
@@ -161,7 +162,7 @@ pub(super) const fn refusal(transport: Transport) -> &'static str {
 /// How a client finds its backend in a list that has such places.
 pub(super) fn choice(list: Word, backends: &BTreeMap<Slot, u32>, is_even: bool, affinity: u32) -> String {
     let unweighted = (!is_even && list.count as usize == backends.len())
-        .then(|| "There is no room for a table by their weights.".to_owned());
+        .then(|| format!("{} by their weights.", no_table(list.count)));
     let again = (affinity > 0)
         .then(|| format!("Who came within the last {affinity} s gets the same again (session affinity)."));
     [Some(shares(backends)), unweighted, maglev(list, backends.len()), again]
@@ -169,6 +170,15 @@ pub(super) fn choice(list: Word, backends: &BTreeMap<Slot, u32>, is_even: bool, 
         .flatten()
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+/// Why a list of so many backends stands as it is.
+const fn no_table(backends: u32) -> &'static str {
+    if maglev::places(backends) == backends {
+        "There are too many for a table"
+    } else {
+        "There is no room for a table"
+    }
 }
 
 fn shares(backends: &BTreeMap<Slot, u32>) -> String {
@@ -187,7 +197,7 @@ fn maglev(list: Word, backends: usize) -> Option<String> {
         let by = "Which one is computed from the addresses and ports of client and frontend, alike on all nodes (maglev)";
         match list.count as usize {
             count if count == backends => {
-                format!("{by}; there is no room for a table, so a change of the list moves most clients.")
+                format!("{by}. {}, so a change of the list moves most clients.", no_table(list.count))
             }
             places => format!("{by}, by a table of {places} places."),
         }
