@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Maps;
-use holdfast_core::op::{Action, FrontendType, WordFlags};
+use holdfast_core::op::{Action, Coming, FrontendType, WordFlags};
 use libbpf_rs::{MapCore, MapFlags, libbpf_sys as sys};
 
 use super::craft::{Seen, Sent, see};
@@ -36,6 +36,8 @@ pub(super) const SNAT_COUNT: u16 = 64;
 pub(super) const THROUGH: std::ops::Range<u16> = 1_024..30_000;
 /// Where the slots of local lists begin: so low that no map grows, because the programs would not have the larger map.
 const LOCAL_SLOTS: u32 = 64;
+/// The slots of the maps from the start: a table does not fill them so far that they grow, either.
+const SLOTS: u32 = 65_536;
 
 /// The programs over maps of their own, in a network with an outer device and a device of pods.
 pub(super) struct Node {
@@ -57,7 +59,8 @@ impl Node {
 
     fn new(_bed: &Bed, flows: u32) -> Self {
         network::lay();
-        let maps = KernelMaps::unattached(CAPACITY).unwrap();
+        let mut maps = KernelMaps::unattached(CAPACITY).unwrap();
+        maps.make_room(&Coming { slots: [SLOTS; 2], ..Coming::default() }).unwrap();
         let given = map::copies(maps.handles_for_tests()).unwrap();
         let (programs, handles) = load::packets_of_ethernet(&given, flows).unwrap();
         let mut node = Self { maps, handles, programs };
