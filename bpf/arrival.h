@@ -411,13 +411,13 @@ INLINE int begin(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 	return LIKELY(opened == OPENED) ? BEGUN : drop_for(arrival, opened, v4);
 }
 
-/* Sends the packet to its backend, if the flow has got all that it needs. */
-INLINE int settle(struct __sk_buff *skb, struct arrival *arrival, int added, bool v4)
+/* Says whether the flow has got all that it needs for its first packet. */
+INLINE int settle(struct arrival *arrival, int added, bool v4)
 {
 	enum opened opened = end_opening(arrival, added, v4);
 
 	if (LIKELY(opened == OPENED))
-		return send_first(skb, arrival, v4);
+		return GOES_ON;
 	return opened == OPENED_BY_ANOTHER ? FOLLOWS : drop_for(arrival, opened, v4);
 }
 

@@ -25,8 +25,13 @@ struct arrival {
 	__u32 sticks;
 	/* 0, or IS_BY_ADDRESS: answers go as the frontend's address is routed. */
 	__u32 by_address;
-	/* The number of the flow that is made. */
+	/* The number of the flow that is made, or of which a packet takes the shortcut. */
 	__u32 number;
+	/* Of a packet that takes the shortcut: enum direction, and the serial of its flow. */
+	__u32 direction;
+	__u32 serial;
+	/* The second program has nothing to look at in the packet. */
+	__u32 is_whole;
 	/* The number of the flow that gives way to the new one, that the packet goes past, or that ends with the packet. */
 	__u32 rival;
 	__u32 rival_serial;

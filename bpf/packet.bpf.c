@@ -13,6 +13,7 @@
 #include "listed.h"
 #include "packet.h"
 #include "rewrite.h"
+#include "shortcut.h"
 #include "stray.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -183,6 +184,45 @@ INLINE bool ends(struct flow *flow, __u32 number, const struct packet *packet, _
 	return true;
 }
 
+/*
+ * Notes what an answer says of its flow. A late answer is passed on, but revives nothing: the flow may be about to be
+ * taken away. An answer of a backend that serves no more is passed on too, and keeps no client with that backend.
+ */
+INLINE void note_answer(struct flow *flow, __u32 number, const struct packet *packet, bool v4)
+{
+	__u32 now = seconds();
+	bool is_first = flow->seen != now;
+
+	if (UNLIKELY(is_first && has_expired(flow, now)))
+		return;
+	if (packet->part != LATER_FRAGMENT)
+		hear_backend(flow, packet);
+	if (UNLIKELY(is_first && !has_left(flow, number, v4)))
+		flow->seen = now;
+}
+
+/* Whether a client is to come back to this backend, and is not remembered with it yet. */
+INLINE bool is_to_come_back(const struct flow *flow)
+{
+	return flow->of_client & (STICKS_CLUSTER | STICKS_LOCAL) && !(flow->of_backend & IS_REMEMBERED);
+}
+
+/*
+ * Whether the program at the other device would have nothing to look at in this packet of a flow that takes the
+ * shortcut. What an answer says is noted here then. Where a backend agrees to a connection, or a client is still to be
+ * remembered, that program decides.
+ */
+INLINE bool is_known_there(struct flow *flow, __u32 number, const struct packet *packet, enum direction direction,
+			   bool v4)
+{
+	if (direction == TO_BACKEND)
+		return true;
+	if (packet->flags & TCP_SYN || is_to_come_back(flow))
+		return false;
+	note_answer(flow, number, packet, v4);
+	return true;
+}
+
 /* Lets an incoming packet follow its flow. `false`: it is of no flow. */
 INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, int *verdict, bool v4)
 {
@@ -191,10 +231,11 @@ INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, int *v
 	struct flow *flow = entry ? flow_at(number) : NULL;
 	enum direction direction;
 	struct tuple to;
-	__u32 now;
+	__u32 now, serial;
 
 	if (!flow)
 		return false;
+	serial = READ_ONCE(flow->serial);
 	direction = turn_in(flow, &packet->tuple, &to, v4);
 	if (direction == NOWHERE)
 		return false;
@@ -212,7 +253,11 @@ INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, int *v
 			hear_client(flow, packet);
 	}
 	mark_for_firewall(skb);
-	*verdict = write(skb, packet, &to, v4);
+	if (flow->of_client & TAKES_SHORTCUT)
+		*verdict = note_passage(packet, number, serial, direction,
+					is_known_there(flow, number, packet, direction, v4));
+	else
+		*verdict = write(skb, packet, &to, v4);
 	return true;
 }
 
@@ -270,11 +315,18 @@ INLINE int find_ports(bool v4)
 	return arrival ? give_ports(arrival, v4) : -ENOENT;
 }
 
-INLINE int end_open(struct __sk_buff *skb, int added, bool v4)
+INLINE int end_open(int added, bool v4)
 {
 	struct arrival *arrival = the_arrival();
 
-	return arrival ? settle(skb, arrival, added, v4) : NEXT;
+	return arrival ? settle(arrival, added, v4) : NEXT;
+}
+
+INLINE int send_on_first(struct __sk_buff *skb, bool v4)
+{
+	struct arrival *arrival = the_arrival();
+
+	return arrival ? send_first(skb, arrival, v4) : NEXT;
 }
 
 /* Whether the packet came back from another node, and so to a port that is the flow's alone. */
@@ -327,23 +379,6 @@ INLINE bool agrees_for_another(const struct flow *flow, __u32 number, enum direc
 }
 
 /*
- * Notes what an answer says of its flow. A late answer is passed on, but revives nothing: the flow may be about to be
- * taken away. An answer of a backend that serves no more is passed on too, and keeps no client with that backend.
- */
-INLINE void note_answer(struct flow *flow, __u32 number, const struct packet *packet, bool v4)
-{
-	__u32 now = seconds();
-	bool is_first = flow->seen != now;
-
-	if (UNLIKELY(is_first && has_expired(flow, now)))
-		return;
-	if (packet->part != LATER_FRAGMENT)
-		hear_backend(flow, packet);
-	if (UNLIKELY(is_first && !has_left(flow, number, v4)))
-		flow->seen = now;
-}
-
-/*
  * Whether this packet of a backend proves that its client hears the backend. A backend agrees to any SYN, also to a
  * forged one, and answers a forged segment that does not fit; the data that it sends, or the end of them, comes after
  * the client has acknowledged a number that only a client which hears can know. By SCTP all but the answer to an INIT
@@ -356,12 +391,6 @@ INLINE bool is_proof_of_hearing(struct __sk_buff *skb, const struct packet *pack
 	if (packet->part != WHOLE || (packet->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
 		return false;
 	return packet->tuple.transport == IPPROTO_SCTP || has_data(skb, packet->ip, packet->transport);
-}
-
-/* Whether a client is to come back to this backend, and is not remembered with it yet. */
-INLINE bool is_to_come_back(const struct flow *flow)
-{
-	return flow->of_client & (STICKS_CLUSTER | STICKS_LOCAL) && !(flow->of_backend & IS_REMEMBERED);
 }
 
 INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 number, struct flow *flow, bool v4)
@@ -433,9 +462,21 @@ INLINE int leave(struct __sk_buff *skb, bool v4)
 	{                                                          \
 		return find_ports(v4);                             \
 	}                                                          \
-	ALONE int settle##family(struct __sk_buff *skb, int added) \
+	ALONE int settle##family(int added)                        \
 	{                                                          \
-		return end_open(skb, added, v4);                   \
+		return end_open(added, v4);                        \
+	}                                                          \
+	ALONE int send_first##family(struct __sk_buff *skb)        \
+	{                                                          \
+		return send_on_first(skb, v4);                     \
+	}                                                          \
+	ALONE int pass_first##family(struct __sk_buff *skb)        \
+	{                                                          \
+		return pass_first(skb, v4);                        \
+	}                                                          \
+	ALONE int pass##family(struct __sk_buff *skb)              \
+	{                                                          \
+		return pass(skb, v4);                              \
 	}                                                          \
 	ALONE int answer##family(struct __sk_buff *skb)            \
 	{                                                          \
@@ -474,6 +515,16 @@ INLINE void end_rival(bool v4)
 		end(arrival->rival, arrival->rival_serial, v4);
 }
 
+/* Sends a client's first packet to the backend, past the stack or through it. */
+INLINE int send(struct __sk_buff *skb, bool v4)
+{
+	int verdict = v4 ? pass_first4(skb) : pass_first6(skb);
+
+	if (verdict != NEXT)
+		return verdict;
+	return v4 ? send_first4(skb) : send_first6(skb);
+}
+
 /* Takes a client's first packet through its steps. */
 INLINE int let_arrive(struct __sk_buff *skb, bool v4)
 {
@@ -482,9 +533,13 @@ INLINE int let_arrive(struct __sk_buff *skb, bool v4)
 	if (next == CHOSEN)
 		next = v4 ? open4(skb) : open6(skb);
 	if (next == BEGUN)
-		next = v4 ? settle4(skb, find_ports4()) : settle6(skb, find_ports6());
+		next = v4 ? settle4(find_ports4()) : settle6(find_ports6());
+	if (next == GOES_ON)
+		next = send(skb, v4);
 	if (next == FOLLOWS)
 		next = v4 ? come4(skb, MAYBE_OURS) : come6(skb, MAYBE_OURS);
+	if (next == MAY_PASS)
+		next = v4 ? pass4(skb) : pass6(skb);
 	if (next == REFUSED)
 		next = v4 ? answer4(skb) : answer6(skb);
 	if (UNLIKELY(next == IS_FOREIGN))
@@ -502,6 +557,8 @@ INLINE int in(struct __sk_buff *skb, bool v4)
 	next = v4 ? come4(skb, whose) : come6(skb, whose);
 	if (LIKELY(next < ARRIVES))
 		return next;
+	if (next == MAY_PASS)
+		return v4 ? pass4(skb) : pass6(skb);
 	if (next == IS_ERROR)
 		return v4 ? error_in4(skb) : error_in6(skb);
 	return let_arrive(skb, v4);

@@ -47,6 +47,10 @@ enum step {
 	IS_FOREIGN = 106,
 	/* It has a record, and no ports yet. */
 	BEGUN = 107,
+	/* It is the first of a flow, and goes to the backend. */
+	GOES_ON = 108,
+	/* It is of a flow that takes the shortcut. */
+	MAY_PASS = 109,
 };
 
 /* How many extension headers are followed. IPv6 allows more, and no host sends them. */

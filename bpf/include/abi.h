@@ -198,6 +198,8 @@ enum device_flag {
 	DEVICE_BACKENDS = 4,
 	/* Answers to clients that come by it are routed by the address that the answers bear, and not by the backend's. */
 	DEVICE_BY_ADDRESS = 8,
+	/* Packets between it and other such devices may pass by the stack: see shortcut.h. */
+	DEVICE_SHORTCUT = 16,
 };
 
 /* Where a packet shows the addresses of an entry. */
@@ -231,6 +233,8 @@ enum heard {
 	STICKS_LOCAL = 128,
 	/* Likewise: answers go as the frontend's address is routed. A flow from before this had a name has 0 here. */
 	IS_BY_ADDRESS = 32,
+	/* Likewise: its packets pass by the stack. An older version leads them through the stack, which is slower. */
+	TAKES_SHORTCUT = 16,
 	/*
 	 * Of the backend's side alone, and nothing that was heard: the flow is in the counts of flows. What was written
 	 * before flows had a share says 128, which is no bit of this version.

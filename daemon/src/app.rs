@@ -39,7 +39,7 @@ use crate::knowledge::{self, Edition};
 use crate::logging::Logging;
 use crate::logging::messages::{self, say};
 use crate::overheard::{self, Overheard};
-use crate::proxies::filters;
+use crate::proxies::filters::{self, onlookers};
 use crate::readings::{About, EffectiveConfig, Readings, Verifications};
 use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
@@ -193,7 +193,9 @@ impl Beside {
         tasks.spawn(systemd::run(watched, stopping));
         let config = reload.config.subscribe();
         if translates_packets(&config.borrow()) {
-            tasks.spawn(devices::run(config.clone(), self.devices, engine));
+            let (seen, onlooker) = watch::channel(onlookers::not_looked_yet());
+            tasks.spawn(onlookers::run(seen));
+            tasks.spawn(devices::run(config.clone(), onlooker, self.devices, engine));
             let accepted = config.borrow().packets.forward_mark.map_or(0, Mark::bit);
             tasks.spawn(filters::run(self.filters, snapshots, accepted));
         }

@@ -21,11 +21,11 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::engine::ask::Asker;
+use crate::notices::Notices;
 
 pub(crate) use ports::{shared_with_sockets, snat_ports};
 
 use listed::Listed;
-use netlink::Notices;
 
 /// How long changes are collected: a pod's device comes in several of them.
 const BURST: Duration = Duration::from_millis(50);
@@ -41,32 +41,84 @@ const REST_MAX: Duration = Duration::from_secs(10);
 /// The time after which the kernel is asked again without a notice, so that a change of which no notice told is found.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
+/// The longest that the first decision waits for the first look at the node's firewall.
+const FIRST_LOOK_MAX: Duration = Duration::from_secs(2);
+
+/// Something on this node that is to see packets which its stack sends on.
+pub(crate) type Onlooker = Option<Arc<str>>;
+
 /// Decides now and after each change, until the configuration's sender is gone.
 pub async fn run(
-    mut config: watch::Receiver<Arc<Config>>,
+    config: watch::Receiver<Arc<Config>>,
+    mut onlooker: watch::Receiver<Onlooker>,
     decisions: watch::Sender<Arc<[Decision]>>,
     engine: Asker,
 ) {
+    // Without the first look, flows that a former daemon had pass by the stack would go through it for a moment.
+    let _ = tokio::time::timeout(FIRST_LOOK_MAX, onlooker.changed()).await;
+    let mut follower = Follower { config, onlooker, decisions, engine };
     let mut notices = None;
     loop {
         // Notices begin before the listing, so that a change that the listing misses is noticed.
-        notices = notices.or_else(|| Notices::open().map_err(|error| tell("follow", &error)).ok());
+        notices = notices.or_else(|| netlink::notices().map_err(|error| tell("follow", &error)).ok());
         let begun = Instant::now();
-        let listed = tokio::task::spawn_blocking(netlink::list).await;
-        match listed {
-            Ok(Ok(listed)) => publish(&listed, &config.borrow_and_update().clone(), &decisions, &engine),
-            Ok(Err(error)) => tell("list", &error),
+        let listed = match tokio::task::spawn_blocking(netlink::list).await {
+            Ok(listed) => listed.map_err(|error| tell("list", &error)).ok(),
             Err(_) => return,
-        }
-        tokio::time::sleep((begun.elapsed() * SHARE).clamp(BURST, REST_MAX)).await;
-        tokio::select! {
-            changed = config.changed() => if changed.is_err() { return },
-            () = changed(&mut notices) => {}
-            () = tokio::time::sleep(LOOK_AGAIN) => {}
+        };
+        follower.publish(listed.as_ref());
+        let rest = (begun.elapsed() * SHARE).clamp(BURST, REST_MAX);
+        if !follower.rest(listed.as_ref(), rest, &mut notices).await {
+            return;
         }
         tokio::time::sleep(BURST).await;
         if let Some(notices) = &mut notices {
             notices.forget();
+        }
+    }
+}
+
+/// What decides beside the kernel's lists, and who is told what was decided.
+struct Follower {
+    config: watch::Receiver<Arc<Config>>,
+    onlooker: watch::Receiver<Onlooker>,
+    decisions: watch::Sender<Arc<[Decision]>>,
+    engine: Asker,
+}
+
+impl Follower {
+    /// Rests, then waits for a reason to list again. A firewall that comes is heeded at once, by what was listed last.
+    /// `false`: there is no configuration any more.
+    async fn rest(&mut self, listed: Option<&Listed>, rest: Duration, notices: &mut Option<Notices>) -> bool {
+        let mut rested = std::pin::pin!(tokio::time::sleep(rest));
+        let mut is_resting = true;
+        let mut again = std::pin::pin!(tokio::time::sleep(rest + LOOK_AGAIN));
+        loop {
+            tokio::select! {
+                () = &mut rested, if is_resting => is_resting = false,
+                changed = self.config.changed(), if !is_resting => return changed.is_ok(),
+                // Without a sender nothing will change, and what was seen last holds.
+                Ok(()) = self.onlooker.changed() => self.publish(listed),
+                () = Notices::any(notices), if !is_resting => return true,
+                () = &mut again => return true,
+            }
+        }
+    }
+
+    /// Decides by what is listed, and tells the engine if something is to be done otherwise than before.
+    fn publish(&mut self, listed: Option<&Listed>) {
+        let Some(listed) = listed else { return };
+        let onlooker = self.onlooker.borrow_and_update().clone();
+        let config = self.config.borrow_and_update().clone();
+        let now: Arc<[Decision]> = decide::decide(listed, &config.packets, onlooker.as_ref()).into();
+        let is_news = self.decisions.send_if_modified(|before| {
+            let is_news = *before != now;
+            *before = now;
+            is_news
+        });
+        if is_news {
+            // An engine that is too busy to be told looks once a second anyway.
+            self.engine.look_after();
         }
     }
 }
@@ -85,25 +137,4 @@ pub(crate) fn lookups() -> std::io::Result<BTreeSet<(u32, bool)>> {
 
 fn tell(attempt: &str, error: &std::io::Error) {
     tracing::warn!(%error, "cannot {attempt} devices, addresses and routes; this is tried again within a minute");
-}
-
-/// Waits until something has changed; for ever where the kernel gives no notices.
-async fn changed(notices: &mut Option<Notices>) {
-    match notices {
-        Some(notices) => notices.changed().await,
-        None => std::future::pending().await,
-    }
-}
-
-fn publish(listed: &Listed, config: &Config, decisions: &watch::Sender<Arc<[Decision]>>, engine: &Asker) {
-    let now: Arc<[Decision]> = decide::decide(listed, &config.packets).into();
-    let is_news = decisions.send_if_modified(|before| {
-        let is_news = *before != now;
-        *before = now;
-        is_news
-    });
-    if is_news {
-        // An engine that is too busy to be told looks once a second anyway.
-        engine.look_after();
-    }
 }

@@ -22,6 +22,7 @@ pub mod knowledge;
 pub mod kube_proxy;
 pub mod logging;
 pub mod node;
+mod notices;
 pub mod overheard;
 #[cfg(test)]
 mod patience;

@@ -11,10 +11,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use holdfast_core::keys::Transport;
-use nix::sys::socket::SockProtocol;
 
 use crate::flows::Flow;
-use crate::netlink::{Conversation, HEADER, NESTED, NLM_F_ACK, NLM_F_REQUEST, message, with_kind};
+use crate::netlink::{Conversation, HEADER, NESTED, NLM_F_ACK, NLM_F_REQUEST, Part, message, with_kind};
 
 pub(crate) mod translated;
 
@@ -157,7 +156,7 @@ struct Conntrack {
 
 impl Conntrack {
     fn open() -> io::Result<Self> {
-        Ok(Self { kernel: Conversation::open(SockProtocol::NetlinkNetFilter)? })
+        Ok(Self { kernel: Conversation::open(Part::Filters)? })
     }
 
     /// Enters batch after batch; returns an error where the kernel has taken nothing of a batch.

@@ -6,6 +6,7 @@
 //! named is left alone.
 
 mod clsact;
+mod lengths;
 mod link_layer;
 mod tcx;
 
@@ -18,9 +19,11 @@ use std::path::{Path, PathBuf};
 
 use crate::abi::{self, packets};
 use crate::bpf_call;
+use crate::features::Features;
 use crate::load::{Layer, PacketPrograms};
 use crate::table::Table;
 
+pub(crate) use lengths::knows_lengths;
 pub(crate) use tcx::is_there as has_tcx;
 
 /// Which way packets go.
@@ -91,6 +94,8 @@ pub struct Device {
     pub near6: u8,
     /// Answers to clients that came by it are routed by the address that they bear, and not by the backend's.
     pub by_address: bool,
+    /// Packets between it and other such devices pass by the stack, where nothing but the two hooks needs them.
+    pub shortcut: bool,
 }
 
 /// A device at one moment.
@@ -101,8 +106,23 @@ pub struct DeviceStatus {
     pub attached: bool,
     /// How many programs and filters of others are there too; they are not counted at a pod's device.
     pub others: usize,
+    /// Whether packets pass by the stack there.
+    pub shortcut: ShortcutState,
     /// Why a program is not in place.
     pub error: Option<String>,
+}
+
+/// Whether packets pass by the stack at a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShortcutState {
+    /// They do.
+    Taken,
+    /// They are not to.
+    Unwanted,
+    /// This kernel does not tell programs which packets are too long for their way (before Linux 5.12).
+    Unsupported,
+    /// Programs or filters of others are at the device, and are to see all packets; or they could not be counted.
+    Others,
 }
 
 /// What programs hang by.
@@ -112,6 +132,12 @@ pub enum HookKind {
     Tcx,
     /// By a filter among those of others.
     Clsact,
+}
+
+impl HookKind {
+    pub(crate) const fn of(features: Features) -> Self {
+        if features.tcx { Self::Tcx } else { Self::Clsact }
+    }
 }
 
 /// One device and what is known of it.
@@ -124,20 +150,23 @@ struct DeviceState {
     // kernel each second what kind of device it is would be most of the work of a node on which nothing happens.
     own: [Option<u32>; 2],
     attached: bool,
-    others: usize,
+    // `None` while they could not be counted.
+    others: Option<usize>,
     // In how many rounds programs of others are counted again.
     others_again: u32,
     error: Option<String>,
 }
 
-/// How many rounds lie between two counts of others' programs. These are only reported, and to ask for filters takes a
-/// listing, so each tenth round will do.
+/// How many rounds lie between two counts of others' programs. To ask for filters takes a listing under a lock that all
+/// changes of devices share, so each tenth round will do.
 const OTHERS_AGAIN: u32 = 10;
 
 /// All devices with programs of ours.
 #[derive(Debug)]
 pub(crate) struct Devices {
     kind: HookKind,
+    // Whether packets can pass by the stack.
+    lengths: bool,
     // The folder of the links' pins.
     folder: PathBuf,
     programs: Vec<PacketPrograms>,
@@ -151,13 +180,14 @@ impl Devices {
     /// Takes over what a former daemon left. Where the map knows the device already the programs are replaced at once;
     /// programs at other devices stay until [`Self::set`] says what becomes of them.
     pub(crate) fn adopt(
-        kind: HookKind,
+        features: Features,
         folder: &Path,
         programs: Vec<PacketPrograms>,
         entries: Table,
     ) -> Self {
+        let (kind, lengths, folder) = (HookKind::of(features), features.lengths, folder.to_owned());
         let places = BTreeMap::new();
-        let mut devices = Self { kind, folder: folder.to_owned(), programs, entries, places, repaired: 0 };
+        let mut devices = Self { kind, lengths, folder, programs, entries, places, repaired: 0 };
         for index in devices.left() {
             let is_known = devices.entries.get(&index.to_ne_bytes()).is_some();
             let mut place = devices.place(unnamed(index));
@@ -194,7 +224,7 @@ impl Devices {
             links,
             own: [None; 2],
             attached: false,
-            others: 0,
+            others: None,
             others_again: 0,
             error: None,
         }
@@ -240,13 +270,33 @@ impl Devices {
                 mended.extend(broken);
             }
             if place.others_again == 0 {
-                place.others = devices.others(&place.device);
-                place.others_again = OTHERS_AGAIN;
+                devices.count_others(place);
             }
             place.others_again -= 1;
         });
         self.repaired = self.repaired.saturating_add(mended.len() as u64);
         mended
+    }
+
+    /// Counts the programs of others, and tells our own if that decides whether packets pass by the stack.
+    fn count_others(&mut self, place: &mut DeviceState) {
+        let before = self.shortcut(place);
+        place.others = self.others(place).ok();
+        place.others_again = OTHERS_AGAIN;
+        if self.shortcut(place) != before
+            && let Err(error) = self.tell(place)
+        {
+            place.error = Some(error.to_string());
+        }
+    }
+
+    fn shortcut(&self, place: &DeviceState) -> ShortcutState {
+        match (place.device.shortcut, self.lengths, place.others) {
+            (false, ..) => ShortcutState::Unwanted,
+            (true, false, _) => ShortcutState::Unsupported,
+            (true, true, Some(0)) => ShortcutState::Taken,
+            _ => ShortcutState::Others,
+        }
     }
 
     fn each(&mut self, mut act: impl FnMut(&mut Self, &mut DeviceState)) {
@@ -260,18 +310,23 @@ impl Devices {
     fn put(&mut self, place: &mut DeviceState) {
         place.own = Spot::both(place.device.index)
             .map(|spot| bpf_call::program_number(self.program(spot).ok()?).ok());
-        let put = self.tell(&place.device).and_then(|()| self.attach(place));
+        let put = self.tell(place).and_then(|()| self.attach(place));
         place.attached = put.is_ok();
         place.error = put.err().map(|error| error.to_string());
+        if place.device.shortcut {
+            self.count_others(place);
+        }
     }
 
     /// Tells the programs what they have to know of a device. Of a device without a name they know what a former daemon
     /// told them.
-    fn tell(&mut self, device: &Device) -> io::Result<()> {
+    fn tell(&mut self, place: &DeviceState) -> io::Result<()> {
+        let device = &place.device;
         if device.name.is_empty() {
             return Ok(());
         }
-        let value = value_of(device);
+        let value =
+            value_of(&Device { shortcut: self.shortcut(place) == ShortcutState::Taken, ..device.clone() });
         let put = self.entries.put(&device.index.to_ne_bytes(), abi::bytes(&value));
         put.map_err(|error| io::Error::other(format!("cannot tell the programs of it: {error:#}")))
     }
@@ -374,16 +429,15 @@ impl Devices {
     }
 
     /// How many programs and filters of others are at a device. Pods have many devices, so theirs are not asked for.
-    fn others(&self, device: &Device) -> usize {
-        if device.side == Side::Pod {
-            return 0;
+    fn others(&self, place: &DeviceState) -> io::Result<usize> {
+        if place.device.side == Side::Pod {
+            return Ok(0);
         }
-        let filters = |spot: &Spot| clsact::others(spot).unwrap_or(0);
-        let of = |spot: Spot| match self.kind {
-            HookKind::Tcx => tcx::count(&spot).saturating_sub(1) + filters(&spot),
-            HookKind::Clsact => filters(&spot),
+        let of = |(spot, own): (Spot, Option<u32>)| {
+            let linked = if self.kind == HookKind::Tcx { tcx::others(&spot, own)? } else { 0 };
+            Ok(linked + clsact::others(&spot)?)
         };
-        Spot::both(device.index).map(of).iter().sum()
+        Spot::both(place.device.index).into_iter().zip(place.own).map(of).sum()
     }
 
     pub(crate) fn kind(&self) -> HookKind {
@@ -407,7 +461,8 @@ impl Devices {
         let status = |place: &DeviceState| DeviceStatus {
             device: place.device.clone(),
             attached: place.attached,
-            others: place.others,
+            others: place.others.unwrap_or(0),
+            shortcut: self.shortcut(place),
             error: place.error.clone(),
         };
         named.map(status).collect()
@@ -432,6 +487,7 @@ fn unnamed(index: u32) -> Device {
         near4: 0,
         near6: 0,
         by_address: false,
+        shortcut: false,
     }
 }
 
@@ -457,8 +513,10 @@ fn flags(device: &Device) -> u16 {
         Side::Pod => packets::types::device_flag::DEVICE_POD,
         Side::Backends => packets::types::device_flag::DEVICE_BACKENDS,
     };
-    let by_address = if device.by_address { packets::types::device_flag::DEVICE_BY_ADDRESS.0 } else { 0 };
-    u16::try_from(side.0 | by_address).unwrap_or_default()
+    let if_so = |is_so, flag: packets::types::device_flag| if is_so { flag.0 } else { 0 };
+    let by_address = if_so(device.by_address, packets::types::device_flag::DEVICE_BY_ADDRESS);
+    let shortcut = if_so(device.shortcut, packets::types::device_flag::DEVICE_SHORTCUT);
+    u16::try_from(side.0 | by_address | shortcut).unwrap_or_default()
 }
 
 fn has_filter(index: u32) -> bool {

@@ -10,12 +10,15 @@ pub struct Features {
     pub set_retval: bool,
     /// Programs of devices have links (Linux 6.6). Without them they are filters.
     pub tcx: bool,
+    /// A program that asks for a route learns whether a packet is too long for it (Linux 5.12). Without that no packet
+    /// passes by the stack.
+    pub lengths: bool,
 }
 
 impl Features {
     /// Every feature that is switchable, listed once.
-    pub(crate) const ALL: Self = Self { set_retval: true, tcx: true };
+    pub(crate) const ALL: Self = Self { set_retval: true, tcx: true, lengths: true };
 
     /// What the kernel floor has.
-    pub(crate) const FLOOR: Self = Self { set_retval: false, tcx: false };
+    pub(crate) const FLOOR: Self = Self { set_retval: false, tcx: false, lengths: false };
 }

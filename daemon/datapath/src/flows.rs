@@ -92,6 +92,8 @@ pub struct Flow {
     /// The client's port as this node's own stack sees it: the client's own, or another one that keeps it apart from
     /// other connections there.
     pub through_port: u16,
+    /// Whether its packets pass by the stack, as long as their devices allow that.
+    pub shortcut: bool,
     /// The protocol that client and backend speak.
     pub transport: Transport,
     /// How far it has come.
@@ -122,6 +124,7 @@ impl Flow {
             backend: flow::shown((it.backend, it.backend_port)),
             nat: (it.nat_port != 0).then(|| flow::shown((it.nat, it.nat_port))),
             through_port: u16::from_be(it.through_port),
+            shortcut: u32::from(it.of_client) & types::heard::TAKES_SHORTCUT.0 != 0,
             transport,
             stage,
             client_heard: Heard::of(it.of_client),

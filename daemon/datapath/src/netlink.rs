@@ -9,7 +9,7 @@ mod conversation;
 use std::io;
 use std::net::IpAddr;
 
-pub use conversation::Conversation;
+pub use conversation::{Conversation, Part, subscribe};
 
 /// Kinds of messages and their flags, from `linux/netlink.h`.
 pub(crate) const NLMSG_ERROR: u16 = 2;

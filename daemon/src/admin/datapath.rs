@@ -116,6 +116,8 @@ struct Features {
     set_retval: bool,
     /// Whether programs of devices have links (Linux 6.6).
     tcx: bool,
+    /// Whether a program learns that a packet is too long for its way (Linux 5.12), which the shortcut needs.
+    lengths: bool,
 }
 
 /// How full one map is. Slots are counted in whole blocks.
@@ -165,7 +167,11 @@ impl<'a> Kernel<'a> {
             waiting: status.waiting,
             generation: status.generation,
             growths: status.growths,
-            features: Features { set_retval: status.features.set_retval, tcx: status.features.tcx },
+            features: Features {
+                set_retval: status.features.set_retval,
+                tcx: status.features.tcx,
+                lengths: status.features.lengths,
+            },
             maps: fills(status, fill).into(),
             broken_hooks: &status.broken_hooks,
             shared_hooks: status

@@ -141,6 +141,8 @@ struct FlowRow<'a> {
     nat_port: Option<u16>,
     /// The client's port as this node's own stack sees it.
     through_port: u16,
+    /// Whether its packets pass by the stack, as long as their devices allow that (`/datapath`).
+    shortcut: bool,
     state: Code<Stage>,
     client_heard: Vec<Said>,
     backend_heard: Vec<Said>,
@@ -204,6 +206,7 @@ impl<'a> FlowRow<'a> {
             nat_address: flow.nat.map(|nat| nat.ip()),
             nat_port: flow.nat.map(|nat| nat.port()),
             through_port: flow.through_port,
+            shortcut: flow.shortcut,
             state: Code(flow.stage),
             client_heard: Said::of(flow.client_heard),
             backend_heard: Said::of(flow.backend_heard),
@@ -227,6 +230,7 @@ impl<'a> FlowRow<'a> {
             let nat = self.nat_address.zip(self.nat_port);
             cells.put_optional(nat.map(|(address, port)| at(address, port)));
             cells.put(self.through_port);
+            cells.put(if self.shortcut { "yes" } else { "no" });
             cells.put(words(&self.client_heard));
             cells.put(words(&self.backend_heard));
             cells.put(format_args!("{} s", self.age_seconds));
@@ -244,7 +248,7 @@ fn words(said: &[Said]) -> String {
 
 fn titles(wide: bool) -> impl Iterator<Item = &'static str> {
     let first = ["CLIENT", "FRONTEND", "BACKEND", "STATE", "IDLE"];
-    let more = ["SEEN AS", "THROUGH", "CLIENT SAID", "BACKEND SAID", "AGE", "ENDS AFTER", "PORT"];
+    let more = ["SEEN AS", "THROUGH", "SHORTCUT", "CLIENT SAID", "BACKEND SAID", "AGE", "ENDS AFTER", "PORT"];
     first.into_iter().chain(more.into_iter().filter(move |_| wide)).chain(["SERVICE"])
 }
 
@@ -371,6 +375,7 @@ pub(super) mod tests {
             backend: backend.parse().unwrap(),
             nat: None,
             through_port: 40_001,
+            shortcut: is_half,
             transport: Transport::Tcp,
             stage,
             client_heard: heard,
@@ -451,9 +456,9 @@ pub(super) mod tests {
         let text = text(None, true);
         let rows: String = text.lines().skip(5).take(3).map(|line| format!("{line}\n")).collect();
         expect![[r#"
-            CLIENT               FRONTEND             BACKEND        STATE        IDLE  SEEN AS          THROUGH  CLIENT SAID  BACKEND SAID  AGE   ENDS AFTER  PORT  SERVICE
-            203.0.113.9:40001    192.0.2.5:30080/TCP  10.1.0.1:8080  half-closed  7 s   192.0.2.5:61007  40001    syn          syn,fin       61 s  3600 s      http  default/web
-            [2001:db8::9]:40001  [fd00::99]:53/TCP    [fd00::7]:53   open         7 s   -                40001    syn          syn,rst       61 s  3600 s      -     -
+            CLIENT               FRONTEND             BACKEND        STATE        IDLE  SEEN AS          THROUGH  SHORTCUT  CLIENT SAID  BACKEND SAID  AGE   ENDS AFTER  PORT  SERVICE
+            203.0.113.9:40001    192.0.2.5:30080/TCP  10.1.0.1:8080  half-closed  7 s   192.0.2.5:61007  40001    yes       syn          syn,fin       61 s  3600 s      http  default/web
+            [2001:db8::9]:40001  [fd00::99]:53/TCP    [fd00::7]:53   open         7 s   -                40001    no        syn          syn,rst       61 s  3600 s      -     -
         "#]].assert_eq(&rows);
     }
 
@@ -485,6 +490,7 @@ pub(super) mod tests {
               "port_name": "http",
               "protocol": "TCP",
               "service": "default/web",
+              "shortcut": true,
               "state": "half-closed",
               "through_port": 40001
             }"#]]

@@ -115,7 +115,7 @@ impl Flows {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_datapath::Side;
+    use holdfast_datapath::{ShortcutState, Side};
 
     use super::*;
 
@@ -130,9 +130,11 @@ mod tests {
                 near4: 0,
                 near6: 0,
                 by_address: false,
+                shortcut: false,
             },
             attached: error.is_none(),
             others: 0,
+            shortcut: ShortcutState::Unwanted,
             error: error.map(ToOwned::to_owned),
         };
         Some(PacketStatus {

@@ -191,6 +191,7 @@ fn packets(packets: &Packets) -> Value {
         ("snat_ports", if let [ports] = ports.as_slice() { text(ports) } else { list(&ports) }),
         ("flows", flows(packets.flows)),
         ("maglev", Some(packets.maglev.into())),
+        ("shortcut", word(packets.shortcut)),
         ("mark", text(&packets.mark)),
         ("forward_mark", packets.forward_mark.map_or_else(|| text("none"), |mark| text(&mark))),
     ])

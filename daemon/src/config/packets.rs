@@ -2,11 +2,12 @@
 
 use std::ops::RangeInclusive;
 
+use holdfast_core::words;
 use toml::de::DeValue;
 
 use super::limits::{DEVICE_NAME_BYTES_MAX, DEVICE_NAMES_MAX, FLOWS, NODE_PORTS, SNAT_RANGES_MAX};
 use super::table::Table;
-use super::value::{boolean, expected, integer, quote, string};
+use super::value::{boolean, expected, integer, quote, string, word};
 
 /// A mark of one bit: that of the daemon's own sockets, or that of what is sent on for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +138,17 @@ impl Flows {
     }
 }
 
+words! {
+    /// When packets that this node sends on to other nodes pass by its stack.
+    pub enum ShortcutUse {
+        /// Where nothing but the stack itself would miss them.
+        Auto = "auto",
+        Never = "never",
+        /// Whatever a firewall would do with them.
+        Always = "always",
+    }
+}
+
 /// The table `[packets]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packets {
@@ -152,6 +164,8 @@ pub struct Packets {
     pub flows: Flows,
     /// Whether services that say nothing of it have their clients' backends computed, alike on all nodes.
     pub maglev: bool,
+    /// When packets that this node sends on to other nodes pass by its stack.
+    pub shortcut: ShortcutUse,
     /// The bit that marks the daemon's own sockets.
     pub mark: Mark,
     /// The bit by which a firewall knows what is sent on for a service.
@@ -167,6 +181,7 @@ impl Default for Packets {
             snat_ports: SnatPorts::default(),
             flows: Flows::default(),
             maglev: false,
+            shortcut: ShortcutUse::Auto,
             mark: Mark::default(),
             forward_mark: None,
         }
@@ -182,6 +197,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Packets {
         snat_ports: table.take("snat_ports", snat_ports).unwrap_or(default.snat_ports),
         flows: table.take("flows", flows).unwrap_or(default.flows),
         maglev: table.take("maglev", boolean).unwrap_or(default.maglev),
+        shortcut: table.take("shortcut", word).unwrap_or(default.shortcut),
         mark: table.take("mark", mark).unwrap_or(default.mark),
         forward_mark: table.take("forward_mark", forward_mark).unwrap_or(default.forward_mark),
     }

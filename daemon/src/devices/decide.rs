@@ -7,17 +7,18 @@ mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason};
+use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
 
 use super::listed::{Address, Link, Listed};
 use super::rules;
-use crate::config::{DeviceName, OuterDevices, Packets, PodDevices};
+use crate::config::{DeviceName, OuterDevices, Packets, PodDevices, ShortcutUse};
 use sources::Seen;
 
 /// What each device is, in the order of their numbers; then the devices that the configuration names and that are not
-/// there.
-pub(super) fn decide(listed: &Listed, config: &Packets) -> Vec<Decision> {
+/// there. `onlooker` is something on this node that is to see packets which the stack sends on.
+pub(super) fn decide(listed: &Listed, config: &Packets, onlooker: Option<&Arc<str>>) -> Vec<Decision> {
     let world = World::new(listed);
     let mut links: Vec<&Link> = listed.links.iter().collect();
     links.sort_unstable_by_key(|link| link.index);
@@ -25,13 +26,18 @@ pub(super) fn decide(listed: &Listed, config: &Packets) -> Vec<Decision> {
     let outer = judged.iter().filter(|(_, (class, _))| *class == Class::Outer);
     let of_node = world.of_node(outer.map(|(link, _)| link.index));
     let is_told_apart = rules::tell_apart(&listed.rules, &listed.addresses);
+    let leads_on = |class: Class| matches!(class, Class::Outer | Class::Backends);
+    let ways = judged.iter().filter(|(_, (class, _))| leads_on(*class)).count();
+    let shortcuts = Shortcuts { listed, config, onlooker, ways };
     let there = judged.iter().map(|(link, (class, reason))| {
         let of_clients = is_told_apart && *class == Class::Outer;
         let answers = if of_clients { Answers::Dialled } else { Answers::Backend };
         let seen = world.seen_by(link, *class, of_node);
         let near4 = sources::near(listed, link, seen.v4.map(IpAddr::V4));
         let near6 = sources::near(listed, link, seen.v6.map(IpAddr::V6));
-        Decision { answers, near4, near6, ..decision(link, *class, *reason, seen) }
+        let shortcut =
+            if leads_on(*class) { shortcuts.judge(link, answers) } else { ShortcutDecision::Inside };
+        Decision { answers, near4, near6, shortcut, ..decision(link, *class, *reason, seen) }
     });
     there.chain(absent(listed, config)).collect()
 }
@@ -39,8 +45,19 @@ pub(super) fn decide(listed: &Listed, config: &Packets) -> Vec<Decision> {
 fn decision(link: &Link, class: Class, reason: Reason, seen: Seen) -> Decision {
     let index = link.index;
     let name = link.name.clone();
-    let (near4, near6, answers) = (0, 0, Answers::Backend);
-    Decision { index, name, class, reason, address4: seen.v4, address6: seen.v6, near4, near6, answers }
+    let (near4, near6, answers, shortcut) = (0, 0, Answers::Backend, ShortcutDecision::Inside);
+    Decision {
+        index,
+        name,
+        class,
+        reason,
+        address4: seen.v4,
+        address6: seen.v6,
+        near4,
+        near6,
+        answers,
+        shortcut,
+    }
 }
 
 fn absent<'a>(listed: &'a Listed, config: &'a Packets) -> impl Iterator<Item = Decision> + 'a {
@@ -53,6 +70,37 @@ fn absent<'a>(listed: &'a Listed, config: &'a Packets) -> impl Iterator<Item = D
         let link = Link { name: name.as_str().to_owned(), ..Link::default() };
         decision(&link, Class::None, Reason::Absent, Seen::default())
     })
+}
+
+/// What decides whether packets pass by the stack at the devices by which others are reached.
+struct Shortcuts<'a> {
+    listed: &'a Listed,
+    config: &'a Packets,
+    onlooker: Option<&'a Arc<str>>,
+    // How many such devices there are.
+    ways: usize,
+}
+
+impl Shortcuts<'_> {
+    /// A device with strict paths takes part if it is the only one: then each packet comes from where its answer goes.
+    fn judge(&self, link: &Link, answers: Answers) -> ShortcutDecision {
+        let Self { listed, config, .. } = self;
+        if config.shortcut == ShortcutUse::Never {
+            ShortcutDecision::Never
+        } else if !link.is_ethernet {
+            ShortcutDecision::NoEthernet
+        } else if config.forward_mark.is_some() {
+            ShortcutDecision::Marked
+        } else if answers == Answers::Dialled {
+            ShortcutDecision::ByAddress
+        } else if self.ways > 1 && listed.strict.contains(&link.index) {
+            ShortcutDecision::StrictPaths
+        } else if config.shortcut == ShortcutUse::Always {
+            ShortcutDecision::Wanted
+        } else {
+            self.onlooker.cloned().map_or(ShortcutDecision::Wanted, ShortcutDecision::Needed)
+        }
+    }
 }
 
 /// What the kernel lists, ordered by device.

@@ -84,6 +84,8 @@ pub(super) struct Listed {
     pub(super) networks: BTreeSet<Network>,
     /// Rules by which the kernel chooses a table of routes, as far as they count here.
     pub(super) rules: Vec<Rule>,
+    /// Devices that take packets of IPv4 only from where they would send the answers.
+    pub(super) strict: BTreeSet<u32>,
 }
 
 /// What a rule goes by.

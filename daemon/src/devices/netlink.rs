@@ -1,17 +1,16 @@
-//! Links, addresses, routes and rules as the kernel lists them over netlink, and its notices that one of them has
-//! changed.
+//! Links, addresses, routes and rules as the kernel lists them over netlink.
 //!
 //! Invariant: bounded in time and bytes, whatever is there. A listing that the kernel could not give whole is an error
-//! and no list. The text of a notice is not read: each notice is a reason to list again, and so is one that was lost.
+//! and no list.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
 
-use holdfast_datapath::netlink::{Conversation, NLM_F_DUMP, attribute, attributes, ip};
-use nix::sys::socket::{AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket};
-use tokio::net::UnixDatagram;
+use holdfast_datapath::netlink::{Conversation, NLM_F_DUMP, Part, attribute, attributes, ip};
+
+use crate::notices::Notices;
 
 use super::listed::{Address, Link, Listed, Network, Rule, Way};
 use super::rules::{self, ROUTE, RTM_GETRULE, RTM_NEWRULE, number};
@@ -19,8 +18,6 @@ use super::rules::{self, ROUTE, RTM_GETRULE, RTM_NEWRULE, number};
 /// The most bytes of one answer. A router with a million routes has some 100 MB of them; each datagram is looked at and
 /// forgotten.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
-/// The most bytes of one datagram of notices.
-const NOTICES_BYTES_MAX: usize = 64 << 10;
 /// Devices that are looked at: enough for a node with a thousand pods.
 const LINKS_MAX: usize = 4096;
 /// Addresses that are looked at: a node that had IPVS keeps one of each Service on one device.
@@ -31,8 +28,9 @@ const RULES_MAX: usize = 8192;
 const WAYS_MAX: usize = 1024;
 /// How often a list is asked for that changes while it is read.
 const TRIES: usize = 5;
-/// Notices that are dropped at once, so that a storm of them does not go on for ever.
-const NOTICES_MAX: usize = 4096;
+
+/// What `rp_filter` says where it is strict: of a device and of all, the greater number counts, and 2 is loose.
+const STRICT: u32 = 1;
 
 /// From `linux/rtnetlink.h`.
 const RTM_NEWLINK: u16 = 16;
@@ -41,9 +39,9 @@ const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
-/// `RTMGRP_LINK`, `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV4_RULE`, `_IPV6_IFADDR` and `_IPV6_ROUTE`, and the group of
-/// `RTNLGRP_IPV6_RULE`.
-const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18;
+/// `RTMGRP_LINK`, `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV4_RULE`, `_IPV6_IFADDR` and `_IPV6_ROUTE`, and the groups of
+/// `RTNLGRP_IPV6_RULE` and `RTNLGRP_IPV4_NETCONF`, which tells of `rp_filter`.
+const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 23;
 
 /// From `linux/if_link.h`, `linux/if_addr.h` and `linux/rtnetlink.h`.
 const IFLA_IFNAME: u16 = 3;
@@ -76,37 +74,9 @@ const LINK: usize = 16;
 const ADDRESS: usize = 8;
 const HOP: usize = 8;
 
-/// Notices of the kernel. The netlink socket is held as a Unix datagram socket, because the runtime knows how to wait
-/// for one.
-#[derive(Debug)]
-pub(super) struct Notices(UnixDatagram);
-
-impl Notices {
-    pub(super) fn open() -> io::Result<Self> {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let netlink = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
-        bind(netlink.as_raw_fd(), &NetlinkAddr::new(0, GROUPS))?;
-        UnixDatagram::from_std(netlink.into()).map(Self)
-    }
-
-    /// Waits for a notice.
-    pub(super) async fn changed(&mut self) {
-        if self.0.readable().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
-
-    /// Drops the notices that have come by now, because the next listing covers them. Lost notices come as an error,
-    /// which is dropped too.
-    pub(super) fn forget(&mut self) {
-        let mut datagram = vec![0; NOTICES_BYTES_MAX];
-        for _ in 0..NOTICES_MAX {
-            let taken = self.0.try_recv(&mut datagram);
-            if taken.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-                return;
-            }
-        }
-    }
+/// Notices of what is listed here.
+pub(super) fn notices() -> io::Result<Notices> {
+    Notices::open(Part::Routes, GROUPS)
 }
 
 /// Lists all links, addresses, routes and rules as they are now.
@@ -123,7 +93,23 @@ pub(super) fn list() -> io::Result<Listed> {
             listed.networks.extend(network(body, &inside));
         }
     })?;
+    listed.strict = strict(&listed.links);
     Ok(listed)
+}
+
+/// The devices at which the kernel drops packets from senders to whom another device leads. Devices of pods, of which
+/// there are many, are not asked for.
+fn strict(links: &[Link]) -> BTreeSet<u32> {
+    let of_all = rp_filter("all");
+    let is_strict = |link: &&Link| of_all.max(rp_filter(&link.name)) == STRICT;
+    let asked = links.iter().filter(|link| link.kind != "veth" || link.master.is_none());
+    asked.filter(is_strict).map(|link| link.index).collect()
+}
+
+/// What `rp_filter` says for that device; where it cannot be read, it counts as strict.
+fn rp_filter(device: &str) -> u32 {
+    let said = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{device}/rp_filter"));
+    said.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(STRICT)
 }
 
 /// The addresses of devices that have both ends here.
@@ -184,7 +170,7 @@ fn dump_whole<T>(
 /// Asks for a list, and gives each message of it to `each`. `false`: something has changed meanwhile, so the list may
 /// lack something.
 fn dump(question: u16, header: usize, mut each: impl FnMut(u16, &[u8])) -> io::Result<bool> {
-    let mut kernel = Conversation::open(SockProtocol::NetlinkRoute)?;
+    let mut kernel = Conversation::open(Part::Routes)?;
     kernel.ask(question, NLM_F_DUMP, &vec![0; header])?;
     kernel.listen(ANSWER_BYTES_MAX, |message| each(message.kind, message.body))
 }

@@ -1,5 +1,7 @@
 //! What devices are, by tables of links, addresses and routes; and what the kernel lists of a network namespace.
 
+mod shortcuts;
+
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -8,17 +10,17 @@ use std::time::{Duration, Instant};
 use holdfast_judgement::views::devices::Decision;
 use tokio::sync::watch;
 
-use super::LOOK_AGAIN;
 use super::decide::decide;
 use super::listed::{Address, Link, Listed, Network, Way};
 use super::ports::{free, shared, waiting};
+use super::{LOOK_AGAIN, Onlooker};
 use crate::config::Config;
 use crate::engine::ask;
 use crate::patience::NOT_FOR_EVER;
 
 /// A world in lines: `INDEX NAME KIND [here] [in MASTER] [ADDRESS[/BITS] …] [route|gateway|default] [via GATEWAY]
-/// [from SOURCE] [net NETWORK/BITS[@GATEWAY] …]`. A kind of "-" is hardware, "tap" a "tun" with an Ethernet header.
-/// `here` says that the link's other end is on this node too, `via` and `from` speak of default routes.
+/// [from SOURCE] [net NETWORK/BITS[@GATEWAY] …] [strict]`. A kind of "-" is hardware, "tap" a "tun" with an Ethernet
+/// header. `here` says that the link's other end is on this node too, `via` and `from` speak of default routes.
 fn listed(text: &str) -> Listed {
     let mut listed = Listed::default();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -40,6 +42,7 @@ fn listed(text: &str) -> Listed {
                 "here" => link.ends_here = true,
                 "in" => link.master = words.next().map(|master| master.parse().unwrap()),
                 "route" => _ = listed.routed.insert(index),
+                "strict" => _ = listed.strict.insert(index),
                 "gateway" => _ = listed.gateways.insert(index),
                 "default" => {
                     listed.gateways.insert(index);
@@ -75,9 +78,13 @@ fn listed(text: &str) -> Listed {
 }
 
 fn decided(packets: &str, world: &Listed) -> Vec<Decision> {
+    decided_beside(packets, world, &None)
+}
+
+fn decided_beside(packets: &str, world: &Listed, onlooker: &Onlooker) -> Vec<Decision> {
     let text = format!("[manifests]\npath = \"/m\"\n[packets]\n{packets}\n");
     let (config, _) = Config::parse(&text, "config.toml").unwrap();
-    decide(world, &config.packets)
+    decide(world, &config.packets, onlooker.as_ref())
 }
 
 /// The decisions in lines: `NAME CLASS REASON [ADDRESS …] [near NETWORK …]`, the reason as the code calls it.
@@ -404,8 +411,10 @@ fn ip(arguments: &str) {
 async fn follow(test: impl AsyncFnOnce(&mut watch::Receiver<Arc<[Decision]>>, &watch::Sender<Arc<Config>>)) {
     let (config, configs) = watch::channel(Arc::new(Config::default()));
     let (decisions, mut now) = watch::channel(Arc::default());
+    // Nothing looks for a firewall here.
+    let (_, onlooker) = watch::channel(None);
     let (engine, mut asked) = ask::channel();
-    let following = tokio::spawn(super::run(configs, decisions, engine));
+    let following = tokio::spawn(super::run(configs, onlooker, decisions, engine));
     test(&mut now, &config).await;
     assert!(asked.try_recv().is_ok(), "the engine is told at once");
     following.abort();

@@ -9,6 +9,7 @@
 //! bounded as [`super::named`] is.
 
 mod chains;
+pub(crate) mod onlookers;
 
 use std::collections::BTreeSet;
 use std::fs;

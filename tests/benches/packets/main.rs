@@ -82,6 +82,7 @@ fn all_kinds(lines: &mut Lines) -> Result<(), Failed> {
     let mut proxies: Vec<(&str, Box<dyn Stage>)> = vec![
         ("plain again", Box::new(Plain::start()?)),
         ("holdfast", Box::new(Holdfast::start(SERVICES[0])?)),
+        ("holdfast by the stack", Box::new(Holdfast::start_with(SERVICES[0], false)?)),
     ];
     if let Some(kube_proxy) = KubeProxy::start(SERVICES[0])? {
         proxies.push(("kube-proxy", Box::new(kube_proxy)));

@@ -142,10 +142,16 @@ pub(crate) struct Holdfast {
 }
 
 impl Holdfast {
-    /// A network with so many services, those that are dialled among them.
+    /// A network with so many services, those that are dialled among them, as on a node without a firewall.
     pub(crate) fn start(services: u32) -> Result<Self, Failed> {
+        Self::start_with(services, true)
+    }
+
+    /// The same, and whether packets to the other node pass by the stack.
+    pub(crate) fn start_with(services: u32, shortcut: bool) -> Result<Self, Failed> {
         let bed = bed()?;
-        let maps = bed.within(Location::OUTSIDE, || maps(&bed).map_err(|error| error.to_string()))??;
+        let maps =
+            bed.within(Location::OUTSIDE, || maps(&bed, shortcut).map_err(|error| error.to_string()))??;
         let sources = [Source::Kubernetes, Source::Manifests];
         let (mut engine, _) = Engine::start(maps, Seed(7), &sources)?;
         let own = Texts::new("the table").replace(&files()?);
@@ -171,7 +177,7 @@ impl Stage for Holdfast {
 }
 
 /// As the daemon starts them, in the node's network.
-fn maps(bed: &Bed) -> Result<KernelMaps, Failed> {
+fn maps(bed: &Bed, shortcut: bool) -> Result<KernelMaps, Failed> {
     let mut maps = KernelMaps::start(&Options {
         cgroup: Some(bed.cgroup().to_owned()),
         bpffs: bed.bpffs().join("holdfast"),
@@ -191,6 +197,7 @@ fn maps(bed: &Bed) -> Result<KernelMaps, Failed> {
         near4: 0,
         near6: 0,
         by_address: false,
+        shortcut,
     }]);
     maps.serve_packets();
     maps.follow_flows()?;

@@ -6,8 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use holdfast_datapath::netlink::{Conversation, NLM_F_ACK, NLM_F_DUMP, attribute, attributes, ip};
-use nix::sys::socket::SockProtocol;
+use holdfast_datapath::netlink::{Conversation, NLM_F_ACK, NLM_F_DUMP, Part, attribute, attributes, ip};
 
 use super::ask::Transport;
 use super::{Bed, BedError, Location, at};
@@ -62,7 +61,7 @@ pub fn untrack(bed: &Bed, place: Location<'_>) -> Result<(), BedError> {
 }
 
 fn ask(question: u16, flags: u16, each: &mut impl FnMut(u16, &[u8])) -> io::Result<()> {
-    let mut kernel = Conversation::open(SockProtocol::NetlinkNetFilter)?;
+    let mut kernel = Conversation::open(Part::Filters)?;
     kernel.ask(question, flags, &ANY)?;
     kernel.listen(ANSWER_BYTES_MAX, |message| each(message.kind, message.body)).map(drop)
 }

@@ -30,6 +30,8 @@ mod routers;
 #[cfg(test)]
 mod served;
 #[cfg(test)]
+mod shortcut;
+#[cfg(test)]
 mod survival;
 #[cfg(test)]
 mod taken;

@@ -88,6 +88,7 @@ impl Node {
             near4: 0,
             near6: 0,
             by_address: false,
+            shortcut: false,
         };
         maps.set_devices(&[outer]);
         maps.serve_packets();

@@ -10,14 +10,13 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use holdfast_core::keys::Transport;
-use nix::sys::socket::SockProtocol;
 
 use super::{
     CTA_IP_V4, CTA_IP_V6, CTA_PROTO_DST_PORT, CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_TUPLE_IP,
     CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, NEW,
 };
 use crate::abi::transport_of;
-use crate::netlink::{Conversation, NLM_F_DUMP, PIECE, attribute, ip, messages};
+use crate::netlink::{Conversation, NLM_F_DUMP, PIECE, Part, attribute, ip, messages};
 
 /// How many connections the kernel follows here; absent where it follows none.
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
@@ -55,7 +54,7 @@ pub(crate) fn list(is_wanted: impl Fn(u16) -> bool) -> io::Result<Found> {
     if matches!(count.trim(), "" | "0") {
         return Ok(Found { is_whole: true, ..Found::default() });
     }
-    let mut kernel = Conversation::open(SockProtocol::NetlinkNetFilter)?;
+    let mut kernel = Conversation::open(Part::Filters)?;
     kernel.ask(GET, NLM_F_DUMP, &[0; GENERAL])?;
     read(&mut kernel, Instant::now() + TIME_MAX, is_wanted)
 }

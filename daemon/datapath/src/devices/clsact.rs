@@ -10,10 +10,9 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libbpf_rs::libbpf_sys as sys;
-use nix::sys::socket::SockProtocol;
 
 use super::{Direction, Spot};
-use crate::netlink::{Conversation, Message, NLM_F_DUMP};
+use crate::netlink::{Conversation, Message, NLM_F_DUMP, Part};
 
 /// The priority of our filter: before filters without a chosen priority, which the kernel puts at 49,152 and below, and
 /// after the first hundred, which are for filters that must come first.
@@ -107,7 +106,7 @@ pub(super) fn remove(spot: &Spot) -> io::Result<()> {
 /// How many filters of others are there. A refusal ends the answer too: where there is no discipline, there are no
 /// filters. If no answer comes, that is an error.
 pub(super) fn others(spot: &Spot) -> io::Result<usize> {
-    let mut kernel = Conversation::open(SockProtocol::NetlinkRoute)?;
+    let mut kernel = Conversation::open(Part::Routes)?;
     let parent = if spot.direction == Direction::In { CLSACT_INGRESS } else { CLSACT_EGRESS };
     // A `struct tcmsg`.
     let fields = [0, spot.target().cast_unsigned(), 0, parent, 0];

@@ -3,10 +3,9 @@
 use std::io;
 
 use nix::net::if_::if_nameindex;
-use nix::sys::socket::SockProtocol;
 
 use crate::load::Layer;
-use crate::netlink::Conversation;
+use crate::netlink::{Conversation, Part};
 
 /// From `linux/rtnetlink.h`.
 const RTM_GETLINK: u16 = 18;
@@ -32,7 +31,7 @@ pub(super) fn layer_of(index: u32) -> io::Result<Layer> {
 
 /// The type of a device, as `net/if_arp.h` numbers types; it stands in the second 16 bits of a `struct ifinfomsg`.
 fn kind_of(index: u32) -> io::Result<u16> {
-    let mut kernel = Conversation::open(SockProtocol::NetlinkRoute)?;
+    let mut kernel = Conversation::open(Part::Routes)?;
     // A `struct ifinfomsg` that names the device alone.
     kernel.ask(RTM_GETLINK, 0, [0, index, 0, 0].map(u32::to_ne_bytes).as_flattened())?;
     let told = kernel.one()??;

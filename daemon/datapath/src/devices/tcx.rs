@@ -73,7 +73,8 @@ impl Link {
     }
 }
 
-/// How many programs are at a hook of a device, ours and those of others.
-pub(super) fn count(spot: &Spot) -> usize {
-    bpf_call::programs_at(spot.target(), hook(spot.direction)).map_or(0, |programs| programs.len())
+/// How many programs are at a hook of a device beside ours.
+pub(super) fn others(spot: &Spot, own: Option<u32>) -> io::Result<usize> {
+    let programs = bpf_call::programs_at(spot.target(), hook(spot.direction))?;
+    Ok(programs.into_iter().filter(|program| Some(*program) != own).count())
 }

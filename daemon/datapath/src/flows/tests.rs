@@ -31,6 +31,7 @@ const OPENING: u8 = flow_state::FLOW_OPENING.0 as u8;
 const OPEN: u8 = flow_state::FLOW_OPEN.0 as u8;
 const SYN: u8 = said::HEARD_SYN.0 as u8;
 const FIN: u8 = said::HEARD_FIN.0 as u8;
+const SHORTCUT: u8 = said::TAKES_SHORTCUT.0 as u8;
 
 std::thread_local! {
     static CLOCK: Cell<u32> = const { Cell::new(NOW) };

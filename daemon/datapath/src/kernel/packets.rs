@@ -218,12 +218,8 @@ impl KernelMaps {
         let Some(attached) = &self.attached else { return };
         let found = attached.pins.adopt_packets().ok();
         if let Some(entries) = found.and_then(|found| table(&found, Map::Devices).ok()) {
-            Devices::adopt(self.hook_kind(), &self.device_pins(), Vec::new(), entries).set(&[]);
+            Devices::adopt(self.features, &self.device_pins(), Vec::new(), entries).set(&[]);
         }
-    }
-
-    const fn hook_kind(&self) -> HookKind {
-        if self.features.tcx { HookKind::Tcx } else { HookKind::Clsact }
     }
 
     fn begin_packets(&mut self) -> Result<(), StartError> {
@@ -256,9 +252,8 @@ impl KernelMaps {
         self.sources.begin(&handles)?;
         self.cluster_ips.begin(&handles)?;
         attached.pins.pin_packets(&mut handles)?;
-        let kind = self.hook_kind();
         let entries = table(&handles, Map::Devices)?;
-        let mut devices = Devices::adopt(kind, &self.device_pins(), programs, entries);
+        let mut devices = Devices::adopt(self.features, &self.device_pins(), programs, entries);
         if let Some(wanted) = &self.packets.wanted {
             devices.set(wanted);
         }

@@ -5,26 +5,62 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
-use nix::sys::socket::sockopt::ReceiveTimeout;
-use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket};
-use nix::sys::time::TimeVal;
+use nix::sys::socket::{NetlinkAddr, bind};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{Message, NLM_F_DUMP_INTR, NLM_F_REQUEST, PIECE, message, messages};
 
-/// The most seconds that a read waits. The kernel answers before the write that asks it returns, and goes on as it is
-/// read.
-const ANSWER_TIME_MAX: i64 = 1;
+/// The longest that a read waits. The kernel answers before the write that asks it returns, and goes on as it is read.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// The part of the kernel that is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Devices, addresses, routes and rules of routing.
+    Routes,
+    /// Sockets.
+    Sockets,
+    /// What IPsec does to packets.
+    Policies,
+    /// Rules of nftables, and tracked connections.
+    Filters,
+}
+
+impl Part {
+    const fn number(self) -> i32 {
+        match self {
+            Self::Routes => libc::NETLINK_ROUTE,
+            Self::Sockets => libc::NETLINK_SOCK_DIAG,
+            Self::Policies => libc::NETLINK_XFRM,
+            Self::Filters => libc::NETLINK_NETFILTER,
+        }
+    }
+
+    fn socket(self) -> io::Result<Socket> {
+        Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, Some(Protocol::from(self.number())))
+    }
+}
+
+/// A socket that hears notices of these groups, a bit for each, and never waits.
+pub fn subscribe(part: Part, groups: u32) -> io::Result<OwnedFd> {
+    let socket = part.socket()?;
+    socket.set_nonblocking(true)?;
+    bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
+    Ok(socket.into())
+}
 
 /// A conversation with one part of the kernel.
 #[derive(Debug)]
 pub struct Conversation(File);
 
 impl Conversation {
-    pub fn open(protocol: SockProtocol) -> io::Result<Self> {
-        let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
-        setsockopt(&socket, ReceiveTimeout, &TimeVal::new(ANSWER_TIME_MAX, 0))?;
-        Ok(Self(socket.into()))
+    pub fn open(part: Part) -> io::Result<Self> {
+        let socket = part.socket()?;
+        socket.set_read_timeout(Some(ANSWER_TIME_MAX))?;
+        Ok(Self(OwnedFd::from(socket).into()))
     }
 
     /// A conversation with whatever is at the other end.
@@ -86,7 +122,6 @@ impl Read for Conversation {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixDatagram;
 
     use super::super::{NLMSG_DONE, NLMSG_ERROR};

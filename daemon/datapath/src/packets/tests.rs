@@ -21,6 +21,7 @@ mod node;
 mod ports;
 mod room;
 mod sctp;
+mod shortcut;
 mod snat;
 mod sticky;
 mod verified;

@@ -2,9 +2,11 @@
 //!
 //! Invariant: plain data; nothing here decides.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
-use holdfast_datapath::{Device, Side};
+use holdfast_datapath::{Device, DeviceStatus, ShortcutState, Side};
 
 /// What a device is to packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +109,43 @@ impl Answers {
 /// Every word that [`Answers::as_str`] gives.
 pub const ANSWERS: [&str; 2] = [Answers::Backend.as_str(), Answers::Dialled.as_str()];
 
+/// Whether packets of flows with backends of other nodes are to pass by the stack at a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShortcutDecision {
+    /// They are to.
+    Wanted,
+    /// They do not go from here to other nodes.
+    Inside,
+    /// The configuration says so.
+    Never,
+    /// Packets there have no Ethernet header, or another one.
+    NoEthernet,
+    /// `packets.forward_mark` is for a firewall.
+    Marked,
+    /// Answers are routed by the address that was dialled.
+    ByAddress,
+    /// The device takes packets only from where it would send answers, and there are other devices.
+    StrictPaths,
+    /// Something else on this node is to see these packets.
+    Needed(Arc<str>),
+}
+
+impl ShortcutDecision {
+    /// Why packets go through the stack; `None`: they need not.
+    pub fn why_not(&self) -> Option<Cow<'_, str>> {
+        Some(Cow::Borrowed(match self {
+            Self::Wanted => return None,
+            Self::Needed(what) => return Some(Cow::Owned(format!("{what} is to see packets"))),
+            Self::Inside => "no flow leads from here to other nodes",
+            Self::Never => "packets.shortcut is \"never\"",
+            Self::NoEthernet => "its packets have no Ethernet header",
+            Self::Marked => "packets.forward_mark is for a firewall, which is to see packets",
+            Self::ByAddress => "answers are routed by the address that was dialled",
+            Self::StrictPaths => "rp_filter is strict there, and flows may come by other devices too",
+        }))
+    }
+}
+
 /// One device, what it is, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
@@ -125,6 +164,8 @@ pub struct Decision {
     pub near6: u8,
     /// How answers are routed to clients that came by the device, if it is an outer one.
     pub answers: Answers,
+    /// Whether packets are to pass by the stack there.
+    pub shortcut: ShortcutDecision,
 }
 
 impl Decision {
@@ -145,7 +186,27 @@ impl Decision {
             near4: self.near4,
             near6: self.near6,
             by_address: self.answers == Answers::Dialled,
+            shortcut: self.shortcut == ShortcutDecision::Wanted,
         })
+    }
+
+    /// Whether flows lead by the device to other nodes, so that packets may pass by the stack there.
+    pub const fn leads_on(&self) -> bool {
+        matches!(self.class, Class::Outer | Class::Backends)
+    }
+
+    /// Why packets do not pass by the stack at the device, by what was decided and what was found there; `None`: they
+    /// do.
+    pub fn why_no_shortcut(&self, found: Option<&DeviceStatus>) -> Option<Cow<'_, str>> {
+        let at_hand = match found.map(|it| it.shortcut) {
+            Some(ShortcutState::Taken) => None,
+            Some(ShortcutState::Unsupported) => {
+                Some("this kernel does not tell programs which packets are too long (before Linux 5.12)")
+            }
+            Some(ShortcutState::Others) => Some("programs of others are there too, and are to see packets"),
+            Some(ShortcutState::Unwanted) | None => Some("its programs do not know of it yet"),
+        };
+        self.shortcut.why_not().or(at_hand.map(Cow::Borrowed))
     }
 
     /// The networks behind the device in which pods are this node's own.

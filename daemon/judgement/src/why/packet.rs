@@ -14,7 +14,7 @@ use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{Entry, FrontendType, Word, WordFlags};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
 use holdfast_core::sources;
-use holdfast_datapath::Side;
+use holdfast_datapath::{DeviceStatus, ShortcutState, Side};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -72,7 +72,12 @@ pub(super) enum Watched {
     /// At no device, and why.
     Nowhere(String),
     /// At these devices.
-    At { outer: Vec<String>, pods: Vec<String> },
+    At {
+        outer: Vec<String>,
+        pods: Vec<String>,
+        /// Those between which packets pass by the stack.
+        shortcut: Vec<String>,
+    },
 }
 
 impl Watched {
@@ -83,14 +88,15 @@ impl Watched {
         let Some(packets) = &status.packets else {
             return Self::Nowhere("packets are not to be translated (`enabled` under [packets])".to_owned());
         };
-        let attached = |side| {
-            let found = packets.devices.iter().filter(move |it| it.attached && it.device.side == side);
+        let attached = |is_meant: &dyn Fn(&DeviceStatus) -> bool| {
+            let found = packets.devices.iter().filter(|it| it.attached && is_meant(it));
             found.map(|it| it.device.name.clone()).collect::<Vec<_>>()
         };
-        let outer = attached(Side::Outer);
-        let pods = attached(Side::Pod);
+        let outer = attached(&|it| it.device.side == Side::Outer);
+        let pods = attached(&|it| it.device.side == Side::Pod);
+        let shortcut = attached(&|it| it.shortcut == ShortcutState::Taken);
         if !(outer.is_empty() && pods.is_empty()) {
-            return Self::At { outer, pods };
+            return Self::At { outer, pods, shortcut };
         }
         let why = packets.failure.clone();
         Self::Nowhere(why.unwrap_or_else(|| words::NO_OUTER.to_owned()))
@@ -105,6 +111,8 @@ struct Walk<'a> {
     class: Class,
     /// Whether the packet may come by the device of a pod that is no endpoint of any service; it then goes another way.
     may_be_pod: bool,
+    /// The devices between which packets pass by the stack.
+    shortcut: Vec<String>,
     snapshot: &'a Snapshot,
     steps: Vec<Step>,
 }
@@ -144,6 +152,7 @@ pub(super) fn follow(
         transport: asked.unwrap_or(Transport::Tcp),
         class: class(snapshot, from),
         may_be_pod: false,
+        shortcut: Vec::new(),
         snapshot,
         steps: Vec::new(),
     };
@@ -215,7 +224,10 @@ impl<'a> Walk<'a> {
     fn began(mut self, watched: &Watched) -> Result<Self, Packet> {
         let (outer, pods) = match watched {
             Watched::Nowhere(why) => return Err(self.unseen(why)),
-            Watched::At { outer, pods } => (outer, pods),
+            Watched::At { outer, pods, shortcut } => {
+                self.shortcut.clone_from(shortcut);
+                (outer, pods)
+            }
         };
         let is_pod = self.class == Class::Pod;
         let names = if is_pod { pods } else { outer };
@@ -390,7 +402,7 @@ impl<'a> Walk<'a> {
         let is_even = met.port().is_none_or(|port| port.rows.is_even(scope));
         self.note(StepKind::Choice, words::choice(met.entry.port.word(scope), slots, is_even, seconds));
         self.note(StepKind::SeenAs, words::seen(&backends, self.class, scope));
-        self.note(StepKind::WayBack, words::way_back(self.dialled, &backends));
+        self.note(StepKind::WayBack, words::way_back(self.dialled, &backends, &self.shortcut));
         let here = if scope == Scope::Local { " on this node" } else { "" };
         let sentence = format!(
             "is sent to {}{here}, {}.",

@@ -3,6 +3,7 @@
 //! Invariant: a device is listed whether or not anything is done there, so that an operator sees which devices were
 //! left out.
 
+use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use holdfast_datapath::{DeviceStatus, FlowsSwept, HookKind, PacketStatus};
@@ -76,6 +77,10 @@ struct Device<'a> {
     answers: Option<&'static str>,
     /// How many programs and filters of others are at an outer device too; they still run. 0 for other devices.
     others: usize,
+    /// Whether packets of flows with backends of other nodes pass by the stack at this device.
+    shortcut: bool,
+    /// Why they do not; null where they do, and at devices by which no flow leads to other nodes.
+    no_shortcut: Option<String>,
     /// Why the programs are not there; it is tried again each second.
     error: Option<&'a str>,
 }
@@ -153,6 +158,7 @@ impl<'a> Device<'a> {
     fn of(decision: &'a Decision, statuses: &'a [DeviceStatus]) -> Self {
         let served = decision.class != Class::None;
         let status = statuses.iter().find(|it| served && it.device.index == decision.index);
+        let why_no_shortcut = decision.why_no_shortcut(status);
         Self {
             name: &decision.name,
             index: decision.index,
@@ -164,6 +170,8 @@ impl<'a> Device<'a> {
             near: decision.near(),
             answers: (decision.class == Class::Outer).then(|| decision.answers.as_str()),
             others: status.map_or(0, |status| status.others),
+            shortcut: why_no_shortcut.is_none(),
+            no_shortcut: why_no_shortcut.filter(|_| decision.leads_on()).map(Cow::into_owned),
             error: status.and_then(|status| status.error.as_deref()),
         }
     }
@@ -177,7 +185,7 @@ impl<'a> Device<'a> {
         cells.put(self.address4.map_or_else(|| "-".to_owned(), |it| it.to_string()));
         cells.put(self.address6.map_or_else(|| "-".to_owned(), |it| it.to_string()));
         cells.put(match self.error {
-            None => format!("{}{}{}", self.why, self.by_address(), self.near()),
+            None => format!("{}{}{}{}", self.why, self.by_address(), self.near(), self.way()),
             Some(error) => format!("{}; {error}", self.why),
         });
         cells
@@ -194,6 +202,15 @@ impl Device<'_> {
             return String::new();
         }
         format!("; pods in {} are this node's own", self.near.join(" and "))
+    }
+
+    /// Which way packets go between this device and others.
+    fn way(&self) -> String {
+        match &self.no_shortcut {
+            Some(why) => format!("; packets go through the stack: {why}"),
+            None if self.shortcut => "; packets to other nodes pass by the stack".to_owned(),
+            None => String::new(),
+        }
     }
 }
 

@@ -152,6 +152,7 @@ fn the_text_is_the_files_own() {
         maglev = false
         mark = "0x40"
         pod_devices = "none"
+        shortcut = "auto"
         snat_ports = "auto"
 
         [[service]]

@@ -1,8 +1,8 @@
 //! Whether packets are translated where balancers come, by what the devices are and which of them have programs.
 
-use holdfast_datapath::{DeviceStatus, HookKind};
+use holdfast_datapath::{DeviceStatus, HookKind, ShortcutState};
 use holdfast_judgement::views::datapath::DatapathView;
-use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason};
+use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
 
 use super::super::follow::translates_packets;
 use crate::admin::tests::fixture;
@@ -21,7 +21,9 @@ fn decision(index: u32, text: &str) -> (Decision, bool) {
     let (address4, address6, answers) = (None, None, Answers::Backend);
     let (near4, near6) = (0, 0);
     let name = words[0].to_owned();
-    let decision = Decision { index, name, class, reason, address4, address6, near4, near6, answers };
+    let shortcut = ShortcutDecision::Inside;
+    let decision =
+        Decision { index, name, class, reason, address4, address6, near4, near6, answers, shortcut };
     (decision, words.len() == 3)
 }
 
@@ -31,8 +33,15 @@ fn check(devices: &[&str], hooks: Option<HookKind>, expected: bool) {
     let mut status = fixture::status();
     let packets = status.packets.as_mut().unwrap();
     let there = decided.iter().filter_map(|(decision, attached)| Some((decision.device()?, *attached)));
-    packets.devices =
-        there.map(|(device, attached)| DeviceStatus { device, attached, others: 0, error: None }).collect();
+    packets.devices = there
+        .map(|(device, attached)| DeviceStatus {
+            device,
+            attached,
+            others: 0,
+            shortcut: ShortcutState::Unwanted,
+            error: None,
+        })
+        .collect();
     (packets.hooks, packets.failure) = (hooks, Some("one kind of programs does not load".to_owned()));
     let decisions = decided.into_iter().map(|(decision, _)| decision).collect();
     let view = DatapathView::kernel(status).with_devices(decisions);

@@ -22,9 +22,10 @@ const HOOK: u16 = 4;
 const POLICY: u16 = 5;
 const HOOK_NUMBER: u16 = 1;
 const PRIORITY: u16 = 2;
-/// `NF_INET_PRE_ROUTING`, `NF_INET_FORWARD`, and `NF_INET_INGRESS` of the family `inet`.
+/// `NF_INET_PRE_ROUTING`, `_FORWARD`, `_POST_ROUTING`, and `NF_INET_INGRESS` of the family `inet`.
 const PREROUTING: u32 = 0;
 const FORWARD: u32 = 2;
+const POSTROUTING: u32 = 4;
 const INGRESS: u32 = 5;
 /// `NFPROTO_INET`, `_IPV4`, `_NETDEV` (its only hook is the ingress of a device) and `_IPV6`.
 const INET: u8 = 1;
@@ -64,6 +65,15 @@ impl Chain {
         matches!(self.family, INET | IPV4 | IPV6) && self.hook == FORWARD
     }
 
+    /// Whether it sees packets that this node sends on from one device to another.
+    pub(super) fn sees_what_is_sent_on(&self) -> bool {
+        match self.family {
+            NETDEV => true,
+            INET | IPV4 | IPV6 => matches!(self.hook, PREROUTING | FORWARD | POSTROUTING | INGRESS),
+            _ => false,
+        }
+    }
+
     /// The place of a rule: `name` is the chain in which it stands, and to which this one leads.
     pub(super) fn place(&self, name: &str) -> String {
         let family = match self.family {
@@ -75,6 +85,7 @@ impl Chain {
         let hook = match self.hook {
             FORWARD if self.family != NETDEV => "forward",
             PREROUTING if self.family != NETDEV => "prerouting",
+            POSTROUTING if self.family != NETDEV => "postrouting",
             _ => "ingress",
         };
         let Self { table, priority, .. } = self;

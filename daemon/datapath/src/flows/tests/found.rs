@@ -11,7 +11,7 @@ fn place(text: &str) -> Option<AddressFilter> {
 #[test]
 fn kernel_a_flow_is_told_with_all_that_is_known_of_it() {
     let bed = Bed::new(8);
-    let it = types::flow { of_client: SYN | FIN, of_backend: SYN, ..flow(6, TCP, NOW - 7) };
+    let it = types::flow { of_client: SYN | FIN | SHORTCUT, of_backend: SYN, ..flow(6, TCP, NOW - 7) };
     bed.begin(it);
     let heard = Heard { syn: true, ..Heard::default() };
     let expected = Flow {
@@ -20,6 +20,7 @@ fn kernel_a_flow_is_told_with_all_that_is_known_of_it() {
         backend: "10.1.0.7:8443".parse().unwrap(),
         nat: Some("192.0.2.1:32774".parse().unwrap()),
         through_port: 1_030,
+        shortcut: true,
         transport: Transport::Tcp,
         stage: Stage::HalfClosed,
         client_heard: Heard { fin: true, ..heard },

@@ -15,7 +15,7 @@ use super::*;
 use crate::abi;
 use crate::abi::packets::types;
 use crate::bpf_call;
-use crate::devices::Side;
+use crate::devices::{ShortcutState, Side};
 use crate::features::Features;
 use crate::flows::FlowTable;
 use crate::kernel::bed::{Bed, NONE, Port, bed, pinned};
@@ -79,6 +79,7 @@ fn outer(index: u32, name: &str) -> Device {
         near4: 0,
         near6: 0,
         by_address: false,
+        shortcut: false,
     }
 }
 
@@ -217,6 +218,39 @@ fn kernel_programs_of_others_stay_and_run_before_and_after_ours() {
         maps.set_devices(&[]);
         assert!(before.query().is_ok(), "it is still there");
         before.detach().unwrap();
+    });
+}
+
+/// What our program sends on past the stack, programs behind it would not see.
+#[test]
+fn kernel_packets_pass_by_the_stack_only_while_no_programs_of_others_are_at_the_device() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        let told = |maps: &KernelMaps| {
+            let flag = u16::try_from(types::device_flag::DEVICE_SHORTCUT.0).unwrap();
+            let is_told = entry(maps, 70).unwrap().flags & flag != 0;
+            let shown = packets_of(maps).devices[0].shortcut;
+            assert_eq!(is_told, shown == ShortcutState::Taken, "{shown:?}");
+            shown
+        };
+        maps.set_devices(&[outer(70, "left")]);
+        assert_eq!(told(&maps), ShortcutState::Unwanted);
+        let wanted = Device { shortcut: true, ..outer(70, "left") };
+        maps.set_devices(std::slice::from_ref(&wanted));
+        if !probe::features().unwrap().lengths {
+            assert_eq!(told(&maps), ShortcutState::Unsupported);
+            return;
+        }
+        assert_eq!(told(&maps), ShortcutState::Taken);
+        let mut other = filter(TC_INGRESS, 200, GOES_ON);
+        // They are counted again each tenth round.
+        (0..11).for_each(|_| drop(maps.repair().unwrap()));
+        assert_eq!(told(&maps), ShortcutState::Others);
+        maps.set_devices(&[wanted]);
+        assert_eq!(told(&maps), ShortcutState::Others);
+        other.detach().unwrap();
+        (0..11).for_each(|_| drop(maps.repair().unwrap()));
+        assert_eq!(told(&maps), ShortcutState::Taken);
     });
 }
 

@@ -7,9 +7,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::keys::Transport;
-use nix::sys::socket::SockProtocol;
 
-use crate::netlink::{Conversation, NLM_F_ACK, NLM_F_DUMP};
+use crate::netlink::{Conversation, NLM_F_ACK, NLM_F_DUMP, Part};
 
 /// Kinds of questions, from `linux/sock_diag.h`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -41,7 +40,7 @@ pub(crate) struct Diag {
 
 impl Diag {
     pub(crate) fn open() -> io::Result<Self> {
-        Ok(Self { kernel: Conversation::open(SockProtocol::NetlinkSockDiag)? })
+        Ok(Self { kernel: Conversation::open(Part::Sockets)? })
     }
 
     /// Whether this kernel can end sockets at all.

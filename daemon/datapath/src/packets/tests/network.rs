@@ -39,6 +39,28 @@ pub(crate) fn lay() {
     }
 }
 
+/// Makes the routers known by which others are reached.
+pub(crate) fn know_routers() {
+    for router in ["192.0.2.2", "192.0.2.3", "2001:db8::2", "2001:db8::3"] {
+        ip(&format!("neigh replace {router} lladdr 02:00:00:00:00:02 dev outer"));
+    }
+}
+
+/// Has others be reached by a device whose network takes packets of this length.
+pub(crate) fn narrow(mtu: u32) {
+    ip(&format!("link set outer mtu {mtu}"));
+}
+
+/// Has others be reached by the outer device.
+pub(crate) fn lead_to_others(way: &str) {
+    ip(&format!("route add {way} dev outer"));
+}
+
+/// Has that network be reached by the device of pods.
+pub(crate) fn lead_to_pods(network: &str, router: &str) {
+    ip(&format!("route replace {network} via {router} dev pods"));
+}
+
 /// Makes routes on which packets get another header; `false`: this kernel has none.
 pub(crate) fn lay_encapsulated() -> bool {
     let ways = [

@@ -27,6 +27,7 @@ pub(super) const REDIRECTED: i32 = 7;
 const FLOWS: u32 = 64;
 /// The node's address outside, which backends of other nodes see.
 pub(super) const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const NODE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 /// The node's addresses at the device of its pods.
 pub(super) const POD_GATE: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 pub(super) const POD_GATE6: Ipv6Addr = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 1);
@@ -154,6 +155,12 @@ impl Node {
         self.tell(&Device { near4, near6, ..device(Side::Outer, seen.map(Some)) });
     }
 
+    /// Tells the programs whether packets may pass by the stack between the outer device and itself.
+    pub(super) fn tell_of_shortcut(&self, shortcut: bool) {
+        let seen = [NODE.into(), NODE6.into()].map(Some);
+        self.tell(&Device { shortcut, ..device(Side::Outer, seen) });
+    }
+
     fn tell(&self, device: &Device) {
         self.put(Map::Devices, &device.index.to_ne_bytes(), abi::bytes(&devices::value_of(device)));
     }
@@ -217,6 +224,7 @@ fn device(side: Side, [address4, address6]: [Option<IpAddr>; 2]) -> Device {
         near4: 0,
         near6: 0,
         by_address: false,
+        shortcut: false,
     }
 }
 

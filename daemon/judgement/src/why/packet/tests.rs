@@ -138,7 +138,7 @@ fn dialled(text: &str) -> Dialled {
 
 fn at(outer: &[&str], pods: &[&str]) -> Watched {
     let named = |names: &[&str]| names.iter().map(|it| (*it).to_owned()).collect();
-    Watched::At { outer: named(outer), pods: named(pods) }
+    Watched::At { outer: named(outer), pods: named(pods), shortcut: Vec::new() }
 }
 
 fn ask(
@@ -178,6 +178,26 @@ fn a_device_is_named_as_far_as_it_is_known() {
     assert!(named(&["veth1"], true).starts_with("veth1, the only device of pods;"));
     let pods = ["veth1", "veth2", "veth3", "veth4", "veth5"];
     assert!(named(&pods, true).starts_with("One of veth1, veth2, veth3 and 2 more, the pod's own;"));
+}
+
+/// Only a backend of another node is reached by the shortcut.
+#[test]
+fn flows_that_pass_by_the_stack_are_told_where_they_lead_to_other_nodes() {
+    let (snapshot, mut engine) = world();
+    let Watched::At { outer, pods, .. } = at(&["eth0"], &[]) else { unreachable!() };
+    let watched = Watched::At { outer, pods, shortcut: vec!["eth0".to_owned()] };
+    let mut told = Vec::new();
+    for (to, from) in QUESTIONS {
+        let packet = ask(&snapshot, &mut engine, &watched, (to, from));
+        let leads_on = packet.backends.iter().any(|it| it.seen_as.0 != SeenAs::Client);
+        let back = packet.steps.iter().find(|it| it.step.0 == StepKind::WayBack);
+        if let Some(back) = back {
+            let says = "At eth0 packets of such flows pass by the stack, both ways.";
+            assert_eq!(back.says.contains(says), leads_on, "{to} from {from}: {}", back.says);
+            told.push(leads_on);
+        }
+    }
+    assert!(told.contains(&true) && told.contains(&false));
 }
 
 fn written(packet: &Packet) -> String {

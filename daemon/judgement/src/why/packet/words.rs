@@ -247,13 +247,20 @@ fn seen_of_pod(backends: &[Share]) -> &'static str {
     }
 }
 
-pub(super) fn way_back(dialled: SocketAddr, backends: &[Share]) -> String {
-    let node = if backends.iter().any(|it| it.seen_as.0 != SeenAs::Client) {
+/// `shortcut`: the devices between which packets pass by the stack.
+pub(super) fn way_back(dialled: SocketAddr, backends: &[Share], shortcut: &[String]) -> String {
+    let leads_on = backends.iter().any(|it| it.seen_as.0 != SeenAs::Client);
+    let node = if leads_on {
         " A backend that sees this node answers to it, which gives the client's address back."
     } else {
         ""
     };
-    format!("Through this node, which makes it come from {dialled} again.{node}")
+    let stack = match shortcut {
+        [..] if !leads_on => String::new(),
+        [] => String::new(),
+        names => format!(" At {} packets of such flows pass by the stack, both ways.", some(names)),
+    };
+    format!("Through this node, which makes it come from {dialled} again.{node}{stack}")
 }
 
 /// The address that backends see as the client's, for the first sentence.

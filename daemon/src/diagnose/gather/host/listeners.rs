@@ -10,10 +10,9 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use holdfast_core::keys::Transport;
-use holdfast_datapath::netlink::{Conversation, NLM_F_DUMP};
+use holdfast_datapath::netlink::{Conversation, NLM_F_DUMP, Part};
 use holdfast_judgement::diagnose::material::Listener;
 use nix::libc;
-use nix::sys::socket::SockProtocol;
 
 use crate::diagnose::limits::{DESCRIPTORS_MAX, NETLINK_BYTES_MAX, PROCESSES_MAX};
 
@@ -63,7 +62,7 @@ fn list(transport: Transport, family: u8) -> io::Result<Vec<Socket>> {
     let states = if transport == Transport::Udp { UNCONNECTED } else { LISTEN };
     // An `inet_diag_req_v2`.
     let asked = [&[family, transport.number(), 0, 0][..], &states.to_ne_bytes(), &[0; 48]].concat();
-    let mut kernel = Conversation::open(SockProtocol::NetlinkSockDiag)?;
+    let mut kernel = Conversation::open(Part::Sockets)?;
     kernel.ask(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, &asked)?;
     let mut found = Vec::new();
     kernel.listen(NETLINK_BYTES_MAX, |message| found.extend(decode(message.body)))?;

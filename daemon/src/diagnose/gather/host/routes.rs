@@ -5,11 +5,10 @@
 use std::io;
 use std::net::IpAddr;
 
-use holdfast_datapath::netlink::{Conversation, attribute, attributes, with_kind};
+use holdfast_datapath::netlink::{Conversation, Part, attribute, attributes, with_kind};
 use holdfast_judgement::diagnose::material::Route;
 use nix::libc;
 use nix::net::if_::if_indextoname;
-use nix::sys::socket::SockProtocol;
 
 /// Kinds of messages and attributes, from `linux/rtnetlink.h`.
 const RTM_GETROUTE: u16 = 26;
@@ -25,7 +24,7 @@ const LINK: usize = 16;
 
 /// The route to each of these.
 pub(super) fn to(addresses: &[IpAddr]) -> io::Result<Vec<Route>> {
-    let mut kernel = Conversation::open(SockProtocol::NetlinkRoute)?;
+    let mut kernel = Conversation::open(Part::Routes)?;
     addresses.iter().map(|address| one(&mut kernel, *address)).collect()
 }
 

@@ -12,7 +12,7 @@ use holdfast_core::maps::{Capacity, Maps as _, MemoryMaps};
 use holdfast_core::op::ServiceId;
 use holdfast_core::snapshot::{Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
-use holdfast_datapath::{Beside, DeviceStatus, PacketStatus, Shape};
+use holdfast_datapath::{Beside, DeviceStatus, PacketStatus, Shape, ShortcutState};
 use holdfast_knowledge::{ClusterEvent, Knowledge};
 use holdfast_objects::{Defaulting, Provenance, from_value, service, slice};
 use serde::Deserialize;
@@ -29,7 +29,7 @@ use crate::diagnose::material::{
 use crate::rfc3339::Rfc3339;
 use crate::views::apiserver::{EndpointView, State, Tier, View};
 use crate::views::datapath::DatapathView;
-use crate::views::devices::{Answers, Class, Decision, Reason as Why};
+use crate::views::devices::{Answers, Class, Decision, Reason as Why, ShortcutDecision};
 use crate::views::proxies::{Filter, FilterKind};
 use crate::views::proxies::{OtherProxy, Trace};
 use crate::views::refusals::Cause;
@@ -167,6 +167,7 @@ impl DeviceGiven {
             near4: 0,
             near6: 0,
             answers: Answers::Backend,
+            shortcut: ShortcutDecision::Wanted,
         }
     }
 }
@@ -437,6 +438,7 @@ impl OwnGiven {
             device,
             attached: given.error.is_none(),
             others: 0,
+            shortcut: ShortcutState::Taken,
             error: given.error.clone(),
         };
         with_devices.map(status).collect()

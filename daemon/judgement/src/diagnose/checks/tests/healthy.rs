@@ -1,17 +1,17 @@
 //! The state of programs and maps with which every case begins, and with which the shell's tests of answers begin too.
 
 use holdfast_datapath::{
-    Beside, Counts, DeviceStatus, Features, GivenUp, HookKind, PacketStatus, Served, Shape, Side, Status,
-    Swept,
+    Beside, Counts, DeviceStatus, Features, GivenUp, HookKind, PacketStatus, Served, Shape, ShortcutState,
+    Side, Status, Swept,
 };
 
-use super::devices::{Answers, Class, Decision, Reason};
+use super::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
 
 /// Maps that have grown once, and one hook that another program took away.
 pub(crate) fn status() -> Status {
     let first = Shape { frontends: [4096; 2], ports: 4096, slots: [16_384; 2], members: 4096 };
     Status {
-        features: Features { set_retval: true, tcx: true },
+        features: Features { set_retval: true, tcx: true, lengths: true },
         cgroup: Some("/sys/fs/cgroup".into()),
         pins: Some("/sys/fs/bpf/holdfast".into()),
         waiting: false,
@@ -50,6 +50,11 @@ pub(crate) fn status() -> Status {
                 .map(|device| DeviceStatus {
                     attached: device.side == Side::Outer,
                     others: usize::from(device.name == "eth0"),
+                    shortcut: match (device.shortcut, device.name.as_str()) {
+                        (false, _) => ShortcutState::Unwanted,
+                        (true, "eth0") => ShortcutState::Others,
+                        (true, _) => ShortcutState::Taken,
+                    },
                     error: (device.side != Side::Outer).then(|| "cannot attach in: busy".to_owned()),
                     device,
                 })
@@ -73,6 +78,11 @@ pub(crate) fn devices() -> [Decision; 5] {
         near4: 0,
         near6: 0,
         answers: Answers::Backend,
+        shortcut: match class {
+            Class::Outer => ShortcutDecision::Wanted,
+            Class::Backends => ShortcutDecision::Needed("table ip filter, chain FORWARD: its policy".into()),
+            Class::Pod | Class::None => ShortcutDecision::Inside,
+        },
     };
     [
         device(1, "lo", Class::None, Reason::Loopback),

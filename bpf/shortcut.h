@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The shortcut: packets of a flow with a backend of another node go from the program at one device right to the other
+ * device, past the stack.
+ *
+ * Both directions of a flow take it, or neither: tracking that sees only one direction takes that for nonsense. The way
+ * is asked for as the stack would ask. Any packet may go through the stack after all: one with which the stack would do
+ * more than send it on does.
+ */
+#ifndef HOLDFAST_SHORTCUT_H
+#define HOLDFAST_SHORTCUT_H
+
+#include <linux/if_packet.h>
+#include "arrived.h"
+#include "flow.h"
+#include "rewrite.h"
+#include "sums.h"
+#include "way.h"
+
+INLINE bool has_shortcut(__u32 number)
+{
+	struct device *device = bpf_map_lookup_elem(&devices, &number);
+
+	return device && device->flags & DEVICE_SHORTCUT;
+}
+
+/* --- One packet. --- */
+
+/* No way takes a packet of so many bytes. */
+#define TOO_LONG (~0U)
+
+/*
+ * How long a packet is in the network, without what comes before its IP header; `length` is what that header says. What
+ * this node has put together is divided again, each part with headers of its own. A frame has more bytes only where it
+ * was filled up to the least that Ethernet has. TOO_LONG: it is of another length, which the stack sees to.
+ */
+INLINE __u32 length_in_network(const struct __sk_buff *skb, const struct packet *packet, __u32 length)
+{
+	__u32 headers = packet->transport - packet->ip;
+	const __u8 *tcp;
+
+	if (!skb->gso_size)
+		return skb->len == packet->ip + length || (skb->len > packet->ip + length && skb->len <= ETH_ZLEN) ?
+			       length :
+			       TOO_LONG;
+	if (packet->tuple.transport != IPPROTO_TCP)
+		return skb->gso_size + headers + sizeof(struct udphdr);
+	tcp = header(skb, packet->transport, sizeof(struct tcphdr));
+	return tcp ? skb->gso_size + headers + (tcp[12] >> 4) * 4 : TOO_LONG;
+}
+
+/* What the header of IP says of a packet's way. `false`: the stack would do more than send this packet on. */
+INLINE bool ask_way4(const struct __sk_buff *skb, const struct packet *packet, struct bpf_fib_lookup *route,
+		     __u32 *length)
+{
+	const struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
+
+	if (!ip || ip->ihl != 5 || ip->ttl <= 1)
+		return false;
+	route->family = FAMILY4;
+	route->tos = ip->tos;
+	*length = length_in_network(skb, packet, bpf_ntohs(ip->tot_len));
+	return true;
+}
+
+INLINE bool ask_way6(const struct __sk_buff *skb, const struct packet *packet, struct bpf_fib_lookup *route,
+		     __u32 *length)
+{
+	const struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
+
+	if (!ip || !is_transport(ip->nexthdr) || ip->hop_limit <= 1)
+		return false;
+	route->family = FAMILY6;
+	route->flowinfo = *(const __u32 *)ip & bpf_htonl(0x0fffffff);
+	*length = length_in_network(skb, packet, bpf_ntohs(ip->payload_len) + sizeof(*ip));
+	return true;
+}
+
+/*
+ * The next host on the packet's way, as the stack would find it between the two programs. A packet that is too long for
+ * its way, or that has none, is the stack's, which tells the sender; so is one of which the neighbour has not answered.
+ */
+INLINE bool find_next(struct __sk_buff *skb, struct bpf_fib_lookup *route, const struct tuple *through, bool v4)
+{
+	__u32 here = READ_ONCE(skb->ifindex);
+
+	route->l4_protocol = through->transport;
+	route->sport = through->source.port;
+	route->dport = through->destination.port;
+	route->ifindex = here;
+	if (v4) {
+		route->ipv4_src = through->source.address[3];
+		route->ipv4_dst = through->destination.address[3];
+	} else {
+		copy_address(route->ipv6_src, through->source.address);
+		copy_address(route->ipv6_dst, through->destination.address);
+	}
+	return bpf_fib_lookup(skb, route, sizeof(*route), 0) == BPF_FIB_LKUP_RET_SUCCESS &&
+	       (route->ifindex == here || has_shortcut(route->ifindex));
+}
+
+/* Asks for the way of the packet that arrives. `false`: it goes through the stack. */
+INLINE bool find_way(struct __sk_buff *skb, const struct packet *packet, struct bpf_fib_lookup *route,
+		     const struct tuple *through, bool v4)
+{
+	__u32 length;
+
+	if (packet->part != WHOLE || skb->pkt_type != PACKET_HOST || skb->vlan_present || skb->mark ||
+	    !has_shortcut(skb->ifindex))
+		return false;
+	if (!(v4 ? ask_way4(skb, packet, route, &length) : ask_way6(skb, packet, route, &length)) || length > 0xffff)
+		return false;
+	route->tot_len = length;
+	return find_next(skb, route, through, v4);
+}
+
+/* The priorities that the stack gives packets by two bits of their type of service, from the right. */
+#define PRIORITIES 0x4620
+
+/* Does to the packet what each router does: counts it down one hop, and gives it its place in queues. */
+INLINE bool pass_hop(struct __sk_buff *skb, const struct packet *packet, bool v4)
+{
+	if (v4) {
+		struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
+
+		if (!ip)
+			return false;
+		ip->ttl--;
+		ip->check = ~fold16((__u16)~ip->check + (__u64)(__u16)~bpf_htons(0x100));
+		skb->priority = PRIORITIES >> (ip->tos >> 1 & 12) & 15;
+	} else {
+		struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
+
+		if (!ip)
+			return false;
+		ip->hop_limit--;
+		note_change(skb, (__u16)~bpf_htons(1));
+	}
+	return true;
+}
+
+/* The kernel finds the neighbour, as it does for what the stack sends, and so keeps it fresh. */
+INLINE int send_on(const struct bpf_fib_lookup *route)
+{
+	struct bpf_redir_neigh next = { .nh_family = route->family };
+
+	copy_address(next.ipv6_nh, route->ipv6_dst);
+	return bpf_redirect_neigh(route->ifindex, &next, sizeof(next), 0);
+}
+
+/*
+ * Tells how the packet looks between the two programs, and how it leaves the second one. `false`: the record has become
+ * another flow's.
+ */
+INLINE bool looks(const struct flow *flow, const struct arrival *arrival, struct tuple *through, struct tuple *left)
+{
+	__u32 serial = arrival->serial;
+
+	flow = (const struct flow *)after((const __u64 *)flow, serial);
+	if (arrival->direction == TO_BACKEND) {
+		set_place(&through->source, flow->client, flow->through_port);
+		set_place(&through->destination, flow->backend, flow->backend_port);
+		set_place(&left->source, flow->nat, flow->nat_port);
+		left->destination = through->destination;
+	} else {
+		set_place(&through->source, flow->backend, flow->backend_port);
+		set_place(&through->destination, flow->client, flow->through_port);
+		set_place(&left->source, flow->frontend, flow->frontend_port);
+		set_place(&left->destination, flow->client, flow->client_port);
+	}
+	through->transport = left->transport = flow->transport;
+	return READ_ONCE(flow->serial) == serial;
+}
+
+/*
+ * Sends the packet that arrives past the stack, if that would do nothing but send it on. NEXT: it is the stack's, and
+ * is as it was. Where the second program has nothing to look at in the packet, it gets what that program would write.
+ */
+INLINE int take_shortcut(struct __sk_buff *skb, const struct arrival *arrival, const struct tuple *through,
+			 const struct tuple *left, bool v4)
+{
+	struct bpf_fib_lookup route = {};
+
+	if (!find_way(skb, &arrival->packet, &route, through, v4))
+		return NEXT;
+	if (!pass_hop(skb, &arrival->packet, v4) ||
+	    !rewrite(skb, &arrival->packet, arrival->is_whole ? left : through, v4))
+		return SHOT;
+	return send_on(&route);
+}
+
+/* --- One flow. --- */
+
+/* Notes a packet of a flow that takes the shortcut for the next step. */
+INLINE int note_passage(const struct packet *packet, __u32 number, __u32 serial, enum direction direction,
+			bool is_whole)
+{
+	struct arrival *arrival = the_arrival();
+
+	if (!arrival)
+		return SHOT;
+	arrival->packet = *packet;
+	arrival->number = number;
+	arrival->serial = serial;
+	arrival->direction = direction;
+	arrival->is_whole = is_whole;
+	return MAY_PASS;
+}
+
+/* Sends a further packet of a flow on, past the stack or through it. A packet of a flow that has just ended is lost. */
+INLINE int pass(struct __sk_buff *skb, bool v4)
+{
+	const struct arrival *arrival = the_arrival();
+	const struct flow *flow = arrival ? flow_at(arrival->number) : NULL;
+	struct tuple through, left;
+	int verdict;
+
+	if (!flow || !looks(flow, arrival, &through, &left))
+		return SHOT;
+	verdict = take_shortcut(skb, arrival, &through, &left, v4);
+	if (verdict == NEXT)
+		verdict = rewrite(skb, &arrival->packet, &through, v4) ? NEXT : SHOT;
+	if (verdict == SHOT)
+		count_packet(COUNT_UNWRITABLE);
+	return verdict;
+}
+
+/* Whether an address can be one host's. The stack drops packets from others, and a look at the routes does not tell. */
+INLINE bool is_of_host(const __u32 *address, bool v4)
+{
+	__u32 first = bpf_ntohl(address[v4 ? 3 : 0]) >> 24;
+
+	if (v4)
+		return first && first != 127 && first < 224;
+	return first != 0xff && (address[0] | address[1] | address[2] | (address[3] & ~bpf_htonl(1)));
+}
+
+/*
+ * Whether a flow may take the shortcut: its answers leave by the device by which the client came. So it is not taken by
+ * a client with an address that the network has elsewhere.
+ */
+INLINE bool may_take_shortcut(struct __sk_buff *skb, const struct flow *flow, bool v4)
+{
+	if (!is_of_host(flow->client, v4) || !is_of_host(flow->backend, v4))
+		return false;
+	if (!flow->nat_port || flow->of_client & IS_BY_ADDRESS || !has_shortcut(skb->ifindex))
+		return false;
+	return way_out(skb, flow->backend, flow->client, flow->backend_port, flow->through_port, flow->transport, v4) ==
+	       skb->ifindex;
+}
+
+/* Sends the first packet of a flow on. If the stack has to do that, it does so for all packets of the flow. */
+INLINE int pass_first(struct __sk_buff *skb, bool v4)
+{
+	struct arrival *arrival = the_arrival();
+	struct flow *flow = arrival ? flow_at(arrival->number) : NULL;
+	struct tuple through, left;
+	int verdict;
+
+	if (!flow || !may_take_shortcut(skb, flow, v4))
+		return NEXT;
+	arrival->serial = READ_ONCE(flow->serial);
+	arrival->direction = TO_BACKEND;
+	arrival->is_whole = true;
+	if (!looks(flow, arrival, &through, &left))
+		return NEXT;
+	verdict = take_shortcut(skb, arrival, &through, &left, v4);
+	if (verdict == SHOT)
+		count_packet(COUNT_UNWRITABLE);
+	else if (verdict != NEXT)
+		flow->of_client |= TAKES_SHORTCUT;
+	return verdict;
+}
+
+#endif

@@ -1,0 +1,32 @@
+//! Whether this kernel tells programs that a packet is too long for its route.
+//!
+//! Invariant: found by loading a program, never by the kernel's version.
+
+use libbpf_rs::libbpf_sys as sys;
+
+use crate::bpf_call;
+
+const fn instruction(code: u8, registers: u8, off: i16, imm: i32) -> sys::bpf_insn {
+    let registers = sys::__BindgenBitfieldUnit::new([registers]);
+    sys::bpf_insn { code, _bitfield_align_1: [], _bitfield_1: registers, off, imm }
+}
+
+/// Asks for the greatest length at a device. The helper came with the very release in which routes began to tell.
+const ASKS: [sys::bpf_insn; 8] = [
+    // `*(u32 *)(r10 - 4) = 0; r2 = 0; r3 = r10; r3 += -4; r4 = 0; r5 = 0`
+    instruction(0x62, 10, -4, 0),
+    instruction(0xb7, 2, 0, 0),
+    instruction(0xbf, 10 << 4 | 3, 0, 0),
+    instruction(0x07, 3, 0, -4),
+    instruction(0xb7, 4, 0, 0),
+    instruction(0xb7, 5, 0, 0),
+    // `call bpf_check_mtu; exit`
+    instruction(0x85, 0, 0, sys::BPF_FUNC_check_mtu.cast_signed()),
+    instruction(0x95, 0, 0, 0),
+];
+
+/// Whether a program that needs it loads. A process that may load none learns `false`, and its packets go through the
+/// stack.
+pub(crate) fn knows_lengths() -> bool {
+    bpf_call::load_classifier(&ASKS, c"GPL").is_ok()
+}

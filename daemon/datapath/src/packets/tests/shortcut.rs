@@ -1,0 +1,227 @@
+//! Which packets pass by the stack, and that both directions of a flow do or neither.
+
+use holdfast_core::op::FrontendType;
+
+use super::craft::{ACK, SYN, Seen, Sent, UDP, address, see};
+use super::network;
+use super::node::{NEXT, Node, REDIRECTED};
+use crate::kernel::bed::Port;
+
+/// A client outside, what it dials, and a backend of another node.
+const WAYS: [(&str, &str, &str); 2] = [
+    ("198.51.100.7:40000", "203.0.113.10:80", "10.2.0.5:8080"),
+    ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd02::5]:8080"),
+];
+
+/// The time to live of a crafted packet.
+const HOPS: u8 = 63;
+
+fn serve(node: &mut Node) {
+    let both = [Port::TCP, Port::UDP];
+    for (index, (_, frontend, backend)) in (1..).zip(WAYS) {
+        for (transport, port) in both.iter().enumerate() {
+            let index = index + 10 * u32::try_from(transport).unwrap();
+            let (frontends, backends, base) = ([frontend], [address(backend)], index);
+            let kind = FrontendType::LoadBalancer;
+            node.serve(&Port { index, kind, frontends: &frontends, backends: &backends, base, ..*port });
+        }
+    }
+}
+
+/// A node with the shortcut, whose routers are known.
+fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
+    Node::test(|node| {
+        serve(node);
+        network::know_routers();
+        node.tell_of_shortcut(true);
+        test(node);
+    });
+}
+
+fn hops(frame: &[u8]) -> u8 {
+    if frame[12] == 8 { frame[14 + 8] } else { frame[14 + 7] }
+}
+
+/// A packet that has taken the shortcut, as the other device's program gets it.
+#[track_caller]
+fn passes(node: &Node, sent: &Sent) -> Vec<u8> {
+    let (verdict, frame) = node.come(&sent.frame());
+    assert_eq!(verdict, REDIRECTED, "{sent:?}");
+    assert_eq!(hops(&frame), HOPS - 1, "{sent:?}");
+    assert!(see(&frame, true).is_valid, "{sent:?}");
+    frame
+}
+
+#[track_caller]
+fn leaves(node: &Node, frame: &[u8]) -> Seen {
+    let (verdict, frame) = node.leave(frame);
+    assert_eq!(verdict, NEXT);
+    see(&frame, true)
+}
+
+/// Begins a flow with its first packet and an answer, and returns what the backend saw as its client.
+#[track_caller]
+fn begin(node: &Node, (client, frontend, backend): (&str, &str, &str), transport: u8) -> String {
+    let first = Sent::by(transport, client, frontend, SYN, b"?");
+    let sent = leaves(node, &passes(node, &first));
+    assert_eq!(sent.to, address(backend));
+    let answer = Sent::by(transport, backend, &sent.from.to_string(), SYN | ACK, b"!");
+    let answered = leaves(node, &passes(node, &answer));
+    assert_eq!((answered.from, answered.to), (address(frontend), address(client)));
+    sent.from.to_string()
+}
+
+#[test]
+fn kernel_a_flow_takes_the_shortcut_both_ways_from_its_first_packet_on() {
+    test(|node| {
+        for way @ (client, frontend, _) in WAYS {
+            for transport in [super::craft::TCP, UDP] {
+                begin(node, way, transport);
+                leaves(node, &passes(node, &Sent::by(transport, client, frontend, ACK, b"more")));
+            }
+        }
+    });
+}
+
+/// What the stack does more than send on: it tells the sender, follows options, or puts fragments together.
+#[test]
+fn kernel_a_packet_with_which_the_stack_does_more_goes_through_the_stack() {
+    test(|node| {
+        for way @ (client, frontend, backend) in WAYS {
+            let seen = begin(node, way, UDP);
+            for (from, to) in [(client, frontend), (backend, seen.as_str())] {
+                let plain = || Sent::udp(from, to, b"?");
+                let mut last_hop = plain().frame();
+                let at = if last_hop[12] == 8 { 22 } else { 21 };
+                last_hop[at] = 1;
+                // IPv4 has a sum that covers the number of hops.
+                if last_hop[12] == 8 {
+                    let sum = u16::from_be_bytes([last_hop[24], last_hop[25]]);
+                    let sum = u32::from(sum) + (u32::from(HOPS - 1) << 8);
+                    let sum = u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+                    last_hop[24..26].copy_from_slice(&sum.to_be_bytes());
+                }
+                let fragment = Sent { fragment: Some((7, 0, true)), ..plain() };
+                let long = Sent::udp(from, to, &[0; 1_480]);
+                for frame in [last_hop, fragment.frame(), long.frame()] {
+                    let before = hops(&frame);
+                    let (verdict, frame) = node.come(&frame);
+                    assert_eq!((verdict, hops(&frame)), (NEXT, before), "{from} to {to}");
+                }
+                passes(node, &plain());
+            }
+        }
+        let options = Sent { options: vec![1; 4], ..Sent::udp(WAYS[0].0, WAYS[0].1, b"?") };
+        assert_eq!(node.come(&options.frame()).0, NEXT);
+    });
+}
+
+/// The route counts, not the device alone: a path may be narrower further on.
+#[test]
+fn kernel_a_packet_that_is_too_long_for_its_way_goes_through_the_stack() {
+    test(|node| {
+        WAYS.iter().for_each(|way| drop(begin(node, *way, UDP)));
+        network::narrow(1_400);
+        for (client, frontend, _) in WAYS {
+            assert_eq!(node.come(&Sent::udp(client, frontend, &[0; 1_400]).frame()).0, NEXT);
+            passes(node, &Sent::udp(client, frontend, &[0; 1_300]));
+        }
+    });
+}
+
+/// A frame may be filled up to 60 bytes, and no further.
+#[test]
+fn kernel_a_frame_of_another_length_than_its_packet_goes_through_the_stack() {
+    test(|node| {
+        for way @ (client, frontend, _) in WAYS {
+            begin(node, way, UDP);
+            let of_size = |size: usize, more: usize| {
+                let mut frame = Sent::udp(client, frontend, &vec![0; size]).frame();
+                frame.resize(frame.len() + more, 0);
+                node.come(&frame).0
+            };
+            let filled_up = 60_usize.saturating_sub(Sent::udp(client, frontend, b"?").frame().len());
+            assert_eq!(of_size(1, filled_up), REDIRECTED, "{frontend}");
+            assert_eq!(of_size(1, 60), NEXT, "{frontend}");
+            assert_eq!(of_size(900, 1), NEXT, "{frontend}");
+        }
+    });
+}
+
+/// A look at the kernel's routes does not tell that the stack drops what comes from there.
+#[test]
+fn kernel_a_client_with_an_address_that_no_host_can_have_takes_no_shortcut() {
+    test(|node| {
+        network::lead_to_others("default via 192.0.2.3");
+        for client in ["239.1.1.1:40000", "255.255.255.255:40000", "0.0.0.1:40000", "8.8.8.8:40000"] {
+            let expected = if client.starts_with('8') { REDIRECTED } else { NEXT };
+            assert_eq!(node.come(&Sent::udp(client, WAYS[0].1, b"?").frame()).0, expected, "{client}");
+        }
+    });
+}
+
+/// Tracking would otherwise see the first packet and nothing after it.
+#[test]
+fn kernel_a_flow_whose_first_packet_needs_the_stack_stays_with_the_stack() {
+    Node::test(|node| {
+        serve(node);
+        node.tell_of_shortcut(true);
+        for (client, frontend, _) in WAYS {
+            assert_eq!(node.come(&Sent::tcp(client, frontend, SYN).frame()).0, NEXT, "no router is known");
+        }
+        network::know_routers();
+        for (client, frontend, backend) in WAYS {
+            let seen = node.leaves(&Sent::tcp(client, frontend, SYN));
+            drop(seen);
+            assert_eq!(node.come(&Sent::tcp(client, frontend, ACK).frame()).0, NEXT, "{backend}");
+        }
+    });
+}
+
+#[test]
+fn kernel_a_client_whose_answers_leave_by_another_device_takes_no_shortcut() {
+    test(|node| {
+        network::lead_to_pods("198.51.100.0/24", "10.1.0.2");
+        network::lead_to_pods("2001:db8:1::/48", "fd01::2");
+        for (client, frontend, _) in WAYS {
+            assert_eq!(node.come(&Sent::tcp(client, frontend, SYN).frame()).0, NEXT);
+        }
+    });
+}
+
+/// A firewall may come while flows go on.
+#[test]
+fn kernel_flows_go_through_the_stack_when_their_device_has_no_shortcut_any_more() {
+    test(|node| {
+        let seen: Vec<String> = WAYS.iter().map(|way| begin(node, *way, super::craft::TCP)).collect();
+        node.tell_of_shortcut(false);
+        for ((client, frontend, backend), seen) in WAYS.into_iter().zip(&seen) {
+            assert_eq!(node.come(&Sent::tcp(client, frontend, ACK).frame()).0, NEXT);
+            assert_eq!(node.come(&Sent::tcp(backend, seen, ACK).frame()).0, NEXT);
+        }
+        node.tell_of_shortcut(true);
+        for (client, frontend, _) in WAYS {
+            passes(node, &Sent::tcp(client, frontend, ACK));
+        }
+    });
+}
+
+#[test]
+fn kernel_flows_with_backends_of_this_node_take_no_shortcut() {
+    test(|node| {
+        for (index, way @ (_, frontend, backend)) in (31..).zip([
+            ("198.51.100.7:40001", "203.0.113.11:80", "10.1.0.5:8080"),
+            ("[2001:db8:1::7]:40001", "[2001:db8:f::11]:80", "[fd01::5]:8080"),
+        ]) {
+            node.serve(&Port {
+                index,
+                frontends: &[frontend],
+                backends: &[address(backend)],
+                base: index,
+                ..Port::TCP
+            });
+            assert_eq!(node.come(&Sent::tcp(way.0, frontend, SYN).frame()).0, NEXT);
+            assert_eq!(node.come(&Sent::tcp(way.0, frontend, ACK).frame()).0, NEXT);
+        }
+    });
+}

@@ -1,0 +1,269 @@
+//! What on this node is to see packets that the stack sends on from one device to another: rules of a firewall that
+//! drop, change or mark them, and policies of IPsec. Where there is none, such packets may pass by the stack, and any
+//! of them may go through it all the same.
+//!
+//! Invariant: this module looks, and changes nothing. What is not understood counts as an onlooker. Rules that only
+//! accept or count packets, and rules for packets to this node's own addresses, are none. A rule that gives packets
+//! another source is one: by its own table of connections it would take the answer of a flow, of which it saw no packet
+//! before, for a connection that begins.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use holdfast_datapath::netlink::{Conversation, Part, attribute, attributes};
+use tokio::sync::watch;
+
+use super::super::named::asked;
+use super::super::rules::{dump, number, text};
+use super::chains::{self, Chain};
+use crate::devices::Onlooker;
+use crate::notices::Notices;
+
+/// How often is looked again without a notice: of what `iptables-legacy` does none comes.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// How long changes of rules are collected: a firewall is loaded in several.
+const BURST: Duration = Duration::from_millis(50);
+/// How many times as long as a look took the task rests before the next one, so that rules which change all the time
+/// take a twentieth of a processor at most.
+const SHARE: u32 = 20;
+/// So many looks in a row may fail before that counts as an onlooker: the kernel may be short of memory for a moment.
+const FAILED_MAX: usize = 3;
+/// The groups of notices about nftables and about policies of IPsec: `NFNLGRP_NFTABLES` and `XFRMNLGRP_POLICY`.
+const OF_RULES: u32 = 1 << 6;
+const OF_POLICIES: u32 = 1 << 3;
+/// Chains that are read at most in one look; where there are more, some of them matter.
+const CHAINS_MAX: usize = 256;
+/// `XFRM_MSG_GETSPDINFO` and `XFRMA_SPD_INFO`, with the counts of policies for packets in, out and forwarded.
+const GET_POLICIES: u16 = 0x25;
+const POLICIES: u16 = 1;
+const POLICY_COUNTS: usize = 3;
+/// `XFRM_MSG_GETDEFAULT` (Linux 5.15), and what it says where packets without a policy are dropped.
+const GET_DEFAULT: u16 = 0x28;
+const BLOCK: u8 = 1;
+
+/// Until the first look: packets go through the stack.
+pub(crate) fn not_looked_yet() -> Onlooker {
+    Some("a firewall that was not looked for yet".into())
+}
+
+/// Looks after each change of rules and now and then, until the receivers are gone.
+pub(crate) async fn run(found: watch::Sender<Onlooker>) {
+    let (mut rules, mut policies, mut failed) = (None, None, 0);
+    while !found.is_closed() {
+        rules = rules.or_else(|| Notices::open(Part::Filters, OF_RULES).ok());
+        policies = policies.or_else(|| Notices::open(Part::Policies, OF_POLICIES).ok());
+        let begun = Instant::now();
+        let looked = tokio::task::spawn_blocking(|| look(Path::new("/"))).await;
+        let looked = looked.unwrap_or_else(|error| Err(io::Error::other(error)));
+        failed = if looked.is_err() { failed + 1 } else { 0 };
+        if let Some(now) = judge(looked, failed) {
+            found.send_if_modified(|before| {
+                let is_news = *before != now;
+                before.clone_from(&now);
+                is_news
+            });
+        }
+        tokio::time::sleep((begun.elapsed() * SHARE).clamp(BURST, LOOK_AGAIN)).await;
+        tokio::select! {
+            () = Notices::any(&mut rules) => {}
+            () = Notices::any(&mut policies) => {}
+            () = tokio::time::sleep(LOOK_AGAIN) => {}
+        }
+        tokio::time::sleep(BURST).await;
+        rules.iter_mut().chain(&mut policies).for_each(Notices::forget);
+    }
+}
+
+/// What follows from a look; `None`: what was found before still holds, because so few looks have failed.
+fn judge(looked: io::Result<Onlooker>, failed: usize) -> Option<Onlooker> {
+    match looked {
+        Ok(onlooker) => Some(onlooker),
+        Err(_) if failed < FAILED_MAX => None,
+        Err(error) => Some(Some(format!("a firewall that cannot be read ({error})").into())),
+    }
+}
+
+/// The first onlooker that is found.
+fn look(root: &Path) -> io::Result<Onlooker> {
+    if has_legacy_tables(root) {
+        return Ok(Some("a firewall of iptables-legacy".into()));
+    }
+    if has_policies()? {
+        return Ok(Some("a policy of IPsec".into()));
+    }
+    let mut seen = BTreeSet::new();
+    for chain in chains::all(&dump(chains::GET_CHAINS, 0, &[])?) {
+        if let Some(what) = needed_by(&chain, &mut seen)? {
+            return Ok(Some(what.into()));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a firewall is there whose rules the kernel shows only by a system call of its own. A kernel without that
+/// kind of rules has no such file.
+fn has_legacy_tables(root: &Path) -> bool {
+    let has_any = |name: &str| match fs::read_to_string(root.join(name)) {
+        Ok(text) => !text.trim().is_empty(),
+        Err(error) => error.kind() != ErrorKind::NotFound,
+    };
+    ["proc/net/ip_tables_names", "proc/net/ip6_tables_names"].into_iter().any(has_any)
+}
+
+/// A kernel without IPsec has no such part, and no policies.
+fn has_policies() -> io::Result<bool> {
+    let mut kernel = match Conversation::open(Part::Policies) {
+        Err(error) if error.raw_os_error() == Some(nix::libc::EPROTONOSUPPORT) => return Ok(false),
+        opened => opened?,
+    };
+    kernel.ask(GET_POLICIES, 0, &[0; 4])?;
+    let answer = kernel.one()??;
+    let counts = answer.get(4..).and_then(|rest| attribute(rest, POLICIES)).unwrap_or_default();
+    if counts.as_chunks::<4>().0.iter().take(POLICY_COUNTS).any(|count| *count != [0; 4]) {
+        return Ok(true);
+    }
+    // A kernel that refuses has no defaults. They are a byte each, for packets in, forwarded and out.
+    kernel.ask(GET_DEFAULT, 0, &[0; 3])?;
+    Ok(kernel.one()?.is_ok_and(|defaults| defaults.iter().take(POLICY_COUNTS).any(|it| *it == BLOCK)))
+}
+
+/// A chain by its family, table and name.
+type Place = (u8, String, String);
+
+/// What a chain, or one that it leads to and that was not seen yet, does with packets that are sent on.
+fn needed_by(chain: &Chain, seen: &mut BTreeSet<Place>) -> io::Result<Option<String>> {
+    if !chain.sees_what_is_sent_on() {
+        return Ok(None);
+    }
+    if chain.drops {
+        return Ok(Some(format!("{}: its policy", chain.place(&chain.name))));
+    }
+    let mut waiting = vec![chain.name.clone()];
+    while let Some(name) = waiting.pop() {
+        if !seen.insert((chain.family, chain.table.clone(), name.clone())) {
+            continue;
+        }
+        if seen.len() > CHAINS_MAX {
+            return Ok(Some("one of many chains".to_owned()));
+        }
+        for rule in asked(chains::GET_RULES, chain.family, &chain.table, &name)? {
+            match deed(attribute(&rule.attributes, EXPRESSIONS).unwrap_or_default()) {
+                Deed::Nothing => {}
+                Deed::Leads(to) => waiting.push(to),
+                Deed::Needs(what) => return Ok(Some(format!("{}: {what}", chain.place(&name)))),
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// `NFTA_RULE_EXPRESSIONS`; `NFTA_EXPR_NAME` and `_DATA`.
+const EXPRESSIONS: u16 = 4;
+const NAME: u16 = 1;
+const DATA: u16 = 2;
+
+/// What a rule does with packets that are sent on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Deed {
+    Nothing,
+    /// The rule leads to another chain.
+    Leads(String),
+    /// The rule does something that nothing else would do.
+    Needs(String),
+}
+
+/// What a rule does, by its expressions: conditions, and what it does to packets that meet them.
+fn deed(expressions: &[u8]) -> Deed {
+    let mut leads = Deed::Nothing;
+    for (_, expression) in attributes(expressions) {
+        let name = attribute(expression, NAME).map_or("", text);
+        let body = attribute(expression, DATA).unwrap_or_default();
+        if is_for_this_node(name, body) {
+            return Deed::Nothing;
+        }
+        match one(name, body) {
+            Deed::Nothing => {}
+            needs @ Deed::Needs(_) => return needs,
+            other @ Deed::Leads(_) => leads = other,
+        }
+    }
+    leads
+}
+
+/// Whether a condition of xtables (`NFTA_MATCH_NAME`, `_REV`, `_INFO`) asks for a destination that is an address of
+/// this node.
+fn is_for_this_node(name: &str, body: &[u8]) -> bool {
+    /// Types of addresses are bits: `RTN_LOCAL`. After those of source and destination come flags, the second of which
+    /// inverts the destination's.
+    const LOCAL: u16 = 1 << 2;
+    const INVERTED: u32 = 2;
+    if name != "match" || attribute(body, 1).map(text) != Some("addrtype") || number(body, 2) != Some(1) {
+        return false;
+    }
+    let info = attribute(body, 3).unwrap_or_default();
+    let destination = info.get(2..).and_then(|rest| rest.first_chunk()).map(|two| u16::from_ne_bytes(*two));
+    let flags = info.get(4..).and_then(|rest| rest.first_chunk()).map(|four| u32::from_ne_bytes(*four));
+    destination == Some(LOCAL) && flags.is_some_and(|flags| flags & INVERTED == 0)
+}
+
+/// What one expression does.
+fn one(name: &str, body: &[u8]) -> Deed {
+    // `NFTA_META_DREG`, `_CT_DREG`, `_PAYLOAD_DREG` and `_EXTHDR_DREG`: without such a register, an expression writes
+    // to the packet where otherwise it reads. `NFTA_LOOKUP_DREG`, of which 0 is a verdict, and `NFTA_OBJREF_IMM_TYPE`.
+    let reads = || attribute(body, 1).is_some();
+    let does = match name {
+        "immediate" => return verdict(body),
+        "match" => return condition(body),
+        "target" => return target(body),
+        "ct" | "exthdr" | "meta" | "payload" => !reads(),
+        "lookup" => number(body, 3) == Some(0),
+        "objref" => number(body, 1) != Some(COUNTER),
+        "bitwise" | "byteorder" | "cmp" | "counter" | "fib" | "hash" | "notrack" | "numgen" | "range"
+        | "rt" | "socket" => false,
+        _ => true,
+    };
+    if does { Deed::Needs(format!("a rule with `{name}`")) } else { Deed::Nothing }
+}
+
+/// `NFT_OBJECT_COUNTER`: a counter that has a name.
+const COUNTER: u32 = 1;
+
+/// `NFTA_IMMEDIATE_DATA`, `NFTA_DATA_VERDICT`, `NFTA_VERDICT_CODE` and `_CHAIN`.
+fn verdict(body: &[u8]) -> Deed {
+    let Some(verdict) = attribute(body, 2).and_then(|data| attribute(data, 2)) else { return Deed::Nothing };
+    if let Some(chain) = attribute(verdict, 2) {
+        return Deed::Leads(text(chain).to_owned());
+    }
+    // `NF_DROP`, and `NF_STOLEN` and `NF_QUEUE`, which may bear a number above. With one that is negative a rule goes
+    // back to where its chain was left.
+    match number(verdict, 1) {
+        Some(code) if code.cast_signed() < 0 => Deed::Nothing,
+        Some(code) if code & 0xff == 0 => Deed::Needs("a rule that drops".to_owned()),
+        Some(code) if matches!(code & 0xff, 2 | 3) => Deed::Needs("a rule that queues".to_owned()),
+        _ => Deed::Nothing,
+    }
+}
+
+/// A condition of xtables by its name: some note what they have seen.
+fn condition(body: &[u8]) -> Deed {
+    match attribute(body, 1).map_or("", text) {
+        name @ ("recent" | "nfacct" | "hashlimit" | "quota" | "connlimit" | "limit" | "bpf" | "set") => {
+            Deed::Needs(format!("a rule with the match {name}"))
+        }
+        _ => Deed::Nothing,
+    }
+}
+
+/// `NFTA_TARGET_NAME`: of xtables.
+fn target(body: &[u8]) -> Deed {
+    match attribute(body, 1).map_or("", text) {
+        "ACCEPT" | "RETURN" => Deed::Nothing,
+        other => Deed::Needs(format!("a rule with the target {}", other.replace(char::is_control, "?"))),
+    }
+}
+
+#[cfg(test)]
+mod tests;
