@@ -78,7 +78,7 @@ pub async fn run(
     }
 }
 
-/// What decides beside the kernel's lists, and who is told what was decided.
+/// What a decision rests on beside the kernel's lists, and the channels by which it is told.
 struct Follower {
     config: watch::Receiver<Arc<Config>>,
     onlooker: watch::Receiver<Onlooker>,

@@ -97,8 +97,8 @@ pub(super) fn list() -> io::Result<Listed> {
     Ok(listed)
 }
 
-/// The devices at which the kernel drops packets from senders to whom another device leads. Devices of pods, of which
-/// there are many, are not asked for.
+/// The devices at which the kernel drops a packet if another device leads to its sender. Devices of pods are not asked
+/// for, because there are many.
 fn strict(links: &[Link]) -> BTreeSet<u32> {
     let of_all = rp_filter("all");
     let is_strict = |link: &&Link| of_all.max(rp_filter(&link.name)) == STRICT;

@@ -112,7 +112,7 @@ impl World {
         self.feed_tables();
     }
 
-    /// Tries those again whose tables would find room now.
+    /// Tries again the services that would find room for their tables now.
     fn feed_tables(&mut self) {
         if core::mem::take(&mut self.tableless.freed) == 0 {
             return;

@@ -1,11 +1,19 @@
-//! At which devices packets are to pass by the stack.
+//! At which devices packets are to pass by the stack, and how soon a firewall is heeded.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use holdfast_judgement::views::devices::ShortcutDecision::{
     self, ByAddress, Inside, Marked, Needed, Never, NoEthernet, StrictPaths, Wanted,
 };
 
+use tokio::sync::watch;
+
 use super::super::listed::{By, Rule};
-use super::{decided_beside, listed};
+use super::super::{Follower, netlink};
+use super::{decided_beside, ip, listed};
+use crate::config::Config;
+use crate::engine::ask;
 
 const ONE_WAY: &str = "2 eth0 - 10.0.0.5 default";
 const TWO_WAYS: &str = "2 eth0 - 10.0.0.5 default\n3 eth1 - 10.1.0.5 strict";
@@ -48,4 +56,53 @@ fn the_configuration_decides_for_the_firewall_alone() {
     check("shortcut = \"always\"", TWO_WAYS, &[], None, &[Wanted, StrictPaths]);
     check("shortcut = \"always\"", ONE_WAY, &[from_node()], None, &[ByAddress]);
     check("shortcut = \"always\"\nforward_mark = \"0x4000\"", ONE_WAY, &[], None, &[Marked]);
+}
+
+/// A router with a million routes is listed again only after ten seconds.
+#[tokio::test(start_paused = true)]
+async fn a_firewall_that_comes_is_heeded_while_the_next_listing_has_to_wait() {
+    let world = listed(ONE_WAY);
+    let (_config, config) = watch::channel(Arc::new(Config::default()));
+    let (seen, onlooker) = watch::channel(None);
+    let (decisions, mut now) = watch::channel(Arc::default());
+    let (engine, _asked) = ask::channel();
+    let mut follower = Follower { config, onlooker, decisions, engine };
+    follower.publish(Some(&world));
+    assert_eq!(now.borrow_and_update()[0].shortcut, Wanted);
+    let (rest, long) = (Duration::from_secs(10), Duration::from_secs(9));
+    let heeded = async {
+        seen.send_replace(Some("a policy of IPsec".into()));
+        tokio::time::timeout(long, now.changed()).await.unwrap().unwrap();
+        assert_eq!(now.borrow()[0].shortcut, Needed("a policy of IPsec".into()));
+    };
+    let mut notices = None;
+    tokio::select! {
+        _ = follower.rest(Some(&world), rest, &mut notices) => panic!("it rests for ten seconds"),
+        () = heeded => {}
+    }
+}
+
+/// Of a device and of all devices the greater number counts, and 2 is loose.
+#[test]
+fn kernel_strict_paths_are_read_from_the_kernel() {
+    let test = || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        ip("link add strict type veth peer name loose");
+        let set = |device: &str, value: &str| {
+            std::fs::write(format!("/proc/sys/net/ipv4/conf/{device}/rp_filter"), value).unwrap();
+        };
+        [("all", "0"), ("strict", "1"), ("loose", "0")].into_iter().for_each(|(device, it)| set(device, it));
+        let strict = || {
+            let listed = netlink::list().unwrap();
+            let is_strict = |it: &&super::super::listed::Link| listed.strict.contains(&it.index);
+            listed.links.iter().filter(is_strict).map(|it| it.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(strict(), ["strict"]);
+        set("loose", "2");
+        set("all", "1");
+        assert!(!strict().contains(&"loose".to_owned()));
+        set("all", "2");
+        assert!(strict().is_empty());
+    };
+    std::thread::scope(|scope| scope.spawn(test).join().unwrap());
 }

@@ -103,8 +103,8 @@ fn look(root: &Path) -> io::Result<Onlooker> {
     Ok(None)
 }
 
-/// Whether a firewall is there whose rules the kernel shows only by a system call of its own. A kernel without that
-/// kind of rules has no such file.
+/// Whether iptables-legacy has tables here; the kernel shows their rules only by a system call of its own. A kernel
+/// without that kind of rules has no such file.
 fn has_legacy_tables(root: &Path) -> bool {
     let has_any = |name: &str| match fs::read_to_string(root.join(name)) {
         Ok(text) => !text.trim().is_empty(),

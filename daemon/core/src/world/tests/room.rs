@@ -38,7 +38,7 @@ fn rest(rig: &mut Rig) {
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// Four services, whose tables are all that their namespace may have.
+/// Four services; their tables together are all that their namespace may have.
 fn full() -> Rig {
     let mut rig = slots(1 << 18);
     rig.turn(NAMES.iter().zip(1..).flat_map(|(name, number)| weighing(name, number, 2)).collect());

@@ -46,17 +46,17 @@ pub(crate) fn know_routers() {
     }
 }
 
-/// Has others be reached by a device whose network takes packets of this length.
+/// Makes the network of the outer device take packets of this length at most.
 pub(crate) fn narrow(mtu: u32) {
     ip(&format!("link set outer mtu {mtu}"));
 }
 
-/// Has others be reached by the outer device.
+/// Adds a route by the outer device.
 pub(crate) fn lead_to_others(way: &str) {
     ip(&format!("route add {way} dev outer"));
 }
 
-/// Has that network be reached by the device of pods.
+/// Replaces the route to a network by one by the device of pods.
 pub(crate) fn lead_to_pods(network: &str, router: &str) {
     ip(&format!("route replace {network} via {router} dev pods"));
 }

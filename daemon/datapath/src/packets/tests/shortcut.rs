@@ -28,7 +28,7 @@ fn serve(node: &mut Node) {
     }
 }
 
-/// A node with the shortcut, whose routers are known.
+/// Runs a test on a node that has the shortcut and knows its routers.
 fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
     Node::test(|node| {
         serve(node);
