@@ -196,8 +196,9 @@ const WORDS: [(&str, &str); 106] = [
     ("events.readable", "Events can be read"),
     (
         "events.list",
-        "no Event is open; if one is, what it means and what to do. Of pods that are ready, only what they live \
-         with: a DNS configuration that was cut, or that kubelet does not have",
+        "no Event is open; if one is, what it means and what to do; a notice of the knowledge (what repairs \
+         itself, or harms no client) is told without a warning. Of pods that are ready, only what they live with: \
+         a DNS configuration that was cut, or that kubelet does not have",
     ),
     ("history.recent", "what changed in the last hour"),
     ("history.correlate", "whether something was said of pods or nodes within a minute of losing backends"),

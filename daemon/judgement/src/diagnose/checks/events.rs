@@ -40,12 +40,12 @@ fn is_over(case: &Case<'_>, event: &EventSeen) -> bool {
     made && event.entry.as_deref() == Some(NOT_MADE)
 }
 
-/// Warnings that nothing has resolved: those that the knowledge has an entry for come first, and of either kind the
-/// newest.
+/// Warnings that nothing has resolved: those that the knowledge takes for trouble come first, then its notices, then
+/// those that it has no entry for, and of each kind the newest.
 pub(super) fn open<'a>(case: &Case<'a>) -> Vec<&'a EventSeen> {
     let all = case.events().answer().into_iter().flatten();
     let mut open: Vec<&EventSeen> = all.filter(|it| it.open && it.warning && !is_over(case, it)).collect();
-    open.sort_by_key(|it| (it.entry.is_none(), it.last.map_or(i64::MAX, |last| case.age(last))));
+    open.sort_by_key(|it| (it.entry.is_none(), it.notice, it.last.map_or(i64::MAX, |last| case.age(last))));
     open.truncate(EVENTS_MAX);
     open
 }
@@ -77,6 +77,7 @@ pub(super) fn list(case: &Case<'_>) -> Judgement {
     let said = format!("{}.", said.trim_end_matches('.'));
     let listed: Vec<Value> = open.iter().map(|it| summary(it)).collect();
     match first.entry {
+        Some(_) if first.notice => Judgement::info(said),
         Some(_) => Judgement::warning(said).remedies(remedies(first)).remedy(read_the_log()),
         None => Judgement::info(said),
     }

@@ -313,6 +313,8 @@ pub struct EventSeen {
     pub object: ObjectSeen,
     /// Whether its type is `Warning`.
     pub warning: bool,
+    /// Whether the knowledge takes it for less than a warning: what it tells of repairs itself, or harms no client.
+    pub notice: bool,
     /// The id of the cause in the knowledge that fits its message.
     pub cause: Option<String>,
     /// What the Event says about the life of a load balancer, if anything.

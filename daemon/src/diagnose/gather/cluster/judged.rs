@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
 use holdfast_judgement::diagnose::material::{EventSeen, ObjectSeen, RemedySeen};
-use holdfast_knowledge::{ClusterEvent, EventType, Knowledge, ObjectRef, Present, Standing, Time, Values};
+use holdfast_knowledge::{
+    ClusterEvent, EventType, Knowledge, ObjectRef, Present, Severity, Standing, Time, Values,
+};
 
 use super::filed::is_of_another;
 
@@ -60,6 +62,7 @@ fn seen(standing: &Standing<'_, '_>, values: &Values) -> EventSeen {
             name: event.object.name.clone(),
         },
         warning: event.event_type == EventType::Warning,
+        notice: recognised.reason.is_some() && recognised.severity < Severity::Warning,
         cause: recognised.cause.map(|cause| cause.id.clone()),
         step: recognised.step,
         meaning: meaning.map(|text| values.fill(text)).unwrap_or_default(),
@@ -105,6 +108,21 @@ mod tests {
         assert_eq!(found[0].cause.as_deref(), Some("cloud.rate_limited"));
         assert!(found[0].open && !found[0].meaning.is_empty(), "{found:?}");
         assert!(found[0].remedies.iter().all(|it| !it.text.is_empty() && !it.risk.is_empty()), "{found:?}");
+    }
+
+    #[test]
+    fn what_repairs_itself_is_a_notice() {
+        let gap = |reason: &str, component: &str| {
+            json!({"involvedObject": {"kind": "Service", "namespace": "shop", "name": "web", "uid": "u1"},
+                "reason": reason, "message": "Cluster IP [IPv4]: 192.168.77.1 is not allocated; repairing",
+                "type": "Warning", "source": {"component": component}, "lastTimestamp": "2026-11-20T13:58:02Z"})
+        };
+        let repaired = gap("ClusterIPNotAllocated", "ipallocator-repair-controller");
+        let taken = gap("ClusterIPAlreadyAllocated", "ipallocator-repair-controller");
+        let unknown = gap("SomethingElse", "x");
+        let found: Vec<_> =
+            judged(&[repaired, taken, unknown]).iter().map(|it| (it.warning, it.notice)).collect();
+        assert_eq!(found, [(true, true), (true, false), (true, false)]);
     }
 
     #[test]

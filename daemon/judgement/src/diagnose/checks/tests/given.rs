@@ -13,7 +13,7 @@ use holdfast_core::op::ServiceId;
 use holdfast_core::snapshot::{Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
 use holdfast_datapath::{Beside, DeviceStatus, PacketStatus, Shape, ShortcutState};
-use holdfast_knowledge::{ClusterEvent, Knowledge};
+use holdfast_knowledge::{ClusterEvent, Knowledge, Severity};
 use holdfast_objects::{Defaulting, Provenance, from_value, service, slice};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -196,7 +196,10 @@ impl Given {
             let source = json!({"component": &event.component});
             let said =
                 json!({"reason": reason, "message": message, "source": source, "involvedObject": object});
-            event.step = Knowledge::built_in().recognise(&ClusterEvent::from_json(&said)).step;
+            let said = ClusterEvent::from_json(&said);
+            let recognised = Knowledge::built_in().recognise(&said);
+            event.step = recognised.step;
+            event.notice = recognised.reason.is_some() && recognised.severity < Severity::Warning;
         }
     }
 
