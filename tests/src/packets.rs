@@ -84,10 +84,25 @@ impl Clients {
 
     /// Waits until a service answers in both families and by both transports.
     pub fn wait_for(&mut self, service: &Service, limit: Duration) -> Result<bool, BedError> {
+        self.wait_until((service, "node"), |outcome| matches!(outcome, Outcome::Answered { .. }), limit)
+    }
+
+    /// Waits until clients outside are refused where a service has a cluster IP and no such port, which programs know
+    /// a moment after they know the service.
+    pub fn wait_until_refused(&mut self, service: &Service, limit: Duration) -> Result<bool, BedError> {
+        self.wait_until((service, "cluster:81"), |outcome| *outcome == Outcome::Refused, limit)
+    }
+
+    fn wait_until(
+        &mut self,
+        (service, place): (&Service, &str),
+        is_so: impl Fn(&Outcome) -> bool,
+        limit: Duration,
+    ) -> Result<bool, BedError> {
         let until = Instant::now() + limit;
         loop {
-            let outcomes = self.of("outside")?.ask_all(&questions("outside", service, "node"))?;
-            if outcomes.iter().all(|outcome| matches!(outcome, Outcome::Answered { .. })) {
+            let outcomes = self.of("outside")?.ask_all(&questions("outside", service, place))?;
+            if outcomes.iter().all(&is_so) {
                 return Ok(true);
             }
             if Instant::now() > until {

@@ -51,6 +51,12 @@ impl Around {
     pub(crate) fn wait_until_served(&mut self, daemon: &Daemon<'_>) {
         let served = self.clients.wait_for(&sign(), SERVED).unwrap();
         assert!(served, "nothing comes back from outside; the daemon said:\n{}", last_lines(daemon));
+        let refused = self.clients.wait_until_refused(&sign(), SERVED).unwrap();
+        assert!(
+            refused,
+            "a port that no service has is not refused; the daemon said:\n{}",
+            last_lines(daemon)
+        );
     }
 }
 
