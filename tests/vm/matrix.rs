@@ -40,9 +40,10 @@ const AT_DEVICES: &str = "kernel::packets::tests";
 /// not end sockets of pods.
 const OF_THIS_MACHINE: [&str; 2] = ["scenarios::kernel_", "stale::kernel_"];
 
-/// The rules of packets: what a program of theirs does with a packet is the same in each kernel that loads it. They run
-/// in this machine's kernel and in the floor's.
-const RULES_OF_PACKETS: [&str; 12] = [
+/// The rules of packets, and which backend a socket keeps: what a program does with a packet, and the daemon with a
+/// list, is the same in each kernel that loads the programs. They run in this machine's kernel and in the floor's.
+const RULES: [&str; 13] = [
+    "conversations::kernel_a_connected_client_keeps_a_backend_that_serves_and_loses_one_that_does_not",
     "packets::tests::anew",
     "packets::tests::answers",
     "packets::tests::associations",
@@ -141,7 +142,7 @@ impl<'a> Payload<'a> {
         let absent = self.absent.map(|(tests, _)| format!(" --skip {tests}")).unwrap_or_default();
         let is_floor = SERIES.first() == Some(&series);
         let skip = |tests: &[&str]| -> String { tests.iter().map(|it| format!(" --skip {it}")).collect() };
-        let rules = if is_floor { skip(&RULES_OF_MANY) } else { skip(&RULES_OF_PACKETS) };
+        let rules = if is_floor { skip(&RULES_OF_MANY) } else { skip(&RULES) };
         let skip = format!(" --skip {AT_DEVICES}{}{rules}{absent}", skip(&OF_THIS_MACHINE));
         let run = |program: &PathBuf| {
             format!("echo '{PROGRAM}{}'\n'{}' {FILTER}{skip}\n", name(program), inside(program))
