@@ -13,7 +13,7 @@ use holdfast_core::keys::FrontendKey;
 use libbpf_rs::{MapCore, MapHandle};
 
 use super::KernelMaps;
-use super::resize::Resizing;
+use super::resize::{ResizeFailure, Resizing};
 use crate::bitmap::Bitmap;
 use crate::devices::{self, Device, DeviceStatus, Devices, HookKind};
 use crate::error::StartError;
@@ -65,7 +65,7 @@ pub(super) struct Packets {
     // The change of size of the table of flows that is under way.
     pub(super) resizing: Option<Resizing>,
     // Why the last change of size failed; nothing is tried again before another size is asked for.
-    pub(super) resize_failure: Option<String>,
+    pub(super) resize_failure: Option<ResizeFailure>,
     pub(super) given_up: GivenUp,
 }
 
@@ -159,7 +159,7 @@ impl Packets {
                 .as_ref()
                 .map_or(0, |running| running.handles.get(&Map::Flows).map_or(0, MapHandle::max_entries)),
             flows_wanted,
-            flows_failure: self.resize_failure.clone(),
+            flows_failure: self.resize_failure.as_ref().map(|it| it.why.clone()),
             flows_given_up: self.given_up,
             hooks: devices.map(Devices::kind),
             failure: self.failure.clone(),

@@ -39,6 +39,11 @@ const MOVED_WITHIN: Duration = Duration::from_secs(1);
 const GRACE_MOST: Duration = Duration::from_secs(1);
 const GRACE_LOOK: Duration = Duration::from_micros(200);
 
+/// When a change that failed is tried again: a busy machine may have failed it. Each time twice as long passes, because
+/// each try loads all programs.
+const AGAIN_AFTER: Duration = Duration::from_secs(10);
+const AGAIN_AFTER_MOST: Duration = Duration::from_secs(600);
+
 /// How many flow numbers are handed out while flows stand still; the sweep goes on with the rest.
 const NUMBERS_FIRST: u32 = 4096;
 
@@ -70,6 +75,25 @@ pub(super) struct Resizing {
     growths: u32,
     thread: JoinHandle<Result<Filled, StartError>>,
     _wanted: Arc<()>,
+}
+
+/// Why the table did not get its size, and when that is tried again.
+#[derive(Debug)]
+pub(super) struct ResizeFailure {
+    pub(super) why: String,
+    at: Instant,
+    wait: Duration,
+}
+
+impl ResizeFailure {
+    fn new(error: &StartError, before: Option<Self>) -> Self {
+        let wait = before.map_or(AGAIN_AFTER, |it| (it.wait * 2).min(AGAIN_AFTER_MOST));
+        Self { why: error.to_string(), at: Instant::now(), wait }
+    }
+
+    fn is_over(&self) -> bool {
+        self.at.elapsed() >= self.wait
+    }
 }
 
 impl Order {
@@ -128,13 +152,20 @@ impl KernelMaps {
                 self.packets.resizing = Some(resizing);
                 Ok(())
             }
-            None if has != wanted && self.packets.resize_failure.is_none() && self.may_resize() => {
+            None if has == wanted => {
+                self.packets.resize_failure = None;
+                Ok(())
+            }
+            None if self.packets.resize_failure.as_ref().is_none_or(ResizeFailure::is_over)
+                && self.may_resize() =>
+            {
                 self.begin_resizing(wanted)
             }
             None => Ok(()),
         };
         if let Err(error) = done {
-            self.packets.resize_failure = Some(error.to_string());
+            let before = self.packets.resize_failure.take();
+            self.packets.resize_failure = Some(ResizeFailure::new(&error, before));
         }
     }
 
@@ -268,5 +299,23 @@ impl KernelMaps {
         let _ = self.flows.take().unwrap().sweeping.stop();
         let until = self.stand_still().unwrap();
         self.pin(&mut filled, until).unwrap();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_failed_is_tried_again_ever_less_often() {
+        let mut failure = ResizeFailure::new(&failed("busy"), None);
+        let mut waits = vec![failure.wait.as_secs()];
+        for _ in 0..7 {
+            assert!(!failure.is_over());
+            failure = ResizeFailure::new(&failed("busy"), Some(failure));
+            waits.push(failure.wait.as_secs());
+        }
+        assert_eq!(waits, [10, 20, 40, 80, 160, 320, 600, 600]);
+        assert!(ResizeFailure { wait: Duration::ZERO, ..failure }.is_over());
     }
 }
