@@ -10,7 +10,7 @@ STEPS ?= 1000000
 SECONDS ?= 60
 
 .PHONY: help setup build run try quick test test-all part parts ran conformance drill host deb rpm image matrix check \
-	bench simulate fuzz soak bless clean
+	bench bench-peers simulate fuzz soak bless clean
 
 help: ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -79,6 +79,9 @@ check: ## Formatting, lints, licences and advisories, documentation, alerts, she
 bench: ## Measure; docs/performance.md says what the figures mean.
 	@scripts/setup
 	cargo bench --locked -p holdfast-tests -p holdfast-datapath -p holdfast-knowledge
+
+bench-peers: ## Measure beside the real kube-proxy; writes docs/peers.md and its picture. As root, half an hour.
+	@scripts/bench-peers.sh
 
 simulate: ## Seeded random life with faults and crashes, checked at each step: STEPS=1000000 SEED=1.
 	@scripts/setup

@@ -4,6 +4,7 @@
 
 pub mod bed;
 pub mod fake;
+pub mod figures;
 pub mod fuzz;
 pub mod host;
 pub mod packets;

@@ -352,6 +352,11 @@ impl Cluster {
         self.wait_ready(part)
     }
 
+    /// The number of its process, while it runs.
+    pub fn pid(&self, part: Part) -> Option<u32> {
+        self.server(part).ok()?.pid()
+    }
+
     fn server(&self, part: Part) -> Result<&Server, PeersError> {
         self.servers.iter().find(|server| server.part() == part).ok_or(PeersError::NoPart(part))
     }

@@ -12,6 +12,8 @@ use std::io::Write;
 use holdfast_tests::bed::compare::{self, Medians, Ratio};
 use holdfast_tests::bed::load::Kind;
 use holdfast_tests::bed::{Location, Role};
+use holdfast_tests::figures::{self, Figure};
+use holdfast_tests::peers::Part::{IptablesProxy, Proxy};
 use holdfast_tests::size::{self, sized};
 
 use stage::{Failed, Holdfast, KubeProxy, Plain, Stage, Where};
@@ -29,12 +31,16 @@ const SERVICES: [u32; 4] = [2, 1_000, 10_000, 100_000];
 /// As many of them as an apiserver takes within a minute or two.
 const WRITTEN_MAX: u32 = 1_000;
 
+/// The table that these figures belong to.
+const GROUP: &str = "A client outside, of plain routing (more is better)";
+
 /// Networks made anew: where programs and rules come to lie in memory is a part of what they cost.
 const DRAWS: usize = 3;
 
-/// What was drawn of one line.
+/// What was drawn of one line: what was asked of whom.
 struct Line {
-    name: String,
+    what: String,
+    of: String,
     draws: Vec<Medians>,
 }
 
@@ -43,20 +49,23 @@ struct Line {
 struct Lines(Vec<Line>);
 
 impl Lines {
-    fn add(&mut self, name: String, draw: Medians) {
-        match self.0.iter_mut().find(|line| line.name == name) {
+    fn add(&mut self, what: String, of: &str, draw: Medians) {
+        match self.0.iter_mut().find(|line| line.what == what && line.of == of) {
             Some(line) => line.draws.push(draw),
-            None => self.0.push(Line { name, draws: vec![draw] }),
+            None => self.0.push(Line { what, of: of.to_owned(), draws: vec![draw] }),
         }
     }
 
     fn show(&self) -> Result<(), Failed> {
-        for Line { name, draws } in &self.0 {
+        for Line { what, of, draws } in &self.0 {
             let Ratio { median, low, high, first_rate, second_rate } = Ratio::of(draws);
+            let name = format!("{what}, {of}");
             writeln!(
                 std::io::stdout(),
                 "{name:54} {median:.3} of plain ({low:.3} to {high:.3}), {second_rate:.0}/s against {first_rate:.0}/s"
             )?;
+            let (what, of) = (what.clone(), of.clone());
+            figures::note(&Figure { group: GROUP.to_owned(), what, of, median, low, high })?;
         }
         Ok(())
     }
@@ -84,14 +93,16 @@ fn all_kinds(lines: &mut Lines) -> Result<(), Failed> {
         ("holdfast", Box::new(Holdfast::start(SERVICES[0])?)),
         ("holdfast by the stack", Box::new(Holdfast::start_with(SERVICES[0], false)?)),
     ];
-    if let Some(kube_proxy) = KubeProxy::start(SERVICES[0])? {
-        proxies.push(("kube-proxy", Box::new(kube_proxy)));
+    for (name, part) in [("kube-proxy, nftables", Proxy), ("kube-proxy, iptables", IptablesProxy)] {
+        if let Some(kube_proxy) = KubeProxy::start(part, SERVICES[0])? {
+            proxies.push((name, Box::new(kube_proxy)));
+        }
     }
     for kind in KINDS {
         for place in Where::ALL {
             for (name, proxy) in &proxies {
-                let name = format!("{}, backend {}, {name}", kind.2, place.word());
-                lines.add(name, compare((&plain, proxy.as_ref()), place, kind)?);
+                let what = format!("{}, backend {}", kind.2, place.word());
+                lines.add(what, name, compare((&plain, proxy.as_ref()), place, kind)?);
             }
         }
     }
@@ -102,15 +113,16 @@ fn all_kinds(lines: &mut Lines) -> Result<(), Failed> {
 fn curve(lines: &mut Lines) -> Result<(), Failed> {
     let plain = Plain::start()?;
     let mut drawn = |name: &str, services: u32, proxy: &dyn Stage| -> Result<(), Failed> {
-        let name = format!("connections, {services} services, {name}");
-        lines.add(name, compare((&plain, proxy), Where::Near, KINDS[0])?);
+        let what = format!("connections, {services} services");
+        lines.add(what, name, compare((&plain, proxy), Where::Near, KINDS[0])?);
         Ok(())
     };
     for services in SERVICES.into_iter().take(sized(SERVICES.len(), 2)) {
         drawn("holdfast", services, &Holdfast::start(services)?)?;
         let is_written = services <= sized(WRITTEN_MAX, 0);
-        if let Some(kube_proxy) = is_written.then(|| KubeProxy::start(services)).transpose()?.flatten() {
-            drawn("kube-proxy", services, &kube_proxy)?;
+        if let Some(kube_proxy) = is_written.then(|| KubeProxy::start(Proxy, services)).transpose()?.flatten()
+        {
+            drawn("kube-proxy, nftables", services, &kube_proxy)?;
         }
     }
     Ok(())

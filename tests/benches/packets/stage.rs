@@ -219,7 +219,7 @@ pub(crate) struct KubeProxy(Cluster);
 
 impl KubeProxy {
     /// `None`: it was never built.
-    pub(crate) fn start(services: u32) -> Result<Option<Self>, Failed> {
+    pub(crate) fn start(part: Part, services: u32) -> Result<Option<Self>, Failed> {
         let cluster = match Cluster::of_pods(fabric::layout(), 1, POD_CIDRS) {
             Err(PeersError::NotBuilt { .. }) => return Ok(None),
             started => started?,
@@ -227,10 +227,10 @@ impl KubeProxy {
         fabric::lay(cluster.bed(), Switches::default())?;
         lay_ways(cluster.bed())?;
         write(&cluster, services)?;
-        cluster.start_part(Part::Proxy)?;
+        cluster.start_part(part)?;
         let stage = Self(cluster);
         stage.wait_until_served()?;
-        for part in [Part::Proxy, Part::Controllers, Part::Apiserver(0), Part::Etcd] {
+        for part in [part, Part::Controllers, Part::Apiserver(0), Part::Etcd] {
             stage.0.kill(part)?;
         }
         Ok(Some(stage))

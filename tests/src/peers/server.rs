@@ -53,6 +53,11 @@ impl Server {
         Ok(())
     }
 
+    /// The number of its process, while it runs.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.running().as_ref().map(Child::id)
+    }
+
     /// It goes on for as long as it has something to finish.
     pub(super) fn ask_to_end(&self) -> Result<(), PeersError> {
         match self.running().as_ref() {

@@ -1,0 +1,85 @@
+//! What the proxy of a node takes beside its peers, each as its users run it, at one real control plane: until all is
+//! served, until a client meets a change, memory, and a processor. Needs root; `make bench-peers`.
+//!
+//! Each peer serves the same network, one after another, with the same services written before it starts. What a client
+//! meets is asked by a client outside of the node. The real kube-proxy has its own defaults, which let changes wait for
+//! up to a second.
+
+mod stage;
+
+use std::io::Write;
+use std::time::Duration;
+
+use holdfast_tests::figures::{self, Figure};
+use holdfast_tests::size::{self, sized};
+
+use stage::{Failed, Measured, PEERS, Stage};
+
+/// How many services there are beside the one that changes.
+const SERVICES: [u32; 3] = [1, 1_000, 10_000];
+
+/// The files that the whole run ends with, below the repository.
+const TABLES: &str = "docs/peers.md";
+const PICTURE: &str = "docs/pictures/peers.svg";
+
+/// What the picture shows of all tables.
+const SHOWN: [&str; 3] = ["A client outside, of plain routing (more is better)", CHANGE, MEMORY];
+
+const CHANGE: &str = "Milliseconds until a client meets a change (less is better)";
+const START: &str = "Seconds from its start until all is served (less is better)";
+const CPU: &str = "Seconds of a processor, for that start (less is better)";
+const MEMORY: &str = "MB resident (less is better)";
+const IDLE: &str = "Thousandths of a processor while nothing changes (less is better)";
+
+fn figure(group: &str, services: u32, of: &str, mut values: Vec<f64>) -> Result<(), Failed> {
+    values.sort_by(f64::total_cmp);
+    let at = |part: usize| values.get(values.len().saturating_sub(1) * part / 4).copied().unwrap_or(f64::NAN);
+    let what = if services == 1 { "1 service".to_owned() } else { format!("{services} services") };
+    let figure =
+        Figure { group: group.to_owned(), what, of: of.to_owned(), median: at(2), low: at(1), high: at(3) };
+    let Figure { what, of, median, low, high, .. } = &figure;
+    writeln!(std::io::stdout(), "{group}: {what}, {of}: {median:.3} ({low:.3} to {high:.3})")?;
+    Ok(figures::note(&figure)?)
+}
+
+fn tell(services: u32, of: &str, measured: &Measured) -> Result<(), Failed> {
+    let seconds = |time: &Duration| time.as_secs_f64();
+    figure(START, services, of, vec![seconds(&measured.start)])?;
+    figure(CPU, services, of, vec![seconds(&measured.cpu)])?;
+    figure(CHANGE, services, of, measured.changes.iter().map(|it| seconds(it) * 1e3).collect())?;
+    figure(MEMORY, services, of, vec![measured.megabytes])?;
+    figure(IDLE, services, of, vec![measured.idle * 1e3])
+}
+
+fn measure() -> Result<(), Failed> {
+    for services in SERVICES.into_iter().take(sized(SERVICES.len(), 1)) {
+        let Some(stage) = Stage::start(services)? else { return Ok(()) };
+        for (name, peer) in PEERS {
+            tell(services, name, &stage.measure(peer)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the page and the picture of what this run has collected.
+fn publish() -> Result<(), Failed> {
+    let Some(file) = figures::file() else { return Ok(()) };
+    let all = figures::read(&file)?;
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../");
+    let page = std::fs::read_to_string(format!("{root}{TABLES}"))?;
+    let head = page.split_inclusive(MARK).next().unwrap_or_default();
+    std::fs::write(format!("{root}{TABLES}"), format!("{head}\n\n{}", figures::tables(&all)))?;
+    Ok(std::fs::write(format!("{root}{PICTURE}"), figures::picture(&all, &SHOWN))?)
+}
+
+/// What stands above it on the page is written by hand.
+const MARK: &str = "<!-- What follows is written by `make bench-peers`. -->";
+
+type Part = (&'static str, fn() -> Result<(), Failed>);
+
+fn main() -> Result<(), Failed> {
+    let wanted = size::wanted();
+    let parts: [Part; 2] = [("measure", measure), ("publish", publish)];
+    let chosen = parts.iter().filter(|(name, _)| wanted.as_deref().is_none_or(|it| it == *name));
+    chosen.into_iter().try_for_each(|(_, part)| part())
+}

@@ -1,0 +1,152 @@
+//! Figures of several peers beside each other: written down as they are measured, read back for a table and a picture.
+//!
+//! Invariant: a figure that was not measured is not shown, and no figure is changed on its way: the picture and the
+//! tables are made of the same lines.
+
+mod picture;
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+pub use self::picture::picture;
+
+/// The file that a run of several benchmarks writes its figures to.
+const FILE: &str = "HOLDFAST_FIGURES";
+
+/// What one peer did in one measurement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// The table it belongs to; its words say the unit and which way is better.
+    pub group: String,
+    /// The row: what was measured.
+    pub what: String,
+    /// The column: whom it was measured of.
+    pub of: String,
+    pub median: f64,
+    /// The middle half, or all draws where there are few.
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Figure {
+    fn read(line: &str) -> Option<Self> {
+        let mut fields = line.split('\t');
+        let mut text = || fields.next().map(str::to_owned);
+        let (group, what, of) = (text()?, text()?, text()?);
+        let mut number = || fields.next()?.parse().ok();
+        Some(Self { group, what, of, median: number()?, low: number()?, high: number()? })
+    }
+
+    fn written(&self) -> String {
+        let Self { group, what, of, median, low, high } = self;
+        format!("{group}\t{what}\t{of}\t{median}\t{low}\t{high}\n")
+    }
+
+    fn cell(&self) -> String {
+        let shown = if (self.low, self.high) == (self.median, self.median) {
+            String::new()
+        } else {
+            format!(" ({} to {})", number(self.low), number(self.high))
+        };
+        number(self.median) + &shown
+    }
+}
+
+/// Three digits that count.
+fn number(value: f64) -> String {
+    match value.abs() {
+        it if it >= 100.0 => format!("{value:.0}"),
+        it if it >= 10.0 => format!("{value:.1}"),
+        it if it >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// Writes a figure down, where a run collects figures.
+pub fn note(figure: &Figure) -> io::Result<()> {
+    let Some(path) = std::env::var_os(FILE) else { return Ok(()) };
+    File::options().create(true).append(true).open(path)?.write_all(figure.written().as_bytes())
+}
+
+/// The file in which this run collects figures, if it does.
+pub fn file() -> Option<PathBuf> {
+    std::env::var_os(FILE).map(PathBuf::from)
+}
+
+/// All figures of a file, in their order.
+pub fn read(path: &Path) -> io::Result<Vec<Figure>> {
+    Ok(fs::read_to_string(path)?.lines().filter_map(Figure::read).collect())
+}
+
+/// Words in the order in which they come first.
+fn each<'a>(words: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut each = Vec::new();
+    words.for_each(|word| {
+        if !each.contains(&word) {
+            each.push(word);
+        }
+    });
+    each
+}
+
+/// A table of Markdown for each group.
+pub fn tables(figures: &[Figure]) -> String {
+    let groups = each(figures.iter().map(|it| it.group.as_str()));
+    let table = |group: &&str| {
+        let of_group: Vec<&Figure> = figures.iter().filter(|it| it.group == **group).collect();
+        table(group, &of_group)
+    };
+    groups.iter().map(table).collect::<Vec<_>>().join("\n")
+}
+
+fn table(group: &str, figures: &[&Figure]) -> String {
+    let columns = each(figures.iter().map(|it| it.of.as_str()));
+    let mut text = format!("| {group} | {} |\n|---|{}\n", columns.join(" | "), "---|".repeat(columns.len()));
+    for what in each(figures.iter().map(|it| it.what.as_str())) {
+        let cell = |of: &&str| {
+            let found = figures.iter().find(|it| it.what == what && it.of == **of);
+            found.map_or_else(String::new, |it| it.cell())
+        };
+        let cells: Vec<String> = columns.iter().map(cell).collect();
+        text += &format!("| {what} | {} |\n", cells.join(" | "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn some() -> Vec<Figure> {
+        let lines = "of plain\tconnects\tholdfast\t0.964\t0.94\t0.977\n\
+            of plain\tconnects\tkube-proxy\t0.842\t0.831\t0.863\n\
+            of plain\trequests\tholdfast\t0.972\t0.972\t0.972\n\
+            ms\tone change\tkube-proxy\t1012.4\t520\t1100\n\
+            cut off\tin the middle";
+        lines.lines().filter_map(Figure::read).collect()
+    }
+
+    #[test]
+    fn a_figure_is_read_as_it_was_written() {
+        for figure in some() {
+            assert_eq!(Figure::read(figure.written().trim_end()), Some(figure));
+        }
+        assert_eq!(some().len(), 4, "a line that was cut off is none");
+    }
+
+    #[test]
+    fn a_table_has_a_column_for_each_peer_and_no_figure_that_was_not_measured() {
+        expect_test::expect![[r"
+            | of plain | holdfast | kube-proxy |
+            |---|---|---|
+            | connects | 0.964 (0.940 to 0.977) | 0.842 (0.831 to 0.863) |
+            | requests | 0.972 |  |
+
+            | ms | kube-proxy |
+            |---|---|
+            | one change | 1012 (520 to 1100) |
+        "]]
+        .assert_eq(&tables(&some()));
+    }
+}
