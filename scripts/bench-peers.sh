@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Measures holdfast beside the real kube-proxy, in both its modes, on this machine and in the same run, and writes the
-# tables of docs/peers.md and the picture docs/pictures/peers.svg. Root; half an hour on a machine that does nothing else.
+# tables of docs/peers.md and the picture docs/pictures/peers.svg. Root; half an hour on a machine that does nothing
+# else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup root

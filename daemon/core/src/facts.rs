@@ -19,7 +19,9 @@ use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source, Tr
 use crate::weights::Asked;
 use crate::words;
 pub use balancer::BalancerFacts;
-pub use endpoints::{Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Target, TargetName};
+pub use endpoints::{
+    Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, NodeName, Target, TargetName,
+};
 
 /// Seconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -24,6 +24,7 @@ pub mod list;
 pub mod maglev;
 pub mod maps;
 pub mod op;
+mod parted;
 pub mod ranges;
 pub mod resolve;
 mod service;

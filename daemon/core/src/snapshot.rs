@@ -227,13 +227,12 @@ pub struct ServiceView {
 impl ServiceView {
     /// How many bytes it takes in memory, but for what it shares with the tables.
     pub fn bytes(&self) -> usize {
-        let of_rows = |rows: &Rows| size_of_val(rows.all()) + rows.weights().bytes();
-        let rows = self.ports.iter().map(|port| size_of::<PortView>() + of_rows(&port.rows));
+        let rows = self.ports.iter().map(|port| size_of::<PortView>() + port.rows.bytes());
         size_of::<Self>() + rows.sum::<usize>() + self.frontends.len() * size_of::<FrontendView>()
     }
 
     /// The list that this node's own processes and pods get at a frontend: none unless the verdict gives one.
-    pub fn backends<'a>(&'a self, frontend: &'a FrontendView) -> impl Iterator<Item = &'a Row> {
+    pub fn backends<'a>(&'a self, frontend: &'a FrontendView) -> impl Iterator<Item = Row> + use<'a> {
         let scope = frontend.scope;
         let rows: Option<&Rows> = match &frontend.applied {
             Some(applied) => Some(applied),
@@ -246,7 +245,7 @@ impl ServiceView {
     pub fn external_backends<'a>(
         &'a self,
         frontend: &FrontendView,
-    ) -> Option<impl Iterator<Item = &'a Row> + use<'a>> {
+    ) -> Option<impl Iterator<Item = Row> + use<'a>> {
         let rows = self.rows(frontend).filter(|_| frontend.external_local)?;
         let same = rows.same_list(frontend.scope, rows, Scope::Local);
         (!same).then(|| rows.list(Scope::Local))
@@ -471,7 +470,7 @@ mod tests {
             };
             let rows: Vec<_> = (0..1_000).map(row).collect();
             let weights = OfBackends::new(rows.iter().map(|row| (row.backend(), weight)));
-            let rows = Arc::new(Rows::remembered(rows).unwrap().weighted(weights));
+            let rows = Arc::new(Rows::remembered(&rows).unwrap().weighted(weights));
             let port = PortView {
                 key: PortKey {
                     name: "".into(),

@@ -8,10 +8,10 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::borrow::Borrow;
 use core::net::{IpAddr, SocketAddr};
 
 use crate::limits;
+use crate::parted::NodeName;
 
 /// The weight of one backend: 0 is no new client, and 1 is what has no weight of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,8 +44,8 @@ fn sorted<K: Ord>(mut each: Vec<(K, Weight)>) -> Each<K> {
     each.into()
 }
 
-fn find<K: Ord + Borrow<Q>, Q: Ord + ?Sized>(each: &[(K, Weight)], key: &Q) -> Option<Weight> {
-    let position = each.binary_search_by(|(other, _)| other.borrow().cmp(key)).ok()?;
+fn find<K: Ord>(each: &[(K, Weight)], key: &K) -> Option<Weight> {
+    let position = each.binary_search_by(|(other, _)| other.cmp(key)).ok()?;
     each.get(position).map(|(_, weight)| *weight)
 }
 
@@ -103,11 +103,16 @@ impl Weights {
     }
 
     /// The weight of a backend: its own, else that of its address, else that of its node, else 1.
-    pub fn of(&self, backend: SocketAddr, node: Option<&str>) -> Weight {
+    pub fn of(&self, backend: SocketAddr, node: Option<NodeName<'_>>) -> Weight {
         find(&self.backends, &backend)
             .or_else(|| find(&self.addresses, &backend.ip()))
-            .or_else(|| node.and_then(|node| find(&self.nodes, node)))
+            .or_else(|| node.and_then(|node| self.of_node(node)))
             .unwrap_or(Weight::ONE)
+    }
+
+    fn of_node(&self, node: NodeName<'_>) -> Option<Weight> {
+        let place = self.nodes.binary_search_by(|(name, _)| node.compare(name).reverse()).ok()?;
+        self.nodes.get(place).map(|(_, weight)| *weight)
     }
 }
 

@@ -121,9 +121,8 @@ fn picture(engine: &mut Engine<MemoryMaps>) -> Picture {
     for view in snapshot.services.iter() {
         for row in &view.frontends {
             let backends: Vec<_> = view.backends(row).map(|it| (it.backend(), it.state())).collect();
-            let external = view
-                .external_backends(row)
-                .map(|it| it.map(holdfast_core::list::Row::backend).collect::<Vec<_>>());
+            let external =
+                view.external_backends(row).map(|it| it.map(|row| row.backend()).collect::<Vec<_>>());
             let says = (row.verdict, &row.owner, &row.status, row.kind, backends, external);
             rows.push(format!("{:?} {} {} {}: {says:?}", view.key, row.address, row.port, row.protocol));
         }
@@ -314,7 +313,7 @@ fn shown_everywhere(snapshot: &Snapshot) -> Vec<String> {
             ));
         }
         for port in view.ports.iter().filter(|port| port.hold.is_none()) {
-            let rows = port.rows.all().iter().map(|row| (row.backend(), row.conditions()));
+            let rows = port.rows.all().map(|row| (row.backend(), row.conditions()));
             shows(format!("{:?} {:?}", port.key, rows.collect::<Vec<_>>()));
         }
     }

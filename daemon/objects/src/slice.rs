@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use holdfast_core::facts::endpoints::UidText;
 use holdfast_core::facts::{
-    AddressType, Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Rejection, SliceFacts,
+    AddressType, Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, NodeName, Rejection, SliceFacts,
     SlicePort, Target,
 };
 use holdfast_core::keys::{Family, ObjectName, SliceKey};
@@ -183,7 +183,7 @@ fn endpoint(
                 conditions.serving,
                 conditions.terminating,
             ),
-            node: wire.node_name.as_deref(),
+            node: wire.node_name.as_deref().map(NodeName::from),
             zone: wire.zone.as_deref(),
             hints: wire.hints.is_some().then_some(&*hints),
             target: wire.target_ref.as_ref().and_then(target),

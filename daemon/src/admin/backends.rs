@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use holdfast_core::facts::{AddressType, Endpoint, SliceFacts, TargetName, endpoints::UidText};
+use holdfast_core::facts::{AddressType, Endpoint, NodeName, SliceFacts, TargetName, endpoints::UidText};
 use holdfast_core::keys::{ObjectName, PortKey, Source, Transport};
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{PortView, ServiceView, UnusedBecause};
@@ -47,7 +47,7 @@ pub(super) struct BackendRow<'a> {
     ready: bool,
     serving: bool,
     terminating: bool,
-    node: Option<&'a str>,
+    node: Option<Text<NodeName<'a>>>,
     zone: Option<&'a str>,
     /// `namespace/name` of every slice that lists it for this port.
     #[schemars(with = "Vec<String>")]
@@ -135,9 +135,9 @@ impl BackendTable {
         let listings = listings(view, &port.key);
         let offset = self.slices.len();
         self.slices.extend(listings.iter().map(|(_, _, slice)| *slice));
-        for (row, found) in port.rows.all().iter().enumerate() {
+        for (row, found) in port.rows.all().enumerate() {
             if filter.address.is_none_or(|address| address == found.address) {
-                let slices = find(&listings, found);
+                let slices = find(&listings, &found);
                 into.push(BackendPlace {
                     port: at,
                     row,
@@ -195,28 +195,28 @@ impl Table for BackendTable {
 
     fn row<'a>(&'a self, view: &'a ServiceView, place: BackendPlace) -> Option<BackendRow<'a>> {
         let port = view.ports.get(place.port)?;
-        let row = port.rows.all().get(place.row)?;
-        let endpoint = endpoint(view, port, row);
+        let row = port.rows.get(place.row)?;
+        let endpoint = endpoint(view, port, &row);
         let conditions = row.conditions();
         let slices = self.slices.get(place.first_slice..place.first_slice + place.slices);
         let is_gone = row.is_held() && place.slices == 0;
-        let before = port.slice_of(row, &view.slices).filter(|_| is_gone).map(|slice| &**slice);
+        let before = port.slice_of(&row, &view.slices).filter(|_| is_gone).map(|slice| &**slice);
         Some(BackendRow {
             address: row.address,
             port: row.port.get(),
             protocol: Code(port.key.transport),
             service: Text(&view.key.name),
             port_name: &port.key.name,
-            state: Code(state(row)),
+            state: Code(state(&row)),
             ready: conditions.ready,
             serving: conditions.serving,
             terminating: conditions.terminating,
-            node: endpoint.and_then(|endpoint| endpoint.node),
+            node: endpoint.and_then(|endpoint| endpoint.node).map(Text),
             zone: endpoint.and_then(|endpoint| endpoint.zone),
             slices: Slices { view, places: slices.unwrap_or_default(), before },
             target: endpoint.and_then(|endpoint| endpoint.target).map(Target::from),
             since: Rfc3339(row.since()),
-            unused_because: port.unused_because(row).map(Code),
+            unused_because: port.unused_because(&row).map(Code),
             weight: port.rows.weight(row.backend()).number(),
             source: Code(view.key.source),
         })
@@ -234,7 +234,7 @@ fn endpoint<'a>(view: &'a ServiceView, port: &'a PortView, row: &Row) -> Option<
 /// The order within one namespace and name, up to the source.
 fn rank(view: &ServiceView, place: BackendPlace) -> Option<(&str, IpAddr, &str, u16)> {
     let PortView { key, rows, .. } = view.ports.get(place.port)?;
-    let row = rows.all().get(place.row)?;
+    let row = rows.get(place.row)?;
     Some((&key.name, row.address, key.transport.as_str(), row.port.get()))
 }
 

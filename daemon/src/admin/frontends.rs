@@ -68,9 +68,9 @@ struct Backend {
     state: Code<ChosenState>,
 }
 
-impl From<&Row> for Backend {
-    fn from(row: &Row) -> Self {
-        Self { address: row.address, port: row.port.get(), state: Code(chosen_state(row)) }
+impl From<Row> for Backend {
+    fn from(row: Row) -> Self {
+        Self { address: row.address, port: row.port.get(), state: Code(chosen_state(&row)) }
     }
 }
 
@@ -95,7 +95,7 @@ impl Serialize for ExternalBackends<'_> {
 }
 
 /// The backends in one cell, such as `10.0.0.1:80,10.0.0.2:80(draining),+3`.
-fn list<'r>(rows: impl Iterator<Item = &'r Row>, all: bool) -> impl fmt::Display {
+fn list(rows: impl Iterator<Item = Row>, all: bool) -> impl fmt::Display {
     let shown_max = if all { usize::MAX } else { limits::BACKENDS_IN_CELL_MAX };
     let mut text = String::new();
     let mut count = 0_usize;
@@ -103,7 +103,7 @@ fn list<'r>(rows: impl Iterator<Item = &'r Row>, all: bool) -> impl fmt::Display
         count += 1;
         if count <= shown_max {
             let comma = if count == 1 { "" } else { "," };
-            let mark = match chosen_state(row) {
+            let mark = match chosen_state(&row) {
                 ChosenState::Active => "",
                 ChosenState::Draining => "(draining)",
                 ChosenState::Held => "(held)",

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use holdfast_core::facts::{ServicePort, ServiceType, TrafficPolicy};
 use holdfast_core::keys::{ObjectName, Source};
+use holdfast_core::list::Row;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
 use holdfast_judgement::described::{Code, Text};
@@ -112,7 +113,7 @@ fn reason(view: &ServiceView, worst: Option<&FrontendView>) -> Option<&'static s
 
 /// How many rows of `/backends` are in use.
 fn backends(view: &ServiceView) -> usize {
-    view.ports.iter().map(|port| port.rows.all().iter().filter(|row| row.is_chosen()).count()).sum()
+    view.ports.iter().map(|port| port.rows.all().filter(Row::is_chosen).count()).sum()
 }
 
 impl Table for Services {

@@ -107,12 +107,12 @@ fn lacking(view: &ServiceView, family: Family, node: &str) -> [bool; 2] {
 /// Whether there are usable backends, and all of them are on other nodes.
 fn is_elsewhere(port: &PortView, view: &ServiceView, node: &str) -> bool {
     let usable = || {
-        port.rows.all().iter().filter(|row| {
+        port.rows.all().filter(|row| {
             let conditions = row.conditions();
             conditions.ready || (conditions.serving && conditions.terminating)
         })
     };
-    usable().next().is_some() && !usable().any(|row| is_here(port, row, &view.slices, node))
+    usable().next().is_some() && !usable().any(|row| is_here(port, &row, &view.slices, node))
 }
 
 fn answers(out: &mut Exposition, name: &str, help: &str, answers: &Answers) {

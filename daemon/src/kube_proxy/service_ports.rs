@@ -169,8 +169,8 @@ fn ready_here<'a>(
     node: &'a str,
 ) -> impl Iterator<Item = IpAddr> + 'a {
     let counts =
-        move |row: &&Row| (row.conditions().ready || row.is_held()) && is_here(port, row, slices, node);
-    port.rows.all().iter().filter(counts).map(|row| row.address)
+        move |row: &Row| (row.conditions().ready || row.is_held()) && is_here(port, row, slices, node);
+    port.rows.all().filter(counts).map(|row| row.address)
 }
 
 /// Which Service comes first: by its source, then the older one; a Service without a time of creation counts as the

@@ -11,7 +11,7 @@ use holdfast_core::list::{Row, SlotState};
 use holdfast_judgement::record::{Diff, Word};
 
 /// How two lists of the datapath differ; both are sorted by address and port.
-pub(super) fn lists<'a>(before: impl Iterator<Item = &'a Row>, after: impl Iterator<Item = &'a Row>) -> Diff {
+pub(super) fn lists(before: impl Iterator<Item = Row>, after: impl Iterator<Item = Row>) -> Diff {
     let mut diff = Diff::default();
     let mut before = before.peekable();
     for row in after {
@@ -19,7 +19,7 @@ pub(super) fn lists<'a>(before: impl Iterator<Item = &'a Row>, after: impl Itera
             diff.remove(gone.backend());
         }
         match before.next_if(|old| old.backend() == row.backend()) {
-            Some(old) => diff.meet(row.backend(), state(old), state(row)),
+            Some(old) => diff.meet(row.backend(), state(&old), state(&row)),
             None => diff.add(row.backend()),
         }
     }

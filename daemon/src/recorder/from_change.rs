@@ -184,11 +184,11 @@ fn transition(before: Option<Shown<'_>>, after: Option<Shown<'_>>) -> Option<Tra
     differs.then_some(transition)
 }
 
-fn list(shown: Option<Shown<'_>>) -> impl Iterator<Item = &Row> {
+fn list(shown: Option<Shown<'_>>) -> impl Iterator<Item = Row> {
     shown.into_iter().flat_map(|(view, row)| view.backends(row))
 }
 
-fn external(shown: Option<Shown<'_>>) -> impl Iterator<Item = &Row> {
+fn external(shown: Option<Shown<'_>>) -> impl Iterator<Item = Row> {
     shown.into_iter().filter_map(|(view, row)| view.external_backends(row)).flatten()
 }
 
@@ -224,7 +224,7 @@ fn put(entries: &mut Vec<Transition>, new: Transition) -> u32 {
 }
 
 /// What two rows of a list must have in common to be the same for a client.
-pub(super) fn slot(row: &Row) -> Slot {
+pub(super) fn slot(row: Row) -> Slot {
     row.slot()
 }
 

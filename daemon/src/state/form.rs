@@ -148,8 +148,8 @@ impl PortForm<HoldForm> {
         let last = view.last.rows().filter(|_| !last_is_now);
         Self {
             key: view.key.clone(),
-            rows: view.rows.all().to_vec(),
-            last: last.map(|last| last.all().to_vec()),
+            rows: view.rows.all().collect(),
+            last: last.map(|last| last.all().collect()),
             last_is_now,
             cluster_used: view.cluster_used,
             local_used: view.local_used,
@@ -161,9 +161,9 @@ impl PortForm<HoldForm> {
 
 impl<H: Held> PortForm<H> {
     fn into_view(self, source: Source, weights: OfBackends) -> Option<PortView> {
-        let rows = Arc::new(Rows::remembered(self.rows)?.weighted(weights));
+        let rows = Arc::new(Rows::remembered(&self.rows)?.weighted(weights));
         let last = match self.last {
-            Some(last) => Some(Arc::new(Rows::remembered(last)?)),
+            Some(last) => Some(Arc::new(Rows::remembered(&last)?)),
             None => self.last_is_now.then(|| Arc::clone(&rows)),
         };
         let hold = match self.hold {

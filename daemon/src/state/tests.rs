@@ -201,7 +201,7 @@ fn check_without(mut kept: Saved, forget: fn(&mut ServiceFacts)) {
     for view in &mut kept.remembered.services {
         let known = snapshot().services.iter().find(|known| known.key == view.key).cloned().unwrap();
         for (port, known) in view.ports.iter_mut().zip(&known.ports) {
-            let all = |rows: Option<&Arc<Rows>>| rows.map(|rows| rows.all().to_vec());
+            let all = |rows: Option<&Arc<Rows>>| rows.map(|rows| rows.all().collect::<Vec<_>>());
             assert_eq!(all(Some(&port.rows)), all(Some(&known.rows)));
             assert_eq!(all(port.last.rows()), all(known.last.rows()));
             (port.rows, port.last) = (Arc::clone(&known.rows), known.last.clone());

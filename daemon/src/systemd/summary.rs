@@ -3,6 +3,7 @@
 //! Invariant: services are counted only when one of them has changed, so an idle daemon does nothing for it.
 
 use crate::readings::Readings;
+use holdfast_core::list::Row;
 use holdfast_core::snapshot::{ServiceState, Snapshot, Verdict};
 use holdfast_judgement::views::apiserver::View;
 
@@ -42,9 +43,8 @@ impl Counts {
     fn of(snapshot: &Snapshot) -> Self {
         let mut counts = Self::default();
         for view in snapshot.services.iter().filter(|view| view.state == ServiceState::Served) {
-            let chosen = |port: &holdfast_core::snapshot::PortView| {
-                port.rows.all().iter().filter(|row| row.is_chosen()).count()
-            };
+            let chosen =
+                |port: &holdfast_core::snapshot::PortView| port.rows.all().filter(Row::is_chosen).count();
             counts.services += 1;
             counts.backends += view.ports.iter().map(chosen).sum::<usize>();
             counts.held += usize::from(view.frontends.iter().any(|row| row.verdict == Verdict::Held));

@@ -52,7 +52,7 @@ impl Shape {
             let endpoint = Endpoint {
                 address: address(service, first + position, if position == 0 { version } else { 0 }),
                 conditions: Conditions::READY,
-                node: Some(&node),
+                node: Some(node.as_str().into()),
                 zone: Some(&zone),
                 hints: None,
                 target: Some(Target {

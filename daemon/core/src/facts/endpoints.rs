@@ -1,17 +1,20 @@
 //! The endpoints of one slice, packed: two million of them must fit in a small daemon.
 //!
-//! Invariant: what goes in by [`EndpointsBuilder::push`] comes out by [`Endpoints::iter`] unchanged. Names are kept
-//! once per slice in one text; an endpoint refers to them by offset.
+//! Invariant: what goes in by [`EndpointsBuilder::push`] comes out by [`Endpoints::iter`] unchanged. What endpoints
+//! share is kept once per slice, names in one text; an endpoint refers to it by place.
+
+mod builder;
+mod uid;
 
 use alloc::boxed::Box;
-use alloc::string::String;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::index::{Index, Seed};
+pub use self::builder::{EndpointRefused, EndpointsBuilder};
+pub use self::uid::UidText;
 use crate::keys::Family;
-use crate::limits;
+pub use crate::parted::{NodeName, TargetName};
+use crate::parted::{Own, Parts, Short};
 
 /// The three conditions of an endpoint, with Kubernetes' meaning of absent values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,95 +53,6 @@ pub struct Target<'a> {
     pub uid: UidText<'a>,
 }
 
-/// A name in two parts: the pods of one controller share the first one, so a slice keeps it once.
-#[derive(Clone, Copy, Debug)]
-pub struct TargetName<'a> {
-    start: &'a str,
-    end: &'a str,
-}
-
-impl<'a> From<&'a str> for TargetName<'a> {
-    /// The end begins behind the last dash.
-    fn from(name: &'a str) -> Self {
-        let (start, end) = name.split_at(name.rfind('-').map_or(0, |dash| dash + 1));
-        Self { start, end }
-    }
-}
-
-impl TargetName<'_> {
-    const fn is_empty(&self) -> bool {
-        self.start.is_empty() && self.end.is_empty()
-    }
-}
-
-impl PartialEq for TargetName<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.start.bytes().chain(self.end.bytes()).eq(other.start.bytes().chain(other.end.bytes()))
-    }
-}
-
-impl Eq for TargetName<'_> {}
-
-impl core::fmt::Display for TargetName<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(self.start)?;
-        f.write_str(self.end)
-    }
-}
-
-/// A uid as text, whether it is kept as 16 bytes or as it was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UidText<'a> {
-    /// The usual form, `8-4-4-4-12` hexadecimal digits in lower case.
-    Uuid([u8; 16]),
-    /// Any other text.
-    Text(&'a str),
-}
-
-impl<'a> UidText<'a> {
-    /// Whether the slice does not say it.
-    pub fn is_empty(&self) -> bool {
-        matches!(self, Self::Text(""))
-    }
-
-    /// Keeps the usual form as bytes, anything else as it is.
-    pub fn parse(text: &'a str) -> Self {
-        parse_uuid(text).map_or(Self::Text(text), Self::Uuid)
-    }
-}
-
-impl core::fmt::Display for UidText<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Text(text) => f.write_str(text),
-            Self::Uuid(bytes) => {
-                for (position, byte) in bytes.iter().enumerate() {
-                    let dash = if matches!(position, 4 | 6 | 8 | 10) { "-" } else { "" };
-                    write!(f, "{dash}{byte:02x}")?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-fn parse_uuid(text: &str) -> Option<[u8; 16]> {
-    let well_formed = text.len() == 36
-        && text.bytes().enumerate().all(|(position, byte)| match position {
-            8 | 13 | 18 | 23 => byte == b'-',
-            _ => byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte),
-        });
-    if !well_formed {
-        return None;
-    }
-    let mut digits = text.bytes().filter_map(|byte| (byte as char).to_digit(16));
-    let mut uuid = [0_u8; 16];
-    for byte in &mut uuid {
-        *byte = u8::try_from(digits.next()? * 16 + digits.next()?).ok()?;
-    }
-    Some(uuid)
-}
-
 /// `hints.forZones` and `hints.forNodes`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -157,7 +71,7 @@ pub struct Endpoint<'a> {
     /// Ready, serving, terminating.
     pub conditions: Conditions,
     /// The node that it runs on.
-    pub node: Option<&'a str>,
+    pub node: Option<NodeName<'a>>,
     /// The zone that it runs in.
     pub zone: Option<&'a str>,
     pub hints: Option<&'a HintSet>,
@@ -165,28 +79,8 @@ pub struct Endpoint<'a> {
     pub target: Option<Target<'a>>,
 }
 
-/// Why an endpoint cannot be taken. The slice's others can.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EndpointRefused {
-    /// Not of the slice's family.
-    #[error("address {0} is not of the slice's address type")]
-    Family(IpAddr),
-    /// No backend can have it.
-    #[error("address {0} cannot be a backend: it is unspecified or multicast")]
-    NotUnicast(IpAddr),
-    /// A name longer than any Kubernetes name.
-    #[error("a node, zone or target name has {0} characters; at most 255 are legal")]
-    NameTooLong(usize),
-    /// See [`limits::ENDPOINTS_PER_SLICE_MAX`] and [`limits::SLICE_TEXT_BYTES_MAX`].
-    #[error(
-        "the slice has more endpoints, zones, kinds or text than fit ({} endpoints)",
-        limits::ENDPOINTS_PER_SLICE_MAX
-    )]
-    TooMany,
-}
-
 /// A name in the slice's text: 24 bits of offset, 8 bits of length. Length 0: none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Name(u32);
 
 impl Name {
@@ -207,26 +101,28 @@ impl Name {
     }
 }
 
-/// What all endpoints of one controller in a slice share of their targets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Origin {
+/// What endpoints that are alike share: the parts of names, and what few endpoints of a slice differ in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Kin {
+    zone: Name,
+    node_start: Name,
+    node_end: Name,
     kind: Name,
     namespace: Name,
-    name_start: Name,
+    target_start: Name,
+    // 0: no hints; else one more than the place in `hints`.
+    hints: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Packed {
     // The bytes of a usual uid; else, without `UUID`, the offset and length of its text.
     uid: [u8; 16],
-    node: Name,
-    name_end: Name,
-    // 0: no hints; else one more than the place in `hints`.
-    hints: u16,
-    // The place in `zones`.
-    zone: u16,
-    // 0: no target; else one more than the place in `origins`.
-    origin: u16,
+    // The own parts of the names of node and target: a short one with its flag, else the offset and length of a text.
+    node: u32,
+    target: u32,
+    // The place in `kin`.
+    kin: u16,
     flags: u8,
 }
 
@@ -234,6 +130,8 @@ const READY: u8 = 1;
 const SERVING: u8 = 2;
 const TERMINATING: u8 = 4;
 const UUID: u8 = 8;
+const NODE_SHORT: u8 = 16;
+const TARGET_SHORT: u8 = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Addresses {
@@ -246,8 +144,7 @@ enum Addresses {
 pub struct Endpoints {
     addresses: Addresses,
     packed: Box<[Packed]>,
-    zones: Box<[Name]>,
-    origins: Box<[Origin]>,
+    kin: Box<[Kin]>,
     hints: Box<[HintSet]>,
     text: Box<str>,
 }
@@ -304,8 +201,11 @@ impl Endpoints {
         if self.hints.is_empty() {
             return None;
         }
-        let hints = self.packed.get(position)?.hints;
-        self.hints.get(usize::from(hints).checked_sub(1)?)
+        self.hints_at(self.kin_of(self.packed.get(position)?).hints)
+    }
+
+    fn hints_at(&self, place: u16) -> Option<&HintSet> {
+        self.hints.get(usize::from(place).checked_sub(1)?)
     }
 
     fn address(&self, position: usize) -> Option<IpAddr> {
@@ -316,25 +216,37 @@ impl Endpoints {
     }
 
     fn unpack(&self, address: IpAddr, packed: &Packed) -> Endpoint<'_> {
+        let kin = self.kin_of(packed);
+        let node = Parts {
+            start: kin.node_start.text(&self.text),
+            own: self.own(packed.node, packed.flags & NODE_SHORT != 0),
+            end: kin.node_end.text(&self.text),
+        };
         Endpoint {
             address,
             conditions: unpack_conditions(packed.flags),
-            node: packed.node.optional(&self.text),
-            zone: self.zones.get(usize::from(packed.zone)).and_then(|zone| zone.optional(&self.text)),
-            hints: usize::from(packed.hints).checked_sub(1).and_then(|position| self.hints.get(position)),
-            target: self.target(packed),
+            node: (!node.is_empty()).then_some(NodeName(node)),
+            zone: kin.zone.optional(&self.text),
+            hints: self.hints_at(kin.hints),
+            target: self.target(packed, &kin),
         }
     }
 
-    fn target(&self, packed: &Packed) -> Option<Target<'_>> {
-        let origin = self.origins.get(usize::from(packed.origin).checked_sub(1)?)?;
-        Some(Target {
-            kind: origin.kind.text(&self.text),
-            namespace: origin.namespace.text(&self.text),
-            name: TargetName {
-                start: origin.name_start.text(&self.text),
-                end: packed.name_end.text(&self.text),
-            },
+    fn kin_of(&self, packed: &Packed) -> Kin {
+        self.kin.get(usize::from(packed.kin)).copied().unwrap_or_default()
+    }
+
+    fn own(&self, number: u32, is_short: bool) -> Own<'_> {
+        if is_short { Own::Short(Short(number)) } else { Own::Text(Name(number).text(&self.text)) }
+    }
+
+    fn target(&self, packed: &Packed, kin: &Kin) -> Option<Target<'_>> {
+        let own = self.own(packed.target, packed.flags & TARGET_SHORT != 0);
+        let name = Parts { start: kin.target_start.text(&self.text), own, end: "" };
+        (!name.is_empty()).then(|| Target {
+            kind: kin.kind.text(&self.text),
+            namespace: kin.namespace.text(&self.text),
+            name: TargetName(name),
             uid: match packed.uid {
                 uuid if packed.flags & UUID != 0 => UidText::Uuid(uuid),
                 [a, b, c, d, ..] => UidText::Text(Name(u32::from_be_bytes([a, b, c, d])).text(&self.text)),
@@ -355,157 +267,6 @@ fn unpack_conditions(bits: u8) -> Conditions {
         serving: bits & SERVING != 0,
         terminating: bits & TERMINATING != 0,
     }
-}
-
-/// Takes endpoints one by one and refuses those that cannot be backends.
-#[derive(Debug)]
-pub struct EndpointsBuilder {
-    family: Family,
-    v4: Vec<Ipv4Addr>,
-    v6: Vec<Ipv6Addr>,
-    packed: Vec<Packed>,
-    zones: Vec<Name>,
-    origins: Vec<Origin>,
-    hints: Vec<HintSet>,
-    text: String,
-    // Names already in `text`; a slice's endpoints share few nodes and zones.
-    names: Index<Box<str>, Name>,
-}
-
-impl EndpointsBuilder {
-    /// For a slice of one family.
-    pub fn new(family: Family) -> Self {
-        Self {
-            family,
-            v4: Vec::new(),
-            v6: Vec::new(),
-            packed: Vec::new(),
-            zones: Vec::new(),
-            origins: Vec::new(),
-            hints: Vec::new(),
-            text: String::new(),
-            names: Index::new(Seed::default()),
-        }
-    }
-
-    /// Adds one endpoint, or says why it cannot be a backend.
-    pub fn push(&mut self, endpoint: Endpoint<'_>) -> Result<(), EndpointRefused> {
-        self.check(endpoint.address)?;
-        let target = endpoint.target.filter(|target| !target.name.is_empty());
-        let (uid, uuid) = self.uid(target)?;
-        let zone = self.shared(endpoint.zone)?;
-        let packed = Packed {
-            uid,
-            node: self.shared(endpoint.node)?,
-            name_end: self.own(target.map(|target| target.name.end))?,
-            hints: self.hint(endpoint.hints)?,
-            zone: position_of(&mut self.zones, zone)?,
-            origin: self.origin(target)?,
-            flags: pack_conditions(endpoint.conditions) + uuid,
-        };
-        self.packed.push(packed);
-        match endpoint.address {
-            IpAddr::V4(address) => self.v4.push(address),
-            IpAddr::V6(address) => self.v6.push(address),
-        }
-        Ok(())
-    }
-
-    /// The endpoints, packed for good.
-    pub fn finish(self) -> Endpoints {
-        Endpoints {
-            // All are of one family; without any, it does not matter which.
-            addresses: if self.v6.is_empty() {
-                Addresses::V4(self.v4.into())
-            } else {
-                Addresses::V6(self.v6.into())
-            },
-            packed: self.packed.into(),
-            zones: self.zones.into(),
-            origins: self.origins.into(),
-            hints: self.hints.into(),
-            text: self.text.into(),
-        }
-    }
-
-    fn check(&self, address: IpAddr) -> Result<(), EndpointRefused> {
-        if Family::of(address) != self.family {
-            return Err(EndpointRefused::Family(address));
-        }
-        if address.is_unspecified() || address.is_multicast() {
-            return Err(EndpointRefused::NotUnicast(address));
-        }
-        if self.packed.len() >= limits::ENDPOINTS_PER_SLICE_MAX {
-            return Err(EndpointRefused::TooMany);
-        }
-        Ok(())
-    }
-
-    fn origin(&mut self, target: Option<Target<'_>>) -> Result<u16, EndpointRefused> {
-        let Some(target) = target else { return Ok(0) };
-        let origin = Origin {
-            kind: self.shared(Some(target.kind))?,
-            namespace: self.shared(Some(target.namespace))?,
-            name_start: self.shared(Some(target.name.start))?,
-        };
-        Ok(position_of(&mut self.origins, origin)? + 1)
-    }
-
-    fn uid(&mut self, target: Option<Target<'_>>) -> Result<([u8; 16], u8), EndpointRefused> {
-        let text = match target.map(|target| target.uid) {
-            Some(UidText::Uuid(uuid)) => return Ok((uuid, UUID)),
-            Some(UidText::Text(text)) => self.own(Some(text))?,
-            None => Name::default(),
-        };
-        let mut uid = [0; 16];
-        uid.iter_mut().zip(text.0.to_be_bytes()).for_each(|(position, byte)| *position = byte);
-        Ok((uid, 0))
-    }
-
-    fn own(&mut self, name: Option<&str>) -> Result<Name, EndpointRefused> {
-        let Some(name) = name.filter(|name| !name.is_empty()) else {
-            return Ok(Name::default());
-        };
-        if name.len() > 255 {
-            return Err(EndpointRefused::NameTooLong(name.len()));
-        }
-        let position = Name::new(self.text.len(), name.len()).ok_or(EndpointRefused::TooMany)?;
-        self.text.push_str(name);
-        Ok(position)
-    }
-
-    fn shared(&mut self, name: Option<&str>) -> Result<Name, EndpointRefused> {
-        let Some(text) = name else {
-            return Ok(Name::default());
-        };
-        if let Some(position) = self.names.get(text) {
-            return Ok(*position);
-        }
-        let position = self.own(name)?;
-        self.names.insert(text.into(), position);
-        Ok(position)
-    }
-
-    fn hint(&mut self, hints: Option<&HintSet>) -> Result<u16, EndpointRefused> {
-        let Some(hints) = hints.filter(|hints| !(hints.zones.is_empty() && hints.nodes.is_empty())) else {
-            return Ok(0);
-        };
-        let position = self.hints.iter().position(|known| known == hints).unwrap_or_else(|| {
-            self.hints.push(hints.clone());
-            self.hints.len() - 1
-        });
-        u16::try_from(position + 1).map_err(|_| EndpointRefused::TooMany)
-    }
-}
-
-/// The place of an element in a short table, added if it is new.
-fn position_of<T: PartialEq>(table: &mut Vec<T>, element: T) -> Result<u16, EndpointRefused> {
-    let position = table.iter().position(|known| *known == element).unwrap_or(table.len());
-    let short = u16::try_from(position).map_err(|_| EndpointRefused::TooMany)?;
-    if position == table.len() {
-        table.push(element);
-    }
-    Ok(short)
 }
 
 #[cfg(test)]

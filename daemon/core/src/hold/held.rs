@@ -128,8 +128,8 @@ impl Hold {
         (now, transport): (Uptime, Transport),
         (reason, bound): (Reason, Bound),
     ) -> Self {
-        let chosen = last.all().iter().filter(|row| row.is_chosen());
-        let backend = |row: &Row| HeldBackend::new(row.held(), Asked::before(row, transport));
+        let chosen = last.all().filter(Row::is_chosen);
+        let backend = |row: Row| HeldBackend::new(row.held(), Asked::before(&row, transport));
         Self { reason, begun: now, asked: None, bound, slices, backends: chosen.map(backend).collect() }
     }
 

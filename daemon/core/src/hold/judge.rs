@@ -187,7 +187,7 @@ impl Case<'_> {
     /// Whether the node reaches the apiserver by this list.
     fn is_control(&self, last: &Rows) -> bool {
         let is_own = self.key.name.namespace() == "default" && self.key.name.name() == "kubernetes";
-        let mut chosen = last.all().iter().filter(|row| row.is_chosen());
+        let mut chosen = last.all().filter(Row::is_chosen);
         is_own || chosen.any(|row| self.settings.bypass.contains(&row.backend()))
     }
 }

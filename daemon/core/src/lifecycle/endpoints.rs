@@ -212,8 +212,8 @@ pub fn flapping(turns: &[Turn], now: Uptime) -> Option<EndpointFinding> {
     finding(EndpointFindingId::Flapping, Severity::Warning, Confidence::Certain, evidence)
 }
 
-fn lasting<'a>(
-    rows: impl IntoIterator<Item = &'a Row>,
+fn lasting(
+    rows: impl IntoIterator<Item = Row>,
     now: Timestamp,
     at_least: i64,
 ) -> impl Iterator<Item = Evidence> {
@@ -223,13 +223,13 @@ fn lasting<'a>(
 }
 
 /// Endpoints that were listed long ago and never seen ready. `turns`: the history, which does not go back for ever.
-pub fn never_ready<'a>(
-    rows: impl IntoIterator<Item = &'a Row>,
+pub fn never_ready(
+    rows: impl IntoIterator<Item = Row>,
     turns: &[Turn],
     now: Timestamp,
 ) -> Option<EndpointFinding> {
     let seen: BTreeSet<IpAddr> = turns.iter().filter(|it| it.is_ready).map(|it| it.address).collect();
-    let is_waiting = |row: &&Row| {
+    let is_waiting = |row: &Row| {
         let conditions = row.conditions();
         !conditions.ready && !conditions.terminating && !row.is_held() && !row.was_seen_terminating()
     };
@@ -239,10 +239,7 @@ pub fn never_ready<'a>(
 }
 
 /// Endpoints that have been terminating for longer than pods do.
-pub fn stuck_terminating<'a>(
-    rows: impl IntoIterator<Item = &'a Row>,
-    now: Timestamp,
-) -> Option<EndpointFinding> {
+pub fn stuck_terminating(rows: impl IntoIterator<Item = Row>, now: Timestamp) -> Option<EndpointFinding> {
     let going = rows.into_iter().filter(|row| row.conditions().terminating && !row.is_held());
     let evidence = lasting(going, now, limits::TERMINATING_AFTER);
     finding(EndpointFindingId::StuckTerminating, Severity::Warning, Confidence::Certain, evidence)

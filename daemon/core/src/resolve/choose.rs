@@ -91,7 +91,7 @@ fn is_fallback(row: &Row) -> bool {
 }
 
 fn is_local(row: &Row, slices: &[Arc<SliceFacts>], node: &NodeFacts) -> bool {
-    endpoint(row, slices).and_then(|it| it.node).is_some_and(|it| *it == *node.name)
+    endpoint(row, slices).and_then(|it| it.node).is_some_and(|it| it == *node.name)
 }
 
 fn hints<'a>(row: &Row, slices: &'a [Arc<SliceFacts>]) -> Option<&'a HintSet> {

@@ -125,7 +125,7 @@ fn ranked(slice: &Arc<SliceFacts>, node: &NodeFacts) -> Ranked {
 }
 
 fn rank(endpoint: &Endpoint<'_>, node: &NodeFacts) -> usize {
-    let is_here = endpoint.node.is_some_and(|it| *it == *node.name);
+    let is_here = endpoint.node.is_some_and(|it| it == *node.name);
     match (endpoint.conditions.ready, endpoint.conditions.serving) {
         (true, _) if is_here => 0,
         (true, _) => 1,

@@ -77,7 +77,7 @@ pub(super) fn slice(name: &str, endpoints: &str, here: &str) -> SliceFacts {
         let endpoint = Endpoint {
             address: IpAddr::V4(Ipv4Addr::new(0, 0, 0, last.parse().unwrap())),
             conditions: conditions(state.chars().next().unwrap()),
-            node: Some(if state.ends_with('@') { here } else { "elsewhere" }),
+            node: Some(if state.ends_with('@') { here } else { "elsewhere" }.into()),
             zone: None,
             hints: hints.as_ref(),
             target: None,

@@ -5,12 +5,12 @@ use alloc::format;
 use std::string::String;
 
 use super::{Asked, Weight, Weights};
-use crate::facts::{ServiceFacts, ServiceType};
+use crate::facts::{NodeName, ServiceFacts, ServiceType};
 use crate::keys::{ObjectName, ServiceKey, Source};
 use crate::limits;
 
 fn of(text: &str, backend: &str, node: Option<&str>) -> u16 {
-    Weights::read(text).unwrap().of(backend.parse().unwrap(), node).number()
+    Weights::read(text).unwrap().of(backend.parse().unwrap(), node.map(NodeName::from)).number()
 }
 
 #[test]

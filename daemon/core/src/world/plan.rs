@@ -423,12 +423,12 @@ fn stale_sources(port: &Port) -> impl Iterator<Item = SourceRange> {
 /// Backends that are known by their address: with affinity each one of a list, so that a client's last choice can be
 /// checked; each one of a table, in which none can be searched for; and every serving one, so that sockets stay with
 /// theirs.
-fn members(port: &Port) -> impl Iterator<Item = (Membership, &Row)> {
+fn members(port: &Port) -> impl Iterator<Item = (Membership, Row)> {
     let has_table = Scope::ALL.into_iter().any(|scope| port.is_table(scope));
     let has_any = port.policy.affinity_timeout > 0 || port.policy.keeps_members || has_table;
-    let rows = if has_any { port.rows.all() } else { &[] };
+    let rows = has_any.then(|| port.rows.all()).into_iter().flatten();
     let of = |row| Membership::ALL.into_iter().map(move |membership| (membership, row));
-    rows.iter().flat_map(of).filter(|(membership, row)| port.is_member(row, *membership))
+    rows.flat_map(of).filter(|(membership, row)| port.is_member(row, *membership))
 }
 
 fn plan_new_members(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
@@ -451,7 +451,7 @@ fn plan_stale_members(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action
     }
     let wanted = |membership, backend| {
         let row = port.rows.find(backend);
-        row.is_some_and(|row| port.is_member(row, membership))
+        row.is_some_and(|row| port.is_member(&row, membership))
     };
     let mut known: Vec<_> = realized.members.keys().chain(&realized.uncertain_members).collect();
     known.sort_unstable();

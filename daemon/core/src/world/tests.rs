@@ -229,7 +229,7 @@ pub(super) fn slice_facts(slice: &str, service: &str, endpoints: &[&str]) -> Sli
     let mut builder = EndpointsBuilder::new(Family::V4);
     for text in endpoints {
         let address = ip(text.trim_start_matches('@'));
-        let node = text.starts_with('@').then_some("here");
+        let node = text.starts_with('@').then(|| "here".into());
         let conditions = Conditions::READY;
         let endpoint = Endpoint { address, conditions, node, zone: None, hints: None, target: None };
         builder.push(endpoint).unwrap();

@@ -211,7 +211,7 @@ fn filled_verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Re
 fn why_nobody(port: &Port) -> Reason {
     if let Some(hold) = &port.kept.hold {
         hold.reason
-    } else if !port.rows.all().is_empty() {
+    } else if port.rows.all().len() > 0 {
         Reason::AllUnready
     } else if let Some(ended) = port.kept.ended {
         ended

@@ -14,7 +14,7 @@ use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::{Serialize, Serializer};
 
 use crate::facts::endpoints::UidText;
-use crate::facts::{Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Target};
+use crate::facts::{Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, NodeName, Target};
 use crate::keys::Family;
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -79,7 +79,7 @@ impl Form {
         EndpointForm {
             address: endpoint.address,
             conditions: endpoint.conditions,
-            node: endpoint.node.map(|name| self.name(name)),
+            node: endpoint.node.map(|node| self.place_of(|known| node == *known, || node.to_string().into())),
             zone: endpoint.zone.map(|name| self.name(name)),
             hints: endpoint.hints.map(|hints| self.hint(hints)),
             target: endpoint.target.map(|target| TargetForm {
@@ -94,12 +94,16 @@ impl Form {
         }
     }
 
+    fn name(&mut self, name: &str) -> u32 {
+        self.place_of(|known| *known == *name, || name.into())
+    }
+
     /// Searches from the end, because the last names come again soonest: the endpoints of a slice have few nodes, zones
     /// and kinds.
-    fn name(&mut self, name: &str) -> u32 {
-        let known = self.names.iter().rposition(|known| **known == *name);
+    fn place_of(&mut self, is: impl Fn(&str) -> bool, text: impl FnOnce() -> Arc<str>) -> u32 {
+        let known = self.names.iter().rposition(|known| is(known));
         place(known.unwrap_or_else(|| {
-            self.names.push(name.into());
+            self.names.push(text());
             self.names.len() - 1
         }))
     }
@@ -115,7 +119,7 @@ impl Form {
     /// `None`: the endpoint refers to a place that does not exist.
     fn read<'a>(&'a self, form: &'a EndpointForm) -> Option<Endpoint<'a>> {
         let named = |place: u32| self.names.get(usize::try_from(place).ok()?).map(AsRef::as_ref);
-        let node = form.node.map(named);
+        let node = form.node.map(|place| named(place).map(NodeName::from));
         let zone = form.zone.map(named);
         let hints = form.hints.map(|place| self.hints.get(usize::try_from(place).ok()?));
         let target = form.target.as_ref().map(|it| {

@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use holdfast_core::facts::{Conditions, Endpoint, ServiceType, SliceFacts, Timestamp};
+use holdfast_core::facts::{Conditions, Endpoint, NodeName, ServiceType, SliceFacts, Timestamp};
 use holdfast_core::keys::{Family, ObjectName, Source};
 use holdfast_core::list::Row;
 use holdfast_core::op::FrontendType;
@@ -174,18 +174,18 @@ impl<'a> Case<'a> {
     /// Backends that clients may be led to, a bounded number of them.
     pub fn backends(&self) -> BTreeSet<SocketAddr> {
         let rows = self.ports().flat_map(|port| port.rows.all());
-        rows.filter(|row| row.is_chosen()).map(Row::backend).take(PODS_MAX).collect()
+        rows.filter(Row::is_chosen).map(|row| row.backend()).take(PODS_MAX).collect()
     }
 
     /// Whether an address is a backend, even one that is leaving and still answers: the clients that have it keep it.
     pub fn is_backend(&self, at: SocketAddr) -> bool {
-        self.ports().any(|port| port.rows.find(at).is_some_and(Row::is_kept))
+        self.ports().any(|port| port.rows.find(at).is_some_and(|row| row.is_kept()))
     }
 
     /// Whether an endpoint is on this node.
-    pub fn is_here(&self, node: Option<&str>) -> bool {
+    pub fn is_here(&self, node: Option<NodeName<'_>>) -> bool {
         let own = &self.table().node.name;
-        !own.is_empty() && node == Some(&**own)
+        !own.is_empty() && node.is_some_and(|it| it == **own)
     }
 
     pub fn pods(&self) -> Option<&'a Pods> {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use holdfast_core::facts::{Meta, ObjectKey, SliceFacts};
+use holdfast_core::facts::{Meta, NodeName, ObjectKey, SliceFacts};
 use holdfast_core::hold::{Asked, OnEmpty, Policy};
 use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::list::Row;
@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::find::{self, Dialled};
 use super::states::{EndpointState, WriteStatus, state, status};
 use super::{ReadBack, Subject};
-use crate::described::Code;
+use crate::described::{Code, Text};
 use crate::rfc3339::Rfc3339;
 use crate::views::apiserver::View;
 use crate::views::clients::{Clients, Counters};
@@ -79,7 +79,7 @@ impl<'a> FrontendRow<'a> {
     }
 }
 
-fn shown(row: &Row) -> String {
+fn shown(row: Row) -> String {
     row.backend().to_string()
 }
 
@@ -304,21 +304,21 @@ pub struct EndpointRow<'a> {
     pub protocol: Code<Transport>,
     pub state: Code<EndpointState>,
     pub reasons: Vec<String>,
-    pub node: Option<&'a str>,
+    pub node: Option<Text<NodeName<'a>>>,
     pub zone: Option<&'a str>,
     pub slice: Option<String>,
     pub since: Rfc3339,
 }
 
 pub(super) fn endpoints<'a>(view: &'a ServiceView, snapshot: &Snapshot) -> Vec<EndpointRow<'a>> {
-    let rows = view.ports.iter().flat_map(|port| port.rows.all().iter().map(move |row| (port, row)));
-    rows.take(ENDPOINTS_MAX).map(|(port, row)| endpoint(view, port, row, snapshot)).collect()
+    let rows = view.ports.iter().flat_map(|port| port.rows.all().map(move |row| (port, row)));
+    rows.take(ENDPOINTS_MAX).map(|(port, row)| endpoint(view, port, &row, snapshot)).collect()
 }
 
 fn endpoint<'a>(
     view: &'a ServiceView,
     port: &'a PortView,
-    row: &'a Row,
+    row: &Row,
     snapshot: &Snapshot,
 ) -> EndpointRow<'a> {
     let slice = port.slice_of(row, &view.slices);
@@ -330,7 +330,7 @@ fn endpoint<'a>(
         protocol: Code(port.key.transport),
         state: Code(state(row)),
         reasons: reasons(port, row, snapshot),
-        node: found.and_then(|endpoint| endpoint.node),
+        node: found.and_then(|endpoint| endpoint.node).map(Text),
         zone: found.and_then(|endpoint| endpoint.zone),
         slice: slice.map(|slice| slice.key.name.to_string()),
         since: Rfc3339(row.since()),
@@ -379,9 +379,9 @@ pub(super) fn backend_sentence(view: &ServiceView, dialled: &Dialled, services: 
     let ports = view.ports.iter().filter(|port| find::has(port, dialled));
     let mut rows = ports.filter_map(|port| Some((port, port.rows.find(dialled.address)?)));
     let Some((port, row)) = rows.next() else { return format!("{dialled} is no backend any more.") };
-    let state = match state(row) {
+    let state = match state(&row) {
         EndpointState::Unused => {
-            let because = port.unused_because(row).map_or("", UnusedBecause::as_str);
+            let because = port.unused_because(&row).map_or("", UnusedBecause::as_str);
             format!("gets no new connections ({because})")
         }
         EndpointState::Active => "gets new connections".to_owned(),

@@ -207,10 +207,10 @@ fn class(snapshot: &Snapshot, from: IpAddr) -> Class {
     if snapshot.node.node_port_addresses.contains(&from) || from.is_loopback() {
         return Class::Node;
     }
-    let name = Some(&*snapshot.node.name).filter(|name| !name.is_empty());
+    let name = &*snapshot.node.name;
     let slices = snapshot.services.iter().flat_map(|view| view.slices.iter());
     let has = |slice: &holdfast_core::facts::SliceFacts| {
-        slice.endpoints.iter().any(|it| it.address == from && it.node.is_some() && it.node == name)
+        slice.endpoints.iter().any(|it| it.address == from && it.node.is_some_and(|node| node == *name))
     };
     if slices.into_iter().any(|slice| has(slice)) { Class::Pod } else { Class::Outside }
 }
@@ -438,8 +438,8 @@ impl<'a> Walk<'a> {
 fn node_of(met: &Met<'_>, slot: &Slot) -> Option<String> {
     let port = met.port()?;
     let row = port.rows.find(slot.backend())?;
-    let slice = port.slice_of(row, &met.view.slices)?;
-    slice.endpoints.get(usize::from(row.endpoint))?.node.map(str::to_owned)
+    let slice = port.slice_of(&row, &met.view.slices)?;
+    slice.endpoints.get(usize::from(row.endpoint))?.node.map(|node| node.to_string())
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ const NAMED_MAX: usize = 3;
 
 /// What a client meets that dials this frontend.
 pub fn of_frontend(view: &ServiceView, it: &FrontendView) -> String {
-    let backends: Vec<&Row> = view.backends(it).collect();
+    let backends: Vec<Row> = view.backends(it).collect();
     let name = named(view, it);
     let since = Rfc3339(it.since);
     let who = backends_named(&backends);
@@ -107,7 +107,7 @@ fn named(view: &ServiceView, it: &FrontendView) -> String {
     format!("{address}/{} ({} of {}{port})", it.protocol, it.kind.as_str(), view.key.name)
 }
 
-fn backends_named(rows: &[&Row]) -> String {
+fn backends_named(rows: &[Row]) -> String {
     let names: Vec<String> = rows.iter().take(NAMED_MAX).map(|row| row.backend().to_string()).collect();
     match rows.len() {
         0 => "nobody".to_owned(),

@@ -165,7 +165,7 @@ fn an_endpoint_keeps_its_node_zone_hints_and_target() {
     let names = |names: &[Arc<str>]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(
         (first.address.to_string().as_str(), first.node, first.zone),
-        ("10.0.0.1", Some("n1"), Some("z1"))
+        ("10.0.0.1", Some("n1".into()), Some("z1"))
     );
     assert_eq!(
         (names(&hints.zones), names(&hints.nodes)),

@@ -45,7 +45,7 @@ impl Counts {
         }
         view.frontends.iter().for_each(|frontend| self.add_frontend(frontend));
         for row in view.ports.iter().flat_map(|port| port.rows.all()) {
-            count(&mut self.backends, &BACKEND_STATES, &state(row));
+            count(&mut self.backends, &BACKEND_STATES, &state(&row));
         }
     }
 

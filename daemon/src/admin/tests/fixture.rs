@@ -126,7 +126,7 @@ impl Given {
                 name: (*pod).into(),
                 uid: if *pod == "anonymous" { UidText::Text("") } else { UidText::Uuid([0xab; 16]) },
             });
-            let (node, zone) = (target.map(|_| "node-1"), target.map(|_| "zone-a"));
+            let (node, zone) = (target.map(|_| "node-1".into()), target.map(|_| "zone-a"));
             let conditions = conditions(marks);
             let endpoint = Endpoint { address: *address, conditions, node, zone, hints: None, target };
             builder.push(endpoint).unwrap();

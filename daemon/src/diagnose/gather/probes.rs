@@ -67,11 +67,11 @@ fn first(
     let mut seen = BTreeSet::new();
     for view in views {
         for port in view.ports.iter().filter(|port| is_wanted(view, port)) {
-            for row in port.rows.all().iter().filter(|row| !row.is_held()) {
+            for row in port.rows.all().filter(|row| !row.is_held()) {
                 if seen.len() >= LOOKED_AT_MAX || !seen.insert(row.backend()) {
                     continue;
                 }
-                all.push((!row.conditions().ready, target(view, port, row, (node, own))));
+                all.push((!row.conditions().ready, target(view, port, &row, (node, own))));
             }
         }
     }
@@ -81,7 +81,7 @@ fn first(
 
 fn target(view: &ServiceView, port: &PortView, row: &Row, (node, own): (&str, &[IpAddr])) -> Target {
     let endpoint = port.slice_of(row, &view.slices).and_then(|it| it.endpoints.get(row.endpoint.into()));
-    let local = endpoint.as_ref().is_some_and(|it| it.node == Some(node));
+    let local = endpoint.as_ref().and_then(|it| it.node).is_some_and(|it| it == *node);
     let is_pod = endpoint.and_then(|it| it.target).is_some_and(|target| target.kind == "Pod");
     let not = barred(row.address, own, local && is_pod);
     Target { to: row.backend(), of: ProbeOf::Backend { local }, not }

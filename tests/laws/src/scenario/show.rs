@@ -82,7 +82,7 @@ pub(super) fn backends(snapshot: &Snapshot) -> String {
     let mut rows = Vec::new();
     for service in services_of(snapshot) {
         for port in &service.ports {
-            rows.extend(port.rows.all().iter().map(|row| backend_row(service, port, row)));
+            rows.extend(port.rows.all().map(|row| backend_row(service, port, &row)));
         }
     }
     table(&["ENDPOINT", "SERVICE", "STATE", "UNUSED", "CONDITIONS", "NODE", "ZONE", "SLICES"], rows)
@@ -109,7 +109,7 @@ fn backend_row(service: &ServiceView, port: &PortView, row: &Row) -> Vec<String>
         .to_owned(),
         or_dash(unused.map(|unused| unused.as_str().to_owned())),
         or_dash(Some(named.join(",")).filter(|named| !named.is_empty())),
-        or_dash(endpoint.and_then(|it| it.node).map(str::to_owned)),
+        or_dash(endpoint.and_then(|it| it.node).map(|node| node.to_string())),
         or_dash(endpoint.and_then(|it| it.zone).map(str::to_owned)),
         slices(service, port, row),
     ]

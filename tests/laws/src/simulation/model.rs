@@ -357,7 +357,7 @@ impl Listed<'_> {
     }
 
     fn is_here(&self, node: &NodeFacts) -> bool {
-        self.endpoint.node == Some(&*node.name)
+        self.endpoint.node.is_some_and(|it| it == *node.name)
     }
 
     fn hinted(&self, nodes: bool) -> &[Arc<str>] {

@@ -419,7 +419,7 @@ fn endpoints_of(random: &mut Random, address_type: AddressType, count: usize) ->
         let endpoint = Endpoint {
             address: if family == Family::V4 { v4(1, 1, 1, last) } else { v6(0x100 + u16::from(last)) },
             conditions: conditions(random),
-            node: (!node.is_empty()).then_some(node),
+            node: (!node.is_empty()).then(|| (*node).into()),
             zone: None,
             hints: hints.as_ref(),
             target: Some(Target {

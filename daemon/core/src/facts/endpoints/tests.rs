@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::keys::Family;
+use crate::limits;
 
 type Written = (u32, [bool; 3], String, String, Vec<String>, Option<[String; 4]>);
 
@@ -43,7 +44,7 @@ proptest! {
             let endpoint = Endpoint {
                 address: IpAddr::V4(Ipv4Addr::from_bits(*address)),
                 conditions: Conditions { ready: *ready, serving: *serving, terminating: *terminating },
-                node: (!node.is_empty()).then_some(node.as_str()),
+                node: (!node.is_empty()).then(|| node.as_str().into()),
                 zone: (!zone.is_empty()).then_some(zone.as_str()),
                 hints: (!hints.zones.is_empty()).then_some(hints),
                 target: target.as_ref().map(|[kind, namespace, name, uid]| Target {
@@ -90,7 +91,7 @@ fn what_cannot_be_a_backend_is_refused_alone() {
         assert!(builder.push(plain(address)).is_err(), "{address}");
     }
     let long = "n".repeat(256);
-    let too_long = Endpoint { node: Some(&long), ..plain("1.1.1.1") };
+    let too_long = Endpoint { node: Some(long.as_str().into()), ..plain("1.1.1.1") };
     assert_eq!(builder.push(too_long), Err(EndpointRefused::NameTooLong(256)));
     assert_eq!(builder.push(plain("1.1.1.1")), Ok(()));
     assert_eq!(builder.finish().len(), 1);

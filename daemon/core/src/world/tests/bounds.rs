@@ -125,7 +125,7 @@ fn invariant_10_a_list_that_a_word_cannot_count_is_not_written() {
     port.policy.cluster_used = true;
     for (length, is_written) in [(1 << 10, true), (1 << 20, false)] {
         // A former process may have written down what no slice of today can ask for.
-        port.rows = Arc::new(Rows::remembered((0..length).map(row).collect()).unwrap());
+        port.rows = Arc::new(Rows::remembered(&(0..length).map(row).collect::<Vec<_>>()).unwrap());
         let capacity = Capacity { slots: 1 << 20, ports: 64, ..Capacity::default() };
         let placed = Rig::with(capacity).world.space.place(&port, Scope::Cluster, Share::default());
         assert_eq!(placed.is_ok_and(|it| it.range.is_some()), is_written, "{length} backends");

@@ -54,7 +54,7 @@ fn a_lost_list_is_held_and_the_maps_are_not_touched() {
         assert_eq!(rig.log, []);
         let view = view(&snapshot, "a");
         let port = &view.ports[0];
-        let slices: Vec<_> = port.rows.all().iter().map(|row| port.slice_of(row, &view.slices)).collect();
+        let slices: Vec<_> = port.rows.all().map(|row| port.slice_of(&row, &view.slices)).collect();
         assert!(slices.iter().all(|slice| slice.is_some_and(|slice| slice.endpoints.len() == 2)));
     }
 }

@@ -59,7 +59,7 @@ fn a_backend_without_weight_is_told_from_one_that_is_not_ready() {
     let snapshot = rig.turn(vec![weighing("1.1.1.1=0"), two()]);
     let service = view(&snapshot, "a");
     let port = &service.ports[0];
-    let because = |text: &str| port.unused_because(port.rows.find(text.parse().unwrap()).unwrap());
+    let because = |text: &str| port.unused_because(&port.rows.find(text.parse().unwrap()).unwrap());
     assert_eq!(because("1.1.1.1:8080"), Some(crate::snapshot::UnusedBecause::Weight));
     assert_eq!(because("1.1.1.2:8080"), None);
 }

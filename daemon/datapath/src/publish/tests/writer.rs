@@ -73,7 +73,7 @@ pub(super) fn slice(service: &str, endpoints: &[&str]) -> Event {
     let mut builder = EndpointsBuilder::new(Family::V4);
     for text in endpoints {
         let address = text.trim_start_matches('@').parse().unwrap();
-        let node = text.starts_with('@').then_some("here");
+        let node = text.starts_with('@').then(|| "here".into());
         let conditions = Conditions::READY;
         builder.push(Endpoint { address, conditions, node, zone: None, hints: None, target: None }).unwrap();
     }

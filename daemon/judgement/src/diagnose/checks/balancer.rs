@@ -400,7 +400,7 @@ pub(super) fn health_port(case: &Case<'_>) -> Judgement {
 /// The endpoints on this node as the health port counts them: a list that is held counts as it was.
 fn counted_here(case: &Case<'_>) -> usize {
     let Some(view) = case.view() else { return 0 };
-    let rows = view.ports.iter().flat_map(|port| port.rows.all().iter().map(move |row| (port, row)));
+    let rows = view.ports.iter().flat_map(|port| port.rows.all().map(move |row| (port, row)));
     let here = rows.filter(|(port, row)| {
         let slice = port.slice_of(row, &view.slices);
         let endpoint = slice.and_then(|slice| slice.endpoints.get(row.endpoint.into()));

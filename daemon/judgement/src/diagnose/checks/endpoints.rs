@@ -363,10 +363,10 @@ pub(super) fn nodes(case: &Case<'_>) -> Judgement {
     let Some(nodes) = case.asked_nodes().answer() else {
         return missing(case.asked_nodes(), "Whether the nodes of endpoints are ready");
     };
-    let names: BTreeSet<&str> = case.endpoints().values().filter_map(|it| it.node).collect();
-    let used: Vec<_> = nodes.iter().filter(|node| names.contains(node.name.as_str())).collect();
-    let unasked: Vec<&String> =
-        case.nodes_unasked().iter().filter(|name| names.contains(name.as_str())).collect();
+    let on = case.endpoints().into_values().filter_map(|it| it.node);
+    let names: BTreeSet<String> = on.map(|node| node.to_string()).collect();
+    let used: Vec<_> = nodes.iter().filter(|node| names.contains(&node.name)).collect();
+    let unasked: Vec<&String> = case.nodes_unasked().iter().filter(|name| names.contains(*name)).collect();
     if used.is_empty() && unasked.is_empty() {
         return Judgement::skipped("No endpoint says on which node it is, or none of those was read.");
     }

@@ -17,7 +17,7 @@ use crate::record::{Changed, Record};
 /// The history's word for an endpoint that may get traffic.
 const READY: &str = "ready";
 
-fn rows<'a>(case: &Case<'a>) -> impl Iterator<Item = &'a Row> + use<'a> {
+fn rows<'a>(case: &Case<'a>) -> impl Iterator<Item = Row> + use<'a> {
     case.ports().flat_map(|port| port.rows.all())
 }
 

@@ -22,16 +22,17 @@ use crate::diagnose::limits::NAMED_MAX;
 use crate::diagnose::shown::{count, some};
 
 /// The nodes of ready endpoints.
-fn nodes<'a>(case: &Case<'a>) -> BTreeSet<&'a str> {
-    case.endpoints().into_values().filter(|it| it.conditions.ready).filter_map(|it| it.node).collect()
+fn nodes(case: &Case<'_>) -> BTreeSet<String> {
+    let ready = case.endpoints().into_values().filter(|it| it.conditions.ready);
+    ready.filter_map(|it| it.node).map(|node| node.to_string()).collect()
 }
 
-fn listed(nodes: &BTreeSet<&str>) -> serde_json::Value {
+fn listed(nodes: &BTreeSet<String>) -> serde_json::Value {
     json!(nodes.iter().take(NAMED_MAX).collect::<Vec<_>>())
 }
 
 /// Where the endpoints are, as far as the slices say.
-fn at(nodes: &BTreeSet<&str>) -> String {
+fn at(nodes: &BTreeSet<String>) -> String {
     if nodes.is_empty() { "elsewhere".to_owned() } else { format!("on {}", some(nodes)) }
 }
 
@@ -72,7 +73,7 @@ pub(super) fn external_local(case: &Case<'_>) -> Judgement {
     if !case.frontends().any(|it| outside.contains(&it.kind)) || case.counts().ready == 0 {
         return Judgement::skipped("There is nobody to come from outside, or nobody at all to be led to.");
     }
-    if nodes.iter().any(|node| case.is_here(Some(node))) {
+    if nodes.iter().any(|node| case.is_here(Some(node.as_str().into()))) {
         return Judgement::ok("The external policy is Local, and somebody is here.");
     }
     let eligible = |node: &str| case.node(node).is_none_or(|it| it.exists && !it.excluded && !it.leaving);
@@ -130,7 +131,7 @@ pub(super) fn topology(case: &Case<'_>) -> Judgement {
         ));
     }
     let left_out = |port: &PortView| {
-        port.rows.all().iter().filter(|row| port.unused_because(row) == Some(UnusedBecause::Zone)).count()
+        port.rows.all().filter(|row| port.unused_because(row) == Some(UnusedBecause::Zone)).count()
     };
     match case.ports().map(left_out).max().unwrap_or(0) {
         0 => Judgement::ok("Hints leave nobody out here."),

@@ -72,7 +72,7 @@ fn listed(case: &Case<'_>) -> Vec<Listed> {
                         uid: target.uid.to_string(),
                         ready: it.conditions.ready,
                         terminating: it.conditions.terminating,
-                        node: it.node.map(ToOwned::to_owned),
+                        node: it.node.map(|node| node.to_string()),
                         slice: slice.key.name.name().to_owned(),
                     })
                 };

@@ -78,8 +78,8 @@ fn verify() -> Remedy {
 /// What decides which backends get traffic: each with the lists that it is in.
 type Chosen = BTreeSet<(SocketAddr, bool, bool)>;
 
-fn chosen<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Chosen {
-    let of_row = |row: &Row| (row.backend(), row.is_in(Scope::Cluster), row.is_in(Scope::Local));
+fn chosen(rows: impl IntoIterator<Item = Row>) -> Chosen {
+    let of_row = |row: Row| (row.backend(), row.is_in(Scope::Cluster), row.is_in(Scope::Local));
     rows.into_iter().map(of_row).collect()
 }
 
@@ -91,17 +91,17 @@ pub(super) fn cache_table(case: &Case<'_>) -> Judgement {
     };
     let snapshot = case.table();
     let desired = resolve(view.facts.as_deref(), &view.slices, &snapshot.node, &snapshot.settings);
-    let is_held = |port: &PortView| port.hold.is_some() || port.rows.all().iter().any(Row::is_held);
+    let is_held = |port: &PortView| port.hold.is_some() || port.rows.all().any(|row| row.is_held());
     let held = view.ports.iter().filter(|port| is_held(port)).count();
     let wanted = |key: &PortKey| {
         let port = desired.ports.iter().find(|port| port.key == *key);
-        port.map(|port| chosen(&port.rows)).unwrap_or_default()
+        port.map(|port| chosen(port.rows.iter().copied())).unwrap_or_default()
     };
     let compared = view.ports.iter().filter(|port| !is_held(port));
     let differs = compared.filter(|port| chosen(port.rows.all()) != wanted(&port.key));
     let differing: Vec<String> = differs.map(|port| port.key.to_string()).collect();
     let unused =
-        view.ports.iter().flat_map(|port| port.rows.all().iter().filter_map(|row| port.unused_because(row)));
+        view.ports.iter().flat_map(|port| port.rows.all().filter_map(|row| port.unused_because(&row)));
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     unused.for_each(|why| *reasons.entry(why.as_str()).or_default() += 1);
     let judgement = match (differing.is_empty(), held) {

@@ -94,9 +94,10 @@ fn slice_facts(facts: &SliceFacts) -> String {
         let target = endpoint
             .target
             .map(|target| format!("{} {}/{} {}", target.kind, target.namespace, target.name, target.uid));
+        let node = endpoint.node.map(|node| node.to_string());
         text += &format!(
             "  {} {:?}\n    node {:?}, zone {:?}, hints {:?}\n    target {target:?}\n",
-            endpoint.address, endpoint.conditions, endpoint.node, endpoint.zone, endpoint.hints
+            endpoint.address, endpoint.conditions, node, endpoint.zone, endpoint.hints
         );
     }
     text

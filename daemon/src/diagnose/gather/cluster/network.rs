@@ -44,6 +44,7 @@ pub(super) async fn ask(
     let events = events.only(|event| KINDS.contains(&event.object.kind.as_str()));
     let leases = leases(lane, subject.awaits_balancer()).await;
     let wanted = node_names(&slices, subject);
+    let wanted: Vec<Name<'_>> = wanted.iter().filter_map(|name| Name::new(name)).collect();
     let nodes = nodes(lane, &wanted).await;
     let nodes_unasked = unasked(&nodes, &wanted);
     let of_node = match ill(&nodes) {
@@ -91,16 +92,18 @@ async fn leases(lane: &mut Lane<'_>, awaits_balancer: bool) -> Asked<Vec<Lease>>
 }
 
 /// The names of the nodes to ask for: the own one first, then those of endpoints that are not ready, then the others.
-fn node_names<'a>(slices: &'a Asked<Vec<SliceSeen>>, subject: Subject<'a>) -> Vec<Name<'a>> {
+fn node_names(slices: &Asked<Vec<SliceSeen>>, subject: Subject<'_>) -> Vec<String> {
     let endpoints = || slices.answer().into_iter().flatten().flat_map(|slice| &slice.endpoints);
     let unready = endpoints().filter(|it| it.ready == Some(false));
-    let listed = unready.chain(endpoints()).filter_map(|it| it.node.as_deref());
+    let listed = unready.chain(endpoints()).filter_map(|it| it.node.clone());
     let known = subject.views.iter().flat_map(|view| view.slices.iter());
     let known = known.flat_map(|slice| slice.endpoints.iter()).filter_map(|endpoint| endpoint.node);
+    let known = known.map(|node| node.to_string());
     let known = known.take(if slices.answer().is_some() { 0 } else { ENDPOINTS_MAX });
     let mut seen = BTreeSet::new();
-    let all = std::iter::once(subject.node).chain(listed).chain(known);
-    all.filter(|name| seen.insert(*name)).filter_map(Name::new).take(NODES_MAX).collect()
+    let all = std::iter::once(subject.node.to_owned()).chain(listed).chain(known);
+    let all = all.filter(|name| seen.insert(name.clone()) && Name::new(name).is_some());
+    all.take(NODES_MAX).collect()
 }
 
 const NODE: &str = "node";

@@ -180,7 +180,7 @@ fn endpoints(position: usize, number: usize, states: [Option<Conditions>; ENDPOI
         let which = which + ENDPOINTS * (number % SLICES);
         let uid = format!("pod-{position}-{which}");
         let target = Target { kind: "Pod", namespace: "prod", name: "pod".into(), uid: UidText::parse(&uid) };
-        let node = Some(if which.is_multiple_of(2) { "n1" } else { "n2" });
+        let node = Some(if which.is_multiple_of(2) { "n1" } else { "n2" }.into());
         let (address, target) = (backend(position, which), Some(target));
         // Only an illegal address is refused, and none of these is.
         let _ = builder.push(Endpoint { address, conditions, node, zone: None, hints: None, target });

@@ -136,7 +136,7 @@ pub(super) fn slice(random: &mut Random, position: usize) -> SliceFacts {
         let uid = random.pick(&["forged-1", "forged-2", "", "pod-0-0"]);
         let target = Target { kind: "Pod", namespace: "prod", name: "pod".into(), uid: UidText::parse(uid) };
         let conditions = conditions(random);
-        let (node, target) = (Some("n1"), Some(target));
+        let (node, target) = (Some("n1".into()), Some(target));
         // Only an illegal address or a slice that is too large is refused, and neither is made here.
         let _ = builder.push(Endpoint { address, conditions, node, zone: None, hints: None, target });
     }

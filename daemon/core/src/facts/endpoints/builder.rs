@@ -1,0 +1,210 @@
+//! Packs the endpoints of one slice.
+//!
+//! Invariant: what cannot be a backend is refused with its reason, and leaves the others as they are. Equal endpoints
+//! in equal order are packed alike.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{
+    Addresses, Endpoint, Endpoints, HintSet, Kin, NODE_SHORT, Name, Packed, TARGET_SHORT, Target, UUID,
+    UidText, pack_conditions,
+};
+use crate::index::{Index, Seed};
+use crate::keys::Family;
+use crate::limits;
+use crate::parted::{Own, Parts, Short};
+
+/// The longest name of a Kubernetes object.
+const NAME_MAX: usize = 255;
+
+/// Why an endpoint cannot be taken. The slice's others can.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointRefused {
+    /// Not of the slice's family.
+    #[error("address {0} is not of the slice's address type")]
+    Family(IpAddr),
+    /// No backend can have it.
+    #[error("address {0} cannot be a backend: it is unspecified or multicast")]
+    NotUnicast(IpAddr),
+    /// A name longer than any Kubernetes name.
+    #[error("a node, zone or target name has {0} characters; at most 255 are legal")]
+    NameTooLong(usize),
+    /// See [`limits::ENDPOINTS_PER_SLICE_MAX`] and [`limits::SLICE_TEXT_BYTES_MAX`].
+    #[error(
+        "the slice has more endpoints, zones, kinds or text than fit ({} endpoints)",
+        limits::ENDPOINTS_PER_SLICE_MAX
+    )]
+    TooMany,
+}
+
+/// Takes endpoints one by one and refuses those that cannot be backends.
+#[derive(Debug)]
+pub struct EndpointsBuilder {
+    family: Family,
+    v4: Vec<Ipv4Addr>,
+    v6: Vec<Ipv6Addr>,
+    packed: Vec<Packed>,
+    kin: Vec<Kin>,
+    hints: Vec<HintSet>,
+    text: String,
+    // Names that are in `text`; a slice's endpoints share few nodes and zones.
+    names: Index<Box<str>, Name>,
+    // Places in `kin`.
+    places: Index<Kin, u16>,
+}
+
+impl EndpointsBuilder {
+    /// For a slice of one family.
+    pub fn new(family: Family) -> Self {
+        Self {
+            family,
+            v4: Vec::new(),
+            v6: Vec::new(),
+            packed: Vec::new(),
+            kin: Vec::new(),
+            hints: Vec::new(),
+            text: String::new(),
+            names: Index::new(Seed::default()),
+            places: Index::new(Seed::default()),
+        }
+    }
+
+    /// Adds one endpoint, or says why it cannot be a backend.
+    pub fn push(&mut self, endpoint: Endpoint<'_>) -> Result<(), EndpointRefused> {
+        self.check(endpoint.address)?;
+        let node = endpoint.node.map(|node| node.0).unwrap_or_default();
+        let target = endpoint.target.filter(|target| !target.name.0.is_empty());
+        let name = target.map(|target| target.name.0).unwrap_or_default();
+        let kin = self.kin(&endpoint, &node, target)?;
+        let (uid, uuid) = self.uid(target)?;
+        let (target, target_short) = self.own_part(&name)?;
+        let (node, node_short) = self.own_part(&node)?;
+        let short = u8::from(target_short) * TARGET_SHORT + u8::from(node_short) * NODE_SHORT;
+        let flags = pack_conditions(endpoint.conditions) + uuid + short;
+        self.packed.push(Packed { uid, node, target, kin, flags });
+        match endpoint.address {
+            IpAddr::V4(address) => self.v4.push(address),
+            IpAddr::V6(address) => self.v6.push(address),
+        }
+        Ok(())
+    }
+
+    /// The endpoints, packed for good.
+    pub fn finish(self) -> Endpoints {
+        Endpoints {
+            // All are of one family; without any, it does not matter which.
+            addresses: if self.v6.is_empty() {
+                Addresses::V4(self.v4.into())
+            } else {
+                Addresses::V6(self.v6.into())
+            },
+            packed: self.packed.into(),
+            kin: self.kin.into(),
+            hints: self.hints.into(),
+            text: self.text.into(),
+        }
+    }
+
+    fn check(&self, address: IpAddr) -> Result<(), EndpointRefused> {
+        if Family::of(address) != self.family {
+            return Err(EndpointRefused::Family(address));
+        }
+        if address.is_unspecified() || address.is_multicast() {
+            return Err(EndpointRefused::NotUnicast(address));
+        }
+        if self.packed.len() >= limits::ENDPOINTS_PER_SLICE_MAX {
+            return Err(EndpointRefused::TooMany);
+        }
+        Ok(())
+    }
+
+    /// The place of what it shares with those that are alike.
+    fn kin(
+        &mut self,
+        endpoint: &Endpoint<'_>,
+        node: &Parts<'_>,
+        target: Option<Target<'_>>,
+    ) -> Result<u16, EndpointRefused> {
+        let kin = Kin {
+            zone: self.shared(endpoint.zone.unwrap_or_default())?,
+            node_start: self.shared(node.start)?,
+            node_end: self.shared(node.end)?,
+            kind: self.shared(target.map_or("", |it| it.kind))?,
+            namespace: self.shared(target.map_or("", |it| it.namespace))?,
+            target_start: self.shared(target.map_or("", |it| it.name.0.start))?,
+            hints: self.hint(endpoint.hints)?,
+        };
+        self.place(kin)
+    }
+
+    fn place(&mut self, kin: Kin) -> Result<u16, EndpointRefused> {
+        if let Some(place) = self.places.get(&kin) {
+            return Ok(*place);
+        }
+        let place = u16::try_from(self.kin.len()).map_err(|_| EndpointRefused::TooMany)?;
+        self.kin.push(kin);
+        self.places.insert(kin, place);
+        Ok(place)
+    }
+
+    /// The own part of a name: as a number if it is short, which is the second one here, else as a place in the text.
+    fn own_part(&mut self, name: &Parts<'_>) -> Result<(u32, bool), EndpointRefused> {
+        if name.len() > NAME_MAX {
+            return Err(EndpointRefused::NameTooLong(name.len()));
+        }
+        match name.own {
+            Own::Short(short) => Ok((short.0, true)),
+            Own::Text(text) => match Short::new(text) {
+                Some(short) => Ok((short.0, true)),
+                None => Ok((self.shared(text)?.0, false)),
+            },
+        }
+    }
+
+    fn uid(&mut self, target: Option<Target<'_>>) -> Result<([u8; 16], u8), EndpointRefused> {
+        let text = match target.map(|target| target.uid) {
+            Some(UidText::Uuid(uuid)) => return Ok((uuid, UUID)),
+            Some(UidText::Text(text)) => self.shared(text)?,
+            None => Name::default(),
+        };
+        let mut uid = [0; 16];
+        uid.iter_mut().zip(text.0.to_be_bytes()).for_each(|(position, byte)| *position = byte);
+        Ok((uid, 0))
+    }
+
+    /// Adds a name to the text, unless it is there.
+    fn shared(&mut self, name: &str) -> Result<Name, EndpointRefused> {
+        if name.is_empty() {
+            return Ok(Name::default());
+        }
+        if let Some(position) = self.names.get(name) {
+            return Ok(*position);
+        }
+        let position = self.add(name)?;
+        self.names.insert(name.into(), position);
+        Ok(position)
+    }
+
+    fn add(&mut self, name: &str) -> Result<Name, EndpointRefused> {
+        if name.len() > NAME_MAX {
+            return Err(EndpointRefused::NameTooLong(name.len()));
+        }
+        let position = Name::new(self.text.len(), name.len()).ok_or(EndpointRefused::TooMany)?;
+        self.text.push_str(name);
+        Ok(position)
+    }
+
+    fn hint(&mut self, hints: Option<&HintSet>) -> Result<u16, EndpointRefused> {
+        let Some(hints) = hints.filter(|hints| !(hints.zones.is_empty() && hints.nodes.is_empty())) else {
+            return Ok(0);
+        };
+        let position = self.hints.iter().position(|known| known == hints).unwrap_or_else(|| {
+            self.hints.push(hints.clone());
+            self.hints.len() - 1
+        });
+        u16::try_from(position + 1).map_err(|_| EndpointRefused::TooMany)
+    }
+}

@@ -1,0 +1,94 @@
+//! A port's memory of its last list that was not empty.
+//!
+//! Invariant: the rows are those of that list; what changes afterwards is only which of them were seen terminating.
+
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use core::num::NonZeroU16;
+
+use super::{Row, Rows};
+use crate::facts::{Conditions, Endpoints};
+
+/// A port's memory of its last list that was not empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LastList {
+    rows: Option<Arc<Rows>>,
+}
+
+impl LastList {
+    /// The memory that a former process wrote down.
+    pub const fn remembered(rows: Option<Arc<Rows>>) -> Self {
+        Self { rows }
+    }
+
+    /// The rows as they were then, with the members that were seen terminating since.
+    pub const fn rows(&self) -> Option<&Arc<Rows>> {
+        self.rows.as_ref()
+    }
+
+    /// Takes a list that is not empty.
+    pub(crate) fn keep(&mut self, now: &Arc<Rows>) {
+        self.rows = Some(Arc::clone(now));
+    }
+
+    /// Takes notice of endpoints while the list is empty: marks the members that are seen terminating, and unmarks
+    /// none, because a member that is ready again makes the list non-empty.
+    pub(crate) fn observe(&mut self, listed: &[Row]) {
+        let (Some(last), false) = (&self.rows, listed.is_empty()) else { return };
+        let terminating = |row: &Row| {
+            let found = listed.binary_search_by(|other| other.position().cmp(&row.position()));
+            let found = found.ok().and_then(|position| listed.get(position));
+            found.is_some_and(|other| other.conditions().terminating)
+        };
+        let members = last.all().enumerate().filter(|(_, row)| row.is_chosen());
+        let told = members.filter(|(_, row)| terminating(row)).map(|(at, _)| (at, true)).collect();
+        self.mark(told);
+    }
+
+    /// Takes notice of the endpoints of a slice that no decision was made by: marks the members that the slice called
+    /// terminating, and unmarks those that it called ready, because with them the list would not have been empty.
+    pub(crate) fn observe_told(&mut self, endpoints: &Endpoints, port: NonZeroU16) {
+        let Some(last) = &self.rows else { return };
+        let told = |(address, told): (IpAddr, Conditions)| {
+            let at = last.rows.place_of((address, port.get()))?;
+            let is_member = last.rows.get(at).is_some_and(|row| row.is_chosen());
+            (is_member && (told.terminating || told.ready)).then_some((at, told.terminating))
+        };
+        let told = endpoints.iter_brief().filter_map(told).collect();
+        self.mark(told);
+    }
+
+    /// Marks which of the rows at these places were seen terminating; nothing is copied where that is known already.
+    fn mark(&mut self, told: Vec<(usize, bool)>) {
+        let Some(last) = &mut self.rows else { return };
+        let is_news = |(at, ends): &(usize, bool)| {
+            last.rows.get(*at).is_some_and(|row| row.was_seen_terminating() != *ends)
+        };
+        if !told.iter().any(is_news) {
+            return;
+        }
+        let rows = &mut Arc::make_mut(last).rows;
+        for (at, ends) in told {
+            rows.get(at).into_iter().for_each(|row| rows.set(at, row.seen_terminating(ends).bits));
+        }
+    }
+
+    /// Whether a member of that list has one of these addresses.
+    pub(crate) fn is_any_in(&self, addresses: &BTreeSet<IpAddr>) -> bool {
+        let members = self.rows.iter().flat_map(|rows| rows.all()).filter(Row::is_chosen);
+        !addresses.is_empty() && members.into_iter().any(|row| addresses.contains(&row.address))
+    }
+
+    /// Whether there ever was a list with a backend in it.
+    pub(crate) const fn is_some(&self) -> bool {
+        self.rows.is_some()
+    }
+
+    /// Whether every member of that list was seen terminating.
+    pub(crate) fn was_scaled_down(&self) -> bool {
+        let Some(rows) = &self.rows else { return false };
+        rows.all().filter(Row::is_chosen).all(|row| row.was_seen_terminating())
+    }
+}

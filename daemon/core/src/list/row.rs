@@ -1,0 +1,145 @@
+//! One endpoint of one port: what it is, and which lists it is in.
+//!
+//! Invariant: that a row is in a list, is held or was seen terminating is a bit of its own; none follows from another.
+
+use core::net::{IpAddr, SocketAddr};
+use core::num::NonZeroU16;
+
+use super::{Scope, Slot, SlotState};
+use crate::facts::{Conditions, Timestamp};
+
+/// One endpoint of one port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Row {
+    pub address: IpAddr,
+    pub port: NonZeroU16,
+    pub(super) bits: u8,
+    /// The place of its slice among the service's slices.
+    pub slice: u16,
+    /// Its place in that slice.
+    pub endpoint: u16,
+    pub(super) since: u32,
+}
+
+const READY: u8 = 1;
+const SERVING: u8 = 1 << 1;
+const TERMINATING: u8 = 1 << 2;
+const IN_CLUSTER: u8 = 1 << 3;
+const IN_LOCAL: u8 = 1 << 4;
+const SEEN_TERMINATING: u8 = 1 << 5;
+const HELD: u8 = 1 << 6;
+/// Another slice says that the endpoint serves; the slice that counts says that it does not.
+const SERVES_ELSEWHERE: u8 = 1 << 7;
+
+const fn scope_bit(scope: Scope) -> u8 {
+    match scope {
+        Scope::Cluster => IN_CLUSTER,
+        Scope::Local => IN_LOCAL,
+    }
+}
+
+impl Row {
+    /// A row that is in no list yet.
+    pub fn new(address: IpAddr, port: NonZeroU16, conditions: Conditions, slice: u16, endpoint: u16) -> Self {
+        let bits = u8::from(conditions.ready) * READY
+            + u8::from(conditions.serving) * SERVING
+            + u8::from(conditions.terminating) * (TERMINATING + SEEN_TERMINATING);
+        Self { address, port, bits, slice, endpoint, since: 0 }
+    }
+
+    /// Ready, serving, terminating.
+    pub const fn conditions(&self) -> Conditions {
+        Conditions {
+            ready: self.bits & READY != 0,
+            serving: self.bits & SERVING != 0,
+            terminating: self.bits & TERMINATING != 0,
+        }
+    }
+
+    /// Whether this row is in that list.
+    pub const fn is_in(&self, scope: Scope) -> bool {
+        self.bits & scope_bit(scope) != 0
+    }
+
+    /// Whether the row is in any list.
+    pub const fn is_chosen(&self) -> bool {
+        self.bits & (IN_CLUSTER | IN_LOCAL) != 0
+    }
+
+    /// Whether the row is in a list only because the list is held.
+    pub const fn is_held(&self) -> bool {
+        self.bits & HELD != 0
+    }
+
+    /// Whether sockets may stay with the backend: it serves in any slice of its service, whatever else is said of it,
+    /// or is held, or clients are or may be led to it all the same: a ready one that does not serve is published, and
+    /// may be out of the lists for its weight alone.
+    pub const fn is_kept(&self) -> bool {
+        self.bits & (READY | SERVING | SERVES_ELSEWHERE | HELD | IN_CLUSTER | IN_LOCAL) != 0
+    }
+
+    /// Ready rows are active; a chosen row that is not ready came in by the fall-back rule. A held backend gets traffic
+    /// as if nothing had happened.
+    pub const fn state(&self) -> SlotState {
+        if self.bits & (READY | HELD) != 0 { SlotState::Active } else { SlotState::Draining }
+    }
+
+    /// When the row changed last.
+    pub fn since(&self) -> Timestamp {
+        Timestamp(i64::from(self.since))
+    }
+
+    /// Whether it was terminating when last seen, or at any time since it was last ready.
+    pub const fn was_seen_terminating(&self) -> bool {
+        self.bits & SEEN_TERMINATING != 0
+    }
+
+    /// Address and port.
+    pub const fn backend(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port.get())
+    }
+
+    /// As the datapath keeps it.
+    pub const fn slot(self) -> Slot {
+        Slot { address: self.address, port: self.port, state: self.state() }
+    }
+
+    /// Puts the row into that list.
+    pub fn choose(&mut self, scope: Scope) {
+        self.bits |= scope_bit(scope);
+    }
+
+    /// Takes notice of what another slice says of the same endpoint.
+    pub(crate) const fn also(&mut self, other: &Self) {
+        if self.bits & SERVING == 0 && other.bits & SERVING != 0 {
+            self.bits |= SERVES_ELSEWHERE;
+        }
+    }
+
+    /// The row, seen terminating or not.
+    pub(super) const fn seen_terminating(self, is_seen: bool) -> Self {
+        let seen = if is_seen { SEEN_TERMINATING } else { 0 };
+        Self { bits: self.bits & !SEEN_TERMINATING | seen, ..self }
+    }
+
+    /// The row, taken out of the lists that are `false` here.
+    pub(crate) const fn narrowed(self, cluster: bool, local: bool) -> Self {
+        let cluster = if cluster { 0 } else { IN_CLUSTER };
+        let local = if local { 0 } else { IN_LOCAL };
+        Self { bits: self.bits & !(cluster | local), ..self }
+    }
+
+    /// The row as a hold keeps it.
+    pub(crate) const fn held(self) -> Self {
+        Self { bits: self.bits | HELD, ..self }
+    }
+
+    pub(crate) const fn position(&self) -> (IpAddr, u16) {
+        (self.address, self.port.get())
+    }
+
+    pub(super) fn shows_the_same(&self, other: &Self) -> bool {
+        self.bits == other.bits && self.position() == other.position()
+    }
+}
