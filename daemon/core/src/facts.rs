@@ -28,6 +28,19 @@ pub use endpoints::{
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Timestamp(pub i64);
 
+/// When that happened of which a version of an object tells, in microseconds since the Unix epoch, if the object says
+/// so. It is equal to any other: a version that differs from another one by this alone says the same.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Triggered(pub Option<i64>);
+
+impl PartialEq for Triggered {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Triggered {}
+
 /// An object's identity, its version and its last writer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -44,6 +57,10 @@ pub struct Meta {
     pub writer: Option<Writer>,
     /// The file or apiserver endpoint that it was read from.
     pub origin: Option<Arc<str>>,
+    /// When that happened of which this version tells. The state's file does not have it: what a former process served
+    /// was no news to it.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub triggered: Triggered,
 }
 
 /// The last entry of `managedFields`.

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use holdfast_core::facts::Timestamp;
-use holdfast_objects::parse_time;
+use holdfast_objects::parse_time_micros;
 use jiff::SignedDuration;
 use jiff::civil::{DateTime, date};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -30,10 +30,7 @@ pub struct Millis(pub i64);
 impl Millis {
     /// Reads RFC 3339; digits past the third are dropped.
     pub fn parse(text: &str) -> Option<Self> {
-        let seconds = parse_time(text)?.0.checked_mul(1000)?;
-        let digits = text.split_once('.').map_or("", |(_, rest)| rest).bytes();
-        let digits = digits.take_while(u8::is_ascii_digit).chain(std::iter::repeat(b'0')).take(3);
-        Some(Self(seconds + digits.fold(0, |number, digit| number * 10 + i64::from(digit - b'0'))))
+        Some(Self(parse_time_micros(text)?.div_euclid(1000)))
     }
 
     /// The time that is so long before this one, which `text` says as a number and `s`, `m`, `h` or `d`.
@@ -134,6 +131,8 @@ impl Serialize for Rfc3339 {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_objects::parse_time;
+
     use super::*;
 
     #[track_caller]

@@ -26,7 +26,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 pub use error::{ObjectError, quoted};
-pub use rfc3339::parse as parse_time;
+pub use rfc3339::{parse as parse_time, parse_micros as parse_time_micros};
 pub use service::service;
 pub use slice::slice;
 pub use wire::{

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use holdfast_core::facts::balancer::kept_text;
-use holdfast_core::facts::{Meta, Timestamp, Writer};
+use holdfast_core::facts::{Meta, Timestamp, Triggered, Writer};
 use holdfast_core::keys::ObjectName;
 
 use super::error::quoted;
@@ -37,6 +37,7 @@ pub(super) fn meta(wire: &MetaWire<'_>, provenance: &Provenance) -> Result<Meta,
         created: created(wire)?,
         writer: wire.managed_fields.as_deref().and_then(last_writer),
         origin: provenance.origin.clone(),
+        triggered: triggered(wire),
     })
 }
 
@@ -55,6 +56,12 @@ fn created(wire: &MetaWire<'_>) -> Result<Option<Timestamp>, ObjectError> {
         legal: "times such as 2026-01-08T11:11:55Z",
     };
     rfc3339::parse(text).map(Some).ok_or_else(error)
+}
+
+/// A time that cannot be read is none, as for kube-proxy.
+fn triggered(wire: &MetaWire<'_>) -> Triggered {
+    let text = wire.annotations.as_ref().and_then(|annotations| annotations.triggered.as_deref());
+    Triggered(text.and_then(rfc3339::parse_micros))
 }
 
 fn last_writer(entries: &[ManagedFieldsWire<'_>]) -> Option<Writer> {

@@ -1,7 +1,7 @@
 //! RFC 3339 time stamps, as apiservers and people write them.
 //!
-//! Invariant: a time is in whole seconds; a fraction is read and dropped, and a leap second counts as the second after
-//! it. The calendar is jiff's; what jiff reads beside RFC 3339 is refused here.
+//! Invariant: a time is rounded down to the unit that is asked for, and a leap second counts as the second after it.
+//! The calendar is jiff's; what jiff reads beside RFC 3339 is refused here.
 
 use holdfast_core::facts::Timestamp;
 use jiff::civil::{DateTime, date};
@@ -12,7 +12,7 @@ const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
 /// The shape of a date and a clock; `0` stands for any digit.
 const LOCAL: &str = "0000-00-00T00:00:00";
 
-/// Reads `2026-01-08T11:11:55Z` or the same with a fraction or an offset.
+/// Reads `2026-01-08T11:11:55Z` or the same with a fraction or an offset, in whole seconds.
 pub fn parse(text: &str) -> Option<Timestamp> {
     let (local, rest) = text.split_at_checked(LOCAL.len())?;
     let (fraction, zone) = rest.split_at_checked(rest.find(['Z', 'z', '+', '-'])?)?;
@@ -22,6 +22,14 @@ pub fn parse(text: &str) -> Option<Timestamp> {
     // jiff reads a leap second as the second before it.
     let leap = i64::from(local.ends_with(":60"));
     Some(Timestamp(at.duration_since(EPOCH).as_secs() + leap - offset))
+}
+
+/// The same in microseconds since the Unix epoch; digits past the sixth are dropped.
+pub fn parse_micros(text: &str) -> Option<i64> {
+    let seconds = parse(text)?.0.checked_mul(1_000_000)?;
+    let digits = text.split_once('.').map_or("", |(_, rest)| rest).bytes();
+    let digits = digits.take_while(u8::is_ascii_digit).chain(std::iter::repeat(b'0')).take(6);
+    Some(seconds + digits.fold(0, |number, digit| number * 10 + i64::from(digit - b'0')))
 }
 
 fn has_shape(text: &str, shape: &str) -> bool {

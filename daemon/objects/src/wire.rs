@@ -147,6 +147,9 @@ wire! {
         /// On a Service: how many new clients its backends get beside each other.
         #[serde(rename = "holdfast.io/weights")]
         pub weights: Option<Text<'a>>,
+        /// On a slice: when that happened of which this version tells.
+        #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
+        pub triggered: Option<Text<'a>>,
     }
 
     /// One entry of `managedFields`.

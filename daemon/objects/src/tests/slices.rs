@@ -181,6 +181,19 @@ fn an_endpoint_keeps_its_node_zone_hints_and_target() {
 }
 
 #[test]
+fn a_slice_says_when_that_happened_of_which_it_tells() {
+    let told = |text: Value| {
+        let annotation = json!({"endpoints.kubernetes.io/last-change-trigger-time": text});
+        good_slice(&slice_with(|o| o["metadata"]["annotations"] = annotation)).meta
+    };
+    assert_eq!(told(json!("2026-01-08T11:11:55.25Z")).triggered.0, Some(1_767_870_715_250_000));
+    for nonsense in [json!("yesterday"), json!(""), json!(null)] {
+        assert_eq!(told(nonsense).triggered.0, None);
+    }
+    assert_eq!(told(json!("yesterday")), told(json!("2026-01-08T11:11:55Z")), "it says the same");
+}
+
+#[test]
 fn a_bad_endpoint_is_skipped_named_and_counted() {
     let object = slice_with(|o| {
         o["endpoints"] = json!([{"addresses": ["10.0.0.1"]}, {"addresses": ["10.0.0.999"]}, {"addresses": []}, {},

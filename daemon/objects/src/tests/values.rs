@@ -114,6 +114,22 @@ fn times_are_rfc_3339() {
     check_time("", None);
 }
 
+#[track_caller]
+fn check_micros(text: &str, expected: Option<i64>) {
+    assert_eq!(crate::parse_time_micros(text), expected, "{text:?}");
+}
+
+#[test]
+fn times_are_read_to_the_microsecond() {
+    check_micros("2026-01-08T11:11:55Z", Some(1_767_870_715_000_000));
+    check_micros("2026-01-08T11:11:55.5Z", Some(1_767_870_715_500_000));
+    check_micros("2026-01-08T12:11:55.0000019+01:00", Some(1_767_870_715_000_001));
+    check_micros("9999-12-31T23:59:59.999999999Z", Some(253_402_300_799_999_999));
+    check_micros("0000-01-01T00:00:00.1Z", Some(-62_167_219_199_900_000));
+    check_micros("2026-01-08T11:11:55.Z", None);
+    check_micros("now", None);
+}
+
 #[test]
 fn a_reason_has_a_bound() {
     assert_eq!(&*cut_reason("short"), "short");
