@@ -56,14 +56,31 @@ impl Exposition {
 
     pub(crate) fn histogram(&mut self, name: &str, help: &str, of: &Histogram) {
         self.begin(name, "histogram", help);
+        self.buckets(name, &[], of);
+    }
+
+    /// Histograms with one label, which has words of a closed set.
+    pub(crate) fn histogram_by<'a, T: Spelled>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        of: impl IntoIterator<Item = (T, &'a Histogram)>,
+    ) {
+        self.begin(name, "histogram", help);
+        of.into_iter().for_each(|(word, of)| self.buckets(name, &[(label, word.spelling())], of));
+    }
+
+    fn buckets(&mut self, name: &str, labels: &[(&str, &str)], of: &Histogram) {
         let (buckets, count) = of.totals();
         let bucket = format!("{name}_bucket");
         for (most, so_many) in buckets {
-            self.sample(&bucket, &[("le", &most.as_secs_f64().to_string())], so_many);
+            let most = most.as_secs_f64().to_string();
+            self.sample(&bucket, &[labels, &[("le", &most)]].concat(), so_many);
         }
-        self.sample(&bucket, &[("le", "+Inf")], count);
-        self.sample(&format!("{name}_sum"), &[], of.sum().as_secs_f64());
-        self.sample(&format!("{name}_count"), &[], count);
+        self.sample(&bucket, &[labels, &[("le", "+Inf")]].concat(), count);
+        self.sample(&format!("{name}_sum"), labels, of.sum().as_secs_f64());
+        self.sample(&format!("{name}_count"), labels, count);
     }
 
     pub(crate) fn into_text(self) -> String {

@@ -73,7 +73,7 @@ impl Liveness {
     }
 
     /// Adds the steps that the engine counts.
-    pub(crate) fn with(self, steps: Arc<Steps>) -> Self {
+    pub fn with(self, steps: Arc<Steps>) -> Self {
         Self { steps, ..self }
     }
 

@@ -106,10 +106,10 @@ pub async fn run<M: Maps>(
         let mono = since_boot();
         let begun = Instant::now();
         let mut snapshot = engine.step(now(started, at), &mut |change| {
-            let taken = room.take(change.bytes());
-            let has_room = taken.is_some();
-            let timed = TimedChange { change, at, mono, elapsed: begun.elapsed(), room: taken };
-            dropped += u64::from(!has_room || ends.changes.try_send(timed).is_err());
+            ends.steps.programmed.count(&change);
+            let room = room.take(change.bytes());
+            let timed = TimedChange { change, at, mono, elapsed: begun.elapsed(), room };
+            dropped += u64::from(timed.room.is_none() || ends.changes.try_send(timed).is_err());
         });
         let counters = &mut Arc::make_mut(&mut snapshot).counters;
         counters.changes_dropped = dropped;

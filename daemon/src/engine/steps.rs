@@ -1,19 +1,24 @@
 //! How the engine's work goes, as numbers that grow: how long its steps take, and when it had caught up.
 //!
 //! Invariant: the engine adds, pages and metrics read, and neither waits for the other. Only steps that wrote to the
-//! maps, or tried to, are counted.
+//! maps, or tried to, are counted as steps.
+
+mod programmed;
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast_core::snapshot::Counters;
 use holdfast_judgement::rfc3339::Millis;
+use programmed::Programmed;
 
 /// The numbers since the start.
 #[derive(Debug)]
 pub struct Steps {
     /// How long steps took.
     pub(crate) took: Histogram,
+    /// How long changes of endpoints took to come to the maps.
+    pub(crate) programmed: Programmed,
     // Writes that had been tried when the last step ended: a step that adds none is not counted.
     tried: AtomicU64,
     // When events were taken last, and when the maps last had all that is known, in milliseconds since the Unix epoch;
@@ -28,7 +33,8 @@ impl Default for Steps {
         let took = Histogram::new((0..15).map(|power| Duration::from_millis(1 << power)));
         let taken = AtomicI64::new(0);
         let caught_up = AtomicI64::new(0);
-        Self { took, tried: AtomicU64::new(0), taken, caught_up }
+        let programmed = Programmed::default();
+        Self { took, programmed, tried: AtomicU64::new(0), taken, caught_up }
     }
 }
 

@@ -21,6 +21,7 @@ use crate::sources::kubernetes::Resource;
 pub(super) fn exposition(readings: &Readings, asked: &Asked) -> String {
     let mut out = Exposition::default();
     steps(&mut out, &readings.liveness.steps);
+    programmed(&mut out, readings);
     changes(&mut out, readings);
     without_local_endpoints(&mut out, &readings.snapshot());
     answers(
@@ -45,6 +46,16 @@ fn steps(out: &mut Exposition, steps: &Steps) {
 
 fn seconds(Millis(milliseconds): Millis) -> String {
     format!("{}.{:03}", milliseconds.div_euclid(1000), milliseconds.rem_euclid(1000))
+}
+
+/// How long endpoints took from their change to the maps; nothing is written where no apiserver is asked.
+fn programmed(out: &mut Exposition, readings: &Readings) {
+    if !readings.watches.now().is_empty() {
+        let name = "kubeproxy_network_programming_duration_seconds";
+        let help = "In Cluster Network Programming Latency in seconds";
+        let steps = &readings.liveness.steps;
+        out.histogram_by(name, help, "ip_family", steps.programmed.by_family());
+    }
 }
 
 /// Changes that came from the apiserver; nothing is written where no apiserver is asked.

@@ -19,6 +19,7 @@ mod node;
 mod objects;
 mod own_node;
 mod pages;
+mod programmed;
 mod rotated;
 mod throttled;
 mod watches;

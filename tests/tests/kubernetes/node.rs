@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -14,11 +14,14 @@ use std::time::{Duration, Instant};
 use holdfast::announce::{self, Announced};
 use holdfast::apiserver::{self, Access, Sources};
 use holdfast::config::{
-    Apiserver, ApiserverUrl, ClientIdentity, Config, EventsRead, Kubernetes as KubernetesTable,
+    Apiserver, ApiserverUrl, ClientIdentity, Config, EventsRead, KubeProxy, Kubernetes as KubernetesTable,
 };
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+use holdfast::engine::steps::Steps;
+use holdfast::kube_proxy;
 use holdfast::node::NodeReport;
 use holdfast::overheard::{self, Overheard};
+use holdfast::readings::{About, Liveness, Readings};
 use holdfast::recorder::Recorder;
 use holdfast::rejections;
 use holdfast::sources::kubernetes::{Kubernetes, Resource, Settings, State, Timing, View, Watch};
@@ -36,6 +39,7 @@ use holdfast_laws::scenario::{difference, frontends};
 use holdfast_objects::{Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice};
 use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server};
 use holdfast_tests::patience::NOT_FOR_EVER;
+use holdfast_tests::readings;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -225,6 +229,7 @@ pub(crate) struct Node {
     pub(crate) snapshots: watch::Receiver<Arc<Snapshot>>,
     runtime: Runtime,
     view: View,
+    steps: Arc<Steps>,
     guard: Guard,
     lines: Lines,
     zones: Arc<Mutex<Vec<Option<Arc<str>>>>>,
@@ -258,13 +263,14 @@ impl Node {
         let (stop, stopping) = watch::channel(false);
         let progress = Arc::new(AtomicU64::new(0));
         let asks = holdfast::engine::ask::channel().1;
+        let steps = Arc::<Steps>::default();
         let ends = Ends {
             events,
             asks,
             snapshots: snapshots_out,
             changes,
             progress,
-            steps: Arc::default(),
+            steps: Arc::clone(&steps),
             stop: stopping,
         };
         let (recorder, _) = Recorder::new(changed, snapshots.clone(), None);
@@ -278,7 +284,7 @@ impl Node {
         let (nodes_out, nodes_in) = mpsc::channel(1);
         runtime.spawn(source.run(events_out, nodes_out));
         runtime.spawn(hear_zones(nodes_in, Arc::clone(&zones)));
-        Self { setup, access, snapshots, runtime, view, guard, lines, zones, _stop: stop, _log: log }
+        Self { setup, access, snapshots, runtime, view, steps, guard, lines, zones, _stop: stop, _log: log }
     }
 
     /// A node that serves so many services from one apiserver.
@@ -310,6 +316,24 @@ impl Node {
             following.await;
         });
         overheard
+    }
+
+    /// From now on this node answers at kube-proxy's port for metrics, which is here.
+    pub(crate) fn answer_at_the_port_for_metrics(&self) -> SocketAddr {
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+        let about = About { version: "0.1.0", started: Timestamp(1) };
+        let readings = Readings {
+            watches: self.view.clone(),
+            liveness: Liveness::new(|| None).with(Arc::clone(&self.steps)),
+            ..readings::of_snapshots(self.snapshots.clone(), about)
+        };
+        let kube_proxy = KubeProxy { health: None, metrics: Some(address) };
+        let (keep, config) = watch::channel(Arc::new(Config { kube_proxy, ..Config::default() }));
+        self.runtime.spawn(async move {
+            let _keep = keep;
+            kube_proxy::run(config, readings).await;
+        });
+        address
     }
 
     pub(crate) fn server(&self) -> &Server {

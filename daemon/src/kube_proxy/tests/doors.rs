@@ -293,6 +293,8 @@ fn the_metrics_have_the_names_of_kube_proxy_and_say_what_is_true() {
     let open = Open::at(addresses, snapshot, |readings| {
         readings.watches = fixture::readings(readings.snapshots.clone()).watches;
         readings.liveness.steps.took.add(Duration::from_millis(3));
+        let (_, four) = readings.liveness.steps.programmed.by_family().next().unwrap();
+        [0, 1, 200, 70_000].into_iter().for_each(|ms| four.add(Duration::from_millis(ms)));
     });
     open.until_healthy();
     let answer = open.metrics("/metrics");
@@ -304,6 +306,17 @@ fn the_metrics_have_the_names_of_kube_proxy_and_say_what_is_true() {
         "kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"+Inf\"} 1",
         "kubeproxy_sync_proxy_rules_duration_seconds_sum 0.003",
         "kubeproxy_sync_proxy_rules_duration_seconds_count 1",
+        "# HELP kubeproxy_network_programming_duration_seconds In Cluster Network Programming Latency in seconds",
+        "# TYPE kubeproxy_network_programming_duration_seconds histogram",
+        "kubeproxy_network_programming_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0\"} 1",
+        "kubeproxy_network_programming_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.001\"} 2",
+        "kubeproxy_network_programming_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.128\"} 2",
+        "kubeproxy_network_programming_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.25\"} 3",
+        "kubeproxy_network_programming_duration_seconds_bucket{ip_family=\"IPv4\",le=\"70\"} 4",
+        "kubeproxy_network_programming_duration_seconds_bucket{ip_family=\"IPv4\",le=\"+Inf\"} 4",
+        "kubeproxy_network_programming_duration_seconds_sum{ip_family=\"IPv4\"} 70.201",
+        "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"} 4",
+        "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv6\"} 0",
         "kubeproxy_sync_proxy_rules_service_changes_total 40",
         "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"internal\",ip_family=\"IPv4\"} 1",
         "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\",ip_family=\"IPv4\"} 1",
