@@ -101,6 +101,11 @@ fn apply(cluster: &Cluster, object: &Value) {
     drop(cluster.api(0).unwrap().apply_object(object).unwrap());
 }
 
+/// A time as the controller of slices writes it.
+fn now() -> String {
+    holdfast::clock::now().to_string()
+}
+
 fn endpoints(cluster: &Cluster, endpoints: &[(&str, &str, bool)]) {
     let endpoint = |(address, node, ready): &(&str, &str, bool)| {
         json!({"addresses": [address], "nodeName": node,
@@ -110,7 +115,10 @@ fn endpoints(cluster: &Cluster, endpoints: &[(&str, &str, bool)]) {
         cluster,
         &json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-            "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+            "metadata": {
+                "name": "web-1", "labels": {"kubernetes.io/service-name": "web"},
+                "annotations": {"endpoints.kubernetes.io/last-change-trigger-time": now()},
+            },
             "ports": [{"name": "a", "port": 8080}, {"name": "b", "port": 8081}],
             "endpoints": endpoints.iter().map(endpoint).collect::<Vec<_>>(),
         }),
@@ -121,6 +129,29 @@ fn endpoints(cluster: &Cluster, endpoints: &[(&str, &str, bool)]) {
 fn metrics(cluster: &Cluster, who: &Who) -> BTreeSet<String> {
     let text = ask(cluster, &format!("{}/metrics", who.metrics), &[]).unwrap().body;
     text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).map(str::to_owned).collect()
+}
+
+/// How many changes of endpoints were counted, and how many of them within a minute.
+fn programmed(cluster: &Cluster, who: &Who) -> Option<[String; 2]> {
+    let text = ask(cluster, &format!("{}/metrics", who.metrics), &[])?.body;
+    let of_bucket = |most: &str| {
+        let name = "kubeproxy_network_programming_duration_seconds_bucket";
+        let start = format!("{name}{{ip_family=\"IPv4\",le=\"{most}\"}} ");
+        text.lines().find_map(|line| line.strip_prefix(&start)).map(str::to_owned)
+    };
+    Some([of_bucket("+Inf")?, of_bucket("60")?])
+}
+
+/// Both have counted as many changes of endpoints, each in a bucket that both have.
+#[track_caller]
+fn check_programmed(cluster: &Cluster, changes: u32) {
+    let expected = Some([changes, changes].map(|count| count.to_string()));
+    let mut last = Vec::new();
+    let agreed = until(AGREE, "agreement", || {
+        last = [OURS, THEIRS].map(|who| programmed(cluster, &who)).to_vec();
+        Ok(last.iter().all(|it| *it == expected).then_some(()))
+    });
+    agreed.unwrap_or_else(|error| panic!("{error}: {last:#?}"));
 }
 
 #[test]
@@ -149,6 +180,8 @@ fn whoever_asks_at_the_ports_of_kube_proxy_gets_its_answers() {
     check_service(&cluster, "503 Service Unavailable");
     endpoints(&cluster, &[("10.9.0.1", stage::NODE, true), ("10.9.0.3", stage::NODE, true)]);
     check_service(&cluster, "200 OK");
+    // What was there when the two started is not counted.
+    check_programmed(&cluster, 2);
 
     let taints = |taints: Value| json!({"spec": {"taints": taints}});
     let leaving = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
