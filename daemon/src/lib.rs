@@ -32,6 +32,7 @@ pub mod readings;
 pub mod recorder;
 pub mod rejections;
 pub mod room;
+mod small_file;
 pub mod sources;
 pub mod state;
 pub mod systemd;

@@ -5,19 +5,17 @@
 //! another matter than whether it is known. No address is trusted for being here: the server that answers has to show
 //! the certificate and the uid of this cluster.
 
-use std::fs::OpenOptions;
-use std::io::{self, Read as _};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use holdfast_core::facts::Timestamp;
 use holdfast_judgement::views::apiserver::ClusterId;
 use holdfast_judgement::views::apiserver::Standing;
 use holdfast_judgement::views::apiserver::Tier;
-use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
+
+use crate::small_file;
 
 /// The most addresses: clusters have three to seven apiservers, and some keep changing theirs.
 const ADDRESSES_MAX: usize = 16;
@@ -174,7 +172,7 @@ impl Memory {
     pub(super) fn read(folder: &Path) -> Result<Self, String> {
         let path = folder.join(FILE);
         let said = |what: &str| format!("{}: {what}", path.display());
-        let content = match content(&path) {
+        let content = match small_file::content(&path, FILE_BYTES_MAX) {
             Ok(content) if content.len() <= FILE_BYTES_MAX => content,
             Ok(_) => return Err(said("is too large to be ours")),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
@@ -199,31 +197,8 @@ impl Memory {
             learned: self.learned.iter().cloned().map(LearnedRow::from).collect(),
         };
         let text = serde_json::to_vec_pretty(&file).map_err(|error| error.to_string())?;
-        replace(&path, &text).map_err(|error| format!("{}: {error}", path.display()))
+        small_file::replace(&path, &text).map_err(|error| format!("{}: {error}", path.display()))
     }
-}
-
-/// The content of the file, cut one byte after the most that it may have. A pipe in its place is refused.
-fn content(path: &Path) -> io::Result<Vec<u8>> {
-    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("is no file"));
-    }
-    let mut content = Vec::new();
-    file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut content)?;
-    Ok(content)
-}
-
-fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
-    use std::io::Write;
-    // On a new node the folder may not exist yet.
-    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-    let beside: PathBuf = path.with_extension("json.new");
-    let mut file = std::fs::File::create(&beside)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    std::fs::rename(&beside, path)?;
-    path.parent().map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())
 }
 
 /// The listed addresses that can be dialled, at most as many as are remembered; those in the own slice come first.
