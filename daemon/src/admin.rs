@@ -1,10 +1,10 @@
 //! The admin API: what the daemon knows, over HTTP on loopback and on a unix socket.
 //!
-//! Invariant: the API only reads, but for the wishes that a configuration be read again and that an address be
-//! forgotten. It works on threads of its own, on snapshots, and what it asks of the engine waits within bounds until
-//! the engine has time, so no client, however slow or hostile, can delay the engine. Each of the two doors has its own
-//! thread, so clients that fill one do not block the other. Nothing here changes the table, and loopback and the
-//! socket's permissions are all the authentication there is.
+//! Invariant: the API only reads, but for the wishes that a configuration be read again, that an address be forgotten
+//! and that backends be drained. It works on threads of its own, on snapshots, and what it asks of the engine waits
+//! within bounds until the engine has time, so no client, however slow or hostile, can delay the engine. Each of the
+//! two doors has its own thread, so clients that fill one do not block the other. Nothing here changes the table, and
+//! loopback, the socket's permissions and the users at its other end are all the authentication there is.
 
 pub(crate) mod about;
 mod answer;
@@ -14,6 +14,8 @@ mod backends;
 mod datapath;
 mod diagnose;
 mod door;
+mod drain;
+mod drains;
 mod events;
 mod explain;
 mod flows;

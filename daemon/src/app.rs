@@ -13,6 +13,7 @@ mod settings;
 mod start;
 #[cfg(test)]
 mod tests;
+mod wishes;
 
 use std::io::PipeWriter;
 use std::path::Path;
@@ -29,7 +30,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::admin::{self, Acts, FORGETS_WAITING_MAX, ForgetWish, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
+use crate::admin::{self, ForgetWish, ReloadWish, Reloaded};
 use crate::apiserver::Access;
 use crate::config::{Config, ConfigFile, DatapathKind, Mark, NodeName};
 use crate::devices;
@@ -45,13 +46,14 @@ use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::state::{self, Keeper};
-use crate::{announce, kube_proxy, logging, node, probes, proxies, rejections, sources, systemd};
+use crate::{announce, drains, kube_proxy, logging, node, probes, proxies, rejections, sources, systemd};
 use holdfast_core::engine::Engine;
 
 use engine_thread::EngineThread;
 pub use error::AppError;
 use maps::AppMaps;
 use paced::Paced;
+use wishes::{Draining, Wishes};
 
 /// Runs the daemon until a signal ends it.
 pub fn run(file: &ConfigFile) -> Result<(), AppError> {
@@ -144,20 +146,7 @@ struct Beside {
     devices: watch::Sender<Arc<[Decision]>>,
     filters: watch::Sender<Arc<[Filter]>>,
     wishes: Wishes,
-}
-
-/// Wishes of clients at the unix socket.
-struct Wishes {
-    reloads: mpsc::Receiver<ReloadWish>,
-    forgets: mpsc::Receiver<ForgetWish>,
-}
-
-impl Wishes {
-    fn channels() -> (mpsc::Sender<ReloadWish>, mpsc::Sender<ForgetWish>, Self) {
-        let (reloads_out, reloads) = mpsc::channel(RELOADS_WAITING_MAX);
-        let (forgets_out, forgets) = mpsc::channel(FORGETS_WAITING_MAX);
-        (reloads_out, forgets_out, Self { reloads, forgets })
-    }
+    draining: Draining,
 }
 
 impl Beside {
@@ -173,6 +162,7 @@ impl Beside {
         let config = reload.config.subscribe();
         let events = reload.events.clone();
         let engine = self.readings.engine.clone();
+        tasks.spawn(self.draining.run(events.clone()));
         tasks.spawn(probes::run(snapshots.clone(), config, events, probes));
         tasks.spawn(rejections::run(snapshots.clone()));
         if let (Some(access), Some(announced)) = (reload.access.clone(), announced) {
@@ -227,13 +217,14 @@ impl App {
         let (blocks_out, blocks) = watch::channel(Arc::new(settings::blocks(config, &file.path)?));
         let (seed, folder) = (start::seed(), state::Folder::new(&config.state.path));
         let (claim, kept) = start::kept(&folder)?;
+        let drains = drains::kept(&config.state.path);
         let (access, kubernetes) = start::cluster(config, &node, seed, kept.as_ref())?;
         let maps = AppMaps::open(config)?;
         let ((refusals, refused_no_more), (views, datapath)) = (maps.refusals()?, known(maps.view()));
         let described = start::described(config, &maps, kept.as_ref());
         let (below, damage) = start::known_of(kept.as_ref());
         let now_known = known_now(config, &node, &described, access.as_ref())?;
-        let engine = start::engine(maps, seed, &sources_of(config), now_known, kept)?;
+        let engine = start::engine(maps, seed, &sources_of(config), now_known, (kept, &drains))?;
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
         let ((proxies, proxies_now), (filters, filters_now)) = (none_yet(), none_yet());
         let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), none_yet());
@@ -242,7 +233,8 @@ impl App {
         let (history, recorded) = start::record(&config.state.path, below, changes, &engine)?;
         let (effective, effective_now) = watch::channel(Arc::new(settings::effective(config)));
         let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
-        let ((refused, refused_now), (reloads, forgets, wishes)) = (watch::channel(None), Wishes::channels());
+        let (acts, wishes, draining) = wishes::channels(gatherer.clone(), drains, &config.state.path);
+        let (refused, refused_now) = watch::channel(None);
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
@@ -266,7 +258,6 @@ impl App {
             editions: gatherer.editions(),
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
-        let acts = Acts { gatherer, reloads, forgets };
         Ok(Self {
             admin: admin::start(&settings::admin_settings(config), (readings.clone(), acts), shut)?,
             reload: Reload::new(file, in_force, logging, access, events, (effective, blocks_out, refused)),
@@ -274,7 +265,7 @@ impl App {
             node,
             described,
             engine,
-            beside: Beside { readings, proxies, devices: decisions, filters, wishes },
+            beside: Beside { readings, proxies, devices: decisions, filters, wishes, draining },
             written: (recorded, keeper, claim),
             seed,
             failures,

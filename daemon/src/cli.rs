@@ -33,7 +33,8 @@ use crate::admin::verify::Verification;
 use crate::config::{self, ConfigErrors, ConfigFile, NodeName};
 use client::{Client, ClientError, Reply};
 use filters::{
-    Backends, Diagnosed, Events, Explained, Filters, Flows, Frontends, History, Refusals, Services, Watch,
+    Backends, Diagnosed, Drained, Events, Explained, Filters, Flows, Frontends, History, Refusals, Services,
+    Undrained, Watch,
 };
 
 /// How a program of this command line ends.
@@ -86,6 +87,13 @@ const DIAGNOSE_EXITS: &str = "Exit code: 0 all is well, 1 warnings, 2 the daemon
 /// What the exit code of `events` says.
 const EVENTS_EXITS: &str =
     "Exit code: 0 they were read, 2 the daemon cannot be reached, 5 they could not be read";
+
+/// What the exit code of `drain` says.
+const DRAIN_EXITS: &str = "Exit code: 0 no new client gets such a backend, 1 clients of some service still do, because no \
+                           other backend there takes clients, 2 the daemon cannot be reached or does not take it";
+
+/// What the exit code of `undrain` says.
+const UNDRAIN_EXITS: &str = "Exit code: 0 it is not drained, 1 another drain still has some of it, 2 the daemon cannot be reached or does not take it";
 
 /// Where the configuration is unless the command line names another file.
 pub const CONFIG_PATH: &str = "/etc/holdfast/holdfast.toml";
@@ -189,6 +197,12 @@ pub enum Question {
         #[arg(long)]
         drain: bool,
     },
+    /// Give backends no new clients, for maintenance; without a backend: show what is drained
+    #[command(after_help = DRAIN_EXITS)]
+    Drain(Drained),
+    /// Give backends that were drained new clients again
+    #[command(after_help = UNDRAIN_EXITS)]
+    Undrain(Undrained),
     /// Have the running daemon read its configuration again; the old one stays if the new one is bad
     Reload,
     /// Find every error in a configuration
@@ -285,6 +299,13 @@ impl Cli {
             Question::Apiserver { action: Some(ApiserverAction::Forget { address }) } => {
                 self.forget(*address, out)
             }
+            Question::Drain(Drained { backend: None, .. }) => self.table("drains", &[], out),
+            Question::Drain(Drained { backend: Some(backend), service }) => {
+                self.order("drain", (backend, service.as_deref()), out)
+            }
+            Question::Undrain(Undrained { backend, service }) => {
+                self.order("undrain", (backend, service.as_deref()), out)
+            }
             Question::Reload => self.reload(out),
             Question::Cleanup { config, drain } => {
                 cleanup::cleanup(config.as_deref(), *drain).write(self.output, out, err).map_err(Into::into)
@@ -376,6 +397,22 @@ impl Cli {
             return Ok(Exit::Config);
         }
         shown(answer, out)
+    }
+
+    /// Has the daemon drain backends, or take that back. Only the socket takes such an order, and the answer says how
+    /// the program ends.
+    fn order(
+        &self,
+        path: &str,
+        (backend, service): (&str, Option<&str>),
+        out: &mut impl Write,
+    ) -> Result<Exit, ClientError> {
+        let service = service.map(|service| format!("&service={}", encoded(service))).unwrap_or_default();
+        let form = self.output.as_str();
+        let path = format!("/{path}?backend={}{service}&format={form}", encoded(backend));
+        let answer = self.client().post(&path)?;
+        let exit = answer.exit;
+        shown(answer, out).map(|good| exit.unwrap_or(good))
     }
 
     /// Has the daemon forget an address. Only the socket takes this wish too.

@@ -47,5 +47,6 @@ pub fn acts() -> Acts {
         gatherer: Gatherer::new(None, "node-1".into(), watch::channel(Arc::default()).1),
         reloads: mpsc::channel(1).0,
         forgets: mpsc::channel(1).0,
+        drains: mpsc::channel(1).0,
     }
 }

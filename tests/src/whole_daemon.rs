@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use holdfast::config::Config;
+use holdfast::drains::{self, Order};
 use holdfast::sources::config::{Blocks, StaticService, run};
 use holdfast::state;
+use holdfast_core::drains::Drains;
 use holdfast_core::engine::Remembered;
 use holdfast_core::event::Event;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_laws::scenario::Daemon;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// As the daemon reads and writes.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +33,38 @@ impl Daemon for WholeDaemon {
         let kept = folder.load().map_err(|error| error.to_string())?;
         kept.map(|kept| kept.remembered).ok_or_else(|| "nothing is on disk".to_owned())
     }
+
+    /// Through orders and the disk.
+    fn drains_written_down(&self, drains: &Drains) -> Result<Drains, String> {
+        ordered_anew(drains).map_err(|error| error.to_string())
+    }
+}
+
+/// Each drain is ordered anew; gives what the next process finds.
+fn ordered_anew(drains: &Drains) -> Result<Drains, std::io::Error> {
+    let disk = tempfile::tempdir()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (orders, ordered) = mpsc::channel(1);
+        let (events, mut told) = mpsc::channel(1);
+        let taking = drains::run(disk.path().to_owned(), Arc::default(), ordered, events);
+        let listening = async { while told.recv().await.is_some() {} };
+        let ordering = async {
+            for (drain, by) in drains.iter() {
+                let (answer, answered) = oneshot::channel();
+                let order = Order { uid: by.uid, pid: None, drain, is_on: true, answer };
+                orders.send(order).await.map_err(std::io::Error::other)?;
+                answered.await.map_err(std::io::Error::other)?.map_err(std::io::Error::other)?;
+            }
+            Ok(())
+        };
+        tokio::select! {
+            () = taking => Err(std::io::Error::other("no order is taken")),
+            () = listening => Err(std::io::Error::other("nothing is told any more")),
+            done = ordering => done,
+        }
+    })?;
+    Ok(Drains::clone(&drains::kept(disk.path())))
 }
 
 fn first_group(blocks: Arc<Blocks>) -> Result<Vec<Event>, std::io::Error> {

@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
+use crate::drains::Turned;
 use crate::facts::{Meta, ServiceFacts, SliceFacts, Timestamp};
 use crate::hold::Probed;
 use crate::keys::{FrontendKey, ServiceKey, SliceKey};
@@ -35,6 +36,8 @@ pub enum Cause {
     NodeApplied,
     /// The settings changed.
     SettingsApplied,
+    /// An operator drained one of the service's backends, or took that back.
+    Drained(Arc<Turned>),
     /// The maps refused an op before.
     Retry,
     /// A former process wrote the service down.
@@ -73,6 +76,7 @@ impl Cause {
             | Self::ClaimLost(..)
             | Self::NodeApplied
             | Self::SettingsApplied
+            | Self::Drained(_)
             | Self::Retry
             | Self::Remembered
             | Self::HoldDue

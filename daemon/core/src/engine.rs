@@ -24,6 +24,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::change::Change;
+use crate::drains::Drains;
 use crate::event::Event;
 use crate::index::Seed;
 use crate::keys::Source;
@@ -97,6 +98,11 @@ impl<M: Maps> Engine<M> {
             inserts: Vec::new(),
         };
         Ok((engine, errors))
+    }
+
+    /// Begins with the drains that were in force. Called before anything is remembered.
+    pub fn begin_with_drains(&mut self, drains: Arc<Drains>) {
+        self.world.begin_with_drains(drains);
     }
 
     /// Begins with what a former process wrote down. Called before any event.

@@ -6,6 +6,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
+use crate::drains::{Drains, Ordered};
 use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts};
 use crate::hold::Probed;
 use crate::keys::{ServiceKey, SliceKey, Source};
@@ -37,6 +38,8 @@ pub enum Event {
     NodeApplied(Arc<NodeFacts>),
     /// The settings, whole.
     SettingsApplied(Arc<Settings>),
+    /// The drains in force, whole, and the order that made them so.
+    DrainsApplied(Arc<Drains>, Ordered),
     /// What a restart remembers of this source still holds; only differences follow.
     Resumed(Source),
     /// This source has delivered its first whole list. Whatever a restart remembers of the source, and the source has

@@ -12,6 +12,7 @@ pub mod change;
 mod claims;
 pub mod dialable;
 pub mod digest;
+pub mod drains;
 pub mod engine;
 pub mod event;
 pub mod facts;

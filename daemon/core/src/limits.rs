@@ -52,6 +52,10 @@ pub const WEIGHTS_PER_SERVICE_MAX: usize = 1_024;
 /// Bytes of that annotation: so many items of an IPv6 address and a port.
 pub const WEIGHTS_BYTES_MAX: usize = 64 << 10;
 
+/// Drains in force at one time: all pods of the ten fullest nodes, one by one. Each backend that a decision looks at is
+/// looked up among them, and each order writes all of them down.
+pub const DRAINS_MAX: usize = 1_024;
+
 /// Port indices: each costs 128 bytes of kernel memory; a million ports are far more than etcd can hold.
 pub const PORT_INDICES_MAX: u32 = 1 << 20;
 

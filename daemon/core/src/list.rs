@@ -181,6 +181,13 @@ impl Rows {
         self.rows.get(place)
     }
 
+    /// The rows of that address.
+    pub(crate) fn at(&self, address: IpAddr) -> impl Iterator<Item = Row> {
+        let begin = self.rows.partition_point(address);
+        let here = (begin..self.rows.len()).map_while(move |place| self.rows.get(place));
+        here.take_while(move |row| row.address == address)
+    }
+
     /// How much memory they take.
     pub(crate) fn bytes(&self) -> usize {
         self.rows.bytes() + self.weights.bytes()
@@ -237,9 +244,11 @@ impl Rows {
         self.summary(scope).is_held
     }
 
-    /// Whether both are the same list of the same backends in the same states, with the same weights.
+    /// Whether both are the same list of the same backends in the same states, which clients get in the same shares.
     pub fn same_list(&self, scope: Scope, other: &Self, other_scope: Scope) -> bool {
-        let of = |rows: &Self, row: Row| (row.slot(), rows.weight(row.backend()));
+        let is_even = self.is_even(scope) && other.is_even(other_scope);
+        let weight = |rows: &Self, row: &Row| (!is_even).then(|| rows.weight(row.backend()));
+        let of = |rows: &Self, row: Row| (row.slot(), weight(rows, &row));
         let other_list = other.list(other_scope).map(|row| of(other, row));
         self.len(scope) == other.len(other_scope) && self.list(scope).map(|row| of(self, row)).eq(other_list)
     }

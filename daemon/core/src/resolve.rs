@@ -7,13 +7,14 @@ mod barred;
 pub mod choose;
 pub(crate) mod frontends;
 mod listed;
-mod weigh;
+pub(crate) mod weigh;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::num::NonZeroU16;
 
+use crate::drains::Drains;
 use crate::facts::{NodeFacts, ServiceFacts, Settings, SliceFacts, TrafficPolicy};
 use crate::keys::{Family, FrontendKey, PortKey, Protocol, Transport};
 use crate::list::{Row, Scope};
@@ -113,8 +114,7 @@ impl DesiredFrontend {
 pub fn resolve(
     service: Option<&ServiceFacts>,
     slices: &[Arc<SliceFacts>],
-    node: &NodeFacts,
-    settings: &Settings,
+    (node, settings, drains): (&NodeFacts, &Settings, &Drains),
 ) -> Desired {
     let state = frontends::state(service, settings);
     let Some(service) = service.filter(|_| state == ServiceState::Served) else {
@@ -127,9 +127,10 @@ pub fn resolve(
     for port in &mut ports {
         work::done(port.rows.len());
         port.policy.has_any = choose::choose(&mut port.rows, slices, port.policy, node);
-        if let Some(asked) = &service.weights {
-            port.weights = weigh::weigh(&mut port.rows, slices, &asked.weights);
-        }
+        let asked = service.weights.as_deref().map(|asked| &asked.weights);
+        let drained = weigh::drained(port.rows.iter().map(Row::backend), &service.key.name, drains);
+        port.weights = weigh::weigh(&port.rows, slices, asked).drained(drained);
+        weigh::rest(&mut port.rows, &port.weights);
     }
     for frontend in &mut frontends {
         frontend.position = position(frontend, &ports);

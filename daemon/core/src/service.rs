@@ -20,7 +20,7 @@ use crate::limits;
 use crate::list::{Row, Rows, Scope, SlotState};
 use crate::maglev;
 use crate::op::{FrontendType, Membership, PortFacts, PortIndex, Range, Word, WordFlags};
-use crate::resolve::{Desired, DesiredFrontend, PortPolicy};
+use crate::resolve::{Desired, DesiredFrontend, PortPolicy, weigh};
 use crate::snapshot::{ServiceState, ServiceView, Status};
 use crate::sources::{SourceRange, SourceRanges};
 use crate::weights::OfBackends;
@@ -126,17 +126,15 @@ impl Port {
     fn take(&mut self, (listed, weights): (Vec<Row>, OfBackends), policy: PortPolicy, case: &Case<'_>) {
         let has_list = listed.iter().any(Row::is_chosen);
         self.policy = policy;
-        let rows = if has_list {
+        let (rows, weights) = if has_list {
             self.kept.let_go();
-            listed
+            (listed, weights)
         } else {
             self.kept.judge(&listed, (self.key.transport, self.rows.has_any_list()), case);
-            self.kept.add_to(listed, policy)
+            self.held(self.kept.add_to(listed, policy), case)
         };
         // As long as the former list is held, its backends count as usable ones that exist somewhere.
         self.policy.has_any |= self.kept.hold.is_some();
-        // A list that is held keeps its weights too: a hold writes nothing to the maps when it begins.
-        let weights = if has_list { weights } else { self.rows.weights().clone() };
         let rows = Rows::new(rows, &self.rows, case.now.wall).weighted(weights);
         // An equal list keeps its identity, so that every reader shares it.
         if rows != *self.rows {
@@ -145,6 +143,15 @@ impl Port {
         if has_list {
             self.kept.last.keep(&self.rows);
         }
+    }
+
+    /// The rows of a list that is held, or empty. It keeps its weights, so that a hold writes nothing to the maps when
+    /// it begins; the operator's drains are of this moment.
+    fn held(&self, mut rows: Vec<Row>, case: &Case<'_>) -> (Vec<Row>, OfBackends) {
+        let drained = weigh::drained(rows.iter().map(Row::backend), &case.key.name, case.drains);
+        let weights = self.rows.weights().clone().drained(drained);
+        weigh::rest(&mut rows, &weights);
+        (rows, weights)
     }
 
     /// Whether no usable endpoint is there, on this node or another, but for those of a list that is held.

@@ -9,6 +9,7 @@ use core::net::IpAddr;
 use core::num::NonZeroU16;
 use core::time::Duration;
 
+use crate::drains::Drains;
 use crate::event::Watched;
 use crate::facts::{NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts, Timestamp};
 use crate::hold::Hold;
@@ -145,6 +146,8 @@ words! {
         Remote = "remote",
         /// Ready, but its weight is 0, while others have one.
         Weight = "weight",
+        /// Ready, but an operator has drained it, while others take clients.
+        Drained = "drained",
     }
 }
 
@@ -161,6 +164,7 @@ impl PortView {
         let has_weight = self.rows.weight(row.backend()) > Weight::NONE;
         match (row.is_chosen(), conditions.ready, conditions.terminating) {
             (true, ..) => None,
+            (_, true, _) if self.rows.weights().is_drained(row.backend()) => Some(UnusedBecause::Drained),
             (_, true, _) if !has_weight => Some(UnusedBecause::Weight),
             (_, true, _) if self.cluster_used => Some(UnusedBecause::Zone),
             (_, true, _) => Some(UnusedBecause::Remote),
@@ -378,6 +382,8 @@ pub struct Snapshot {
     pub node: Arc<NodeFacts>,
     /// The settings in force.
     pub settings: Arc<Settings>,
+    /// The drains in force.
+    pub drains: Arc<Drains>,
     /// Sources that must deliver before anything is removed, and whether they have.
     pub sources: BTreeMap<Source, bool>,
     /// Services of which some list is held.
@@ -409,11 +415,12 @@ impl Snapshot {
 
     /// Whether the snapshot says anything that the one before did not, beyond the time and that the engine still runs.
     pub fn is_news_after(&self, before: &Self) -> bool {
-        let Self { services, asks, rejections, node, settings, sources, held, progress, .. } = self;
+        let Self { services, asks, rejections, node, settings, drains, sources, held, progress, .. } = self;
         let shares_all = services.is_same(&before.services)
             && Arc::ptr_eq(rejections, &before.rejections)
             && Arc::ptr_eq(node, &before.node)
             && Arc::ptr_eq(settings, &before.settings)
+            && Arc::ptr_eq(drains, &before.drains)
             && Arc::ptr_eq(held, &before.held);
         let counters = Counters { batches: before.counters.batches, ..self.counters };
         let is_as_it_was = (asks, sources, progress) == (&before.asks, &before.sources, &before.progress)

@@ -17,6 +17,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use crate::change::Cause;
+use crate::drains::Drains;
 use crate::event::{Event, Watched};
 use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, ServiceType, Settings, SliceFacts};
 use crate::hold::OnEmpty;
@@ -57,6 +58,7 @@ pub(crate) struct Tables {
     slices: Index<SliceKey, (Arc<SliceFacts>, Option<ServiceId>)>,
     pub(crate) node: Arc<NodeFacts>,
     pub(crate) settings: Arc<Settings>,
+    pub(crate) drains: Arc<Drains>,
     rejected: Rejected,
     waiting: Waiting,
     residents: Residents,
@@ -78,6 +80,7 @@ impl Tables {
             slices: Index::new(seed),
             node: Arc::default(),
             settings: Arc::default(),
+            drains: Arc::default(),
             rejected: Rejected::default(),
             waiting: Waiting::default(),
             residents: Residents::default(),
@@ -104,6 +107,8 @@ impl Tables {
             Event::RejectionEnded(object) => self.rejection_ended(&object, dirty),
             Event::NodeApplied(node) => self.node_applied(node, dirty),
             Event::SettingsApplied(settings) => self.settings_applied(settings, dirty),
+            // Which services that touches is found out piece by piece.
+            Event::DrainsApplied(drains, _) => self.drains = drains,
             Event::Resumed(source) => self.unconfirmed.confirm_all(source),
             Event::Synced(source) => self.source_synced(source, dirty),
             // These two concern what was decided, not what the objects say.

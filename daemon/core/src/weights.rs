@@ -164,31 +164,61 @@ impl Asked {
     }
 }
 
-/// The backends of a port with other weights than 1, sorted.
+/// The backends of a port with other weights than 1, sorted, and those that are drained.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct OfBackends(Option<Arc<[(SocketAddr, Weight)]>>);
+pub struct OfBackends {
+    each: Option<Arc<[(SocketAddr, Weight)]>>,
+    /// A start marks them anew, by the drains that it finds.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    drained: Option<Arc<[SocketAddr]>>,
+}
 
 impl OfBackends {
     /// Takes weights that are sorted by backend; those of 1 say nothing.
     pub(crate) fn new(each: impl Iterator<Item = (SocketAddr, Weight)>) -> Self {
-        let each: Vec<_> = each.filter(|(_, weight)| *weight != Weight::ONE).collect();
-        Self((!each.is_empty()).then(|| each.into()))
+        Self { each: some(each.filter(|(_, weight)| *weight != Weight::ONE)), drained: None }
     }
 
+    /// The same weights, and these backends drained, which are sorted.
+    #[must_use]
+    pub(crate) fn drained(self, backends: impl Iterator<Item = SocketAddr>) -> Self {
+        Self { drained: some(backends), ..self }
+    }
+
+    /// Whether an operator has taken new clients from this backend.
+    pub fn is_drained(&self, backend: SocketAddr) -> bool {
+        self.drained.as_ref().is_some_and(|drained| drained.binary_search(&backend).is_ok())
+    }
+
+    /// The weight that counts: none of a backend that is drained.
     pub fn of(&self, backend: SocketAddr) -> Weight {
-        self.0.as_ref().and_then(|each| find(each, &backend)).unwrap_or(Weight::ONE)
+        if self.is_drained(backend) {
+            return Weight::NONE;
+        }
+        self.each.as_ref().and_then(|each| find(each, &backend)).unwrap_or(Weight::ONE)
     }
 
     /// How many bytes it takes in memory.
     pub(crate) fn bytes(&self) -> usize {
-        self.0.as_deref().map_or(0, size_of_val)
+        self.each.as_deref().map_or(0, size_of_val) + self.drained.as_deref().map_or(0, size_of_val)
     }
 
     /// Whether every backend has the same.
     pub const fn is_none(&self) -> bool {
-        self.0.is_none()
+        self.each.is_none() && self.drained.is_none()
     }
+
+    /// Whether no backend is drained.
+    pub(crate) const fn has_no_drained(&self) -> bool {
+        self.drained.is_none()
+    }
+}
+
+/// What there is, shared; `None`: nothing.
+fn some<T>(each: impl Iterator<Item = T>) -> Option<Arc<[T]>> {
+    let mut each = each.peekable();
+    each.peek().is_some().then(|| each.collect())
 }
 
 #[cfg(test)]

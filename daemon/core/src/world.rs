@@ -8,6 +8,7 @@
 mod adopt;
 mod budget;
 mod decide;
+mod drains;
 mod drift;
 mod hold;
 mod node;
@@ -64,6 +65,8 @@ pub(crate) struct World {
     /// The services with a list that would be a table if there were room.
     tableless: starved::Starved,
     node: node::NodeAddresses,
+    /// What was drained or taken back, while its services are looked for.
+    drained: drains::Walk,
     /// What a start found in the maps and no service has taken over.
     adopted: adopt::Adopted,
     /// The lists that are held, and those that were lost lately.
@@ -89,6 +92,7 @@ impl World {
             starved: starved::Starved::default(),
             tableless: starved::Starved::default(),
             node: node::NodeAddresses::default(),
+            drained: drains::Walk::default(),
             adopted: adopt::Adopted::default(),
             ledger: Ledger::default(),
             turns: piece::Turns::default(),
@@ -109,6 +113,7 @@ impl World {
                 self.note_told(&slice.key, Some(slice));
             }
             Event::SliceDeleted(key, _) => self.note_told(key, None),
+            Event::DrainsApplied(drains, by) => self.turn_drains(drains, by),
             _ => {}
         }
         if let Event::Probed(probed) = event {

@@ -2,17 +2,19 @@
 #![cfg(test)]
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::change::{Cause, Change};
 use holdfast_core::digest::digest;
+use holdfast_core::drains::{Drains, Ordered};
 use holdfast_core::engine::{Engine, Remembered};
 use holdfast_core::event::Event;
 use holdfast_core::facts::{Rejection, ServiceFacts, Timestamp};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{FrontendKey, ObjectName, ServiceKey, Source, Transport};
-use holdfast_core::list::SlotState;
+use holdfast_core::list::{Row, SlotState};
 use holdfast_core::maps::{Answer, Capacity, Maps, MemoryMaps};
 use holdfast_core::op::Membership;
 use holdfast_core::snapshot::{FrontendView, Reason, Snapshot};
@@ -69,11 +71,17 @@ fn world(random: &mut Random) -> Vec<Event> {
     world_with_holds(random).into_iter().map(refusing).collect()
 }
 
+fn draining(drains: Drains) -> Event {
+    let by = Ordered { uid: 0, user: None, at: Timestamp(1) };
+    Event::DrainsApplied(Arc::new(drains), by)
+}
+
 /// Every object once, some of them missing.
 fn world_with_holds(random: &mut Random) -> Vec<Event> {
     let mut events = vec![
         Event::NodeApplied(Arc::new(population::node(random))),
         Event::SettingsApplied(Arc::new(population::settings(random))),
+        draining(population::drains(random)),
     ];
     for position in 0..SERVICES_MAX {
         if random.chance(100) {
@@ -105,7 +113,7 @@ fn answers(maps: &MemoryMaps) -> BTreeMap<FrontendKey, [Answer; 3]> {
 #[derive(Debug, PartialEq)]
 struct Picture {
     answers: BTreeMap<FrontendKey, [Answer; 3]>,
-    members: BTreeMap<FrontendKey, Vec<(Membership, std::net::SocketAddr, SlotState)>>,
+    members: BTreeMap<FrontendKey, Vec<(Membership, SocketAddr, SlotState)>>,
     node_addresses: Vec<std::net::IpAddr>,
     rows: Vec<String>,
 }
@@ -321,6 +329,18 @@ fn shown_everywhere(snapshot: &Snapshot) -> Vec<String> {
     shown
 }
 
+/// Backends by the service and the frontend that has them.
+fn lists(snapshot: &Snapshot) -> BTreeMap<(ServiceKey, String), Vec<SocketAddr>> {
+    let mut lists = BTreeMap::new();
+    for view in snapshot.services.iter() {
+        for row in &view.frontends {
+            let name = format!("{} {} {}", row.address, row.port, row.protocol);
+            lists.insert((view.key.clone(), name), view.backends(row).map(Row::backend).collect());
+        }
+    }
+    lists
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -403,6 +423,28 @@ proptest! {
     }
 
     #[test]
+    fn a_drain_takes_new_clients_from_what_it_names_alone_and_makes_no_list_empty(seed: u64) {
+        let mut random = Random::new(seed);
+        let mut engine = start();
+        engine.limit_pieces(piece(&mut random));
+        world(&mut random).into_iter().for_each(|event| engine.apply(event));
+        engine.apply(draining(Drains::default()));
+        synced(&mut engine);
+        let (before, pictured) = (lists(&rest(&mut engine)), picture(&mut engine));
+        let drains = population::drains(&mut random);
+        engine.apply(draining(drains.clone()));
+        let after = lists(&rest(&mut engine));
+        for ((service, frontend), had) in before {
+            let is_drained = |it: &SocketAddr| drains.iter().any(|(drain, _)| drain.means(&service.name, *it));
+            let stay: Vec<_> = had.iter().filter(|it| !is_drained(it)).copied().collect();
+            let expected = if stay.is_empty() { had } else { stay };
+            prop_assert_eq!(&after[&(service, frontend)], &expected);
+        }
+        engine.apply(draining(Drains::default()));
+        prop_assert_eq!(picture(&mut engine), pictured);
+    }
+
+    #[test]
     fn nodes_that_know_the_same_have_the_same_digest(seed: u64) {
         let mut random = Random::new(seed);
         let events = world(&mut random);
@@ -411,12 +453,13 @@ proptest! {
         synced(&mut one);
         // Another node, with other sources of its own that say something else.
         let elsewhere = |event: &Event| match event {
-            Event::NodeApplied(_) => false,
+            Event::NodeApplied(_) | Event::DrainsApplied(..) => false,
             Event::ServiceApplied(facts) => facts.key.source == Source::Kubernetes,
             _ => true,
         };
         let mut events: Vec<Event> = events.iter().filter(|event| elsewhere(event)).cloned().collect();
         events.push(Event::NodeApplied(Arc::new(population::node(&mut random))));
+        events.push(draining(population::drains(&mut random)));
         let restart = random.chance(500);
         let mut other = lived(&mut random, &events, restart);
         prop_assert_eq!(digest(&rest(&mut one).services), digest(&rest(&mut other).services));

@@ -78,7 +78,7 @@ pub struct Record {
 }
 
 /// What a cause may be.
-const EVENTS: [&str; 16] = [
+const EVENTS: [&str; 18] = [
     "applied",
     "deleted",
     "left",
@@ -86,6 +86,8 @@ const EVENTS: [&str; 16] = [
     "claim-lost",
     "node",
     "settings",
+    "drained",
+    "undrained",
     "retry",
     "remembered",
     "readers-left",
@@ -140,7 +142,7 @@ pub struct Trigger {
     /// How a slice's endpoints differ from those before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoints: Option<Diff>,
-    /// The backend that was probed, or that is another pod's now.
+    /// The backend that was probed, that is another pod's now, or that was drained: with a port where only that was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// How many services lost their lists, and how many had one.
@@ -152,6 +154,12 @@ pub struct Trigger {
     /// The service that claims it too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other: Option<String>,
+    /// The user of this node that ordered it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// When that user did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ordered: Option<Millis>,
 }
 
 /// The last entry of `managedFields`.

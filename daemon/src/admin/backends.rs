@@ -3,7 +3,9 @@
 use std::cmp::Ordering;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::sync::Arc;
 
+use holdfast_core::drains::{Drains, Ordered};
 use holdfast_core::facts::{AddressType, Endpoint, NodeName, SliceFacts, TargetName, endpoints::UidText};
 use holdfast_core::keys::{ObjectName, PortKey, Source, Transport};
 use holdfast_core::list::Row;
@@ -22,6 +24,7 @@ use crate::readings::Readings;
 #[derive(Debug, Default)]
 pub(super) struct BackendTable {
     slices: Vec<u16>,
+    drains: Arc<Drains>,
 }
 
 /// One endpoint of one port, and the range of the table's slices that list it.
@@ -57,6 +60,10 @@ pub(super) struct BackendRow<'a> {
     unused_because: Option<Code<UnusedBecause>>,
     /// How many new clients it gets beside the other backends: 1 unless the service says more; 0 is none.
     weight: u16,
+    /// The user that drained it; null unless it is drained.
+    drained_by: Option<String>,
+    /// Since when it is drained.
+    drained_since: Option<Rfc3339>,
     source: Code<Source>,
 }
 
@@ -165,6 +172,8 @@ impl Table for BackendTable {
         column("CONDITIONS", |row, _, cells| cells.put(row.conditions())),
         column("NODE", |row, _, cells| cells.put_optional(row.node)),
         wide("WEIGHT", |row, _, cells| cells.put(row.weight)),
+        wide("DRAINED BY", |row, _, cells| cells.put_optional(row.drained_by.as_deref())),
+        wide("DRAINED", |row, _, cells| cells.put_optional(row.drained_since)),
         wide("ZONE", |row, _, cells| cells.put_optional(row.zone)),
         wide("SOURCE", |row, _, cells| cells.put(row.source)),
         wide("SINCE", |row, _, cells| cells.put(row.since)),
@@ -176,8 +185,8 @@ impl Table for BackendTable {
     type Place = BackendPlace;
     type Row<'a> = BackendRow<'a>;
 
-    fn new(_: &Readings) -> Self {
-        Self::default()
+    fn new(readings: &Readings) -> Self {
+        Self { slices: Vec::new(), drains: Arc::clone(&readings.snapshot().drains) }
     }
 
     fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<BackendPlace>) {
@@ -201,6 +210,7 @@ impl Table for BackendTable {
         let slices = self.slices.get(place.first_slice..place.first_slice + place.slices);
         let is_gone = row.is_held() && place.slices == 0;
         let before = port.slice_of(&row, &view.slices).filter(|_| is_gone).map(|slice| &**slice);
+        let drained = drained_by(&self.drains, view, port, &row);
         Some(BackendRow {
             address: row.address,
             port: row.port.get(),
@@ -218,6 +228,8 @@ impl Table for BackendTable {
             since: Rfc3339(row.since()),
             unused_because: port.unused_because(&row).map(Code),
             weight: port.rows.weight(row.backend()).number(),
+            drained_by: drained.map(ToString::to_string),
+            drained_since: drained.map(|drained| Rfc3339(drained.at)),
             source: Code(view.key.source),
         })
     }
@@ -229,6 +241,12 @@ impl Table for BackendTable {
 
 fn endpoint<'a>(view: &'a ServiceView, port: &'a PortView, row: &Row) -> Option<Endpoint<'a>> {
     port.slice_of(row, &view.slices)?.endpoints.get(usize::from(row.endpoint))
+}
+
+/// The order by which a backend is drained, where it is.
+fn drained_by<'a>(drains: &'a Drains, view: &ServiceView, port: &PortView, row: &Row) -> Option<&'a Ordered> {
+    let is_drained = port.rows.weights().is_drained(row.backend());
+    is_drained.then(|| drains.of(&view.key.name, row.backend()))?.map(|(_, by)| by)
 }
 
 /// The order within one namespace and name, up to the source.

@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{self, RefusalJson};
 use super::answers::{Answers, Describe, JSON, SCHEMAS, TEXT, content, schema, text};
+use super::drain::{self, OrderedJson};
 use super::forget::{self, ForgottenJson};
 use super::form::Form;
 use super::parameters;
@@ -36,7 +37,7 @@ struct Wish {
     refused: (&'static str, &'static str),
 }
 
-const WISHES: [Wish; 2] = [
+const WISHES: [Wish; 4] = [
     Wish {
         path: reload::PATH,
         summary: "Read the configuration again; over the unix socket only",
@@ -52,6 +53,22 @@ const WISHES: [Wish; 2] = [
         describe: schema::<ForgottenJson>,
         meaning: "It is forgotten.",
         refused: ("409", "It stays: it is configured, named by the cluster now, held, or not known."),
+    },
+    Wish {
+        path: drain::ON,
+        summary: "Give backends no new clients; over the unix socket only, and for root alone",
+        legal: parameters::DRAIN,
+        describe: schema::<OrderedJson>,
+        meaning: "They are drained.",
+        refused: ("409", "As many drains are in force as may be."),
+    },
+    Wish {
+        path: drain::OFF,
+        summary: "Give backends new clients again; over the unix socket only, and for root alone",
+        legal: parameters::DRAIN,
+        describe: schema::<OrderedJson>,
+        meaning: "That drain is not in force any more.",
+        refused: ("403", "The client is not root."),
     },
 ];
 
@@ -81,8 +98,8 @@ fn described(paths: &[Path]) -> Value {
         "info": {
             "title": "holdfast admin API",
             "version": "1",
-            "description": "On loopback and on a unix socket; reads only, but for POST /reload and POST /apiserver/forget on \
-                            the socket. Fields are added, never renamed or removed.",
+            "description": "On loopback and on a unix socket; reads only, but for POST /reload, /apiserver/forget, /drain \
+                            and /undrain on the socket. Fields are added, never renamed or removed.",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
         "servers": [{ "url": "http://127.0.0.1:9890" }],

@@ -142,6 +142,17 @@ pub(crate) const WATCH: &[Parameter] = &[SERVICE
 pub(super) const FORGET: &[Parameter] =
     &[Parameter { is_needed: true, ..endpoint("The address with its port.") }, FORMAT];
 
+pub(super) const DRAIN: &[Parameter] = &[
+    Parameter {
+        is_needed: true,
+        ..place("backend", "The backend's address, with a port if only that is meant.", |query, it, value| {
+            it.once(&mut query.flows.backend, any_place(value)?)
+        })
+    },
+    SERVICE.about("In exactly this service, as namespace/name; otherwise in all."),
+    FORMAT,
+];
+
 const SERVICE: Parameter = text("service", "Exactly this service, as namespace/name.", |query, it, value| {
     it.once(&mut query.filter.service, service(value)?)
 })

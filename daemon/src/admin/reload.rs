@@ -92,6 +92,7 @@ pub(super) fn only_post() -> Response {
 
 /// Refuses every wish over TCP, where any process of this host may ask.
 pub(super) async fn only_by_socket() -> Response {
-    let hint = "use the unix socket, as `holdfast reload`, `systemctl reload holdfast` and `holdfast apiserver forget` do";
+    let hint =
+        "use the unix socket, as `holdfast reload`, `holdfast drain` and `holdfast apiserver forget` do";
     Refusal::new(StatusCode::FORBIDDEN, "nothing can be changed over TCP", hint).into_response()
 }

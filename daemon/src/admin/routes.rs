@@ -19,6 +19,7 @@ use super::apiserver::{self, Apiserver};
 use super::backends::BackendTable;
 use super::datapath::{self, Datapath};
 use super::door::{Visit, Way};
+use super::drains::{self, DrainList};
 use super::flows::{self, Flows};
 use super::form::Form;
 use super::frontends::Frontends;
@@ -31,14 +32,16 @@ use super::refusals::{self, Refusals};
 use super::services::Services;
 use super::table::{self, Table};
 use super::verify::{self, Verification};
-use super::{diagnose, events, explain, forget, history, live, metrics, openapi, page, parameters, reload};
+use super::{
+    diagnose, drain, events, explain, forget, history, live, metrics, openapi, page, parameters, reload,
+};
 use crate::exposition::CONTENT_TYPE;
 use crate::readings::Readings;
 
 /// What 503 means on the paths that tell whether something is well.
 const NO: &str = "It is not well; `reason` says why.";
 
-pub(super) static PATHS: [Path; 21] = [
+pub(super) static PATHS: [Path; 22] = [
     Path {
         path: "/",
         about: "this list",
@@ -66,6 +69,13 @@ pub(super) static PATHS: [Path; 21] = [
         legal: parameters::SERVICES,
         answer: Maker::Known(rows::<Services>),
         answers: Answers::of(table::described::<Services>),
+    },
+    Path {
+        path: "/drains",
+        about: "what operators have drained",
+        legal: parameters::FORMAT_ALONE,
+        answer: Maker::Known(drains::drains),
+        answers: Answers::of(schema::<DrainList>),
     },
     Path {
         path: "/refusals",
@@ -194,10 +204,16 @@ pub(super) fn router(visit: Visit) -> Router {
     let way = visit.door.way;
     let router = PATHS.iter().fold(Router::new(), |router, path| router.route(path.path, reads(path)));
     let router = match way {
-        Way::Unix => router.route(reload::PATH, any(reload::reload)).route(forget::PATH, any(forget::forget)),
+        Way::Unix => router
+            .route(reload::PATH, any(reload::reload))
+            .route(forget::PATH, any(forget::forget))
+            .route(drain::ON, any(drain::drain))
+            .route(drain::OFF, any(drain::undrain)),
         Way::Tcp(_) => router
             .route(reload::PATH, any(reload::only_by_socket))
-            .route(forget::PATH, any(reload::only_by_socket)),
+            .route(forget::PATH, any(reload::only_by_socket))
+            .route(drain::ON, any(reload::only_by_socket))
+            .route(drain::OFF, any(reload::only_by_socket)),
     };
     router
         .fallback(unknown_path)
@@ -231,7 +247,7 @@ async fn unknown_path() -> Response {
 }
 
 async fn only_reads() -> Response {
-    let hint = "use GET or HEAD; nothing can be changed here but by POST /reload and POST /apiserver/forget on the unix socket";
+    let hint = "use GET or HEAD; nothing can be changed here but by POST /reload, /apiserver/forget, /drain and /undrain on the unix socket";
     let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path can only be read", hint);
     let mut response = refusal.into_response();
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));

@@ -5,7 +5,9 @@ use std::cmp::Ordering;
 use holdfast_core::facts::{ServicePort, ServiceType, TrafficPolicy};
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::list::Row;
-use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict};
+use holdfast_core::snapshot::{
+    FrontendView, PortView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict,
+};
 use holdfast_core::time::Now;
 use holdfast_judgement::described::{Code, Text};
 use holdfast_judgement::rfc3339::Rfc3339;
@@ -48,6 +50,8 @@ pub(super) struct ServiceRow<'a> {
     frontends: usize,
     /// How many of its rows in /backends are in use.
     backends: usize,
+    /// How many of its rows in /backends are drained, in use or not.
+    drained: usize,
     /// How many EndpointSlices it has.
     slices: usize,
     /// The clients that came so far, over all ports; null without programs in the kernel.
@@ -116,6 +120,15 @@ fn backends(view: &ServiceView) -> usize {
     view.ports.iter().map(|port| port.rows.all().filter(Row::is_chosen).count()).sum()
 }
 
+/// How many rows of `/backends` are drained.
+fn drained(view: &ServiceView) -> usize {
+    let of_port = |port: &PortView| {
+        let is_drained = |row: &Row| port.rows.weights().is_drained(row.backend());
+        if port.rows.weights().is_none() { 0 } else { port.rows.all().filter(is_drained).count() }
+    };
+    view.ports.iter().map(of_port).sum()
+}
+
 impl Table for Services {
     const NAME: &'static str = "services";
     const ANSWER: &'static str = "Services";
@@ -131,6 +144,7 @@ impl Table for Services {
         column("FRONTENDS", |row, _, cells| cells.put(row.frontends)),
         column("BACKENDS", |row, _, cells| cells.put(row.backends)),
         column("SLICES", |row, _, cells| cells.put(row.slices)),
+        wide("DRAINED", |row, _, cells| cells.put(row.drained)),
         wide("CONNECTS", |row, _, cells| cells.put_optional(row.clients.map(|it| it.connects))),
         wide("REFUSED", |row, _, cells| cells.put_optional(row.clients.map(|it| it.refused))),
         wide("DROPPED", |row, _, cells| cells.put_optional(row.clients.map(|it| it.dropped))),
@@ -188,6 +202,7 @@ impl Table for Services {
             ports: facts.map(|facts| facts.ports.iter().map(Port::from).collect()).unwrap_or_default(),
             frontends: view.frontends.len(),
             backends: backends(view),
+            drained: drained(view),
             slices: view.slices.len(),
             clients: self.counters.service(view),
             internal_policy: facts.map(|facts| Code(facts.internal_policy)),

@@ -3,6 +3,7 @@
 mod described;
 mod diagnoses;
 mod doors;
+mod drains;
 mod events;
 mod explanations;
 pub(crate) mod fixture;

@@ -1,8 +1,8 @@
 //! What a client may set going, and where the outcome goes: others are asked for a diagnosis, the configuration is read
-//! again, an address is forgotten.
+//! again, an address is forgotten, a backend is drained.
 //!
-//! Invariant: a client can set nothing else going. Few wishes may wait, and each one for a reload or to forget an
-//! address names the peer that asks.
+//! Invariant: a client can set nothing else going. Few wishes may wait, and each one names the peer that asks, but for
+//! a diagnosis.
 
 use std::net::SocketAddr;
 
@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::apiserver::NotForgotten;
 use crate::diagnose::gather::Gatherer;
+use crate::drains::Order;
 
 /// Reloads that may wait; each takes milliseconds.
 pub const RELOADS_WAITING_MAX: usize = 4;
@@ -26,6 +27,8 @@ pub struct Acts {
     pub reloads: mpsc::Sender<ReloadWish>,
     /// Where a wish goes that an apiserver's address be forgotten.
     pub forgets: mpsc::Sender<ForgetWish>,
+    /// Where an order goes to drain backends, or to take that back.
+    pub drains: mpsc::Sender<Order>,
 }
 
 /// The process at the other end of the unix socket.

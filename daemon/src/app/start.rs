@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_core::drains::Drains;
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Settings};
@@ -114,18 +115,20 @@ pub(super) fn described(config: &Config, maps: &AppMaps, kept: Option<&state::Sa
 }
 
 /// An engine that knows what it must know before it may write anything. What is remembered is decided anew by the
-/// present settings and for the present node: so an apiserver's address is no frontend, not even for a moment.
+/// present settings and drains, and for the present node: so an apiserver's address is no frontend, not even for a
+/// moment.
 pub(super) fn engine(
     maps: AppMaps,
     seed: u64,
     sources: &[Source],
     now: (Settings, NodeFacts),
-    kept: Option<state::Saved>,
+    (kept, drains): (Option<state::Saved>, &Arc<Drains>),
 ) -> Result<Engine<AppMaps>, AppError> {
     let (mut engine, found) = Engine::start(maps, Seed(seed), sources)?;
     for error in found {
         tracing::warn!(%error, "the maps hold what holdfast cannot have written; it is written again");
     }
+    engine.begin_with_drains(Arc::clone(drains));
     if let Some(kept) = kept {
         // The engine's own clock begins with its loop.
         engine.remember(kept.remembered, Now { wall: super::now(), mono: Duration::ZERO });

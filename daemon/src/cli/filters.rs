@@ -117,3 +117,25 @@ pub struct Diagnosed {
     #[arg(long, value_name = "CHECK", exclusive = true)]
     pub(super) explain: Option<String>,
 }
+
+/// What `drain` is to drain.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Drained {
+    /// The address of the backends, with a port if only that is meant [default: show what is drained]
+    #[arg(value_name = "ADDRESS[:PORT]")]
+    pub(super) backend: Option<String>,
+    /// In exactly this service, and in no other
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "backend")]
+    pub(super) service: Option<String>,
+}
+
+/// What `undrain` is to take back.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Undrained {
+    /// The address of the backends, with its port if that was drained
+    #[arg(value_name = "ADDRESS[:PORT]")]
+    pub(super) backend: String,
+    /// In exactly this service, if it was drained in that
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pub(super) service: Option<String>,
+}

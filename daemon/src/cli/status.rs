@@ -130,6 +130,8 @@ struct Service {
     error: Option<String>,
     frontends: u64,
     backends: u64,
+    #[serde(default)]
+    drained: u64,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -159,6 +161,7 @@ struct Status {
     services: usize,
     frontends: u64,
     backends: u64,
+    drained: u64,
     states: BTreeMap<String, u64>,
     verdicts: BTreeMap<String, u64>,
     held: Vec<NotServing>,
@@ -244,6 +247,7 @@ impl Status {
             services: services.len(),
             frontends: services.iter().map(|service| service.frontends).sum(),
             backends: services.iter().map(|service| service.backends).sum(),
+            drained: services.iter().map(|service| service.drained).sum(),
             states: counted(services.iter().map(|service| service.state.as_str())),
             verdicts: counted(services.iter().filter_map(|service| service.verdict.as_deref())),
             held,
@@ -282,7 +286,7 @@ impl Status {
         let states = listed(self.states.iter().map(|(state, count)| format!("{count} {state}")));
         writeln!(out, "services   {} ({states})", self.services)?;
         writeln!(out, "frontends  {}", self.frontends)?;
-        writeln!(out, "backends   {}", self.backends)?;
+        writeln!(out, "backends   {}{}", self.backends, self.drained_spelled())?;
         let verdicts = listed(self.verdicts.iter().map(|(verdict, count)| format!("{count} {verdict}")));
         writeln!(out, "verdicts   {verdicts}")?;
         section(out, "datapath", self.faults.iter().cloned(), 0)?;
@@ -299,6 +303,16 @@ impl Status {
         let closed = self.closed_ports.iter().map(ClosedPort::spelled);
         section(out, "closed ports", closed, self.closed_ports_omitted)?;
         section(out, "files about Events", self.event_knowledge_faults.iter().map(KnowledgeFault::spelled), 0)
+    }
+}
+
+impl Status {
+    /// What is drained stays so until it is taken back, which may be forgotten.
+    fn drained_spelled(&self) -> String {
+        match self.drained {
+            0 => String::new(),
+            drained => format!(", and {drained} drained (`holdfast drain` lists them)"),
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use crate::admin::tests::fixture::{
 };
 use crate::admin::{Acts, ForgetWish, Forgotten, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use crate::apiserver::NotForgotten;
+use crate::drains::{Order, Taken};
 use crate::recorder::History;
 use crate::recorder::tests::{incident_history, tell_incident};
 
@@ -196,6 +197,46 @@ fn an_address_that_stays_is_a_finding() {
         "#]],
     );
     assert_eq!(serve(everything()).ask(&["apiserver", "forget", "10.0.0.1"]).exit, Exit::Usage);
+}
+
+#[test]
+fn an_order_to_drain_says_what_came_of_it() {
+    let (orders, mut ordered) = mpsc::channel::<Order>(1);
+    let served = serve_to(everything(), Acts { drains: orders, ..acts() });
+    let socket = served.socket.to_str().unwrap();
+    let ran = std::thread::scope(|scope| {
+        let words = ["--socket", socket, "drain", "[::ffff:10.0.0.77]:80", "--service", "default/web"];
+        let ran = scope.spawn(move || run(&words));
+        let Order { uid, drain, is_on, answer, .. } = ordered.blocking_recv().unwrap();
+        assert_eq!((uid, is_on), (nix::unistd::getuid().as_raw(), true));
+        assert_eq!((drain.to_string().as_str(), drain.service().unwrap().name()), ("10.0.0.77:80", "web"));
+        let problem = Some("drains.json: Read-only file system (os error 30)".to_owned());
+        answer.send(Ok(Taken { drains: Arc::default(), before: None, problem })).unwrap();
+        ran.join().unwrap()
+    });
+    check(
+        &ran,
+        Exit::Good,
+        &expect![[r#"
+            10.0.0.77:80 of default/web is drained: it gets no new client, and keeps those that it has
+            no service lists it now; where one does later, it gets no client there
+            not on disk yet, so a restart of the daemon would not know it: drains.json: Read-only file system (os error 30)
+        "#]],
+        &expect![""],
+    );
+    check(
+        &served.ask(&["drain"]),
+        Exit::Good,
+        &expect![[r#"
+            BACKEND   OF SERVICE   BY            SINCE                 SERVICES  STILL USED IN
+            10.9.9.9  default/web  root (uid 0)  2026-01-08T11:11:55Z  0         0
+        "#]],
+        &expect![""],
+    );
+    for words in [&["drain", "--service", "default/web"][..], &["undrain"]] {
+        assert_eq!(run(words).exit, Exit::Usage, "{words:?}");
+    }
+    assert_eq!(run(&["--socket", socket, "drain", "web"]).exit, Exit::Usage);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use holdfast_core::change::{Cause, Change};
+use holdfast_core::drains::Turned;
 use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts, Writer};
 use holdfast_core::hold::{Answer, Probed};
 use holdfast_core::keys::{Protocol, ServiceKey, SliceKey, Source};
@@ -267,6 +268,7 @@ fn trigger(change: &Change, earlier: &[Cause], cause: &Cause) -> Trigger {
         Cause::ClaimLost(frontend, other) => claim("claim-lost", frontend, other),
         Cause::NodeApplied => plain("node"),
         Cause::SettingsApplied => plain("settings"),
+        Cause::Drained(turned) => drained(turned),
         Cause::Retry => plain("retry"),
         Cause::Remembered => plain("remembered"),
         Cause::HoldDue => plain("hold-due"),
@@ -282,6 +284,15 @@ fn trigger(change: &Change, earlier: &[Cause], cause: &Cause) -> Trigger {
             Trigger { lost: Some([count(*lost), count(*populated)]), ..plain("mass-loss") }
         }
         Cause::ReadersLeft => plain("readers-left"),
+    }
+}
+
+fn drained(turned: &Turned) -> Trigger {
+    Trigger {
+        address: Some(turned.drain.to_string()),
+        by: Some(turned.by.to_string()),
+        ordered: Some(turned.by.at.into()),
+        ..plain(if turned.is_on { "drained" } else { "undrained" })
     }
 }
 

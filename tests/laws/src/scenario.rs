@@ -17,6 +17,7 @@
 //! | `settings maglev=true` | the one of Maglev |
 //! | `settings on_empty=W limit=30s` | those of holds; `refuse` unless said |
 //! | `settings mass_loss_share=25% mass_loss_window=30s mass_loss_limit=600s` | those of mass-loss |
+//! | `drain A[:P] [of NAMESPACE/NAME]`, `undrain …` | an operator drains backends, or takes that back |
 //! | `probe NAMESPACE/NAME A:P accepted`, `refused`, `silent` | a held backend is probed |
 //! | `interrupted` | every source may miss something for a while |
 //! | `time +5s` | five seconds pass |

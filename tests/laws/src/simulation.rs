@@ -364,6 +364,7 @@ fn foreign_cause(change: &Change, history: &History) -> Option<String> {
             history.claims.contains(&(change.service.clone(), *address, by.clone()))
         }
         Cause::MassLoss { .. } => history.joined.contains(&change.service),
+        Cause::Drained(turned) => turned.drain.service().is_none_or(|named| *named == change.service.name),
         Cause::NodeApplied
         | Cause::SettingsApplied
         | Cause::HoldDue

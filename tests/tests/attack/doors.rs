@@ -130,3 +130,23 @@ fn nobody_changes_anything_by_tcp_and_does_not_get_into_the_socket() {
     assert_eq!(answers.by_status, BTreeMap::new());
     assert!(!daemon.logged().contains("a reload was asked for"), "{}", daemon.logged());
 }
+
+/// A member of the socket's group may look, and drains nothing.
+#[test]
+fn nobody_drains_a_backend_by_tcp_nor_by_a_socket_that_is_open_to_all() {
+    let bed = Bed::new().unwrap();
+    let mut daemon = Daemon::new(&bed, "").unwrap();
+    daemon.start().unwrap();
+    let path = "/drain?backend=127.0.0.9";
+    let order = Question { uid: NOBODY, clients: 2, door: TCP, method: "POST", path };
+    at_it(&mut bed.crowd(Location::NODE, &order).unwrap(), 403);
+    fs::set_permissions(daemon.folder(), fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = daemon.socket();
+    let by_socket = Question { door: socket.to_str().unwrap(), ..order };
+    let mut shut_out = bed.crowd(Location::NODE, &by_socket).unwrap();
+    until("refused", || shut_out.answers().unwrap().failed.keys().any(|errno| errno == "EACCES"));
+    drop(shut_out);
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).unwrap();
+    at_it(&mut bed.crowd(Location::NODE, &by_socket).unwrap(), 403);
+    assert_eq!(daemon.ask(&["drain"]).unwrap()["drains"], serde_json::json!([]));
+}

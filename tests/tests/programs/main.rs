@@ -13,6 +13,8 @@ mod denied;
 #[cfg(test)]
 mod diagnosed;
 #[cfg(test)]
+mod drains;
+#[cfg(test)]
 mod facts;
 #[cfg(test)]
 mod incident;

@@ -7,6 +7,7 @@ use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use core::net::IpAddr;
 
+use crate::drains::Drains;
 use crate::facts::{Settings, SliceFacts};
 use crate::keys::ServiceKey;
 use crate::list::{LastList, Row, Rows};
@@ -168,6 +169,8 @@ pub(crate) struct Case<'a> {
     pub(crate) hidden: BTreeSet<IpAddr>,
     pub(crate) key: ServiceKey,
     pub(crate) settings: &'a Settings,
+    /// The drains in force.
+    pub(crate) drains: &'a Drains,
 }
 
 impl Case<'_> {

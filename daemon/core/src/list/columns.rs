@@ -116,6 +116,14 @@ impl Columns {
         None
     }
 
+    /// How many rows have a lower address, if rows are in the order of these.
+    pub(super) fn partition_point(&self, address: IpAddr) -> usize {
+        match &self.addresses {
+            Addresses::V4(all) => all.partition_point(|it| IpAddr::V4(*it) < address),
+            Addresses::Any(all) => all.partition_point(|it| *it < address),
+        }
+    }
+
     pub(super) fn set(&mut self, place: usize, bits: u8) {
         self.rest.get_mut(place).into_iter().for_each(|rest| rest.bits = bits);
     }

@@ -16,6 +16,7 @@ use std::string::String;
 use std::vec;
 
 use super::*;
+use crate::drains::Drains;
 use crate::facts::{
     AddressType, Conditions, Endpoint, EndpointsBuilder, HintSet, Meta, ServicePort, ServiceType, SlicePort,
 };
@@ -98,7 +99,7 @@ pub(super) fn slice(name: &str, endpoints: &str, here: &str) -> SliceFacts {
 
 pub(super) fn resolved(service: &ServiceFacts, slices: Vec<SliceFacts>, node: &NodeFacts) -> Desired {
     let slices: Vec<_> = slices.into_iter().map(Arc::new).collect();
-    resolve(Some(service), &slices, node, &Settings::default())
+    resolve(Some(service), &slices, (node, &Settings::default(), &Drains::default()))
 }
 
 /// The last numbers of a list's addresses; `nil`: no frontend uses it.

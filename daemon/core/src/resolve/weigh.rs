@@ -1,20 +1,44 @@
-//! What weights make of the lists of a port.
+//! What weights and drains make of the lists of a port.
 //!
 //! Invariant: a list that had a backend has one afterwards.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
+use crate::drains::Drains;
 use crate::facts::SliceFacts;
+use crate::keys::ObjectName;
 use crate::list::{Row, Scope};
 use crate::weights::{OfBackends, Weight, Weights};
 use crate::work;
 
-/// Takes backends with weight 0 out of the lists in which others stay, and gives the weights of the port.
-pub(super) fn weigh(rows: &mut [Row], slices: &[Arc<SliceFacts>], weights: &Weights) -> OfBackends {
+/// The weights that are asked for a port's backends.
+pub(super) fn weigh(rows: &[Row], slices: &[Arc<SliceFacts>], asked: Option<&Weights>) -> OfBackends {
+    let Some(asked) = asked else { return OfBackends::default() };
     let node = |row: &Row| slices.get(usize::from(row.slice))?.endpoints.get(usize::from(row.endpoint))?.node;
     work::done(rows.len());
-    let each: Vec<Weight> = rows.iter().map(|row| weights.of(row.backend(), node(row))).collect();
+    OfBackends::new(rows.iter().map(|row| (row.backend(), asked.of(row.backend(), node(row)))))
+}
+
+/// Those of a service's backends that are drained, in their order.
+pub(crate) fn drained<'a>(
+    backends: impl ExactSizeIterator<Item = SocketAddr>,
+    service: &'a ObjectName,
+    drains: &'a Drains,
+) -> impl Iterator<Item = SocketAddr> {
+    let backends = (!drains.is_empty()).then_some(backends);
+    work::done(backends.as_ref().map_or(0, ExactSizeIterator::len));
+    backends.into_iter().flatten().filter(move |backend| drains.has(service, *backend))
+}
+
+/// Takes backends that are to have no new clients out of the lists in which others stay.
+pub(crate) fn rest(rows: &mut [Row], weights: &OfBackends) {
+    if weights.is_none() {
+        return;
+    }
+    work::done(rows.len());
+    let each: Vec<Weight> = rows.iter().map(|row| weights.of(row.backend())).collect();
     for scope in Scope::ALL {
         let stays = |(row, weight): (&Row, &Weight)| row.is_in(scope) && *weight > Weight::NONE;
         if !rows.iter().zip(&each).any(stays) {
@@ -26,5 +50,4 @@ pub(super) fn weigh(rows: &mut [Row], slices: &[Arc<SliceFacts>], weights: &Weig
             *row = row.narrowed(scope != Scope::Cluster, scope != Scope::Local);
         }
     }
-    OfBackends::new(rows.iter().map(Row::backend).zip(each))
 }

@@ -23,6 +23,7 @@ impl World {
     /// has to tell.
     pub(crate) fn decide(&mut self, now: Now) {
         self.expire_holds(now.uptime());
+        self.walk_drained();
         self.set_aside();
         self.begin_pieces();
         let mut left = self.most_work();
@@ -96,12 +97,14 @@ impl World {
         let facts = known.facts.clone();
         let node = Arc::clone(&self.tables.node);
         let settings = Arc::clone(&self.tables.settings);
-        let desired = resolve::resolve(facts.as_deref(), &known.slices, &node, &settings);
+        let drains = Arc::clone(&self.tables.drains);
+        let given = (&*node, &*settings, &*drains);
+        let desired = resolve::resolve(facts.as_deref(), &known.slices, given);
         self.tables.cut_short(id, desired.cut);
         let rank = facts.as_deref().map(Rank::of);
         self.cover(id, rank, &Coverage::of(&desired.frontends, &node));
         let wanted = self.claimable(&desired.frontends, id, rank);
-        let Some(case) = self.case(id, &settings, now) else { return self.count_impossible() };
+        let Some(case) = self.case(id, (&settings, &drains), now) else { return self.count_impossible() };
         let Self { services, space, .. } = self;
         let Some(service) = services.get_mut(id) else { return self.count_impossible() };
         let before = service.lists();

@@ -14,6 +14,7 @@ use super::World;
 use crate::change::Cause;
 use crate::claims::Frontend;
 use crate::dialable::is_reserved;
+use crate::drains::Drains;
 use crate::facts::{Endpoint, NodeFacts, Settings, SliceFacts};
 use crate::hold::{Case, Hold, Lists, MassLoss, Policy, Probed};
 use crate::keys::{FrontendKey, SliceKey, Source, Transport};
@@ -36,7 +37,12 @@ fn can_be_a_pods(address: IpAddr, node: &NodeFacts, settings: &Settings) -> bool
 
 impl World {
     /// What the empty lists of this service are judged by.
-    pub(super) fn case<'a>(&self, id: ServiceId, settings: &'a Settings, now: Now) -> Option<Case<'a>> {
+    pub(super) fn case<'a>(
+        &self,
+        id: ServiceId,
+        (settings, drains): (&'a Settings, &'a Drains),
+        now: Now,
+    ) -> Option<Case<'a>> {
         let known = self.tables.get(id)?;
         let before = self.services.get(id).and_then(|service| service.view.as_ref());
         Some(Case {
@@ -48,6 +54,7 @@ impl World {
             slices: before.map(|view| Arc::clone(&view.slices)).unwrap_or_default(),
             key: known.key.clone(),
             settings,
+            drains,
         })
     }
 

@@ -84,9 +84,10 @@ impl World {
         &self.turns.piece
     }
 
-    /// Whether anything is dirty, of this piece or of later ones.
+    /// Whether anything is dirty, of this piece or of later ones, or is about to become so.
     pub(crate) fn has_dirty(&self) -> bool {
-        !self.turns.piece.is_empty() || !self.turns.gathered.is_empty() || self.has_more()
+        let is_dirty = !self.turns.piece.is_empty() || !self.turns.gathered.is_empty() || self.has_more();
+        is_dirty || self.drained.is_under_way()
     }
 
     /// Whether this piece leaves nothing to do.

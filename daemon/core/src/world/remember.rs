@@ -10,11 +10,15 @@ use alloc::vec::Vec;
 
 use super::World;
 use crate::change::Cause;
+use crate::drains::Drains;
 use crate::event::Watched;
 use crate::facts::Timestamp;
 use crate::hold::Kept;
+use crate::keys::ObjectName;
+use crate::list::{LastList, Rows};
+use crate::resolve::weigh;
 use crate::service::{Port, Service};
-use crate::snapshot::{ServiceView, Snapshot, Status};
+use crate::snapshot::{PortView, ServiceView, Snapshot, Status};
 use crate::time::{Now, Uptime};
 
 /// What a former process knew.
@@ -69,6 +73,7 @@ impl World {
         let Some(id) = self.tables.remember(&view) else { return };
         for port in &mut view.ports {
             port.index = None;
+            port.drain(&view.key.name, &self.tables.drains);
             for hold in port.hold.iter_mut().map(Arc::make_mut) {
                 hold.begun = on_my_clock(hold.begun);
                 hold.asked = hold.asked.map(&on_my_clock);
@@ -89,10 +94,26 @@ impl World {
     }
 }
 
+impl PortView {
+    /// Marks what is drained, which the table does not say: the drains are written down for themselves.
+    fn drain(&mut self, service: &ObjectName, drains: &Drains) {
+        let drained = weigh::drained(self.rows.all().map(|row| row.backend()), service, drains);
+        let weights = self.rows.weights().clone().drained(drained);
+        if weights.has_no_drained() {
+            return;
+        }
+        let is_last = self.last.rows().is_some_and(|last| Arc::ptr_eq(last, &self.rows));
+        self.rows = Arc::new(Rows::clone(&self.rows).weighted(weights));
+        if is_last {
+            self.last = LastList::remembered(Some(Arc::clone(&self.rows)));
+        }
+    }
+}
+
 impl Service {
     /// Takes over the rows with their times and the last lists. What the maps hold is read from them, not remembered.
     fn begin_with(&mut self, view: &Arc<ServiceView>) {
-        let port = |port: &crate::snapshot::PortView| Port {
+        let port = |port: &PortView| Port {
             rows: Arc::clone(&port.rows),
             kept: Kept { last: port.last.clone(), hold: port.hold.clone(), ended: port.ended },
             ..Port::new(port.key.clone())

@@ -147,6 +147,7 @@ impl World {
         }
         self.report.snapshot.node = Arc::clone(&self.tables.node);
         self.report.snapshot.settings = Arc::clone(&self.tables.settings);
+        self.report.snapshot.drains = Arc::clone(&self.tables.drains);
         self.report.snapshot.sources.clone_from(&self.tables.synced);
         self.report.snapshot.held = self.held();
         self.report.snapshot.progress.clone_from(&self.tables.progress);

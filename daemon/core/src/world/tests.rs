@@ -6,6 +6,7 @@ mod balancers;
 mod bounds;
 mod claims;
 mod doubts;
+mod drains;
 mod holds;
 mod linear;
 mod maglev;

@@ -146,6 +146,8 @@ impl Trigger {
             "claim-lost" => format!("{frontend} is claimed by {other}"),
             "node" => "the node changed".to_owned(),
             "settings" => "the configuration changed".to_owned(),
+            "drained" => format!("{address} was drained{}", self.orderer()),
+            "undrained" => format!("{address} is no longer drained, as ordered{}", self.orderer()),
             "retry" => "it was tried again".to_owned(),
             "remembered" => "it was remembered from before the restart".to_owned(),
             "hold-due" => "the hold has reached its bound".to_owned(),
@@ -160,6 +162,13 @@ impl Trigger {
             "readers-left" => "no client reads its former list any more".to_owned(),
             _ => self.object_sentence(),
         }
+    }
+
+    /// The user that ordered it, and when.
+    fn orderer(&self) -> String {
+        let by = self.by.as_ref().map(|by| format!(" by {by}"));
+        let at = self.ordered.map(|at| format!(" at {}", crate::rfc3339::Rfc3339(at.seconds())));
+        [by, at].into_iter().flatten().collect()
     }
 
     fn object_sentence(&self) -> String {

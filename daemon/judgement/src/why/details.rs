@@ -329,7 +329,7 @@ fn endpoint<'a>(
         port_name: &port.key.name,
         protocol: Code(port.key.transport),
         state: Code(state(row)),
-        reasons: reasons(port, row, snapshot),
+        reasons: reasons((view, port), row, snapshot),
         node: found.and_then(|endpoint| endpoint.node).map(Text),
         zone: found.and_then(|endpoint| endpoint.zone),
         slice: slice.map(|slice| slice.key.name.to_string()),
@@ -337,7 +337,7 @@ fn endpoint<'a>(
     }
 }
 
-fn reasons(port: &PortView, row: &Row, snapshot: &Snapshot) -> Vec<String> {
+fn reasons((view, port): (&ServiceView, &PortView), row: &Row, snapshot: &Snapshot) -> Vec<String> {
     let conditions = row.conditions();
     let named = [
         ("ready", conditions.ready),
@@ -349,6 +349,7 @@ fn reasons(port: &PortView, row: &Row, snapshot: &Snapshot) -> Vec<String> {
     if let Some(unused) = port.unused_because(row) {
         reasons.push(format!("not used: {}", UnusedBecause::as_str(unused)));
     }
+    reasons.extend(drained(view, port, row, snapshot));
     let held = port.hold.iter().flat_map(|hold| hold.backends.iter().map(move |it| (hold, it)));
     if let Some((hold, it)) =
         held.into_iter().find(|(_, it)| row.is_held() && it.row.backend() == row.backend())
@@ -372,6 +373,14 @@ fn reasons(port: &PortView, row: &Row, snapshot: &Snapshot) -> Vec<String> {
         });
     }
     reasons
+}
+
+/// The user that drained a backend, and when; and why clients get it if they do.
+fn drained(view: &ServiceView, port: &PortView, row: &Row, snapshot: &Snapshot) -> Option<String> {
+    let is_drained = port.rows.weights().is_drained(row.backend());
+    let (_, by) = snapshot.drains.of(&view.key.name, row.backend()).filter(|_| is_drained)?;
+    let used = if row.is_chosen() { ", and used all the same: no other backend takes clients" } else { "" };
+    Some(format!("drained by {by} since {}{used}", Rfc3339(by.at)))
 }
 
 /// Which service a backend belongs to, and how it is used.

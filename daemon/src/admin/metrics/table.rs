@@ -5,8 +5,9 @@
 use holdfast_core::digest::digest;
 use holdfast_core::keys::Source;
 use holdfast_core::lifecycle::State as BalancerState;
+use holdfast_core::list::Row;
 use holdfast_core::op::FrontendType;
-use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot, Verdict};
+use holdfast_core::snapshot::{FrontendView, PortView, Reason, ServiceState, ServiceView, Snapshot, Verdict};
 use holdfast_core::time::Now;
 use holdfast_judgement::why::{EndpointState, LoadBalancer, WriteStatus, state, status};
 
@@ -27,6 +28,8 @@ struct Counts {
     reasons: [u64; Reason::ALL.len()],
     statuses: [u64; STATUSES.len()],
     backends: [u64; BACKEND_STATES.len()],
+    /// Those that are drained: in no list, and in one.
+    drained: [u64; 2],
     balancers: [u64; BALANCER_STATES.len()],
 }
 
@@ -44,8 +47,15 @@ impl Counts {
             count(&mut self.balancers, &BALANCER_STATES, &balancer.state.0);
         }
         view.frontends.iter().for_each(|frontend| self.add_frontend(frontend));
-        for row in view.ports.iter().flat_map(|port| port.rows.all()) {
-            count(&mut self.backends, &BACKEND_STATES, &state(&row));
+        for port in &view.ports {
+            port.rows.all().for_each(|row| self.add_backend(port, &row));
+        }
+    }
+
+    fn add_backend(&mut self, port: &PortView, row: &Row) {
+        count(&mut self.backends, &BACKEND_STATES, &state(row));
+        if port.rows.weights().is_drained(row.backend()) {
+            count(&mut self.drained, &[false, true], &row.is_chosen());
         }
     }
 
@@ -64,11 +74,23 @@ impl Counts {
 
 /// Writes how many services, frontends and endpoints are in which state.
 pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot) {
-    tables(out, &Counts::of(snapshot));
+    let counts = Counts::of(snapshot);
+    tables(out, &counts);
+    drained(out, snapshot, counts.drained);
     if snapshot.sources.contains_key(&Source::Kubernetes) {
         let help =
             "What the apiserver's objects ask for, as a number; nodes that know the same have the same.";
         out.gauge("holdfast_table_digest", help, digest(&snapshot.services));
+    }
+}
+
+/// What operators have drained, and whether clients get some of it all the same.
+fn drained(out: &mut Exposition, snapshot: &Snapshot, counts: [u64; 2]) {
+    out.gauge("holdfast_drains", "Drains that operators of this node have in force.", snapshot.drains.len());
+    let help = "Endpoints that are drained, by whether clients get them because no other takes clients.";
+    out.begin("holdfast_drained_backends", "gauge", help);
+    for (used, count) in ["no", "yes"].into_iter().zip(counts) {
+        out.sample("holdfast_drained_backends", &[("used", used)], count);
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::fixture::{everything, serve, serve_with};
 use super::judged;
 use super::tables::rows;
-use super::{doors, fixture::Served};
+use super::{doors, drains, fixture::Served};
 use crate::admin::flows;
 use crate::recorder::tests::incident_history;
 use crate::state::{Damage, LeftOut, Written};
@@ -167,7 +167,7 @@ fn every_answer_is_described_field_by_field() {
         let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
         compare(&part, &schema, &document, &mut seen);
     }
-    for (path, answer) in doors::answers_to_wishes() {
+    for (path, answer) in doors::answers_to_wishes().into_iter().chain(drains::answers()) {
         let content = &document["paths"][path]["post"]["responses"]["200"]["content"];
         let answer = serde_json::from_str(&answer).unwrap();
         compare(&answer, &content["application/json"]["schema"], &document, &mut seen);

@@ -84,7 +84,7 @@ fn nothing_can_be_changed() {
         assert_eq!((got.status, got.header("allow")), (405, Some("GET, HEAD")), "{method}");
         assert_eq!(
             got.body,
-            "error: this path can only be read\nhint: use GET or HEAD; nothing can be changed here but by POST /reload and POST /apiserver/forget on the unix socket\n"
+            "error: this path can only be read\nhint: use GET or HEAD; nothing can be changed here but by POST /reload, /apiserver/forget, /drain and /undrain on the unix socket\n"
         );
     }
     let body = "content-length: 2\r\n\r\nhi";

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use holdfast_core::drains::{Drain, Drains, Ordered};
 use holdfast_core::facts::{
     AddressType, BalancerFacts, Conditions, Endpoint, EndpointsBuilder, Ingress, Meta, NodeFacts, ObjectKey,
     Rejection, ServiceFacts, ServicePort, ServiceType, SliceFacts, SlicePort, Target, Timestamp,
@@ -408,6 +409,14 @@ fn rejections() -> Rejections {
 }
 
 /// Every verdict, every state, every kind of rejection.
+/// Of an address that no service has.
+fn drains() -> Drains {
+    let mut drains = Drains::default();
+    let drain = Drain::new("10.9.9.9".parse().unwrap(), None, Some(name("default/web")));
+    drains.add(drain, Ordered { uid: 0, user: Some("root".into()), at: THEN }).unwrap();
+    drains
+}
+
 pub(crate) fn everything() -> Snapshot {
     let given =
         [web(), thief(), web_static(), intranet(), dns(), gone(), elsewhere(), kubernetes(), signalling()];
@@ -429,6 +438,7 @@ pub(crate) fn everything() -> Snapshot {
         fill: Fill { frontends: 9, ports: 7, slots: [14, 2], retries: 1 },
         programmed: true,
         published: THEN,
+        drains: Arc::new(drains()),
         ..Snapshot::default()
     };
     for (id, given) in (0..).map(ServiceId).zip(given.into_iter().chain(unserved())) {
@@ -731,6 +741,7 @@ pub(crate) fn acts() -> Acts {
         gatherer: Gatherer::new(None, "node-1".into(), watch::channel(Arc::default()).1),
         reloads: mpsc::channel(1).0,
         forgets: mpsc::channel(1).0,
+        drains: mpsc::channel(1).0,
     }
 }
 
@@ -756,7 +767,7 @@ pub(crate) fn serve_to(snapshot: Snapshot, acts: Acts) -> Served {
     serve_all(snapshot, |_| {}, acts)
 }
 
-fn serve_all(snapshot: Snapshot, change: impl FnOnce(&mut Readings), acts: Acts) -> Served {
+pub(crate) fn serve_all(snapshot: Snapshot, change: impl FnOnce(&mut Readings), acts: Acts) -> Served {
     let folder = Folder::new();
     let socket = folder.0.join("admin.sock");
     let (snapshots, receiver) = watch::channel(Arc::new(snapshot));

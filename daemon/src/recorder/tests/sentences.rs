@@ -2,6 +2,7 @@
 
 use expect_test::{Expect, expect};
 use futures_util::FutureExt as _;
+use holdfast_core::drains::{Drain, Drains, Ordered};
 use holdfast_judgement::record::Kind;
 
 use super::*;
@@ -60,6 +61,33 @@ fn what_another_service_does_is_another_record() {
             2026-01-08T11:12:01.000Z #5 default/kubernetes-intranet: 10.96.0.2:443/TCP is gone, was serving, -169.254.128.7:6443; because Service default/kubernetes-intranet deleted, version 74, written by kubectl-create (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443
         "#]],
     );
+}
+
+/// With the user and the time, also where nothing changes for clients.
+#[test]
+fn an_order_to_drain_has_its_record_in_each_service_that_it_changes() {
+    let mut rig = Rig::new();
+    rig.batch([
+        service("web", "10.96.0.1", meta("1", "kubectl")),
+        slice("web", &["10.1.1.1", "10.1.1.2"], false, meta("2", "kcm")),
+        service("web-2", "10.96.0.2", meta("3", "kubectl")),
+        slice("web-2", &["10.1.1.1"], false, meta("4", "kcm")),
+    ]);
+    let at = Timestamp(1_767_870_715);
+    let by = Ordered { uid: 0, user: Some("root".into()), at };
+    let mut drains = Drains::default();
+    drains.add(Drain::new("10.1.1.1".parse().unwrap(), None, None), by.clone()).unwrap();
+    let mut told = rig.batch([Event::DrainsApplied(Arc::new(drains), by)]);
+    let by = Ordered { uid: 1000, user: None, at };
+    told.extend(rig.batch([Event::DrainsApplied(Arc::default(), by)]));
+    let lines: String = all(&recorded(told, None)).iter().map(|record| record.sentence() + "\n").collect();
+    expect![[r#"
+        2026-01-08T11:11:58.000Z #1 default/web: 10.96.0.1:443/TCP serving, -10.1.1.1:6443, 1 kept; because 10.1.1.1 was drained by root (uid 0) at 2026-01-08T11:11:55Z
+        2026-01-08T11:11:58.000Z #2 default/web-2: nothing changed for clients; because 10.1.1.1 was drained by root (uid 0) at 2026-01-08T11:11:55Z
+        2026-01-08T11:11:59.000Z #3 default/web: 10.96.0.1:443/TCP serving, +10.1.1.1:6443, 1 kept; because 10.1.1.1 is no longer drained, as ordered by uid 1000 at 2026-01-08T11:11:55Z
+        2026-01-08T11:11:59.000Z #4 default/web-2: nothing changed for clients; because 10.1.1.1 is no longer drained, as ordered by uid 1000 at 2026-01-08T11:11:55Z
+    "#]]
+    .assert_eq(&lines);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What of a daemon a scenario needs beside the rules and the objects.
 
+use holdfast_core::drains::Drains;
 use holdfast_core::engine::Remembered;
 use holdfast_core::event::Event;
 use holdfast_core::snapshot::Snapshot;
@@ -10,6 +11,8 @@ pub trait Daemon {
     fn blocks(&self, toml: &str) -> Result<Vec<Event>, String>;
     /// What comes back after a restart of what was written down.
     fn written_down(&self, snapshot: &Snapshot) -> Result<Remembered, String>;
+    /// What comes back of the drains in force.
+    fn drains_written_down(&self, drains: &Drains) -> Result<Drains, String>;
 }
 
 /// The rules without a daemon around them: no configuration can be read, and a record comes back as it was written.
@@ -23,5 +26,9 @@ impl Daemon for RulesAlone {
 
     fn written_down(&self, snapshot: &Snapshot) -> Result<Remembered, String> {
         Ok(Remembered::from(snapshot))
+    }
+
+    fn drains_written_down(&self, drains: &Drains) -> Result<Drains, String> {
+        Ok(drains.clone())
     }
 }

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use holdfast_core::drains::{Drain, Drains, Ordered};
 use holdfast_core::event::Event;
-use holdfast_core::facts::{NodeFacts, ObjectKey, Settings};
+use holdfast_core::facts::{NodeFacts, ObjectKey, Settings, Timestamp};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
 use holdfast_objects::manifests::Texts;
 use holdfast_objects::{self as objects, Defaulting, Kind, Provenance, SliceWire};
@@ -28,6 +29,7 @@ pub(super) struct Outside {
     blocks: BTreeMap<ObjectKey, Event>,
     node: Arc<NodeFacts>,
     settings: Arc<Settings>,
+    drains: Arc<Drains>,
 }
 
 impl Default for Outside {
@@ -39,6 +41,7 @@ impl Default for Outside {
             blocks: BTreeMap::new(),
             node: Arc::default(),
             settings: Arc::new(stage_settings()),
+            drains: Arc::default(),
         }
     }
 }
@@ -72,6 +75,7 @@ impl Outside {
             }
             Command::Node(node) => Ok(vec![self.set_node(node.clone())]),
             Command::Settings(settings) => Ok(vec![self.set_settings(settings.clone())]),
+            Command::Drain(drain, is_on) => Ok(vec![self.drain(drain, *is_on)?]),
             Command::Probe(..)
             | Command::Interrupted
             | Command::Time(_)
@@ -101,12 +105,33 @@ impl Outside {
         group.extend(self.replace_blocks(BTreeMap::new()));
         group.push(self.set_node(NodeFacts::default()));
         group.push(self.set_settings(stage_settings()));
+        group.push(self.set_drains(Drains::default()));
         group
     }
 
     fn set_node(&mut self, node: NodeFacts) -> Event {
         self.node = Arc::new(node);
         Event::NodeApplied(Arc::clone(&self.node))
+    }
+
+    /// What a new process begins with.
+    pub(super) const fn drains(&self) -> &Arc<Drains> {
+        &self.drains
+    }
+
+    fn drain(&mut self, drain: &Drain, is_on: bool) -> Result<Event, String> {
+        let mut drains = Drains::clone(&self.drains);
+        if is_on {
+            drains.add(drain.clone(), ordered()).map_err(|error| error.to_string())?;
+        } else {
+            drains.remove(drain).ok_or_else(|| format!("{drain} is not drained"))?;
+        }
+        Ok(self.set_drains(drains))
+    }
+
+    fn set_drains(&mut self, drains: Drains) -> Event {
+        self.drains = Arc::new(drains);
+        Event::DrainsApplied(Arc::clone(&self.drains), ordered())
     }
 
     fn set_settings(&mut self, settings: Settings) -> Event {
@@ -120,6 +145,10 @@ impl Outside {
         self.blocks = blocks;
         group
     }
+}
+
+const fn ordered() -> Ordered {
+    Ordered { uid: 0, user: None, at: Timestamp(1) }
 }
 
 fn key(event: &Event) -> Option<ObjectKey> {

@@ -172,6 +172,7 @@ impl<'a> Runner<'a> {
         if !unknown.is_empty() {
             return Err(format!("the maps hold what was never written: {unknown:?}"));
         }
+        engine.begin_with_drains(Arc::new(self.daemon.drains_written_down(self.outside.drains())?));
         if let Some(remembered) = self.written_down()? {
             engine.remember(remembered, Now { wall: self.wall, mono: self.mono });
         }

@@ -8,9 +8,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 use holdfast_core::dialable::{AddressRange, ExternalIps};
+use holdfast_core::drains::Drain;
 use holdfast_core::facts::{NodeFacts, Settings};
 use holdfast_core::hold::{Answer, OnEmpty, Policy};
-use holdfast_core::keys::Source;
+use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::spelled::Spelled;
 
 use super::{Restarts, View};
@@ -40,6 +41,8 @@ pub enum Command {
     /// The own node.
     Node(NodeFacts),
     Settings(Settings),
+    /// An operator drains backends, or takes that back.
+    Drain(Drain, bool),
     /// A backend of a held list is probed: service, backend, what came of it.
     Probe(String, SocketAddr, Answer),
     /// Every source may miss something.
@@ -171,6 +174,8 @@ fn command(line: &str, block: &str) -> Result<Command, String> {
         ("config", "") => Command::Config(block()),
         ("node", rest) => Command::Node(node(rest)?),
         ("settings", rest) => Command::Settings(settings(rest)?),
+        ("drain", rest) => Command::Drain(drain(rest)?, true),
+        ("undrain", rest) => Command::Drain(drain(rest)?, false),
         ("probe", rest) => probe(rest)?,
         ("interrupted", "") => Command::Interrupted,
         ("time", rest) => Command::Time(duration(rest)?),
@@ -266,6 +271,22 @@ fn seconds(text: &str) -> Result<i64, String> {
 fn percent(text: &str) -> Result<u32, String> {
     let percent = text.strip_suffix('%').and_then(|percent| percent.parse::<u32>().ok());
     percent.map(|percent| percent * 10_000).ok_or_else(|| format!("`25%`, not {text:?}"))
+}
+
+fn drain(rest: &str) -> Result<Drain, String> {
+    let legal = || format!("`drain ADDRESS[:PORT] [of NAMESPACE/NAME]`, not {rest:?}");
+    let (backend, service) = rest.split_once(" of ").map_or((rest, None), |(it, of)| (it, Some(of)));
+    let name = |text: &str| {
+        let (namespace, name) = text.split_once('/').ok_or_else(legal)?;
+        ObjectName::new(namespace, name).map_err(|error| error.to_string())
+    };
+    let service = service.map(name).transpose()?;
+    let alone = |_| backend.parse::<IpAddr>().map(|address| Drain::new(address, None, service.clone()));
+    let with_port = backend.parse::<SocketAddr>();
+    with_port
+        .map(|it| Drain::new(it.ip(), it.port().try_into().ok(), service.clone()))
+        .or_else(alone)
+        .map_err(|_| legal())
 }
 
 fn probe(rest: &str) -> Result<Command, String> {

@@ -8,6 +8,7 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use holdfast_core::dialable::{AddressRange, ExternalIps};
+use holdfast_core::drains::{Drain, Drains, Ordered};
 use holdfast_core::facts::{
     AddressType, Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Ingress, Meta, NodeFacts,
     ServiceFacts, ServicePort, ServiceType, Settings, SliceFacts, SlicePort, Target, Timestamp,
@@ -485,6 +486,21 @@ pub fn settings(random: &mut Random) -> Settings {
         serves_sctp: random.chance(700),
         maglev: random.chance(30),
     }
+}
+
+/// Some endpoints, of all services or of one, which an operator drained.
+pub fn drains(random: &mut Random) -> Drains {
+    let mut drains = Drains::default();
+    for _ in 0..random.below(4) {
+        let last = u8::try_from(1 + random.below(6)).unwrap_or(1);
+        let address = if random.chance(700) { v4(1, 1, 1, last) } else { v6(0x100 + u16::from(last)) };
+        let number = random.chance(300).then(|| port(8080));
+        let service = random.chance(500).then(|| service_key(random.below(SERVICES_MAX)).name);
+        let by = Ordered { uid: 0, user: None, at: Timestamp(1) };
+        // There are few, so there is room for each.
+        let _ = drains.add(Drain::new(address, number, service), by);
+    }
+    drains
 }
 
 fn external_ips(random: &mut Random) -> ExternalIps {

@@ -90,7 +90,8 @@ pub(super) fn cache_table(case: &Case<'_>) -> Judgement {
         return Judgement::skipped("There is nothing that rules could be applied to.");
     };
     let snapshot = case.table();
-    let desired = resolve(view.facts.as_deref(), &view.slices, &snapshot.node, &snapshot.settings);
+    let given = (&*snapshot.node, &*snapshot.settings, &*snapshot.drains);
+    let desired = resolve(view.facts.as_deref(), &view.slices, given);
     let is_held = |port: &PortView| port.hold.is_some() || port.rows.all().any(|row| row.is_held());
     let held = view.ports.iter().filter(|port| is_held(port)).count();
     let wanted = |key: &PortKey| {

@@ -1,0 +1,193 @@
+//! Drains: backends that get no new clients because an operator of this node said so, until the operator takes it back.
+//!
+//! Invariant: a drain names an address in its canonical form, and a service by its exact name or none at all, so it
+//! reaches no service with a name that merely looks like that. There are no more than [`limits::DRAINS_MAX`] of them.
+//! What a drain makes of a list is what a weight of 0 makes of it, so drains never make a list empty.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+use core::num::NonZeroU16;
+
+use crate::facts::Timestamp;
+use crate::keys::ObjectName;
+use crate::limits;
+
+/// Which backends get no new clients: those at an address or at one port of it, of one service or of all.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Drain {
+    address: IpAddr,
+    extent: Extent,
+}
+
+/// The port, and the service; `None` is all of them.
+type Extent = (Option<NonZeroU16>, Option<ObjectName>);
+
+impl Drain {
+    /// Of an address however it is spelled.
+    pub const fn new(address: IpAddr, port: Option<NonZeroU16>, service: Option<ObjectName>) -> Self {
+        Self { address: address.to_canonical(), extent: (port, service) }
+    }
+
+    pub const fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// `None`: every port.
+    pub const fn port(&self) -> Option<NonZeroU16> {
+        self.extent.0
+    }
+
+    /// `None`: every service.
+    pub const fn service(&self) -> Option<&ObjectName> {
+        self.extent.1.as_ref()
+    }
+
+    /// Whether some backend may be meant by both.
+    pub fn meets(&self, other: &Self) -> bool {
+        let meet = |a: bool, b: bool, same: bool| !a || !b || same;
+        self.address == other.address
+            && meet(self.port().is_some(), other.port().is_some(), self.port() == other.port())
+            && meet(self.service().is_some(), other.service().is_some(), self.service() == other.service())
+    }
+
+    /// Whether it means this backend, of some service.
+    pub(crate) fn reaches(&self, backend: SocketAddr) -> bool {
+        self.address == backend.ip() && self.port().is_none_or(|port| port.get() == backend.port())
+    }
+
+    /// Whether it means this backend of this service.
+    pub fn means(&self, service: &ObjectName, backend: SocketAddr) -> bool {
+        self.reaches(backend) && self.service().is_none_or(|named| named == service)
+    }
+}
+
+/// `10.0.0.5`, `[fd00::5]:80`: what is drained, without the service.
+impl fmt::Display for Drain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port() {
+            Some(port) => SocketAddr::new(self.address, port.get()).fmt(f),
+            None => self.address.fmt(f),
+        }
+    }
+}
+
+/// By which user of this node something was ordered, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ordered {
+    pub uid: u32,
+    /// The user's name at that time, where it is known.
+    pub user: Option<Arc<str>>,
+    pub at: Timestamp,
+}
+
+/// `root (uid 0)`, or `uid 1000` where the name is not known.
+impl fmt::Display for Ordered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.user {
+            Some(user) => write!(f, "{user} (uid {})", self.uid),
+            None => write!(f, "uid {}", self.uid),
+        }
+    }
+}
+
+/// One drain more than there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} drains are in force, and no more may be", limits::DRAINS_MAX)]
+pub struct TooMany;
+
+/// All drains in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Drains {
+    /// By address first, because nearly every backend that is looked up has none.
+    each: BTreeMap<IpAddr, BTreeMap<Extent, Ordered>>,
+    len: usize,
+}
+
+impl Drains {
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Each with its order, by address and port.
+    pub fn iter(&self) -> impl Iterator<Item = (Drain, &Ordered)> {
+        self.each.iter().flat_map(|(address, extents)| {
+            extents.iter().map(|(extent, by)| (Drain { address: *address, extent: extent.clone() }, by))
+        })
+    }
+
+    /// Those of one address.
+    pub fn at(&self, address: IpAddr) -> impl Iterator<Item = Drain> {
+        let extents = self.each.get(&address).into_iter().flat_map(BTreeMap::keys);
+        extents.map(move |extent| Drain { address, extent: extent.clone() })
+    }
+
+    /// The order of exactly this drain.
+    pub fn get(&self, drain: &Drain) -> Option<&Ordered> {
+        self.each.get(&drain.address)?.get(&drain.extent)
+    }
+
+    /// Drains; what is drained already keeps its first order.
+    pub fn add(&mut self, drain: Drain, by: Ordered) -> Result<(), TooMany> {
+        if self.get(&drain).is_some() {
+            return Ok(());
+        }
+        if self.len >= limits::DRAINS_MAX {
+            return Err(TooMany);
+        }
+        self.len += 1;
+        self.each.entry(drain.address).or_default().insert(drain.extent, by);
+        Ok(())
+    }
+
+    /// Takes exactly this drain back, and gives its order.
+    pub fn remove(&mut self, drain: &Drain) -> Option<Ordered> {
+        let extents = self.each.get_mut(&drain.address)?;
+        let by = extents.remove(&drain.extent)?;
+        self.len = self.len.saturating_sub(1);
+        if extents.is_empty() {
+            self.each.remove(&drain.address);
+        }
+        Some(by)
+    }
+
+    /// The drain that means this backend of this service, and its order; of several the one that says most.
+    pub fn of(&self, service: &ObjectName, backend: SocketAddr) -> Option<(Drain, &Ordered)> {
+        let extents = self.each.get(&backend.ip())?;
+        let port = NonZeroU16::new(backend.port());
+        let named = || Some(service.clone());
+        let narrow_first = [(port, named()), (None, named()), (port, None), (None, None)];
+        let found = narrow_first.into_iter().find_map(|extent| extents.get_key_value(&extent));
+        found.map(|(extent, by)| (Drain { address: backend.ip(), extent: extent.clone() }, by))
+    }
+
+    /// Whether a drain means this backend of this service.
+    pub(crate) fn has(&self, service: &ObjectName, backend: SocketAddr) -> bool {
+        !self.is_empty() && self.of(service, backend).is_some()
+    }
+
+    /// The drains that one of the two has and the other has not.
+    pub(crate) fn difference<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = Drain> {
+        let lacks = |of: &'a Self| move |(drain, _): &(Drain, &Ordered)| of.get(drain).is_none();
+        let differing = self.iter().filter(lacks(other)).chain(other.iter().filter(lacks(self)));
+        differing.map(|(drain, _)| drain)
+    }
+}
+
+/// A drain that began or ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turned {
+    pub drain: Drain,
+    /// It began; or else it ended.
+    pub is_on: bool,
+    /// The user that ordered that, and when.
+    pub by: Ordered,
+}
+
+#[cfg(test)]
+mod tests;

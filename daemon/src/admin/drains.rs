@@ -1,0 +1,210 @@
+//! `/drains`: what operators have drained, by which user and since when, and what that comes to in the lists of now.
+//!
+//! Invariant: each drain in force is a row, whether or not a service has such a backend. What a row counts is of one
+//! snapshot.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use holdfast_core::drains::{Drain, Drains, Ordered};
+use holdfast_core::keys::ServiceKey;
+use holdfast_core::limits::DRAINS_MAX;
+use holdfast_core::list::Row;
+use holdfast_core::snapshot::{PortView, ServiceView, Snapshot, Status};
+use holdfast_judgement::rfc3339::Rfc3339;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::answer;
+use super::form::Form;
+use super::query::Query;
+use super::shown::{Cells, table};
+use crate::readings::Readings;
+
+/// So many services are named in an answer; more are only counted.
+pub(super) const NAMED_MAX: usize = 8;
+
+/// What is drained, by address and port.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Drains")]
+pub(super) struct DrainList {
+    drains: Vec<DrainRow>,
+    /// How many drains there may be.
+    most: usize,
+}
+
+/// Backends that get no new clients because a user of this node said so.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Drain")]
+struct DrainRow {
+    /// Their address, with a port where only that is meant.
+    backend: String,
+    /// The one service that is meant, as `namespace/name`; null: all.
+    service: Option<String>,
+    /// The user that ordered it.
+    by: String,
+    since: Rfc3339,
+    /// How many services have such a backend now.
+    services: usize,
+    /// In how many of them clients get it all the same, because no other backend takes clients there.
+    used: usize,
+}
+
+impl DrainRow {
+    fn cells(&self) -> Cells {
+        let mut cells = Cells::default();
+        cells.put(&self.backend);
+        cells.put(self.service.as_deref().unwrap_or("all"));
+        cells.put(&self.by);
+        cells.put(self.since);
+        cells.put(self.services);
+        cells.put(self.used);
+        cells
+    }
+}
+
+const TITLES: [&str; 6] = ["BACKEND", "OF SERVICE", "BY", "SINCE", "SERVICES", "STILL USED IN"];
+
+/// The whole answer.
+pub(super) fn drains(readings: &Readings, _: Query, form: Form) -> Response {
+    let snapshot = readings.snapshot();
+    let counts = counts(&snapshot);
+    let row = |(drain, by): (Drain, &Ordered)| {
+        let (services, used) = counts.get(&drain).copied().unwrap_or_default();
+        let service = drain.service().map(ToString::to_string);
+        DrainRow {
+            backend: drain.to_string(),
+            service,
+            by: by.to_string(),
+            since: Rfc3339(by.at),
+            services,
+            used,
+        }
+    };
+    let list = DrainList { drains: snapshot.drains.iter().map(row).collect(), most: DRAINS_MAX };
+    answer::either(StatusCode::OK, form, &list, || text(&list))
+}
+
+fn text(list: &DrainList) -> Vec<u8> {
+    let mut out = Vec::new();
+    if list.drains.is_empty() {
+        out.extend_from_slice(b"nothing is drained\n");
+    } else {
+        table(TITLES, list.drains.iter().map(DrainRow::cells), &mut out);
+    }
+    out
+}
+
+/// For each drain how many services have such a backend, and in how many of them clients get it.
+fn counts(snapshot: &Snapshot) -> BTreeMap<Drain, (usize, usize)> {
+    let mut counts = BTreeMap::<Drain, (usize, usize)>::new();
+    for view in snapshot.services.iter().filter(|_| !snapshot.drains.is_empty()) {
+        for (drain, is_used) in met(view, &snapshot.drains) {
+            let (services, used) = counts.entry(drain).or_default();
+            *services += 1;
+            *used += usize::from(is_used);
+        }
+    }
+    counts
+}
+
+/// The drains that mean any backend of a service, and whether clients get one of those.
+fn met(view: &ServiceView, drains: &Drains) -> BTreeMap<Drain, bool> {
+    let mut met = BTreeMap::new();
+    for row in view.ports.iter().flat_map(|port| port.rows.all()) {
+        for drain in drains.at(row.address).filter(|it| it.means(&view.key.name, row.backend())) {
+            *met.entry(drain).or_default() |= row.is_chosen();
+        }
+    }
+    met
+}
+
+/// A drain as a line of text has it: with its service.
+pub(super) fn spelled(drain: &Drain) -> String {
+    match drain.service() {
+        Some(service) => format!("{drain} of {service}"),
+        None => drain.to_string(),
+    }
+}
+
+/// A service that has a backend that a drain means.
+#[derive(Clone, Debug)]
+pub(super) struct Reached {
+    key: ServiceKey,
+    /// Clients get it.
+    is_used: bool,
+    /// The lists, or the maps, are not as ordered yet.
+    is_pending: bool,
+}
+
+/// What a drain comes to.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reach {
+    pub(super) services: Vec<Reached>,
+    /// How many of them are not as ordered yet.
+    pub(super) pending: usize,
+}
+
+impl Reach {
+    /// Looks through all services, or at the one that is named.
+    pub(super) fn of(snapshot: &Snapshot, drain: &Drain, drains: &Drains) -> Self {
+        let look = |view: &Arc<ServiceView>| reached(view, drain, drains);
+        let services = match drain.service() {
+            Some(name) => snapshot.services.named(name).filter_map(look).collect(),
+            None => snapshot.services.iter().filter_map(look).collect(),
+        };
+        Self::counted(services)
+    }
+
+    fn counted(mut services: Vec<Reached>) -> Self {
+        services.sort_by(|a, b| a.key.cmp(&b.key));
+        let pending = services.iter().filter(|it| it.is_pending).count();
+        Self { services, pending }
+    }
+
+    /// Looks again at the services that were found.
+    pub(super) fn look_again(&mut self, snapshot: &Snapshot, drain: &Drain, drains: &Drains) {
+        let again = |known: &Reached| {
+            let mut views = snapshot.services.named(&known.key.name);
+            reached(views.find(|view| view.key == known.key)?, drain, drains)
+        };
+        *self = Self::counted(self.services.iter().filter_map(again).collect());
+    }
+
+    /// The first services.
+    pub(super) fn named(&self) -> Vec<String> {
+        self.services.iter().take(NAMED_MAX).map(|it| it.key.to_string()).collect()
+    }
+
+    /// The first services in which clients get such a backend.
+    pub(super) fn still_used(&self) -> Vec<String> {
+        let used = self.services.iter().filter(|it| it.is_used && !it.is_pending);
+        used.take(NAMED_MAX).map(|it| it.key.to_string()).collect()
+    }
+}
+
+fn reached(view: &ServiceView, drain: &Drain, drains: &Drains) -> Option<Reached> {
+    let name = &view.key.name;
+    let meant = |row: &&Row| drain.means(name, row.backend());
+    let rows = view.ports.iter().flat_map(|port| at(port, drain).filter(meant).map(move |row| (port, row)));
+    let mut rows = rows.peekable();
+    rows.peek()?;
+    let is_written = view.frontends.iter().all(|frontend| frontend.status == Status::Done);
+    let mut reached = Reached { key: view.key.clone(), is_used: false, is_pending: !is_written };
+    for (port, row) in rows {
+        let is_drained = drains.of(name, row.backend()).is_some();
+        reached.is_used |= row.is_chosen();
+        reached.is_pending |= port.rows.weights().is_drained(row.backend()) != is_drained;
+    }
+    Some(reached)
+}
+
+/// The rows of a port at the address of a drain; rows are sorted by address.
+fn at<'a>(port: &'a PortView, drain: &Drain) -> impl Iterator<Item = &'a Row> + use<'a> {
+    let rows = port.rows.all();
+    let address = drain.address();
+    let begin = rows.partition_point(|row| row.address < address);
+    rows.iter().skip(begin).take_while(move |row| row.address == address)
+}

@@ -1,0 +1,43 @@
+//! What clients at the unix socket wish and order, on its way to the tasks that do it.
+//!
+//! Invariant: each kind of wish has a queue of its own, so none holds up another one.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use holdfast_core::drains::Drains;
+use holdfast_core::event::Event;
+use tokio::sync::mpsc;
+
+use crate::admin::{Acts, FORGETS_WAITING_MAX, ForgetWish, RELOADS_WAITING_MAX, ReloadWish};
+use crate::diagnose::gather::Gatherer;
+use crate::drains::{self, ORDERS_WAITING_MAX, Order};
+
+/// Wishes of clients at the unix socket.
+pub(super) struct Wishes {
+    pub(super) reloads: mpsc::Receiver<ReloadWish>,
+    pub(super) forgets: mpsc::Receiver<ForgetWish>,
+}
+
+/// Orders to drain, and what was in force before the first one.
+pub(super) struct Draining {
+    orders: mpsc::Receiver<Order>,
+    kept: Arc<Drains>,
+    folder: PathBuf,
+}
+
+/// What clients may set going, and the other ends of it. The folder is that of the state.
+pub(super) fn channels(gatherer: Gatherer, kept: Arc<Drains>, folder: &Path) -> (Acts, Wishes, Draining) {
+    let (reloads_out, reloads) = mpsc::channel(RELOADS_WAITING_MAX);
+    let (forgets_out, forgets) = mpsc::channel(FORGETS_WAITING_MAX);
+    let (orders_out, orders) = mpsc::channel(ORDERS_WAITING_MAX);
+    let acts = Acts { gatherer, reloads: reloads_out, forgets: forgets_out, drains: orders_out };
+    (acts, Wishes { reloads, forgets }, Draining { orders, kept, folder: folder.to_owned() })
+}
+
+impl Draining {
+    /// Takes orders as long as the daemon runs.
+    pub(super) async fn run(self, events: mpsc::Sender<Vec<Event>>) {
+        drains::run(self.folder, self.kept, self.orders, events).await;
+    }
+}

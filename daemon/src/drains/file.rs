@@ -1,0 +1,148 @@
+//! The file of the drains, and its copy: a head with a checksum, and JSON that an operator can read.
+//!
+//! Invariant: what is read is what was written, or the file counts for nothing and is named. The copy is written after
+//! the file, so one of the two is whole at any moment, and the file is the newer one. A file that is not whole is put
+//! aside and never written over. Files of every version from 1 on are read.
+
+use std::io;
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use holdfast_core::drains::{Drain, Drains, Ordered};
+use holdfast_core::keys::ObjectName;
+use holdfast_judgement::rfc3339::Rfc3339;
+use serde::{Deserialize, Serialize};
+
+use crate::small_file;
+
+/// The file's name in the state's folder.
+pub(super) const FILE: &str = "drains.json";
+
+/// The name of the copy.
+pub(super) const COPY: &str = "drains.copy.json";
+
+/// The name of a file that was found damaged, kept so that an operator can find out why.
+pub(super) const DAMAGED: &str = "drains.damaged";
+
+/// The format of the file.
+const VERSION: u32 = 1;
+
+/// The largest file: as many drains as there may be, each with the longest names, have 700 KB.
+const FILE_BYTES_MAX: usize = 1 << 20;
+
+/// What was wrong with a file.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {what}", path.display())]
+pub(super) struct Unread {
+    path: PathBuf,
+    what: String,
+}
+
+/// One drain as it stands in the file.
+#[derive(Serialize, Deserialize)]
+struct Row {
+    address: IpAddr,
+    port: Option<NonZeroU16>,
+    namespace: Option<String>,
+    service: Option<String>,
+    uid: u32,
+    user: Option<Arc<str>>,
+    at: Rfc3339,
+}
+
+impl Row {
+    fn new((drain, by): (Drain, &Ordered)) -> Self {
+        let service = drain.service();
+        Self {
+            address: drain.address(),
+            port: drain.port(),
+            namespace: service.map(|name| name.namespace().to_owned()),
+            service: service.map(|name| name.name().to_owned()),
+            uid: by.uid,
+            user: by.user.clone(),
+            at: Rfc3339(by.at),
+        }
+    }
+
+    fn into_drain(self) -> Result<(Drain, Ordered), String> {
+        let service = match (self.namespace, self.service) {
+            (Some(namespace), Some(name)) => {
+                Some(ObjectName::new(&namespace, &name).map_err(|error| error.to_string())?)
+            }
+            (None, None) => None,
+            _ => return Err("a service has no namespace, or no name".to_owned()),
+        };
+        let by = Ordered { uid: self.uid, user: self.user, at: self.at.0 };
+        Ok((Drain::new(self.address, self.port, service), by))
+    }
+}
+
+/// What a former process left, and what was wrong with it.
+pub(super) fn load(folder: &Path) -> (Drains, Vec<Unread>) {
+    let (file, copy) = (read(folder, FILE), read(folder, COPY));
+    let is_damaged = file.is_err();
+    let mut wrong = Vec::new();
+    let mut whole =
+        |found: Result<Option<Drains>, Unread>| found.map_err(|why| wrong.push(why)).ok().flatten();
+    let (file, copy) = (whole(file), whole(copy));
+    if is_damaged {
+        // Where the file cannot be renamed nothing else can be written either, and that is told.
+        let _ = std::fs::rename(folder.join(FILE), folder.join(DAMAGED));
+    }
+    (file.or(copy).unwrap_or_default(), wrong)
+}
+
+/// Writes the file, then the copy.
+pub(super) fn store(folder: &Path, drains: &Drains) -> Result<(), String> {
+    let content = written(drains).map_err(|error| error.to_string())?;
+    for path in [folder.join(FILE), folder.join(COPY)] {
+        small_file::replace(&path, &content).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn written(drains: &Drains) -> io::Result<Vec<u8>> {
+    let rows: Vec<Row> = drains.iter().map(Row::new).collect();
+    let body = serde_json::to_string_pretty(&rows)?;
+    Ok(format!("{}\n{body}\n", head(VERSION, &body)).into_bytes())
+}
+
+fn head(version: u32, body: &str) -> String {
+    format!("holdfast drains, version {version}, crc32 {:08x}", crc32fast::hash(body.as_bytes()))
+}
+
+/// `None`: there is no such file.
+fn read(folder: &Path, name: &str) -> Result<Option<Drains>, Unread> {
+    let path = folder.join(name);
+    let content = match small_file::content(&path, FILE_BYTES_MAX) {
+        Ok(content) => content,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Unread { path, what: error.to_string() }),
+    };
+    understood(&content).map(Some).map_err(|what| Unread { path, what })
+}
+
+fn understood(content: &[u8]) -> Result<Drains, String> {
+    let damaged = || "it is damaged: it is not as it was written".to_owned();
+    let text = str::from_utf8(content).map_err(|_| damaged())?;
+    let (first, body) = text.split_once('\n').ok_or_else(damaged)?;
+    let body = body.strip_suffix('\n').ok_or_else(damaged)?;
+    if first != head(VERSION, body) {
+        let version = first.strip_prefix("holdfast drains, version ").and_then(|rest| rest.split(',').next());
+        return Err(match version.and_then(|it| it.parse::<u32>().ok()) {
+            Some(found) if found != VERSION => {
+                format!("it has version {found}; this holdfast reads {VERSION}")
+            }
+            _ => damaged(),
+        });
+    }
+    let rows: Vec<Row> = serde_json::from_str(body).map_err(|error| error.to_string())?;
+    let mut drains = Drains::default();
+    for row in rows {
+        let (drain, by) = row.into_drain()?;
+        drains.add(drain, by).map_err(|error| error.to_string())?;
+    }
+    Ok(drains)
+}

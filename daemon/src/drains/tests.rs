@@ -1,0 +1,240 @@
+//! Orders, what the next process finds of them, and files that are not as they were written.
+
+use std::fs;
+use std::net::Ipv4Addr;
+
+use holdfast_core::facts::Timestamp;
+use holdfast_core::keys::ObjectName;
+use holdfast_core::limits::DRAINS_MAX;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+use super::*;
+
+fn drain(last: u8, port: u16, service: Option<&str>) -> Drain {
+    let service = service.map(|name| ObjectName::new("default", name).unwrap());
+    Drain::new(Ipv4Addr::new(10, 0, 0, last).into(), port.try_into().ok(), service)
+}
+
+fn by(uid: u32) -> Ordered {
+    Ordered { uid, user: Some("root".into()), at: Timestamp(1_767_870_715) }
+}
+
+fn three() -> Drains {
+    let mut drains = Drains::default();
+    for each in [drain(5, 0, None), drain(5, 80, Some("web")), drain(6, 443, None)] {
+        drains.add(each, by(0)).unwrap();
+    }
+    drains.add(Drain::new("fd00::5".parse().unwrap(), None, None), Ordered { user: None, ..by(7) }).unwrap();
+    drains
+}
+
+fn written() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    file::store(folder.path(), &three()).unwrap();
+    folder
+}
+
+/// A desk that takes orders, with what it tells.
+struct Taking {
+    orders: mpsc::Sender<Order>,
+    events: mpsc::Receiver<Vec<Event>>,
+    running: JoinHandle<()>,
+}
+
+impl Taking {
+    fn begin(folder: &Path) -> Self {
+        let (orders, ordered) = mpsc::channel(ORDERS_WAITING_MAX);
+        let (events_out, events) = mpsc::channel(64);
+        let running = tokio::spawn(run(folder.to_owned(), kept(folder), ordered, events_out));
+        Self { orders, events, running }
+    }
+
+    async fn order(&self, drain: Drain, is_on: bool) -> Outcome {
+        let (answer, answered) = oneshot::channel();
+        self.orders.send(Order { uid: 0, pid: None, drain, is_on, answer }).await.unwrap();
+        answered.await.unwrap()
+    }
+
+    fn told(&mut self) -> Option<Arc<Drains>> {
+        let mut group = self.events.try_recv().ok()?;
+        let Some(Event::DrainsApplied(drains, by)) = group.pop() else { panic!("{group:?}") };
+        assert_eq!(by.uid, 0);
+        Some(drains)
+    }
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let folder = written();
+    assert_eq!(*kept(folder.path()), three());
+    assert_eq!(*kept(tempfile::tempdir().unwrap().path()), Drains::default(), "a new node");
+}
+
+/// Files of this version are read for ever.
+#[test]
+fn the_form_of_the_file_stays() {
+    let folder = written();
+    let content = fs::read_to_string(folder.path().join(file::FILE)).unwrap();
+    expect_test::expect_file!["tests/drains.v1.json"].assert_eq(&content);
+}
+
+#[test]
+fn as_many_drains_as_may_be_with_the_longest_names_fit_the_file() {
+    let mut drains = Drains::default();
+    let name = ObjectName::new(&"n".repeat(63), &"s".repeat(253)).unwrap();
+    let user = Some("u".repeat(32).into());
+    for number in 0..DRAINS_MAX {
+        let address = std::net::Ipv6Addr::from_bits(u128::MAX / 3 + number as u128);
+        let each = Drain::new(address.into(), 65_535_u16.try_into().ok(), Some(name.clone()));
+        drains.add(each, Ordered { uid: u32::MAX, user: Option::clone(&user), at: Timestamp(1) }).unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    file::store(folder.path(), &drains).unwrap();
+    assert_eq!(*kept(folder.path()), drains);
+}
+
+#[track_caller]
+fn check_damaged(what: &str, damage: impl Fn(&Path)) {
+    let folder = written();
+    damage(&folder.path().join(file::FILE));
+    let (found, wrong) = file::load(folder.path());
+    assert_eq!((found, wrong.len()), (three(), 1), "{what}: the copy counts, and the file is named");
+    assert!(!folder.path().join(file::FILE).exists(), "{what}: it is put aside");
+    let folder = written();
+    damage(&folder.path().join(file::FILE));
+    damage(&folder.path().join(file::COPY));
+    let (found, wrong) = file::load(folder.path());
+    assert_eq!((found, wrong.len()), (Drains::default(), 2), "{what}");
+    file::store(folder.path(), &three()).unwrap();
+    assert_eq!(*kept(folder.path()), three(), "{what}: the next order is written");
+}
+
+#[test]
+fn a_damaged_file_hangs_nothing_and_loses_no_drain() {
+    let with = |change: fn(&mut Vec<u8>)| {
+        move |path: &Path| {
+            let mut content = fs::read(path).unwrap();
+            change(&mut content);
+            fs::write(path, content).unwrap();
+        }
+    };
+    check_damaged("empty", with(Vec::clear));
+    check_damaged("cut short", with(|it| it.truncate(it.len() / 2)));
+    check_damaged("its last byte is gone", with(|it| it.truncate(it.len() - 1)));
+    check_damaged("a flipped bit", with(|it| it[120] ^= 1));
+    check_damaged("longer", with(|it| it.push(b'\n')));
+    check_damaged("no text", with(|it| it.fill(0xff)));
+    check_damaged("far too large", |path| fs::write(path, vec![b' '; 4 << 20]).unwrap());
+    check_damaged("a pipe", |path| {
+        fs::remove_file(path).unwrap();
+        nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    });
+    check_damaged("a later version", |path| {
+        let content = fs::read_to_string(path).unwrap();
+        fs::write(path, content.replacen("version 1", "version 2", 1)).unwrap();
+    });
+}
+
+/// A head that fits says nothing of what a daemon would have written.
+#[test]
+fn what_no_daemon_would_have_written_is_not_used() {
+    for body in [
+        "[]x",
+        r#"[{"address": "10.0.0.5", "port": 0, "uid": 0, "at": "2026-01-08T11:11:55Z"}]"#,
+        r#"[{"address": "10.0.0.5", "service": "web", "uid": 0, "at": "2026-01-08T11:11:55Z"}]"#,
+        r#"[{"address": "10.0.0.5", "namespace": "a/b", "service": "web", "uid": 0, "at": "2026-01-08T11:11:55Z"}]"#,
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let sum = crc32fast::hash(body.as_bytes());
+        let content = format!("holdfast drains, version 1, crc32 {sum:08x}\n{body}\n");
+        fs::write(folder.path().join(file::FILE), content).unwrap();
+        let (found, wrong) = file::load(folder.path());
+        assert_eq!((found, wrong.len()), (Drains::default(), 1), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn an_order_is_told_written_and_kept_over_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut taking = Taking::begin(folder.path());
+    let taken = taking.order(drain(5, 0, None), true).await.unwrap();
+    assert_eq!((taken.before, taken.problem, taken.drains.len()), (None, None, 1));
+    assert_eq!(taking.told(), Some(taken.drains));
+    let first = kept(folder.path());
+    let known = first.get(&drain(5, 0, None)).cloned();
+    assert!(known.is_some());
+    let again = taking.order(drain(5, 0, None), true).await.unwrap();
+    assert_eq!((again.before, taking.told()), (known.clone(), None), "nothing has changed");
+    taking.running.abort();
+    let mut next = Taking::begin(folder.path());
+    let taken = next.order(drain(5, 0, None), false).await.unwrap();
+    assert_eq!((taken.before, taken.drains.len()), (known, 0));
+    assert!(next.told().unwrap().is_empty());
+    assert_eq!(next.order(drain(5, 0, None), false).await.unwrap().before, None);
+    assert!(next.told().is_none() && kept(folder.path()).is_empty());
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_written_anew_at_once() {
+    let folder = written();
+    fs::write(folder.path().join(file::FILE), "").unwrap();
+    let _taking = Taking::begin(folder.path());
+    let is_whole =
+        || fs::read(folder.path().join(file::FILE)).ok() == fs::read(folder.path().join(file::COPY)).ok();
+    let begun = std::time::Instant::now();
+    while !is_whole() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is not written");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(*kept(folder.path()), three());
+}
+
+#[tokio::test]
+async fn two_orders_at_once_both_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let taking = Taking::begin(folder.path());
+    let (one, other) =
+        tokio::join!(taking.order(drain(5, 0, None), true), taking.order(drain(6, 0, None), true));
+    assert!(one.is_ok() && other.is_ok());
+    let found = kept(folder.path());
+    assert!(found.get(&drain(5, 0, None)).is_some() && found.get(&drain(6, 0, None)).is_some());
+}
+
+#[tokio::test]
+async fn invariant_10_no_more_is_drained_than_may_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut drains = Drains::default();
+    for number in 0..u32::try_from(DRAINS_MAX).unwrap() {
+        drains.add(Drain::new(Ipv4Addr::from_bits(number).into(), None, None), by(0)).unwrap();
+    }
+    file::store(folder.path(), &drains).unwrap();
+    let mut taking = Taking::begin(folder.path());
+    assert_eq!(taking.order(drain(5, 0, None), true).await, Err(TooMany));
+    assert!(taking.told().is_none());
+}
+
+#[tokio::test]
+async fn a_disk_that_takes_nothing_keeps_no_order_from_counting_and_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    fs::write(&state, "").unwrap();
+    let mut taking = Taking::begin(&state);
+    let taken = taking.order(drain(5, 0, None), true).await.unwrap();
+    assert!(taken.problem.unwrap().contains("state"));
+    assert_eq!(taking.told().unwrap().len(), 1);
+    fs::remove_file(&state).unwrap();
+    // The next order writes all of them.
+    assert_eq!(taking.order(drain(6, 0, None), true).await.unwrap().problem, None);
+    assert_eq!(kept(&state).len(), 2);
+}
+
+#[test]
+fn a_user_is_named_as_the_nodes_own_file_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("passwd");
+    fs::write(&users, "# none\nroot:x:0:0::/root:/bin/sh\nodd name:x:6::\n:x:7::\nada:x:1000:\n").unwrap();
+    let names = [0, 1000, 6, 7, 8].map(|uid| user::name(&users, uid));
+    assert_eq!(names, [Some("root".into()), Some("ada".into()), None, None, None]);
+    assert_eq!(user::name(&folder.path().join("none"), 0), None);
+}

@@ -1,0 +1,35 @@
+//! The name of a user, as the file of this node's own users has it.
+//!
+//! Invariant: no name service is asked, which may be another host that does not answer: a name that the file does not
+//! have stays unknown.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::small_file;
+
+/// Where this node's own users are.
+pub(super) const USERS: &str = "/etc/passwd";
+
+/// The most that is read of it: some ten thousand users.
+const USERS_BYTES_MAX: usize = 1 << 20;
+
+/// The longest name that is kept; Linux has 32 characters for one.
+const NAME_LENGTH_MAX: usize = 32;
+
+/// The name of the user with this number.
+pub(super) fn name(users: &Path, uid: u32) -> Option<Arc<str>> {
+    let users = small_file::content(users, USERS_BYTES_MAX).ok()?;
+    let users = str::from_utf8(&users).ok()?;
+    users.lines().find_map(|line| of_line(line, uid)).map(Into::into)
+}
+
+/// `name:x:uid:…`
+fn of_line(line: &str, uid: u32) -> Option<&str> {
+    let mut fields = line.split(':');
+    let name = fields.next()?;
+    let found: u32 = fields.nth(1)?.parse().ok()?;
+    let is_a_name =
+        (1..=NAME_LENGTH_MAX).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic());
+    (found == uid && is_a_name).then_some(name)
+}
