@@ -73,6 +73,7 @@ fn slice(service: u32, version: u32) -> Event {
         ports: [SlicePort { name: "".into(), protocol: Protocol::TCP, port: NonZeroU16::MIN }].into(),
         endpoints: builder.finish(),
         endpoints_null: false,
+        weights: None,
     }))
 }
 

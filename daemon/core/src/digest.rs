@@ -12,7 +12,7 @@ use crate::facts::{AddressType, Conditions, ServiceFacts, SliceFacts};
 use crate::keys::Source;
 use crate::list::Scope;
 use crate::snapshot::{FrontendView, ServiceView, ServiceViews};
-use crate::weights::{Weights, Whom};
+use crate::weights::{Asked, Weights, Whom};
 
 /// As many bits as a metric keeps exactly, because its value is a 64-bit float.
 pub const BITS: u32 = 53;
@@ -77,7 +77,10 @@ fn endpoints(slice: &SliceFacts) -> u64 {
         hash.text(port.protocol.as_str()).text(&port.name)
     };
     let at = |port: Hash| sum(slice.endpoints.iter_brief().map(|it| endpoint(port, it)));
-    sum(slice.ports.iter().map(port).map(at))
+    let endpoints = sum(slice.ports.iter().map(port).map(at));
+    // A slice that says nothing of weights keeps the number that it had before there was any such word.
+    let weighed = |asked: &Asked| weights(Hash::of(Kind::SliceWeights).word(endpoints), &asked.weights).0;
+    endpoints.wrapping_add(slice.weights.as_deref().map_or(0, weighed))
 }
 
 fn endpoint(port: Hash, (address, conditions): (IpAddr, Conditions)) -> u64 {
@@ -96,6 +99,7 @@ enum Kind {
     Namespace,
     Maglev,
     Weights,
+    SliceWeights,
 }
 
 /// A hash that is the same everywhere and for ever; those of libraries promise neither.
@@ -141,9 +145,8 @@ mod tests {
     use alloc::collections::BTreeSet;
 
     use super::*;
-    use crate::facts::ServiceType;
+    use crate::facts::{Endpoint, ServiceType};
     use crate::keys::{ObjectName, ServiceKey};
-    use crate::weights::Asked;
 
     #[track_caller]
     fn check(a: Hash, b: Hash) {
@@ -210,6 +213,34 @@ mod tests {
         let order = ["192.0.2.1=2,192.0.2.2=3", "192.0.2.2=3,192.0.2.1=2"];
         let [one, other] = order.map(|text| says(|facts| facts.weights = weights(text)));
         assert_eq!(one, other);
+    }
+
+    fn slice_says(text: &str) -> u64 {
+        let mut builder = crate::facts::EndpointsBuilder::new(crate::keys::Family::V4);
+        let (address, conditions) = ("192.0.2.1".parse().unwrap(), Conditions::READY);
+        let none = Endpoint { address, conditions, node: None, zone: None, hints: None, target: None };
+        builder.push(none).unwrap();
+        let port = core::num::NonZeroU16::MIN;
+        let name = ObjectName::new("default", "web-1").unwrap();
+        let slice = SliceFacts {
+            key: crate::keys::SliceKey { name, source: Source::Kubernetes },
+            meta: crate::facts::Meta::default(),
+            service: Some("web".into()),
+            headless: false,
+            address_type: AddressType::Ip(crate::keys::Family::V4),
+            ports: [crate::facts::SlicePort { name: "".into(), protocol: crate::keys::Protocol::TCP, port }]
+                .into(),
+            endpoints: builder.finish(),
+            endpoints_null: false,
+            weights: if text.is_empty() { None } else { weights(text) },
+        };
+        endpoints(&slice)
+    }
+
+    #[test]
+    fn the_weights_of_a_slice_count_where_they_are_said() {
+        let all = ["", "192.0.2.1=0", "192.0.2.1=2", "node:a=0"].map(slice_says);
+        assert_eq!(BTreeSet::from(all).len(), all.len());
     }
 
     #[test]

@@ -271,12 +271,17 @@ pub struct SliceFacts {
     pub endpoints: Endpoints,
     /// The object said `endpoints: null`, not `[]`.
     pub endpoints_null: bool,
+    /// The annotation `holdfast.io/weights`, which holds for the slice's own endpoints. The state's file has it behind
+    /// the rest, because former versions did not know it.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub weights: Option<Box<Asked>>,
 }
 
 impl SliceFacts {
     /// About how much memory it takes.
     pub(crate) fn bytes(&self) -> usize {
-        self.endpoints.bytes() + self.ports.len() * ENTRY_BYTES
+        let (texts, weights) = self.weights.as_ref().map_or((0, 0), |asked| asked.size());
+        self.endpoints.bytes() + (self.ports.len() + weights) * ENTRY_BYTES + texts
     }
 }
 

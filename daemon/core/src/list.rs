@@ -182,7 +182,7 @@ impl Rows {
     }
 
     /// The rows of that address.
-    pub(crate) fn at(&self, address: IpAddr) -> impl Iterator<Item = Row> {
+    pub fn at(&self, address: IpAddr) -> impl Iterator<Item = Row> {
         let begin = self.rows.partition_point(address);
         let here = (begin..self.rows.len()).map_while(move |place| self.rows.get(place));
         here.take_while(move |row| row.address == address)

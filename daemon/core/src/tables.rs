@@ -206,7 +206,9 @@ impl Tables {
 
     fn slice_applied(&mut self, facts: Arc<SliceFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         self.spoken_of(|| ObjectKey::Slice(facts.key.clone()));
-        if self.slices.get(&facts.key).is_some_and(|(old, _)| *old == facts) {
+        let known = self.slices.get(&facts.key).map(|(old, _)| old);
+        let facts = with_slice_weights_of(known.map(Arc::as_ref), facts);
+        if known.is_some_and(|old| *old == facts) {
             return;
         }
         self.waiting.take_slice(&facts.key);
@@ -304,6 +306,15 @@ impl Tables {
 
 /// The facts, with the weights of before where those of now cannot be read.
 fn with_weights_of(before: Option<&ServiceFacts>, mut facts: Arc<ServiceFacts>) -> Arc<ServiceFacts> {
+    if facts.weights.as_ref().is_some_and(|asked| asked.wrong.is_some()) {
+        let kept = before.and_then(|before| before.weights.as_deref());
+        Arc::make_mut(&mut facts).weights.iter_mut().for_each(|asked| asked.keep(kept));
+    }
+    facts
+}
+
+/// The same of a slice. What was known of it as another service's counts too: the endpoints are the slice's own.
+fn with_slice_weights_of(before: Option<&SliceFacts>, mut facts: Arc<SliceFacts>) -> Arc<SliceFacts> {
     if facts.weights.as_ref().is_some_and(|asked| asked.wrong.is_some()) {
         let kept = before.and_then(|before| before.weights.as_deref());
         Arc::make_mut(&mut facts).weights.iter_mut().for_each(|asked| asked.keep(kept));

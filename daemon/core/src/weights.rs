@@ -49,7 +49,7 @@ fn find<K: Ord>(each: &[(K, Weight)], key: &K) -> Option<Weight> {
     each.get(position).map(|(_, weight)| *weight)
 }
 
-/// What a service says of the weights of its backends.
+/// What a service, or a slice, says of the weights of its backends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Weights {
@@ -102,12 +102,11 @@ impl Weights {
         backends.chain(addresses).chain(nodes)
     }
 
-    /// The weight of a backend: its own, else that of its address, else that of its node, else 1.
-    pub fn of(&self, backend: SocketAddr, node: Option<NodeName<'_>>) -> Weight {
+    /// The weight of a backend, if it says any: its own, else that of its address, else that of its node.
+    pub fn of(&self, backend: SocketAddr, node: Option<NodeName<'_>>) -> Option<Weight> {
         find(&self.backends, &backend)
             .or_else(|| find(&self.addresses, &backend.ip()))
             .or_else(|| node.and_then(|node| self.of_node(node)))
-            .unwrap_or(Weight::ONE)
     }
 
     fn of_node(&self, node: NodeName<'_>) -> Option<Weight> {
@@ -137,7 +136,7 @@ fn unread(item: &str) -> String {
     format!("{shown:?} is no weight: {LEGAL}")
 }
 
-/// The weights that a service has, and why what is written now is not taken.
+/// The weights that a service or a slice has, and why what is written now is not taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Asked {

@@ -14,7 +14,7 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::{Rejection, ServiceFacts, Timestamp};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{FrontendKey, ObjectName, ServiceKey, Source, Transport};
-use holdfast_core::list::{Row, SlotState};
+use holdfast_core::list::SlotState;
 use holdfast_core::maps::{Answer, Capacity, Maps, MemoryMaps};
 use holdfast_core::op::Membership;
 use holdfast_core::snapshot::{FrontendView, Reason, Snapshot};
@@ -335,7 +335,7 @@ fn lists(snapshot: &Snapshot) -> BTreeMap<(ServiceKey, String), Vec<SocketAddr>>
     for view in snapshot.services.iter() {
         for row in &view.frontends {
             let name = format!("{} {} {}", row.address, row.port, row.protocol);
-            lists.insert((view.key.clone(), name), view.backends(row).map(Row::backend).collect());
+            lists.insert((view.key.clone(), name), view.backends(row).map(|row| row.backend()).collect());
         }
     }
     lists

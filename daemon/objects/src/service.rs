@@ -17,7 +17,7 @@ use holdfast_core::keys::{Protocol, ServiceKey};
 use holdfast_core::limits;
 use holdfast_core::weights::{Asked, Weights};
 
-use super::wire::{MetaWire, ServicePortWire, ServiceSpecWire, ServiceWire};
+use super::wire::{AnnotationsWire, MetaWire, ServicePortWire, ServiceSpecWire, ServiceWire};
 use super::{Kind, ObjectError, Provenance, meta};
 
 /// The apiserver's default for `sessionAffinity: ClientIP`, three hours.
@@ -57,7 +57,7 @@ fn facts(
     if let Some(notes) = &metadata.annotations {
         facts.on_empty = meta::text(notes.on_empty.as_ref());
         facts.maglev = meta::text(notes.maglev.as_ref());
-        facts.weights = notes.weights.as_deref().filter(|text| !text.is_empty()).map(weights);
+        facts.weights = weights(notes);
     }
     addresses::read(&mut facts, spec, wire.status.as_ref(), provenance.defaulting)?;
     facts.ports = ports(spec.ports.as_deref().unwrap_or_default())?;
@@ -70,15 +70,17 @@ fn facts(
     Ok(facts)
 }
 
-/// The weights as they are written, or why they cannot be read.
-fn weights(text: &str) -> Box<Asked> {
+/// The weights of a Service or a slice as they are written, or why they cannot be read. `None`: it says nothing of
+/// them.
+pub(super) fn weights(notes: &AnnotationsWire<'_>) -> Option<Box<Asked>> {
     const MAX: usize = limits::WEIGHTS_BYTES_MAX;
+    let text = notes.weights.as_deref().filter(|text| !text.is_empty())?;
     let read =
         if text.len() > MAX { Err(format!("they have more than {MAX} bytes")) } else { Weights::read(text) };
-    Box::new(match read {
+    Some(Box::new(match read {
         Ok(weights) => Asked { weights, wrong: None },
         Err(wrong) => Asked { weights: Weights::default(), wrong: Some(wrong.into()) },
-    })
+    }))
 }
 
 fn service_type(spec: &ServiceSpecWire<'_>) -> Result<ServiceType, ObjectError> {

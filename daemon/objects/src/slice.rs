@@ -14,14 +14,15 @@ use holdfast_core::facts::{
 use holdfast_core::keys::{Family, ObjectName, SliceKey};
 use holdfast_core::limits;
 
-use super::service::{PORT_NAME_LENGTH_MAX, check_count, port_number, protocol, short};
+use super::service::{PORT_NAME_LENGTH_MAX, check_count, port_number, protocol, short, weights};
 use super::wire::{EndpointWire, HintWire, MetaWire, SlicePortWire, SliceWire, TargetWire};
 use super::{Defaulting, Kind, ObjectError, Provenance, address, meta};
 
 /// How many skipped endpoints are named with their reasons; a rejection has room for few.
 const SKIPPED_NAMED_MAX: usize = 3;
 
-/// The facts of a slice, with the rejection of its skipped endpoints; `Err` rejects the whole slice.
+/// The facts of a slice, with the rejection of its skipped endpoints and of weights that cannot be read; `Err` rejects
+/// the whole slice.
 pub fn slice(
     wire: &SliceWire<'_>,
     provenance: &Provenance,
@@ -33,7 +34,10 @@ pub fn slice(
     let object = Kind::Slice.key(key.name.clone(), key.source);
     match facts(key, metadata, wire, provenance) {
         Ok((facts, skipped)) => {
-            let partial = skipped.reason().map(|reason| super::rejection(object, &reason, provenance, true));
+            let reasons: Vec<String> =
+                [skipped.reason(), wrong_weights(&facts)].into_iter().flatten().collect();
+            let reason = Some(reasons.join("; ")).filter(|reason| !reason.is_empty());
+            let partial = reason.map(|reason| super::rejection(object, &reason, provenance, true));
             Ok((facts, partial))
         }
         Err(error) => Err(super::rejection(object, &error, provenance, false)),
@@ -58,8 +62,15 @@ fn facts(
         ports: ports(wire.ports.as_deref().unwrap_or_default(), provenance.defaulting)?,
         endpoints,
         endpoints_null: matches!(wire.endpoints, Some(None)),
+        weights: metadata.annotations.as_ref().and_then(weights),
     };
     Ok((facts, skipped))
+}
+
+/// Weights that cannot be read: those of before stay.
+fn wrong_weights(facts: &SliceFacts) -> Option<String> {
+    let wrong = facts.weights.as_ref()?.wrong.as_ref()?;
+    Some(format!("its weights stay as they were: {wrong}"))
 }
 
 fn service_name(key: &SliceKey, label: Option<&str>) -> Result<Option<Arc<str>>, ObjectError> {

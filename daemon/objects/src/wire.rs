@@ -144,7 +144,7 @@ wire! {
         /// On a Service: whether all nodes compute the same backend for a client.
         #[serde(rename = "holdfast.io/maglev")]
         pub maglev: Option<Text<'a>>,
-        /// On a Service: how many new clients its backends get beside each other.
+        /// On a Service or a slice: how many new clients its backends get beside each other.
         #[serde(rename = "holdfast.io/weights")]
         pub weights: Option<Text<'a>>,
         /// On a slice: when that happened of which this version tells.

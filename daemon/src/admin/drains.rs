@@ -12,7 +12,7 @@ use holdfast_core::drains::{Drain, Drains, Ordered};
 use holdfast_core::keys::ServiceKey;
 use holdfast_core::limits::DRAINS_MAX;
 use holdfast_core::list::Row;
-use holdfast_core::snapshot::{PortView, ServiceView, Snapshot, Status};
+use holdfast_core::snapshot::{ServiceView, Snapshot, Status};
 use holdfast_judgement::rfc3339::Rfc3339;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -187,8 +187,11 @@ impl Reach {
 
 fn reached(view: &ServiceView, drain: &Drain, drains: &Drains) -> Option<Reached> {
     let name = &view.key.name;
-    let meant = |row: &&Row| drain.means(name, row.backend());
-    let rows = view.ports.iter().flat_map(|port| at(port, drain).filter(meant).map(move |row| (port, row)));
+    let meant = |row: &Row| drain.means(name, row.backend());
+    let rows = view
+        .ports
+        .iter()
+        .flat_map(|port| port.rows.at(drain.address()).filter(meant).map(move |row| (port, row)));
     let mut rows = rows.peekable();
     rows.peek()?;
     let is_written = view.frontends.iter().all(|frontend| frontend.status == Status::Done);
@@ -199,12 +202,4 @@ fn reached(view: &ServiceView, drain: &Drain, drains: &Drains) -> Option<Reached
         reached.is_pending |= port.rows.weights().is_drained(row.backend()) != is_drained;
     }
     Some(reached)
-}
-
-/// The rows of a port at the address of a drain; rows are sorted by address.
-fn at<'a>(port: &'a PortView, drain: &Drain) -> impl Iterator<Item = &'a Row> + use<'a> {
-    let rows = port.rows.all();
-    let address = drain.address();
-    let begin = rows.partition_point(|row| row.address < address);
-    rows.iter().skip(begin).take_while(move |row| row.address == address)
 }

@@ -71,6 +71,7 @@ pub(super) fn slice_fields(before: Option<&SliceFacts>, after: &SliceFacts) -> V
         ("addressType", before.address_type != after.address_type),
         ("ports", before.ports != after.ports),
         ("endpoints", before.endpoints != after.endpoints || before.endpoints_null != after.endpoints_null),
+        ("weights", before.weights != after.weights),
     ];
     named(&differing)
 }

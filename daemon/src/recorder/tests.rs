@@ -87,6 +87,7 @@ fn slice(of: &str, endpoints: &[&str], null: bool, meta: Meta) -> Event {
         ports: [SlicePort { name: "".into(), protocol: Protocol::TCP, port: port(6443) }].into(),
         endpoints: builder.finish(),
         endpoints_null: null,
+        weights: None,
     }))
 }
 

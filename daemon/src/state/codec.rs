@@ -16,13 +16,16 @@ use serde::{Deserialize, Serialize};
 use super::Context;
 use super::damage::Found;
 use super::form::odd::{self, OddForm};
-use super::form::{HoldForm, HoldForm3, ServiceForm};
+use super::form::{HoldForm, HoldForm3, Later7, ServiceForm};
 use super::frames::Kind;
 use super::version::VERSION_MIN;
 use crate::sources::kubernetes::Oddities;
 
 /// The first version that has all that Services say now. After an older one all Services are listed once.
 const HAS_ALL: u32 = 7;
+
+/// The first version that has all that slices say now. After an older one all slices are listed once.
+const HAS_ALL_OF_SLICES: u32 = 8;
 
 /// The head of this version: that of version 3, and what came after it.
 #[derive(Serialize, Deserialize)]
@@ -145,7 +148,8 @@ impl<'a> RecordReader<'a> {
         kept.context = Context { boot, cluster, zone, proxy_name, odd, numbers_below };
         kept.remembered.at = Timestamp(head.at);
         let services_version = head.services_version.filter(|_| self.version >= HAS_ALL);
-        let versions = [(Watched::Services, services_version), (Watched::Slices, head.slices_version)];
+        let slices_version = head.slices_version.filter(|_| self.version >= HAS_ALL_OF_SLICES);
+        let versions = [(Watched::Services, services_version), (Watched::Slices, slices_version)];
         kept.remembered.progress =
             versions.into_iter().filter_map(|(watched, version)| Some((watched, version?))).collect();
     }
@@ -164,6 +168,7 @@ fn service(version: u32, record: &[u8]) -> Option<ServiceView> {
         VERSION_MIN => postcard::from_bytes::<ServiceForm<HoldForm3, ()>>(record).ok()?.into_view(),
         4 => postcard::from_bytes::<ServiceForm<HoldForm, ()>>(record).ok()?.into_view(),
         5 | 6 => postcard::from_bytes::<ServiceForm<HoldForm, Balancer>>(record).ok()?.into_view(),
+        7 => postcard::from_bytes::<ServiceForm<HoldForm, Later7>>(record).ok()?.into_view(),
         _ => postcard::from_bytes::<ServiceForm>(record).ok()?.into_view(),
     }
 }

@@ -40,9 +40,17 @@ pub(super) struct ServiceForm<H = HoldForm, L = Later> {
     later: L,
 }
 
-/// What a service says that the first version of the format had no place for.
+/// What a service and its slices say that the first version of the format had no place for.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Later {
+    before: Later7,
+    /// The weights that its slices have, in the order of these.
+    of_slices: Vec<Option<Box<Asked>>>,
+}
+
+/// The same as version 7 wrote it.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct Later7 {
     balancer: Option<Box<BalancerFacts>>,
     maglev: Option<Arc<str>>,
     weights: Option<Box<Asked>>,
@@ -60,11 +68,26 @@ impl From<()> for Later {
 /// Versions 5 and 6 wrote what it says of its load balancer.
 impl From<Option<Box<BalancerFacts>>> for Later {
     fn from(balancer: Option<Box<BalancerFacts>>) -> Self {
-        Self { balancer, ..Self::default() }
+        Later7 { balancer, ..Later7::default() }.into()
+    }
+}
+
+/// Version 7 knew of no weights of slices.
+impl From<Later7> for Later {
+    fn from(before: Later7) -> Self {
+        Self { before, of_slices: Vec::new() }
     }
 }
 
 impl From<&ServiceView> for Later {
+    fn from(view: &ServiceView) -> Self {
+        let has_any = view.slices.iter().any(|slice| slice.weights.is_some());
+        let of_slices = view.slices.iter().filter(|_| has_any).map(|slice| slice.weights.clone()).collect();
+        Self { before: view.into(), of_slices }
+    }
+}
+
+impl From<&ServiceView> for Later7 {
     fn from(view: &ServiceView) -> Self {
         let of_backends = view.ports.iter().map(|port| port.rows.weights().clone()).collect();
         let Some(facts) = &view.facts else { return Self { of_backends, ..Self::default() } };
@@ -91,7 +114,8 @@ impl ServiceForm {
 impl<H: Held, L: Into<Later>> ServiceForm<H, L> {
     pub(super) fn into_view(self) -> Option<ServiceView> {
         let Self { name, source, mut facts, slices, state, ports, frontends, later } = self;
-        let Later { balancer, maglev, weights, of_backends } = later.into();
+        let Later { before, of_slices } = later.into();
+        let Later7 { balancer, maglev, weights, of_backends } = before;
         if let Some(facts) = facts.as_mut().map(Arc::make_mut) {
             facts.key.source = source;
             (facts.balancer, facts.maglev, facts.weights) = (balancer, maglev, weights);
@@ -100,7 +124,7 @@ impl<H: Held, L: Into<Later>> ServiceForm<H, L> {
         Some(ServiceView {
             key: ServiceKey { name, source },
             facts,
-            slices: sourced(slices, source)?,
+            slices: weighed(sourced(slices, source)?, of_slices),
             state,
             ports: ports
                 .into_iter()
@@ -112,6 +136,16 @@ impl<H: Held, L: Into<Later>> ServiceForm<H, L> {
             seen: None,
         })
     }
+}
+
+/// The slices with their weights.
+fn weighed(mut slices: Arc<[Arc<SliceFacts>]>, weights: Vec<Option<Box<Asked>>>) -> Arc<[Arc<SliceFacts>]> {
+    if !weights.is_empty() {
+        for (slice, weights) in Arc::make_mut(&mut slices).iter_mut().zip(weights) {
+            Arc::make_mut(slice).weights = weights;
+        }
+    }
+    slices
 }
 
 /// Slices of this source. `None`: one has endpoints that are not of its address type.
@@ -234,6 +268,7 @@ mod tests {
             ports: [].into(),
             endpoints: Endpoints::default(),
             endpoints_null: false,
+            weights: None,
         };
         let endpoints = endpoints.finish();
         for (family, is_legal) in [(Family::V4, true), (Family::V6, false)] {

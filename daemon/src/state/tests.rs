@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use holdfast_core::engine::Engine;
 use holdfast_core::event::{Event, Watched};
-use holdfast_core::facts::{ObjectKey, Rejection, ServiceFacts};
+use holdfast_core::facts::{ObjectKey, Rejection, ServiceFacts, SliceFacts};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{ObjectName, SliceKey, Source};
 use holdfast_core::list::Rows;
@@ -162,7 +162,7 @@ fn what_a_former_version_wrote_is_converted() {
     assert_eq!(kept.context, Context { numbers_below: 0, ..context() });
     let ports = kept.remembered.services.iter().flat_map(|view| &view.ports);
     assert_eq!(ports.filter(|port| port.hold.is_some()).count(), 1);
-    check_without(kept, |facts| facts.balancer = None);
+    check_without(kept, |facts| (facts.balancer, facts.maglev, facts.weights) = (None, None, None));
 }
 
 /// What they did not know of load balancers comes with a list: no version of the Services is given.
@@ -172,7 +172,7 @@ fn what_the_version_before_wrote_is_converted() {
     fs::write(folder.path().join(FILE), include_bytes!("tests/snapshot.v4")).unwrap();
     let kept = Folder::new(folder.path()).load().unwrap().unwrap();
     assert_eq!(kept.context, context());
-    check_without(kept, |facts| facts.balancer = None);
+    check_without(kept, |facts| (facts.balancer, facts.maglev, facts.weights) = (None, None, None));
 }
 
 /// Its records have no checksums of their own.
@@ -182,18 +182,31 @@ fn what_had_one_checksum_over_all_is_read() {
     fs::write(folder.path().join(FILE), include_bytes!("tests/snapshot.v5")).unwrap();
     let kept = Folder::new(folder.path()).load().unwrap().unwrap();
     assert_eq!((&kept.context, &kept.damage), (&context(), &None));
-    check_without(kept, |_| ());
+    check_without(kept, |facts| (facts.maglev, facts.weights) = (None, None));
 }
 
 #[test]
 fn what_had_no_word_of_maglev_and_weights_is_read() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(FILE), include_bytes!("tests/snapshot.v6")).unwrap();
-    check_without(Folder::new(folder.path()).load().unwrap().unwrap(), |_| ());
+    let kept = Folder::new(folder.path()).load().unwrap().unwrap();
+    check_without(kept, |facts| (facts.maglev, facts.weights) = (None, None));
+}
+
+/// All slices are to be listed, or a weight of 0 that one of them says would never be heard of.
+#[test]
+fn what_had_no_weights_of_slices_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(FILE), include_bytes!("tests/snapshot.v7")).unwrap();
+    let mut kept = Folder::new(folder.path()).load().unwrap().unwrap();
+    let watched: Vec<_> = kept.remembered.progress.keys().copied().collect();
+    assert_eq!(watched, [Watched::Services]);
+    kept.remembered.progress.clear();
+    check_without(kept, |_| ());
 }
 
 /// Checks that a file of a former version says all but what that version had no place for: `forget` takes it out of
-/// what is known, beside Maglev and weights, which none of them had.
+/// what is known, beside the weights of slices, which none of them had.
 #[track_caller]
 fn check_without(mut kept: Saved, forget: fn(&mut ServiceFacts)) {
     assert!(kept.remembered.progress.is_empty(), "the Services are to be listed");
@@ -206,9 +219,13 @@ fn check_without(mut kept: Saved, forget: fn(&mut ServiceFacts)) {
             assert_eq!(all(port.last.rows()), all(known.last.rows()));
             (port.rows, port.last) = (Arc::clone(&known.rows), known.last.clone());
         }
+        for (slice, known) in view.slices.iter().zip(&*known.slices) {
+            assert_eq!(**slice, SliceFacts { weights: None, ..SliceFacts::clone(known) });
+        }
+        view.slices = Arc::clone(&known.slices);
         let Some(facts) = view.facts.as_mut() else { continue };
         let now = known.facts.clone().unwrap();
-        let mut expected = ServiceFacts { maglev: None, weights: None, ..ServiceFacts::clone(&now) };
+        let mut expected = ServiceFacts::clone(&now);
         forget(&mut expected);
         assert_eq!(**facts, expected);
         *facts = now;
@@ -265,7 +282,7 @@ fn a_file_that_is_not_whole_is_named_and_not_used() {
         |it| *it = b"[apiserver]\nendpoints = []\n".to_vec(),
         " is not a snapshot of holdfast",
     );
-    check_refused("another version", |it| it[12] = 9, " has format 9; this version reads 3 to 7");
+    check_refused("another version", |it| it[12] = 9, " has format 9; this version reads 3 to 8");
     let rest = " is damaged: some of its records are not as they were written";
     check_refused("cut before the head", |it| it.truncate(16), rest);
     let former = |damage: fn(&mut Vec<u8>)| {

@@ -103,6 +103,7 @@ fn slice_of(of: ObjectName, addresses: impl IntoIterator<Item = IpAddr>, port: N
         ports: [SlicePort { name: "".into(), protocol: Protocol::TCP, port }].into(),
         endpoints: builder.finish(),
         endpoints_null: false,
+        weights: None,
     }))
 }
 

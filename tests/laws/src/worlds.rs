@@ -76,6 +76,7 @@ impl Shape {
             ports: [SlicePort { name: "http".into(), protocol: Protocol::TCP, port: NonZeroU16::MIN }].into(),
             endpoints: builder.finish(),
             endpoints_null: false,
+            weights: None,
         }))
     }
 
@@ -116,6 +117,7 @@ pub fn served_by(backend: SocketAddr) -> [Event; 2] {
             .into(),
         endpoints: builder.finish(),
         endpoints_null: false,
+        weights: None,
     };
     let key = ServiceKey { name, source: Source::Kubernetes };
     [applied(key, SERVED.ip(), number(SERVED.port())), Event::SliceApplied(Arc::new(slice))]

@@ -58,6 +58,7 @@ fn slice(service: &str, endpoints: &[&str]) -> Event {
         ports: [SlicePort { name: "".into(), protocol: Protocol::TCP, port: PORT }].into(),
         endpoints: builder.finish(),
         endpoints_null: false,
+        weights: None,
     }))
 }
 

@@ -94,6 +94,7 @@ pub(super) fn slice(name: &str, endpoints: &str, here: &str) -> SliceFacts {
         ports: [SlicePort { name: "".into(), protocol: Protocol::TCP, port: number(80) }].into(),
         endpoints: builder.finish(),
         endpoints_null: false,
+        weights: None,
     }
 }
 

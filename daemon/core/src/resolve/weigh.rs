@@ -13,12 +13,20 @@ use crate::list::{Row, Scope};
 use crate::weights::{OfBackends, Weight, Weights};
 use crate::work;
 
-/// The weights that are asked for a port's backends.
+/// The weights that are asked for a port's backends: what the service says of one, else what the slice says that its
+/// endpoint was taken from, which no other slice's endpoint can get.
 pub(super) fn weigh(rows: &[Row], slices: &[Arc<SliceFacts>], asked: Option<&Weights>) -> OfBackends {
-    let Some(asked) = asked else { return OfBackends::default() };
-    let node = |row: &Row| slices.get(usize::from(row.slice))?.endpoints.get(usize::from(row.endpoint))?.node;
-    work::done(rows.len());
-    OfBackends::new(rows.iter().map(|row| (row.backend(), asked.of(row.backend(), node(row)))))
+    if asked.is_none() && slices.iter().all(|slice| slice.weights.is_none()) {
+        return OfBackends::default();
+    }
+    let weight = |row: &Row| {
+        let slice = slices.get(usize::from(row.slice))?;
+        let node = slice.endpoints.get(usize::from(row.endpoint))?.node;
+        let own = || slice.weights.as_ref()?.weights.of(row.backend(), node);
+        asked.and_then(|asked| asked.of(row.backend(), node)).or_else(own)
+    };
+    work::done(slices.len() + rows.len());
+    OfBackends::new(rows.iter().map(|row| (row.backend(), weight(row).unwrap_or(Weight::ONE))))
 }
 
 /// Those of a service's backends that are drained, in their order.

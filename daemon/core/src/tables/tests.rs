@@ -34,6 +34,7 @@ fn slice_facts(text: &str, service: &str, source: Source) -> SliceFacts {
         ports: [].into(),
         endpoints: Endpoints::default(),
         endpoints_null: false,
+        weights: None,
     }
 }
 

@@ -10,7 +10,11 @@ use crate::keys::{ObjectName, ServiceKey, Source};
 use crate::limits;
 
 fn of(text: &str, backend: &str, node: Option<&str>) -> u16 {
-    Weights::read(text).unwrap().of(backend.parse().unwrap(), node.map(NodeName::from)).number()
+    Weights::read(text)
+        .unwrap()
+        .of(backend.parse().unwrap(), node.map(NodeName::from))
+        .unwrap_or(Weight::ONE)
+        .number()
 }
 
 #[test]

@@ -245,6 +245,7 @@ pub(super) fn slice_facts(slice: &str, service: &str, endpoints: &[&str]) -> Sli
         ports: [SlicePort { name: "".into(), protocol: Protocol::TCP, port }].into(),
         endpoints: builder.finish(),
         endpoints_null: false,
+        weights: None,
     }
 }
 

@@ -62,6 +62,7 @@ fn slice() -> Event {
         ports: [SlicePort { name: "".into(), protocol: UDP, port }].into(),
         endpoints: builder.finish(),
         endpoints_null: false,
+        weights: None,
     }))
 }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use holdfast_core::facts::{AddressType, Conditions, SliceFacts};
+use holdfast_core::facts::{AddressType, Conditions, Rejection, SliceFacts};
+use holdfast_core::limits;
+use holdfast_core::weights::{Weight, Weights};
 use serde_json::{Value, json};
 
 use super::decode_slice;
@@ -231,4 +233,53 @@ fn endpoints_of_other_families_and_host_names() {
     });
     let facts = good_slice(&fqdn);
     assert_eq!((facts.address_type, facts.endpoints.len()), (AddressType::Fqdn, 0));
+}
+
+fn weighed(text: &str) -> (SliceFacts, Option<Rejection>) {
+    let object = slice_with(|object| {
+        object["metadata"]["annotations"] = json!({"holdfast.io/weights": text});
+    });
+    decode_slice(&object, Defaulting::AsApiserver).expect("a legal slice")
+}
+
+#[test]
+fn a_slice_may_say_the_weights_of_its_endpoints() {
+    let (facts, partial) = weighed("10.0.0.1=0, node:n1=3");
+    let asked = facts.weights.expect("weights");
+    let of =
+        |backend: &str, node| asked.weights.of(backend.parse().expect("a backend"), node).map(Weight::number);
+    assert_eq!(
+        (of("10.0.0.1:80", None), of("10.0.0.2:80", Some("n1".into())), of("10.0.0.2:80", None)),
+        (Some(0), Some(3), None)
+    );
+    assert_eq!((asked.wrong, partial), (None, None));
+    assert_eq!(weighed("").0.weights, None);
+}
+
+#[test]
+fn weights_of_a_slice_that_cannot_be_read_are_named_beside_what_else_is_wrong() {
+    let (facts, partial) = weighed("10.0.0.1=many");
+    assert!(facts.weights.expect("weights").wrong.is_some());
+    let partial = partial.expect("a rejection");
+    assert!(
+        partial.partial && partial.reason.starts_with("its weights stay as they were: \"10.0.0.1=many\"")
+    );
+    let object = slice_with(|object| {
+        object["metadata"]["annotations"] = json!({"holdfast.io/weights": "10.0.0.1=many"});
+        object["endpoints"] = json!([{"addresses": ["nowhere"]}]);
+    });
+    let (_, partial) = decode_slice(&object, Defaulting::AsApiserver).expect("a legal slice");
+    let reason = partial.expect("a rejection").reason;
+    assert!(reason.starts_with("1 endpoint skipped: ") && reason.contains("; its weights stay"), "{reason}");
+}
+
+#[test]
+fn invariant_10_the_weights_of_a_slice_are_bounded_as_those_of_a_service() {
+    let many = vec!["10.0.0.1=1"; limits::WEIGHTS_PER_SERVICE_MAX + 1].join(",");
+    let long = format!("node:{}=1,", "n".repeat(250)).repeat(limits::WEIGHTS_BYTES_MAX / 250);
+    for (text, words) in [(many, "more than 1024 weights"), (long, "more than 65536 bytes")] {
+        let asked = weighed(&text).0.weights.expect("weights");
+        assert!(asked.wrong.expect("a reason").contains(words));
+        assert_eq!(asked.weights, Weights::default());
+    }
 }

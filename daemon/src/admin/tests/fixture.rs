@@ -146,6 +146,7 @@ impl Given {
             ports: ports.collect(),
             endpoints: builder.finish(),
             endpoints_null: false,
+            weights: None,
         };
         self.view.slices = self.view.slices.iter().cloned().chain([Arc::new(facts)]).collect();
         self

@@ -67,6 +67,7 @@ fn slice(number: u32, backends: u32) -> Event {
         ports: [SlicePort { name: "".into(), protocol: Protocol::TCP, port }].into(),
         endpoints: builder.finish(),
         endpoints_null: false,
+        weights: None,
     }))
 }
 

@@ -144,6 +144,7 @@ impl Block {
             ports: self.service.ports.iter().map(port).collect(),
             endpoints: members.endpoints(ready),
             endpoints_null: false,
+            weights: None,
         }
     }
 }

@@ -275,6 +275,7 @@ pub fn slice(random: &mut Random, position: usize) -> SliceFacts {
         ports,
         endpoints: endpoints_of(random, address_type, endpoints),
         endpoints_null: false,
+        weights: None,
         key,
     }
 }

@@ -44,6 +44,7 @@ fn slice(said: &str, endpoints: &[&str]) -> Arc<SliceFacts> {
         ports: [SlicePort { name: "http".into(), protocol, port }].into(),
         endpoints: builder.finish(),
         endpoints_null: false,
+        weights: None,
     })
 }
 

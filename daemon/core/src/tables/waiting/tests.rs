@@ -32,6 +32,7 @@ fn slice(service: &ServiceKey, name: &str) -> Arc<SliceFacts> {
         ports: [].into(),
         endpoints: Endpoints::default(),
         endpoints_null: false,
+        weights: None,
     })
 }
 

@@ -172,6 +172,66 @@ fn weights_that_cannot_be_read_leave_those_of_before() {
     assert_eq!(shares(&rig), [(ip("1.1.1.1"), 666), (ip("1.1.1.2"), 333)]);
 }
 
+/// Slices of the same service, the second with what the text says.
+fn slice_weighing(slice: &str, endpoints: &[&str], text: &str) -> Event {
+    Event::SliceApplied(Arc::new(SliceFacts {
+        weights: Some(asked(text)),
+        ..slice_facts(slice, "a", endpoints)
+    }))
+}
+
+#[test]
+fn the_weights_of_a_slice_hold_for_its_own_endpoints_alone() {
+    let mut rig = rig();
+    let plain = applied(service("a", "10.0.0.1", &[]));
+    let other = Event::SliceApplied(Arc::new(slice_facts("a-1", "a", &["1.1.1.1"])));
+    // It names the endpoint of the other slice, and that of another service.
+    let own = slice_weighing("a-2", &["1.1.1.2", "1.1.1.3"], "1.1.1.1=0,1.1.1.2=0,1.1.1.9=0");
+    rig.turn(vec![
+        plain,
+        other,
+        own,
+        applied(service("b", "10.0.0.2", &[])),
+        slice("b", &["1.1.1.2", "1.1.1.9"]),
+    ]);
+    assert_eq!(shares(&rig), [(ip("1.1.1.1"), 500), (ip("1.1.1.3"), 500)]);
+    let all: Vec<_> = rig.dump().ports[1].backends(Scope::Cluster).keys().map(|slot| slot.address).collect();
+    assert_eq!(all, [ip("1.1.1.2"), ip("1.1.1.9")], "another service");
+}
+
+#[test]
+fn the_word_of_the_service_goes_before_that_of_the_slice() {
+    let mut rig = rig();
+    rig.turn(vec![
+        weighing("1.1.1.1=70"),
+        slice_weighing("a", &["1.1.1.1", "1.1.1.2"], "1.1.1.1=0,1.1.1.2=30"),
+    ]);
+    assert_eq!(shares(&rig), [(ip("1.1.1.1"), 700), (ip("1.1.1.2"), 299)]);
+}
+
+#[test]
+fn weights_of_a_slice_that_cannot_be_read_leave_those_of_before() {
+    let mut rig = rig();
+    let slice = |text| slice_weighing("a", &["1.1.1.1", "1.1.1.2"], text);
+    rig.turn(vec![applied(service("a", "10.0.0.1", &[])), slice("1.1.1.1=0")]);
+    rig.turn(vec![slice("1.1.1.1=zero")]);
+    assert_eq!(shares(&rig), [(ip("1.1.1.2"), 1_000)]);
+    rig.turn(vec![slice("1.1.1.1=zero")]);
+    assert_eq!(rig.log, [], "told again");
+    rig.turn(vec![two()]);
+    assert_eq!(shares(&rig), [(ip("1.1.1.1"), 500), (ip("1.1.1.2"), 500)], "it says nothing any more");
+}
+
+/// Of an address in two slices the row that counts is of one of them.
+#[test]
+fn an_endpoint_in_two_slices_has_the_weight_of_the_one_that_counts() {
+    let mut rig = rig();
+    let plain = applied(service("a", "10.0.0.1", &[]));
+    let first = slice_weighing("a-1", &["1.1.1.1", "1.1.1.2"], "1.1.1.1=3");
+    rig.turn(vec![plain, first, slice_weighing("a-2", &["1.1.1.1"], "1.1.1.1=0")]);
+    assert_eq!(shares(&rig), [(ip("1.1.1.1"), 750), (ip("1.1.1.2"), 249)]);
+}
+
 #[test]
 fn a_list_that_is_held_keeps_its_weights_and_is_not_written_anew() {
     let mut rig = rig();

@@ -87,5 +87,6 @@ pub(super) fn slice(service: &str, endpoints: &[&str]) -> Event {
         ports: ["", "web"].map(|name| SlicePort { name: name.into(), protocol: Protocol::TCP, port }).into(),
         endpoints: builder.finish(),
         endpoints_null: false,
+        weights: None,
     }))
 }

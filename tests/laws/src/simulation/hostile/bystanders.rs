@@ -170,6 +170,7 @@ pub(super) fn with(position: usize, number: usize, states: [Option<Conditions>; 
         ports: [SlicePort { name: "".into(), protocol: Protocol::TCP, port: port(BACKENDS_PORT) }].into(),
         endpoints: endpoints(position, number, states),
         endpoints_null: false,
+        weights: None,
     }
 }
 

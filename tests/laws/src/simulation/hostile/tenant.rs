@@ -150,6 +150,7 @@ pub(super) fn slice(random: &mut Random, position: usize) -> SliceFacts {
         ports: [SlicePort { name: "".into(), protocol: Protocol::TCP, port: port(number) }].into(),
         endpoints: builder.finish(),
         endpoints_null: false,
+        weights: None,
     }
 }
 
