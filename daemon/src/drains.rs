@@ -2,7 +2,7 @@
 //!
 //! Invariant: one task changes the drains, one order after the other, so two orders at once both count. An order counts
 //! at once, also where the disk does not take it: the answer says so, and the write is tried again. What the disk does
-//! holds up no order for longer than [`DISK_WAIT_MAX`]. Nothing else makes or ends a drain.
+//! holds up no order for longer than `DISK_WAIT_MAX`. Nothing else makes or ends a drain.
 
 mod file;
 #[cfg(test)]
