@@ -20,6 +20,7 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Now;
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
+use holdfast_tests::memory::resident;
 use holdfast_tests::readings;
 use holdfast_tests::size::sized;
 use tokio::sync::watch;
@@ -87,7 +88,7 @@ fn main() -> Result<(), Failed> {
         percentile(&quiet, 50),
         percentile(&quiet, 99)
     )?;
-    let before = resident()?;
+    let before = resident(std::process::id())?;
     let (busy, answers, most) = with_clients(admin.address(), || steps(&mut engine, &snapshots))?;
     writeln!(
         out,
@@ -95,12 +96,7 @@ fn main() -> Result<(), Failed> {
         percentile(&busy, 50),
         percentile(&busy, 99)
     )?;
-    writeln!(
-        out,
-        "{answers} answers meanwhile; resident {} MiB before, {} MiB at most",
-        before >> 10,
-        most >> 10
-    )?;
+    writeln!(out, "{answers} answers meanwhile; resident {before:.0} MB before, {most:.0} MB at most")?;
     admin.stop();
     Ok(())
 }
@@ -166,11 +162,11 @@ fn steps(
     Ok(times)
 }
 
-/// The steps' times, how many answers the clients got meanwhile, and the most KiB that were resident.
+/// The steps' times, how many answers the clients got meanwhile, and the most megabytes that were resident.
 fn with_clients(
     address: SocketAddr,
     steps: impl FnOnce() -> Result<Vec<Duration>, Failed>,
-) -> Result<(Vec<Duration>, usize, u64), Failed> {
+) -> Result<(Vec<Duration>, usize, f64), Failed> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let client = || {
@@ -182,9 +178,9 @@ fn with_clients(
         };
         let clients: Vec<_> = (0..sized(CLIENTS, 4)).map(|_| scope.spawn(client)).collect();
         let watch = scope.spawn(|| {
-            let mut most = 0;
+            let mut most = 0.0_f64;
             while !stop.load(Ordering::Relaxed) {
-                most = most.max(resident().unwrap_or_default());
+                most = resident(std::process::id()).unwrap_or_default().max(most);
                 std::thread::sleep(Duration::from_millis(20));
             }
             most
@@ -194,11 +190,4 @@ fn with_clients(
         let answers = clients.into_iter().map(|client| client.join().unwrap_or_default()).sum();
         Ok((times?, answers, watch.join().unwrap_or_default()))
     })
-}
-
-/// Resident memory in KiB.
-fn resident() -> Result<u64, Failed> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
-    Ok(line.trim().trim_end_matches(" kB").parse()?)
 }

@@ -24,6 +24,7 @@ use holdfast_core::op::{Action, Dump, Grace};
 use holdfast_core::time::Now;
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::{Shape, cluster_ip};
+use holdfast_tests::memory::resident;
 use holdfast_tests::size::{self, sized};
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, watch};
@@ -192,7 +193,7 @@ fn memory() {
     let shape = Shape { services: sized(10_000, 1_000), endpoints: sized(200, 10) };
     let (mut engine, _) = Engine::start(Sink, Seed(7), &[Source::Kubernetes]).unwrap();
     engine.apply(Event::Synced(Source::Kubernetes));
-    let before = resident();
+    let before = resident(std::process::id()).unwrap();
     let now = Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
     for service in 0..shape.services {
         shape.service_events(service).into_iter().for_each(|event| engine.apply(event));
@@ -200,7 +201,10 @@ fn memory() {
             black_box(step_whole(&mut engine, now, &mut drop));
         }
     }
-    println!("resident with 10,000 services of 200 endpoints: {:.0} MB", resident() - before);
+    println!(
+        "resident with 10,000 services of 200 endpoints: {:.0} MB",
+        resident(std::process::id()).unwrap() - before
+    );
     drop(engine);
 }
 
@@ -244,7 +248,7 @@ fn recorder() {
     let folder = tempfile::tempdir().unwrap();
     let (changes, waiting) = mpsc::channel(CHANGES_WAITING_MAX);
     let (recorder, history) = Recorder::new(waiting, watch::channel(Arc::default()).1, Some(folder.path()));
-    let before = resident();
+    let before = resident(std::process::id()).unwrap();
     let thread = std::thread::spawn(move || {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(recorder.run());
         own_cpu()
@@ -266,7 +270,7 @@ fn recorder() {
     println!(
         "of {count} records {} are in memory with {:.0} MB resident, {:.0} MB are on disk, {} had no room there",
         history.fill().records,
-        resident() - before,
+        resident(std::process::id()).unwrap() - before,
         recorded.file.bytes as f64 / 1e6,
         recorded.file.lost
     );
@@ -279,11 +283,4 @@ fn own_cpu() -> Duration {
 
 fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
-}
-
-/// Megabytes of this process's memory that are resident.
-fn resident() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
 }

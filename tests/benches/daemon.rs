@@ -24,6 +24,7 @@ use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
 use holdfast_tests::bed::{Bed, Location};
+use holdfast_tests::memory::resident;
 use holdfast_tests::size::{self, sized};
 use tokio::sync::{mpsc, watch};
 
@@ -122,10 +123,10 @@ fn restart() {
     let mut growth = 0.0_f64;
     for _ in 0..sized(ROUNDS, 1) {
         let events = shape.events();
-        let before = resident();
+        let before = resident(std::process::id()).unwrap();
         let started = Instant::now();
         let (mut engine, found) = Engine::start(kernel(&bed), Seed(7), &[Source::Kubernetes]).unwrap();
-        growth = growth.max(resident() - before);
+        growth = growth.max(resident(std::process::id()).unwrap() - before);
         assert_eq!(found, []);
         events.into_iter().for_each(|event| engine.apply(event));
         engine.apply(Event::Synced(Source::Kubernetes));
@@ -234,11 +235,4 @@ endpoints: [{{addresses: [192.0.2.{endpoint}], conditions: {{ready: true}}}}]
     )
     .unwrap();
     text
-}
-
-/// Megabytes of this process's memory that are resident.
-fn resident() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
 }

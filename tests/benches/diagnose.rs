@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::{Bed, Layout, Location, Role, Server as Backends};
 use holdfast_tests::fake::{Authority, Cluster, Greeting, Kind, Names, Server, Verb};
+use holdfast_tests::memory::resident;
 use holdfast_tests::program::command_line;
 use holdfast_tests::size::{arguments, is_short, sized};
 use serde_json::{Value, json};
@@ -188,7 +189,7 @@ impl Stage {
     /// One question by the command line: the answer, how long it took, the daemon's CPU time, and the requests it sent.
     fn ask(&mut self, service: u32) -> Asked {
         self.order("count");
-        let had = resident(self.daemon.id());
+        let had = resident(self.daemon.id()).unwrap();
         let (before, begun) = (cpu_of(self.daemon.id()), Instant::now());
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg("--socket").arg(self.socket());
@@ -197,7 +198,7 @@ impl Stage {
         let (took, spent) = (begun.elapsed(), cpu_of(self.daemon.id()).saturating_sub(before));
         let said: Value = serde_json::from_slice(&answer.stdout).unwrap_or_default();
         assert!(said.is_object(), "{answer:?}\n{}", self.log());
-        let grown = resident(self.daemon.id()) - had;
+        let grown = resident(self.daemon.id()).unwrap() - had;
         Asked { said, took, spent, grown, requests: self.order("count").parse().unwrap() }
     }
 }
@@ -320,11 +321,4 @@ fn cpu_of(pid: u32) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let used = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("schedstat")).ok());
     Duration::from_nanos(used.map(|it| it.split(' ').next().unwrap().parse::<u64>().unwrap()).sum())
-}
-
-/// Megabytes of its memory.
-fn resident(pid: u32) -> f64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
 }

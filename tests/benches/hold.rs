@@ -26,6 +26,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
+use holdfast_tests::memory::resident;
 use holdfast_tests::size::sized;
 use tokio::sync::{mpsc, watch};
 
@@ -92,12 +93,6 @@ async fn counted(mut from: mpsc::Receiver<Vec<Event>>, to: mpsc::Sender<Vec<Even
     }
 }
 
-fn resident() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
-}
-
 async fn measure(
     events: mpsc::Sender<Vec<Event>>,
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
@@ -109,7 +104,7 @@ async fn measure(
     events.send(vec![Event::Synced(SOURCE)]).await.unwrap();
     let whole = services as usize + 1;
     snapshots.wait_for(|snapshot| snapshot.fill.frontends == whole).await.unwrap();
-    let (before, begun) = (resident(), Instant::now());
+    let (before, begun) = (resident(std::process::id()).unwrap(), Instant::now());
     events.send((0..services).map(gone).collect()).await.unwrap();
     snapshots.wait_for(|snapshot| snapshot.held.len() == services as usize).await.unwrap();
     println!("{services} lists lost at once: all held after {:.1} ms", begun.elapsed().as_secs_f64() * 1e3);
@@ -130,7 +125,10 @@ async fn measure(
         at(500),
         at(990)
     );
-    println!("resident: {before:.1} MB before, {:.1} MB more while held", resident() - before);
+    println!(
+        "resident: {before:.1} MB before, {:.1} MB more while held",
+        resident(std::process::id()).unwrap() - before
+    );
 }
 
 fn main() {

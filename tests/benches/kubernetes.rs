@@ -31,6 +31,7 @@ use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::{self, Shape};
 use holdfast_tests::bed::{Bed, Location, Role};
 use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server};
+use holdfast_tests::memory;
 use holdfast_tests::size::{self, sized};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -343,8 +344,8 @@ fn measure_list(services: u32, slices: u32, endpoints: u32) {
             "lists of {services} services and {slices} slices of {endpoints} endpoints over TLS: {:.2} s CPU, {:.2} s, {:.0} MB resident, {:.0} MB at most",
             spent.as_secs_f64(),
             took.as_secs_f64(),
-            resident("VmRSS"),
-            resident("VmHWM")
+            memory::resident(std::process::id()).unwrap(),
+            memory::most(std::process::id()).unwrap()
         );
         client.end();
     });
@@ -361,8 +362,8 @@ fn measure_large<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) {
             "{services} services with {slices} slices of {endpoints} endpoints, until all is served: {:.2} s, {:.2} s CPU, {:.0} MB resident, {:.0} MB at most",
             took.as_secs_f64(),
             spent.as_secs_f64(),
-            resident("VmRSS"),
-            resident("VmHWM")
+            memory::resident(std::process::id()).unwrap(),
+            memory::most(std::process::id()).unwrap()
         );
         // From now on the highest use of memory is counted anew.
         std::fs::write("/proc/self/clear_refs", "5").unwrap();
@@ -374,8 +375,8 @@ fn measure_large<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) {
         println!(
             "the same once more, because the version is gone: {:.2} s CPU, {:.0} MB resident, {:.0} MB at most",
             (cpu() - before).as_secs_f64(),
-            resident("VmRSS"),
-            resident("VmHWM")
+            memory::resident(std::process::id()).unwrap(),
+            memory::most(std::process::id()).unwrap()
         );
         client.end();
     });
@@ -442,7 +443,7 @@ fn measure_sustained<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u3
                 part * seconds / PARTS,
                 percentiles(&mut times),
                 share * 100.0,
-                resident("VmRSS"),
+                memory::resident(std::process::id()).unwrap(),
             );
         }
         client.end();
@@ -546,11 +547,4 @@ fn cpu() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     Duration::from_micros(u64::try_from(micros).unwrap())
-}
-
-/// Megabytes of this process's memory.
-fn resident(what: &str) -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with(what)).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
 }

@@ -7,6 +7,7 @@ pub mod fake;
 pub mod figures;
 pub mod fuzz;
 pub mod host;
+pub mod memory;
 pub mod packets;
 pub mod patience;
 pub mod peers;

@@ -9,6 +9,7 @@ pub mod random;
 mod row;
 mod services;
 mod table;
+mod written;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -20,6 +21,7 @@ pub use self::cases::{CASES, Case, frontend, frontend_v4, outside};
 pub use self::row::{Expected, Family, Row, Seen};
 pub use self::services::{BACKENDS, Backend, SERVICES, Service, changing, objects, sign};
 pub use self::table::{DIFFERENCES, rows, rows_of_pods};
+pub use self::written::{write_node, write_others};
 use crate::bed::ask::{Asker, Outcome, Question, Transport};
 use crate::bed::{Bed, BedError, Location, Server};
 

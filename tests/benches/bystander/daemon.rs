@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Layout, Location, Role};
 use holdfast_tests::fake::{Authority, Cluster, Names, Server};
+use holdfast_tests::memory;
 use holdfast_tests::patience::NOT_FOR_EVER;
 use holdfast_tests::size::sized;
 use serde_json::{Value, json};
@@ -284,10 +285,6 @@ fn checked(port: u16, path: &str) -> String {
 /// What the daemon has, and had at most.
 fn memory(daemon: &Daemon<'_>) -> String {
     let pid = daemon.pid().unwrap();
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let of = |key: &str| {
-        let line = status.lines().find(|line| line.starts_with(key)).unwrap_or_default();
-        line.split_whitespace().nth(1).and_then(|kb| kb.parse::<f64>().ok()).unwrap_or_default() / 1024.0
-    };
-    format!("{:.0} MB resident, {:.0} MB at most", of("VmRSS"), of("VmHWM"))
+    let (now, most) = (memory::resident(pid).unwrap(), memory::most(pid).unwrap());
+    format!("{now:.0} MB resident, {most:.0} MB at most")
 }

@@ -21,9 +21,9 @@ use holdfast_objects::manifests::Texts;
 use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, POD_CIDRS, Switches};
 use holdfast_tests::bed::load::Kind;
 use holdfast_tests::bed::{Bed, Location, Role, Server, succeed};
-use holdfast_tests::packets::{BACKENDS, Family, SERVICES, Service};
-use holdfast_tests::peers::{self, Cluster, NODE, Part, PeersError};
-use serde_json::{Value, json};
+use holdfast_tests::packets::{BACKENDS, Family, SERVICES, Service, write_node, write_others};
+use holdfast_tests::peers::{Cluster, Part, PeersError};
+use serde_json::Value;
 
 pub(crate) type Failed = Box<dyn std::error::Error>;
 
@@ -265,40 +265,10 @@ impl Stage for KubeProxy {
 /// The others first.
 fn write(cluster: &Cluster, services: u32) -> Result<(), Failed> {
     let api = cluster.api(0)?;
-    api.add_node(NODE, "zone-a")?;
-    let addresses = NODE_ADDRESSES.map(|address| json!({"type": "InternalIP", "address": address}));
-    api.merge_status(peers::Kind::Node, NODE, &json!({"status": {"addresses": addresses}}))?;
-    for number in 0..services.saturating_sub(2) {
-        for object in other(number) {
-            api.apply_object(&object)?;
-        }
-    }
-    for object in objects()? {
-        api.apply_object(&object)?;
-        let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-        if let Some(status) = object.get("status") {
-            let name = format!("default/{name}");
-            api.merge_status(peers::Kind::Service, &name, &json!({"status": status}))?;
-        }
+    write_node(&api)?;
+    write_others(cluster, services.saturating_sub(2))?;
+    for place in Where::ALL {
+        place.service()?.write(&api)?;
     }
     Ok(())
-}
-
-/// A service that no client dials, with one endpoint.
-fn other(number: u32) -> [Value; 2] {
-    let name = format!("other-{number}");
-    let address = format!("10.244.{}.{}", 100 + number / 250, 1 + number % 250);
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "default"},
-        "spec": {"ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
-    });
-    let slice = json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {
-            "name": name, "namespace": "default", "labels": {"kubernetes.io/service-name": name},
-        },
-        "ports": [{"name": "http", "port": 8080}],
-        "endpoints": [{"addresses": [address], "conditions": {"ready": true}}],
-    });
-    [service, slice]
 }

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, POD_CIDRS, Switches};
+use holdfast_tests::bed::fabric::{self, POD_CIDRS, Switches};
 use holdfast_tests::bed::{Location, Server, succeed};
-use holdfast_tests::packets::{Clients, Family, Service, changing, serve, sign};
-use holdfast_tests::peers::{Api, Cluster, Kind, NODE, Part, PeersError, apiserver};
+use holdfast_tests::memory;
+use holdfast_tests::packets::{Clients, Family, Service, changing, serve, sign, write_node, write_others};
+use holdfast_tests::peers::{Cluster, NODE, Part, PeersError, apiserver};
 use holdfast_tests::size::sized;
-use serde_json::{Value, json};
 
 pub(crate) type Failed = Box<dyn std::error::Error>;
 
@@ -24,9 +24,6 @@ const USER: &str = "holdfast";
 
 /// The longest that a peer may take until it serves, and a change until clients meet it.
 const SERVED: Duration = Duration::from_secs(300);
-
-/// Clients that write objects at once: an apiserver has as many processors as everything else here.
-const WRITERS: u32 = 4;
 
 const CHANGES: usize = 41;
 
@@ -83,19 +80,16 @@ impl Stage {
         fabric::lay(cluster.bed(), Switches::default())?;
         let api = cluster.api(0)?;
         api.apply(MANIFEST)?;
-        api.add_node(NODE, "zone-a")?;
-        let addresses = NODE_ADDRESSES.map(|address| json!({"type": "InternalIP", "address": address}));
-        api.merge_status(Kind::Node, NODE, &json!({"status": {"addresses": addresses}}))?;
+        write_node(&api)?;
         write_others(&cluster, services)?;
-        for service in [changing().with(&["a"]), sign()] {
-            write(&api, &service)?;
-        }
+        changing().with(&["a"]).write(&api)?;
+        sign().write(&api)?;
         Ok(Some(Self { _servers: serve(cluster.bed())?, cluster }))
     }
 
     /// Starts a peer, measures it, and removes what it leaves.
     pub(crate) fn measure(&self, peer: Peer) -> Result<Measured, Failed> {
-        write(&self.cluster.api(0)?, &changing().with(&["a"]))?;
+        changing().with(&["a"]).write(&self.cluster.api(0)?)?;
         match peer {
             Peer::Holdfast => self.measure_holdfast(),
             Peer::KubeProxy(part) => self.measure_kube_proxy(part),
@@ -137,7 +131,7 @@ impl Stage {
         let idle = sized(IDLE, Duration::from_millis(200));
         thread::sleep(idle);
         let idle = (self::cpu(pid)? - before) / idle.as_secs_f64();
-        Ok(Measured { start, cpu, changes, megabytes: megabytes(pid)?, idle })
+        Ok(Measured { start, cpu, changes, megabytes: memory::resident(pid)?, idle })
     }
 
     /// Another endpoint takes the place of the only one. The apiserver's own part is in the time.
@@ -180,67 +174,6 @@ fn wait_for(clients: &mut Clients, service: &Service, server: &str) -> Result<()
     Err(format!("{} is not answered by {server}: {last:?}", service.name).into())
 }
 
-fn write(api: &Api<'_>, service: &Service) -> Result<(), Failed> {
-    for object in service.objects() {
-        api.apply_object(&object)?;
-        if let Some(status) = object.get("status") {
-            let name = format!("default/{}", service.name);
-            api.merge_status(Kind::Service, &name, &json!({"status": status}))?;
-        }
-    }
-    Ok(())
-}
-
-/// Services that no client dials, with two endpoints each.
-fn write_others(cluster: &Cluster, services: u32) -> Result<(), Failed> {
-    thread::scope(|scope| {
-        let writer = |first: u32| move || create(cluster, (first..services).step_by(WRITERS as usize));
-        let writers: Vec<_> = (0..WRITERS).map(|first| scope.spawn(writer(first))).collect();
-        let ended =
-            writers.into_iter().map(|it| it.join().unwrap_or_else(|it| std::panic::resume_unwind(it)));
-        ended.collect::<Result<(), String>>()
-    })
-    .map_err(Failed::from)
-}
-
-fn create(cluster: &Cluster, numbers: impl Iterator<Item = u32>) -> Result<(), String> {
-    let api = cluster.api(0).map_err(|error| error.to_string())?;
-    for number in numbers {
-        for (path, object) in other(number) {
-            let body = Some(("application/json", object.to_string()));
-            let reply = api.request("POST", path, body).map_err(|error| error.to_string())?;
-            if reply.status != 201 {
-                return Err(format!("{path}: {}: {}", reply.status, reply.text));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn other(number: u32) -> [(&'static str, Value); 2] {
-    let name = format!("other-{number}");
-    let address = |last: u32| format!("10.244.{}.{}", 100 + number / 100, 1 + number % 100 * 2 + last);
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "default"},
-        "spec": {"ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
-    });
-    let slice = json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {
-            "name": name, "namespace": "default", "labels": {"kubernetes.io/service-name": name},
-        },
-        "ports": [{"name": "http", "port": 8080}],
-        "endpoints": [
-            {"addresses": [address(0)], "nodeName": "n2", "conditions": {"ready": true}},
-            {"addresses": [address(1)], "nodeName": "n2", "conditions": {"ready": true}},
-        ],
-    });
-    [
-        ("api/v1/namespaces/default/services", service),
-        ("apis/discovery.k8s.io/v1/namespaces/default/endpointslices", slice),
-    ]
-}
-
 /// Seconds of a processor that a process has had, with the programs that it has called.
 fn cpu(pid: u32) -> Result<f64, Failed> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
@@ -248,11 +181,4 @@ fn cpu(pid: u32) -> Result<f64, Failed> {
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(4);
     let ticks: Vec<f64> = fields.map(str::parse).collect::<Result<_, _>>()?;
     Ok(ticks.iter().sum::<f64>() / TICKS)
-}
-
-fn megabytes(pid: u32) -> Result<f64, Failed> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
-    let kib: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
-    Ok(kib / 1024.0)
 }

@@ -210,6 +210,13 @@ impl<'a> Api<'a> {
         documents.iter().map(|object| self.apply_object(object)).collect()
     }
 
+    /// Makes an object that is not there yet, which costs an apiserver less than an apply.
+    pub fn create(&self, object: &Value) -> Result<Value, PeersError> {
+        let path = path_of(object)?;
+        let folder = path.rsplit_once('/').map_or(path.as_str(), |(folder, _)| folder);
+        self.expect("POST", folder, Some(("application/json", object.to_string())))
+    }
+
     /// Server-side apply of one object.
     pub fn apply_object(&self, object: &Value) -> Result<Value, PeersError> {
         let path = format!("{}?force=true&{WRITER}", path_of(object)?);

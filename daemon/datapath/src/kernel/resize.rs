@@ -147,20 +147,14 @@ impl KernelMaps {
         };
         let resizing = self.packets.resizing.take().filter(|resizing| resizing.flows == wanted);
         let done = match resizing {
-            Some(resizing) if resizing.thread.is_finished() => self.conclude_resizing(resizing),
+            Some(resizing) if resizing.thread.is_finished() => {
+                self.conclude_resizing(resizing).map(|()| self.packets.resize_failure = None)
+            }
             Some(resizing) => {
                 self.packets.resizing = Some(resizing);
                 Ok(())
             }
-            None if has == wanted => {
-                self.packets.resize_failure = None;
-                Ok(())
-            }
-            None if self.packets.resize_failure.as_ref().is_none_or(ResizeFailure::is_over)
-                && self.may_resize() =>
-            {
-                self.begin_resizing(wanted)
-            }
+            None if has != wanted && self.may_resize() => self.begin_resizing(wanted),
             None => Ok(()),
         };
         if let Err(error) = done {
@@ -169,12 +163,12 @@ impl KernelMaps {
         }
     }
 
-    /// Whether a change of size may begin: all that a former daemon left in the table is known, and each number is in
-    /// use or can be had.
+    /// Whether a change of size may begin: none has just failed, all that a former daemon left in the table is known,
+    /// and each number is in use or can be had.
     fn may_resize(&self) -> bool {
-        self.flows
-            .as_ref()
-            .is_some_and(|flows| flows.sweeping.swept().passes > 0 && flows.table.hand_out_is_over())
+        let is_known = |flows: &Flows| flows.sweeping.swept().passes > 0 && flows.table.hand_out_is_over();
+        self.packets.resize_failure.as_ref().is_none_or(ResizeFailure::is_over)
+            && self.flows.as_ref().is_some_and(is_known)
     }
 
     fn begin_resizing(&mut self, flows: u32) -> Result<(), StartError> {
@@ -292,6 +286,19 @@ impl KernelMaps {
 
 #[cfg(test)]
 impl KernelMaps {
+    /// Has a change to the size that is asked for fail, as on a machine that is too busy for it.
+    pub(super) fn fail_resizing(&mut self) {
+        let flows = self.packets.options.as_ref().unwrap().flows;
+        let thread = std::thread::spawn(|| Err(failed("the machine is busy")));
+        let (growths, _wanted) = (self.growths, Arc::new(()));
+        self.packets.resizing = Some(Resizing { flows, growths, thread, _wanted });
+    }
+
+    /// Has the time come at which a change that failed is tried again.
+    pub(super) fn end_wait_for_size(&mut self) {
+        self.packets.resize_failure.as_mut().unwrap().wait = Duration::ZERO;
+    }
+
     /// Goes on with a change of size until the pins lead to the new table, and no further.
     pub(super) fn resize_as_far_as_pins(&mut self) {
         let resizing = self.packets.resizing.take().unwrap();

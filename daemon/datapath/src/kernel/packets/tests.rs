@@ -708,6 +708,25 @@ fn kernel_the_table_of_flows_gets_another_size_and_flows_stay() {
 }
 
 #[test]
+fn kernel_a_change_of_size_that_failed_is_tried_again_when_its_time_has_come() {
+    bed(|bed| {
+        const LARGER: u32 = 16_384;
+        let mut maps = start(bed, HookKind::Tcx);
+        maps.follow_flows().unwrap();
+        maps.set_flows(LARGER);
+        maps.fail_resizing();
+        look_at_flows(&mut maps, |maps| packets_of(maps).flows_failure.is_some());
+        for _ in 0..3 {
+            maps.follow_flows().unwrap();
+            assert!(maps.packets.resizing.is_none(), "its time has not come");
+        }
+        maps.end_wait_for_size();
+        look_at_flows(&mut maps, |maps| packets_of(maps).flows == LARGER);
+        assert_eq!(packets_of(&maps).flows_failure, None);
+    });
+}
+
+#[test]
 fn kernel_a_daemon_that_was_killed_while_it_replaced_the_flows_has_lost_none() {
     bed(|bed| {
         let mut maps = start(bed, HookKind::Tcx);

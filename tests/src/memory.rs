@@ -1,0 +1,38 @@
+//! How much memory a process has, as the kernel counts it.
+//!
+//! Invariant: what cannot be read is an error, so no figure is made of nothing.
+
+use std::fs;
+use std::io;
+
+const KIB_OF_A_MEGABYTE: f64 = 1024.0;
+
+/// Megabytes of a process that are resident.
+pub fn resident(pid: u32) -> io::Result<f64> {
+    megabytes(pid, "VmRSS:")
+}
+
+/// Megabytes of a process that were resident at most.
+pub fn most(pid: u32) -> io::Result<f64> {
+    megabytes(pid, "VmHWM:")
+}
+
+fn megabytes(pid: u32, field: &str) -> io::Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let value = status.lines().find_map(|line| line.strip_prefix(field)?.trim().strip_suffix(" kB"));
+    let kib: Option<f64> = value.and_then(|value| value.parse().ok());
+    Ok(kib.ok_or_else(|| io::Error::other(format!("process {pid} has no {field}")))? / KIB_OF_A_MEGABYTE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_some_and_one_that_is_not_there_has_none() {
+        let own = std::process::id();
+        let (now, most) = (resident(own).unwrap(), most(own).unwrap());
+        assert!(now > 0.0 && most >= now, "{now} MB, at most {most} MB");
+        assert!(resident(u32::MAX).is_err());
+    }
+}
