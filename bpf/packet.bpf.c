@@ -5,7 +5,9 @@
  * programs see client and backend.
  */
 #include <linux/if_packet.h>
+#include "answered.h"
 #include "arrival.h"
+#include "back.h"
 #include "errors.h"
 #include "flow.h"
 #include "glance.h"
@@ -62,51 +64,6 @@ INLINE int write(struct __sk_buff *skb, const struct packet *packet, const struc
 		return NEXT;
 	count_packet(COUNT_UNWRITABLE);
 	return SHOT;
-}
-
-/*
- * Whether the backend of a flow serves no more. What counts is the port that the frontend leads to now: the port index
- * from when the flow began may be another port's.
- */
-INLINE bool serves_no_more(__u32 number, bool v4)
-{
-	struct flow *flow = flow_at(number);
-	struct dial dial = {};
-	struct tuple tuple;
-	struct port *port;
-	__u64 word;
-
-	if (!flow)
-		return false;
-	from_client(&tuple, flow);
-	dial_of(&dial, &tuple, v4);
-	if (!find_frontend(&dial))
-		return true;
-	set_place(&dial.backend, flow->backend, flow->backend_port);
-	if (is_member(&dial, SCOPE_SERVING))
-		return false;
-	port = port_of(&dial);
-	word = port ? READ_ONCE(port->cluster) : 0;
-	return !word_count(word) || word_flags(word) & WORD_MEMBERS;
-}
-
-ALONE int serves_no_more4(__u32 number)
-{
-	return serves_no_more(number, true);
-}
-
-ALONE int serves_no_more6(__u32 number)
-{
-	return serves_no_more(number, false);
-}
-
-/*
- * Whether the client is to leave its backend, because that serves no more. Over UDP it leaves at once; of a connection
- * only the two can tell whether they are done.
- */
-INLINE bool has_left(const struct flow *flow, __u32 number, bool v4)
-{
-	return flow->transport == IPPROTO_UDP && (v4 ? serves_no_more4(number) : serves_no_more6(number));
 }
 
 /*
@@ -181,45 +138,6 @@ INLINE bool ends(struct flow *flow, __u32 number, const struct packet *packet, _
 	    !begins_elsewhere(flow, number, packet, now, v4))
 		return false;
 	end(number, READ_ONCE(flow->serial), v4);
-	return true;
-}
-
-/*
- * Notes what an answer says of its flow. A late answer is passed on, but revives nothing: the flow may be about to be
- * taken away. An answer of a backend that serves no more is passed on too, and keeps no client with that backend.
- */
-INLINE void note_answer(struct flow *flow, __u32 number, const struct packet *packet, bool v4)
-{
-	__u32 now = seconds();
-	bool is_first = flow->seen != now;
-
-	if (UNLIKELY(is_first && has_expired(flow, now)))
-		return;
-	if (packet->part != LATER_FRAGMENT)
-		hear_backend(flow, packet);
-	if (UNLIKELY(is_first && !has_left(flow, number, v4)))
-		flow->seen = now;
-}
-
-/* Whether a client is to come back to this backend, and is not remembered with it yet. */
-INLINE bool is_to_come_back(const struct flow *flow)
-{
-	return flow->of_client & (STICKS_CLUSTER | STICKS_LOCAL) && !(flow->of_backend & IS_REMEMBERED);
-}
-
-/*
- * Whether the program at the other device would have nothing to look at in this packet of a flow that takes the
- * shortcut. What an answer says is noted here then. Where a backend agrees to a connection, or a client is still to be
- * remembered, that program decides.
- */
-INLINE bool is_known_there(struct flow *flow, __u32 number, const struct packet *packet, enum direction direction,
-			   bool v4)
-{
-	if (direction == TO_BACKEND)
-		return true;
-	if (packet->flags & TCP_SYN || is_to_come_back(flow))
-		return false;
-	note_answer(flow, number, packet, v4);
 	return true;
 }
 
@@ -327,23 +245,6 @@ INLINE int send_on_first(struct __sk_buff *skb, bool v4)
 	struct arrival *arrival = the_arrival();
 
 	return arrival ? send_first(skb, arrival, v4) : NEXT;
-}
-
-/* Whether the packet came back from another node, and so to a port that is the flow's alone. */
-INLINE bool is_by_own_port(const struct flow *flow, enum direction direction)
-{
-	return flow->nat_port && direction == TO_CLIENT;
-}
-
-/*
- * Whether the packet may be of something else than the flow: the same two may have a connection without any frontend,
- * and a stranger may have sent the first packet in the client's name. Until the backend agrees, only what begins a
- * connection, or refuses it, is of the flow.
- */
-INLINE bool is_of_others(const struct flow *flow, const struct packet *packet, enum direction direction)
-{
-	return makes_connections(flow->transport) && !(flow->of_backend & HEARD_SYN) &&
-	       !(packet->flags & (TCP_SYN | TCP_RST)) && !is_by_own_port(flow, direction);
 }
 
 /*
@@ -486,6 +387,10 @@ INLINE int leave(struct __sk_buff *skb, bool v4)
 	{                                                          \
 		return leave(skb, v4);                             \
 	}                                                          \
+	ALONE int back##family(struct __sk_buff *skb)              \
+	{                                                          \
+		return back(skb, v4);                              \
+	}                                                          \
 	ALONE int error_in##family(struct __sk_buff *skb)          \
 	{                                                          \
 		return error_in(skb, v4);                          \
@@ -586,6 +491,18 @@ INLINE int out(struct __sk_buff *skb, bool v4)
 	return next == IS_PAST ? NEXT : SHOT;
 }
 
+INLINE int back_in(struct __sk_buff *skb, bool v4)
+{
+	int next;
+
+	if (LIKELY(v4 ? comes_from_nobody4(skb) : comes_from_nobody6(skb)))
+		return NEXT;
+	next = v4 ? back4(skb) : back6(skb);
+	if (next == MAY_PASS)
+		return v4 ? pass4(skb) : pass6(skb);
+	return next;
+}
+
 SEC("tc")
 int packet_in(struct __sk_buff *skb)
 {
@@ -604,4 +521,15 @@ int packet_out(struct __sk_buff *skb)
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		return out(skb, true);
 	return skb->protocol == bpf_htons(ETH_P_IPV6) ? out(skb, false) : NEXT;
+}
+
+/* At a device that pods of this node are behind, for what they answer. */
+SEC("tc")
+int packet_back(struct __sk_buff *skb)
+{
+	if (is_of_vlan(skb) || skb->pkt_type != PACKET_HOST)
+		return NEXT;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		return back_in(skb, true);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? back_in(skb, false) : NEXT;
 }

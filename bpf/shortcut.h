@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The shortcut: packets of a flow with a backend of another node go from the program at one device right to the other
- * device, past the stack.
+ * The shortcut: packets of a flow go from the program at one device right to the other device, past the stack.
  *
  * Both directions of a flow take it, or neither: tracking that sees only one direction takes that for nonsense. The way
  * is asked for as the stack would ask. Any packet may go through the stack after all: one with which the stack would do
- * more than send it on does.
+ * more than send it on does. A backend of this node answers by the device that led to it, or its answer is the stack's:
+ * another pod may use its address.
  */
 #ifndef HOLDFAST_SHORTCUT_H
 #define HOLDFAST_SHORTCUT_H
@@ -17,11 +17,17 @@
 #include "sums.h"
 #include "way.h"
 
-INLINE bool has_shortcut(__u32 number)
+/* What is known of a device, as enum device_flag. */
+INLINE __u32 flags_of(__u32 number)
 {
 	struct device *device = bpf_map_lookup_elem(&devices, &number);
 
-	return device && device->flags & DEVICE_SHORTCUT;
+	return device ? device->flags : 0;
+}
+
+INLINE bool has_shortcut(__u32 number)
+{
+	return flags_of(number) & DEVICE_SHORTCUT;
 }
 
 /* --- One packet. --- */
@@ -95,8 +101,7 @@ INLINE bool find_next(struct __sk_buff *skb, struct bpf_fib_lookup *route, const
 		copy_address(route->ipv6_src, through->source.address);
 		copy_address(route->ipv6_dst, through->destination.address);
 	}
-	return bpf_fib_lookup(skb, route, sizeof(*route), 0) == BPF_FIB_LKUP_RET_SUCCESS &&
-	       (route->ifindex == here || has_shortcut(route->ifindex));
+	return bpf_fib_lookup(skb, route, sizeof(*route), 0) == BPF_FIB_LKUP_RET_SUCCESS;
 }
 
 /* Asks for the way of the packet that arrives. `false`: it goes through the stack. */
@@ -139,13 +144,39 @@ INLINE bool pass_hop(struct __sk_buff *skb, const struct packet *packet, bool v4
 	return true;
 }
 
-/* The kernel finds the neighbour, as it does for what the stack sends, and so keeps it fresh. */
-INLINE int send_on(const struct bpf_fib_lookup *route)
+/*
+ * Writes the header of the link. A virtual machine takes only what is for its own hardware, and may be behind a bridge
+ * in the pod.
+ */
+INLINE bool write_link(struct __sk_buff *skb, const struct bpf_fib_lookup *route)
+{
+	struct ethhdr *link = link_header == ETH_HLEN ? header(skb, 0, sizeof(*link)) : NULL;
+
+	if (!link)
+		return false;
+	__builtin_memcpy(link->h_dest, route->dmac, ETH_ALEN);
+	__builtin_memcpy(link->h_source, route->smac, ETH_ALEN);
+	return true;
+}
+
+/*
+ * Where the device's other end is a pod's, the packet is there at once, as if it had come to the pod. Otherwise the
+ * kernel finds the neighbour, as it does for what the stack sends, and so keeps it fresh.
+ */
+INLINE int send_on(struct __sk_buff *skb, const struct bpf_fib_lookup *route, __u32 flags)
 {
 	struct bpf_redir_neigh next = { .nh_family = route->family };
 
+	if (flags & DEVICE_PEER)
+		return write_link(skb, route) ? bpf_redirect_peer(route->ifindex, 0) : SHOT;
 	copy_address(next.ipv6_nh, route->ipv6_dst);
 	return bpf_redirect_neigh(route->ifindex, &next, sizeof(next), 0);
+}
+
+/* Whether the packet goes to a backend of this node. */
+INLINE bool is_for_pod(const struct flow *flow, const struct arrival *arrival)
+{
+	return arrival->direction == TO_BACKEND && !flow->nat_port;
 }
 
 /*
@@ -160,8 +191,9 @@ INLINE bool looks(const struct flow *flow, const struct arrival *arrival, struct
 	if (arrival->direction == TO_BACKEND) {
 		set_place(&through->source, flow->client, flow->through_port);
 		set_place(&through->destination, flow->backend, flow->backend_port);
-		set_place(&left->source, flow->nat, flow->nat_port);
-		left->destination = through->destination;
+		*left = *through;
+		if (!is_for_pod(flow, arrival))
+			set_place(&left->source, flow->nat, flow->nat_port);
 	} else {
 		set_place(&through->source, flow->backend, flow->backend_port);
 		set_place(&through->destination, flow->client, flow->through_port);
@@ -173,20 +205,33 @@ INLINE bool looks(const struct flow *flow, const struct arrival *arrival, struct
 }
 
 /*
- * Sends the packet that arrives past the stack, if that would do nothing but send it on. NEXT: it is the stack's, and
- * is as it was. Where the second program has nothing to look at in the packet, it gets what that program would write.
+ * Sends the packet that arrives past the stack, if that would do nothing but send it on: by a device with all of these
+ * flags. NEXT: it is the stack's, and is as it was. Where the second program has nothing to look at in the packet, it
+ * gets what that program would write.
  */
-INLINE int take_shortcut(struct __sk_buff *skb, const struct arrival *arrival, const struct tuple *through,
-			 const struct tuple *left, bool v4)
+INLINE int take_shortcut(struct __sk_buff *skb, struct arrival *arrival, const struct tuple *through,
+			 const struct tuple *left, __u32 wanted, bool v4)
 {
 	struct bpf_fib_lookup route = {};
+	__u32 flags;
 
 	if (!find_way(skb, &arrival->packet, &route, through, v4))
 		return NEXT;
+	/* It came by a device that has the shortcut, or it would have no way. */
+	flags = route.ifindex == skb->ifindex ? DEVICE_SHORTCUT : flags_of(route.ifindex);
+	if ((flags & wanted) != wanted)
+		return NEXT;
+	arrival->way = route.ifindex;
 	if (!pass_hop(skb, &arrival->packet, v4) ||
 	    !rewrite(skb, &arrival->packet, arrival->is_whole ? left : through, v4))
 		return SHOT;
-	return send_on(&route);
+	return send_on(skb, &route, flags);
+}
+
+/* What a device has to be by which packets of a flow leave. */
+INLINE __u32 wanted_of_way(const struct flow *flow, const struct arrival *arrival)
+{
+	return is_for_pod(flow, arrival) ? DEVICE_SHORTCUT | DEVICE_NEAR : DEVICE_SHORTCUT;
 }
 
 /* --- One flow. --- */
@@ -210,14 +255,14 @@ INLINE int note_passage(const struct packet *packet, __u32 number, __u32 serial,
 /* Sends a further packet of a flow on, past the stack or through it. A packet of a flow that has just ended is lost. */
 INLINE int pass(struct __sk_buff *skb, bool v4)
 {
-	const struct arrival *arrival = the_arrival();
+	struct arrival *arrival = the_arrival();
 	const struct flow *flow = arrival ? flow_at(arrival->number) : NULL;
 	struct tuple through, left;
 	int verdict;
 
 	if (!flow || !looks(flow, arrival, &through, &left))
 		return SHOT;
-	verdict = take_shortcut(skb, arrival, &through, &left, v4);
+	verdict = take_shortcut(skb, arrival, &through, &left, wanted_of_way(flow, arrival), v4);
 	if (verdict == NEXT)
 		verdict = rewrite(skb, &arrival->packet, &through, v4) ? NEXT : SHOT;
 	if (verdict == SHOT)
@@ -243,10 +288,24 @@ INLINE bool may_take_shortcut(struct __sk_buff *skb, const struct flow *flow, bo
 {
 	if (!is_of_host(flow->client, v4) || !is_of_host(flow->backend, v4))
 		return false;
-	if (!flow->nat_port || flow->of_client & IS_BY_ADDRESS || !has_shortcut(skb->ifindex))
+	if (flow->of_client & IS_BY_ADDRESS || !has_shortcut(skb->ifindex))
 		return false;
 	return way_out(skb, flow->backend, flow->client, flow->backend_port, flow->through_port, flow->transport, v4) ==
 	       skb->ifindex;
+}
+
+/* Has all further packets of the flow take the shortcut, and a pod's answers by the device that led to the pod. */
+INLINE void note_shortcut(struct flow *flow, const struct arrival *arrival)
+{
+	if (!flow->nat_port)
+		*(volatile __u32 *)&flow->nat[0] = arrival->way;
+	flow->of_client |= TAKES_SHORTCUT;
+}
+
+/* Whether a pod's answer is of a flow that takes the shortcut, and comes by the device that led to the pod. */
+INLINE bool comes_back(const struct flow *flow, const struct __sk_buff *skb)
+{
+	return flow->of_client & TAKES_SHORTCUT && !flow->nat_port && flow->nat[0] == skb->ifindex;
 }
 
 /* Sends the first packet of a flow on. If the stack has to do that, it does so for all packets of the flow. */
@@ -264,11 +323,11 @@ INLINE int pass_first(struct __sk_buff *skb, bool v4)
 	arrival->is_whole = true;
 	if (!looks(flow, arrival, &through, &left))
 		return NEXT;
-	verdict = take_shortcut(skb, arrival, &through, &left, v4);
+	verdict = take_shortcut(skb, arrival, &through, &left, wanted_of_way(flow, arrival), v4);
 	if (verdict == SHOT)
 		count_packet(COUNT_UNWRITABLE);
 	else if (verdict != NEXT)
-		flow->of_client |= TAKES_SHORTCUT;
+		note_shortcut(flow, arrival);
 	return verdict;
 }
 

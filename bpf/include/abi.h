@@ -200,6 +200,10 @@ enum device_flag {
 	DEVICE_BY_ADDRESS = 8,
 	/* Packets between it and other such devices may pass by the stack: see shortcut.h. */
 	DEVICE_SHORTCUT = 16,
+	/* Pods of this node are behind it, and what they answer may pass by the stack; it serves no clients. */
+	DEVICE_NEAR = 32,
+	/* Its other end is in a pod, and packets can be given to that end right away: nothing waits or looks here. */
+	DEVICE_PEER = 64,
 };
 
 /* Where a packet shows the addresses of an entry. */
@@ -582,7 +586,8 @@ struct flow {
 	__u32 backend[4];
 	/*
 	 * The address that a backend of another node sees instead of the client's, or a pod that is its own backend
-	 * instead of its own; 0: the client's.
+	 * instead of its own; 0: the client's. Without `nat_port` there is no such address, and the first word is the
+	 * number of the device by which answers may pass by the stack, or 0.
 	 */
 	__u32 nat[4];
 	__u16 client_port;

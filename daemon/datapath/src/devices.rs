@@ -9,6 +9,7 @@ mod clsact;
 mod lengths;
 mod link_layer;
 mod tcx;
+mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +18,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use crate::abi::{self, packets};
+use crate::abi;
 use crate::bpf_call;
 use crate::features::Features;
 use crate::load::{Layer, PacketPrograms};
@@ -25,6 +26,7 @@ use crate::table::Table;
 
 pub(crate) use lengths::knows_lengths;
 pub(crate) use tcx::is_there as has_tcx;
+pub(crate) use told::value_of;
 
 /// Which way packets go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +58,12 @@ impl Spot {
         Direction::ALL.map(|direction| Self { index, direction })
     }
 
+    /// Where programs of ours are at a device.
+    fn of(device: &Device) -> Vec<Self> {
+        let [way_in, way_out] = Self::both(device.index);
+        if device.side == Side::Near { vec![way_in] } else { vec![way_in, way_out] }
+    }
+
     /// The device's number in the type that the kernel takes, which gives no greater numbers.
     fn target(self) -> i32 {
         i32::try_from(self.index).unwrap_or(i32::MAX)
@@ -71,6 +79,8 @@ pub enum Side {
     Pod,
     /// Backends of other nodes, and no client.
     Backends,
+    /// Pods of this node, whose answers pass by the stack, and no client: one program is there, for what comes in.
+    Near,
 }
 
 /// A device at which packets are translated.
@@ -96,15 +106,17 @@ pub struct Device {
     pub by_address: bool,
     /// Packets between it and other such devices pass by the stack, where nothing but the two hooks needs them.
     pub shortcut: bool,
+    /// Its other end is a pod's, to which packets can be given right away: nothing waits at this end.
+    pub peer: bool,
 }
 
 /// A device at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceStatus {
     pub device: Device,
-    /// Whether both programs are in place.
+    /// Whether the programs are in place.
     pub attached: bool,
-    /// How many programs and filters of others are there too; they are not counted at a pod's device.
+    /// How many programs and filters of others are there too; they are not counted at a device of class pod.
     pub others: usize,
     /// Whether packets pass by the stack there.
     pub shortcut: ShortcutState,
@@ -123,6 +135,8 @@ pub enum ShortcutState {
     Unsupported,
     /// Programs or filters of others are at the device, and are to see all packets; or they could not be counted.
     Others,
+    /// Our own programs are not there.
+    NotAttached,
 }
 
 /// What programs hang by.
@@ -154,12 +168,23 @@ struct DeviceState {
     others: Option<usize>,
     // In how many rounds programs of others are counted again.
     others_again: u32,
+    // Whether the programs were told that packets pass by the stack there.
+    told_of_shortcut: bool,
     error: Option<String>,
 }
 
+impl DeviceState {
+    /// Whether it is looked at in this round. Devices that lead to pods are many, and packets that miss the program of
+    /// such a device go through the stack.
+    fn is_due(&self) -> bool {
+        self.device.side != Side::Near || !self.attached || self.others_again.is_multiple_of(OTHERS_AGAIN)
+    }
+}
+
 /// How many rounds lie between two counts of others' programs. To ask for filters takes a listing under a lock that all
-/// changes of devices share, so each tenth round will do.
+/// changes of devices share, so each tenth round will do. Devices that lead to pods are many: once a minute will do.
 const OTHERS_AGAIN: u32 = 10;
+const OTHERS_AGAIN_NEAR: u32 = 60;
 
 /// All devices with programs of ours.
 #[derive(Debug)]
@@ -189,9 +214,9 @@ impl Devices {
         let places = BTreeMap::new();
         let mut devices = Self { kind, lengths, folder, programs, entries, places, repaired: 0 };
         for index in devices.left() {
-            let is_known = devices.entries.get(&index.to_ne_bytes()).is_some();
-            let mut place = devices.place(unnamed(index));
-            if is_known {
+            let known = devices.entries.get(&index.to_ne_bytes());
+            let mut place = devices.place(told::unnamed(index, known.as_deref()));
+            if known.is_some() {
                 devices.put(&mut place);
             }
             devices.places.insert(index, place);
@@ -226,6 +251,7 @@ impl Devices {
             attached: false,
             others: None,
             others_again: 0,
+            told_of_shortcut: false,
             error: None,
         }
     }
@@ -239,6 +265,14 @@ impl Devices {
         gone.into_iter().for_each(|index| self.withdraw(index));
         self.forget_unknown(&wanted);
         for (index, device) in wanted {
+            let is_right = |place: &DeviceState| place.attached && place.device == *device;
+            if self.places.get(&index).is_some_and(is_right) {
+                continue;
+            }
+            let has_spare = |place: &DeviceState| Spot::of(&place.device).len() > Spot::of(device).len();
+            if self.places.get(&index).is_some_and(has_spare) {
+                self.withdraw(index);
+            }
             let mut place = self.places.remove(&index).unwrap_or_else(|| self.place(device.clone()));
             place.device = device.clone();
             self.put(&mut place);
@@ -257,43 +291,61 @@ impl Devices {
     pub(crate) fn repair(&mut self) -> Vec<String> {
         let mut mended = Vec::new();
         self.each(|devices, place| {
-            let was_attached = place.attached;
-            let broken: Vec<_> = Spot::both(place.device.index)
-                .into_iter()
-                .filter(|spot| !devices.is_right(place, *spot))
-                .map(|spot| format!("{} {}", place.device.name, spot.direction.name()))
-                .collect();
-            if !broken.is_empty() || !was_attached {
-                devices.put(place);
-            }
-            if was_attached && place.attached {
-                mended.extend(broken);
+            if place.is_due() {
+                mended.extend(devices.mend(place));
             }
             if place.others_again == 0 {
                 devices.count_others(place);
             }
-            place.others_again -= 1;
+            place.others_again = place.others_again.saturating_sub(1);
         });
         self.repaired = self.repaired.saturating_add(mended.len() as u64);
         mended
     }
 
-    /// Counts the programs of others, and tells our own if that decides whether packets pass by the stack.
+    /// Puts back what is not there, and says where something was taken away.
+    fn mend(&mut self, place: &mut DeviceState) -> Vec<String> {
+        let was_attached = place.attached;
+        let spots = Spot::of(&place.device).into_iter();
+        let broken: Vec<_> = spots.filter(|spot| !self.is_right(place, *spot)).collect();
+        if !broken.is_empty() || !was_attached {
+            self.put(place);
+        }
+        let told = was_attached && place.attached;
+        let broken = broken.into_iter().filter(|_| told);
+        broken.map(|spot| format!("{} {}", place.device.name, spot.direction.name())).collect()
+    }
+
+    /// Counts the programs of others, and tells our own if that decides whether packets pass by the stack. Devices of
+    /// pods are counted in different rounds.
     fn count_others(&mut self, place: &mut DeviceState) {
-        let before = self.shortcut(place);
+        place.others_again = match (place.device.side, place.others) {
+            (Side::Near, None) => place.device.index % OTHERS_AGAIN_NEAR + 1,
+            (Side::Near, Some(_)) => OTHERS_AGAIN_NEAR,
+            _ => OTHERS_AGAIN,
+        };
         place.others = self.others(place).ok();
-        place.others_again = OTHERS_AGAIN;
-        if self.shortcut(place) != before
+        self.tell_of_shortcut(place);
+    }
+
+    /// Tells the programs if packets are to pass by the stack, and did not before, or the other way round.
+    fn tell_of_shortcut(&mut self, place: &mut DeviceState) {
+        if self.takes_shortcut(place) != place.told_of_shortcut
             && let Err(error) = self.tell(place)
         {
             place.error = Some(error.to_string());
         }
     }
 
+    fn takes_shortcut(&self, place: &DeviceState) -> bool {
+        self.shortcut(place) == ShortcutState::Taken
+    }
+
     fn shortcut(&self, place: &DeviceState) -> ShortcutState {
         match (place.device.shortcut, self.lengths, place.others) {
             (false, ..) => ShortcutState::Unwanted,
             (true, false, _) => ShortcutState::Unsupported,
+            _ if !place.attached => ShortcutState::NotAttached,
             (true, true, Some(0)) => ShortcutState::Taken,
             _ => ShortcutState::Others,
         }
@@ -309,32 +361,35 @@ impl Devices {
     /// device.
     fn put(&mut self, place: &mut DeviceState) {
         place.own = Spot::both(place.device.index)
-            .map(|spot| bpf_call::program_number(self.program(spot).ok()?).ok());
+            .map(|spot| bpf_call::program_number(self.program(place.device.side, spot).ok()?).ok());
         let put = self.tell(place).and_then(|()| self.attach(place));
         place.attached = put.is_ok();
         place.error = put.err().map(|error| error.to_string());
-        if place.device.shortcut {
-            self.count_others(place);
+        match place.others {
+            None if place.device.shortcut => self.count_others(place),
+            _ => self.tell_of_shortcut(place),
         }
     }
 
     /// Tells the programs what they have to know of a device. Of a device without a name they know what a former daemon
     /// told them.
-    fn tell(&mut self, place: &DeviceState) -> io::Result<()> {
+    fn tell(&mut self, place: &mut DeviceState) -> io::Result<()> {
         let device = &place.device;
         if device.name.is_empty() {
             return Ok(());
         }
-        let value =
-            value_of(&Device { shortcut: self.shortcut(place) == ShortcutState::Taken, ..device.clone() });
+        let shortcut = self.takes_shortcut(place);
+        let value = value_of(&Device { shortcut, ..device.clone() });
         let put = self.entries.put(&device.index.to_ne_bytes(), abi::bytes(&value));
-        put.map_err(|error| io::Error::other(format!("cannot tell the programs of it: {error:#}")))
+        put.map_err(|error| io::Error::other(format!("cannot tell the programs of it: {error:#}")))?;
+        place.told_of_shortcut = shortcut;
+        Ok(())
     }
 
     /// Attaches both programs, or as far as it goes.
     fn attach(&self, place: &mut DeviceState) -> io::Result<()> {
         let mut attached = Ok(());
-        for spot in Spot::both(place.device.index) {
+        for spot in Spot::of(&place.device) {
             if !self.is_right(place, spot) {
                 let done = self.attach_at(place, spot);
                 attached = attached.and(done.map_err(|error| not_attached(spot.direction, &error)));
@@ -344,7 +399,7 @@ impl Devices {
     }
 
     fn attach_at(&self, place: &mut DeviceState, spot: Spot) -> io::Result<()> {
-        let program = self.program(spot)?;
+        let program = self.program(place.device.side, spot)?;
         match self.kind {
             HookKind::Clsact => clsact::put(program, &spot),
             HookKind::Tcx => self.link(place, spot, program),
@@ -414,14 +469,16 @@ impl Devices {
         own.is_some() && found == own && (self.kind == HookKind::Clsact || self.pin(spot).exists())
     }
 
-    fn program(&self, spot: Spot) -> io::Result<BorrowedFd<'_>> {
+    fn program(&self, side: Side, spot: Spot) -> io::Result<BorrowedFd<'_>> {
         let layer = link_layer::layer_of(spot.index)?;
         let pair = self.programs.iter().find(|pair| pair.layer == layer);
         let pair = pair.ok_or_else(|| io::Error::other("its programs are not loaded"))?;
-        Ok(match spot.direction {
-            Direction::In => pair.ingress.as_fd(),
-            Direction::Out => pair.egress.as_fd(),
-        })
+        match (spot.direction, side) {
+            (Direction::In, Side::Near) => Ok(pair.back.as_fd()),
+            (Direction::In, _) => Ok(pair.ingress.as_fd()),
+            (Direction::Out, Side::Near) => Err(io::Error::other("it has no program for what leaves")),
+            (Direction::Out, _) => Ok(pair.egress.as_fd()),
+        }
     }
 
     fn pin(&self, spot: Spot) -> PathBuf {
@@ -476,47 +533,8 @@ pub(crate) fn layers_of(devices: &[Device]) -> Vec<Layer> {
     if found.is_empty() { vec![Layer::Ethernet] } else { found.into_iter().collect() }
 }
 
-/// A device of which only the number is known.
-fn unnamed(index: u32) -> Device {
-    Device {
-        index,
-        name: String::new(),
-        side: Side::Outer,
-        address4: None,
-        address6: None,
-        near4: 0,
-        near6: 0,
-        by_address: false,
-        shortcut: false,
-    }
-}
-
 fn not_attached(direction: Direction, error: &io::Error) -> io::Error {
     io::Error::other(format!("cannot attach {}: {error}", direction.name()))
-}
-
-/// What the programs are told of a device.
-pub(crate) fn value_of(device: &Device) -> packets::types::device {
-    packets::types::device {
-        address4: device.address4.map_or(0, abi::address4),
-        address6: device.address6.map_or([0; 4], abi::address6),
-        flags: flags(device),
-        near4: device.near4,
-        near6: device.near6,
-    }
-}
-
-/// The bits of `enum device_flag`; all of them fit.
-fn flags(device: &Device) -> u16 {
-    let side = match device.side {
-        Side::Outer => packets::types::device_flag::DEVICE_OUTER,
-        Side::Pod => packets::types::device_flag::DEVICE_POD,
-        Side::Backends => packets::types::device_flag::DEVICE_BACKENDS,
-    };
-    let if_so = |is_so, flag: packets::types::device_flag| if is_so { flag.0 } else { 0 };
-    let by_address = if_so(device.by_address, packets::types::device_flag::DEVICE_BY_ADDRESS);
-    let shortcut = if_so(device.shortcut, packets::types::device_flag::DEVICE_SHORTCUT);
-    u16::try_from(side.0 | by_address | shortcut).unwrap_or_default()
 }
 
 fn has_filter(index: u32) -> bool {

@@ -185,12 +185,14 @@ impl Layer {
     }
 }
 
-/// The programs of a device: for what comes, and for what leaves.
+/// The programs of a device: for what comes, for what leaves, and for what comes from a pod that needs no more than a
+/// shortcut.
 #[derive(Debug)]
 pub(crate) struct PacketPrograms {
     pub(crate) layer: Layer,
     pub(crate) ingress: OwnedFd,
     pub(crate) egress: OwnedFd,
+    pub(crate) back: OwnedFd,
 }
 
 /// The programs for devices with Ethernet, as [`packets_at`] loads them: to load a pair takes seconds.
@@ -203,7 +205,7 @@ pub(crate) fn packets_of_ethernet(
     Ok((programs.remove(0), maps))
 }
 
-/// Loads the programs of packets, one pair for each of these layers. Maps of sockets and of packets that are given are
+/// Loads the programs of packets, one set for each of these layers. Maps of sockets and of packets that are given are
 /// used, and missing ones are made. A table of flows that is made is for so many flows; one that is given keeps its
 /// size. Packets that the programs send on bear that mark.
 pub(crate) fn packets_at(
@@ -225,10 +227,12 @@ pub(crate) fn packets_at(
         prepare(open.open_object_mut(), Size::Flows(flows), &maps)?;
         let loaded = OpenSkel::load(open).map_err(StartError::loading)?;
         keep_made(loaded.object(), &mut maps).map_err(StartError::loading)?;
-        let [ingress, egress] =
-            [&loaded.progs.packet_in, &loaded.progs.packet_out].map(|it| it.as_fd().try_clone_to_owned());
-        let cloned = |fd: io::Result<OwnedFd>| fd.map_err(|error| StartError::loading(error.into()));
-        programs.push(PacketPrograms { layer, ingress: cloned(ingress)?, egress: cloned(egress)? });
+        let cloned = |program: &dyn AsFd| {
+            program.as_fd().try_clone_to_owned().map_err(|error| StartError::loading(error.into()))
+        };
+        let progs = &loaded.progs;
+        let [ingress, egress] = [cloned(&progs.packet_in)?, cloned(&progs.packet_out)?];
+        programs.push(PacketPrograms { layer, ingress, egress, back: cloned(&progs.packet_back)? });
     }
     Ok((programs, maps))
 }

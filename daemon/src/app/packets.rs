@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::logging::messages::{self, say};
-use holdfast_datapath::{DeviceStatus, GivenUp, PacketStatus};
+use holdfast_datapath::{DeviceStatus, GivenUp, PacketStatus, Side};
 use holdfast_judgement::views::devices::Decision;
 
 /// What was told last.
@@ -81,8 +81,9 @@ impl Lines {
         lines.extend(self.flows.due(Flows { most, given_up: flows_given_up, failure: flows_failure }));
         lines.extend(failure.clone().filter(|_| failure != self.failure).map(Line::Failure));
         self.failure = failure;
-        let now: BTreeMap<u32, Device> =
-            devices.into_iter().map(|status| (status.device.index, status.into())).collect();
+        // Pods come and go, and one that is served by the stack loses nothing.
+        let served = devices.into_iter().filter(|status| status.device.side != Side::Near);
+        let now: BTreeMap<u32, Device> = served.map(|status| (status.device.index, status.into())).collect();
         let gone = self.devices.iter().filter(|(index, device)| {
             device.error.is_none() && now.get(index).is_none_or(|now| now.name != device.name)
         });
@@ -115,7 +116,7 @@ impl Flows {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_datapath::{ShortcutState, Side};
+    use holdfast_datapath::ShortcutState;
 
     use super::*;
 
@@ -131,6 +132,7 @@ mod tests {
                 near6: 0,
                 by_address: false,
                 shortcut: false,
+                peer: false,
             },
             attached: error.is_none(),
             others: 0,
@@ -164,6 +166,15 @@ mod tests {
         assert_eq!(told.due(status(None, &[(2, "eth0", None)])), [served(2, "eth0")]);
         assert_eq!(told.due(status(None, &[(2, "lan", None)])), [left("eth0"), served(2, "lan")]);
         assert_eq!(told.due(status(None, &[])), [left("lan")]);
+    }
+
+    #[test]
+    fn pods_whose_answers_pass_by_the_stack_have_no_line() {
+        let mut told = Lines::default();
+        let mut near = status(None, &[(7, "veth7", Some("busy"))]).unwrap();
+        near.devices[0].device.side = Side::Near;
+        assert_eq!(told.due(Some(near)), []);
+        assert_eq!(told.due(status(None, &[])), []);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Invariant: pure, and the same for equal lists in any order. A device is left alone where nothing shows that others,
 //! or pods if the configuration asks for them, come by it.
 
+mod shortcuts;
 mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,8 @@ use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason, Short
 
 use super::listed::{Address, Link, Listed};
 use super::rules;
-use crate::config::{DeviceName, OuterDevices, Packets, PodDevices, ShortcutUse};
+use crate::config::{DeviceName, OuterDevices, Packets, PodDevices};
+use shortcuts::Shortcuts;
 use sources::Seen;
 
 /// What each device is, in the order of their numbers; then the devices that the configuration names and that are not
@@ -26,18 +28,19 @@ pub(super) fn decide(listed: &Listed, config: &Packets, onlooker: Option<&Arc<st
     let outer = judged.iter().filter(|(_, (class, _))| *class == Class::Outer);
     let of_node = world.of_node(outer.map(|(link, _)| link.index));
     let is_told_apart = rules::tell_apart(&listed.rules, &listed.addresses);
-    let leads_on = |class: Class| matches!(class, Class::Outer | Class::Backends);
-    let ways = judged.iter().filter(|(_, (class, _))| leads_on(*class)).count();
-    let shortcuts = Shortcuts { listed, config, onlooker, ways };
+    let answers = |class: Class| {
+        if is_told_apart && class == Class::Outer { Answers::Dialled } else { Answers::Backend }
+    };
+    let shortcuts = Shortcuts::new(listed, config, onlooker, &judged, answers);
     let there = judged.iter().map(|(link, (class, reason))| {
-        let of_clients = is_told_apart && *class == Class::Outer;
-        let answers = if of_clients { Answers::Dialled } else { Answers::Backend };
         let seen = world.seen_by(link, *class, of_node);
         let near4 = sources::near(listed, link, seen.v4.map(IpAddr::V4));
         let near6 = sources::near(listed, link, seen.v6.map(IpAddr::V6));
-        let shortcut =
-            if leads_on(*class) { shortcuts.judge(link, answers) } else { ShortcutDecision::Inside };
-        Decision { answers, near4, near6, shortcut, ..decision(link, *class, *reason, seen) }
+        let (answers, shortcut) = (answers(*class), shortcuts.judge(link, *class));
+        let is_near = *class == Class::None && shortcut == ShortcutDecision::Wanted;
+        let class = if is_near { Class::Near } else { *class };
+        let peer = is_near && shortcuts::leads_into_pod(link);
+        Decision { answers, near4, near6, shortcut, peer, ..decision(link, class, *reason, seen) }
     });
     there.chain(absent(listed, config)).collect()
 }
@@ -57,6 +60,7 @@ fn decision(link: &Link, class: Class, reason: Reason, seen: Seen) -> Decision {
         near6,
         answers,
         shortcut,
+        peer: false,
     }
 }
 
@@ -70,37 +74,6 @@ fn absent<'a>(listed: &'a Listed, config: &'a Packets) -> impl Iterator<Item = D
         let link = Link { name: name.as_str().to_owned(), ..Link::default() };
         decision(&link, Class::None, Reason::Absent, Seen::default())
     })
-}
-
-/// What decides whether packets pass by the stack at the devices by which others are reached.
-struct Shortcuts<'a> {
-    listed: &'a Listed,
-    config: &'a Packets,
-    onlooker: Option<&'a Arc<str>>,
-    // How many such devices there are.
-    ways: usize,
-}
-
-impl Shortcuts<'_> {
-    /// A device with strict paths takes part if it is the only one: then each packet comes from where its answer goes.
-    fn judge(&self, link: &Link, answers: Answers) -> ShortcutDecision {
-        let Self { listed, config, .. } = self;
-        if config.shortcut == ShortcutUse::Never {
-            ShortcutDecision::Never
-        } else if !link.is_ethernet {
-            ShortcutDecision::NoEthernet
-        } else if config.forward_mark.is_some() {
-            ShortcutDecision::Marked
-        } else if answers == Answers::Dialled {
-            ShortcutDecision::ByAddress
-        } else if self.ways > 1 && listed.strict.contains(&link.index) {
-            ShortcutDecision::StrictPaths
-        } else if config.shortcut == ShortcutUse::Always {
-            ShortcutDecision::Wanted
-        } else {
-            self.onlooker.cloned().map_or(ShortcutDecision::Wanted, ShortcutDecision::Needed)
-        }
-    }
 }
 
 /// What the kernel lists, ordered by device.
@@ -209,7 +182,7 @@ impl<'a> World<'a> {
         match class {
             Class::Outer | Class::Backends => own.or(of_node),
             Class::Pod => own.or(link.master.map_or_else(Seen::default, |it| self.seen(it))).or(of_node),
-            Class::None => Seen::default(),
+            Class::Near | Class::None => Seen::default(),
         }
     }
 

@@ -19,6 +19,10 @@ pub(super) struct Link {
     pub(super) master: Option<u32>,
     /// Whether its other end is in this network namespace too, as those of `cilium_host` and `cilium_net` are.
     pub(super) ends_here: bool,
+    /// The device that it stands on, as a VLAN or a macvlan does, and whose packets it gets.
+    pub(super) stands_on: Option<u32>,
+    /// Whether packets wait in a queue before they leave by it: a limit of bandwidth, as a rule.
+    pub(super) queues: bool,
 }
 
 /// An address that others may be given: global, and neither deprecated nor temporary.

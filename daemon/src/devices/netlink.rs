@@ -29,6 +29,9 @@ const WAYS_MAX: usize = 1024;
 /// How often a list is asked for that changes while it is read.
 const TRIES: usize = 5;
 
+/// What a device says where nothing waits before it leaves.
+const NO_QUEUE: &str = "noqueue";
+
 /// What `rp_filter` says where it is strict: of a device and of all, the greater number counts, and 2 is loose.
 const STRICT: u32 = 1;
 
@@ -46,6 +49,7 @@ const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 23
 /// From `linux/if_link.h`, `linux/if_addr.h` and `linux/rtnetlink.h`.
 const IFLA_IFNAME: u16 = 3;
 const IFLA_LINK: u16 = 5;
+const IFLA_QDISC: u16 = 6;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_LINK_NETNSID: u16 = 37;
@@ -189,14 +193,16 @@ fn link(body: &[u8]) -> Option<Link> {
         index: number(body, 4),
         is_ethernet: kind_of_layer == nix::libc::ARPHRD_ETHER,
         is_loopback: kind_of_layer == nix::libc::ARPHRD_LOOPBACK,
+        queues: true,
         ..Link::default()
     };
-    let mut has_other = false;
+    let mut other = None;
     let mut is_elsewhere = false;
     for (kind, value) in attributes(body.get(LINK..)?) {
         match kind {
-            IFLA_LINK => has_other = number(value, 0) != 0,
+            IFLA_LINK => other = Some(number(value, 0)).filter(|other| *other != 0),
             IFLA_LINK_NETNSID => is_elsewhere = true,
+            IFLA_QDISC => link.queues = text(value) != NO_QUEUE,
             IFLA_IFNAME => link.name = text(value),
             IFLA_MASTER => link.master = Some(number(value, 0)).filter(|master| *master != 0),
             IFLA_LINKINFO => {
@@ -206,7 +212,12 @@ fn link(body: &[u8]) -> Option<Link> {
         }
     }
     // For a VLAN and the like `IFLA_LINK` names the device below, and not another end.
-    link.ends_here = matches!(link.kind.as_str(), "veth" | "netkit") && has_other && !is_elsewhere;
+    let other = other.filter(|_| !is_elsewhere);
+    if matches!(link.kind.as_str(), "veth" | "netkit") {
+        link.ends_here = other.is_some();
+    } else {
+        link.stands_on = other;
+    }
     Some(link)
 }
 

@@ -18,9 +18,10 @@ use crate::config::Config;
 use crate::engine::ask;
 use crate::patience::NOT_FOR_EVER;
 
-/// A world in lines: `INDEX NAME KIND [here] [in MASTER] [ADDRESS[/BITS] …] [route|gateway|default] [via GATEWAY]
-/// [from SOURCE] [net NETWORK/BITS[@GATEWAY] …] [strict]`. A kind of "-" is hardware, "tap" a "tun" with an Ethernet
-/// header. `here` says that the link's other end is on this node too, `via` and `from` speak of default routes.
+/// A world in lines: `INDEX NAME KIND [here] [queues] [in MASTER] [on BELOW] [ADDRESS[/BITS] …]
+/// [route|gateway|default] [via GATEWAY] [from SOURCE] [net NETWORK/BITS[@GATEWAY] …] [strict]`. A kind of "-" is
+/// hardware, "tap" a "tun" with an Ethernet header. `here` says that the link's other end is on this node too, `via`
+/// and `from` speak of default routes.
 fn listed(text: &str) -> Listed {
     let mut listed = Listed::default();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -36,10 +37,14 @@ fn listed(text: &str) -> Listed {
             is_ethernet: !matches!(kind, "tun" | "wireguard" | "loopback"),
             master: None,
             ends_here: false,
+            stands_on: None,
+            queues: false,
         };
         while let Some(word) = words.next() {
             match word {
                 "here" => link.ends_here = true,
+                "queues" => link.queues = true,
+                "on" => link.stands_on = words.next().map(|below| below.parse().unwrap()),
                 "in" => link.master = words.next().map(|master| master.parse().unwrap()),
                 "route" => _ = listed.routed.insert(index),
                 "strict" => _ = listed.strict.insert(index),
@@ -124,10 +129,10 @@ fn a_plain_node_has_one_outer_device() {
          eth0 outer Gateway 10.0.0.5 fd00::5
          eth1 none NoAddress
          kube-ipvs0 none Dummy
-         docker0 none PodSide
-         cni0 none PodSide
+         docker0 near PodSide
+         cni0 near PodSide
          veth1 none Member
-         veth2 none PodSide",
+         veth2 near PodSide",
     );
 }
 
@@ -221,7 +226,7 @@ fn pods_are_served_at_each_device_that_leads_to_one() {
          8 up veth 172.18.0.2 gateway",
         "lo none Loopback
          eth0 outer Gateway 10.0.0.5
-         cni0 none PodSide
+         cni0 near PodSide
          veth1 pod LeadsToPod 10.244.0.9
          ptp1 pod LeadsToPod 10.244.0.1
          tap7 pod LeadsToPod 10.0.0.5
@@ -342,7 +347,7 @@ fn a_tunnel_by_which_a_route_leads_to_others_is_outer_even_without_a_gateway_or_
          4 veth7 veth route",
         "eth0 outer Gateway 10.0.0.5
          wg0 outer Route 10.0.0.5
-         veth7 none PodSide",
+         veth7 near PodSide",
     );
 }
 

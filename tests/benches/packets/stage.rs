@@ -147,7 +147,7 @@ impl Holdfast {
         Self::start_with(services, true)
     }
 
-    /// The same, and whether packets to the other node pass by the stack.
+    /// The same, and whether packets pass by the stack.
     pub(crate) fn start_with(services: u32, shortcut: bool) -> Result<Self, Failed> {
         let bed = bed()?;
         let maps =
@@ -187,21 +187,32 @@ fn maps(bed: &Bed, shortcut: bool) -> Result<KernelMaps, Failed> {
         served: Served::default(),
         packets: Some(PacketOptions { flows: FLOWS, snat_ports: SNAT_PORTS.to_vec(), forward_mark: 0 }),
     })?;
+    let mut devices = vec![device("eth0", Side::Outer, shortcut)?];
+    if shortcut {
+        devices.push(device("pod-a", Side::Near, true)?);
+    }
+    maps.set_devices(&devices);
+    maps.serve_packets();
+    maps.follow_flows()?;
+    Ok(maps)
+}
+
+/// A device of the node, as the daemon decides it.
+fn device(name: &str, side: Side, shortcut: bool) -> Result<Device, Failed> {
+    let is_outer = side == Side::Outer;
     let [address4, address6] = NODE_ADDRESSES;
-    maps.set_devices(&[Device {
-        index: nix::net::if_::if_nametoindex("eth0")?,
-        name: "eth0".to_owned(),
-        side: Side::Outer,
-        address4: Some(address4.parse()?),
-        address6: Some(address6.parse()?),
+    Ok(Device {
+        index: nix::net::if_::if_nametoindex(name)?,
+        name: name.to_owned(),
+        side,
+        address4: is_outer.then(|| address4.parse()).transpose()?,
+        address6: is_outer.then(|| address6.parse()).transpose()?,
         near4: 0,
         near6: 0,
         by_address: false,
         shortcut,
-    }]);
-    maps.serve_packets();
-    maps.follow_flows()?;
-    Ok(maps)
+        peer: !is_outer,
+    })
 }
 
 fn objects() -> Result<Vec<Value>, Failed> {

@@ -1,5 +1,5 @@
-//! Packets of flows with other nodes pass by the stack where nothing needs them there, and go through it where a
-//! firewall does.
+//! Packets of flows with other nodes, and with pods of this one, pass by the stack where nothing needs them there, and
+//! go through it where a firewall does.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,16 +18,21 @@ const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 /// Questions that are asked of a service at once.
 const ASKED: usize = 4;
 
-/// Counts what the stack sends on to the pod of the other node, and does nothing else.
+/// Counts what the stack sends on between clients and the pods of both nodes, and does nothing else.
 const COUNTED: &str = "table inet counted {
  counter seen { }
  chain forward {
   type filter hook forward priority filter;
-  ip daddr 10.244.9.10 counter name seen
-  ip6 daddr fd00:244:9::10 counter name seen
+  ip daddr 10.244.0.0/16 counter name seen
+  ip saddr 10.244.0.0/16 counter name seen
+  ip6 daddr fd00:244::/32 counter name seen
+  ip6 saddr fd00:244::/32 counter name seen
  }
 }
 ";
+
+/// Services with a pod behind a link of its own, one behind a bridge, and one on the other node.
+const OF_PODS: [&str; 3] = ["here", "bridged", "away"];
 
 const CLOSED: &str = "table inet closed {
  chain forward {
@@ -42,7 +47,7 @@ fn nft(bed: &Bed, words: &str) -> String {
     succeed(nft, SERVED).unwrap()
 }
 
-/// How many packets to the pod of the other node the stack has seen.
+/// How many packets to and from pods the stack has seen.
 fn seen(bed: &Bed) -> u64 {
     let said = nft(bed, "list counter inet counted seen");
     said.split_whitespace().skip_while(|word| *word != "packets").nth(1).unwrap().parse().unwrap()
@@ -61,7 +66,7 @@ fn wait_until_said(daemon: &Daemon<'_>, words: &str) {
     }
 }
 
-/// One question in each family by TCP and UDP, to a pod of the other node and to one of this.
+/// One question in each family by TCP and UDP.
 fn outcomes(clients: &mut Clients, service: &str) -> Vec<Outcome> {
     let ways = FAMILIES.into_iter().flat_map(|of| [Transport::Tcp, Transport::Udp].map(|by| (of, by)));
     // A stream of many segments, and a datagram that is not cut into pieces.
@@ -95,7 +100,7 @@ fn check_flows(daemon: &Daemon<'_>, service: &str, expected: bool) {
 }
 
 #[test]
-fn packets_to_other_nodes_pass_by_the_stack_and_those_to_this_node_do_not() {
+fn packets_pass_by_the_stack_to_other_nodes_and_to_pods_of_this_one() {
     for switches in
         [Switches::default(), Switches { strict_rp_filter: true, no_offload: true, ..Switches::default() }]
     {
@@ -103,15 +108,16 @@ fn packets_to_other_nodes_pass_by_the_stack_and_those_to_this_node_do_not() {
         fabric::rules(&bed, COUNTED).unwrap();
         on_this(&bed, "", |_, daemon, clients| {
             wait_until_said(daemon, "packets to other nodes pass by the stack");
+            wait_until_said(daemon, "packets to its pods pass by the stack");
             // The first flows find no neighbour known.
-            check_answered(clients, "away");
+            OF_PODS.iter().for_each(|service| check_answered(clients, service));
             let before = seen(&bed);
-            check_answered(clients, "away");
-            check_answered(clients, "here");
+            OF_PODS.iter().for_each(|service| check_answered(clients, service));
+            check_answered(clients, "host");
             let said = daemon.tell(&["datapath"]).unwrap();
             assert_eq!(seen(&bed), before, "the stack has seen packets:\n{said}");
-            check_flows(daemon, "away", true);
-            check_flows(daemon, "here", false);
+            OF_PODS.iter().for_each(|service| check_flows(daemon, service, true));
+            check_flows(daemon, "host", false);
         });
     }
 }
@@ -122,9 +128,12 @@ fn packets_go_through_the_stack_where_the_configuration_says_so() {
     fabric::rules(&bed, COUNTED).unwrap();
     on_this(&bed, "[packets]\nshortcut = \"never\"\n", |_, daemon, clients| {
         wait_until_said(daemon, "packets go through the stack: packets.shortcut is \"never\"");
-        check_answered(clients, "away");
-        assert!(seen(&bed) > 0);
-        check_flows(daemon, "away", false);
+        for service in OF_PODS {
+            let before = seen(&bed);
+            check_answered(clients, service);
+            assert!(seen(&bed) > before, "{service}");
+            check_flows(daemon, service, false);
+        }
     });
 }
 
@@ -134,13 +143,75 @@ fn a_firewall_that_comes_gets_the_packets_and_one_that_goes_leaves_them() {
     let bed = fabric::bed(Switches::default()).unwrap();
     on_this(&bed, "", |_, daemon, clients| {
         wait_until_said(daemon, "packets to other nodes pass by the stack");
-        check_answered(clients, "away");
+        wait_until_said(daemon, "packets to its pods pass by the stack");
+        OF_PODS.iter().for_each(|service| check_answered(clients, service));
         fabric::rules(&bed, CLOSED).unwrap();
         wait_until_said(daemon, "packets go through the stack: table inet closed, chain forward");
-        let outcomes = outcomes(clients, "away");
-        assert!(outcomes.iter().all(|it| *it == Outcome::Silent), "the firewall lets through: {outcomes:?}");
+        for service in OF_PODS {
+            let outcomes = outcomes(clients, service);
+            let are_silent = outcomes.iter().all(|it| *it == Outcome::Silent);
+            assert!(are_silent, "the firewall lets through to {service}: {outcomes:?}");
+        }
         nft(&bed, "delete table inet closed");
-        wait_until_said(daemon, "packets to other nodes pass by the stack");
-        check_answered(clients, "away");
+        wait_until_said(daemon, "packets to its pods pass by the stack");
+        OF_PODS.iter().for_each(|service| check_answered(clients, service));
     });
+}
+
+/// Puts what answers for pod a behind a bridge in the pod, with hardware of its own, as a virtual machine is there.
+fn lay_guest(bed: &Bed) {
+    for words in [
+        "link add guest address 02:00:00:00:0a:0a type bridge mcast_snooping 0",
+        "link set guest up",
+        "address flush dev eth0 scope global",
+        "-6 route flush dev eth0",
+        "link set eth0 master guest",
+        "address add 10.244.1.10/32 dev guest",
+        "route add 10.244.1.1/32 dev guest",
+        "route add default via 10.244.1.1",
+        "address add fd00:244:1::10/128 dev guest nodad",
+        "route add fd00:244:1::1/128 dev guest",
+        "route add default via fd00:244:1::1",
+    ] {
+        let mut ip = bed.command(Location::far("pod-a"), "ip").unwrap();
+        ip.args(words.split(' '));
+        succeed(ip, SERVED).unwrap();
+    }
+}
+
+/// Such a guest takes only what is for its own hardware, and the pod's device passes that on.
+#[test]
+fn a_virtual_machine_behind_a_bridge_in_its_pod_gets_its_packets() {
+    let bed = fabric::bed(Switches::default()).unwrap();
+    lay_guest(&bed);
+    on_this(&bed, "", |_, daemon, clients| {
+        wait_until_said(daemon, "packets to its pods pass by the stack");
+        (0..2).for_each(|_| check_answered(clients, "here"));
+        check_flows(daemon, "here", true);
+    });
+}
+
+/// The queue at a pod's device limits what the pod gets, also of packets that pass by the stack.
+#[test]
+fn a_pods_limit_of_bandwidth_holds() {
+    let bed = fabric::bed(Switches::default()).unwrap();
+    let mut tc = bed.command(Location::OUTSIDE, "tc").unwrap();
+    tc.args("qdisc add dev pod-a root tbf rate 8mbit burst 16kb latency 400ms".split(' '));
+    succeed(tc, SERVED).unwrap();
+    on_this(&bed, "", |bed, daemon, clients| {
+        wait_until_said(daemon, "packets to its pods pass by the stack");
+        check_answered(clients, "here");
+        let before = queued(bed);
+        check_answered(clients, "here");
+        check_flows(daemon, "here", true);
+        assert!(queued(bed) > before + 100_000, "the queue has seen what the pod got");
+    });
+}
+
+/// How many bytes the queue at pod a's device has seen.
+fn queued(bed: &Bed) -> u64 {
+    let mut tc = bed.command(Location::OUTSIDE, "tc").unwrap();
+    tc.args("-s qdisc show dev pod-a root".split(' '));
+    let said = succeed(tc, SERVED).unwrap();
+    said.split_whitespace().skip_while(|word| *word != "Sent").nth(1).unwrap().parse().unwrap()
 }

@@ -89,6 +89,7 @@ impl Node {
             near6: 0,
             by_address: false,
             shortcut: false,
+            peer: false,
         };
         maps.set_devices(&[outer]);
         maps.serve_packets();

@@ -59,7 +59,7 @@ pub(crate) fn arrivals(flow: &types::flow) -> Arrivals {
     Arrivals {
         frontend: from_mapped(flow.frontend),
         frontend_port: u16::from_be(flow.frontend_port),
-        nat_port: (flow.nat != [0; 4]).then(|| u16::from_be(flow.nat_port)),
+        nat_port: (flow.nat_port != 0).then(|| u16::from_be(flow.nat_port)),
     }
 }
 
@@ -84,6 +84,8 @@ mod tests {
         };
         let here = Arrivals { frontend: [10, 0, 0, 5].into(), frontend_port: 30_080, nat_port: None };
         assert_eq!(arrivals(&live), here);
+        let past_the_stack = types::flow { nat: [7, 0, 0, 0], ..live };
+        assert_eq!(arrivals(&past_the_stack), here);
         let elsewhere = types::flow { nat: live.frontend, nat_port: 61_001_u16.to_be(), ..live };
         assert_eq!(arrivals(&elsewhere), Arrivals { nat_port: Some(61_001), ..here });
     }

@@ -15,6 +15,7 @@ mod hard;
 mod judge;
 mod lives;
 mod maglev;
+mod near;
 mod network;
 mod networks;
 mod node;

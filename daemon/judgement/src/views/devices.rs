@@ -17,6 +17,9 @@ pub enum Class {
     Pod,
     /// The device leads to backends; packets that come by it are not served.
     Backends,
+    /// It leads to pods of this node that are served by their sockets; what they answer to clients of other devices
+    /// passes by the stack.
+    Near,
     /// Nothing is done there.
     None,
 }
@@ -28,14 +31,20 @@ impl Class {
             Self::Outer => "outer",
             Self::Pod => "pod",
             Self::Backends => "backends",
+            Self::Near => "near",
             Self::None => "none",
         }
     }
 }
 
 /// Every word that [`Class::as_str`] gives.
-pub const CLASSES: [&str; 4] =
-    [Class::Outer.as_str(), Class::Pod.as_str(), Class::Backends.as_str(), Class::None.as_str()];
+pub const CLASSES: [&str; 5] = [
+    Class::Outer.as_str(),
+    Class::Pod.as_str(),
+    Class::Backends.as_str(),
+    Class::Near.as_str(),
+    Class::None.as_str(),
+];
 
 /// Why a device is what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,13 +118,17 @@ impl Answers {
 /// Every word that [`Answers::as_str`] gives.
 pub const ANSWERS: [&str; 2] = [Answers::Backend.as_str(), Answers::Dialled.as_str()];
 
-/// Whether packets of flows with backends of other nodes are to pass by the stack at a device.
+/// Whether packets of flows are to pass by the stack at a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShortcutDecision {
     /// They are to.
     Wanted,
-    /// They do not go from here to other nodes.
+    /// No flow of clients outside leads by it, or its pods are served by their packets.
     Inside,
+    /// At no device by which clients come do packets pass by the stack.
+    NoWayIn,
+    /// So many devices lead to pods that the programs know of others alone.
+    Many,
     /// The configuration says so.
     Never,
     /// Packets there have no Ethernet header, or another one.
@@ -136,7 +149,9 @@ impl ShortcutDecision {
         Some(Cow::Borrowed(match self {
             Self::Wanted => return None,
             Self::Needed(what) => return Some(Cow::Owned(format!("{what} is to see packets"))),
-            Self::Inside => "no flow leads from here to other nodes",
+            Self::Inside => "no flow with clients outside leads by it",
+            Self::NoWayIn => "they do at no device by which clients come",
+            Self::Many => "more devices lead to pods than the programs know of",
             Self::Never => "packets.shortcut is \"never\"",
             Self::NoEthernet => "its packets have no Ethernet header",
             Self::Marked => "packets.forward_mark is for a firewall, which is to see packets",
@@ -166,6 +181,8 @@ pub struct Decision {
     pub answers: Answers,
     /// Whether packets are to pass by the stack there.
     pub shortcut: ShortcutDecision,
+    /// Whether packets may be given to its other end right away.
+    pub peer: bool,
 }
 
 impl Decision {
@@ -175,6 +192,7 @@ impl Decision {
             Class::Outer => Side::Outer,
             Class::Pod => Side::Pod,
             Class::Backends => Side::Backends,
+            Class::Near => Side::Near,
             Class::None => return None,
         };
         Some(Device {
@@ -187,12 +205,13 @@ impl Decision {
             near6: self.near6,
             by_address: self.answers == Answers::Dialled,
             shortcut: self.shortcut == ShortcutDecision::Wanted,
+            peer: self.peer,
         })
     }
 
-    /// Whether flows lead by the device to other nodes, so that packets may pass by the stack there.
+    /// Whether flows with clients outside lead by the device, so that packets may pass by the stack there.
     pub const fn leads_on(&self) -> bool {
-        matches!(self.class, Class::Outer | Class::Backends)
+        !matches!(self.shortcut, ShortcutDecision::Inside)
     }
 
     /// Why packets do not pass by the stack at the device, by what was decided and what was found there; `None`: they
@@ -204,6 +223,7 @@ impl Decision {
                 Some("this kernel does not tell programs which packets are too long (before Linux 5.12)")
             }
             Some(ShortcutState::Others) => Some("programs of others are there too, and are to see packets"),
+            Some(ShortcutState::NotAttached) => Some("its programs are not there"),
             Some(ShortcutState::Unwanted) | None => Some("its programs do not know of it yet"),
         };
         self.shortcut.why_not().or(at_hand.map(Cow::Borrowed))

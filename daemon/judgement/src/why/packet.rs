@@ -72,12 +72,16 @@ pub(super) enum Watched {
     /// At no device, and why.
     Nowhere(String),
     /// At these devices.
-    At {
-        outer: Vec<String>,
-        pods: Vec<String>,
-        /// Those between which packets pass by the stack.
-        shortcut: Vec<String>,
-    },
+    At { outer: Vec<String>, pods: Vec<String>, shortcut: Shortcut },
+}
+
+/// The devices between which packets pass by the stack.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shortcut {
+    /// Those by which others are reached.
+    pub(super) others: Vec<String>,
+    /// Those that lead to pods of this node.
+    pub(super) near: Vec<String>,
 }
 
 impl Watched {
@@ -94,7 +98,11 @@ impl Watched {
         };
         let outer = attached(&|it| it.device.side == Side::Outer);
         let pods = attached(&|it| it.device.side == Side::Pod);
-        let shortcut = attached(&|it| it.shortcut == ShortcutState::Taken);
+        let takes = |it: &DeviceStatus| it.shortcut == ShortcutState::Taken;
+        let shortcut = Shortcut {
+            others: attached(&|it| takes(it) && it.device.side != Side::Near),
+            near: attached(&|it| takes(it) && it.device.side == Side::Near),
+        };
         if !(outer.is_empty() && pods.is_empty()) {
             return Self::At { outer, pods, shortcut };
         }
@@ -111,8 +119,7 @@ struct Walk<'a> {
     class: Class,
     /// Whether the packet may come by the device of a pod that is no endpoint of any service; it then goes another way.
     may_be_pod: bool,
-    /// The devices between which packets pass by the stack.
-    shortcut: Vec<String>,
+    shortcut: Shortcut,
     snapshot: &'a Snapshot,
     steps: Vec<Step>,
 }
@@ -152,7 +159,7 @@ pub(super) fn follow(
         transport: asked.unwrap_or(Transport::Tcp),
         class: class(snapshot, from),
         may_be_pod: false,
-        shortcut: Vec::new(),
+        shortcut: Shortcut::default(),
         snapshot,
         steps: Vec::new(),
     };
@@ -222,14 +229,14 @@ impl<'a> Walk<'a> {
 
     /// Notes the first two steps. Where no program looks at packets of this client, the packet is at its end already.
     fn began(mut self, watched: &Watched) -> Result<Self, Packet> {
-        let (outer, pods) = match watched {
+        let (outer, pods, shortcut) = match watched {
             Watched::Nowhere(why) => return Err(self.unseen(why)),
-            Watched::At { outer, pods, shortcut } => {
-                self.shortcut.clone_from(shortcut);
-                (outer, pods)
-            }
+            Watched::At { outer, pods, shortcut } => (outer, pods, shortcut),
         };
         let is_pod = self.class == Class::Pod;
+        if !is_pod {
+            self.shortcut.clone_from(shortcut);
+        }
         let names = if is_pod { pods } else { outer };
         if names.is_empty() {
             return Err(self.unseen(if is_pod { words::NO_PODS } else { words::NO_OUTER }));

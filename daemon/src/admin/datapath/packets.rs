@@ -60,7 +60,8 @@ struct Device<'a> {
     class: &'static str,
     /// Why the device is that to packets.
     why: &'static str,
-    /// Whether both programs are there, the one for packets that come and the one for packets that leave.
+    /// Whether its programs are there: one for packets that come and one for packets that leave; at a device of class
+    /// near the first alone.
     attached: bool,
     /// The address that backends of other nodes see as an IPv4 client's; at a pod's device, the one that the pod sees
     /// when it reaches itself.
@@ -75,11 +76,12 @@ struct Device<'a> {
     /// that was dialled, where rules of routing tell the two apart. Null for other devices.
     #[schemars(extend("enum" = [ANSWERS[0], ANSWERS[1], None::<&str>]))]
     answers: Option<&'static str>,
-    /// How many programs and filters of others are at an outer device too; they still run. 0 for other devices.
+    /// How many programs and filters of others are at the device too; they still run. They are not counted at pods'
+    /// devices of class pod.
     others: usize,
-    /// Whether packets of flows with backends of other nodes pass by the stack at this device.
+    /// Whether packets of flows pass by the stack at this device: to and from other nodes, or its pods.
     shortcut: bool,
-    /// Why they do not; null where they do, and at devices by which no flow leads to other nodes.
+    /// Why they do not; null where they do, and at devices by which no flow with clients outside leads.
     no_shortcut: Option<String>,
     /// Why the programs are not there; it is tried again each second.
     error: Option<&'a str>,
@@ -208,6 +210,9 @@ impl Device<'_> {
     fn way(&self) -> String {
         match &self.no_shortcut {
             Some(why) => format!("; packets go through the stack: {why}"),
+            None if self.shortcut && self.class == Class::Near.as_str() => {
+                "; packets to its pods pass by the stack".to_owned()
+            }
             None if self.shortcut => "; packets to other nodes pass by the stack".to_owned(),
             None => String::new(),
         }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_datapath::Side;
+use holdfast_judgement::views::devices::Decision;
 use holdfast_judgement::views::devices::ShortcutDecision::{
-    self, ByAddress, Inside, Marked, Needed, Never, NoEthernet, StrictPaths, Wanted,
+    self, ByAddress, Inside, Many, Marked, Needed, Never, NoEthernet, NoWayIn, StrictPaths, Wanted,
 };
 
 use tokio::sync::watch;
@@ -34,12 +36,62 @@ fn check(packets: &str, world: &str, rules: &[Rule], onlooker: Option<&str>, exp
 #[test]
 fn packets_pass_by_the_stack_where_nothing_needs_them_there() {
     check("", ONE_WAY, &[], None, &[Wanted]);
-    check("", "1 lo loopback\n2 eth0 - 10.0.0.5 default\n7 veth1 veth", &[], None, &[Inside, Wanted, Inside]);
+    check("", "1 lo loopback\n2 eth0 - 10.0.0.5 default\n3 eth1 -", &[], None, &[Inside, Wanted, Inside]);
     check("", ONE_WAY, &[], Some("a policy of IPsec"), &[Needed("a policy of IPsec".into())]);
     check("", ONE_WAY, &[from_node()], None, &[ByAddress]);
     check("", "2 wg0 wireguard 10.0.0.5 default", &[], None, &[NoEthernet]);
     let overlay = "2 eth0 - 10.0.0.5\n3 flannel.1 vxlan gateway";
     check("devices = [\"eth0\"]", overlay, &[], None, &[Wanted, Wanted]);
+}
+
+/// A node with a pod behind a link of its own, one behind a bridge, and one of which packets wait at this end.
+const PODS: &str = "2 eth0 - 10.0.0.5 default
+7 veth1 veth
+8 cni0 bridge 10.244.0.1
+9 veth2 veth in 8
+10 veth3 veth queues
+11 macvtap1 macvtap
+12 br0 bridge
+13 vlan5 vlan on 12";
+
+#[test]
+fn packets_of_pods_pass_by_the_stack_where_those_of_clients_do() {
+    check("", PODS, &[], None, &[Wanted, Wanted, Wanted, Inside, Wanted, Inside, Inside, Inside]);
+    let needed = || Needed("a policy of IPsec".into());
+    let expected = [needed(), needed(), needed(), Inside, needed(), Inside, Inside, Inside];
+    check("", PODS, &[], Some("a policy of IPsec"), &expected);
+    check(
+        "shortcut = \"never\"",
+        PODS,
+        &[],
+        None,
+        &[Never, Never, Never, Inside, Never, Inside, Inside, Inside],
+    );
+    let expected = [ByAddress, NoWayIn, NoWayIn, Inside, NoWayIn, Inside, Inside, Inside];
+    check("", PODS, &[from_node()], None, &expected);
+    let expected = [Wanted, Inside, Wanted, Inside, Inside, Inside, Inside, Inside];
+    check("pod_devices = [\"veth*\"]", PODS, &[], None, &expected);
+}
+
+/// What waits at a device is to wait there: a limit of a pod's bandwidth, as a rule.
+#[test]
+fn packets_are_given_right_away_to_the_other_end_of_a_link_without_a_queue() {
+    let decided = decided_beside("", &listed(PODS), &None);
+    let told = |it: &Decision| (it.peer, it.device().map(|device| device.side));
+    let near = |peer| (peer, Some(Side::Near));
+    let nothing = (false, None);
+    let outer = (false, Some(Side::Outer));
+    let expected = [outer, near(true), near(false), nothing, near(false), nothing, nothing, nothing];
+    assert_eq!(decided.iter().map(told).collect::<Vec<_>>(), expected);
+}
+
+/// The programs have to have room for the devices by which others are reached.
+#[test]
+fn so_many_pods_have_the_shortcut_that_other_devices_have_room() {
+    let pods = (0..600).map(|at| format!("{} veth{at} veth\n", 10 + at)).collect::<String>();
+    let decided = decided_beside("", &listed(&format!("2 eth0 - 10.0.0.5 default\n{pods}")), &None);
+    let count = |wanted: ShortcutDecision| decided.iter().filter(|it| it.shortcut == wanted).count();
+    assert_eq!((count(Wanted), count(Many)), (1 + 512, 88));
 }
 
 #[test]

@@ -22,8 +22,19 @@ fn decision(index: u32, text: &str) -> (Decision, bool) {
     let (near4, near6) = (0, 0);
     let name = words[0].to_owned();
     let shortcut = ShortcutDecision::Inside;
-    let decision =
-        Decision { index, name, class, reason, address4, address6, near4, near6, answers, shortcut };
+    let decision = Decision {
+        index,
+        name,
+        class,
+        reason,
+        address4,
+        address6,
+        near4,
+        near6,
+        answers,
+        shortcut,
+        peer: false,
+    };
     (decision, words.len() == 3)
 }
 

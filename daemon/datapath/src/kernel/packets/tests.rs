@@ -80,6 +80,7 @@ fn outer(index: u32, name: &str) -> Device {
         near6: 0,
         by_address: false,
         shortcut: false,
+        peer: false,
     }
 }
 
@@ -251,6 +252,30 @@ fn kernel_packets_pass_by_the_stack_only_while_no_programs_of_others_are_at_the_
         other.detach().unwrap();
         (0..11).for_each(|_| drop(maps.repair().unwrap()));
         assert_eq!(told(&maps), ShortcutState::Taken);
+    });
+}
+
+/// What a pod is sent has nothing to be looked at there.
+#[test]
+fn kernel_a_device_of_pods_has_one_program_also_after_a_start() {
+    with_each(|bed, kind| {
+        let near = Device { side: Side::Near, address4: None, shortcut: true, ..outer(70, "left") };
+        let mut maps = start(bed, kind);
+        maps.set_devices(std::slice::from_ref(&near));
+        let [way_in, way_out] = ours(kind, "left", 70);
+        assert!(way_in != 0 && way_out == 0 && packets_of(&maps).devices[0].attached);
+        drop(maps);
+        let mut maps = start(bed, kind);
+        let [again, way_out] = ours(kind, "left", 70);
+        assert!(again != 0 && again != way_in && way_out == 0, "the new program is there at once");
+        assert_ne!(u32::from(entry(&maps, 70).unwrap().flags) & types::device_flag::DEVICE_NEAR.0, 0);
+        maps.set_devices(&[near.clone(), outer(71, "right")]);
+        let [right_in, _] = check_attached(&maps, kind, "right", 71);
+        assert_ne!(ours(kind, "left", 70)[0], right_in, "another program than that of other devices");
+        maps.set_devices(&[outer(70, "left")]);
+        check_attached(&maps, kind, "left", 70);
+        maps.set_devices(&[near]);
+        assert_eq!(ours(kind, "left", 70)[1], 0, "nothing is left of what it was");
     });
 }
 

@@ -9,6 +9,9 @@ use std::process::Command;
 pub(crate) const OUTER: u32 = 70;
 pub(crate) const PODS: u32 = 71;
 
+/// The last byte of the hardware address of pods.
+pub(crate) const POD_LINK: u8 = 5;
+
 fn ip(arguments: &str) {
     let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
     assert!(status.success(), "ip {arguments}");
@@ -43,6 +46,13 @@ pub(crate) fn lay() {
 pub(crate) fn know_routers() {
     for router in ["192.0.2.2", "192.0.2.3", "2001:db8::2", "2001:db8::3"] {
         ip(&format!("neigh replace {router} lladdr 02:00:00:00:00:02 dev outer"));
+    }
+}
+
+/// Makes the pods known to which the node's own pods' device leads.
+pub(crate) fn know_pods() {
+    for pod in ["10.1.0.5", "fd01::5"] {
+        ip(&format!("neigh replace {pod} lladdr 02:00:00:00:00:{POD_LINK:02x} dev pods"));
     }
 }
 

@@ -161,6 +161,14 @@ impl Node {
         self.tell(&Device { shortcut, ..device(Side::Outer, seen) });
     }
 
+    /// Tells the programs of the device of pods: whether packets may pass by the stack there, and be given to the pod
+    /// right away.
+    pub(super) fn tell_of_pods(&self, side: Side, shortcut: bool, peer: bool) {
+        let seen = [POD_GATE.into(), POD_GATE6.into()].map(Some);
+        let (near4, near6) = (24, 64);
+        self.tell(&Device { index: PODS, near4, near6, shortcut, peer, ..device(side, seen) });
+    }
+
     fn tell(&self, device: &Device) {
         self.put(Map::Devices, &device.index.to_ne_bytes(), abi::bytes(&devices::value_of(device)));
     }
@@ -170,6 +178,12 @@ impl Node {
     pub(super) fn come_from_pod(&self, frame: &[u8]) -> (i32, Vec<u8>) {
         self.tell_of_device(Side::Pod, [Some(POD_GATE.into()), Some(POD_GATE6.into())]);
         run(&self.programs.ingress, frame, PODS).unwrap()
+    }
+
+    /// What becomes of a frame that comes by a device where pods' answers pass by the stack.
+    #[track_caller]
+    pub(super) fn come_back(&self, frame: &[u8], device: u32) -> (i32, Vec<u8>) {
+        run(&self.programs.back, frame, device).unwrap()
     }
 
     /// What becomes of a frame that leaves by the device of pods.
@@ -216,7 +230,7 @@ impl Node {
 
 fn device(side: Side, [address4, address6]: [Option<IpAddr>; 2]) -> Device {
     Device {
-        index: if side == Side::Pod { PODS } else { OUTER },
+        index: if matches!(side, Side::Pod | Side::Near) { PODS } else { OUTER },
         name: "device".to_owned(),
         side,
         address4: address4.and_then(|it| if let IpAddr::V4(it) = it { Some(it) } else { None }),
@@ -225,6 +239,7 @@ fn device(side: Side, [address4, address6]: [Option<IpAddr>; 2]) -> Device {
         near6: 0,
         by_address: false,
         shortcut: false,
+        peer: false,
     }
 }
 

@@ -205,23 +205,3 @@ fn kernel_flows_go_through_the_stack_when_their_device_has_no_shortcut_any_more(
         }
     });
 }
-
-#[test]
-fn kernel_flows_with_backends_of_this_node_take_no_shortcut() {
-    test(|node| {
-        for (index, way @ (_, frontend, backend)) in (31..).zip([
-            ("198.51.100.7:40001", "203.0.113.11:80", "10.1.0.5:8080"),
-            ("[2001:db8:1::7]:40001", "[2001:db8:f::11]:80", "[fd01::5]:8080"),
-        ]) {
-            node.serve(&Port {
-                index,
-                frontends: &[frontend],
-                backends: &[address(backend)],
-                base: index,
-                ..Port::TCP
-            });
-            assert_eq!(node.come(&Sent::tcp(way.0, frontend, SYN).frame()).0, NEXT);
-            assert_eq!(node.come(&Sent::tcp(way.0, frontend, ACK).frame()).0, NEXT);
-        }
-    });
-}

@@ -138,7 +138,7 @@ fn dialled(text: &str) -> Dialled {
 
 fn at(outer: &[&str], pods: &[&str]) -> Watched {
     let named = |names: &[&str]| names.iter().map(|it| (*it).to_owned()).collect();
-    Watched::At { outer: named(outer), pods: named(pods), shortcut: Vec::new() }
+    Watched::At { outer: named(outer), pods: named(pods), shortcut: Shortcut::default() }
 }
 
 fn ask(
@@ -180,12 +180,13 @@ fn a_device_is_named_as_far_as_it_is_known() {
     assert!(named(&pods, true).starts_with("One of veth1, veth2, veth3 and 2 more, the pod's own;"));
 }
 
-/// Only a backend of another node is reached by the shortcut.
+/// Backends of other nodes and pods of this one are reached by devices of their own.
 #[test]
-fn flows_that_pass_by_the_stack_are_told_where_they_lead_to_other_nodes() {
+fn packets_that_pass_by_the_stack_are_told_by_where_their_flows_lead() {
     let (snapshot, mut engine) = world();
     let Watched::At { outer, pods, .. } = at(&["eth0"], &[]) else { unreachable!() };
-    let watched = Watched::At { outer, pods, shortcut: vec!["eth0".to_owned()] };
+    let shortcut = Shortcut { others: vec!["eth0".to_owned()], near: vec!["veth7".to_owned()] };
+    let watched = Watched::At { outer, pods, shortcut };
     let mut told = Vec::new();
     for (to, from) in QUESTIONS {
         let packet = ask(&snapshot, &mut engine, &watched, (to, from));
@@ -194,6 +195,9 @@ fn flows_that_pass_by_the_stack_are_told_where_they_lead_to_other_nodes() {
         if let Some(back) = back {
             let says = "At eth0 packets of such flows pass by the stack, both ways.";
             assert_eq!(back.says.contains(says), leads_on, "{to} from {from}: {}", back.says);
+            let is_near = packet.backends.iter().any(|it| it.seen_as.0 == SeenAs::Client);
+            let says = "Packets to and from pods behind veth7 pass by the stack.";
+            assert_eq!(back.says.contains(says), is_near, "{to} from {from}: {}", back.says);
             told.push(leads_on);
         }
     }

@@ -12,7 +12,7 @@ use holdfast_core::op::{Word, WordFlags};
 use holdfast_core::snapshot::{FrontendView, Verdict};
 use holdfast_core::words;
 
-use super::Share;
+use super::{Share, Shortcut};
 
 /// Names in one sentence; more are counted.
 const NAMED_MAX: usize = 3;
@@ -247,20 +247,28 @@ fn seen_of_pod(backends: &[Share]) -> &'static str {
     }
 }
 
-/// `shortcut`: the devices between which packets pass by the stack.
-pub(super) fn way_back(dialled: SocketAddr, backends: &[Share], shortcut: &[String]) -> String {
+/// How answers come back to a client.
+pub(super) fn way_back(dialled: SocketAddr, backends: &[Share], shortcut: &Shortcut) -> String {
     let leads_on = backends.iter().any(|it| it.seen_as.0 != SeenAs::Client);
     let node = if leads_on {
         " A backend that sees this node answers to it, which gives the client's address back."
     } else {
         ""
     };
-    let stack = match shortcut {
-        [..] if !leads_on => String::new(),
-        [] => String::new(),
-        names => format!(" At {} packets of such flows pass by the stack, both ways.", some(names)),
-    };
-    format!("Through this node, which makes it come from {dialled} again.{node}{stack}")
+    let [others, near] = past_the_stack(backends, shortcut);
+    format!("Through this node, which makes it come from {dialled} again.{node}{others}{near}")
+}
+
+/// Which packets pass by the stack: those to backends of other nodes, and those to pods of this one.
+fn past_the_stack(backends: &[Share], shortcut: &Shortcut) -> [String; 2] {
+    let any = |is_meant: fn(SeenAs) -> bool| backends.iter().any(|it| is_meant(it.seen_as.0));
+    let others = any(|it| it != SeenAs::Client).then_some(&shortcut.others).filter(|it| !it.is_empty());
+    let near = any(|it| it == SeenAs::Client).then_some(&shortcut.near).filter(|it| !it.is_empty());
+    let others = others
+        .map(|names| format!(" At {} packets of such flows pass by the stack, both ways.", some(names)));
+    let near =
+        near.map(|names| format!(" Packets to and from pods behind {} pass by the stack.", some(names)));
+    [others, near].map(Option::unwrap_or_default)
 }
 
 /// The address that backends see as the client's, for the first sentence.

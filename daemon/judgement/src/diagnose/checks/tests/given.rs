@@ -168,6 +168,7 @@ impl DeviceGiven {
             near6: 0,
             answers: Answers::Backend,
             shortcut: ShortcutDecision::Wanted,
+            peer: false,
         }
     }
 }

@@ -48,14 +48,15 @@ pub(crate) fn status() -> Status {
                 .iter()
                 .filter_map(Decision::device)
                 .map(|device| DeviceStatus {
-                    attached: device.side == Side::Outer,
+                    attached: matches!(device.side, Side::Outer | Side::Near),
                     others: usize::from(device.name == "eth0"),
                     shortcut: match (device.shortcut, device.name.as_str()) {
                         (false, _) => ShortcutState::Unwanted,
                         (true, "eth0") => ShortcutState::Others,
                         (true, _) => ShortcutState::Taken,
                     },
-                    error: (device.side != Side::Outer).then(|| "cannot attach in: busy".to_owned()),
+                    error: (!matches!(device.side, Side::Outer | Side::Near))
+                        .then(|| "cannot attach in: busy".to_owned()),
                     device,
                 })
                 .collect(),
@@ -66,8 +67,8 @@ pub(crate) fn status() -> Status {
 }
 
 /// A device that is left alone, one that leads outside, one of a pod that could not be served, one that is left out by
-/// name, and one that leads to pods of this node and of others.
-pub(crate) fn devices() -> [Decision; 5] {
+/// name, one that leads to pods of this node and of others, and one of a pod whose answers pass by the stack.
+pub(crate) fn devices() -> [Decision; 6] {
     let device = |index, name: &str, class, reason| Decision {
         index,
         name: name.to_owned(),
@@ -79,10 +80,11 @@ pub(crate) fn devices() -> [Decision; 5] {
         near6: 0,
         answers: Answers::Backend,
         shortcut: match class {
-            Class::Outer => ShortcutDecision::Wanted,
+            Class::Outer | Class::Near => ShortcutDecision::Wanted,
             Class::Backends => ShortcutDecision::Needed("table ip filter, chain FORWARD: its policy".into()),
             Class::Pod | Class::None => ShortcutDecision::Inside,
         },
+        peer: class == Class::Near,
     };
     [
         device(1, "lo", Class::None, Reason::Loopback),
@@ -94,5 +96,6 @@ pub(crate) fn devices() -> [Decision; 5] {
             near4: 24,
             ..device(9, "cilium_host", Class::Outer, Reason::Gateway)
         },
+        device(20, "veth20", Class::Near, Reason::PodSide),
     ]
 }

@@ -1,0 +1,51 @@
+//! What the programs are told of a device, and what that says of a device of which nothing else is known.
+//!
+//! Invariant: plain values; nothing is read or written here.
+
+use super::{Device, Side};
+use crate::abi;
+use crate::abi::packets::types::{self, device_flag};
+
+/// A device of which only the number is known, and what a former daemon told the programs of it.
+pub(super) fn unnamed(index: u32, told: Option<&[u8]>) -> Device {
+    let flags = told.and_then(abi::value::<types::device>).map_or(0, |told| u32::from(told.flags));
+    let is_near = flags & device_flag::DEVICE_NEAR.0 != 0;
+    Device {
+        index,
+        name: String::new(),
+        side: if is_near { Side::Near } else { Side::Outer },
+        address4: None,
+        address6: None,
+        near4: 0,
+        near6: 0,
+        by_address: false,
+        shortcut: false,
+        peer: false,
+    }
+}
+
+/// What the programs are told of a device.
+pub(crate) fn value_of(device: &Device) -> types::device {
+    types::device {
+        address4: device.address4.map_or(0, abi::address4),
+        address6: device.address6.map_or([0; 4], abi::address6),
+        flags: flags(device),
+        near4: device.near4,
+        near6: device.near6,
+    }
+}
+
+/// The bits of `enum device_flag`; all of them fit.
+fn flags(device: &Device) -> u16 {
+    let side = match device.side {
+        Side::Outer => device_flag::DEVICE_OUTER,
+        Side::Pod => device_flag::DEVICE_POD,
+        Side::Backends => device_flag::DEVICE_BACKENDS,
+        Side::Near => device_flag::DEVICE_NEAR,
+    };
+    let if_so = |is_so, flag: device_flag| if is_so { flag.0 } else { 0 };
+    let by_address = if_so(device.by_address, device_flag::DEVICE_BY_ADDRESS);
+    let shortcut = if_so(device.shortcut, device_flag::DEVICE_SHORTCUT);
+    let peer = if_so(device.peer, device_flag::DEVICE_PEER);
+    u16::try_from(side.0 | by_address | shortcut | peer).unwrap_or_default()
+}

@@ -1,0 +1,113 @@
+//! At which devices packets pass by the stack: those by which others are reached, and those that lead to pods of this
+//! node.
+//!
+//! Invariant: a device that leads to pods takes part only where one by which clients come does, and only so many of
+//! them do that the programs always have room to know of the others.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use holdfast_judgement::views::devices::{Answers, Class, Reason, ShortcutDecision};
+
+use super::super::listed::{Link, Listed};
+use crate::config::{Packets, ShortcutUse};
+
+/// How many devices that lead to pods take part: half of those that the programs can know of.
+const NEAR_MAX: usize = 512;
+
+/// A device, and what it is to packets.
+type Judged<'a> = (&'a Link, (Class, Reason));
+
+/// What decides whether packets pass by the stack at a device.
+pub(super) struct Shortcuts<'a> {
+    listed: &'a Listed,
+    config: &'a Packets,
+    // Something on this node that is to see packets which the stack sends on, where the configuration heeds it.
+    onlooker: Option<&'a Arc<str>>,
+    // By how many devices others are reached.
+    ways: usize,
+    // Whether packets of clients pass by the stack at one of those.
+    has_way_in: bool,
+    // The devices that lead to pods, the lowest number first.
+    near: Vec<u32>,
+    // How answers to clients are routed.
+    answers: Answers,
+}
+
+impl<'a> Shortcuts<'a> {
+    pub(super) fn new(
+        listed: &'a Listed,
+        config: &'a Packets,
+        onlooker: Option<&'a Arc<str>>,
+        judged: &[Judged<'_>],
+        answers: impl Fn(Class) -> Answers,
+    ) -> Self {
+        let ways = judged.iter().filter(|(_, (class, _))| leads_on(*class)).count();
+        let below: BTreeSet<u32> = listed.links.iter().filter_map(|link| link.stands_on).collect();
+        let near = judged
+            .iter()
+            .filter(|(link, (_, reason))| leads_to_pods(link, *reason) && !below.contains(&link.index));
+        let near: Vec<u32> = near.map(|(link, _)| link.index).collect();
+        let onlooker = onlooker.filter(|_| config.shortcut != ShortcutUse::Always);
+        let answers = answers(Class::Outer);
+        let mut shortcuts = Self { listed, config, onlooker, ways, has_way_in: false, near, answers };
+        let mut clients = judged.iter().filter(|(_, (class, _))| *class == Class::Outer);
+        shortcuts.has_way_in =
+            clients.any(|(link, (class, _))| shortcuts.judge(link, *class) == ShortcutDecision::Wanted);
+        shortcuts
+    }
+
+    pub(super) fn judge(&self, link: &Link, class: Class) -> ShortcutDecision {
+        let in_the_way = if leads_on(class) {
+            self.way_to_others(link, class)
+        } else if let Ok(at) = self.near.binary_search(&link.index) {
+            self.way_to_pods(link, at)
+        } else {
+            Some(ShortcutDecision::Inside)
+        };
+        let firewall = || self.onlooker.cloned().map(ShortcutDecision::Needed);
+        in_the_way.or_else(firewall).unwrap_or(ShortcutDecision::Wanted)
+    }
+
+    /// What is in the way at a device by which others are reached. One with strict paths takes part if it is the only
+    /// one: then each packet comes from where its answer goes.
+    fn way_to_others(&self, link: &Link, class: Class) -> Option<ShortcutDecision> {
+        let by_address = class == Class::Outer && self.answers == Answers::Dialled;
+        let is_strict = || self.ways > 1 && self.listed.strict.contains(&link.index);
+        self.way_of_any(link)
+            .or_else(|| by_address.then_some(ShortcutDecision::ByAddress))
+            .or_else(|| is_strict().then_some(ShortcutDecision::StrictPaths))
+    }
+
+    /// What is in the way at a device that leads to pods. Strict paths are not: the programs take an answer from the
+    /// device alone that leads to the pod.
+    fn way_to_pods(&self, link: &Link, at: usize) -> Option<ShortcutDecision> {
+        self.way_of_any(link)
+            .or_else(|| (!self.has_way_in && self.onlooker.is_none()).then_some(ShortcutDecision::NoWayIn))
+            .or_else(|| (at >= NEAR_MAX).then_some(ShortcutDecision::Many))
+    }
+
+    fn way_of_any(&self, link: &Link) -> Option<ShortcutDecision> {
+        if self.config.shortcut == ShortcutUse::Never {
+            Some(ShortcutDecision::Never)
+        } else if !link.is_ethernet {
+            Some(ShortcutDecision::NoEthernet)
+        } else {
+            self.config.forward_mark.is_some().then_some(ShortcutDecision::Marked)
+        }
+    }
+}
+
+const fn leads_on(class: Class) -> bool {
+    matches!(class, Class::Outer | Class::Backends)
+}
+
+/// Whether pods of this node may be behind the device. One that another device stands on has the packets of that one.
+fn leads_to_pods(link: &Link, reason: Reason) -> bool {
+    reason == Reason::PodSide && matches!(link.kind.as_str(), "veth" | "netkit" | "bridge" | "tun")
+}
+
+/// Whether the device's other end is in a pod, and nothing waits at this end.
+pub(super) fn leads_into_pod(link: &Link) -> bool {
+    link.kind == "veth" && !link.queues
+}
