@@ -4,6 +4,9 @@
 #
 # It is taken from PATH; without one, and on the Debian family, from Debian's package, which is unpacked into the target
 # folder: installing it would start a Prometheus here. Exit code 3: there is none to be had.
+#
+#   scripts/promtool.sh          checks
+#   scripts/promtool.sh fetch    makes Prometheus itself be there, for tests that start one
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${CARGO_TARGET_DIR:-target}")/promtool
@@ -20,6 +23,10 @@ fetch() {
 	mv "$out.new" "$out"
 }
 
+if [[ ${1:-} == fetch ]]; then
+	command -v prometheus >/dev/null || fetch || exit 3
+	exit 0
+fi
 promtool=$(command -v promtool || true)
 if [[ -z $promtool ]]; then
 	fetch || exit 3

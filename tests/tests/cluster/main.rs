@@ -46,6 +46,8 @@ mod peers_life;
 #[cfg(test)]
 mod peers_slices;
 #[cfg(test)]
+mod prometheus;
+#[cfg(test)]
 mod provoked;
 #[cfg(test)]
 mod provoked_ranges;
