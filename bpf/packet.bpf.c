@@ -171,7 +171,7 @@ INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, int *v
 			hear_client(flow, packet);
 	}
 	mark_for_firewall(skb);
-	if (flow->of_client & TAKES_SHORTCUT)
+	if (takes_shortcut(flow))
 		*verdict = note_passage(packet, number, serial, direction,
 					is_known_there(flow, number, packet, direction, v4));
 	else

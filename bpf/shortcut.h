@@ -110,8 +110,7 @@ INLINE bool find_way(struct __sk_buff *skb, const struct packet *packet, struct 
 {
 	__u32 length;
 
-	if (packet->part != WHOLE || skb->pkt_type != PACKET_HOST || skb->vlan_present || skb->mark ||
-	    !has_shortcut(skb->ifindex))
+	if (packet->part != WHOLE || skb->pkt_type != PACKET_HOST || skb->vlan_present || skb->mark)
 		return false;
 	if (!(v4 ? ask_way4(skb, packet, route, &length) : ask_way6(skb, packet, route, &length)) || length > 0xffff)
 		return false;
@@ -160,17 +159,28 @@ INLINE bool write_link(struct __sk_buff *skb, const struct bpf_fib_lookup *route
 }
 
 /*
- * Where the device's other end is a pod's, the packet is there at once, as if it had come to the pod. Otherwise the
- * kernel finds the neighbour, as it does for what the stack sends, and so keeps it fresh.
+ * A packet that is given to a pod is there at once, as if it had come to the pod's end of the link. Otherwise the kernel
+ * finds the neighbour, as it does for what the stack sends, and so keeps it fresh.
  */
-INLINE int send_on(struct __sk_buff *skb, const struct bpf_fib_lookup *route, __u32 flags)
+INLINE int send_on(struct __sk_buff *skb, const struct bpf_fib_lookup *route, bool is_given)
 {
 	struct bpf_redir_neigh next = { .nh_family = route->family };
 
-	if (flags & DEVICE_PEER)
+	if (is_given)
 		return write_link(skb, route) ? bpf_redirect_peer(route->ifindex, 0) : SHOT;
 	copy_address(next.ipv6_nh, route->ipv6_dst);
 	return bpf_redirect_neigh(route->ifindex, &next, sizeof(next), 0);
+}
+
+/* Whether the flow is with a pod of this node, and takes the shortcut. */
+INLINE bool passes_to_pod(const struct flow *flow)
+{
+	return !flow->nat_port && flow->nat[0];
+}
+
+INLINE bool takes_shortcut(const struct flow *flow)
+{
+	return flow->of_client & TAKES_SHORTCUT || passes_to_pod(flow);
 }
 
 /* Whether the packet goes to a backend of this node. */
@@ -205,30 +215,29 @@ INLINE bool looks(const struct flow *flow, const struct arrival *arrival, struct
 }
 
 /*
- * Sends the packet that arrives past the stack, if that would do nothing but send it on: by a device with all of these
- * flags. NEXT: it is the stack's, and is as it was. Where the second program has nothing to look at in the packet, it
+ * Sends the packet that arrives past the stack, if that would do nothing but send it on: to pods of this node, or to
+ * others. NEXT: it is the stack's, and is as it was. Where the second program has nothing to look at in the packet, it
  * gets what that program would write.
  */
 INLINE int take_shortcut(struct __sk_buff *skb, struct arrival *arrival, const struct tuple *through,
 			 const struct tuple *left, __u32 wanted, bool v4)
 {
 	struct bpf_fib_lookup route = {};
-	__u32 flags;
+	__u32 here = flags_of(skb->ifindex), flags;
 
-	if (!find_way(skb, &arrival->packet, &route, through, v4))
+	if (!(here & DEVICE_SHORTCUT) || !find_way(skb, &arrival->packet, &route, through, v4))
 		return NEXT;
-	/* It came by a device that has the shortcut, or it would have no way. */
-	flags = route.ifindex == skb->ifindex ? DEVICE_SHORTCUT : flags_of(route.ifindex);
-	if ((flags & wanted) != wanted)
+	flags = route.ifindex == skb->ifindex ? here : flags_of(route.ifindex);
+	if ((flags & (DEVICE_SHORTCUT | DEVICE_NEAR)) != wanted)
 		return NEXT;
 	arrival->way = route.ifindex;
 	if (!pass_hop(skb, &arrival->packet, v4) ||
 	    !rewrite(skb, &arrival->packet, arrival->is_whole ? left : through, v4))
 		return SHOT;
-	return send_on(skb, &route, flags);
+	return send_on(skb, &route, flags & DEVICE_NEAR && here & flags & DEVICE_PEER);
 }
 
-/* What a device has to be by which packets of a flow leave. */
+/* What a device has to be by which packets of a flow leave. Where pods answer by it, others do not. */
 INLINE __u32 wanted_of_way(const struct flow *flow, const struct arrival *arrival)
 {
 	return is_for_pod(flow, arrival) ? DEVICE_SHORTCUT | DEVICE_NEAR : DEVICE_SHORTCUT;
@@ -297,15 +306,18 @@ INLINE bool may_take_shortcut(struct __sk_buff *skb, const struct flow *flow, bo
 /* Has all further packets of the flow take the shortcut, and a pod's answers by the device that led to the pod. */
 INLINE void note_shortcut(struct flow *flow, const struct arrival *arrival)
 {
-	if (!flow->nat_port)
+	if (READ_ONCE(flow->serial) != arrival->serial)
+		return;
+	if (flow->nat_port)
+		flow->of_client |= TAKES_SHORTCUT;
+	else
 		*(volatile __u32 *)&flow->nat[0] = arrival->way;
-	flow->of_client |= TAKES_SHORTCUT;
 }
 
 /* Whether a pod's answer is of a flow that takes the shortcut, and comes by the device that led to the pod. */
 INLINE bool comes_back(const struct flow *flow, const struct __sk_buff *skb)
 {
-	return flow->of_client & TAKES_SHORTCUT && !flow->nat_port && flow->nat[0] == skb->ifindex;
+	return passes_to_pod(flow) && flow->nat[0] == skb->ifindex;
 }
 
 /* Sends the first packet of a flow on. If the stack has to do that, it does so for all packets of the flow. */

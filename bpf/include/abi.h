@@ -202,7 +202,10 @@ enum device_flag {
 	DEVICE_SHORTCUT = 16,
 	/* Pods of this node are behind it, and what they answer may pass by the stack; it serves no clients. */
 	DEVICE_NEAR = 32,
-	/* Its other end is in a pod, and packets can be given to that end right away: nothing waits or looks here. */
+	/*
+	 * Of a device that leads to a pod: packets can be given to its other end right away, because nothing waits or
+	 * looks here. Of another one: what comes by it bears nothing of this node, and can be given away like that.
+	 */
 	DEVICE_PEER = 64,
 };
 
@@ -237,7 +240,10 @@ enum heard {
 	STICKS_LOCAL = 128,
 	/* Likewise: answers go as the frontend's address is routed. A flow from before this had a name has 0 here. */
 	IS_BY_ADDRESS = 32,
-	/* Likewise: its packets pass by the stack. An older version leads them through the stack, which is slower. */
+	/*
+	 * Likewise: its packets pass by the stack to another node. An older version leads them through the stack, which is
+	 * slower. Of a flow with a pod `nat` says it.
+	 */
 	TAKES_SHORTCUT = 16,
 	/*
 	 * Of the backend's side alone, and nothing that was heard: the flow is in the counts of flows. What was written

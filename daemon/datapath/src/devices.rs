@@ -106,7 +106,8 @@ pub struct Device {
     pub by_address: bool,
     /// Packets between it and other such devices pass by the stack, where nothing but the two hooks needs them.
     pub shortcut: bool,
-    /// Its other end is a pod's, to which packets can be given right away: nothing waits at this end.
+    /// Of a device that leads to a pod: packets can be given to its other end right away, because nothing waits for
+    /// them at this one. Of another device: what comes by it bears nothing of this node that a pod must not see.
     pub peer: bool,
 }
 
@@ -131,7 +132,8 @@ pub enum ShortcutState {
     Taken,
     /// They are not to.
     Unwanted,
-    /// This kernel does not tell programs which packets are too long for their way (before Linux 5.12).
+    /// This kernel does not tell programs which packets are too long for their way (before Linux 5.12), or has no links
+    /// for programs at devices of pods (before Linux 6.6).
     Unsupported,
     /// Programs or filters of others are at the device, and are to see all packets; or they could not be counted.
     Others,
@@ -166,14 +168,29 @@ struct DeviceState {
     attached: bool,
     // `None` while they could not be counted.
     others: Option<usize>,
-    // In how many rounds programs of others are counted again.
+    // In how many rounds programs of others are counted again, and how many rounds lay before the last count.
     others_again: u32,
+    others_gap: u32,
     // Whether the programs were told that packets pass by the stack there.
     told_of_shortcut: bool,
     error: Option<String>,
 }
 
 impl DeviceState {
+    /// How many rounds lie before the next count of others' programs. Of devices of pods that are there already at a
+    /// start, not all are counted in the same round for ever.
+    fn next_gap(&self) -> u32 {
+        let doubled = (2 * self.others_gap).max(1);
+        match self.device.side {
+            Side::Near if doubled < OTHERS_AGAIN_NEAR => doubled,
+            Side::Near if self.others_gap < OTHERS_AGAIN_NEAR => {
+                OTHERS_AGAIN_NEAR + self.device.index % OTHERS_AGAIN_NEAR
+            }
+            Side::Near => OTHERS_AGAIN_NEAR,
+            _ => OTHERS_AGAIN,
+        }
+    }
+
     /// Whether it is looked at in this round. Devices that lead to pods are many, and packets that miss the program of
     /// such a device go through the stack.
     fn is_due(&self) -> bool {
@@ -182,7 +199,8 @@ impl DeviceState {
 }
 
 /// How many rounds lie between two counts of others' programs. To ask for filters takes a listing under a lock that all
-/// changes of devices share, so each tenth round will do. Devices that lead to pods are many: once a minute will do.
+/// changes of devices share, so each tenth round will do. Devices that lead to pods are many: once a minute will do,
+/// and sooner while they are new, because a network plug-in may come to them after us.
 const OTHERS_AGAIN: u32 = 10;
 const OTHERS_AGAIN_NEAR: u32 = 60;
 
@@ -251,6 +269,7 @@ impl Devices {
             attached: false,
             others: None,
             others_again: 0,
+            others_gap: 0,
             told_of_shortcut: false,
             error: None,
         }
@@ -291,6 +310,9 @@ impl Devices {
     pub(crate) fn repair(&mut self) -> Vec<String> {
         let mut mended = Vec::new();
         self.each(|devices, place| {
+            if devices.has_no_hook_for(&place.device) {
+                return;
+            }
             if place.is_due() {
                 mended.extend(devices.mend(place));
             }
@@ -316,16 +338,18 @@ impl Devices {
         broken.map(|spot| format!("{} {}", place.device.name, spot.direction.name())).collect()
     }
 
-    /// Counts the programs of others, and tells our own if that decides whether packets pass by the stack. Devices of
-    /// pods are counted in different rounds.
+    /// Counts the programs of others, and tells our own if that decides whether packets pass by the stack.
     fn count_others(&mut self, place: &mut DeviceState) {
-        place.others_again = match (place.device.side, place.others) {
-            (Side::Near, None) => place.device.index % OTHERS_AGAIN_NEAR + 1,
-            (Side::Near, Some(_)) => OTHERS_AGAIN_NEAR,
-            _ => OTHERS_AGAIN,
-        };
+        place.others_gap = place.next_gap();
+        place.others_again = place.others_gap;
         place.others = self.others(place).ok();
         self.tell_of_shortcut(place);
+    }
+
+    /// Where there are no links, a program at a device needs what network plug-ins want to make there themselves: a pod
+    /// whose bandwidth is limited would not start.
+    fn has_no_hook_for(&self, device: &Device) -> bool {
+        device.side == Side::Near && self.kind == HookKind::Clsact
     }
 
     /// Tells the programs if packets are to pass by the stack, and did not before, or the other way round.
@@ -345,6 +369,7 @@ impl Devices {
         match (place.device.shortcut, self.lengths, place.others) {
             (false, ..) => ShortcutState::Unwanted,
             (true, false, _) => ShortcutState::Unsupported,
+            _ if self.has_no_hook_for(&place.device) => ShortcutState::Unsupported,
             _ if !place.attached => ShortcutState::NotAttached,
             (true, true, Some(0)) => ShortcutState::Taken,
             _ => ShortcutState::Others,
@@ -360,6 +385,9 @@ impl Devices {
     /// Tells the programs what they have to know of a device, then attaches them there. A failure is kept with the
     /// device.
     fn put(&mut self, place: &mut DeviceState) {
+        if self.has_no_hook_for(&place.device) {
+            return;
+        }
         place.own = Spot::both(place.device.index)
             .map(|spot| bpf_call::program_number(self.program(place.device.side, spot).ok()?).ok());
         let put = self.tell(place).and_then(|()| self.attach(place));

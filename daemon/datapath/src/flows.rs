@@ -124,7 +124,7 @@ impl Flow {
             backend: flow::shown((it.backend, it.backend_port)),
             nat: (it.nat_port != 0).then(|| flow::shown((it.nat, it.nat_port))),
             through_port: u16::from_be(it.through_port),
-            shortcut: u32::from(it.of_client) & types::heard::TAKES_SHORTCUT.0 != 0,
+            shortcut: flow::takes_shortcut(it),
             transport,
             stage,
             client_heard: Heard::of(it.of_client),

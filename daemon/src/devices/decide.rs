@@ -39,7 +39,7 @@ pub(super) fn decide(listed: &Listed, config: &Packets, onlooker: Option<&Arc<st
         let (answers, shortcut) = (answers(*class), shortcuts.judge(link, *class));
         let is_near = *class == Class::None && shortcut == ShortcutDecision::Wanted;
         let class = if is_near { Class::Near } else { *class };
-        let peer = is_near && shortcuts::leads_into_pod(link);
+        let peer = shortcuts.gives_away(link, class);
         Decision { answers, near4, near6, shortcut, peer, ..decision(link, class, *reason, seen) }
     });
     there.chain(absent(listed, config)).collect()
@@ -119,6 +119,7 @@ impl<'a> World<'a> {
         match self.judge_by_routes(link) {
             (Class::Outer, Reason::Address) => (Class::Backends, Reason::NearLeftOut),
             (Class::Outer, _) => (Class::Backends, Reason::LeftOut),
+            (Class::None, Reason::PodSide) => (Class::None, Reason::PodSide),
             _ => (Class::None, Reason::OthersNamed),
         }
     }

@@ -29,8 +29,9 @@ const WAYS_MAX: usize = 1024;
 /// How often a list is asked for that changes while it is read.
 const TRIES: usize = 5;
 
-/// What a device says where nothing waits before it leaves.
+/// What a device says where nothing waits before it leaves, and where no driver limits the length of packets.
 const NO_QUEUE: &str = "noqueue";
+const MTU_MOST: u32 = 65_535;
 
 /// What `rp_filter` says where it is strict: of a device and of all, the greater number counts, and 2 is loose.
 const STRICT: u32 = 1;
@@ -42,9 +43,9 @@ const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
-/// `RTMGRP_LINK`, `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV4_RULE`, `_IPV6_IFADDR` and `_IPV6_ROUTE`, and the groups of
+/// `RTMGRP_LINK`, `_TC`, which tells of queues, `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV4_RULE`, `_IPV6_IFADDR` and `_IPV6_ROUTE`, and the groups of
 /// `RTNLGRP_IPV6_RULE` and `RTNLGRP_IPV4_NETCONF`, which tells of `rp_filter`.
-const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 23;
+const GROUPS: u32 = 0x1 | 0x8 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 23;
 
 /// From `linux/if_link.h`, `linux/if_addr.h` and `linux/rtnetlink.h`.
 const IFLA_IFNAME: u16 = 3;
@@ -53,6 +54,7 @@ const IFLA_QDISC: u16 = 6;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_LINK_NETNSID: u16 = 37;
+const IFLA_MAX_MTU: u16 = 51;
 const IFLA_INFO_KIND: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -193,16 +195,18 @@ fn link(body: &[u8]) -> Option<Link> {
         index: number(body, 4),
         is_ethernet: kind_of_layer == nix::libc::ARPHRD_ETHER,
         is_loopback: kind_of_layer == nix::libc::ARPHRD_LOOPBACK,
-        queues: true,
+        is_watched: true,
         ..Link::default()
     };
     let mut other = None;
     let mut is_elsewhere = false;
+    let (mut has_queue, mut takes_all) = (true, false);
     for (kind, value) in attributes(body.get(LINK..)?) {
         match kind {
             IFLA_LINK => other = Some(number(value, 0)).filter(|other| *other != 0),
             IFLA_LINK_NETNSID => is_elsewhere = true,
-            IFLA_QDISC => link.queues = text(value) != NO_QUEUE,
+            IFLA_QDISC => has_queue = text(value) != NO_QUEUE,
+            IFLA_MAX_MTU => takes_all = number(value, 0) == MTU_MOST,
             IFLA_IFNAME => link.name = text(value),
             IFLA_MASTER => link.master = Some(number(value, 0)).filter(|master| *master != 0),
             IFLA_LINKINFO => {
@@ -211,6 +215,7 @@ fn link(body: &[u8]) -> Option<Link> {
             _ => {}
         }
     }
+    link.is_watched = has_queue || !takes_all;
     // For a VLAN and the like `IFLA_LINK` names the device below, and not another end.
     let other = other.filter(|_| !is_elsewhere);
     if matches!(link.kind.as_str(), "veth" | "netkit") {

@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::engine::ask;
 use crate::patience::NOT_FOR_EVER;
 
-/// A world in lines: `INDEX NAME KIND [here] [queues] [in MASTER] [on BELOW] [ADDRESS[/BITS] …]
+/// A world in lines: `INDEX NAME KIND [here] [watched] [in MASTER] [on BELOW] [ADDRESS[/BITS] …]
 /// [route|gateway|default] [via GATEWAY] [from SOURCE] [net NETWORK/BITS[@GATEWAY] …] [strict]`. A kind of "-" is
 /// hardware, "tap" a "tun" with an Ethernet header. `here` says that the link's other end is on this node too, `via`
 /// and `from` speak of default routes.
@@ -38,12 +38,12 @@ fn listed(text: &str) -> Listed {
             master: None,
             ends_here: false,
             stands_on: None,
-            queues: false,
+            is_watched: false,
         };
         while let Some(word) = words.next() {
             match word {
                 "here" => link.ends_here = true,
-                "queues" => link.queues = true,
+                "watched" => link.is_watched = true,
                 "on" => link.stands_on = words.next().map(|below| below.parse().unwrap()),
                 "in" => link.master = words.next().map(|master| master.parse().unwrap()),
                 "route" => _ = listed.routed.insert(index),
@@ -278,12 +278,12 @@ fn a_left_out_device_that_leads_to_others_is_for_backends_alone_and_its_reason_s
          9 veth7 veth route",
         "eth0 outer Named 10.0.0.5
          flannel.1 backends LeftOut 10.244.0.0
-         docker0 none OthersNamed
+         docker0 near PodSide
          wg0 backends LeftOut 10.0.0.5
          eth1 backends NearLeftOut 10.1.0.5
          eth2 none OthersNamed
          bond0 none OthersNamed
-         veth7 none OthersNamed",
+         veth7 near PodSide",
     );
 }
 

@@ -102,7 +102,9 @@ fn all_kinds(lines: &mut Lines) -> Result<(), Failed> {
         for place in Where::ALL {
             for (name, proxy) in &proxies {
                 let what = format!("{}, backend {}", kind.2, place.word());
-                lines.add(what, name, compare((&plain, proxy.as_ref()), place, kind)?);
+                let draw = compare((&plain, proxy.as_ref()), place, kind);
+                let draw = draw.map_err(|error| format!("{what}, {name}: {error}"))?;
+                lines.add(what, name, draw);
             }
         }
     }

@@ -211,7 +211,7 @@ fn device(name: &str, side: Side, shortcut: bool) -> Result<Device, Failed> {
         near6: 0,
         by_address: false,
         shortcut,
-        peer: !is_outer,
+        peer: true,
     })
 }
 

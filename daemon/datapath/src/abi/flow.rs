@@ -148,6 +148,12 @@ pub(crate) fn entry_of_client(flow: &types::flow) -> EntryKey {
     EntryKey::new(flow, client, frontend, types::leg::LEG_IN)
 }
 
+/// Whether packets of the flow pass by the stack: to another node, or to a pod of this one.
+pub(crate) fn takes_shortcut(flow: &types::flow) -> bool {
+    let to_pod = flow.nat_port == 0 && flow.nat.first().is_some_and(|device| *device != 0);
+    to_pod || u32::from(flow.of_client) & types::heard::TAKES_SHORTCUT.0 != 0
+}
+
 /// The entry of the backend's answers to the address that the client was given; `None`: it was given none.
 pub(crate) fn entry_of_nat(flow: &types::flow) -> Option<EntryKey> {
     let backend = (flow.backend, flow.backend_port);

@@ -181,7 +181,8 @@ pub struct Decision {
     pub answers: Answers,
     /// Whether packets are to pass by the stack there.
     pub shortcut: ShortcutDecision,
-    /// Whether packets may be given to its other end right away.
+    /// Whether packets may be given to its other end right away; of a device by which clients come, whether what comes
+    /// by it bears nothing of this node.
     pub peer: bool,
 }
 
@@ -219,6 +220,9 @@ impl Decision {
     pub fn why_no_shortcut(&self, found: Option<&DeviceStatus>) -> Option<Cow<'_, str>> {
         let at_hand = match found.map(|it| it.shortcut) {
             Some(ShortcutState::Taken) => None,
+            Some(ShortcutState::Unsupported) if self.class == Class::Near => {
+                Some("this kernel has no links for programs at devices of pods (before Linux 6.6)")
+            }
             Some(ShortcutState::Unsupported) => {
                 Some("this kernel does not tell programs which packets are too long (before Linux 5.12)")
             }

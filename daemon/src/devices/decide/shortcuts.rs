@@ -12,8 +12,11 @@ use holdfast_judgement::views::devices::{Answers, Class, Reason, ShortcutDecisio
 use super::super::listed::{Link, Listed};
 use crate::config::{Packets, ShortcutUse};
 
-/// How many devices that lead to pods take part: half of those that the programs can know of.
+/// How many devices that lead to pods take part: half of those that the programs can know of, and fewer where others
+/// would have no room.
 const NEAR_MAX: usize = 512;
+/// How many devices there may be in all: an eighth of the room is left for what comes.
+const ALL_MAX: usize = 896;
 
 /// A device, and what it is to packets.
 type Judged<'a> = (&'a Link, (Class, Reason));
@@ -28,8 +31,9 @@ pub(super) struct Shortcuts<'a> {
     ways: usize,
     // Whether packets of clients pass by the stack at one of those.
     has_way_in: bool,
-    // The devices that lead to pods, the lowest number first.
+    // The devices that lead to pods, the lowest number first, and how many of them have room.
     near: Vec<u32>,
+    near_max: usize,
     // How answers to clients are routed.
     answers: Answers,
 }
@@ -48,9 +52,12 @@ impl<'a> Shortcuts<'a> {
             .iter()
             .filter(|(link, (_, reason))| leads_to_pods(link, *reason) && !below.contains(&link.index));
         let near: Vec<u32> = near.map(|(link, _)| link.index).collect();
+        let others = judged.iter().filter(|(_, (class, _))| *class != Class::None).count();
+        let near_max = NEAR_MAX.min(ALL_MAX.saturating_sub(others));
         let onlooker = onlooker.filter(|_| config.shortcut != ShortcutUse::Always);
         let answers = answers(Class::Outer);
-        let mut shortcuts = Self { listed, config, onlooker, ways, has_way_in: false, near, answers };
+        let mut shortcuts =
+            Self { listed, config, onlooker, ways, has_way_in: false, near, near_max, answers };
         let mut clients = judged.iter().filter(|(_, (class, _))| *class == Class::Outer);
         shortcuts.has_way_in =
             clients.any(|(link, (class, _))| shortcuts.judge(link, *class) == ShortcutDecision::Wanted);
@@ -84,7 +91,24 @@ impl<'a> Shortcuts<'a> {
     fn way_to_pods(&self, link: &Link, at: usize) -> Option<ShortcutDecision> {
         self.way_of_any(link)
             .or_else(|| (!self.has_way_in && self.onlooker.is_none()).then_some(ShortcutDecision::NoWayIn))
-            .or_else(|| (at >= NEAR_MAX).then_some(ShortcutDecision::Many))
+            .or_else(|| (at >= self.near_max).then_some(ShortcutDecision::Many))
+    }
+
+    /// Whether packets can be given right away to what is behind a device that leads to pods; of a device by which
+    /// clients come, whether its packets can be given away so. What comes by a bridge may bear what the bridge's own
+    /// filter knows of connections, which a pod would take for its own.
+    pub(super) fn gives_away(&self, link: &Link, class: Class) -> bool {
+        match class {
+            Class::Near => link.kind == "veth" && !link.is_watched,
+            Class::Outer => !self.is_bridge(link),
+            _ => false,
+        }
+    }
+
+    fn is_bridge(&self, link: &Link) -> bool {
+        let is_below = |it: &&Link| link.stands_on == Some(it.index);
+        let below = self.listed.links.iter().find(is_below);
+        link.kind == "bridge" || below.is_some_and(|below| below.kind == "bridge")
     }
 
     fn way_of_any(&self, link: &Link) -> Option<ShortcutDecision> {
@@ -105,9 +129,4 @@ const fn leads_on(class: Class) -> bool {
 /// Whether pods of this node may be behind the device. One that another device stands on has the packets of that one.
 fn leads_to_pods(link: &Link, reason: Reason) -> bool {
     reason == Reason::PodSide && matches!(link.kind.as_str(), "veth" | "netkit" | "bridge" | "tun")
-}
-
-/// Whether the device's other end is in a pod, and nothing waits at this end.
-pub(super) fn leads_into_pod(link: &Link) -> bool {
-    link.kind == "veth" && !link.queues
 }

@@ -44,12 +44,12 @@ fn packets_pass_by_the_stack_where_nothing_needs_them_there() {
     check("devices = [\"eth0\"]", overlay, &[], None, &[Wanted, Wanted]);
 }
 
-/// A node with a pod behind a link of its own, one behind a bridge, and one of which packets wait at this end.
+/// A node with a pod behind a link of its own, one behind a bridge, and one whose packets something is to see.
 const PODS: &str = "2 eth0 - 10.0.0.5 default
 7 veth1 veth
 8 cni0 bridge 10.244.0.1
 9 veth2 veth in 8
-10 veth3 veth queues
+10 veth3 veth watched
 11 macvtap1 macvtap
 12 br0 bridge
 13 vlan5 vlan on 12";
@@ -69,6 +69,8 @@ fn packets_of_pods_pass_by_the_stack_where_those_of_clients_do() {
     );
     let expected = [ByAddress, NoWayIn, NoWayIn, Inside, NoWayIn, Inside, Inside, Inside];
     check("", PODS, &[from_node()], None, &expected);
+    let expected = [Wanted, Wanted, Wanted, Inside, Wanted, Inside, Inside, Inside];
+    check("devices = [\"eth0\"]", PODS, &[], None, &expected);
     let expected = [Wanted, Inside, Wanted, Inside, Inside, Inside, Inside, Inside];
     check("pod_devices = [\"veth*\"]", PODS, &[], None, &expected);
 }
@@ -80,7 +82,7 @@ fn packets_are_given_right_away_to_the_other_end_of_a_link_without_a_queue() {
     let told = |it: &Decision| (it.peer, it.device().map(|device| device.side));
     let near = |peer| (peer, Some(Side::Near));
     let nothing = (false, None);
-    let outer = (false, Some(Side::Outer));
+    let outer = (true, Some(Side::Outer));
     let expected = [outer, near(true), near(false), nothing, near(false), nothing, nothing, nothing];
     assert_eq!(decided.iter().map(told).collect::<Vec<_>>(), expected);
 }
@@ -92,6 +94,19 @@ fn so_many_pods_have_the_shortcut_that_other_devices_have_room() {
     let decided = decided_beside("", &listed(&format!("2 eth0 - 10.0.0.5 default\n{pods}")), &None);
     let count = |wanted: ShortcutDecision| decided.iter().filter(|it| it.shortcut == wanted).count();
     assert_eq!((count(Wanted), count(Many)), (1 + 512, 88));
+    let taps = (0..700).map(|at| format!("{} tap{at} tap\n", 1000 + at)).collect::<String>();
+    let world = listed(&format!("2 eth0 - 10.0.0.5 default\n{pods}{taps}"));
+    let decided = decided_beside("pod_devices = [\"tap*\"]", &world, &None);
+    let count = |wanted: ShortcutDecision| decided.iter().filter(|it| it.shortcut == wanted).count();
+    assert_eq!((count(Wanted), count(Many)), (1 + 195, 405), "of 896, others have 701");
+}
+
+/// What the filter of a bridge knows of connections is this node's.
+#[test]
+fn nothing_that_comes_by_a_bridge_is_given_to_a_pod_right_away() {
+    let world = "2 br0 bridge 10.0.0.5 default\n3 vlan5 vlan on 2 10.1.0.5 default\n7 veth1 veth";
+    let decided = decided_beside("", &listed(world), &None);
+    assert_eq!(decided.iter().map(|it| it.peer).collect::<Vec<_>>(), [false, false, true]);
 }
 
 #[test]

@@ -84,13 +84,16 @@ fn kernel_a_flow_with_a_pod_takes_the_shortcut_both_ways_from_its_first_packet_o
     });
 }
 
-/// A virtual machine takes only what is for its own hardware.
+/// A virtual machine takes only what is for its own hardware. What leaves is given to no other end of a link.
 #[test]
 fn kernel_what_is_given_to_a_pod_right_away_bears_the_hardware_address_of_the_pod() {
     test(|node| {
         node.tell_of_pods(Side::Near, true, true);
-        for way @ (client, frontend, _) in WAYS {
-            begin(node, way, TCP);
+        for way @ (client, frontend, backend) in WAYS {
+            let through = begin(node, way, TCP);
+            let sent = Sent::tcp(backend, &through, ACK).frame();
+            let (verdict, frame) = node.come_back(&sent, PODS);
+            assert_eq!((verdict, &frame[..12]), (REDIRECTED, &sent[..12]));
             let (verdict, frame) = node.come(&Sent::tcp(client, frontend, ACK).frame());
             assert_eq!(verdict, REDIRECTED);
             assert_eq!((frame[5], frame[11]), (network::POD_LINK, 1), "{frame:02x?}");

@@ -158,7 +158,7 @@ impl Node {
     /// Tells the programs whether packets may pass by the stack between the outer device and itself.
     pub(super) fn tell_of_shortcut(&self, shortcut: bool) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
-        self.tell(&Device { shortcut, ..device(Side::Outer, seen) });
+        self.tell(&Device { shortcut, peer: true, ..device(Side::Outer, seen) });
     }
 
     /// Tells the programs of the device of pods: whether packets may pass by the stack there, and be given to the pod

@@ -51,7 +51,7 @@ fn after(log: &str, word: &str) -> u64 {
 #[test]
 fn kernel_the_verifier_has_room_for_more_than_the_programs_take() {
     let logs = logs();
-    assert_eq!(logs.len(), 2, "what comes, and what leaves");
+    assert_eq!(logs.len(), 3, "what comes, what leaves, and what pods answer");
     for (name, log) in logs {
         let log = String::from_utf8_lossy(&log);
         let (instructions, took) = (after(&log, "processed "), after(&log, "verification time "));
