@@ -16,6 +16,7 @@
 #include "rewrite.h"
 #include "sums.h"
 #include "way.h"
+#include "ways.h"
 
 /* What is known of a device, as enum device_flag. */
 INLINE __u32 flags_of(__u32 number)
@@ -31,92 +32,6 @@ INLINE bool has_shortcut(__u32 number)
 }
 
 /* --- One packet. --- */
-
-/* No way takes a packet of so many bytes. */
-#define TOO_LONG (~0U)
-
-/*
- * How long a packet is in the network, without what comes before its IP header; `length` is what that header says. What
- * this node has put together is divided again, each part with headers of its own. A frame has more bytes only where it
- * was filled up to the least that Ethernet has. TOO_LONG: it is of another length, which the stack sees to.
- */
-INLINE __u32 length_in_network(const struct __sk_buff *skb, const struct packet *packet, __u32 length)
-{
-	__u32 headers = packet->transport - packet->ip;
-	const __u8 *tcp;
-
-	if (!skb->gso_size)
-		return skb->len == packet->ip + length || (skb->len > packet->ip + length && skb->len <= ETH_ZLEN) ?
-			       length :
-			       TOO_LONG;
-	if (packet->tuple.transport != IPPROTO_TCP)
-		return skb->gso_size + headers + sizeof(struct udphdr);
-	tcp = header(skb, packet->transport, sizeof(struct tcphdr));
-	return tcp ? skb->gso_size + headers + (tcp[12] >> 4) * 4 : TOO_LONG;
-}
-
-/* What the header of IP says of a packet's way. `false`: the stack would do more than send this packet on. */
-INLINE bool ask_way4(const struct __sk_buff *skb, const struct packet *packet, struct bpf_fib_lookup *route,
-		     __u32 *length)
-{
-	const struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
-
-	if (!ip || ip->ihl != 5 || ip->ttl <= 1)
-		return false;
-	route->family = FAMILY4;
-	route->tos = ip->tos;
-	*length = length_in_network(skb, packet, bpf_ntohs(ip->tot_len));
-	return true;
-}
-
-INLINE bool ask_way6(const struct __sk_buff *skb, const struct packet *packet, struct bpf_fib_lookup *route,
-		     __u32 *length)
-{
-	const struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
-
-	if (!ip || !is_transport(ip->nexthdr) || ip->hop_limit <= 1)
-		return false;
-	route->family = FAMILY6;
-	route->flowinfo = *(const __u32 *)ip & bpf_htonl(0x0fffffff);
-	*length = length_in_network(skb, packet, bpf_ntohs(ip->payload_len) + sizeof(*ip));
-	return true;
-}
-
-/*
- * The next host on the packet's way, as the stack would find it between the two programs. A packet that is too long for
- * its way, or that has none, is the stack's, which tells the sender; so is one of which the neighbour has not answered.
- */
-INLINE bool find_next(struct __sk_buff *skb, struct bpf_fib_lookup *route, const struct tuple *through, bool v4)
-{
-	__u32 here = READ_ONCE(skb->ifindex);
-
-	route->l4_protocol = through->transport;
-	route->sport = through->source.port;
-	route->dport = through->destination.port;
-	route->ifindex = here;
-	if (v4) {
-		route->ipv4_src = through->source.address[3];
-		route->ipv4_dst = through->destination.address[3];
-	} else {
-		copy_address(route->ipv6_src, through->source.address);
-		copy_address(route->ipv6_dst, through->destination.address);
-	}
-	return bpf_fib_lookup(skb, route, sizeof(*route), 0) == BPF_FIB_LKUP_RET_SUCCESS;
-}
-
-/* Asks for the way of the packet that arrives. `false`: it goes through the stack. */
-INLINE bool find_way(struct __sk_buff *skb, const struct packet *packet, struct bpf_fib_lookup *route,
-		     const struct tuple *through, bool v4)
-{
-	__u32 length;
-
-	if (packet->part != WHOLE || skb->pkt_type != PACKET_HOST || skb->vlan_present || skb->mark)
-		return false;
-	if (!(v4 ? ask_way4(skb, packet, route, &length) : ask_way6(skb, packet, route, &length)) || length > 0xffff)
-		return false;
-	route->tot_len = length;
-	return find_next(skb, route, through, v4);
-}
 
 /* The priorities that the stack gives packets by two bits of their type of service, from the right. */
 #define PRIORITIES 0x4620
@@ -147,14 +62,14 @@ INLINE bool pass_hop(struct __sk_buff *skb, const struct packet *packet, bool v4
  * Writes the header of the link. A virtual machine takes only what is for its own hardware, and may be behind a bridge
  * in the pod.
  */
-INLINE bool write_link(struct __sk_buff *skb, const struct bpf_fib_lookup *route)
+INLINE bool write_link(struct __sk_buff *skb, const struct known_way *way)
 {
 	struct ethhdr *link = link_header == ETH_HLEN ? header(skb, 0, sizeof(*link)) : NULL;
 
 	if (!link)
 		return false;
-	__builtin_memcpy(link->h_dest, route->dmac, ETH_ALEN);
-	__builtin_memcpy(link->h_source, route->smac, ETH_ALEN);
+	__builtin_memcpy(link->h_dest, way->to, ETH_ALEN);
+	__builtin_memcpy(link->h_source, way->from, ETH_ALEN);
 	return true;
 }
 
@@ -162,14 +77,14 @@ INLINE bool write_link(struct __sk_buff *skb, const struct bpf_fib_lookup *route
  * A packet that is given to a pod is there at once, as if it had come to the pod's end of the link. Otherwise the kernel
  * finds the neighbour, as it does for what the stack sends, and so keeps it fresh.
  */
-INLINE int send_on(struct __sk_buff *skb, const struct bpf_fib_lookup *route, bool is_given)
+INLINE int send_on(struct __sk_buff *skb, const struct known_way *way, bool is_given, bool v4)
 {
-	struct bpf_redir_neigh next = { .nh_family = route->family };
+	struct bpf_redir_neigh next = { .nh_family = v4 ? FAMILY4 : FAMILY6 };
 
 	if (is_given)
-		return write_link(skb, route) ? bpf_redirect_peer(route->ifindex, 0) : SHOT;
-	copy_address(next.ipv6_nh, route->ipv6_dst);
-	return bpf_redirect_neigh(route->ifindex, &next, sizeof(next), 0);
+		return write_link(skb, way) ? bpf_redirect_peer(way->device, 0) : SHOT;
+	copy_address(next.ipv6_nh, way->next);
+	return bpf_redirect_neigh(way->device, &next, sizeof(next), 0);
 }
 
 /* Whether the flow is with a pod of this node, and takes the shortcut. */
@@ -222,19 +137,19 @@ INLINE bool looks(const struct flow *flow, const struct arrival *arrival, struct
 INLINE int take_shortcut(struct __sk_buff *skb, struct arrival *arrival, const struct tuple *through,
 			 const struct tuple *left, __u32 wanted, bool v4)
 {
-	struct bpf_fib_lookup route = {};
+	struct known_way *way = known_way(arrival->number, arrival->direction);
 	__u32 here = flags_of(skb->ifindex), flags;
 
-	if (!(here & DEVICE_SHORTCUT) || !find_way(skb, &arrival->packet, &route, through, v4))
+	if (!way || !(here & DEVICE_SHORTCUT) || !know_way(skb, &arrival->packet, way, arrival->serial, through, v4))
 		return NEXT;
-	flags = route.ifindex == skb->ifindex ? here : flags_of(route.ifindex);
+	flags = way->device == skb->ifindex ? here : flags_of(way->device);
 	if ((flags & (DEVICE_SHORTCUT | DEVICE_NEAR)) != wanted)
 		return NEXT;
-	arrival->way = route.ifindex;
+	arrival->way = way->device;
 	if (!pass_hop(skb, &arrival->packet, v4) ||
 	    !rewrite(skb, &arrival->packet, arrival->is_whole ? left : through, v4))
 		return SHOT;
-	return send_on(skb, &route, flags & DEVICE_NEAR && here & flags & DEVICE_PEER);
+	return send_on(skb, way, flags & DEVICE_NEAR && here & flags & DEVICE_PEER, v4);
 }
 
 /* What a device has to be by which packets of a flow leave. Where pods answer by it, others do not. */

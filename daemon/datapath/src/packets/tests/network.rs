@@ -49,6 +49,11 @@ pub(crate) fn know_routers() {
     }
 }
 
+/// Has the routers' hardware addresses forgotten.
+pub(crate) fn forget_routers() {
+    ip("neigh flush dev outer nud permanent");
+}
+
 /// Makes the pods known to which the node's own pods' device leads.
 pub(crate) fn know_pods() {
     for pod in ["10.1.0.5", "fd01::5"] {

@@ -38,6 +38,11 @@ fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
     });
 }
 
+/// What the kernel said of a way holds for the second in which it was asked.
+fn wait_until_asked_again() {
+    std::thread::sleep(std::time::Duration::from_millis(1_100));
+}
+
 fn hops(frame: &[u8]) -> u8 {
     if frame[12] == 8 { frame[14 + 8] } else { frame[14 + 7] }
 }
@@ -122,9 +127,28 @@ fn kernel_a_packet_that_is_too_long_for_its_way_goes_through_the_stack() {
     test(|node| {
         WAYS.iter().for_each(|way| drop(begin(node, *way, UDP)));
         network::narrow(1_400);
+        wait_until_asked_again();
         for (client, frontend, _) in WAYS {
             assert_eq!(node.come(&Sent::udp(client, frontend, &[0; 1_400]).frame()).0, NEXT);
             passes(node, &Sent::udp(client, frontend, &[0; 1_300]));
+        }
+    });
+}
+
+#[test]
+fn kernel_a_way_holds_for_a_second_and_for_packets_that_it_is_long_enough_for() {
+    test(|node| {
+        WAYS.iter().for_each(|way| drop(begin(node, *way, UDP)));
+        network::forget_routers();
+        wait_until_asked_again();
+        for (client, frontend, _) in WAYS {
+            assert_eq!(node.come(&Sent::udp(client, frontend, b"?").frame()).0, NEXT, "no router is known");
+        }
+        network::know_routers();
+        for (client, frontend, _) in WAYS {
+            passes(node, &Sent::udp(client, frontend, b"?"));
+            assert_eq!(node.come(&Sent::udp(client, frontend, &[0; 1_480]).frame()).0, NEXT);
+            passes(node, &Sent::udp(client, frontend, b"?"));
         }
     });
 }
