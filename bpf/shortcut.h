@@ -74,8 +74,8 @@ INLINE bool write_link(struct __sk_buff *skb, const struct known_way *way)
 }
 
 /*
- * A packet that is given to a pod is there at once, as if it had come to the pod's end of the link. Otherwise the kernel
- * finds the neighbour, as it does for what the stack sends, and so keeps it fresh.
+ * A packet that is given to a pod is there at once, as if it had come to the pod's end of the link. Otherwise the
+ * kernel finds the neighbour, as it does for what the stack sends, and so keeps it fresh.
  */
 INLINE int send_on(struct __sk_buff *skb, const struct known_way *way, bool is_given, bool v4)
 {

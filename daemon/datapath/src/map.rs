@@ -25,6 +25,8 @@ pub(crate) enum Room {
     Packets,
     /// With flows, which outlive any version of the other maps; so large for so many flows.
     Flows(fn(u32) -> u32),
+    /// Nowhere: what the steps of one packet tell each other goes with the programs.
+    Programs,
 }
 
 /// How large the maps are to be that are made.
@@ -97,7 +99,8 @@ maps! {
     PacketPace, "packet_pace", Room::Packets;
     Clients, "clients", Room::Packets;
     FlowCounts, "flow_counts", Room::Packets;
-    Arrivals, "arrivals", Room::Packets;
+    Arrivals, "arrivals", Room::Programs;
+    KnownWays, "known_ways", Room::Programs;
     Strays, "strays", Room::Packets;
     Flows, "flow_table", Room::Flows(|flows| flows);
     Entries4, "entries4", Room::Flows(|flows| flows.saturating_mul(ENTRIES_OF_FLOW));
@@ -190,7 +193,12 @@ mod tests {
         assert!(Map::ALL.iter().all(|map| Map::named(map.name()) == Some(*map)));
         let rooms = Map::of_generation().chain(Map::shared()).chain(Map::with_sockets());
         let rooms = rooms.chain(Map::of_packets()).chain(Map::of_flows());
-        assert_eq!(rooms.count(), Map::ALL.len(), "each is pinned in one folder");
+        let not_pinned = Map::in_rooms(|room| matches!(room, Room::Programs));
+        assert_eq!(
+            rooms.chain(not_pinned).count(),
+            Map::ALL.len(),
+            "each is pinned in one folder, or in none"
+        );
     }
 
     #[test]

@@ -21,8 +21,8 @@ pub(super) struct Link {
     pub(super) ends_here: bool,
     /// The device that it stands on, as a VLAN or a macvlan does, and whose packets it gets.
     pub(super) stands_on: Option<u32>,
-    /// Whether something is to see packets before the other end gets them: a queue here, a limit of bandwidth as a rule,
-    /// or a program of the other end's driver (XDP), which limits what the device takes.
+    /// Whether something is to see packets before the other end gets them: a queue here, a limit of bandwidth as a
+    /// rule, or a program of the other end's driver (XDP), which limits what the device takes.
     pub(super) is_watched: bool,
 }
 

@@ -43,8 +43,8 @@ const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
-/// `RTMGRP_LINK`, `_TC`, which tells of queues, `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV4_RULE`, `_IPV6_IFADDR` and `_IPV6_ROUTE`, and the groups of
-/// `RTNLGRP_IPV6_RULE` and `RTNLGRP_IPV4_NETCONF`, which tells of `rp_filter`.
+/// `RTMGRP_LINK`, `_TC`, which tells of queues, `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV4_RULE`, `_IPV6_IFADDR` and
+/// `_IPV6_ROUTE`, and the groups of `RTNLGRP_IPV6_RULE` and `RTNLGRP_IPV4_NETCONF`, which tells of `rp_filter`.
 const GROUPS: u32 = 0x1 | 0x8 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 23;
 
 /// From `linux/if_link.h`, `linux/if_addr.h` and `linux/rtnetlink.h`.
