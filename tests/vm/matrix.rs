@@ -42,7 +42,7 @@ const OF_THIS_MACHINE: [&str; 2] = ["scenarios::kernel_", "stale::kernel_"];
 
 /// The rules of packets, and which backend a socket keeps: what a program does with a packet, and the daemon with a
 /// list, is the same in each kernel that loads the programs. They run in this machine's kernel and in the floor's.
-const RULES: [&str; 13] = [
+const RULES: [&str; 14] = [
     "conversations::kernel_a_connected_client_keeps_a_backend_that_serves_and_loses_one_that_does_not",
     "packets::tests::anew",
     "packets::tests::answers",
@@ -52,6 +52,7 @@ const RULES: [&str; 13] = [
     "packets::tests::fuzz",
     "packets::tests::hard",
     "packets::tests::lives",
+    "packets::tests::near",
     "packets::tests::ports",
     "packets::tests::room",
     "packets::tests::snat",
