@@ -140,7 +140,7 @@ INLINE int take_shortcut(struct __sk_buff *skb, struct arrival *arrival, const s
 	struct known_way *way = known_way(arrival->number, arrival->direction);
 	__u32 here = flags_of(skb->ifindex), flags;
 
-	if (!way || !(here & DEVICE_SHORTCUT) || !know_way(skb, &arrival->packet, way, arrival->serial, through, v4))
+	if (!way || !(here & DEVICE_SHORTCUT) || !know_way(skb, arrival, way, through, v4))
 		return NEXT;
 	flags = way->device == skb->ifindex ? here : flags_of(way->device);
 	if ((flags & (DEVICE_SHORTCUT | DEVICE_NEAR)) != wanted)

@@ -10,6 +10,7 @@
 #define HOLDFAST_WAYS_H
 
 #include <linux/if_packet.h>
+#include "arrived.h"
 #include "flow.h"
 #include "packet.h"
 #include "way.h"
@@ -19,7 +20,8 @@
 
 /* A way that the kernel has told. */
 struct known_way {
-	/* Of which flow; 0: none. */
+	/* Of which flow: its number, and its serial; 0: none. */
+	__u32 number;
 	__u32 serial;
 	/* In which second. */
 	__u32 second;
@@ -147,9 +149,11 @@ INLINE bool ask_way(struct __sk_buff *skb, struct known_way *way, const struct t
 }
 
 /* Knows the way of the packet that arrives. `false`: it goes through the stack. */
-INLINE bool know_way(struct __sk_buff *skb, const struct packet *packet, struct known_way *way, __u32 serial,
+INLINE bool know_way(struct __sk_buff *skb, const struct arrival *arrival, struct known_way *way,
 		     const struct tuple *through, bool v4)
 {
+	const struct packet *packet = &arrival->packet;
+	__u32 number = arrival->number, serial = arrival->serial;
 	struct passage passage;
 	__u32 now = seconds();
 
@@ -158,13 +162,14 @@ INLINE bool know_way(struct __sk_buff *skb, const struct packet *packet, struct 
 	if (!(v4 ? ask_header4(skb, packet, &passage) : ask_header6(skb, packet, &passage)) ||
 	    passage.length > 0xffff)
 		return false;
-	if (LIKELY(way->serial == serial && way->second == now && way->class == passage.class &&
+	if (LIKELY(way->number == number && way->serial == serial && way->second == now && way->class == passage.class &&
 		   passage.length <= way->longest))
 		return true;
 	way->serial = 0;
 	if (!ask_way(skb, way, through, &passage, v4))
 		return false;
 	way->second = now;
+	way->number = number;
 	way->serial = serial;
 	return true;
 }

@@ -79,7 +79,7 @@ pub enum Side {
     Pod,
     /// Backends of other nodes, and no client.
     Backends,
-    /// Pods of this node, whose answers pass by the stack, and no client: one program is there, for what comes in.
+    /// Pods of this node, and no client: their answers pass by the stack, for which one program looks at what comes in.
     Near,
 }
 
@@ -109,6 +109,24 @@ pub struct Device {
     /// Of a device that leads to a pod: packets can be given to its other end right away, because nothing waits for
     /// them at this one. Of another device: what comes by it bears nothing of this node that a pod must not see.
     pub peer: bool,
+}
+
+impl Device {
+    /// A device of which nothing more is known.
+    pub fn new(index: u32, name: &str, side: Side) -> Self {
+        Self {
+            index,
+            name: name.to_owned(),
+            side,
+            address4: None,
+            address6: None,
+            near4: 0,
+            near6: 0,
+            by_address: false,
+            shortcut: false,
+            peer: false,
+        }
+    }
 }
 
 /// A device at one moment.
@@ -347,7 +365,7 @@ impl Devices {
     }
 
     /// Where there are no links, a program at a device needs what network plug-ins want to make there themselves: a pod
-    /// whose bandwidth is limited would not start.
+    /// with a limit of bandwidth would not start.
     fn has_no_hook_for(&self, device: &Device) -> bool {
         device.side == Side::Near && self.kind == HookKind::Clsact
     }

@@ -122,18 +122,7 @@ mod tests {
 
     fn status(failure: Option<&str>, devices: &[(u32, &str, Option<&str>)]) -> Option<PacketStatus> {
         let device = |(index, name, error): &(u32, &str, Option<&str>)| DeviceStatus {
-            device: holdfast_datapath::Device {
-                index: *index,
-                name: (*name).to_owned(),
-                side: Side::Outer,
-                address4: None,
-                address6: None,
-                near4: 0,
-                near6: 0,
-                by_address: false,
-                shortcut: false,
-                peer: false,
-            },
+            device: holdfast_datapath::Device::new(*index, name, Side::Outer),
             attached: error.is_none(),
             others: 0,
             shortcut: ShortcutState::Unwanted,

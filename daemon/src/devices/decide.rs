@@ -31,7 +31,7 @@ pub(super) fn decide(listed: &Listed, config: &Packets, onlooker: Option<&Arc<st
     let answers = |class: Class| {
         if is_told_apart && class == Class::Outer { Answers::Dialled } else { Answers::Backend }
     };
-    let shortcuts = Shortcuts::new(listed, config, onlooker, &judged, answers);
+    let shortcuts = Shortcuts::new(listed, config, onlooker, &judged, answers(Class::Outer));
     let there = judged.iter().map(|(link, (class, reason))| {
         let seen = world.seen_by(link, *class, of_node);
         let near4 = sources::near(listed, link, seen.v4.map(IpAddr::V4));

@@ -19,7 +19,7 @@ pub(super) struct Link {
     pub(super) master: Option<u32>,
     /// Whether its other end is in this network namespace too, as those of `cilium_host` and `cilium_net` are.
     pub(super) ends_here: bool,
-    /// The device that it stands on, as a VLAN or a macvlan does, and whose packets it gets.
+    /// The device that it stands on and gets its packets from, as a VLAN or a macvlan does.
     pub(super) stands_on: Option<u32>,
     /// Whether something is to see packets before the other end gets them: a queue here, a limit of bandwidth as a
     /// rule, or a program of the other end's driver (XDP), which limits what the device takes.

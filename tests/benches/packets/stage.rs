@@ -202,16 +202,11 @@ fn device(name: &str, side: Side, shortcut: bool) -> Result<Device, Failed> {
     let is_outer = side == Side::Outer;
     let [address4, address6] = NODE_ADDRESSES;
     Ok(Device {
-        index: nix::net::if_::if_nametoindex(name)?,
-        name: name.to_owned(),
-        side,
         address4: is_outer.then(|| address4.parse()).transpose()?,
         address6: is_outer.then(|| address6.parse()).transpose()?,
-        near4: 0,
-        near6: 0,
-        by_address: false,
         shortcut,
         peer: true,
+        ..Device::new(nix::net::if_::if_nametoindex(name)?, name, side)
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
-use holdfast_tests::bed::{Bed, Server};
+use holdfast_tests::bed::{Bed, Location, Server, succeed};
 use holdfast_tests::packets::{Clients, objects, serve, sign};
 use serde_json::Value;
 
@@ -27,6 +27,20 @@ pub(crate) fn daemon<'a>(bed: &'a Bed, more: &str) -> Daemon<'a> {
 pub(crate) fn write(daemon: &Daemon<'_>, name: &str, objects: &[Value]) {
     let documents: Vec<String> = objects.iter().map(ToString::to_string).collect();
     daemon.write_manifest(&format!("{name}.yaml"), &documents.join("\n---\n")).unwrap();
+}
+
+/// Runs a program at a place of the fabric, "node" or one of the others, and returns what it said.
+#[track_caller]
+pub(crate) fn run(bed: &Bed, place: &str, program: &str, words: &str) -> String {
+    let location = if place == "node" { Location::OUTSIDE } else { Location::far(place) };
+    let mut command = bed.command(location, program).unwrap();
+    command.args(words.split(' '));
+    succeed(command, SERVED).unwrap()
+}
+
+#[track_caller]
+pub(crate) fn ip(bed: &Bed, place: &str, words: &str) {
+    run(bed, place, "ip", words);
 }
 
 /// What the daemon said last, for a person.

@@ -11,7 +11,7 @@ use holdfast_tests::packets::{Family, frontend, outside};
 use holdfast_tests::patience::NOT_FOR_EVER;
 use serde_json::Value;
 
-use crate::node::{SERVED, on_a_node, on_this};
+use crate::node::{SERVED, ip, on_a_node, on_this};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
@@ -84,12 +84,6 @@ fn answers_to_a_socket_that_is_not_connected_reach_it() {
     });
 }
 
-fn ip(bed: &Bed, words: &str) {
-    let mut command = bed.command(Location::OUTSIDE, "ip").unwrap();
-    command.args(words.split(' '));
-    succeed(command, SERVED).unwrap();
-}
-
 /// How many packets the router got by the node's second uplink.
 fn by_second_uplink(bed: &Bed) -> u64 {
     let mut command = bed.command(Location::far("router"), "ip").unwrap();
@@ -107,10 +101,10 @@ fn rules_of_routing_hold_for_answers() {
     for (range, pod, gateway) in
         [("10.20.0.0/24", "10.244.1.10", "10.1.0.1"), ("fd00:20::/64", "fd00:244:1::10", "fd00:c::1")]
     {
-        ip(&bed, &format!("route delete {range} via {gateway}"));
+        ip(&bed, "node", &format!("route delete {range} via {gateway}"));
         let family = if range.contains(':') { "-6" } else { "-4" };
-        ip(&bed, &format!("{family} rule add from {pod} to {range} lookup 100"));
-        ip(&bed, &format!("route add {range} via {gateway} table 100"));
+        ip(&bed, "node", &format!("{family} rule add from {pod} to {range} lookup 100"));
+        ip(&bed, "node", &format!("route add {range} via {gateway} table 100"));
     }
     on_this(&bed, "", |bed, _, clients| {
         let mut ask = |service: &str| {

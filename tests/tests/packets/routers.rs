@@ -8,10 +8,10 @@ use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, Switches};
 use holdfast_tests::bed::tracked::untrack;
 use holdfast_tests::bed::uplinks::{ONE_GATEWAY, UNNUMBERED};
-use holdfast_tests::bed::{Bed, Location, succeed};
+use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::packets::{Clients, Family, frontend, outside};
 
-use crate::node::{Around, SERVED, daemon, on_this};
+use crate::node::{Around, SERVED, daemon, ip, on_this};
 use crate::talk::while_clients_talk;
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -26,13 +26,6 @@ const LARGE: usize = 1440;
 const SHORT: Duration = Duration::from_millis(500);
 
 #[track_caller]
-fn ip(bed: &Bed, place: &str, words: &str) {
-    let location = if place == "node" { Location::OUTSIDE } else { Location::far(place) };
-    let mut command = bed.command(location, "ip").unwrap();
-    command.args(words.split(' '));
-    succeed(command, SERVED).unwrap();
-}
-
 fn is_answered(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Answered { .. })
 }

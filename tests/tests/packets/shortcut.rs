@@ -4,14 +4,14 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use holdfast_tests::bed::Bed;
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
-use holdfast_tests::bed::{Bed, Location, succeed};
 use holdfast_tests::packets::{Clients, Family, frontend, outside};
 use serde_json::Value;
 
-use crate::node::{SERVED, last_lines, on_this};
+use crate::node::{SERVED, ip, last_lines, on_this, run};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
@@ -41,15 +41,9 @@ const CLOSED: &str = "table inet closed {
 }
 ";
 
-fn nft(bed: &Bed, words: &str) -> String {
-    let mut nft = bed.command(Location::OUTSIDE, "nft").unwrap();
-    nft.args(words.split(' '));
-    succeed(nft, SERVED).unwrap()
-}
-
 /// How many packets to and from pods the stack has seen.
 fn seen(bed: &Bed) -> u64 {
-    let said = nft(bed, "list counter inet counted seen");
+    let said = run(bed, "node", "nft", "list counter inet counted seen");
     said.split_whitespace().skip_while(|word| *word != "packets").nth(1).unwrap().parse().unwrap()
 }
 
@@ -152,7 +146,7 @@ fn a_firewall_that_comes_gets_the_packets_and_one_that_goes_leaves_them() {
             let are_silent = outcomes.iter().all(|it| *it == Outcome::Silent);
             assert!(are_silent, "the firewall lets through to {service}: {outcomes:?}");
         }
-        nft(&bed, "delete table inet closed");
+        run(&bed, "node", "nft", "delete table inet closed");
         wait_until_said(daemon, "packets to its pods pass by the stack");
         OF_PODS.iter().for_each(|service| check_answered(clients, service));
     });
@@ -173,9 +167,7 @@ fn lay_guest(bed: &Bed) {
         "route add fd00:244:1::1/128 dev guest",
         "route add default via fd00:244:1::1",
     ] {
-        let mut ip = bed.command(Location::far("pod-a"), "ip").unwrap();
-        ip.args(words.split(' '));
-        succeed(ip, SERVED).unwrap();
+        ip(bed, "pod-a", words);
     }
 }
 
@@ -195,9 +187,7 @@ fn a_virtual_machine_behind_a_bridge_in_its_pod_gets_its_packets() {
 #[test]
 fn a_pods_limit_of_bandwidth_holds() {
     let bed = fabric::bed(Switches::default()).unwrap();
-    let mut tc = bed.command(Location::OUTSIDE, "tc").unwrap();
-    tc.args("qdisc add dev pod-a root tbf rate 8mbit burst 16kb latency 400ms".split(' '));
-    succeed(tc, SERVED).unwrap();
+    run(&bed, "node", "tc", "qdisc add dev pod-a root tbf rate 8mbit burst 16kb latency 400ms");
     on_this(&bed, "", |bed, daemon, clients| {
         wait_until_said(daemon, "packets to its pods pass by the stack");
         check_answered(clients, "here");
@@ -210,8 +200,6 @@ fn a_pods_limit_of_bandwidth_holds() {
 
 /// How many bytes the queue at pod a's device has seen.
 fn queued(bed: &Bed) -> u64 {
-    let mut tc = bed.command(Location::OUTSIDE, "tc").unwrap();
-    tc.args("-s qdisc show dev pod-a root".split(' '));
-    let said = succeed(tc, SERVED).unwrap();
+    let said = run(bed, "node", "tc", "-s qdisc show dev pod-a root");
     said.split_whitespace().skip_while(|word| *word != "Sent").nth(1).unwrap().parse().unwrap()
 }

@@ -10,10 +10,10 @@ use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::bed::uplinks::{
     ASYMMETRIC, BOND, BRIDGE, GRE, IP6TNL, MACVLAN, OVERLAY, SIT, TUN, Tunnel, Uplink, VLAN, VXLAN,
 };
-use holdfast_tests::bed::{Bed, Location, succeed};
+use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::packets::{Clients, Expected, Family, Proxy, Row, frontend, outside, rows};
 
-use crate::node::{SERVED, on_this};
+use crate::node::{ip, on_this};
 use crate::talk::while_clients_talk;
 
 /// Pods here and on another node, by an address of the node and by one of a load balancer.
@@ -90,13 +90,6 @@ fn check_with(
 const BELOW: &str = "eth0 none: it leads to pods of this node alone: no route leads to a gateway by it";
 
 const MEMBER: &str = "none: it belongs to another device, which counts in its place";
-
-fn ip(bed: &Bed, place: &str, words: &str) {
-    let location = if place == "node" { Location::OUTSIDE } else { Location::far(place) };
-    let mut command = bed.command(location, "ip").unwrap();
-    command.args(words.split(' '));
-    succeed(command, SERVED).unwrap();
-}
 
 #[test]
 fn a_vlan_serves_and_the_device_below_it_is_left_alone() {

@@ -7,10 +7,10 @@
 use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
 use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::bed::uplinks::{BRIDGE, SECOND_CARD, TABLE_OF_SECOND, Uplink};
-use holdfast_tests::bed::{Bed, Location, succeed};
+use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::packets::{Clients, Family, frontend, outside};
 
-use crate::node::{Around, SERVED, on_this};
+use crate::node::{Around, ip, on_this, run};
 use crate::talk::while_clients_talk;
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -20,14 +20,6 @@ const MUCH: usize = 200_000;
 
 /// The pod behind the service `here`.
 const POD: [&str; 2] = ["10.244.1.10", "fd00:244:1::10"];
-
-#[track_caller]
-fn ip(bed: &Bed, place: &str, words: &str) {
-    let location = if place == "node" { Location::OUTSIDE } else { Location::far(place) };
-    let mut command = bed.command(location, "ip").unwrap();
-    command.args(words.split(' '));
-    succeed(command, SERVED).unwrap();
-}
 
 /// What a cloud's network takes from each of the node's cards.
 const STRICT: &str = "table inet strict {
@@ -241,9 +233,7 @@ fn cilium(bed: &Bed) {
         "qdisc add dev cilium_host clsact",
         "filter add dev cilium_host egress u32 match u32 0 0 action mirred egress redirect dev pod-a",
     ] {
-        let mut tc = bed.command(Location::OUTSIDE, "tc").unwrap();
-        tc.args(words.split(' '));
-        succeed(tc, SERVED).unwrap();
+        run(bed, "node", "tc", words);
     }
 }
 

@@ -80,16 +80,9 @@ impl Node {
         let options = Options { packets, ..bed.options() };
         let mut maps = KernelMaps::start(&options).unwrap();
         let outer = Device {
-            index: OUTER,
-            name: "outer".to_owned(),
-            side: Side::Outer,
             address4: Some([192, 0, 2, 1].into()),
             address6: Some("2001:db8::1".parse().unwrap()),
-            near4: 0,
-            near6: 0,
-            by_address: false,
-            shortcut: false,
-            peer: false,
+            ..Device::new(OUTER, "outer", Side::Outer)
         };
         maps.set_devices(&[outer]);
         maps.serve_packets();

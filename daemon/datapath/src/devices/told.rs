@@ -10,18 +10,7 @@ use crate::abi::packets::types::{self, device_flag};
 pub(super) fn unnamed(index: u32, told: Option<&[u8]>) -> Device {
     let flags = told.and_then(abi::value::<types::device>).map_or(0, |told| u32::from(told.flags));
     let is_near = flags & device_flag::DEVICE_NEAR.0 != 0;
-    Device {
-        index,
-        name: String::new(),
-        side: if is_near { Side::Near } else { Side::Outer },
-        address4: None,
-        address6: None,
-        near4: 0,
-        near6: 0,
-        by_address: false,
-        shortcut: false,
-        peer: false,
-    }
+    Device::new(index, "", if is_near { Side::Near } else { Side::Outer })
 }
 
 /// What the programs are told of a device.

@@ -19,6 +19,7 @@ mod near;
 mod network;
 mod networks;
 mod node;
+mod past;
 mod ports;
 mod room;
 mod sctp;

@@ -44,7 +44,7 @@ impl<'a> Shortcuts<'a> {
         config: &'a Packets,
         onlooker: Option<&'a Arc<str>>,
         judged: &[Judged<'_>],
-        answers: impl Fn(Class) -> Answers,
+        answers: Answers,
     ) -> Self {
         let ways = judged.iter().filter(|(_, (class, _))| leads_on(*class)).count();
         let below: BTreeSet<u32> = listed.links.iter().filter_map(|link| link.stands_on).collect();
@@ -55,7 +55,6 @@ impl<'a> Shortcuts<'a> {
         let others = judged.iter().filter(|(_, (class, _))| *class != Class::None).count();
         let near_max = NEAR_MAX.min(ALL_MAX.saturating_sub(others));
         let onlooker = onlooker.filter(|_| config.shortcut != ShortcutUse::Always);
-        let answers = answers(Class::Outer);
         let mut shortcuts =
             Self { listed, config, onlooker, ways, has_way_in: false, near, near_max, answers };
         let mut clients = judged.iter().filter(|(_, (class, _))| *class == Class::Outer);

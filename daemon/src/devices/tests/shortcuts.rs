@@ -44,7 +44,7 @@ fn packets_pass_by_the_stack_where_nothing_needs_them_there() {
     check("devices = [\"eth0\"]", overlay, &[], None, &[Wanted, Wanted]);
 }
 
-/// A node with a pod behind a link of its own, one behind a bridge, and one whose packets something is to see.
+/// A node with a pod behind a link of its own, one behind a bridge, and one with packets that something is to see.
 const PODS: &str = "2 eth0 - 10.0.0.5 default
 7 veth1 veth
 8 cni0 bridge 10.244.0.1

@@ -69,19 +69,7 @@ fn packets_of(maps: &KernelMaps) -> PacketStatus {
 }
 
 fn outer(index: u32, name: &str) -> Device {
-    let address4 = Some([10, 9, 0, 1].into());
-    Device {
-        index,
-        name: name.to_owned(),
-        side: Side::Outer,
-        address4,
-        address6: None,
-        near4: 0,
-        near6: 0,
-        by_address: false,
-        shortcut: false,
-        peer: false,
-    }
+    Device { address4: Some([10, 9, 0, 1].into()), ..Device::new(index, name, Side::Outer) }
 }
 
 fn errors(maps: &KernelMaps) -> BTreeMap<u32, Option<String>> {

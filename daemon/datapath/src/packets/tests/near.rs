@@ -1,36 +1,22 @@
 //! Packets between clients outside and pods of this node pass by the stack both ways, as far as a pod answers by the
 //! device that leads to it.
 
-use super::craft::{ACK, FIN, SYN, Seen, Sent, TCP, UDP, address, see};
+use super::craft::{ACK, FIN, SYN, Sent, TCP, UDP, address, see};
 use super::network::{self, OUTER, PODS};
 use super::node::{NEXT, Node, REDIRECTED};
+use super::past::{HOPS, Way, hops, passed, serve};
 use crate::devices::Side;
-use crate::kernel::bed::Port;
 
 /// A client outside, what it dials, and a pod of this node.
-const WAYS: [(&str, &str, &str); 2] = [
+const WAYS: [Way; 2] = [
     ("198.51.100.7:40000", "203.0.113.10:80", "10.1.0.5:8080"),
     ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd01::5]:8080"),
 ];
 
-/// The time to live of a crafted packet.
-const HOPS: u8 = 63;
-
-fn serve(node: &mut Node) {
-    let both = [Port::TCP, Port::UDP];
-    for (index, (_, frontend, backend)) in (1..).zip(WAYS) {
-        for (transport, port) in both.iter().enumerate() {
-            let index = index + 10 * u32::try_from(transport).unwrap();
-            let (frontends, backends) = ([frontend], [address(backend)]);
-            node.serve(&Port { index, frontends: &frontends, backends: &backends, base: index, ..*port });
-        }
-    }
-}
-
 /// Runs a test on a node where packets pass by the stack, and that knows its routers and pods.
 fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
     Node::test(|node| {
-        serve(node);
+        serve(node, &WAYS);
         network::know_routers();
         network::know_pods();
         node.tell_of_shortcut(true);
@@ -39,22 +25,10 @@ fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
     });
 }
 
-fn hops(frame: &[u8]) -> u8 {
-    if frame[12] == 8 { frame[14 + 8] } else { frame[14 + 7] }
-}
-
-#[track_caller]
-fn passed((verdict, frame): (i32, Vec<u8>)) -> Seen {
-    assert_eq!((verdict, hops(&frame)), (REDIRECTED, HOPS - 1));
-    let seen = see(&frame, true);
-    assert!(seen.is_valid, "{seen:?}");
-    seen
-}
-
 /// Begins a flow, and returns how its backend sees the client.
 #[track_caller]
-fn begin(node: &Node, (client, frontend, backend): (&str, &str, &str), transport: u8) -> String {
-    let sent = passed(node.come(&Sent::by(transport, client, frontend, SYN, b"?").frame()));
+fn begin(node: &Node, (client, frontend, backend): Way, transport: u8) -> String {
+    let sent = passed(&node.come(&Sent::by(transport, client, frontend, SYN, b"?").frame()));
     assert_eq!((sent.to, sent.from.ip()), (address(backend), address(client).ip()));
     let through = sent.from.to_string();
     let answer = Sent::by(transport, backend, &through, SYN | ACK, b"!").frame();
@@ -74,10 +48,10 @@ fn kernel_a_flow_with_a_pod_takes_the_shortcut_both_ways_from_its_first_packet_o
         for way @ (client, frontend, backend) in WAYS {
             for transport in [TCP, UDP] {
                 let through = begin(node, way, transport);
-                let more = passed(node.come(&Sent::by(transport, client, frontend, ACK, b"more").frame()));
+                let more = passed(&node.come(&Sent::by(transport, client, frontend, ACK, b"more").frame()));
                 assert_eq!((more.from.to_string(), more.to), (through.clone(), address(backend)));
                 let back = Sent::by(transport, backend, &through, ACK, b"back").frame();
-                let back = passed(node.come_back(&back, PODS));
+                let back = passed(&node.come_back(&back, PODS));
                 assert_eq!((back.from, back.to), (address(frontend), address(client)));
             }
         }
@@ -145,7 +119,7 @@ fn kernel_flows_with_pods_go_through_the_stack_when_their_device_has_no_shortcut
             let frame = Sent::tcp(backend, &through, ACK).frame();
             assert_eq!(node.come_back(&frame, PODS), (NEXT, frame));
             node.tell_of_shortcut(true);
-            passed(node.come(&Sent::tcp(client, frontend, ACK).frame()));
+            passed(&node.come(&Sent::tcp(client, frontend, ACK).frame()));
         }
     });
 }
@@ -180,9 +154,41 @@ fn kernel_what_a_pod_sends_beside_its_flows_goes_on_as_it_is() {
 fn kernel_a_pod_that_has_not_agreed_to_a_flow_sends_nothing_of_it() {
     test(|node| {
         for (client, frontend, backend) in WAYS {
-            let sent = passed(node.come(&Sent::tcp(client, frontend, SYN).frame()));
+            let sent = passed(&node.come(&Sent::tcp(client, frontend, SYN).frame()));
             let frame = Sent::by(TCP, backend, &sent.from.to_string(), ACK, b"of another connection").frame();
             assert_eq!(node.come_back(&frame, PODS), (NEXT, frame));
+        }
+    });
+}
+
+/// A CPU keeps the ways of as many flows as there are places, and flows further on have the same ones again.
+#[test]
+fn kernel_a_flow_never_goes_the_way_of_another_flow_with_its_place() {
+    const PLACES: u16 = 2_048;
+    let others = [
+        ("198.51.100.7:40000", "203.0.113.20:80", "10.1.0.5:8080"),
+        ("198.51.100.7:40000", "203.0.113.21:80", "10.1.0.6:8080"),
+    ];
+    Node::test_with(u32::from(2 * PLACES), move |node| {
+        serve(node, &others);
+        network::know_routers();
+        network::know_pods();
+        node.tell_of_shortcut(true);
+        node.tell_of_pods(Side::Near, true, true);
+        let [(client, frontend, _), (_, other, _)] = others;
+        let hardware = |frontend: &str, port: u16| {
+            let client = client.replace("40000", &port.to_string());
+            let (verdict, frame) = node.come(&Sent::udp(&client, frontend, b"?").frame());
+            assert_eq!(verdict, REDIRECTED, "{frontend} {port}");
+            frame[5]
+        };
+        assert_eq!(hardware(frontend, 1), network::POD_LINK);
+        (2..=PLACES).for_each(|port| _ = hardware(frontend, port));
+        let theirs = hardware(other, PLACES + 1);
+        assert_eq!(theirs, network::POD_LINK + 1);
+        // In the same second, by turns.
+        for _ in 0..16 {
+            assert_eq!([hardware(frontend, 1), hardware(other, PLACES + 1)], [network::POD_LINK, theirs]);
         }
     });
 }

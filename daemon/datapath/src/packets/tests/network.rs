@@ -9,7 +9,7 @@ use std::process::Command;
 pub(crate) const OUTER: u32 = 70;
 pub(crate) const PODS: u32 = 71;
 
-/// The last byte of the hardware address of pods.
+/// The last byte of the hardware address of the first pod; the next pod has the next one.
 pub(crate) const POD_LINK: u8 = 5;
 
 fn ip(arguments: &str) {
@@ -56,8 +56,8 @@ pub(crate) fn forget_routers() {
 
 /// Makes the pods known to which the node's own pods' device leads.
 pub(crate) fn know_pods() {
-    for pod in ["10.1.0.5", "fd01::5"] {
-        ip(&format!("neigh replace {pod} lladdr 02:00:00:00:00:{POD_LINK:02x} dev pods"));
+    for (pod, last) in [("10.1.0.5", POD_LINK), ("fd01::5", POD_LINK), ("10.1.0.6", POD_LINK + 1)] {
+        ip(&format!("neigh replace {pod} lladdr 02:00:00:00:00:{last:02x} dev pods"));
     }
 }
 

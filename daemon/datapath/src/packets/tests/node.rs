@@ -229,17 +229,11 @@ impl Node {
 }
 
 fn device(side: Side, [address4, address6]: [Option<IpAddr>; 2]) -> Device {
+    let index = if matches!(side, Side::Pod | Side::Near) { PODS } else { OUTER };
     Device {
-        index: if matches!(side, Side::Pod | Side::Near) { PODS } else { OUTER },
-        name: "device".to_owned(),
-        side,
         address4: address4.and_then(|it| if let IpAddr::V4(it) = it { Some(it) } else { None }),
         address6: address6.and_then(|it| if let IpAddr::V6(it) = it { Some(it) } else { None }),
-        near4: 0,
-        near6: 0,
-        by_address: false,
-        shortcut: false,
-        peer: false,
+        ..Device::new(index, "device", side)
     }
 }
 

@@ -1,37 +1,20 @@
 //! Which packets pass by the stack, and that both directions of a flow do or neither.
 
-use holdfast_core::op::FrontendType;
-
 use super::craft::{ACK, SYN, Seen, Sent, UDP, address, see};
 use super::network;
 use super::node::{NEXT, Node, REDIRECTED};
-use crate::kernel::bed::Port;
+use super::past::{HOPS, Way, hops, passed, serve};
 
 /// A client outside, what it dials, and a backend of another node.
-const WAYS: [(&str, &str, &str); 2] = [
+const WAYS: [Way; 2] = [
     ("198.51.100.7:40000", "203.0.113.10:80", "10.2.0.5:8080"),
     ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd02::5]:8080"),
 ];
 
-/// The time to live of a crafted packet.
-const HOPS: u8 = 63;
-
-fn serve(node: &mut Node) {
-    let both = [Port::TCP, Port::UDP];
-    for (index, (_, frontend, backend)) in (1..).zip(WAYS) {
-        for (transport, port) in both.iter().enumerate() {
-            let index = index + 10 * u32::try_from(transport).unwrap();
-            let (frontends, backends, base) = ([frontend], [address(backend)], index);
-            let kind = FrontendType::LoadBalancer;
-            node.serve(&Port { index, kind, frontends: &frontends, backends: &backends, base, ..*port });
-        }
-    }
-}
-
 /// Runs a test on a node that has the shortcut and knows its routers.
 fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
     Node::test(|node| {
-        serve(node);
+        serve(node, &WAYS);
         network::know_routers();
         node.tell_of_shortcut(true);
         test(node);
@@ -43,18 +26,12 @@ fn wait_until_asked_again() {
     std::thread::sleep(std::time::Duration::from_millis(1_100));
 }
 
-fn hops(frame: &[u8]) -> u8 {
-    if frame[12] == 8 { frame[14 + 8] } else { frame[14 + 7] }
-}
-
 /// A packet that has taken the shortcut, as the other device's program gets it.
 #[track_caller]
 fn passes(node: &Node, sent: &Sent) -> Vec<u8> {
-    let (verdict, frame) = node.come(&sent.frame());
-    assert_eq!(verdict, REDIRECTED, "{sent:?}");
-    assert_eq!(hops(&frame), HOPS - 1, "{sent:?}");
-    assert!(see(&frame, true).is_valid, "{sent:?}");
-    frame
+    let sent_on = node.come(&sent.frame());
+    passed(&sent_on);
+    sent_on.1
 }
 
 #[track_caller]
@@ -188,7 +165,7 @@ fn kernel_a_client_with_an_address_that_no_host_can_have_takes_no_shortcut() {
 #[test]
 fn kernel_a_flow_whose_first_packet_needs_the_stack_stays_with_the_stack() {
     Node::test(|node| {
-        serve(node);
+        serve(node, &WAYS);
         node.tell_of_shortcut(true);
         for (client, frontend, _) in WAYS {
             assert_eq!(node.come(&Sent::tcp(client, frontend, SYN).frame()).0, NEXT, "no router is known");

@@ -67,7 +67,7 @@ pub(crate) fn status() -> Status {
 }
 
 /// A device that is left alone, one that leads outside, one of a pod that could not be served, one that is left out by
-/// name, one that leads to pods of this node and of others, and one of a pod whose answers pass by the stack.
+/// name, one that leads to pods of this node and of others, and one of a pod with answers that pass by the stack.
 pub(crate) fn devices() -> [Decision; 6] {
     let device = |index, name: &str, class, reason| Decision {
         index,
