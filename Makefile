@@ -80,7 +80,7 @@ bench: ## Measure; docs/performance.md says what the figures mean.
 	@scripts/setup
 	cargo bench --locked -p holdfast-tests -p holdfast-datapath -p holdfast-knowledge
 
-bench-peers: ## Measure beside the real kube-proxy; writes docs/peers.md and its picture. As root, half an hour.
+bench-peers: ## Measure beside kube-proxy and Cilium; writes docs/peers.md and its picture. As root, an hour.
 	@scripts/bench-peers.sh
 
 simulate: ## Seeded random life with faults and crashes, checked at each step: STEPS=1000000 SEED=1.

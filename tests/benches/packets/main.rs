@@ -1,10 +1,11 @@
 //! What a service's address costs a client outside of the node: connections, requests, a stream, datagrams, to a
 //! backend on the node and to one on another. Needs root; `cargo bench -p holdfast-tests --bench packets`.
 //!
-//! Plain routing, holdfast and the real kube-proxy each have a network of their own, of the same shape. A proxy takes
-//! turns of milliseconds with plain routing, so both meet the same machine, and the figure is the ratio of the two. The
-//! real kube-proxy is there where `scripts/peers.sh` has built it.
+//! Plain routing, holdfast, the real kube-proxy and a real Cilium agent each have a network of their own, of the same
+//! shape. A proxy takes turns of milliseconds with plain routing, so both meet the same machine, and the figure is the
+//! ratio of the two. The peers are there where `scripts/peers.sh` and `scripts/cilium.sh` have built them.
 
+mod cilium;
 mod stage;
 
 use std::io::Write;
@@ -16,6 +17,7 @@ use holdfast_tests::figures::{self, Figure};
 use holdfast_tests::peers::Part::{IptablesProxy, Proxy};
 use holdfast_tests::size::{self, sized};
 
+use cilium::Cilium;
 use stage::{Failed, Holdfast, KubeProxy, Plain, Stage, Where};
 
 /// What the load asks for, the role of the server, and the name of the measurement.
@@ -58,11 +60,12 @@ impl Lines {
 
     fn show(&self) -> Result<(), Failed> {
         for Line { what, of, draws } in &self.0 {
-            let Ratio { median, low, high, first_rate, second_rate } = Ratio::of(draws);
+            let Ratio { median, low, high, first_rate, second_rate, failed } = Ratio::of(draws);
             let name = format!("{what}, {of}");
             writeln!(
                 std::io::stdout(),
-                "{name:54} {median:.3} of plain ({low:.3} to {high:.3}), {second_rate:.0}/s against {first_rate:.0}/s"
+                "{name:54} {median:.3} of plain ({low:.3} to {high:.3}), {second_rate:.0}/s against \
+                 {first_rate:.0}/s, {failed} failed"
             )?;
             let (what, of) = (what.clone(), of.clone());
             figures::note(&Figure { group: GROUP.to_owned(), what, of, median, low, high })?;
@@ -97,6 +100,9 @@ fn all_kinds(lines: &mut Lines) -> Result<(), Failed> {
         if let Some(kube_proxy) = KubeProxy::start(part, SERVICES[0])? {
             proxies.push((name, Box::new(kube_proxy)));
         }
+    }
+    if let Some(cilium) = Cilium::start()? {
+        proxies.push(("Cilium", Box::new(cilium)));
     }
     for kind in KINDS {
         for place in Where::ALL {

@@ -1,4 +1,4 @@
-//! The same small network once for each proxy: none, holdfast, the real kube-proxy.
+//! The same small network once for each proxy: none, holdfast, the real kube-proxy. Cilium's is beside it.
 //!
 //! Invariant: the ways are the same in all of them. What goes to the other node passes this one in both directions, so
 //! plain routing has no shorter way.
@@ -33,11 +33,11 @@ const SNAT_PORTS: [std::ops::RangeInclusive<u16>; 2] = [1024..=29_999, 33_000..=
 
 const FLOWS: u32 = 65_536;
 
-/// kube-proxy writes thousands of services within seconds; a busy machine takes more.
+/// A peer writes thousands of services within seconds; a busy machine takes more.
 const WRITTEN: Duration = Duration::from_secs(120);
 
 /// Commands of `ip` take milliseconds.
-const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// Where a backend is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +95,25 @@ pub(crate) trait Stage {
     fn serve(&self, place: Where, role: Role) -> Result<Server, Failed> {
         Ok(self.bed().serve(place.place(), role, "backend", place.backend()?)?)
     }
+
+    /// The far one is written last.
+    fn wait_until_served(&self) -> Result<(), Failed> {
+        let until = Instant::now() + WRITTEN;
+        for place in Where::ALL {
+            let (_server, dialled) = (self.serve(place, Role::Turns)?, self.dialled(place)?);
+            let answers = || {
+                let mut load = self.bed().load(Location::far("client"), Kind::Exchange, dialled)?;
+                load.turn(Duration::from_millis(1))
+            };
+            while answers().is_err() {
+                if Instant::now() > until {
+                    return Err(format!("{dialled} is not served").into());
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Both ways lead through the node, which does not complain of it.
@@ -110,7 +129,7 @@ fn lay_ways(bed: &Bed) -> Result<(), Failed> {
     Ok(())
 }
 
-fn bed() -> Result<Bed, Failed> {
+pub(crate) fn bed() -> Result<Bed, Failed> {
     let bed = fabric::bed(Switches::default())?;
     lay_ways(&bed)?;
     Ok(bed)
@@ -210,7 +229,7 @@ fn device(name: &str, side: Side, shortcut: bool) -> Result<Device, Failed> {
     })
 }
 
-fn objects() -> Result<Vec<Value>, Failed> {
+pub(crate) fn objects() -> Result<Vec<Value>, Failed> {
     let services = Where::ALL.map(Where::service).into_iter().collect::<Result<Vec<_>, _>>()?;
     Ok(services.iter().flat_map(Service::objects).collect())
 }
@@ -240,25 +259,6 @@ impl KubeProxy {
             stage.0.kill(part)?;
         }
         Ok(Some(stage))
-    }
-
-    /// The far one is written last.
-    fn wait_until_served(&self) -> Result<(), Failed> {
-        let until = Instant::now() + WRITTEN;
-        for place in Where::ALL {
-            let (_server, dialled) = (self.serve(place, Role::Turns)?, self.dialled(place)?);
-            let answers = || {
-                let mut load = self.bed().load(Location::far("client"), Kind::Exchange, dialled)?;
-                load.turn(Duration::from_millis(1))
-            };
-            while answers().is_err() {
-                if Instant::now() > until {
-                    return Err(format!("kube-proxy does not serve {dialled}").into());
-                }
-                std::thread::sleep(Duration::from_millis(100));
-            }
-        }
-        Ok(())
     }
 }
 

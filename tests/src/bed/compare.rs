@@ -42,6 +42,8 @@ pub struct Ratio {
     pub first_rate: f64,
     /// What the second side does in a second, by its median.
     pub second_rate: f64,
+    /// Connections of the second side that failed, in all draws.
+    pub failed: u64,
 }
 
 impl Ratio {
@@ -54,6 +56,7 @@ impl Ratio {
             high: ratios.last().copied().unwrap_or(f64::NAN),
             first_rate: median(&sorted(draws.iter().map(|draw| draw.first_rate))),
             second_rate: median(&sorted(draws.iter().map(|draw| draw.second_rate))),
+            failed: draws.iter().map(|draw| draw.failed).sum(),
         }
     }
 }
@@ -64,6 +67,7 @@ pub struct Medians {
     ratio: f64,
     first_rate: f64,
     second_rate: f64,
+    failed: u64,
 }
 
 /// Starts one side; a side is started anew in each round.
@@ -74,8 +78,8 @@ pub fn draw(first: Start<'_>, second: Start<'_>) -> Result<Medians, BedError> {
     let rounds: Vec<Medians> = (0..sized(ROUNDS, 1))
         .map(|number| round(first, second, number % 2 == 0))
         .collect::<Result<_, _>>()?;
-    let Ratio { median, first_rate, second_rate, .. } = Ratio::of(&rounds);
-    Ok(Medians { ratio: median, first_rate, second_rate })
+    let Ratio { median, first_rate, second_rate, failed, .. } = Ratio::of(&rounds);
+    Ok(Medians { ratio: median, first_rate, second_rate, failed })
 }
 
 fn round(first: Start<'_>, second: Start<'_>, first_begins: bool) -> Result<Medians, BedError> {
@@ -98,11 +102,11 @@ fn round(first: Start<'_>, second: Start<'_>, first_begins: bool) -> Result<Medi
 
 fn take_pair(first: &mut Load, second: &mut Load, first_begins: bool) -> Result<(Turn, Turn), BedError> {
     if first_begins {
-        let one = first.turn(TURN)?;
-        Ok((one, second.turn(TURN)?))
+        let one = first.turn_with_failures(TURN)?;
+        Ok((one, second.turn_with_failures(TURN)?))
     } else {
-        let two = second.turn(TURN)?;
-        Ok((first.turn(TURN)?, two))
+        let two = second.turn_with_failures(TURN)?;
+        Ok((first.turn_with_failures(TURN)?, two))
     }
 }
 
@@ -111,6 +115,7 @@ fn medians(pairs: &[(Turn, Turn)]) -> Medians {
         ratio: median(&sorted(pairs.iter().map(|(first, second)| second.rate() / first.rate()))),
         first_rate: median(&sorted(pairs.iter().map(|(first, _)| first.rate()))),
         second_rate: median(&sorted(pairs.iter().map(|(_, second)| second.rate()))),
+        failed: pairs.iter().map(|(_, second)| second.failed).sum(),
     }
 }
 
@@ -129,7 +134,7 @@ mod tests {
     use super::*;
 
     fn turn(count: u64) -> Turn {
-        Turn { count, took: Duration::from_millis(10) }
+        Turn { count, took: Duration::from_millis(10), failed: 0 }
     }
 
     #[test]

@@ -39,6 +39,9 @@ const KINDS: [Kind; 5] = [Kind::Connect, Kind::Request, Kind::Stream, Kind::Exch
 /// Longer than an answer takes on the busiest machine: a datagram may be lost, and is not sent again.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
+/// Where so many fail one after another, the service is not there, and there is nothing to measure.
+const FAILED_IN_A_ROW_MAX: u32 = 8;
+
 impl Kind {
     pub(super) fn word(self) -> &'static str {
         match self {
@@ -58,6 +61,8 @@ pub struct Turn {
     pub count: u64,
     /// How long it took, the last one included.
     pub took: Duration,
+    /// Connections that were refused or got no answer; they are no part of `count`.
+    pub failed: u64,
 }
 
 impl Turn {
@@ -85,15 +90,25 @@ impl Load {
         }
     }
 
-    /// Lets it work for so long.
+    /// Lets it work for so long; a connection that fails is an error.
     pub fn turn(&mut self, length: Duration) -> Result<Turn, BedError> {
+        match self.turn_with_failures(length)? {
+            turn if turn.failed == 0 => Ok(turn),
+            turn => Err(unexpected(&format!("{} connections failed", turn.failed))),
+        }
+    }
+
+    /// Lets it work for so long, and counts connections that fail.
+    pub fn turn_with_failures(&mut self, length: Duration) -> Result<Turn, BedError> {
         let pipe = "the pipe of a load generator".as_ref();
         writeln!(self.orders, "{}", length.as_nanos()).map_err(at("write to", pipe))?;
         let mut line = String::new();
         self.answers.read_line(&mut line).map_err(at("read from", pipe))?;
         let mut numbers = line.split_whitespace().map(str::parse);
-        match (numbers.next(), numbers.next()) {
-            (Some(Ok(count)), Some(Ok(took))) => Ok(Turn { count, took: Duration::from_nanos(took) }),
+        match (numbers.next(), numbers.next(), numbers.next()) {
+            (Some(Ok(count)), Some(Ok(took)), Some(Ok(failed))) => {
+                Ok(Turn { count, took: Duration::from_nanos(took), failed })
+            }
             _ => Err(unexpected(&line)),
         }
     }
@@ -116,21 +131,33 @@ pub(super) fn run(kind: &str, address: SocketAddr) -> io::Result<()> {
     let kind = known.ok_or_else(|| io::Error::other(format!("no load is called {kind}")))?;
     cpu::pin(Some(Cpu::Last))?;
     let mut operation = operation(kind, address)?;
+    let mut failed_in_a_row = 0;
     for line in io::stdin().lines() {
         let nanoseconds = line?.parse().map_err(io::Error::other)?;
-        let turn = take_turn(&mut operation, Duration::from_nanos(nanoseconds))?;
-        writeln!(io::stdout(), "{} {}", turn.count, turn.took.as_nanos())?;
+        let turn = take_turn(&mut operation, Duration::from_nanos(nanoseconds), &mut failed_in_a_row)?;
+        writeln!(io::stdout(), "{} {} {}", turn.count, turn.took.as_nanos(), turn.failed)?;
     }
     Ok(())
 }
 
 type Operation = Box<dyn FnMut() -> io::Result<u64>>;
 
-fn take_turn(operation: &mut Operation, length: Duration) -> io::Result<Turn> {
+/// `failed_in_a_row` is how many connections in a row have failed, also in former turns.
+fn take_turn(operation: &mut Operation, length: Duration, failed_in_a_row: &mut u32) -> io::Result<Turn> {
     let begun = Instant::now();
-    let mut turn = Turn { count: 0, took: Duration::ZERO };
+    let mut turn = Turn { count: 0, took: Duration::ZERO, failed: 0 };
     while turn.took < length {
-        turn.count += operation()?;
+        match operation() {
+            Ok(done) => {
+                turn.count += done;
+                *failed_in_a_row = 0;
+            }
+            Err(error) if *failed_in_a_row == FAILED_IN_A_ROW_MAX => return Err(error),
+            Err(_) => {
+                turn.failed += 1;
+                *failed_in_a_row += 1;
+            }
+        }
         turn.took = begun.elapsed();
     }
     Ok(turn)

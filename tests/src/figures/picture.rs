@@ -14,7 +14,10 @@ const GAP: f64 = 9.0;
 const TITLE: f64 = 30.0;
 
 /// Legible on white and on black, and for those who do not tell red from green.
-const COLOURS: [&str; 5] = ["#0072b2", "#e69f00", "#999999", "#cc79a7", "#009e73"];
+const COLOURS: [&str; 6] = ["#999999", "#0072b2", "#56b4e9", "#e69f00", "#cc79a7", "#009e73"];
+
+/// A line of the legend.
+const LINE: f64 = 18.0;
 
 struct Drawing {
     text: String,
@@ -54,6 +57,11 @@ impl Drawing {
     fn legend(&mut self, peers: &[&str]) {
         let mut x = LABELS;
         for (peer, colour) in peers.iter().zip(COLOURS.iter().cycle()) {
+            let width = 40.0 + 7.0 * peer.len() as f64;
+            if x > LABELS && x + width > WIDTH {
+                x = LABELS;
+                self.at += LINE;
+            }
             let y = self.at;
             let _ = writeln!(
                 self.text,
@@ -61,7 +69,7 @@ impl Drawing {
                 y - 10.0
             );
             self.label((x + 17.0, y), "", peer);
-            x += 40.0 + 7.0 * peer.len() as f64;
+            x += width;
         }
     }
 
@@ -110,6 +118,20 @@ mod tests {
             assert!(drawn.contains(&format!(">{}<", number(figure.median))), "{figure:?}");
         }
         assert!(!picture(&some(), &["ms"]).contains("connects"));
+    }
+
+    #[test]
+    fn a_legend_of_many_peers_stays_within_the_picture() {
+        let peers =
+            |number: usize| Figure { of: format!("a peer with a long name {number}"), ..some().remove(0) };
+        let drawn = picture(&[peers(1), peers(2), peers(3), peers(4)], &["of plain"]);
+        let places: Vec<f64> = drawn
+            .lines()
+            .filter(|line| line.contains("a peer"))
+            .filter_map(|line| line.split('"').nth(1)?.parse().ok())
+            .collect();
+        assert_eq!(places.len(), 4);
+        assert!(places.iter().all(|x| x + 7.0 * 26.0 < WIDTH), "{places:?}");
     }
 
     #[test]

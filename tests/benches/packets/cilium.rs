@@ -1,0 +1,202 @@
+//! A real Cilium agent on the bed's node, without Kubernetes: it reads services and slices from a file, and its pod is
+//! an endpoint as Cilium's CNI plug-in would make it, so packets go by the agent's own short way.
+//!
+//! Invariant: the agent sees no cgroup above its own, and writes no setting that is not of the node's network. Once all
+//! is programmed it stands still, and its programs serve.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use holdfast_tests::bed::fabric::NODE_ADDRESSES;
+use holdfast_tests::bed::{Bed, Location, succeed};
+use holdfast_tests::peers::NODE;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::stage::{Failed, SOON, Stage, bed, objects};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/packets/cilium.sh");
+
+/// What `scripts/cilium.sh` has made, in the target folder.
+const LAYER: &str = "cilium/layer/opt/cilium";
+
+/// The pod that is the agent's, and where it has its address.
+const POD: &str = "pod-a";
+const POD_ADDRESS: &str = "10.244.1.10";
+
+/// The agent compiles its programs first, twice; on a busy machine that takes a minute.
+const READY: Duration = Duration::from_secs(300);
+const POLL: Duration = Duration::from_millis(200);
+
+/// The file is read so often.
+const READ_EVERY: &str = "50ms";
+
+/// What differs between the agent's own defaults and those of its Helm chart is as the chart has it: else an event is
+/// sent for each packet. Policy, proxies and observers, which holdfast does not have, are off.
+const SETTINGS: [&str; 26] = [
+    "--enable-k8s=false",
+    "--kube-proxy-replacement=true",
+    "--bpf-lb-mode=snat",
+    "--bpf-lb-algorithm=random",
+    "--bpf-lb-acceleration=disabled",
+    "--routing-mode=native",
+    "--devices=eth0",
+    "--direct-routing-device=eth0",
+    "--ipv4-native-routing-cidr=10.244.0.0/16",
+    "--enable-ipv4=true",
+    "--enable-ipv6=false",
+    "--enable-ipv4-masquerade=true",
+    "--enable-bpf-masquerade=true",
+    "--ipam=kubernetes",
+    "--ipv4-range=10.244.1.0/24",
+    "--local-router-ipv4=10.244.1.1",
+    "--monitor-aggregation=medium",
+    "--monitor-aggregation-interval=5s",
+    "--monitor-aggregation-flags=all",
+    "--preallocate-bpf-maps=false",
+    "--enable-policy=never",
+    "--enable-l7-proxy=false",
+    "--enable-hubble=false",
+    "--enable-health-checking=false",
+    "--enable-endpoint-health-checking=false",
+    "--cluster-name=default",
+];
+
+/// A network whose node Cilium serves. Fields are dropped in this order.
+pub(crate) struct Cilium {
+    agent: Agent,
+    bed: Bed,
+    _folder: TempDir,
+}
+
+/// The process, which ends with this.
+struct Agent(Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Cilium {
+    /// `None`: it was never built.
+    pub(crate) fn start() -> Result<Option<Self>, Failed> {
+        let Some(layer) = layer()? else { return Ok(None) };
+        let bed = bed()?;
+        let folder = tempfile::tempdir()?;
+        let services = folder.path().join("services.json");
+        fs::write(&services, services_and_slices()?.to_string())?;
+        let agent = launch(&bed, &layer, folder.path(), &services)?;
+        let mut cilium = Self { agent, bed, _folder: folder };
+        cilium.wait_until(|it| it.ask("GET", "/v1/healthz?brief=true", "").is_ok())?;
+        let endpoint = cilium.endpoint()?;
+        cilium.ask("PUT", "/v1/endpoint/1", &endpoint.to_string())?;
+        cilium.wait_until(Self::is_built)?;
+        cilium.wait_until_served()?;
+        kill(Pid::from_raw(i32::try_from(cilium.agent.0.id())?), Signal::SIGSTOP)?;
+        Ok(Some(cilium))
+    }
+
+    fn wait_until(&mut self, holds: impl Fn(&Self) -> bool) -> Result<(), Failed> {
+        let until = Instant::now() + READY;
+        while !holds(self) {
+            if self.agent.0.try_wait()?.is_some() || Instant::now() > until {
+                return Err(format!("cilium-agent does not serve; it said:\n{}", self.said()).into());
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// The end of the agent's log.
+    fn said(&self) -> String {
+        let said = fs::read_to_string(self._folder.path().join("log")).unwrap_or_default();
+        let lines: Vec<&str> = said.lines().rev().take(20).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+    }
+
+    /// One request to the agent's socket.
+    fn ask(&self, method: &str, path: &str, body: &str) -> Result<String, Failed> {
+        let socket = format!("/proc/{}/root/run/cilium/cilium.sock", self.agent.0.id());
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(READY))?;
+        write!(
+            stream,
+            "{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let is_good = answer.split(' ').nth(1).is_some_and(|status| status.starts_with('2'));
+        if is_good { Ok(answer) } else { Err(answer.into()) }
+    }
+
+    /// Whether the pod's own programs are in place. Until then its packets go a longer way.
+    fn is_built(&self) -> bool {
+        let said = self.ask("GET", "/v1/endpoint", "").unwrap_or_default();
+        let endpoints =
+            said.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str::<Vec<Value>>(body).ok());
+        let is_ready = |endpoint: &Value| endpoint.pointer("/status/state") == Some(&json!("ready"));
+        endpoints.is_some_and(|endpoints| !endpoints.is_empty() && endpoints.iter().all(is_ready))
+    }
+
+    /// The pod as the plug-in would describe it.
+    fn endpoint(&self) -> Result<Value, Failed> {
+        let (index, host) = device(&self.bed, Location::OUTSIDE, POD)?;
+        let (_, pod) = device(&self.bed, Location::far(POD), "eth0")?;
+        Ok(json!({
+            "id": 0, "container-id": format!("{POD:0<64}"), "container-interface-name": "eth0",
+            "interface-name": POD, "interface-index": index, "mac": pod, "host-mac": host,
+            "addressing": {"ipv4": POD_ADDRESS}, "state": "waiting-for-identity",
+            "sync-build-endpoint": true, "datapath-configuration": {"external-ipam": true},
+        }))
+    }
+}
+
+impl Stage for Cilium {
+    fn bed(&self) -> &Bed {
+        &self.bed
+    }
+}
+
+/// Where the agent lies, if it was built.
+fn layer() -> Result<Option<PathBuf>, Failed> {
+    let program = std::env::current_exe()?;
+    let found = program.ancestors().map(|folder| folder.join(LAYER)).find(|layer| layer.exists());
+    Ok(found.map(fs::canonicalize).transpose()?)
+}
+
+fn services_and_slices() -> Result<Value, Failed> {
+    let (services, slices): (Vec<Value>, Vec<Value>) =
+        objects()?.into_iter().partition(|object| object.get("kind") == Some(&json!("Service")));
+    Ok(json!({"services": services, "endpoints": slices}))
+}
+
+fn launch(bed: &Bed, layer: &Path, folder: &Path, services: &Path) -> Result<Agent, Failed> {
+    let log = fs::File::create(folder.join("log"))?;
+    let mut command = bed.command_in(&bed.child_cgroup("cilium")?, "unshare");
+    command.args(["-m", "-C", "sh", SCRIPT]).args([layer, folder]).args(SETTINGS);
+    command.arg(format!("--ipv4-node={}", NODE_ADDRESSES[0]));
+    command.arg(format!("--lb-state-file={}", services.display()));
+    command.arg(format!("--lb-state-file-interval={READ_EVERY}")).env("K8S_NODE_NAME", NODE);
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    Ok(Agent(command.spawn()?))
+}
+
+/// The number of a device and its hardware address.
+fn device(bed: &Bed, place: Location<'_>, name: &str) -> Result<(u64, String), Failed> {
+    let mut ip = bed.command(place, "ip")?;
+    ip.args(["-json", "link", "show", name]);
+    let links: Value = serde_json::from_str(&succeed(ip, SOON)?)?;
+    let link = links.get(0).ok_or("no such device")?;
+    let index = link.get("ifindex").and_then(Value::as_u64).ok_or("a device without a number")?;
+    Ok((index, link.get("address").and_then(Value::as_str).unwrap_or_default().to_owned()))
+}
