@@ -14,6 +14,6 @@ cargo build --release --locked -p holdfast
 export HOLDFAST_FIGURES=$target/figures.tsv
 rm -f "$HOLDFAST_FIGURES"
 cargo bench --locked -p holdfast-tests --bench packets
-for part in measure publish; do
+for part in measure programming publish; do
 	cargo bench --locked -p holdfast-tests --bench peers -- $part
 done

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds Cilium for the tests of docs/migrate-from-cilium.md: its agent, command line and CNI plug-in, and the clang
-# that the agent calls. They lie in the folder `cilium` of the target folder, shared by all clones, as a layer of the
-# disks of machines: /opt/cilium and /opt/pods. Needs root. A quarter of an hour the first time; silent when nothing has
-# changed since.
+# Builds Cilium for the tests of docs/migrate-from-cilium.md and for `make bench-peers`: its agent, command line, CNI
+# plug-in and the benchmark of its control plane, and the clang that the agent calls. They lie in the folder `cilium` of
+# the target folder, shared by all clones, as a layer of the disks of machines: /opt/cilium and /opt/pods. Needs root. A
+# quarter of an hour the first time; silent when nothing has changed since.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=/usr/local/go/bin:$PATH
@@ -16,6 +16,7 @@ exec 9>"$out/lock"
 flock 9
 [[ ! -e $out/whole ]] || exit 0
 echo "cilium: building its agent (once; takes minutes)" >&2
+benchmark=pkg/loadbalancer/benchmark
 layer=$out/layer
 cilium=$layer/opt/cilium
 sources=$out/sources
@@ -28,6 +29,7 @@ copy_sources() {
 	mkdir -p "$sources"
 	tar -C "$from" --exclude=./Documentation --exclude=./examples --exclude=./install --exclude=./test \
 		--exclude=testdata -cf - . | tar -C "$sources" -xf -
+	tar -C "$from" -cf - "$benchmark/testdata" | tar -C "$sources" -xf -
 	chmod -R u+w "$sources"
 }
 
@@ -53,6 +55,7 @@ build() {
 		-o "$cilium/usr/bin/" ./daemon ./cilium-dbg ./plugins/cilium-cni)
 	mv "$cilium/usr/bin/daemon" "$cilium/usr/bin/cilium-agent"
 	mv "$cilium/usr/bin/cilium-cni" "$layer/opt/pods/bin/"
+	(cd "$sources" && "$patient" go build -buildvcs=false -o "$cilium/usr/bin/cilium-lb-benchmark" "./$benchmark/cmd")
 }
 
 # What the agent compiles for each node, and the kinds of objects that its operator would make known.

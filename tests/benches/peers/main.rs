@@ -1,10 +1,12 @@
 //! What the proxy of a node takes beside its peers, each as its users run it, at one real control plane: until all is
-//! served, until a client meets a change, memory, and a processor. Needs root; `make bench-peers`.
+//! served, until a client meets a change, memory, and a processor; and the control planes alone. Needs root;
+//! `make bench-peers`.
 //!
 //! Each peer serves the same network, one after another, with the same services written before it starts. What a client
 //! meets is asked by a client outside of the node. The real kube-proxy has its own defaults, which let changes wait for
 //! up to a second.
 
+mod programming;
 mod stage;
 
 use std::io::Write;
@@ -13,6 +15,7 @@ use std::time::Duration;
 use holdfast_tests::figures::{self, Figure};
 use holdfast_tests::size::{self, sized};
 
+use programming::{Into, Rates};
 use stage::{Failed, Measured, PEERS, Stage};
 
 /// How many services there are beside the one that changes.
@@ -23,27 +26,28 @@ const TABLES: &str = "docs/peers.md";
 const PICTURE: &str = "docs/pictures/peers.svg";
 
 /// What the picture shows of all tables.
-const SHOWN: [&str; 3] = ["A client outside, of plain routing (more is better)", CHANGE, MEMORY];
+const SHOWN: [&str; 4] = ["A client outside, of plain routing (more is better)", CHANGE, MEMORY, PROGRAMMING];
 
 const CHANGE: &str = "Milliseconds until a client meets a change (less is better)";
 const START: &str = "Seconds from its start until all is served (less is better)";
 const CPU: &str = "Seconds of a processor, for that start (less is better)";
 const MEMORY: &str = "MB resident (less is better)";
+const PROGRAMMING: &str = "Services a second, of 50,000 by the control plane alone (more is better)";
 const IDLE: &str = "Thousandths of a processor while nothing changes (less is better)";
 
-fn figure(group: &str, services: u32, of: &str, mut values: Vec<f64>) -> Result<(), Failed> {
+fn figure(group: &str, what: &str, of: &str, mut values: Vec<f64>) -> Result<(), Failed> {
     values.sort_by(f64::total_cmp);
     let at = |part: usize| values.get(values.len().saturating_sub(1) * part / 4).copied().unwrap_or(f64::NAN);
-    let what = if services == 1 { "1 service".to_owned() } else { format!("{services} services") };
-    let figure =
-        Figure { group: group.to_owned(), what, of: of.to_owned(), median: at(2), low: at(1), high: at(3) };
-    let Figure { what, of, median, low, high, .. } = &figure;
+    let [group, what, of] = [group, what, of].map(str::to_owned);
+    let figure = Figure { group, what, of, median: at(2), low: at(1), high: at(3) };
+    let Figure { group, what, of, median, low, high } = &figure;
     writeln!(std::io::stdout(), "{group}: {what}, {of}: {median:.3} ({low:.3} to {high:.3})")?;
     Ok(figures::note(&figure)?)
 }
 
 fn tell(services: u32, of: &str, measured: &Measured) -> Result<(), Failed> {
     let seconds = |time: &Duration| time.as_secs_f64();
+    let services = &if services == 1 { "1 service".to_owned() } else { format!("{services} services") };
     figure(START, services, of, vec![seconds(&measured.start)])?;
     figure(CPU, services, of, vec![seconds(&measured.cpu)])?;
     figure(CHANGE, services, of, measured.changes.iter().map(|it| seconds(it) * 1e3).collect())?;
@@ -56,6 +60,20 @@ fn measure() -> Result<(), Failed> {
         let Some(stage) = Stage::start(services)? else { return Ok(()) };
         for (name, peer) in PEERS {
             tell(services, name, &stage.measure(peer)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// The control planes alone.
+fn program() -> Result<(), Failed> {
+    for (into, maps) in [(Into::Memory, "memory"), (Into::Kernel, "the kernel's maps")] {
+        for (of, rounds) in ["holdfast", "Cilium"].into_iter().zip(programming::rounds(into)?) {
+            let all = |rate: fn(&Rates) -> f64| rounds.iter().map(rate).collect::<Vec<_>>();
+            if !rounds.is_empty() {
+                figure(PROGRAMMING, &format!("written to {maps}"), of, all(|it| it.inserted))?;
+                figure(PROGRAMMING, &format!("taken away, {maps}"), of, all(|it| it.deleted))?;
+            }
         }
     }
     Ok(())
@@ -79,7 +97,7 @@ type Part = (&'static str, fn() -> Result<(), Failed>);
 
 fn main() -> Result<(), Failed> {
     let wanted = size::wanted();
-    let parts: [Part; 2] = [("measure", measure), ("publish", publish)];
+    let parts: [Part; 3] = [("measure", measure), ("programming", program), ("publish", publish)];
     let chosen = parts.iter().filter(|(name, _)| wanted.as_deref().is_none_or(|it| it == *name));
     chosen.into_iter().try_for_each(|(_, part)| part())
 }

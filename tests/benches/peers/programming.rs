@@ -1,0 +1,136 @@
+//! Control planes alone, beside each other: services of one endpoint each as events, until all of them are written and
+//! until none of them is left, into maps of memory and into the kernel's own. Cilium's is its own benchmark, with its
+//! own services of the same shape.
+//!
+//! Invariant: the two take turns, each with a heap and maps that are new.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use holdfast_core::engine::Engine;
+use holdfast_core::event::Event;
+use holdfast_core::facts::Timestamp;
+use holdfast_core::index::Seed;
+use holdfast_core::keys::Source;
+use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
+use holdfast_core::time::Now;
+use holdfast_datapath::KernelMaps;
+use holdfast_laws::whole::step_whole;
+use holdfast_laws::worlds::Shape;
+use holdfast_tests::bed::succeed;
+use holdfast_tests::size::sized;
+
+use super::stage::Failed;
+
+/// What Cilium's benchmark has by default.
+const SERVICES: u32 = 50_000;
+
+const ROUNDS: usize = 7;
+
+/// As many events as the daemon takes in before it writes.
+const BATCH: usize = 1_024;
+
+/// Maps of the kernel are cleared after the last reader of what led to them; that takes milliseconds.
+const CLEARED: Duration = Duration::from_secs(60);
+
+/// What `scripts/cilium.sh` has made, in the target folder.
+const BENCHMARK: &str = "cilium/layer/opt/cilium/usr/bin/cilium-lb-benchmark";
+
+/// Has Cilium's benchmark use the kernel's maps.
+const REAL: (&str, &str) = ("PRIVILEGED_TESTS", "1");
+
+/// The longest that a round of it may take.
+const ENDED: Duration = Duration::from_secs(120);
+
+/// Services a second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rates {
+    pub(super) inserted: f64,
+    pub(super) deleted: f64,
+}
+
+/// Where the services are written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Into {
+    Memory,
+    Kernel,
+}
+
+/// What holdfast and, where it was built, Cilium did in each round.
+pub(super) fn rounds(into: Into) -> Result<[Vec<Rates>; 2], Failed> {
+    let shape = Shape { services: sized(SERVICES, 500), endpoints: 1 };
+    let benchmark = benchmark()?;
+    let [mut own, mut ciliums] = [Vec::new(), Vec::new()];
+    for _ in 0..sized(ROUNDS, 1) {
+        own.push(match into {
+            Into::Memory => round(MemoryMaps::default(), shape, |maps| maps.entries() == 0)?,
+            Into::Kernel => {
+                let maps = KernelMaps::unattached(Capacity::default())?;
+                round(maps, shape, |maps| maps.status().frontends == [0, 0])?
+            }
+        });
+        if let Some(benchmark) = &benchmark {
+            ciliums.push(round_of_cilium(benchmark, shape.services, into)?);
+        }
+    }
+    Ok([own, ciliums])
+}
+
+fn round<M: Maps>(maps: M, shape: Shape, is_empty: impl Fn(&M) -> bool) -> Result<Rates, Failed> {
+    let (mut engine, _) = Engine::start(maps, Seed(7), &[Source::Kubernetes])?;
+    engine.apply(Event::Synced(Source::Kubernetes));
+    let (inserts, deletions) = (shape.events(), shape.deletions());
+    let inserted = feed(&mut engine, inserts, Engine::is_written)?;
+    let deleted = feed(&mut engine, deletions, |engine| engine.is_written() && is_empty(engine.maps()))?;
+    let rate = |took: Duration| f64::from(shape.services) / took.as_secs_f64();
+    Ok(Rates { inserted: rate(inserted), deleted: rate(deleted) })
+}
+
+/// Until the maps are as the events say.
+fn feed<M: Maps>(
+    engine: &mut Engine<M>,
+    events: Vec<Event>,
+    is_done: impl Fn(&Engine<M>) -> bool,
+) -> Result<Duration, Failed> {
+    let begun = Instant::now();
+    let mut waiting = events.into_iter().peekable();
+    while waiting.peek().is_some() {
+        waiting.by_ref().take(BATCH).for_each(|event| engine.apply(event));
+        step(engine, begun);
+    }
+    while !is_done(engine) {
+        if begun.elapsed() > CLEARED {
+            return Err("the maps are not as they should be".into());
+        }
+        step(engine, begun);
+    }
+    Ok(begun.elapsed())
+}
+
+fn step<M: Maps>(engine: &mut Engine<M>, begun: Instant) {
+    step_whole(engine, Now { wall: Timestamp(1_800_000_000), mono: begun.elapsed() }, &mut drop);
+}
+
+fn benchmark() -> Result<Option<PathBuf>, Failed> {
+    let program = std::env::current_exe()?;
+    Ok(program.ancestors().map(|folder| folder.join(BENCHMARK)).find(|program| program.exists()))
+}
+
+fn round_of_cilium(benchmark: &PathBuf, services: u32, into: Into) -> Result<Rates, Failed> {
+    let mut command = Command::new(benchmark);
+    command.args(["--iterations", "1", "--services", &services.to_string()]);
+    if into == Into::Kernel {
+        command.env(REAL.0, REAL.1);
+    }
+    let said = succeed(command, ENDED)?;
+    let rate = |what: &str| -> Result<f64, Failed> {
+        let lines = said.lines().skip_while(|line| !line.starts_with(what));
+        let average = lines.into_iter().find(|line| line.starts_with("Avg:")).unwrap_or_default();
+        let words: Vec<&str> = average.split_whitespace().collect();
+        let at =
+            words.iter().position(|word| *word == "services").and_then(|at| words.get(at.checked_sub(1)?));
+        Ok(at.ok_or_else(|| format!("Cilium's benchmark said {said}"))?.parse()?)
+    };
+    Ok(Rates { inserted: rate("Insert statistics")?, deleted: rate("Delete statistics")? })
+}
