@@ -6,6 +6,7 @@
 
 mod credentials;
 mod endpoints;
+mod guard;
 mod http;
 mod identity;
 mod learned;
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::facts::Timestamp;
 use holdfast_judgement::views::apiserver::{
-    ClusterId, CredentialsView, EndpointView, LearnedView, Tier, View,
+    ClusterId, CredentialsView, EndpointView, LearnedView, Tier, View, VipView,
 };
 use tokio::sync::{Notify, watch};
 
@@ -103,6 +104,8 @@ struct Inner {
     views: watch::Sender<Arc<View>>,
     addresses: watch::Sender<BTreeSet<SocketAddr>>,
     clusters: watch::Sender<Option<Arc<str>>>,
+    // Where the virtual address leads.
+    led: watch::Sender<Option<SocketAddr>>,
 }
 
 /// What a configuration asks for.
@@ -111,6 +114,8 @@ struct Asked {
     own: Arc<Credentials>,
     kubelet: Option<Arc<Credentials>>,
     learns: bool,
+    /// The address at which others on this node reach an apiserver.
+    vip: Option<SocketAddr>,
 }
 
 impl Asked {
@@ -121,7 +126,7 @@ impl Asked {
             let same = all.into_iter().flatten().find(|old| old.locations() == new.locations());
             same.map_or(new, Arc::clone)
         };
-        Self { own: known(self.own), kubelet: self.kubelet.map(known), learns: self.learns }
+        Self { own: known(self.own), kubelet: self.kubelet.map(known), ..self }
     }
 
     /// The credentials that an endpoint of a tier is shown. Learned addresses are taken for servers of the configured
@@ -239,10 +244,15 @@ impl Access {
         self.inner.addresses.subscribe()
     }
 
+    /// Where the virtual address leads: an endpoint that has shown itself, or none while no endpoint ever has.
+    pub fn led(&self) -> watch::Receiver<Option<SocketAddr>> {
+        self.inner.led.subscribe()
+    }
+
     /// Looks after endpoints and memory until this future is dropped: checks better endpoints, reads rotated files,
-    /// writes down what was learned, and publishes views.
+    /// writes down what was learned, publishes views, and guards the endpoint that the virtual address leads to.
     pub async fn patrol(self) {
-        patrol::run(&self.inner).await;
+        tokio::join!(patrol::run(&self.inner), guard::run(&self.inner));
     }
 }
 
@@ -301,6 +311,7 @@ impl Inner {
             unverified: self.unverified.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             memory_problem: self.memory_problem.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             failovers: self.failovers.load(Ordering::Relaxed),
+            vip: asked.vip.map(|address| VipView { address, leads_to: *self.led.borrow() }),
         }
     }
 

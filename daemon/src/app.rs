@@ -296,7 +296,8 @@ impl App {
         let wishes = beside.start(&mut tasks, &reload, &node, stopping.clone());
         let (nodes, nodes_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, described, nodes_told, events.clone()));
-        tasks.spawn(sources::config::run(blocks, events.clone(), seed));
+        let led = reload.access.as_ref().map_or_else(|| watch::channel(None).1, Access::led);
+        tasks.spawn(sources::config::run(blocks, led, events.clone(), seed));
         if let Some(kubernetes) = kubernetes {
             let kubernetes = kubernetes.heeding(engine.snapshots.clone());
             tasks.spawn(kubernetes.run(events.clone(), nodes));

@@ -31,7 +31,9 @@ use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 
 pub use self::address::{ApiserverUrl, Cidr, ListenAddress};
-pub use self::apiserver::{Apiserver, ClientIdentity, Discovery, EventsRead, ExternalIps, Kubernetes};
+pub use self::apiserver::{
+    Apiserver, ClientIdentity, Discovery, EventsRead, ExternalIps, Kubernetes, VIP_SERVICE,
+};
 pub use self::datapath::{
     Cgroup, CgroupPath, Datapath, DatapathKind, DatapathLimits, Namespaces, Protocol, Sockets, StaleSockets,
 };

@@ -12,7 +12,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_judgement::described::Code;
 use holdfast_judgement::rfc3339::Rfc3339;
 use holdfast_judgement::views::apiserver::{
-    ClusterId, CredentialsView, EndpointView, Standing, State, Tier, View,
+    ClusterId, CredentialsView, EndpointView, Standing, State, Tier, View, VipView,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -37,6 +37,8 @@ pub(super) struct Apiserver<'a> {
     memory_problem: Option<&'a str>,
     /// Requests that went on to another endpoint.
     failovers: u64,
+    /// The virtual address; null unless `[apiserver] vip` is set.
+    vip: Option<VipRow>,
     /// Why the zone of this node is not known, or may have changed unnoticed.
     zone_problem: Option<String>,
     /// The known endpoints, in the order in which they are preferred.
@@ -45,6 +47,27 @@ pub(super) struct Apiserver<'a> {
     credentials: Vec<CredentialsRow<'a>>,
     /// How each watch is doing.
     watches: Vec<WatchRow>,
+}
+
+/// The address at which others on this node reach an apiserver.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ApiserverVip")]
+struct VipRow {
+    /// What others dial.
+    address: String,
+    /// The endpoint that it leads to; null while no endpoint ever has shown itself.
+    leads_to: Option<String>,
+}
+
+impl VipRow {
+    fn of(view: &VipView) -> Self {
+        Self { address: view.address.to_string(), leads_to: view.leads_to.map(|it| it.to_string()) }
+    }
+
+    fn text(&self) -> String {
+        let leads_to = self.leads_to.as_deref().unwrap_or("nowhere: no endpoint has shown itself yet");
+        format!("vip        {} leads to {leads_to}\n", self.address)
+    }
 }
 
 /// One address of an apiserver.
@@ -282,6 +305,7 @@ impl<'a> Apiserver<'a> {
             unverified: view.unverified.as_deref(),
             memory_problem: view.memory_problem.as_deref(),
             failovers: view.failovers,
+            vip: view.vip.as_ref().map(VipRow::of),
             zone_problem: watches.iter().find_map(Watch::zone_problem),
             endpoints: view.endpoints.iter().map(EndpointRow::of).collect(),
             credentials: view.credentials.iter().map(CredentialsRow::of).collect(),
@@ -299,6 +323,7 @@ impl<'a> Apiserver<'a> {
             (None, None) => "not known yet".to_owned(),
         };
         let mut out = format!("cluster    {identity}\nfailovers  {}\n", self.failovers).into_bytes();
+        out.extend(self.vip.iter().flat_map(|vip| vip.text().into_bytes()));
         if let Some(problem) = self.memory_problem {
             out.extend_from_slice(format!("memory     {problem}\n").as_bytes());
         }

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::lease::{Lease, Target};
-use super::socket;
+use super::socket::{self, Notice};
 use super::trouble::Trouble;
 use super::{AccessError, JSON};
 
@@ -32,7 +32,7 @@ const USER_AGENT: &str = concat!("holdfast/", env!("CARGO_PKG_VERSION"));
 pub struct Connection {
     sender: SendRequest<String>,
     // The task that moves the bytes; it ends when this is dropped.
-    _driver: JoinSet<()>,
+    driver: JoinSet<Option<Trouble>>,
     lease: Lease,
 }
 
@@ -75,13 +75,14 @@ pub(super) struct Dial {
     pub(super) target: Target,
     pub(super) tls: Arc<rustls::ClientConfig>,
     pub(super) server_name: ServerName<'static>,
+    pub(super) notice: Notice,
 }
 
 impl Dial {
     /// Connects by TCP and TLS, and takes `limit` at most.
     pub(super) async fn connect(self, limit: Duration) -> Result<Connection, Trouble> {
         let deadline = tokio::time::Instant::now() + limit;
-        let tcp = socket::connect(self.target.address);
+        let tcp = socket::connect(self.target.address, self.notice);
         let tcp = tokio::time::timeout_at(deadline, tcp).await.map_err(|_| Trouble::Unreachable)??;
         let tls = TlsConnector::from(self.tls).connect(self.server_name, tcp);
         let tls = tokio::time::timeout_at(deadline, tls).await.map_err(|_| Trouble::Silent)?;
@@ -89,11 +90,9 @@ impl Dial {
         let shaken = http1::handshake(TokioIo::new(tls)).await;
         let (sender, connection) = shaken.map_err(|error| Trouble::of_http(&error))?;
         let mut driver = JoinSet::new();
-        driver.spawn(async move {
-            // Its error reaches the request that waits for the answer.
-            let _ = connection.await;
-        });
-        Ok(Connection { sender, _driver: driver, lease: self.target.lease() })
+        // Its error also reaches the request that waits for the answer.
+        driver.spawn(async move { connection.await.err().map(|error| Trouble::of_http(&error)) });
+        Ok(Connection { sender, driver, lease: self.target.lease() })
     }
 }
 
@@ -101,6 +100,11 @@ impl Connection {
     /// The endpoint that the connection leads to.
     pub(super) const fn target(&self) -> &Target {
         self.lease.target()
+    }
+
+    /// Waits until the connection ends. `None`: the server closed it, as servers do with a connection that is idle.
+    pub(super) async fn ended(&mut self) -> Option<Trouble> {
+        self.driver.join_next().await.and_then(Result::ok).flatten()
     }
 
     /// Sends a request and waits for the headers of its answer.

@@ -102,6 +102,8 @@ pub enum NotForgotten {
 pub(super) struct Memory {
     pub(super) cluster: Option<ClusterId>,
     pub(super) learned: Vec<Learned>,
+    /// Where the virtual address leads.
+    pub(super) led: Option<SocketAddr>,
 }
 
 impl Memory {
@@ -185,7 +187,8 @@ impl Memory {
         let mut learned: Vec<_> =
             file.learned.into_iter().map(Learned::from).filter(|it| is_dialable(&it.address)).collect();
         learned.truncate(ADDRESSES_MAX);
-        Ok(Self { cluster: file.cluster.as_deref().and_then(ClusterId::new), learned })
+        let cluster = file.cluster.as_deref().and_then(ClusterId::new);
+        Ok(Self { cluster, learned, led: file.led.filter(is_dialable) })
     }
 
     /// Writes the file: beside it, synced, renamed into place.
@@ -195,6 +198,7 @@ impl Memory {
             version: VERSION,
             cluster: self.cluster.as_ref().map(|it| it.as_str().to_owned()),
             learned: self.learned.iter().cloned().map(LearnedRow::from).collect(),
+            led: self.led,
         };
         let text = serde_json::to_vec_pretty(&file).map_err(|error| error.to_string())?;
         small_file::replace(&path, &text).map_err(|error| format!("{}: {error}", path.display()))
@@ -225,6 +229,8 @@ struct File {
     version: u32,
     cluster: Option<String>,
     learned: Vec<LearnedRow>,
+    #[serde(default)]
+    led: Option<SocketAddr>,
 }
 
 /// One address in the file. A row that an older daemon wrote has fewer members, and an older daemon understands ours.
@@ -361,8 +367,9 @@ mod tests {
     fn a_file_that_cannot_be_used_is_named() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Memory::read(folder.path()), Ok(Memory::default()));
-        let mut memory = Memory { cluster: ClusterId::new("uid-1"), learned: Vec::new() };
+        let mut memory = Memory { cluster: ClusterId::new("uid-1"), ..Memory::default() };
         memory.learn(&listed("10.0.0.1:443"), Timestamp(5));
+        memory.led = "10.0.0.1:443".parse().ok();
         memory.write(folder.path()).unwrap();
         assert_eq!(Memory::read(folder.path()), Ok(memory.clone()));
         let new = folder.path().join("not/there/yet");

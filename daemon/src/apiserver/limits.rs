@@ -30,6 +30,27 @@ pub(super) const KEEPALIVE_PROBES: u32 = 2;
 /// silence, however many probes went before. It is less than those 9 s, so that no further probe is waited for.
 pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(8);
 
+/// The same where other clients wait for a dead endpoint to be noticed: it is probed a second after its last packet, and
+/// after another one it counts as gone. What that costs is one packet a second without data, which no server sees.
+pub(super) const GUARD_KEEPALIVE: Duration = Duration::from_secs(1);
+
+/// Less than two of these, so that the second probe is not waited for.
+pub(super) const GUARD_USER_TIMEOUT: Duration = Duration::from_millis(1_500);
+
+/// How long an endpoint may take to show itself where other clients wait for it: a second is many round trips within a
+/// data centre.
+pub(super) const GUARD_DIAL: Duration = Duration::from_secs(1);
+
+/// The shortest time between two looks for an endpoint that serves.
+pub(super) const GUARD_AGAIN: Duration = Duration::from_millis(250);
+
+/// How often a server is asked whether it serves that others are led to. Apiservers close connections that say nothing
+/// for 90 s.
+pub(super) const ASK_GUARDED: Duration = Duration::from_secs(10);
+
+/// How long its answer may take.
+pub(super) const GUARDED_ANSWER: Duration = Duration::from_secs(3);
+
 /// How often a better endpoint than the one in use is looked at.
 pub(super) const CHECK_EVERY: Duration = Duration::from_secs(15);
 

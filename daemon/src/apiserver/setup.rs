@@ -4,6 +4,7 @@
 //! or cannot be followed may be another one soon, so it is reported, read again, and stops nothing.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +19,7 @@ use super::credentials::{self, Credentials, Locations};
 use super::endpoints::Endpoints;
 use super::learned::Memory;
 use super::lease::Shared;
-use super::{Access, Asked, Inner};
+use super::{Access, Asked, Inner, guard};
 use crate::config::Apiserver;
 
 /// Where apiservers and credentials are to be found. A reload may change it.
@@ -76,8 +77,10 @@ pub(super) fn access(settings: &Settings) -> Result<Access, SetupError> {
         views: watch::channel(Arc::new(View::default())).0,
         addresses: watch::channel(BTreeSet::new()).0,
         clusters: watch::channel(cluster).0,
+        led: watch::channel(None).0,
     };
     set_configured(&inner, &settings.sources.apiserver);
+    lead_as_before(&inner);
     inner.publish();
     Ok(Access { inner: Arc::new(inner) })
 }
@@ -101,9 +104,19 @@ fn set_configured(inner: &Inner, apiserver: &Apiserver) {
     inner.set_learned();
 }
 
+/// The virtual address leads where it led before a restart, as long as that is an endpoint still.
+fn lead_as_before(inner: &Inner) {
+    let before = inner.memory().led;
+    let is_known =
+        |address: &SocketAddr| inner.endpoints.lock().rows().iter().any(|row| row.address == *address);
+    let suits = |address: &SocketAddr| inner.asked().vip.is_some_and(|vip| guard::suits(vip, *address));
+    inner.led.send_replace(before.filter(is_known).filter(suits));
+}
+
 fn asked(sources: &Sources) -> Result<Asked, SetupError> {
     let kubelet = sources.kubelet.clone().map(Locations::kubeconfig).map(Credentials::new).map(Arc::new);
-    Ok(Asked { own: Arc::new(own(&sources.apiserver)?), kubelet, learns: sources.learns })
+    let own = Arc::new(own(&sources.apiserver)?);
+    Ok(Asked { own, kubelet, learns: sources.learns, vip: sources.apiserver.vip })
 }
 
 /// The configured credentials.
@@ -136,7 +149,7 @@ fn remembered(settings: &Settings) -> (Memory, Option<String>) {
         && memory.cluster.as_ref() != Some(known)
     {
         // The addresses in the file are another cluster's, and of no use here.
-        memory = Memory { cluster: Some(known.clone()), learned: Vec::new() };
+        memory = Memory { cluster: Some(known.clone()), ..Memory::default() };
     }
     (memory, problem)
 }

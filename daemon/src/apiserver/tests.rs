@@ -1,5 +1,6 @@
 //! Access against real sockets and real TLS, with a server that does as it is told.
 
+mod guarding;
 pub(crate) mod server;
 mod tiers;
 mod walking;

@@ -14,7 +14,8 @@ use super::credentials::Shown;
 use super::http::{Ask, Connection, Dial, Headers, Reply};
 use super::identity;
 use super::lease::Target;
-use super::limits::{DIAL, HEADERS, SHORT_BODY, SHORT_BODY_BYTES_MAX};
+use super::limits::{DIAL, GUARD_DIAL, HEADERS, SHORT_BODY, SHORT_BODY_BYTES_MAX};
+use super::socket::Notice;
 use super::trouble::Trouble;
 use super::{AccessError, Failure, Inner, JSON};
 
@@ -31,6 +32,8 @@ pub(super) enum Patience {
     Short,
     /// The endpoint is the last one that can be asked.
     Long,
+    /// Other clients wait for what comes of it.
+    Guard,
 }
 
 impl Patience {
@@ -38,6 +41,14 @@ impl Patience {
         match self {
             Self::Short => DIAL,
             Self::Long => DIAL + HEADERS,
+            Self::Guard => GUARD_DIAL,
+        }
+    }
+
+    const fn notice(self) -> Notice {
+        match self {
+            Self::Short | Self::Long => Notice::Soon,
+            Self::Guard => Notice::AtOnce,
         }
     }
 }
@@ -103,12 +114,20 @@ pub(super) async fn ask_aside(
     connection: Connection,
 ) -> Result<Reply, AccessError> {
     let name = Arc::clone(&connection.target().name);
-    let tier = connection.target().tier;
-    let failed = |trouble| AccessError::of(&name, trouble);
+    asked_over(inner, ask, connection, HEADERS).await.map_err(|trouble| AccessError::of(&name, trouble))
+}
+
+/// The same, for as long as the caller can wait.
+pub(super) async fn asked_over(
+    inner: &Inner,
+    ask: &Ask<'_>,
+    connection: Connection,
+    limit: Duration,
+) -> Result<Reply, Trouble> {
     let asked = inner.asked();
-    let shown = asked.credentials(tier).current(false).await;
-    let shown = shown.map_err(|problem| failed(Trouble::Credentials(problem)))?;
-    connection.ask(ask, &ask.headers(&shown), HEADERS).await.map_err(failed)
+    let shown = asked.credentials(connection.target().tier).current(false).await;
+    let shown = shown.map_err(Trouble::Credentials)?;
+    connection.ask(ask, &ask.headers(&shown), limit).await
 }
 
 /// The endpoints in the order in which they are asked, and those that are left alone.
@@ -127,7 +146,7 @@ fn nobody(failures: Vec<Failure>) -> AccessError {
 }
 
 /// Writes a trouble to the endpoint's row. What is wrong with our own files says nothing about the endpoint.
-fn blame(target: &Target, trouble: &Trouble) {
+pub(super) fn blame(target: &Target, trouble: &Trouble) {
     match trouble {
         Trouble::Credentials(_) => target.noted(trouble.clone()),
         _ => target.dial_failed(trouble.clone()),
@@ -207,7 +226,11 @@ async fn ask_once(
 }
 
 /// Tries as [`ask_twice`] does, but gives the connection instead of an answer.
-async fn opened_twice(inner: &Inner, target: &Target, patience: Patience) -> Result<Connection, Trouble> {
+pub(super) async fn opened_twice(
+    inner: &Inner,
+    target: &Target,
+    patience: Patience,
+) -> Result<Connection, Trouble> {
     let asked = inner.asked();
     let credentials = asked.credentials(target.tier);
     let shown = credentials.current(false).await.map_err(Trouble::Credentials)?;
@@ -226,14 +249,14 @@ async fn opened(
     shown: &Shown,
     patience: Patience,
 ) -> Result<Connection, Trouble> {
-    let opened = tokio::time::timeout(patience.limit(), open(inner, target, shown)).await;
+    let opened = tokio::time::timeout(patience.limit(), open(inner, target, shown, patience.notice())).await;
     opened.map_err(|_| Trouble::Silent)?
 }
 
 /// A connection to a server that belongs to our cluster.
-async fn open(inner: &Inner, target: &Target, shown: &Shown) -> Result<Connection, Trouble> {
+async fn open(inner: &Inner, target: &Target, shown: &Shown, notice: Notice) -> Result<Connection, Trouble> {
     let server_name = expected_name(target, shown)?;
-    let dial = Dial { target: target.clone(), tls: Arc::clone(&shown.tls), server_name };
+    let dial = Dial { target: target.clone(), tls: Arc::clone(&shown.tls), server_name, notice };
     let connection = dial.connect(DIAL).await?;
     let ask = Ask { accept: JSON, path_and_query: identity::PATH, write: None };
     let reply = connection.ask(&ask, &ask.headers(shown), HEADERS).await?;

@@ -84,5 +84,7 @@ pub(super) fn effective(config: &Config) -> EffectiveConfig {
 
 pub(super) fn blocks(config: &Config, path: &Path) -> Result<Blocks, AppError> {
     let services = config.services.iter().map(StaticService::from).collect();
-    Blocks::new(services, &path.to_string_lossy()).map_err(AppError::Services)
+    let origin = path.to_string_lossy();
+    let blocks = Blocks::new(services, &origin).map_err(AppError::Services)?;
+    Ok(blocks.with_vip(config.apiserver.vip.filter(|_| config.kubernetes.enabled), &origin))
 }

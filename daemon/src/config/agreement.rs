@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use holdfast_core::keys::Transport;
 
-use super::apiserver::Apiserver;
+use super::apiserver::{Apiserver, VIP_SERVICE};
 use super::packets::Packets;
 use super::report::{Report, Site};
 use super::service::{ReadBlock, ServiceBlock};
@@ -25,6 +25,7 @@ pub(super) fn check(
         backends_are_distinct(report, read);
         families_meet(report, read);
         own_addresses_are_free(report, read, admin, apiserver);
+        virtual_address_is_free(report, read, apiserver);
         is_translated(report, read, packets);
     }
 }
@@ -102,6 +103,19 @@ fn families_meet(report: &mut Report<'_>, read: &ReadBlock) {
         {
             report.error(site, format!("an {family} backend needs an {family} frontend, and there is none"));
         }
+    }
+}
+
+/// Reports what the service of the apiserver's virtual address has already.
+fn virtual_address_is_free(report: &mut Report<'_>, read: &ReadBlock, apiserver: &Apiserver) {
+    let Some(vip) = apiserver.vip else { return };
+    if full_name(&read.block) == VIP_SERVICE.join("/") {
+        report.error(&read.site, "this is the service of apiserver.vip: give it another name".to_owned());
+    }
+    let at_vip =
+        read.block.frontends.iter().position(|it| *it == vip && read.block.protocol == Transport::Tcp);
+    if let Some(site) = at_vip.and_then(|at| read.frontend_sites.get(at)) {
+        report.error(site, format!("{vip} is where an apiserver is reached (apiserver.vip)"));
     }
 }
 

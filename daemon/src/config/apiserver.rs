@@ -3,12 +3,13 @@
 //! Invariant: there is at most one client identity, so that a 401 or 403 has one cause to look at. The files that are
 //! named here are not read here: they rotate, so each user of a file reads it again.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use holdfast_core::words;
 use toml::de::DeValue;
 
-use super::address::{ApiserverUrl, Cidr, apiserver_url, cidr};
+use super::address::{ApiserverUrl, Cidr, address_port, apiserver_url, cidr};
 use super::limits::{APISERVERS_MAX, CIDRS_MAX};
 use super::report::Site;
 use super::table::{Found, Items, Table, WhenEmpty};
@@ -55,7 +56,12 @@ pub struct Apiserver {
     pub identity: Option<ClientIdentity>,
     /// The tiers behind the configured addresses.
     pub discover: Vec<Discovery>,
+    /// The address at which others on this node reach an apiserver; none means nowhere.
+    pub vip: Option<SocketAddr>,
 }
+
+/// The service of the virtual address: namespace and name.
+pub const VIP_SERVICE: [&str; 2] = ["holdfast", "apiserver"];
 
 impl Apiserver {
     /// Whether the file says where an apiserver is.
@@ -78,6 +84,7 @@ impl Default for Apiserver {
             ca_file: None,
             identity: None,
             discover: vec![Discovery::Kubelet, Discovery::Learned],
+            vip: None,
         }
     }
 }
@@ -142,8 +149,10 @@ pub(super) struct ReadApiserver {
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> ReadApiserver {
     let default = Apiserver::default();
     let endpoints = table.list("endpoints", &ENDPOINTS, apiserver_url);
+    let endpoints = distinct(table, endpoints.unwrap_or_default());
     let apiserver = Apiserver {
-        endpoints: distinct(table, endpoints.unwrap_or_default()),
+        vip: vip(table, &endpoints),
+        endpoints,
         tls_server_name: table.take("tls_server_name", server_name),
         kubeconfig: table.path("kubeconfig").map(|found| found.value),
         ca_file: table.path("ca_file").map(|found| found.value),
@@ -168,6 +177,10 @@ pub(super) fn read_kubernetes(table: &mut Table<'_, '_, '_>, read: &ReadApiserve
     }
     let enabled = enabled.map_or(read.apiserver.is_given(), |found| found.value);
     check_identity(table, read, enabled);
+    if read.apiserver.vip.is_some() && read.is_named && !enabled && table.report().is_whole() {
+        let message = "apiserver.vip is given, but no apiserver is used: [kubernetes] is not enabled";
+        table.report().error(&read.site, message.to_owned());
+    }
     if let Some(Found { value: true, site }) = &events
         && !enabled
         && table.report().is_whole()
@@ -218,8 +231,8 @@ fn check_identity(table: &mut Table<'_, '_, '_>, read: &ReadApiserver, enabled: 
 }
 
 /// Keys that are of no use alone: none of them says where the apiserver is.
-const COMPANIONS: [&str; 5] =
-    ["tls_server_name", "ca_file", "token_file", "client_certificate_file", "client_key_file"];
+const COMPANIONS: [&str; 6] =
+    ["vip", "tls_server_name", "ca_file", "token_file", "client_certificate_file", "client_key_file"];
 
 fn check_companions(table: &mut Table<'_, '_, '_>, is_named: bool) {
     let companion = COMPANIONS.into_iter().find(|key| table.has(key));
@@ -239,6 +252,20 @@ fn distinct(table: &mut Table<'_, '_, '_>, found: Vec<Found<ApiserverUrl>>) -> V
         }
     }
     distinct
+}
+
+/// An endpoint's own address would be served in place of the endpoint.
+fn vip(table: &mut Table<'_, '_, '_>, endpoints: &[ApiserverUrl]) -> Option<SocketAddr> {
+    let Found { value, site } = table.find("vip", address_port)?;
+    if endpoints.iter().any(|endpoint| endpoint.address() == value) {
+        let message = format!("{value} is an endpoint's own address: the virtual one must be another");
+        table.report().error(&site, message);
+    }
+    if !endpoints.is_empty() && endpoints.iter().all(|it| it.address().is_ipv4() != value.is_ipv4()) {
+        let message = format!("no endpoint has the family of {value}: it leads only to learned ones");
+        table.report().warning(&site, message);
+    }
+    Some(value)
 }
 
 fn discover(table: &mut Table<'_, '_, '_>) -> Option<Vec<Discovery>> {

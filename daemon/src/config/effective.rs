@@ -90,6 +90,7 @@ fn apiserver(apiserver: &Apiserver) -> Value {
         ("client_certificate_file", certificate),
         ("client_key_file", key),
         ("discover", list(&apiserver.discover)),
+        ("vip", apiserver.vip.as_ref().and_then(text)),
     ])
 }
 

@@ -6,6 +6,9 @@
 //! reached, further checks follow at most about [`FIRST_INTERVAL_MAX`] apart, so a dead backend is gone after `fall`
 //! such steps. The daemon's readiness does not wait for these checks.
 //!
+//! The virtual address of the apiserver is a service of the same kind. Its one backend is the endpoint that the way to
+//! the apiserver leads others to, and no check of this source's.
+//!
 //! Invariant: the first group holds every service and slice and ends with `Synced`; an unchanged block never sends
 //! anything on a reload and keeps what is known of its backends.
 
@@ -94,15 +97,20 @@ type Finished = (CheckId, Result<(), CheckFailed>, Duration);
 
 /// Sends the blocks as events, checks their backends, and follows reloads.
 ///
-/// The value that `blocks` has at the start is the first list; each later value is a reload. `seed` spreads the checks,
+/// The value that `blocks` has at the start is the first list; each later value is a reload. `led` is the endpoint that
+/// the virtual address leads to. `seed` spreads the checks,
 /// so that the nodes of one cluster do not all knock at once. Returns when `blocks` has no sender or `events` no
 /// receiver any more.
-pub async fn run(mut blocks: watch::Receiver<Arc<Blocks>>, events: mpsc::Sender<Vec<Event>>, seed: u64) {
+pub async fn run(
+    mut blocks: watch::Receiver<Arc<Blocks>>,
+    mut led: watch::Receiver<Option<SocketAddr>>,
+    events: mpsc::Sender<Vec<Event>>,
+    seed: u64,
+) {
     let began = Instant::now();
     let mut live = Live::new(seed);
     let mut running: JoinSet<Finished> = JoinSet::new();
-    let first = Arc::clone(&blocks.borrow_and_update());
-    let mut group = live.apply(&first, began.elapsed());
+    let mut group = live.apply(&in_force(&mut blocks, &mut led), began.elapsed());
     group.push(Event::Synced(Source::Config));
     loop {
         if !group.is_empty() && events.send(group).await.is_err() {
@@ -114,14 +122,33 @@ pub async fn run(mut blocks: watch::Receiver<Arc<Blocks>>, events: mpsc::Sender<
                 if reload.is_err() {
                     return;
                 }
-                let next = Arc::clone(&blocks.borrow_and_update());
-                live.apply(&next, began.elapsed())
+                live.apply(&in_force(&mut blocks, &mut led), began.elapsed())
             }
+            () = leads_elsewhere(&mut led) => live.apply(&in_force(&mut blocks, &mut led), began.elapsed()),
             // Never an error: no check is aborted while it is awaited, and a panic ends the whole process.
             Some(Ok(finished)) = running.join_next() => take_finished(&mut live, &mut running, finished),
             () = sleep_until(live.next_due().map(|due| began + due)) => Vec::new(),
             () = events.closed() => return,
         };
+    }
+}
+
+/// The blocks as they are now, with the service of the virtual address.
+fn in_force(
+    blocks: &mut watch::Receiver<Arc<Blocks>>,
+    led: &mut watch::Receiver<Option<SocketAddr>>,
+) -> Arc<Blocks> {
+    let configured = Arc::clone(&blocks.borrow_and_update());
+    match *led.borrow_and_update() {
+        Some(endpoint) => configured.leading_to(endpoint),
+        None => configured,
+    }
+}
+
+/// Waits for ever where no apiserver is used.
+async fn leads_elsewhere(led: &mut watch::Receiver<Option<SocketAddr>>) {
+    if led.changed().await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -20,6 +20,8 @@ mod daemon_restored;
 #[cfg(test)]
 mod daemon_table;
 #[cfg(test)]
+mod daemon_vip;
+#[cfg(test)]
 mod diagnosed;
 #[cfg(test)]
 mod diagnosed_balancer;

@@ -27,6 +27,16 @@ pub struct View {
     pub memory_problem: Option<String>,
     /// How often a request went on to another endpoint.
     pub failovers: u64,
+    /// The virtual address, if there is one.
+    pub vip: Option<VipView>,
+}
+
+/// The address at which others on this node reach an apiserver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VipView {
+    pub address: SocketAddr,
+    /// The endpoint that it leads to; none while no endpoint ever has shown itself.
+    pub leads_to: Option<SocketAddr>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

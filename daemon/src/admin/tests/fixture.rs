@@ -24,7 +24,7 @@ use holdfast_core::snapshot::{
 use holdfast_datapath::{Arrival, Cause, Denial, Refusal};
 use holdfast_judgement::described::Code;
 use holdfast_judgement::views::apiserver::{
-    ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View,
+    ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View, VipView,
 };
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::views::devices;
@@ -623,6 +623,10 @@ fn apiserver() -> View {
             "/var/lib/holdfast/apiserver.json: Read-only file system (os error 30)".to_owned(),
         ),
         failovers: 4,
+        vip: Some(VipView {
+            address: "169.254.20.1:6443".parse().unwrap(),
+            leads_to: "[fd00::12]:6443".parse().ok(),
+        }),
     }
 }
 

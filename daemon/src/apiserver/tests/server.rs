@@ -126,6 +126,11 @@ impl Server {
         Self::serve(listener, leaf, manner, script)
     }
 
+    /// Where another server has just gone.
+    pub(super) async fn start_at(address: SocketAddr, leaf: &Leaf, script: Script) -> Self {
+        Self::serve(TcpListener::bind(address).await.unwrap(), leaf, Manner::Serve, script)
+    }
+
     fn serve(listener: TcpListener, leaf: &Leaf, manner: Manner, script: Script) -> Self {
         let address = listener.local_addr().unwrap();
         let acceptor = TlsAcceptor::from(config(leaf));

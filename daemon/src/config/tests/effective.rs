@@ -95,6 +95,7 @@ fn the_text_is_the_files_own() {
         endpoints = ["https://10.0.0.10:6443", "https://10.0.0.11:6443"]
         kubeconfig = "/etc/holdfast/kubeconfig"
         tls_server_name = "kubernetes.default.svc"
+        vip = "169.254.20.1:6443"
 
         [datapath]
         bpffs = "/sys/fs/bpf/holdfast"

@@ -13,11 +13,14 @@ use holdfast_core::facts::{
     AddressType, Conditions, Endpoint, Endpoints, EndpointsBuilder, Meta, ServiceFacts, ServicePort,
     ServiceType, SliceFacts, SlicePort,
 };
-use holdfast_core::keys::{Family, InvalidName, ObjectName, Protocol, ServiceKey, SliceKey, Source};
+use holdfast_core::keys::{
+    Family, InvalidName, ObjectName, Protocol, ServiceKey, SliceKey, Source, Transport,
+};
 use holdfast_core::limits;
 use holdfast_core::weights::{Asked, Weights};
 
 use super::{HealthCheck, StaticService};
+use crate::config::VIP_SERVICE;
 
 /// A block that cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,6 +61,8 @@ pub enum Fault {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocks {
     blocks: BTreeMap<ObjectName, Arc<Block>>,
+    // The virtual address of the apiserver, and the file that says so.
+    vip: Option<(SocketAddr, Arc<str>)>,
 }
 
 impl Blocks {
@@ -72,7 +77,23 @@ impl Blocks {
             let added = Block::new(service, &origin).and_then(|block| add(&mut blocks, block));
             invalid.extend(added.err().map(|fault| InvalidService { namespace, name, fault }));
         }
-        if invalid.is_empty() { Ok(Self { blocks }) } else { Err(invalid) }
+        if invalid.is_empty() { Ok(Self { blocks, vip: None }) } else { Err(invalid) }
+    }
+
+    /// The same blocks, and a virtual address for the apiserver.
+    pub fn with_vip(self, vip: Option<SocketAddr>, origin: &str) -> Self {
+        Self { vip: vip.map(|address| (address, origin.into())), ..self }
+    }
+
+    /// The same blocks, and the service of the virtual address, if there is one, with this backend.
+    pub(super) fn leading_to(self: Arc<Self>, endpoint: SocketAddr) -> Arc<Self> {
+        let block =
+            self.vip.as_ref().and_then(|(vip, origin)| Block::new(apiserver(*vip, endpoint), origin).ok());
+        let Some(block) = block else { return self };
+        let mut blocks = self.blocks.clone();
+        // The configuration gives no block this name.
+        blocks.insert(block.service.key.name.clone(), Arc::new(block));
+        Arc::new(Self { blocks, vip: self.vip.clone() })
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&ObjectName, &Arc<Block>)> {
@@ -81,6 +102,24 @@ impl Blocks {
 
     pub(super) fn contains(&self, name: &ObjectName) -> bool {
         self.blocks.contains_key(name)
+    }
+}
+
+/// The service of the apiserver's virtual address.
+fn apiserver(vip: SocketAddr, endpoint: SocketAddr) -> StaticService {
+    let [namespace, name] = VIP_SERVICE.map(str::to_owned);
+    StaticService {
+        name,
+        namespace,
+        port_name: "https".to_owned(),
+        transport: Transport::Tcp,
+        frontends: vec![vip],
+        backends: vec![endpoint],
+        weights: Vec::new(),
+        health_check: None,
+        affinity_timeout: None,
+        on_empty: None,
+        maglev: None,
     }
 }
 

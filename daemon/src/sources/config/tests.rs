@@ -122,6 +122,7 @@ impl Backend {
 /// A running source.
 struct Running {
     blocks: watch::Sender<Arc<Blocks>>,
+    led: watch::Sender<Option<SocketAddr>>,
     events: mpsc::Receiver<Vec<Event>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -130,7 +131,8 @@ impl Running {
     fn start(first: &[StaticService]) -> Self {
         let (blocks, reloads) = watch::channel(Arc::new(blocks(first)));
         let (sender, events) = mpsc::channel(8);
-        Self { blocks, events, task: tokio::spawn(run(reloads, sender, 1)) }
+        let (led, leads) = watch::channel(None);
+        Self { blocks, led, events, task: tokio::spawn(run(reloads, leads, sender, 1)) }
     }
 
     async fn group(&mut self) -> Vec<Event> {
@@ -170,6 +172,35 @@ async fn the_first_group_is_everything_and_ends_with_synced() {
     "#]]
     .assert_eq(&show(&running.group().await));
     running.nothing_for(Duration::from_millis(50)).await;
+}
+
+#[tokio::test]
+async fn the_virtual_address_leads_where_the_way_to_the_apiserver_says() {
+    let mut running = Running::start(&[]);
+    running.group().await;
+    running.led.send("192.0.2.1:6443".parse().ok()).unwrap();
+    running.nothing_for(Duration::from_millis(50)).await;
+    let vip = "169.254.20.1:6443".parse().ok();
+    running.blocks.send(Arc::new(Blocks::default().with_vip(vip, "holdfast.toml"))).unwrap();
+    expect_test::expect![[r#"
+        service holdfast/apiserver config Static https TCP 6443: [169.254.20.1:6443] affinity None on-empty None, holdfast.toml by file
+        slice holdfast/apiserver-v4-6443 of apiserver V4 https TCP 6443: 192.0.2.1 ready, holdfast.toml by file
+    "#]].assert_eq(&show(&running.group().await));
+    running.led.send("192.0.2.2:6443".parse().ok()).unwrap();
+    expect_test::expect![[r#"
+        slice holdfast/apiserver-v4-6443 of apiserver V4 https TCP 6443: 192.0.2.2 ready, holdfast.toml by file
+    "#]].assert_eq(&show(&running.group().await));
+    running.led.send("192.0.2.1:7443".parse().ok()).unwrap();
+    expect_test::expect![[r#"
+        slice holdfast/apiserver-v4-7443 of apiserver V4 https TCP 7443: 192.0.2.1 ready, holdfast.toml by file
+        slice holdfast/apiserver-v4-6443 deleted, holdfast.toml by file
+    "#]].assert_eq(&show(&running.group().await));
+    running.reload(&[]);
+    expect_test::expect![[r#"
+        service holdfast/apiserver deleted, holdfast.toml by file
+        slice holdfast/apiserver-v4-7443 deleted, holdfast.toml by file
+    "#]]
+    .assert_eq(&show(&running.group().await));
 }
 
 #[tokio::test]

@@ -428,6 +428,7 @@ impl OwnGiven {
             unverified: None,
             memory_problem: None,
             failovers: 0,
+            vip: None,
         }
     }
 

@@ -1,0 +1,162 @@
+//! Where the virtual address leads, over real connections to servers that go, hang and come back.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+use super::super::Access;
+use super::access;
+use super::server::{Authority, Manner, Script, Server, answer, namespace, ours, plain};
+use crate::patience::NOT_FOR_EVER;
+
+/// A failover that waits for nothing but a new connection; a busy machine takes its time.
+const AT_ONCE: Duration = Duration::from_secs(3);
+
+/// An access that guards, and servers that show the apiserver's name.
+struct Guarded {
+    led: watch::Receiver<Option<SocketAddr>>,
+    patrol: JoinHandle<()>,
+}
+
+impl Guarded {
+    fn start(folder: &Path, endpoints: &[String]) -> Self {
+        let access = guarding(folder, endpoints);
+        Self { led: access.led(), patrol: tokio::spawn(access.patrol()) }
+    }
+
+    #[track_caller]
+    fn leads_to(&self, server: &Server) {
+        assert_eq!(*self.led.borrow(), Some(server.address));
+    }
+
+    async fn comes_to(&mut self, server: &Server, within: Duration) {
+        let led = self.led.wait_for(|led| *led == Some(server.address));
+        timeout(within, led).await.expect("in time").unwrap();
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        self.patrol.abort();
+    }
+}
+
+fn guarding(folder: &Path, endpoints: &[String]) -> Access {
+    let keys = format!(
+        "endpoints = [{}]\nvip = \"169.254.20.1:6443\"\nca_file = \"ca.crt\"\ntls_server_name = \"kubernetes\"",
+        endpoints.join(", ")
+    );
+    access(folder, &keys)
+}
+
+fn cluster() -> (tempfile::TempDir, Authority) {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    authority.write(&folder.path().join("ca.crt"));
+    (folder, authority)
+}
+
+async fn serving(authority: &Authority, script: Script) -> Server {
+    Server::start(&authority.leaf("kubernetes"), Manner::Serve, script).await
+}
+
+#[tokio::test]
+async fn only_a_server_that_has_shown_itself_is_led_to() {
+    let (folder, authority) = cluster();
+    let strangers = [
+        serving(&Authority::new(), plain()).await,
+        Server::start(&authority.leaf("another"), Manner::Serve, plain()).await,
+        Server::start(&authority.leaf("kubernetes"), Manner::SilentHttp, plain()).await,
+        Server::start(&authority.leaf("kubernetes"), Manner::Close, plain()).await,
+    ];
+    let good = serving(&authority, plain()).await;
+    let urls: Vec<String> = strangers.iter().chain([&good]).map(Server::url).collect();
+    let mut guarded = Guarded::start(folder.path(), &urls);
+    assert_eq!(*guarded.led.borrow(), None, "before any has");
+    guarded.comes_to(&good, NOT_FOR_EVER).await;
+}
+
+#[tokio::test]
+async fn another_clusters_server_is_not_led_to() {
+    let (folder, authority) = cluster();
+    let good = serving(&authority, plain()).await;
+    let access = guarding(folder.path(), &[good.url()]);
+    access.get("/", None).await.unwrap();
+    let other = serving(&authority, std::sync::Arc::new(|_| namespace("another"))).await;
+    assert!(access.get("/", None).await.is_ok(), "our cluster is known");
+    let config = super::settings(
+        folder.path(),
+        &format!(
+            "endpoints = [{}]\nvip = \"169.254.20.1:6443\"\nca_file = \"ca.crt\"\ntls_server_name = \"kubernetes\"",
+            other.url()
+        ),
+    );
+    access.reload(&config.sources).unwrap();
+    let led = access.led();
+    let looked = timeout(Duration::from_secs(2), access.patrol()).await;
+    assert!(looked.is_err() && led.borrow().is_none(), "{led:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_goes_is_left_at_once_and_comes_back() {
+    let (folder, authority) = cluster();
+    let (first, second) = (serving(&authority, plain()).await, serving(&authority, plain()).await);
+    let mut guarded = Guarded::start(folder.path(), &[first.url(), second.url()]);
+    guarded.comes_to(&first, NOT_FOR_EVER).await;
+    let address = first.address;
+    drop(first);
+    let gone = Instant::now();
+    guarded.comes_to(&second, NOT_FOR_EVER).await;
+    assert!(gone.elapsed() < AT_ONCE, "{:?}", gone.elapsed());
+    let first = Server::start_at(address, &authority.leaf("kubernetes"), plain()).await;
+    guarded.comes_to(&first, NOT_FOR_EVER).await;
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_left() {
+    let (folder, authority) = cluster();
+    let stuck = Server::start(&authority.leaf("kubernetes"), Manner::Serve, ours(|_| String::new())).await;
+    let good = serving(&authority, plain()).await;
+    let mut guarded = Guarded::start(folder.path(), &[stuck.url(), good.url()]);
+    guarded.comes_to(&stuck, NOT_FOR_EVER).await;
+    guarded.comes_to(&good, NOT_FOR_EVER).await;
+}
+
+#[tokio::test]
+async fn a_server_that_says_that_it_is_not_ready_is_left() {
+    let (folder, authority) = cluster();
+    let ends = ours(|_| answer("500 Internal Server Error", "etcd failed"));
+    let ending = serving(&authority, ends).await;
+    let good = serving(&authority, plain()).await;
+    let mut guarded = Guarded::start(folder.path(), &[ending.url(), good.url()]);
+    guarded.comes_to(&good, NOT_FOR_EVER).await;
+}
+
+#[tokio::test]
+async fn what_is_led_to_stays_while_no_endpoint_serves_and_over_a_restart() {
+    let (folder, authority) = cluster();
+    let server = serving(&authority, plain()).await;
+    let urls = [server.url()];
+    let mut guarded = Guarded::start(folder.path(), &urls);
+    guarded.comes_to(&server, NOT_FOR_EVER).await;
+    server.set(Manner::Close);
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    guarded.leads_to(&server);
+    let file = folder.path().join("apiserver.json");
+    let is_kept = || std::fs::read_to_string(&file).is_ok_and(|text| text.contains("\"led\": \"127"));
+    timeout(NOT_FOR_EVER, async {
+        while !is_kept() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .expect("it is written down");
+    drop(guarded);
+    let again = guarding(folder.path(), &urls);
+    assert_eq!(*again.led().borrow(), Some(server.address), "before anything is dialled");
+    let elsewhere = guarding(folder.path(), &["\"https://127.0.0.1:1\"".to_owned()]);
+    assert_eq!(*elsewhere.led().borrow(), None, "what is no endpoint any more");
+}

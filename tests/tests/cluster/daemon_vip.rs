@@ -1,0 +1,155 @@
+//! The apiserver's virtual address over two real apiservers, of which one dies, hangs, ends as planned, or is cut off,
+//! with the daemon killed in between: clients of the node reach one that serves.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::fabric::rules;
+use holdfast_tests::bed::{Dialer, Layout, Location, Tally, succeed};
+use holdfast_tests::peers::{Cluster, Part, SOON, apiserver, until};
+
+use crate::stage::{self, word};
+
+const VIP: &str = "169.254.20.1:6443";
+
+/// How soon clients are led elsewhere when a host has vanished.
+const FAILOVER: Duration = Duration::from_secs(3);
+
+/// The same where the server itself says that it is gone; a busy machine takes its time.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// How long an apiserver goes on serving that is about to end, as installations with several have it.
+const LAME: &str = "--shutdown-delay-duration=15s";
+
+/// How often an apiserver dies and comes back.
+const DEATHS: usize = 3;
+
+struct World {
+    cluster: Cluster,
+}
+
+impl World {
+    fn new() -> Self {
+        let cluster = Cluster::without_controllers(Layout::default(), 2).unwrap();
+        stage::prepare(&cluster, 2);
+        Self { cluster }
+    }
+
+    fn daemon(&self) -> Daemon<'_> {
+        let config = stage::by_certificate(&self.cluster, 2) + &format!("vip = \"{VIP}\"\n");
+        Daemon::new(self.cluster.bed(), &config).unwrap()
+    }
+
+    fn clients(&self) -> Dialer {
+        self.cluster.bed().dial(Location::NODE, VIP.parse().unwrap()).unwrap()
+    }
+}
+
+fn leads_to(daemon: &Daemon<'_>) -> Option<SocketAddr> {
+    word(&daemon.ask(&["apiserver"]).ok()?["vip"], "leads_to").parse().ok()
+}
+
+/// Waits until the address leads to this apiserver; says how long that took.
+#[track_caller]
+fn expect_led(daemon: &Daemon<'_>, index: usize) -> Duration {
+    let (begun, expected) = (Instant::now(), apiserver(index).unwrap());
+    let led = until(SOON, "the other apiserver", || Ok((leads_to(daemon) == Some(expected)).then_some(())));
+    led.unwrap_or_else(|error| panic!("{error}: {}", daemon.logged()));
+    begun.elapsed()
+}
+
+/// All that was dialled from now on is answered, for long enough to meet what comes late.
+#[track_caller]
+fn check_served(clients: &mut Dialer, what: &str) {
+    clients.tally().unwrap();
+    thread::sleep(Duration::from_millis(500));
+    check_none_failed(&clients.tally().unwrap(), what);
+}
+
+#[track_caller]
+fn check_none_failed(tally: &Tally, what: &str) {
+    println!("{what}: {tally}");
+    assert!(tally.failed.is_empty() && tally.connected > 0, "{what}: {tally}");
+}
+
+#[test]
+fn clients_of_the_virtual_address_follow_apiservers_that_die_and_come_back() {
+    let world = World::new();
+    let mut daemon = world.daemon();
+    daemon.start().unwrap();
+    expect_led(&daemon, 0);
+    let mut clients = world.clients();
+    check_served(&mut clients, "at first");
+    for _ in 0..DEATHS {
+        world.cluster.kill(Part::Apiserver(0)).unwrap();
+        let took = expect_led(&daemon, 1);
+        println!("an apiserver was killed; led elsewhere after {took:?}");
+        assert!(took < AT_ONCE, "{took:?}");
+        check_served(&mut clients, "with one of two");
+        daemon.kill().unwrap();
+        check_served(&mut clients, "with one of two, without a daemon");
+        daemon.start().unwrap();
+        check_served(&mut clients, "while the daemon started");
+        world.cluster.start_part(Part::Apiserver(0)).unwrap();
+        clients.tally().unwrap();
+        expect_led(&daemon, 0);
+        check_none_failed(&clients.tally().unwrap(), "until the preferred one is led to again");
+    }
+    world.cluster.kill(Part::Apiserver(0)).unwrap();
+    world.cluster.kill(Part::Apiserver(1)).unwrap();
+    thread::sleep(FAILOVER);
+    assert!(leads_to(&daemon).is_some(), "it leads somewhere while none serves");
+    let shown = stage::frontends(&daemon, "holdfast/apiserver");
+    assert_eq!(shown.len(), 1, "{shown:?}");
+    world.cluster.start_part(Part::Apiserver(1)).unwrap();
+    expect_led(&daemon, 1);
+    check_served(&mut clients, "with the one that came back first");
+}
+
+#[test]
+fn a_planned_end_of_an_apiserver_costs_clients_of_the_virtual_address_no_connection() {
+    let world = World::new();
+    let first = Part::Apiserver(0);
+    world.cluster.stop(first).unwrap();
+    world.cluster.start_part_with(first, &[LAME]).unwrap();
+    let mut daemon = world.daemon();
+    daemon.start().unwrap();
+    expect_led(&daemon, 0);
+    let mut clients = world.clients();
+    check_served(&mut clients, "at first");
+    world.cluster.ask_to_end(first).unwrap();
+    let took = expect_led(&daemon, 1);
+    println!("an apiserver ends as planned; led elsewhere after {took:?}");
+    until(Duration::from_secs(60), "its end", || Ok(has_ended(first, &world).then_some(()))).unwrap();
+    check_none_failed(&clients.tally().unwrap(), "from before its end until after it");
+}
+
+fn has_ended(part: Part, world: &World) -> bool {
+    let address = apiserver(0).unwrap();
+    let refused = || std::net::TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_err();
+    world.cluster.pid(part).is_none()
+        || world.cluster.bed().within(Location::OUTSIDE, refused).unwrap_or(false)
+}
+
+#[test]
+fn a_host_that_vanishes_is_left_within_3_s() {
+    let world = World::new();
+    let mut daemon = world.daemon();
+    daemon.start().unwrap();
+    expect_led(&daemon, 0);
+    let address = apiserver(0).unwrap().ip();
+    let cut = format!(
+        "add table inet cut\nadd chain inet cut input {{ type filter hook input priority 0; }}\nadd rule inet cut input ip daddr {address} drop\n"
+    );
+    rules(world.cluster.bed(), &cut).unwrap();
+    let took = expect_led(&daemon, 1);
+    println!("a host vanished; led elsewhere after {took:?}");
+    assert!(took < FAILOVER, "{took:?}: {}", daemon.logged());
+    check_served(&mut world.clients(), "with the other one");
+    let mut nft = world.cluster.bed().command(Location::OUTSIDE, "nft").unwrap();
+    nft.args(["delete", "table", "inet", "cut"]);
+    succeed(nft, SOON).unwrap();
+    expect_led(&daemon, 0);
+}
