@@ -268,7 +268,9 @@ impl Inner {
     /// Puts the learned addresses into the table, but for those that another tier has, and publishes which addresses
     /// are an apiserver's.
     fn set_learned(&self) {
-        let learned = if self.asked().learns { self.memory().addresses() } else { Vec::new() };
+        let asked = self.asked();
+        let mut learned = if asked.learns { self.memory().addresses() } else { Vec::new() };
+        learned.retain(|address| asked.vip != Some(*address));
         let mut table = self.endpoints.lock();
         let own = table.rows().iter().filter(|row| row.tier != Tier::Learned);
         let own: BTreeSet<SocketAddr> = own.map(|row| row.address).collect();
@@ -276,13 +278,17 @@ impl Inner {
         table.set(Tier::Learned, &new, Instant::now());
         drop(table);
         let standing: BTreeSet<SocketAddr> =
-            if self.asked().learns { self.memory().standing().collect() } else { BTreeSet::new() };
-        let all = own.into_iter().chain(standing).collect();
+            if asked.learns { self.memory().standing().collect() } else { BTreeSet::new() };
+        let all = own.into_iter().chain(standing).filter(|address| asked.vip != Some(*address)).collect();
         self.addresses.send_if_modified(|known| std::mem::replace(known, all) != *known);
     }
 
-    /// Makes the server of a kubeconfig that was read anew the one endpoint of its tier.
+    /// Makes the server of a kubeconfig that was read anew the one endpoint of its tier. The virtual address is none:
+    /// kubelet's kubeconfig is meant to name it.
     fn set_server(&self, tier: Tier, server: SocketAddr) {
+        if self.asked().vip == Some(server) {
+            return;
+        }
         let is_known = {
             let table = self.endpoints.lock();
             let mut own = table.rows().iter().filter(|row| row.tier == tier);

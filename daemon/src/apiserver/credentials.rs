@@ -218,6 +218,11 @@ impl Credentials {
         kept.good.clone().ok_or_else(problem)
     }
 
+    /// The last good ones, for a caller that waits for no file and no program.
+    pub(super) fn last(&self) -> Option<Arc<Shown>> {
+        self.kept().good.clone()
+    }
+
     fn kept(&self) -> std::sync::MutexGuard<'_, CredentialState> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

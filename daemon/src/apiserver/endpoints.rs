@@ -223,7 +223,7 @@ impl Endpoints {
     }
 
     /// Between three quarters and five quarters of a time.
-    fn jittered(&mut self, time: Duration) -> Duration {
+    pub(super) fn jittered(&mut self, time: Duration) -> Duration {
         let noise = self.noise();
         spread(time, noise)
     }

@@ -37,12 +37,18 @@ pub(super) const GUARD_KEEPALIVE: Duration = Duration::from_secs(1);
 /// Less than two of these, so that the second probe is not waited for.
 pub(super) const GUARD_USER_TIMEOUT: Duration = Duration::from_millis(1_500);
 
-/// How long an endpoint may take to show itself where other clients wait for it: a second is many round trips within a
-/// data centre.
+/// How long an endpoint may take to show itself where other clients wait for it and another endpoint may be tried: a
+/// second is many round trips within a data centre.
 pub(super) const GUARD_DIAL: Duration = Duration::from_secs(1);
 
-/// The shortest time between two looks for an endpoint that serves.
+/// How soon an endpoint is tried again that has not shown itself, the first time.
 pub(super) const GUARD_AGAIN: Duration = Duration::from_millis(250);
+
+/// The longest pause between two such attempts: of 10,000 nodes a thousand come in a second.
+pub(super) const GUARD_AGAIN_MOST: Duration = Duration::from_secs(10);
+
+/// A connection that a server closes so soon was not idle.
+pub(super) const SHORT_POST: Duration = Duration::from_secs(5);
 
 /// How often a server is asked whether it serves that others are led to. Apiservers close connections that say nothing
 /// for 90 s.

@@ -80,7 +80,7 @@ pub(super) fn access(settings: &Settings) -> Result<Access, SetupError> {
         led: watch::channel(None).0,
     };
     set_configured(&inner, &settings.sources.apiserver);
-    lead_as_before(&inner);
+    lead_as_before(&inner, &settings.sources);
     inner.publish();
     Ok(Access { inner: Arc::new(inner) })
 }
@@ -104,13 +104,15 @@ fn set_configured(inner: &Inner, apiserver: &Apiserver) {
     inner.set_learned();
 }
 
-/// The virtual address leads where it led before a restart, as long as that is an endpoint still.
-fn lead_as_before(inner: &Inner) {
+/// The virtual address leads where it led before a restart, as long as that is an endpoint still. Which server a
+/// kubeconfig names is not known yet.
+fn lead_as_before(inner: &Inner, sources: &Sources) {
     let before = inner.memory().led;
-    let is_known =
-        |address: &SocketAddr| inner.endpoints.lock().rows().iter().any(|row| row.address == *address);
-    let suits = |address: &SocketAddr| inner.asked().vip.is_some_and(|vip| guard::suits(vip, *address));
-    inner.led.send_replace(before.filter(is_known).filter(suits));
+    let is_row = |address: SocketAddr| inner.endpoints.lock().rows().iter().any(|row| row.address == address);
+    let may_be_named = sources.kubelet.is_some() || sources.apiserver.endpoints.is_empty();
+    let suits = |address: SocketAddr| inner.asked().vip.is_some_and(|vip| guard::suits(vip, address));
+    let led = before.filter(|address| suits(*address) && (may_be_named || is_row(*address)));
+    inner.led.send_replace(led);
 }
 
 fn asked(sources: &Sources) -> Result<Asked, SetupError> {

@@ -14,7 +14,7 @@ use super::credentials::Shown;
 use super::http::{Ask, Connection, Dial, Headers, Reply};
 use super::identity;
 use super::lease::Target;
-use super::limits::{DIAL, GUARD_DIAL, HEADERS, SHORT_BODY, SHORT_BODY_BYTES_MAX};
+use super::limits::{DIAL, HEADERS, SHORT_BODY, SHORT_BODY_BYTES_MAX};
 use super::socket::Notice;
 use super::trouble::Trouble;
 use super::{AccessError, Failure, Inner, JSON};
@@ -32,8 +32,6 @@ pub(super) enum Patience {
     Short,
     /// The endpoint is the last one that can be asked.
     Long,
-    /// Other clients wait for what comes of it.
-    Guard,
 }
 
 impl Patience {
@@ -41,14 +39,6 @@ impl Patience {
         match self {
             Self::Short => DIAL,
             Self::Long => DIAL + HEADERS,
-            Self::Guard => GUARD_DIAL,
-        }
-    }
-
-    const fn notice(self) -> Notice {
-        match self {
-            Self::Short | Self::Long => Notice::Soon,
-            Self::Guard => Notice::AtOnce,
         }
     }
 }
@@ -114,20 +104,34 @@ pub(super) async fn ask_aside(
     connection: Connection,
 ) -> Result<Reply, AccessError> {
     let name = Arc::clone(&connection.target().name);
-    asked_over(inner, ask, connection, HEADERS).await.map_err(|trouble| AccessError::of(&name, trouble))
+    let tier = connection.target().tier;
+    let failed = |trouble| AccessError::of(&name, trouble);
+    let asked = inner.asked();
+    let shown = asked.credentials(tier).current(false).await;
+    let shown = shown.map_err(|problem| failed(Trouble::Credentials(problem)))?;
+    connection.ask(ask, &ask.headers(&shown), HEADERS).await.map_err(failed)
 }
 
-/// The same, for as long as the caller can wait.
-pub(super) async fn asked_over(
+/// A connection to one endpoint for a caller that waits for no file: with the credentials that were good last.
+pub(super) async fn opened_for_others(inner: &Inner, target: &Target) -> Result<Opened, Trouble> {
+    let shown = last_credentials(inner, target.tier)?;
+    open(inner, target, &shown, Notice::AtOnce).await
+}
+
+/// One question over such a connection.
+pub(super) async fn asked_with_last(
     inner: &Inner,
     ask: &Ask<'_>,
     connection: Connection,
     limit: Duration,
 ) -> Result<Reply, Trouble> {
-    let asked = inner.asked();
-    let shown = asked.credentials(connection.target().tier).current(false).await;
-    let shown = shown.map_err(Trouble::Credentials)?;
+    let shown = last_credentials(inner, connection.target().tier)?;
     connection.ask(ask, &ask.headers(&shown), limit).await
+}
+
+fn last_credentials(inner: &Inner, tier: Tier) -> Result<Arc<Shown>, Trouble> {
+    let last = inner.asked().credentials(tier).last();
+    last.ok_or_else(|| Trouble::Credentials("nothing was read yet".to_owned()))
 }
 
 /// The endpoints in the order in which they are asked, and those that are left alone.
@@ -146,7 +150,7 @@ fn nobody(failures: Vec<Failure>) -> AccessError {
 }
 
 /// Writes a trouble to the endpoint's row. What is wrong with our own files says nothing about the endpoint.
-pub(super) fn blame(target: &Target, trouble: &Trouble) {
+fn blame(target: &Target, trouble: &Trouble) {
     match trouble {
         Trouble::Credentials(_) => target.noted(trouble.clone()),
         _ => target.dial_failed(trouble.clone()),
@@ -226,11 +230,7 @@ async fn ask_once(
 }
 
 /// Tries as [`ask_twice`] does, but gives the connection instead of an answer.
-pub(super) async fn opened_twice(
-    inner: &Inner,
-    target: &Target,
-    patience: Patience,
-) -> Result<Connection, Trouble> {
+async fn opened_twice(inner: &Inner, target: &Target, patience: Patience) -> Result<Connection, Trouble> {
     let asked = inner.asked();
     let credentials = asked.credentials(target.tier);
     let shown = credentials.current(false).await.map_err(Trouble::Credentials)?;
@@ -249,12 +249,19 @@ async fn opened(
     shown: &Shown,
     patience: Patience,
 ) -> Result<Connection, Trouble> {
-    let opened = tokio::time::timeout(patience.limit(), open(inner, target, shown, patience.notice())).await;
-    opened.map_err(|_| Trouble::Silent)?
+    let opened = tokio::time::timeout(patience.limit(), open(inner, target, shown, Notice::Soon)).await;
+    Ok(opened.map_err(|_| Trouble::Silent)??.connection)
+}
+
+/// A connection whose server has been asked who it is.
+pub(super) struct Opened {
+    pub(super) connection: Connection,
+    /// Whether the server has named our cluster, and not only been excused from that.
+    pub(super) is_our_cluster: bool,
 }
 
 /// A connection to a server that belongs to our cluster.
-async fn open(inner: &Inner, target: &Target, shown: &Shown, notice: Notice) -> Result<Connection, Trouble> {
+async fn open(inner: &Inner, target: &Target, shown: &Shown, notice: Notice) -> Result<Opened, Trouble> {
     let server_name = expected_name(target, shown)?;
     let dial = Dial { target: target.clone(), tls: Arc::clone(&shown.tls), server_name, notice };
     let connection = dial.connect(DIAL).await?;
@@ -268,7 +275,7 @@ async fn open(inner: &Inner, target: &Target, shown: &Shown, notice: Notice) -> 
         FORBIDDEN => inner.cannot_verify(&body),
         status => return Err(Trouble::answered(status, reply.retry_after, &body)),
     }
-    Ok(reply.into_connection())
+    Ok(Opened { is_our_cluster: reply.status == 200, connection: reply.into_connection() })
 }
 
 /// The name in every apiserver's certificate.

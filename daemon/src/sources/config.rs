@@ -139,10 +139,7 @@ fn in_force(
     led: &mut watch::Receiver<Option<SocketAddr>>,
 ) -> Arc<Blocks> {
     let configured = Arc::clone(&blocks.borrow_and_update());
-    match *led.borrow_and_update() {
-        Some(endpoint) => configured.leading_to(endpoint),
-        None => configured,
-    }
+    configured.leading_to(*led.borrow_and_update())
 }
 
 /// Waits for ever where no apiserver is used.

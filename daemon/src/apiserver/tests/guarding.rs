@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -98,6 +99,7 @@ async fn another_clusters_server_is_not_led_to() {
     let led = access.led();
     let looked = timeout(Duration::from_secs(2), access.patrol()).await;
     assert!(looked.is_err() && led.borrow().is_none(), "{led:?}");
+    assert!(!other.paths().is_empty(), "it was asked");
 }
 
 #[tokio::test]
@@ -118,7 +120,12 @@ async fn a_server_that_goes_is_left_at_once_and_comes_back() {
 #[tokio::test]
 async fn a_server_that_hangs_is_left() {
     let (folder, authority) = cluster();
-    let stuck = Server::start(&authority.leaf("kubernetes"), Manner::Serve, ours(|_| String::new())).await;
+    let answered = AtomicBool::new(false);
+    let once = ours(move |_| match answered.swap(true, Ordering::Relaxed) {
+        false => answer("200 OK", "ok"),
+        true => String::new(),
+    });
+    let stuck = serving(&authority, once).await;
     let good = serving(&authority, plain()).await;
     let mut guarded = Guarded::start(folder.path(), &[stuck.url(), good.url()]);
     guarded.comes_to(&stuck, NOT_FOR_EVER).await;
@@ -128,10 +135,15 @@ async fn a_server_that_hangs_is_left() {
 #[tokio::test]
 async fn a_server_that_says_that_it_is_not_ready_is_left() {
     let (folder, authority) = cluster();
-    let ends = ours(|_| answer("500 Internal Server Error", "etcd failed"));
+    let failed = || answer("500 Internal Server Error", "etcd failed");
+    let unready = serving(&authority, ours(move |_| failed())).await;
+    let answered = AtomicBool::new(false);
+    let ends =
+        ours(move |_| if answered.swap(true, Ordering::Relaxed) { failed() } else { answer("200 OK", "ok") });
     let ending = serving(&authority, ends).await;
     let good = serving(&authority, plain()).await;
-    let mut guarded = Guarded::start(folder.path(), &[ending.url(), good.url()]);
+    let mut guarded = Guarded::start(folder.path(), &[unready.url(), ending.url(), good.url()]);
+    guarded.comes_to(&ending, NOT_FOR_EVER).await;
     guarded.comes_to(&good, NOT_FOR_EVER).await;
 }
 
@@ -159,4 +171,92 @@ async fn what_is_led_to_stays_while_no_endpoint_serves_and_over_a_restart() {
     assert_eq!(*again.led().borrow(), Some(server.address), "before anything is dialled");
     let elsewhere = guarding(folder.path(), &["\"https://127.0.0.1:1\"".to_owned()]);
     assert_eq!(*elsewhere.led().borrow(), None, "what is no endpoint any more");
+}
+
+#[tokio::test]
+async fn a_server_that_may_not_say_its_cluster_is_led_to_at_the_operators_word_alone() {
+    let (folder, authority) = cluster();
+    let silent = serving(&authority, std::sync::Arc::new(|_| answer("403 Forbidden", "{}"))).await;
+    let mut guarded = Guarded::start(folder.path(), &[silent.url()]);
+    guarded.comes_to(&silent, NOT_FOR_EVER).await;
+    let access = guarding(folder.path(), &["\"https://127.0.0.1:1\"".to_owned()]);
+    let listed = super::super::Listed { slice: "kubernetes".into(), address: silent.address };
+    access.learn(&[listed]);
+    let led = access.led();
+    let looked = timeout(Duration::from_secs(2), access.patrol()).await;
+    assert!(looked.is_err() && led.borrow().is_none(), "{led:?}");
+}
+
+#[tokio::test]
+async fn servers_that_never_show_themselves_are_asked_ever_less_often() {
+    let (folder, authority) = cluster();
+    let refusing = serving(&authority, std::sync::Arc::new(|_| answer("401 Unauthorized", "{}"))).await;
+    let guarded = Guarded::start(folder.path(), &[refusing.url()]);
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let asked = refusing.paths().len();
+    assert!((2..=12).contains(&asked), "{asked} times in 4 s");
+    assert_eq!(*guarded.led.borrow(), None);
+}
+
+#[tokio::test]
+async fn a_proxy_that_closes_after_each_answer_is_asked_ever_less_often_and_kept() {
+    let (folder, authority) = cluster();
+    let closing = std::sync::Arc::new(|asked: &super::server::Asked| {
+        let body = if asked.path.ends_with("/readyz") { "connection: close\r\n" } else { "" };
+        let text = r#"{"kind":"Namespace","metadata":{"name":"kube-system","uid":"2f6d6a52-0001"}}"#;
+        format!("HTTP/1.1 200 OK\r\n{body}content-length: {}\r\n\r\n{text}", text.len())
+    });
+    let closes = serving(&authority, closing).await;
+    let other = serving(&authority, plain()).await;
+    let mut guarded = Guarded::start(folder.path(), &[closes.url(), other.url()]);
+    guarded.comes_to(&closes, NOT_FOR_EVER).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    guarded.leads_to(&closes);
+    let asked = closes.paths().iter().filter(|path| *path == "/readyz").count();
+    assert!((2..=10).contains(&asked), "{asked} times in 4 s");
+    assert!(other.paths().is_empty(), "the other one is not dialled for that");
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_patience_is_not_left() {
+    let (folder, authority) = cluster();
+    let busy = serving(&authority, ours(|_| answer("429 Too Many Requests", "{}"))).await;
+    let other = serving(&authority, plain()).await;
+    let mut guarded = Guarded::start(folder.path(), &[busy.url(), other.url()]);
+    guarded.comes_to(&busy, NOT_FOR_EVER).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    guarded.leads_to(&busy);
+    assert!(other.paths().is_empty(), "{:?}", other.paths());
+}
+
+/// The guide has kubelet's kubeconfig name the virtual address.
+#[tokio::test]
+async fn the_virtual_address_is_no_endpoint_whatever_names_it() {
+    let (folder, authority) = cluster();
+    let server = serving(&authority, plain()).await;
+    let vip: SocketAddr = "169.254.20.1:6443".parse().unwrap();
+    let config = format!(
+        "clusters: [{{name: c, cluster: {{server: \"https://{vip}\", certificate-authority: {}/ca.crt, \
+         tls-server-name: kubernetes}}}}]\nusers: [{{name: u, user: {{token: t}}}}]\n\
+         contexts: [{{name: x, context: {{cluster: c, user: u}}}}]\ncurrent-context: x\n\
+         apiVersion: v1\nkind: Config\n",
+        folder.path().display()
+    );
+    std::fs::write(folder.path().join("kubelet.conf"), config).unwrap();
+    let mut settings = super::settings(
+        folder.path(),
+        &format!(
+            "endpoints = [{}]\nvip = \"{vip}\"\nca_file = \"ca.crt\"\ntls_server_name = \"kubernetes\"",
+            server.url()
+        ),
+    );
+    settings.sources.kubelet = Some(folder.path().join("kubelet.conf"));
+    let access = Access::new(&settings).unwrap();
+    access.learn(&[super::super::Listed { slice: "kubernetes".into(), address: vip }]);
+    let (mut led, addresses, views) = (access.led(), access.addresses(), access.views());
+    let patrol = tokio::spawn(access.patrol());
+    timeout(NOT_FOR_EVER, led.wait_for(|led| *led == Some(server.address))).await.unwrap().unwrap();
+    assert!(!addresses.borrow().contains(&vip), "or its own frontend would be left out");
+    assert!(views.borrow().endpoints.iter().all(|row| row.address != vip), "{:?}", views.borrow());
+    patrol.abort();
 }

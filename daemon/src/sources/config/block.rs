@@ -85,8 +85,9 @@ impl Blocks {
         Self { vip: vip.map(|address| (address, origin.into())), ..self }
     }
 
-    /// The same blocks, and the service of the virtual address, if there is one, with this backend.
-    pub(super) fn leading_to(self: Arc<Self>, endpoint: SocketAddr) -> Arc<Self> {
+    /// The same blocks, and the service of the virtual address, if there is one, with this backend. It is there before
+    /// it leads anywhere, so that no other service has the address.
+    pub(super) fn leading_to(self: Arc<Self>, endpoint: Option<SocketAddr>) -> Arc<Self> {
         let block =
             self.vip.as_ref().and_then(|(vip, origin)| Block::new(apiserver(*vip, endpoint), origin).ok());
         let Some(block) = block else { return self };
@@ -106,7 +107,7 @@ impl Blocks {
 }
 
 /// The service of the apiserver's virtual address.
-fn apiserver(vip: SocketAddr, endpoint: SocketAddr) -> StaticService {
+fn apiserver(vip: SocketAddr, endpoint: Option<SocketAddr>) -> StaticService {
     let [namespace, name] = VIP_SERVICE.map(str::to_owned);
     StaticService {
         name,
@@ -114,7 +115,7 @@ fn apiserver(vip: SocketAddr, endpoint: SocketAddr) -> StaticService {
         port_name: "https".to_owned(),
         transport: Transport::Tcp,
         frontends: vec![vip],
-        backends: vec![endpoint],
+        backends: endpoint.into_iter().collect(),
         weights: Vec::new(),
         health_check: None,
         affinity_timeout: None,

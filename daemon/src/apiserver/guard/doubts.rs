@@ -1,0 +1,92 @@
+//! Which endpoints nobody is led to for a while, because they did not show themselves.
+//!
+//! Invariant: each failure in a row doubles the pause until the endpoint is tried again, up to a bound; an endpoint that
+//! shows itself is doubted no more. So nodes that all wait for one apiserver do not keep it from starting.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::super::limits::{GUARD_AGAIN, GUARD_AGAIN_MOST};
+
+#[derive(Debug)]
+struct Doubt {
+    address: SocketAddr,
+    times: u32,
+    until: Instant,
+}
+
+/// What is doubted, of at most as many endpoints as there are.
+#[derive(Debug, Default)]
+pub(super) struct Doubts(Vec<Doubt>);
+
+impl Doubts {
+    /// The endpoint did not show itself. `spread` makes the pause another one on each node.
+    pub(super) fn add(
+        &mut self,
+        address: SocketAddr,
+        now: Instant,
+        spread: impl FnOnce(Duration) -> Duration,
+    ) {
+        let times = self.0.iter().find(|it| it.address == address).map_or(0, |it| it.times.saturating_add(1));
+        self.clear(address);
+        let until = now.checked_add(spread(pause(times))).unwrap_or(now);
+        self.0.push(Doubt { address, times, until });
+    }
+
+    pub(super) fn clear(&mut self, address: SocketAddr) {
+        self.0.retain(|it| it.address != address);
+    }
+
+    /// Forgets what is no endpoint any more.
+    pub(super) fn keep(&mut self, known: impl Fn(SocketAddr) -> bool) {
+        self.0.retain(|it| known(it.address));
+    }
+
+    pub(super) fn may_be_tried(&self, address: SocketAddr, now: Instant) -> bool {
+        self.0.iter().all(|it| it.address != address || it.until <= now)
+    }
+}
+
+/// How long after so many failures, or connections that were closed at once, the next one is made.
+pub(super) fn pause(times: u32) -> Duration {
+    GUARD_AGAIN.saturating_mul(2_u32.saturating_pow(times)).min(GUARD_AGAIN_MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, last], 6443))
+    }
+
+    #[test]
+    fn each_failure_in_a_row_doubles_the_pause_up_to_a_bound() {
+        let (mut doubts, start) = (Doubts::default(), Instant::now());
+        let mut now = start;
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            doubts.add(address(1), now, |pause| pause);
+            let waited = (0..).map(|tenth| now + Duration::from_millis(50 * tenth));
+            let next = waited.into_iter().find(|at| doubts.may_be_tried(address(1), *at)).unwrap();
+            pauses.push((next - now).as_millis());
+            now = next;
+        }
+        assert_eq!(pauses, [250, 500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000]);
+        assert!(doubts.may_be_tried(address(2), start), "another one is not doubted");
+    }
+
+    #[test]
+    fn an_endpoint_that_shows_itself_is_doubted_no_more() {
+        let (mut doubts, now) = (Doubts::default(), Instant::now());
+        for _ in 0..5 {
+            doubts.add(address(1), now, |pause| pause);
+        }
+        doubts.clear(address(1));
+        assert!(doubts.may_be_tried(address(1), now));
+        doubts.add(address(1), now, |pause| pause);
+        assert!(doubts.may_be_tried(address(1), now + GUARD_AGAIN), "and begins anew");
+        doubts.keep(|known| known == address(2));
+        assert!(doubts.may_be_tried(address(1), now), "what is no endpoint any more");
+    }
+}
