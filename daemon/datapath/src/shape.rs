@@ -138,7 +138,8 @@ impl Shape {
     }
 }
 
-/// Whether an array with so many entries is to be made larger soon: there is still room for what comes until it is made.
+/// Whether an array with so many entries is to be made larger soon: there is still room for what comes until it is
+/// made.
 pub(crate) fn is_filling(used: u32, entries: u32) -> bool {
     is_short_of(used, entries, entries)
 }
@@ -148,7 +149,8 @@ pub(crate) fn is_hash_filling(used: u32, entries: u32) -> bool {
     is_short_of(used, entries, room_in_hash(entries))
 }
 
-/// Whether so little room is left that what comes meanwhile could fill it. Small maps have more to spare: three eighths.
+/// Whether so little room is left that what comes meanwhile could fill it. A small map has more to spare: three
+/// eighths.
 fn is_short_of(used: u32, entries: u32, room: u32) -> bool {
     let spare = (room / 16).max(MEANWHILE);
     used >= (entries - entries / 8 * 3).max(room.saturating_sub(spare))

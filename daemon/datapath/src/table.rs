@@ -137,8 +137,8 @@ impl Table {
         }
     }
 
-    /// Removes keys, some of which may be gone already, up to the first that is refused. Gives how many are certainly not
-    /// there any more.
+    /// Removes keys, some of which may be gone already, up to the first that is refused. Gives how many are certainly
+    /// not there any more.
     pub(crate) fn remove_many(&mut self, keys: &[u8]) -> usize {
         let size = self.map.key_size() as usize;
         let mut done = 0;
