@@ -7,7 +7,7 @@
 //! apply(event)*  →  due retries, grace periods that are over  →  decide
 //!                →  addresses that left the node
 //!                →  for each service of the piece: its lists, then its new frontends, many at once
-//!                →  for each of them again: its removals
+//!                →  for each of them again: its removals, frontends many at once
 //!                →  what belongs to no service  →  end of the piece: changes, snapshot
 //!                →  a grace period for what was freed
 //! ```
@@ -47,8 +47,8 @@ const UPKEEP_WAIT: Duration = Duration::from_millis(100);
 /// serves meanwhile, and is never older than what is remembered; a source that can be reached answers within a second.
 const REMEMBERED_WAIT: Duration = Duration::from_secs(3);
 
-/// How many new frontends wait for each other, so that the maps take many of them in one step.
-const INSERTS_MAX: usize = 1_024;
+/// How many new frontends wait for each other, or removals of frontends, so that the maps take many in one step.
+const TOGETHER_MAX: usize = 1_024;
 
 /// How long writes that belong to no service may wait for a time at which no service has any.
 const UPKEEP_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -71,8 +71,8 @@ pub struct Engine<M> {
     // When what belongs to no service was written last.
     upkeep_at: Duration,
     ops: Vec<Op>,
-    // New frontends, of services that have their lists.
-    inserts: Vec<Op>,
+    // New frontends of services that have their lists; later in a piece, frontends that go.
+    together: Vec<Op>,
 }
 
 impl<M: Maps> Engine<M> {
@@ -95,7 +95,7 @@ impl<M: Maps> Engine<M> {
             upkeep_due: None,
             upkeep_at: Duration::ZERO,
             ops: Vec::new(),
-            inserts: Vec::new(),
+            together: Vec::new(),
         };
         Ok((engine, errors))
     }
@@ -245,7 +245,12 @@ impl<M: Maps> Engine<M> {
 
     fn may_write(&mut self, now: Duration) -> bool {
         self.first_grace = self.first_grace.filter(|grace| !self.maps.is_over(*grace));
-        self.is_open |= self.opens_at().is_some_and(|due| due <= now) && self.first_grace.is_none();
+        let opens = self.opens_at().is_some_and(|due| due <= now) && self.first_grace.is_none();
+        if opens && !self.is_open && self.is_bare {
+            // What follows, the decision for each service, takes as long as larger maps do.
+            self.maps.expect(&self.world.foreseen());
+        }
+        self.is_open |= opens;
         self.is_open
     }
 
@@ -260,42 +265,60 @@ impl<M: Maps> Engine<M> {
                 self.failed(*id, error, now);
                 refused.insert(*id);
             }
-            if self.inserts.len() >= INSERTS_MAX {
-                self.insert_frontends(now, &mut refused);
+            if self.together.len() >= TOGETHER_MAX {
+                self.execute_together(now, &mut refused);
             }
         }
-        self.insert_frontends(now, &mut refused);
+        self.execute_together(now, &mut refused);
+        self.write_removals(&piece, now, &mut refused);
         for id in piece.into_iter().filter(|id| !refused.contains(id)) {
-            self.ops.clear();
-            self.world.plan_removals(id, &mut self.ops);
-            match self.execute() {
-                Ok(()) if self.world.is_unfinished(id) => {}
-                Ok(()) => self.retries.succeeded(id),
-                Err(error) => self.failed(id, error.to_string(), now),
+            if !self.world.is_unfinished(id) {
+                self.retries.succeeded(id);
             }
         }
     }
 
+    /// Removes what the services no longer have, but for those of which something was refused.
+    fn write_removals(&mut self, piece: &[ServiceId], now: Duration, refused: &mut BTreeSet<ServiceId>) {
+        for id in piece {
+            if refused.contains(id) {
+                continue;
+            }
+            self.ops.clear();
+            self.world.plan_removals(*id, &mut self.ops);
+            let world = &self.world;
+            self.together.extend(self.ops.extract_if(.., |op| is_removal(op) && may_touch(world, op)));
+            if let Err(error) = self.execute() {
+                self.failed(*id, error.to_string(), now);
+                refused.insert(*id);
+            }
+            if self.together.len() >= TOGETHER_MAX {
+                self.execute_together(now, refused);
+            }
+        }
+        self.execute_together(now, refused);
+    }
+
     /// Writes the lists of a service, and what has to go with them. New frontends are left for
-    /// [`Self::insert_frontends`], removals for after those.
+    /// [`Self::execute_together`], removals for after those.
     fn write_lists(&mut self, id: ServiceId) -> Result<(), String> {
-        let begun = self.inserts.len();
+        let begun = self.together.len();
         self.ops.clear();
         let planned = self.world.plan_lists(id, &mut self.ops).map_err(|error| error.to_string());
         let world = &self.world;
-        self.inserts.extend(self.ops.extract_if(.., |op| is_new(world, op) && may_touch(world, op)));
+        self.together.extend(self.ops.extract_if(.., |op| is_new(world, op) && may_touch(world, op)));
         let executed = self.execute().map_err(|error| error.to_string());
         if executed.is_err() {
-            self.inserts.truncate(begun);
+            self.together.truncate(begun);
         }
         planned.and(executed)
     }
 
-    /// Inserts the new frontends, by which clients find the lists. A service's frontends after one that is refused are
-    /// left out.
-    fn insert_frontends(&mut self, now: Duration, refused: &mut BTreeSet<ServiceId>) {
-        let mut inserts = core::mem::take(&mut self.inserts);
-        let mut left = inserts.as_slice();
+    /// Inserts the new frontends by which clients find the lists, or removes the frontends that go. A service's
+    /// frontends after one that is refused are left out.
+    fn execute_together(&mut self, now: Duration, refused: &mut BTreeSet<ServiceId>) {
+        let mut together = core::mem::take(&mut self.together);
+        let mut left = together.as_slice();
         while let [first, rest @ ..] = left {
             left = match self.maps.execute_some(left) {
                 Ok(count) => {
@@ -314,8 +337,8 @@ impl<M: Maps> Engine<M> {
                 }
             };
         }
-        inserts.clear();
-        self.inserts = inserts;
+        together.clear();
+        self.together = together;
     }
 
     /// Writes what belongs to no service: leftovers of a restart that no service claims, and new node addresses. In
@@ -383,6 +406,10 @@ impl<M: Maps> Engine<M> {
 
 fn is_new(world: &World, op: &Op) -> bool {
     matches!(&op.action, Action::InsertFrontend(key, _) if world.is_new(key))
+}
+
+fn is_removal(op: &Op) -> bool {
+    matches!(op.action, Action::RemoveFrontend(_))
 }
 
 fn may_touch(world: &World, op: &Op) -> bool {

@@ -60,10 +60,15 @@ pub trait Maps: Send {
     fn execute(&mut self, action: &Action) -> Result<(), MapError>;
 
     /// Executes as many of these ops, from the first on, as suits the maps in one step. They insert frontends that the
-    /// maps do not have, so their order does not matter. Gives how many were accepted, or why the first was not.
-    fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
-        inserts.first().map_or(Ok(0), |op| self.execute(&op.action).map(|()| 1))
+    /// maps do not have, or they remove frontends, so their order does not matter. Gives how many were accepted, or why
+    /// the first was not.
+    fn execute_some(&mut self, ops: &[Op]) -> Result<usize, MapError> {
+        ops.first().map_or(Ok(0), |op| self.execute(&op.action).map(|()| 1))
     }
+
+    /// Tells the maps what is about to come while it is still being decided, so that they can begin to make room. It
+    /// does not wait, and nothing but time depends on it.
+    fn expect(&mut self, _: &Coming) {}
 
     /// Makes room for many ops at once, so that the maps need not grow in several steps. It changes nothing that a
     /// client meets, and what does not fit shows in the ops. Maps that are as large as they get have nothing to do.
@@ -104,6 +109,10 @@ impl<M: Maps + ?Sized> Maps for Box<M> {
 
     fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
         (**self).execute_some(inserts)
+    }
+
+    fn expect(&mut self, coming: &Coming) {
+        (**self).expect(coming);
     }
 
     fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {

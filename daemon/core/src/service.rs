@@ -45,6 +45,12 @@ pub(crate) struct RealizedList {
     pub(crate) suspects: Vec<Range>,
 }
 
+impl RealizedList {
+    fn unused(nothing: &Arc<Rows>) -> Self {
+        Self { word: Word::EMPTY, rows: Arc::clone(nothing), uncertain: false, suspects: Vec::new() }
+    }
+}
+
 /// What the maps hold of one port.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RealizedPort {
@@ -62,8 +68,16 @@ pub(crate) struct RealizedPort {
 
 impl RealizedPort {
     /// The state of an index that was never used, or was wiped.
-    pub(crate) fn unused() -> Self {
-        Self { facts: Some(PortFacts::default()), ..Self::default() }
+    fn unused(nothing: &Arc<Rows>) -> Self {
+        Self {
+            cluster: RealizedList::unused(nothing),
+            local: RealizedList::unused(nothing),
+            facts: Some(PortFacts::default()),
+            members: BTreeMap::new(),
+            uncertain_members: BTreeSet::new(),
+            sources: BTreeSet::new(),
+            uncertain_sources: BTreeSet::new(),
+        }
     }
 
     pub(crate) fn list(&self, scope: Scope) -> &RealizedList {
@@ -109,16 +123,17 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    pub(crate) fn new(key: PortKey) -> Self {
+    /// A port of which nothing is known yet. `nothing`: rows that are none, which all such ports share.
+    pub(crate) fn new(key: PortKey, nothing: &Arc<Rows>) -> Self {
         Self {
             key,
             index: None,
-            rows: Arc::default(),
+            rows: Arc::clone(nothing),
             policy: PortPolicy::default(),
             sources: None,
             kept: Kept::default(),
             tables: [false; 2],
-            realized: RealizedPort::unused(),
+            realized: RealizedPort::unused(nothing),
         }
     }
 
@@ -372,7 +387,13 @@ impl Service {
     }
 
     /// Takes a new decision in: known ports keep what the maps hold of them, ports no longer desired go to the end.
-    pub(crate) fn take(&mut self, desired: Desired, facts: Option<Arc<ServiceFacts>>, case: &Case<'_>) {
+    pub(crate) fn take(
+        &mut self,
+        desired: Desired,
+        facts: Option<Arc<ServiceFacts>>,
+        case: &Case<'_>,
+        nothing: &Arc<Rows>,
+    ) {
         let before = core::mem::replace(&mut self.facts, facts);
         let served = self.ports.get(..self.wanted).unwrap_or_default();
         let mut pasts = match (&before, &self.facts) {
@@ -386,7 +407,7 @@ impl Service {
         for wanted in desired.ports {
             work::done(1 + wanted.rows.len());
             let past = pasts.remove(&wanted.key);
-            let mut port = old.remove(&wanted.key).unwrap_or_else(|| Port::new(wanted.key));
+            let mut port = old.remove(&wanted.key).unwrap_or_else(|| Port::new(wanted.key, nothing));
             if let Some(past) = past {
                 past.give_to(&mut port);
             }
@@ -395,7 +416,7 @@ impl Service {
             self.ports.push(port);
         }
         for mut port in old.into_values().filter(|port| port.index.is_some()) {
-            port.rows = Arc::default();
+            port.rows = Arc::clone(nothing);
             port.policy = PortPolicy::default();
             port.sources = None;
             port.kept.let_go();

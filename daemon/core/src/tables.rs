@@ -346,11 +346,9 @@ fn rejected_part(facts: &ServiceFacts, settings: &Settings, cut: usize) -> Optio
         rows_beyond(cut),
     ];
     let reasons: Vec<_> = reasons.into_iter().flatten().collect();
-    let object = ObjectKey::Service(facts.key.clone());
-    let origin = facts.meta.origin.clone();
     (!reasons.is_empty()).then(|| Rejection {
-        object,
-        origin,
+        object: ObjectKey::Service(facts.key.clone()),
+        origin: facts.meta.origin.clone(),
         reason: reasons.join("; ").into(),
         partial: true,
     })
@@ -388,6 +386,9 @@ fn wrong_weights(facts: &ServiceFacts) -> Option<String> {
 /// Ports times addresses beyond what one service may have.
 fn frontends_beyond(facts: &ServiceFacts, settings: &Settings) -> Option<String> {
     const MAX: usize = limits::FRONTENDS_PER_SERVICE_MAX;
+    if frontends::wanted_at_most(facts) <= MAX {
+        return None;
+    }
     let wanted = frontends::wanted(facts, settings);
     let is_ours = || frontends::state(Some(facts), settings) == ServiceState::Served;
     (wanted > MAX && is_ours()).then(|| {

@@ -10,6 +10,7 @@ mod budget;
 mod decide;
 mod drains;
 mod drift;
+mod foreseen;
 mod hold;
 mod node;
 mod owners;
@@ -95,7 +96,7 @@ impl World {
             drained: drains::Walk::default(),
             adopted: adopt::Adopted::default(),
             ledger: Ledger::default(),
-            turns: piece::Turns::default(),
+            turns: piece::Turns::new(seed),
             checking: None,
             report: report::Report::new(seed),
         }

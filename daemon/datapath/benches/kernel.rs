@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use bed::{Bed, Port, address, ask, bed, tcp_backend, udp_backend, udp_client};
 use clock::{median, stay_on_one_cpu, time, used};
+use holdfast_core::change::Change;
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::index::Seed;
@@ -336,50 +337,88 @@ fn all_ratios(bed: &Bed) {
     ratios(&ways, many);
 }
 
-/// Prints how fast an engine programs 50,000 services into empty maps, from their events on. CPU time is measured: what
-/// the engine itself needs. The same with maps in memory shows all but the kernel's share.
+/// Prints how fast an engine programs 50,000 services into empty maps, from their events on, and how fast it takes them
+/// away again. By the clock, and by the CPU time of the engine's thread. The same with maps in memory shows all but the
+/// kernel's share.
 fn programming() {
     let shape = worlds::Shape { services: sized(50_000, 500), endpoints: 1 };
-    let (mut memory, mut real) = (Vec::new(), Vec::new());
+    let (mut memory, mut real) = (Rates::default(), Rates::default());
     for _ in 0..sized(FILLS, 1) {
-        memory.push(program(MemoryMaps::default(), shape.events()).1);
-        let (maps, seconds) = program(KernelMaps::unattached(Capacity::default()).unwrap(), shape.events());
-        real.push(seconds);
-        let status = maps.status();
-        assert_eq!((status.frontends, status.growths), ([shape.services, 0], sized(1, status.growths)));
+        memory.take(MemoryMaps::default(), shape, |_| ());
+        real.take(KernelMaps::unattached(Capacity::default()).unwrap(), shape, |maps| {
+            let status = maps.status();
+            assert_eq!((status.frontends, status.growths), ([shape.services, 0], sized(1, status.growths)));
+        });
     }
-    let rate = |seconds: f64| f64::from(shape.services) / seconds;
-    let best = |times: &[f64]| rate(times.iter().copied().fold(f64::INFINITY, f64::min));
-    println!(
-        "programming {} services from nothing: {:.0} services/s, at best {:.0}; into memory {:.0}, at best {:.0}",
-        shape.services,
-        rate(median(real.clone())),
-        best(&real),
-        rate(median(memory.clone())),
-        best(&memory),
-    );
+    println!("{:34}{:>12}{:>12}{:>12}", "services/s, of 50,000", "by clock", "at best", "of CPU time");
+    real.show("the kernel's maps");
+    memory.show("maps of memory");
 }
 
-/// Programs these events; returns the maps, and the seconds of CPU time that this took.
-fn program<M: Maps>(maps: M, events: Vec<Event>) -> (M, f64) {
-    let begun = used();
-    let (engine, _) = bring_about(maps, events);
-    (engine.into_maps(), (used() - begun).as_secs_f64())
+/// How long it took to write all services and to take them away, round by round: by the clock, and of CPU time.
+#[derive(Default)]
+struct Rates {
+    services: u32,
+    inserts: [Vec<f64>; 2],
+    deletes: [Vec<f64>; 2],
 }
 
-/// The engine, when it has taken in a first list, and how many ops that took.
+impl Rates {
+    fn take<M: Maps>(&mut self, maps: M, shape: worlds::Shape, check: impl FnOnce(&M)) {
+        self.services = shape.services;
+        let (mut engine, found) = Engine::start(maps, Seed(7), &[Source::Kubernetes]).unwrap();
+        assert_eq!(found, []);
+        let events = shape.events().into_iter().chain([Event::Synced(Source::Kubernetes)]);
+        clocked(&mut self.inserts, &mut engine, events.collect());
+        check(engine.maps());
+        clocked(&mut self.deletes, &mut engine, shape.deletions());
+        assert_eq!(engine.maps_mut().dump().unwrap().frontends, []);
+    }
+
+    fn show(&self, what: &str) {
+        for (done, times) in [("insert", &self.inserts), ("delete", &self.deletes)] {
+            let rate = |seconds: f64| f64::from(self.services) / seconds;
+            let [clock, cpu] = times.each_ref().map(|times| rate(median(times.clone())));
+            let best = rate(times[0].iter().copied().fold(f64::INFINITY, f64::min));
+            println!("{:34}{clock:>12.0}{best:>12.0}{cpu:>12.0}", format!("{what}, {done}"));
+        }
+    }
+}
+
+/// Has the engine take in these events until they are realized. What the changes hold is freed by another thread in the
+/// daemon, here when the clock has stopped.
+fn clocked<M: Maps>(times: &mut [Vec<f64>; 2], engine: &mut Engine<M>, events: Vec<Event>) {
+    let mut changes = Vec::with_capacity(events.len());
+    let (begun, used_before) = (Instant::now(), used());
+    write(engine, events, &mut |change| changes.push(change));
+    times[0].push(begun.elapsed().as_secs_f64());
+    times[1].push((used() - used_before).as_secs_f64());
+}
+
+/// The engine over these maps, when it has taken in a first list, and how many ops that took.
 fn bring_about<M: Maps>(maps: M, events: Vec<Event>) -> (Engine<M>, u64) {
     let (mut engine, found) = Engine::start(maps, Seed(7), &[Source::Kubernetes]).unwrap();
     assert_eq!(found, []);
-    // The engine need not work in small pieces: no client waits here.
-    engine.limit_pieces(u64::MAX);
-    events.into_iter().chain([Event::Synced(Source::Kubernetes)]).for_each(|event| engine.apply(event));
+    let ops = write(
+        &mut engine,
+        events.into_iter().chain([Event::Synced(Source::Kubernetes)]).collect(),
+        &mut drop,
+    );
+    (engine, ops)
+}
+
+/// Steps as the daemon does, until the maps hold what these events say, and tells how many ops there were so far.
+#[inline(never)]
+fn write<M: Maps>(engine: &mut Engine<M>, events: Vec<Event>, changed: &mut dyn FnMut(Change)) -> u64 {
+    events.into_iter().for_each(|event| engine.apply(event));
     loop {
-        let snapshot = engine.step(Now::default(), &mut drop);
+        let snapshot = engine.step(Now::default(), changed);
         if engine.is_written() {
-            return (engine, snapshot.counters.ops);
+            return snapshot.counters.ops;
         }
-        std::thread::sleep(Duration::from_millis(1));
+        if engine.next_due(Duration::ZERO) != Some(Duration::ZERO) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -387,7 +426,7 @@ fn bring_about<M: Maps>(maps: M, events: Vec<Event>) -> (Engine<M>, u64) {
 /// nothing is to be written.
 fn restart(bed: &Bed) {
     let shape = worlds::Shape { services: sized(10_000, 500), endpoints: 8 };
-    drop(program(bed.start(), shape.events()));
+    drop(bring_about(bed.start(), shape.events()));
     let mut rounds = Vec::new();
     for _ in 0..sized(FILLS, 1) {
         let events = shape.events();

@@ -185,6 +185,21 @@ pub(crate) fn update_batch(map: &MapHandle, keys: &[u8], values: &[u8], count: &
     returned.map(drop)
 }
 
+/// Deletes `count` keys, up to the first that is not there or is refused, and sets `count` to how many were deleted.
+pub(crate) fn delete_batch(map: &MapHandle, keys: &[u8], count: &mut u32) -> io::Result<()> {
+    // A batch of deletions has no values, so none can be too short.
+    if !matches!(map.map_type(), MapType::Hash)
+        || keys.len() as u64 != u64::from(*count) * u64::from(map.key_size())
+    {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let asked = pair(*count, descriptor(map.as_fd()));
+    let mut attributes = [0, 0, read_from(keys), 0, asked, 0, 0];
+    let returned = call(sys::BPF_MAP_DELETE_BATCH, &mut attributes);
+    *count = low(attributes[COUNT]);
+    returned.map(drop)
+}
+
 /// Reads up to `count` keys and values from where a walk is (`at`; `None`: its beginning). Sets `count` to how many
 /// came, and `next` to where the walk goes on.
 pub(crate) fn lookup_batch(

@@ -9,7 +9,6 @@ mod dump;
 mod exempt;
 mod flows;
 mod grow;
-mod insert;
 mod packets;
 mod proof;
 mod repair;
@@ -18,6 +17,7 @@ mod sources;
 mod stale;
 mod start;
 mod status;
+mod together;
 
 use std::net::IpAddr;
 
@@ -110,7 +110,7 @@ impl KernelMaps {
     }
 
     fn remove_frontend(&mut self, key: &FrontendKey) -> Result<(), MapError> {
-        self.cluster_ips.note_removed(key);
+        self.cluster_ips.note_removed([key]);
         let bytes = FrontendBytes::new(key);
         let removed = self.generation.frontends_mut(Family::of(key.address)).remove(bytes.key());
         removed.map_err(|error| refused("remove frontend", FRONTENDS, &error))?;
@@ -198,11 +198,15 @@ impl Maps for KernelMaps {
         }
     }
 
-    fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
-        match self.insert_together(inserts) {
-            0 => inserts.first().map_or(Ok(0), |op| self.execute(&op.action).map(|()| 1)),
+    fn execute_some(&mut self, ops: &[Op]) -> Result<usize, MapError> {
+        match self.insert_together(ops).max(self.remove_together(ops)) {
+            0 => ops.first().map_or(Ok(0), |op| self.execute(&op.action).map(|()| 1)),
             accepted => Ok(accepted),
         }
+    }
+
+    fn expect(&mut self, coming: &Coming) {
+        self.expect_room_for(coming);
     }
 
     fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {

@@ -20,6 +20,7 @@ mod features;
 mod flows;
 mod generation;
 mod grace;
+mod ipv6;
 mod kernel;
 mod links;
 mod load;

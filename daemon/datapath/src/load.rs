@@ -7,10 +7,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, OpenMapMut, OpenObject, ProgramMut};
+use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, OpenMapMut, OpenObject, ProgramMut, libbpf_sys};
 
 use crate::error::StartError;
 use crate::features::Features;
+use crate::ipv6;
 use crate::map::{self, Handles, Map, Size};
 use crate::shape::Shape;
 use crate::site::Site;
@@ -137,6 +138,9 @@ fn prepare(object: &mut OpenObject, size: Size, given: &Handles) -> Result<(), S
             map.reuse_fd(given.as_fd()).map_err(StartError::loading)?;
         } else if let Some(entries) = which.entries(size) {
             map.set_max_entries(entries).map_err(StartError::loading)?;
+            if which == Map::Entries6 && !ipv6::is_spoken() {
+                map.set_map_flags(libbpf_sys::BPF_F_NO_PREALLOC).map_err(StartError::loading)?;
+            }
         }
     }
     Ok(())

@@ -16,6 +16,9 @@ const MEMBERS_FIRST: u32 = 4096;
 /// an empty entry costs 8 to 128 bytes.
 const GROWTH: u32 = 16;
 
+/// What may come while larger maps are made, some 0.1 s: as much as one change after the other can bring.
+const MEANWHILE: u32 = 4096;
+
 /// What is added to the arrays for the self-test: a port and a slot that no service can have.
 pub(crate) const PROBE_ENTRIES: u32 = 1;
 
@@ -135,9 +138,28 @@ impl Shape {
     }
 }
 
-/// Whether a map with so many entries is to be made larger soon: there is still room for what comes until it is made.
-pub(crate) const fn is_filling(used: u32, entries: u32) -> bool {
-    used >= entries - entries / 8 * 3
+/// Whether an array with so many entries is to be made larger soon: there is still room for what comes until it is
+/// made.
+pub(crate) fn is_filling(used: u32, entries: u32) -> bool {
+    is_short_of(used, entries, entries)
+}
+
+/// The same of a hash map.
+pub(crate) fn is_hash_filling(used: u32, entries: u32) -> bool {
+    is_short_of(used, entries, room_in_hash(entries))
+}
+
+/// Whether so little room is left that what comes meanwhile could fill it. A small map has more to spare: three
+/// eighths.
+fn is_short_of(used: u32, entries: u32, room: u32) -> bool {
+    let spare = (room / 16).max(MEANWHILE);
+    used >= (entries - entries / 8 * 3).max(room.saturating_sub(spare))
+}
+
+/// How many entries a hash map may have before nothing more may come. What is in use may be a little more than is
+/// counted: a replacement takes an entry for a moment.
+const fn room_in_hash(entries: u32) -> u32 {
+    entries - entries / 16
 }
 
 /// Whether a hash map with so many entries should have been larger by now.
@@ -145,10 +167,9 @@ pub(crate) const fn is_crowded(used: u32, entries: u32) -> bool {
     used >= entries - entries / 4
 }
 
-/// Whether so much is in use of a hash map that nothing may come before it is larger. What is in use may be a little
-/// more than is counted: a replacement takes an entry for a moment.
+/// Whether so much is in use of a hash map that nothing may come before it is larger.
 pub(crate) const fn is_full(used: u32, entries: u32) -> bool {
-    used >= entries - entries / 16
+    used >= room_in_hash(entries)
 }
 
 /// The next size that holds `needed` entries, if the limit lets it.
@@ -163,10 +184,10 @@ pub(crate) fn grown(entries: u32, needed: u32, limit: u32) -> Option<u32> {
     Some(next)
 }
 
-/// An eighth more than is used, in round numbers: lists that are replaced need room beside. It is no more, because what
-/// is mapped counts as the daemon's memory.
+/// An eighth more than is used, in round numbers: lists that are replaced need room beside, and what was just made is
+/// not to be made larger at once. It is no more, because what is mapped counts as the daemon's memory.
 fn spacious(used: u32) -> u32 {
-    let entries = used.saturating_add(used / 8);
+    let entries = used.saturating_add((used / 8).max(2 * MEANWHILE));
     let step = entries.checked_next_power_of_two().map_or(1, |power| power / 8).max(1);
     entries.checked_next_multiple_of(step).unwrap_or(u32::MAX)
 }
@@ -222,17 +243,32 @@ mod tests {
         check_holding(few, first);
         let many = Coming { frontends: [50_000, 0], ports: 50_000, slots: [50_000, 20_000], members: 3072 };
         let larger =
-            Shape { frontends: [131_072, 4096], ports: 57_344, slots: [57_344, 24_576], members: 8192 };
+            Shape { frontends: [131_072, 4096], ports: 65_536, slots: [65_536, 28_672], members: 8192 };
         check_holding(many, larger);
         let limits = Shape::limits(Capacity { slots: 1000, ports: 10, services: 1 });
         let first = Shape::first(limits);
         assert_eq!(first.holding(&Shape::NONE.and(&many), &limits), first, "within the limits");
     }
 
+    /// Else whatever is written into it would have it made anew at once, and the programs loaded once more.
+    #[test]
+    fn what_was_made_for_many_is_not_made_larger_at_once() {
+        let limits = Shape::limits(Capacity { slots: 1 << 23, ports: 1 << 22, services: 1 });
+        for many in (5_000..1_000_000).step_by(777) {
+            let used = Shape { frontends: [many; 2], ports: many, slots: [4 * many; 2], members: many };
+            let made = Shape::first(limits).holding(&used, &limits);
+            let arrays = [(made.ports, many), (made.slots[0], 4 * many), (made.slots[1], 4 * many)];
+            let hashes = [made.frontends[0], made.frontends[1], made.members];
+            let filling = arrays.into_iter().filter(|(entries, used)| is_filling(*used, *entries)).count()
+                + hashes.into_iter().filter(|entries| is_hash_filling(many, *entries)).count();
+            assert_eq!(filling, 0, "{many} in {made:?}");
+        }
+    }
+
     #[test]
     fn an_array_has_an_eighth_to_spare_and_not_much_more() {
         for (used, expected) in
-            [(1, 1), (64, 80), (10_000, 12_288), (2_560_000, 3_145_728), (u32::MAX, u32::MAX)]
+            [(1, 10_240), (10_000, 20_480), (100_000, 114_688), (2_560_000, 3_145_728), (u32::MAX, u32::MAX)]
         {
             assert_eq!(spacious(used), expected, "{used}");
         }

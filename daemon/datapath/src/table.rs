@@ -12,6 +12,63 @@ use crate::bpf_call;
 /// The most entries of one batch. The kernel gives whole buckets, so a batch may be short without being the last.
 const BATCH: u32 = 4096;
 
+/// Enough that a system call itself does not count, and few enough that its buffers stay in the processor's cache.
+pub(crate) const TOGETHER_MAX: usize = 256;
+
+/// Puts keys into a hash map, all with that value, many by one system call. A key that finds no room is left out, and
+/// keeps no other one out.
+pub(crate) fn put_many(map: &MapHandle, keys: &[u8], value: &[u8]) {
+    let size = (map.key_size() as usize).max(1);
+    let values = value.repeat(TOGETHER_MAX);
+    let mut left = keys;
+    while let Some((batch, _)) = left.split_at_checked(left.len().min(TOGETHER_MAX * size))
+        && !batch.is_empty()
+    {
+        let mut done = update_together(map, batch, &values, batch.len() / size) * size;
+        // The one that was refused goes alone: this kernel may take none together.
+        if let Some(key) = batch.get(done..done + size) {
+            let _ = map.update(key, value, MapFlags::ANY);
+            done += size;
+        }
+        left = left.get(done..).unwrap_or_default();
+    }
+}
+
+/// Puts so many entries into a hash map, up to the first that is refused. Gives how many were put in.
+fn update_together(map: &MapHandle, keys: &[u8], values: &[u8], all: usize) -> usize {
+    let Ok(all) = u32::try_from(all) else { return 0 };
+    let mut count = all;
+    let written = bpf_call::update_batch(map, keys, values, &mut count);
+    // A refusal of the call itself leaves the count as it was.
+    if written.is_ok() || count < all { count as usize } else { 0 }
+}
+
+/// Deletes keys of a hash map, some of which may be gone already. One that is refused keeps no other one there.
+pub(crate) fn delete_many(map: &MapHandle, keys: &[u8]) {
+    let size = (map.key_size() as usize).max(1);
+    let mut left = keys;
+    while !left.is_empty() {
+        let (deleted, error) = delete_together(map, left, left.len() / size);
+        let refused =
+            left.get(deleted * size..).and_then(|left| left.get(..size)).filter(|_| error.is_some());
+        // It goes alone: this kernel may delete none together.
+        refused.into_iter().for_each(|key| drop(map.delete(key)));
+        let done = deleted + usize::from(refused.is_some());
+        left = left.get(done.max(1) * size..).unwrap_or_default();
+    }
+}
+
+/// Deletes keys of a hash map, up to the first that is not there or is refused. Gives how many were deleted, and the
+/// error of the next one.
+fn delete_together(map: &MapHandle, keys: &[u8], all: usize) -> (usize, Option<io::Error>) {
+    let Ok(all) = u32::try_from(all) else { return (0, Some(io::ErrorKind::InvalidInput.into())) };
+    let mut count = all;
+    let error = bpf_call::delete_batch(map, keys, &mut count).err();
+    // A refusal of the call itself leaves the count as it was.
+    let deleted = if error.is_none() || count < all { count } else { 0 };
+    (deleted as usize, error)
+}
+
 /// One hash map of the kernel, open.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -54,16 +111,13 @@ impl Table {
     /// Inserts keys that are not there, up to the first that is refused. Gives how many were inserted. A key that was
     /// there after all is replaced, and counts twice.
     pub(crate) fn put_new(&mut self, keys: &[u8], values: &[u8]) -> usize {
-        let all = u32::try_from(keys.len() / self.map.key_size() as usize).unwrap_or(0);
-        if all == 0 || values.len() != all as usize * self.map.value_size() as usize {
+        let all = keys.len() / self.map.key_size() as usize;
+        if all == 0 || values.len() != all * self.map.value_size() as usize {
             return 0;
         }
-        let mut count = all;
-        let written = bpf_call::update_batch(&self.map, keys, values, &mut count);
-        // A refusal of the call itself leaves the count as it was.
-        let accepted = if written.is_ok() || count < all { count } else { 0 };
-        self.used = self.used.saturating_add(accepted);
-        accepted as usize
+        let accepted = update_together(&self.map, keys, values, all);
+        self.used = self.used.saturating_add(u32::try_from(accepted).unwrap_or(u32::MAX));
+        accepted
     }
 
     /// The value of a key.
@@ -81,6 +135,24 @@ impl Table {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Removes keys, some of which may be gone already, up to the first that is refused. Gives how many are certainly
+    /// not there any more.
+    pub(crate) fn remove_many(&mut self, keys: &[u8]) -> usize {
+        let size = self.map.key_size() as usize;
+        let mut done = 0;
+        while let Some(left) = keys.get(done * size..).filter(|left| !left.is_empty()) {
+            let (removed, error) = delete_together(&self.map, left, left.len() / size);
+            self.used = self.used.saturating_sub(u32::try_from(removed).unwrap_or(u32::MAX));
+            done += removed;
+            match error {
+                Some(error) if error.raw_os_error() == Some(libc::ENOENT) => done += 1,
+                Some(_) => break,
+                None => {}
+            }
+        }
+        done.min(keys.len() / size)
     }
 
     /// Copies every entry into an empty map.
@@ -203,3 +275,6 @@ impl Batch {
         keys.zip(values).take(count)
     }
 }
+
+#[cfg(test)]
+mod tests;

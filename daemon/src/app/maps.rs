@@ -277,6 +277,10 @@ impl Maps for AppMaps {
         self.maps_mut().execute_some(inserts)
     }
 
+    fn expect(&mut self, coming: &Coming) {
+        self.maps_mut().expect(coming);
+    }
+
     fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
         self.maps_mut().make_room(coming)
     }

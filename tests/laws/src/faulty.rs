@@ -65,6 +65,10 @@ impl<M: Maps> Maps for FaultyMaps<M> {
         Ok(())
     }
 
+    fn expect(&mut self, coming: &Coming) {
+        self.inner.expect(coming);
+    }
+
     fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
         self.inner.make_room(coming)
     }

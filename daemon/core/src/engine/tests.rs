@@ -9,7 +9,7 @@ use crate::facts::{
 };
 use crate::keys::{Family, FrontendKey, ObjectName, Protocol, ServiceKey, SliceKey};
 use crate::maps::{Answer, Capacity, MemoryMaps};
-use crate::op::{Action, Dump};
+use crate::op::{Action, Coming, Dump};
 use crate::snapshot::Checked;
 
 use super::*;
@@ -213,15 +213,17 @@ impl Maps for Together {
         self.maps.execute(action)
     }
 
-    fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
+    fn execute_some(&mut self, ops: &[Op]) -> Result<usize, MapError> {
         let is_refused = |op: &&Op| {
-            let Action::InsertFrontend(key, _) = &op.action else { panic!("not a frontend") };
+            let (Action::InsertFrontend(key, _) | Action::RemoveFrontend(key)) = &op.action else {
+                panic!("not a frontend")
+            };
             Some(key.address) == self.refused
         };
-        let count = inserts.iter().take_while(|op| !is_refused(op)).count();
-        inserts.iter().take(count).for_each(|op| self.maps.execute(&op.action).unwrap());
+        let count = ops.iter().take_while(|op| !is_refused(op)).count();
+        ops.iter().take(count).for_each(|op| self.maps.execute(&op.action).unwrap());
         self.steps.push(count);
-        let refused = || MapError::Refused { op: "insert frontend", cause: "for a test".to_owned() };
+        let refused = || MapError::Refused { op: "write frontend", cause: "for a test".to_owned() };
         if count == 0 { Err(refused()) } else { Ok(count) }
     }
 
@@ -283,6 +285,119 @@ fn invariant_03_a_frontend_refused_among_others_keeps_only_its_own_service() {
     let snapshot = engine.step(Now { mono, ..NOW }, &mut |_| ());
     assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (4, 0));
     assert!(matches!(answer(&engine, "198.51.100.2:80"), Answer::Served(_)));
+}
+
+fn deleted(name: &str) -> [Event; 2] {
+    let Event::ServiceApplied(facts) = service(name, "10.0.0.1") else { panic!("a service") };
+    let Event::SliceApplied(slice) = slice(name, &[]) else { panic!("a slice") };
+    [Event::ServiceDeleted(facts.key.clone(), None), Event::SliceDeleted(slice.key.clone(), None)]
+}
+
+#[test]
+fn frontends_of_many_services_go_together() {
+    let (mut engine, _) = start_together(None);
+    engine.maps_mut().steps.clear();
+    ["a", "b", "c"].into_iter().flat_map(deleted).for_each(|event| engine.apply(event));
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert_eq!(engine.maps().steps, [4]);
+    assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (0, 0));
+}
+
+#[test]
+fn invariant_03_a_removal_refused_among_others_keeps_only_its_own_service() {
+    let (mut engine, _) = start_together(None);
+    engine.maps_mut().steps.clear();
+    engine.maps_mut().refused = Some("10.0.0.2".parse().unwrap());
+    ["a", "b", "c"].into_iter().flat_map(deleted).for_each(|event| engine.apply(event));
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert_eq!(engine.maps().steps, [1, 0, 1], "those before it, itself, the next service's");
+    assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (2, 1));
+    let answer = |engine: &Engine<Together>, address: &str| engine.maps().maps.dial(address.parse().unwrap());
+    assert!(matches!(answer(&engine, "10.0.0.2:80"), Answer::Served(_)), "its list is still there");
+    assert_eq!(answer(&engine, "10.0.0.3:80"), Answer::Passed);
+    engine.maps_mut().refused = None;
+    engine.maps_mut().steps.clear();
+    let mono = engine.next_due(NOW.mono).unwrap() + Duration::from_secs(10);
+    let snapshot = engine.step(Now { mono, ..NOW }, &mut |_| ());
+    assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (0, 0));
+}
+
+/// Maps that keep what they were told is coming.
+#[derive(Default)]
+struct Expecting {
+    maps: MemoryMaps,
+    expected: Vec<Coming>,
+    roomy: Vec<Coming>,
+}
+
+impl Maps for Expecting {
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        assert!(!self.expected.is_empty(), "{} before it was expected", action.name());
+        self.maps.execute(action)
+    }
+
+    fn expect(&mut self, coming: &Coming) {
+        self.expected.push(*coming);
+    }
+
+    fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
+        self.roomy.push(*coming);
+        Ok(())
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        self.maps.begin_grace()
+    }
+
+    fn is_over(&self, grace: Grace) -> bool {
+        self.maps.is_over(grace)
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        self.maps.dump()
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.maps.capacity()
+    }
+}
+
+#[test]
+fn a_start_over_empty_maps_says_once_what_is_coming() {
+    let (mut engine, _) = Engine::start(Expecting::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    let mut facts = service_facts("b", "fd00::2");
+    facts.cluster_ips.push("10.0.0.2".parse().unwrap());
+    facts.external_ips = vec!["198.51.100.2".parse().unwrap()];
+    facts.ports[0].node_port = NonZeroU16::new(30_080);
+    facts.affinity_timeout = Some(60);
+    facts.ip_families = vec![Family::V6, Family::V4];
+    engine.apply(Event::ServiceApplied(Arc::new(facts)));
+    engine.apply(slice("b", &["1.1.1.1", "1.1.1.2"]));
+    engine.apply(service("a", "10.0.0.1"));
+    engine.apply(slice("a", &["1.1.1.3"]));
+    engine.apply(slice("of-nobody", &["1.1.1.4"]));
+    engine.step(NOW, &mut |_| ());
+    assert_eq!(engine.maps().expected, [], "not all is known");
+    engine.apply(Event::Synced(Source::Manifests));
+    engine.step(NOW, &mut |_| ());
+    let coming = Coming { frontends: [4, 2], ports: 3, slots: [3, 0], members: 2 };
+    assert_eq!(engine.maps().expected, [coming]);
+    assert_eq!(engine.maps().roomy.first(), Some(&coming), "as it was decided");
+    engine.apply(service("c", "10.0.0.3"));
+    engine.step(NOW, &mut |_| ());
+    assert_eq!(engine.maps().expected.len(), 1);
+}
+
+#[test]
+fn a_start_that_finds_its_services_in_the_maps_expects_nothing() {
+    let first = engine(vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])]);
+    let maps = Expecting { maps: first.into_maps(), ..Expecting::default() };
+    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    engine.apply(service("a", "10.0.0.1"));
+    engine.apply(slice("a", &["1.1.1.1"]));
+    engine.apply(Event::Synced(Source::Manifests));
+    engine.step(NOW, &mut |_| ());
+    assert_eq!(engine.maps().expected, []);
 }
 
 #[test]

@@ -71,6 +71,16 @@ pub(crate) fn wanted(service: &ServiceFacts, settings: &Settings) -> usize {
     addresses(service, settings).iter().map(|it| numbers.at(it).len()).sum()
 }
 
+/// No fewer than [`wanted`] gives, counted without looking at any address: nearly all services ask for so few that it
+/// need not be known how many exactly.
+pub(crate) fn wanted_at_most(service: &ServiceFacts) -> usize {
+    // A cluster IP and the address of NodePorts, in each family.
+    let own = 2 * Family::ALL.len();
+    let listed = [service.ingress.len(), service.external_ips.len(), service.static_frontends.len()];
+    let addresses = listed.into_iter().fold(own, usize::saturating_add);
+    addresses.saturating_mul(service.ports.len())
+}
+
 /// A port of the service with the number that clients dial; `None` where the address brings its own number.
 type Numbered<'a> = (Option<NonZeroU16>, &'a ServicePort);
 
@@ -107,6 +117,9 @@ impl<'a> Numbers<'a> {
 /// Keeps one of several ports that are dialled alike, the first by the bytes of its name. The ports that are kept stay
 /// in the order of the object.
 fn once(mut ports: Vec<Numbered<'_>>) -> Vec<Numbered<'_>> {
+    if ports.len() < 2 {
+        return ports;
+    }
     let mut order: Vec<_> = ports.iter().copied().zip(0_usize..).collect();
     order.sort_unstable_by_key(|((number, port), position)| (*number, &port.protocol, &port.name, *position));
     order.dedup_by(|((a, x), _), ((b, y), _)| (*a, &x.protocol) == (*b, &y.protocol));
@@ -143,7 +156,8 @@ fn addresses(service: &ServiceFacts, settings: &Settings) -> Vec<Address> {
     let is_visible = |ip: &IpAddr| if Family::of(*ip) == Family::V4 { v4 } else { v6 };
     let families = || Family::ALL.into_iter().zip(visible).filter(|(_, visible)| *visible).map(|(it, _)| it);
     let cluster = families().filter_map(|family| cluster_ip(service, family));
-    let node = families().map(Family::unspecified);
+    let has_node_ports = service.ports.iter().any(|port| port.node_port.is_some());
+    let node = families().filter(|_| has_node_ports).map(Family::unspecified);
     let ingress = service.ingress.iter().filter(|ingress| !ingress.proxied).map(|ingress| ingress.address);
     let fixed = service.static_frontends.iter().map(|it| (it.ip(), NonZeroU16::new(it.port())));
     let address = |kind, ip, port| Address { kind, ip, port, barred: is_barred(service, kind, ip, settings) };
@@ -159,6 +173,9 @@ fn addresses(service: &ServiceFacts, settings: &Settings) -> Vec<Address> {
                 .map(|(ip, port)| address(FrontendType::Static, ip, port)),
         );
     let mut all: Vec<_> = all.filter(|it| is_visible(&it.ip)).collect();
+    if all.len() < 2 {
+        return all;
+    }
     let free: BTreeSet<_> = all.iter().filter(|it| !it.barred).map(Address::identity).collect();
     let mut known = BTreeSet::new();
     all.retain(|it| (!it.barred || !free.contains(&it.identity())) && known.insert(it.identity()));

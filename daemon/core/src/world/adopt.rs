@@ -75,7 +75,7 @@ impl AdoptedPort {
     /// The same as a port of no service, so that it is wiped like any other.
     fn as_port(&self) -> Port {
         let key = PortKey { name: Arc::from(""), transport: Transport::Tcp, family: self.family };
-        Port { realized: self.realized.clone(), ..Port::new(key) }
+        Port { realized: self.realized.clone(), ..Port::new(key, &Arc::default()) }
     }
 }
 

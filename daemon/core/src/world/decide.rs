@@ -102,30 +102,31 @@ impl World {
         let desired = resolve::resolve(facts.as_deref(), &known.slices, given);
         self.tables.cut_short(id, desired.cut);
         let rank = facts.as_deref().map(Rank::of);
-        self.cover(id, rank, &Coverage::of(&desired.frontends, &node));
+        self.cover(id, rank, Coverage::of(&desired.frontends, &node));
         let wanted = self.claimable(&desired.frontends, id, rank);
         let Some(case) = self.case(id, (&settings, &drains), now) else { return self.count_impossible() };
         let Self { services, space, .. } = self;
+        let nothing = services.nothing();
         let Some(service) = services.get_mut(id) else { return self.count_impossible() };
         let before = service.lists();
-        service.take(desired, facts, &case);
+        service.take(desired, facts, &case, &nothing);
         space.indices.put_all(&service.ports);
         self.open_holds(id, &settings, &node);
         self.account_for_holds(id, before, &settings, now.uptime());
-        self.claim(id, &wanted, rank);
+        self.claim(id, wanted, rank);
     }
 
     /// Replaces what the service covers. Other services that ask for something inside of what it began or ceased to
     /// cover are decided for anew.
-    fn cover(&mut self, id: ServiceId, rank: Option<Rank>, now: &Coverage) {
+    fn cover(&mut self, id: ServiceId, rank: Option<Rank>, now: Coverage) {
         let Self { services, covers, tables, .. } = self;
         let (Some(service), Some(known)) = (services.get_mut(id), tables.get(id)) else { return };
-        if service.coverage == *now {
+        if service.coverage == now {
             return;
         }
-        let before = core::mem::replace(&mut service.coverage, now.clone());
+        let before = core::mem::replace(&mut service.coverage, now);
         let source = rank.map_or(known.key.source, Rank::source);
-        let told = covers.replace((source, id), &before, now);
+        let told = covers.replace((source, id), &before, &service.coverage);
         work::done(told.len());
         for (other, key) in told {
             services.mark(other, Cause::ClaimLost(key, known.key.clone()), true);
@@ -162,22 +163,31 @@ impl World {
     }
 
     /// Replaces the claims of a service. With another rank, all of them are entered anew.
-    fn claim(&mut self, id: ServiceId, wanted: &[Wanted], rank: Option<Rank>) {
+    fn claim(&mut self, id: ServiceId, wanted: Vec<Wanted>, rank: Option<Rank>) {
         let Some(service) = self.services.get_mut(id) else { return self.count_impossible() };
         let same_rank = service.rank == rank;
         if same_rank && service.claimed == wanted {
             return;
         }
         service.rank = rank;
-        let claimed = core::mem::replace(&mut service.claimed, wanted.to_vec());
-        for it in missing(&claimed, if same_rank { wanted } else { &[] }) {
+        let claimed = core::mem::take(&mut service.claimed);
+        for it in missing(&claimed, if same_rank { &wanted } else { &[] }) {
             match self.frontends.withdraw(it.key, id) {
                 Some(heir) => self.won(heir, it.key, id),
                 None => self.left_over(it.key, id),
             }
         }
-        let Some(rank) = rank else { return };
-        for it in missing(wanted, if same_rank { &claimed } else { &[] }) {
+        if let Some(rank) = rank {
+            self.enter(id, rank, missing(&wanted, if same_rank { &claimed } else { &[] }));
+        }
+        if let Some(service) = self.services.get_mut(id) {
+            service.claimed = wanted;
+        }
+    }
+
+    /// Enters claims of a service.
+    fn enter<'a>(&mut self, id: ServiceId, rank: Rank, wanted: impl Iterator<Item = &'a Wanted>) {
+        for it in wanted {
             let tables = &self.tables;
             let name = |id| tables.get(id).map(|known| &known.key);
             match self.frontends.claim(*it, id, rank, &|a, b| name(a).cmp(&name(b))) {

@@ -13,6 +13,7 @@ use super::World;
 use super::queue::Queue;
 use super::undecided::Undecided;
 use crate::facts::ServiceFacts;
+use crate::index::Seed;
 use crate::keys::FrontendKey;
 use crate::limits;
 use crate::op::ServiceId;
@@ -48,12 +49,12 @@ pub(super) struct Turns {
     most: u64,
 }
 
-impl Default for Turns {
-    fn default() -> Self {
+impl Turns {
+    pub(super) fn new(seed: Seed) -> Self {
         Self {
             queue: Queue::default(),
             waiting: Vec::new(),
-            undecided: Undecided::default(),
+            undecided: Undecided::new(seed),
             woken: BTreeSet::new(),
             piece: Vec::new(),
             gathered: Vec::new(),
@@ -66,9 +67,7 @@ impl Default for Turns {
             most: limits::PIECE_WORK,
         }
     }
-}
 
-impl Turns {
     /// Notes that a start is not over before this service is in the maps.
     pub(super) fn is_to_be_written(&mut self, service: Option<&mut Service>) {
         if let Some(service) = service.filter(|service| !service.unwritten) {

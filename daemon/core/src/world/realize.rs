@@ -254,13 +254,14 @@ impl World {
     }
 
     fn with_port(&mut self, owner: Owner, index: PortIndex, change: impl FnOnce(Written<'_>)) {
-        let empty = Arc::default();
+        let nothing;
         let written = match owner {
             Owner::Service(id) => {
                 self.port_at_mut(id, index).map(|port| (&mut port.realized, port.key.family, &port.rows))
             }
             Owner::Nobody => {
-                self.adopted.get_mut(index).map(|port| (&mut port.realized, port.family, &empty))
+                nothing = Arc::default();
+                self.adopted.get_mut(index).map(|port| (&mut port.realized, port.family, &nothing))
             }
             Owner::Node => None,
         };

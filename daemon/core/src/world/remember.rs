@@ -116,7 +116,7 @@ impl Service {
         let port = |port: &PortView| Port {
             rows: Arc::clone(&port.rows),
             kept: Kept { last: port.last.clone(), hold: port.hold.clone(), ended: port.ended },
-            ..Port::new(port.key.clone())
+            ..Port::new(port.key.clone(), &Arc::default())
         };
         self.ports = view.ports.iter().map(port).collect();
         self.wanted = self.ports.len();

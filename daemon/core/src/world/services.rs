@@ -2,9 +2,11 @@
 //!
 //! Invariant: a dirty service stands in `dirty` once, with every cause that made it so.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::change::Cause;
+use crate::list::Rows;
 use crate::op::ServiceId;
 use crate::service::{Cursor, Service};
 
@@ -14,9 +16,15 @@ pub(super) struct Services {
     all: Vec<Service>,
     /// The services that became dirty since the last piece was begun.
     pub(super) dirty: Vec<ServiceId>,
+    nothing: Arc<Rows>,
 }
 
 impl Services {
+    /// Rows that are none. All ports without any share these: there are as many ports as a cluster has.
+    pub(super) fn nothing(&self) -> Arc<Rows> {
+        Arc::clone(&self.nothing)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use crate::facts::ServiceFacts;
+use crate::index::{Index, Seed};
 use crate::keys::{Family, FrontendKey};
 use crate::op::ServiceId;
 
@@ -16,28 +17,37 @@ use crate::op::ServiceId;
 type Address = (IpAddr, u16);
 
 /// What is asked for, and the services that wait for it to be decided.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Undecided {
-    asked: BTreeMap<Address, u32>,
+    asked: Index<Address, u32>,
     waiting: BTreeMap<Address, BTreeSet<ServiceId>>,
 }
 
 impl Undecided {
+    pub(super) fn new(seed: Seed) -> Self {
+        Self { asked: Index::new(seed), waiting: BTreeMap::new() }
+    }
+
     /// Notes what a service asks for that waits for its decision.
     pub(super) fn add(&mut self, facts: &ServiceFacts) {
-        all_addresses(facts).for_each(|address| *self.asked.entry(address).or_default() += 1);
+        all_addresses(facts).for_each(|address| *self.asked.get_or_insert_with(address, || 0) += 1);
     }
 
     /// Notes that such a service waits no longer, and returns the services that waited for the last of these decisions.
     pub(super) fn remove(&mut self, facts: &ServiceFacts) -> Vec<ServiceId> {
         let mut woken = Vec::new();
         for address in all_addresses(facts) {
-            let left = self.asked.get_mut(&address).map(|count| {
-                *count = count.saturating_sub(1);
-                *count
-            });
-            if left == Some(0) {
-                self.asked.remove(&address);
+            let mut left = 0;
+            self.asked.update(
+                address,
+                || 0,
+                |count| {
+                    left = count.saturating_sub(1);
+                    *count = left;
+                    left > 0
+                },
+            );
+            if left == 0 && !self.waiting.is_empty() {
                 woken.extend(self.waiting.remove(&address).unwrap_or_default());
             }
         }
@@ -46,7 +56,7 @@ impl Undecided {
 
     /// Whether a service may be about to claim this frontend.
     pub(super) fn asks_for(&self, key: &FrontendKey) -> bool {
-        !self.asked.is_empty() && self.asked.contains_key(&address_of(key))
+        !self.asked.is_empty() && self.asked.get(&address_of(key)).is_some()
     }
 
     /// Has this service wait until the next owner of a frontend that it has in the maps is decided.

@@ -59,9 +59,14 @@ impl Order {
 }
 
 impl Ahead {
+    /// How large the maps are that are being made.
+    pub(super) fn shape(&self) -> Option<Shape> {
+        if let Self::Making { shape, .. } = self { Some(*shape) } else { None }
+    }
+
     /// Whether maps are being made that are at least so large.
     fn is_enough(&self, wanted: &Shape) -> bool {
-        matches!(self, Self::Making { shape, .. } if shape.or_larger(*wanted) == *shape)
+        self.shape().is_some_and(|shape| shape.or_larger(*wanted) == shape)
     }
 }
 

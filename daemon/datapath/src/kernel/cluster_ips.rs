@@ -5,16 +5,18 @@
 //! first such frontend: a client that dials a service which is just being written is not refused for a port that is
 //! written next. An address that a former daemon wrote is removed only if it is wrong.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use holdfast_core::keys::FrontendKey;
 use holdfast_core::op::{FrontendType, FrontendValue};
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapHandle};
 
 use crate::abi;
 use crate::error::StartError;
 use crate::map::{self, Handles, Map, handle};
+use crate::table;
 
 /// The value of each key, which only says that the key is there.
 const IS_THERE: u32 = 1;
@@ -24,7 +26,9 @@ const MAPS: [Map; 2] = [Map::ClusterIps4, Map::ClusterIps6];
 /// The frontends at cluster IPs, and the maps that tell programs of them while packets are translated.
 #[derive(Debug, Default)]
 pub(super) struct ClusterIps {
-    ports: BTreeMap<IpAddr, BTreeSet<FrontendKey>>,
+    frontends: HashSet<FrontendKey>,
+    // How many frontends are at each address.
+    at: HashMap<IpAddr, u32>,
     // The addresses that have come since the last look.
     fresh: BTreeSet<IpAddr>,
     maps: Option<Handles>,
@@ -48,55 +52,82 @@ impl ClusterIps {
             stale.iter().for_each(|key| drop(map.delete(key)));
         }
         self.maps = Some(maps);
-        self.ports.keys().filter(|address| !self.fresh.contains(address)).for_each(|it| self.tell(*it));
+        self.tell(self.at.keys().copied().filter(|address| !self.fresh.contains(address)));
         Ok(())
     }
 
     fn is_known(&self, key: &[u8]) -> bool {
-        abi::node_address_of(key).is_some_and(|address| self.ports.contains_key(&address))
+        abi::node_address_of(key).is_some_and(|address| self.at.contains_key(&address))
     }
 
     /// Notes that a frontend has come, or has become one of another kind.
     pub(super) fn note_inserted(&mut self, key: &FrontendKey, value: FrontendValue) {
         if value.kind != FrontendType::ClusterIp {
-            return self.note_removed(key);
+            return self.note_removed([key]);
         }
-        let ports = self.ports.entry(key.address).or_default();
-        if ports.is_empty() {
-            self.fresh.insert(key.address);
+        if self.frontends.insert(*key) {
+            let at = self.at.entry(key.address).or_default();
+            if *at == 0 {
+                self.fresh.insert(key.address);
+            }
+            *at += 1;
         }
-        ports.insert(*key);
     }
 
-    /// Notes that a frontend has gone, or is about to go.
-    pub(super) fn note_removed(&mut self, key: &FrontendKey) {
-        let Some(ports) = self.ports.get_mut(&key.address) else { return };
-        if ports.remove(key) && ports.is_empty() {
-            self.ports.remove(&key.address);
-            self.fresh.remove(&key.address);
-            let gone = abi::node_address_bytes(key.address);
-            self.map_of(key.address).into_iter().for_each(|map| drop(map.delete(&gone)));
+    /// Notes that frontends have gone, or are about to go.
+    pub(super) fn note_removed<'a>(&mut self, keys: impl IntoIterator<Item = &'a FrontendKey>) {
+        let mut gone = Keys::default();
+        for key in keys {
+            if self.frontends.remove(key) && self.leaves(key.address) {
+                self.fresh.remove(&key.address);
+                gone.add(key.address);
+            }
         }
+        self.maps.iter().for_each(|maps| gone.for_each_in(maps, table::delete_many));
+    }
+
+    /// Counts a frontend that has left an address. `true`: it was the last one.
+    fn leaves(&mut self, address: IpAddr) -> bool {
+        let Entry::Occupied(mut at) = self.at.entry(address) else { return false };
+        *at.get_mut() = at.get().saturating_sub(1);
+        let is_last = *at.get() == 0;
+        if is_last {
+            at.remove();
+        }
+        is_last
     }
 
     /// Tells the programs the addresses that have stayed since the last look.
     pub(super) fn settle(&mut self) {
-        for address in std::mem::take(&mut self.fresh) {
-            self.tell(address);
+        let fresh = std::mem::take(&mut self.fresh);
+        self.tell(fresh.into_iter());
+    }
+
+    /// Tells the programs addresses. If the map has no room for one, a client meets what it would
+    /// meet without the map: its packet goes on as it is.
+    fn tell(&self, addresses: impl Iterator<Item = IpAddr>) {
+        let Some(maps) = &self.maps else { return };
+        let mut keys = Keys::default();
+        addresses.for_each(|address| keys.add(address));
+        keys.for_each_in(maps, |map, keys| table::put_many(map, keys, &IS_THERE.to_ne_bytes()));
+    }
+}
+
+/// Keys of the two maps, one after the other.
+#[derive(Default)]
+struct Keys([Vec<u8>; 2]);
+
+impl Keys {
+    fn add(&mut self, address: IpAddr) {
+        let Self([v4, v6]) = self;
+        let keys = if address.is_ipv4() { v4 } else { v6 };
+        keys.extend_from_slice(&abi::node_address_bytes(address));
+    }
+
+    fn for_each_in(&self, maps: &Handles, act: impl Fn(&MapHandle, &[u8])) {
+        for (keys, map) in self.0.iter().zip(MAPS) {
+            maps.get(&map).into_iter().for_each(|map| act(map, keys));
         }
-    }
-
-    /// Tells the programs an address. If the map has no room for it, a client meets what it would meet without the map:
-    /// its packet goes on as it is.
-    fn tell(&self, address: IpAddr) {
-        let key = abi::node_address_bytes(address);
-        let put = |map: &MapHandle| map.update(&key, &IS_THERE.to_ne_bytes(), MapFlags::ANY);
-        self.map_of(address).into_iter().for_each(|map| drop(put(map)));
-    }
-
-    fn map_of(&self, address: IpAddr) -> Option<&MapHandle> {
-        let [v4, v6] = MAPS;
-        self.maps.as_ref()?.get(if address.is_ipv4() { &v4 } else { &v6 })
     }
 }
 
@@ -121,7 +152,9 @@ mod tests {
     /// Addresses that programs would be told, those that are fresh with a question mark.
     fn shown(all: &ClusterIps) -> Vec<String> {
         let mark = |address: &IpAddr| if all.fresh.contains(address) { "?" } else { "" };
-        all.ports.keys().map(|address| format!("{address}{}", mark(address))).collect()
+        let mut known: Vec<_> = all.at.keys().copied().collect();
+        known.sort_unstable();
+        known.iter().map(|address| format!("{address}{}", mark(address))).collect()
     }
 
     #[test]
@@ -134,10 +167,10 @@ mod tests {
         assert_eq!(shown(&all), ["10.96.0.1?", "fd00::1?"]);
         all.settle();
         assert_eq!(shown(&all), ["10.96.0.1", "fd00::1"]);
-        all.note_removed(&key("10.96.0.1", 80));
-        all.note_removed(&key("10.96.0.1", 80));
+        all.note_removed([&key("10.96.0.1", 80)]);
+        all.note_removed([&key("10.96.0.1", 80)]);
         assert_eq!(shown(&all), ["10.96.0.1", "fd00::1"]);
-        all.note_removed(&key("10.96.0.1", 81));
+        all.note_removed([&key("10.96.0.1", 81)]);
         assert_eq!(shown(&all), ["fd00::1"]);
     }
 

@@ -15,7 +15,7 @@ use crate::error::StartError;
 use crate::features::Features;
 use crate::load::{self, LoadedPrograms};
 use crate::map::{self, Handles};
-use crate::shape::{Shape, grown, index, is_filling, is_full};
+use crate::shape::{Shape, grown, index, is_filling, is_full, is_hash_filling};
 use holdfast_core::maps::MapError;
 
 impl KernelMaps {
@@ -47,7 +47,7 @@ impl KernelMaps {
         if is_full(used, entries) {
             return self.grow(larger).map_err(growth_refused(op));
         }
-        if is_filling(used, entries) {
+        if is_hash_filling(used, entries) {
             self.grow_soon(larger);
         }
         Ok(())
@@ -88,11 +88,21 @@ impl KernelMaps {
 
     pub(super) fn make_room_for(&mut self, coming: &Coming) -> Result<(), MapError> {
         let used = self.used().and(coming);
-        let shape = self.generation.shape.holding(&used, &self.limits);
-        if shape == self.generation.shape {
+        let holds = |shape: &Shape| shape.holding(&used, &self.limits) == *shape;
+        if holds(&self.generation.shape) {
             return Ok(());
         }
+        let made = self.ahead.shape().filter(holds);
+        let shape = made.unwrap_or_else(|| self.generation.shape.holding(&used, &self.limits));
         self.build(shape).map_err(growth_refused("make room"))
+    }
+
+    /// Begins to make room for what is about to come. A failure is told where that room is needed.
+    pub(super) fn expect_room_for(&mut self, coming: &Coming) {
+        let shape = self.generation.shape.holding(&self.used().and(coming), &self.limits);
+        if shape != self.generation.shape {
+            self.begin_larger(shape);
+        }
     }
 
     fn used(&self) -> Shape {

@@ -121,6 +121,34 @@ fn kernel_maps_that_are_made_too_small_are_not_waited_for() {
     assert_eq!((maps.growths, maps.dump().unwrap().frontends.len()), (1, 2561));
 }
 
+/// What a start over empty maps writes, in that order, takes one growth, however full the first maps are meanwhile.
+#[test]
+fn kernel_what_a_start_expects_is_made_once_and_is_large_enough() {
+    let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
+    let coming = Coming { frontends: [20_000, 0], ports: 20_000, slots: [20_000, 0], members: 0 };
+    maps.expect(&coming);
+    assert!(matches!(maps.ahead, Ahead::Making { .. }), "{:?}", maps.ahead);
+    assert_eq!(grown(&maps), (0, 4096), "nothing has changed");
+    // A little less is written than was expected, or a little more, as long as there is room.
+    maps.make_room(&Coming { frontends: [19_000, 0], ports: 20_100, slots: [21_000, 0], members: 9 })
+        .unwrap();
+    assert_eq!(grown(&maps), (1, 65_536));
+    insert(&mut maps, 0..20_000);
+    let word = |base| Word { base, count: 1, flags: WordFlags::default() };
+    for number in 0..20_100 {
+        maps.execute(&Action::PublishWord(PortIndex(number), Scope::Cluster, word(number))).unwrap();
+    }
+    assert_eq!(grown(&maps), (1, 65_536));
+    assert!(matches!(maps.ahead, Ahead::Nothing), "{:?}", maps.ahead);
+}
+
+#[test]
+fn kernel_what_is_small_is_not_expected() {
+    let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
+    maps.expect(&Coming { frontends: [3_000; 2], ports: 4_000, slots: [16_000; 2], members: 3_000 });
+    assert!(matches!(maps.ahead, Ahead::Nothing), "{:?}", maps.ahead);
+}
+
 const VIP: &str = "10.96.0.10:80";
 
 fn serve(maps: &mut KernelMaps) {

@@ -26,4 +26,5 @@ mod sctp;
 mod shortcut;
 mod snat;
 mod sticky;
+mod taken;
 mod verified;

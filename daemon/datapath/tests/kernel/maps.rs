@@ -232,6 +232,17 @@ fn kernel_maps_take_new_frontends_together() {
     insert_together(&mut memory, &moved);
     insert_together(&mut kernel, &moved);
     check_same(&kernel.dump().unwrap(), &memory.dump().unwrap());
+    // Some of those that go are gone already.
+    let gone: Vec<Op> = (200..11_000).chain(100..300).map(insert).map(removed).collect();
+    insert_together(&mut memory, &gone);
+    let steps = insert_together(&mut kernel, &gone);
+    assert!(steps < gone.len() / 40, "{steps} steps");
+    check_same(&kernel.dump().unwrap(), &memory.dump().unwrap());
+}
+
+fn removed(op: Op) -> Op {
+    let Action::InsertFrontend(key, _) = op.action else { unreachable!("an insert") };
+    Op { action: Action::RemoveFrontend(key), ..op }
 }
 
 fn moved(mut op: Op) -> Op {

@@ -11,10 +11,14 @@ use crate::bed::{
     check_errno, in_pod, sweep, swept, tells_what_sockets_keep, udp_backend, udp_client, with_capabilities,
 };
 use holdfast_core::list::Scope;
+use holdfast_core::maps::Maps;
+use holdfast_core::op::{Action, Op, Owner};
 use holdfast_datapath::{KernelMaps, Namespaces, Options, StaleSockets};
 
 const UDP: Port<'_> = Port::UDP;
 const DNS: &str = "10.96.0.10:53";
+/// After so many looks nothing is looked for any more, unless something changes.
+const SWEEPS_UNTIL_REST: usize = 2;
 
 /// A daemon outside that ends these, and this thread as its client.
 fn start(bed: &Bed, udp: bool, tcp: bool, namespaces: Namespaces) -> KernelMaps {
@@ -57,6 +61,25 @@ fn kernel_connected_udp_sockets_whose_backend_left_are_ended_and_no_others() {
             assert_eq!(answer(&translated), (backends[1], address(vip)), "connecting again helps");
         }
         assert_eq!(swept(&maps).failure, None);
+    });
+}
+
+#[test]
+fn kernel_sockets_whose_frontend_goes_together_with_others_are_ended() {
+    if !tells_what_sockets_keep() {
+        return;
+    }
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backends = [udp_backend("127.0.0.2:0")];
+        let port = Port { index: 1, frontends: &[DNS], backends: &backends, ..UDP };
+        port.serve(&mut maps);
+        let socket = connected(address(DNS));
+        (0..SWEEPS_UNTIL_REST).for_each(|_| assert_eq!(sweep(&mut maps), 0, "its frontend is there"));
+        let gone = Action::RemoveFrontend(port.key(DNS));
+        assert_eq!(maps.execute_some(&[Op { owner: Owner::Nobody, action: gone }]), Ok(1));
+        assert_eq!(sweep(&mut maps), 1);
+        check_errno(socket.recv(&mut [0; 8]), libc::ECONNABORTED, "the owner hears of it");
     });
 }
 

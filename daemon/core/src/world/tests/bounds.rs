@@ -121,7 +121,7 @@ fn invariant_10_a_list_that_a_word_cannot_count_is_not_written() {
         row
     };
     let key = PortKey { name: "".into(), transport: Transport::Tcp, family: Family::V4 };
-    let mut port = Port::new(key);
+    let mut port = Port::new(key, &Arc::default());
     port.policy.cluster_used = true;
     for (length, is_written) in [(1 << 10, true), (1 << 20, false)] {
         // A former process may have written down what no slice of today can ask for.

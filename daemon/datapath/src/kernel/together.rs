@@ -1,8 +1,8 @@
-//! Many new frontends by one system call.
+//! Many new frontends by one system call, and many that go.
 //!
 //! Invariant: whatever does not go together goes alone, so a kernel that takes no batches, a map that has to grow first
-//! and a frontend that is refused need no rules of their own. Frontends that are there already do not come here: the
-//! kernel would not say which those are.
+//! and a frontend that is refused need no rules of their own. Frontends that are there already are not inserted here:
+//! the kernel would not say which those are.
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::op::{Action, FrontendValue, Op};
@@ -10,9 +10,7 @@ use holdfast_core::op::{Action, FrontendValue, Op};
 use super::KernelMaps;
 use crate::abi::FrontendBytes;
 use crate::shape::{index, is_full};
-
-/// Enough that the system call itself does not count, and few enough that its buffers stay in the processor's cache.
-const TOGETHER_MAX: usize = 256;
+use crate::table::TOGETHER_MAX;
 
 impl KernelMaps {
     /// Inserts the frontends that can go together, from the first op on, and gives how many the kernel has accepted.
@@ -40,6 +38,24 @@ impl KernelMaps {
         accepted
     }
 
+    /// Removes the frontends that can go together, from the first op on, and gives how many are certainly gone.
+    pub(super) fn remove_together(&mut self, removals: &[Op]) -> usize {
+        let Some(family) = removals.first().and_then(removed).map(|key| Family::of(key.address)) else {
+            return 0;
+        };
+        let of_family = |key: &&FrontendKey| Family::of(key.address) == family;
+        let together = || removals.iter().map_while(removed).take_while(of_family).take(TOGETHER_MAX);
+        self.cluster_ips.note_removed(together());
+        if let (Some(stale), Some(op)) = (&mut self.stale, removals.first()) {
+            stale.note(&op.action);
+        }
+        let mut keys = Vec::new();
+        together().for_each(|key| keys.extend_from_slice(FrontendBytes::new(key).key()));
+        let gone = self.generation.frontends_mut(family).remove_many(&keys);
+        together().take(gone).for_each(|key| self.shared.note_removed(key));
+        gone
+    }
+
     /// How many frontends of a family may come before their map has to grow, [`TOGETHER_MAX`] at most.
     fn room_for(&self, family: Family) -> usize {
         let [v4, v6] = self.generation.shape.frontends;
@@ -56,4 +72,8 @@ impl KernelMaps {
 
 fn inserted(op: &Op) -> Option<(&FrontendKey, FrontendValue)> {
     if let Action::InsertFrontend(key, value) = &op.action { Some((key, *value)) } else { None }
+}
+
+fn removed(op: &Op) -> Option<&FrontendKey> {
+    if let Action::RemoveFrontend(key) = &op.action { Some(key) } else { None }
 }
