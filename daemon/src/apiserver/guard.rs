@@ -170,8 +170,8 @@ impl Guard<'_> {
         if Instant::now() < post.ask_at { Some(post) } else { self.asked(post).await }
     }
 
-    /// Servers close connections that are idle, and proxies before them may do so after each answer: that is no failure,
-    /// and the next connection is made after a pause that grows. A server that is gone refuses that one.
+    /// Servers close connections that are idle, and proxies before them may do so after each answer: that is no
+    /// failure, and the next connection is made after a pause that grows. A server that is gone refuses that one.
     async fn pace(&mut self, post: &Post) {
         if post.since.elapsed() >= SHORT_POST {
             self.short_posts = 0;

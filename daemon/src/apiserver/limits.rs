@@ -30,8 +30,8 @@ pub(super) const KEEPALIVE_PROBES: u32 = 2;
 /// silence, however many probes went before. It is less than those 9 s, so that no further probe is waited for.
 pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// The same where other clients wait for a dead endpoint to be noticed: it is probed a second after its last packet, and
-/// after another one it counts as gone. What that costs is one packet a second without data, which no server sees.
+/// The same where other clients wait for a dead endpoint to be noticed: it is probed a second after its last packet,
+/// and after another one it counts as gone. What that costs is one packet a second without data, which no server sees.
 pub(super) const GUARD_KEEPALIVE: Duration = Duration::from_secs(1);
 
 /// Less than two of these, so that the second probe is not waited for.

@@ -1,7 +1,7 @@
-//! Which endpoints nobody is led to for a while, because they did not show themselves.
+//! Which endpoints no client is led to for a while, because they did not show themselves.
 //!
-//! Invariant: each failure in a row doubles the pause until the endpoint is tried again, up to a bound; an endpoint that
-//! shows itself is doubted no more. So nodes that all wait for one apiserver do not keep it from starting.
+//! Invariant: each failure in a row doubles the pause until the endpoint is tried again, up to a bound; an endpoint
+//! that shows itself is doubted no more. So nodes that all wait for one apiserver do not keep it from starting.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
