@@ -248,14 +248,18 @@ fn xdp(layer: Layer, maps: &Handles) -> Result<OwnedFd, StartError> {
     if layer != Layer::Ethernet {
         return Err(StartError::loading(io::Error::from(io::ErrorKind::Unsupported).into()));
     }
-    xdp_with(BPF_F_XDP_HAS_FRAGS, maps).or_else(|_| xdp_with(0, maps))
+    frames_as(maps, |mut program| program.set_flags(BPF_F_XDP_HAS_FRAGS)).or_else(|_| frames_as(maps, |_| ()))
 }
 
-fn xdp_with(flags: u32, maps: &Handles) -> Result<OwnedFd, StartError> {
+/// The program for frames, as the caller sets it.
+pub(crate) fn frames_as(
+    maps: &Handles,
+    each: impl FnMut(libbpf_rs::OpenProgramMut<'_>),
+) -> Result<OwnedFd, StartError> {
     let mut memory = MaybeUninit::<OpenObject>::uninit();
     let mut open = XdpSkelBuilder::default().open(&mut memory).map_err(StartError::loading)?;
     prepare(open.open_object_mut(), Size::Flows(1), maps)?;
-    open.progs.packet_xdp.set_flags(flags);
+    open.open_object_mut().progs_mut().for_each(each);
     let loaded = OpenSkel::load(open).map_err(StartError::loading)?;
     cloned(&loaded.progs.packet_xdp)
 }
