@@ -53,7 +53,8 @@ struct frame {
 	__u64 pseudo;
 };
 
-INLINE bool is_swift(__u8 transport)
+/* SCTP has a sum that takes more than a few words to make up for. */
+INLINE bool is_tcp_or_udp(__u8 transport)
 {
 	return transport == IPPROTO_TCP || transport == IPPROTO_UDP;
 }
@@ -64,7 +65,7 @@ INLINE bool read_header4(const struct xdp_md *ctx, struct frame *frame)
 	const struct iphdr *ip = piece(ctx, ETH_HLEN, sizeof(*ip));
 	__u32 length;
 
-	if (!ip || *(const __u8 *)ip != 0x45 || ip->ttl <= 1 || !is_swift(ip->protocol) ||
+	if (!ip || *(const __u8 *)ip != 0x45 || ip->ttl <= 1 || !is_tcp_or_udp(ip->protocol) ||
 	    ip->frag_off & bpf_htons(MORE_FRAGMENTS | FRAGMENT_OFFSET))
 		return false;
 	length = bpf_ntohs(ip->tot_len);
@@ -82,7 +83,7 @@ INLINE bool read_header6(const struct xdp_md *ctx, struct frame *frame)
 	const struct ipv6hdr *ip = piece(ctx, ETH_HLEN, sizeof(*ip));
 	const __u32 *from, *to;
 
-	if (!ip || ip->version != 6 || ip->hop_limit <= 1 || !is_swift(ip->nexthdr))
+	if (!ip || ip->version != 6 || ip->hop_limit <= 1 || !is_tcp_or_udp(ip->nexthdr))
 		return false;
 	from = ip->saddr.in6_u.u6_addr32;
 	to = ip->daddr.in6_u.u6_addr32;
@@ -97,13 +98,18 @@ INLINE bool read_header6(const struct xdp_md *ctx, struct frame *frame)
 	return true;
 }
 
-/* Whether the frame is as long as its packet, or was filled up to the least that Ethernet has. */
-INLINE bool is_as_long(const struct xdp_md *ctx, const struct frame *frame)
+/*
+ * Whether the frame is as long as its packet, or was filled up to the least that Ethernet has, and the packet has the
+ * header of its transport.
+ */
+INLINE bool is_as_long(const struct xdp_md *ctx, const struct frame *frame, bool v4)
 {
+	__u32 least = transport_at(v4) +
+		      (frame->tuple.transport == IPPROTO_TCP ? sizeof(struct tcphdr) : sizeof(struct udphdr));
 	__u32 length = end_of_frame(ctx) - begin_of_frame(ctx);
 	__u32 said = ETH_HLEN + frame->passage.length;
 
-	return length == said || (length > said && length <= ETH_ZLEN);
+	return said >= least && (length == said || (length > said && length <= ETH_ZLEN));
 }
 
 /* Where the sum of the transport stands, or NULL: the frame ends before that, or says that a connection begins or ends. */
@@ -137,7 +143,7 @@ INLINE bool read_frame(const struct xdp_md *ctx, struct frame *frame, bool v4)
 {
 	const __u16 *sum, *ports;
 
-	if (!(v4 ? read_header4(ctx, frame) : read_header6(ctx, frame)) || !is_as_long(ctx, frame))
+	if (!(v4 ? read_header4(ctx, frame) : read_header6(ctx, frame)) || !is_as_long(ctx, frame, v4))
 		return false;
 	sum = sum_of_frame(ctx, frame->tuple.transport, v4);
 	ports = piece(ctx, transport_at(v4), 2 * sizeof(*ports));

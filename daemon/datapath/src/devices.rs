@@ -27,10 +27,11 @@ use crate::features::Features;
 use crate::load::{Layer, PacketPrograms};
 use crate::table::Table;
 
+pub use driver::Mode;
 pub(crate) use lengths::knows_lengths;
 pub(crate) use tcx::is_there as has_tcx;
 pub(crate) use told::value_of;
-pub use xdp::{Mode, XdpState, XdpUse};
+pub use xdp::{XdpState, XdpUse};
 
 #[cfg(test)]
 pub(crate) use driver::{knows_tags, sends_frames};
@@ -653,7 +654,12 @@ pub(crate) fn are_anywhere(folder: &Path) -> bool {
         let pin = folder.join(spot.index.to_string()).join(spot.direction.name());
         Link::open(&pin).is_ok_and(|link| tcx::program_at(&link, &spot).is_some())
     };
-    pinned.flat_map(Spot::both).any(has_link) || link_layer::all().into_iter().any(has_filter)
+    let has_frames = |index: u32| {
+        let link = Link::open(&folder.join(index.to_string()).join(XDP)).and_then(|link| link.place());
+        link.is_ok_and(|place| place.device == index)
+    };
+    let has_any = |index: u32| has_frames(index) || Spot::both(index).into_iter().any(has_link);
+    pinned.into_iter().any(has_any) || link_layer::all().into_iter().any(has_filter)
 }
 
 /// Removes our programs from all devices of this network namespace, and the links that are pinned there. Collects what

@@ -9,7 +9,6 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
 use super::link_layer;
-use super::xdp::Mode;
 use crate::netlink::{Conversation, Part, attribute, with_kind};
 
 /// From `linux/if_link.h`.
@@ -35,6 +34,25 @@ const GENERIC: usize = 4;
 /// From `linux/ethtool.h`.
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETH_FLAG_RXVLAN: u32 = 1 << 8;
+
+/// Where a program gets frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver.
+    Native,
+    /// Behind it, from packets that the kernel has made.
+    Generic,
+}
+
+impl Mode {
+    /// As answers spell it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
+}
 
 /// How a device has a program for frames, and of which kind the device is; no kind: it is hardware, or stands for some.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,7 +90,7 @@ impl Driver {
     /// Whether the device, which has the program, sends what the program gives it. Where the kernel does not tell,
     /// hardware does.
     pub(super) fn sends_frames(&self, index: u32) -> bool {
-        sends_frames(index).unwrap_or_else(|_| self.kind.is_empty())
+        sends_frames(index).unwrap_or(self.kind.is_empty())
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: plain values; nothing is read or written here.
 
-use super::xdp::Mode;
+use super::driver::Mode;
 use super::{Device, Side};
 use crate::abi;
 use crate::abi::packets::types::{self, device_flag};

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use libbpf_rs::libbpf_sys as sys;
 
-use super::driver::{self, Driver};
+use super::driver::{self, Driver, Mode};
 use super::link::Link;
 use crate::bpf_call;
 
@@ -25,32 +25,6 @@ pub enum XdpUse {
     Native,
     /// At those, and at others behind their drivers.
     Generic,
-}
-
-/// Where a program gets frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// In the driver.
-    Native,
-    /// Behind it, from packets that the kernel has made.
-    Generic,
-}
-
-impl Mode {
-    /// As answers spell it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Generic => "generic",
-        }
-    }
-
-    const fn flags(self) -> u32 {
-        match self {
-            Self::Native => sys::XDP_FLAGS_DRV_MODE,
-            Self::Generic => sys::XDP_FLAGS_SKB_MODE,
-        }
-    }
 }
 
 /// Whether packets pass by the stack at a device's driver.
@@ -171,7 +145,7 @@ impl Place {
         pin: &Path,
     ) -> io::Result<()> {
         let target = i32::try_from(index).unwrap_or(i32::MAX);
-        let create = |mode: Mode| bpf_call::create_link(program, target, sys::BPF_XDP, mode.flags());
+        let create = |mode: Mode| bpf_call::create_link(program, target, sys::BPF_XDP, flags(mode));
         let native =
             if driver.has_members() { Err(io::Error::other(OF_MEMBERS)) } else { create(Mode::Native) };
         let created = match native {
@@ -239,6 +213,13 @@ fn state_of(driver: &Driver, index: u32) -> XdpState {
         return XdpState::Not(Cow::Borrowed(NO_SENDER));
     }
     XdpState::Taken(mode)
+}
+
+const fn flags(mode: Mode) -> u32 {
+    match mode {
+        Mode::Native => sys::XDP_FLAGS_DRV_MODE,
+        Mode::Generic => sys::XDP_FLAGS_SKB_MODE,
+    }
 }
 
 fn is_of_others(error: &io::Error) -> bool {

@@ -233,8 +233,8 @@ impl Device<'_> {
     fn at_driver(&self) -> String {
         match (self.xdp, &self.no_xdp) {
             (Some(mode), _) => format!(", at the driver ({mode})"),
-            (None, Some(why)) => format!("; not at the driver: {why}"),
-            (None, None) => String::new(),
+            (None, Some(why)) if self.no_shortcut.is_none() => format!("; not at the driver: {why}"),
+            _ => String::new(),
         }
     }
 }

@@ -203,6 +203,11 @@ fn kernel_what_needs_more_than_to_be_sent_on_goes_on_from_the_driver_as_it_came(
                     frame[at] = byte;
                     check_left(node, &sent, &frame, what);
                 }
+                let mut empty = sent.frame();
+                let (high, length) = if sent.from.is_ipv4() { (16, 24) } else { (18, 4) };
+                empty[high..high + 2].copy_from_slice(&[0, length]);
+                empty.resize(60, 0);
+                check_left(node, &sent, &empty, "without a whole header of its transport");
                 let mut longer = Sent { payload: vec![1; 80], ..sent.clone() }.frame();
                 longer.push(0);
                 check_left(node, &sent, &longer, "longer than its packet");
