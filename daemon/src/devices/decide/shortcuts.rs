@@ -105,11 +105,11 @@ impl<'a> Shortcuts<'a> {
         }
     }
 
-    /// Whether packets are to pass by the stack at the device's driver. A firewall that comes and goes has no part in
-    /// it: most drivers stop for a moment where a program comes or goes.
+    /// Whether packets are to pass by the stack at the device's driver. What comes and goes, such as a firewall, has no
+    /// part in it: most drivers stop for a moment where a program comes or goes.
     pub(super) fn at_driver(&self, link: &Link, class: Class) -> XdpUse {
         match self.config.xdp {
-            _ if !leads_on(class) || !link.is_ethernet => XdpUse::Never,
+            _ if !leads_on(class) || self.way_of_any(link).is_some() => XdpUse::Never,
             config::XdpUse::Never => XdpUse::Never,
             config::XdpUse::Native => XdpUse::Native,
             config::XdpUse::Generic => XdpUse::Generic,

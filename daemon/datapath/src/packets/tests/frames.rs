@@ -33,7 +33,7 @@ fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
         sched_setaffinity(Pid::from_raw(0), &first).unwrap();
         serve(node, &WAYS);
         network::know_routers();
-        node.tell_of_frames(true, Some(Mode::Native));
+        node.tell_of_frames(OUTER, true, Some(Mode::Native));
         // The kernel's test run takes a device as the frame's own only where a program is.
         let index = i32::try_from(OUTER).unwrap();
         let link =
@@ -50,6 +50,8 @@ fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
 /// no other device.
 #[track_caller]
 fn check_elsewhere(node: &Node) {
+    const LOOPBACK: u32 = 1;
+    node.tell_of_frames(LOOPBACK, true, Some(Mode::Native));
     for way in WAYS {
         for transport in [TCP, UDP] {
             for sent in begin(node, way, transport) {
@@ -279,6 +281,26 @@ fn kernel_the_first_packet_of_each_second_is_not_the_drivers() {
     });
 }
 
+/// A SYN in the name of a client that waits for an answer gives a flow no life, so the packets after it have to.
+#[test]
+fn kernel_what_follows_a_forged_syn_is_noted_before_it_is_the_drivers() {
+    test(|node| {
+        let second = std::time::Duration::from_millis(1_100);
+        let flows = WAYS.map(|way| begin(node, way, TCP));
+        std::thread::sleep(second);
+        for [from_client, _] in &flows {
+            passed(&node.come(&from_client.frame()));
+        }
+        std::thread::sleep(second);
+        for [from_client, _] in &flows {
+            passed(&node.come(&Sent { flags: SYN, ..from_client.clone() }.frame()));
+            let frame = from_client.frame();
+            assert_eq!(node.arrive(&frame), (PASSED, frame));
+            check_sent(node, from_client, &from_client.frame());
+        }
+    });
+}
+
 #[test]
 fn kernel_frames_stay_with_the_kernel_where_their_device_does_not_take_part() {
     test(|node| {
@@ -291,9 +313,9 @@ fn kernel_frames_stay_with_the_kernel_where_their_device_does_not_take_part() {
             (true, Some(Mode::Native), SENT_BACK),
         ] {
             for sent in flows.iter().flatten() {
-                node.tell_of_frames(true, Some(Mode::Native));
+                node.tell_of_frames(OUTER, true, Some(Mode::Native));
                 check_sent(node, sent, &sent.frame());
-                node.tell_of_frames(shortcut, frames);
+                node.tell_of_frames(OUTER, shortcut, frames);
                 assert_eq!(node.arrive(&sent.frame()).0, expected, "{shortcut} {frames:?}");
             }
         }
@@ -304,14 +326,14 @@ fn kernel_frames_stay_with_the_kernel_where_their_device_does_not_take_part() {
 #[test]
 fn kernel_frames_of_flows_that_go_through_the_stack_are_not_the_drivers() {
     test(|node| {
-        node.tell_of_frames(false, Some(Mode::Native));
+        node.tell_of_frames(OUTER, false, Some(Mode::Native));
         for (client, frontend, backend) in WAYS {
             let sent = Sent::udp(client, frontend, b"?");
             assert_eq!(node.comes(&sent).to, address(backend));
-            node.tell_of_frames(true, Some(Mode::Native));
+            node.tell_of_frames(OUTER, true, Some(Mode::Native));
             let frame = sent.frame();
             assert_eq!(node.arrive(&frame), (PASSED, frame));
-            node.tell_of_frames(false, Some(Mode::Native));
+            node.tell_of_frames(OUTER, false, Some(Mode::Native));
         }
     });
 }

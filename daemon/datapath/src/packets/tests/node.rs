@@ -161,12 +161,12 @@ impl Node {
         self.tell(&Device { shortcut, peer: true, ..device(Side::Outer, seen) });
     }
 
-    /// The same, and whether frames may pass at its driver.
-    pub(super) fn tell_of_frames(&self, shortcut: bool, frames: Option<Mode>) {
+    /// The same of any device, and whether frames may pass at its driver.
+    pub(super) fn tell_of_frames(&self, index: u32, shortcut: bool, frames: Option<Mode>) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
-        let device = Device { shortcut, peer: true, ..device(Side::Outer, seen) };
+        let device = Device { index, shortcut, peer: true, ..device(Side::Outer, seen) };
         let told = devices::value_of(&device, frames);
-        self.put(Map::Devices, &OUTER.to_ne_bytes(), abi::bytes(&told));
+        self.put(Map::Devices, &index.to_ne_bytes(), abi::bytes(&told));
     }
 
     /// The program for frames, as devices have it.
