@@ -59,7 +59,10 @@ INLINE void leaves_as(struct tuple *left, const struct flow *flow, enum directio
 	turned(left, &other);
 }
 
-/* Sends the frame on. */
+/*
+ * Sends the frame on, also where it leaves by the device by which it came: a veth that is told so by XDP_TX does not
+ * wake its other end where that has GRO and no program.
+ */
 INLINE int send_frame(struct xdp_md *ctx, const struct frame *frame, const struct tuple *left,
 		      const struct known_way *way, bool v4)
 {
@@ -69,7 +72,7 @@ INLINE int send_frame(struct xdp_md *ctx, const struct frame *frame, const struc
 	if (!may_pass_between(here, there) || !write_frame(ctx, frame, left, way, v4))
 		return XDP_PASS;
 	count_packet(COUNT_BY_XDP);
-	return device == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(device, 0);
+	return bpf_redirect(device, 0);
 }
 
 /* Lets a frame follow its flow. The record may become another flow's meanwhile: then its serial is another one. */

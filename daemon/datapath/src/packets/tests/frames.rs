@@ -12,9 +12,9 @@ use crate::abi::packets::types::packet_count;
 use crate::bpf_call;
 use crate::devices::Mode;
 
-/// What the program returns if the frame goes on to the kernel, or back by the device by which it came.
+/// What the program returns if the frame goes on to the kernel, or leaves.
 const PASSED: i32 = 2;
-const SENT_BACK: i32 = 3;
+const SENT: i32 = 4;
 
 /// A client outside, what it dials, and a backend of another node.
 const WAYS: [Way; 2] = [
@@ -104,7 +104,7 @@ fn check_sent(node: &Node, seen: &Sent, frame: &[u8]) {
     let (verdict, sent) = arrive_after(node, seen, frame);
     let behind = node.come(frame);
     passed(&behind);
-    assert_eq!(verdict, SENT_BACK, "{seen:?}");
+    assert_eq!(verdict, SENT, "{seen:?}");
     assert_eq!((&sent[..12], &sent[12..]), (&LINK[..], &behind.1[12..]), "{seen:?}");
     assert!(see(&sent, true).is_valid);
     assert_eq!(node.counted(packet_count::COUNT_BY_XDP), before + 1);
@@ -158,7 +158,7 @@ fn check_nothing(node: &Node, sent: &Sent) {
     let of = |word: u16| {
         let sent = Sent { payload: word.to_be_bytes().to_vec(), no_sum: false, ..sent.clone() };
         let (verdict, frame) = arrive_after(node, &sent, &sent.frame());
-        assert_eq!(verdict, SENT_BACK);
+        assert_eq!(verdict, SENT);
         u16::from_be_bytes([frame[40], frame[41]])
     };
     // The sum falls by what the payload gains.
@@ -306,11 +306,11 @@ fn kernel_frames_stay_with_the_kernel_where_their_device_does_not_take_part() {
     test(|node| {
         let flows = WAYS.map(|way| begin(node, way, UDP));
         for (shortcut, frames, expected) in [
-            (true, Some(Mode::Native), SENT_BACK),
-            (true, Some(Mode::Generic), SENT_BACK),
+            (true, Some(Mode::Native), SENT),
+            (true, Some(Mode::Generic), SENT),
             (true, None, PASSED),
             (false, Some(Mode::Native), PASSED),
-            (true, Some(Mode::Native), SENT_BACK),
+            (true, Some(Mode::Native), SENT),
         ] {
             for sent in flows.iter().flatten() {
                 node.tell_of_frames(OUTER, true, Some(Mode::Native));
