@@ -7,6 +7,7 @@
 
 mod clsact;
 mod driver;
+mod frames;
 mod lengths;
 mod link;
 mod link_layer;
@@ -36,6 +37,7 @@ pub use xdp::{XdpState, XdpUse};
 #[cfg(test)]
 pub(crate) use driver::{knows_tags, sends_frames};
 
+use frames::XDP;
 use link::Link;
 
 /// Which way packets go.
@@ -225,6 +227,13 @@ impl DeviceState {
         }
     }
 
+    /// Has the device looked at in the next round, where it is to have the program at its driver: something changed.
+    fn look_soon(&mut self) {
+        if self.device.xdp != XdpUse::Never {
+            self.others_again = 0;
+        }
+    }
+
     /// Whether it is looked at in this round. Devices that lead to pods are many, and packets that miss the program of
     /// such a device go through the stack.
     fn is_due(&self) -> bool {
@@ -237,9 +246,6 @@ impl DeviceState {
 /// and sooner while they are new, because a network plug-in may come to them after us.
 const OTHERS_AGAIN: u32 = 10;
 const OTHERS_AGAIN_NEAR: u32 = 60;
-
-/// The name of the pin of the link at a device's driver.
-const XDP: &str = "xdp";
 
 /// All devices with programs of ours.
 #[derive(Debug)]
@@ -290,9 +296,10 @@ impl Devices {
         let known = known.filter_map(|(key, _)| Some(u32::from_ne_bytes(key.as_ref().try_into().ok()?)));
         let mut all: Vec<u32> = match self.kind {
             HookKind::Tcx => pinned.collect(),
-            HookKind::Clsact => known.filter(|index| has_filter(*index)).collect(),
+            HookKind::Clsact => known.filter(|index| has_filter(*index)).chain(pinned).collect(),
         };
         all.sort_unstable();
+        all.dedup();
         all
     }
 
@@ -327,7 +334,8 @@ impl Devices {
         self.forget_unknown(&wanted);
         for (index, device) in wanted {
             let is_right = |place: &DeviceState| place.attached && place.device == *device;
-            if self.places.get(&index).is_some_and(is_right) {
+            if let Some(place) = self.places.get_mut(&index).filter(|place| is_right(place)) {
+                place.look_soon();
                 continue;
             }
             let has_spare = |place: &DeviceState| Spot::of(&place.device).len() > Spot::of(device).len();
@@ -393,39 +401,6 @@ impl Devices {
     /// with a limit of bandwidth would not start.
     fn has_no_hook_for(&self, device: &Device) -> bool {
         device.side == Side::Near && self.kind == HookKind::Clsact
-    }
-
-    /// Puts the program at the driver where it is to be, or takes it away. Of a device without a name it is not known
-    /// whether it is to be there: what a former daemon left stays.
-    fn put_xdp(&self, place: &mut DeviceState) {
-        let DeviceState { device, xdp, .. } = place;
-        let program = self.program_of_xdp();
-        match program {
-            Ok(program) if device.name.is_empty() => xdp.replace(device.index, program),
-            Err(_) if device.name.is_empty() => {}
-            _ => xdp.put(device.xdp, device.index, program, &self.pin_of_xdp(device.index)),
-        }
-    }
-
-    /// Puts back the program at the driver, and looks whether frames may still pass there.
-    fn mend_xdp(&mut self, place: &mut DeviceState) -> Option<String> {
-        let DeviceState { device, xdp, .. } = &mut *place;
-        if device.name.is_empty() {
-            return None;
-        }
-        let (index, pin) = (device.index, self.pin_of_xdp(device.index));
-        let is_mended = xdp.mend(device.xdp, index, self.program_of_xdp(), &pin);
-        self.tell_news(place);
-        is_mended.then(|| format!("{} {XDP}", place.device.name))
-    }
-
-    fn program_of_xdp(&self) -> Result<BorrowedFd<'_>, &String> {
-        let of_frames = self.programs.iter().find(|pair| pair.layer == Layer::Ethernet);
-        of_frames.map_or(Err(&self.no_frames), |pair| pair.xdp.as_ref().map(AsFd::as_fd))
-    }
-
-    fn pin_of_xdp(&self, index: u32) -> PathBuf {
-        self.folder.join(index.to_string()).join(XDP)
     }
 
     /// Tells the programs of a device if they know it otherwise.
@@ -536,7 +511,7 @@ impl Devices {
     /// link goes.
     fn withdraw(&mut self, index: u32) {
         let Some(mut place) = self.places.remove(&index) else { return };
-        place.xdp.withdraw(&self.pin_of_xdp(index));
+        self.clear_driver(&mut place);
         for spot in Spot::both(index) {
             if self.kind == HookKind::Clsact {
                 let _ = clsact::remove(&spot);

@@ -248,16 +248,21 @@ fn xdp(layer: Layer, maps: &Handles) -> Result<OwnedFd, StartError> {
     if layer != Layer::Ethernet {
         return Err(StartError::loading(io::Error::from(io::ErrorKind::Unsupported).into()));
     }
-    frames_as(maps, |mut program| program.set_flags(BPF_F_XDP_HAS_FRAGS)).or_else(|_| frames_as(maps, |_| ()))
+    let in_buffers = |mut program: libbpf_rs::OpenProgramMut<'_>| program.set_flags(BPF_F_XDP_HAS_FRAGS);
+    frames_as(maps, true, in_buffers).or_else(|_| frames_as(maps, false, |_| ()))
 }
 
-/// The program for frames, as the caller sets it.
+/// The program for frames, which may come in several buffers or not, as the caller sets it.
 pub(crate) fn frames_as(
     maps: &Handles,
+    in_buffers: bool,
     each: impl FnMut(libbpf_rs::OpenProgramMut<'_>),
 ) -> Result<OwnedFd, StartError> {
     let mut memory = MaybeUninit::<OpenObject>::uninit();
     let mut open = XdpSkelBuilder::default().open(&mut memory).map_err(StartError::loading)?;
+    if let Some(switches) = open.maps.rodata_data.as_mut() {
+        switches.in_buffers = in_buffers;
+    }
     prepare(open.open_object_mut(), Size::Flows(1), maps)?;
     open.open_object_mut().progs_mut().for_each(each);
     let loaded = OpenSkel::load(open).map_err(StartError::loading)?;

@@ -155,6 +155,13 @@ impl Pins {
         Ok(maps)
     }
 
+    /// Removes one map of packets, so that another one takes its place.
+    pub(crate) fn forget_packets(&self, map: Map) -> Result<(), StartError> {
+        let [(packets, _), _] = self.packet_folders();
+        let path = packets.join(map.name());
+        remove_folder(&path).map_err(failed("remove", &path))
+    }
+
     /// Removes the flows, which are of no use without each other.
     pub(crate) fn forget_flows(&self) -> Result<(), StartError> {
         let [_, (flows, _)] = self.packet_folders();

@@ -165,7 +165,10 @@ fn check_firewall(at_driver: bool) {
     on_this(&bed, setting, |_, daemon, clients| {
         wait_until_said(daemon, said);
         wait_until_said(daemon, "packets to its pods pass by the stack");
-        OF_PODS.iter().for_each(|service| check_answered(clients, service));
+        let before = passed_at_drivers(daemon);
+        (0..2).for_each(|_| OF_PODS.iter().for_each(|service| check_answered(clients, service)));
+        let passed = passed_at_drivers(daemon) - before;
+        assert_eq!(passed > 100, at_driver, "{passed} have passed at drivers");
         fabric::rules(&bed, CLOSED).unwrap();
         wait_until_said(daemon, "packets go through the stack: table inet closed, chain forward");
         for service in OF_PODS {
@@ -176,6 +179,34 @@ fn check_firewall(at_driver: bool) {
         run(&bed, "node", "nft", "delete table inet closed");
         wait_until_said(daemon, "packets to its pods pass by the stack");
         OF_PODS.iter().for_each(|service| check_answered(clients, service));
+    });
+}
+
+/// Streams both ways, of some ten thousand segments each: none is lost, and the drivers have most of them.
+#[test]
+fn long_streams_pass_at_the_driver_both_ways() {
+    const BYTES: usize = 16 << 20;
+    let (bed, setting, said) = bed_for(true, Switches { no_offload: true, ..Switches::default() });
+    on_this(&bed, setting, |_, daemon, clients| {
+        wait_until_said(daemon, said);
+        check_answered(clients, "away");
+        for (take, give) in [(BYTES, 0), (0, BYTES), (BYTES, BYTES)] {
+            let before = passed_at_drivers(daemon);
+            let questions = FAMILIES.map(|of| {
+                let mut question = Question::new(Transport::Tcp, frontend("away", "balancer", of).unwrap());
+                question.patience = SERVED;
+                question.from(outside(of, 0)).sized(take, give)
+            });
+            let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+            let are_answered = outcomes.iter().all(|it| matches!(it, Outcome::Answered { .. }));
+            assert!(are_answered, "{take} {give}: {outcomes:?}");
+            let passed = passed_at_drivers(daemon) - before;
+            let segments = u64::try_from(FAMILIES.len() * (take + give) / 1_500).unwrap();
+            assert!(
+                passed > segments / 2,
+                "of {segments} segments at least, {passed} have passed at drivers"
+            );
+        }
     });
 }
 

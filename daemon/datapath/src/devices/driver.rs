@@ -2,14 +2,10 @@
 //!
 //! Invariant: found by asking, never by the name of a driver. What cannot be asked is not there.
 
-#![allow(unsafe_code)]
-
 use std::io;
-use std::net::UdpSocket;
-use std::os::fd::AsRawFd;
 
 use super::link_layer;
-use crate::netlink::{Conversation, Part, attribute, with_kind};
+use crate::netlink::{Conversation, Part, attribute, attributes, with_kind};
 
 /// From `linux/if_link.h`.
 const IFLA_LINKINFO: u16 = 18;
@@ -31,9 +27,23 @@ const NETDEV_XDP_ACT_NDO_XMIT: u64 = 4;
 /// The bytes before the attributes of a generic message.
 const GENERIC: usize = 4;
 
-/// From `linux/ethtool.h`.
-const ETHTOOL_GFLAGS: u32 = 0x25;
-const ETH_FLAG_RXVLAN: u32 = 1 << 8;
+/// From `linux/ethtool_netlink.h`.
+const ETHTOOL_MSG_FEATURES_GET: u8 = 11;
+const ETHTOOL_A_FEATURES_HEADER: u16 = 1;
+const ETHTOOL_A_HEADER_DEV_INDEX: u16 = 1;
+const ETHTOOL_A_FEATURES_ACTIVE: u16 = 4;
+const ETHTOOL_A_BITSET_BITS: u16 = 3;
+const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
+/// Says of an attribute that others are in it.
+const NLA_F_NESTED: u16 = 1 << 15;
+
+/// What a device does that takes the tags of VLANs off, those of 802.1Q and of 802.1ad.
+const TAKES_TAGS: [&[u8]; 2] = [b"rx-vlan-hw-parse", b"rx-vlan-stag-hw-parse"];
+
+/// Kinds of devices that have frames of their own, with the tags that these came with. Frames of all others come by
+/// devices that may have taken tags off: the members of a bond or of a bridge, or what a macvlan stands on. Hardware
+/// has no kind.
+const WITH_FRAMES: [&str; 6] = ["", "veth", "vxlan", "geneve", "vlan", "dummy"];
 
 /// Where a program gets frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,14 +93,13 @@ impl Driver {
         matches!(self.kind.as_str(), "bond" | "team")
     }
 
-    pub(super) fn is_veth(&self) -> bool {
-        self.kind == "veth"
+    /// Whether frames come by other devices first, where a program would not see all of a frame.
+    pub(super) fn is_second(&self) -> bool {
+        !WITH_FRAMES.contains(&self.kind.as_str())
     }
 
-    /// Whether the device, which has the program, sends what the program gives it. Where the kernel does not tell,
-    /// hardware does.
-    pub(super) fn sends_frames(&self, index: u32) -> bool {
-        sends_frames(index).unwrap_or(self.kind.is_empty())
+    pub(super) fn is_veth(&self) -> bool {
+        self.kind == "veth"
     }
 }
 
@@ -101,15 +110,19 @@ pub(crate) fn sends_frames(index: u32) -> io::Result<bool> {
 
 /// What the driver of a device can do with frames, as far as this kernel tells it.
 fn features(index: u32) -> io::Result<u64> {
-    let mut kernel = Conversation::open(Part::Generic)?;
-    let family =
-        ask(&mut kernel, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, &with_kind(CTRL_ATTR_FAMILY_NAME, b"netdev\0"))?;
-    let family = attribute(&family, CTRL_ATTR_FAMILY_ID).and_then(<[u8]>::first_chunk);
-    let family = u16::from_ne_bytes(*family.ok_or(io::ErrorKind::InvalidData)?);
+    let (mut kernel, family) = family(b"netdev\0")?;
     let device = with_kind(NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes());
     let told = ask(&mut kernel, family, NETDEV_CMD_DEV_GET, &device)?;
     let features = attribute(&told, NETDEV_A_DEV_XDP_FEATURES).and_then(<[u8]>::first_chunk);
     Ok(u64::from_ne_bytes(*features.ok_or(io::ErrorKind::InvalidData)?))
+}
+
+/// A conversation with a family of generic netlink, and the family's number.
+fn family(name: &[u8]) -> io::Result<(Conversation, u16)> {
+    let mut kernel = Conversation::open(Part::Generic)?;
+    let told = ask(&mut kernel, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, &with_kind(CTRL_ATTR_FAMILY_NAME, name))?;
+    let number = attribute(&told, CTRL_ATTR_FAMILY_ID).and_then(<[u8]>::first_chunk);
+    Ok((kernel, u16::from_ne_bytes(*number.ok_or(io::ErrorKind::InvalidData)?)))
 }
 
 /// Asks a family of generic netlink, and returns the attributes of the answer.
@@ -122,21 +135,19 @@ fn ask(kernel: &mut Conversation, family: u16, command: u8, attributes: &[u8]) -
 /// Whether a program at the device sees the tags of VLANs. Where the device takes them off before, a program cannot tell
 /// a frame of a VLAN from another one.
 pub(crate) fn knows_tags(index: u32) -> io::Result<bool> {
-    let name = nix::net::if_::if_indextoname(index)?;
-    let mut asked = [ETHTOOL_GFLAGS, 0];
-    // SAFETY: a request of zeros asks for nothing; each of its fields may be zero.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(name.to_bytes()) {
-        *to = from.cast_signed();
-    }
-    request.ifr_ifru.ifru_data = asked.as_mut_ptr().cast();
-    let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::1]:0"))?;
-    // SAFETY: the kernel reads the request and the word that it points to, and writes the second one.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let [_, flags] = asked;
-    Ok(flags & ETH_FLAG_RXVLAN == 0)
+    let (mut kernel, family) = family(b"ethtool\0")?;
+    let device = with_kind(ETHTOOL_A_HEADER_DEV_INDEX, &index.to_ne_bytes());
+    let device = with_kind(ETHTOOL_A_FEATURES_HEADER | NLA_F_NESTED, &device);
+    let told = ask(&mut kernel, family, ETHTOOL_MSG_FEATURES_GET, &device)?;
+    let active = attribute(&told, ETHTOOL_A_FEATURES_ACTIVE).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(!names(active).any(|name| TAKES_TAGS.contains(&name)))
+}
+
+/// The names of the bits of a set, in which those that are not set are left out.
+fn names(set: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let bits = attribute(set, ETHTOOL_A_BITSET_BITS).unwrap_or_default();
+    let named = attributes(bits).filter_map(|(_, bit)| attribute(bit, ETHTOOL_A_BITSET_BIT_NAME));
+    named.map(|name| name.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -153,7 +164,24 @@ mod tests {
         assert_eq!(read(&[attached(XDP_ATTACHED_DRV)]).mode, Some(Mode::Native));
         assert_eq!(read(&[attached(XDP_ATTACHED_SKB)]).mode, Some(Mode::Generic));
         let veth = read(&[of_kind(b"veth\0"), attached(XDP_ATTACHED_DRV)]);
-        assert!(veth.is_veth() && veth.mode == Some(Mode::Native) && !veth.has_members());
-        assert!(read(&[of_kind(b"bond\0")]).has_members() && read(&[of_kind(b"team")]).has_members());
+        assert!(veth.is_veth() && veth.mode == Some(Mode::Native) && !veth.is_second());
+        assert!(!read(&[]).is_second() && !read(&[of_kind(b"vlan")]).is_second());
+    }
+
+    #[test]
+    fn frames_that_come_by_other_devices_first_are_theirs() {
+        for kind in ["bond", "team", "bridge", "macvlan", "macvtap", "ipvlan", "vrf", "unheard-of"] {
+            let told = with_kind(IFLA_LINKINFO, &with_kind(IFLA_INFO_KIND, kind.as_bytes()));
+            let driver = Driver::read(&told);
+            assert_eq!((driver.is_second(), driver.has_members()), (true, ["bond", "team"].contains(&kind)));
+        }
+    }
+
+    #[test]
+    fn the_names_of_a_set_are_read() {
+        let bit = |name: &[u8]| with_kind(1, &with_kind(ETHTOOL_A_BITSET_BIT_NAME, name));
+        let set = with_kind(ETHTOOL_A_BITSET_BITS, &[bit(b"tx\0"), bit(b"rx\0")].concat());
+        assert_eq!(names(&set).collect::<Vec<_>>(), [b"tx", b"rx"]);
+        assert_eq!(names(&[]).count(), 0);
     }
 }

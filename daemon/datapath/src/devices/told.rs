@@ -25,6 +25,14 @@ pub(crate) fn value_of(device: &Device, frames: Option<Mode>) -> types::device {
     }
 }
 
+/// What programs were told of a device, without what says that frames may be given to its driver.
+pub(super) fn without_frames(told: &[u8]) -> Option<types::device> {
+    let told = abi::value::<types::device>(told)?;
+    let frames = device_flag::DEVICE_FRAMES.0 | device_flag::DEVICE_GENERIC.0;
+    let flags = u16::try_from(u32::from(told.flags) & !frames).unwrap_or_default();
+    Some(types::device { flags, ..told })
+}
+
 /// The bits of `enum device_flag`; all of them fit.
 fn flags(device: &Device, frames: Option<Mode>) -> u16 {
     let side = match device.side {

@@ -38,7 +38,7 @@ fn logs() -> Vec<Log> {
         logs.push((program.name().to_string_lossy().into_owned(), log));
     };
     let maps = load::packets_as(&given, 64, &mut listen).unwrap();
-    drop(load::frames_as(&maps, listen).unwrap());
+    drop(load::frames_as(&maps, false, listen).unwrap());
     logs
 }
 
