@@ -43,7 +43,7 @@ const TAKES_TAGS: [&[u8]; 2] = [b"rx-vlan-hw-parse", b"rx-vlan-stag-hw-parse"];
 /// Kinds of devices that have frames of their own, with the tags that these came with. Frames of all others come by
 /// devices that may have taken tags off: the members of a bond or of a bridge, or what a macvlan stands on. Hardware
 /// has no kind.
-const WITH_FRAMES: [&str; 6] = ["", "veth", "vxlan", "geneve", "vlan", "dummy"];
+const WITH_FRAMES: [&str; 5] = ["", "veth", "vxlan", "geneve", "vlan"];
 
 /// Where a program gets frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -231,6 +231,26 @@ fn kernel_what_needs_more_than_to_be_sent_on_goes_on_from_the_driver_as_it_came(
     });
 }
 
+/// The first buffer may look like a whole frame. Kernels before 6.18 take no such frame for a test.
+#[test]
+fn kernel_a_frame_in_several_buffers_is_not_the_drivers() {
+    test(|node| {
+        for way in WAYS {
+            for sent in begin(node, way, UDP) {
+                let whole = Sent { payload: vec![1; 80], ..sent.clone() }.frame();
+                check_sent(node, &sent, &whole);
+                let longer = [&whole[..], &[0; 4]].concat();
+                match node.try_arrive_in_buffers(&longer, whole.len()) {
+                    Ok(arrived) => assert_eq!(arrived, (PASSED, longer)),
+                    Err(error) => {
+                        assert!(error.raw_os_error() == Some(libc::EINVAL) && is_before(6, 18), "{error}")
+                    }
+                }
+            }
+        }
+    });
+}
+
 /// What this host sends to itself has no sum yet where a network card would make it.
 #[test]
 fn kernel_a_sum_that_a_card_is_to_finish_is_not_the_drivers() {

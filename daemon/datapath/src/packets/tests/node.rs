@@ -176,8 +176,17 @@ impl Node {
 
     /// What becomes of a frame at the driver of the outer device. An error: this kernel's test run knows no devices.
     pub(super) fn try_arrive(&self, frame: &[u8]) -> std::io::Result<(i32, Vec<u8>)> {
-        // A `struct xdp_md`: the frame's bounds, no bytes before it, and the number of the device.
-        let context = [0, u32::try_from(frame.len()).unwrap(), 0, OUTER, 0, 0];
+        self.try_arrive_in_buffers(frame, frame.len())
+    }
+
+    /// The same of a frame of which so many bytes are in the first buffer.
+    pub(super) fn try_arrive_in_buffers(
+        &self,
+        frame: &[u8],
+        first: usize,
+    ) -> std::io::Result<(i32, Vec<u8>)> {
+        // A `struct xdp_md`: the first buffer's bounds, no bytes before it, and the number of the device.
+        let context = [0, u32::try_from(first).unwrap(), 0, OUTER, 0, 0];
         run_once(self.frames().as_raw_fd(), frame, &context, 0)
     }
 

@@ -115,7 +115,7 @@ fn kernel_a_device_with_a_program_at_its_driver_is_looked_at_once_in_ten_rounds(
 #[test]
 fn kernel_a_device_without_a_place_for_programs_passes_frames_behind_its_driver_if_that_is_asked_for() {
     with_each(|bed, kind| {
-        run("ip", "link add above index 75 type dummy");
+        run("ip", "link add above index 75 type vxlan id 7 dstport 4789");
         run("ip", "link set above up");
         let mut maps = start(bed, kind);
         for _ in 0..2 {
