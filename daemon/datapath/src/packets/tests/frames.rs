@@ -41,7 +41,7 @@ fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
         match node.try_arrive(&Sent::udp(WAYS[0].0, WAYS[0].1, b"?").frame()) {
             Ok(_) => test(node),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && is_before(5, 14) => {
-                check_elsewhere(node)
+                check_elsewhere(node);
             }
             Err(error) => panic!("the frame is not looked at: {error}"),
         }
@@ -243,7 +243,7 @@ fn kernel_a_frame_in_several_buffers_is_not_the_drivers() {
                 match node.try_arrive_in_buffers(&longer, whole.len()) {
                     Ok(arrived) => assert_eq!(arrived, (PASSED, longer)),
                     Err(error) => {
-                        assert!(error.raw_os_error() == Some(libc::EINVAL) && is_before(6, 18), "{error}")
+                        assert!(error.raw_os_error() == Some(libc::EINVAL) && is_before(6, 18), "{error}");
                     }
                 }
             }
