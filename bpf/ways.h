@@ -32,9 +32,13 @@ struct known_way {
 	__u32 class;
 	/* How long packets may be. */
 	__u32 longest;
+	/* By which device such packets come. */
+	__u32 came;
 	/* The hardware addresses of the host, and of the device. */
-	__u8 to[6];
-	__u8 from[6];
+	__u8 to[ETH_ALEN];
+	__u8 from[ETH_ALEN];
+	/* For which hardware address such packets come. */
+	__u8 own[ETH_ALEN];
 };
 
 struct {
@@ -148,6 +152,27 @@ INLINE bool ask_way(struct __sk_buff *skb, struct known_way *way, const struct t
 	return true;
 }
 
+/* Notes how the packets come that the way is for: the program at the driver knows them by that (xdp.bpf.c). */
+INLINE void note_arrival_of(struct __sk_buff *skb, struct known_way *way)
+{
+	const struct ethhdr *link = link_header == ETH_HLEN ? header(skb, 0, sizeof(*link)) : NULL;
+
+	way->came = skb->ifindex;
+	if (link)
+		__builtin_memcpy(way->own, link->h_dest, ETH_ALEN);
+}
+
+/*
+ * Whether the way is for a packet like this one: of this flow, in this second, by this device. What is longer than the
+ * way takes is for the kernel to see.
+ */
+INLINE bool is_way_of(const struct known_way *way, __u32 number, __u32 serial, __u32 now, __u32 came,
+		      const struct passage *passage)
+{
+	return way->number == number && way->serial == serial && way->second == now && way->came == came &&
+	       way->class == passage->class && passage->length <= way->longest;
+}
+
 /* Knows the way of the packet that arrives. `false`: it goes through the stack. */
 INLINE bool know_way(struct __sk_buff *skb, const struct arrival *arrival, struct known_way *way,
 		     const struct tuple *through, bool v4)
@@ -162,12 +187,12 @@ INLINE bool know_way(struct __sk_buff *skb, const struct arrival *arrival, struc
 	if (!(v4 ? ask_header4(skb, packet, &passage) : ask_header6(skb, packet, &passage)) ||
 	    passage.length > 0xffff)
 		return false;
-	if (LIKELY(way->number == number && way->serial == serial && way->second == now && way->class == passage.class &&
-		   passage.length <= way->longest))
+	if (LIKELY(is_way_of(way, number, serial, now, skb->ifindex, &passage)))
 		return true;
 	way->serial = 0;
 	if (!ask_way(skb, way, through, &passage, v4))
 		return false;
+	note_arrival_of(skb, way);
 	way->second = now;
 	way->number = number;
 	way->serial = serial;

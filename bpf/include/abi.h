@@ -207,6 +207,10 @@ enum device_flag {
 	 * looks here. Of another one: what comes by it bears nothing of this node, and can be given away like that.
 	 */
 	DEVICE_PEER = 64,
+	/* Frames pass by the stack between it and other such devices, from driver to driver: see xdp.bpf.c. */
+	DEVICE_FRAMES = 128,
+	/* Likewise, of devices behind whose drivers the kernel has made packets of the frames. */
+	DEVICE_GENERIC = 256,
 };
 
 /* Where a packet shows the addresses of an entry. */
@@ -344,7 +348,9 @@ enum packet_count {
 	COUNT_ERRORS = 11,
 	/* Packets that could not be written to, and were dropped. */
 	COUNT_UNWRITABLE = 12,
-	PACKET_COUNTS = 13,
+	/* Packets that passed by the stack at a driver. What was made before this was counted has no place for it. */
+	COUNT_BY_XDP = 13,
+	PACKET_COUNTS = 14,
 };
 
 /*

@@ -129,21 +129,22 @@ pub(crate) fn program_number(program: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(number)
 }
 
-/// The device and the hook of a link, and its program.
+/// The device of a link, its program, and what kind of link it is. Links of some kinds name their hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TcxPlace {
+pub(crate) struct LinkPlace {
+    pub(crate) kind: sys::bpf_link_type,
     pub(crate) device: u32,
     pub(crate) hook: sys::bpf_attach_type,
     pub(crate) program: u32,
 }
 
-/// The place of a link to a device; an error for links of other kinds.
-pub(crate) fn tcx_place(link: BorrowedFd<'_>) -> io::Result<TcxPlace> {
+/// The place of a link to a device; an error for links to anything else.
+pub(crate) fn link_place(link: BorrowedFd<'_>) -> io::Result<LinkPlace> {
     let [kind, _number, program, _gap, device, hook] = info(link)?;
-    if kind != sys::BPF_LINK_TYPE_TCX {
+    if kind != sys::BPF_LINK_TYPE_TCX && kind != sys::BPF_LINK_TYPE_XDP {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    Ok(TcxPlace { device, hook, program })
+    Ok(LinkPlace { kind, device, hook, program })
 }
 
 /// The numbers of all programs that are attached at a hook of this very target: an open cgroup, or the number of a

@@ -6,10 +6,14 @@
 //! named is left alone.
 
 mod clsact;
+mod driver;
+mod frames;
 mod lengths;
+mod link;
 mod link_layer;
 mod tcx;
 mod told;
+mod xdp;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,9 +28,17 @@ use crate::features::Features;
 use crate::load::{Layer, PacketPrograms};
 use crate::table::Table;
 
+pub use driver::Mode;
 pub(crate) use lengths::knows_lengths;
 pub(crate) use tcx::is_there as has_tcx;
 pub(crate) use told::value_of;
+pub use xdp::{XdpState, XdpUse};
+
+#[cfg(test)]
+pub(crate) use driver::{knows_tags, sends_frames};
+
+use frames::XDP;
+use link::Link;
 
 /// Which way packets go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +121,8 @@ pub struct Device {
     /// Of a device that leads to a pod: packets can be given to its other end right away, because nothing waits for
     /// them at this one. Of another device: what comes by it bears nothing of this node that a pod must not see.
     pub peer: bool,
+    /// Whether packets that pass by the stack there are to do so at its driver.
+    pub xdp: XdpUse,
 }
 
 impl Device {
@@ -125,6 +139,7 @@ impl Device {
             by_address: false,
             shortcut: false,
             peer: false,
+            xdp: XdpUse::Never,
         }
     }
 }
@@ -139,6 +154,8 @@ pub struct DeviceStatus {
     pub others: usize,
     /// Whether packets pass by the stack there.
     pub shortcut: ShortcutState,
+    /// Whether those that do pass by it at the driver.
+    pub xdp: XdpState,
     /// Why a program is not in place.
     pub error: Option<String>,
 }
@@ -179,7 +196,8 @@ impl HookKind {
 struct DeviceState {
     device: Device,
     // The links in and out, where there is tcx.
-    links: [Option<tcx::Link>; 2],
+    links: [Option<Link>; 2],
+    xdp: xdp::Place,
     // The numbers of the programs that are to be there, in and out, noted when they were last put there: to ask the
     // kernel each second what kind of device it is would be most of the work of a node on which nothing happens.
     own: [Option<u32>; 2],
@@ -189,8 +207,8 @@ struct DeviceState {
     // In how many rounds programs of others are counted again, and how many rounds lay before the last count.
     others_again: u32,
     others_gap: u32,
-    // Whether the programs were told that packets pass by the stack there.
-    told_of_shortcut: bool,
+    // What the programs were told of the device.
+    told: Vec<u8>,
     error: Option<String>,
 }
 
@@ -206,6 +224,13 @@ impl DeviceState {
             }
             Side::Near => OTHERS_AGAIN_NEAR,
             _ => OTHERS_AGAIN,
+        }
+    }
+
+    /// Has the device looked at in the next round, where it is to have the program at its driver: something changed.
+    fn look_soon(&mut self) {
+        if self.device.xdp != XdpUse::Never {
+            self.others_again = 0;
         }
     }
 
@@ -231,6 +256,8 @@ pub(crate) struct Devices {
     // The folder of the links' pins.
     folder: PathBuf,
     programs: Vec<PacketPrograms>,
+    // Why there is no program for frames, while none is loaded.
+    no_frames: String,
     // The map by which programs know a device.
     entries: Table,
     places: BTreeMap<u32, DeviceState>,
@@ -248,7 +275,8 @@ impl Devices {
     ) -> Self {
         let (kind, lengths, folder) = (HookKind::of(features), features.lengths, folder.to_owned());
         let places = BTreeMap::new();
-        let mut devices = Self { kind, lengths, folder, programs, entries, places, repaired: 0 };
+        let no_frames = "its program is not loaded".to_owned();
+        let mut devices = Self { kind, lengths, folder, programs, no_frames, entries, places, repaired: 0 };
         for index in devices.left() {
             let known = devices.entries.get(&index.to_ne_bytes());
             let mut place = devices.place(told::unnamed(index, known.as_deref()));
@@ -268,14 +296,16 @@ impl Devices {
         let known = known.filter_map(|(key, _)| Some(u32::from_ne_bytes(key.as_ref().try_into().ok()?)));
         let mut all: Vec<u32> = match self.kind {
             HookKind::Tcx => pinned.collect(),
-            HookKind::Clsact => known.filter(|index| has_filter(*index)).collect(),
+            HookKind::Clsact => known.filter(|index| has_filter(*index)).chain(pinned).collect(),
         };
         all.sort_unstable();
+        all.dedup();
         all
     }
 
     fn place(&self, device: Device) -> DeviceState {
-        let opened = |spot: Spot| tcx::Link::open(&self.pin(spot)).ok();
+        let opened = |spot: Spot| Link::open(&self.pin(spot)).ok();
+        let xdp = xdp::Place::open(&self.pin_of_xdp(device.index));
         let links = match self.kind {
             HookKind::Tcx => Spot::both(device.index).map(opened),
             HookKind::Clsact => [None, None],
@@ -283,12 +313,13 @@ impl Devices {
         DeviceState {
             device,
             links,
+            xdp,
             own: [None; 2],
             attached: false,
             others: None,
             others_again: 0,
             others_gap: 0,
-            told_of_shortcut: false,
+            told: Vec::new(),
             error: None,
         }
     }
@@ -303,7 +334,8 @@ impl Devices {
         self.forget_unknown(&wanted);
         for (index, device) in wanted {
             let is_right = |place: &DeviceState| place.attached && place.device == *device;
-            if self.places.get(&index).is_some_and(is_right) {
+            if let Some(place) = self.places.get_mut(&index).filter(|place| is_right(place)) {
+                place.look_soon();
                 continue;
             }
             let has_spare = |place: &DeviceState| Spot::of(&place.device).len() > Spot::of(device).len();
@@ -334,6 +366,7 @@ impl Devices {
             if place.is_due() {
                 mended.extend(devices.mend(place));
             }
+            mended.extend(devices.mend_xdp(place));
             if place.others_again == 0 {
                 devices.count_others(place);
             }
@@ -361,7 +394,7 @@ impl Devices {
         place.others_gap = place.next_gap();
         place.others_again = place.others_gap;
         place.others = self.others(place).ok();
-        self.tell_of_shortcut(place);
+        self.tell_news(place);
     }
 
     /// Where there are no links, a program at a device needs what network plug-ins want to make there themselves: a pod
@@ -370,13 +403,19 @@ impl Devices {
         device.side == Side::Near && self.kind == HookKind::Clsact
     }
 
-    /// Tells the programs if packets are to pass by the stack, and did not before, or the other way round.
-    fn tell_of_shortcut(&mut self, place: &mut DeviceState) {
-        if self.takes_shortcut(place) != place.told_of_shortcut
+    /// Tells the programs of a device if they know it otherwise.
+    fn tell_news(&mut self, place: &mut DeviceState) {
+        if *abi::bytes(&self.value(place)) != *place.told
             && let Err(error) = self.tell(place)
         {
             place.error = Some(error.to_string());
         }
+    }
+
+    /// What the programs have to know of a device.
+    fn value(&self, place: &DeviceState) -> abi::packets::types::device {
+        let shortcut = self.takes_shortcut(place);
+        value_of(&Device { shortcut, ..place.device.clone() }, place.xdp.mode())
     }
 
     fn takes_shortcut(&self, place: &DeviceState) -> bool {
@@ -411,9 +450,10 @@ impl Devices {
         let put = self.tell(place).and_then(|()| self.attach(place));
         place.attached = put.is_ok();
         place.error = put.err().map(|error| error.to_string());
+        self.put_xdp(place);
         match place.others {
             None if place.device.shortcut => self.count_others(place),
-            _ => self.tell_of_shortcut(place),
+            _ => self.tell_news(place),
         }
     }
 
@@ -424,11 +464,10 @@ impl Devices {
         if device.name.is_empty() {
             return Ok(());
         }
-        let shortcut = self.takes_shortcut(place);
-        let value = value_of(&Device { shortcut, ..device.clone() });
+        let value = self.value(place);
         let put = self.entries.put(&device.index.to_ne_bytes(), abi::bytes(&value));
         put.map_err(|error| io::Error::other(format!("cannot tell the programs of it: {error:#}")))?;
-        place.told_of_shortcut = shortcut;
+        place.told = abi::bytes(&value).to_vec();
         Ok(())
     }
 
@@ -457,29 +496,22 @@ impl Devices {
         let pin = self.pin(spot);
         let [way_in, way_out] = &mut place.links;
         let link = if spot.direction == Direction::In { way_in } else { way_out };
-        let is_here = link.as_ref().is_some_and(|link| link.program_at(&spot).is_some());
+        let is_here = link.as_ref().is_some_and(|link| tcx::program_at(link, &spot).is_some());
         if let Some(link) = link.as_ref().filter(|_| is_here) {
             link.update(program)?;
-            return if pin.exists() { Ok(()) } else { self.keep(link, &pin) };
+            return if pin.exists() { Ok(()) } else { link.keep(&pin) };
         }
-        let new = tcx::Link::create(program, &spot)?;
-        match fs::remove_file(&pin) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => self.keep(&new, &pin)?,
-        }
+        let new = tcx::create(program, &spot)?;
+        new.keep(&pin)?;
         *link = Some(new);
         Ok(())
-    }
-
-    fn keep(&self, link: &tcx::Link, pin: &Path) -> io::Result<()> {
-        pin.parent().map_or(Ok(()), fs::create_dir_all)?;
-        link.pin(pin)
     }
 
     /// Detaches the programs of a device, then forgets it. What the kernel does not detach now is detached when its
     /// link goes.
     fn withdraw(&mut self, index: u32) {
-        let Some(place) = self.places.remove(&index) else { return };
+        let Some(mut place) = self.places.remove(&index) else { return };
+        self.clear_driver(&mut place);
         for spot in Spot::both(index) {
             if self.kind == HookKind::Clsact {
                 let _ = clsact::remove(&spot);
@@ -510,7 +542,7 @@ impl Devices {
         };
         let found = match self.kind {
             HookKind::Clsact => clsact::program_at(&spot),
-            HookKind::Tcx => link.as_ref().and_then(|link| link.program_at(&spot)),
+            HookKind::Tcx => link.as_ref().and_then(|link| tcx::program_at(link, &spot)),
         };
         own.is_some() && found == own && (self.kind == HookKind::Clsact || self.pin(spot).exists())
     }
@@ -566,6 +598,7 @@ impl Devices {
             attached: place.attached,
             others: place.others.unwrap_or(0),
             shortcut: self.shortcut(place),
+            xdp: place.xdp.state().clone(),
             error: place.error.clone(),
         };
         named.map(status).collect()
@@ -594,9 +627,14 @@ pub(crate) fn are_anywhere(folder: &Path) -> bool {
     let pinned = pinned.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let has_link = |spot: Spot| {
         let pin = folder.join(spot.index.to_string()).join(spot.direction.name());
-        tcx::Link::open(&pin).is_ok_and(|link| link.program_at(&spot).is_some())
+        Link::open(&pin).is_ok_and(|link| tcx::program_at(&link, &spot).is_some())
     };
-    pinned.flat_map(Spot::both).any(has_link) || link_layer::all().into_iter().any(has_filter)
+    let has_frames = |index: u32| {
+        let link = Link::open(&folder.join(index.to_string()).join(XDP)).and_then(|link| link.place());
+        link.is_ok_and(|place| place.device == index)
+    };
+    let has_any = |index: u32| has_frames(index) || Spot::both(index).into_iter().any(has_link);
+    pinned.into_iter().any(has_any) || link_layer::all().into_iter().any(has_filter)
 }
 
 /// Removes our programs from all devices of this network namespace, and the links that are pinned there. Collects what
@@ -605,9 +643,10 @@ pub(crate) fn remove_all(folder: &Path) -> Vec<(PathBuf, io::Error)> {
     libbpf_rs::set_print(None);
     let mut errors = Vec::new();
     let pinned = fs::read_dir(folder).into_iter().flatten().flatten();
-    let pins = pinned.flat_map(|entry| Direction::ALL.map(|it| entry.path().join(it.name())));
+    let names = Direction::ALL.map(Direction::name).into_iter().chain([XDP]);
+    let pins = pinned.flat_map(|entry| names.clone().map(move |name| entry.path().join(name)));
     for pin in pins.filter(|pin| pin.exists()) {
-        let detached = tcx::Link::open(&pin).and_then(|link| link.detach());
+        let detached = Link::open(&pin).and_then(|link| link.detach());
         errors.extend(detached.err().map(|error| (pin, error)));
     }
     for spot in link_layer::all().into_iter().flat_map(Spot::both) {

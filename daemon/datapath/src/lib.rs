@@ -41,7 +41,7 @@ mod view;
 
 pub use conntrack::TakenPorts;
 pub use counts::{Counted, Counts};
-pub use devices::{Device, DeviceStatus, HookKind, ShortcutState, Side};
+pub use devices::{Device, DeviceStatus, HookKind, Mode, ShortcutState, Side, XdpState, XdpUse};
 pub use error::StartError;
 pub use features::Features;
 pub use flows::{

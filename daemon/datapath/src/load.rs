@@ -6,6 +6,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use libbpf_rs::libbpf_sys::BPF_F_XDP_HAS_FRAGS;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, OpenMapMut, OpenObject, ProgramMut, libbpf_sys};
 
@@ -15,7 +16,7 @@ use crate::ipv6;
 use crate::map::{self, Handles, Map, Size};
 use crate::shape::Shape;
 use crate::site::Site;
-use crate::skeleton::{PacketSkelBuilder, SocketSkelBuilder};
+use crate::skeleton::{PacketSkelBuilder, SocketSkelBuilder, XdpSkelBuilder};
 
 /// An object that was read and not loaded.
 type Opened<'a> = Box<dyn Open<'a> + 'a>;
@@ -24,7 +25,7 @@ type Opened<'a> = Box<dyn Open<'a> + 'a>;
 type Opener = for<'a> fn(&'a mut MaybeUninit<OpenObject>, Features) -> Result<Opened<'a>, StartError>;
 
 /// The objects with programs that hang at sites. All of them use the same maps. (Two are loaded apart, because a kernel
-/// may do without them: `kept.bpf.c` by `kernel::stale`, and `packet.bpf.c` by `packets_at`.)
+/// may do without them: `kept.bpf.c` by `kernel::stale`, `packet.bpf.c` and `xdp.bpf.c` by `packets_at`.)
 const OBJECTS: [Opener; 1] = [socket];
 
 /// A program that uses every switch.
@@ -197,6 +198,8 @@ pub(crate) struct PacketPrograms {
     pub(crate) ingress: OwnedFd,
     pub(crate) egress: OwnedFd,
     pub(crate) back: OwnedFd,
+    /// The program for frames at a driver, or why there is none.
+    pub(crate) xdp: Result<OwnedFd, String>,
 }
 
 /// The programs for devices with Ethernet, as [`packets_at`] loads them: to load a pair takes seconds.
@@ -231,14 +234,43 @@ pub(crate) fn packets_at(
         prepare(open.open_object_mut(), Size::Flows(flows), &maps)?;
         let loaded = OpenSkel::load(open).map_err(StartError::loading)?;
         keep_made(loaded.object(), &mut maps).map_err(StartError::loading)?;
-        let cloned = |program: &dyn AsFd| {
-            program.as_fd().try_clone_to_owned().map_err(|error| StartError::loading(error.into()))
-        };
         let progs = &loaded.progs;
         let [ingress, egress] = [cloned(&progs.packet_in)?, cloned(&progs.packet_out)?];
-        programs.push(PacketPrograms { layer, ingress, egress, back: cloned(&progs.packet_back)? });
+        let xdp = xdp(layer, &maps).map_err(|error| error.to_string());
+        programs.push(PacketPrograms { layer, ingress, egress, back: cloned(&progs.packet_back)?, xdp });
     }
     Ok((programs, maps))
+}
+
+fn cloned(program: &dyn AsFd) -> Result<OwnedFd, StartError> {
+    program.as_fd().try_clone_to_owned().map_err(|error| StartError::loading(error.into()))
+}
+
+/// Loads the program for frames over the maps that the others have, for frames in several buffers if the kernel has
+/// such (Linux 5.18): drivers with long frames take no other program.
+fn xdp(layer: Layer, maps: &Handles) -> Result<OwnedFd, StartError> {
+    if layer != Layer::Ethernet {
+        return Err(StartError::loading(io::Error::from(io::ErrorKind::Unsupported).into()));
+    }
+    let in_buffers = |mut program: libbpf_rs::OpenProgramMut<'_>| program.set_flags(BPF_F_XDP_HAS_FRAGS);
+    frames_as(maps, true, in_buffers).or_else(|_| frames_as(maps, false, |_| ()))
+}
+
+/// The program for frames, which may come in several buffers or not, as the caller sets it.
+pub(crate) fn frames_as(
+    maps: &Handles,
+    in_buffers: bool,
+    each: impl FnMut(libbpf_rs::OpenProgramMut<'_>),
+) -> Result<OwnedFd, StartError> {
+    let mut memory = MaybeUninit::<OpenObject>::uninit();
+    let mut open = XdpSkelBuilder::default().open(&mut memory).map_err(StartError::loading)?;
+    if let Some(switches) = open.maps.rodata_data.as_mut() {
+        switches.in_buffers = in_buffers;
+    }
+    prepare(open.open_object_mut(), Size::Flows(1), maps)?;
+    open.open_object_mut().progs_mut().for_each(each);
+    let loaded = OpenSkel::load(open).map_err(StartError::loading)?;
+    cloned(&loaded.progs.packet_xdp)
 }
 
 /// The maps of packets alone: to load the programs takes seconds.

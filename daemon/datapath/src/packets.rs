@@ -51,6 +51,14 @@ pub(crate) fn whole(mut found: Handles) -> Handles {
     found
 }
 
+/// Whether there is room for each count. Programs of a former daemon may have counted less, and what has no room would
+/// stay at 0 for ever.
+pub(crate) fn has_all_counts(found: &Handles) -> bool {
+    found
+        .get(&Map::PacketCounts)
+        .is_none_or(|map| map.max_entries() >= packets::types::packet_count::PACKET_COUNTS.0)
+}
+
 /// How many flow numbers are handed out before any client is served: enough until the rest follow.
 const NUMBERS_FIRST: u32 = 1 << 16;
 

@@ -3,6 +3,7 @@
 //! ```text
 //! <bpffs>/links/connect4 …       one link per hook; stays while programs and maps are replaced
 //! <bpffs>/links/tc/2/in, out     the links of each device by which packets come, if the kernel has such links
+//! <bpffs>/links/tc/2/xdp         the link at its driver, where packets pass by the stack there
 //! <bpffs>/sockets1/udp_sockets   what is kept with sockets, which outlive any version of the other maps
 //! <bpffs>/flows1/flow_table …    flows and what leads to them, which outlive any version of the other maps too
 //! <bpffs>/flows-next/…           flows in a table of another size, until it takes the place of `flows1`
@@ -152,6 +153,13 @@ impl Pins {
             adopt_folder(&folder, which, &mut maps)?;
         }
         Ok(maps)
+    }
+
+    /// Removes one map of packets, so that another one takes its place.
+    pub(crate) fn forget_packets(&self, map: Map) -> Result<(), StartError> {
+        let [(packets, _), _] = self.packet_folders();
+        let path = packets.join(map.name());
+        remove_folder(&path).map_err(failed("remove", &path))
     }
 
     /// Removes the flows, which are of no use without each other.

@@ -13,6 +13,12 @@ pub(crate) mod packet {
 }
 pub(crate) use packet::PacketSkelBuilder;
 
+/// The skeleton of `xdp.bpf.c`, with the types of `packet.bpf.c`.
+mod xdp {
+    include!(concat!(env!("OUT_DIR"), "/xdp.skel.rs"));
+}
+pub(crate) use xdp::XdpSkelBuilder;
+
 /// The skeleton of `kept.bpf.c`, with the types of the first one.
 mod kept {
     include!(concat!(env!("OUT_DIR"), "/kept.skel.rs"));

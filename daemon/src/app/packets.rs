@@ -116,7 +116,7 @@ impl Flows {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_datapath::ShortcutState;
+    use holdfast_datapath::{ShortcutState, XdpState};
 
     use super::*;
 
@@ -126,6 +126,7 @@ mod tests {
             attached: error.is_none(),
             others: 0,
             shortcut: ShortcutState::Unwanted,
+            xdp: XdpState::Unwanted,
             error: error.map(ToOwned::to_owned),
         };
         Some(PacketStatus {

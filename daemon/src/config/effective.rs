@@ -193,6 +193,7 @@ fn packets(packets: &Packets) -> Value {
         ("flows", flows(packets.flows)),
         ("maglev", Some(packets.maglev.into())),
         ("shortcut", word(packets.shortcut)),
+        ("xdp", word(packets.xdp)),
         ("mark", text(&packets.mark)),
         ("forward_mark", packets.forward_mark.map_or_else(|| text("none"), |mark| text(&mark))),
     ])

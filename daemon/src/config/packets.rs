@@ -149,6 +149,17 @@ words! {
     }
 }
 
+words! {
+    /// Where packets that pass by the stack are taken at the driver of their device already.
+    pub enum XdpUse {
+        Never = "never",
+        /// Where the driver has a place for programs.
+        Native = "native",
+        /// There, and behind the drivers of other devices.
+        Generic = "generic",
+    }
+}
+
 /// The table `[packets]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packets {
@@ -166,6 +177,8 @@ pub struct Packets {
     pub maglev: bool,
     /// When packets that this node sends on to other nodes pass by its stack.
     pub shortcut: ShortcutUse,
+    /// Where packets that pass by the stack are taken at the driver of their device already.
+    pub xdp: XdpUse,
     /// The bit that marks the daemon's own sockets.
     pub mark: Mark,
     /// The bit by which a firewall knows what is sent on for a service.
@@ -182,6 +195,7 @@ impl Default for Packets {
             flows: Flows::default(),
             maglev: false,
             shortcut: ShortcutUse::Auto,
+            xdp: XdpUse::Never,
             mark: Mark::default(),
             forward_mark: None,
         }
@@ -198,6 +212,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Packets {
         flows: table.take("flows", flows).unwrap_or(default.flows),
         maglev: table.take("maglev", boolean).unwrap_or(default.maglev),
         shortcut: table.take("shortcut", word).unwrap_or(default.shortcut),
+        xdp: table.take("xdp", word).unwrap_or(default.xdp),
         mark: table.take("mark", mark).unwrap_or(default.mark),
         forward_mark: table.take("forward_mark", forward_mark).unwrap_or(default.forward_mark),
     }

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use holdfast_datapath::XdpUse;
 use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
 
 use super::listed::{Address, Link, Listed};
@@ -39,8 +40,8 @@ pub(super) fn decide(listed: &Listed, config: &Packets, onlooker: Option<&Arc<st
         let (answers, shortcut) = (answers(*class), shortcuts.judge(link, *class));
         let is_near = *class == Class::None && shortcut == ShortcutDecision::Wanted;
         let class = if is_near { Class::Near } else { *class };
-        let peer = shortcuts.gives_away(link, class);
-        Decision { answers, near4, near6, shortcut, peer, ..decision(link, class, *reason, seen) }
+        let (peer, xdp) = (shortcuts.gives_away(link, class), shortcuts.at_driver(link, class));
+        Decision { answers, near4, near6, shortcut, peer, xdp, ..decision(link, class, *reason, seen) }
     });
     there.chain(absent(listed, config)).collect()
 }
@@ -61,6 +62,7 @@ fn decision(link: &Link, class: Class, reason: Reason, seen: Seen) -> Decision {
         answers,
         shortcut,
         peer: false,
+        xdp: XdpUse::Never,
     }
 }
 

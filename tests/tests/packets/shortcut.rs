@@ -93,15 +93,34 @@ fn check_flows(daemon: &Daemon<'_>, service: &str, expected: bool) {
     assert!(of_service.len() >= ASKED, "{service}: {said}");
 }
 
+/// A network for a setting of the shortcut, and what is said of the uplink there.
+fn bed_for(at_driver: bool, switches: Switches) -> (Bed, &'static str, &'static str) {
+    let bed = fabric::bed(switches).unwrap();
+    if !at_driver {
+        return (bed, "", "packets to other nodes pass by the stack");
+    }
+    // The other end of the uplink takes what a program sends only where it takes packets in turns.
+    run(&bed, "router", "ethtool", "-K node gro on");
+    (bed, "[packets]\nxdp = \"native\"\n", "packets to other nodes pass by the stack, at the driver (native)")
+}
+
+/// How many packets have passed at drivers.
+fn passed_at_drivers(daemon: &Daemon<'_>) -> u64 {
+    let said: Value = serde_json::from_str(&daemon.tell(&["flows", "-o", "json"]).unwrap()).unwrap();
+    let events = said["events"].as_array().unwrap();
+    events.iter().find(|it| it["event"] == "xdp").unwrap()["count"].as_u64().unwrap()
+}
+
 #[test]
 fn packets_pass_by_the_stack_to_other_nodes_and_to_pods_of_this_one() {
-    for switches in
-        [Switches::default(), Switches { strict_rp_filter: true, no_offload: true, ..Switches::default() }]
+    let strict = Switches { strict_rp_filter: true, no_offload: true, ..Switches::default() };
+    for (switches, at_driver) in
+        [(Switches::default(), false), (Switches::default(), true), (strict, false), (strict, true)]
     {
-        let bed = fabric::bed(switches).unwrap();
+        let (bed, setting, said) = bed_for(at_driver, switches);
         fabric::rules(&bed, COUNTED).unwrap();
-        on_this(&bed, "", |_, daemon, clients| {
-            wait_until_said(daemon, "packets to other nodes pass by the stack");
+        on_this(&bed, setting, |_, daemon, clients| {
+            wait_until_said(daemon, said);
             wait_until_said(daemon, "packets to its pods pass by the stack");
             // The first flows find no neighbour known.
             OF_PODS.iter().for_each(|service| check_answered(clients, service));
@@ -110,6 +129,9 @@ fn packets_pass_by_the_stack_to_other_nodes_and_to_pods_of_this_one() {
             check_answered(clients, "host");
             let said = daemon.tell(&["datapath"]).unwrap();
             assert_eq!(seen(&bed), before, "the stack has seen packets:\n{said}");
+            // What is sent without a sum is left to be sent behind the driver, with all its packets but by chance.
+            let passed = passed_at_drivers(daemon);
+            assert!(if at_driver && switches.no_offload { passed > 100 } else { passed < 100 }, "{passed}");
             OF_PODS.iter().for_each(|service| check_flows(daemon, service, true));
             check_flows(daemon, "host", false);
         });
@@ -134,11 +156,19 @@ fn packets_go_through_the_stack_where_the_configuration_says_so() {
 /// The firewall is noticed at once, also by flows that are there.
 #[test]
 fn a_firewall_that_comes_gets_the_packets_and_one_that_goes_leaves_them() {
-    let bed = fabric::bed(Switches::default()).unwrap();
-    on_this(&bed, "", |_, daemon, clients| {
-        wait_until_said(daemon, "packets to other nodes pass by the stack");
+    [false, true].into_iter().for_each(check_firewall);
+}
+
+#[track_caller]
+fn check_firewall(at_driver: bool) {
+    let (bed, setting, said) = bed_for(at_driver, Switches { no_offload: true, ..Switches::default() });
+    on_this(&bed, setting, |_, daemon, clients| {
+        wait_until_said(daemon, said);
         wait_until_said(daemon, "packets to its pods pass by the stack");
-        OF_PODS.iter().for_each(|service| check_answered(clients, service));
+        let before = passed_at_drivers(daemon);
+        (0..2).for_each(|_| OF_PODS.iter().for_each(|service| check_answered(clients, service)));
+        let passed = passed_at_drivers(daemon) - before;
+        assert_eq!(passed > 100, at_driver, "{passed} have passed at drivers");
         fabric::rules(&bed, CLOSED).unwrap();
         wait_until_said(daemon, "packets go through the stack: table inet closed, chain forward");
         for service in OF_PODS {
@@ -149,6 +179,34 @@ fn a_firewall_that_comes_gets_the_packets_and_one_that_goes_leaves_them() {
         run(&bed, "node", "nft", "delete table inet closed");
         wait_until_said(daemon, "packets to its pods pass by the stack");
         OF_PODS.iter().for_each(|service| check_answered(clients, service));
+    });
+}
+
+/// Streams both ways, of some ten thousand segments each: none is lost, and the drivers have most of them.
+#[test]
+fn long_streams_pass_at_the_driver_both_ways() {
+    const BYTES: usize = 16 << 20;
+    let (bed, setting, said) = bed_for(true, Switches { no_offload: true, ..Switches::default() });
+    on_this(&bed, setting, |_, daemon, clients| {
+        wait_until_said(daemon, said);
+        check_answered(clients, "away");
+        for (take, give) in [(BYTES, 0), (0, BYTES), (BYTES, BYTES)] {
+            let before = passed_at_drivers(daemon);
+            let questions = FAMILIES.map(|of| {
+                let mut question = Question::new(Transport::Tcp, frontend("away", "balancer", of).unwrap());
+                question.patience = SERVED;
+                question.from(outside(of, 0)).sized(take, give)
+            });
+            let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+            let are_answered = outcomes.iter().all(|it| matches!(it, Outcome::Answered { .. }));
+            assert!(are_answered, "{take} {give}: {outcomes:?}");
+            let passed = passed_at_drivers(daemon) - before;
+            let segments = u64::try_from(FAMILIES.len() * (take + give) / 1_500).unwrap();
+            assert!(
+                passed > segments / 2,
+                "of {segments} segments at least, {passed} have passed at drivers"
+            );
+        }
     });
 }
 

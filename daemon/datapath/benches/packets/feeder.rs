@@ -56,14 +56,7 @@ pub(crate) struct Feeder {
 impl Feeder {
     /// Frames of clients for a program, as they come by a device or leave by it.
     pub(crate) fn new(frame: &[u8], clients: Option<Clients>, target: BorrowedFd<'_>, device: u32) -> Self {
-        let map = |kind, name| {
-            let options = sys::bpf_map_create_opts {
-                sz: size_of::<sys::bpf_map_create_opts>() as _,
-                ..Default::default()
-            };
-            MapHandle::create(kind, Some(name), 4, 4, 1, &options).unwrap()
-        };
-        let (turn, targets) = (map(MapType::Array, "turn"), map(MapType::ProgArray, "target"));
+        let (turn, targets) = (map(MapType::Array, "turn", 4), map(MapType::ProgArray, "target", 4));
         let fd = target.as_raw_fd().to_ne_bytes();
         targets.update(&0_u32.to_ne_bytes(), &fd, MapFlags::ANY).unwrap();
         let program = load(&code(frame, clients, &turn, &targets));
@@ -79,6 +72,13 @@ impl Feeder {
     pub(crate) fn run(&self, repeat: u32) -> Last {
         test_run(self.program.as_fd(), &self.frame, self.device, repeat)
     }
+}
+
+/// A map of one value of so many bytes.
+fn map(kind: MapType, name: &str, bytes: u32) -> MapHandle {
+    let options =
+        sys::bpf_map_create_opts { sz: size_of::<sys::bpf_map_create_opts>() as _, ..Default::default() };
+    MapHandle::create(kind, Some(name), 4, bytes, 1, &options).unwrap()
 }
 
 /// Has a program run over a frame again and again.
@@ -111,10 +111,14 @@ pub(crate) fn empty() -> OwnedFd {
 }
 
 fn load(code: &[u64]) -> OwnedFd {
+    load_as(sys::BPF_PROG_TYPE_SCHED_CLS, code)
+}
+
+fn load_as(kind: sys::bpf_prog_type, code: &[u64]) -> OwnedFd {
     // SAFETY: instructions and strings, which end in zero, outlive the call; no options are given.
     let program = unsafe {
         sys::bpf_prog_load(
-            sys::BPF_PROG_TYPE_SCHED_CLS,
+            kind,
             c"feeder".as_ptr(),
             c"GPL".as_ptr(),
             code.as_ptr().cast(),
@@ -170,8 +174,11 @@ fn code(frame: &[u8], clients: Option<Clients>, turn: &MapHandle, targets: &MapH
 /// In parts of eight bytes from the header of IP on: no field spans two of them, so a read of one does not wait for two
 /// stores.
 fn write(frame: &[u8]) -> Vec<u64> {
+    write_from(frame, IP)
+}
+
+fn write_from(frame: &[u8], mut at: usize) -> Vec<u64> {
     let mut code = Vec::new();
-    let mut at = IP;
     while at < frame.len() {
         let (size, store) = match frame.len() - at {
             8.. => (8, 0x7b),
@@ -205,5 +212,90 @@ fn write_client(frame: &[u8], clients: Clients, turn: u64) -> Vec<u64> {
         instruction(0x07, 2, 0, 0, 1),
         instruction(0x73, 7, 2, address, 0),
     ]);
+    code
+}
+
+/// The kernel's name for running a program over frames that then go where it says.
+const LIVE_FRAMES: u32 = sys::BPF_F_TEST_XDP_LIVE_FRAMES;
+const XDP_DROP: i32 = 1;
+const XDP_PASS: i32 = 2;
+const XDP_TX: i32 = 3;
+
+/// A program at a driver: one that makes frames and sends them, or one that takes them.
+pub(crate) struct Frames {
+    program: OwnedFd,
+    seen: Option<MapHandle>,
+    frame: Vec<u8>,
+    device: u32,
+}
+
+impl Frames {
+    /// Frames that leave by a device, each made anew: what one was sent on as lies in the memory of a later one.
+    pub(crate) fn sent(frame: &[u8], device: u32) -> Self {
+        let made = [write_from(frame, 0), vec![instruction(0xb7, 0, 0, 0, XDP_TX), EXIT]].concat();
+        let program = load_as(sys::BPF_PROG_TYPE_XDP, &over_frame(frame.len(), &made));
+        Self { program, seen: None, frame: frame.to_vec(), device }
+    }
+
+    /// Takes all frames, and counts those that are for this port, by IPv4 without options.
+    pub(crate) fn counted(port: u16) -> Self {
+        let seen = map(MapType::Array, "seen", 8);
+        let fd = u64::try_from(seen.as_fd().as_raw_fd()).unwrap();
+        let [first, second] = wide(1, 2, fd);
+        let made = vec![
+            instruction(0x69, 2, 7, 36, 0),
+            instruction(0x56, 2, 0, 4, i32::from(port.to_be())),
+            first,
+            second,
+            instruction(0xb7, 2, 0, 0, 1),
+            // An addition that no other CPU comes between.
+            instruction(0xdb, 1, 2, 0, 0),
+            instruction(0xb7, 0, 0, 0, XDP_DROP),
+            EXIT,
+        ];
+        let program = load_as(sys::BPF_PROG_TYPE_XDP, &over_frame(42, &made));
+        Self { program, seen: Some(seen), frame: Vec::new(), device: 0 }
+    }
+
+    pub(crate) fn program(&self) -> &OwnedFd {
+        &self.program
+    }
+
+    /// How many were counted so far.
+    pub(crate) fn count(&self) -> u64 {
+        let seen = self.seen.as_ref().unwrap().lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+        u64::from_ne_bytes(seen.try_into().unwrap())
+    }
+
+    /// Sends so many.
+    pub(crate) fn send(&self, count: u32) {
+        let context = [0, u32::try_from(self.frame.len()).unwrap(), 0, self.device, 0, 0];
+        let mut options = sys::bpf_test_run_opts {
+            sz: size_of::<sys::bpf_test_run_opts>() as _,
+            data_in: self.frame.as_ptr().cast(),
+            data_size_in: context[1],
+            ctx_in: context.as_ptr().cast(),
+            ctx_size_in: u32::try_from(size_of_val(&context)).unwrap(),
+            repeat: count.cast_signed(),
+            flags: LIVE_FRAMES,
+            ..Default::default()
+        };
+        // SAFETY: all that the options point to lives through the call.
+        let returned = unsafe { sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options) };
+        assert_eq!(returned, 0, "{}", io::Error::last_os_error());
+    }
+}
+
+/// What is done with a frame of so many bytes at least; a shorter one goes on.
+fn over_frame(length: usize, made: &[u64]) -> Vec<u64> {
+    let mut code = vec![
+        instruction(0x61, 7, 1, 0, 0),
+        instruction(0x61, 3, 1, 4, 0),
+        instruction(0xbf, 2, 7, 0, 0),
+        instruction(0x07, 2, 0, 0, i32::try_from(length).unwrap()),
+        instruction(0x2d, 2, 3, i16::try_from(made.len()).unwrap(), 0),
+    ];
+    code.extend(made);
+    code.extend([instruction(0xb7, 0, 0, 0, XDP_PASS), EXIT]);
     code
 }

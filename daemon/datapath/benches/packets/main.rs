@@ -42,6 +42,7 @@ mod sctp;
 mod network;
 
 mod feeder;
+mod forward;
 mod growth;
 mod node;
 mod runs;
@@ -54,10 +55,11 @@ type Part = (&'static str, fn(&bed::Bed));
 /// Runs one part, named by the argument, or all.
 fn main() {
     let wanted = size::wanted();
-    let parts: [Part; 8] = [
+    let parts: [Part; 9] = [
         ("runs", runs::all),
         ("new", runs::first),
         ("new", runs::picked),
+        ("forward", forward::all),
         ("memory", table::memory),
         ("sweep", table::sweep),
         ("resize", table::resize),

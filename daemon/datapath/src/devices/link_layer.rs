@@ -29,12 +29,20 @@ pub(super) fn layer_of(index: u32) -> io::Result<Layer> {
     }
 }
 
-/// The type of a device, as `net/if_arp.h` numbers types; it stands in the second 16 bits of a `struct ifinfomsg`.
-fn kind_of(index: u32) -> io::Result<u16> {
+/// The size of a `struct ifinfomsg`, after which attributes come.
+pub(super) const HEADER: usize = 16;
+
+/// What the kernel tells of a device.
+pub(super) fn describe(index: u32) -> io::Result<Vec<u8>> {
     let mut kernel = Conversation::open(Part::Routes)?;
     // A `struct ifinfomsg` that names the device alone.
     kernel.ask(RTM_GETLINK, 0, [0, index, 0, 0].map(u32::to_ne_bytes).as_flattened())?;
-    let told = kernel.one()??;
+    kernel.one()?
+}
+
+/// The type of a device, as `net/if_arp.h` numbers types; it stands in the second 16 bits of a `struct ifinfomsg`.
+fn kind_of(index: u32) -> io::Result<u16> {
+    let told = describe(index)?;
     let kind = told.get(2..).and_then(|it| it.first_chunk()).ok_or(io::ErrorKind::InvalidData)?;
     Ok(u16::from_ne_bytes(*kind))
 }

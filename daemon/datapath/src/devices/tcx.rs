@@ -1,14 +1,13 @@
 //! Links of programs at devices (tcx, Linux 6.6).
 //!
-//! Invariant: a link is at one hook of one device for ever; when the device goes, the link is nowhere. Our programs
-//! come before those of others, which may end the chain; ours never do.
+//! Invariant: our programs come before those of others, which may end the chain; ours never do.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use libbpf_rs::libbpf_sys as sys;
 
+use super::link::Link;
 use super::{Direction, Spot};
 use crate::bpf_call;
 
@@ -39,38 +38,15 @@ pub(crate) fn is_there() -> io::Result<bool> {
     }
 }
 
-/// A link, which holds its program in place as long as a process has it open or its pin is there.
-#[derive(Debug)]
-pub(super) struct Link(OwnedFd);
+pub(super) fn create(program: BorrowedFd<'_>, spot: &Spot) -> io::Result<Link> {
+    bpf_call::create_link(program, spot.target(), hook(spot.direction), sys::BPF_F_BEFORE).map(Link)
+}
 
-impl Link {
-    pub(super) fn create(program: BorrowedFd<'_>, spot: &Spot) -> io::Result<Self> {
-        bpf_call::create_link(program, spot.target(), hook(spot.direction), sys::BPF_F_BEFORE).map(Self)
-    }
-
-    pub(super) fn open(pin: &Path) -> io::Result<Self> {
-        bpf_call::open_pin(pin).map(Self)
-    }
-
-    pub(super) fn pin(&self, pin: &Path) -> io::Result<()> {
-        bpf_call::pin(self.0.as_fd(), pin)
-    }
-
-    /// Puts another program in the place of its own, in one step.
-    pub(super) fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
-        bpf_call::update_link(self.0.as_fd(), program)
-    }
-
-    /// Detaches the program at once, even while other processes have the link open.
-    pub(super) fn detach(&self) -> io::Result<()> {
-        bpf_call::detach_link(self.0.as_fd())
-    }
-
-    /// The number of its program, if it is at that very spot.
-    pub(super) fn program_at(&self, spot: &Spot) -> Option<u32> {
-        let place = bpf_call::tcx_place(self.0.as_fd()).ok()?;
-        (place.device == spot.index && place.hook == hook(spot.direction)).then_some(place.program)
-    }
+/// The number of a link's program, if it is at that very spot.
+pub(super) fn program_at(link: &Link, spot: &Spot) -> Option<u32> {
+    let place = link.place().ok()?;
+    let is_here = place.kind == sys::BPF_LINK_TYPE_TCX && place.device == spot.index;
+    (is_here && place.hook == hook(spot.direction)).then_some(place.program)
 }
 
 /// How many programs are at a hook of a device beside ours.

@@ -2,6 +2,7 @@
 //!
 //! Invariant: plain values; nothing is read or written here.
 
+use super::driver::Mode;
 use super::{Device, Side};
 use crate::abi;
 use crate::abi::packets::types::{self, device_flag};
@@ -13,19 +14,27 @@ pub(super) fn unnamed(index: u32, told: Option<&[u8]>) -> Device {
     Device::new(index, "", if is_near { Side::Near } else { Side::Outer })
 }
 
-/// What the programs are told of a device.
-pub(crate) fn value_of(device: &Device) -> types::device {
+/// What the programs are told of a device, and how frames pass by the stack at its driver.
+pub(crate) fn value_of(device: &Device, frames: Option<Mode>) -> types::device {
     types::device {
         address4: device.address4.map_or(0, abi::address4),
         address6: device.address6.map_or([0; 4], abi::address6),
-        flags: flags(device),
+        flags: flags(device, frames),
         near4: device.near4,
         near6: device.near6,
     }
 }
 
+/// What programs were told of a device, without what says that frames may be given to its driver.
+pub(super) fn without_frames(told: &[u8]) -> Option<types::device> {
+    let told = abi::value::<types::device>(told)?;
+    let frames = device_flag::DEVICE_FRAMES.0 | device_flag::DEVICE_GENERIC.0;
+    let flags = u16::try_from(u32::from(told.flags) & !frames).unwrap_or_default();
+    Some(types::device { flags, ..told })
+}
+
 /// The bits of `enum device_flag`; all of them fit.
-fn flags(device: &Device) -> u16 {
+fn flags(device: &Device, frames: Option<Mode>) -> u16 {
     let side = match device.side {
         Side::Outer => device_flag::DEVICE_OUTER,
         Side::Pod => device_flag::DEVICE_POD,
@@ -36,5 +45,10 @@ fn flags(device: &Device) -> u16 {
     let by_address = if_so(device.by_address, device_flag::DEVICE_BY_ADDRESS);
     let shortcut = if_so(device.shortcut, device_flag::DEVICE_SHORTCUT);
     let peer = if_so(device.peer, device_flag::DEVICE_PEER);
-    u16::try_from(side.0 | by_address | shortcut | peer).unwrap_or_default()
+    let frames = match frames {
+        None => 0,
+        Some(Mode::Native) => device_flag::DEVICE_FRAMES.0,
+        Some(Mode::Generic) => device_flag::DEVICE_GENERIC.0,
+    };
+    u16::try_from(side.0 | by_address | shortcut | peer | frames).unwrap_or_default()
 }

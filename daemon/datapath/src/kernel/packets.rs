@@ -226,7 +226,11 @@ impl KernelMaps {
         let Some((attached, options)) = self.attached.as_ref().zip(self.packets.options.clone()) else {
             return Ok(());
         };
-        let found = packets::whole(attached.pins.adopt_packets()?);
+        let mut found = packets::whole(attached.pins.adopt_packets()?);
+        if !packets::has_all_counts(&found) {
+            attached.pins.forget_packets(Map::PacketCounts)?;
+            found.remove(&Map::PacketCounts);
+        }
         let are_new = !found.contains_key(&Map::Flows);
         if are_new {
             attached.pins.forget_flows()?;

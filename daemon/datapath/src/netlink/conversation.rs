@@ -27,6 +27,8 @@ pub enum Part {
     Policies,
     /// Rules of nftables, and tracked connections.
     Filters,
+    /// Whatever else has a family of its own: what drivers can do.
+    Generic,
 }
 
 impl Part {
@@ -36,6 +38,7 @@ impl Part {
             Self::Sockets => libc::NETLINK_SOCK_DIAG,
             Self::Policies => libc::NETLINK_XFRM,
             Self::Filters => libc::NETLINK_NETFILTER,
+            Self::Generic => libc::NETLINK_GENERIC,
         }
     }
 

@@ -10,6 +10,7 @@ mod associations;
 mod craft;
 mod errors;
 mod flows;
+mod frames;
 mod fuzz;
 mod hard;
 mod judge;

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use holdfast_datapath::{Device, DeviceStatus, ShortcutState, Side};
+use holdfast_datapath::{Device, DeviceStatus, Mode, ShortcutState, Side, XdpState, XdpUse};
 
 /// What a device is to packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,6 +184,8 @@ pub struct Decision {
     /// Whether packets may be given to its other end right away; of a device by which clients come, whether what comes
     /// by it bears nothing of this node.
     pub peer: bool,
+    /// Whether packets that pass by the stack there are to do so at its driver.
+    pub xdp: XdpUse,
 }
 
 impl Decision {
@@ -207,6 +209,7 @@ impl Decision {
             by_address: self.answers == Answers::Dialled,
             shortcut: self.shortcut == ShortcutDecision::Wanted,
             peer: self.peer,
+            xdp: self.xdp,
         })
     }
 
@@ -231,6 +234,26 @@ impl Decision {
             Some(ShortcutState::Unwanted) | None => Some("its programs do not know of it yet"),
         };
         self.shortcut.why_not().or(at_hand.map(Cow::Borrowed))
+    }
+
+    /// How packets pass by the stack at the device's driver; `None`: they do not.
+    pub fn at_driver(&self, found: Option<&DeviceStatus>) -> Option<Mode> {
+        match &found?.xdp {
+            XdpState::Taken(mode) if self.why_no_shortcut(found).is_none() => Some(*mode),
+            _ => None,
+        }
+    }
+
+    /// Why packets do not pass by the stack at the device's driver; `None`: they do, or are not to.
+    pub fn why_not_at_driver(&self, found: Option<&DeviceStatus>) -> Option<Cow<'static, str>> {
+        if self.xdp == XdpUse::Never || self.at_driver(found).is_some() {
+            return None;
+        }
+        match found.map(|it| &it.xdp) {
+            Some(XdpState::Not(why)) => Some(why.clone()),
+            Some(XdpState::Taken(_)) => Some(Cow::Borrowed("packets go through the stack there")),
+            Some(XdpState::Unwanted) | None => Some(Cow::Borrowed("its programs do not know of it yet")),
+        }
     }
 
     /// The networks behind the device in which pods are this node's own.

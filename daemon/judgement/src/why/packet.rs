@@ -14,7 +14,7 @@ use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{Entry, FrontendType, Word, WordFlags};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
 use holdfast_core::sources;
-use holdfast_datapath::{DeviceStatus, ShortcutState, Side};
+use holdfast_datapath::{DeviceStatus, ShortcutState, Side, XdpState};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -82,6 +82,8 @@ pub(super) struct Shortcut {
     pub(super) others: Vec<String>,
     /// Those that lead to pods of this node.
     pub(super) near: Vec<String>,
+    /// Those of others at whose drivers they do so already.
+    pub(super) drivers: Vec<String>,
 }
 
 impl Watched {
@@ -102,6 +104,7 @@ impl Watched {
         let shortcut = Shortcut {
             others: attached(&|it| takes(it) && it.device.side != Side::Near),
             near: attached(&|it| takes(it) && it.device.side == Side::Near),
+            drivers: attached(&|it| takes(it) && matches!(it.xdp, XdpState::Taken(_))),
         };
         if !(outer.is_empty() && pods.is_empty()) {
             return Self::At { outer, pods, shortcut };

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use holdfast_datapath::{DeviceStatus, FlowsSwept, HookKind, PacketStatus};
+use holdfast_datapath::{DeviceStatus, FlowsSwept, HookKind, Mode, PacketStatus};
 use holdfast_judgement::views::devices::{ANSWERS, Answers, CLASSES, Class, Decision};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -83,6 +83,12 @@ struct Device<'a> {
     shortcut: bool,
     /// Why they do not; null where they do, and at devices by which no flow with clients outside leads.
     no_shortcut: Option<String>,
+    /// Where those to and from other nodes pass by it at the driver already (`xdp` under [packets]): in the driver, or
+    /// behind it. Null where they do not.
+    #[schemars(extend("enum" = [MODES[0], MODES[1], None::<&str>]))]
+    xdp: Option<&'static str>,
+    /// Why they do not pass there, where they are to.
+    no_xdp: Option<Cow<'static, str>>,
     /// Why the programs are not there; it is tried again each second.
     error: Option<&'a str>,
 }
@@ -173,6 +179,8 @@ impl<'a> Device<'a> {
             answers: (decision.class == Class::Outer).then(|| decision.answers.as_str()),
             others: status.map_or(0, |status| status.others),
             shortcut: why_no_shortcut.is_none(),
+            xdp: decision.at_driver(status).map(Mode::as_str),
+            no_xdp: decision.why_not_at_driver(status),
             no_shortcut: why_no_shortcut.filter(|_| decision.leads_on()).map(Cow::into_owned),
             error: status.and_then(|status| status.error.as_deref()),
         }
@@ -187,7 +195,10 @@ impl<'a> Device<'a> {
         cells.put(self.address4.map_or_else(|| "-".to_owned(), |it| it.to_string()));
         cells.put(self.address6.map_or_else(|| "-".to_owned(), |it| it.to_string()));
         cells.put(match self.error {
-            None => format!("{}{}{}{}", self.why, self.by_address(), self.near(), self.way()),
+            None => {
+                let said = [self.by_address().to_owned(), self.near(), self.way(), self.at_driver()];
+                format!("{}{}", self.why, said.concat())
+            }
             Some(error) => format!("{}; {error}", self.why),
         });
         cells
@@ -217,6 +228,18 @@ impl Device<'_> {
             None => String::new(),
         }
     }
+
+    /// Whether packets that pass by the stack do so at the device's driver.
+    fn at_driver(&self) -> String {
+        match (self.xdp, &self.no_xdp) {
+            (Some(mode), _) => format!(", at the driver ({mode})"),
+            (None, Some(why)) if self.no_shortcut.is_none() => format!("; not at the driver: {why}"),
+            _ => String::new(),
+        }
+    }
 }
+
+/// The ways of frames at a driver.
+const MODES: [&str; 2] = [Mode::Native.as_str(), Mode::Generic.as_str()];
 
 const BY_ADDRESS: &str = "; answers are routed by the address that was dialled";

@@ -155,6 +155,7 @@ fn the_text_is_the_files_own() {
         pod_devices = "none"
         shortcut = "auto"
         snat_ports = "auto"
+        xdp = "never"
 
         [[service]]
         backends = ["192.0.2.1:8080", "[2001:db8::1]:8080"]

@@ -7,10 +7,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use holdfast_datapath::XdpUse;
 use holdfast_judgement::views::devices::{Answers, Class, Reason, ShortcutDecision};
 
 use super::super::listed::{Link, Listed};
-use crate::config::{Packets, ShortcutUse};
+use crate::config::{self, Packets, ShortcutUse};
 
 /// How many devices that lead to pods take part: half of those that the programs can know of, and fewer where others
 /// would have no room.
@@ -101,6 +102,17 @@ impl<'a> Shortcuts<'a> {
             Class::Near => link.kind == "veth" && !link.is_watched,
             Class::Outer => !self.is_bridge(link),
             _ => false,
+        }
+    }
+
+    /// Whether packets are to pass by the stack at the device's driver. What comes and goes, such as a firewall, has no
+    /// part in it: most drivers stop for a moment where a program comes or goes.
+    pub(super) fn at_driver(&self, link: &Link, class: Class) -> XdpUse {
+        match self.config.xdp {
+            _ if !leads_on(class) || self.way_of_any(link).is_some() => XdpUse::Never,
+            config::XdpUse::Never => XdpUse::Never,
+            config::XdpUse::Native => XdpUse::Native,
+            config::XdpUse::Generic => XdpUse::Generic,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_datapath::Side;
+use holdfast_datapath::{Side, XdpUse};
 use holdfast_judgement::views::devices::Decision;
 use holdfast_judgement::views::devices::ShortcutDecision::{
     self, ByAddress, Inside, Many, Marked, Needed, Never, NoEthernet, NoWayIn, StrictPaths, Wanted,
@@ -73,6 +73,29 @@ fn packets_of_pods_pass_by_the_stack_where_those_of_clients_do() {
     check("devices = [\"eth0\"]", PODS, &[], None, &expected);
     let expected = [Wanted, Inside, Wanted, Inside, Inside, Inside, Inside, Inside];
     check("pod_devices = [\"veth*\"]", PODS, &[], None, &expected);
+}
+
+/// What comes and goes, such as a firewall, does not count: the program at a driver stays.
+#[test]
+fn packets_pass_at_the_drivers_by_which_others_are_reached_where_that_is_asked_for() {
+    let check = |packets: &str, world: &str, onlooker: Option<&str>, expected: &[XdpUse]| {
+        let decided = decided_beside(packets, &listed(world), &onlooker.map(Into::into));
+        let decided: Vec<_> = decided.into_iter().map(|it| it.xdp).collect();
+        assert_eq!(decided, expected, "{packets} {world} {onlooker:?}");
+    };
+    const ASKED: &str = "xdp = \"native\"";
+    let (never, native) = (XdpUse::Never, XdpUse::Native);
+    check("", ONE_WAY, None, &[never]);
+    check(ASKED, ONE_WAY, None, &[native]);
+    check("xdp = \"generic\"", ONE_WAY, None, &[XdpUse::Generic]);
+    check(ASKED, ONE_WAY, Some("a policy of IPsec"), &[native]);
+    check(ASKED, TWO_WAYS, None, &[native, native]);
+    check("xdp = \"native\"\nshortcut = \"never\"", ONE_WAY, None, &[never]);
+    check("xdp = \"native\"\nforward_mark = \"0x4000\"", ONE_WAY, None, &[never]);
+    check(ASKED, "2 wg0 wireguard 10.0.0.5 default", None, &[never]);
+    check(ASKED, "1 lo loopback\n2 eth0 - 10.0.0.5 default\n7 veth1 veth", None, &[never, native, never]);
+    let overlay = "2 eth0 - 10.0.0.5\n3 flannel.1 vxlan gateway";
+    check("xdp = \"native\"\ndevices = [\"eth0\"]", overlay, None, &[native, native]);
 }
 
 /// What waits at a device is to wait there: a limit of a pod's bandwidth, as a rule.

@@ -1,6 +1,6 @@
 //! Whether packets are translated where balancers come, by what the devices are and which of them have programs.
 
-use holdfast_datapath::{DeviceStatus, HookKind, ShortcutState};
+use holdfast_datapath::{DeviceStatus, HookKind, ShortcutState, XdpState, XdpUse};
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
 
@@ -34,6 +34,7 @@ fn decision(index: u32, text: &str) -> (Decision, bool) {
         answers,
         shortcut,
         peer: false,
+        xdp: XdpUse::Never,
     };
     (decision, words.len() == 3)
 }
@@ -50,6 +51,7 @@ fn check(devices: &[&str], hooks: Option<HookKind>, expected: bool) {
             attached,
             others: 0,
             shortcut: ShortcutState::Unwanted,
+            xdp: XdpState::Unwanted,
             error: None,
         })
         .collect();

@@ -1,5 +1,7 @@
 //! Programs of packets at devices of a network namespace of their own, with links and with filters. Needs root.
 
+mod frames;
+
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -146,13 +148,18 @@ fn kernel_a_device_that_fails_stops_no_other_and_says_why() {
 }
 
 /// A program that is not ours, which gives every packet that answer.
-#[allow(unsafe_code)]
 fn program_of_others(answer: i32) -> OwnedFd {
+    program_of_others_as(sys::BPF_PROG_TYPE_SCHED_CLS, answer)
+}
+
+/// The same of any kind.
+#[allow(unsafe_code)]
+fn program_of_others_as(kind: sys::bpf_prog_type, answer: i32) -> OwnedFd {
     let registers = || sys::__BindgenBitfieldUnit::new([0]);
     let instruction =
         |code, imm| sys::bpf_insn { code, _bitfield_align_1: [], _bitfield_1: registers(), off: 0, imm };
     let code = [instruction(0xb7, answer), instruction(0x95, 0)];
-    let (kind, licence) = (sys::BPF_PROG_TYPE_SCHED_CLS, c"GPL".as_ptr());
+    let licence = c"GPL".as_ptr();
     // SAFETY: all that is given outlives the call, and what is not negative is a descriptor of ours.
     unsafe {
         let fd = sys::bpf_prog_load(kind, std::ptr::null(), licence, code.as_ptr(), 2, std::ptr::null_mut());

@@ -1,7 +1,7 @@
 //! A node on which a test runs the programs by hand.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Maps;
@@ -13,7 +13,7 @@ use super::network::{self, OUTER, PODS};
 use super::sctp::{HEADER, INIT, INIT_BYTES};
 use crate::abi;
 use crate::abi::packets::types;
-use crate::devices::{self, Device, Side};
+use crate::devices::{self, Device, Mode, Side};
 use crate::kernel::KernelMaps;
 use crate::kernel::bed::{Bed, CAPACITY, Port, bed};
 use crate::load::{self, PacketPrograms};
@@ -161,6 +161,46 @@ impl Node {
         self.tell(&Device { shortcut, peer: true, ..device(Side::Outer, seen) });
     }
 
+    /// The same of any device, and whether frames may pass at its driver.
+    pub(super) fn tell_of_frames(&self, index: u32, shortcut: bool, frames: Option<Mode>) {
+        let seen = [NODE.into(), NODE6.into()].map(Some);
+        let device = Device { index, shortcut, peer: true, ..device(Side::Outer, seen) };
+        let told = devices::value_of(&device, frames);
+        self.put(Map::Devices, &index.to_ne_bytes(), abi::bytes(&told));
+    }
+
+    /// The program for frames, as devices have it.
+    pub(super) fn frames(&self) -> BorrowedFd<'_> {
+        self.programs.xdp.as_ref().unwrap().as_fd()
+    }
+
+    /// What becomes of a frame at the driver of the outer device. An error: this kernel's test run knows no devices.
+    pub(super) fn try_arrive(&self, frame: &[u8]) -> std::io::Result<(i32, Vec<u8>)> {
+        self.try_arrive_in_buffers(frame, frame.len())
+    }
+
+    /// The same of a frame of which so many bytes are in the first buffer.
+    pub(super) fn try_arrive_in_buffers(
+        &self,
+        frame: &[u8],
+        first: usize,
+    ) -> std::io::Result<(i32, Vec<u8>)> {
+        // A `struct xdp_md`: the first buffer's bounds, no bytes before it, and the number of the device.
+        let context = [0, u32::try_from(first).unwrap(), 0, OUTER, 0, 0];
+        run_once(self.frames().as_raw_fd(), frame, &context, 0)
+    }
+
+    #[track_caller]
+    pub(super) fn arrive(&self, frame: &[u8]) -> (i32, Vec<u8>) {
+        self.try_arrive(frame).unwrap()
+    }
+
+    /// What becomes of a frame at the driver of the loopback, as every kernel can run it.
+    #[track_caller]
+    pub(super) fn arrive_elsewhere(&self, frame: &[u8]) -> (i32, Vec<u8>) {
+        run_once(self.frames().as_raw_fd(), frame, &[], 0).unwrap()
+    }
+
     /// Tells the programs of the device of pods: whether packets may pass by the stack there, and be given to the pod
     /// right away.
     pub(super) fn tell_of_pods(&self, side: Side, shortcut: bool, peer: bool) {
@@ -170,7 +210,7 @@ impl Node {
     }
 
     fn tell(&self, device: &Device) {
-        self.put(Map::Devices, &device.index.to_ne_bytes(), abi::bytes(&devices::value_of(device)));
+        self.put(Map::Devices, &device.index.to_ne_bytes(), abi::bytes(&devices::value_of(device, None)));
     }
 
     /// What becomes of a frame that a pod of this node sends.
@@ -264,10 +304,14 @@ fn run(program: &OwnedFd, frame: &[u8], device: u32) -> std::io::Result<(i32, Ve
 }
 
 fn run_with(program: &OwnedFd, frame: &[u8], device: u32, flags: u32) -> std::io::Result<(i32, Vec<u8>)> {
-    let mut out = vec![0_u8; 4096];
     // The beginning of the kernel's struct __sk_buff, where the device's number is the eleventh word.
     let mut context = [0_u32; 16];
     context[10] = device;
+    run_once(program.as_raw_fd(), frame, &context, flags)
+}
+
+fn run_once(program: RawFd, frame: &[u8], context: &[u32], flags: u32) -> std::io::Result<(i32, Vec<u8>)> {
+    let mut out = vec![0_u8; 4096];
     // SAFETY: zeros are options that ask for nothing.
     let mut options: sys::bpf_test_run_opts = unsafe { std::mem::zeroed() };
     options.sz = size_of::<sys::bpf_test_run_opts>() as u64;
@@ -275,12 +319,14 @@ fn run_with(program: &OwnedFd, frame: &[u8], device: u32, flags: u32) -> std::io
     options.data_size_in = u32::try_from(frame.len()).unwrap();
     options.data_out = out.as_mut_ptr().cast();
     options.data_size_out = u32::try_from(out.len()).unwrap();
-    options.ctx_in = context.as_ptr().cast();
-    options.ctx_size_in = u32::try_from(size_of_val(&context)).unwrap();
+    if !context.is_empty() {
+        options.ctx_in = context.as_ptr().cast();
+        options.ctx_size_in = u32::try_from(size_of_val(context)).unwrap();
+    }
     options.repeat = 1;
     options.flags = flags;
     // SAFETY: all memory that the options point to lives through the call.
-    let returned = unsafe { sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
+    let returned = unsafe { sys::bpf_prog_test_run_opts(program, &raw mut options) };
     if returned != 0 {
         return Err(std::io::Error::last_os_error());
     }

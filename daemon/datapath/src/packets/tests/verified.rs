@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use libbpf_rs::{AsRawLibbpf, libbpf_sys as sys};
+use libbpf_rs::{AsRawLibbpf, OpenProgramMut, libbpf_sys as sys};
 
 use crate::kernel::KernelMaps;
 use crate::kernel::bed::CAPACITY;
@@ -25,7 +25,7 @@ fn logs() -> Vec<Log> {
     let maps = KernelMaps::unattached(CAPACITY).unwrap();
     let given = map::copies(maps.handles_for_tests()).unwrap();
     let mut logs = Vec::new();
-    load::packets_as(&given, 64, |mut program| {
+    let mut listen = |mut program: OpenProgramMut<'_>| {
         // The log has a line for each call of a function that is verified on its own, in each round of a loop.
         let mut log = vec![0_u8; 1 << 18];
         program.set_log_level(STATISTICS);
@@ -36,8 +36,9 @@ fn logs() -> Vec<Log> {
         };
         assert_eq!(set, 0);
         logs.push((program.name().to_string_lossy().into_owned(), log));
-    })
-    .unwrap();
+    };
+    let maps = load::packets_as(&given, 64, &mut listen).unwrap();
+    drop(load::frames_as(&maps, false, listen).unwrap());
     logs
 }
 
@@ -51,7 +52,7 @@ fn after(log: &str, word: &str) -> u64 {
 #[test]
 fn kernel_the_verifier_has_room_for_more_than_the_programs_take() {
     let logs = logs();
-    assert_eq!(logs.len(), 3, "what comes, what leaves, and what pods answer");
+    assert_eq!(logs.len(), 4, "what comes, what leaves, what pods answer, and frames");
     for (name, log) in logs {
         let log = String::from_utf8_lossy(&log);
         let (instructions, took) = (after(&log, "processed "), after(&log, "verification time "));

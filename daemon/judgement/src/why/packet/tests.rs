@@ -185,7 +185,8 @@ fn a_device_is_named_as_far_as_it_is_known() {
 fn packets_that_pass_by_the_stack_are_told_by_where_their_flows_lead() {
     let (snapshot, mut engine) = world();
     let Watched::At { outer, pods, .. } = at(&["eth0"], &[]) else { unreachable!() };
-    let shortcut = Shortcut { others: vec!["eth0".to_owned()], near: vec!["veth7".to_owned()] };
+    let [eth0, veth7] = ["eth0", "veth7"].map(|name| vec![name.to_owned()]);
+    let shortcut = Shortcut { others: eth0.clone(), near: veth7, drivers: eth0 };
     let watched = Watched::At { outer, pods, shortcut };
     let mut told = Vec::new();
     for (to, from) in QUESTIONS {
@@ -193,7 +194,7 @@ fn packets_that_pass_by_the_stack_are_told_by_where_their_flows_lead() {
         let leads_on = packet.backends.iter().any(|it| it.seen_as.0 != SeenAs::Client);
         let back = packet.steps.iter().find(|it| it.step.0 == StepKind::WayBack);
         if let Some(back) = back {
-            let says = "At eth0 packets of such flows pass by the stack, both ways.";
+            let says = "At eth0 packets of such flows pass by the stack, both ways, most of them at the driver of eth0.";
             assert_eq!(back.says.contains(says), leads_on, "{to} from {from}: {}", back.says);
             let is_near = packet.backends.iter().any(|it| it.seen_as.0 == SeenAs::Client);
             let says = "Packets to and from pods behind veth7 pass by the stack.";

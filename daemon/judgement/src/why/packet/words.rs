@@ -264,11 +264,19 @@ fn past_the_stack(backends: &[Share], shortcut: &Shortcut) -> [String; 2] {
     let any = |is_meant: fn(SeenAs) -> bool| backends.iter().any(|it| is_meant(it.seen_as.0));
     let others = any(|it| it != SeenAs::Client).then_some(&shortcut.others).filter(|it| !it.is_empty());
     let near = any(|it| it == SeenAs::Client).then_some(&shortcut.near).filter(|it| !it.is_empty());
-    let others = others
-        .map(|names| format!(" At {} packets of such flows pass by the stack, both ways.", some(names)));
+    let others = others.map(|names| {
+        let drivers = at_drivers(&shortcut.drivers);
+        format!(" At {} packets of such flows pass by the stack, both ways{drivers}.", some(names))
+    });
     let near =
         near.map(|names| format!(" Packets to and from pods behind {} pass by the stack.", some(names)));
     [others, near].map(Option::unwrap_or_default)
+}
+
+/// At which drivers most of them pass already; those with which a connection begins or ends, and the first one in each
+/// second, do so behind the drivers.
+fn at_drivers(names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!(", most of them at the driver of {}", some(names)) }
 }
 
 /// The address that backends see as the client's, for the first sentence.

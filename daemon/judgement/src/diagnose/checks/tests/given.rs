@@ -12,7 +12,7 @@ use holdfast_core::maps::{Capacity, Maps as _, MemoryMaps};
 use holdfast_core::op::ServiceId;
 use holdfast_core::snapshot::{Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
-use holdfast_datapath::{Beside, DeviceStatus, PacketStatus, Shape, ShortcutState};
+use holdfast_datapath::{Beside, DeviceStatus, PacketStatus, Shape, ShortcutState, XdpState, XdpUse};
 use holdfast_knowledge::{ClusterEvent, Knowledge, Severity};
 use holdfast_objects::{Defaulting, Provenance, from_value, service, slice};
 use serde::Deserialize;
@@ -169,6 +169,7 @@ impl DeviceGiven {
             answers: Answers::Backend,
             shortcut: ShortcutDecision::Wanted,
             peer: false,
+            xdp: XdpUse::Never,
         }
     }
 }
@@ -444,6 +445,7 @@ impl OwnGiven {
             attached: given.error.is_none(),
             others: 0,
             shortcut: ShortcutState::Taken,
+            xdp: XdpState::Unwanted,
             error: given.error.clone(),
         };
         with_devices.map(status).collect()

@@ -1,8 +1,8 @@
 //! The state of programs and maps with which every case begins, and with which the shell's tests of answers begin too.
 
 use holdfast_datapath::{
-    Beside, Counts, DeviceStatus, Features, GivenUp, HookKind, PacketStatus, Served, Shape, ShortcutState,
-    Side, Status, Swept,
+    Beside, Counts, DeviceStatus, Features, GivenUp, HookKind, Mode, PacketStatus, Served, Shape,
+    ShortcutState, Side, Status, Swept, XdpState, XdpUse,
 };
 
 use super::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
@@ -55,6 +55,10 @@ pub(crate) fn status() -> Status {
                         (true, "eth0") => ShortcutState::Others,
                         (true, _) => ShortcutState::Taken,
                     },
+                    xdp: match device.xdp {
+                        XdpUse::Never => XdpState::Unwanted,
+                        _ => XdpState::Taken(Mode::Native),
+                    },
                     error: (!matches!(device.side, Side::Outer | Side::Near))
                         .then(|| "cannot attach in: busy".to_owned()),
                     device,
@@ -85,6 +89,7 @@ pub(crate) fn devices() -> [Decision; 6] {
             Class::Pod | Class::None => ShortcutDecision::Inside,
         },
         peer: class == Class::Near,
+        xdp: if class == Class::Outer { XdpUse::Native } else { XdpUse::Never },
     };
     [
         device(1, "lo", Class::None, Reason::Loopback),

@@ -1,0 +1,263 @@
+//! How many packets a core sends on to another node: datagrams of 64 bytes, by plain routing, by rules like those that
+//! kube-proxy writes, and by the programs, through the stack, past it, and at the driver.
+//!
+//! Invariant: all ways take turns in one network, on one CPU, which makes the packets too and throws them away: a veth
+//! hands them over as frames in both directions, so neither costs much. What is counted has come out for the backend,
+//! and the time is what the CPU took for it, so other work of the machine does not count.
+
+use std::fs;
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use holdfast_core::op::FrontendType;
+use holdfast_datapath::{Device, KernelMaps, Mode, Options, PacketOptions, Side, XdpState, XdpUse};
+use libbpf_rs::libbpf_sys as sys;
+
+use crate::bed::{Bed, Port, address};
+use crate::clock::{self, median};
+use crate::craft::Sent;
+use crate::feeder::Frames;
+use crate::network::{self, OUTER};
+use crate::size::sized;
+
+const CLIENT: &str = "198.51.100.7:40000";
+/// A flow goes one way for ever, so each way has a service of its own. The first one is that of plain routing and of
+/// rules too.
+const FRONTENDS: [&str; 3] = ["203.0.113.11:80", "203.0.113.12:80", "203.0.113.13:80"];
+const BACKENDS: [&str; 3] = ["10.2.0.5:8080", "10.2.0.6:8080", "10.2.0.7:8080"];
+const BACKEND_PORT: u16 = 8080;
+/// The one port by which the backend sees the client.
+const SEEN: &str = "192.0.2.1:61000";
+
+const ROUNDS: usize = 31;
+/// A turn takes some tens of milliseconds, so that the packets in it with which the programs have more to do are few.
+const PACKETS: u32 = 100_000;
+const WARM_UP: u32 = 2_000;
+
+/// What kube-proxy's nftables mode does with this frontend, beside one of another service.
+const RULES: &str = "table ip rules {
+ chain mark-for-masquerade {
+  meta mark set meta mark or 0x4000
+ }
+ chain endpoint {
+  meta l4proto udp dnat to 10.2.0.5:8080
+ }
+ chain service {
+  numgen random mod 1 vmap { 0 : goto endpoint }
+ }
+ chain external {
+  jump mark-for-masquerade
+  goto service
+ }
+ map service-ips {
+  type ipv4_addr . inet_proto . inet_service : verdict
+  elements = { 203.0.113.11 . udp . 80 : goto external, 203.0.113.12 . udp . 80 : goto external }
+ }
+ chain services {
+  ip daddr . meta l4proto . th dport vmap @service-ips
+ }
+ chain nat-prerouting {
+  type nat hook prerouting priority dstnat;
+  jump services
+ }
+ chain masquerading {
+  meta mark and 0x4000 == 0 return
+  meta mark set meta mark xor 0x4000
+  masquerade fully-random
+ }
+ chain nat-postrouting {
+  type nat hook postrouting priority srcnat;
+  jump masquerading
+ }
+ chain filter-forward {
+  type filter hook forward priority -110;
+  ct state new counter
+ }
+}
+";
+
+/// How a packet goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Plain,
+    Rules,
+    Stack,
+    Shortcut,
+    Driver,
+}
+
+const WAYS: [(Way, &str); 5] = [
+    (Way::Plain, "plain routing"),
+    (Way::Rules, "rules as kube-proxy's (nftables)"),
+    (Way::Stack, "holdfast, through the stack"),
+    (Way::Shortcut, "holdfast, past the stack"),
+    (Way::Driver, "holdfast, at the driver"),
+];
+
+impl Way {
+    fn service(self) -> usize {
+        match self {
+            Self::Plain | Self::Rules | Self::Stack => 0,
+            Self::Shortcut => 1,
+            Self::Driver => 2,
+        }
+    }
+
+    fn dialled(self) -> &'static str {
+        if self == Self::Plain { BACKENDS[0] } else { FRONTENDS[self.service()] }
+    }
+
+    /// The device as the programs have it; none: they are not there.
+    fn device(self) -> Option<Device> {
+        let device =
+            Device { address4: Some([192, 0, 2, 1].into()), ..Device::new(OUTER, "outer", Side::Outer) };
+        let past = Device { shortcut: true, peer: true, ..device.clone() };
+        match self {
+            Self::Plain | Self::Rules => None,
+            Self::Stack => Some(device),
+            Self::Shortcut => Some(past),
+            Self::Driver => Some(Device { xdp: XdpUse::Native, ..past }),
+        }
+    }
+}
+
+fn run(program: &str, arguments: &str) -> String {
+    let done = Command::new(program).args(arguments.split(' ')).output().unwrap();
+    assert!(done.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+fn rules(text: &str) {
+    let mut nft = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    nft.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(nft.wait().unwrap().success());
+}
+
+struct Node {
+    maps: KernelMaps,
+    // Drops what leaves the node, and counts it.
+    sink: Frames,
+    _sink_link: OwnedFd,
+    fabric: u32,
+    left_to: PathBuf,
+}
+
+impl Node {
+    fn new(bed: &Bed) -> Self {
+        network::lay();
+        network::know_routers();
+        // Frames come to this end, and by the other one, only where packets are taken in turns.
+        run("ethtool", "-K outer gro on");
+        let packets = Some(PacketOptions { flows: 1024, snat_ports: vec![61_000..=61_000], forward_mark: 0 });
+        let mut maps = KernelMaps::start(&Options { packets, ..bed.options() }).unwrap();
+        maps.serve_packets();
+        for ((index, frontend), backend) in (1..).zip(FRONTENDS).zip(BACKENDS) {
+            let (frontends, backends, kind) = ([frontend], [address(backend)], FrontendType::LoadBalancer);
+            let port =
+                Port { index, base: index, kind, frontends: &frontends, backends: &backends, ..Port::UDP };
+            port.serve(&mut maps);
+        }
+        let fabric = nix::net::if_::if_nametoindex("fabric").unwrap();
+        let sink = Frames::counted(BACKEND_PORT);
+        let link = attach(sink.program(), fabric);
+        Self { maps, sink, _sink_link: link, fabric, left_to: time_of_packets() }
+    }
+
+    /// Datagrams of 60 bytes, and what a card adds at their end.
+    fn frames(&self, from: &str, to: &str) -> Frames {
+        Frames::sent(&Sent::udp(from, to, &[7; 18]).frame(), self.fabric)
+    }
+
+    /// Has packets go that way from now on, and the flow there.
+    fn choose(&mut self, way: Way) {
+        if way == Way::Rules {
+            rules(RULES);
+        }
+        let device = way.device();
+        self.maps.set_devices(device.as_slice());
+        if way == Way::Driver {
+            let state = &self.maps.packets().unwrap().devices[0].xdp;
+            assert_eq!(*state, XdpState::Taken(Mode::Native));
+        }
+        self.send(way, WARM_UP / 2);
+        if way != Way::Plain {
+            self.frames(BACKENDS[way.service()], SEEN).send(16);
+        }
+        self.send(way, WARM_UP / 2);
+    }
+
+    fn leave(&mut self, way: Way) {
+        if way == Way::Rules {
+            run("nft", "delete table ip rules");
+        }
+        self.maps.set_devices(&[]);
+    }
+
+    fn send(&self, way: Way, count: u32) {
+        self.frames(CLIENT, way.dialled()).send(count);
+    }
+
+    /// Packets that came out in a second of the CPU's time.
+    fn rate(&self, way: Way, count: u32) -> f64 {
+        let frames = self.frames(CLIENT, way.dialled());
+        let (before, begun) = (self.sink.count(), self.used());
+        frames.send(count);
+        let used = self.used() - begun;
+        let arrived = self.sink.count() - before;
+        assert!(arrived > u64::from(count / 2), "{way:?}: {arrived} arrive of {count}");
+        f64::from(u32::try_from(arrived).unwrap()) / used.as_secs_f64()
+    }
+
+    /// What this thread has used of the CPU, and the thread to which the kernel leaves packets when they become many.
+    fn used(&self) -> Duration {
+        let told = fs::read_to_string(&self.left_to).unwrap();
+        clock::used() + Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
+    }
+}
+
+/// Where the kernel tells what its thread for packets has used of the first CPU.
+fn time_of_packets() -> PathBuf {
+    let all = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let is_that =
+        |path: &PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|it| it == "ksoftirqd/0\n");
+    all.into_iter().find(is_that).unwrap().join("schedstat")
+}
+
+fn attach(program: &OwnedFd, device: u32) -> OwnedFd {
+    use std::os::fd::FromRawFd;
+    let device = i32::try_from(device).unwrap();
+    let options = sys::bpf_link_create_opts {
+        sz: size_of::<sys::bpf_link_create_opts>() as _,
+        flags: sys::XDP_FLAGS_DRV_MODE,
+        ..Default::default()
+    };
+    // SAFETY: the options outlive the call, and what is not negative is a descriptor of ours.
+    unsafe {
+        let link =
+            sys::bpf_link_create(program.as_fd().as_raw_fd(), device, sys::BPF_XDP, &raw const options);
+        assert!(link >= 0, "{link}");
+        OwnedFd::from_raw_fd(link)
+    }
+}
+
+/// All ways in turns.
+pub(crate) fn all(bed: &Bed) {
+    let mut node = Node::new(bed);
+    let mut rates: Vec<Vec<f64>> = vec![Vec::new(); WAYS.len()];
+    for _ in 0..sized(ROUNDS, 1) {
+        for (at, (way, _)) in WAYS.iter().enumerate() {
+            node.choose(*way);
+            rates[at].push(node.rate(*way, sized(PACKETS, 10_000)));
+            node.leave(*way);
+        }
+    }
+    let rules = rates[1].clone();
+    println!("{:40}{:>12}{:>18}", "datagrams of 64 bytes sent on, one core", "a second", "of the rules'");
+    for ((_, name), rates) in WAYS.iter().zip(rates) {
+        let ratios: Vec<f64> = rates.iter().zip(&rules).map(|(rate, rules)| rate / rules).collect();
+        println!("{name:40}{:>12.0}{:>18.2}", median(rates), median(ratios));
+    }
+}

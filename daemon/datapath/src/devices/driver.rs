@@ -1,0 +1,187 @@
+//! What the kernel tells of a device that a program for frames has to do with.
+//!
+//! Invariant: found by asking, never by the name of a driver. What cannot be asked is not there.
+
+use std::io;
+
+use super::link_layer;
+use crate::netlink::{Conversation, Part, attribute, attributes, with_kind};
+
+/// From `linux/if_link.h`.
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_XDP: u16 = 43;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_XDP_ATTACHED: u16 = 2;
+const XDP_ATTACHED_DRV: u8 = 1;
+const XDP_ATTACHED_SKB: u8 = 2;
+
+/// From `linux/genetlink.h` and `linux/netdev.h`.
+const GENL_ID_CTRL: u16 = 16;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+const NETDEV_CMD_DEV_GET: u8 = 1;
+const NETDEV_A_DEV_IFINDEX: u16 = 1;
+const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
+const NETDEV_XDP_ACT_NDO_XMIT: u64 = 4;
+/// The bytes before the attributes of a generic message.
+const GENERIC: usize = 4;
+
+/// From `linux/ethtool_netlink.h`.
+const ETHTOOL_MSG_FEATURES_GET: u8 = 11;
+const ETHTOOL_A_FEATURES_HEADER: u16 = 1;
+const ETHTOOL_A_HEADER_DEV_INDEX: u16 = 1;
+const ETHTOOL_A_FEATURES_ACTIVE: u16 = 4;
+const ETHTOOL_A_BITSET_BITS: u16 = 3;
+const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
+/// Says of an attribute that others are in it.
+const NLA_F_NESTED: u16 = 1 << 15;
+
+/// What a device does that takes the tags of VLANs off, those of 802.1Q and of 802.1ad.
+const TAKES_TAGS: [&[u8]; 2] = [b"rx-vlan-hw-parse", b"rx-vlan-stag-hw-parse"];
+
+/// Kinds of devices that have frames of their own, with the tags that these came with. Frames of all others come by
+/// devices that may have taken tags off: the members of a bond or of a bridge, or what a macvlan stands on. Hardware
+/// has no kind.
+const WITH_FRAMES: [&str; 5] = ["", "veth", "vxlan", "geneve", "vlan"];
+
+/// Where a program gets frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver.
+    Native,
+    /// Behind it, from packets that the kernel has made.
+    Generic,
+}
+
+impl Mode {
+    /// As answers spell it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
+}
+
+/// How a device has a program for frames, and of which kind the device is; no kind: it is hardware, or stands for some.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Driver {
+    pub(super) mode: Option<Mode>,
+    kind: String,
+}
+
+impl Driver {
+    pub(super) fn of(index: u32) -> io::Result<Self> {
+        link_layer::describe(index).map(|told| Self::read(told.get(link_layer::HEADER..).unwrap_or_default()))
+    }
+
+    fn read(told: &[u8]) -> Self {
+        let attached = attribute(told, IFLA_XDP).and_then(|xdp| attribute(xdp, IFLA_XDP_ATTACHED));
+        let mode = match attached.and_then(<[u8]>::first) {
+            Some(&XDP_ATTACHED_DRV) => Some(Mode::Native),
+            Some(&XDP_ATTACHED_SKB) => Some(Mode::Generic),
+            _ => None,
+        };
+        let kind = attribute(told, IFLA_LINKINFO).and_then(|info| attribute(info, IFLA_INFO_KIND));
+        let kind = kind.map(|kind| kind.split(|byte| *byte == 0).next().unwrap_or_default());
+        Self { mode, kind: String::from_utf8_lossy(kind.unwrap_or_default()).into_owned() }
+    }
+
+    /// Whether a bond or a team: its frames come by its members, and bear their numbers.
+    pub(super) fn has_members(&self) -> bool {
+        matches!(self.kind.as_str(), "bond" | "team")
+    }
+
+    /// Whether frames come by other devices first, where a program would not see all of a frame.
+    pub(super) fn is_second(&self) -> bool {
+        !WITH_FRAMES.contains(&self.kind.as_str())
+    }
+
+    pub(super) fn is_veth(&self) -> bool {
+        self.kind == "veth"
+    }
+}
+
+/// Whether a device sends what programs give it at the moment. An error: this kernel does not tell (before Linux 6.3).
+pub(crate) fn sends_frames(index: u32) -> io::Result<bool> {
+    features(index).map(|features| features & NETDEV_XDP_ACT_NDO_XMIT != 0)
+}
+
+/// What the driver of a device can do with frames, as far as this kernel tells it.
+fn features(index: u32) -> io::Result<u64> {
+    let (mut kernel, family) = family(b"netdev\0")?;
+    let device = with_kind(NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes());
+    let told = ask(&mut kernel, family, NETDEV_CMD_DEV_GET, &device)?;
+    let features = attribute(&told, NETDEV_A_DEV_XDP_FEATURES).and_then(<[u8]>::first_chunk);
+    Ok(u64::from_ne_bytes(*features.ok_or(io::ErrorKind::InvalidData)?))
+}
+
+/// A conversation with a family of generic netlink, and the family's number.
+fn family(name: &[u8]) -> io::Result<(Conversation, u16)> {
+    let mut kernel = Conversation::open(Part::Generic)?;
+    let told = ask(&mut kernel, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, &with_kind(CTRL_ATTR_FAMILY_NAME, name))?;
+    let number = attribute(&told, CTRL_ATTR_FAMILY_ID).and_then(<[u8]>::first_chunk);
+    Ok((kernel, u16::from_ne_bytes(*number.ok_or(io::ErrorKind::InvalidData)?)))
+}
+
+/// Asks a family of generic netlink, and returns the attributes of the answer.
+fn ask(kernel: &mut Conversation, family: u16, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> {
+    kernel.ask(family, 0, &[&[command, 1, 0, 0], attributes].concat())?;
+    let mut told = kernel.one()??;
+    Ok(told.split_off(GENERIC.min(told.len())))
+}
+
+/// Whether a program at the device sees the tags of VLANs. Where the device takes them off before, a program cannot tell
+/// a frame of a VLAN from another one.
+pub(crate) fn knows_tags(index: u32) -> io::Result<bool> {
+    let (mut kernel, family) = family(b"ethtool\0")?;
+    let device = with_kind(ETHTOOL_A_HEADER_DEV_INDEX, &index.to_ne_bytes());
+    let device = with_kind(ETHTOOL_A_FEATURES_HEADER | NLA_F_NESTED, &device);
+    let told = ask(&mut kernel, family, ETHTOOL_MSG_FEATURES_GET, &device)?;
+    let active = attribute(&told, ETHTOOL_A_FEATURES_ACTIVE).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(!names(active).any(|name| TAKES_TAGS.contains(&name)))
+}
+
+/// The names of the bits of a set, in which those that are not set are left out.
+fn names(set: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let bits = attribute(set, ETHTOOL_A_BITSET_BITS).unwrap_or_default();
+    let named = attributes(bits).filter_map(|(_, bit)| attribute(bit, ETHTOOL_A_BITSET_BIT_NAME));
+    named.map(|name| name.split(|byte| *byte == 0).next().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_tells_of_a_device_is_read() {
+        let attached = |mode: u8| with_kind(IFLA_XDP, &with_kind(IFLA_XDP_ATTACHED, &[mode]));
+        let of_kind = |kind: &[u8]| with_kind(IFLA_LINKINFO, &with_kind(IFLA_INFO_KIND, kind));
+        let read = |told: &[Vec<u8>]| Driver::read(&told.concat());
+        assert_eq!(read(&[]), Driver::default());
+        assert_eq!(read(&[attached(0)]).mode, None);
+        assert_eq!(read(&[attached(XDP_ATTACHED_DRV)]).mode, Some(Mode::Native));
+        assert_eq!(read(&[attached(XDP_ATTACHED_SKB)]).mode, Some(Mode::Generic));
+        let veth = read(&[of_kind(b"veth\0"), attached(XDP_ATTACHED_DRV)]);
+        assert!(veth.is_veth() && veth.mode == Some(Mode::Native) && !veth.is_second());
+        assert!(!read(&[]).is_second() && !read(&[of_kind(b"vlan")]).is_second());
+    }
+
+    #[test]
+    fn frames_that_come_by_other_devices_first_are_theirs() {
+        for kind in ["bond", "team", "bridge", "macvlan", "macvtap", "ipvlan", "vrf", "unheard-of"] {
+            let told = with_kind(IFLA_LINKINFO, &with_kind(IFLA_INFO_KIND, kind.as_bytes()));
+            let driver = Driver::read(&told);
+            assert_eq!((driver.is_second(), driver.has_members()), (true, ["bond", "team"].contains(&kind)));
+        }
+    }
+
+    #[test]
+    fn the_names_of_a_set_are_read() {
+        let bit = |name: &[u8]| with_kind(1, &with_kind(ETHTOOL_A_BITSET_BIT_NAME, name));
+        let set = with_kind(ETHTOOL_A_BITSET_BITS, &[bit(b"tx\0"), bit(b"rx\0")].concat());
+        assert_eq!(names(&set).collect::<Vec<_>>(), [b"tx", b"rx"]);
+        assert_eq!(names(&[]).count(), 0);
+    }
+}

@@ -1,0 +1,266 @@
+//! The program at a device's driver: where it is, and what the others are told of it.
+
+use super::*;
+use crate::devices::{Mode, XdpState, XdpUse, knows_tags, sends_frames};
+
+/// A device of which others' programs know that frames pass there.
+fn with_frames(index: u32, name: &str, xdp: XdpUse) -> Device {
+    Device { xdp, shortcut: true, ..outer(index, name) }
+}
+
+fn state(maps: &KernelMaps, index: u32) -> XdpState {
+    let devices = packets_of(maps).devices;
+    devices.into_iter().find(|it| it.device.index == index).unwrap().xdp
+}
+
+/// What is said of a device, which has to be what the programs were told.
+#[track_caller]
+fn told(maps: &KernelMaps, index: u32) -> XdpState {
+    let shown = state(maps, index);
+    let flags = u32::from(entry(maps, index).unwrap().flags);
+    let has = |flag: types::device_flag| flags & flag.0 != 0;
+    let expected = match shown {
+        XdpState::Taken(Mode::Native) => (true, false),
+        XdpState::Taken(Mode::Generic) => (false, true),
+        _ => (false, false),
+    };
+    let flags = (has(types::device_flag::DEVICE_FRAMES), has(types::device_flag::DEVICE_GENERIC));
+    assert_eq!(flags, expected, "{shown:?}");
+    shown
+}
+
+#[track_caller]
+fn check_not(maps: &KernelMaps, index: u32, why: &str) {
+    let shown = told(maps, index);
+    assert!(matches!(&shown, XdpState::Not(said) if said.contains(why)), "{shown:?}, not {why}");
+}
+
+/// How a device has a program at its driver, as `ip` tells it: the mode and the number.
+fn shown(name: &str) -> Option<(String, u32)> {
+    let said = run("ip", &format!("link show {name}"));
+    let mode = said.split_whitespace().find(|word| word.starts_with("xdp"))?.to_owned();
+    let number = said.split_whitespace().skip_while(|word| !word.starts_with("prog/xdp")).nth(2)?;
+    Some((mode, number.parse().unwrap()))
+}
+
+/// Has the veth's other end take packets in turns, where the veth sends what a program gives it. `false`: this kernel
+/// does not tell what drivers can do, so no program comes, which is checked.
+fn is_told(bed: &Bed, kind: HookKind) -> bool {
+    run("ethtool", "-K right gro on");
+    if sends_frames(70).is_ok() {
+        return true;
+    }
+    let mut maps = start(bed, kind);
+    maps.set_devices(&[with_frames(70, "left", XdpUse::Native)]);
+    check_not(&maps, 70, "does not tell whether it sends");
+    assert_eq!(shown("left"), None);
+    false
+}
+
+/// Passes as many rounds as lie between two looks, `looks` times.
+fn pass(maps: &mut KernelMaps, looks: usize) {
+    for _ in 0..=10 * looks {
+        assert!(maps.repair().unwrap().devices.is_empty());
+    }
+}
+
+/// A veth sends what a program gives it only where its other end takes it in turns.
+#[test]
+fn kernel_frames_pass_at_a_driver_while_it_sends_them() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        let wanted = [with_frames(70, "left", XdpUse::Native)];
+        maps.set_devices(&wanted);
+        assert_eq!(shown("left"), None, "no program comes for nothing");
+        if !is_told(bed, kind) {
+            return;
+        }
+        check_not(&maps, 70, "does not send what programs give it");
+        pass(&mut maps, 1);
+        assert_eq!(told(&maps, 70), XdpState::Taken(Mode::Native));
+        run("ethtool", "-K right gro off");
+        maps.set_devices(&wanted);
+        maps.repair().unwrap();
+        check_not(&maps, 70, "does not send what programs give it");
+        assert!(shown("left").is_some(), "it stays for a while");
+        pass(&mut maps, 3);
+        assert_eq!(shown("left"), None);
+        check_not(&maps, 70, "does not send what programs give it");
+        run("ethtool", "-K right gro on");
+        pass(&mut maps, 7);
+        assert_eq!(told(&maps, 70), XdpState::Taken(Mode::Native));
+    });
+}
+
+/// The kernel is asked once in ten rounds, and at once when something was told of devices.
+#[test]
+fn kernel_a_device_with_a_program_at_its_driver_is_looked_at_once_in_ten_rounds() {
+    with_each(|bed, kind| {
+        if !is_told(bed, kind) {
+            return;
+        }
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[with_frames(70, "left", XdpUse::Native)]);
+        maps.repair().unwrap();
+        run("ethtool", "-K right gro off");
+        let rounds = (0..20).take_while(|_| {
+            maps.repair().unwrap();
+            told(&maps, 70) == XdpState::Taken(Mode::Native)
+        });
+        assert!((5..=10).contains(&rounds.count()));
+    });
+}
+
+/// What is behind a device without a place for programs the kernel can give to one all the same, if it is asked to.
+#[test]
+fn kernel_a_device_without_a_place_for_programs_passes_frames_behind_its_driver_if_that_is_asked_for() {
+    with_each(|bed, kind| {
+        run("ip", "link add above index 75 type vxlan id 7 dstport 4789");
+        run("ip", "link set above up");
+        let mut maps = start(bed, kind);
+        for _ in 0..2 {
+            maps.set_devices(&[with_frames(75, "above", XdpUse::Native)]);
+            check_not(&maps, 75, "has no place for such a program");
+            assert_eq!(shown("above"), None);
+            maps.set_devices(&[with_frames(75, "above", XdpUse::Generic)]);
+            assert_eq!(told(&maps, 75), XdpState::Taken(Mode::Generic));
+            assert_eq!(shown("above").unwrap().0, "xdpgeneric");
+        }
+        maps.set_devices(&[with_frames(75, "above", XdpUse::Never)]);
+        assert_eq!((told(&maps, 75), shown("above")), (XdpState::Unwanted, None));
+    });
+}
+
+/// What stands on another device has packets of VLANs without their tags.
+#[test]
+fn kernel_a_device_whose_frames_come_by_another_one_has_no_program() {
+    with_each(|bed, kind| {
+        run("ip", "link add link left name above index 75 type macvlan");
+        run("ip", "link add above2 index 76 type bridge");
+        for name in ["above", "above2"] {
+            run("ip", &format!("link set {name} up"));
+        }
+        let mut maps = start(bed, kind);
+        maps.set_devices(
+            &[(75, "above"), (76, "above2")].map(|(index, name)| with_frames(index, name, XdpUse::Generic)),
+        );
+        for (index, name) in [(75, "above"), (76, "above2")] {
+            check_not(&maps, index, "come by another device");
+            assert_eq!(shown(name), None);
+        }
+    });
+}
+
+#[test]
+fn kernel_a_program_of_others_at_a_driver_is_left_alone() {
+    with_each(|bed, kind| {
+        if !is_told(bed, kind) {
+            return;
+        }
+        const PASSES: i32 = 2;
+        let program = program_of_others_as(sys::BPF_PROG_TYPE_XDP, PASSES);
+        let others =
+            bpf_call::create_link(program.as_fd(), 70, sys::BPF_XDP, sys::XDP_FLAGS_DRV_MODE).unwrap();
+        let before = shown("left").unwrap();
+        let mut maps = start(bed, kind);
+        for xdp in [XdpUse::Native, XdpUse::Generic, XdpUse::Never] {
+            maps.set_devices(&[with_frames(70, "left", xdp)]);
+            (0..3).for_each(|_| drop(maps.repair().unwrap()));
+            if xdp != XdpUse::Never {
+                check_not(&maps, 70, "a program of another owner is there");
+            }
+            assert_eq!(shown("left").unwrap(), before, "{xdp:?}");
+            check_attached(&maps, kind, "left", 70);
+        }
+        maps.set_devices(&[with_frames(70, "left", XdpUse::Native)]);
+        drop(others);
+        (0..3).for_each(|_| drop(maps.repair().unwrap()));
+        let own = shown("left").unwrap();
+        assert!(own != before && own.0 == "xdp", "it is tried again: {own:?}");
+    });
+}
+
+#[test]
+fn kernel_the_program_at_a_driver_outlives_the_daemon_and_goes_with_the_setting_or_the_device() {
+    with_each(|bed, kind| {
+        if !is_told(bed, kind) {
+            return;
+        }
+        let wanted = [with_frames(70, "left", XdpUse::Native)];
+        let mut maps = start(bed, kind);
+        maps.set_devices(&wanted);
+        let (before, number) = (shown("left").unwrap(), link(bed, "xdp"));
+        drop(maps);
+        assert_eq!(shown("left").unwrap(), before);
+        let mut maps = start(bed, kind);
+        assert_ne!(shown("left").unwrap(), before, "the new program is there at once");
+        maps.set_devices(&wanted);
+        assert_eq!(link(bed, "xdp"), number, "the link is the same");
+        maps.set_devices(&[with_frames(70, "left", XdpUse::Never)]);
+        assert_eq!(shown("left"), None);
+        maps.set_devices(&wanted);
+        assert!(shown("left").is_some());
+        maps.set_devices(&[]);
+        assert_eq!(shown("left"), None);
+        assert!(!bed.options().bpffs.join("links/tc/70").exists(), "no pin is left");
+        maps.set_devices(&wanted);
+        drop(maps);
+        // What a former daemon left at the driver is found also where its filters were taken away.
+        if kind == HookKind::Clsact {
+            run("tc", "qdisc del dev left clsact");
+        }
+        start(bed, kind).set_devices(&[]);
+        assert_eq!(shown("left"), None, "{kind:?}");
+    });
+}
+
+#[test]
+fn kernel_a_program_that_was_taken_from_a_driver_is_put_back_and_counted() {
+    with_each(|bed, kind| {
+        if !is_told(bed, kind) {
+            return;
+        }
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[with_frames(70, "left", XdpUse::Native)]);
+        maps.repair().unwrap();
+        Link::open(bed.options().bpffs.join("links/tc/70/xdp")).unwrap().detach().unwrap();
+        assert_eq!(shown("left"), None);
+        let mended = maps.repair().unwrap().devices;
+        assert!(shown("left").is_some());
+        assert_eq!(mended, ["left xdp"]);
+        assert!(maps.repair().unwrap().devices.is_empty());
+        std::fs::remove_file(bed.options().bpffs.join("links/tc/70/xdp")).unwrap();
+        maps.repair().unwrap();
+        drop(maps);
+        assert!(shown("left").is_some(), "it is pinned again");
+    });
+}
+
+#[test]
+fn kernel_it_is_known_whether_a_device_takes_tags_off() {
+    with_each(|_, _| {
+        for (first, second) in [("on", "on"), ("on", "off"), ("off", "on"), ("off", "off")] {
+            run("ethtool", &format!("-K left rxvlan {first} rx-vlan-stag-hw-parse {second}"));
+            assert_eq!(knows_tags(70).unwrap(), (first, second) == ("off", "off"));
+        }
+        assert!(knows_tags(69).is_err(), "there is no such device");
+    });
+}
+
+/// Programs of a former daemon may have counted less.
+#[test]
+fn kernel_counts_without_room_for_all_are_made_anew() {
+    with_each(|bed, kind| {
+        drop(start(bed, kind));
+        let pin = bed.options().bpffs.join(format!("v{VERSION}/packets/packet_counts"));
+        let all = MapHandle::from_pinned_path(&pin).unwrap().max_entries();
+        std::fs::remove_file(&pin).unwrap();
+        let options =
+            sys::bpf_map_create_opts { sz: size_of::<sys::bpf_map_create_opts>() as _, ..Default::default() };
+        let of = libbpf_rs::MapType::PercpuArray;
+        let mut less = MapHandle::create(of, Some("less"), 4, 8, all - 1, &options).unwrap();
+        less.pin(&pin).unwrap();
+        drop(start(bed, kind));
+        assert_eq!(MapHandle::from_pinned_path(&pin).unwrap().max_entries(), all);
+    });
+}
