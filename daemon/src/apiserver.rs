@@ -38,7 +38,7 @@ use endpoints::{Endpoint, EndpointId};
 use learned::Memory;
 use lease::Shared;
 
-pub use http::{Connection, Reply, Write};
+pub use http::{Connection, Encoding, Reply, Write};
 pub use learned::{Listed, NotForgotten};
 pub use setup::{Settings, SetupError, Sources};
 pub use trouble::Trouble;

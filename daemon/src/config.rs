@@ -32,7 +32,7 @@ use toml::de::DeTable;
 
 pub use self::address::{ApiserverUrl, Cidr, ListenAddress};
 pub use self::apiserver::{
-    Apiserver, ClientIdentity, Discovery, EventsRead, ExternalIps, Kubernetes, VIP_SERVICE,
+    Apiserver, ClientIdentity, Discovery, Encodings, EventsRead, ExternalIps, Kubernetes, VIP_SERVICE,
 };
 pub use self::datapath::{
     Cgroup, CgroupPath, Datapath, DatapathKind, DatapathLimits, Namespaces, Protocol, Sockets, StaleSockets,

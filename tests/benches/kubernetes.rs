@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use holdfast::apiserver::{self, Access};
 use holdfast::cli;
-use holdfast::config::Config;
+use holdfast::config::{Config, Encodings};
 use holdfast::sources::kubernetes::{Kubernetes, Resource, Settings, Timing, View};
 use holdfast::state;
 use holdfast_core::engine::Engine;
@@ -59,7 +59,8 @@ fn main() -> ExitCode {
     match arguments.first().map(String::as_str) {
         Some("serve") => serve(Path::new(&arguments[1]), number(2), number(3), number(4)),
         Some("run") => return run_daemon(),
-        Some("list") => measure_list(sized(2_000, 100), sized(3_000, 150), 100),
+        Some("list") => measure_list(sized(2_000, 100), sized(3_000, 150), 100, Encodings::Auto),
+        Some("list-json") => measure_list(sized(2_000, 100), sized(3_000, 150), 100, Encodings::Json),
         Some("large") => over_maps(
             |maps| measure_large(maps, sized(10_000, 100), sized(20_000, 200), 100),
             |maps| measure_large(maps, sized(10_000, 100), sized(20_000, 200), 100),
@@ -78,7 +79,9 @@ fn main() -> ExitCode {
             |maps| measure_sustained(maps, many, many, 5),
         ),
         Some("cold") => measure_cold(Shape { services: many, endpoints: 10 }),
-        _ => ["list", "large", "change", "audited", "sustained", "cold"].into_iter().for_each(run_alone),
+        _ => ["list", "list-json", "large", "change", "audited", "sustained", "cold"]
+            .into_iter()
+            .for_each(run_alone),
     }
     ExitCode::SUCCESS
 }
@@ -334,14 +337,15 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// The first lists: until everything is in the maps.
-fn measure_list(services: u32, slices: u32, endpoints: u32) {
+fn measure_list(services: u32, slices: u32, endpoints: u32, encodings: Encodings) {
     runtime().block_on(async {
-        let mut client = Client::new(MemoryMaps::default(), services, slices, endpoints);
+        let settings = Settings { encodings, ..Settings::default() };
+        let mut client = Client::with(MemoryMaps::default(), services, slices, endpoints, settings);
         let (before, begun) = (cpu(), Instant::now());
         client.sync(services).await;
         let (spent, took) = (cpu() - before, begun.elapsed());
         println!(
-            "lists of {services} services and {slices} slices of {endpoints} endpoints over TLS: {:.2} s CPU, {:.2} s, {:.0} MB resident, {:.0} MB at most",
+            "lists ({encodings}) of {services} services and {slices} slices of {endpoints} endpoints over TLS: {:.2} s CPU, {:.2} s, {:.0} MB resident, {:.0} MB at most",
             spent.as_secs_f64(),
             took.as_secs_f64(),
             memory::resident(std::process::id()).unwrap(),

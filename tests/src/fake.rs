@@ -18,7 +18,8 @@
 //!
 //! Invariant: nothing happens by chance or by itself; what a test did not ask for is what a sound apiserver does. Each
 //! server runs on a thread of its own, so that it takes no time from the client's runtime. Only Events can be written
-//! over HTTP, nothing is defaulted, and there are neither streaming lists nor encodings other than JSON.
+//! over HTTP, nothing is defaulted, and there are no streaming lists. Lists and watches of Services, slices and Nodes are
+//! told in protobuf to clients that ask for it first.
 
 mod authority;
 mod cluster;
@@ -27,6 +28,7 @@ mod events;
 mod fault;
 mod journal;
 mod list;
+mod protobuf;
 mod request;
 mod selector;
 mod server;

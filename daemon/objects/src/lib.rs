@@ -32,7 +32,7 @@ pub use slice::slice;
 pub use wire::{
     AffinityConfigWire, AffinityWire, AnnotationsWire, ConditionsWire, EndpointWire, HintWire, HintsWire,
     IngressWire, LabelsWire, LoadBalancerWire, ManagedFieldsWire, MetaWire, ServicePortWire, ServiceSpecWire,
-    ServiceStatusWire, ServiceWire, SlicePortWire, SliceWire, TargetWire, Text,
+    ServiceStatusWire, ServiceWire, SlicePortWire, SliceWire, TargetWire, Text, TimeWire,
 };
 
 /// The kinds of objects that are read.

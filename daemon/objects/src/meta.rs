@@ -9,7 +9,7 @@ use holdfast_core::facts::{Meta, Timestamp, Triggered, Writer};
 use holdfast_core::keys::ObjectName;
 
 use super::error::quoted;
-use super::wire::{ManagedFieldsWire, MetaWire, Text};
+use super::wire::{ManagedFieldsWire, MetaWire, Text, TimeWire};
 use super::{Defaulting, ObjectError, Provenance};
 use crate::rfc3339;
 
@@ -47,15 +47,14 @@ pub(super) fn text(wire: Option<&Text<'_>>) -> Option<Arc<str>> {
 }
 
 fn created(wire: &MetaWire<'_>) -> Result<Option<Timestamp>, ObjectError> {
-    let Some(text) = wire.creation_timestamp.as_deref() else {
-        return Ok(None);
-    };
-    let error = || ObjectError::Word {
-        field: "metadata.creationTimestamp".to_owned(),
-        shown: quoted(text),
-        legal: "times such as 2026-01-08T11:11:55Z",
-    };
-    rfc3339::parse(text).map(Some).ok_or_else(error)
+    match &wire.creation_timestamp {
+        Some(TimeWire::Written(text)) => rfc3339::parse(text).map(Some).ok_or_else(|| ObjectError::Word {
+            field: "metadata.creationTimestamp".to_owned(),
+            shown: quoted(text),
+            legal: "times such as 2026-01-08T11:11:55Z",
+        }),
+        counted => Ok(counted.as_ref().and_then(TimeWire::read)),
+    }
 }
 
 /// A time that cannot be read is none, as for kube-proxy.
@@ -65,7 +64,7 @@ fn triggered(wire: &MetaWire<'_>) -> Triggered {
 }
 
 fn last_writer(entries: &[ManagedFieldsWire<'_>]) -> Option<Writer> {
-    let timed = entries.iter().map(|entry| (entry.time.as_deref().and_then(rfc3339::parse), entry));
+    let timed = entries.iter().map(|entry| (entry.time.as_ref().and_then(TimeWire::read), entry));
     let (at, last) = timed.max_by_key(|(at, _)| *at)?;
     Some(Writer {
         manager: text(last.manager.as_ref()).unwrap_or_default(),

@@ -8,9 +8,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 
+use holdfast_core::facts::Timestamp;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+
+use super::rfc3339;
 
 /// A text, borrowed from the input unless it has escapes: most of an object is texts, and most are only looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +24,12 @@ impl Deref for Text<'_> {
 
     fn deref(&self) -> &str {
         &self.0
+    }
+}
+
+impl<'a> From<&'a str> for Text<'a> {
+    fn from(text: &'a str) -> Self {
+        Self(Cow::Borrowed(text))
     }
 }
 
@@ -49,6 +58,31 @@ impl<'de> Visitor<'de> for Texts {
 
     fn visit_string<E>(self, text: String) -> Result<Text<'de>, E> {
         Ok(Text(Cow::Owned(text)))
+    }
+}
+
+/// A moment, in either spelling that Kubernetes has for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TimeWire<'a> {
+    /// As JSON and YAML have it, such as `2026-01-08T11:11:55Z`; it may be no time at all.
+    Written(Text<'a>),
+    /// As protobuf has it: seconds since 1970.
+    Counted(i64),
+}
+
+impl TimeWire<'_> {
+    /// The moment in whole seconds, if it is one.
+    pub fn read(&self) -> Option<Timestamp> {
+        match self {
+            Self::Written(text) => rfc3339::parse(text),
+            Self::Counted(seconds) => Some(Timestamp(*seconds)),
+        }
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for TimeWire<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Text::deserialize(deserializer).map(Self::Written)
     }
 }
 
@@ -112,8 +146,8 @@ wire! {
         pub uid: Option<Text<'a>>,
         pub resource_version: Option<Text<'a>>,
         pub generation: Option<i64>,
-        pub creation_timestamp: Option<Text<'a>>,
-        pub deletion_timestamp: Option<Text<'a>>,
+        pub creation_timestamp: Option<TimeWire<'a>>,
+        pub deletion_timestamp: Option<TimeWire<'a>>,
         pub finalizers: Option<Vec<Text<'a>>>,
         /// `labels`, the few that are read.
         pub labels: Option<LabelsWire<'a>>,
@@ -159,7 +193,7 @@ wire! {
         pub operation: Option<Text<'a>>,
         /// `status`, or nothing.
         pub subresource: Option<Text<'a>>,
-        pub time: Option<Text<'a>>,
+        pub time: Option<TimeWire<'a>>,
     }
 
     /// `spec` of a Service.

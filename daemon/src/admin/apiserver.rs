@@ -21,6 +21,7 @@ use super::answer;
 use super::form::Form;
 use super::query::Query;
 use super::shown::{Cells, table};
+use crate::apiserver::Encoding;
 use crate::readings::Readings;
 use crate::sources::kubernetes::{Resource, State as WatchState, Watch};
 
@@ -143,6 +144,8 @@ struct WatchRow {
     since: Rfc3339,
     /// Which apiserver answered last.
     endpoint: Option<Arc<str>>,
+    /// How its answer was encoded.
+    encoding: Option<Code<Encoding>>,
     /// When the last byte of a list or a watch came.
     heard: Option<Rfc3339>,
     /// The version up to which everything is known.
@@ -151,6 +154,8 @@ struct WatchRow {
     objects: usize,
     /// Objects of which the last version could not be understood.
     bad: usize,
+    /// Objects that could not be read as they were encoded, and were asked for alone as JSON.
+    alone: u64,
     /// Whole lists that were read.
     lists: u64,
     /// Lists and watches that failed or broke off.
@@ -181,10 +186,12 @@ impl WatchRow {
             state: Code(watch.state),
             since: on_the_clock(watch.since),
             endpoint: watch.endpoint,
+            encoding: watch.encoding.map(Code),
             heard: watch.heard.map(on_the_clock),
             resource_version: watch.resource_version,
             objects: watch.objects,
             bad: watch.bad,
+            alone: watch.alone,
             lists: watch.lists,
             restarts: watch.restarts,
             page_retries: watch.page_retries,
@@ -202,6 +209,7 @@ impl WatchRow {
         cells.put(self.kind);
         cells.put(self.state);
         cells.put(self.since);
+        cells.put_optional(self.encoding);
         cells.put_optional(self.heard);
         for count in [self.objects, self.bad] {
             cells.put(count);
@@ -340,7 +348,7 @@ impl<'a> Apiserver<'a> {
         out.push(b'\n');
         table(titles, self.credentials.iter().map(CredentialsRow::cells), &mut out);
         let counts = ["OBJECTS", "BAD", "LISTS", "RESTARTS"];
-        let titles = [&["WATCH", "STATE", "SINCE", "HEARD"][..], &counts, &LAST_ERROR];
+        let titles = [&["WATCH", "STATE", "SINCE", "ENCODING", "HEARD"][..], &counts, &LAST_ERROR];
         out.push(b'\n');
         table(titles.concat(), self.watches.iter().map(WatchRow::cells), &mut out);
         out

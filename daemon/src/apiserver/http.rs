@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use holdfast_core::words;
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{self, HeaderValue};
@@ -24,6 +25,9 @@ use super::lease::{Lease, Target};
 use super::socket::{self, Notice};
 use super::trouble::Trouble;
 use super::{AccessError, JSON};
+
+/// How Kubernetes calls its protobuf; a watch adds a parameter.
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 const USER_AGENT: &str = concat!("holdfast/", env!("CARGO_PKG_VERSION"));
 
@@ -146,11 +150,29 @@ fn request(ask: &Ask<'_>, host: SocketAddr, headers: &Headers) -> Result<Request
     Ok(request)
 }
 
+words! {
+    /// How the body of an answer is written.
+    pub enum Encoding {
+        Json = "json",
+        Protobuf = "protobuf",
+    }
+}
+
+impl Encoding {
+    /// As the header `Content-Type` says it. Whatever is not protobuf is read as JSON.
+    fn of(content_type: Option<&HeaderValue>) -> Self {
+        let is_protobuf = content_type.is_some_and(|it| it.as_bytes().starts_with(PROTOBUF.as_bytes()));
+        if is_protobuf { Self::Protobuf } else { Self::Json }
+    }
+}
+
 /// The beginning of an answer; its body comes piece by piece.
 #[derive(Debug)]
 pub struct Reply {
     /// The HTTP status; 2xx, or an error that is about the request.
     pub status: u16,
+    /// How its body is written.
+    pub encoding: Encoding,
     /// For how long the server asks us to wait.
     pub retry_after: Option<Duration>,
     /// Which endpoint answered, as `address:port`.
@@ -165,6 +187,7 @@ impl Reply {
         let seconds = parts.headers.get(header::RETRY_AFTER).and_then(|it| it.to_str().ok()?.parse().ok());
         Self {
             status: parts.status.as_u16(),
+            encoding: Encoding::of(parts.headers.get(header::CONTENT_TYPE)),
             retry_after: seconds.map(Duration::from_secs),
             endpoint: Arc::clone(&connection.target().name),
             body,

@@ -96,6 +96,7 @@ fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&st
     let start = kept.filter(|kept| kept.context.proxy_name.as_deref() == asked_for);
     let settings = kubernetes::Settings {
         service_proxy_name: config.kubernetes.service_proxy_name.clone(),
+        encodings: config.apiserver.encoding,
         node: Some(node.clone()),
         start: start
             .map(|kept| kubernetes::Start::of(&kept.remembered, &kept.context.odd))

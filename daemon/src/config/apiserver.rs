@@ -26,6 +26,18 @@ words! {
     }
 }
 
+words! {
+    /// In which encodings objects are asked for.
+    #[derive(Default)]
+    pub enum Encodings {
+        /// Protobuf where the server has it, else JSON.
+        #[default]
+        Auto = "auto",
+        Protobuf = "protobuf",
+        Json = "json",
+    }
+}
+
 /// The daemon's identity to the apiserver. It goes before what a kubeconfig says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientIdentity {
@@ -58,6 +70,8 @@ pub struct Apiserver {
     pub discover: Vec<Discovery>,
     /// The address at which others on this node reach an apiserver; none means nowhere.
     pub vip: Option<SocketAddr>,
+    /// In which encodings objects are asked for.
+    pub encoding: Encodings,
 }
 
 /// The service of the virtual address: namespace and name.
@@ -85,6 +99,7 @@ impl Default for Apiserver {
             identity: None,
             discover: vec![Discovery::Kubelet, Discovery::Learned],
             vip: None,
+            encoding: Encodings::default(),
         }
     }
 }
@@ -158,6 +173,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> ReadApiserver {
         ca_file: table.path("ca_file").map(|found| found.value),
         identity: identity(table),
         discover: discover(table).unwrap_or(default.discover),
+        encoding: table.take("encoding", word).unwrap_or_default(),
     };
     let is_named = table.has("endpoints") || table.has("kubeconfig");
     check_companions(table, is_named);

@@ -91,6 +91,7 @@ fn apiserver(apiserver: &Apiserver) -> Value {
         ("client_key_file", key),
         ("discover", list(&apiserver.discover)),
         ("vip", apiserver.vip.as_ref().and_then(text)),
+        ("encoding", word(apiserver.encoding)),
     ])
 }
 

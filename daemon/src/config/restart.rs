@@ -25,8 +25,9 @@ macro_rules! key {
     };
 }
 
-pub(super) const RESTART_KEYS: [Key; 26] = [
+pub(super) const RESTART_KEYS: [Key; 27] = [
     key!("node.name", node.name),
+    key!("apiserver.encoding", apiserver.encoding),
     key!("kubernetes.enabled", kubernetes.enabled),
     key!("kubernetes.service_proxy_name", kubernetes.service_proxy_name),
     key!("kubernetes.events", kubernetes.events),

@@ -13,6 +13,7 @@ mod ending;
 mod envelope;
 pub(crate) mod line;
 mod object;
+mod offer;
 mod outlet;
 pub(crate) mod pace;
 pub(crate) mod page;
@@ -25,7 +26,6 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,12 +37,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::apiserver::Access;
-use crate::config::NodeName;
+use crate::config::{Encodings, NodeName};
 use crate::node::NodeReport;
 use asked::{Answers, Askers};
 use audit::Audit;
-use codec::Json;
 use delivered::Delivered;
+use offer::Offer;
 use outlet::{HeadStart, Missing, Outlet};
 use reflector::{Reflector, SharedDelivered};
 use resource::{Selection, SharedSelection};
@@ -84,6 +84,10 @@ pub struct Timing {
     pub audit_again: Duration,
     /// How far apart comparisons are that clients ask for. Each one costs the apiserver a list of everything.
     pub audit_pace: Duration,
+    /// How long the objects of one answer that cannot be read may take to be asked for alone. All others wait for it.
+    pub alone: Duration,
+    /// How long a kind whose answers could not be taken apart as protobuf is asked for as JSON.
+    pub doubted: Duration,
     /// How long at least to wait until this node's Node object is asked for again, once it was refused several times.
     pub node_wait: Duration,
     /// How long after the start the first lists may wait for the zone.
@@ -105,6 +109,8 @@ impl Default for Timing {
             audit_every: Duration::from_secs(3_600),
             audit_again: Duration::from_secs(5),
             audit_pace: Duration::from_secs(10),
+            alone: Duration::from_secs(5),
+            doubted: Duration::from_secs(3_600),
             node_wait: Duration::from_secs(60),
             node_first: Duration::from_millis(500),
         }
@@ -190,6 +196,8 @@ pub struct Settings {
     /// Only Services with this value in the label `service.kubernetes.io/service-proxy-name`; none means those without
     /// the label.
     pub service_proxy_name: Option<String>,
+    /// In which encodings objects are asked for.
+    pub encodings: Encodings,
     /// This node's Node object, for its zone and its addresses; none where they are not needed.
     pub node: Option<NodeName>,
     /// What to go on from; without it everything is delivered anew.
@@ -213,6 +221,7 @@ pub struct Kubernetes {
 #[derive(Debug)]
 struct Kind {
     selection: SharedSelection,
+    offer: Offer,
     version: Option<Arc<str>>,
     delivered: SharedDelivered,
     view: watch::Sender<Watch>,
@@ -221,7 +230,7 @@ struct Kind {
 }
 
 impl Kind {
-    fn new(selection: Selection, start: Option<Remembered>, timing: &Timing) -> Self {
+    fn new(selection: Selection, start: Option<Remembered>, encodings: Encodings, timing: &Timing) -> Self {
         let view = watch::Sender::new(Watch::new(selection.what));
         let (version, known) = start.map(|it| (it.resource_version, (it.objects, it.odds))).unzip();
         let (objects, odds) = known.unwrap_or_default();
@@ -229,7 +238,8 @@ impl Kind {
         let odds = watch::Sender::new(delivered.odds());
         let selection = SharedSelection::new(selection);
         let asked = asked::ends(timing.audit_pace);
-        Self { selection, version, delivered: SharedDelivered::new(delivered), view, odds, asked }
+        let offer = Offer::new(encodings);
+        Self { selection, offer, version, delivered: SharedDelivered::new(delivered), view, odds, asked }
     }
 
     /// What an earlier run could not understand and this run has not read yet.
@@ -241,15 +251,16 @@ impl Kind {
 impl Kubernetes {
     /// The source, ready to run: it sends nothing yet.
     pub fn new(access: Access, settings: Settings) -> Self {
-        let Settings { service_proxy_name, node, start, timing } = settings;
+        let Settings { service_proxy_name, encodings, node, start, timing } = settings;
         let is_resumed = start.is_some();
         if is_resumed {
             access.learn(&start.apiservers.listed());
         }
         let apiservers = start.apiservers;
-        let services = Kind::new(Selection::services(service_proxy_name.as_deref()), start.services, &timing);
-        let slices = Kind::new(Selection::slices(), start.slices, &timing);
-        let node = node.map(|name| Kind::new(Selection::node(&name), None, &timing));
+        let kind = |selection, start| Kind::new(selection, start, encodings, &timing);
+        let services = kind(Selection::services(service_proxy_name.as_deref()), start.services);
+        let slices = kind(Selection::slices(), start.slices);
+        let node = node.map(|name| kind(Selection::node(&name), None));
         let kinds = [services, slices].into_iter().chain(node).collect();
         Self { access, timing, is_resumed, apiservers, kinds, snapshots: None }
     }
@@ -326,27 +337,28 @@ fn start(
     snapshots: Option<&watch::Receiver<Arc<Snapshot>>>,
     tasks: &mut JoinSet<()>,
 ) {
-    let Kind { selection, version, delivered, view, odds, asked } = kind;
+    let Kind { selection, offer, version, delivered, view, odds, asked } = kind;
     let (found, endings) = mpsc::channel(1);
     if let (true, Some(snapshots)) = (selection.what != Resource::Node, snapshots) {
         tasks.spawn(again::run(snapshots.clone(), delivered.clone(), found.clone()));
     }
     if selection.what != Resource::Node {
-        let audit = Audit::<Json> {
+        let audit = Audit {
             access: outlet.access.clone(),
             selection: selection.clone(),
+            offer: offer.clone(),
             timing: timing.clone(),
             delivered: delivered.clone(),
             view: view.clone(),
             found,
             answers: asked.1,
-            codec: PhantomData,
         };
         tasks.spawn(audit.run());
     }
-    let reflector = Reflector::<Json> {
+    let reflector = Reflector {
         access: outlet.access.clone(),
         selection,
+        offer,
         doubts: 0,
         timing: timing.clone(),
         delivered,
@@ -358,7 +370,6 @@ fn start(
         // A version that another process has reached may be another store's.
         is_doubtful: version.is_some(),
         version,
-        codec: PhantomData,
     };
     tasks.spawn(async move {
         let _closed = reflector.run().await;

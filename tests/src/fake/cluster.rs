@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
 use super::selector::{Selected, Selector};
-use super::{FakeError, Kind, lock};
+use super::{FakeError, Kind, lock, protobuf};
 
 /// The first version, far from list indices and counts.
 const FIRST_VERSION: u64 = 1_000;
@@ -45,11 +45,12 @@ struct Store {
 /// The objects of a list as they were when its first page was asked for.
 type Paged = Arc<[Arc<Object>]>;
 
-/// One object as text, without `kind` and `apiVersion`, which lists leave out.
+/// One object without `kind` and `apiVersion`, which lists leave out, in both encodings.
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) kind: Kind,
     pub(super) json: String,
+    pub(super) protobuf: protobuf::Item,
     pub(super) selected: Selected,
 }
 
@@ -298,7 +299,8 @@ fn stored(mut object: Value, version: u64) -> Result<(Kind, String, Arc<Object>)
         give(metadata, "creationTimestamp", "2026-01-08T11:05:15Z");
     }
     let selected = Selected::of(&object);
-    Ok((kind, name, Arc::new(Object { kind, json: object.to_string(), selected })))
+    let protobuf = protobuf::Item::of(kind, &object);
+    Ok((kind, name, Arc::new(Object { kind, json: object.to_string(), protobuf, selected })))
 }
 
 fn give(metadata: &mut Map<String, Value>, key: &str, value: &str) {

@@ -14,7 +14,7 @@ use super::fault::{Fault, Greeting, Verb};
 use super::journal::Request;
 use super::request::Head;
 use super::server::State;
-use super::writer::Writer;
+use super::writer::{Encoding, Writer};
 use super::{Kind, events, list, watch};
 
 /// Serves a connection until either side ends it.
@@ -41,6 +41,12 @@ pub(super) async fn serve(mut stream: TcpStream, number: u64, state: Arc<State>)
             certificate: certificate.clone(),
         };
         state.journal.note(&request);
+        let Some(encoding) = head.encoding(state.speaks_protobuf()) else {
+            writer.encoding = Encoding::Json;
+            writer.status(406, "NotAcceptable", None).await?;
+            continue;
+        };
+        writer.encoding = encoding;
         answer(&state, number, &request, &head, &mut reader, &mut writer).await?;
     }
     Ok(())
@@ -74,12 +80,25 @@ async fn answer(
             return Err(closed());
         }
         Some(Fault::Close) => return Err(closed()),
+        Some(Fault::Event(line)) => {
+            writer.begin().await?;
+            writer.line(&line).await?;
+            return writer.end().await;
+        }
+        Some(Fault::SayProtobuf(body)) => {
+            writer.encoding = Encoding::Protobuf;
+            writer.begin().await?;
+            writer.chunk(&body).await?;
+            return writer.end().await;
+        }
         Some(Fault::Say(body)) => {
+            writer.encoding = Encoding::Json;
             writer.begin().await?;
             writer.chunk(body.as_bytes()).await?;
             return writer.end().await;
         }
         Some(Fault::Endless(piece)) => {
+            writer.encoding = Encoding::Json;
             writer.begin().await?;
             loop {
                 writer.chunk(piece.as_bytes()).await?;

@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::cluster::line;
 use super::{Kind, lock};
@@ -104,8 +104,12 @@ pub enum Fault {
     Slow(Duration),
     /// The answer is cut off after so many bytes of its body, and the connection is closed.
     CutAfter(usize),
-    /// Status 200, this body, and a clean end.
+    /// Status 200, this body as JSON, and a clean end.
     Say(String),
+    /// Status 200, these bytes as protobuf, and a clean end.
+    SayProtobuf(Vec<u8>),
+    /// The watch says this event, in whatever encoding was asked for, and ends.
+    Event(String),
     /// Status 200, and a body of these bytes that goes on as long as a client reads it.
     Endless(String),
     /// Each event of the watch comes twice.
@@ -118,14 +122,14 @@ impl Fault {
         Self::Status { code, reason, retry_after: None }
     }
 
-    /// Status 200, this body, and a clean end.
+    /// Status 200, this body as JSON, and a clean end.
     pub fn say(body: &str) -> Self {
         Self::Say(body.to_owned())
     }
 
     /// A watch that is answered with 200, says an error, and ends.
     pub fn error_event(code: u16, reason: &str) -> Self {
-        Self::Say(error_line(code, reason, reason))
+        Self::Event(error_line(code, reason, reason))
     }
 
     /// An answer that no apiserver gives, but a proxy before one may: the end of the status line, headers, body.
@@ -150,17 +154,16 @@ pub enum Greeting {
 
 /// An `ERROR` line of a watch.
 pub(super) fn error_line(code: u16, reason: &str, message: &str) -> String {
-    line("ERROR", &status(code, reason, message))
+    line("ERROR", &status(code, reason, message).to_string())
 }
 
 /// A `Status` object.
-pub(super) fn status(code: u16, reason: &str, message: &str) -> String {
+pub(super) fn status(code: u16, reason: &str, message: &str) -> Value {
     let word = if code < 400 { "Success" } else { "Failure" };
     json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {},
         "status": word, "message": message, "reason": reason, "code": code,
     })
-    .to_string()
 }
 
 /// The rules of one server.

@@ -6,14 +6,15 @@
 use std::fmt::Write;
 use std::io;
 
+use serde_json::json;
 use tokio::io::AsyncWrite;
 
-use super::Kind;
 use super::cluster::{Cluster, Object, Page};
 use super::fault::Verb;
 use super::request::Head;
 use super::selector::Selector;
-use super::writer::Writer;
+use super::writer::{Encoding, Writer};
+use super::{Kind, protobuf};
 
 /// Objects are written in pieces of about this size.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -62,6 +63,12 @@ async fn write_page<W: AsyncWrite + Unpin>(
     writer: &mut Writer<W>,
 ) -> io::Result<()> {
     writer.begin().await?;
+    if writer.encoding == Encoding::Protobuf {
+        for piece in in_protobuf(head, page).chunks(PIECE_BYTES) {
+            writer.chunk(piece).await?;
+        }
+        return writer.end().await;
+    }
     let mut text = opening(head, page);
     for (place, object) in page.items.iter().enumerate() {
         if place > 0 {
@@ -78,14 +85,33 @@ async fn write_page<W: AsyncWrite + Unpin>(
     writer.end().await
 }
 
+fn in_protobuf(head: &Head, page: &Page) -> Vec<u8> {
+    let (kind, api_version) = names(head);
+    let mut meta = json!({"resourceVersion": page.version.to_string()});
+    if let Some((next, remaining)) = page.next {
+        meta = json!({
+            "resourceVersion": page.version.to_string(),
+            "continue": format!("{}.{next}", page.version), "remainingItemCount": remaining,
+        });
+    }
+    let only_metadata = head.verb == Verb::Audit;
+    let items = page.items.iter().map(|object| object.protobuf.bytes(only_metadata));
+    protobuf::list(kind, api_version, &meta, items)
+}
+
+const fn names(head: &Head) -> (&'static str, &'static str) {
+    match head.verb {
+        Verb::Audit => ("PartialObjectMetadata", "meta.k8s.io/v1"),
+        _ => head.kind.names(),
+    }
+}
+
 fn item(verb: Verb, object: &Object) -> String {
     if verb == Verb::Audit { object.metadata() } else { object.json.clone() }
 }
 
 fn opening(head: &Head, page: &Page) -> String {
-    let only_names = head.verb == Verb::Audit;
-    let (kind, api_version) =
-        if only_names { ("PartialObjectMetadata", "meta.k8s.io/v1") } else { head.kind.names() };
+    let (kind, api_version) = names(head);
     let version = page.version;
     let mut text = format!(
         r#"{{"kind":"{kind}List","apiVersion":"{api_version}","metadata":{{"resourceVersion":"{version}""#

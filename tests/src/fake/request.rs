@@ -8,8 +8,9 @@ use std::io;
 use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::Kind;
 use super::fault::Verb;
+use super::writer::Encoding;
+use super::{Kind, protobuf};
 
 /// More than any client of an apiserver sends.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -37,6 +38,21 @@ pub(super) struct Head {
 }
 
 impl Head {
+    /// In which encoding the answer is: the one that the client names first, of those that there are. `None`: there is
+    /// none that the client takes.
+    pub(super) fn encoding(&self, speaks_protobuf: bool) -> Option<Encoding> {
+        let is_protobuf = speaks_protobuf
+            && protobuf::is_spoken(self.kind)
+            && matches!(self.verb, Verb::List | Verb::Audit | Verb::Watch);
+        let ranges = self.headers.get("accept").map_or("*/*", String::as_str).split(',');
+        let known = |range: &str| match range.split(';').next().unwrap_or_default().trim() {
+            "application/vnd.kubernetes.protobuf" if is_protobuf => Some(Encoding::Protobuf),
+            "application/json" | "application/*" | "*/*" => Some(Encoding::Json),
+            _ => None,
+        };
+        ranges.filter_map(known).next()
+    }
+
     /// The next request of a connection; none when the client is done.
     pub(super) async fn read(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Self>> {
         let mut bytes = Vec::with_capacity(1024);

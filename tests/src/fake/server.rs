@@ -76,6 +76,7 @@ struct Knobs {
     greeting: Greeting,
     bookmarks: Option<Duration>,
     mute: BTreeSet<Kind>,
+    protobuf: bool,
     /// The clients that are answered, by `Authorization` and by certificate; none means that all are.
     known: Option<(BTreeSet<String>, Vec<Vec<u8>>)>,
 }
@@ -131,7 +132,7 @@ impl Server {
         self.state.script.clear();
     }
 
-    /// Says these bytes in every running watch of a kind.
+    /// Says this line in every running watch of a kind, framed as the watch is.
     pub fn say(&self, kind: Kind, text: &str) {
         self.state.order(kind, &Order::Say(text.to_owned()));
     }
@@ -152,6 +153,11 @@ impl Server {
     /// How often watches that begin from now on send bookmarks.
     pub fn set_bookmarks(&self, every: Option<Duration>) {
         lock(&self.state.knobs).bookmarks = every;
+    }
+
+    /// Whether it speaks protobuf to clients that ask for it; at first it does.
+    pub fn speak_protobuf(&self, protobuf: bool) {
+        lock(&self.state.knobs).protobuf = protobuf;
     }
 
     /// How new connections are met.
@@ -256,6 +262,7 @@ impl State {
             greeting: Greeting::Serve,
             bookmarks: Some(BOOKMARKS),
             mute: BTreeSet::new(),
+            protobuf: true,
             known: None,
         };
         Self {
@@ -274,6 +281,10 @@ impl State {
 
     pub(super) fn greeting(&self) -> Greeting {
         lock(&self.knobs).greeting
+    }
+
+    pub(super) fn speaks_protobuf(&self) -> bool {
+        lock(&self.knobs).protobuf
     }
 
     pub(super) fn bookmarks(&self) -> Option<Duration> {

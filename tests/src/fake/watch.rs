@@ -74,7 +74,7 @@ impl Running<'_> {
         let page = self.state.cluster.page(self.kind, &self.selector, None, usize::MAX);
         let Ok(page) = page else { return Ok(()) };
         for object in &page.items {
-            writer.chunk(line("ADDED", &object.typed()).as_bytes()).await?;
+            writer.line(&line("ADDED", &object.typed())).await?;
         }
         self.seen = page.version;
         Ok(())
@@ -96,7 +96,7 @@ impl Running<'_> {
                 // The cluster lives as long as the server that shows it.
                 _ = changed.changed() => {}
                 order = self.orders.recv() => match order {
-                    Some(Order::Say(text)) => writer.chunk(text.as_bytes()).await?,
+                    Some(Order::Say(text)) => writer.line(&text).await?,
                     Some(Order::LookAgain) => {}
                     Some(Order::End) | None => return writer.end().await,
                 },
@@ -118,14 +118,13 @@ impl Running<'_> {
             Ok((lines, seen)) => {
                 self.seen = seen;
                 for line in lines {
-                    let times = if self.twice { 2 } else { 1 };
-                    writer.chunk(line.repeat(times).as_bytes()).await?;
+                    writer.lines(&line, if self.twice { 2 } else { 1 }).await?;
                 }
                 Ok(true)
             }
             Err(compacted) => {
                 let message = format!("too old resource version: {} ({})", self.seen, compacted.0);
-                writer.chunk(error_line(410, "Expired", &message).as_bytes()).await?;
+                writer.line(&error_line(410, "Expired", &message)).await?;
                 Ok(false)
             }
         }
@@ -136,7 +135,7 @@ impl Running<'_> {
         if self.state.is_mute(self.kind) || self.seen > self.state.cluster.version() {
             return Ok(());
         }
-        writer.chunk(line("BOOKMARK", &bookmark(self.kind, self.seen)).as_bytes()).await
+        writer.line(&line("BOOKMARK", &bookmark(self.kind, self.seen))).await
     }
 }
 

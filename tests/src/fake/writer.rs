@@ -8,6 +8,24 @@ use serde_json::json;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::fault::status;
+use super::protobuf;
+
+/// How bodies are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Encoding {
+    #[default]
+    Json,
+    Protobuf,
+}
+
+impl Encoding {
+    const fn content_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Protobuf => "application/vnd.kubernetes.protobuf",
+        }
+    }
+}
 
 /// The side of a connection that speaks.
 #[derive(Debug)]
@@ -15,11 +33,13 @@ pub(super) struct Writer<W> {
     to: W,
     /// Bytes of body until the answer is cut off.
     left: Option<usize>,
+    /// How the answer to the request that is answered is written.
+    pub(super) encoding: Encoding,
 }
 
 impl<W: AsyncWrite + Unpin> Writer<W> {
     pub(super) fn new(to: W) -> Self {
-        Self { to, left: None }
+        Self { to, left: None, encoding: Encoding::Json }
     }
 
     /// Cuts the next answer off after so many bytes of its body.
@@ -35,10 +55,20 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
 
     /// A whole JSON answer.
     pub(super) async fn whole(&mut self, code: u16, headers: &str, body: &str) -> io::Result<()> {
+        self.whole_as(Encoding::Json, code, headers, body.as_bytes()).await
+    }
+
+    async fn whole_as(
+        &mut self,
+        encoding: Encoding,
+        code: u16,
+        headers: &str,
+        body: &[u8],
+    ) -> io::Result<()> {
         let length = body.len();
-        let head = head(code, &format!("{headers}Content-Length: {length}\r\n"));
+        let head = head(encoding, code, &format!("{headers}Content-Length: {length}\r\n"));
         self.to.write_all(head.as_bytes()).await?;
-        self.body(body.as_bytes()).await
+        self.body(body).await
     }
 
     /// Answers with a `Status`.
@@ -49,7 +79,12 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         retry_after: Option<u32>,
     ) -> io::Result<()> {
         let headers = retry_after.map_or(String::new(), |seconds| format!("Retry-After: {seconds}\r\n"));
-        self.whole(code, &headers, &status(code, reason, reason)).await
+        let status = status(code, reason, reason);
+        let body = match self.encoding {
+            Encoding::Json => status.to_string().into_bytes(),
+            Encoding::Protobuf => protobuf::object(&status),
+        };
+        self.whole_as(self.encoding, code, &headers, &body).await
     }
 
     /// Answers that there is no object of this name: unlike where there is no such path, it is named.
@@ -63,7 +98,20 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
 
     /// The head of an answer of unknown length.
     pub(super) async fn begin(&mut self) -> io::Result<()> {
-        self.raw(head(200, "Transfer-Encoding: chunked\r\n").as_bytes()).await
+        self.raw(head(self.encoding, 200, "Transfer-Encoding: chunked\r\n").as_bytes()).await
+    }
+
+    /// A line of a watch, in the encoding of the answer.
+    pub(super) async fn line(&mut self, line: &str) -> io::Result<()> {
+        self.lines(line, 1).await
+    }
+
+    /// The same line so many times, at once.
+    pub(super) async fn lines(&mut self, line: &str, times: usize) -> io::Result<()> {
+        match self.encoding {
+            Encoding::Json => self.chunk(line.repeat(times).as_bytes()).await,
+            Encoding::Protobuf => self.chunk(&protobuf::frame(line).repeat(times)).await,
+        }
     }
 
     /// A piece of it.
@@ -99,7 +147,8 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     }
 }
 
-fn head(code: u16, headers: &str) -> String {
+fn head(encoding: Encoding, code: u16, headers: &str) -> String {
     let word = if code < 400 { "OK" } else { "Failure" };
-    format!("HTTP/1.1 {code} {word}\r\nContent-Type: application/json\r\n{headers}\r\n")
+    let content_type = encoding.content_type();
+    format!("HTTP/1.1 {code} {word}\r\nContent-Type: {content_type}\r\n{headers}\r\n")
 }

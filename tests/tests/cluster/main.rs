@@ -6,6 +6,7 @@ mod daemon_actions;
 #[cfg(test)]
 mod daemon_away;
 #[cfg(test)]
+mod daemon_encodings;
 mod daemon_events;
 #[cfg(test)]
 mod daemon_first_look;

@@ -47,8 +47,8 @@ fn check_later(name: &str, fault: Fault) {
 
 #[test]
 fn a_list_that_is_cut_off_counts_for_nothing() {
-    check_first("cut off", Fault::CutAfter(700), "closed the connection");
-    check_later("cut off", Fault::CutAfter(700));
+    check_first("cut off", Fault::CutAfter(200), "closed the connection");
+    check_later("cut off", Fault::CutAfter(200));
 }
 
 #[test]
@@ -225,4 +225,23 @@ fn many(setup: &Setup, count: u16) {
     for number in 0..count {
         setup.cluster.apply(slice_object(&format!("none-{number}"), &[backend(1)])).unwrap();
     }
+}
+
+crate::node::in_json_too! {
+    a_list_that_is_cut_off_counts_for_nothing,
+    a_list_whose_connection_is_reset_is_asked_for_again,
+    a_body_that_never_comes_is_given_up,
+    headers_that_never_come_are_given_up,
+    a_body_shorter_than_its_length_counts_for_nothing,
+    a_length_that_is_no_number_is_no_answer,
+    a_page_from_a_proxy_is_no_list,
+    a_redirect_is_not_followed,
+    a_server_that_is_starting_is_asked_again,
+    an_internal_error_is_asked_again,
+    a_server_with_too_much_to_do_says_when_to_come_back,
+    a_list_that_is_slow_to_begin_is_waited_for,
+    a_list_of_many_pages_is_one_list,
+    a_token_that_expires_between_pages_begins_the_list_anew,
+    a_list_that_takes_nearly_everything_away_is_believed_and_said,
+    a_service_without_its_slices_in_between_is_never_seen,
 }

@@ -9,6 +9,7 @@
 
 mod credentials;
 mod diagnosed;
+mod encodings;
 mod endpoints;
 mod events;
 mod hung;

@@ -3,6 +3,7 @@
 //! The node's tasks run only while a test waits for something, so that what a test does to the servers in between is
 //! one moment for the node.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 use holdfast::announce::{self, Announced};
 use holdfast::apiserver::{self, Access, Sources};
 use holdfast::config::{
-    Apiserver, ApiserverUrl, ClientIdentity, Config, EventsRead, KubeProxy, Kubernetes as KubernetesTable,
+    Apiserver, ApiserverUrl, ClientIdentity, Config, Encodings, EventsRead, KubeProxy,
+    Kubernetes as KubernetesTable,
 };
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
 use holdfast::engine::steps::Steps;
@@ -222,6 +224,33 @@ impl io::Write for Lines {
     }
 }
 
+thread_local! {
+    /// Whether the nodes of this test are to ask for JSON alone.
+    static IN_JSON: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a test with nodes that ask for JSON alone.
+pub(crate) fn in_json(test: fn()) {
+    IN_JSON.set(true);
+    test();
+}
+
+/// Names tests that have to hold for JSON too; as they stand, their nodes ask for protobuf.
+macro_rules! in_json_too {
+    ($($test:ident,)+) => {
+        mod in_json {
+            $(
+                #[test]
+                fn $test() {
+                    crate::node::in_json(super::$test);
+                }
+            )+
+        }
+    };
+}
+
+pub(crate) use in_json_too;
+
 /// A node of a [`Setup`].
 pub(crate) struct Node {
     pub(crate) setup: Setup,
@@ -251,6 +280,8 @@ impl Node {
     }
 
     pub(crate) fn start_over(setup: Setup, access: Access, settings: Settings) -> Self {
+        let encodings = if IN_JSON.get() { Encodings::Json } else { settings.encodings };
+        let settings = Settings { encodings, ..settings };
         let lines = Lines::default();
         let log = start_log(&lines);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

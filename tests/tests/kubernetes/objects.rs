@@ -235,3 +235,19 @@ fn check_named(node: &mut Node, name: &str, object: &str) {
     assert!(node.log().len() < 5_000, "{name}: {}", node.log());
     node.check_guard();
 }
+
+crate::node::in_json_too! {
+    a_malformed_object_in_a_list_rejects_itself,
+    a_malformed_object_in_a_watch_keeps_its_last_good_version,
+    a_last_good_version_survives_a_list,
+    a_malformed_service_keeps_its_last_good_version,
+    a_bad_endpoint_is_left_out_alone,
+    lists_that_are_null_are_empty,
+    unknown_fields_are_ignored,
+    a_huge_object_is_read_as_any_other,
+    a_flood_of_malformed_objects_is_a_few_lines,
+    an_object_that_moves_out_of_the_selection_is_gone,
+    a_service_made_anew_under_its_name_is_a_new_one,
+    the_zone_of_the_own_node_is_told,
+    services_are_served_without_permission_to_read_nodes,
+}

@@ -113,3 +113,12 @@ fn an_endless_list_of_empty_pages_is_given_up() {
 fn silence(list_silence: Duration) -> Timing {
     Timing { list_silence, ..quick() }
 }
+
+crate::node::in_json_too! {
+    a_page_that_meets_a_throttle_is_asked_for_again_and_no_other,
+    a_page_that_goes_wrong_is_asked_for_again_and_no_other,
+    a_large_list_under_throttling_is_completed,
+    a_list_may_take_long_as_long_as_pages_come,
+    a_list_of_which_no_page_comes_any_more_is_begun_anew,
+    an_endless_list_of_empty_pages_is_given_up,
+}

@@ -399,3 +399,31 @@ fn one_bad_request_changes_nothing_of_what_is_asked_for() {
 fn a_field_that_a_server_does_not_know_is_left_out_of_lists_watches_and_audits_alike() {
     check_audits(2, 1, 2);
 }
+
+crate::node::in_json_too! {
+    a_change_is_served_at_once,
+    a_watch_that_is_reset_goes_on_where_it_was,
+    a_watch_that_ends_in_time_goes_on_without_a_word,
+    an_apiserver_that_is_gone_for_a_while_is_found_again,
+    what_is_compacted_is_listed_again_at_once,
+    a_status_410_on_a_watch_is_listed_again,
+    watches_that_end_at_once_are_no_flood,
+    an_error_inside_a_watch_is_not_the_end,
+    a_watch_that_is_refused_goes_on_where_it_was,
+    a_page_from_a_proxy_is_no_watch,
+    a_watch_that_is_closed_unanswered_goes_on_where_it_was,
+    the_witness_sees_a_service_that_lost_its_backends,
+    events_that_come_twice_count_once,
+    a_watch_that_falls_silent_is_noticed,
+    versions_that_went_back_are_noticed_at_the_first_silence,
+    an_event_that_is_lost_is_found_by_the_audit,
+    half_a_line_is_no_event,
+    a_line_that_is_no_event_is_not_the_end,
+    a_line_without_an_object_is_not_the_end,
+    a_line_without_end_is_cut_off,
+    bytes_that_are_no_text_are_not_the_end,
+    a_restart_goes_on_without_a_list,
+    a_restart_after_a_compaction_lists,
+    one_bad_request_changes_nothing_of_what_is_asked_for,
+    a_field_that_a_server_does_not_know_is_left_out_of_lists_watches_and_audits_alike,
+}

@@ -9,8 +9,9 @@ use holdfast_core::facts::balancer::kept_text;
 use holdfast_core::facts::{BalancerFacts, ServiceType};
 use holdfast_core::limits;
 
-use crate::rfc3339;
-use crate::wire::{IngressWire, ManagedFieldsWire, MetaWire, ServiceSpecWire, ServiceStatusWire, Text};
+use crate::wire::{
+    IngressWire, ManagedFieldsWire, MetaWire, ServiceSpecWire, ServiceStatusWire, Text, TimeWire,
+};
 
 /// Reads what a Service says of its load balancer; none for a Service that neither asks for one, nor has finalizers,
 /// nor is being deleted.
@@ -21,7 +22,7 @@ pub(super) fn read(
     status: Option<&ServiceStatusWire<'_>>,
 ) -> Option<Box<BalancerFacts>> {
     let finalizers = kept(metadata.finalizers.iter().flatten(), limits::FINALIZERS_MAX);
-    let deleted = metadata.deletion_timestamp.as_deref().and_then(rfc3339::parse);
+    let deleted = metadata.deletion_timestamp.as_ref().and_then(TimeWire::read);
     if kind != ServiceType::LoadBalancer && finalizers.is_empty() && deleted.is_none() {
         return None;
     }
@@ -34,7 +35,7 @@ pub(super) fn read(
         without_node_ports: spec.allocate_load_balancer_node_ports == Some(false),
         hostnames: kept(ingress.unwrap_or_default().iter().filter_map(hostname), limits::HOSTNAMES_MAX),
         writers: writers(entries),
-        written: of_status(entries).filter_map(|entry| rfc3339::parse(entry.time.as_deref()?)).max(),
+        written: of_status(entries).filter_map(|entry| entry.time.as_ref()?.read()).max(),
     }))
 }
 

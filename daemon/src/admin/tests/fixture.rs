@@ -33,6 +33,7 @@ use holdfast_judgement::views::proxies::{OtherProxy, Trace};
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::{Acts, Admin, Settings, start};
+use crate::apiserver::Encoding;
 use crate::datapath::RefusalLog;
 use crate::diagnose::gather::Gatherer;
 use crate::knowledge::Edition;
@@ -639,10 +640,12 @@ fn watches() -> Watches {
         state: watching::State::Watching,
         since: now,
         endpoint: Some("[fd00::12]:6443".into()),
+        encoding: Some(Encoding::Protobuf),
         resource_version: Some("4711".into()),
         heard: None,
         objects: 12,
         bad: 1,
+        alone: 7,
         lists: 2,
         restarts: 3,
         page_retries: 6,

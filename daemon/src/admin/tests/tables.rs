@@ -87,10 +87,10 @@ fn the_way_to_the_apiserver_is_shown() {
     expect_file!["golden/apiserver.json"].assert_eq(&served.get("/apiserver?format=json", "").body);
     let watched = serve(everything()).get("/apiserver", "").body;
     let row: Vec<&str> = watched.lines().last().unwrap().split_whitespace().collect();
-    let (_since, _at) = (row[2], row[8]);
+    let (_since, _at) = (row[2], row[9]);
     assert_eq!(row[..2], ["services", "watching"]);
-    assert_eq!(row[3..8], ["-", "12", "1", "2", "3"]);
-    assert_eq!(row[9..], ["10.0.0.10:6443:", "connection", "refused"]);
+    assert_eq!(row[3..9], ["protobuf", "-", "12", "1", "2", "3"]);
+    assert_eq!(row[10..], ["10.0.0.10:6443:", "connection", "refused"]);
 }
 
 #[test]

@@ -92,6 +92,7 @@ fn the_text_is_the_files_own() {
         client_certificate_file = "/etc/holdfast/client.crt"
         client_key_file = "/etc/holdfast/client.key"
         discover = ["kubelet", "learned"]
+        encoding = "auto"
         endpoints = ["https://10.0.0.10:6443", "https://10.0.0.11:6443"]
         kubeconfig = "/etc/holdfast/kubeconfig"
         tls_server_name = "kubernetes.default.svc"

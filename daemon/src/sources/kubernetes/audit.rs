@@ -6,7 +6,6 @@
 //! waits, gets the change by itself. The watch that missed something lists everything again itself.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::marker::PhantomData;
 
 use holdfast_core::keys::ObjectName;
 use tokio::sync::{mpsc, watch};
@@ -14,18 +13,19 @@ use tokio::time::Instant;
 
 use super::Timing;
 use super::asked::Answers;
-use super::codec::{Codec, Splitter};
+use super::codec::{Codec, Json, Protobuf, Splitter};
 use super::delivered::Delivered;
 use super::ending::Ending;
 use super::envelope::{Identity, Status};
 use super::object::named;
+use super::offer::Offer;
 use super::pace;
 use super::piece::Piece;
 use super::reflector::SharedDelivered;
 use super::resource::SharedSelection;
 use super::version::Version;
 use super::view::{State, Watch};
-use crate::apiserver::Access;
+use crate::apiserver::{Access, Encoding, Reply};
 
 /// How many differences the log names; the list that follows brings the rest.
 const NAMED_MAX: usize = 3;
@@ -41,18 +41,18 @@ type Difference = (ObjectName, Option<Version>, Option<Version>);
 
 /// The audit of one kind.
 #[derive(Debug)]
-pub(super) struct Audit<C> {
+pub(super) struct Audit {
     pub(super) access: Access,
     pub(super) selection: SharedSelection,
+    pub(super) offer: Offer,
     pub(super) timing: Timing,
     pub(super) delivered: SharedDelivered,
     pub(super) view: watch::Sender<Watch>,
     pub(super) found: mpsc::Sender<Ending>,
     pub(super) answers: Answers,
-    pub(super) codec: PhantomData<C>,
 }
 
-impl<C: Codec> Audit<C> {
+impl Audit {
     /// Runs until the watch is gone.
     pub(super) async fn run(self) {
         let mut untold = Vec::new();
@@ -141,16 +141,30 @@ impl<C: Codec> Audit<C> {
 
     async fn list(&self) -> Result<Listed, Ending> {
         let query = self.selection.now().list();
-        let reply = self.access.get_as(C::METADATA, &query, None).await.map_err(Ending::Away)?;
+        let reply = self.access.get_as(self.offer.metadata(), &query, None).await.map_err(Ending::Away)?;
+        let encoding = reply.encoding;
+        let listed = self.listed(reply).await;
+        listed.inspect_err(|ending| {
+            self.offer.heed(self.selection.what, Some(encoding), ending, self.timing.doubted);
+        })
+    }
+
+    async fn listed(&self, reply: Reply) -> Result<Listed, Ending> {
         if reply.status != 200 {
             let status = Status { code: Some(reply.status), ..Status::default() };
             return Err(Ending::Refused { status, retry_after: None });
         }
         let whole = self.timing.list_silence;
-        tokio::time::timeout(whole, self.read(reply)).await.map_err(|_| Ending::Late(whole))?
+        let reading = async {
+            match reply.encoding {
+                Encoding::Json => self.read::<Json>(reply).await,
+                Encoding::Protobuf => self.read::<Protobuf>(reply).await,
+            }
+        };
+        tokio::time::timeout(whole, reading).await.map_err(|_| Ending::Late(whole))?
     }
 
-    async fn read(&self, mut reply: crate::apiserver::Reply) -> Result<Listed, Ending> {
+    async fn read<C: Codec>(&self, mut reply: Reply) -> Result<Listed, Ending> {
         let mut page = C::Page::default();
         let mut listed = Listed::new();
         let idle = self.timing.list_idle;

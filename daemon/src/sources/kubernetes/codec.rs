@@ -1,20 +1,31 @@
-//! How an apiserver's bodies are written, behind one trait: JSON is asked for; another encoding is another
-//! implementation.
+//! How an apiserver's bodies are written, behind one trait: each encoding is an implementation.
 //!
-//! Invariant: one object that cannot be read harms no other, and is named if its metadata can be read.
+//! Invariant: one object that cannot be read harms no other, and is named if its metadata can be read. What is told of
+//! an object that can be read does not depend on its encoding.
 
 mod json;
+mod node;
+mod protobuf;
 
-use std::fmt::{Debug, Display};
+use std::fmt::Debug;
+use std::sync::Arc;
 
-use super::envelope::{Identity, Status};
-use super::object::Object;
+use holdfast_core::event::Event;
+use holdfast_core::facts::Rejection;
+use serde_json::{Value, json};
+
+use super::envelope::{Glimpse, Identity, Status};
+use super::object::{Message, Object, named};
 use super::page::{Ahead, Items, ListFrame, NoPage};
 use super::piece::Piece;
 use super::resource::Resource;
-use holdfast_objects::Provenance;
+use holdfast_objects::{self as objects, Kind, ObjectError, Provenance, ServiceWire, SliceWire};
 
 pub(super) use json::Json;
+pub(super) use protobuf::Protobuf;
+
+/// What is named as wrong where no field can be named.
+const WHOLE: &str = "the object";
 
 /// One event of a watch, taken out of its frame.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,10 +61,6 @@ pub(super) trait Framer: Debug + Default + Send {
 }
 
 pub(super) trait Codec: Debug + Send + Sync + 'static {
-    /// How objects are asked for, as `Accept` spells it.
-    const OBJECTS: &'static str;
-    /// How lists of nothing but metadata are asked for.
-    const METADATA: &'static str;
     /// Takes a list apart.
     type Page: Splitter;
     /// Takes a watch apart.
@@ -65,19 +72,93 @@ pub(super) trait Codec: Debug + Send + Sync + 'static {
     /// The identity of an object, whatever the rest of it is.
     fn peek(bytes: &[u8]) -> Option<Identity>;
 
-    /// Whether an event that cannot be read says of its object that it is gone; `None`: the event does not tell what
-    /// happened to the object.
-    fn is_deletion(bytes: &[u8]) -> Option<bool>;
+    /// What the beginning of an event says that cannot be read, or was cut.
+    fn glimpse(bytes: &[u8]) -> Glimpse;
 
     /// Reads an object.
     fn read(what: Resource, bytes: &[u8], provenance: &Provenance) -> Object;
 
-    /// Reads the object at the beginning of a text that may go on.
-    fn read_ahead(what: Resource, text: &str, provenance: &Provenance) -> Ahead<Object>;
+    /// What a body says of an error.
+    fn status(body: &[u8]) -> Option<Status>;
+
+    /// Reads the object at the beginning of a text that may go on. An encoding that says how long an object is has no
+    /// use for it.
+    fn read_ahead(_: Resource, _: &str, _: &Provenance) -> Ahead<Object> {
+        Ahead::Unfit
+    }
 
     /// Finds the end of the object at the beginning of a text that may go on.
-    fn skip_ahead(text: &str) -> Ahead<()>;
+    fn skip_ahead(_: &str) -> Ahead<()> {
+        Ahead::Unfit
+    }
+}
 
-    /// Rejects an object for this reason, without reading it; its bytes may be cut off, or still stand in their frame.
-    fn refuse(what: Resource, bytes: &[u8], reason: &dyn Display, provenance: &Provenance) -> Object;
+/// Rejects an object for this reason, without reading it.
+pub(super) fn refuse(
+    what: Resource,
+    identity: Option<Identity>,
+    reason: &dyn std::fmt::Display,
+    provenance: &Provenance,
+) -> Object {
+    refused(what, &identity.unwrap_or_default(), None, &ObjectError::shape(WHOLE, reason), provenance)
+}
+
+/// Reads the version of a bookmark, which is shaped like an object and must not be read as one.
+fn bookmark(identity: Option<Identity>) -> Result<String, NoFrame> {
+    let version = identity.and_then(|identity| identity.resource_version);
+    version.filter(|it| !it.is_empty()).ok_or_else(|| NoFrame("a bookmark without a version".to_owned()))
+}
+
+fn service(wire: &ServiceWire, provenance: &Provenance) -> Vec<Message> {
+    let event = match objects::service(wire, provenance) {
+        Ok(facts) => Event::ServiceApplied(Arc::new(facts)),
+        Err(rejection) => Event::Rejected(rejection),
+    };
+    vec![Message::Event(event)]
+}
+
+fn slice(wire: &SliceWire, provenance: &Provenance) -> Vec<Message> {
+    match objects::slice(wire, provenance) {
+        Ok((facts, partial)) => {
+            let applied = Event::SliceApplied(Arc::new(facts));
+            // What was skipped is reported after the object, because an applied object ends earlier rejections.
+            [Some(applied), partial.map(Event::Rejected)].into_iter().flatten().map(Message::Event).collect()
+        }
+        Err(rejection) => vec![Message::Event(Event::Rejected(rejection))],
+    }
+}
+
+/// An object that does not even fit its type, named as far as its metadata tells.
+fn refused(
+    what: Resource,
+    identity: &Identity,
+    value: Option<Value>,
+    error: &ObjectError,
+    provenance: &Provenance,
+) -> Object {
+    let known = || json!({"metadata": {"namespace": identity.namespace, "name": identity.name}});
+    let value = value.unwrap_or_else(known);
+    let messages = rejection(what, &value, error, provenance).map(|it| Message::Event(Event::Rejected(it)));
+    Object {
+        name: named(what, identity),
+        messages: messages.into_iter().collect(),
+        is_bad: true,
+        is_doubtful: false,
+    }
+}
+
+/// The rejection for the engine. There is none of a Node, which the engine does not know: what the Node said before
+/// stays.
+fn rejection(
+    what: Resource,
+    value: &Value,
+    error: &ObjectError,
+    provenance: &Provenance,
+) -> Option<Rejection> {
+    let kind = match what {
+        Resource::Services => Kind::Service,
+        Resource::Slices => Kind::Slice,
+        Resource::Node => return None,
+    };
+    Some(objects::reject(kind, value, error, provenance))
 }

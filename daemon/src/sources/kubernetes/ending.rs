@@ -47,6 +47,9 @@ pub(super) enum Ending {
     /// A body that is not a list.
     #[error(transparent)]
     NoPage(#[from] NoPage),
+    /// Objects that cannot be read as they were encoded, and cannot be had alone in another encoding either.
+    #[error("{0} objects cannot be read as protobuf, nor be had alone as JSON")]
+    Doubtful(usize),
     /// Room became free for something that the table had to leave out.
     #[error("room became free for objects that waited; all are listed again")]
     Asked,
@@ -88,10 +91,26 @@ impl Ending {
     pub(super) fn may_pass(&self) -> bool {
         match self {
             Self::NoPage(why) => !matches!(why, NoPage::Endless),
-            Self::Away(_) | Self::Broken(_) | Self::Silent(_) => true,
+            Self::Away(_) | Self::Broken(_) | Self::Silent(_) | Self::Doubtful(_) => true,
             Self::Refused { status, .. } => status.code.is_some_and(|code| code == 429 || code >= 500),
             _ => false,
         }
+    }
+
+    /// Whether the encoding of the answer may be to blame, so that another one may bring what was asked for.
+    pub(super) const fn may_be_encoding(&self) -> bool {
+        match self {
+            Self::NoFrame(_) | Self::Doubtful(_) => true,
+            Self::NoPage(why) => {
+                matches!(why, NoPage::NotAList | NoPage::OtherKind | NoPage::Garbled | NoPage::TooLong)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the server has none of the encodings that were asked for.
+    pub(super) fn is_no_encoding(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if matches!(status.code, Some(406 | 415)))
     }
 
     /// Whether a server answered and refused.
@@ -128,7 +147,10 @@ impl Stuck {
         self.0 += u32::from(ending.may_be_version());
         let is_needed = ending.is_gone()
             || ending.is_bad_request()
-            || matches!(ending, Ending::Differs(_) | Ending::Asked | Ending::Rewound { .. })
+            || matches!(
+                ending,
+                Ending::Differs(_) | Ending::Asked | Ending::Rewound { .. } | Ending::Doubtful(_)
+            )
             || self.0 >= STUCK_MAX;
         if is_needed {
             self.0 = 0;

@@ -32,9 +32,8 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// The `Status` in a body, or as much of a text as an operator can use.
-    pub(super) fn of_body(code: u16, body: &[u8]) -> Self {
-        let status: Option<Self> = serde_json::from_slice(body).ok();
+    /// The `Status` of a refusal, or as much of a text as an operator can use.
+    pub(super) fn of_refusal(code: u16, status: Option<Self>, body: &[u8]) -> Self {
         let text = || String::from_utf8_lossy(body).split_whitespace().collect::<Vec<_>>().join(" ");
         let status = status.unwrap_or_else(|| Self { message: Some(text()), ..Self::default() });
         Self { code: Some(code), ..status }
@@ -83,6 +82,11 @@ impl Identity {
         self.labels.as_ref().is_some_and(|labels| labels.headless.is_some())
     }
 
+    /// Notes the label that keeps proxies away from a slice.
+    pub(super) fn set_headless(&mut self) {
+        self.labels.get_or_insert_default().headless = Some(String::new());
+    }
+
     /// Reads no further than the metadata of an object, so that the rest may be wrong or missing.
     pub(super) fn peek(text: &[u8]) -> Option<Self> {
         Glimpse::of(text).identity
@@ -98,6 +102,15 @@ pub(super) struct Glimpse {
 }
 
 impl Glimpse {
+    /// Whether the event says of its object that it is gone; `None`: it does not tell what happened to the object.
+    pub(super) fn is_deletion(&self) -> Option<bool> {
+        match self.kind.as_deref()? {
+            "ADDED" | "MODIFIED" => Some(false),
+            "DELETED" => Some(true),
+            _ => None,
+        }
+    }
+
     /// Reads no further than the metadata of an object, or of the object in an event.
     pub(super) fn of(text: &[u8]) -> Self {
         let mut found = Self::default();
@@ -203,9 +216,13 @@ mod tests {
         }
     }
 
+    fn of_body(code: u16, body: &[u8]) -> Status {
+        Status::of_refusal(code, serde_json::from_slice(body).ok(), body)
+    }
+
     #[track_caller]
     fn check_status(code: u16, body: &str, shown: &str, is_gone: bool) {
-        let status = Status::of_body(code, body.as_bytes());
+        let status = of_body(code, body.as_bytes());
         assert_eq!((status.to_string().as_str(), status.is_gone()), (shown, is_gone));
     }
 
@@ -216,7 +233,7 @@ mod tests {
         check_status(410, "", "410", true);
         check_status(503, "<html>\n  <b>no</b>\n</html>", "503: <html> <b>no</b> </html>", false);
         check_status(500, r#"{"reason":"Gone","message":null}"#, "500 Gone", true);
-        let long = Status::of_body(500, "x".repeat(9_000).as_bytes()).to_string();
+        let long = of_body(500, "x".repeat(9_000).as_bytes()).to_string();
         assert_eq!(long.len(), "500: ".len() + MESSAGE_LENGTH_MAX);
     }
 }

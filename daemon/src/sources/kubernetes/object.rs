@@ -56,6 +56,8 @@ pub(super) struct Object {
     pub(super) messages: Vec<Message>,
     /// Whether the object could not be understood.
     pub(super) is_bad: bool,
+    /// Whether that may be for its encoding, so that another one may tell.
+    pub(super) is_doubtful: bool,
 }
 
 impl Object {
@@ -72,7 +74,7 @@ impl Object {
             }
             _ => None,
         });
-        Self { name: own.or_else(name), messages, is_bad }
+        Self { name: own.or_else(name), messages, is_bad, is_doubtful: false }
     }
 
     /// What the table does not say of the object: what could not be understood, or that it belongs to no service.

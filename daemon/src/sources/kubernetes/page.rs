@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::piece::{Gathered, PIECE_BYTES_MAX, Piece};
 
 /// The most bytes around the items (kind, version, token). Real lists have less than one kilobyte there.
-const FRAME_BYTES_MAX: usize = 64 << 10;
+pub(super) const FRAME_BYTES_MAX: usize = 64 << 10;
 
 /// How much text is gathered before items are read from it, so that only the item that the text cuts is read twice.
 const WINDOW_BYTES: usize = 512 << 10;
@@ -79,6 +79,9 @@ pub(crate) enum NoPage {
     /// More around the items than a list has.
     #[error("the list has more than {FRAME_BYTES_MAX} bytes beside its items")]
     TooLong,
+    /// Bytes that are no message, in an encoding that is made of messages.
+    #[error("the list cannot be taken apart")]
+    Garbled,
     /// A list without an end.
     #[error("the list has more than {OBJECTS_MAX} objects")]
     Endless,
@@ -94,6 +97,22 @@ pub(crate) struct ListFrame {
     /// Such as `ServiceList`.
     pub(crate) kind: String,
     pub(crate) metadata: ListMeta,
+}
+
+impl ListFrame {
+    /// Any other object would pass for an empty list, and everything would go.
+    fn is_list(&self) -> bool {
+        self.kind.ends_with("List") && !self.metadata.resource_version.is_empty()
+    }
+
+    /// The same, if it is what stands around a list, and says how to get the rest.
+    pub(super) fn checked(self) -> Result<Self, NoPage> {
+        match (self.is_list(), self.metadata.is_all_or_goes_on()) {
+            (false, _) => Err(NoPage::NotAList),
+            (true, false) => Err(NoPage::NotAll),
+            (true, true) => Ok(self),
+        }
+    }
 }
 
 /// `metadata` of a list.
@@ -159,14 +178,10 @@ impl Page {
             return Err(NoPage::Truncated);
         }
         let frame: ListFrame = serde_json::from_slice(&self.frame).map_err(|_| NoPage::NotAList)?;
-        // Any other object would pass for an empty list, and everything would go.
-        let is_list = frame.kind.ends_with("List") && !frame.metadata.resource_version.is_empty();
-        match (is_list, self.has_items, frame.metadata.is_all_or_goes_on()) {
-            (false, ..) => Err(NoPage::NotAList),
-            (_, false, _) => Err(NoPage::NoItems),
-            (.., false) => Err(NoPage::NotAll),
-            (true, true, true) => Ok(frame),
+        if frame.is_list() && !self.has_items {
+            return Err(NoPage::NoItems);
         }
+        frame.checked()
     }
 
     fn read_window(&mut self, items: &mut dyn Items, patience: usize) -> Result<(), NoPage> {

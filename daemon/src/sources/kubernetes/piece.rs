@@ -46,6 +46,18 @@ impl Gathered {
         self.bytes.extend_from_slice(kept);
     }
 
+    /// Takes the next run of a piece, and gives the piece out if that was the last one. A piece that comes in one run
+    /// is not copied.
+    pub(super) fn add(&mut self, run: &[u8], is_last: bool, each: &mut dyn FnMut(Piece<'_>)) {
+        if is_last && self.is_empty() && run.len() <= PIECE_BYTES_MAX {
+            return each(Piece::Whole(run));
+        }
+        self.push(run);
+        if is_last {
+            self.give(each);
+        }
+    }
+
     /// Gives the piece out and begins the next one. The memory of a very long one is not kept.
     pub(super) fn give(&mut self, each: &mut dyn FnMut(Piece<'_>)) {
         each(if self.is_cut { Piece::Cut(&self.bytes) } else { Piece::Whole(&self.bytes) });

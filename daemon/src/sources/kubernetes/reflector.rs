@@ -5,29 +5,30 @@
 //! for the cluster, not for an endpoint: after a failover the watch goes on where it was. Streaming lists are not used,
 //! because they cost an apiserver three times as much as pages.
 
+mod alone;
 mod listing;
 mod paging;
 mod rewound;
 mod watching;
 
-use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 
 use super::Timing;
-use super::codec::Codec;
+use super::codec::{Codec, Json, Protobuf};
 use super::delivered::Delivered;
 use super::ending::{Ending, Stuck};
 use super::envelope::Status;
 use super::object::Message;
+use super::offer::Offer;
 use super::outlet::{Closed, Outlet};
 use super::pace::{self, Pace, chance};
 use super::resource::{Resource, SharedSelection};
 use super::version::Odds;
 use super::view::{State, Watch};
-use crate::apiserver::{Access, Connection, Reply};
+use crate::apiserver::{Access, Connection, Encoding, Reply};
 
 /// How much is read of a body that explains a refusal.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
@@ -53,9 +54,10 @@ impl SharedDelivered {
 
 /// The loop of one kind.
 #[derive(Debug)]
-pub(super) struct Reflector<C> {
+pub(super) struct Reflector {
     pub(super) access: Access,
     pub(super) selection: SharedSelection,
+    pub(super) offer: Offer,
     /// How often in a row a server did not understand the selection.
     pub(super) doubts: u32,
     pub(super) timing: Timing,
@@ -72,7 +74,6 @@ pub(super) struct Reflector<C> {
     pub(super) reached: Option<Arc<str>>,
     /// Whether the store may be another one by now: the last watch was interrupted, or was another process's.
     pub(super) is_doubtful: bool,
-    pub(super) codec: PhantomData<C>,
 }
 
 /// What the loop remembers of its failures.
@@ -121,7 +122,7 @@ impl From<Closed> for Stop {
     }
 }
 
-impl<C: Codec> Reflector<C> {
+impl Reflector {
     /// Runs until the engine takes no more events.
     pub(super) async fn run(mut self) -> Closed {
         let mut failures = Failures::default();
@@ -163,6 +164,7 @@ impl<C: Codec> Reflector<C> {
             self.recovered(failures);
         }
         self.is_doubtful = !self.is_normal(ending, lived);
+        self.heed(ending);
         let mut wait = failures.wait(ending, from.is_some(), lived);
         if failures.stuck.needs_list(ending, has_moved) && self.version.take().is_some() {
             wait += pace::part(self.timing.list_spread, chance());
@@ -182,6 +184,12 @@ impl<C: Codec> Reflector<C> {
         }
         tokio::time::sleep(wait).await;
         Ok(())
+    }
+
+    /// Falls back to JSON if the encoding of the last answer may be to blame for this ending.
+    fn heed(&self, ending: &Ending) {
+        let encoding = self.view.borrow().encoding;
+        self.offer.heed(self.selection.what, encoding, ending, self.timing.doubted);
     }
 
     /// Logs that the Node object cannot be read. It gives zone and addresses; services are served without them too.
@@ -245,6 +253,7 @@ impl<C: Codec> Reflector<C> {
     async fn accepted(&self, reply: Reply) -> Result<Reply, (Ending, Option<Connection>)> {
         self.view.send_modify(|view| {
             view.endpoint = Some(Arc::clone(&reply.endpoint));
+            view.encoding = Some(reply.encoding);
             // A refusal brings no news of objects.
             if reply.status == 200 {
                 view.heard = Some(Instant::now());
@@ -254,10 +263,14 @@ impl<C: Codec> Reflector<C> {
             return Ok(reply);
         }
         let code = reply.status;
-        let retry_after = reply.retry_after;
+        let (retry_after, encoding) = (reply.retry_after, reply.encoding);
         let body = reply.whole(REFUSAL_BYTES_MAX, self.timing.list_idle).await;
         let (body, kept) = body.map_or_else(|_| Default::default(), |(body, kept)| (body, Some(kept)));
-        Err((Ending::Refused { status: Status::of_body(code, &body), retry_after }, kept))
+        let status = match encoding {
+            Encoding::Json => Json::status(&body),
+            Encoding::Protobuf => Protobuf::status(&body),
+        };
+        Err((Ending::Refused { status: Status::of_refusal(code, status, &body), retry_after }, kept))
     }
 
     /// Hands a group over. The oddities that a restart has to know beside the group are published first.

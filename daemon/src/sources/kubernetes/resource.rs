@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use holdfast_core::event::Watched;
+use holdfast_core::keys::ObjectName;
 use holdfast_core::words;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -108,6 +109,19 @@ impl Selection {
     /// The watch of what happens after a version.
     pub(super) fn watch(&self, version: &str, timeout_s: u64) -> String {
         watch(self.list(), version, timeout_s)
+    }
+
+    /// One object of this kind.
+    pub(super) fn object(&self, name: &ObjectName) -> String {
+        let encoded = |text| utf8_percent_encode(text, ENCODED);
+        let (namespace, name) = (encoded(name.namespace()), encoded(name.name()));
+        match self.what {
+            Resource::Services => format!("/api/v1/namespaces/{namespace}/services/{name}"),
+            Resource::Slices => {
+                format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{name}")
+            }
+            Resource::Node => format!("/api/v1/nodes/{name}"),
+        }
     }
 
     const fn path(&self) -> &'static str {

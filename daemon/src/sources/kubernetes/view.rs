@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use super::asked::{Asker, Askers, Compared};
 use super::resource::Resource;
+use crate::apiserver::Encoding;
 
 words! {
     /// What a watch is doing.
@@ -40,6 +41,8 @@ pub struct Watch {
     pub since: Instant,
     /// Which apiserver answered last.
     pub endpoint: Option<Arc<str>>,
+    /// How its answer was encoded.
+    pub encoding: Option<Encoding>,
     /// The version up to which everything is known.
     pub resource_version: Option<Arc<str>>,
     /// When the last byte of a list or a watch came.
@@ -48,6 +51,8 @@ pub struct Watch {
     pub objects: usize,
     /// Objects with a last version that could not be understood.
     pub bad: usize,
+    /// Objects that could not be read as they were encoded, and were asked for alone as JSON.
+    pub alone: u64,
     /// Lists that were completed.
     pub lists: u64,
     /// Lists and watches that went badly.
@@ -73,10 +78,12 @@ impl Watch {
             state: State::Waiting,
             since: Instant::now(),
             endpoint: None,
+            encoding: None,
             resource_version: None,
             heard: None,
             objects: 0,
             bad: 0,
+            alone: 0,
             lists: 0,
             restarts: 0,
             page_retries: 0,

@@ -24,7 +24,7 @@ fn object(text: &str) -> Object {
     };
     if let Some(place) = text.strip_prefix('!') {
         let told = vec![rejected(ObjectKey::Unnamed(Source::Kubernetes, place.into()))];
-        return Object { name: None, messages: told, is_bad: true };
+        return Object { name: None, messages: told, is_bad: true, is_doubtful: false };
     }
     let (own, rest) = text.split_once('@').unwrap();
     let is_bad = rest.ends_with('!');
@@ -36,7 +36,7 @@ fn object(text: &str) -> Object {
         // Any event that shows the object's name will do.
         false => Message::Event(Event::RejectionEnded(ObjectKey::File(Source::Kubernetes, text.into()))),
     };
-    Object { name: Some((name(own), version)), messages: vec![told], is_bad }
+    Object { name: Some((name(own), version)), messages: vec![told], is_bad, is_doubtful: false }
 }
 
 fn show(messages: &[Message]) -> String {

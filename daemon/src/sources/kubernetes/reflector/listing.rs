@@ -9,8 +9,9 @@ use std::sync::{Arc, MutexGuard};
 use holdfast_core::event::Event;
 use holdfast_core::keys::Source;
 
+use super::alone::Doubts;
 use super::{Reflector, Stop};
-use crate::sources::kubernetes::codec::Codec;
+use crate::sources::kubernetes::codec::{self, Codec};
 use crate::sources::kubernetes::delivered::{Commit, Delivered};
 use crate::sources::kubernetes::object::{Message, named};
 use crate::sources::kubernetes::page::{Ahead, Items};
@@ -29,7 +30,7 @@ pub(super) fn provenance(endpoint: &Arc<str>) -> Provenance {
     Provenance { source: Source::Kubernetes, origin, defaulting: Defaulting::Done }
 }
 
-impl<C: Codec> Reflector<C> {
+impl Reflector {
     /// Reads the whole list and hands over what it changes.
     pub(super) async fn list(&mut self) -> Result<(), Stop> {
         self.view.send_modify(|view| view.enter(State::Listing));
@@ -99,6 +100,8 @@ pub(super) struct ItemReader<'a, C> {
     pub(super) provenance: &'a Provenance,
     /// How many items there were.
     pub(super) items: &'a mut u32,
+    /// Those that cannot be read as they are encoded.
+    pub(super) doubts: &'a mut Doubts,
     pub(super) codec: PhantomData<C>,
 }
 
@@ -117,10 +120,15 @@ impl<C: Codec> Items for ItemReader<'_, C> {
         if self.is_known(item.bytes()) {
             return;
         }
-        self.delivered.list(match item {
+        let object = match item {
             Piece::Whole(bytes) => C::read(self.what, bytes, self.provenance),
-            Piece::Cut(bytes) => C::refuse(self.what, bytes, &TooLong, self.provenance),
-        });
+            Piece::Cut(bytes) => codec::refuse(self.what, C::peek(bytes), &TooLong, self.provenance),
+        };
+        if object.is_doubtful {
+            self.doubts.push(object);
+        } else {
+            self.delivered.list(object);
+        }
     }
 
     fn take_ahead(&mut self, text: &str) -> Ahead<()> {

@@ -10,9 +10,10 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::Reflector;
+use super::alone::Doubts;
 use super::listing::{ItemReader, provenance};
-use crate::apiserver::{Connection, Reply};
-use crate::sources::kubernetes::codec::{Codec, Splitter};
+use crate::apiserver::{Connection, Encoding, Reply};
+use crate::sources::kubernetes::codec::{Codec, Json, Protobuf, Splitter};
 use crate::sources::kubernetes::ending::Ending;
 use crate::sources::kubernetes::pace::{Pace, chance};
 use crate::sources::kubernetes::page::{ListMeta, NoPage, OBJECTS_MAX};
@@ -88,7 +89,7 @@ impl Paging {
     }
 }
 
-impl<C: Codec> Reflector<C> {
+impl Reflector {
     /// Reads all pages of a list; returns the version from which a watch goes on.
     pub(super) async fn pages(&mut self, selection: &Selection) -> Result<Arc<str>, Ending> {
         self.delivered.lock().begin();
@@ -151,7 +152,7 @@ impl<C: Codec> Reflector<C> {
     }
 
     async fn page(&self, query: &str, paging: &mut Paging) -> Result<Page, Ending> {
-        let asking = self.access.get_as(C::OBJECTS, query, paging.kept.take());
+        let asking = self.access.get_as(self.offer.objects(), query, paging.kept.take());
         let reply = paging.silence.within(asking).await?.map_err(Ending::Away)?;
         let reply = match self.accepted(reply).await {
             Ok(reply) => reply,
@@ -161,19 +162,24 @@ impl<C: Codec> Reflector<C> {
                 return Err(ending);
             }
         };
-        self.read(reply, paging).await
+        let page = match reply.encoding {
+            Encoding::Json => self.read::<Json>(reply, paging).await,
+            Encoding::Protobuf => self.read::<Protobuf>(reply, paging).await,
+        };
+        page.inspect_err(|ending| self.heed(ending))
     }
 
-    async fn read(&self, mut reply: Reply, paging: &mut Paging) -> Result<Page, Ending> {
+    async fn read<C: Codec>(&self, mut reply: Reply, paging: &mut Paging) -> Result<Page, Ending> {
         let provenance = provenance(&reply.endpoint);
         let idle = self.timing.list_idle;
         let mut page = C::Page::default();
         let mut items = 0;
         let mut counted = 0;
+        let mut doubts = Doubts::default();
         while let Some(chunk) =
             paging.silence.within(reply.chunk(idle)).await?.map_err(|error| Ending::of_body(error, idle))?
         {
-            page.take(&chunk, &mut self.reading(&provenance, &mut items))?;
+            page.take(&chunk, &mut self.reading::<C>(&provenance, &mut items, &mut doubts))?;
             // In the one answer that replaces all pages, each page's worth of objects ends the silence.
             if items - counted >= PAGE_ITEMS {
                 counted = items;
@@ -183,9 +189,12 @@ impl<C: Codec> Reflector<C> {
                 return Err(NoPage::Endless.into());
             }
         }
-        let frame = page.end(&mut self.reading(&provenance, &mut items))?;
+        let frame = page.end(&mut self.reading::<C>(&provenance, &mut items, &mut doubts))?;
         if !self.selection.what.is_listed_by(&frame) {
             return Err(NoPage::OtherKind.into());
+        }
+        for object in paging.silence.within(self.resolved(doubts)).await?? {
+            self.delivered.lock().list(object);
         }
         self.delivered.lock().end_page();
         let is_empty = items == 0;
@@ -197,12 +206,18 @@ impl<C: Codec> Reflector<C> {
         Ok(Page { meta: frame.metadata, is_empty })
     }
 
-    fn reading<'a>(&'a self, provenance: &'a Provenance, items: &'a mut u32) -> ItemReader<'a, C> {
+    fn reading<'a, C: Codec>(
+        &'a self,
+        provenance: &'a Provenance,
+        items: &'a mut u32,
+        doubts: &'a mut Doubts,
+    ) -> ItemReader<'a, C> {
         ItemReader {
             delivered: self.delivered.lock(),
             what: self.selection.what,
             provenance,
             items,
+            doubts,
             codec: PhantomData,
         }
     }

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use super::{Reflector, Stop};
-use crate::sources::kubernetes::codec::{Codec, Splitter};
+use crate::apiserver::{Encoding, Reply};
+use crate::sources::kubernetes::codec::{Codec, Json, Protobuf, Splitter};
 use crate::sources::kubernetes::ending::Ending;
 use crate::sources::kubernetes::piece::Piece;
 
@@ -16,7 +17,7 @@ fn is_before(one: &str, other: &str) -> bool {
     matches!((one.parse::<u64>(), other.parse::<u64>()), (Ok(one), Ok(other)) if one < other)
 }
 
-impl<C: Codec> Reflector<C> {
+impl Reflector {
     /// Asks the server which version it has, once after each interruption. If the server does not say it, the watch
     /// goes on.
     pub(super) async fn ask_for_newest(&mut self) -> Result<(), Stop> {
@@ -25,6 +26,7 @@ impl<C: Codec> Reflector<C> {
         match asking.await {
             Ok(Ok(newest)) => Ok(self.check_newest(&newest)?),
             Ok(Err(error)) => {
+                self.heed(&error);
                 tracing::debug!(watch = %self.selection.what, %error, "the server does not say which version it has");
                 Ok(())
             }
@@ -45,8 +47,15 @@ impl<C: Codec> Reflector<C> {
 
     async fn newest(&self) -> Result<Arc<str>, Ending> {
         let query = self.selection.now().newest();
-        let reply = self.access.get_as(C::METADATA, &query, None).await.map_err(Ending::Away)?;
-        let mut reply = self.accepted(reply).await.map_err(|(ending, _)| ending)?;
+        let reply = self.access.get_as(self.offer.metadata(), &query, None).await.map_err(Ending::Away)?;
+        let reply = self.accepted(reply).await.map_err(|(ending, _)| ending)?;
+        match reply.encoding {
+            Encoding::Json => self.version_of::<Json>(reply).await,
+            Encoding::Protobuf => self.version_of::<Protobuf>(reply).await,
+        }
+    }
+
+    async fn version_of<C: Codec>(&self, mut reply: Reply) -> Result<Arc<str>, Ending> {
         let mut page = C::Page::default();
         let idle = self.timing.list_idle;
         let mut ignore = |_: Piece<'_>| ();

@@ -9,10 +9,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
+use super::alone::Doubts;
 use super::listing::provenance;
 use super::{Reflector, Stop};
-use crate::apiserver::Reply;
-use crate::sources::kubernetes::codec::{Codec, Frame, Framer, NoFrame};
+use crate::apiserver::{Encoding, Reply};
+use crate::sources::kubernetes::codec::{self, Codec, Frame, Framer, Json, NoFrame, Protobuf};
 use crate::sources::kubernetes::delivered::Delivered;
 use crate::sources::kubernetes::ending::Ending;
 use crate::sources::kubernetes::object::{Message, Object};
@@ -33,9 +34,11 @@ struct Batch {
     version: Option<Arc<str>>,
     events: u64,
     ending: Option<Ending>,
+    /// Objects that cannot be read as they are encoded.
+    doubts: Doubts,
 }
 
-impl<C: Codec> Reflector<C> {
+impl Reflector {
     /// Reads changes until something ends the watch.
     pub(super) async fn watch(&mut self, version: &str) -> Stop {
         self.hear(version).await.err().unwrap_or(Stop::Ending(Ending::Over))
@@ -44,15 +47,22 @@ impl<C: Codec> Reflector<C> {
     async fn hear(&mut self, version: &str) -> Result<(), Stop> {
         let length = self.timing.watch_length + pace::part(self.timing.watch_length / 4, pace::chance());
         let query = self.selection.now().watch(version, length.as_secs().max(1));
-        let reply = self.access.get_as(C::OBJECTS, &query, None).await.map_err(Ending::Away)?;
-        let mut reply = self.accepted(reply).await.map_err(|(ending, _)| ending)?;
+        let reply = self.access.get_as(self.offer.objects(), &query, None).await.map_err(Ending::Away)?;
+        let reply = self.accepted(reply).await.map_err(|(ending, _)| ending)?;
         self.view.send_modify(|view| view.enter(State::Watching));
-        let provenance = provenance(&reply.endpoint);
         let deadline = Instant::now() + length + self.timing.watch_overrun;
+        match reply.encoding {
+            Encoding::Json => self.follow::<Json>(reply, deadline).await,
+            Encoding::Protobuf => self.follow::<Protobuf>(reply, deadline).await,
+        }
+    }
+
+    async fn follow<C: Codec>(&mut self, mut reply: Reply, deadline: Instant) -> Result<(), Stop> {
+        let provenance = provenance(&reply.endpoint);
         let doubt = Instant::now() + self.timing.doubt;
         let mut frames = C::Frames::default();
         while let Some(chunk) = self.next(&mut reply, (deadline, doubt)).await? {
-            let batch = self.batch(&mut frames, &chunk, &provenance);
+            let batch = self.batch::<C>(&mut frames, &chunk, &provenance);
             self.hand_over(batch).await?;
         }
         Ok(())
@@ -86,7 +96,7 @@ impl<C: Codec> Reflector<C> {
         }
     }
 
-    fn batch(&self, frames: &mut C::Frames, chunk: &[u8], provenance: &Provenance) -> Batch {
+    fn batch<C: Codec>(&self, frames: &mut C::Frames, chunk: &[u8], provenance: &Provenance) -> Batch {
         let mut batch = Batch::default();
         let what = self.selection.what;
         let mut delivered = self.delivered.lock();
@@ -95,7 +105,17 @@ impl<C: Codec> Reflector<C> {
     }
 
     async fn hand_over(&mut self, batch: Batch) -> Result<(), Stop> {
-        let Batch { mut messages, version, events, ending } = batch;
+        let Batch { mut messages, version, mut events, ending, doubts } = batch;
+        if !doubts.is_empty() {
+            // Nothing else waits for them, or is lost if they cannot be had; only the version does not move yet.
+            self.deliver(std::mem::take(&mut messages)).await?;
+            for object in self.resolved(doubts).await? {
+                if self.delivered.lock().apply(&object) {
+                    events += 1;
+                    messages.extend(object.messages);
+                }
+            }
+        }
         messages.extend(version.as_ref().and_then(|version| Message::progress(self.selection.what, version)));
         self.deliver(messages).await?;
         if version.is_some() {
@@ -138,7 +158,10 @@ impl Batch {
             Piece::Cut(_) => Err(NoFrame(TooLong.to_string())),
         };
         match frame {
-            Ok(Frame::Applied(bytes)) => self.apply(delivered, C::read(what, bytes, provenance)),
+            Ok(Frame::Applied(bytes)) => match C::read(what, bytes, provenance) {
+                object if object.is_doubtful => self.doubt(object),
+                object => self.apply(delivered, object),
+            },
             Ok(Frame::Deleted(bytes)) => match C::read(what, bytes, provenance) {
                 Object { name: None, .. } => self.ending = Some(NoFrame(NOBODY.to_owned()).into()),
                 object => self.delete(delivered, what, &object),
@@ -146,8 +169,10 @@ impl Batch {
             Ok(Frame::Bookmark(version)) => self.version = Some(version.into()),
             Ok(Frame::Failed(status)) => self.ending = Some(Ending::Failed(status)),
             Err(none) => {
-                let object = C::refuse(what, piece.bytes(), &none, provenance);
-                match C::is_deletion(piece.bytes()) {
+                let glimpse = C::glimpse(piece.bytes());
+                let is_deletion = glimpse.is_deletion();
+                let object = codec::refuse(what, glimpse.identity, &none, provenance);
+                match is_deletion {
                     Some(false) if object.name.is_some() => self.apply(delivered, object),
                     Some(true) if is_known(delivered, &object) => self.delete(delivered, what, &object),
                     _ => self.ending = Some(none.into()),
@@ -156,8 +181,15 @@ impl Batch {
         }
     }
 
+    fn doubt(&mut self, object: Object) {
+        self.advance(&object);
+        self.doubts.forget(&object);
+        self.doubts.push(object);
+    }
+
     fn apply(&mut self, delivered: &mut Delivered, object: Object) {
         self.advance(&object);
+        self.doubts.forget(&object);
         if delivered.apply(&object) {
             self.events += 1;
             self.messages.extend(object.messages);
@@ -166,6 +198,7 @@ impl Batch {
 
     fn delete(&mut self, delivered: &mut Delivered, what: Resource, object: &Object) {
         self.advance(object);
+        self.doubts.forget(object);
         if let Some((name, _)) = object.name.as_ref().filter(|(name, gone)| delivered.remove(name, gone)) {
             self.events += 1;
             self.messages.extend(Message::gone(what, name, object.meta().cloned()));

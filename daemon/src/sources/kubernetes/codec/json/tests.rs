@@ -1,7 +1,9 @@
 //! Frames and objects as an apiserver writes them, and as it should not.
 
+use holdfast_core::event::Event;
 use holdfast_core::keys::ObjectName;
 
+use super::super::refuse;
 use super::*;
 use holdfast_core::keys::Source;
 use holdfast_objects::Defaulting;
@@ -203,7 +205,8 @@ fn what_is_not_utf_8_is_named_where_it_can_be() {
 #[test]
 fn a_cut_object_is_refused_by_name() {
     let cut = format!(r#"{{"type":"ADDED","object":{{{META},"spec":{{"#);
-    let object = Json::refuse(Resource::Services, cut.as_bytes(), &"too long", &provenance());
+    let object =
+        refuse(Resource::Services, Json::glimpse(cut.as_bytes()).identity, &"too long", &provenance());
     let rejection = object.rejection().unwrap();
     assert_eq!(
         (rejection.object.to_string().as_str(), &*rejection.reason),

@@ -1,0 +1,70 @@
+//! What a Node says that this node has to know of itself, in whatever encoding it says it.
+//!
+//! Invariant: a Node is read as kube-proxy reads it, and no list of it further than to a limit.
+
+use std::net::IpAddr;
+
+use crate::node::Described;
+
+/// The label by which a Node says in which zone it is.
+const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+
+/// The taint that a node gets before it is taken away.
+const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// How many addresses of a Node are looked at. A kubelet writes one or two of each kind.
+const NODE_ADDRESSES_MAX: usize = 256;
+
+/// How many taints of a Node are looked at. A node has a handful.
+const NODE_TAINTS_MAX: usize = 256;
+
+/// The parts of a Node that are read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NodeWire<'a> {
+    zone: Option<&'a str>,
+    /// Kinds and addresses.
+    addresses: Vec<(&'a str, &'a str)>,
+    taints: usize,
+    /// Whether the autoscaler says that it will be deleted.
+    is_marked: bool,
+    /// Whether the object is being deleted.
+    pub(super) is_deleted: bool,
+}
+
+impl<'a> NodeWire<'a> {
+    pub(super) fn label(&mut self, key: &str, value: &'a str) {
+        if key == ZONE_LABEL {
+            self.zone = Some(value).filter(|zone| !zone.is_empty());
+        }
+    }
+
+    pub(super) fn taint(&mut self, key: &str) {
+        self.taints += 1;
+        self.is_marked |= self.taints <= NODE_TAINTS_MAX && key == TO_BE_DELETED;
+    }
+
+    pub(super) fn address(&mut self, kind: &'a str, address: &'a str) {
+        if self.addresses.len() < NODE_ADDRESSES_MAX {
+            self.addresses.push((kind, address));
+        }
+    }
+
+    pub(super) fn described(&self) -> Described {
+        Described {
+            zone: self.zone.map(Into::into),
+            addresses: self.primaries(),
+            is_leaving: self.is_deleted || self.is_marked,
+        }
+    }
+
+    /// Of each family the first internal address, else the first external one, as kube-proxy takes them.
+    fn primaries(&self) -> Vec<IpAddr> {
+        let of_kind = |wanted: &'static str| {
+            let addresses = self.addresses.iter().filter(move |(kind, _)| *kind == wanted);
+            addresses.filter_map(|(_, address)| Some(address.parse::<IpAddr>().ok()?.to_canonical()))
+        };
+        let all: Vec<_> = of_kind("InternalIP").chain(of_kind("ExternalIP")).collect();
+        let first = |is_v4| all.iter().copied().find(|address| address.is_ipv4() == is_v4);
+        [first(true), first(false)].into_iter().flatten().collect()
+    }
+}

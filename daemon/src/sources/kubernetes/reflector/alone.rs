@@ -1,0 +1,96 @@
+//! Objects that cannot be read as they are encoded: each is asked for once more, alone and as JSON, and judged by that.
+//!
+//! Invariant: a doubtful object costs no other one anything but a bounded wait. Where one cannot be had alone, or there
+//! are so many that the encoding is to blame and not they, the whole kind is asked for as JSON; where that may not be,
+//! they are rejected by name as any object is that cannot be understood.
+
+use holdfast_core::keys::ObjectName;
+use tokio::time::{Instant, timeout_at};
+
+use super::Reflector;
+use super::listing::provenance;
+use crate::sources::kubernetes::codec::{Codec, Json};
+use crate::sources::kubernetes::ending::Ending;
+use crate::sources::kubernetes::object::Object;
+use crate::sources::kubernetes::offer;
+use crate::sources::kubernetes::piece::PIECE_BYTES_MAX;
+
+/// How many objects of one answer are asked for alone: each is a request. Nothing is known that makes even one
+/// doubtful, so more of them speak against the encoding.
+const ALONE_MAX: usize = 16;
+
+/// The doubtful objects of one answer, as they are rejected if nothing else helps.
+#[derive(Debug, Default)]
+pub(super) struct Doubts(Vec<Object>);
+
+impl Doubts {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn push(&mut self, object: Object) {
+        self.0.push(object);
+    }
+
+    /// Forgets an object of which something later is known.
+    pub(super) fn forget(&mut self, later: &Object) {
+        if let (Some((name, _)), false) = (&later.name, self.0.is_empty()) {
+            self.0.retain(|doubt| doubt.name.as_ref().is_none_or(|(it, _)| it != name));
+        }
+    }
+}
+
+/// What became of a doubtful object.
+enum Alone {
+    Read(Object),
+    /// There is no object of this name any more; the watch tells that too.
+    Gone,
+    Unanswered,
+}
+
+impl Reflector {
+    /// What is told of doubtful objects: what JSON says of each, or that it is rejected.
+    pub(super) async fn resolved(&self, doubts: Doubts) -> Result<Vec<Object>, Ending> {
+        let deadline = Instant::now() + self.timing.alone;
+        let (count, mut told, mut unanswered) = (doubts.0.len(), Vec::new(), 0);
+        for doubt in doubts.0 {
+            let alone = match &doubt.name {
+                Some((name, _)) if count <= ALONE_MAX => {
+                    timeout_at(deadline, self.alone(name, &doubt)).await.unwrap_or(Alone::Unanswered)
+                }
+                _ => Alone::Unanswered,
+            };
+            match alone {
+                Alone::Read(object) => told.push(object),
+                Alone::Gone => {}
+                Alone::Unanswered => {
+                    unanswered += 1;
+                    told.push(doubt);
+                }
+            }
+        }
+        if unanswered > 0 && self.offer.may_fall_back() {
+            Err(Ending::Doubtful(unanswered))
+        } else {
+            Ok(told)
+        }
+    }
+
+    async fn alone(&self, name: &ObjectName, doubt: &Object) -> Alone {
+        let reason = doubt.rejection().map(|it| &*it.reason).unwrap_or_default();
+        tracing::debug!(watch = %self.selection.what, object = %name, reason, "an object is asked for alone, as JSON");
+        self.view.send_modify(|view| view.alone += 1);
+        let query = self.selection.now().object(name);
+        let Ok(reply) = self.access.get_as(offer::JSON, &query, None).await else { return Alone::Unanswered };
+        match reply.status {
+            404 => return Alone::Gone,
+            200 => {}
+            _ => return Alone::Unanswered,
+        }
+        let provenance = provenance(&reply.endpoint);
+        let body = reply.whole(PIECE_BYTES_MAX, self.timing.list_idle).await;
+        let object = body.map(|(body, _)| Json::read(self.selection.what, &body, &provenance));
+        let is_it = |object: &Object| object.name.as_ref().is_some_and(|(it, _)| it == name);
+        object.ok().filter(is_it).map_or(Alone::Unanswered, Alone::Read)
+    }
+}
