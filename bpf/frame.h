@@ -115,7 +115,9 @@ INLINE bool is_as_long(const struct xdp_md *ctx, const struct frame *frame, bool
 	return said >= least && (length == said || (length > said && length <= ETH_ZLEN));
 }
 
-/* Where the sum of the transport stands, or NULL: the frame ends before that, or says that a connection begins or ends. */
+/*
+ * Where the sum of the transport stands, or NULL: the frame ends before that, or says that a connection begins or ends.
+ */
 INLINE __u16 *sum_of_frame(const struct xdp_md *ctx, __u8 transport, bool v4)
 {
 	__u32 at = transport_at(v4);
@@ -193,7 +195,9 @@ INLINE void write_sum_of_frame(__u16 *sum, __u8 transport, const struct change *
 	*sum = transport == IPPROTO_UDP && !made ? 0xffff : made;
 }
 
-/* Gives a frame that was read the source and the destination of `to`, and sends it one hop further. `false`: as it was. */
+/*
+ * Gives a frame that was read the source and the destination of `to`, and sends it one hop further. `false`: as it was.
+ */
 INLINE bool write_frame(const struct xdp_md *ctx, const struct frame *frame, const struct tuple *to,
 			const struct known_way *way, bool v4)
 {

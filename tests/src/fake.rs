@@ -18,8 +18,8 @@
 //!
 //! Invariant: nothing happens by chance or by itself; what a test did not ask for is what a sound apiserver does. Each
 //! server runs on a thread of its own, so that it takes no time from the client's runtime. Only Events can be written
-//! over HTTP, nothing is defaulted, and there are no streaming lists. Lists and watches of Services, slices and Nodes are
-//! told in protobuf to clients that ask for it first.
+//! over HTTP, nothing is defaulted, and there are no streaming lists. Lists and watches of Services, slices and Nodes
+//! are told in protobuf to clients that ask for it first.
 
 mod authority;
 mod cluster;

@@ -85,25 +85,9 @@ async fn answer(
             writer.line(&line).await?;
             return writer.end().await;
         }
-        Some(Fault::SayProtobuf(body)) => {
-            writer.encoding = Encoding::Protobuf;
-            writer.begin().await?;
-            writer.chunk(&body).await?;
-            return writer.end().await;
-        }
-        Some(Fault::Say(body)) => {
-            writer.encoding = Encoding::Json;
-            writer.begin().await?;
-            writer.chunk(body.as_bytes()).await?;
-            return writer.end().await;
-        }
-        Some(Fault::Endless(piece)) => {
-            writer.encoding = Encoding::Json;
-            writer.begin().await?;
-            loop {
-                writer.chunk(piece.as_bytes()).await?;
-            }
-        }
+        Some(Fault::SayProtobuf(body)) => return say(writer, Encoding::Protobuf, &body).await,
+        Some(Fault::Say(body)) => return say(writer, Encoding::Json, body.as_bytes()).await,
+        Some(Fault::Endless(piece)) => return say_for_ever(writer, piece.as_bytes()).await,
         Some(Fault::Slow(time)) => tokio::time::sleep(time).await,
         Some(Fault::CutAfter(bytes)) => writer.cut_after(bytes),
         Some(Fault::Twice) => twice = true,
@@ -119,6 +103,26 @@ async fn answer(
         Verb::Watch => watch::watch(state, head, twice, reader, writer).await,
         Verb::Create => events::create(&state.cluster, head, writer).await,
         Verb::Patch => events::patch(&state.cluster, head, writer).await,
+    }
+}
+
+async fn say(
+    writer: &mut Writer<impl AsyncWrite + Unpin>,
+    encoding: Encoding,
+    body: &[u8],
+) -> io::Result<()> {
+    writer.encoding = encoding;
+    writer.begin().await?;
+    writer.chunk(body).await?;
+    writer.end().await
+}
+
+/// Until the client gives up.
+async fn say_for_ever(writer: &mut Writer<impl AsyncWrite + Unpin>, piece: &[u8]) -> io::Result<()> {
+    writer.encoding = Encoding::Json;
+    writer.begin().await?;
+    loop {
+        writer.chunk(piece).await?;
     }
 }
 

@@ -132,8 +132,8 @@ fn ask(kernel: &mut Conversation, family: u16, command: u8, attributes: &[u8]) -
     Ok(told.split_off(GENERIC.min(told.len())))
 }
 
-/// Whether a program at the device sees the tags of VLANs. Where the device takes them off before, a program cannot tell
-/// a frame of a VLAN from another one.
+/// Whether a program at the device sees the tags of VLANs. Where the device takes them off before, a program cannot
+/// tell a frame of a VLAN from another one.
 pub(crate) fn knows_tags(index: u32) -> io::Result<bool> {
     let (mut kernel, family) = family(b"ethtool\0")?;
     let device = with_kind(ETHTOOL_A_HEADER_DEV_INDEX, &index.to_ne_bytes());

@@ -211,8 +211,8 @@ impl Place {
         self.vain = if self.mode().is_some() { 0 } else { self.vain.saturating_add(1) };
     }
 
-    /// Puts back what was taken away, and looks at the device again if that is due: the kernel answers under a lock that
-    /// all changes of devices share. `true`: something was put back.
+    /// Puts back what was taken away, and looks at the device again if that is due: the kernel answers under a lock
+    /// that all changes of devices share. `true`: something was put back.
     pub(super) fn mend(
         &mut self,
         wanted: XdpUse,

@@ -14,6 +14,8 @@ mod watching;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use holdfast_core::keys::Source;
+use holdfast_objects::{Defaulting, Provenance};
 use tokio::sync::{mpsc, watch};
 
 use super::Timing;
@@ -292,4 +294,9 @@ impl Reflector {
             change(view);
         });
     }
+}
+/// The source of the objects that are read.
+fn provenance(endpoint: &Arc<str>) -> Provenance {
+    let origin = Some(Arc::clone(endpoint));
+    Provenance { source: Source::Kubernetes, origin, defaulting: Defaulting::Done }
 }

@@ -93,8 +93,8 @@ fn begin(node: &Node, (client, frontend, backend): Way, transport: u8) -> [Sent;
     [open(ACK), answer(ACK)]
 }
 
-/// What becomes of a frame at the driver, right after the program of packets has seen one of the flow. Once in a while a
-/// second ends just then.
+/// What becomes of a frame at the driver, right after the program of packets has seen one of the flow. Once in a while
+/// a second ends just then.
 #[track_caller]
 fn arrive_after(node: &Node, seen: &Sent, frame: &[u8]) -> (i32, Vec<u8>) {
     let mut arrived = (PASSED, Vec::new());

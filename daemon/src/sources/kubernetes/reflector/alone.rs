@@ -7,8 +7,7 @@
 use holdfast_core::keys::ObjectName;
 use tokio::time::{Instant, timeout_at};
 
-use super::Reflector;
-use super::listing::provenance;
+use super::{Reflector, provenance};
 use crate::sources::kubernetes::codec::{Codec, Json};
 use crate::sources::kubernetes::ending::Ending;
 use crate::sources::kubernetes::object::Object;

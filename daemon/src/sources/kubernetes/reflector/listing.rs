@@ -18,17 +18,11 @@ use crate::sources::kubernetes::page::{Ahead, Items};
 use crate::sources::kubernetes::piece::{Piece, TooLong};
 use crate::sources::kubernetes::resource::{Resource, Selection};
 use crate::sources::kubernetes::view::State;
-use holdfast_objects::{Defaulting, Provenance};
+use holdfast_objects::Provenance;
 
 /// How many refusals of a selection in a row it takes until a part of it is left out as a trial. A single refusal may
 /// be a stray answer of a proxy, or of a server that is just starting.
 const DOUBTS_MIN: u32 = 2;
-
-/// The source of the objects that are read.
-pub(super) fn provenance(endpoint: &Arc<str>) -> Provenance {
-    let origin = Some(Arc::clone(endpoint));
-    Provenance { source: Source::Kubernetes, origin, defaulting: Defaulting::Done }
-}
 
 impl Reflector {
     /// Reads the whole list and hands over what it changes.

@@ -11,7 +11,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Reflector;
 use super::alone::Doubts;
-use super::listing::{ItemReader, provenance};
+use super::listing::ItemReader;
+use super::provenance;
 use crate::apiserver::{Connection, Encoding, Reply};
 use crate::sources::kubernetes::codec::{Codec, Json, Protobuf, Splitter};
 use crate::sources::kubernetes::ending::Ending;

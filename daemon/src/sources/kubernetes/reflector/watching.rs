@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::alone::Doubts;
-use super::listing::provenance;
+use super::provenance;
 use super::{Reflector, Stop};
 use crate::apiserver::{Encoding, Reply};
 use crate::sources::kubernetes::codec::{self, Codec, Frame, Framer, Json, NoFrame, Protobuf};

@@ -1,8 +1,8 @@
 //! Services, `EndpointSlice`s and Nodes in protobuf, as far as they are read.
 //!
 //! Invariant: each type has the fields, by the same names, that the reader of JSON has, and a value that JSON leaves
-//! out because it is empty counts as left out here; so an object leads to the same facts in either encoding. As protobuf
-//! has it, of a field that comes twice the last one counts, messages are merged, and lists go on.
+//! out because it is empty counts as left out here; so an object leads to the same facts in either encoding. As
+//! protobuf has it, of a field that comes twice the last one counts, messages are merged, and lists go on.
 
 use holdfast_objects::{
     AffinityConfigWire, AffinityWire, AnnotationsWire, ConditionsWire, EndpointWire, HintWire, HintsWire,
