@@ -83,7 +83,7 @@ struct Device<'a> {
     shortcut: bool,
     /// Why they do not; null where they do, and at devices by which no flow with clients outside leads.
     no_shortcut: Option<String>,
-    /// Where those to and from other nodes pass by it at the driver already (`xdp` under [packets]): in the driver, or
+    /// Where those to and from other nodes pass by it at the driver already (`[packets] xdp`): in the driver, or
     /// behind it. Null where they do not.
     #[schemars(extend("enum" = [MODES[0], MODES[1], None::<&str>]))]
     xdp: Option<&'static str>,
