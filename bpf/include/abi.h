@@ -209,7 +209,7 @@ enum device_flag {
 	DEVICE_PEER = 64,
 	/* Frames pass by the stack between it and other such devices, from driver to driver: see xdp.bpf.c. */
 	DEVICE_FRAMES = 128,
-	/* Likewise, of devices behind whose drivers the kernel has made packets of the frames. */
+	/* The same, between devices that have the program behind the driver: the kernel has made packets by then. */
 	DEVICE_GENERIC = 256,
 };
 

@@ -6,8 +6,7 @@
 
 use std::time::Duration;
 
-use holdfast::apiserver::{self, Access, Connection};
-use holdfast::config::Config;
+use holdfast::apiserver::{Access, Connection};
 use holdfast_tests::bed::{Layout, Location};
 use holdfast_tests::peers::{Api, Cluster, Part, PeersError};
 use holdfast_tests::size::sized;
@@ -36,7 +35,8 @@ fn main() {
     fill(&cluster.api(0).unwrap(), services, slices);
     let pid = cluster.pid(Part::Apiserver(0)).unwrap();
     let rounds = sized(20, 1);
-    let measured = cluster.bed().within(Location::NODE, || measure(&access(&cluster), pid, rounds)).unwrap();
+    let measured =
+        cluster.bed().within(Location::NODE, || measure(&cluster.access().unwrap(), pid, rounds)).unwrap();
     for ((name, _), (bytes, seconds)) in ENCODINGS.iter().zip(measured) {
         println!(
             "{name}: {services} services and {slices} slices of {ENDPOINTS} endpoints are {:.2} MB and take an apiserver {:.1} ms",
@@ -70,16 +70,6 @@ fn fill(api: &Api<'_>, services: u32, slices: u32) {
         });
         api.apply_object(&object).unwrap();
     }
-}
-
-fn access(cluster: &Cluster) -> Access {
-    let authority = cluster.authority();
-    let kubeconfig = authority.kubeconfig(0, authority.admin()).unwrap();
-    let text = format!("[apiserver]\nkubeconfig = {kubeconfig:?}\ndiscover = []\n");
-    let (config, _) = Config::parse(&text, "config.toml").unwrap();
-    let sources = apiserver::Sources { apiserver: config.apiserver, kubelet: None, learns: false };
-    let state = cluster.folder().to_owned();
-    Access::new(&apiserver::Settings { sources, state, known_cluster: None, seed: 1 }).unwrap()
 }
 
 /// For each encoding the bytes of both lists, and how long they keep a processor of the apiserver busy.

@@ -28,6 +28,7 @@
 //! from `tests/peers` by `scripts/peers.sh`. There is no kubelet; a test says itself what it would have written
 //! (`Pod`). The bed ends all of it, also when a test is killed.
 
+mod access;
 mod api;
 mod audit;
 mod authority;

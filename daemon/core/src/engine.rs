@@ -248,7 +248,7 @@ impl<M: Maps> Engine<M> {
         let opens = self.opens_at().is_some_and(|due| due <= now) && self.first_grace.is_none();
         if opens && !self.is_open && self.is_bare {
             // What follows, the decision for each service, takes as long as larger maps do.
-            self.maps.expect(&self.world.foreseen());
+            self.maps.prepare(&self.world.foreseen());
         }
         self.is_open |= opens;
         self.is_open

@@ -68,7 +68,7 @@ pub trait Maps: Send {
 
     /// Tells the maps what is about to come while it is still being decided, so that they can begin to make room. It
     /// does not wait, and nothing but time depends on it.
-    fn expect(&mut self, _: &Coming) {}
+    fn prepare(&mut self, _: &Coming) {}
 
     /// Makes room for many ops at once, so that the maps need not grow in several steps. It changes nothing that a
     /// client meets, and what does not fit shows in the ops. Maps that are as large as they get have nothing to do.
@@ -111,8 +111,8 @@ impl<M: Maps + ?Sized> Maps for Box<M> {
         (**self).execute_some(inserts)
     }
 
-    fn expect(&mut self, coming: &Coming) {
-        (**self).expect(coming);
+    fn prepare(&mut self, coming: &Coming) {
+        (**self).prepare(coming);
     }
 
     fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {

@@ -11,11 +11,12 @@ mod frames;
 mod lengths;
 mod link;
 mod link_layer;
+mod remains;
 mod tcx;
 mod told;
 mod xdp;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -25,11 +26,13 @@ use std::path::{Path, PathBuf};
 use crate::abi;
 use crate::bpf_call;
 use crate::features::Features;
-use crate::load::{Layer, PacketPrograms};
+use crate::load::PacketPrograms;
 use crate::table::Table;
 
 pub use driver::Mode;
 pub(crate) use lengths::knows_lengths;
+pub(crate) use link_layer::layers_of;
+pub(crate) use remains::{are_anywhere, remove_all};
 pub(crate) use tcx::is_there as has_tcx;
 pub(crate) use told::value_of;
 pub use xdp::{XdpState, XdpUse};
@@ -37,7 +40,6 @@ pub use xdp::{XdpState, XdpUse};
 #[cfg(test)]
 pub(crate) use driver::{knows_tags, sends_frames};
 
-use frames::XDP;
 use link::Link;
 
 /// Which way packets go.
@@ -286,21 +288,6 @@ impl Devices {
             devices.places.insert(index, place);
         }
         devices
-    }
-
-    /// The devices at which a former daemon left programs, as far as the devices are still there.
-    fn left(&self) -> Vec<u32> {
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let pinned = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let known = self.entries.entries().unwrap_or_default().into_iter();
-        let known = known.filter_map(|(key, _)| Some(u32::from_ne_bytes(key.as_ref().try_into().ok()?)));
-        let mut all: Vec<u32> = match self.kind {
-            HookKind::Tcx => pinned.collect(),
-            HookKind::Clsact => known.filter(|index| has_filter(*index)).chain(pinned).collect(),
-        };
-        all.sort_unstable();
-        all.dedup();
-        all
     }
 
     fn place(&self, device: Device) -> DeviceState {
@@ -605,53 +592,6 @@ impl Devices {
     }
 }
 
-/// The layers at which packets of these devices begin; a node that has no device yet soon has one of Ethernet.
-pub(crate) fn layers_of(devices: &[Device]) -> Vec<Layer> {
-    let found: BTreeSet<Layer> =
-        devices.iter().filter_map(|device| link_layer::layer_of(device.index).ok()).collect();
-    if found.is_empty() { vec![Layer::Ethernet] } else { found.into_iter().collect() }
-}
-
 fn not_attached(direction: Direction, error: &io::Error) -> io::Error {
     io::Error::other(format!("cannot attach {}: {error}", direction.name()))
-}
-
-fn has_filter(index: u32) -> bool {
-    Spot::both(index).iter().any(|spot| clsact::program_at(spot).is_some())
-}
-
-/// Whether any device has a program of ours. Links are asked for wherever their devices are.
-pub(crate) fn are_anywhere(folder: &Path) -> bool {
-    libbpf_rs::set_print(None);
-    let pinned = fs::read_dir(folder).into_iter().flatten().flatten();
-    let pinned = pinned.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let has_link = |spot: Spot| {
-        let pin = folder.join(spot.index.to_string()).join(spot.direction.name());
-        Link::open(&pin).is_ok_and(|link| tcx::program_at(&link, &spot).is_some())
-    };
-    let has_frames = |index: u32| {
-        let link = Link::open(&folder.join(index.to_string()).join(XDP)).and_then(|link| link.place());
-        link.is_ok_and(|place| place.device == index)
-    };
-    let has_any = |index: u32| has_frames(index) || Spot::both(index).into_iter().any(has_link);
-    pinned.into_iter().any(has_any) || link_layer::all().into_iter().any(has_filter)
-}
-
-/// Removes our programs from all devices of this network namespace, and the links that are pinned there. Collects what
-/// could not be removed, and goes on.
-pub(crate) fn remove_all(folder: &Path) -> Vec<(PathBuf, io::Error)> {
-    libbpf_rs::set_print(None);
-    let mut errors = Vec::new();
-    let pinned = fs::read_dir(folder).into_iter().flatten().flatten();
-    let names = Direction::ALL.map(Direction::name).into_iter().chain([XDP]);
-    let pins = pinned.flat_map(|entry| names.clone().map(move |name| entry.path().join(name)));
-    for pin in pins.filter(|pin| pin.exists()) {
-        let detached = Link::open(&pin).and_then(|link| link.detach());
-        errors.extend(detached.err().map(|error| (pin, error)));
-    }
-    for spot in link_layer::all().into_iter().flat_map(Spot::both) {
-        let removed = clsact::remove(&spot);
-        errors.extend(removed.err().map(|error| (PathBuf::from(format!("device {}", spot.index)), error)));
-    }
-    errors
 }

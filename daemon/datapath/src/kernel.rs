@@ -205,7 +205,7 @@ impl Maps for KernelMaps {
         }
     }
 
-    fn expect(&mut self, coming: &Coming) {
+    fn prepare(&mut self, coming: &Coming) {
         self.expect_room_for(coming);
     }
 

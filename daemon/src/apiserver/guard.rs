@@ -122,7 +122,7 @@ impl Guard<'_> {
                 self.doubts.clear(target.address);
                 self.inner.lead_to(Some(target.address));
                 let now = Instant::now();
-                Some(Post { connection, target, since: now, ask_at: now + self.spread(ASK_GUARDED) })
+                Some(Post { connection, target, since: now, ask_at: now + spread(self.inner, ASK_GUARDED) })
             }
             Err(trouble) => {
                 self.doubt(&target, trouble);
@@ -138,13 +138,8 @@ impl Guard<'_> {
         if is_ours {
             return;
         }
-        let inner = self.inner;
-        self.doubts.add(target.address, Instant::now(), |pause| inner.endpoints.lock().jittered(pause));
-    }
-
-    /// Another time on each node, so that thousands do not come in one moment.
-    fn spread(&self, time: Duration) -> Duration {
-        self.inner.endpoints.lock().jittered(time)
+        let Self { inner, doubts, .. } = self;
+        doubts.add(target.address, Instant::now(), |pause| spread(inner, pause));
     }
 
     /// Holds the post for a beat at most; `None`: it is lost.
@@ -177,7 +172,7 @@ impl Guard<'_> {
             self.short_posts = 0;
             return;
         }
-        sleep(self.spread(doubts::pause(self.short_posts))).await;
+        sleep(spread(self.inner, doubts::pause(self.short_posts))).await;
         self.short_posts = self.short_posts.saturating_add(1);
     }
 
@@ -187,7 +182,7 @@ impl Guard<'_> {
         let asked = timeout(GUARDED_ANSWER, ask(self.inner, connection));
         match asked.await.unwrap_or(Err(Trouble::Silent)) {
             Ok(connection) => {
-                let ask_at = Instant::now() + self.spread(ASK_GUARDED);
+                let ask_at = Instant::now() + spread(self.inner, ASK_GUARDED);
                 Some(Post { connection, target, since, ask_at })
             }
             Err(trouble) => {
@@ -196,6 +191,11 @@ impl Guard<'_> {
             }
         }
     }
+}
+
+/// Another time on each node, so that thousands do not come in one moment.
+fn spread(inner: &Inner, time: Duration) -> Duration {
+    inner.endpoints.lock().jittered(time)
 }
 
 /// A connection over which the server has shown the apiserver's certificate, our cluster, and that it is ready. Where a

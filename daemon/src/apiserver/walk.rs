@@ -253,7 +253,7 @@ async fn opened(
     Ok(opened.map_err(|_| Trouble::Silent)??.connection)
 }
 
-/// A connection whose server has been asked who it is.
+/// A connection to a server that has been asked which cluster it belongs to.
 pub(super) struct Opened {
     pub(super) connection: Connection,
     /// Whether the server has named our cluster, and not only been excused from that.

@@ -277,8 +277,8 @@ impl Maps for AppMaps {
         self.maps_mut().execute_some(inserts)
     }
 
-    fn expect(&mut self, coming: &Coming) {
-        self.maps_mut().expect(coming);
+    fn prepare(&mut self, coming: &Coming) {
+        self.maps_mut().prepare(coming);
     }
 
     fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {

@@ -92,7 +92,7 @@ messages! {
     OBJECT_NOT_UNDERSTOOD = "3ffabc66196a31d3f791eab23b70c0d1", "object not understood; its last good version stays in force";
     /// An endpoint of an apiserver cannot be used.
     APISERVER_TROUBLE = "c7e1f4e1946f278478e1d31cf028d9fe", "trouble with an apiserver";
-    /// Another endpoint gets those who dial the virtual address.
+    /// Another endpoint gets the clients of the virtual address.
     APISERVER_LED = "5d0d5b6c4a5b4b0f8f0d6f2a9c3e71b4", "the apiserver's virtual address leads to another endpoint";
     /// The disk takes records again.
     HISTORY_WRITTEN_AGAIN = "9ed29bc661e5459da9bf13f0a1c6b93c", "the history is written to disk again";

@@ -68,7 +68,7 @@ const SETTINGS: [&str; 26] = [
     "--cluster-name=default",
 ];
 
-/// A network whose node Cilium serves. Fields are dropped in this order.
+/// A network with a node that Cilium serves. Fields are dropped in this order.
 pub(crate) struct Cilium {
     agent: Agent,
     bed: Bed,

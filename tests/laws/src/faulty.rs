@@ -65,8 +65,8 @@ impl<M: Maps> Maps for FaultyMaps<M> {
         Ok(())
     }
 
-    fn expect(&mut self, coming: &Coming) {
-        self.inner.expect(coming);
+    fn prepare(&mut self, coming: &Coming) {
+        self.inner.prepare(coming);
     }
 
     fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use holdfast::apiserver::{self, Access, Encoding};
-use holdfast::config::{Config, Encodings, NodeName};
+use holdfast::apiserver::{Access, Encoding};
+use holdfast::config::{Encodings, NodeName};
 use holdfast::node::NodeReport;
 use holdfast::sources::kubernetes::{Kubernetes, Settings};
 use holdfast_core::event::Event;
@@ -16,16 +16,6 @@ const SERVICES: usize = 40;
 
 /// Groups of events that wait for this test.
 const WAITING_MAX: usize = 64;
-
-fn access(cluster: &Cluster) -> Access {
-    let authority = cluster.authority();
-    let kubeconfig = authority.kubeconfig(0, authority.admin()).unwrap();
-    let text = format!("[apiserver]\nkubeconfig = {kubeconfig:?}\ndiscover = []\n");
-    let (config, _) = Config::parse(&text, "config.toml").unwrap();
-    let sources = apiserver::Sources { apiserver: config.apiserver, kubelet: None, learns: false };
-    let state = cluster.folder().to_owned();
-    Access::new(&apiserver::Settings { sources, state, known_cluster: None, seed: 1 }).unwrap()
-}
 
 /// What the source tells of each object, and of the node.
 async fn told(access: Access, encodings: Encodings, expected: Encoding) -> BTreeMap<String, String> {
@@ -74,7 +64,7 @@ fn a_real_apiserver_leads_to_the_same_facts_in_both_encodings() {
         .bed()
         .within(Location::NODE, || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let access = access(&cluster);
+            let access = cluster.access().unwrap();
             let told = |encodings, expected| runtime.block_on(told(access.clone(), encodings, expected));
             (told(Encodings::Json, Encoding::Json), told(Encodings::Auto, Encoding::Protobuf))
         })

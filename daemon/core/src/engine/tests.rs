@@ -138,7 +138,7 @@ fn invariant_04_a_new_node_address_does_not_answer_for_a_node_port_that_goes() {
     facts.ports[0].node_port = NonZeroU16::new(30_080);
     let mut engine = engine(vec![Event::ServiceApplied(Arc::new(facts))]);
     engine.maps_mut().forget_readers();
-    let maps = Recording { maps: engine.into_maps(), names: Vec::new() };
+    let maps = Recording { maps: engine.into_maps(), ..Recording::default() };
     let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
     let node_port_addresses = ["192.168.0.1".parse().unwrap()].into();
     engine.apply(Event::NodeApplied(Arc::new(NodeFacts { node_port_addresses, ..NodeFacts::default() })));
@@ -149,7 +149,7 @@ fn invariant_04_a_new_node_address_does_not_answer_for_a_node_port_that_goes() {
 
 #[test]
 fn invariant_04_an_address_that_left_the_node_does_not_answer_for_a_new_node_port() {
-    let maps = Recording { maps: MemoryMaps::default(), names: Vec::new() };
+    let maps = Recording::default();
     let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
     let node = |address: &str| {
         let node_port_addresses = [address.parse().unwrap()].into();
@@ -171,16 +171,29 @@ fn invariant_04_an_address_that_left_the_node_does_not_answer_for_a_new_node_por
     assert_eq!(names.iter().filter(|name| **name == "insert frontend").count(), 2);
 }
 
-/// Maps that keep the names of the ops.
+/// Maps that keep the names of the ops, and what they were told is coming.
+#[derive(Default)]
 struct Recording {
     maps: MemoryMaps,
     names: Vec<&'static str>,
+    foreseen: Vec<Coming>,
+    roomy: Vec<Coming>,
 }
 
 impl Maps for Recording {
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
         self.names.push(action.name());
         self.maps.execute(action)
+    }
+
+    fn prepare(&mut self, coming: &Coming) {
+        assert_eq!(self.names, [""; 0], "written before it was foreseen");
+        self.foreseen.push(*coming);
+    }
+
+    fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
+        self.roomy.push(*coming);
+        Ok(())
     }
 
     fn begin_grace(&mut self) -> Grace {
@@ -322,49 +335,9 @@ fn invariant_03_a_removal_refused_among_others_keeps_only_its_own_service() {
     assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (0, 0));
 }
 
-/// Maps that keep what they were told is coming.
-#[derive(Default)]
-struct Expecting {
-    maps: MemoryMaps,
-    expected: Vec<Coming>,
-    roomy: Vec<Coming>,
-}
-
-impl Maps for Expecting {
-    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
-        assert!(!self.expected.is_empty(), "{} before it was expected", action.name());
-        self.maps.execute(action)
-    }
-
-    fn expect(&mut self, coming: &Coming) {
-        self.expected.push(*coming);
-    }
-
-    fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
-        self.roomy.push(*coming);
-        Ok(())
-    }
-
-    fn begin_grace(&mut self) -> Grace {
-        self.maps.begin_grace()
-    }
-
-    fn is_over(&self, grace: Grace) -> bool {
-        self.maps.is_over(grace)
-    }
-
-    fn dump(&mut self) -> Result<Dump, MapError> {
-        self.maps.dump()
-    }
-
-    fn capacity(&self) -> Capacity {
-        self.maps.capacity()
-    }
-}
-
 #[test]
 fn a_start_over_empty_maps_says_once_what_is_coming() {
-    let (mut engine, _) = Engine::start(Expecting::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(Recording::default(), Seed::default(), &[Source::Manifests]).unwrap();
     let mut facts = service_facts("b", "fd00::2");
     facts.cluster_ips.push("10.0.0.2".parse().unwrap());
     facts.external_ips = vec!["198.51.100.2".parse().unwrap()];
@@ -377,27 +350,27 @@ fn a_start_over_empty_maps_says_once_what_is_coming() {
     engine.apply(slice("a", &["1.1.1.3"]));
     engine.apply(slice("of-nobody", &["1.1.1.4"]));
     engine.step(NOW, &mut |_| ());
-    assert_eq!(engine.maps().expected, [], "not all is known");
+    assert_eq!(engine.maps().foreseen, [], "not all is known");
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(NOW, &mut |_| ());
     let coming = Coming { frontends: [4, 2], ports: 3, slots: [3, 0], members: 2 };
-    assert_eq!(engine.maps().expected, [coming]);
+    assert_eq!(engine.maps().foreseen, [coming]);
     assert_eq!(engine.maps().roomy.first(), Some(&coming), "as it was decided");
     engine.apply(service("c", "10.0.0.3"));
     engine.step(NOW, &mut |_| ());
-    assert_eq!(engine.maps().expected.len(), 1);
+    assert_eq!(engine.maps().foreseen.len(), 1);
 }
 
 #[test]
 fn a_start_that_finds_its_services_in_the_maps_expects_nothing() {
     let first = engine(vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])]);
-    let maps = Expecting { maps: first.into_maps(), ..Expecting::default() };
+    let maps = Recording { maps: first.into_maps(), ..Recording::default() };
     let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
     engine.apply(service("a", "10.0.0.1"));
     engine.apply(slice("a", &["1.1.1.1"]));
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(NOW, &mut |_| ());
-    assert_eq!(engine.maps().expected, []);
+    assert_eq!(engine.maps().foreseen, []);
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Which devices there are, and where a packet begins at one.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use nix::net::if_::if_nameindex;
 
+use super::Device;
 use crate::load::Layer;
 use crate::netlink::{Conversation, Part};
 
@@ -45,4 +47,10 @@ fn kind_of(index: u32) -> io::Result<u16> {
     let told = describe(index)?;
     let kind = told.get(2..).and_then(|it| it.first_chunk()).ok_or(io::ErrorKind::InvalidData)?;
     Ok(u16::from_ne_bytes(*kind))
+}
+
+/// The layers at which packets of these devices begin; a node that has no device yet soon has one of Ethernet.
+pub(crate) fn layers_of(devices: &[Device]) -> Vec<Layer> {
+    let found: BTreeSet<Layer> = devices.iter().filter_map(|device| layer_of(device.index).ok()).collect();
+    if found.is_empty() { vec![Layer::Ethernet] } else { found.into_iter().collect() }
 }

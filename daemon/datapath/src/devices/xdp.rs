@@ -22,9 +22,9 @@ use crate::bpf_call;
 pub enum XdpUse {
     #[default]
     Never,
-    /// At those whose drivers have a place for programs.
+    /// At devices with a driver that has a place for programs.
     Native,
-    /// At those, and at others behind their drivers.
+    /// At these, and at other devices behind the driver.
     Generic,
 }
 
@@ -181,10 +181,11 @@ impl Place {
             let created = bpf_call::create_link(program, target, sys::BPF_XDP, flags(mode));
             created.map(Link).map_err(|error| why(&error))
         };
-        match self
-            .no_sender(driver, index)
-            .map_or_else(|| create(Mode::Native), |why| Err(Cow::Borrowed(why)))
-        {
+        let native = match self.no_sender(driver, index) {
+            Some(why) => Err(Cow::Borrowed(why)),
+            None => create(Mode::Native),
+        };
+        match native {
             Err(why) if wanted != XdpUse::Generic || why == OF_OTHERS => Err(why),
             Err(_) if driver.is_second() => Err(Cow::Borrowed(SECOND)),
             Err(_) => create(Mode::Generic),
@@ -261,16 +262,14 @@ fn in_the_way(driver: &Driver, index: u32) -> Option<&'static str> {
 
 /// Whether frames may pass at a device that has the program.
 fn state_of(driver: &Driver, index: u32) -> XdpState {
-    let sends = || driver::sends_frames(index);
-    let why = match (driver.mode, in_the_way(driver, index)) {
-        (None, _) => NO_DRIVER,
-        (_, Some(why)) => why,
-        (Some(Mode::Generic), None) if driver.is_second() => SECOND,
-        (Some(Mode::Native), None) if sends().is_err() => NOT_TOLD,
-        (Some(Mode::Native), None) if !sends().unwrap_or(false) => NO_SENDER,
-        (Some(mode), None) => return XdpState::Taken(mode),
-    };
-    XdpState::Not(Cow::Borrowed(why))
+    let Some(mode) = driver.mode else { return XdpState::Not(Cow::Borrowed(NO_DRIVER)) };
+    let why = in_the_way(driver, index).or_else(|| match mode {
+        Mode::Generic => driver.is_second().then_some(SECOND),
+        Mode::Native => {
+            driver::sends_frames(index).map_or(Some(NOT_TOLD), |sends| (!sends).then_some(NO_SENDER))
+        }
+    });
+    why.map_or(XdpState::Taken(mode), |why| XdpState::Not(Cow::Borrowed(why)))
 }
 
 const fn flags(mode: Mode) -> u32 {

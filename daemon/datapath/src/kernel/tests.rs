@@ -126,7 +126,7 @@ fn kernel_maps_that_are_made_too_small_are_not_waited_for() {
 fn kernel_what_a_start_expects_is_made_once_and_is_large_enough() {
     let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
     let coming = Coming { frontends: [20_000, 0], ports: 20_000, slots: [20_000, 0], members: 0 };
-    maps.expect(&coming);
+    maps.prepare(&coming);
     assert!(matches!(maps.ahead, Ahead::Making { .. }), "{:?}", maps.ahead);
     assert_eq!(grown(&maps), (0, 4096), "nothing has changed");
     // A little less is written than was expected, or a little more, as long as there is room.
@@ -145,7 +145,7 @@ fn kernel_what_a_start_expects_is_made_once_and_is_large_enough() {
 #[test]
 fn kernel_what_is_small_is_not_expected() {
     let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
-    maps.expect(&Coming { frontends: [3_000; 2], ports: 4_000, slots: [16_000; 2], members: 3_000 });
+    maps.prepare(&Coming { frontends: [3_000; 2], ports: 4_000, slots: [16_000; 2], members: 3_000 });
     assert!(matches!(maps.ahead, Ahead::Nothing), "{:?}", maps.ahead);
 }
 

@@ -82,7 +82,7 @@ pub(super) struct Shortcut {
     pub(super) others: Vec<String>,
     /// Those that lead to pods of this node.
     pub(super) near: Vec<String>,
-    /// Those of others at whose drivers they do so already.
+    /// The devices that lead to others at which packets do so at the driver already.
     pub(super) drivers: Vec<String>,
 }
 

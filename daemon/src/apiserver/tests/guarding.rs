@@ -143,7 +143,8 @@ async fn a_server_that_says_that_it_is_not_ready_is_left() {
     let ending = serving(&authority, ends).await;
     let good = serving(&authority, plain()).await;
     let mut guarded = Guarded::start(folder.path(), &[unready.url(), ending.url(), good.url()]);
-    guarded.comes_to(&ending, NOT_FOR_EVER).await;
+    let first = *timeout(NOT_FOR_EVER, guarded.led.wait_for(Option::is_some)).await.unwrap().unwrap();
+    assert_eq!(first, Some(ending.address), "never to a server that is not ready");
     guarded.comes_to(&good, NOT_FOR_EVER).await;
 }
 

@@ -162,3 +162,6 @@ fn rejection(
     };
     Some(objects::reject(kind, value, error, provenance))
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,7 +30,7 @@ const FLOWS: u32 = 64;
 
 /// Everything is tested with both kinds of hooks, each in a bed of its own.
 #[track_caller]
-fn with_each(test: fn(&Bed, HookKind)) {
+fn with_each(test: impl Fn(&Bed, HookKind) + Copy + Send + 'static) {
     for kind in KINDS {
         bed(move |bed| {
             run("ip", "link add left index 70 type veth peer name right index 71");

@@ -57,6 +57,15 @@ fn is_told(bed: &Bed, kind: HookKind) -> bool {
     false
 }
 
+/// Like [`with_each`], where this kernel tells what drivers can do.
+fn with_each_told(test: fn(&Bed, HookKind)) {
+    with_each(move |bed, kind| {
+        if is_told(bed, kind) {
+            test(bed, kind);
+        }
+    });
+}
+
 /// Passes as many rounds as lie between two looks, `looks` times.
 fn pass(maps: &mut KernelMaps, looks: usize) {
     for _ in 0..=10 * looks {
@@ -95,10 +104,7 @@ fn kernel_frames_pass_at_a_driver_while_it_sends_them() {
 /// The kernel is asked once in ten rounds, and at once when something was told of devices.
 #[test]
 fn kernel_a_device_with_a_program_at_its_driver_is_looked_at_once_in_ten_rounds() {
-    with_each(|bed, kind| {
-        if !is_told(bed, kind) {
-            return;
-        }
+    with_each_told(|bed, kind| {
         let mut maps = start(bed, kind);
         maps.set_devices(&[with_frames(70, "left", XdpUse::Native)]);
         maps.repair().unwrap();
@@ -153,10 +159,7 @@ fn kernel_a_device_whose_frames_come_by_another_one_has_no_program() {
 
 #[test]
 fn kernel_a_program_of_others_at_a_driver_is_left_alone() {
-    with_each(|bed, kind| {
-        if !is_told(bed, kind) {
-            return;
-        }
+    with_each_told(|bed, kind| {
         const PASSES: i32 = 2;
         let program = program_of_others_as(sys::BPF_PROG_TYPE_XDP, PASSES);
         let others =
@@ -182,10 +185,7 @@ fn kernel_a_program_of_others_at_a_driver_is_left_alone() {
 
 #[test]
 fn kernel_the_program_at_a_driver_outlives_the_daemon_and_goes_with_the_setting_or_the_device() {
-    with_each(|bed, kind| {
-        if !is_told(bed, kind) {
-            return;
-        }
+    with_each_told(|bed, kind| {
         let wanted = [with_frames(70, "left", XdpUse::Native)];
         let mut maps = start(bed, kind);
         maps.set_devices(&wanted);
@@ -216,10 +216,7 @@ fn kernel_the_program_at_a_driver_outlives_the_daemon_and_goes_with_the_setting_
 
 #[test]
 fn kernel_a_program_that_was_taken_from_a_driver_is_put_back_and_counted() {
-    with_each(|bed, kind| {
-        if !is_told(bed, kind) {
-            return;
-        }
+    with_each_told(|bed, kind| {
         let mut maps = start(bed, kind);
         maps.set_devices(&[with_frames(70, "left", XdpUse::Native)]);
         maps.repair().unwrap();

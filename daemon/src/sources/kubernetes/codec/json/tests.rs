@@ -4,27 +4,12 @@ use holdfast_core::event::Event;
 use holdfast_core::keys::ObjectName;
 
 use super::super::refuse;
+use super::super::tests::{provenance, shown};
 use super::*;
-use holdfast_core::keys::Source;
-use holdfast_objects::Defaulting;
-
-fn provenance() -> Provenance {
-    Provenance {
-        source: Source::Kubernetes,
-        origin: Some("10.0.0.1:6443".into()),
-        defaulting: Defaulting::Done,
-    }
-}
 
 #[track_caller]
 fn check_frame(text: &str, expected: &str) {
-    let shown = match Json::frame(text.as_bytes()) {
-        Ok(Frame::Applied(object)) => format!("applied {}", String::from_utf8_lossy(object)),
-        Ok(Frame::Deleted(object)) => format!("deleted {}", String::from_utf8_lossy(object)),
-        Ok(Frame::Bookmark(version)) => format!("bookmark {version}"),
-        Ok(Frame::Failed(status)) => format!("failed {status}"),
-        Err(none) => none.to_string(),
-    };
+    let shown = shown(Json::frame(text.as_bytes()), |bytes| String::from_utf8_lossy(bytes).into_owned());
     assert_eq!(shown, expected);
 }
 

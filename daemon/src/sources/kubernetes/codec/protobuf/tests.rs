@@ -1,22 +1,13 @@
 //! Frames, objects and statuses in protobuf, whole and broken in every way.
 
 use holdfast_core::event::Event;
-use holdfast_core::keys::Source;
-use holdfast_objects::Defaulting;
 use proptest::prelude::*;
 
+use super::super::tests::{provenance, shown};
 use super::*;
 use crate::sources::kubernetes::codec::{Framer, Splitter};
 use crate::sources::kubernetes::page::{ListFrame, NoPage};
 use crate::sources::kubernetes::piece::Piece;
-
-fn provenance() -> Provenance {
-    Provenance {
-        source: Source::Kubernetes,
-        origin: Some("10.0.0.1:6443".into()),
-        defaulting: Defaulting::Done,
-    }
-}
 
 fn number(mut value: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -61,13 +52,7 @@ fn service_of(name: &str) -> Vec<u8> {
 
 #[track_caller]
 fn check_frame(bytes: &[u8], expected: &str) {
-    let shown = match Protobuf::frame(bytes) {
-        Ok(Frame::Applied(object)) => format!("applied {} bytes", object.len()),
-        Ok(Frame::Deleted(object)) => format!("deleted {} bytes", object.len()),
-        Ok(Frame::Bookmark(version)) => format!("bookmark {version}"),
-        Ok(Frame::Failed(status)) => format!("failed {status}"),
-        Err(none) => none.to_string(),
-    };
+    let shown = shown(Protobuf::frame(bytes), |bytes| format!("{} bytes", bytes.len()));
     assert_eq!(shown, expected);
 }
 

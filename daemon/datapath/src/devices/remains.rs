@@ -1,0 +1,73 @@
+//! What programs of ours are at devices, whichever daemon put them there: to take them over, or to remove them.
+//!
+//! Invariant: a link is asked for by its pin wherever its device is, and a filter at each device of this network
+//! namespace; so a device is found also where only one of the two is left.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::frames::XDP;
+use super::link::Link;
+use super::{Devices, Direction, HookKind, Spot, clsact, link_layer, tcx};
+
+impl Devices {
+    /// The devices at which a former daemon left programs, as far as the devices are still there.
+    pub(super) fn left(&self) -> Vec<u32> {
+        let known = self.entries.entries().unwrap_or_default().into_iter();
+        let known = known.filter_map(|(key, _)| Some(u32::from_ne_bytes(key.as_ref().try_into().ok()?)));
+        let mut all: Vec<u32> = match self.kind {
+            HookKind::Tcx => pinned(&self.folder).collect(),
+            HookKind::Clsact => {
+                known.filter(|index| has_filter(*index)).chain(pinned(&self.folder)).collect()
+            }
+        };
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+/// The devices that have a folder of pins.
+fn pinned(folder: &Path) -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn has_filter(index: u32) -> bool {
+    Spot::both(index).iter().any(|spot| clsact::program_at(spot).is_some())
+}
+
+/// Whether any device has a program of ours. Links are asked for wherever their devices are.
+pub(crate) fn are_anywhere(folder: &Path) -> bool {
+    libbpf_rs::set_print(None);
+    let has_link = |spot: Spot| {
+        let pin = folder.join(spot.index.to_string()).join(spot.direction.name());
+        Link::open(&pin).is_ok_and(|link| tcx::program_at(&link, &spot).is_some())
+    };
+    let has_frames = |index: u32| {
+        let link = Link::open(&folder.join(index.to_string()).join(XDP)).and_then(|link| link.place());
+        link.is_ok_and(|place| place.device == index)
+    };
+    let has_any = |index: u32| has_frames(index) || Spot::both(index).into_iter().any(has_link);
+    pinned(folder).any(has_any) || link_layer::all().into_iter().any(has_filter)
+}
+
+/// Removes our programs from all devices of this network namespace, and the links that are pinned there. Collects what
+/// could not be removed, and goes on.
+pub(crate) fn remove_all(folder: &Path) -> Vec<(PathBuf, io::Error)> {
+    libbpf_rs::set_print(None);
+    let mut errors = Vec::new();
+    let names = Direction::ALL.map(Direction::name).into_iter().chain([XDP]);
+    let folders = pinned(folder).map(|index| folder.join(index.to_string()));
+    let pins = folders.flat_map(|folder| names.clone().map(move |name| folder.join(name)));
+    for pin in pins.filter(|pin| pin.exists()) {
+        let detached = Link::open(&pin).and_then(|link| link.detach());
+        errors.extend(detached.err().map(|error| (pin, error)));
+    }
+    for spot in link_layer::all().into_iter().flat_map(Spot::both) {
+        let removed = clsact::remove(&spot);
+        errors.extend(removed.err().map(|error| (PathBuf::from(format!("device {}", spot.index)), error)));
+    }
+    errors
+}

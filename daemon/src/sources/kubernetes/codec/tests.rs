@@ -1,0 +1,25 @@
+//! What the tests of both encodings share.
+
+use holdfast_core::keys::Source;
+use holdfast_objects::{Defaulting, Provenance};
+
+use super::{Frame, NoFrame};
+
+pub(super) fn provenance() -> Provenance {
+    Provenance {
+        source: Source::Kubernetes,
+        origin: Some("10.0.0.1:6443".into()),
+        defaulting: Defaulting::Done,
+    }
+}
+
+/// A frame in words; its object as the encoding shows one.
+pub(super) fn shown(frame: Result<Frame<'_>, NoFrame>, object: impl Fn(&[u8]) -> String) -> String {
+    match frame {
+        Ok(Frame::Applied(bytes)) => format!("applied {}", object(bytes)),
+        Ok(Frame::Deleted(bytes)) => format!("deleted {}", object(bytes)),
+        Ok(Frame::Bookmark(version)) => format!("bookmark {version}"),
+        Ok(Frame::Failed(status)) => format!("failed {status}"),
+        Err(none) => none.to_string(),
+    }
+}

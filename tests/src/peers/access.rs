@@ -1,0 +1,20 @@
+//! The daemon's own way to a cluster's first apiserver, without a daemon.
+
+use std::error::Error;
+
+use holdfast::apiserver::{self, Access};
+use holdfast::config::Config;
+
+use super::Cluster;
+
+impl Cluster {
+    /// As the administrator; nothing is dialled yet.
+    pub fn access(&self) -> Result<Access, Box<dyn Error>> {
+        let kubeconfig = self.authority().kubeconfig(0, self.authority().admin())?;
+        let text = format!("[apiserver]\nkubeconfig = {kubeconfig:?}\ndiscover = []\n");
+        let (config, _) = Config::parse(&text, "config.toml")?;
+        let sources = apiserver::Sources { apiserver: config.apiserver, kubelet: None, learns: false };
+        let state = self.folder().to_owned();
+        Ok(Access::new(&apiserver::Settings { sources, state, known_cluster: None, seed: 1 })?)
+    }
+}
