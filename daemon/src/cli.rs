@@ -9,6 +9,7 @@ mod cleanup;
 mod client;
 mod filters;
 mod health;
+mod import;
 mod paint;
 mod report;
 mod status;
@@ -31,6 +32,7 @@ use serde_json::{Value, json};
 use crate::admin::form::Form;
 use crate::admin::verify::Verification;
 use crate::config::{self, ConfigErrors, ConfigFile, NodeName};
+use crate::import::Format;
 use client::{Client, ClientError, Reply};
 use filters::{
     Backends, Diagnosed, Drained, Events, Explained, Filters, Flows, Frontends, History, Refusals, Services,
@@ -94,6 +96,10 @@ const DRAIN_EXITS: &str = "Exit code: 0 no new client gets such a backend, 1 cli
 
 /// What the exit code of `undrain` says.
 const UNDRAIN_EXITS: &str = "Exit code: 0 it is not drained, 1 another drain still has some of it, 2 the daemon cannot be reached or does not take it";
+
+/// What the exit code of `import` says.
+const IMPORT_EXITS: &str = "Exit code: 0 the blocks say all that the file says, 1 something is noted on standard error, 78 the file \
+                            cannot be read";
 
 /// Where the configuration is unless the command line names another file.
 pub const CONFIG_PATH: &str = "/etc/holdfast/holdfast.toml";
@@ -211,6 +217,15 @@ pub enum Question {
         #[arg(default_value = CONFIG_PATH)]
         file: PathBuf,
     },
+    /// Say the services of another load balancer's file as `[[service]]` blocks: of IPVS, keepalived or `HAProxy`
+    #[command(after_help = IMPORT_EXITS)]
+    Import {
+        /// What `ipvsadm --save --numeric` wrote, keepalived.conf or haproxy.cfg; "-" is standard input
+        file: PathBuf,
+        /// Whose file it is: ipvs, keepalived or haproxy [default: as its lines show]
+        #[arg(long, value_name = "FORMAT", value_parser = import::format)]
+        from: Option<Format>,
+    },
     /// Print the completions for a shell
     Completions {
         /// The shell that will read them
@@ -264,7 +279,8 @@ pub fn run(run: &Run, err: &mut impl Write) -> std::process::ExitCode {
 impl Cli {
     /// Answers a question at a terminal or elsewhere: with colours where they can be seen and are wanted.
     pub fn answer_in_colour(&self, question: &Question, out: impl Write, err: &mut impl Write) -> Exit {
-        let is_text = !matches!(question, Question::Completions { .. }) && self.output != Form::Json;
+        let is_file = matches!(question, Question::Completions { .. } | Question::Import { .. });
+        let is_text = !is_file && self.output != Form::Json;
         let mut painted = paint::Painted::new(out);
         match is_text {
             true => self.answer(question, &mut painted, err),
@@ -312,6 +328,9 @@ impl Cli {
             }
             Question::CheckConfig { file } => {
                 check::check(file).write(self.output, out, err).map_err(Into::into)
+            }
+            Question::Import { file, from } => {
+                import::import(file, *from).write(self.output, out, err).map_err(Into::into)
             }
             Question::Completions { shell } => completions(*shell, out).map_err(Into::into),
         };

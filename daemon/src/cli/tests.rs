@@ -440,6 +440,39 @@ fn a_bad_configuration_is_told_whole() {
     assert_eq!(run(&["check-config", "/nonexistent.toml"]).exit, Exit::Config);
 }
 
+#[test]
+fn import_writes_blocks_and_says_what_they_do_not_say() {
+    let folder = Folder::new();
+    let path = folder.0.join("rules");
+    let path = path.to_str().unwrap();
+    let import = |text: &str| {
+        std::fs::write(path, text).unwrap();
+        run(&["import", path])
+    };
+    let whole = "-A -t 192.0.2.1:80 -s wrr\n-a -t 192.0.2.1:80 -r 10.0.0.1:80 -m -w 2\n";
+    let ran = import(whole);
+    assert_eq!((ran.exit, ran.err.as_str()), (Exit::Good, ""));
+    assert!(ran.out.contains("backends = [{ address = \"10.0.0.1:80\", weight = 2 }]"), "{}", ran.out);
+    let ran = import(&format!("{whole}-A -f 1 -s rr\n"));
+    assert_eq!((ran.exit, ran.err.contains(": line 3: firewall mark")), (Exit::Finding, true), "{}", ran.err);
+    // Two families that cannot meet are what the reader of configurations finds.
+    let ran = import("-A -t 192.0.2.1:80 -s wrr\n-a -t 192.0.2.1:80 -r [fd00::1]:80 -m -w 2\n");
+    assert_eq!(
+        (ran.exit, ran.err.contains("to mend: what was written:")),
+        (Exit::Finding, true),
+        "{}",
+        ran.err
+    );
+    assert_eq!(import("nothing of the kind\n").exit, Exit::Config);
+    assert_eq!(import(&"#".repeat(crate::import::BYTES_MAX + 1)).exit, Exit::Config);
+    assert_eq!(run(&["import", "/nonexistent"]).exit, Exit::Config);
+    assert_eq!(run(&["import", path, "--from", "nginx"]).exit, Exit::Usage);
+    std::fs::write(path, "listen a\n bind 192.0.2.1:80\n server b 10.0.0.1:80\n").unwrap();
+    let told = as_json(&run(&["import", path, "--from", "haproxy", "-o", "json"]));
+    assert!(told["configuration"].as_str().unwrap().contains("name = \"a\""), "{told}");
+    assert_eq!((&told["notes"], &told["errors"]), (&json!([]), &json!([])));
+}
+
 /// `check-config` reports faults in files about Events too, because operators write those as well.
 #[test]
 fn what_is_wrong_in_the_files_about_events_is_told_with_the_configuration() {

@@ -1,0 +1,71 @@
+//! `import`: the services of another load balancer's file, as blocks of a configuration.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use holdfast_core::spelled::Spelled;
+use serde_json::json;
+
+use super::Exit;
+use super::report::Report;
+use crate::config::Config;
+use crate::import::{self, BYTES_MAX, Format, Imported};
+
+/// The file that stands for standard input.
+const STANDARD_INPUT: &str = "-";
+
+/// Reads a format as the command line says it.
+pub(super) fn format(text: &str) -> Result<Format, String> {
+    let legal = || Format::ALL.iter().map(|format| format.spelling()).collect::<Vec<_>>().join(", ");
+    let named = Format::ALL.iter().copied().find(|format| format.spelling() == text);
+    named.ok_or_else(|| format!("legal are {}", legal()))
+}
+
+/// Says what became of a file: blocks that are good as they are, or what is left to do.
+pub(super) fn import(path: &Path, from: Option<Format>) -> Report {
+    let name = path.display().to_string();
+    let text = match read(path) {
+        Ok(text) => text,
+        Err(error) => return refused(&format!("{name}: {error}")),
+    };
+    match from.or_else(|| Format::of(&text)) {
+        Some(format) => report(&name, import::import(format, &name, &text)),
+        None => refused(&format!("{name}: nothing shows whose file it is; say it with --from")),
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let source: Box<dyn Read> =
+        if path == Path::new(STANDARD_INPUT) { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
+    let mut text = String::new();
+    source.take(BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
+    if text.len() > BYTES_MAX {
+        let most = BYTES_MAX >> 20;
+        return Err(io::Error::other(format!(
+            "it is longer than {most} MiB: give the part with the services"
+        )));
+    }
+    Ok(text)
+}
+
+fn refused(why: &str) -> Report {
+    let json = json!({"configuration": null, "notes": [], "errors": [why]});
+    Report { exit: Exit::Config, json, good: Vec::new(), bad: vec![format!("error: {why}")] }
+}
+
+fn report(name: &str, imported: Imported) -> Report {
+    let Imported { text, notes } = imported;
+    let refused = Config::parse(&text, "what was written").err();
+    let errors: Vec<String> =
+        refused.into_iter().flat_map(|refused| refused.errors).map(|error| error.to_string()).collect();
+    let noted = notes.iter().map(|note| format!("{name}: {note}"));
+    let bad: Vec<String> = noted.chain(errors.iter().map(|error| format!("to mend: {error}"))).collect();
+    let listed: Vec<_> = notes.iter().map(|note| json!({"line": note.line, "message": note.what})).collect();
+    Report {
+        exit: if bad.is_empty() { Exit::Good } else { Exit::Finding },
+        json: json!({"configuration": text, "notes": listed, "errors": errors}),
+        good: text.lines().map(str::to_owned).collect(),
+        bad,
+    }
+}

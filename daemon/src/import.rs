@@ -1,0 +1,76 @@
+//! What other load balancers are configured to do, as `[[service]]` blocks: IPVS as `ipvsadm` saves it, keepalived, and
+//! `HAProxy` where it passes TCP on.
+//!
+//! Invariant: whatever such a file says is in a block, or is noted with its line; a reader of blocks and notes has lost
+//! nothing. Text in, text out: no file is read here, and no name is looked up.
+
+mod address;
+mod found;
+mod haproxy;
+mod ipvs;
+mod keepalived;
+mod notes;
+#[cfg(test)]
+mod tests;
+mod written;
+
+use holdfast_core::words;
+
+pub use notes::Note;
+
+use found::Found;
+use notes::Notes;
+
+/// The largest file that is read, in bytes: what a configuration of holdfast may have, and what becomes of a file is
+/// seldom longer than the file.
+pub const BYTES_MAX: usize = 1 << 20;
+
+words! {
+    /// Whose configuration a file is.
+    pub enum Format {
+        Ipvs = "ipvs",
+        Keepalived = "keepalived",
+        Haproxy = "haproxy",
+    }
+}
+
+impl Format {
+    /// Whose configuration this seems to be: the first line that only one of them can have says so.
+    pub fn of(text: &str) -> Option<Self> {
+        text.lines().find_map(|line| {
+            let is_indented = line.starts_with(char::is_whitespace);
+            match line.split_whitespace().next()? {
+                "-A" | "-a" | "--add-service" | "--add-server" => Some(Self::Ipvs),
+                "virtual_server" | "virtual_server_group" | "vrrp_instance" | "global_defs" => {
+                    Some(Self::Keepalived)
+                }
+                "global" | "defaults" | "frontend" | "backend" | "listen" if !is_indented => {
+                    Some(Self::Haproxy)
+                }
+                _ => None,
+            }
+        })
+    }
+}
+
+/// What became of a file.
+#[derive(Debug)]
+pub struct Imported {
+    /// The blocks, as text of a configuration.
+    pub text: String,
+    /// What they do not say of the file, in the order of its lines.
+    pub notes: Vec<Note>,
+}
+
+/// Says a file's services as blocks. `name` is the file's, for its reader.
+pub fn import(format: Format, name: &str, text: &str) -> Imported {
+    let mut notes = Notes::default();
+    let read = match format {
+        Format::Ipvs => ipvs::read,
+        Format::Keepalived => keepalived::read,
+        Format::Haproxy => haproxy::read,
+    };
+    let mut found: Vec<Found> = read(text, &mut notes);
+    found::settle(&mut found, &mut notes);
+    Imported { text: written::written(&found, name), notes: notes.in_order() }
+}

@@ -1,0 +1,148 @@
+//! A service as another load balancer has it, and what makes a block of it.
+//!
+//! Invariant: after [`settle`] each service has a name of its own, and weights that a block may have.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use holdfast_core::keys::Transport;
+use holdfast_core::weights::Weight;
+
+use super::notes::Notes;
+
+/// The longest name that a block may have.
+const NAME_MAX: usize = 63;
+
+/// How long clients stay with their backends where a file says that they do, and not for how long: as in Kubernetes.
+pub(super) const AFFINITY: Duration = Duration::from_secs(3 * 60 * 60);
+
+/// How backends are checked; what is `None` is the default of a block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Check {
+    /// What is asked for by HTTP; `None`: the check only connects.
+    pub(super) path: Option<String>,
+    pub(super) interval: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) rise: Option<u32>,
+    pub(super) fall: Option<u32>,
+}
+
+/// A service that was found.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    /// The line at which it begins.
+    pub(super) line: usize,
+    pub(super) name: String,
+    pub(super) transport: Transport,
+    pub(super) frontends: Vec<SocketAddr>,
+    /// Each with its weight.
+    pub(super) backends: Vec<(SocketAddr, u32)>,
+    pub(super) check: Option<Check>,
+    pub(super) affinity: Option<Duration>,
+    pub(super) maglev: bool,
+    /// Whether the method of the file does not look at weights.
+    pub(super) is_level: bool,
+}
+
+impl Found {
+    pub(super) fn new(line: usize, name: impl Into<String>, transport: Transport) -> Self {
+        Self {
+            line,
+            name: name.into(),
+            transport,
+            frontends: Vec::new(),
+            backends: Vec::new(),
+            check: None,
+            affinity: None,
+            maglev: false,
+            is_level: false,
+        }
+    }
+
+    /// Has all backends that take clients count alike, where the file's method has it so.
+    fn level(&mut self) {
+        if self.is_level {
+            self.backends.iter_mut().for_each(|(_, weight)| *weight = (*weight).min(1));
+        }
+    }
+
+    /// Each backend once, with all of its weight.
+    fn merge(&mut self) {
+        let mut merged: Vec<(SocketAddr, u32)> = Vec::with_capacity(self.backends.len());
+        self.backends.sort_by_key(|(address, _)| *address);
+        for (address, weight) in self.backends.drain(..) {
+            match merged.last_mut().filter(|(before, _)| *before == address) {
+                Some((_, sum)) => *sum = sum.saturating_add(weight),
+                None => merged.push((address, weight)),
+            }
+        }
+        self.backends = merged;
+    }
+
+    /// Makes heavy weights lighter, all alike. One that takes clients keeps a weight.
+    fn lighten(&mut self, notes: &mut Notes) {
+        let most = u32::from(Weight::MOST);
+        let heaviest = self.backends.iter().map(|(_, weight)| *weight).max().unwrap_or_default();
+        let part = heaviest.div_ceil(most).max(1);
+        if part > 1 {
+            self.backends.iter_mut().for_each(|(_, weight)| *weight = weight.div_ceil(part));
+            notes.add(
+                self.line,
+                format!("weights of more than {most} are divided by {part}, with all others"),
+            );
+        }
+    }
+}
+
+/// Gives the services names of their own, leaves out those that nothing can be made of, and says so.
+pub(super) fn settle(all: &mut Vec<Found>, notes: &mut Notes) {
+    let mut names = BTreeMap::new();
+    all.retain_mut(|found| {
+        found.frontends.sort_unstable();
+        found.frontends.dedup();
+        found.level();
+        found.merge();
+        found.lighten(notes);
+        found.name = own_name(&label(&found.name), &mut names);
+        if found.frontends.is_empty() {
+            notes.add(
+                found.line,
+                format!("{:?} has no address that a block can have, and is left out", found.name),
+            );
+        }
+        !found.frontends.is_empty()
+    });
+}
+
+/// The name as a block may have it: lower-case letters, digits and `-`, with neither end a `-`.
+fn label(name: &str) -> String {
+    let legal = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = name.chars().map(legal).collect();
+    let name: String = name.trim_matches('-').chars().take(NAME_MAX).collect();
+    if name.trim_matches('-').is_empty() {
+        "service".to_owned()
+    } else {
+        name.trim_end_matches('-').to_owned()
+    }
+}
+
+/// The name, with a number where another service has it already. `names` has the last number of each name.
+fn own_name(name: &str, names: &mut BTreeMap<String, usize>) -> String {
+    loop {
+        let number = names.get(name).map_or(1, |last| last.saturating_add(1));
+        names.insert(name.to_owned(), number);
+        let free = numbered(name, number);
+        // One with a number of its own may be another's whole name.
+        if number == 1 || !names.contains_key(&free) {
+            names.entry(free.clone()).or_insert(1);
+            return free;
+        }
+    }
+}
+
+fn numbered(name: &str, number: usize) -> String {
+    let ending = if number == 1 { String::new() } else { format!("-{number}") };
+    let kept: String = name.chars().take(NAME_MAX.saturating_sub(ending.len())).collect();
+    kept + &ending
+}

@@ -1,0 +1,85 @@
+//! `HAProxy`: its sections that pass TCP on.
+//!
+//! Invariant: a section is read as a whole, with what the `defaults` before it say; one that reads HTTP, or that is the
+//! program's own matter, is noted once, whole.
+
+mod keys;
+mod section;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use holdfast_core::keys::Transport;
+
+use super::found::{AFFINITY, Check, Found};
+use super::notes::{Notes, shown};
+use section::{Kind, Section};
+
+/// Reads the services of a file: each `listen`, and each `frontend` with the `backend` that it names.
+pub(super) fn read(text: &str, notes: &mut Notes) -> Vec<Found> {
+    let sections = section::read(text, notes);
+    let backends: BTreeMap<&str, &Section> =
+        sections.iter().filter(|it| it.kind == Kind::Backend).map(|it| (it.name.as_str(), it)).collect();
+    let mut used = BTreeSet::new();
+    let mut all = Vec::new();
+    for section in sections.iter().filter(|section| matches!(section.kind, Kind::Listen | Kind::Frontend)) {
+        if section.is_http {
+            notes.add(
+                section.line,
+                format!("{} reads HTTP (mode http), which holdfast does not: left out", shown(&section.name)),
+            );
+            used.extend(section.default_backend.clone());
+        } else {
+            all.extend(service(section, &backends, &mut used, notes));
+        }
+    }
+    for section in sections.iter().filter(|it| it.kind == Kind::Backend && !used.contains(&it.name)) {
+        notes.add(
+            section.line,
+            format!("no frontend names {} as its default_backend: left out", shown(&section.name)),
+        );
+    }
+    all
+}
+
+fn service<'a>(
+    front: &'a Section,
+    backends: &BTreeMap<&str, &'a Section>,
+    used: &mut BTreeSet<String>,
+    notes: &mut Notes,
+) -> Option<Found> {
+    let Some(back) = back_of(front, backends, used) else {
+        let named = front.default_backend.as_deref().unwrap_or_default();
+        notes.add(
+            front.line,
+            format!("{} has no backend section {}: left out", shown(&front.name), shown(named)),
+        );
+        return None;
+    };
+    let mut found = Found::new(front.line, &front.name, Transport::Tcp);
+    found.frontends.clone_from(&front.binds);
+    found.backends = back.servers.iter().map(|server| (server.address, server.weight)).collect();
+    found.check = check(back);
+    found.affinity = back.affinity.or_else(|| back.is_by_source.then_some(AFFINITY));
+    Some(found)
+}
+
+/// The section that has the servers.
+fn back_of<'a>(
+    front: &'a Section,
+    backends: &BTreeMap<&str, &'a Section>,
+    used: &mut BTreeSet<String>,
+) -> Option<&'a Section> {
+    match &front.default_backend {
+        None => (front.kind == Kind::Listen).then_some(front),
+        Some(name) => {
+            used.insert(name.clone());
+            backends.get(name.as_str()).copied()
+        }
+    }
+}
+
+/// The check of a section's servers: the first server's that is checked.
+fn check(back: &Section) -> Option<Check> {
+    let first = back.servers.iter().find_map(|server| server.check.clone())?;
+    Some(Check { path: back.check_path.clone(), timeout: back.check_timeout, ..first })
+}

@@ -1,0 +1,158 @@
+//! The lines of a section, one by one.
+//!
+//! Invariant: a line that no block can say is noted, and changes nothing.
+
+use std::time::Duration;
+
+use super::super::address::with_ports;
+use super::super::found::{AFFINITY, Check};
+use super::super::notes::{Notes, shown};
+use super::section::{Section, Server};
+
+/// Takes a line into its section.
+pub(super) fn take(section: &mut Section, line: usize, words: &[String], notes: &mut Notes) {
+    let all: Vec<&str> = words.iter().map(String::as_str).collect();
+    match *all.as_slice() {
+        ["mode", "tcp"] => section.is_http = false,
+        ["mode", "http"] => section.is_http = true,
+        // What reads HTTP is left out as a whole.
+        _ if section.is_http && !matches!(all.first(), Some(&"default_backend")) => {}
+        ["bind", addresses, ref rest @ ..] => bind(section, line, addresses, rest, notes),
+        ["default_backend", name] => section.default_backend = Some(name.to_owned()),
+        ["balance", method, ..] => balance(section, line, method, notes),
+        ["server", _, address, ref rest @ ..] => server(section, line, address, rest, notes),
+        ["default-server", ref rest @ ..] => {
+            let usual = Options::of(rest, &section.usual_check);
+            usual.note(line, notes);
+            section.usual_check = usual.check;
+        }
+        ["option", "httpchk", ref rest @ ..] => section.check_path = Some(page(rest).to_owned()),
+        ["option", "tcp-check"] => {}
+        ["http-check", "send", ref rest @ ..] => {
+            let uri = rest.iter().skip_while(|word| **word != "uri").nth(1);
+            section.check_path = uri.map(|uri| (*uri).to_owned()).or_else(|| section.check_path.take());
+        }
+        ["http-check", "expect", "status", "200" | "200-399"] => {}
+        ["timeout", "check", time] => section.check_timeout = duration(time),
+        ["timeout", which, ..] => {
+            notes.add(
+                line,
+                format!(
+                    "timeout {} has no counterpart: no connection is ended here for its silence",
+                    shown(which)
+                ),
+            );
+        }
+        ["stick-table", ref rest @ ..] => {
+            let expires =
+                rest.iter().skip_while(|word| **word != "expire").nth(1).and_then(|time| duration(time));
+            section.affinity = Some(expires.unwrap_or(AFFINITY));
+        }
+        ["stick", "on" | "match" | "store-request", "src"] => {}
+        _ => notes.no_counterpart(line, &all.join(" ")),
+    }
+}
+
+fn bind(section: &mut Section, line: usize, addresses: &str, rest: &[&str], notes: &mut Notes) {
+    for address in addresses.split(',') {
+        match with_ports(address) {
+            Some(all) => section.binds.extend(all),
+            None => notes.add(
+                line,
+                format!("{} names no address: a block needs the one that clients dial", shown(address)),
+            ),
+        }
+    }
+    if !rest.is_empty() {
+        notes.no_counterpart(line, &rest.join(" "));
+    }
+}
+
+fn balance(section: &mut Section, line: usize, method: &str, notes: &mut Notes) {
+    section.is_by_source = method == "source";
+    if !matches!(method, "roundrobin" | "static-rr" | "source") && !method.starts_with("random") {
+        let instead = "backends are chosen at random, by their weights";
+        notes.add(line, format!("balance {} has no counterpart: {instead}", shown(method)));
+    }
+}
+
+/// What `option httpchk` asks for: its only word, or the one after the method.
+fn page<'a>(rest: &[&'a str]) -> &'a str {
+    match *rest {
+        [] => "/",
+        [uri] => uri,
+        [_, uri, ..] => uri,
+    }
+}
+
+fn server(section: &mut Section, line: usize, address: &str, rest: &[&str], notes: &mut Notes) {
+    let options = Options::of(rest, &section.usual_check);
+    let addresses = with_ports(address).unwrap_or_default();
+    let [address] = *addresses.as_slice() else {
+        return notes.add(line, format!("{} is no address with a port, in numbers", shown(address)));
+    };
+    options.note(line, notes);
+    if options.is_backup {
+        return notes
+            .add(line, format!("{address} is a backup, for which there is no counterpart: left out"));
+    }
+    let check = options.is_checked.then_some(options.check);
+    section.servers.push(Server { address, weight: options.weight, check });
+}
+
+/// What stands behind a server's address.
+struct Options<'a> {
+    weight: u32,
+    is_checked: bool,
+    is_backup: bool,
+    check: Check,
+    others: Vec<&'a str>,
+}
+
+impl<'a> Options<'a> {
+    fn of(words: &[&'a str], usual: &Check) -> Self {
+        let mut options =
+            Self { weight: 1, is_checked: false, is_backup: false, check: usual.clone(), others: Vec::new() };
+        let mut words = words.iter().copied();
+        while let Some(word) = words.next() {
+            match word {
+                "check" => options.is_checked = true,
+                "backup" => options.is_backup = true,
+                "disabled" => options.weight = 0,
+                "weight" => options.weight = number(words.next()).unwrap_or(1),
+                "inter" => options.check.interval = words.next().and_then(duration),
+                "rise" => options.check.rise = number(words.next()),
+                "fall" => options.check.fall = number(words.next()),
+                other => options.others.push(other),
+            }
+        }
+        options
+    }
+
+    fn note(&self, line: usize, notes: &mut Notes) {
+        if !self.others.is_empty() {
+            notes.no_counterpart(line, &self.others.join(" "));
+        }
+    }
+}
+
+fn number(word: Option<&str>) -> Option<u32> {
+    word?.parse().ok()
+}
+
+/// A time: a number, and a unit; milliseconds where there is none.
+fn duration(text: &str) -> Option<Duration> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(end)?;
+    let number: u64 = number.parse().ok()?;
+    let milliseconds = match unit {
+        "us" => number / 1_000,
+        "" | "ms" => number,
+        "s" => number.checked_mul(1_000)?,
+        "m" => number.checked_mul(60_000)?,
+        "h" => number.checked_mul(3_600_000)?,
+        "d" => number.checked_mul(86_400_000)?,
+        _ => return None,
+    };
+    Some(Duration::from_millis(milliseconds))
+}

@@ -1,0 +1,66 @@
+//! What a file says and a block does not.
+//!
+//! Invariant: a note stands for itself: what the line says, and what to do about it where anything can be done.
+
+use std::fmt;
+
+/// The most notes that are kept; more are counted. It is more than a person reads before the first change.
+const NOTES_MAX: usize = 1_000;
+
+/// One thing that no block says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Note {
+    /// The line of the file, from 1 on.
+    pub line: usize,
+    /// What it says, and what becomes of that.
+    pub what: String,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.what)
+    }
+}
+
+/// The notes of a file.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    all: Vec<Note>,
+    omitted: usize,
+}
+
+impl Notes {
+    pub(super) fn add(&mut self, line: usize, what: impl Into<String>) {
+        if self.all.len() < NOTES_MAX {
+            self.all.push(Note { line, what: what.into() });
+        } else {
+            self.omitted += 1;
+        }
+    }
+
+    /// Notes a word of a line that has no counterpart.
+    pub(super) fn no_counterpart(&mut self, line: usize, word: &str) {
+        self.add(line, format!("{} has no counterpart", shown(word)));
+    }
+
+    pub(super) fn in_order(mut self) -> Vec<Note> {
+        self.all.sort_by_key(|note| note.line);
+        if self.omitted > 0 {
+            let line = self.all.last().map_or(0, |note| note.line);
+            self.all.push(Note { line, what: format!("and {} more notes", self.omitted) });
+        }
+        self.all
+    }
+}
+
+/// The most characters of a file's words that a note repeats.
+const SHOWN_MAX: usize = 60;
+
+/// A text of the file in quotes, in one line, and cut if it is long: a terminal shows it, and anybody may have written
+/// it.
+pub(super) fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_MAX) {
+        Some((cut, _)) => format!("{:?}...", text.get(..cut).unwrap_or_default()),
+        None => format!("{text:?}"),
+    }
+}

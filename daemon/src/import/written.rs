@@ -1,0 +1,81 @@
+//! Services as blocks of a configuration.
+//!
+//! Invariant: what is not said is what a block has by default, so a block shows what the file asked for.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use holdfast_core::keys::Transport;
+use holdfast_core::spelled::Spelled;
+
+use super::found::{Check, Found};
+
+/// All blocks, each with the place that it comes from.
+pub(super) fn written(all: &[Found], file: &str) -> String {
+    let blocks = all.iter().map(|found| block(found, file));
+    blocks.collect::<Vec<_>>().join("\n")
+}
+
+fn block(found: &Found, file: &str) -> String {
+    let mut lines = vec![format!("# {}, line {}", comment(file), found.line), "[[service]]".to_owned()];
+    lines.push(format!("name = {:?}", found.name));
+    if found.transport != Transport::Tcp {
+        lines.push(format!("protocol = {:?}", found.transport.spelling()));
+    }
+    lines.push(list("frontends", found.frontends.iter().map(|address| quoted(*address))));
+    lines.push(list("backends", found.backends.iter().map(|(address, weight)| backend(*address, *weight))));
+    lines.extend(found.check.as_ref().map(check));
+    lines.extend(found.affinity.map(|time| format!("session_affinity = {}", duration(time))));
+    lines.extend(found.maglev.then(|| "maglev = true".to_owned()));
+    lines.join("\n") + "\n"
+}
+
+/// A text that stays in its comment.
+fn comment(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
+}
+
+/// The most items of a list that stand in one line.
+const IN_LINE: usize = 3;
+
+fn list(key: &str, items: impl Iterator<Item = String>) -> String {
+    let items: Vec<String> = items.collect();
+    if items.len() <= IN_LINE {
+        return format!("{key} = [{}]", items.join(", "));
+    }
+    format!("{key} = [\n    {},\n]", items.join(",\n    "))
+}
+
+fn quoted(address: SocketAddr) -> String {
+    format!("\"{address}\"")
+}
+
+fn backend(address: SocketAddr, weight: u32) -> String {
+    if weight == 1 { quoted(address) } else { format!("{{ address = \"{address}\", weight = {weight} }}") }
+}
+
+/// How long a check may take where a block does not say it.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+
+fn check(check: &Check) -> String {
+    let kind = if check.path.is_some() { "http" } else { "tcp" };
+    // A check may not take longer than from one to the next, and by default takes a second.
+    let asked = check.timeout.or(check.interval.filter(|interval| *interval < DEFAULT_TIMEOUT));
+    let timeout = asked.map(|timeout| check.interval.map_or(timeout, |interval| timeout.min(interval)));
+    let parts = [
+        Some(format!("kind = {kind:?}")),
+        check.path.as_ref().map(|path| format!("path = {path:?}")),
+        check.interval.map(|time| format!("interval = {}", duration(time))),
+        timeout.map(|time| format!("timeout = {}", duration(time))),
+        check.rise.map(|count| format!("rise = {count}")),
+        check.fall.map(|count| format!("fall = {count}")),
+    ];
+    format!("health_check = {{ {} }}", parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
+}
+
+fn duration(time: Duration) -> String {
+    match time.as_millis() {
+        whole if whole % 1_000 == 0 => format!("\"{}s\"", whole / 1_000),
+        odd => format!("\"{odd}ms\""),
+    }
+}
