@@ -48,7 +48,7 @@ ran: ## Take over into tests/ran.tsv what passed on this machine since the last 
 	@scripts/test-programs.sh --quiet
 	@$${CARGO_TARGET_DIR:-target}/debug/suite merge
 
-conformance: ## Kubernetes' own tests in clusters, as root: SHORT=1, or FOCUS= NODES= CNI= FAMILY= PROXY=.
+conformance: ## Kubernetes' own tests in clusters, as root: SHORT=1, or FOCUS= NODES= CNI= FAMILY= PROXY= PACKETS=.
 	@scripts/conformance.sh $(if $(SHORT),short)
 
 drill: ## Disasters on three nodes under clients that connect all the time, as root: DRILL=name PROXY=nftables.

@@ -36,6 +36,15 @@ INLINE bool may_answer(__u32 second)
 	return pace && pace->answers < ANSWERS_MOST && ++pace->answers;
 }
 
+/* Whether no further answer may leave in this second. Nothing is changed. */
+INLINE bool has_answered_most(__u32 second)
+{
+	__u32 zero = 0;
+	const struct pace *pace = bpf_map_lookup_elem(&packet_pace, &zero);
+
+	return pace && pace->second == second && pace->answers >= ANSWERS_MOST;
+}
+
 INLINE __u64 sum_of(const void *from, __u32 size, __u64 sum)
 {
 	const __u16 *words = from;

@@ -15,6 +15,7 @@
 #include "rewrite.h"
 #include "sticky.h"
 #include "stray.h"
+#include "turned_away.h"
 #include "verdict.h"
 #include "way.h"
 
@@ -61,15 +62,18 @@ INLINE void socket_tuple(struct bpf_sock_tuple *socket, const struct tuple *tupl
 	}
 }
 
-/* Whether the packet is for a UDP socket of this network namespace that is connected to the packet's sender. */
-INLINE bool is_for_connected_socket(struct __sk_buff *skb, const struct tuple *tuple, bool v4)
+/*
+ * Whether the packet is for a UDP socket of this network namespace that is connected to the packet's sender. `ctx`: the
+ * packet, or the frame that no packet was made of yet.
+ */
+INLINE bool is_for_connected_socket(void *ctx, const struct tuple *tuple, bool v4)
 {
 	struct bpf_sock_tuple asked = {};
 	struct bpf_sock *socket;
 	bool connected;
 
 	socket_tuple(&asked, tuple, v4);
-	socket = bpf_sk_lookup_udp(skb, &asked, v4 ? sizeof(asked.ipv4) : sizeof(asked.ipv6), BPF_F_CURRENT_NETNS, 0);
+	socket = bpf_sk_lookup_udp(ctx, &asked, v4 ? sizeof(asked.ipv4) : sizeof(asked.ipv6), BPF_F_CURRENT_NETNS, 0);
 	if (!socket)
 		return false;
 	connected = socket->state == CONNECTED;
@@ -123,10 +127,10 @@ INLINE bool is_of_own_talk(const struct tuple *tuple)
 	return said && (__s32)(seconds() - *said) <= LIFE_UDP;
 }
 
-INLINE bool is_answer_to_own(struct __sk_buff *skb, const struct dial *dial, const struct tuple *tuple, bool v4)
+INLINE bool is_answer_to_own(void *ctx, const struct dial *dial, const struct tuple *tuple, bool v4)
 {
 	return tuple->transport == IPPROTO_UDP && is_node(dial) &&
-	       (is_of_own_talk(tuple) || is_for_connected_socket(skb, tuple, v4));
+	       (is_of_own_talk(tuple) || is_for_connected_socket(ctx, tuple, v4));
 }
 
 /* --- Whether the client may dial that. --- */
@@ -237,6 +241,19 @@ INLINE bool choose_twice(struct arrival *arrival, struct dial *dial, __u64 *word
 	return false;
 }
 
+/* Whether nothing serves the client, in as many attempts. Nothing is chosen. */
+INLINE bool finds_nothing(const struct arrival *arrival, struct dial *dial, __u64 *word)
+{
+	__u64 cluster;
+
+	for (int attempt = 0; attempt < 2; attempt++) {
+		*word = read_word_for(arrival, dial, &cluster);
+		if (word_count(*word) || !find_frontend(dial))
+			return false;
+	}
+	return true;
+}
+
 /* No host outside has an address of this node, and the stack drops a packet that says so. */
 INLINE bool says_to_be_node(const struct packet *packet, bool v4)
 {
@@ -269,21 +286,6 @@ INLINE bool begins(const struct packet *packet)
 	       (packet->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
 }
 
-/* Whether the packet is no new client's: it begins nothing, or it answers a socket of this node. */
-INLINE bool is_nobodys(struct __sk_buff *skb, const struct arrival *arrival, struct dial *dial)
-{
-	const struct packet *packet = &arrival->packet;
-
-	if (!begins(packet)) {
-		leave_to_stack(arrival, dial);
-		return true;
-	}
-	if (!is_answer_to_own(skb, dial, &packet->tuple, dial->v4))
-		return false;
-	count_packet(COUNT_OWN_SOCKET);
-	return true;
-}
-
 /*
  * Whether the programs are about to be removed: flows that clients have go on, and a client that comes now is left to
  * whatever comes next, such as another proxy.
@@ -294,6 +296,49 @@ INLINE bool is_draining(void)
 	const struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
 
 	return settings && READ_ONCE(settings->drains) == DRAINS;
+}
+
+/* What a packet of no flow is, by what it was sent to and who says to have sent it. */
+enum admission {
+	/* No client: new ones are not served here, or the packet says to be this node's own. */
+	IS_NO_CLIENT,
+	/* It is for no frontend. */
+	IS_FOR_NONE,
+	/* It begins nothing. */
+	IS_MIDWAY,
+	/* It answers a socket of this node. */
+	IS_ANSWER,
+	/* A client outside of the ranges that the frontend is for. */
+	IS_BARRED,
+	/* A client for whom the frontend is. */
+	IS_ADMITTED,
+};
+
+/*
+ * Judges a packet of no flow. The program at the driver asks the same as the one behind it, so `ctx` is a frame or a
+ * packet.
+ */
+INLINE enum admission admit(void *ctx, struct arrival *arrival, struct dial *dial, bool v4)
+{
+	const struct packet *packet = &arrival->packet;
+	struct device *device = bpf_map_lookup_elem(&devices, &arrival->device);
+	__u64 cluster;
+
+	arrival->flags = device ? device->flags : 0;
+	arrival->from_pod = arrival->flags & DEVICE_POD;
+	dial_of(dial, &packet->tuple, v4);
+	if (arrival->flags & DEVICE_BACKENDS || is_draining())
+		return IS_NO_CLIENT;
+	if (!find_frontend(dial))
+		return IS_FOR_NONE;
+	if (!begins(packet))
+		return IS_MIDWAY;
+	if (is_answer_to_own(ctx, dial, &packet->tuple, v4))
+		return IS_ANSWER;
+	if (says_to_be_node(packet, v4))
+		return IS_NO_CLIENT;
+	read_word_for(arrival, dial, &cluster);
+	return is_barred(arrival, dial, cluster) ? IS_BARRED : IS_ADMITTED;
 }
 
 /*
@@ -361,30 +406,42 @@ INLINE int miss(struct __sk_buff *skb, const struct arrival *arrival, const stru
 	return REFUSED;
 }
 
+/* What is done with a packet of no flow that gets no backend in any case. */
+INLINE int turn_away(struct __sk_buff *skb, struct arrival *arrival, struct dial *dial, enum admission admission)
+{
+	switch (admission) {
+	case IS_FOR_NONE:
+		return miss(skb, arrival, dial);
+	case IS_MIDWAY:
+		leave_to_stack(arrival, dial);
+		return NEXT;
+	case IS_ANSWER:
+		count_packet(COUNT_OWN_SOCKET);
+		return NEXT;
+	case IS_BARRED:
+		note_turned_away(skb, arrival->flags);
+		return drop(arrival, dial, REASON_SOURCE, COUNT_SOURCE);
+	default:
+		return NEXT;
+	}
+}
+
 /* Whether the client gets a backend, and which. */
 INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 {
-	struct device *device = bpf_map_lookup_elem(&devices, &arrival->device);
-	__u32 flags = device ? device->flags : 0;
 	struct dial dial = {};
-	__u64 word, cluster;
+	enum admission admission = admit(skb, arrival, &dial, v4);
+	__u64 word;
 
-	arrival->from_pod = flags & DEVICE_POD;
-	arrival->by_address = flags & DEVICE_BY_ADDRESS ? IS_BY_ADDRESS : 0;
-	dial_of(&dial, &arrival->packet.tuple, v4);
-	if (flags & DEVICE_BACKENDS || is_draining())
-		return NEXT;
-	if (!find_frontend(&dial))
-		return miss(skb, arrival, &dial);
-	if (is_nobodys(skb, arrival, &dial) || says_to_be_node(&arrival->packet, v4))
-		return NEXT;
-	read_word_for(arrival, &dial, &cluster);
-	if (is_barred(arrival, &dial, cluster))
-		return drop(arrival, &dial, REASON_SOURCE, COUNT_SOURCE);
+	if (admission != IS_ADMITTED)
+		return turn_away(skb, arrival, &dial, admission);
 	if (stand_still())
 		return SHOT;
-	if (!choose_twice(arrival, &dial, &word))
+	if (!choose_twice(arrival, &dial, &word)) {
+		note_turned_away(skb, arrival->flags);
 		return refuse(arrival, &dial, word);
+	}
+	arrival->by_address = arrival->flags & DEVICE_BY_ADDRESS ? IS_BY_ADDRESS : 0;
 	arrival->backend = dial.backend;
 	arrival->port_index = dial.port_index;
 	arrival->share = dial.share;

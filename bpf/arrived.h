@@ -17,6 +17,8 @@ struct arrival {
 	/* The number of a namespace: the flow is a part of that namespace's share of the table. */
 	__u32 share;
 	__u32 device;
+	/* What is known of the device by which it came, as enum device_flag. */
+	__u32 flags;
 	/* A client that came by a device of a pod is inside of this node. */
 	__u32 from_pod;
 	/* The backend is to see the port that the client sends from, where it can. */

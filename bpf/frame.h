@@ -48,19 +48,19 @@ INLINE __u32 transport_at(bool v4)
 	return ETH_HLEN + (v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 }
 
-/* What a frame says that may pass. */
+/* What a frame says. */
 struct frame {
 	struct tuple tuple;
 	struct passage passage;
 	/* The sum of the addresses, the length and the transport, which the transport's own sum covers too. */
 	__u64 pseudo;
+	/* How many hops are left. */
+	__u8 hops;
+	/* What it says of its connection, in the flags of TCP. */
+	__u8 flags;
+	/* The sum of TCP or UDP. That of SCTP takes more than a few words to make up for: NULL. */
+	__u16 *check;
 };
-
-/* SCTP has a sum that takes more than a few words to make up for. */
-INLINE bool is_tcp_or_udp(__u8 transport)
-{
-	return transport == IPPROTO_TCP || transport == IPPROTO_UDP;
-}
 
 /* `false`: another program has to look at this packet. */
 INLINE bool read_header4(const struct xdp_md *ctx, struct frame *frame)
@@ -68,9 +68,10 @@ INLINE bool read_header4(const struct xdp_md *ctx, struct frame *frame)
 	const struct iphdr *ip = piece(ctx, ETH_HLEN, sizeof(*ip));
 	__u32 length;
 
-	if (!ip || *(const __u8 *)ip != 0x45 || ip->ttl <= 1 || !is_tcp_or_udp(ip->protocol) ||
+	if (!ip || *(const __u8 *)ip != 0x45 || !is_transport(ip->protocol) ||
 	    ip->frag_off & bpf_htons(MORE_FRAGMENTS | FRAGMENT_OFFSET))
 		return false;
+	frame->hops = ip->ttl;
 	length = bpf_ntohs(ip->tot_len);
 	addresses4(&frame->tuple, ip->saddr, ip->daddr);
 	frame->tuple.transport = ip->protocol;
@@ -86,8 +87,9 @@ INLINE bool read_header6(const struct xdp_md *ctx, struct frame *frame)
 	const struct ipv6hdr *ip = piece(ctx, ETH_HLEN, sizeof(*ip));
 	const __u32 *from, *to;
 
-	if (!ip || ip->version != 6 || ip->hop_limit <= 1 || !is_tcp_or_udp(ip->nexthdr))
+	if (!ip || ip->version != 6 || !is_transport(ip->nexthdr))
 		return false;
+	frame->hops = ip->hop_limit;
 	from = ip->saddr.in6_u.u6_addr32;
 	to = ip->daddr.in6_u.u6_addr32;
 	copy_address(frame->tuple.source.address, from);
@@ -116,23 +118,6 @@ INLINE bool is_as_long(const struct xdp_md *ctx, const struct frame *frame, bool
 }
 
 /*
- * Where the sum of the transport stands, or NULL: the frame ends before that, or says that a connection begins or ends.
- */
-INLINE __u16 *sum_of_frame(const struct xdp_md *ctx, __u8 transport, bool v4)
-{
-	__u32 at = transport_at(v4);
-	struct tcphdr *tcp;
-	struct udphdr *udp;
-
-	if (transport == IPPROTO_UDP) {
-		udp = piece(ctx, at, sizeof(*udp));
-		return udp ? &udp->check : NULL;
-	}
-	tcp = piece(ctx, at, sizeof(*tcp));
-	return tcp && !(((__u8 *)tcp)[13] & (TCP_SYN | TCP_FIN | TCP_RST)) ? &tcp->check : NULL;
-}
-
-/*
  * Whether the sum of the transport is made. What this host sends to itself has a sum that a network card would finish,
  * and until then it is that of the pseudo header. By chance a whole sum may look so.
  */
@@ -143,20 +128,65 @@ INLINE bool is_summed(__u16 sum, const struct frame *frame, bool v4)
 	return sum != fold16(frame->pseudo);
 }
 
-/* Reads a frame that may pass. `false`: another program has to look at it. */
+/*
+ * Whether a packet of SCTP is an INIT and nothing else, as one is that begins an association. What other chunks say is
+ * for the program of packets to read.
+ */
+INLINE bool is_init(const struct xdp_md *ctx, const struct frame *frame, bool v4)
+{
+	__u32 before = transport_at(v4) + sizeof(struct sctp);
+	const struct chunk *chunk = piece(ctx, before, sizeof(*chunk));
+	__u32 length = chunk ? bpf_ntohs(chunk->length) : 0;
+
+	return length >= sizeof(*chunk) && chunk->type == CHUNK_INIT &&
+	       ETH_HLEN + frame->passage.length == before + ((length + 3) & ~3U);
+}
+
+/* Reads a header of TCP. `false`: the frame ends before that. */
+INLINE bool read_tcp(const struct xdp_md *ctx, struct frame *frame, bool v4)
+{
+	struct tcphdr *tcp = piece(ctx, transport_at(v4), sizeof(*tcp));
+
+	if (!tcp)
+		return false;
+	frame->flags = ((__u8 *)tcp)[13];
+	frame->check = &tcp->check;
+	return true;
+}
+
+/* Reads the ports, and what else the transport says. `false`: the frame ends before that. */
+INLINE bool read_transport(const struct xdp_md *ctx, struct frame *frame, bool v4)
+{
+	struct udphdr *udp = piece(ctx, transport_at(v4), sizeof(*udp));
+
+	if (!udp)
+		return false;
+	frame->tuple.source.port = udp->source;
+	frame->tuple.destination.port = udp->dest;
+	if (frame->tuple.transport == IPPROTO_TCP)
+		return read_tcp(ctx, frame, v4);
+	if (frame->tuple.transport == IPPROTO_SCTP)
+		frame->flags = is_init(ctx, frame, v4) ? TCP_SYN : TCP_ACK;
+	else
+		frame->check = &udp->check;
+	return true;
+}
+
+/* Reads a frame. `false`: another program has to look at it. */
 INLINE bool read_frame(const struct xdp_md *ctx, struct frame *frame, bool v4)
 {
-	const __u16 *sum, *ports;
+	return (v4 ? read_header4(ctx, frame) : read_header6(ctx, frame)) && read_transport(ctx, frame, v4);
+}
 
-	if (!(v4 ? read_header4(ctx, frame) : read_header6(ctx, frame)) || !is_as_long(ctx, frame, v4))
-		return false;
-	sum = sum_of_frame(ctx, frame->tuple.transport, v4);
-	ports = piece(ctx, transport_at(v4), 2 * sizeof(*ports));
-	if (!sum || !ports || !is_summed(*sum, frame, v4))
-		return false;
-	frame->tuple.source.port = ports[0];
-	frame->tuple.destination.port = ports[1];
-	return true;
+/*
+ * Whether nothing in a frame that was read keeps it from being sent on right away. That there is a sum is looked at
+ * where the verifier can see it, and not concluded from the transport.
+ */
+INLINE bool is_to_be_sent(const struct xdp_md *ctx, struct frame *frame, bool v4)
+{
+	asm volatile("" : "+r"(frame->check));
+	return frame->hops > 1 && !(frame->flags & (TCP_SYN | TCP_FIN | TCP_RST)) && is_as_long(ctx, frame, v4) &&
+	       frame->check && is_summed(*frame->check, frame, v4);
 }
 
 INLINE void write_link_of_frame(struct ethhdr *link, const struct known_way *way)
@@ -203,16 +233,15 @@ INLINE bool write_frame(const struct xdp_md *ctx, const struct frame *frame, con
 {
 	struct change change = change_of(&frame->tuple, to, v4);
 	void *link = piece(ctx, 0, transport_at(v4));
-	__u16 *sum = sum_of_frame(ctx, frame->tuple.transport, v4);
 	__u16 *ports = piece(ctx, transport_at(v4), 2 * sizeof(*ports));
 
-	if (!link || !sum || !ports)
+	if (!link || !ports)
 		return false;
 	write_link_of_frame(link, way);
 	write_ip_of_frame(link + ETH_HLEN, to, change.addresses, v4);
 	ports[0] = to->source.port;
 	ports[1] = to->destination.port;
-	write_sum_of_frame(sum, frame->tuple.transport, &change);
+	write_sum_of_frame(frame->check, frame->tuple.transport, &change);
 	return true;
 }
 

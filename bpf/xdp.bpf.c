@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The shortcut at the driver: frames of flows with other nodes' backends leave before the kernel makes packets of them.
+ * What needs no packet at the driver: frames of flows with other nodes' backends leave before the kernel makes packets
+ * of them, and those of clients that are turned away end there.
  *
  * The program only repeats what the program behind it (packet_in) did with a packet of the same flow, in the same
  * direction, by the same device, on the same CPU, in the same second. It writes nothing but the frame. Whatever that
  * program would note of a packet, or do otherwise with it, it gets: the frame goes on as it is. So all rules are there,
- * and here is only what makes a packet like the one before.
+ * and here is only what makes a packet like the one before. For a client without a flow the same rules are asked, of
+ * arrival.h, once that program has turned one away.
  */
 #include <linux/bpf.h>
 #include "answered.h"
+#include "early.h"
 #include "flow.h"
 #include "frame.h"
 #include "glance.h"
@@ -28,14 +31,6 @@ INLINE bool is_settled(const struct flow *flow, enum direction direction, __u32 
 	if ((flow->of_client | flow->of_backend) & (HEARD_RST | HEARD_REFUSAL))
 		return false;
 	return direction == TO_BACKEND || (!flow->waits && !is_to_come_back(flow));
-}
-
-/* Whether the frame is for the hardware address for which frames of that way come. */
-INLINE bool is_for_same_hardware(const struct xdp_md *ctx, const struct known_way *way)
-{
-	const __u16 *to = piece(ctx, 0, ETH_ALEN), *own = (const __u16 *)way->own;
-
-	return to && !((to[0] ^ own[0]) | (to[1] ^ own[1]) | (to[2] ^ own[2]));
 }
 
 /*
@@ -89,7 +84,7 @@ INLINE int follow_frame(struct xdp_md *ctx, const struct frame *frame, __u32 num
 		return XDP_PASS;
 	way = known_way(number, direction);
 	if (!way || !is_way_of(way, number, serial, now, ctx->ingress_ifindex, &frame->passage) ||
-	    !is_for_same_hardware(ctx, way))
+	    !is_for_hardware(ctx, way->own))
 		return XDP_PASS;
 	leaves_as(&left, flow, direction);
 	if (READ_ONCE(flow->serial) != serial)
@@ -97,6 +92,7 @@ INLINE int follow_frame(struct xdp_md *ctx, const struct frame *frame, __u32 num
 	return send_frame(ctx, frame, &left, way, v4);
 }
 
+/* ARRIVES: the frame is of no flow, and may be of a client that is turned away. */
 INLINE int take_frame(struct xdp_md *ctx, bool v4)
 {
 	struct frame frame = {};
@@ -108,10 +104,33 @@ INLINE int take_frame(struct xdp_md *ctx, bool v4)
 		return XDP_PASS;
 	entry = find_entry(&frame.tuple, LEG_IN, v4);
 	if (!entry)
-		return XDP_PASS;
+		return note_early(ctx, &frame);
 	number = *entry;
 	flow = flow_at(number);
-	return flow ? follow_frame(ctx, &frame, number, flow, v4) : XDP_PASS;
+	return flow && is_to_be_sent(ctx, &frame, v4) ? follow_frame(ctx, &frame, number, flow, v4) : XDP_PASS;
+}
+
+/* The steps, for each family. */
+#define STEPS(family, v4)                               \
+	ALONE int take##family(struct xdp_md *ctx)      \
+	{                                               \
+		return take_frame(ctx, v4);             \
+	}                                               \
+	ALONE int turn_away##family(struct xdp_md *ctx) \
+	{                                               \
+		return turn_away_early(ctx, v4);        \
+	}
+
+STEPS(4, true)
+STEPS(6, false)
+
+INLINE int meet(struct xdp_md *ctx, bool v4)
+{
+	int next = v4 ? take4(ctx) : take6(ctx);
+
+	if (next == ARRIVES)
+		return v4 ? turn_away4(ctx) : turn_away6(ctx);
+	return next;
 }
 
 SEC("xdp")
@@ -122,6 +141,6 @@ int packet_xdp(struct xdp_md *ctx)
 	if (!link)
 		return XDP_PASS;
 	if (link->h_proto == bpf_htons(ETH_P_IP))
-		return take_frame(ctx, true);
-	return link->h_proto == bpf_htons(ETH_P_IPV6) ? take_frame(ctx, false) : XDP_PASS;
+		return meet(ctx, true);
+	return link->h_proto == bpf_htons(ETH_P_IPV6) ? meet(ctx, false) : XDP_PASS;
 }

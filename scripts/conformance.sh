@@ -5,7 +5,7 @@
 #                                 folder. A quarter of an hour the first time; silent when nothing has changed since
 #   scripts/conformance.sh        runs everything, topology after topology: more than half an hour
 #   scripts/conformance.sh short  one test of each kind, within ten minutes
-# The environment chooses, as for `make conformance`: FOCUS NODES CNI FAMILY PROXY BLESS.
+# The environment chooses, as for `make conformance`: FOCUS NODES CNI FAMILY PROXY PACKETS BLESS.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=/usr/local/go/bin:$PATH
@@ -124,7 +124,7 @@ fi
 
 choice=()
 [[ ${1:-} != short ]] || choice+=(--short)
-for option in FOCUS NODES CNI FAMILY PROXY; do
+for option in FOCUS NODES CNI FAMILY PROXY PACKETS; do
 	[[ -z ${!option:-} ]] || choice+=("--${option,,}" "${!option}")
 done
 [[ -z ${BLESS:-} ]] || choice+=(--bless)

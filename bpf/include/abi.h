@@ -350,7 +350,9 @@ enum packet_count {
 	COUNT_UNWRITABLE = 12,
 	/* Packets that passed by the stack at a driver. What was made before this was counted has no place for it. */
 	COUNT_BY_XDP = 13,
-	PACKET_COUNTS = 14,
+	/* Packets of clients that were turned away, dropped at a driver. They are in the other counts, too. */
+	COUNT_TURNED_AWAY_BY_XDP = 14,
+	PACKET_COUNTS = 15,
 };
 
 /*

@@ -1,7 +1,7 @@
 //! Every map of the programs: its name, where it is kept, how large it is.
 //!
-//! Invariant: these are the maps of `bpf/maps.h`, `bpf/flow_maps.h`, `bpf/arrived.h` and `bpf/stray.h`, and no others,
-//! and their names stand nowhere else in this crate.
+//! Invariant: these are the maps of `bpf/maps.h`, `bpf/flow_maps.h` and of the headers beside them, and no others, and
+//! their names stand nowhere else in this crate.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -101,6 +101,7 @@ maps! {
     FlowCounts, "flow_counts", Room::Packets;
     Arrivals, "arrivals", Room::Programs;
     KnownWays, "known_ways", Room::Programs;
+    TurnedAway, "turned_away", Room::Programs;
     Strays, "strays", Room::Packets;
     Flows, "flow_table", Room::Flows(|flows| flows);
     Entries4, "entries4", Room::Flows(|flows| flows.saturating_mul(ENTRIES_OF_FLOW));

@@ -48,8 +48,11 @@ struct Choice {
     /// The proxy of the Services: holdfast, nftables or iptables.
     #[arg(long, default_value = "holdfast")]
     proxy: String,
-    /// Record what came out as the baseline.
+    /// Keys of holdfast's `[packets]`, as TOML: one, or several lines.
     #[arg(long)]
+    packets: Option<String>,
+    /// Record what came out as the baseline.
+    #[arg(long, conflicts_with = "packets")]
     bless: bool,
 }
 
@@ -118,9 +121,9 @@ impl Choice {
         suite
     }
 
-    fn proxy(&self, holdfast: &str) -> Result<Proxy, ClusterError> {
+    fn proxy(&self, suite: &Suite) -> Result<Proxy, ClusterError> {
         match self.proxy.as_str() {
-            "holdfast" => Ok(Proxy::Holdfast { config: holdfast.to_owned() }),
+            "holdfast" => Ok(Proxy::Holdfast { config: suite.config(self.packets.as_deref()) }),
             mode => Ok(Proxy::KubeProxy(mode.parse::<Mode>()?)),
         }
     }
@@ -128,8 +131,10 @@ impl Choice {
 
 fn run_suite(mut suite: Suite, choice: &Choice) -> Result<(usize, usize), ClusterError> {
     let (id, began) = (suite.topology.id(), Instant::now());
-    suite.topology.proxy = choice.proxy(suite.holdfast)?;
-    note(&format!("== {id}, {}: {}", choice.proxy, suite.selection.focus));
+    suite.topology.proxy = choice.proxy(&suite)?;
+    suite.topology.cards = choice.packets.is_some();
+    let packets = choice.packets.iter().map(|keys| format!(" with {keys}")).collect::<String>();
+    note(&format!("== {id}, {}{packets}: {}", choice.proxy, suite.selection.focus));
     let cluster = Cluster::start(&suite.topology)?;
     note(&format!(
         "ready after {} s; logs: {}",

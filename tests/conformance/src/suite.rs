@@ -102,6 +102,15 @@ impl Suite {
         }
     }
 
+    /// What holdfast has to be told there, with further keys of `[packets]`.
+    pub fn config(&self, packets: Option<&str>) -> String {
+        const PACKETS: &str = "[packets]\n";
+        let Some(keys) = packets else { return self.holdfast.to_owned() };
+        // Where a suite has that section, nothing stands behind it.
+        let section = if self.holdfast.contains(PACKETS) { "" } else { PACKETS };
+        format!("{}{section}{keys}\n", self.holdfast)
+    }
+
     /// Runs the tests on `cp`. The logs have `e2e.log` and the report.
     pub fn run(selection: &Selection, cluster: &Cluster) -> Result<Report, ClusterError> {
         let machine = cluster.on("cp")?;
@@ -148,4 +157,20 @@ fn arguments(selection: &Selection, topology: &Topology) -> Vec<String> {
 
 fn minutes(count: u64) -> Duration {
     Duration::from_secs(count * 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn further_keys_of_packets_stand_in_the_one_section() {
+        let keys = "xdp = \"native\"";
+        assert_eq!(Suite::short().config(None), "");
+        for suite in Suite::all().into_iter().chain([Suite::short()]) {
+            let config = suite.config(Some(keys));
+            assert!(config.starts_with(suite.holdfast) && config.ends_with("xdp = \"native\"\n"), "{config}");
+            assert_eq!(config.matches("[packets]\n").count(), 1, "{config}");
+        }
+    }
 }

@@ -83,6 +83,9 @@ pub struct Topology {
     pub init: Init,
     /// Whether Services of type LoadBalancer get addresses, and clients on `cp` and `out` reach them.
     pub balancer: bool,
+    /// Whether the links between machines do what network cards do: sums are made before a frame leaves, and frames are
+    /// taken in turns, so that programs at drivers may send some.
+    pub cards: bool,
     /// Files that machines have before they boot: on which, where, what.
     pub files: Vec<(MachineName, String, String)>,
     /// Folders over the root that all machines have in common, the topmost first. No machine changes them.
@@ -93,7 +96,8 @@ impl Default for Topology {
     fn default() -> Self {
         let proxy = Proxy::Holdfast { config: String::new() };
         let (cni, family, init) = (Cni::Bridge, Family::Dual, Init::Script);
-        Self { nodes: 2, cni, family, proxy, init, balancer: true, files: Vec::new(), layers: Vec::new() }
+        let (files, layers) = (Vec::new(), Vec::new());
+        Self { nodes: 2, cni, family, proxy, init, balancer: true, cards: false, files, layers }
     }
 }
 

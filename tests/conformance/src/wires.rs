@@ -46,6 +46,10 @@ impl Wires {
         self.set(&own, &["net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.accept_dad=0"])?;
         let pair = format!("link add v-{machine} type veth peer name eth0 netns {own}");
         self.ip(&segment, &[pair, format!("link set v-{machine} master br0 up")])?;
+        if self.topology.cards {
+            have(&own, "eth0", ["tx", "off"])?;
+            have(&segment, &format!("v-{machine}"), ["gro", "on"])?;
+        }
         self.ip(&own, &self.orders(machine))?;
         self.set(&own, settings(machine))
     }
@@ -99,6 +103,12 @@ impl Wires {
         }
         said(Command::new("ip").args(sysctl).args(settings), "").map(drop)
     }
+}
+
+/// Sets what a device does by itself with frames.
+fn have(namespace: &str, device: &str, feature: [&str; 2]) -> Result<(), ClusterError> {
+    let ethtool = ["netns", "exec", namespace, "ethtool", "-K", device];
+    said(Command::new("ip").args(ethtool).args(feature), "").map(drop)
 }
 
 fn route((to, via): (impl std::fmt::Display, String)) -> String {

@@ -124,13 +124,13 @@ impl Way {
     }
 }
 
-fn run(program: &str, arguments: &str) -> String {
+pub(crate) fn run(program: &str, arguments: &str) -> String {
     let done = Command::new(program).args(arguments.split(' ')).output().unwrap();
     assert!(done.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
-fn rules(text: &str) {
+pub(crate) fn rules(text: &str) {
     let mut nft = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     nft.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     assert!(nft.wait().unwrap().success());
@@ -219,7 +219,7 @@ impl Node {
 }
 
 /// Where the kernel tells what its thread for packets has used of the first CPU.
-fn time_of_packets() -> PathBuf {
+pub(crate) fn time_of_packets() -> PathBuf {
     let all = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let is_that =
         |path: &PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|it| it == "ksoftirqd/0\n");

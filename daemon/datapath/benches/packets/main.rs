@@ -47,6 +47,7 @@ mod growth;
 mod node;
 mod runs;
 mod table;
+mod turned_away;
 
 use bed::bed;
 
@@ -55,11 +56,12 @@ type Part = (&'static str, fn(&bed::Bed));
 /// Runs one part, named by the argument, or all.
 fn main() {
     let wanted = size::wanted();
-    let parts: [Part; 9] = [
+    let parts: [Part; 10] = [
         ("runs", runs::all),
         ("new", runs::first),
         ("new", runs::picked),
         ("forward", forward::all),
+        ("forward", turned_away::all),
         ("memory", table::memory),
         ("sweep", table::sweep),
         ("resize", table::resize),

@@ -77,7 +77,7 @@ const DROPS: [(&str, packet_count); 4] = [
 ];
 
 /// What else happened to packets.
-const EVENTS: [(&str, packet_count); 10] = [
+const EVENTS: [(&str, packet_count); 11] = [
     ("begun", packet_count::COUNT_FLOWS),
     ("midway", packet_count::COUNT_MIDWAY),
     ("own-socket", packet_count::COUNT_OWN_SOCKET),
@@ -88,6 +88,7 @@ const EVENTS: [(&str, packet_count); 10] = [
     ("unanswerable", packet_count::COUNT_UNANSWERABLE),
     ("icmp-error", packet_count::COUNT_ERRORS),
     ("xdp", packet_count::COUNT_BY_XDP),
+    ("xdp-dropped", packet_count::COUNT_TURNED_AWAY_BY_XDP),
 ];
 
 const _: () =
@@ -97,7 +98,7 @@ const _: () =
 pub const PACKET_DROPS: [&str; 4] = [DROPS[0].0, DROPS[1].0, DROPS[2].0, DROPS[3].0];
 
 /// The words for what else happens to packets.
-pub const PACKET_EVENTS: [&str; 10] = [
+pub const PACKET_EVENTS: [&str; 11] = [
     EVENTS[0].0,
     EVENTS[1].0,
     EVENTS[2].0,
@@ -108,6 +109,7 @@ pub const PACKET_EVENTS: [&str; 10] = [
     EVENTS[7].0,
     EVENTS[8].0,
     EVENTS[9].0,
+    EVENTS[10].0,
 ];
 
 /// What happened to packets, counted by the programs since the maps were made.

@@ -8,6 +8,7 @@ mod anew;
 mod answers;
 mod associations;
 mod craft;
+mod early;
 mod errors;
 mod flows;
 mod frames;

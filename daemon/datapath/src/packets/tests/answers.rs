@@ -104,7 +104,7 @@ fn kernel_no_more_answers_than_a_node_may_give() {
 }
 
 /// All refusals that wait in the ring.
-fn told(node: &Node) -> Vec<Refusal> {
+pub(super) fn told(node: &Node) -> Vec<Refusal> {
     let (until, open) = std::io::pipe().unwrap();
     let (mut open, mut told) = (Some(open), Vec::new());
     let refusals = node.maps.refusals().unwrap();

@@ -13,11 +13,11 @@ use crate::bpf_call;
 use crate::devices::Mode;
 
 /// What the program returns if the frame goes on to the kernel, or leaves.
-const PASSED: i32 = 2;
+pub(super) const PASSED: i32 = 2;
 const SENT: i32 = 4;
 
 /// A client outside, what it dials, and a backend of another node.
-const WAYS: [Way; 2] = [
+pub(super) const WAYS: [Way; 2] = [
     ("198.51.100.7:40000", "203.0.113.10:80", "10.2.0.5:8080"),
     ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd02::5]:8080"),
 ];
@@ -26,7 +26,7 @@ const WAYS: [Way; 2] = [
 const LINK: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 
 /// Runs a test on a node with the program at its outer device. What the kernel said of ways each CPU keeps for itself.
-fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
+pub(super) fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
     Node::test(|node| {
         let mut first = CpuSet::new();
         first.set(0).unwrap();

@@ -1,0 +1,175 @@
+//! How many packets a core drops of clients who are turned away: SYNs from outside of a Service's source ranges, and to
+//! one without backends on this node; by rules like those that kube-proxy writes, and by the programs, behind the
+//! driver and at it.
+//!
+//! Invariant: all ways take turns in one network, on one CPU, which makes the packets too. What is counted was counted
+//! by whatever dropped it, and the time is what the CPU took for it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use holdfast_core::maps::Maps;
+use holdfast_core::op::{Action, FrontendType, PortIndex, Share, SourceKey, WordFlags};
+use holdfast_core::sources::SourceRange;
+use holdfast_datapath::{Device, KernelMaps, Mode, Options, PacketOptions, Side, XdpState, XdpUse};
+
+use crate::bed::{Bed, Port, address};
+use crate::clock::{self, median};
+use crate::craft::{SYN, Sent};
+use crate::feeder::Frames;
+use crate::forward::{rules, run, time_of_packets};
+use crate::network::{self, OUTER};
+use crate::size::sized;
+
+const CLIENT: &str = "198.51.100.7:40000";
+/// For clients inside of ranges alone, and without a backend here by policy Local.
+const FRONTENDS: [&str; 2] = ["203.0.113.11:80", "203.0.113.12:80"];
+
+const ROUNDS: usize = 31;
+const PACKETS: u32 = 100_000;
+const WARM_UP: u32 = 2_000;
+
+/// What kube-proxy's nftables mode does with these two.
+const RULES: &str = "table ip rules {
+ counter turned { }
+ chain firewall {
+  ip saddr != { 192.0.2.0/24 } counter name turned drop
+ }
+ map firewall-ips {
+  type ipv4_addr . inet_proto . inet_service : verdict
+  elements = { 203.0.113.11 . tcp . 80 : goto firewall }
+ }
+ chain silent {
+  counter name turned drop
+ }
+ map no-endpoint-services {
+  type ipv4_addr . inet_proto . inet_service : verdict
+  elements = { 203.0.113.12 . tcp . 80 : goto silent }
+ }
+ chain filter-prerouting {
+  type filter hook prerouting priority -110;
+  ct state new ip daddr . meta l4proto . th dport vmap @firewall-ips
+  ct state new ip daddr . meta l4proto . th dport vmap @no-endpoint-services
+ }
+}
+";
+
+/// What drops a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Rules,
+    Behind,
+    Driver,
+}
+
+const WAYS: [(Way, &str); 3] = [
+    (Way::Rules, "rules as kube-proxy's (nftables)"),
+    (Way::Behind, "holdfast, behind the driver"),
+    (Way::Driver, "holdfast, at the driver"),
+];
+
+struct Node {
+    maps: KernelMaps,
+    fabric: u32,
+    left_to: PathBuf,
+}
+
+impl Node {
+    fn new(bed: &Bed) -> Self {
+        network::lay();
+        network::know_routers();
+        // Each end of the link sends frames only while the other one takes packets in turns.
+        ["outer", "fabric"].iter().for_each(|end| drop(run("ethtool", &format!("-K {end} gro on"))));
+        let packets = Some(PacketOptions { flows: 1024, snat_ports: vec![61_000..=61_000], forward_mark: 0 });
+        let mut maps = KernelMaps::start(&Options { packets, ..bed.options() }).unwrap();
+        maps.serve_packets();
+        let kind = FrontendType::LoadBalancer;
+        let backends = [address("10.2.0.5:8080")];
+        let [barred, silent] = FRONTENDS;
+        let flags = WordFlags::default().with(WordFlags::SOURCES, true);
+        let port =
+            Port { index: 1, base: 1, kind, frontends: &[barred], backends: &backends, flags, ..Port::TCP };
+        port.serve(&mut maps);
+        let range = SourceRange::new("192.0.2.0".parse().unwrap(), 24).unwrap();
+        maps.execute(&Action::InsertSource(SourceKey { port: PortIndex(1), range }, Share(1))).unwrap();
+        Port { index: 2, kind, frontends: &[silent], flags: WordFlags::DROP, ..Port::TCP }.serve(&mut maps);
+        let fabric = nix::net::if_::if_nametoindex("fabric").unwrap();
+        Self { maps, fabric, left_to: time_of_packets() }
+    }
+
+    /// Has packets dropped that way from now on.
+    fn choose(&mut self, way: Way) {
+        if way == Way::Rules {
+            rules(RULES);
+            return;
+        }
+        let xdp = if way == Way::Driver { XdpUse::Native } else { XdpUse::Never };
+        let outer = Device::new(OUTER, "outer", Side::Outer);
+        self.maps.set_devices(&[Device { shortcut: true, peer: true, xdp, ..outer }]);
+        let state = &self.maps.packets().unwrap().devices[0].xdp;
+        assert_eq!(*state == XdpState::Taken(Mode::Native), way == Way::Driver);
+    }
+
+    fn leave(&mut self, way: Way) {
+        if way == Way::Rules {
+            run("nft", "delete table ip rules");
+        }
+        self.maps.set_devices(&[]);
+    }
+
+    /// How many packets were dropped so far, by what drops them that way.
+    fn dropped(&self, way: Way) -> u64 {
+        if way == Way::Rules {
+            let said = run("nft", "list counter ip rules turned");
+            return said
+                .split_whitespace()
+                .skip_while(|word| *word != "packets")
+                .nth(1)
+                .unwrap()
+                .parse()
+                .unwrap();
+        }
+        let counts = self.maps.status().counts;
+        [1, 2].map(|port| counts.at(PortIndex(port)).dropped).iter().sum()
+    }
+
+    fn send(&self, to: &str, count: u32) {
+        Frames::sent(&Sent::tcp(CLIENT, to, SYN).frame(), self.fabric).send(count);
+    }
+
+    /// Packets that were dropped in a second of the CPU's time.
+    fn rate(&self, way: Way, to: &str, count: u32) -> f64 {
+        self.send(to, WARM_UP);
+        let (before, begun) = (self.dropped(way), self.used());
+        self.send(to, count);
+        let used = self.used() - begun;
+        let dropped = self.dropped(way) - before;
+        assert!(dropped > u64::from(count / 2), "{way:?}: {dropped} are dropped of {count}");
+        f64::from(u32::try_from(dropped).unwrap()) / used.as_secs_f64()
+    }
+
+    fn used(&self) -> Duration {
+        let told = fs::read_to_string(&self.left_to).unwrap();
+        clock::used() + Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
+    }
+}
+
+/// All ways in turns.
+pub(crate) fn all(bed: &Bed) {
+    let mut node = Node::new(bed);
+    let mut rates = vec![[Vec::new(), Vec::new()]; WAYS.len()];
+    for _ in 0..sized(ROUNDS, 1) {
+        for ((way, _), rates) in WAYS.iter().zip(&mut rates) {
+            node.choose(*way);
+            for (to, rates) in FRONTENDS.iter().zip(rates) {
+                rates.push(node.rate(*way, to, sized(PACKETS, 10_000)));
+            }
+            node.leave(*way);
+        }
+    }
+    println!("{:40}{:>16}{:>16}", "SYNs dropped in a second, one core", "source ranges", "nothing here");
+    for ((_, name), [barred, silent]) in WAYS.iter().zip(rates) {
+        println!("{name:40}{:>16.0}{:>16.0}", median(barred), median(silent));
+    }
+}
