@@ -228,7 +228,7 @@ fn kernel_who_is_turned_away_at_the_driver_is_named_as_behind_it() {
                     (it.frontend.address, it.frontend.transport) == (frontend.ip(), transport)
                 }
             };
-            let of_client = told.iter().filter(is_of(Transport::Udp)).last().unwrap();
+            let of_client = told.iter().rfind(is_of(Transport::Udp)).unwrap();
             assert_eq!((of_client.cause, of_client.denial), (cause, Denial::Dropped));
             assert_eq!(of_client.arrival, Some(Arrival { source: client, device: OUTER }));
             assert_eq!(of_client.process, 0);
