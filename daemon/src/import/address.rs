@@ -38,7 +38,8 @@ pub(super) fn range(text: &str) -> Option<Vec<IpAddr>> {
     }
 }
 
-/// `192.0.2.1:80`, `192.0.2.1:8000-8009`, `2001:db8::1:80`: as `HAProxy` writes an address, the port after the last `:`.
+/// `192.0.2.1:80`, `192.0.2.1:8000-8009`, `2001:db8::1:80`: as `HAProxy` writes an address, with the port after the
+/// last `:`.
 pub(super) fn with_ports(text: &str) -> Option<Vec<SocketAddr>> {
     let (address, ports) = text.rsplit_once(':')?;
     let address: IpAddr = address.trim_start_matches('[').trim_end_matches(']').parse().ok()?;

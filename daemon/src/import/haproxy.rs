@@ -5,6 +5,7 @@
 
 mod keys;
 mod section;
+mod sections;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,7 @@ use section::{Kind, Section};
 
 /// Reads the services of a file: each `listen`, and each `frontend` with the `backend` that it names.
 pub(super) fn read(text: &str, notes: &mut Notes) -> Vec<Found> {
-    let sections = section::read(text, notes);
+    let sections = sections::read(text, notes);
     let backends: BTreeMap<&str, &Section> =
         sections.iter().filter(|it| it.kind == Kind::Backend).map(|it| (it.name.as_str(), it)).collect();
     let mut used = BTreeSet::new();

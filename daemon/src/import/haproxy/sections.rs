@@ -1,0 +1,98 @@
+//! Sections of `HAProxy`'s file, each with what the `defaults` before it say.
+//!
+//! Invariant: a line belongs to the section that began last; sections that are the program's own matter are noted once.
+
+use super::super::notes::{Notes, shown};
+use super::keys;
+use super::section::{Kind, Section};
+
+/// Reads a whole file.
+pub(super) fn read(text: &str, notes: &mut Notes) -> Vec<Section> {
+    let mut defaults = Section::default();
+    let mut all: Vec<Section> = Vec::new();
+    // The section that lines belong to; none of a kind that is the program's own.
+    let mut current: Option<Section> = None;
+    for (number, line) in (1..).zip(text.lines()) {
+        let words = words(line);
+        let Some(first) = words.first() else { continue };
+        if !is_section(first) {
+            if let Some(section) = &mut current {
+                keys::take(section, number, &words, notes);
+            }
+            continue;
+        }
+        end(current.take(), &mut defaults, &mut all);
+        current = begun(number, &words, &defaults, notes);
+    }
+    end(current, &mut defaults, &mut all);
+    all
+}
+
+fn end(section: Option<Section>, defaults: &mut Section, all: &mut Vec<Section>) {
+    match section {
+        Some(section) if section.kind == Kind::Defaults => *defaults = section,
+        section => all.extend(section),
+    }
+}
+
+/// The sections that there are.
+const SECTIONS: [&str; 16] = [
+    "global",
+    "defaults",
+    "frontend",
+    "backend",
+    "listen",
+    "userlist",
+    "peers",
+    "resolvers",
+    "mailers",
+    "cache",
+    "program",
+    "http-errors",
+    "ring",
+    "fcgi-app",
+    "log-forward",
+    "crt-store",
+];
+
+fn is_section(word: &str) -> bool {
+    SECTIONS.contains(&word)
+}
+
+fn begun(line: usize, words: &[String], defaults: &Section, notes: &mut Notes) -> Option<Section> {
+    let (first, name) = (words.first()?.as_str(), words.get(1).cloned().unwrap_or_default());
+    let kind = match first {
+        "defaults" => return Some(Section { line, ..Section::default() }),
+        "listen" => Kind::Listen,
+        "frontend" => Kind::Frontend,
+        "backend" => Kind::Backend,
+        other => {
+            notes.add(line, format!("section {} is HAProxy's own matter", shown(other)));
+            return None;
+        }
+    };
+    Some(Section { kind, line, name, ..defaults.clone() })
+}
+
+/// The words of a line: quotes and backslashes keep blanks in a word, `#` ends the line.
+fn words(line: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut letters = line.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' if quote != Some('\'') => word.get_or_insert_default().extend(letters.next()),
+            '"' | '\'' if quote == Some(letter) => quote = None,
+            '"' | '\'' if quote.is_none() => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            '#' if quote.is_none() => break,
+            letter if letter.is_whitespace() && quote.is_none() => all.extend(word.take()),
+            letter => word.get_or_insert_default().push(letter),
+        }
+    }
+    all.extend(word);
+    all
+}
