@@ -3,24 +3,28 @@
 //! A connection to it is held open, on which the kernel notices a dead host within seconds and at no cost for the
 //! server; a server that goes says so on it at once. The endpoints are the daemon's own, in the operator's order; what
 //! the guard thinks of each is its own matter, because it is less patient than the daemon, for which a slow apiserver
-//! is better than none.
+//! is better than none. Endpoints are tried side by side, each a moment after the one before it, so that silent ones do
+//! not add up: other clients wait meanwhile.
 //!
 //! Invariant: an address is named only after its server has shown, over a connection of this process, the certificate
 //! of an apiserver, our cluster, and that it is ready, or did so before a restart. What is named stays until another
 //! server has shown the same: the virtual address leads somewhere as long as it is configured.
 
 mod doubts;
+mod race;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use holdfast_judgement::views::apiserver::Tier;
 use tokio::time::{sleep, timeout};
 
 use super::http::{Ask, Connection};
 use super::lease::Target;
 use super::limits::{
-    ASK_GUARDED, DIAL, GUARD_AGAIN, GUARD_DIAL, GUARDED_ANSWER, SHORT_BODY, SHORT_BODY_BYTES_MAX, SHORT_POST,
+    ASK_GUARDED, DIAL, GUARD_AGAIN, GUARD_DIAL, GUARD_STAGGER, GUARDED_ANSWER, SHORT_BODY,
+    SHORT_BODY_BYTES_MAX, SHORT_POST,
 };
 use super::trouble::Trouble;
 use super::walk::{self, Opened};
@@ -28,6 +32,7 @@ use super::{Inner, JSON};
 use crate::beat;
 use crate::logging::messages::{self, say};
 use doubts::Doubts;
+use race::Race;
 
 /// What is asked over the connection, so that a server that hangs is noticed, and keeps the connection open.
 const READY: Ask<'static> = Ask { accept: JSON, path_and_query: "/readyz", write: None };
@@ -36,7 +41,11 @@ const READY: Ask<'static> = Ask { accept: JSON, path_and_query: "/readyz", write
 pub(super) async fn run(inner: &Inner) {
     loop {
         match inner.asked().vip {
-            Some(vip) => Guard { inner, vip, doubts: Doubts::default(), short_posts: 0 }.stand().await,
+            Some(vip) => {
+                Guard { inner, vip, doubts: Doubts::default(), short_posts: ShortPosts::default() }
+                    .stand()
+                    .await
+            }
             None => {
                 inner.lead_to(None);
                 beat::next().await;
@@ -55,19 +64,38 @@ struct Guard<'a> {
     inner: &'a Inner,
     vip: SocketAddr,
     doubts: Doubts,
-    // Connections in a row that a server closed soon after it had shown itself.
-    short_posts: u32,
+    short_posts: ShortPosts,
 }
 
+/// Connections in a row that one server closed soon after it had shown itself.
+#[derive(Default)]
+struct ShortPosts {
+    at: Option<SocketAddr>,
+    times: u32,
+}
+
+/// What came of an attempt at an endpoint.
+type Tried = (Target, Result<Connection, Trouble>);
+
 /// The connection to the endpoint that others are led to.
-struct Post {
+struct Post<'a> {
     connection: Connection,
     target: Target,
     since: Instant,
     ask_at: Instant,
+    // Attempts at the endpoints before this one.
+    better: Race<'a, Tried>,
 }
 
-impl Guard<'_> {
+/// What a beat on the post brought.
+enum Beat {
+    /// Nothing.
+    Calm,
+    Ended(Option<Trouble>),
+    Tried(Tried),
+}
+
+impl<'a> Guard<'a> {
     /// Until another address is to be guarded, or none.
     async fn stand(&mut self) {
         if self.inner.led.borrow().is_some_and(|led| !suits(self.vip, led)) {
@@ -93,42 +121,42 @@ impl Guard<'_> {
         targets.filter(|target| suits(self.vip, target.address)).collect()
     }
 
-    fn may_be_tried(&self, target: &Target) -> bool {
-        self.doubts.may_be_tried(target.address, Instant::now())
+    /// Attempts at those of the endpoints that may be tried, each of which takes so long at most.
+    fn race(&self, mut all: Vec<Target>, limit: Duration) -> Race<'a, Tried> {
+        let (inner, now) = (self.inner, Instant::now());
+        all.retain(|target| self.doubts.may_be_tried(target.address, now));
+        let attempt = |target: Target| {
+            let attempt: BoxFuture<'a, Tried> = Box::pin(async move {
+                let shown = timeout(limit, show(inner, &target)).await;
+                (target, shown.unwrap_or(Err(Trouble::Silent)))
+            });
+            attempt
+        };
+        Race::new(all.into_iter().map(attempt), GUARD_STAGGER)
     }
 
-    /// A connection to the first endpoint that shows itself.
-    async fn take_post(&mut self) -> Option<Post> {
-        let mut all = self.candidates();
+    /// A connection to the first endpoint that shows itself. There is time for each: the others do not wait for it.
+    async fn take_post(&mut self) -> Option<Post<'a>> {
+        let all = self.candidates();
         self.doubts.keep(|address| all.iter().any(|target| target.address == address));
-        all.retain(|target| self.may_be_tried(target));
-        let last = all.len().saturating_sub(1);
-        for (at, target) in all.into_iter().enumerate() {
-            // There is time for the last one: no other waits to be tried.
-            let limit = if at == last { DIAL } else { GUARD_DIAL };
-            let post = self.shown(target, limit).await;
-            if post.is_some() {
-                return post;
+        let mut race = self.race(all, DIAL);
+        while let Some((target, shown)) = race.next().await {
+            match shown {
+                Ok(connection) => return Some(self.post(target, connection)),
+                Err(trouble) => self.doubt(&target, trouble),
             }
         }
         None
     }
 
-    /// Leads others to an endpoint that shows itself in time.
-    async fn shown(&mut self, target: Target, limit: Duration) -> Option<Post> {
-        match timeout(limit, show(self.inner, &target)).await.unwrap_or(Err(Trouble::Silent)) {
-            Ok(connection) => {
-                target.served();
-                self.doubts.clear(target.address);
-                self.inner.lead_to(Some(target.address));
-                let now = Instant::now();
-                Some(Post { connection, target, since: now, ask_at: now + spread(self.inner, ASK_GUARDED) })
-            }
-            Err(trouble) => {
-                self.doubt(&target, trouble);
-                None
-            }
-        }
+    /// Leads others to an endpoint that has shown itself.
+    fn post(&mut self, target: Target, connection: Connection) -> Post<'a> {
+        target.served();
+        self.doubts.clear(target.address);
+        self.inner.lead_to(Some(target.address));
+        let since = Instant::now();
+        let better = Race::new([], GUARD_STAGGER);
+        Post { connection, target, since, ask_at: since + spread(self.inner, ASK_GUARDED), better }
     }
 
     /// What is wrong with our own files says nothing about the endpoint, and nothing was dialled.
@@ -138,54 +166,96 @@ impl Guard<'_> {
         if is_ours {
             return;
         }
+        if self.short_posts.at == Some(target.address) {
+            // A proxy that closes after each answer would have let us in again: this one has gone.
+            self.short_posts = ShortPosts::default();
+        }
         let Self { inner, doubts, .. } = self;
         doubts.add(target.address, Instant::now(), |pause| spread(inner, pause));
     }
 
     /// Holds the post for a beat at most; `None`: it is lost.
-    async fn hold(&mut self, mut post: Post) -> Option<Post> {
-        tokio::select! {
-            ended = post.connection.ended() => {
-                match ended {
-                    None | Some(Trouble::Closed) => self.pace(&post).await,
-                    Some(trouble) => self.doubt(&post.target, trouble),
-                }
-                return None;
+    async fn hold(&mut self, mut post: Post<'a>) -> Option<Post<'a>> {
+        let beat = tokio::select! {
+            ended = post.connection.ended() => Beat::Ended(ended),
+            Some(tried) = post.better.next() => Beat::Tried(tried),
+            () = beat::next() => Beat::Calm,
+        };
+        match beat {
+            Beat::Calm => self.look_around(post).await,
+            Beat::Ended(ended) => {
+                self.lost(&post.target, post.since, ended).await;
+                None
             }
-            () = beat::next() => {}
+            // The order may be another one by now.
+            Beat::Tried((target, Ok(connection))) if self.is_before(&target, &post.target) => {
+                Some(self.post(target, connection))
+            }
+            Beat::Tried((_, Ok(_))) => Some(post),
+            Beat::Tried((target, Err(trouble))) => {
+                self.doubt(&target, trouble);
+                Some(post)
+            }
         }
+    }
+
+    /// Has the endpoints before this one tried, once in a beat at most, and asks this one when it is time.
+    async fn look_around(&mut self, mut post: Post<'a>) -> Option<Post<'a>> {
         let all = self.candidates();
         let at = all.iter().position(|target| target.id == post.target.id)?;
-        let better = all.into_iter().take(at).find(|target| self.may_be_tried(target));
-        if let Some(better) = better
-            && let Some(other) = self.shown(better, GUARD_DIAL).await
-        {
-            return Some(other);
+        if post.better.is_over() {
+            post.better = self.race(all.into_iter().take(at).collect(), GUARD_DIAL);
         }
         if Instant::now() < post.ask_at { Some(post) } else { self.asked(post).await }
     }
 
+    fn is_before(&self, target: &Target, other: &Target) -> bool {
+        let all = self.candidates();
+        let at = |target: &Target| all.iter().position(|it| it.id == target.id);
+        matches!((at(target), at(other)), (Some(one), Some(other)) if one < other)
+    }
+
+    /// The connection has ended, with a trouble or without.
+    async fn lost(&mut self, target: &Target, since: Instant, ended: Option<Trouble>) {
+        self.lift_doubts(since);
+        match ended {
+            None | Some(Trouble::Closed) => self.pace(target, since).await,
+            Some(trouble) => self.doubt(target, trouble),
+        }
+    }
+
+    /// All others are worth another try now, also those that did not show themselves of late. That follows only from
+    /// the loss of a post that has lasted, so that endpoints which come and go are not asked in a loop.
+    fn lift_doubts(&mut self, since: Instant) {
+        if since.elapsed() >= SHORT_POST {
+            self.doubts.lift(Instant::now());
+        }
+    }
+
     /// Servers close connections that are idle, and proxies before them may do so after each answer: that is no
     /// failure, and the next connection is made after a pause that grows. A server that is gone refuses that one.
-    async fn pace(&mut self, post: &Post) {
-        if post.since.elapsed() >= SHORT_POST {
-            self.short_posts = 0;
-            return;
+    async fn pace(&mut self, target: &Target, since: Instant) {
+        let at = Some(target.address);
+        if since.elapsed() >= SHORT_POST || self.short_posts.at != at {
+            self.short_posts = ShortPosts { at, times: 0 };
         }
-        sleep(spread(self.inner, doubts::pause(self.short_posts))).await;
-        self.short_posts = self.short_posts.saturating_add(1);
+        if since.elapsed() < SHORT_POST {
+            sleep(spread(self.inner, doubts::pause(self.short_posts.times))).await;
+            self.short_posts.times = self.short_posts.times.saturating_add(1);
+        }
     }
 
     /// Asks the server once more whether it is ready.
-    async fn asked(&mut self, post: Post) -> Option<Post> {
-        let Post { connection, target, since, .. } = post;
-        let asked = timeout(GUARDED_ANSWER, ask(self.inner, connection));
-        match asked.await.unwrap_or(Err(Trouble::Silent)) {
+    async fn asked(&mut self, post: Post<'a>) -> Option<Post<'a>> {
+        let Post { connection, target, since, better, .. } = post;
+        let asked = timeout(GUARDED_ANSWER, ask(self.inner, connection)).await;
+        match asked.unwrap_or(Err(Trouble::Silent)) {
             Ok(connection) => {
                 let ask_at = Instant::now() + spread(self.inner, ASK_GUARDED);
-                Some(Post { connection, target, since, ask_at })
+                Some(Post { connection, target, since, ask_at, better })
             }
             Err(trouble) => {
+                self.lift_doubts(since);
                 self.doubt(&target, trouble);
                 None
             }

@@ -37,9 +37,14 @@ pub(super) const GUARD_KEEPALIVE: Duration = Duration::from_secs(1);
 /// Less than two of these, so that the second probe is not waited for.
 pub(super) const GUARD_USER_TIMEOUT: Duration = Duration::from_millis(1_500);
 
-/// How long an endpoint may take to show itself where other clients wait for it and another endpoint may be tried: a
-/// second is many round trips within a data centre.
+/// How long an endpoint may take to show itself where another one serves meanwhile: a second is many round trips within
+/// a data centre.
 pub(super) const GUARD_DIAL: Duration = Duration::from_secs(1);
+
+/// How much later the next endpoint is tried beside one that has not answered yet: many round trips within a data
+/// centre, so that mostly the first one is the only one that is asked. Of 5 endpoints the last one has its turn after
+/// 600 ms. As an attempt may take [`DIAL`], no more than 19 go on at once, however many endpoints there are.
+pub(super) const GUARD_STAGGER: Duration = Duration::from_millis(150);
 
 /// How soon an endpoint is tried again that has not shown itself, the first time.
 pub(super) const GUARD_AGAIN: Duration = Duration::from_millis(250);

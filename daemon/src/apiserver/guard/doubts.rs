@@ -33,6 +33,13 @@ impl Doubts {
         self.0.push(Doubt { address, times, until });
     }
 
+    /// Lets each endpoint be tried once more now. How often it has failed in a row stays.
+    pub(super) fn lift(&mut self, now: Instant) {
+        for doubt in &mut self.0 {
+            doubt.until = doubt.until.min(now);
+        }
+    }
+
     pub(super) fn clear(&mut self, address: SocketAddr) {
         self.0.retain(|it| it.address != address);
     }
@@ -74,6 +81,18 @@ mod tests {
         }
         assert_eq!(pauses, [250, 500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000]);
         assert!(doubts.may_be_tried(address(2), start), "another one is not doubted");
+    }
+
+    #[test]
+    fn a_doubt_that_is_lifted_lets_one_try_through_and_grows_on() {
+        let (mut doubts, now) = (Doubts::default(), Instant::now());
+        for _ in 0..5 {
+            doubts.add(address(1), now, |pause| pause);
+        }
+        doubts.lift(now);
+        assert!(doubts.may_be_tried(address(1), now));
+        doubts.add(address(1), now, |pause| pause);
+        assert!(!doubts.may_be_tried(address(1), now + 30 * GUARD_AGAIN), "or it would be asked in a loop");
     }
 
     #[test]

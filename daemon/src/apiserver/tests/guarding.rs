@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -16,6 +17,9 @@ use crate::patience::NOT_FOR_EVER;
 
 /// A failover that waits for nothing but a new connection; a busy machine takes its time.
 const AT_ONCE: Duration = Duration::from_secs(3);
+
+/// So many endpoints say nothing, or are not there.
+const DEAD: usize = 4;
 
 /// An access that guards, and servers that show the apiserver's name.
 struct Guarded {
@@ -47,11 +51,14 @@ impl Drop for Guarded {
 }
 
 fn guarding(folder: &Path, endpoints: &[String]) -> Access {
-    let keys = format!(
+    access(folder, &keys(endpoints))
+}
+
+fn keys(endpoints: &[String]) -> String {
+    format!(
         "endpoints = [{}]\nvip = \"169.254.20.1:6443\"\nca_file = \"ca.crt\"\ntls_server_name = \"kubernetes\"",
         endpoints.join(", ")
-    );
-    access(folder, &keys)
+    )
 }
 
 fn cluster() -> (tempfile::TempDir, Authority) {
@@ -72,6 +79,9 @@ async fn only_a_server_that_has_shown_itself_is_led_to() {
         Server::start(&authority.leaf("another"), Manner::Serve, plain()).await,
         Server::start(&authority.leaf("kubernetes"), Manner::SilentHttp, plain()).await,
         Server::start(&authority.leaf("kubernetes"), Manner::Close, plain()).await,
+        serving(&authority, ours(|_| answer("503 Service Unavailable", "{}"))).await,
+        serving(&authority, Arc::new(|_| answer("429 Too Many Requests", "{}"))).await,
+        serving(&authority, Arc::new(|_| answer("401 Unauthorized", "{}"))).await,
     ];
     let good = serving(&authority, plain()).await;
     let urls: Vec<String> = strangers.iter().chain([&good]).map(Server::url).collect();
@@ -86,15 +96,9 @@ async fn another_clusters_server_is_not_led_to() {
     let good = serving(&authority, plain()).await;
     let access = guarding(folder.path(), &[good.url()]);
     access.get("/", None).await.unwrap();
-    let other = serving(&authority, std::sync::Arc::new(|_| namespace("another"))).await;
+    let other = serving(&authority, Arc::new(|_| namespace("another"))).await;
     assert!(access.get("/", None).await.is_ok(), "our cluster is known");
-    let config = super::settings(
-        folder.path(),
-        &format!(
-            "endpoints = [{}]\nvip = \"169.254.20.1:6443\"\nca_file = \"ca.crt\"\ntls_server_name = \"kubernetes\"",
-            other.url()
-        ),
-    );
+    let config = super::settings(folder.path(), &keys(&[other.url()]));
     access.reload(&config.sources).unwrap();
     let led = access.led();
     let looked = timeout(Duration::from_secs(2), access.patrol()).await;
@@ -114,6 +118,90 @@ async fn a_server_that_goes_is_left_at_once_and_comes_back() {
     guarded.comes_to(&second, NOT_FOR_EVER).await;
     assert!(gone.elapsed() < AT_ONCE, "{:?}", gone.elapsed());
     let first = Server::start_at(address, &authority.leaf("kubernetes"), plain()).await;
+    guarded.comes_to(&first, NOT_FOR_EVER).await;
+}
+
+#[tokio::test]
+async fn silent_endpoints_before_a_good_one_do_not_add_up() {
+    let (folder, authority) = cluster();
+    let (first, last) = (serving(&authority, plain()).await, serving(&authority, plain()).await);
+    let mut silent = Vec::new();
+    for manner in [Manner::SilentTcp, Manner::SilentHttp].into_iter().cycle().take(DEAD) {
+        silent.push(Server::start(&authority.leaf("kubernetes"), manner, plain()).await);
+    }
+    let urls: Vec<String> = [&first].into_iter().chain(&silent).chain([&last]).map(Server::url).collect();
+    let mut guarded = Guarded::start(folder.path(), &urls);
+    guarded.comes_to(&first, NOT_FOR_EVER).await;
+    drop(first);
+    guarded.comes_to(&last, AT_ONCE).await;
+    drop(guarded);
+    let folder = tempfile::tempdir().unwrap();
+    authority.write(&folder.path().join("ca.crt"));
+    let mut anew = Guarded::start(folder.path(), &urls);
+    anew.comes_to(&last, NOT_FOR_EVER).await;
+}
+
+/// As an apiserver that runs out of memory as soon as all nodes have come back to it.
+#[tokio::test]
+async fn a_server_that_dies_whenever_it_has_just_come_back_is_left_at_once_each_time() {
+    let (folder, authority) = cluster();
+    let second = serving(&authority, plain()).await;
+    let mut first = serving(&authority, plain()).await;
+    let address = first.address;
+    let mut guarded = Guarded::start(folder.path(), &[first.url(), second.url()]);
+    for _ in 0..6 {
+        guarded.comes_to(&first, NOT_FOR_EVER).await;
+        drop(first);
+        guarded.comes_to(&second, AT_ONCE).await;
+        first = Server::start_at(address, &authority.leaf("kubernetes"), plain()).await;
+    }
+}
+
+/// As when apiservers are down by turns (k3s#11349): each of them has been away for long when it is the only one.
+#[tokio::test]
+async fn a_server_that_was_away_for_long_is_tried_at_once_when_the_only_other_one_goes() {
+    let (folder, authority) = cluster();
+    let first = serving(&authority, plain()).await;
+    let (address, url) = (first.address, first.url());
+    drop(first);
+    let second = serving(&authority, plain()).await;
+    let mut guarded = Guarded::start(folder.path(), &[url, second.url()]);
+    guarded.comes_to(&second, NOT_FOR_EVER).await;
+    // Until the pause between two attempts at the first one has grown to 8 s.
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    let first = Server::start_at(address, &authority.leaf("kubernetes"), plain()).await;
+    drop(second);
+    guarded.comes_to(&first, AT_ONCE).await;
+}
+
+#[tokio::test]
+async fn a_guard_that_begins_with_dead_endpoints_alone_leads_to_the_first_that_comes() {
+    let (folder, authority) = cluster();
+    let mut addresses = Vec::new();
+    for _ in 0..DEAD {
+        addresses.push(serving(&authority, plain()).await.address);
+    }
+    let urls: Vec<String> = addresses.iter().map(|address| format!("\"https://{address}\"")).collect();
+    let mut guarded = Guarded::start(folder.path(), &urls);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(*guarded.led.borrow(), None);
+    let last = Server::start_at(*addresses.last().unwrap(), &authority.leaf("kubernetes"), plain()).await;
+    guarded.comes_to(&last, NOT_FOR_EVER).await;
+}
+
+#[tokio::test]
+async fn another_order_of_the_endpoints_is_followed_at_once() {
+    let (folder, authority) = cluster();
+    let (first, second) = (serving(&authority, plain()).await, serving(&authority, plain()).await);
+    let access = guarding(folder.path(), &[first.url(), second.url()]);
+    let mut guarded = Guarded { led: access.led(), patrol: tokio::spawn(access.clone().patrol()) };
+    guarded.comes_to(&first, NOT_FOR_EVER).await;
+    let reload = |endpoints: &[String]| {
+        access.reload(&super::settings(folder.path(), &keys(endpoints)).sources).unwrap();
+    };
+    reload(&[second.url(), first.url()]);
+    guarded.comes_to(&second, NOT_FOR_EVER).await;
+    reload(&[first.url()]);
     guarded.comes_to(&first, NOT_FOR_EVER).await;
 }
 
@@ -177,7 +265,7 @@ async fn what_is_led_to_stays_while_no_endpoint_serves_and_over_a_restart() {
 #[tokio::test]
 async fn a_server_that_may_not_say_its_cluster_is_led_to_at_the_operators_word_alone() {
     let (folder, authority) = cluster();
-    let silent = serving(&authority, std::sync::Arc::new(|_| answer("403 Forbidden", "{}"))).await;
+    let silent = serving(&authority, Arc::new(|_| answer("403 Forbidden", "{}"))).await;
     let mut guarded = Guarded::start(folder.path(), &[silent.url()]);
     guarded.comes_to(&silent, NOT_FOR_EVER).await;
     let access = guarding(folder.path(), &["\"https://127.0.0.1:1\"".to_owned()]);
@@ -191,7 +279,7 @@ async fn a_server_that_may_not_say_its_cluster_is_led_to_at_the_operators_word_a
 #[tokio::test]
 async fn servers_that_never_show_themselves_are_asked_ever_less_often() {
     let (folder, authority) = cluster();
-    let refusing = serving(&authority, std::sync::Arc::new(|_| answer("401 Unauthorized", "{}"))).await;
+    let refusing = serving(&authority, Arc::new(|_| answer("401 Unauthorized", "{}"))).await;
     let guarded = Guarded::start(folder.path(), &[refusing.url()]);
     tokio::time::sleep(Duration::from_secs(4)).await;
     let asked = refusing.paths().len();
@@ -202,7 +290,7 @@ async fn servers_that_never_show_themselves_are_asked_ever_less_often() {
 #[tokio::test]
 async fn a_proxy_that_closes_after_each_answer_is_asked_ever_less_often_and_kept() {
     let (folder, authority) = cluster();
-    let closing = std::sync::Arc::new(|asked: &super::server::Asked| {
+    let closing = Arc::new(|asked: &super::server::Asked| {
         let body = if asked.path.ends_with("/readyz") { "connection: close\r\n" } else { "" };
         let text = r#"{"kind":"Namespace","metadata":{"name":"kube-system","uid":"2f6d6a52-0001"}}"#;
         format!("HTTP/1.1 200 OK\r\n{body}content-length: {}\r\n\r\n{text}", text.len())
