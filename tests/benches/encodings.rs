@@ -1,27 +1,38 @@
 //! What lists in JSON and in protobuf cost a real apiserver: bytes, and its processor. Needs root.
 //!
-//! Lists are read to their end and thrown away; nothing else is asked of the apiserver meanwhile. The encodings take
-//! turns, so that both meet the same machine.
-#![allow(clippy::print_stdout, clippy::unwrap_used)]
+//! Lists are read to their end and thrown away; nothing else is asked of the apiserver meanwhile. The ways of asking
+//! take turns, so that all meet the same machine.
+#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::time::Duration;
 
 use holdfast::apiserver::{Access, Connection};
 use holdfast_tests::bed::{Layout, Location};
-use holdfast_tests::peers::{Api, Cluster, Part, PeersError};
+use holdfast_tests::peers::{Cluster, Part, PeersError, alike};
+use holdfast_tests::processor;
 use holdfast_tests::size::sized;
-use serde_json::json;
 
-const ENCODINGS: [(&str, &str); 2] =
-    [("JSON", "application/json"), ("protobuf", "application/vnd.kubernetes.protobuf")];
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// The ways of asking: what they are called, in which form, and with which parameters.
+const WAYS: [(&str, &str, &str); 7] = [
+    ("JSON", "application/json", ""),
+    ("protobuf", PROTOBUF, ""),
+    ("JSON in pages of 500", "application/json", "?limit=500"),
+    ("protobuf in pages of 500", PROTOBUF, "?limit=500"),
+    ("protobuf in pages of 2000", PROTOBUF, "?limit=2000"),
+    ("protobuf, resourceVersion=0", PROTOBUF, "?resourceVersion=0"),
+    (
+        "protobuf, names and versions alone",
+        "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+        "",
+    ),
+];
 
 const LISTS: [&str; 2] = ["/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"];
 
-/// How many endpoints each slice has.
-const ENDPOINTS: u32 = 10;
-
-/// Of `/proc/PID/stat`, on every machine that holdfast supports.
-const TICKS: f64 = 100.0;
+/// How the token begins with which the next page is asked for, whatever encoding is around it.
+const TOKEN: &[u8] = b"eyJ2Ijoi";
 
 /// A list that says nothing for so long is none.
 const IDLE: Duration = Duration::from_secs(30);
@@ -32,79 +43,66 @@ fn main() {
         started => started.unwrap(),
     };
     let (services, slices) = (sized(2_000, 20), sized(1_000, 10));
-    fill(&cluster.api(0).unwrap(), services, slices);
+    alike::fill(&cluster.api(0).unwrap(), services, slices).unwrap();
     let pid = cluster.pid(Part::Apiserver(0)).unwrap();
     let rounds = sized(20, 1);
     let measured =
         cluster.bed().within(Location::NODE, || measure(&cluster.access().unwrap(), pid, rounds)).unwrap();
-    for ((name, _), (bytes, seconds)) in ENCODINGS.iter().zip(measured) {
+    println!("{services} services and {slices} slices of {} endpoints, listed once", alike::ENDPOINTS);
+    for ((name, ..), (bytes, seconds)) in WAYS.iter().zip(measured) {
         println!(
-            "{name}: {services} services and {slices} slices of {ENDPOINTS} endpoints are {:.2} MB and take an apiserver {:.1} ms",
+            "{name}: {:.2} MB, {:.1} ms of the apiserver's processor",
             bytes as f64 / 1e6,
             seconds * 1e3
         );
     }
 }
 
-fn fill(api: &Api<'_>, services: u32, slices: u32) {
-    for at in 0..services {
-        let object = json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": format!("web-{at}"), "labels": {"app": "web"}},
-            "spec": {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
-        });
-        api.apply_object(&object).unwrap();
-    }
-    for at in 0..slices {
-        let endpoint = |nth: u32| {
-            let [_, b, c, d] = (at * ENDPOINTS + nth).to_be_bytes();
-            json!({"addresses": [format!("10.{b}.{c}.{d}")], "conditions": {"ready": true, "serving": true, "terminating": false},
-                "nodeName": format!("node-{nth}"), "zone": "europe-west1-b",
-                "targetRef": {"kind": "Pod", "namespace": "default", "name": format!("web-7d4b9c6f5d-{at}-{nth}"),
-                    "uid": format!("5f3c1a2e-0000-4000-8000-{at:012}")}})
-        };
-        let object = json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-            "metadata": {"name": format!("web-{at}-a"), "labels": {"kubernetes.io/service-name": format!("web-{at}"),
-                "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}},
-            "ports": [{"name": "http", "port": 8080}], "endpoints": (0..ENDPOINTS).map(endpoint).collect::<Vec<_>>(),
-        });
-        api.apply_object(&object).unwrap();
-    }
-}
-
-/// For each encoding the bytes of both lists, and how long they keep a processor of the apiserver busy.
-fn measure(access: &Access, pid: u32, rounds: u32) -> [(usize, f64); 2] {
+/// For each way the bytes of both lists, and how long they keep a processor of the apiserver busy.
+fn measure(access: &Access, pid: u32, rounds: u32) -> [(usize, f64); WAYS.len()] {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut measured = [(0, 0.0); 2];
-    // One connection for all: what it takes to make one is the same for both.
+    let mut measured = [(0, 0.0); WAYS.len()];
+    // One connection for all: what it takes to make one is the same for each way.
     let mut kept = None;
     for round in 0..=rounds {
-        for ((_, accept), (bytes, seconds)) in ENCODINGS.iter().zip(&mut measured) {
-            let before = cpu(pid);
-            *bytes = LISTS.iter().map(|list| runtime.block_on(read(access, accept, list, &mut kept))).sum();
+        for ((_, accept, query), (bytes, seconds)) in WAYS.iter().zip(&mut measured) {
+            let before = processor::seconds(pid).unwrap();
+            let mut read = |list| runtime.block_on(read(access, accept, format!("{list}{query}"), &mut kept));
+            *bytes = LISTS.iter().map(|list| read(list)).sum();
             // The first round fills caches.
             if round > 0 {
-                *seconds += (cpu(pid) - before) / f64::from(rounds);
+                *seconds += (processor::seconds(pid).unwrap() - before) / f64::from(rounds);
             }
         }
     }
     measured
 }
 
-async fn read(access: &Access, accept: &'static str, list: &str, kept: &mut Option<Connection>) -> usize {
-    let mut reply = access.get_as(accept, list, kept.take()).await.unwrap();
-    assert_eq!(reply.status, 200, "{list}");
-    let mut bytes = 0;
-    while let Some(chunk) = reply.chunk(IDLE).await.unwrap() {
-        bytes += chunk.len();
+/// Reads a list to its end, page by page, and gives its bytes.
+async fn read(access: &Access, accept: &'static str, list: String, kept: &mut Option<Connection>) -> usize {
+    let (mut bytes, mut next) = (0, list.clone());
+    loop {
+        let page = page(access, accept, &next, kept).await;
+        bytes += page.len();
+        let Some(token) = token(&page) else { return bytes };
+        next = format!("{list}&continue={token}");
     }
-    *kept = Some(reply.into_connection());
-    bytes
 }
 
-/// Seconds of a processor that a process has had.
-fn cpu(pid: u32) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let fields = stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2);
-    fields.map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / TICKS
+async fn page(access: &Access, accept: &'static str, query: &str, kept: &mut Option<Connection>) -> Vec<u8> {
+    let mut reply = access.get_as(accept, query, kept.take()).await.unwrap();
+    assert_eq!(reply.status, 200, "{query}");
+    let mut page = Vec::new();
+    while let Some(chunk) = reply.chunk(IDLE).await.unwrap() {
+        page.extend_from_slice(&chunk);
+    }
+    *kept = Some(reply.into_connection());
+    page
+}
+
+/// The token of a page that is not the last one: it is text of one alphabet.
+fn token(page: &[u8]) -> Option<String> {
+    let at = page.windows(TOKEN.len()).position(|window| window == TOKEN)?;
+    let is_of_token = |byte: &&u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
+    Some(page[at..].iter().take_while(is_of_token).map(|byte| char::from(*byte)).collect())
 }

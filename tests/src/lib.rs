@@ -11,6 +11,7 @@ pub mod memory;
 pub mod packets;
 pub mod patience;
 pub mod peers;
+pub mod processor;
 pub mod program;
 pub mod readings;
 pub mod size;

@@ -29,6 +29,7 @@
 //! (`Pod`). The bed ends all of it, also when a test is killed.
 
 mod access;
+pub mod alike;
 mod api;
 mod audit;
 mod authority;

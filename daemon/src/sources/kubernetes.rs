@@ -8,6 +8,7 @@ mod apiservers;
 mod asked;
 mod audit;
 mod codec;
+mod crowd;
 mod delivered;
 mod ending;
 mod envelope;
@@ -41,6 +42,7 @@ use crate::config::{Encodings, NodeName};
 use crate::node::NodeReport;
 use asked::{Answers, Askers};
 use audit::Audit;
+use crowd::Crowd;
 use delivered::Delivered;
 use offer::Offer;
 use outlet::{HeadStart, Missing, Outlet};
@@ -72,7 +74,8 @@ pub struct Timing {
     pub list_idle: Duration,
     /// How long no page of a list may come. After that the whole list is asked for once more.
     pub list_silence: Duration,
-    /// Over how long the lists of many nodes spread when their versions are gone all at once.
+    /// Over how long the lists of nodes spread at least when their versions are gone all at once. Many nodes spread
+    /// over more.
     pub list_spread: Duration,
     /// How long a watch that goes on where another daemon was must be quiet until it counts as up to date. An apiserver
     /// sends what was missed with its first bytes. Until the watch counts as up to date nothing is written, so a daemon
@@ -361,6 +364,7 @@ fn start(
         offer,
         doubts: 0,
         timing: timing.clone(),
+        crowd: Crowd::new(snapshots.cloned()),
         delivered,
         outlet,
         view,

@@ -118,6 +118,17 @@ impl Delivered {
         self.listing = Listing::default();
     }
 
+    /// Begins a list of names if that is worth it: so many objects are known, all by their versions, and each that was
+    /// rejected has a name. `false`: nothing has begun.
+    pub(super) fn begin_by_names(&mut self, known_min: usize) -> bool {
+        let is_forgotten = self.kept.values().any(|kept| kept.version.resource_version.is_empty());
+        let is_worth_it = self.kept.len() >= known_min && !is_forgotten && self.unnamed.is_empty();
+        if is_worth_it {
+            self.begin();
+        }
+        is_worth_it
+    }
+
     /// Ends a page: what it has brought stays, whatever becomes of the next one.
     pub(super) fn end_page(&mut self) {
         self.listing.whole = (self.listing.pending.len(), self.listing.messages.len());

@@ -39,21 +39,25 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// How long to wait before the next request, after a request or a watch that lasted for `lived`.
+    /// How long to wait before the next request, after a request or a watch that lasted for `lived`. Nodes that may
+    /// come together spread over `spread`.
     pub(super) fn wait(
         &mut self,
         lived: Duration,
         retry_after: Option<Duration>,
+        spread: Duration,
         chance: Chance,
     ) -> Duration {
         if lived >= LIVED {
             *self = Self::default();
         }
         let full = WAIT_MIN.saturating_mul(1 << self.short_lives.min(16)).min(WAIT_MAX);
+        // The nodes that have tried in vain meet those that have not yet, so they spread over twice as much.
+        let spread = if self.short_lives == 0 { spread } else { spread * 2 };
         self.short_lives = self.short_lives.saturating_add(1);
         let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
         // Half of the wait is random, so that nodes which failed together do not come back together.
-        asked + full / 2 + part(full / 2, chance)
+        asked + full / 2 + part(full / 2 + spread, chance)
     }
 
     /// Whether another kind of request may follow at once: the waits have grown while no server answered, and that is
@@ -75,42 +79,52 @@ mod tests {
     #[test]
     fn waits_double_up_to_a_bound() {
         let mut pace = Pace::default();
-        let waits: Vec<u128> = (0..8).map(|_| pace.wait(ms(1), None, Chance::MAX).as_millis()).collect();
+        let waits: Vec<u128> =
+            (0..8).map(|_| pace.wait(ms(1), None, Duration::ZERO, Chance::MAX).as_millis()).collect();
         assert_eq!(waits, [100, 200, 400, 800, 1600, 3000, 3000, 3000]);
-        assert!((0..100).all(|_| pace.wait(ms(1), None, Chance::MAX) <= WAIT_MAX));
+        assert!((0..100).all(|_| pace.wait(ms(1), None, Duration::ZERO, Chance::MAX) <= WAIT_MAX));
     }
 
     #[test]
     fn half_of_a_wait_is_chance() {
-        assert_eq!(Pace::default().wait(ms(1), None, 0), ms(50));
-        assert_eq!(Pace::default().wait(ms(1), None, Chance::MAX), ms(100));
+        assert_eq!(Pace::default().wait(ms(1), None, Duration::ZERO, 0), ms(50));
+        assert_eq!(Pace::default().wait(ms(1), None, Duration::ZERO, Chance::MAX), ms(100));
+    }
+
+    #[test]
+    fn nodes_that_may_come_together_spread() {
+        let wait = |chance| Pace::default().wait(ms(1), None, ms(5_000), chance);
+        assert_eq!((wait(0), wait(Chance::MAX)), (ms(50), ms(5_100)));
+        let mut pace = Pace::default();
+        let mut again = || pace.wait(ms(1), None, ms(5_000), Chance::MAX);
+        assert_eq!([again(), again(), again()], [ms(5_100), ms(10_200), ms(10_400)]);
     }
 
     #[test]
     fn a_life_that_was_long_enough_is_forgiven() {
         let mut pace = Pace::default();
         for _ in 0..9 {
-            let _ = pace.wait(ms(1), None, 0);
+            let _ = pace.wait(ms(1), None, Duration::ZERO, 0);
         }
-        assert_eq!(pace.wait(LIVED, None, 0), ms(50));
-        assert_eq!(pace.wait(ms(1), None, 0), ms(100));
+        assert_eq!(pace.wait(LIVED, None, Duration::ZERO, 0), ms(50));
+        assert_eq!(pace.wait(ms(1), None, Duration::ZERO, 0), ms(100));
     }
 
     #[test]
     fn another_kind_of_request_follows_at_once_until_that_has_not_helped() {
         let mut pace = Pace::default();
-        let _ = pace.wait(ms(1), None, 0);
+        let _ = pace.wait(ms(1), None, Duration::ZERO, 0);
         assert!(pace.turn());
-        let _ = pace.wait(ms(1), None, 0);
+        let _ = pace.wait(ms(1), None, Duration::ZERO, 0);
         assert!(!pace.turn() && !pace.turn());
-        let _ = pace.wait(LIVED, None, 0);
+        let _ = pace.wait(LIVED, None, Duration::ZERO, 0);
         assert!(pace.turn());
     }
 
     #[test]
     fn a_server_may_ask_for_patience_within_reason() {
         let mut pace = Pace::default();
-        assert_eq!(pace.wait(ms(1), Some(ms(3_000)), 0), ms(3_050));
-        assert_eq!(pace.wait(ms(1), Some(Duration::MAX), 0), RETRY_AFTER_MAX + ms(100));
+        assert_eq!(pace.wait(ms(1), Some(ms(3_000)), Duration::ZERO, 0), ms(3_050));
+        assert_eq!(pace.wait(ms(1), Some(Duration::MAX), Duration::ZERO, 0), RETRY_AFTER_MAX + ms(100));
     }
 }

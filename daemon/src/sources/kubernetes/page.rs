@@ -100,6 +100,11 @@ pub(crate) struct ListFrame {
 }
 
 impl ListFrame {
+    /// Whether the list has names and versions alone. It does not say of which kind.
+    pub(super) fn is_of_names(&self) -> bool {
+        (self.api_version.as_str(), self.kind.as_str()) == ("meta.k8s.io/v1", "PartialObjectMetadataList")
+    }
+
     /// Any other object would pass for an empty list, and everything would go.
     fn is_list(&self) -> bool {
         self.kind.ends_with("List") && !self.metadata.resource_version.is_empty()

@@ -7,6 +7,7 @@
 
 mod alone;
 mod listing;
+mod names;
 mod paging;
 mod rewound;
 mod watching;
@@ -20,6 +21,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::Timing;
 use super::codec::{Codec, Json, Protobuf};
+use super::crowd::{Crowd, Nodes};
 use super::delivered::Delivered;
 use super::ending::{Ending, Stuck};
 use super::envelope::Status;
@@ -63,6 +65,8 @@ pub(super) struct Reflector {
     /// How often in a row a server did not understand the selection.
     pub(super) doubts: u32,
     pub(super) timing: Timing,
+    /// The nodes that may lose their watches together with this one.
+    pub(super) crowd: Crowd,
     pub(super) delivered: SharedDelivered,
     pub(super) outlet: Outlet,
     pub(super) view: watch::Sender<Watch>,
@@ -92,8 +96,8 @@ struct Failures {
 impl Failures {
     /// How long it is until the next request. A list that is needed because a watch's version is gone follows at once,
     /// as far as [`Pace::turn`] grants it.
-    fn wait(&mut self, ending: &Ending, was_watch: bool, lived: Duration) -> Duration {
-        let paced = self.pace.wait(lived, ending.retry_after(), chance());
+    fn wait(&mut self, ending: &Ending, was_watch: bool, lived: Duration, spread: Duration) -> Duration {
+        let paced = self.pace.wait(lived, ending.retry_after(), spread, chance());
         let turns = ending.is_gone() && was_watch && self.pace.turn();
         if turns { Duration::ZERO } else { paced }
     }
@@ -167,9 +171,12 @@ impl Reflector {
         }
         self.is_doubtful = !self.is_normal(ending, lived);
         self.heed(ending);
-        let mut wait = failures.wait(ending, from.is_some(), lived);
+        // A watch that has had its time ends at another moment on each node.
+        let is_due = self.is_normal(ending, lived) && lived >= self.timing.watch_length;
+        let nodes = if is_due { Nodes::default() } else { self.crowd.nodes() };
+        let mut wait = failures.wait(ending, from.is_some(), lived, nodes.begin());
         if failures.stuck.needs_list(ending, has_moved) && self.version.take().is_some() {
-            wait += pace::part(self.timing.list_spread, chance());
+            wait += pace::part(self.timing.list_spread.max(nodes.list()), chance());
         }
         let refusals = failures.refused(ending);
         let is_node = self.selection.what == Resource::Node;

@@ -8,6 +8,7 @@ use holdfast_core::keys::ObjectName;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Reflector, provenance};
+use crate::apiserver::Connection;
 use crate::sources::kubernetes::codec::{Codec, Json};
 use crate::sources::kubernetes::ending::Ending;
 use crate::sources::kubernetes::object::Object;
@@ -39,8 +40,8 @@ impl Doubts {
     }
 }
 
-/// What became of a doubtful object.
-enum Alone {
+/// What became of an object that was asked for alone.
+pub(super) enum Alone {
     Read(Object),
     /// There is no object of this name any more; the watch tells that too.
     Gone,
@@ -51,11 +52,13 @@ impl Reflector {
     /// What is told of doubtful objects: what JSON says of each, or that it is rejected.
     pub(super) async fn resolved(&self, doubts: Doubts) -> Result<Vec<Object>, Ending> {
         let deadline = Instant::now() + self.timing.alone;
-        let (count, mut told, mut unanswered) = (doubts.0.len(), Vec::new(), 0);
+        let (count, mut told, mut unanswered, mut kept) = (doubts.0.len(), Vec::new(), 0, None);
         for doubt in doubts.0 {
             let alone = match &doubt.name {
                 Some((name, _)) if count <= ALONE_MAX => {
-                    timeout_at(deadline, self.alone(name, &doubt)).await.unwrap_or(Alone::Unanswered)
+                    timeout_at(deadline, self.alone(name, &doubt, &mut kept))
+                        .await
+                        .unwrap_or(Alone::Unanswered)
                 }
                 _ => Alone::Unanswered,
             };
@@ -75,21 +78,31 @@ impl Reflector {
         }
     }
 
-    async fn alone(&self, name: &ObjectName, doubt: &Object) -> Alone {
+    async fn alone(&self, name: &ObjectName, doubt: &Object, kept: &mut Option<Connection>) -> Alone {
         let reason = doubt.rejection().map(|it| &*it.reason).unwrap_or_default();
         tracing::debug!(watch = %self.selection.what, object = %name, reason, "an object is asked for alone, as JSON");
         self.view.send_modify(|view| view.alone += 1);
+        self.one(name, kept).await
+    }
+
+    /// One object as JSON, over the connection that is kept if there is one.
+    pub(super) async fn one(&self, name: &ObjectName, kept: &mut Option<Connection>) -> Alone {
         let query = self.selection.now().object(name);
-        let Ok(reply) = self.access.get_as(offer::JSON, &query, None).await else { return Alone::Unanswered };
-        match reply.status {
-            404 => return Alone::Gone,
-            200 => {}
-            _ => return Alone::Unanswered,
-        }
-        let provenance = provenance(&reply.endpoint);
-        let body = reply.whole(PIECE_BYTES_MAX, self.timing.list_idle).await;
-        let object = body.map(|(body, _)| Json::read(self.selection.what, &body, &provenance));
+        let asked = self.access.get_as(offer::JSON, &query, kept.take()).await;
+        let Ok(reply) = asked else { return Alone::Unanswered };
+        let (status, provenance) = (reply.status, provenance(&reply.endpoint));
+        let Ok((body, connection)) = reply.whole(PIECE_BYTES_MAX, self.timing.list_idle).await else {
+            return Alone::Unanswered;
+        };
+        *kept = Some(connection);
         let is_it = |object: &Object| object.name.as_ref().is_some_and(|(it, _)| it == name);
-        object.ok().filter(is_it).map_or(Alone::Unanswered, Alone::Read)
+        match status {
+            404 => Alone::Gone,
+            200 => {
+                let object = Some(Json::read(self.selection.what, &body, &provenance));
+                object.filter(is_it).map_or(Alone::Unanswered, Alone::Read)
+            }
+            _ => Alone::Unanswered,
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The list: all its pages, applied as one group.
+//! The list: all its pages, or names where most objects are known, applied as one group.
 //!
 //! Invariant: a list that is not whole changes nothing. Items are read while they come, so no page is ever held. A
 //! whole list is believed even if much is gone from it, and the log says so.
@@ -29,7 +29,10 @@ impl Reflector {
     pub(super) async fn list(&mut self) -> Result<(), Stop> {
         self.view.send_modify(|view| view.enter(State::Listing));
         let selection = self.asked_for();
-        let version = self.pages(&selection).await?;
+        let version = match self.by_names(&selection).await? {
+            Some(version) => version,
+            None => self.pages(&selection).await?,
+        };
         self.check_newest(&version)?;
         let what = self.selection.what;
         let mut commit = self.delivered.lock().commit(|name| Message::gone(what, name, None));

@@ -85,7 +85,7 @@ impl Paging {
     }
 
     async fn pause(&mut self, retry_after: Option<Duration>) -> Result<(), Ending> {
-        let wait = self.pace.wait(Duration::ZERO, retry_after, chance());
+        let wait = self.pace.wait(Duration::ZERO, retry_after, Duration::ZERO, chance());
         self.silence.within(tokio::time::sleep(wait)).await
     }
 }

@@ -1,0 +1,158 @@
+//! How many nodes may come to an apiserver together with this one, and over how long they spread so that it can serve
+//! them.
+//!
+//! Invariant: what spreads nodes costs a small cluster nothing. The number of nodes is a guess by what tenants write,
+//! so it has a bound, and nothing depends on it but a wait.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::snapshot::Snapshot;
+use tokio::sync::watch;
+
+/// The most nodes that count: Kubernetes is tested with 5,000, and clusters have been seen with three times as many.
+const NODES_MAX: usize = 15_000;
+
+/// So many nodes come in a second where watches begin anew. Each node has three, and each of them takes an apiserver a
+/// handshake and two short requests: some milliseconds of a processor for a node.
+const BEGIN_EACH_SECOND: u32 = 2_000;
+
+/// So many nodes list in a second: a list takes an apiserver as long as dozens of watches that begin.
+const LIST_EACH_SECOND: u32 = 500;
+
+/// The nodes of the cluster, as far as endpoints name them.
+#[derive(Clone, Debug)]
+pub(super) struct Crowd(Option<watch::Receiver<Arc<Snapshot>>>);
+
+impl Crowd {
+    /// Nodes are counted in these snapshots; without them there is one.
+    pub(super) const fn new(snapshots: Option<watch::Receiver<Arc<Snapshot>>>) -> Self {
+        Self(snapshots)
+    }
+
+    /// How many nodes there are now. It walks over all endpoints, so it is asked for only when a watch was lost.
+    pub(super) fn nodes(&self) -> Nodes {
+        let Some(snapshots) = &self.0 else { return Nodes::default() };
+        let snapshot = Arc::clone(&snapshots.borrow());
+        let mut names = HashSet::new();
+        let slices = snapshot.services.iter().flat_map(|service| service.slices.iter());
+        for name in slices.flat_map(|slice| slice.endpoints.iter()).filter_map(|endpoint| endpoint.node) {
+            if names.len() >= NODES_MAX {
+                break;
+            }
+            names.insert(name.to_string());
+        }
+        Nodes::of(names.len())
+    }
+}
+
+/// A number of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Nodes(u32);
+
+impl Default for Nodes {
+    fn default() -> Self {
+        Self(1)
+    }
+}
+
+impl Nodes {
+    fn of(nodes: usize) -> Self {
+        Self(u32::try_from(nodes.clamp(1, NODES_MAX)).unwrap_or(1))
+    }
+
+    /// Over how long nodes spread that have lost their watches at one moment.
+    pub(super) fn begin(self) -> Duration {
+        Duration::from_secs(1) * self.0 / BEGIN_EACH_SECOND
+    }
+
+    /// Over how long nodes spread that have to list because their versions are gone at one moment.
+    pub(super) fn list(self) -> Duration {
+        Duration::from_secs(1) * self.0 / LIST_EACH_SECOND
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pace::{Chance, Pace, part};
+    use super::*;
+
+    const CLIENTS: usize = 10_000;
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Numbers that look like chance and are the same in each run.
+    struct Chances(u64);
+
+    impl Chances {
+        fn next(&mut self) -> Chance {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            u32::try_from(self.0 >> 32).unwrap()
+        }
+    }
+
+    /// When each node that loses its watch now comes to a server that is away for so long, counted from its return.
+    fn arrivals(nodes: Nodes, away: Duration) -> Vec<Duration> {
+        let mut chances = Chances(0x9e37_79b9_7f4a_7c15);
+        let client = |_| {
+            let (mut pace, mut at, mut lived) = (Pace::default(), Duration::ZERO, Duration::from_secs(60));
+            loop {
+                at += pace.wait(lived, None, nodes.begin(), chances.next());
+                if at >= away {
+                    return at - away;
+                }
+                lived = Duration::ZERO;
+            }
+        };
+        (0..CLIENTS).map(client).collect()
+    }
+
+    /// The most that come within any second, in percent.
+    fn worst_second(mut arrivals: Vec<Duration>) -> usize {
+        arrivals.sort();
+        let within = |(at, from): (usize, &Duration)| {
+            arrivals[at..].iter().take_while(|it| **it < *from + SECOND).count()
+        };
+        arrivals.iter().enumerate().map(within).max().unwrap() * 100 / CLIENTS
+    }
+
+    #[track_caller]
+    fn check(what: &str, arrivals: Vec<Duration>, worst_most: usize, last_most: Duration) {
+        let last = *arrivals.iter().max().unwrap();
+        let worst = worst_second(arrivals);
+        println!("{what}: {worst} % of {CLIENTS} in the worst second, the last one after {last:?}");
+        assert!(worst <= worst_most && last <= last_most, "{what}: {worst} %, {last:?}");
+    }
+
+    #[test]
+    fn ten_thousand_nodes_that_lose_an_apiserver_do_not_come_back_in_one_second() {
+        let nodes = Nodes::of(CLIENTS);
+        for away in [0, 1, 3, 4, 5, 10, 60, 600] {
+            let what = format!("away for {away} s");
+            check(&what, arrivals(nodes, away * SECOND), 30, Duration::from_secs(13));
+        }
+    }
+
+    #[test]
+    fn ten_thousand_nodes_whose_versions_are_gone_do_not_list_in_one_second() {
+        let (nodes, mut chances) = (Nodes::of(CLIENTS), Chances(1));
+        let lists =
+            arrivals(nodes, 10 * SECOND).into_iter().map(|at| at + part(nodes.list(), chances.next()));
+        check("lists", lists.collect(), 7, Duration::from_secs(33));
+    }
+
+    #[test]
+    fn a_small_cluster_waits_as_one_node_does() {
+        let last = arrivals(Nodes::of(20), Duration::ZERO).into_iter().max().unwrap();
+        assert!(last <= Duration::from_millis(110), "{last:?}");
+        assert_eq!(Nodes::of(0), Nodes::of(1));
+    }
+
+    #[test]
+    fn names_that_tenants_write_delay_no_node_for_long() {
+        let nodes = Nodes::of(usize::MAX);
+        assert_eq!((nodes.begin(), nodes.list()), (Duration::from_millis(7_500), 30 * SECOND));
+    }
+}

@@ -1,0 +1,75 @@
+//! What is asked for where most objects are known and the version from which a watch would go on is gone.
+
+use super::bed::{self, Bed, error, list, service, status};
+use super::{Resource, Settings};
+
+/// So many services are known before their version is gone, as a list and one by one.
+const KNOWN: usize = 120;
+
+fn known(versions: impl Fn(usize) -> Option<&'static str>) -> Vec<String> {
+    let service = |at: usize| Some(service(&format!("s{at}"), versions(at)?, "10.96.0.1"));
+    (0..KNOWN).filter_map(service).collect()
+}
+
+/// A bed that knows many services, whose version is gone, and whose next lists are these.
+async fn gone_with(lists: Vec<String>) -> Bed {
+    let mut bed = Bed::new();
+    let first = list("10", &known(|_| Some("1")));
+    bed.lists("services", [first].into_iter().chain(lists));
+    bed.watches("services", [bed::hang(&[error(410, "Expired")])]);
+    bed.lists("s7", [bed::answer("200 OK", "", &service("s7", "21", "10.96.0.7"))]);
+    bed.lists("s8", [status("404 Not Found", "", "NotFound")]);
+    bed.lists("new", [bed::answer("200 OK", "", &service("new", "22", "10.96.0.9"))]);
+    bed.start(Settings::default()).await;
+    bed.heard(KNOWN + 1).await;
+    bed
+}
+
+#[tokio::test]
+async fn of_a_large_list_only_what_is_new_is_asked_for_where_the_version_is_gone() {
+    let version = |at| match at {
+        7 => Some("20"),
+        8 => Some("23"),
+        9 => None,
+        _ => Some("1"),
+    };
+    let names = known(version).into_iter().chain([service("new", "22", "10.96.0.9")]);
+    let mut bed = gone_with(vec![list("30", &names.collect::<Vec<_>>())]).await;
+    assert_eq!(bed.heard(3).await, ["+s7@21", "+new@22", "-s9@"], "s8 is gone by now, which the watch tells");
+    bed.requests("services", 4).await;
+    assert_eq!(bed.asked("services", "limit"), ["500"], "all is listed only at first");
+    assert_eq!(bed.asked("services", "resourceVersion"), ["10", "30"]);
+    let services = bed.watch(Resource::Services);
+    assert_eq!((services.lists, services.alone, services.objects), (2, 0, KNOWN));
+}
+
+#[tokio::test]
+async fn where_much_is_new_or_names_cannot_be_had_all_is_listed() {
+    let changed = list("30", &known(|_| Some("20")));
+    let refused = status("500 Internal Server Error", "", "InternalError");
+    let nameless = known(|_| Some("1")).into_iter().chain([r#"{"spec":{}}"#.to_owned()]);
+    let nameless = list("30", &nameless.collect::<Vec<_>>());
+    for names in [
+        changed.clone(),
+        refused,
+        nameless,
+        list("30", &[]),
+        "HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n{\"kind\"}".to_owned(),
+    ] {
+        let mut bed = gone_with(vec![names, changed.clone()]).await;
+        assert_eq!(bed.heard(KNOWN).await.len(), KNOWN);
+        bed.requests("services", 5).await;
+        assert_eq!(bed.asked("services", "limit"), ["500", "500"]);
+        assert_eq!(bed.asked("services", "resourceVersion"), ["10", "30"]);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_has_too_much_to_do_is_not_asked_for_more_than_names() {
+    let busy = status("429 Too Many Requests", "", "TooManyRequests");
+    let mut bed =
+        gone_with(vec![busy.clone(), busy, list("30", &known(|at| (at != 9).then_some("1")))]).await;
+    assert_eq!(bed.heard(1).await, ["-s9@"]);
+    bed.requests("services", 6).await;
+    assert_eq!(bed.asked("services", "limit"), ["500"]);
+}

@@ -1,0 +1,38 @@
+//! How long a process has kept a processor busy, as the kernel counts it.
+//!
+//! Invariant: what cannot be read is an error, so no figure is made of nothing.
+
+use std::fs;
+use std::io;
+
+/// Of `/proc/PID/stat`, on every machine that holdfast supports.
+const TICKS: f64 = 100.0;
+
+/// Where in it the ticks are that were spent in the program and in the kernel, behind the program's name.
+const SPENT: std::ops::Range<usize> = 11..13;
+
+/// Seconds of a processor.
+pub fn seconds(pid: u32) -> io::Result<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks: Vec<f64> =
+        fields.skip(SPENT.start).take(SPENT.len()).filter_map(|it| it.parse().ok()).collect();
+    if ticks.len() == SPENT.len() {
+        Ok(ticks.iter().sum::<f64>() / TICKS)
+    } else {
+        Err(io::Error::other(format!("process {pid} has no ticks: {stat}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_spent_grows_and_one_that_is_not_there_spends_nothing() {
+        let own = std::process::id();
+        let before = seconds(own).unwrap();
+        while seconds(own).unwrap() <= before {}
+        assert!(seconds(u32::MAX).is_err());
+    }
+}
