@@ -10,7 +10,7 @@ STEPS ?= 1000000
 SECONDS ?= 60
 
 .PHONY: help setup build run try quick test test-all part parts ran conformance drill host deb rpm image matrix check \
-	bench bench-peers simulate fuzz soak bless clean
+	bench bench-peers scale simulate fuzz soak bless clean
 
 help: ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -82,6 +82,9 @@ bench: ## Measure; docs/performance.md says what the figures mean.
 
 bench-peers: ## Measure beside kube-proxy and Cilium; writes docs/peers.md and its picture. As root, an hour.
 	@scripts/bench-peers.sh
+
+scale: ## Measure what large clusters cost a node, kube-proxy beside it; writes docs/scale.md. As root, under an hour.
+	@scripts/scale.sh
 
 simulate: ## Seeded random life with faults and crashes, checked at each step: STEPS=1000000 SEED=1.
 	@scripts/setup

@@ -47,6 +47,7 @@ mod stall;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod totals;
 pub(crate) mod verify;
 mod wishes;
 

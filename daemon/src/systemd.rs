@@ -20,7 +20,6 @@ use crate::beat::{self, BEAT};
 use crate::logging::Logging;
 use crate::logging::messages::{self, say};
 use crate::readings::{Purpose, Readings};
-use summary::Summary;
 
 /// How often it is checked whether the daemon is ready; a start takes some tens of milliseconds.
 const STARTING_PACE: Duration = Duration::from_millis(10);
@@ -111,13 +110,12 @@ struct Teller<N> {
     started: Instant,
     notify: N,
     ready: bool,
-    summary: Summary,
     line: String,
 }
 
 impl<N: Fn(&[NotifyState<'_>])> Teller<N> {
     fn new(watched: Watched, started: Instant, notify: N) -> Self {
-        Self { watched, started, notify, ready: false, summary: Summary::default(), line: String::new() }
+        Self { watched, started, notify, ready: false, line: String::new() }
     }
 
     fn step(&mut self, now: Instant) {
@@ -147,7 +145,7 @@ impl<N: Fn(&[NotifyState<'_>])> Teller<N> {
 
     fn tell_status(&mut self, snapshot: &Snapshot, unready: Option<&str>) {
         let Watched { readings, .. } = &self.watched;
-        let mut line = self.summary.line(readings, snapshot);
+        let mut line = summary::line(readings, snapshot);
         if let Some(why) = unready {
             line = format!("{line}; not ready: {why}");
         }

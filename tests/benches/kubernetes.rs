@@ -30,13 +30,13 @@ use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::{self, Shape};
 use holdfast_tests::bed::{Bed, Location, Role};
+use holdfast_tests::fake::many::{service, slice};
 use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server};
 use holdfast_tests::memory;
 use holdfast_tests::size::{self, sized};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use nix::time::{ClockId, clock_gettime};
-use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -177,40 +177,6 @@ fn forget(cluster: &Cluster, server: &Server) {
 /// The same clock in both processes.
 fn nanoseconds() -> i64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap().num_nanoseconds()
-}
-
-fn metadata(name: &str, generation: i64, labels: &Value) -> Value {
-    json!({"name": name, "namespace": "default", "uid": format!("uid-of-{name}-0000-4000-8000"), "generation": generation,
-        "creationTimestamp": "2026-01-08T11:11:55Z", "labels": labels,
-        "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "web", "uid": "7c8d4a2e", "controller": true}],
-        "managedFields": [{"manager": "kube-controller-manager", "operation": "Update", "time": "2026-01-08T11:11:55Z",
-            "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:addressType": {}, "f:endpoints": {},
-            "f:metadata": {"f:annotations": {".": {}}, "f:labels": {".": {}, "f:kubernetes.io/service-name": {}}}}}]})
-}
-
-fn service(at: u32) -> Value {
-    let [_, b, c, d] = at.to_be_bytes();
-    json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata(&format!("web-{at}"), 1, &json!({"app": "web"})),
-        "spec": {"type": "ClusterIP", "clusterIP": format!("10.{}.{c}.{d}", 96 + b), "clusterIPs": [format!("10.{}.{c}.{d}", 96 + b)],
-        "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "internalTrafficPolicy": "Cluster", "sessionAffinity": "None",
-        "selector": {"app": "web"}, "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080}]},
-        "status": {"loadBalancer": {}}})
-}
-
-fn slice(service: u32, at: u32, endpoints: u32, generation: i64) -> Value {
-    let labels = json!({"kubernetes.io/service-name": format!("web-{service}"),
-        "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"});
-    let endpoints: Vec<Value> = (0..endpoints).map(|nth| endpoint(at * 256 + nth)).collect();
-    json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": metadata(&format!("web-{service}-{at:05}"), generation, &labels), "addressType": "IPv4",
-        "endpoints": endpoints, "ports": [{"name": "http", "protocol": "TCP", "port": 8080}]})
-}
-
-fn endpoint(at: u32) -> Value {
-    let [_, b, c, d] = at.to_be_bytes();
-    json!({"addresses": [format!("10.{}.{c}.{d}", 128 + b % 64)], "conditions": {"ready": true, "serving": true, "terminating": false},
-        "nodeName": format!("node-{}", at % 100), "zone": "europe-west1-b", "hints": {"forZones": [{"name": "europe-west1-b"}]},
-        "targetRef": {"kind": "Pod", "namespace": "default", "name": format!("web-7d4b9c6f5d-{at}"), "uid": format!("5f3c1a2e-0000-4000-8000-{at:012}")}})
 }
 
 // === The daemon's side

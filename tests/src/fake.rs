@@ -28,6 +28,7 @@ mod events;
 mod fault;
 mod journal;
 mod list;
+pub mod many;
 mod protobuf;
 mod request;
 mod selector;

@@ -30,6 +30,22 @@ pub struct Figure {
 }
 
 impl Figure {
+    /// The median of all draws, and their middle half.
+    pub fn of(group: &str, what: &str, of: &str, mut draws: Vec<f64>) -> Self {
+        draws.sort_by(f64::total_cmp);
+        let at =
+            |part: usize| draws.get(draws.len().saturating_sub(1) * part / 4).copied().unwrap_or(f64::NAN);
+        let [group, what, of] = [group, what, of].map(str::to_owned);
+        Self { group, what, of, median: at(2), low: at(1), high: at(3) }
+    }
+
+    /// Says it, and writes it down where a run collects figures.
+    pub fn tell(&self) -> io::Result<()> {
+        let Self { group, what, of, median, low, high } = self;
+        writeln!(io::stdout(), "{group}: {what}, {of}: {median:.3} ({low:.3} to {high:.3})")?;
+        note(self)
+    }
+
     fn read(line: &str) -> Option<Self> {
         let mut fields = line.split('\t');
         let mut text = || fields.next().map(str::to_owned);
@@ -77,6 +93,16 @@ pub fn file() -> Option<PathBuf> {
 /// All figures of a file, in their order.
 pub fn read(path: &Path) -> io::Result<Vec<Figure>> {
     Ok(fs::read_to_string(path)?.lines().filter_map(Figure::read).collect())
+}
+
+/// Puts the tables of figures in place of what a page has between two marks. What stands around them is written by
+/// hand, and stays.
+pub fn publish(page: &Path, (begin, end): (&str, &str), figures: &[Figure]) -> io::Result<()> {
+    let text = fs::read_to_string(page)?;
+    let around = text.split_once(begin).and_then(|(head, rest)| Some((head, rest.split_once(end)?.1)));
+    let (head, tail) =
+        around.ok_or_else(|| io::Error::other(format!("{} lacks {begin} or {end}", page.display())))?;
+    fs::write(page, format!("{head}{begin}\n\n{}\n{end}{tail}", tables(figures)))
 }
 
 /// Words in the order in which they come first.
@@ -133,6 +159,30 @@ mod tests {
             assert_eq!(Figure::read(figure.written().trim_end()), Some(figure));
         }
         assert_eq!(some().len(), 4, "a line that was cut off is none");
+    }
+
+    #[test]
+    fn what_is_written_by_hand_around_tables_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let page = folder.path().join("page.md");
+        fs::write(&page, "# Head\n<!-- a -->\nold\n<!-- b -->\n## Tail\n").unwrap();
+        let figure = Figure::of("ms", "one change", "holdfast", vec![3.0, 1.0, 2.0]);
+        for _ in 0..2 {
+            publish(&page, ("<!-- a -->", "<!-- b -->"), std::slice::from_ref(&figure)).unwrap();
+        }
+        expect_test::expect![[r"
+            # Head
+            <!-- a -->
+
+            | ms | holdfast |
+            |---|---|
+            | one change | 2.00 (1.00 to 2.00) |
+
+            <!-- b -->
+            ## Tail
+        "]]
+        .assert_eq(&fs::read_to_string(&page).unwrap());
+        assert!(publish(&page, ("<!-- a -->", "<!-- c -->"), &[figure]).is_err());
     }
 
     #[test]

@@ -45,6 +45,15 @@ impl<T: Clone> SharedVec<T> {
         self.chunks.iter().flat_map(|chunk| chunk.iter().flatten())
     }
 
+    /// All elements with their places, in their order.
+    pub fn places(&self) -> impl Iterator<Item = (usize, &T)> {
+        let chunks = self.chunks.iter().enumerate();
+        chunks.flat_map(|(number, chunk)| {
+            let places = (number * CHUNK..).zip(chunk.iter());
+            places.filter_map(|(place, element)| Some((place, element.as_ref()?)))
+        })
+    }
+
     /// Sets or empties a place.
     pub fn set(&mut self, position: usize, element: Option<T>) {
         let chunks = Arc::make_mut(&mut self.chunks);

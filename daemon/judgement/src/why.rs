@@ -34,13 +34,13 @@ use crate::views::refusals::Denied;
 pub use balancer::LoadBalancer;
 use details::{Applied, Desired, Rejected};
 pub use details::{EndpointRow, FrontendRow, ObjectRef, RefusedRow, SliceRef, difference, key};
-pub use find::{Dialled, Question};
-use find::{Found, Subject};
+use find::Subject;
+pub use find::{Dialled, Found, Question};
 use packet::Watched;
 pub use packet::{Outcome, Packet, SeenAs, Share as PacketShare};
 pub use past::is_about;
 pub use sentence::{of_frontend as sentence_of, why};
-pub use states::{ChosenState, EndpointState, WriteStatus, chosen_state, severity, state, status};
+pub use states::{ChosenState, EndpointState, WriteStatus, chosen_state, state, status};
 
 /// Where each reason has its section, in the repository and in the packages.
 const GUIDE: &str = "docs/explain.md";
@@ -267,7 +267,7 @@ fn unknown(snapshot: &Snapshot, name: &ObjectName) -> String {
 fn worst<'a>(frontends: impl Iterator<Item = &'a FrontendView>) -> Option<&'a FrontendView> {
     let mut worst: Option<&FrontendView> = None;
     for it in frontends {
-        if worst.is_none_or(|known| severity(it.verdict) > severity(known.verdict)) {
+        if worst.is_none_or(|known| it.verdict.severity() > known.verdict.severity()) {
             worst = Some(it);
         }
     }

@@ -189,6 +189,11 @@ impl Table for BackendTable {
         Self { slices: Vec::new(), drains: Arc::clone(&readings.snapshot().drains) }
     }
 
+    fn may_have(view: &ServiceView, filter: &Filter) -> bool {
+        let is_at = |address| view.ports.iter().any(|port| port.rows.at(address).next().is_some());
+        filter.address.is_none_or(is_at)
+    }
+
     fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<BackendPlace>) {
         for at in 0..view.ports.len() {
             self.port_places(view, at, filter, into);

@@ -4,6 +4,7 @@
 //! look and have files read again, and an order to drain moves clients. The answer says what the order
 //! came to in the lists of now, and the exit code of the command line says whether clients still get such a backend.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Extension, Request, State};
@@ -173,7 +174,9 @@ async fn settled(visit: &Visit, drain: &Drain, taken: &Taken) -> Reach {
         if !matches!(changed, Ok(Ok(()))) {
             break;
         }
-        reach.look_again(&snapshots.borrow_and_update(), drain, &taken.drains);
+        // The engine waits while what it publishes is borrowed.
+        let snapshot = Arc::clone(&snapshots.borrow_and_update());
+        reach.look_again(&snapshot, drain, &taken.drains);
     }
     reach
 }

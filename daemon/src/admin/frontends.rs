@@ -163,12 +163,12 @@ impl Table for Frontends {
         Self
     }
 
+    fn may_have(view: &ServiceView, filter: &Filter) -> bool {
+        !filter.looks_at_rows() || view.frontends.iter().any(|frontend| passes(frontend, filter))
+    }
+
     fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<usize>) {
-        let asked = |frontend: &FrontendView| {
-            filter.kind.is_none_or(|kind| kind == frontend.kind.as_str())
-                && filter.address.is_none_or(|address| address == frontend.address)
-        };
-        let places = view.frontends.iter().enumerate().filter(|(_, frontend)| asked(frontend));
+        let places = view.frontends.iter().enumerate().filter(|(_, frontend)| passes(frontend, filter));
         into.extend(places.map(|(place, _)| place));
     }
 
@@ -201,6 +201,12 @@ impl Table for Frontends {
             owner: frontend.owner.as_ref().map(Text),
         })
     }
+}
+
+fn passes(frontend: &FrontendView, filter: &Filter) -> bool {
+    filter.kind.is_none_or(|kind| kind == frontend.kind.as_str())
+        && filter.address.is_none_or(|address| address == frontend.address)
+        && !(filter.is_trouble && frontend.is_well())
 }
 
 /// The order within one namespace and name, up to the source.

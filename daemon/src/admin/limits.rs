@@ -46,6 +46,13 @@ pub(super) const TURN_AWAY_TIME_MAX: Duration = Duration::from_millis(50);
 /// Rows that are looked at in one go to find the widths of columns: some 100 µs, as long as a chunk takes.
 pub(super) const MEASURED_ROWS: usize = 128;
 
+/// Rows that are looked at in all before the first is written, some 20 ms of them. Further ones that are wider widen
+/// the columns from there on, so that a large table begins as soon as a small one.
+pub(super) const MEASURED_ROWS_MAX: usize = 1 << 13;
+
+/// Services in which a row that passes a filter is looked for in one go: some 100 µs of them.
+pub(super) const SERVICES_SOUGHT: usize = 1 << 10;
+
 /// Columns of tables are padded up to this width; longer cells only shift their own line.
 pub(super) const COLUMN_WIDTH_MAX: usize = 64;
 

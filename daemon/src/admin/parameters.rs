@@ -11,7 +11,7 @@ use holdfast_core::snapshot::Reason;
 use holdfast_datapath::{AddressFilter, Stage};
 use holdfast_judgement::diagnose::{HttpPath, PortWanted};
 use holdfast_judgement::rfc3339::Millis;
-use holdfast_judgement::why::Dialled;
+use holdfast_judgement::why::{Dialled, Found};
 
 use super::answer::Refusal;
 use super::form::Form;
@@ -26,11 +26,16 @@ pub(crate) const FRONTENDS: &[Parameter] = &[
     SERVICE,
     kind(|| vec!["ClusterIP", "NodePort", "LoadBalancer", "ExternalIP", "Static"]),
     address("Exactly this address of the frontend."),
+    ONLY.about("Only frontends that need an explanation, because their clients are not served."),
     FORMAT,
 ];
 pub(crate) const BACKENDS: &[Parameter] = &[SERVICE, address("Exactly this address of the backend."), FORMAT];
-pub(crate) const SERVICES: &[Parameter] =
-    &[SERVICE, kind(|| vec!["ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "Static"]), FORMAT];
+pub(crate) const SERVICES: &[Parameter] = &[
+    SERVICE,
+    kind(|| vec!["ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "Static"]),
+    ONLY,
+    FORMAT,
+];
 pub(crate) const REFUSALS: &[Parameter] =
     &[SERVICE, address("Exactly this address of the frontend; for a NodePort that of the node."), FORMAT];
 pub(crate) const FLOWS: &[Parameter] = &[
@@ -157,6 +162,19 @@ const SERVICE: Parameter = text("service", "Exactly this service, as namespace/n
     it.once(&mut query.filter.service, service(value)?)
 })
 .offered("NAMESPACE/NAME", "Exactly this service");
+const ONLY: Parameter = text(
+    "only",
+    "Only services with a frontend that needs an explanation, because its clients are not served.",
+    |query, it, value| {
+        one_of(value, "word", [(Found::Trouble.as_str(), ())])?;
+        if std::mem::replace(&mut query.filter.is_trouble, true) {
+            return it.once(&mut Some(()), ());
+        }
+        Ok(())
+    },
+)
+.among(|| vec![Found::Trouble.as_str()])
+.offered("WHAT", "Only what needs an explanation: `trouble`");
 const SINCE: Parameter = text(
     "since",
     "Not before this time, in RFC 3339, or not longer ago, such as 90s, 15m, 2h, 1d.",

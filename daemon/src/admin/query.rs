@@ -64,11 +64,18 @@ pub(super) struct Filter {
     pub(super) kind: Option<&'static str>,
     pub(super) address: Option<IpAddr>,
     pub(super) endpoint: Option<Dialled>,
+    /// Only what needs an explanation.
+    pub(super) is_trouble: bool,
     /// The client that sends a packet to `endpoint`, if one is asked about.
     pub(super) from: Option<IpAddr>,
 }
 
 impl Filter {
+    /// Whether it asks for more than a service.
+    pub(super) const fn looks_at_rows(&self) -> bool {
+        self.kind.is_some() || self.address.is_some() || self.is_trouble
+    }
+
     /// Refuses a client without an address that it dials, and one that dials an address of another family.
     fn check_from(&self) -> Result<(), Refusal> {
         let Some(from) = self.from else { return Ok(()) };
@@ -218,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_bad_query_is_told_what_is_legal() {
-        check_refused("name=x", "unknown filter \"name\" / legal here: service, type, address, format");
+        check_refused("name=x", "unknown filter \"name\" / legal here: service, type, address, only, format");
         check_refused(
             "type=nodeport",
             "unknown type \"nodeport\" / legal types: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static",

@@ -12,14 +12,15 @@ use holdfast_core::time::Now;
 use holdfast_judgement::described::{Code, Text};
 use holdfast_judgement::rfc3339::Rfc3339;
 use holdfast_judgement::views::clients::{Clients, Counters};
-use holdfast_judgement::why::{LoadBalancer, WriteStatus, severity, status};
+use holdfast_judgement::why::{LoadBalancer, WriteStatus, status};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 
 use super::form::Form;
 use super::query::Filter;
 use super::rejected::{self, Rejected};
-use super::table::{Column, Table, column, wide};
+use super::table::{self, Column, Table, column, wide};
+use super::totals;
 use crate::readings::Readings;
 
 #[derive(Debug)]
@@ -173,11 +174,13 @@ impl Table for Services {
         Self { counters: Counters::of(&readings.datapath()), now: readings.snapshot().clock() }
     }
 
-    fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<()>) {
-        let kind = view.facts.as_ref().map(|facts| facts.kind.as_str());
-        if filter.kind.is_none() || filter.kind == kind {
-            into.push(());
-        }
+    fn may_have(view: &ServiceView, filter: &Filter) -> bool {
+        let is_of = |kind| view.facts.as_ref().is_some_and(|facts| facts.kind.as_str() == kind);
+        filter.kind.is_none_or(is_of) && !(filter.is_trouble && !view.is_troubled())
+    }
+
+    fn places(&mut self, _: &ServiceView, _: &Filter, into: &mut Vec<()>) {
+        into.push(());
     }
 
     fn order((a, ()): (&ServiceView, ()), (b, ()): (&ServiceView, ())) -> Ordering {
@@ -187,7 +190,7 @@ impl Table for Services {
     fn row<'a>(&'a self, view: &'a ServiceView, (): ()) -> Option<ServiceRow<'a>> {
         let facts = view.facts.as_deref();
         let meta = facts.map(|facts| &facts.meta);
-        let worst = view.frontends.iter().max_by_key(|frontend| severity(frontend.verdict));
+        let worst = view.worst();
         let urgent = view.frontends.iter().max_by_key(|frontend| urgency(&frontend.status));
         let (status, error) = urgent.map_or((WriteStatus::Done, None), |frontend| status(&frontend.status));
         Some(ServiceRow {
@@ -218,10 +221,14 @@ impl Table for Services {
     }
 
     fn tail_described(generator: &mut SchemaGenerator) -> Schema {
-        Rejected::json_schema(generator)
+        let totals = totals::described(generator);
+        let mut whole = Rejected::json_schema(generator);
+        table::add(whole.ensure_object(), totals::NAME, totals);
+        whole
     }
 
     fn tail(snapshot: &Snapshot, form: Form, out: &mut Vec<u8>) {
+        totals::write(snapshot.services.totals(), form, out);
         rejected::write(&snapshot.rejections, form, out);
     }
 }

@@ -17,6 +17,7 @@ use super::Exit;
 use super::client::{Client, ClientError};
 use crate::admin::about::Version;
 use crate::admin::health::{DamageRow, HistoryRow, KnowledgeFault};
+use crate::admin::totals::TotalsRow;
 
 /// How many lines of one section are shown, so that all sections fit on a screen.
 const LINES_MAX: usize = 10;
@@ -116,6 +117,7 @@ struct LeftOut {
 #[derive(Debug, Deserialize)]
 struct Services {
     services: Vec<Service>,
+    totals: TotalsRow,
     rejected: Vec<Rejected>,
     rejected_dropped: u64,
 }
@@ -123,15 +125,10 @@ struct Services {
 #[derive(Debug, Deserialize)]
 struct Service {
     service: String,
-    state: String,
     verdict: Option<String>,
     reason: Option<String>,
     status: String,
     error: Option<String>,
-    frontends: u64,
-    backends: u64,
-    #[serde(default)]
-    drained: u64,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -158,7 +155,7 @@ struct Status {
     stale_since: Option<String>,
     snapshot: SavedTable,
     history: HistoryRow,
-    services: usize,
+    services: u64,
     frontends: u64,
     backends: u64,
     drained: u64,
@@ -193,7 +190,7 @@ pub(super) fn status(client: &Client, json: bool, out: &mut impl Write) -> Resul
     let readiness = read(client, "/readyz?format=json")?;
     let datapath = read(client, "/datapath?format=json")?;
     let apiserver = read(client, "/apiserver?format=json")?;
-    let services = read(client, "/services?format=json")?;
+    let services = read(client, "/services?only=trouble&format=json")?;
     let status = Status::of(version, readiness, datapath, apiserver, services);
     if json {
         let text =
@@ -223,7 +220,7 @@ impl Status {
         apiserver: Apiserver,
         services: Services,
     ) -> Self {
-        let Services { services, rejected, rejected_dropped } = services;
+        let Services { services, totals, rejected, rejected_dropped } = services;
         let faults = datapath.faults();
         let left_out_devices = datapath.left_out();
         let failed = services.iter().filter(|service| service.status == "error");
@@ -244,12 +241,12 @@ impl Status {
             stale_since: readiness.stale_since,
             snapshot: readiness.snapshot,
             history: readiness.history,
-            services: services.len(),
-            frontends: services.iter().map(|service| service.frontends).sum(),
-            backends: services.iter().map(|service| service.backends).sum(),
-            drained: services.iter().map(|service| service.drained).sum(),
-            states: counted(services.iter().map(|service| service.state.as_str())),
-            verdicts: counted(services.iter().filter_map(|service| service.verdict.as_deref())),
+            services: totals.services,
+            frontends: totals.frontends,
+            backends: totals.backends,
+            drained: totals.drained,
+            states: totals.states,
+            verdicts: totals.verdicts,
             held,
             not_serving,
             errors,
@@ -314,14 +311,6 @@ impl Status {
             drained => format!(", and {drained} drained (`holdfast drain` lists them)"),
         }
     }
-}
-
-fn counted<'a>(words: impl Iterator<Item = &'a str>) -> BTreeMap<String, u64> {
-    let mut counts = BTreeMap::new();
-    for word in words {
-        *counts.entry(word.to_owned()).or_default() += 1;
-    }
-    counts
 }
 
 fn listed(words: impl Iterator<Item = String>) -> String {

@@ -93,7 +93,7 @@ struct Counted {
 impl Planner {
     pub(super) fn plan(&mut self, snapshot: &Snapshot, addresses: &NodePortAddresses) -> Plan {
         let mut wanting: Vec<_> =
-            snapshot.services.iter().filter_map(|view| Some((view, port(view)?))).collect();
+            snapshot.services.with_balancer().filter_map(|view| Some((view, port(view)?))).collect();
         wanting.sort_by_cached_key(|(view, (_, rank))| (*rank, view.key.name.clone()));
         let mut before = std::mem::take(&mut self.counted);
         let each = level(&wanted(&wanting, addresses, &snapshot.node), limits::LISTENERS_MAX);

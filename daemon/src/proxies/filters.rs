@@ -48,7 +48,7 @@ pub(crate) async fn run(
 ) {
     tokio::time::sleep(LOOK_FIRST).await;
     loop {
-        let dialled = Dialled::of(snapshots.borrow().services.iter().flat_map(|view| view.frontends.iter()));
+        let dialled = dialled(&snapshots);
         let look = tokio::task::spawn_blocking(move || look(Path::new("/"), &dialled, accepted));
         if let Ok(Ok(now)) = look.await {
             for new in now.iter().filter(|it| !found.borrow().contains(it)) {
@@ -64,6 +64,13 @@ pub(crate) async fn run(
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
+}
+
+/// What clients dial. The engine waits while what it publishes is borrowed, so that ends before all services are looked
+/// at.
+fn dialled(snapshots: &watch::Receiver<Arc<Snapshot>>) -> Dialled {
+    let snapshot = Arc::clone(&snapshots.borrow());
+    Dialled::of(snapshot.services.iter().flat_map(|view| view.frontends.iter()))
 }
 
 /// All such filters that there are now. Packets that services sent on bear the mark `accepted`; 0: they bear none.

@@ -105,7 +105,8 @@ impl Conditions {
     pub(crate) fn of(snapshot: &Snapshot, closed: &[ClosedSince]) -> Self {
         let mut known = OldestConditions::default();
         let now = snapshot.clock();
-        snapshot.services.iter().for_each(|view| known.look_at(view, now));
+        snapshot.services.troubled().for_each(|view| known.look_at_frontends(view));
+        snapshot.services.with_balancer().for_each(|view| known.look_at_balancer(view, now));
         for port in closed {
             let cause = if port.is_in_use { ConditionCause::AddrInUse } else { ConditionCause::Unknown };
             known.add(&port.service, ConditionKind::HealthPortFailed, cause, port.since);
@@ -153,7 +154,7 @@ impl OldestConditions {
         }
     }
 
-    fn look_at(&mut self, view: &ServiceView, now: Now) {
+    fn look_at_frontends(&mut self, view: &ServiceView) {
         for it in &view.frontends {
             if let Some((kind, cause)) = of_verdict(view, it) {
                 self.add(&view.key.name, kind, cause, it.since);
@@ -162,6 +163,9 @@ impl OldestConditions {
                 self.add(&view.key.name, ConditionKind::NotProgrammed, ConditionCause::Maps, it.since);
             }
         }
+    }
+
+    fn look_at_balancer(&mut self, view: &ServiceView, now: Now) {
         // Facts of an older version say nothing of the balancer, which may have a host name in place of an address.
         let known = view.facts.as_deref().filter(|facts| facts.balancer.is_some());
         let pending = known.filter(|facts| Phase::of(facts) == Phase::Pending);

@@ -2,7 +2,8 @@
 //!
 //! Invariant: a change is on disk within a second, unless to write everything takes longer than a twentieth of a
 //! second; then the pause between two writes grows with that time, so that the disk and a core are left for other work.
-//! Only a whole table is written: one in which a source has not delivered yet would replace a better one.
+//! A node on which nothing happens but that the apiserver says how far it has come writes a thousandth of the time at
+//! most. Only a whole table is written: one in which a source has not delivered yet would replace a better one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,6 +25,13 @@ const GAP: Duration = Duration::from_secs(1);
 /// The pause after a write is this many times as long as the write took, so that writing takes at most such a share of
 /// the time.
 const SHARE: u32 = 20;
+
+/// The same after which a write may follow that only says how far the apiserver has come, which it tells each minute. A
+/// daemon that crashed goes on from an older version, or lists once; one that is stopped writes the newest.
+const SHARE_OF_PROGRESS: u32 = 1_000;
+
+/// An apiserver forgets what is older than some minutes, so that older files are of no more use.
+const PROGRESS_GAP_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// The longest pause; a crash forgets at most this much of a very large table.
 const GAP_MAX: Duration = Duration::from_secs(60);
@@ -56,7 +64,14 @@ pub struct Keeper {
     snapshots: watch::Receiver<Arc<Snapshot>>,
     written: watch::Sender<Written>,
     history: Arc<History>,
-    known: Option<Content>,
+    known: Option<Known>,
+}
+
+/// What is in the file, and until when it does for a table that says the same.
+#[derive(Clone, Debug)]
+struct Known {
+    content: Content,
+    does_until: Instant,
 }
 
 /// What makes two snapshots worth two files.
@@ -67,6 +82,14 @@ struct Content {
     zone: Option<Arc<str>>,
     cluster: Option<Arc<str>>,
     proxy_name: Option<Arc<str>>,
+}
+
+impl Known {
+    /// Whether the file need not be written anew for a table that says this.
+    fn does_for(&self, content: &Content, now: Instant) -> bool {
+        let same = Content { progress: content.progress.clone(), ..self.content.clone() } == *content;
+        same && (self.content.progress == content.progress || now < self.does_until)
+    }
 }
 
 impl Keeper {
@@ -104,6 +127,8 @@ impl Keeper {
                 () = tokio::time::sleep(pause) => self.snapshots.mark_changed(),
             }
         }
+        // What comes next begins with this file.
+        self.known.iter_mut().for_each(|known| known.does_until = Instant::now());
         self.write_now().await;
     }
 
@@ -112,7 +137,8 @@ impl Keeper {
         let snapshot = Arc::clone(&self.snapshots.borrow_and_update());
         let content = self.content(&snapshot);
         let whole = snapshot.is_synced() || snapshot.stale_since.is_some();
-        if !whole || !snapshot.programmed || self.known.as_ref() == Some(&content) {
+        let does = |known: &Known| known.does_for(&content, Instant::now());
+        if !whole || !snapshot.programmed || self.known.as_ref().is_some_and(does) {
             return None;
         }
         let context = Context {
@@ -131,10 +157,12 @@ impl Keeper {
         let stored = tokio::task::spawn_blocking(move || folder.store(&context, &snapshot)).await;
         Some(match stored {
             Ok(Ok(Stored { bytes, left_out })) => {
-                self.known = Some(content);
+                let took = begun.elapsed();
+                let does_until = Instant::now() + (took * SHARE_OF_PROGRESS).min(PROGRESS_GAP_MAX);
+                self.known = Some(Known { content, does_until });
                 let damage = self.written.borrow().damage.clone();
                 self.tell(Written { at: Some(at), bytes, left_out, damage, error: None });
-                (begun.elapsed() * SHARE).clamp(GAP, GAP_MAX)
+                (took * SHARE).clamp(GAP, GAP_MAX)
             }
             Ok(Err(error)) => self.failed(&error.to_string()),
             Err(error) => self.failed(&error.to_string()),

@@ -348,6 +348,28 @@ async fn the_last_change_is_written_when_the_daemon_stops() {
     assert_eq!(written.borrow().at, Some(Timestamp(2_000)));
 }
 
+/// A file may be a hundred megabytes, and an apiserver says each minute how far it has come.
+#[tokio::test]
+async fn how_far_an_apiserver_has_come_alone_is_written_seldom_and_when_the_daemon_stops() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = Folder::new(folder.path());
+    let (snapshots, reader) = watch::channel(Arc::new(snapshot()));
+    let (mut keeper, _) = Keeper::new(state.clone(), reader, watch::channel(None).1, None, Arc::default());
+    assert!(keeper.write_now().await.is_some());
+    let mut later = snapshot();
+    later.progress.insert(Watched::Slices, "999999".into());
+    snapshots.send_replace(Arc::new(later.clone()));
+    assert_eq!(keeper.write_now().await, None, "nothing else is new");
+    later.counters.changes += 1;
+    snapshots.send_replace(Arc::new(later.clone()));
+    assert!(keeper.write_now().await.is_some(), "a change is written at once");
+    later.progress.insert(Watched::Slices, "1000000".into());
+    snapshots.send_replace(Arc::new(later));
+    keeper.run(watch::channel(true).1).await;
+    let kept = state.load().unwrap().unwrap();
+    assert_eq!(kept.remembered.progress.get(&Watched::Slices).map(AsRef::as_ref), Some("1000000"));
+}
+
 /// On a node where nothing happens no snapshot is news for a long time.
 #[tokio::test]
 async fn a_cluster_that_is_identified_is_written_without_other_news() {

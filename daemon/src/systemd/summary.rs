@@ -1,56 +1,23 @@
 //! One line on everything, for `systemctl status`.
 //!
-//! Invariant: services are counted only when one of them has changed, so an idle daemon does nothing for it.
+//! Invariant: no service is looked at for it but those of which a list is held.
+
+use std::sync::Arc;
 
 use crate::readings::Readings;
-use holdfast_core::list::Row;
-use holdfast_core::snapshot::{ServiceState, Snapshot, Verdict};
+use holdfast_core::snapshot::{ServiceState, ServiceView, Snapshot, Verdict};
 use holdfast_judgement::views::apiserver::View;
 
-/// The last count, and the state of the tables that was counted.
-#[derive(Debug, Default)]
-pub(super) struct Summary {
-    as_of: Option<(u64, bool)>,
-    counts: Counts,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    services: usize,
-    backends: usize,
-    held: usize,
-}
-
-impl Summary {
-    /// The line: how many services, backends and services with a held list there are, and the apiserver in use.
-    pub(super) fn line(&mut self, readings: &Readings, snapshot: &Snapshot) -> String {
-        self.count(snapshot);
-        let Counts { services, backends, held } = self.counts;
-        let apiserver = readings.apiserver.as_ref().map(|views| in_use(&views.borrow())).unwrap_or_default();
-        format!("{services} services, {backends} backends, {held} held{apiserver}")
-    }
-
-    fn count(&mut self, snapshot: &Snapshot) {
-        let now = Some((snapshot.counters.changes, snapshot.programmed));
-        if self.as_of != now {
-            self.counts = Counts::of(snapshot);
-            self.as_of = now;
-        }
-    }
-}
-
-impl Counts {
-    fn of(snapshot: &Snapshot) -> Self {
-        let mut counts = Self::default();
-        for view in snapshot.services.iter().filter(|view| view.state == ServiceState::Served) {
-            let chosen =
-                |port: &holdfast_core::snapshot::PortView| port.rows.all().filter(Row::is_chosen).count();
-            counts.services += 1;
-            counts.backends += view.ports.iter().map(chosen).sum::<usize>();
-            counts.held += usize::from(view.frontends.iter().any(|row| row.verdict == Verdict::Held));
-        }
-        counts
-    }
+/// The line: how many services, backends and services with a held list there are, and the apiserver in use.
+pub(super) fn line(readings: &Readings, snapshot: &Snapshot) -> String {
+    let totals = snapshot.services.totals();
+    let served = totals.states().find(|(state, _)| *state == ServiceState::Served);
+    let services = served.map_or(0, |(_, count)| count);
+    let backends = totals.backends().used();
+    let holds = |view: &&Arc<ServiceView>| view.frontends.iter().any(|row| row.verdict == Verdict::Held);
+    let held = snapshot.held.iter().filter_map(|id| snapshot.services.get(*id)).filter(holds).count();
+    let apiserver = readings.apiserver.as_ref().map(|views| in_use(&views.borrow())).unwrap_or_default();
+    format!("{services} services, {backends} backends, {held} held{apiserver}")
 }
 
 /// The apiserver in use; without one, why, as far as that is known.

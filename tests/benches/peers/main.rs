@@ -9,7 +9,7 @@
 mod programming;
 mod stage;
 
-use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use holdfast_tests::figures::{self, Figure};
@@ -35,14 +35,8 @@ const MEMORY: &str = "MB resident (less is better)";
 const PROGRAMMING: &str = "Services a second, of 50,000 by the control plane alone (more is better)";
 const IDLE: &str = "Thousandths of a processor while nothing changes (less is better)";
 
-fn figure(group: &str, what: &str, of: &str, mut values: Vec<f64>) -> Result<(), Failed> {
-    values.sort_by(f64::total_cmp);
-    let at = |part: usize| values.get(values.len().saturating_sub(1) * part / 4).copied().unwrap_or(f64::NAN);
-    let [group, what, of] = [group, what, of].map(str::to_owned);
-    let figure = Figure { group, what, of, median: at(2), low: at(1), high: at(3) };
-    let Figure { group, what, of, median, low, high } = &figure;
-    writeln!(std::io::stdout(), "{group}: {what}, {of}: {median:.3} ({low:.3} to {high:.3})")?;
-    Ok(figures::note(&figure)?)
+fn figure(group: &str, what: &str, of: &str, values: Vec<f64>) -> Result<(), Failed> {
+    Ok(Figure::of(group, what, of, values).tell()?)
 }
 
 fn tell(services: u32, of: &str, measured: &Measured) -> Result<(), Failed> {
@@ -84,14 +78,15 @@ fn publish() -> Result<(), Failed> {
     let Some(file) = figures::file() else { return Ok(()) };
     let all = figures::read(&file)?;
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../");
-    let page = std::fs::read_to_string(format!("{root}{TABLES}"))?;
-    let head = page.split_inclusive(MARK).next().unwrap_or_default();
-    std::fs::write(format!("{root}{TABLES}"), format!("{head}\n\n{}", figures::tables(&all)))?;
+    figures::publish(Path::new(&format!("{root}{TABLES}")), MARKS, &all)?;
     Ok(std::fs::write(format!("{root}{PICTURE}"), figures::picture(&all, &SHOWN))?)
 }
 
-/// What stands above it on the page is written by hand.
-const MARK: &str = "<!-- What follows is written by `make bench-peers`. -->";
+/// What stands around them on the page is written by hand.
+const MARKS: (&str, &str) = (
+    "<!-- What follows is written by `make bench-peers`. -->",
+    "<!-- What is above is written by `make bench-peers`. -->",
+);
 
 type Part = (&'static str, fn() -> Result<(), Failed>);
 

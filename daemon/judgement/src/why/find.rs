@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use holdfast_core::keys::{Family, ObjectName, Protocol};
-use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
+use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Verdict};
 use holdfast_core::words;
 
 /// The most things that an answer names as near.
@@ -99,8 +99,8 @@ impl Subject {
 pub(super) fn find(snapshot: &Snapshot, question: &Question) -> (Found, Vec<Subject>) {
     match question {
         Question::Trouble => {
-            let bad = |it: &FrontendView| !is_well(it);
-            (Found::Trouble, subjects(snapshot.services.iter(), |view| places(view, bad)))
+            let bad = |it: &FrontendView| !it.is_well();
+            (Found::Trouble, subjects(snapshot.services.troubled(), |view| places(view, bad)))
         }
         Question::Service(name) => {
             let all = |view: &ServiceView| Some((0..view.frontends.len()).collect());
@@ -138,11 +138,6 @@ fn subjects<'a>(
     subjects.sort_by(|a, b| (is_loser(a), &a.view.key).cmp(&(is_loser(b), &b.view.key)));
     subjects.truncate(SERVICES_MAX);
     subjects
-}
-
-/// Whether a frontend needs no explanation: its clients are served, or it is meant to be as it is.
-fn is_well(it: &FrontendView) -> bool {
-    matches!(it.verdict, Verdict::Serving | Verdict::Bypassed) && it.status == Status::Done
 }
 
 fn is_loser(subject: &Subject) -> bool {
@@ -220,8 +215,8 @@ fn near_address(view: &ServiceView, address: SocketAddr, near: &mut Vec<Near>) {
             format!("{}/{} of {}", SocketAddr::new(it.address, it.port.get()), it.protocol, view.key.name);
         near.push(Near { what, name });
     }
-    let rows = view.ports.iter().flat_map(|port| port.rows.all());
-    near.extend(rows.filter(|row| row.address == address.ip()).map(|row| Near {
+    let rows = view.ports.iter().flat_map(|port| port.rows.at(address.ip()));
+    near.extend(rows.map(|row| Near {
         what: "a backend at that address with another port",
         name: format!("{} of {}", row.backend(), view.key.name),
     }));

@@ -220,7 +220,9 @@ fn class(snapshot: &Snapshot, from: IpAddr) -> Class {
     let name = &*snapshot.node.name;
     let slices = snapshot.services.iter().flat_map(|view| view.slices.iter());
     let has = |slice: &holdfast_core::facts::SliceFacts| {
-        slice.endpoints.iter().any(|it| it.address == from && it.node.is_some_and(|node| node == *name))
+        let at = slice.endpoints.iter_brief().enumerate().filter(|(_, (address, _))| *address == from);
+        let mut found = at.filter_map(|(place, _)| slice.endpoints.get(place));
+        found.any(|it| it.node.is_some_and(|node| node == *name))
     };
     if slices.into_iter().any(|slice| has(slice)) { Class::Pod } else { Class::Outside }
 }

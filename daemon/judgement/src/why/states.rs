@@ -1,9 +1,9 @@
-//! The one spelling of states, for tables, metrics and explanations, and which verdict is worse for a client.
+//! The one spelling of states, for tables, metrics and explanations.
 //!
 //! Invariant: every place that shows a state shows this word.
 
 use holdfast_core::list::{Row, SlotState};
-use holdfast_core::snapshot::{Status, Verdict};
+use holdfast_core::snapshot::Status;
 use holdfast_core::words;
 
 words! {
@@ -69,20 +69,5 @@ pub fn status(status: &Status) -> (WriteStatus, Option<&str>) {
         Status::Pending => (WriteStatus::Pending, None),
         Status::Done => (WriteStatus::Done, None),
         Status::Error(error) => (WriteStatus::Error, Some(error)),
-    }
-}
-
-/// How badly off the clients of a frontend are: the higher, the worse.
-pub const fn severity(verdict: Verdict) -> u8 {
-    match verdict {
-        Verdict::Serving => 0,
-        Verdict::Bypassed => 1,
-        Verdict::Draining => 2,
-        Verdict::Held => 3,
-        Verdict::Conflict => 4,
-        Verdict::Unprogrammed => 5,
-        Verdict::Passing => 6,
-        Verdict::Dropping => 7,
-        Verdict::Refusing => 8,
     }
 }

@@ -8,10 +8,13 @@ use std::time::Duration;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, ServiceType, Settings};
 use holdfast_core::keys::{Family, FrontendKey, Protocol, ServiceKey, Transport};
+use holdfast_core::lifecycle::Phase;
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::maps::{Client, Maps};
-use holdfast_core::op::{Dump, FrontendType, Membership, PortIndex};
-use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, Snapshot, Status, Verdict};
+use holdfast_core::op::{Dump, FrontendType, Membership, PortIndex, ServiceId};
+use holdfast_core::snapshot::{
+    FrontendView, Reason, ServiceState, ServiceView, ServiceViews, Snapshot, Status, Verdict,
+};
 
 use super::Simulation;
 use super::model::{Expected, ExpectedFrontend, ExpectedPort, Holder, Model, PortName};
@@ -44,6 +47,7 @@ impl Simulation {
         }
         compare_maps(&dump, model_of(self))?;
         compare_fill(&snapshot, model_of(self))?;
+        compare_totals(&snapshot)?;
         compare_rows(&snapshot, model_of(self))
     }
 
@@ -195,6 +199,23 @@ fn compare_fill(snapshot: &Snapshot, model: &Model) -> Result<(), String> {
     equal("indices in use", &snapshot.fill.ports, &ports().count())?;
     equal("slots in use", &snapshot.fill.slots, &blocks)?;
     equal("ops that were not their owner's", &snapshot.counters.cross_service, &0)
+}
+
+/// What is kept up with each change is what a look at all services gives.
+fn compare_totals(snapshot: &Snapshot) -> Result<(), String> {
+    let mut anew = ServiceViews::default();
+    for (id, view) in (0..).zip(snapshot.services.iter()) {
+        anew.set(ServiceId(id), Some(Arc::clone(view)));
+    }
+    equal("totals", snapshot.services.totals(), anew.totals())?;
+    let keys = |views: Vec<&Arc<ServiceView>>| views.iter().map(|it| it.key.clone()).collect::<BTreeSet<_>>();
+    let walked = snapshot.services.iter().filter(|view| view.is_troubled()).collect();
+    equal("services in trouble", &keys(snapshot.services.troubled().collect()), &keys(walked))?;
+    let has_balancer =
+        |it: &&Arc<ServiceView>| it.facts.as_ref().is_some_and(|it| Phase::of(it) != Phase::None);
+    let kept = keys(snapshot.services.with_balancer().collect());
+    let walked = keys(snapshot.services.iter().filter(has_balancer).collect());
+    equal("services with a balancer", &walked.is_subset(&kept), &true)
 }
 
 pub(super) type Shown = (ExpectedFrontend, Said, Option<ServiceKey>);

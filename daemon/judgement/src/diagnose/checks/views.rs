@@ -19,7 +19,7 @@ use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::limits::NAMED_MAX;
 use crate::diagnose::material::SliceSeen;
 use crate::diagnose::shown::{count, some};
-use crate::why::{severity, why};
+use crate::why::why;
 
 /// How long a difference with the apiserver is only news on its way.
 const LAG_SECONDS: u64 = 5;
@@ -187,7 +187,7 @@ pub(super) fn hold(case: &Case<'_>) -> Judgement {
 /// The frontend that is worst for its clients.
 pub(crate) fn worst<'a>(case: &Case<'a>) -> Option<&'a FrontendView> {
     case.frontends()
-        .max_by(|a, b| severity(a.verdict).cmp(&severity(b.verdict)).then_with(|| at(b).cmp(&at(a))))
+        .max_by(|a, b| a.verdict.severity().cmp(&b.verdict.severity()).then_with(|| at(b).cmp(&at(a))))
 }
 
 pub(super) fn verdict(case: &Case<'_>) -> Judgement {

@@ -1,0 +1,152 @@
+//! How many services, frontends and endpoints there are in which state, kept up with each service that changes.
+//!
+//! Invariant: what was added with a view is taken with the same view, so the numbers are those of a count over all
+//! views at any time. They cost a change as much as the service has, and a reader nothing.
+
+use crate::list::{Row, SlotState};
+use crate::op::FrontendType;
+use crate::service_view::{FrontendView, PortView, Reason, ServiceState, ServiceView, Status, Verdict};
+use crate::work;
+
+/// Of all services.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    services: [u64; ServiceState::ALL.len()],
+    worst: [u64; Verdict::ALL.len()],
+    frontends: [[u64; Verdict::ALL.len()]; FrontendType::ALL.len()],
+    reasons: [u64; Reason::ALL.len()],
+    statuses: Statuses,
+    backends: Backends,
+}
+
+/// Frontends, by whether the maps hold what they should.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statuses {
+    pub pending: u64,
+    pub done: u64,
+    pub error: u64,
+}
+
+/// Endpoints of all ports, by how they are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backends {
+    /// Ready, and in a list.
+    pub active: u64,
+    /// Terminating, and in a list because no ready one is left.
+    pub draining: u64,
+    /// In a list that is held.
+    pub held: u64,
+    /// In no list.
+    pub unused: u64,
+    /// Those among them that are drained: in no list, and in one.
+    pub drained: [u64; 2],
+}
+
+impl Backends {
+    /// Those that are in a list.
+    pub const fn used(&self) -> u64 {
+        self.active + self.draining + self.held
+    }
+}
+
+/// Adds or takes one.
+type Step = fn(u64) -> u64;
+
+impl Totals {
+    pub(crate) fn add(&mut self, view: &ServiceView) {
+        self.count(view, |count| count.wrapping_add(1));
+    }
+
+    pub(crate) fn take(&mut self, view: &ServiceView) {
+        self.count(view, |count| count.wrapping_sub(1));
+    }
+
+    /// How many services there are.
+    pub fn services(&self) -> u64 {
+        self.services.iter().sum()
+    }
+
+    /// Services by state.
+    pub fn states(&self) -> impl Iterator<Item = (ServiceState, u64)> {
+        ServiceState::ALL.into_iter().zip(self.services)
+    }
+
+    /// Services with frontends, by the verdict of the worst.
+    pub fn worst(&self) -> impl Iterator<Item = (Verdict, u64)> {
+        Verdict::ALL.into_iter().zip(self.worst)
+    }
+
+    /// Frontends by type and verdict.
+    pub fn frontends(&self) -> impl Iterator<Item = (FrontendType, Verdict, u64)> {
+        let types = FrontendType::ALL.into_iter().zip(self.frontends);
+        types.flat_map(|(kind, counts)| {
+            Verdict::ALL.into_iter().zip(counts).map(move |(verdict, count)| (kind, verdict, count))
+        })
+    }
+
+    /// Frontends by reason, where they have one.
+    pub fn reasons(&self) -> impl Iterator<Item = (Reason, u64)> {
+        Reason::ALL.into_iter().zip(self.reasons)
+    }
+
+    /// Frontends by status.
+    pub const fn statuses(&self) -> Statuses {
+        self.statuses
+    }
+
+    /// Endpoints by use.
+    pub const fn backends(&self) -> Backends {
+        self.backends
+    }
+
+    fn count(&mut self, view: &ServiceView, step: Step) {
+        work::done(view.frontends.len());
+        at(&mut self.services, &ServiceState::ALL, &view.state, step);
+        if let Some(worst) = view.worst() {
+            at(&mut self.worst, &Verdict::ALL, &worst.verdict, step);
+        }
+        view.frontends.iter().for_each(|frontend| self.count_frontend(frontend, step));
+        view.ports.iter().for_each(|port| self.count_port(port, step));
+    }
+
+    fn count_frontend(&mut self, frontend: &FrontendView, step: Step) {
+        let types = FrontendType::ALL.iter().zip(&mut self.frontends);
+        for (_, verdicts) in types.filter(|(kind, _)| **kind == frontend.kind) {
+            at(verdicts, &Verdict::ALL, &frontend.verdict, step);
+        }
+        if let Some(reason) = &frontend.reason {
+            at(&mut self.reasons, &Reason::ALL, reason, step);
+        }
+        let Statuses { pending, done, error } = &mut self.statuses;
+        let status = match frontend.status {
+            Status::Pending => pending,
+            Status::Done => done,
+            Status::Error(_) => error,
+        };
+        *status = step(*status);
+    }
+
+    fn count_port(&mut self, port: &PortView, step: Step) {
+        work::done(port.rows.all().len());
+        let Backends { active, draining, held, unused, drained: [rests, drained] } = &mut self.backends;
+        let has_drained = !port.rows.weights().has_no_drained();
+        for row in port.rows.all() {
+            let of = match row.state() {
+                _ if !row.is_chosen() => &mut *unused,
+                _ if row.is_held() => &mut *held,
+                SlotState::Active => &mut *active,
+                SlotState::Draining => &mut *draining,
+            };
+            *of = step(*of);
+            if has_drained && port.rows.weights().is_drained(row.backend()) {
+                let of = if Row::is_chosen(&row) { &mut *drained } else { &mut *rests };
+                *of = step(*of);
+            }
+        }
+    }
+}
+
+/// Counts at the place that a member has among all.
+fn at<T: PartialEq, const N: usize>(counts: &mut [u64; N], all: &[T; N], found: &T, step: Step) {
+    all.iter().zip(counts).filter(|(known, _)| *known == found).for_each(|(_, count)| *count = step(*count));
+}

@@ -1,0 +1,175 @@
+//! What each question that people, pages and scrapers ask costs a node with a large table: when its answer begins and
+//! ends, what the daemon takes for it, and what another service's change waits meanwhile.
+//!
+//! Questions go in by TCP, and the bystander is told by the socket, so what it waits for is the engine and the
+//! processors, not the door's own thread.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::figures::Figure;
+use holdfast_tests::size::sized;
+
+use super::process::{cpu, forget_most, megabytes};
+use super::stage::{Bystander, ENDPOINTS, Size, Stage, start};
+
+const ASKED: u32 = 20;
+
+const GROUP: &str = "What is asked of a node with 100,000 services of 10 endpoints";
+
+/// The pause between two changes of the bystander.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What is asked for by HTTP; each of it again and again.
+fn paths(size: Size) -> Vec<String> {
+    let last = size.services - 1;
+    let [_, b, c, d] = last.to_be_bytes();
+    let address = format!("10.{}.{c}.{d}", 96 + b);
+    let name = format!("default/web-{last}");
+    [
+        "/frontends".to_owned(),
+        "/frontends?format=json".to_owned(),
+        format!("/frontends?service={name}"),
+        format!("/frontends?service={name}&format=json"),
+        format!("/frontends?address={address}"),
+        format!("/frontends?address={address}&format=json"),
+        "/frontends?type=LoadBalancer&format=json".to_owned(),
+        "/services".to_owned(),
+        "/services?format=json".to_owned(),
+        format!("/services?service={name}"),
+        format!("/backends?service={name}"),
+        "/backends?address=10.128.1.3".to_owned(),
+        "/backends?format=json".to_owned(),
+        "/version".to_owned(),
+        "/readyz".to_owned(),
+        "/services?service=-/-&format=json".to_owned(),
+        "/apiserver?format=json".to_owned(),
+        "/datapath?format=json".to_owned(),
+        "/flows?limit=1".to_owned(),
+        "/refusals".to_owned(),
+        "/drains".to_owned(),
+        "/history?limit=12".to_owned(),
+        "/metrics".to_owned(),
+        format!("/explain?service={name}"),
+        format!("/explain?endpoint={address}:80"),
+        "/explain?endpoint=10.128.1.3:8080".to_owned(),
+        "/explain?endpoint=192.0.2.77:1".to_owned(),
+        "/explain".to_owned(),
+        format!("/explain?endpoint={address}:80&from=203.0.113.9"),
+        format!("/diagnose?service={name}"),
+        "/verify".to_owned(),
+    ]
+    .into()
+}
+
+/// Every row.
+pub(super) fn measure() {
+    let size = Size { services: sized(100_000, 100), endpoints: ENDPOINTS };
+    let stage = Stage::new(size);
+    let mut daemon = stage.daemon();
+    start(&mut daemon);
+    let name = format!("default/web-{}", size.services - 1);
+    let mut asker = Asker::new(&stage, &daemon);
+    for path in paths(size) {
+        asker.row(&path, |first| stage.get(&path, first).len());
+    }
+    // No backend is there to be dialled.
+    let words: [&[&str]; 3] = [&["status"], &["diagnose", &name, "--no-probe"], &["verify"]];
+    for words in words {
+        asker.row(&format!("`holdfast {}`", words.join(" ")), |_| daemon.tell(words).unwrap().len());
+    }
+    daemon.stop().unwrap();
+}
+
+/// Asks, while a bystander changes.
+struct Asker<'a> {
+    stage: &'a Stage,
+    pid: u32,
+    bystander: Bystander,
+    /// What the daemon takes for one change of the bystander.
+    change: Duration,
+}
+
+impl<'a> Asker<'a> {
+    fn new(stage: &'a Stage, daemon: &Daemon<'_>) -> Self {
+        let (pid, bystander) = (daemon.pid().unwrap(), Bystander::arrive(daemon));
+        let mut asker = Self { stage, pid, bystander, change: Duration::ZERO };
+        let changes = sized(300, 5);
+        let before = cpu(pid);
+        let quiet = (0..changes).map(|_| asker.change()).collect();
+        asker.change = (cpu(pid) - before) / changes;
+        told("nothing", beside(quiet));
+        asker
+    }
+
+    fn change(&mut self) -> Duration {
+        thread::sleep(PAUSE);
+        self.bystander.change(self.stage)
+    }
+
+    /// Asks one thing again and again.
+    fn row(&mut self, what: &str, ask: impl Fn(&mut Duration) -> usize + Sync) {
+        forget_most(self.pid);
+        let (before, had) = (cpu(self.pid), megabytes(self.pid).0);
+        let ends = AtomicBool::new(false);
+        let (asked, changes) = thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                let asked = again(&ask);
+                ends.store(true, Ordering::Relaxed);
+                asked
+            });
+            let mut changes = Vec::new();
+            while !ends.load(Ordering::Relaxed) {
+                changes.push(self.change());
+            }
+            (asking.join().unwrap(), changes)
+        });
+        let own = self.change * u32::try_from(changes.len()).unwrap();
+        let spent = (cpu(self.pid) - before).saturating_sub(own) / sized(ASKED, 1);
+        let Asked { bytes, first, mut whole } = asked;
+        whole.sort_unstable();
+        let (middle, most) = (whole[whole.len() / 2], whole[whole.len() - 1]);
+        let own = [("MB", bytes / 1e6), ("begins after, at most ms", ms(first))];
+        let times = [("ms, median", ms(middle)), ("ms at most", ms(most)), ("ms of a processor", ms(spent))];
+        told(what, own.into_iter().chain(times).chain([("MB more at most", megabytes(self.pid).1 - had)]));
+        told(what, beside(changes));
+    }
+}
+
+/// How large an answer is, when it began at the latest, and when each ended.
+struct Asked {
+    bytes: f64,
+    first: Duration,
+    whole: Vec<Duration>,
+}
+
+fn again(ask: impl Fn(&mut Duration) -> usize) -> Asked {
+    let mut asked = Asked { bytes: 0.0, first: Duration::ZERO, whole: Vec::new() };
+    for _ in 0..sized(ASKED, 1) {
+        let (begun, mut first) = (Instant::now(), Duration::ZERO);
+        asked.bytes = f64::from(u32::try_from(ask(&mut first)).unwrap());
+        asked.whole.push(begun.elapsed());
+        asked.first = asked.first.max(first);
+    }
+    asked
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// What changes of the bystander took meanwhile.
+fn beside(mut changes: Vec<Duration>) -> [(&'static str, f64); 2] {
+    changes.sort_unstable();
+    let at = |part: usize| changes.get((changes.len() * part / 100).min(changes.len().saturating_sub(1)));
+    let at = |part| at(part).copied().map_or(f64::NAN, ms);
+    [("a change beside it, ms, median", at(50)), ("most", at(100))]
+}
+
+fn told(what: &str, columns: impl IntoIterator<Item = (&'static str, f64)>) {
+    for (of, value) in columns {
+        Figure::of(GROUP, what, of, vec![value]).tell().unwrap();
+    }
+}
