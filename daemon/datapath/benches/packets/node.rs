@@ -82,6 +82,7 @@ impl Node {
         let outer = Device {
             address4: Some([192, 0, 2, 1].into()),
             address6: Some("2001:db8::1".parse().unwrap()),
+            plain: [true; 2],
             ..Device::new(OUTER, "outer", Side::Outer)
         };
         maps.set_devices(&[outer]);
