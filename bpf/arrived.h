@@ -34,8 +34,6 @@ struct arrival {
 	__u32 serial;
 	/* The second program has nothing to look at in the packet. */
 	__u32 is_whole;
-	/* The device by which it leaves. */
-	__u32 way;
 	/* The number of the flow that gives way to the new one, that the packet goes past, or that ends with the packet. */
 	__u32 rival;
 	__u32 rival_serial;

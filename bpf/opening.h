@@ -9,10 +9,9 @@
 #ifndef HOLDFAST_OPENING_H
 #define HOLDFAST_OPENING_H
 
+#include "asked.h"
 #include "ports.h"
 #include "room.h"
-#include "way.h"
-
 
 /* --- The address with which it goes on. --- */
 
@@ -36,11 +35,14 @@ INLINE bool has_address(const __u32 *address)
  */
 INLINE __u32 device_of_nat(struct __sk_buff *skb, const struct arrival *arrival, const struct flow *flow, bool v4)
 {
+	struct tuple answer, there;
 	__u32 way;
 
 	if (arrival->from_pod)
 		return is_own_backend(flow) ? arrival->device : 0;
-	way = way_out(skb, flow->client, flow->backend, flow->client_port, flow->backend_port, flow->transport, v4);
+	through(&answer, flow);
+	turned(&there, &answer);
+	way = way_asked(skb, &there, class_of(skb, &arrival->packet, v4), skb->ifindex, arrival->flags, v4);
 	return way == WAY_UNTOLD ? arrival->device : way;
 }
 

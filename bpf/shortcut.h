@@ -15,7 +15,6 @@
 #include "flow.h"
 #include "rewrite.h"
 #include "sums.h"
-#include "way.h"
 #include "ways.h"
 
 /* What is known of a device, as enum device_flag. */
@@ -24,11 +23,6 @@ INLINE __u32 flags_of(__u32 number)
 	struct device *device = bpf_map_lookup_elem(&devices, &number);
 
 	return device ? device->flags : 0;
-}
-
-INLINE bool has_shortcut(__u32 number)
-{
-	return flags_of(number) & DEVICE_SHORTCUT;
 }
 
 /* --- One packet. --- */
@@ -130,26 +124,34 @@ INLINE bool looks(const struct flow *flow, const struct arrival *arrival, struct
 }
 
 /*
- * Sends the packet that arrives past the stack, if that would do nothing but send it on: to pods of this node, or to
- * others. NEXT: it is the stack's, and is as it was. Where the second program has nothing to look at in the packet, it
- * gets what that program would write.
+ * Finds the way of the packet that arrives by a device of which `here` is known: to pods of this node, or to others, as
+ * is `wanted`. What is known of the device by which it leaves goes to `there`. NULL: the packet is the stack's.
  */
-INLINE int take_shortcut(struct __sk_buff *skb, struct arrival *arrival, const struct tuple *through,
-			 const struct tuple *left, __u32 wanted, bool v4)
+INLINE struct known_way *find_passage(struct __sk_buff *skb, const struct arrival *arrival, const struct tuple *through,
+				      __u32 wanted, __u32 here, __u32 *there, bool v4)
 {
 	struct known_way *way = known_way(arrival->number, arrival->direction);
-	__u32 here = flags_of(skb->ifindex), flags;
 
-	if (!way || !(here & DEVICE_SHORTCUT) || !know_way(skb, arrival, way, through, v4))
-		return NEXT;
-	flags = way->device == skb->ifindex ? here : flags_of(way->device);
-	if ((flags & (DEVICE_SHORTCUT | DEVICE_NEAR)) != wanted)
-		return NEXT;
-	arrival->way = way->device;
+	if (!way || !(here & DEVICE_SHORTCUT) || !know_way(skb, arrival, way, through, here, v4))
+		return NULL;
+	*there = way->device == skb->ifindex ? here : flags_of(way->device);
+	return (*there & (DEVICE_SHORTCUT | DEVICE_NEAR)) == wanted ? way : NULL;
+}
+
+/* Sends the packet past the stack. Where the second program has nothing to look at, it gets what that would write. */
+INLINE int take_passage(struct __sk_buff *skb, const struct arrival *arrival, const struct known_way *way,
+			const struct tuple *through, const struct tuple *left, bool is_given, bool v4)
+{
 	if (!pass_hop(skb, &arrival->packet, v4) ||
 	    !rewrite(skb, &arrival->packet, arrival->is_whole ? left : through, v4))
 		return SHOT;
-	return send_on(skb, way, flags & DEVICE_NEAR && here & flags & DEVICE_PEER, v4);
+	return send_on(skb, way, is_given, v4);
+}
+
+/* Whether what goes from one device to the other is given to a pod at once. */
+INLINE bool gives(__u32 here, __u32 there)
+{
+	return there & DEVICE_NEAR && here & there & DEVICE_PEER;
 }
 
 /* What a device has to be by which packets of a flow leave. Where pods answer by it, others do not. */
@@ -181,13 +183,17 @@ INLINE int pass(struct __sk_buff *skb, bool v4)
 {
 	struct arrival *arrival = the_arrival();
 	const struct flow *flow = arrival ? flow_at(arrival->number) : NULL;
+	__u32 here = flags_of(skb->ifindex), there;
+	const struct known_way *way;
 	struct tuple through, left;
 	int verdict;
 
 	if (!flow || !looks(flow, arrival, &through, &left))
 		return SHOT;
-	verdict = take_shortcut(skb, arrival, &through, &left, wanted_of_way(flow, arrival), v4);
-	if (verdict == NEXT)
+	way = find_passage(skb, arrival, &through, wanted_of_way(flow, arrival), here, &there, v4);
+	if (way)
+		verdict = take_passage(skb, arrival, way, &through, &left, gives(here, there), v4);
+	else
 		verdict = rewrite(skb, &arrival->packet, &through, v4) ? NEXT : SHOT;
 	if (verdict == SHOT)
 		count_packet(COUNT_UNWRITABLE);
@@ -204,29 +210,33 @@ INLINE bool is_of_host(const __u32 *address, bool v4)
 	return first != 0xff && (address[0] | address[1] | address[2] | (address[3] & ~bpf_htonl(1)));
 }
 
-/*
- * Whether a flow may take the shortcut: its answers leave by the device by which the client came. So it is not taken by
- * a client with an address that the network has elsewhere.
- */
-INLINE bool may_take_shortcut(struct __sk_buff *skb, const struct flow *flow, bool v4)
+/* Whether a flow may take the shortcut, as far as the first packet tells. */
+INLINE bool may_take_shortcut(const struct flow *flow, bool v4)
 {
-	if (!is_of_host(flow->client, v4) || !is_of_host(flow->backend, v4))
-		return false;
-	if (flow->of_client & IS_BY_ADDRESS || !has_shortcut(skb->ifindex))
-		return false;
-	return way_out(skb, flow->backend, flow->client, flow->backend_port, flow->through_port, flow->transport, v4) ==
-	       skb->ifindex;
+	return is_of_host(flow->client, v4) && is_of_host(flow->backend, v4) && !(flow->of_client & IS_BY_ADDRESS);
+}
+
+/*
+ * Whether answers of the flow leave by the device by which the client came, if they come by the one to which its packet
+ * goes. So the shortcut is not taken by a client with an address that the network has elsewhere.
+ */
+INLINE bool leads_back(struct __sk_buff *skb, const struct flow *flow, __u32 came, __u32 flags, bool v4)
+{
+	struct tuple answer;
+
+	through(&answer, flow);
+	return way_asked(skb, &answer, 0, came, flags, v4) == skb->ifindex;
 }
 
 /* Has all further packets of the flow take the shortcut, and a pod's answers by the device that led to the pod. */
-INLINE void note_shortcut(struct flow *flow, const struct arrival *arrival)
+INLINE void note_shortcut(struct flow *flow, const struct arrival *arrival, __u32 device)
 {
 	if (READ_ONCE(flow->serial) != arrival->serial)
 		return;
 	if (flow->nat_port)
 		flow->of_client |= TAKES_SHORTCUT;
 	else
-		*(volatile __u32 *)&flow->nat[0] = arrival->way;
+		*(volatile __u32 *)&flow->nat[0] = device;
 }
 
 /* Whether a pod's answer is of a flow that takes the shortcut, and comes by the device that led to the pod. */
@@ -240,21 +250,26 @@ INLINE int pass_first(struct __sk_buff *skb, bool v4)
 {
 	struct arrival *arrival = the_arrival();
 	struct flow *flow = arrival ? flow_at(arrival->number) : NULL;
+	const struct known_way *way;
 	struct tuple through, left;
+	__u32 there;
 	int verdict;
 
-	if (!flow || !may_take_shortcut(skb, flow, v4))
+	if (!flow || !may_take_shortcut(flow, v4))
 		return NEXT;
 	arrival->serial = READ_ONCE(flow->serial);
 	arrival->direction = TO_BACKEND;
 	arrival->is_whole = true;
 	if (!looks(flow, arrival, &through, &left))
 		return NEXT;
-	verdict = take_shortcut(skb, arrival, &through, &left, wanted_of_way(flow, arrival), v4);
+	way = find_passage(skb, arrival, &through, wanted_of_way(flow, arrival), arrival->flags, &there, v4);
+	if (!way || !leads_back(skb, flow, way->device, there, v4))
+		return NEXT;
+	verdict = take_passage(skb, arrival, way, &through, &left, gives(arrival->flags, there), v4);
 	if (verdict == SHOT)
 		count_packet(COUNT_UNWRITABLE);
-	else if (verdict != NEXT)
-		note_shortcut(flow, arrival);
+	else
+		note_shortcut(flow, arrival, way->device);
 	return verdict;
 }
 

@@ -11,7 +11,16 @@
 /* The kernel does not say by which device: a packet gets another header on that way. No device has this number. */
 #define WAY_UNTOLD (~0U)
 
-/* The device by which a packet would leave, had it come by this one; 0: it stays on this node, or has no route. */
+/* The device by which a packet leaves, by what the kernel says; 0: it stays on this node, or has no route. */
+INLINE __u32 way_told(long found, const struct bpf_fib_lookup *route)
+{
+	if (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH ||
+	    found == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		return route->ifindex;
+	return found == BPF_FIB_LKUP_RET_UNSUPP_LWT ? WAY_UNTOLD : 0;
+}
+
+/* The device by which a packet would leave, had it come by this one: see way_told(). */
 INLINE __u32 way_out(struct __sk_buff *skb, const __u32 *from, const __u32 *to, __u16 from_port, __u16 to_port,
 		     __u8 transport, bool v4)
 {
@@ -22,7 +31,6 @@ INLINE __u32 way_out(struct __sk_buff *skb, const __u32 *from, const __u32 *to, 
 		.dport = to_port,
 		.ifindex = skb->ifindex,
 	};
-	long found;
 
 	if (v4) {
 		route.ipv4_src = from[3];
@@ -31,11 +39,7 @@ INLINE __u32 way_out(struct __sk_buff *skb, const __u32 *from, const __u32 *to, 
 		copy_address(route.ipv6_src, from);
 		copy_address(route.ipv6_dst, to);
 	}
-	found = bpf_fib_lookup(skb, &route, sizeof(route), 0);
-	if (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH ||
-	    found == BPF_FIB_LKUP_RET_FRAG_NEEDED)
-		return route.ifindex;
-	return found == BPF_FIB_LKUP_RET_UNSUPP_LWT ? WAY_UNTOLD : 0;
+	return way_told(bpf_fib_lookup(skb, &route, sizeof(route), 0), &route);
 }
 
 #endif

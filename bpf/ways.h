@@ -11,9 +11,9 @@
 
 #include <linux/if_packet.h>
 #include "arrived.h"
+#include "asked.h"
 #include "flow.h"
 #include "packet.h"
-#include "way.h"
 
 /* How many ways a CPU keeps: two of each flow, as long as no other flow with the same place has packets too. */
 #define KNOWN_WAYS 4096
@@ -110,45 +110,26 @@ INLINE bool ask_header6(const struct __sk_buff *skb, const struct packet *packet
 	return true;
 }
 
-INLINE void set_question(struct bpf_fib_lookup *route, const struct tuple *through, const struct passage *passage,
-			 bool v4)
-{
-	route->l4_protocol = through->transport;
-	route->sport = through->source.port;
-	route->dport = through->destination.port;
-	route->tot_len = passage->length;
-	if (v4) {
-		route->family = FAMILY4;
-		route->tos = passage->class;
-		route->ipv4_src = through->source.address[3];
-		route->ipv4_dst = through->destination.address[3];
-	} else {
-		route->family = FAMILY6;
-		route->flowinfo = passage->class;
-		copy_address(route->ipv6_src, through->source.address);
-		copy_address(route->ipv6_dst, through->destination.address);
-	}
-}
-
 /*
  * Asks for the next host on the packet's way, as the stack would find it between the two programs. A packet that is too
  * long for its way, or that has none, is the stack's, which tells the sender; so is one of which the neighbour has not
  * answered.
  */
 INLINE bool ask_way(struct __sk_buff *skb, struct known_way *way, const struct tuple *through,
-		    const struct passage *passage, bool v4)
+		    const struct passage *passage, __u32 flags, bool v4)
 {
-	struct bpf_fib_lookup route = { .ifindex = skb->ifindex };
+	union route route = {};
+	const struct bpf_fib_lookup *told = &route.asked;
 
-	set_question(&route, through, passage, v4);
-	if (bpf_fib_lookup(skb, &route, sizeof(route), 0) != BPF_FIB_LKUP_RET_SUCCESS)
+	set_question(&route, through, passage->class, skb->ifindex, flags, v4);
+	if (ask(skb, &route, passage->length) != BPF_FIB_LKUP_RET_SUCCESS)
 		return false;
-	way->device = route.ifindex;
-	way->longest = route.mtu_result;
+	way->device = told->ifindex;
+	way->longest = told->mtu_result;
 	way->class = passage->class;
-	copy_address(way->next, route.ipv6_dst);
-	__builtin_memcpy(way->to, route.dmac, ETH_ALEN);
-	__builtin_memcpy(way->from, route.smac, ETH_ALEN);
+	copy_address(way->next, told->ipv6_dst);
+	__builtin_memcpy(way->to, told->dmac, ETH_ALEN);
+	__builtin_memcpy(way->from, told->smac, ETH_ALEN);
 	return true;
 }
 
@@ -173,9 +154,11 @@ INLINE bool is_way_of(const struct known_way *way, __u32 number, __u32 serial, _
 	       way->class == passage->class && passage->length <= way->longest;
 }
 
-/* Knows the way of the packet that arrives. `false`: it goes through the stack. */
+/*
+ * Knows the way of the packet that arrives by a device of which `flags` are known. `false`: it goes through the stack.
+ */
 INLINE bool know_way(struct __sk_buff *skb, const struct arrival *arrival, struct known_way *way,
-		     const struct tuple *through, bool v4)
+		     const struct tuple *through, __u32 flags, bool v4)
 {
 	const struct packet *packet = &arrival->packet;
 	__u32 number = arrival->number, serial = arrival->serial;
@@ -190,7 +173,7 @@ INLINE bool know_way(struct __sk_buff *skb, const struct arrival *arrival, struc
 	if (LIKELY(is_way_of(way, number, serial, now, skb->ifindex, &passage)))
 		return true;
 	way->serial = 0;
-	if (!ask_way(skb, way, through, &passage, v4))
+	if (!ask_way(skb, way, through, &passage, flags, v4))
 		return false;
 	note_arrival_of(skb, way);
 	way->second = now;

@@ -211,6 +211,12 @@ enum device_flag {
 	DEVICE_FRAMES = 128,
 	/* The same, between devices that have the program behind the driver: the kernel has made packets by then. */
 	DEVICE_GENERIC = 256,
+	/*
+	 * The kernel finds the way of a packet of IPv4 that comes by the device without a look at its ports; that of one of
+	 * IPv6, without a look at ports and label.
+	 */
+	DEVICE_PLAIN4 = 512,
+	DEVICE_PLAIN6 = 1024,
 };
 
 /* Where a packet shows the addresses of an entry. */

@@ -125,6 +125,9 @@ pub struct Device {
     pub peer: bool,
     /// Whether packets that pass by the stack there are to do so at its driver.
     pub xdp: XdpUse,
+    /// Whether the kernel finds the way of a packet that comes by it without a look at its ports: of IPv4, and of IPv6,
+    /// where a label counts as ports do.
+    pub plain: [bool; 2],
 }
 
 impl Device {
@@ -142,6 +145,7 @@ impl Device {
             shortcut: false,
             peer: false,
             xdp: XdpUse::Never,
+            plain: [false; 2],
         }
     }
 }

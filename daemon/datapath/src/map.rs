@@ -102,6 +102,7 @@ maps! {
     Arrivals, "arrivals", Room::Programs;
     KnownWays, "known_ways", Room::Programs;
     TurnedAway, "turned_away", Room::Programs;
+    AskedWays, "asked_ways", Room::Programs;
     Strays, "strays", Room::Packets;
     Flows, "flow_table", Room::Flows(|flows| flows);
     Entries4, "entries4", Room::Flows(|flows| flows.saturating_mul(ENTRIES_OF_FLOW));

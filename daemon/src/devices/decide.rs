@@ -41,7 +41,8 @@ pub(super) fn decide(listed: &Listed, config: &Packets, onlooker: Option<&Arc<st
         let is_near = *class == Class::None && shortcut == ShortcutDecision::Wanted;
         let class = if is_near { Class::Near } else { *class };
         let (peer, xdp) = (shortcuts.gives_away(link, class), shortcuts.at_driver(link, class));
-        Decision { answers, near4, near6, shortcut, peer, xdp, ..decision(link, class, *reason, seen) }
+        let plain = listed.by_ports.map(|by_ports| !by_ports);
+        Decision { answers, near4, near6, shortcut, peer, xdp, plain, ..decision(link, class, *reason, seen) }
     });
     there.chain(absent(listed, config)).collect()
 }
@@ -63,6 +64,7 @@ fn decision(link: &Link, class: Class, reason: Reason, seen: Seen) -> Decision {
         shortcut,
         peer: false,
         xdp: XdpUse::Never,
+        plain: [false; 2],
     }
 }
 

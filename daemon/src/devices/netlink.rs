@@ -66,6 +66,8 @@ const RTA_PRIORITY: u16 = 6;
 const RTA_PREFSRC: u16 = 7;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_VIA: u16 = 18;
+/// A hop, or several, with a name of its own.
+const RTA_NH_ID: u16 = 30;
 const RTN_UNICAST: u8 = 1;
 /// The kernel has made the route itself, for an address.
 const RTPROT_KERNEL: u8 = 2;
@@ -90,7 +92,7 @@ pub(super) fn list() -> io::Result<Listed> {
     let links = dump_whole((RTM_GETLINK, RTM_NEWLINK), (LINK, LINKS_MAX), link)?;
     let addresses = dump_whole((RTM_GETADDR, RTM_NEWADDR), (ADDRESS, ADDRESSES_MAX), address)?;
     let inside = inside(&links, &addresses);
-    let mut listed = Listed { links, addresses, rules: rules()?, ..Listed::default() };
+    let mut listed = Listed { links, addresses, rules: rules()?, by_ports: by_ports()?, ..Listed::default() };
     // A list of routes that change all the time is never whole, and need not be: a device has many routes, or some that
     // stay.
     dump(RTM_GETROUTE, ROUTE, |kind, body| {
@@ -127,6 +129,12 @@ fn inside(links: &[Link], addresses: &[Address]) -> Vec<Address> {
 /// The rules of routing of both families.
 pub(super) fn rules() -> io::Result<Vec<Rule>> {
     dump_whole((RTM_GETRULE, RTM_NEWRULE), (ROUTE, RULES_MAX), rules::rule)
+}
+
+/// Of which families rules go by ports.
+fn by_ports() -> io::Result<[bool; 2]> {
+    let found = dump_whole((RTM_GETRULE, RTM_NEWRULE), (ROUTE, RULES_MAX), rules::by_ports)?;
+    Ok([true, false].map(|is_v4| found.contains(&is_v4)))
 }
 
 /// The number of the device by which the main table leads everywhere, in IPv6; of several routes the one with the best
@@ -256,12 +264,16 @@ fn is_global(address: IpAddr) -> bool {
 
 /// Takes in an `rtmsg`: by which devices it leads to others or to a gateway, to which gateway, and from which address.
 fn route(body: &[u8], listed: &mut Listed) {
-    let [_, bits, _, _, table, origin, _, kind, ..] = body else { return };
+    let [family, bits, _, _, table, origin, _, kind, ..] = body else { return };
     if *kind != RTN_UNICAST || *table == RT_TABLE_LOCAL {
         return;
     }
     let rest = body.get(ROUTE..).unwrap_or_default();
     let one = |kind| attribute(rest, kind);
+    if attributes(rest).any(|(kind, _)| matches!(kind, RTA_MULTIPATH | RTA_NH_ID)) {
+        let [v4, v6] = &mut listed.by_ports;
+        *(if i32::from(*family) == nix::libc::AF_INET { v4 } else { v6 }) = true;
+    }
     if *origin != RTPROT_KERNEL {
         listed.routed.extend(one(RTA_OIF).map(|index| number(index, 0)));
     }

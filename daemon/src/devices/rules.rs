@@ -9,6 +9,9 @@ use holdfast_datapath::netlink::{attributes, ip};
 
 use super::listed::{Address, By, Rule};
 
+/// Whether something is of IPv4, and not of IPv6.
+type IsV4 = bool;
+
 /// The length of an `rtmsg`, and of a `fib_rule_hdr`.
 pub(super) const ROUTE: usize = 12;
 
@@ -22,6 +25,10 @@ const FRA_PRIORITY: u16 = 6;
 const FRA_FWMARK: u16 = 10;
 const FRA_TABLE: u16 = 15;
 const FRA_OIFNAME: u16 = 17;
+/// From here on rules ask for ports, labels or what later kernels add; but these two go by the type of service.
+const FRA_SPORT_RANGE: u16 = 23;
+const FRA_DSCP: u16 = 25;
+const FRA_DSCP_MASK: u16 = 30;
 const FR_ACT_TO_TBL: u8 = 1;
 const FIB_RULE_INVERT: u32 = 2;
 /// `RT_TABLE_DEFAULT`, `_MAIN` and `_LOCAL`: the tables that every node has.
@@ -85,6 +92,15 @@ pub(super) fn rule(body: &[u8]) -> Option<Rule> {
         }
     }
     Some(rule)
+}
+
+/// The family of a rule that may send two connections between the same hosts different ways, from a `fib_rule_hdr`;
+/// `None`: the rule does no such thing.
+pub(super) fn by_ports(body: &[u8]) -> Option<IsV4> {
+    let is_v4 = i32::from(*body.first()?) == nix::libc::AF_INET;
+    let mut asked = attributes(body.get(ROUTE..)?).map(|(kind, _)| kind);
+    let is_of_service = |kind| matches!(kind, FRA_DSCP | FRA_DSCP_MASK);
+    asked.any(|kind| kind >= FRA_SPORT_RANGE && !is_of_service(kind)).then_some(is_v4)
 }
 
 /// What a rule goes by that is for packets from anywhere.
@@ -153,6 +169,23 @@ mod tests {
         check("101 from fd00:c::5/128 101", true);
         check("101 from 10.1.0.5/32 254", false);
         check("101 from 10.2.0.0/24 101", false);
+    }
+
+    #[test]
+    fn a_rule_with_ports_may_tell_connections_of_two_hosts_apart_and_others_do_not() {
+        let header = |family| [family, 0, 0, 0, 254, 0, 0, 1, 0, 0, 0, 0];
+        let check = |family, attribute: [u8; 8], expected| {
+            let body = [&header(family)[..], &[8, 0, 6, 0, 101, 0, 0, 0], &attribute].concat();
+            assert_eq!(by_ports(&body), expected, "{attribute:?}");
+        };
+        // ipproto tcp, and a type of service: the ways are told apart by what is asked in any case.
+        check(2, [5, 0, 22, 0, 6, 0, 0, 0], None);
+        check(10, [5, 0, 25, 0, 8, 0, 0, 0], None);
+        check(2, [8, 0, 23, 0, 22, 0, 22, 0], Some(true));
+        check(10, [8, 0, 24, 0, 22, 0, 22, 0], Some(false));
+        // What only later kernels know.
+        check(10, [8, 0, 90, 0, 1, 0, 0, 0], Some(false));
+        assert_eq!(by_ports(&header(2)[..ROUTE - 1]), None);
     }
 
     #[test]

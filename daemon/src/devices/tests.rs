@@ -470,6 +470,49 @@ fn kernel_devices_are_followed_as_they_come_change_and_go() {
     std::thread::spawn(test).join().unwrap();
 }
 
+/// Only where neither is there may connections between the same hosts share what the kernel says of their way.
+#[test]
+fn kernel_rules_that_go_by_ports_and_routes_with_several_ways_are_found_in_each_family() {
+    let test = || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        for arguments in [
+            "link add near type veth peer name away",
+            "address add 10.9.0.1/24 dev near",
+            "address add fd09::1/64 dev near nodad",
+            "link set near up",
+            "link set away up",
+            "rule add from 10.7.0.0/16 ipproto udp lookup 100",
+            "rule add tos 0x10 fwmark 7 lookup 100",
+            "route add 10.7.0.0/16 via 10.9.0.2",
+        ] {
+            ip(arguments);
+        }
+        for (arguments, expected) in [
+            ("rule show", [false, false]),
+            ("rule add dport 22 lookup 100", [true, false]),
+            ("rule delete dport 22 lookup 100", [false, false]),
+            ("-6 rule add sport 53-54 lookup 100", [false, true]),
+            ("-6 rule delete sport 53-54 lookup 100", [false, false]),
+            (
+                "-6 route add fd08::/64 nexthop via fd09::3 dev near nexthop via fd09::4 dev near",
+                [false, true],
+            ),
+            (
+                "route add 10.8.0.0/16 nexthop via 10.9.0.3 dev near nexthop via 10.9.0.4 dev near",
+                [true, true],
+            ),
+        ] {
+            ip(arguments);
+            let listed = super::netlink::list().unwrap();
+            assert_eq!(listed.by_ports, expected, "{arguments}");
+            let plain = expected.map(|by_ports| !by_ports);
+            let decided = decide(&listed, &Config::default().packets, None);
+            assert!(decided.iter().all(|decision| decision.plain == plain), "{arguments}");
+        }
+    };
+    std::thread::spawn(test).join().unwrap();
+}
+
 #[test]
 fn clients_get_most_of_the_ports_that_are_free() {
     let usual = 32_768..=60_999;

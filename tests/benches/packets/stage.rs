@@ -225,6 +225,7 @@ fn device(name: &str, side: Side, shortcut: bool) -> Result<Device, Failed> {
         address6: is_outer.then(|| address6.parse()).transpose()?,
         shortcut,
         peer: true,
+        plain: [true; 2],
         ..Device::new(nix::net::if_::if_nametoindex(name)?, name, side)
     })
 }

@@ -27,10 +27,15 @@ pub(crate) fn time(count: usize, mut act: impl FnMut()) -> f64 {
 
 /// Client and server on one CPU: the whole cost of both, and no wake-ups across CPUs that come and go.
 pub(crate) fn stay_on_one_cpu() {
+    stay_on(0);
+}
+
+/// Keeps this thread on a CPU, if there is one of that number.
+pub(crate) fn stay_on(cpu: usize) {
     // SAFETY: a set of zeros is valid; the kernel reads it only.
     unsafe {
         let mut cpus: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(0, &mut cpus);
+        libc::CPU_SET(cpu, &mut cpus);
         libc::sched_setaffinity(0, size_of_val(&cpus), &raw const cpus);
     }
 }

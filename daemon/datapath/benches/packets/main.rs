@@ -42,10 +42,12 @@ mod sctp;
 mod network;
 
 mod feeder;
+mod flood;
 mod forward;
 mod growth;
 mod node;
 mod runs;
+mod services;
 mod table;
 mod turned_away;
 
@@ -56,10 +58,12 @@ type Part = (&'static str, fn(&bed::Bed));
 /// Runs one part, named by the argument, or all.
 fn main() {
     let wanted = size::wanted();
-    let parts: [Part; 10] = [
+    let parts: [Part; 12] = [
         ("runs", runs::all),
         ("new", runs::first),
         ("new", runs::picked),
+        ("flood", flood::beside),
+        ("services", services::all),
         ("forward", forward::all),
         ("forward", turned_away::all),
         ("memory", table::memory),

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use holdfast_core::list::Scope;
+use holdfast_core::maps::Capacity;
 use holdfast_core::op::{FrontendType, WordFlags};
 use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, Side};
 use libbpf_rs::libbpf_sys as sys;
@@ -75,13 +76,23 @@ pub(crate) struct Node {
 impl Node {
     /// In a bed, with room for so many flows.
     pub(crate) fn new(bed: &Bed, flows: u32) -> Self {
+        Self::start(bed.options(), flows)
+    }
+
+    /// The same, with room for as many services as nodes have.
+    pub(crate) fn with_room(bed: &Bed, flows: u32) -> Self {
+        Self::start(Options { capacity: Capacity::default(), ..bed.options() }, flows)
+    }
+
+    fn start(options: Options, flows: u32) -> Self {
         network::lay();
         let packets = Some(PacketOptions { flows, snat_ports: vec![SNAT_PORTS], forward_mark: 0 });
-        let options = Options { packets, ..bed.options() };
+        let options = Options { packets, ..options };
         let mut maps = KernelMaps::start(&options).unwrap();
         let outer = Device {
             address4: Some([192, 0, 2, 1].into()),
             address6: Some("2001:db8::1".parse().unwrap()),
+            plain: [true; 2],
             ..Device::new(OUTER, "outer", Side::Outer)
         };
         maps.set_devices(&[outer]);

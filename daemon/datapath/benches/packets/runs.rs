@@ -27,21 +27,21 @@ const MANY: u32 = 65_536;
 const HANDED_OUT: Duration = Duration::from_secs(10);
 
 /// Two feeders of the same packets: to the program, and to an empty one.
-struct Cost {
+pub(crate) struct Cost {
     packet: Packet,
-    fed: Feeder,
+    pub(crate) fed: Feeder,
     idle: Feeder,
-    times: Vec<f64>,
+    pub(crate) times: Vec<f64>,
 }
 
 impl Cost {
-    fn new(node: &Node, packet: Packet, empty: &OwnedFd) -> Self {
+    pub(crate) fn new(node: &Node, packet: Packet, empty: &OwnedFd) -> Self {
         let fed = node.meet(&packet);
         let idle = Feeder::new(&packet.sent.frame(), packet.clients, empty.as_fd(), OUTER);
         Self { packet, fed, idle, times: Vec::new() }
     }
 
-    fn take_turn(&mut self, count: u32) {
+    pub(crate) fn take_turn(&mut self, count: u32) {
         let idle = time(1, || drop(self.idle.run(count)));
         let mut last = None;
         let fed = time(1, || last = Some(self.fed.run(count)));

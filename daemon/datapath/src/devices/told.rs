@@ -45,10 +45,12 @@ fn flags(device: &Device, frames: Option<Mode>) -> u16 {
     let by_address = if_so(device.by_address, device_flag::DEVICE_BY_ADDRESS);
     let shortcut = if_so(device.shortcut, device_flag::DEVICE_SHORTCUT);
     let peer = if_so(device.peer, device_flag::DEVICE_PEER);
+    let [is_plain4, is_plain6] = device.plain;
+    let plain = if_so(is_plain4, device_flag::DEVICE_PLAIN4) | if_so(is_plain6, device_flag::DEVICE_PLAIN6);
     let frames = match frames {
         None => 0,
         Some(Mode::Native) => device_flag::DEVICE_FRAMES.0,
         Some(Mode::Generic) => device_flag::DEVICE_GENERIC.0,
     };
-    u16::try_from(side.0 | by_address | shortcut | peer | frames).unwrap_or_default()
+    u16::try_from(side.0 | by_address | shortcut | peer | plain | frames).unwrap_or_default()
 }

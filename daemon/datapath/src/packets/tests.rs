@@ -6,6 +6,7 @@
 
 mod anew;
 mod answers;
+mod asked;
 mod associations;
 mod craft;
 mod early;

@@ -186,6 +186,8 @@ pub struct Decision {
     pub peer: bool,
     /// Whether packets that pass by the stack there are to do so at its driver.
     pub xdp: XdpUse,
+    /// Whether the kernel finds ways without a look at ports, in IPv4 and in IPv6.
+    pub plain: [bool; 2],
 }
 
 impl Decision {
@@ -210,6 +212,7 @@ impl Decision {
             shortcut: self.shortcut == ShortcutDecision::Wanted,
             peer: self.peer,
             xdp: self.xdp,
+            plain: self.plain,
         })
     }
 

@@ -35,6 +35,7 @@ fn decision(index: u32, text: &str) -> (Decision, bool) {
         shortcut,
         peer: false,
         xdp: XdpUse::Never,
+        plain: [true; 2],
     };
     (decision, words.len() == 3)
 }

@@ -161,6 +161,12 @@ impl Node {
         self.tell(&Device { shortcut, peer: true, ..device(Side::Outer, seen) });
     }
 
+    /// Tells the programs of such a device, and whether the kernel finds ways without a look at ports.
+    pub(super) fn tell_of_plain(&self, index: u32, plain: [bool; 2]) {
+        let seen = [NODE.into(), NODE6.into()].map(Some);
+        self.tell(&Device { index, plain, shortcut: true, peer: true, ..device(Side::Outer, seen) });
+    }
+
     /// The same of any device, and whether frames may pass at its driver.
     pub(super) fn tell_of_frames(&self, index: u32, shortcut: bool, frames: Option<Mode>) {
         let seen = [NODE.into(), NODE6.into()].map(Some);

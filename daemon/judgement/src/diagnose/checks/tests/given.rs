@@ -170,6 +170,7 @@ impl DeviceGiven {
             shortcut: ShortcutDecision::Wanted,
             peer: false,
             xdp: XdpUse::Never,
+            plain: [true; 2],
         }
     }
 }

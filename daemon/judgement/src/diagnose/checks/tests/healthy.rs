@@ -90,6 +90,7 @@ pub(crate) fn devices() -> [Decision; 6] {
         },
         peer: class == Class::Near,
         xdp: if class == Class::Outer { XdpUse::Native } else { XdpUse::Never },
+        plain: [true; 2],
     };
     [
         device(1, "lo", Class::None, Reason::Loopback),
