@@ -67,8 +67,9 @@ fn measure(access: &Access, pid: u32, rounds: u32) -> [(usize, f64); WAYS.len()]
     for round in 0..=rounds {
         for ((_, accept, query), (bytes, seconds)) in WAYS.iter().zip(&mut measured) {
             let before = processor::seconds(pid).unwrap();
-            let mut read = |list| runtime.block_on(read(access, accept, format!("{list}{query}"), &mut kept));
-            *bytes = LISTS.iter().map(|list| read(list)).sum();
+            let mut asked =
+                |list| runtime.block_on(read(access, accept, format!("{list}{query}"), &mut kept));
+            *bytes = LISTS.iter().map(&mut asked).sum();
             // The first round fills caches.
             if round > 0 {
                 *seconds += (processor::seconds(pid).unwrap() - before) / f64::from(rounds);

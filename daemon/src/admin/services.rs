@@ -176,7 +176,7 @@ impl Table for Services {
 
     fn may_have(view: &ServiceView, filter: &Filter) -> bool {
         let is_of = |kind| view.facts.as_ref().is_some_and(|facts| facts.kind.as_str() == kind);
-        filter.kind.is_none_or(is_of) && !(filter.is_trouble && !view.is_troubled())
+        (view.is_troubled() || !filter.is_trouble) && filter.kind.is_none_or(is_of)
     }
 
     fn places(&mut self, _: &ServiceView, _: &Filter, into: &mut Vec<()>) {

@@ -42,9 +42,9 @@ pub(super) async fn run(inner: &Inner) {
     loop {
         match inner.asked().vip {
             Some(vip) => {
-                Guard { inner, vip, doubts: Doubts::default(), short_posts: ShortPosts::default() }
-                    .stand()
-                    .await
+                let mut guard =
+                    Guard { inner, vip, doubts: Doubts::default(), short_posts: ShortPosts::default() };
+                guard.stand().await;
             }
             None => {
                 inner.lead_to(None);
