@@ -89,8 +89,8 @@ pub(super) struct Listed {
     pub(super) networks: BTreeSet<Network>,
     /// Rules by which the kernel chooses a table of routes, as far as they count here.
     pub(super) rules: Vec<Rule>,
-    /// Whether the kernel may send two connections between the same hosts different ways, in IPv4 and in IPv6: by a rule
-    /// that goes by ports, or by a route with several ways.
+    /// Whether the kernel may send two connections between the same hosts different ways, in IPv4 and in IPv6: by a
+    /// rule that goes by ports, or by a route with several ways.
     pub(super) by_ports: [bool; 2],
     /// Devices that take packets of IPv4 only from where they would send the answers.
     pub(super) strict: BTreeSet<u32>,

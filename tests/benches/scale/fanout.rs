@@ -1,7 +1,7 @@
 //! What an apiserver has to send so that all nodes know, computed from what one node gets.
 //!
-//! Each node watches each slice, so what is sent is what one node gets times the number of nodes: holdfast saves nothing
-//! there, nor does any other proxy that watches slices.
+//! Each node watches each slice, so what is sent is what one node gets times the number of nodes: holdfast saves
+//! nothing there, nor does any other proxy that watches slices.
 
 use holdfast_tests::figures::{self, Figure};
 

@@ -1,8 +1,8 @@
 //! What clusters of any size ask of one node, and what a node with a large table asks of people.
 //!
 //! `-- asked` is what questions to the admin API cost, `-- node` what a node takes, by its table's size. The daemon is
-//! the whole program with the kernel's datapath, in a process of its own; the apiserver is the fake one, in this process.
-//! Needs root; everything is in a bed.
+//! the whole program with the kernel's datapath, in a process of its own; the apiserver is the fake one, in this
+//! process. Needs root; everything is in a bed.
 
 // Every line of a measurement may panic.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout, clippy::panic)]

@@ -1,5 +1,5 @@
-//! Services and slices as a cluster's controllers write them, any number of them: managed fields, owners, targets, zones
-//! and hints, so that they take the room and the time that real ones do.
+//! Services and slices as a cluster's controllers write them, any number of them: managed fields, owners, targets,
+//! zones and hints, so that they take the room and the time that real ones do.
 //!
 //! Invariant: numbers alone decide. No two of 16,384 slices share an address.
 

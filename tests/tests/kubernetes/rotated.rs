@@ -11,6 +11,7 @@ use crate::node::{Node, backend, ms, slice_object, web};
 use crate::pages::{begun, pages, with_pages};
 
 const SLICES: Asked = Asked::list(Kind::Slices);
+const NAMES: Asked = Asked::audit(Kind::Slices);
 const WATCHES: Asked = Asked::watch(Kind::Slices);
 
 /// What is wrong is said at the first answer, so it takes as long as a busy machine does.
@@ -29,11 +30,13 @@ fn between_pages() -> Node {
     node.wait_until_synced();
     node.guard(0);
     node.server().forget_requests();
+    // Where names cannot be had, the list of whole objects has to say what there is.
+    node.server().once(NAMES, Fault::status(406, "NotAcceptable"));
+    node.server().times(SLICES, Fault::Slow(ms(1)), 1);
+    node.server().once(SLICES, Fault::Slow(ms(400)));
     node.server().reset_connections();
     scale(&node, &[0, 9]);
     node.cluster().compact();
-    node.server().times(SLICES, Fault::Slow(ms(1)), 1);
-    node.server().once(SLICES, Fault::Slow(ms(400)));
     node.wait("the second page is under way", |node| pages(node).len() == 2);
     node
 }

@@ -1,4 +1,4 @@
-//! An answer of the kernel's about a way holds for whatever asks the very same in the same second, and for nothing else.
+//! An answer of the kernel's about a way holds for whatever asks the very same in the same second, and nothing else.
 
 use std::time::Duration;
 
