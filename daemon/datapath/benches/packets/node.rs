@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use holdfast_core::list::Scope;
 use holdfast_core::op::{FrontendType, WordFlags};
-use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, Side};
+use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, PacketSwitches, Side};
 use libbpf_rs::libbpf_sys as sys;
 
 use crate::bed::{Bed, NONE, Port, address};
@@ -76,7 +76,8 @@ impl Node {
     /// In a bed, with room for so many flows.
     pub(crate) fn new(bed: &Bed, flows: u32) -> Self {
         network::lay();
-        let packets = Some(PacketOptions { flows, snat_ports: vec![SNAT_PORTS], forward_mark: 0 });
+        let packets =
+            Some(PacketOptions { flows, snat_ports: vec![SNAT_PORTS], switches: PacketSwitches::default() });
         let options = Options { packets, ..bed.options() };
         let mut maps = KernelMaps::start(&options).unwrap();
         let outer = Device {

@@ -30,3 +30,4 @@ mod snat;
 mod sticky;
 mod taken;
 mod verified;
+mod wrapped;
