@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures what clusters of any size cost a node: holdfast at 1,000, 10,000 and 100,000 services, what a table of that
-# size asks of people, and the real kube-proxy beside it at a real apiserver at the sizes it can do. Writes the tables of
-# docs/scale.md. Root; under an hour on a machine that does nothing else, and ten minutes more where the peers were
+# size asks of people, and the real kube-proxy beside it at a real apiserver at the sizes it can do. Writes the tables
+# of docs/scale.md. Root; under an hour on a machine that does nothing else, and ten minutes more where the peers were
 # never built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
