@@ -310,7 +310,7 @@ enum admission {
 	IS_ANSWER,
 	/* A client outside of the ranges that the frontend is for. */
 	IS_BARRED,
-	/* A client for whom the frontend is. */
+	/* A client that the frontend is for. */
 	IS_ADMITTED,
 };
 

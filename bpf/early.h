@@ -47,7 +47,7 @@ INLINE int note_early(const struct xdp_md *ctx, const struct frame *frame)
 	return ARRIVES;
 }
 
-/* Whether a client whom nothing serves gets no answer. Only then it is turned away here. */
+/* Whether a client without a backend gets no answer. Only then it is turned away here. */
 INLINE bool refuse_early(const struct arrival *arrival, const struct dial *dial, __u64 word)
 {
 	if (verdict_of(word) == VERDICT_REFUSED && !has_answered_most(seconds()))

@@ -1,4 +1,4 @@
-//! What a flood of connections that nobody answers costs flows that live.
+//! What a flood of connections without an answer costs flows that live.
 //!
 //! Invariant: the time of each live flow is taken for itself, on another CPU than that of the flood. It is taken twice
 //! without one: by how far the two differ, the figure for the flood may be wrong.

@@ -1,4 +1,4 @@
-//! Clients that are turned away at a driver: as the program of packets would turn them away, and nobody else.
+//! Clients that are turned away at a driver: as the program of packets would turn them away, and no other client.
 
 use std::net::{SocketAddr, UdpSocket};
 
