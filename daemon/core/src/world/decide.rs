@@ -220,7 +220,7 @@ impl World {
         let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner().is_none()) else { return };
         let owner = entry.realized.and_then(|realized| realized.owner);
         if let Some(owner) = owner.filter(|owner| *owner != by) {
-            self.services.mark(owner, Cause::Retry, false);
+            self.services.plan_anew(owner);
         }
     }
 }

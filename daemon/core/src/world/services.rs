@@ -52,4 +52,13 @@ impl Services {
             self.dirty.push(id);
         }
     }
+
+    /// Has a service planned from its beginning, for something that it left behind. What made a service dirty is the
+    /// cause of that too.
+    pub(super) fn plan_anew(&mut self, id: ServiceId) {
+        match self.get_mut(id) {
+            Some(service) if service.dirty => service.cursor = Cursor::default(),
+            _ => self.mark(id, Cause::Retry, false),
+        }
+    }
 }

@@ -175,6 +175,18 @@ fn what_a_node_port_or_a_cluster_ip_covers_no_other_service_takes_in_whatever_or
     }
 }
 
+/// Two services want a port of an external address, and then it becomes the ClusterIP of a third one: the heir of the
+/// first lets go of it as well, in the same batch.
+#[test]
+fn who_loses_a_frontend_that_no_heir_may_have_is_told_the_one_cause() {
+    let mut rig = Rig::new();
+    rig.turn(vec![created("a", 1), created("b", 2), slice("a", &["1.1.1.1"]), slice("b", &["1.1.1.2"])]);
+    rig.turn(vec![applied(covering("owner", 9, 9_999, None, &[]))]);
+    let lost = rig.changes.iter().find(|change| change.service == service_key("a")).unwrap();
+    let [Cause::ClaimLost(key, by)] = &lost.causes[..] else { panic!("{:?}", lost.causes) };
+    assert_eq!((key.address, by), (ip("10.0.0.9"), &service_key("owner")));
+}
+
 #[test]
 fn a_tenant_chooses_no_address_of_the_node_and_no_controller_gives_the_nodes_own_ports() {
     let mut rig = Rig::new();
