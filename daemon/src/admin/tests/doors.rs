@@ -498,7 +498,7 @@ fn stopping_lets_answers_finish_but_waits_for_nobody_long() {
     sleeping.write_all(request.as_bytes()).unwrap();
     let idle = served.connect();
     // Most of the answer is read before the time to finish it begins, because that time is short on a busy machine.
-    let mut bytes = vec![0; whole / 4 * 3];
+    let mut bytes = vec![0; whole / 16 * 15];
     reading.read_exact(&mut bytes).unwrap();
     let reader = std::thread::spawn(move || reading.read_to_end(&mut bytes).map(|_| bytes));
     let begun = Instant::now();
