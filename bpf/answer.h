@@ -301,6 +301,85 @@ INLINE int unreachable6(struct __sk_buff *skb, const struct packet *packet)
 	return turn_back(skb);
 }
 
+/* --- Packets that are too long. --- */
+
+/*
+ * How much of a packet is quoted behind its header of IP: no packet is cut before a sum that the network card is still
+ * to finish, and that of TCP ends there.
+ */
+#define QUOTED_LEAST 20
+
+/* What of IPv6 says that a packet is too long, and of IPv4 beside ICMP_UNREACHABLE. */
+enum { ICMP_TOO_LONG = 4, ICMP6_TOO_LONG = 2 };
+
+/*
+ * The sum of the quoted bytes behind the header of IP, as they will be. `place`: where TCP or UDP has its sum. If the
+ * network card is still to finish that, it finishes it for the quote: then the quote adds up to the inverse of what
+ * stands there now. bpf_l4_csum_replace() tells: it leaves such a sum as it is. 0: the bytes are not there.
+ */
+ALONE int sum_of_least(struct __sk_buff *skb, __u32 at, __u32 place)
+{
+	__u16 quoted[QUOTED_LEAST / sizeof(__u16)], before, after;
+
+	if (bpf_skb_load_bytes(skb, place, &before, sizeof(before)) || bpf_l4_csum_replace(skb, place, 0, 1, 0) ||
+	    bpf_skb_load_bytes(skb, place, &after, sizeof(after)) ||
+	    bpf_skb_load_bytes(skb, at, quoted, sizeof(quoted)))
+		return 0;
+	return before == after ? (__u16)~before : fold16(sum_of(quoted, sizeof(quoted), 0));
+}
+
+/* A packet with options is not answered, because they would have to be read for the sum. */
+INLINE int too_long4(struct __sk_buff *skb, const struct packet *packet, __u32 longest)
+{
+	struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
+	__u32 length = sizeof(*ip) + QUOTED_LEAST;
+	struct unreachable4 answer;
+	__u16 quote;
+
+	if (!ip || ip->ihl != 5)
+		return SHOT;
+	quote = sum_of_least(skb, packet->ip + sizeof(*ip), place_of_sum(packet));
+	if (!quote || !make_quote(skb, packet, length, sizeof(answer)))
+		return SHOT;
+	fill_ip4(&answer.ip, &packet->tuple, length + sizeof(answer));
+	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
+	answer.icmp.type = ICMP_UNREACHABLE;
+	answer.icmp.code = ICMP_TOO_LONG;
+	answer.icmp.rest = bpf_htonl(longest & 0xffff);
+	answer.icmp.checksum = ~fold16(sum_of(&answer.icmp, sizeof(answer.icmp), quote));
+	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
+		return SHOT;
+	return turn_back(skb);
+}
+
+INLINE int too_long6(struct __sk_buff *skb, const struct packet *packet, __u32 longest)
+{
+	struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
+	__u32 payload = sizeof(*ip) + sizeof(struct icmp) + QUOTED_LEAST;
+	struct unreachable6 answer;
+	__u16 quote;
+	__u64 sum;
+
+	if (!ip || packet->transport != packet->ip + sizeof(*ip))
+		return SHOT;
+	quote = sum_of_least(skb, packet->transport, place_of_sum(packet));
+	ip = header(skb, packet->ip, sizeof(*ip));
+	if (!ip)
+		return SHOT;
+	sum = sum_of(ip, sizeof(*ip), quote);
+	if (!quote || !make_quote(skb, packet, sizeof(*ip) + QUOTED_LEAST, sizeof(answer)))
+		return SHOT;
+	fill_ip6(&answer.ip, &packet->tuple, payload);
+	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
+	answer.icmp.type = ICMP6_TOO_LONG;
+	answer.icmp.rest = bpf_htonl(longest & 0xffff);
+	sum += pseudo_header(&packet->tuple, payload, IPPROTO_ICMPV6, false);
+	answer.icmp.checksum = ~fold16(sum_of(&answer.icmp, sizeof(answer.icmp), sum));
+	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
+		return SHOT;
+	return turn_back(skb);
+}
+
 /* Whether an answer would go to one host. None is sent if the packet went to many, or if its source is no such host. */
 INLINE bool is_one_host(const struct __sk_buff *skb, const __u32 *source, bool v4)
 {
@@ -329,6 +408,33 @@ INLINE int answer(struct __sk_buff *skb, bool v4)
 	if (packet.tuple.transport == IPPROTO_TCP)
 		return reset(skb, &packet, v4);
 	return v4 ? unreachable4(skb, &packet) : unreachable6(skb, &packet);
+}
+
+
+/*
+ * Tells the sender of a packet how long packets may be. A fragment is told of too: it cannot be cut here, and its
+ * sender may cut it smaller.
+ */
+INLINE int tell_too_long(struct __sk_buff *skb, __u32 longest, bool v4)
+{
+	struct packet packet = {};
+
+	if (!parse(skb, &packet, v4) || !is_one_host(skb, packet.tuple.source.address, v4) ||
+	    !may_answer(bpf_ktime_get_ns() / 1000000000)) {
+		count_packet(COUNT_UNANSWERABLE);
+		return SHOT;
+	}
+	return v4 ? too_long4(skb, &packet, longest) : too_long6(skb, &packet, longest);
+}
+
+ALONE int tell_too_long4(struct __sk_buff *skb, __u32 longest)
+{
+	return tell_too_long(skb, longest, true);
+}
+
+ALONE int tell_too_long6(struct __sk_buff *skb, __u32 longest)
+{
+	return tell_too_long(skb, longest, false);
 }
 
 #endif

@@ -104,7 +104,10 @@ INLINE void note_own_talk(const struct packet *packet, bool v4)
 	if (packet->tuple.transport != IPPROTO_UDP || !any_node_port(own->port) ||
 	    !(v4 ? is_node4(own->address[3]) : is_node6(own->address)))
 		return;
-	/* An answer to a client of the node port, which the program at another device has already translated and sent here. */
+	/*
+	 * An answer to a client of the node port, which the program at another device has already translated and sent
+	 * here.
+	 */
 	turned(&answered, &packet->tuple);
 	if (find_entry(&answered, LEG_IN, v4))
 		return;
@@ -356,6 +359,31 @@ INLINE __u32 keeps_port(const struct arrival *arrival, const struct dial *dial, 
 	       same_place(&arrival->packet.tuple.destination, dial->backend.address, dial->backend.port, v4);
 }
 
+/* --- Whether its packets go to another node as they came. --- */
+
+
+/* Which transports' packets go to other nodes as they came. */
+enum { WRAPS_TCP = 1, WRAPS_UDP = 2 };
+const volatile __u32 wraps = 0;
+
+INLINE bool wraps_transport(__u8 transport)
+{
+	return (transport == IPPROTO_TCP && wraps & WRAPS_TCP) || (transport == IPPROTO_UDP && wraps & WRAPS_UDP);
+}
+
+/*
+ * Whether the client's packets may go to the backend's node as they came. The other node has to know the frontend,
+ * which it does not at a node port of this one. A client that is to come back to its backend is remembered by the
+ * answers, which would not come here. What goes to a node's own address goes to any service of that node, not to one
+ * backend; and pods may send in the name of a node there, where that has its pods' packets bear its own address.
+ */
+INLINE bool may_be_wrapped(const struct arrival *arrival, const struct dial *dial, __u64 word, bool v4)
+{
+	return knows_nodes && link_header && wraps_transport(dial->transport) && !arrival->from_pod &&
+	       dial->kind != NODE_PORT && dial->scope == SCOPE_CLUSTER && !has_affinity(word) &&
+	       !is_of_nodes(arrival->packet.tuple.source.address, v4) && !is_of_nodes(dial->backend.address, v4);
+}
+
 /* --- Ports that no service has. --- */
 
 INLINE bool is_cluster_ip(const struct dial *dial)
@@ -446,6 +474,7 @@ INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 	arrival->port_index = dial.port_index;
 	arrival->share = dial.share;
 	arrival->keeps_port = keeps_port(arrival, &dial, v4);
+	arrival->may_wrap = may_be_wrapped(arrival, &dial, word, v4);
 	return CHOSEN;
 }
 
@@ -457,6 +486,10 @@ INLINE int drop_for(const struct arrival *arrival, enum opened why, bool v4)
 	dial_of(&dial, &arrival->packet.tuple, v4);
 	if (why == NO_ROOM)
 		return drop(arrival, &dial, REASON_FLOWS, COUNT_FULL);
+	if (UNLIKELY(why == NOT_HERE)) {
+		count_packet(COUNT_NOT_HERE);
+		return SHOT;
+	}
 	return drop(arrival, &dial, why == NO_ADDRESS ? REASON_ADDRESS : REASON_PORTS, COUNT_NO_PORT);
 }
 
@@ -468,13 +501,20 @@ INLINE int begin(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 	return LIKELY(opened == OPENED) ? BEGUN : drop_for(arrival, opened, v4);
 }
 
+INLINE bool is_flow_wrapped(const struct arrival *arrival)
+{
+	const struct flow *flow = flow_at(arrival->number);
+
+	return flow && is_wrapped(flow);
+}
+
 /* Says whether the flow has got all that it needs for its first packet. */
 INLINE int settle(struct arrival *arrival, int added, bool v4)
 {
 	enum opened opened = end_opening(arrival, added, v4);
 
 	if (LIKELY(opened == OPENED))
-		return GOES_ON;
+		return UNLIKELY(arrival->may_wrap) && is_flow_wrapped(arrival) ? WRAPS : GOES_ON;
 	return opened == OPENED_BY_ANOTHER ? FOLLOWS : drop_for(arrival, opened, v4);
 }
 

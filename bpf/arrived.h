@@ -27,6 +27,11 @@ struct arrival {
 	__u32 sticks;
 	/* 0, or IS_BY_ADDRESS: answers go as the frontend's address is routed. */
 	__u32 by_address;
+	/* Where the backend is on another node, the packet may go there as it came: see wrap.h. */
+	__u32 may_wrap;
+	/* 0, or CAME_WRAPPED: another node has sent the packet, and has chosen this backend. */
+	__u32 came_wrapped;
+	struct place proposed;
 	/* The number of the flow that is made, or of which a packet takes the shortcut. */
 	__u32 number;
 	/* Of a packet that takes the shortcut: enum direction, and the serial of its flow. */
@@ -34,6 +39,14 @@ struct arrival {
 	__u32 serial;
 	/* The second program has nothing to look at in the packet. */
 	__u32 is_whole;
+	/* The device by which it leaves. */
+	__u32 way;
+	/*
+	 * Of a packet that goes to another node: the next host's address, of which family, and how long packets may be.
+	 */
+	__u32 next[4];
+	__u32 next_family;
+	__u32 longest;
 	/* The number of the flow that gives way to the new one, that the packet goes past, or that ends with the packet. */
 	__u32 rival;
 	__u32 rival_serial;

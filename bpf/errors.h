@@ -10,6 +10,7 @@
 #include "flow.h"
 #include "packet.h"
 #include "rewrite.h"
+#include "shortcut.h"
 
 INLINE bool is_error(__u8 type, bool v4)
 {
@@ -112,21 +113,30 @@ INLINE bool write_outer(struct __sk_buff *skb, const struct packet *packet, cons
  * An error that comes, about a packet that left: the sender of that packet gets it, be it a backend here or a client.
  * What it quotes is shown as the stack has seen it.
  */
-INLINE int error_in(struct __sk_buff *skb, bool v4)
+INLINE int error_in(struct __sk_buff *skb, bool is_taken_out, bool v4)
 {
+	const int untouched = is_taken_out ? SHOT : NEXT;
 	struct quoted quoted = {};
 	struct packet packet = {};
 	struct tuple sent, shown, to;
+	enum direction direction;
 	struct flow *flow;
-	__u32 *number;
+	__u32 *number, led, serial;
 
 	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_quoted(skb, &packet, &quoted, v4))
-		return NEXT;
+		return untouched;
 	turned(&sent, &quoted.packet.tuple);
 	number = find_entry(&sent, LEG_IN, v4);
 	flow = number ? flow_at(*number) : NULL;
-	if (!flow || turn_in(flow, &sent, &shown, v4) == NOWHERE)
-		return NEXT;
+	if (!flow)
+		return untouched;
+	led = *number;
+	serial = READ_ONCE(flow->serial);
+	direction = turn_in(flow, &sent, &shown, v4);
+	if (direction == NOWHERE || (is_taken_out && (direction != TO_BACKEND || leads_away(flow))))
+		return untouched;
+	if (UNLIKELY(is_wrapped(flow)))
+		return note_passage(&packet, led, serial, direction, false) == MAY_PASS ? WRAPS : SHOT;
 	hear_refusal(flow, &packet, &quoted);
 	turned(&to, &shown);
 	if (!write_quoted(skb, &quoted, &to, v4))

@@ -230,6 +230,18 @@ INLINE void turned(struct tuple *to, const struct tuple *from)
 	to->transport = from->transport;
 }
 
+/* Whether what the client says goes to another node as it came, and the backend's answers do not come here. */
+INLINE bool is_wrapped(const struct flow *flow)
+{
+	return flow->of_client & IS_WRAPPED;
+}
+
+/* Whether the flow's backend is on another node. */
+INLINE bool leads_away(const struct flow *flow)
+{
+	return flow->nat_port || is_wrapped(flow);
+}
+
 INLINE bool is_v4(const struct flow *flow)
 {
 	return flow->v4;
@@ -258,14 +270,17 @@ INLINE enum direction turn_in(const struct flow *flow, const struct tuple *tuple
 	return serial && READ_ONCE(flow->serial) == serial ? direction : NOWHERE;
 }
 
-/* What a packet that leaves becomes, if it is of this flow and changes here. */
+/*
+ * What a packet that leaves becomes, if it is of this flow and changes here. Where the client's packets go to another
+ * node as they came, what the two say to each other here is said without any frontend.
+ */
 INLINE enum direction turn_out(const struct flow *flow, const struct tuple *tuple, struct tuple *to, bool v4)
 {
 	__u32 serial = READ_ONCE(flow->serial);
 	enum direction direction = NOWHERE;
 
 	flow = (const struct flow *)after((const __u64 *)flow, serial);
-	if (flow->transport != tuple->transport || flow->v4 != v4)
+	if (flow->transport != tuple->transport || flow->v4 != v4 || UNLIKELY(is_wrapped(flow)))
 		return NOWHERE;
 	*to = *tuple;
 	if (LIKELY(same_place(&tuple->source, flow->backend, flow->backend_port, v4) &&
@@ -347,10 +362,16 @@ INLINE bool is_stream(const struct flow *flow)
 	return (__s32)(flow->seen - flow->began) > STREAM_AFTER;
 }
 
+/* Whether the end of a connection was heard in the client's name alone, because the backend is not heard here. */
+INLINE bool is_left_by_client(const struct flow *flow)
+{
+	return is_wrapped(flow) && flow->of_client & HEARD_FIN;
+}
+
 /* The lifetime of a connection on which client and backend have agreed. */
 INLINE __u32 lifetime_of_agreed(const struct flow *flow)
 {
-	if (is_reset(flow))
+	if (is_reset(flow) || is_left_by_client(flow))
 		return LIFE_RESET_BY_CLIENT;
 	if (is_closed(flow))
 		return LIFE_CLOSED;
@@ -392,7 +413,7 @@ INLINE bool is_about_over(const struct flow *flow)
 {
 	if (flow->transport == IPPROTO_UDP)
 		return flow->state == FLOW_OPEN && !is_stream(flow);
-	return is_closed(flow) || is_reset(flow);
+	return is_closed(flow) || is_reset(flow) || is_left_by_client(flow);
 }
 
 /* A flow that is over may be replaced by another one that needs its room. */

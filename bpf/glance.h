@@ -93,8 +93,8 @@ INLINE const struct plain6 *plain6(const struct __sk_buff *skb)
 	return packet && packet->ip.version == 6 && is_transport(packet->ip.nexthdr) ? packet : NULL;
 }
 
-/* What the first look at a packet says. */
-enum whose { NOBODYS, MAYBE_OURS, UNKNOWN };
+/* What the first look at a packet says. TAKEN_OUT: the packet came behind a header of another node, for a frontend. */
+enum whose { NOBODYS, MAYBE_OURS, UNKNOWN, TAKEN_OUT };
 
 INLINE enum whose comes_to4(const struct __sk_buff *skb)
 {

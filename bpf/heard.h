@@ -59,8 +59,27 @@ INLINE void note_client(struct __sk_buff *skb, struct flow *flow, const struct p
 	if (flow->state == FLOW_OPEN && flow->waits && packet->flags & (TCP_SYN | TCP_RST))
 		return;
 	note_seen(flow, now);
-	if (packet->part == WHOLE && !flow->waits && asks(skb, packet))
+	if (packet->part == WHOLE && !flow->waits && !is_wrapped(flow) && asks(skb, packet))
 		flow->waits = WAITS_FOR_ANSWER;
+}
+
+/*
+ * Notes what a client says whose backend answers past this node. A connection counts as agreed when the client
+ * acknowledges something, and a conversation once it is more than a question: that is all that can be known here. A SYN
+ * on a connection that is agreed goes to the backend, which knows better.
+ */
+INLINE void hear_alone(struct flow *flow, const struct packet *packet)
+{
+	if (flow->transport == IPPROTO_UDP) {
+		if (flow->state == FLOW_OPENING && is_stream(flow))
+			flow->state = FLOW_OPEN;
+		return;
+	}
+	if (flow->state == FLOW_OPEN && is_syn(flow, packet))
+		return;
+	hear(&flow->of_client, packet->flags);
+	if (flow->state == FLOW_OPENING && (packet->flags & (TCP_ACK | TCP_SYN | TCP_RST)) == TCP_ACK)
+		flow->state = FLOW_OPEN;
 }
 
 /*
@@ -69,6 +88,8 @@ INLINE void note_client(struct __sk_buff *skb, struct flow *flow, const struct p
  */
 INLINE void hear_client(struct flow *flow, const struct packet *packet)
 {
+	if (UNLIKELY(is_wrapped(flow)))
+		return hear_alone(flow, packet);
 	if (!makes_connections(flow->transport))
 		return;
 	if (UNLIKELY(flow->state == FLOW_OPEN && is_syn(flow, packet))) {

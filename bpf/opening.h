@@ -10,8 +10,10 @@
 #define HOLDFAST_OPENING_H
 
 #include "asked.h"
+#include "nodes.h"
 #include "ports.h"
 #include "room.h"
+#include "way.h"
 
 /* --- The address with which it goes on. --- */
 
@@ -33,7 +35,8 @@ INLINE bool has_address(const __u32 *address)
  * The device that lends a client its address; 0: the client keeps its own. Where the kernel does not say which one
  * leads to the backend, it is the one by which the client came: that has an address of this node, too.
  */
-INLINE __u32 device_of_nat(struct __sk_buff *skb, const struct arrival *arrival, const struct flow *flow, bool v4)
+INLINE __u32 device_of_nat(struct __sk_buff *skb, const struct arrival *arrival, const struct flow *flow,
+			   bool *is_untold, bool v4)
 {
 	struct tuple answer, there;
 	__u32 way;
@@ -43,7 +46,21 @@ INLINE __u32 device_of_nat(struct __sk_buff *skb, const struct arrival *arrival,
 	through(&answer, flow);
 	turned(&there, &answer);
 	way = way_asked(skb, &there, class_of(skb, &arrival->packet, v4), skb->ifindex, arrival->flags, v4);
-	return way == WAY_UNTOLD ? arrival->device : way;
+	*is_untold = way == WAY_UNTOLD;
+	return *is_untold ? arrival->device : way;
+}
+
+/* Whether packets that leave by the device go to other nodes, or to clients outside. */
+INLINE bool leads_to_others(const struct device *device)
+{
+	return device->flags & (DEVICE_OUTER | DEVICE_BACKENDS);
+}
+
+/* Whether the address that backends of other nodes see by that device is one by which those know a node. */
+INLINE bool bears_node(const struct device *device, bool v4)
+{
+	return v4 ? is_of_nodes4(device->address4) :
+		    is_of_nodes6(device->address6[0], device->address6[1], device->address6[2], device->address6[3]);
 }
 
 /* By how much the first bits of two words differ, as a number; 0: they are the same. */
@@ -92,15 +109,19 @@ INLINE bool is_near(const struct device *device, const __u32 *backend, bool v4)
  */
 INLINE bool set_nat(struct __sk_buff *skb, const struct arrival *arrival, struct flow *flow, bool v4)
 {
-	__u32 number = device_of_nat(skb, arrival, flow, v4);
+	bool is_untold = false;
+	__u32 number = device_of_nat(skb, arrival, flow, &is_untold, v4);
 	struct device *device = number ? bpf_map_lookup_elem(&devices, &number) : NULL;
 	const __u32 none[4] = {};
 
 	copy_address(flow->nat, none);
 	flow->nat_port = 0;
-	if (!device || !(device->flags & (DEVICE_OUTER | DEVICE_BACKENDS) || arrival->from_pod) ||
-	    is_near(device, flow->backend, v4))
+	if (!device || !(leads_to_others(device) || arrival->from_pod) || is_near(device, flow->backend, v4))
 		return true;
+	if (UNLIKELY(arrival->may_wrap) && !is_untold && bears_node(device, v4)) {
+		flow->of_client |= IS_WRAPPED;
+		return true;
+	}
 	if (v4 && device->address4) {
 		flow->nat[2] = MAPPED;
 		flow->nat[3] = device->address4;
@@ -180,7 +201,7 @@ INLINE void fill(struct flow *flow, const struct arrival *arrival, __u32 now, bo
 	flow->backend_port = arrival->backend.port;
 	flow->state = FLOW_OPENING;
 	flow->of_client = (makes_connections(tuple->transport) ? HEARD_SYN : 0) | arrival->sticks | arrival->by_address;
-	flow->of_backend = IS_COUNTED;
+	flow->of_backend = IS_COUNTED | arrival->came_wrapped;
 	flow->v4 = v4;
 	flow->waits = WAITS_FOR_NOTHING;
 	flow->port_and_share = arrival->port_index | arrival->share << FLOW_SHARE_AT;
@@ -206,7 +227,49 @@ INLINE int give_up(struct arrival *arrival, struct flow *flow, bool is_through, 
 }
 
 /* What became of a flow that was to be opened. */
-enum opened { OPENED, OPENED_BY_ANOTHER, NO_ROOM, NO_PORT, NO_ADDRESS };
+enum opened { OPENED, OPENED_BY_ANOTHER, NO_ROOM, NO_PORT, NO_ADDRESS, NOT_HERE };
+
+/*
+ * Whether the backend is one of this node, and answers leave for the client by a device at which they are translated.
+ * For a flow that came by another node: it goes to no third one, and is not answered past this one.
+ */
+INLINE bool is_between_here_and_outside(struct __sk_buff *skb, const struct flow *flow, bool v4)
+{
+	__u32 there = way_out(skb, flow->client, flow->backend, flow->client_port, flow->backend_port,
+			      flow->transport, v4);
+	__u32 back = way_out(skb, flow->backend, flow->client, flow->backend_port, flow->client_port,
+			     flow->transport, v4);
+	const struct device *device = bpf_map_lookup_elem(&devices, &there);
+
+	if (there == WAY_UNTOLD || (device && leads_to_others(device) && !is_near(device, flow->backend, v4)))
+		return false;
+	device = bpf_map_lookup_elem(&devices, &back);
+	return device && leads_to_others(device) && !is_near(device, flow->client, v4);
+}
+
+ALONE int is_between4(struct __sk_buff *skb, __u32 number)
+{
+	const struct flow *flow = flow_at(number);
+
+	return flow && is_between_here_and_outside(skb, flow, true);
+}
+
+ALONE int is_between6(struct __sk_buff *skb, __u32 number)
+{
+	const struct flow *flow = flow_at(number);
+
+	return flow && is_between_here_and_outside(skb, flow, false);
+}
+
+/* Whether a flow that came by another node is one for this node. */
+INLINE bool may_be_here(struct __sk_buff *skb, const struct arrival *arrival, struct flow *flow, bool v4)
+{
+	const __u32 none[4] = {};
+
+	copy_address(flow->nat, none);
+	flow->nat_port = 0;
+	return v4 ? is_between4(skb, arrival->number) : is_between6(skb, arrival->number);
+}
 
 /* Gives a flow a record of its own, and the address with which the client goes on. `OPENED`: so far. */
 INLINE enum opened begin_flow(struct __sk_buff *skb, struct arrival *arrival, bool v4)
@@ -218,10 +281,14 @@ INLINE enum opened begin_flow(struct __sk_buff *skb, struct arrival *arrival, bo
 		return NO_ROOM;
 	fill(flow, arrival, now, v4);
 	note_backend_port(flow->backend_port);
-	if (LIKELY(set_nat(skb, arrival, flow, v4)))
+	if (UNLIKELY(arrival->came_wrapped)) {
+		if (may_be_here(skb, arrival, flow, v4))
+			return OPENED;
+	} else if (LIKELY(set_nat(skb, arrival, flow, v4))) {
 		return OPENED;
+	}
 	undo(arrival, flow, false, v4);
-	return NO_ADDRESS;
+	return arrival->came_wrapped ? NOT_HERE : NO_ADDRESS;
 }
 
 /*

@@ -15,8 +15,11 @@
 #include "listed.h"
 #include "packet.h"
 #include "rewrite.h"
+#include "segment.h"
 #include "shortcut.h"
 #include "stray.h"
+#include "unwrap.h"
+#include "wrap.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -132,9 +135,10 @@ INLINE bool begins_elsewhere(const struct flow *flow, __u32 number, const struct
 /* Whether a packet of a client may not follow its flow any more. If so, the flow is ended. */
 INLINE bool ends(struct flow *flow, __u32 number, const struct packet *packet, __u32 now, bool v4)
 {
-	if (LIKELY(flow->seen == now && !is_reset(flow) && !is_closed(flow)))
+	if (LIKELY(flow->seen == now && !is_reset(flow) && !is_closed(flow)) && !has_lost_its_way(flow))
 		return false;
-	if (!has_expired(flow, now) && !begins_anew(flow, packet) && !has_left(flow, number, v4) &&
+	if (!has_lost_its_way(flow) && !has_expired(flow, now) && !begins_anew(flow, packet) &&
+	    !has_left(flow, number, v4) &&
 	    !begins_elsewhere(flow, number, packet, now, v4))
 		return false;
 	end(number, READ_ONCE(flow->serial), v4);
@@ -171,7 +175,9 @@ INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, int *v
 			hear_client(flow, packet);
 	}
 	mark_for_firewall(skb);
-	if (takes_shortcut(flow))
+	if (UNLIKELY(is_wrapped(flow)))
+		*verdict = note_passage(packet, number, serial, direction, false) == MAY_PASS ? WRAPS : SHOT;
+	else if (takes_shortcut(flow))
 		*verdict = note_passage(packet, number, serial, direction,
 					is_known_there(flow, number, packet, direction, v4));
 	else
@@ -194,17 +200,17 @@ INLINE int note_arrival(const struct __sk_buff *skb, const struct packet *packet
 INLINE int come(struct __sk_buff *skb, enum whose whose, bool v4)
 {
 	struct packet packet = {};
-	int verdict = NEXT;
+	int verdict = IS_LEFT_ALONE;
 
 	if (!parse(skb, &packet, v4))
-		return NEXT;
+		return IS_LEFT_ALONE;
 	if (UNLIKELY(is_icmp(&packet, v4)))
 		return IS_ERROR;
 	if (!is_transport(packet.tuple.transport) || !know_ports(skb, &packet, LEG_IN))
-		return NEXT;
+		return IS_LEFT_ALONE;
 	if (whose == UNKNOWN && !may_be_ours(packet.tuple.destination.address, packet.tuple.destination.port,
 					     packet.tuple.source.port, v4))
-		return NEXT;
+		return IS_LEFT_ALONE;
 	if (UNLIKELY(packet.part == FIRST_FRAGMENT))
 		remember_fragment(&packet, LEG_IN);
 	if (LIKELY(follow_in(skb, &packet, &verdict, v4)) || packet.part == LATER_FRAGMENT)
@@ -212,11 +218,15 @@ INLINE int come(struct __sk_buff *skb, enum whose whose, bool v4)
 	return note_arrival(skb, &packet);
 }
 
-INLINE int choose_backend(struct __sk_buff *skb, bool v4)
+INLINE int choose_backend(struct __sk_buff *skb, enum whose whose, bool v4)
 {
 	struct arrival *arrival = the_arrival();
 
-	return arrival ? arrive(skb, arrival, v4) : NEXT;
+	if (!arrival)
+		return SHOT;
+	arrival->may_wrap = false;
+	arrival->came_wrapped = knows_nodes && whose == TAKEN_OUT ? CAME_WRAPPED : 0;
+	return UNLIKELY(arrival->came_wrapped) ? arrive_by_node(skb, arrival, v4) : arrive(skb, arrival, v4);
 }
 
 INLINE int open(struct __sk_buff *skb, bool v4)
@@ -314,6 +324,8 @@ INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 
 	if (direction != TO_CLIENT)
 		return write(skb, packet, &to, v4);
 	note_answer(flow, number, packet, v4);
+	if (UNLIKELY(agrees_by_node(flow, packet)))
+		shorten_segments(skb, packet->transport, size_of_wrapper(v4));
 	if (UNLIKELY(is_to_come_back(flow)) && is_proof_of_hearing(skb, packet))
 		remember_client(number);
 	if (write(skb, packet, &to, v4) != NEXT)
@@ -351,9 +363,9 @@ INLINE int leave(struct __sk_buff *skb, bool v4)
 	{                                                          \
 		return come(skb, whose, v4);                       \
 	}                                                          \
-	ALONE int choose##family(struct __sk_buff *skb)            \
+	ALONE int choose##family(struct __sk_buff *skb, __u32 whose) \
 	{                                                          \
-		return choose_backend(skb, v4);                    \
+		return choose_backend(skb, whose, v4);             \
 	}                                                          \
 	ALONE int open##family(struct __sk_buff *skb)              \
 	{                                                          \
@@ -391,9 +403,21 @@ INLINE int leave(struct __sk_buff *skb, bool v4)
 	{                                                          \
 		return back(skb, v4);                              \
 	}                                                          \
-	ALONE int error_in##family(struct __sk_buff *skb)          \
+	ALONE int error_in##family(struct __sk_buff *skb, __u32 whose) \
 	{                                                          \
-		return error_in(skb, v4);                          \
+		return error_in(skb, whose == TAKEN_OUT, v4);      \
+	}                                                          \
+	ALONE int wrap##family(struct __sk_buff *skb)              \
+	{                                                          \
+		return wrap(skb, v4);                              \
+	}                                                          \
+	ALONE int leads_to_third##family(struct __sk_buff *skb)    \
+	{                                                          \
+		return leads_to_third(skb, v4);                    \
+	}                                                          \
+	ALONE int unwrap##family(struct __sk_buff *skb)            \
+	{                                                          \
+		return unwrap(skb, v4);                            \
 	}                                                          \
 	ALONE int error_out##family(struct __sk_buff *skb)         \
 	{                                                          \
@@ -420,53 +444,85 @@ INLINE void end_rival(bool v4)
 		end(arrival->rival, arrival->rival_serial, v4);
 }
 
-/* Sends a client's first packet to the backend, past the stack or through it. */
-INLINE int send(struct __sk_buff *skb, bool v4)
+/*
+ * Sends a client's first packet to the backend, past the stack or through it. What came by another node goes through
+ * the stack, which tells tracking of the client.
+ */
+INLINE int send(struct __sk_buff *skb, enum whose whose, bool v4)
 {
-	int verdict = v4 ? pass_first4(skb) : pass_first6(skb);
+	int verdict = NEXT;
 
+	if (LIKELY(whose != TAKEN_OUT))
+		verdict = v4 ? pass_first4(skb) : pass_first6(skb);
 	if (verdict != NEXT)
 		return verdict;
 	return v4 ? send_first4(skb) : send_first6(skb);
 }
 
 /* Takes a client's first packet through its steps. */
-INLINE int let_arrive(struct __sk_buff *skb, bool v4)
+INLINE int let_arrive(struct __sk_buff *skb, enum whose whose, bool v4)
 {
-	int next = v4 ? choose4(skb) : choose6(skb);
+	int next = v4 ? choose4(skb, whose) : choose6(skb, whose);
 
 	if (next == CHOSEN)
 		next = v4 ? open4(skb) : open6(skb);
 	if (next == BEGUN)
 		next = v4 ? settle4(find_ports4()) : settle6(find_ports6());
 	if (next == GOES_ON)
-		next = send(skb, v4);
+		next = send(skb, whose, v4);
 	if (next == FOLLOWS)
 		next = v4 ? come4(skb, MAYBE_OURS) : come6(skb, MAYBE_OURS);
+	if (UNLIKELY(whose == TAKEN_OUT) && next == WRAPS)
+		return SHOT;
 	if (next == MAY_PASS)
 		next = v4 ? pass4(skb) : pass6(skb);
+	if (UNLIKELY(next == WRAPS) && knows_nodes)
+		next = v4 ? wrap4(skb) : wrap6(skb);
 	if (next == REFUSED)
 		next = v4 ? answer4(skb) : answer6(skb);
+	if (UNLIKELY(next == IS_UNKNOWN_HERE))
+		next = v4 ? deny4(skb) : deny6(skb);
 	if (UNLIKELY(next == IS_FOREIGN))
 		end_rival(v4);
 	return next >= ARRIVES ? SHOT : next;
 }
 
-INLINE int in(struct __sk_buff *skb, bool v4)
+/* Takes a packet through its steps that may be a client's. */
+INLINE int look_closer(struct __sk_buff *skb, enum whose whose, bool v4)
 {
-	enum whose whose = v4 ? comes_to4(skb) : comes_to6(skb);
 	int next;
 
-	if (LIKELY(whose == NOBODYS))
-		return NEXT;
+	if (UNLIKELY(whose == TAKEN_OUT) && (v4 ? leads_to_third4(skb) : leads_to_third6(skb)))
+		return go_astray(COUNT_NOT_HERE);
 	next = v4 ? come4(skb, whose) : come6(skb, whose);
 	if (LIKELY(next < ARRIVES))
 		return next;
+	if (next == IS_LEFT_ALONE)
+		return whose == TAKEN_OUT ? go_astray(COUNT_ASTRAY) : NEXT;
 	if (next == MAY_PASS)
 		return v4 ? pass4(skb) : pass6(skb);
 	if (next == IS_ERROR)
-		return v4 ? error_in4(skb) : error_in6(skb);
-	return let_arrive(skb, v4);
+		next = v4 ? error_in4(skb, whose) : error_in6(skb, whose);
+	if (UNLIKELY(next == WRAPS))
+		return knows_nodes && whose != TAKEN_OUT ? (v4 ? wrap4(skb) : wrap6(skb)) : SHOT;
+	return next < ARRIVES ? next : let_arrive(skb, whose, v4);
+}
+
+INLINE int in(struct __sk_buff *skb, bool v4)
+{
+	enum whose whose = v4 ? comes_to4(skb) : comes_to6(skb);
+	int out;
+
+	if (LIKELY(whose == NOBODYS))
+		return NEXT;
+	if (UNLIKELY(whose == UNKNOWN) && knows_nodes) {
+		out = v4 ? unwrap4(skb) : unwrap6(skb);
+		if (out == SHOT)
+			return SHOT;
+		if (out == IS_TAKEN_OUT)
+			whose = TAKEN_OUT;
+	}
+	return look_closer(skb, whose, v4);
 }
 
 INLINE int out(struct __sk_buff *skb, bool v4)

@@ -51,6 +51,12 @@ enum step {
 	GOES_ON = 108,
 	/* It is of a flow that takes the shortcut. */
 	MAY_PASS = 109,
+	/* It goes to another node as it came. */
+	WRAPS = 110,
+	/* It came by another node, and is of a connection that this node does not know: the client is to hear that. */
+	IS_UNKNOWN_HERE = 111,
+	/* It is none of ours, and is as it was. */
+	IS_LEFT_ALONE = 112,
 };
 
 /* How many extension headers are followed. IPv6 allows more, and no host sends them. */

@@ -471,14 +471,15 @@ INLINE int take_own_port(const struct arrival *arrival, struct flow *flow, bool 
 /*
  * Puts in the entry between backend and client. A client that dials the backend itself as well may use the same ports
  * both ways, and the backend would take the two connections for one. So the client gets another port here, except where
- * its own is to be seen, or where the backend is on another node and sees a port of this one. A client may also come
+ * its own is to be seen, or where the backend is on another node and sees a port of this one. A flow of which no packet
+ * is seen between the two here has the entry all the same: it says whose the flow is. A client may also come
  * from one port to two frontends with one backend. 0, or why not.
  */
 INLINE int add_through(const struct arrival *arrival, struct flow *flow, bool v4)
 {
 	int added = -EEXIST;
 
-	if (arrival->keeps_port || flow->nat_port)
+	if (arrival->keeps_port || flow->nat_port || is_wrapped(flow))
 		added = put_own_port(arrival, flow, v4);
 	if (added == -EEXIST)
 		added = any_port(arrival, false, v4);

@@ -50,11 +50,21 @@ enum worth {
 /* At which bit of a readiness the worth begins; below it are the seconds of silence. */
 #define WORTH_AT 20
 
+/*
+ * Whether a connection of which only the client is heard may be none: a stranger may send a SYN and its acknowledgement
+ * in any name. A client that has gone on for a while is believed.
+ */
+INLINE bool is_doubtful(const struct flow *flow, __u32 now)
+{
+	return is_wrapped(flow) && flow->transport == IPPROTO_TCP && !is_stream(flow) &&
+	       silence(flow, now) > LIFE_CROWDED;
+}
+
 INLINE bool is_unanswered(const struct flow *flow, __u32 now)
 {
 	if (flow->transport == IPPROTO_UDP && is_stream(flow) && silence(flow, now) <= LIFE_CROWDED)
 		return false;
-	return flow->state == FLOW_OPENING;
+	return flow->state == FLOW_OPENING || is_doubtful(flow, now);
 }
 
 INLINE enum worth worth_of(const struct flow *flow, __u32 now)

@@ -70,6 +70,8 @@ enum size {
 	OWN_TALKS = 8192,
 	/* Ranges of ports that are given to clients on their way to other nodes; the configuration allows as many. */
 	SNAT_RANGES = 4,
+	/* Networks of one family in which only nodes live; the configuration allows as many. */
+	NODE_NETWORKS = 16,
 	/*
 	 * The ports by which clients come to backends of this node that need not see the clients' own ports: below the
 	 * ports that systems choose by themselves, and below node ports.
@@ -256,12 +258,20 @@ enum heard {
 	 */
 	TAKES_SHORTCUT = 16,
 	/*
+	 * Likewise: what the client says goes to another node as it came, behind a header of this node, and the backend
+	 * answers past this one: see wrap.h. An older version would send it there as its own stack does, and the client would
+	 * not know the answer.
+	 */
+	IS_WRAPPED = 8,
+	/*
 	 * Of the backend's side alone, and nothing that was heard: the flow is in the counts of flows. What was written
 	 * before flows had a share says 128, which is no bit of this version.
 	 */
 	IS_COUNTED = 64,
 	/* Likewise: the client is remembered with this backend. */
 	IS_REMEMBERED = 16,
+	/* Likewise: the client came by another node, behind a header of that one. */
+	CAME_WRAPPED = 32,
 };
 
 /*
@@ -358,7 +368,19 @@ enum packet_count {
 	COUNT_BY_XDP = 13,
 	/* Packets of clients that were turned away, dropped at a driver. They are in the other counts, too. */
 	COUNT_TURNED_AWAY_BY_XDP = 14,
-	PACKET_COUNTS = 15,
+	/* Packets of clients that went to another node as they came. As above, and so are those below. */
+	COUNT_WRAPPED = 15,
+	/* Packets of clients that came by another node. */
+	COUNT_UNWRAPPED = 16,
+	/* Dropped: came by another node for a backend that this node does not know behind that frontend. */
+	COUNT_NOT_LISTED = 17,
+	/* Dropped: came by another node, and the backend is not on this one, or the client is. */
+	COUNT_NOT_HERE = 18,
+	/* Dropped: came by another node, and is of no flow of a backend here and begins none. */
+	COUNT_ASTRAY = 19,
+	/* Dropped: there is no way to the other node, or none for a packet that is so long. */
+	COUNT_NO_WAY = 20,
+	PACKET_COUNTS = 21,
 };
 
 /*

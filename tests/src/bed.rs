@@ -223,6 +223,16 @@ impl Bed {
         self.entering(&self.keeper, cgroup, program.as_ref())
     }
 
+    /// The same in the network of a place.
+    pub fn command_at(
+        &self,
+        location: Location<'_>,
+        cgroup: &Path,
+        program: impl AsRef<std::ffi::OsStr>,
+    ) -> Result<Command, BedError> {
+        Ok(self.entering(self.netns(location)?, cgroup, program.as_ref()))
+    }
+
     fn entering(&self, network: &Keeper, cgroup: &Path, program: &std::ffi::OsStr) -> Command {
         let mut command = Command::new(&self.child);
         command.arg("enter").arg(network.pid().to_string());

@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use holdfast_core::keys::Transport;
 use holdfast_core::op::PortIndex;
+use holdfast_core::words;
 use libbpf_rs::{MapCore, MapHandle};
 use nix::time::{ClockId, clock_gettime};
 
@@ -67,14 +68,35 @@ pub struct Heard {
 }
 
 impl Heard {
-    fn of(bits: u8) -> Self {
+    /// By what a record has of one side. What the two sides have beside each other is not alike.
+    fn of(bits: u8, is_backend: bool) -> Self {
         let has = |bit: types::heard| u32::from(bits) & bit.0 != 0;
         Self {
             syn: has(types::heard::HEARD_SYN),
             fin: has(types::heard::HEARD_FIN),
             rst: has(types::heard::HEARD_RST),
-            refusal: has(types::heard::HEARD_REFUSAL),
+            refusal: is_backend && has(types::heard::HEARD_REFUSAL),
         }
+    }
+}
+
+words! {
+    /// Which way a client's packets go between two nodes as they came.
+    pub enum Wrapped {
+        /// To the node of the backend, which answers past this one.
+        There = "to-node",
+        /// From the node by which the client came.
+        From = "from-node",
+    }
+}
+
+impl Wrapped {
+    fn of(it: &types::flow) -> Option<Self> {
+        let has = |bits: u8, bit: types::heard| u32::from(bits) & bit.0 != 0;
+        if has(it.of_client, types::heard::IS_WRAPPED) {
+            return Some(Self::There);
+        }
+        has(it.of_backend, types::heard::CAME_WRAPPED).then_some(Self::From)
     }
 }
 
@@ -94,6 +116,8 @@ pub struct Flow {
     pub through_port: u16,
     /// Whether its packets pass by the stack, as long as their devices allow that.
     pub shortcut: bool,
+    /// Which way the client's packets go between two nodes as they came; `None`: they do not.
+    pub wrapped: Option<Wrapped>,
     /// The protocol that client and backend speak.
     pub transport: Transport,
     /// How far it has come.
@@ -125,10 +149,11 @@ impl Flow {
             nat: (it.nat_port != 0).then(|| flow::shown((it.nat, it.nat_port))),
             through_port: u16::from_be(it.through_port),
             shortcut: flow::takes_shortcut(it),
+            wrapped: Wrapped::of(it),
             transport,
             stage,
-            client_heard: Heard::of(it.of_client),
-            backend_heard: Heard::of(it.of_backend),
+            client_heard: Heard::of(it.of_client, false),
+            backend_heard: Heard::of(it.of_backend, true),
             port: PortIndex(it.port_and_share & ((1 << types::flow_part::FLOW_SHARE_AT.0) - 1)),
             idle: ago(it.seen),
             age: ago(it.began),

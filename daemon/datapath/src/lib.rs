@@ -46,14 +46,14 @@ pub use error::StartError;
 pub use features::Features;
 pub use flows::{
     AddressFilter, Flow, FlowFilter, FlowReport, FlowTable, FlowsSwept, Fullest, GivenUp, Heard,
-    PACKET_DROPS, PACKET_EVENTS, PacketCounts, Sampled, Stage, Tally,
+    PACKET_DROPS, PACKET_EVENTS, PacketCounts, Sampled, Stage, Tally, Wrapped,
 };
 pub use kernel::{
     FlowsSeen, KernelMaps, Namespaces, Options, PacketStatus, Repaired, SelfTestError, Served, StaleSockets,
     Status, Swept, TakeOverError,
 };
 pub use links::Beside;
-pub use packets::PacketOptions;
+pub use packets::{PacketOptions, PacketSwitches, Wraps};
 pub use pins::{Drained, VERSION as PINS_VERSION, cleanup, drain};
 pub use refusals::{Arrival, Cause, Denial, Refusal, Refusals};
 pub use shape::Shape;

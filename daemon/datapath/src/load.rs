@@ -10,12 +10,15 @@ use libbpf_rs::libbpf_sys::BPF_F_XDP_HAS_FRAGS;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, OpenMapMut, OpenObject, ProgramMut, libbpf_sys};
 
+use crate::abi;
 use crate::error::StartError;
 use crate::features::Features;
 use crate::ipv6;
 use crate::map::{self, Handles, Map, Size};
+use crate::packets::PacketSwitches;
 use crate::shape::Shape;
 use crate::site::Site;
+use crate::skeleton::packet::types;
 use crate::skeleton::{PacketSkelBuilder, SocketSkelBuilder, XdpSkelBuilder};
 
 /// An object that was read and not loaded.
@@ -207,18 +210,19 @@ pub(crate) struct PacketPrograms {
 pub(crate) fn packets_of_ethernet(
     given: &Handles,
     flows: u32,
+    switches: &PacketSwitches,
 ) -> Result<(PacketPrograms, Handles), StartError> {
-    let (mut programs, maps) = packets_at(&[Layer::Ethernet], given, (flows, 0))?;
+    let (mut programs, maps) = packets_at(&[Layer::Ethernet], given, (flows, switches))?;
     Ok((programs.remove(0), maps))
 }
 
 /// Loads the programs of packets, one set for each of these layers. Maps of sockets and of packets that are given are
 /// used, and missing ones are made. A table of flows that is made is for so many flows; one that is given keeps its
-/// size. Packets that the programs send on bear that mark.
+/// size.
 pub(crate) fn packets_at(
     layers: &[Layer],
     given: &Handles,
-    (flows, forward_mark): (u32, u32),
+    (flows, told): (u32, &PacketSwitches),
 ) -> Result<(Vec<PacketPrograms>, Handles), StartError> {
     let mut maps = map::copies(given)?;
     let flows = maps.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
@@ -228,7 +232,8 @@ pub(crate) fn packets_at(
         let mut open = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::loading)?;
         if let Some(switches) = open.maps.rodata_data.as_mut() {
             switches.link_header = layer.header();
-            switches.forward_mark = forward_mark;
+            switches.forward_mark = told.forward_mark;
+            tell_of_nodes(switches, told);
             switches.flows_most = given.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
         }
         prepare(open.open_object_mut(), Size::Flows(flows), &maps)?;
@@ -240,6 +245,21 @@ pub(crate) fn packets_at(
         programs.push(PacketPrograms { layer, ingress, egress, back: cloned(&progs.packet_back)?, xdp });
     }
     Ok((programs, maps))
+}
+
+/// Tells the programs which addresses are those of nodes, each as an address and a mask.
+fn tell_of_nodes(switches: &mut types::rodata, told: &PacketSwitches) {
+    let [mut v4, mut v6] = [switches.node_networks4.chunks_mut(2), switches.node_networks6.chunks_mut(8)]
+        .map(Iterator::collect::<Vec<_>>)
+        .map(Vec::into_iter);
+    for network in &told.nodes {
+        let place = if network.address().is_ipv4() { v4.next() } else { v6.next() };
+        for (word, told) in place.into_iter().flatten().zip(abi::packets::network(*network)) {
+            *word = told;
+        }
+    }
+    switches.knows_nodes = !told.nodes.is_empty();
+    switches.wraps = told.wraps.bits();
 }
 
 fn cloned(program: &dyn AsFd) -> Result<OwnedFd, StartError> {
@@ -341,7 +361,11 @@ mod tests {
     fn kernel_packet_programs_load_beside_those_of_sockets() {
         let shape = Shape { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
         let (made, programs) = load(shape, probe::features().unwrap(), &Handles::new(), |_, maps| {
-            let (programs, made) = packets_at(&Layer::ALL, &maps, (64, 1 << 14))?;
+            let (programs, made) = packets_at(
+                &Layer::ALL,
+                &maps,
+                (64, &PacketSwitches { forward_mark: 1 << 14, ..PacketSwitches::default() }),
+            )?;
             Ok((made, programs))
         })
         .unwrap();

@@ -9,11 +9,13 @@ use std::num::NonZeroU16;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
+use holdfast_core::sources::SourceRange;
 use libbpf_rs::{MapCore, MapFlags};
 
 use crate::abi::{self, packets};
 use crate::bitmap::Bitmap;
 use crate::error::StartError;
+use crate::features::Features;
 use crate::generation::view;
 use crate::map::{Handles, Map, handle};
 
@@ -24,8 +26,54 @@ pub struct PacketOptions {
     pub flows: u32,
     /// The ports that clients get on their way to backends of other nodes; the first four ranges count.
     pub snat_ports: Vec<RangeInclusive<u16>>,
+    /// What their programs are told when they are loaded.
+    pub switches: PacketSwitches,
+}
+
+impl PacketOptions {
+    /// What of this a kernel with these features can do. One that does not tell the length of a way (before Linux 5.12)
+    /// wraps no packet, because some would be lost for their length, and their senders would not hear of it.
+    pub(crate) fn on(mut self, features: Features) -> Self {
+        if !features.lengths {
+            self.switches.wraps = Wraps::Nothing;
+        }
+        self
+    }
+}
+
+/// What programs of packets are told when they are loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PacketSwitches {
     /// The mark on packets sent on for a service, so that a firewall can accept them; 0: none.
     pub forward_mark: u32,
+    /// The transports by which clients' packets go to the nodes of their backends as they came.
+    pub wraps: Wraps,
+    /// Networks in which only nodes live, the first sixteen of each family. Packets that others wrapped are taken from
+    /// there and from nowhere else; without any none is wrapped.
+    pub nodes: Vec<SourceRange>,
+}
+
+/// The transports by which clients' packets go to the nodes of their backends as they came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wraps {
+    /// None: backends of other nodes answer to this node.
+    #[default]
+    Nothing,
+    /// TCP alone.
+    Tcp,
+    /// TCP and UDP.
+    TcpAndUdp,
+}
+
+impl Wraps {
+    /// As the programs have it: see `bpf/arrival.h`.
+    pub(crate) const fn bits(self) -> u32 {
+        match self {
+            Self::Nothing => 0,
+            Self::Tcp => 1,
+            Self::TcpAndUdp => 3,
+        }
+    }
 }
 
 /// Where packets arrive at this node for flows that a former daemon's programs began.

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_datapath::{
-    Flow, FlowReport, FlowsSwept, Fullest, Heard, PACKET_DROPS, PACKET_EVENTS, PacketCounts, Stage,
+    Flow, FlowReport, FlowsSwept, Fullest, Heard, PACKET_DROPS, PACKET_EVENTS, PacketCounts, Stage, Wrapped,
 };
 use holdfast_judgement::described::{Code, Text};
 use schemars::JsonSchema;
@@ -143,6 +143,8 @@ struct FlowRow<'a> {
     through_port: u16,
     /// Whether its packets pass by the stack, as long as their devices allow that (`/datapath`).
     shortcut: bool,
+    /// Which way the client's packets go between two nodes as they came (`[packets] dsr`); null: they do not.
+    wrapped: Option<Code<Wrapped>>,
     state: Code<Stage>,
     client_heard: Vec<Said>,
     backend_heard: Vec<Said>,
@@ -207,6 +209,7 @@ impl<'a> FlowRow<'a> {
             nat_port: flow.nat.map(|nat| nat.port()),
             through_port: flow.through_port,
             shortcut: flow.shortcut,
+            wrapped: flow.wrapped.map(Code),
             state: Code(flow.stage),
             client_heard: Said::of(flow.client_heard),
             backend_heard: Said::of(flow.backend_heard),
@@ -376,6 +379,7 @@ pub(super) mod tests {
             nat: None,
             through_port: 40_001,
             shortcut: is_half,
+            wrapped: None,
             transport: Transport::Tcp,
             stage,
             client_heard: heard,

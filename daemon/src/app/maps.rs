@@ -10,8 +10,10 @@ use std::sync::Arc;
 use holdfast_core::keys::FrontendKey;
 use holdfast_core::maps::{Capacity, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Coming, Dump, Entry, Grace, Op};
+use holdfast_core::sources::SourceRange;
 use holdfast_datapath::{
-    KernelMaps, Namespaces, Options, PacketOptions, Repaired, Served, StaleSockets, StartError,
+    KernelMaps, Namespaces, Options, PacketOptions, PacketSwitches, Repaired, Served, StaleSockets,
+    StartError, Wraps,
 };
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::views::devices::Decision;
@@ -19,7 +21,7 @@ use holdfast_judgement::views::devices::Decision;
 use super::packets::Lines;
 use super::patience::{self, Holder};
 use super::{AppError, settings};
-use crate::config::{self, Cgroup, Config, DatapathKind, Protocol, Sockets};
+use crate::config::{self, Cgroup, Config, DatapathKind, Dsr, Protocol, Sockets};
 use crate::datapath::RefusalLog;
 use crate::devices;
 use crate::exempt;
@@ -192,8 +194,21 @@ fn packets(configured: &config::Packets) -> Option<PacketOptions> {
         );
     }
     let flows = configured.flows.most(memory());
-    let forward_mark = configured.forward_mark.map_or(0, config::Mark::bit);
-    configured.enabled.then_some(PacketOptions { flows, snat_ports, forward_mark })
+    let switches = switches(configured);
+    configured.enabled.then_some(PacketOptions { flows, snat_ports, switches })
+}
+
+fn switches(configured: &config::Packets) -> PacketSwitches {
+    let network = |range: &config::Cidr| SourceRange::new(range.network(), range.prefix());
+    PacketSwitches {
+        forward_mark: configured.forward_mark.map_or(0, config::Mark::bit),
+        wraps: match configured.dsr {
+            Dsr::Off => Wraps::Nothing,
+            Dsr::Tcp => Wraps::Tcp,
+            Dsr::All => Wraps::TcpAndUdp,
+        },
+        nodes: configured.dsr_from.iter().filter_map(network).collect(),
+    }
 }
 
 /// The bytes of this node's memory; 0: not known.

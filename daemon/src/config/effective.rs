@@ -195,6 +195,8 @@ fn packets(packets: &Packets) -> Value {
         ("maglev", Some(packets.maglev.into())),
         ("shortcut", word(packets.shortcut)),
         ("xdp", word(packets.xdp)),
+        ("dsr", word(packets.dsr)),
+        ("dsr_from", list(&packets.dsr_from)),
         ("mark", text(&packets.mark)),
         ("forward_mark", packets.forward_mark.map_or_else(|| text("none"), |mark| text(&mark))),
     ])

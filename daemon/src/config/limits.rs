@@ -42,6 +42,12 @@ pub(super) const FLOWS: (u32, u32) = (1_024, 4_194_304);
 /// The most ranges in `snat_ports`: as many as the programs have room for.
 pub(crate) const SNAT_RANGES_MAX: usize = 4;
 
+/// The most networks in `dsr_from`: as many of each family as the programs have room for.
+pub(super) const NODE_NETWORKS_MAX: usize = 16;
+
+/// The fewest bits of a network in `dsr_from`, by family. With fewer, others than nodes would be taken for nodes.
+pub(super) const NODE_BITS_MIN: [u8; 2] = [8, 16];
+
 /// The ports that an apiserver gives to Services of type NodePort, unless its operator chose others.
 pub(crate) const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 

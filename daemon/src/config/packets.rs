@@ -5,7 +5,11 @@ use std::ops::RangeInclusive;
 use holdfast_core::words;
 use toml::de::DeValue;
 
-use super::limits::{DEVICE_NAME_BYTES_MAX, DEVICE_NAMES_MAX, FLOWS, NODE_PORTS, SNAT_RANGES_MAX};
+use super::address::{Cidr, cidr};
+use super::limits::{
+    DEVICE_NAME_BYTES_MAX, DEVICE_NAMES_MAX, FLOWS, NODE_BITS_MIN, NODE_NETWORKS_MAX, NODE_PORTS,
+    SNAT_RANGES_MAX,
+};
 use super::table::Table;
 use super::value::{boolean, expected, integer, quote, string, word};
 
@@ -160,6 +164,18 @@ words! {
     }
 }
 
+words! {
+    /// Which clients' packets go to the nodes of their backends as they came.
+    pub enum Dsr {
+        /// None: backends of other nodes answer to this node.
+        Off = "off",
+        /// Those of TCP.
+        Tcp = "tcp",
+        /// Those of TCP and UDP.
+        All = "all",
+    }
+}
+
 /// The table `[packets]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packets {
@@ -179,6 +195,10 @@ pub struct Packets {
     pub shortcut: ShortcutUse,
     /// Where packets that pass by the stack are taken at the driver of their device already.
     pub xdp: XdpUse,
+    /// Which clients' packets go to the nodes of their backends as they came.
+    pub dsr: Dsr,
+    /// Networks in which only nodes live: such packets are taken from there and from nowhere else.
+    pub dsr_from: Vec<Cidr>,
     /// The bit that marks the daemon's own sockets.
     pub mark: Mark,
     /// The bit by which a firewall knows what is sent on for a service.
@@ -196,6 +216,8 @@ impl Default for Packets {
             maglev: false,
             shortcut: ShortcutUse::Auto,
             xdp: XdpUse::Never,
+            dsr: Dsr::Off,
+            dsr_from: Vec::new(),
             mark: Mark::default(),
             forward_mark: None,
         }
@@ -204,6 +226,8 @@ impl Default for Packets {
 
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Packets {
     let default = Packets::default();
+    let dsr_from = table.take("dsr_from", dsr_from).unwrap_or_default();
+    let dsr = table.take("dsr", |value| dsr(value, &dsr_from)).unwrap_or(default.dsr);
     Packets {
         enabled: table.take("enabled", boolean).unwrap_or(default.enabled),
         devices: table.take("devices", outer_devices).unwrap_or(default.devices),
@@ -213,6 +237,8 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Packets {
         maglev: table.take("maglev", boolean).unwrap_or(default.maglev),
         shortcut: table.take("shortcut", word).unwrap_or(default.shortcut),
         xdp: table.take("xdp", word).unwrap_or(default.xdp),
+        dsr,
+        dsr_from,
         mark: table.take("mark", mark).unwrap_or(default.mark),
         forward_mark: table.take("forward_mark", forward_mark).unwrap_or(default.forward_mark),
     }
@@ -311,6 +337,37 @@ fn port_range(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, String> {
         return Err(format!("{} has node ports in it ({taken}): choose ports above or below", quote(text)));
     }
     Ok(range)
+}
+
+/// Without a network of nodes nothing is sent to another node so, because that node would know it by nothing.
+fn dsr(value: &DeValue<'_>, from: &[Cidr]) -> Result<Dsr, String> {
+    let dsr = word(value)?;
+    if dsr != Dsr::Off && from.is_empty() {
+        return Err(
+            "dsr needs the networks of the nodes: write them as dsr_from, on all nodes first".to_owned()
+        );
+    }
+    Ok(dsr)
+}
+
+fn dsr_from(value: &DeValue<'_>) -> Result<Vec<Cidr>, String> {
+    const WHAT: &str = "a list of networks such as [\"10.0.0.0/24\"]";
+    if matches!(value, DeValue::Array(networks) if networks.is_empty()) {
+        return Ok(Vec::new());
+    }
+    items(value, WHAT, NODE_NETWORKS_MAX, |item| {
+        node_network(string(item, "a network such as \"10.0.0.0/24\"")?)
+    })
+}
+
+fn node_network(text: &str) -> Result<Cidr, String> {
+    let network = cidr(text)?;
+    let [v4, v6] = NODE_BITS_MIN;
+    let least = if network.network().is_ipv4() { v4 } else { v6 };
+    if network.prefix() < least {
+        return Err(format!("{text} has others than nodes in it: name networks of at least /{least}"));
+    }
+    Ok(network)
 }
 
 /// Whether two ranges have ports in common.

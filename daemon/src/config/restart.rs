@@ -25,7 +25,7 @@ macro_rules! key {
     };
 }
 
-pub(super) const RESTART_KEYS: [Key; 27] = [
+pub(super) const RESTART_KEYS: [Key; 29] = [
     key!("node.name", node.name),
     key!("apiserver.encoding", apiserver.encoding),
     key!("kubernetes.enabled", kubernetes.enabled),
@@ -45,6 +45,8 @@ pub(super) const RESTART_KEYS: [Key; 27] = [
     key!("datapath.exempt_cgroups", datapath.exempt_cgroups),
     key!("packets.enabled", packets.enabled),
     key!("packets.snat_ports", packets.snat_ports),
+    key!("packets.dsr", packets.dsr),
+    key!("packets.dsr_from", packets.dsr_from),
     key!("packets.mark", packets.mark),
     key!("packets.forward_mark", packets.forward_mark),
     key!("kube_proxy.health", kube_proxy.health),

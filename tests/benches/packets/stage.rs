@@ -14,7 +14,9 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::Capacity;
 use holdfast_core::time::Now;
-use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, Served, Side, StaleSockets};
+use holdfast_datapath::{
+    Device, KernelMaps, Options, PacketOptions, PacketSwitches, Served, Side, StaleSockets,
+};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
 use holdfast_objects::manifests::Texts;
@@ -204,7 +206,11 @@ fn maps(bed: &Bed, shortcut: bool) -> Result<KernelMaps, Failed> {
         mark: 0,
         stale_sockets: StaleSockets::default(),
         served: Served::default(),
-        packets: Some(PacketOptions { flows: FLOWS, snat_ports: SNAT_PORTS.to_vec(), forward_mark: 0 }),
+        packets: Some(PacketOptions {
+            flows: FLOWS,
+            snat_ports: SNAT_PORTS.to_vec(),
+            switches: PacketSwitches::default(),
+        }),
     })?;
     let mut devices = vec![device("eth0", Side::Outer, shortcut)?];
     if shortcut {

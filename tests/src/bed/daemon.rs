@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Bed, BedError, at, finish, spawn, succeed, this_program, wait};
+use super::{Bed, BedError, Location, at, finish, spawn, succeed, this_program, wait};
 
 /// A daemon is ready in less than a second; a busy machine may take its time, and an emulated kernel more of it.
 const READY_LIMIT: Duration = Duration::from_secs(120);
@@ -36,7 +36,10 @@ const READY_POLL: Duration = Duration::from_millis(20);
 pub struct Daemon<'a> {
     bed: &'a Bed,
     program: PathBuf,
+    place: Location<'static>,
     cgroup: PathBuf,
+    // The tree of cgroups whose sockets it serves.
+    served: PathBuf,
     pins: String,
     folder: TempDir,
     child: Option<Child>,
@@ -53,10 +56,20 @@ impl<'a> Daemon<'a> {
         let program = program()?;
         let temporary = std::env::temp_dir();
         let folder = TempDir::new().map_err(at("create a folder in", &temporary))?;
-        let daemon = Self { bed, program, cgroup, pins: "holdfast".to_owned(), folder, child: None };
+        let (place, served, pins) = (Location::OUTSIDE, bed.cgroup().to_owned(), "holdfast".to_owned());
+        let daemon = Self { bed, program, place, cgroup, served, pins, folder, child: None };
         let manifests = daemon.manifests();
         fs::create_dir(&manifests).map_err(at("create", &manifests))?;
         daemon.configure(more)?;
+        Ok(daemon)
+    }
+
+    /// One on another node, beside the one of the bed's own: it serves that node's packets, and no process.
+    pub fn at(bed: &'a Bed, node: &'static str, more: &str) -> Result<Self, BedError> {
+        let mut daemon = Self::within(bed, bed.child_cgroup(&format!("daemon-{node}"))?, more)?;
+        daemon.place = Location::far(node);
+        daemon.served = bed.child_cgroup(&format!("served-{node}"))?;
+        daemon.move_pins(node, more)?;
         Ok(daemon)
     }
 
@@ -84,7 +97,7 @@ impl<'a> Daemon<'a> {
         let text = format!(
             "[datapath]\ncgroup = {:?}\nbpffs = \"/sys/fs/bpf/{}\"\n[admin]\nsocket = {:?}\n[manifests]\npath = {:?}\n\
              [state]\npath = {:?}\n{more}",
-            path(self.bed.cgroup()),
+            path(&self.served),
             self.pins,
             path(&self.socket()),
             path(&self.manifests()),
@@ -147,19 +160,19 @@ impl<'a> Daemon<'a> {
     pub fn launch_by(&mut self, wrapper: &[&str]) -> Result<(), BedError> {
         let log = File::create(self.log()).map_err(at("create", &self.log()))?;
         let both = log.try_clone().map_err(at("open", &self.log()))?;
-        let mut command = self.run(wrapper);
+        let mut command = self.run(wrapper)?;
         self.child = Some(spawn(command.stdin(Stdio::null()).stdout(log).stderr(both))?);
         Ok(())
     }
 
-    fn run(&self, wrapper: &[&str]) -> Command {
+    fn run(&self, wrapper: &[&str]) -> Result<Command, BedError> {
         let config = self.config();
         let own = [self.program.as_os_str(), "run".as_ref(), "--config".as_ref(), config.as_os_str()];
         let mut words = wrapper.iter().map(OsStr::new).chain(own);
         let first = words.next().unwrap_or(self.program.as_os_str());
-        let mut command = self.bed.command_in(&self.cgroup, first);
+        let mut command = self.bed.command_at(self.place, &self.cgroup, first)?;
         command.args(words);
-        command
+        Ok(command)
     }
 
     /// Starts it and waits until it is ready.
@@ -175,7 +188,7 @@ impl<'a> Daemon<'a> {
 
     /// Starts it where it must not start: gives its exit code and what it said.
     pub fn start_in_vain(&self, wrapper: &[&str]) -> Result<(Option<i32>, String), BedError> {
-        let output = finish(self.run(wrapper), ANSWER_LIMIT)?;
+        let output = finish(self.run(wrapper)?, ANSWER_LIMIT)?;
         Ok((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 

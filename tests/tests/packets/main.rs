@@ -8,6 +8,8 @@ mod changes;
 #[cfg(test)]
 mod devices;
 #[cfg(test)]
+mod direct;
+#[cfg(test)]
 mod drained;
 #[cfg(test)]
 mod fabric;

@@ -23,6 +23,14 @@ pub(crate) fn daemon<'a>(bed: &'a Bed, more: &str) -> Daemon<'a> {
     daemon
 }
 
+/// The same on the other node, which has no sign of its own.
+pub(crate) fn other_daemon<'a>(bed: &'a Bed, more: &str) -> Daemon<'a> {
+    let config = CONFIG.replace("n1", "n2");
+    let daemon = Daemon::at(bed, "node2", &format!("{config}{more}")).unwrap();
+    write(&daemon, "table", &objects());
+    daemon
+}
+
 /// Replaces a file of objects as a whole.
 pub(crate) fn write(daemon: &Daemon<'_>, name: &str, objects: &[Value]) {
     let documents: Vec<String> = objects.iter().map(ToString::to_string).collect();

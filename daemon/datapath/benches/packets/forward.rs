@@ -13,7 +13,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use holdfast_core::op::FrontendType;
-use holdfast_datapath::{Device, KernelMaps, Mode, Options, PacketOptions, Side, XdpState, XdpUse};
+use holdfast_datapath::{
+    Device, KernelMaps, Mode, Options, PacketOptions, PacketSwitches, Side, XdpState, XdpUse,
+};
 use libbpf_rs::libbpf_sys as sys;
 
 use crate::bed::{Bed, Port, address};
@@ -151,7 +153,11 @@ impl Node {
         network::know_routers();
         // Frames come to this end, and by the other one, only where packets are taken in turns.
         run("ethtool", "-K outer gro on");
-        let packets = Some(PacketOptions { flows: 1024, snat_ports: vec![61_000..=61_000], forward_mark: 0 });
+        let packets = Some(PacketOptions {
+            flows: 1024,
+            snat_ports: vec![61_000..=61_000],
+            switches: PacketSwitches::default(),
+        });
         let mut maps = KernelMaps::start(&Options { packets, ..bed.options() }).unwrap();
         maps.serve_packets();
         for ((index, frontend), backend) in (1..).zip(FRONTENDS).zip(BACKENDS) {

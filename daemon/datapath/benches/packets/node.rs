@@ -10,7 +10,7 @@ use std::time::Duration;
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Capacity;
 use holdfast_core::op::{FrontendType, WordFlags};
-use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, Side};
+use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, PacketSwitches, Side};
 use libbpf_rs::libbpf_sys as sys;
 
 use crate::bed::{Bed, NONE, Port, address};
@@ -86,7 +86,8 @@ impl Node {
 
     fn start(options: Options, flows: u32) -> Self {
         network::lay();
-        let packets = Some(PacketOptions { flows, snat_ports: vec![SNAT_PORTS], forward_mark: 0 });
+        let packets =
+            Some(PacketOptions { flows, snat_ports: vec![SNAT_PORTS], switches: PacketSwitches::default() });
         let options = Options { packets, ..options };
         let mut maps = KernelMaps::start(&options).unwrap();
         let outer = Device {

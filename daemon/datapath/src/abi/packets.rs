@@ -2,10 +2,13 @@
 //!
 //! Invariant: as for [`super`]; its types are those of `packet.bpf.c`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
-use super::{Abi, from_mapped};
+use holdfast_core::keys::Family;
+use holdfast_core::sources::SourceRange;
+
+use super::{Abi, address4, address6, from_mapped};
 pub(crate) use crate::skeleton::packet::types;
 
 abi!(device { address4: u32, address6: [u32; 4], flags: u16, near4: u8, near6: u8 });
@@ -43,6 +46,20 @@ pub(crate) fn settings(ranges: &[RangeInclusive<u16>]) -> types::packet_settings
         settings.snat_ports += u32::from(count);
     }
     settings
+}
+
+/// A network as programs have it: the address and then the mask, of as many words as the family has.
+pub(crate) fn network(network: SourceRange) -> Vec<u32> {
+    let ones = match network.family() {
+        Family::V4 => IpAddr::V4(Ipv4Addr::BROADCAST),
+        Family::V6 => IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)),
+    };
+    let mask = SourceRange::new(ones, network.bits()).map_or(ones, SourceRange::address);
+    let words = |address| match address {
+        IpAddr::V4(address) => vec![address4(address)],
+        IpAddr::V6(address) => address6(address).to_vec(),
+    };
+    [words(network.address()), words(mask)].concat()
 }
 
 /// Where packets of a flow arrive at this node.

@@ -69,15 +69,19 @@ impl Tally {
 }
 
 /// Why packets were dropped.
-const DROPS: [(&str, packet_count); 4] = [
+const DROPS: [(&str, packet_count); 8] = [
     ("source", packet_count::COUNT_SOURCE),
     ("flows", packet_count::COUNT_FULL),
     ("ports", packet_count::COUNT_NO_PORT),
     ("unwritable", packet_count::COUNT_UNWRITABLE),
+    ("not-listed", packet_count::COUNT_NOT_LISTED),
+    ("not-here", packet_count::COUNT_NOT_HERE),
+    ("astray", packet_count::COUNT_ASTRAY),
+    ("no-way", packet_count::COUNT_NO_WAY),
 ];
 
 /// What else happened to packets.
-const EVENTS: [(&str, packet_count); 11] = [
+const EVENTS: [(&str, packet_count); 13] = [
     ("begun", packet_count::COUNT_FLOWS),
     ("midway", packet_count::COUNT_MIDWAY),
     ("own-socket", packet_count::COUNT_OWN_SOCKET),
@@ -89,16 +93,19 @@ const EVENTS: [(&str, packet_count); 11] = [
     ("icmp-error", packet_count::COUNT_ERRORS),
     ("xdp", packet_count::COUNT_BY_XDP),
     ("xdp-dropped", packet_count::COUNT_TURNED_AWAY_BY_XDP),
+    ("wrapped", packet_count::COUNT_WRAPPED),
+    ("unwrapped", packet_count::COUNT_UNWRAPPED),
 ];
 
 const _: () =
     assert!(DROPS.len() + EVENTS.len() == packet_count::PACKET_COUNTS.0 as usize, "a count without a name");
 
 /// The words for why packets are dropped.
-pub const PACKET_DROPS: [&str; 4] = [DROPS[0].0, DROPS[1].0, DROPS[2].0, DROPS[3].0];
+pub const PACKET_DROPS: [&str; 8] =
+    [DROPS[0].0, DROPS[1].0, DROPS[2].0, DROPS[3].0, DROPS[4].0, DROPS[5].0, DROPS[6].0, DROPS[7].0];
 
 /// The words for what else happens to packets.
-pub const PACKET_EVENTS: [&str; 11] = [
+pub const PACKET_EVENTS: [&str; 13] = [
     EVENTS[0].0,
     EVENTS[1].0,
     EVENTS[2].0,
@@ -110,6 +117,8 @@ pub const PACKET_EVENTS: [&str; 11] = [
     EVENTS[8].0,
     EVENTS[9].0,
     EVENTS[10].0,
+    EVENTS[11].0,
+    EVENTS[12].0,
 ];
 
 /// What happened to packets, counted by the programs since the maps were made.

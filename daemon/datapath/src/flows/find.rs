@@ -49,7 +49,7 @@ impl FlowFilter {
             && is(self.frontend, (it.frontend, it.frontend_port))
             && is(self.backend, (it.backend, it.backend_port))
             && self.stage.is_none_or(|stage| Stage::of(it) == Some(stage))
-            && (!self.refused || Heard::of(it.of_backend).refusal)
+            && (!self.refused || Heard::of(it.of_backend, true).refusal)
     }
 }
 

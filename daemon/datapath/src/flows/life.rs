@@ -58,6 +58,7 @@ pub(super) fn lifetime(flow: &types::flow) -> Option<u32> {
         (_, Transport::Udp) if is_stream(flow) => life::LIFE_UDP,
         (_, Transport::Udp) => life::LIFE_UDP_BRIEF,
         (Stage::Open, _) => life::LIFE_TCP,
+        (Stage::HalfClosed, _) if is_wrapped(flow) => life::LIFE_RESET_BY_CLIENT,
         (Stage::HalfClosed, _) => life::LIFE_HALF_CLOSED,
         (Stage::Closed, _) => life::LIFE_CLOSED,
         (Stage::Reset, _) if is_in(flow, flow_state::FLOW_OPENING) => life::LIFE_OPENING,
@@ -70,6 +71,11 @@ pub(super) fn lifetime(flow: &types::flow) -> Option<u32> {
 /// Whether the backend has not answered what it has to answer.
 fn waits(flow: &types::flow) -> bool {
     flow.waits != 0 && makes_connections(flow)
+}
+
+/// Whether the client's packets go to another node as they came: then the backend is not heard here.
+pub(super) fn is_wrapped(flow: &types::flow) -> bool {
+    has(flow.of_client, heard::IS_WRAPPED)
 }
 
 /// Whether client and backend agree on a connection first, and say when they are done.
@@ -120,10 +126,11 @@ pub(crate) mod tests {
     const SYN: u8 = 1;
     const FIN: u8 = 2;
     const RST: u8 = 4;
+    const WRAPPED: u8 = 8;
 
     /// Flows and their lifetimes: transport, state, what was heard of client and of backend, how much the backend has
     /// left unanswered; for how long the flow had packets; its lifetime. Programs are held to this table too.
-    pub(crate) const LIFETIMES: [([u8; 5], u32, u32); 40] = [
+    pub(crate) const LIFETIMES: [([u8; 5], u32, u32); 46] = [
         ([TCP, OPENING, 0, 0, 0], 0, 30),
         ([TCP, OPENING, SYN, 0, 0], 0, 30),
         ([TCP, OPENING, SYN, SYN, 0], 9, 30),
@@ -155,6 +162,12 @@ pub(crate) mod tests {
         ([SCTP, OPEN, SYN | RST, SYN, 0], 9, 600),
         ([SCTP, OPEN, SYN, SYN | RST, 0], 9, 30),
         ([SCTP, OPENING, SYN, RST, 0], 9, 30),
+        ([TCP, OPENING, SYN | WRAPPED, 0, 0], 0, 30),
+        ([TCP, OPEN, SYN | WRAPPED, 0, 0], 0, 86_400),
+        ([TCP, OPEN, SYN | FIN | WRAPPED, 0, 0], 9, 600),
+        ([TCP, OPEN, SYN | RST | WRAPPED, 0, 0], 9, 600),
+        ([UDP, OPENING, WRAPPED, 0, 0], 2, 30),
+        ([UDP, OPEN, WRAPPED, 0, 0], 9, 120),
         ([UDP, OPENING, 0, 0, 0], 0, 30),
         ([UDP, OPENING, 0, 0, 0], 9, 30),
         // Another processor's clock was a second behind.

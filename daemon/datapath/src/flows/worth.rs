@@ -5,7 +5,7 @@
 
 use holdfast_core::keys::Transport;
 
-use super::life::{is_expired, is_over, is_stream, makes_connections};
+use super::life::{is_expired, is_over, is_stream, is_wrapped, makes_connections};
 use crate::abi::flow::types::{self, lifetime as life};
 use crate::abi::transport_of;
 
@@ -34,7 +34,9 @@ impl Worth {
         let is_opening = u32::from(flow.state) == types::flow_state::FLOW_OPENING.0;
         if may_yield(flow, now) {
             Self::Over
-        } else if is_opening && !(is_udp && is_stream(flow) && since <= life::LIFE_CROWDED.0) {
+        } else if is_opening && !(is_udp && is_stream(flow) && since <= life::LIFE_CROWDED.0)
+            || is_doubtful(flow, now)
+        {
             Self::Unanswered
         } else if is_udp && !is_opening && !is_stream(flow) {
             if since > life::LIFE_LINGERING.0 { Self::Answered } else { Self::Fresh }
@@ -42,6 +44,15 @@ impl Worth {
             Self::Needed
         }
     }
+}
+
+/// Whether a connection of which only the client is heard may be none: a stranger may send a SYN and its acknowledgement
+/// in any name.
+fn is_doubtful(flow: &types::flow, now: u32) -> bool {
+    is_wrapped(flow)
+        && makes_connections(flow)
+        && !is_stream(flow)
+        && silence(flow, now) > life::LIFE_CROWDED.0
 }
 
 fn silence(flow: &types::flow, now: u32) -> u32 {
@@ -59,8 +70,9 @@ fn is_about_over(flow: &types::flow) -> bool {
     if transport_of(flow.transport) == Some(Transport::Udp) {
         return u32::from(flow.state) == types::flow_state::FLOW_OPEN.0 && !is_stream(flow);
     }
+    let is_left = is_wrapped(flow) && u32::from(flow.of_client) & types::heard::HEARD_FIN.0 != 0;
     let is_reset = u32::from(flow.of_client | flow.of_backend) & types::heard::HEARD_RST.0 != 0;
-    is_reset || u32::from(flow.of_client & flow.of_backend) & types::heard::HEARD_FIN.0 != 0
+    is_reset || is_left || u32::from(flow.of_client & flow.of_backend) & types::heard::HEARD_FIN.0 != 0
 }
 
 /// How readily a flow is given up for others: the greater the number, the more readily.

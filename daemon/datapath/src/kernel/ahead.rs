@@ -11,6 +11,7 @@ use crate::features::Features;
 use crate::generation::Generation;
 use crate::load::{self, Layer, LoadedPrograms, PacketPrograms};
 use crate::map::{self, Handles};
+use crate::packets::PacketSwitches;
 use crate::shape::Shape;
 
 /// What is to be made.
@@ -18,8 +19,8 @@ struct Order {
     shape: Shape,
     features: Features,
     shared: Handles,
-    // Where packets are translated: the layers, their maps, and the mark.
-    packets: Option<(Vec<Layer>, Handles, u32)>,
+    // Where packets are translated: the layers, their maps, and the switches.
+    packets: Option<(Vec<Layer>, Handles, PacketSwitches)>,
 }
 
 /// Maps that are empty, and programs that read them.
@@ -50,9 +51,9 @@ impl Order {
         let Self { shape, features, shared, packets } = self;
         let (programs, maps) =
             load::load(shape, features, &shared, |programs, maps| Ok((programs.keep()?, maps)))?;
-        let packets = packets.map(|(layers, own, mark)| {
+        let packets = packets.map(|(layers, own, switches)| {
             let all = map::copies(maps.iter().chain(&own))?;
-            load::packets_at(&layers, &all, (0, mark)).map(|(programs, _)| programs)
+            load::packets_at(&layers, &all, (0, &switches)).map(|(programs, _)| programs)
         });
         Ok(Larger { generation: Generation::new(&maps)?, maps, programs, packets })
     }

@@ -21,7 +21,7 @@ use crate::flows::GivenUp;
 use crate::generation::table;
 use crate::load::{self, Layer, PacketPrograms};
 use crate::map::{self, Handles, Map};
-use crate::packets::{self, Adopted, PacketOptions};
+use crate::packets::{self, Adopted, PacketOptions, PacketSwitches};
 
 /// The longest wait for the next attempt, in looks. It is one look after the first failure, and twice as long after
 /// each further one: loading costs a good part of a second, and what the kernel refused once it refuses again.
@@ -139,15 +139,15 @@ impl Packets {
         self.options.iter().flat_map(|options| options.snat_ports.clone()).collect()
     }
 
-    /// What programs of packets are loaded with when tables have moved: link layers, maps of packets, the mark of
-    /// packets that are sent on. `None`: packets are not translated.
-    pub(super) fn to_load(&self) -> Result<Option<(Vec<Layer>, Handles, u32)>, StartError> {
+    /// What programs of packets are loaded with when tables have moved: link layers, maps of packets, switches. `None`:
+    /// packets are not translated.
+    pub(super) fn to_load(&self) -> Result<Option<(Vec<Layer>, Handles, PacketSwitches)>, StartError> {
         let Some(running) = &self.running else { return Ok(None) };
-        Ok(Some((self.layers(), map::copies(&running.handles)?, self.forward_mark())))
+        Ok(Some((self.layers(), map::copies(&running.handles)?, self.switches())))
     }
 
-    fn forward_mark(&self) -> u32 {
-        self.options.as_ref().map_or(0, |options| options.forward_mark)
+    fn switches(&self) -> PacketSwitches {
+        self.options.as_ref().map(|options| options.switches.clone()).unwrap_or_default()
     }
 
     pub(super) fn status(&self) -> Option<PacketStatus> {
@@ -242,7 +242,7 @@ impl KernelMaps {
         }
         let given = map::copies(self.shared.handles().iter().chain(self.generation.handles()).chain(&found))?;
         let (programs, maps) =
-            load::packets_at(&self.packets.layers(), &given, (options.flows, options.forward_mark))?;
+            load::packets_at(&self.packets.layers(), &given, (options.flows, &options.switches))?;
         let mut handles = own(&maps)?;
         if are_new {
             packets::hand_out_first(&handles)?;
@@ -310,10 +310,10 @@ impl KernelMaps {
 
     fn load_packets_anew(&mut self) -> Result<(), StartError> {
         let layers = self.packets.layers();
-        let forward_mark = self.packets.forward_mark();
+        let switches = self.packets.switches();
         let Some(running) = &mut self.packets.running else { return Ok(()) };
         let all = self.shared.handles().iter().chain(self.generation.handles()).chain(&running.handles);
-        let (programs, _) = load::packets_at(&layers, &map::copies(all)?, (0, forward_mark))?;
+        let (programs, _) = load::packets_at(&layers, &map::copies(all)?, (0, &switches))?;
         running.devices.update(programs);
         self.packets.behind = false;
         Ok(())

@@ -18,6 +18,7 @@ use crate::flows::{FlowTable, Moving};
 use crate::load::{self, Layer, PacketPrograms};
 use crate::map::{self, Handles, Map};
 use crate::packets;
+use crate::packets::PacketSwitches;
 
 /// How long the thread works in one piece. Afterwards it rests `REST` times as long, so it takes a tenth of a processor
 /// at most.
@@ -61,7 +62,7 @@ struct Order {
     // All maps but those of flows.
     maps: Handles,
     flows: u32,
-    forward_mark: u32,
+    switches: PacketSwitches,
     from: FlowTable,
     // Leads nowhere once the table is not wanted any more.
     wanted: Weak<()>,
@@ -98,7 +99,7 @@ impl ResizeFailure {
 
 impl Order {
     fn carry_out(self) -> Result<Filled, StartError> {
-        let (programs, maps) = load::packets_at(&self.layers, &self.maps, (self.flows, self.forward_mark))?;
+        let (programs, maps) = load::packets_at(&self.layers, &self.maps, (self.flows, &self.switches))?;
         let handles = map::copies(Map::of_flows().filter_map(|map| maps.get_key_value(&map)))?;
         let mut moving = Moving::new(self.from.clone(), FlowTable::new(&maps)?);
         for _ in 0..PASSES_MAX {
@@ -172,7 +173,7 @@ impl KernelMaps {
     }
 
     fn begin_resizing(&mut self, flows: u32) -> Result<(), StartError> {
-        let (Some((layers, own, forward_mark)), Some(Flows { table, .. })) =
+        let (Some((layers, own, switches)), Some(Flows { table, .. })) =
             (self.packets.to_load()?, &self.flows)
         else {
             return Ok(());
@@ -182,7 +183,7 @@ impl KernelMaps {
             layers,
             maps: self.with_those_of_packets(own.iter().filter(|(map, _)| !map.is_of_flows()))?,
             flows,
-            forward_mark,
+            switches,
             from: table.clone(),
             wanted: Arc::downgrade(&wanted),
         };
@@ -222,10 +223,10 @@ impl KernelMaps {
 
     /// Loads programs for a filled table once more, because other tables have moved or devices need further programs.
     fn programs_for(&self, flows: &Handles) -> Result<Vec<PacketPrograms>, StartError> {
-        let Some((layers, own, forward_mark)) = self.packets.to_load()? else { return Ok(Vec::new()) };
+        let Some((layers, own, switches)) = self.packets.to_load()? else { return Ok(Vec::new()) };
         let others = own.iter().filter(|(map, _)| !map.is_of_flows());
         let maps = self.with_those_of_packets(others.chain(flows))?;
-        Ok(load::packets_at(&layers, &maps, (0, forward_mark))?.0)
+        Ok(load::packets_at(&layers, &maps, (0, &switches))?.0)
     }
 
     /// Has flows stand still, and waits until programs that are under way are through with their packets. Gives until

@@ -110,7 +110,7 @@ impl KernelMaps {
         load::load(first, features, &pins.adopt()?, |programs, mut maps| {
             let mut this = Self::over(&maps, features, options.capacity)?;
             let before = this.shared.control();
-            this.packets = Packets::new(options.packets.clone());
+            this.packets = Packets::new(options.packets.clone().map(|packets| packets.on(features)));
             if options.packets.is_some() {
                 let shares = || dump::shares(&this.generation);
                 this.sources = Sources::adopt(&pins.adopt_packets()?, shares)?;

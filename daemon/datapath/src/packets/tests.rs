@@ -31,3 +31,4 @@ mod snat;
 mod sticky;
 mod taken;
 mod verified;
+mod wrapped;

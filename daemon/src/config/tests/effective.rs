@@ -148,6 +148,8 @@ fn the_text_is_the_files_own() {
 
         [packets]
         devices = "auto"
+        dsr = "off"
+        dsr_from = []
         enabled = true
         flows = "auto"
         forward_mark = "none"

@@ -30,6 +30,7 @@ fn only_what_is_read_at_start_needs_a_restart() {
     check("[kube_proxy]\nmetrics = \"127.0.0.1:10249\"", &["kube_proxy.metrics"]);
     check("[packets]\nmark = \"0x40\"\nforward_mark = \"none\"", &[]);
     check("[packets]\nforward_mark = \"0x4000\"", &["packets.forward_mark"]);
+    check("[packets]\ndsr = \"tcp\"\ndsr_from = [\"10.0.0.0/24\"]", &["packets.dsr", "packets.dsr_from"]);
     check(
         "[packets]\nenabled = false\nflows = 2048\nsnat_ports = [\"61000-62000\", \"63000\"]",
         &["packets.enabled", "packets.snat_ports"],

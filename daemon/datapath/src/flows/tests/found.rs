@@ -21,6 +21,7 @@ fn kernel_a_flow_is_told_with_all_that_is_known_of_it() {
         nat: Some("192.0.2.1:32774".parse().unwrap()),
         through_port: 1_030,
         shortcut: true,
+        wrapped: None,
         transport: Transport::Tcp,
         stage: Stage::HalfClosed,
         client_heard: Heard { fin: true, ..heard },
@@ -97,7 +98,16 @@ fn kernel_packets_are_counted_over_all_processors() {
     let told = bed.table.packet_counts();
     assert_eq!(
         told.dropped,
-        [("source", 0), ("flows", 0), ("ports", 3 * each.len() as u64), ("unwritable", 0)]
+        [
+            ("source", 0),
+            ("flows", 0),
+            ("ports", 3 * each.len() as u64),
+            ("unwritable", 0),
+            ("not-listed", 0),
+            ("not-here", 0),
+            ("astray", 0),
+            ("no-way", 0),
+        ]
     );
     assert_eq!(told.events, PacketCounts::default().events);
 }

@@ -71,7 +71,8 @@ fn entries(bed: &Bed) -> usize {
 fn kernel_flows_of_the_programs_are_whole_here_and_leave_nothing_when_they_are_swept() {
     let mut programs = None;
     let mut bed = Bed::with(64, |given| {
-        let (loaded, made) = load::packets_of_ethernet(given, 64).unwrap();
+        let (loaded, made) =
+            load::packets_of_ethernet(given, 64, &crate::packets::PacketSwitches::default()).unwrap();
         programs = Some(loaded);
         made
     });

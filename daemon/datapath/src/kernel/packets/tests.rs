@@ -59,7 +59,11 @@ fn start(bed: &Bed, kind: HookKind) -> KernelMaps {
 
 /// Sockets are served, and packets are not yet.
 fn begin(bed: &Bed, kind: HookKind) -> KernelMaps {
-    let packets = Some(PacketOptions { flows: FLOWS, snat_ports: vec![61_000..=61_003], forward_mark: 0 });
+    let packets = Some(PacketOptions {
+        flows: FLOWS,
+        snat_ports: vec![61_000..=61_003],
+        switches: PacketSwitches::default(),
+    });
     let options = super::super::Options { packets, ..bed.options() };
     let features = Features { tcx: kind == HookKind::Tcx, ..probe::features().unwrap() };
     libbpf_rs::set_print(None);
@@ -817,7 +821,8 @@ fn kernel_flows_of_another_version_are_forgotten_and_the_own_ones_kept() {
 #[test]
 fn kernel_a_failure_of_packets_leaves_sockets_served_and_is_tried_again() {
     bed(|bed| {
-        let packets = Some(PacketOptions { flows: FLOWS, snat_ports: vec![], forward_mark: 0 });
+        let packets =
+            Some(PacketOptions { flows: FLOWS, snat_ports: vec![], switches: PacketSwitches::default() });
         let options = super::super::Options { packets, ..bed.options() };
         let folder = bed.options().bpffs;
         std::fs::create_dir_all(folder.join("links")).unwrap();

@@ -18,6 +18,7 @@ use crate::kernel::KernelMaps;
 use crate::kernel::bed::{Bed, CAPACITY, Port, bed};
 use crate::load::{self, PacketPrograms};
 use crate::map::{self, Handles, Map};
+use crate::packets::PacketSwitches;
 
 /// What a program returns if the packet goes on, ends, or is sent back.
 pub(super) const NEXT: i32 = -1;
@@ -55,15 +56,24 @@ impl Node {
 
     /// Runs a test on a node with room for this many flows.
     pub(super) fn test_with(flows: u32, test: impl FnOnce(&mut Self) + Send + 'static) {
-        bed(move |bed| test(&mut Self::new(bed, flows)));
+        Self::test_as(flows, PacketSwitches::default(), test);
     }
 
-    fn new(_bed: &Bed, flows: u32) -> Self {
+    /// Runs a test on a node of which the programs are told this when they are loaded.
+    pub(super) fn test_as(
+        flows: u32,
+        switches: PacketSwitches,
+        test: impl FnOnce(&mut Self) + Send + 'static,
+    ) {
+        bed(move |bed| test(&mut Self::new(bed, flows, &switches)));
+    }
+
+    fn new(_bed: &Bed, flows: u32, switches: &PacketSwitches) -> Self {
         network::lay();
         let mut maps = KernelMaps::unattached(CAPACITY).unwrap();
         maps.make_room(&Coming { slots: [SLOTS; 2], ..Coming::default() }).unwrap();
         let given = map::copies(maps.handles_for_tests()).unwrap();
-        let (programs, handles) = load::packets_of_ethernet(&given, flows).unwrap();
+        let (programs, handles) = load::packets_of_ethernet(&given, flows, switches).unwrap();
         let mut node = Self { maps, handles, programs };
         node.tell_all(flows);
         node
@@ -138,6 +148,12 @@ impl Node {
     #[track_caller]
     pub(super) fn come(&self, frame: &[u8]) -> (i32, Vec<u8>) {
         run(&self.programs.ingress, frame, OUTER).unwrap()
+    }
+
+    /// The same of a frame of which the program cuts something off: the kernel then forgets the sum of the whole packet.
+    #[track_caller]
+    pub(super) fn come_to_be_cut(&self, frame: &[u8]) -> (i32, Vec<u8>) {
+        run_with(&self.programs.ingress, frame, OUTER, 0).unwrap()
     }
 
     /// Tells the programs which side sends by the device, and which addresses are seen there.

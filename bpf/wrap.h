@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What a client says goes to the backend's node as it came, behind one more header of IP (protocol 4, or 41 for IPv6):
+ * from this node to the backend. That node shows the backend the client's own address, and the answer goes from there
+ * to the client.
+ *
+ * The other header says which backend was chosen: the address is its destination, and the port is its number of the
+ * datagram or the last bits of its label, which nothing else needs, because it is never in fragments.
+ */
+#ifndef HOLDFAST_WRAP_H
+#define HOLDFAST_WRAP_H
+
+#include "answer.h"
+#include "arrived.h"
+#include "flow.h"
+#include "nodes.h"
+#include "opening.h"
+#include "packet.h"
+#include "sums.h"
+#include "ways.h"
+
+/* From the kernel's list of protocols. */
+enum { IN_IPV4 = 4, IN_IPV6 = 41 };
+
+/* The number of hops that the other header begins with. */
+#define WRAPPED_TTL 64
+#define DONT_FRAGMENT 0x4000
+
+INLINE __u32 size_of_wrapper(bool v4)
+{
+	return v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+}
+
+/* --- The way to the other node. --- */
+
+/*
+ * Asks by which way the backend is reached, for a packet of that length. It is the way that the stack would send the
+ * client's packet. Returns what the kernel says.
+ */
+INLINE int ask_for_node(struct __sk_buff *skb, __u32 length, bool v4)
+{
+	struct arrival *arrival = the_arrival();
+	const struct flow *flow = arrival ? flow_at(arrival->number) : NULL;
+	struct bpf_fib_lookup route = {
+		.family = v4 ? FAMILY4 : FAMILY6,
+		.ifindex = skb->ifindex,
+		.tot_len = length,
+	};
+	int found;
+
+	if (!flow || length > 0xffff)
+		return BPF_FIB_LKUP_RET_UNREACHABLE;
+	route.l4_protocol = flow->transport;
+	route.sport = flow->client_port;
+	route.dport = flow->backend_port;
+	if (v4) {
+		route.ipv4_src = flow->client[3];
+		route.ipv4_dst = flow->backend[3];
+	} else {
+		copy_address(route.ipv6_src, flow->client);
+		copy_address(route.ipv6_dst, flow->backend);
+	}
+	found = bpf_fib_lookup(skb, &route, sizeof(route), 0);
+	arrival->longest = route.mtu_result;
+	arrival->way = route.ifindex;
+	arrival->next_family = route.family;
+	copy_address(arrival->next, route.ipv6_dst);
+	return found;
+}
+
+ALONE int ask_for_node4(struct __sk_buff *skb, __u32 length)
+{
+	return ask_for_node(skb, length, true);
+}
+
+ALONE int ask_for_node6(struct __sk_buff *skb, __u32 length)
+{
+	return ask_for_node(skb, length, false);
+}
+
+INLINE int ask_way_to_node(struct __sk_buff *skb, __u32 length, bool v4)
+{
+	return v4 ? ask_for_node4(skb, length) : ask_for_node6(skb, length);
+}
+
+/* The kernel finds the neighbour when the packet is sent. */
+INLINE bool is_way(int found)
+{
+	return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH;
+}
+
+/* How the packet fits on its way: as it is; in segments that are cut again; not at all, which its sender is told. */
+enum fits { FITS, FITS_IN_SMALLER, FITS_NOT, HAS_NO_WAY };
+
+/* Whether the kernel cuts the packet into segments of TCP, so that it may cut it into smaller ones. */
+INLINE bool is_to_be_cut(const struct __sk_buff *skb, const struct packet *packet)
+{
+	return skb->gso_size && packet->tuple.transport == IPPROTO_TCP;
+}
+
+INLINE enum fits fit(struct __sk_buff *skb, const struct arrival *arrival, __u32 length, bool v4)
+{
+	int found;
+
+	if (LIKELY(is_way(ask_way_to_node(skb, length + size_of_wrapper(v4), v4))))
+		return FITS;
+	found = ask_way_to_node(skb, length, v4);
+	if (is_way(found))
+		return is_to_be_cut(skb, &arrival->packet) ? FITS_IN_SMALLER : FITS_NOT;
+	return found == BPF_FIB_LKUP_RET_FRAG_NEEDED ? FITS_NOT : HAS_NO_WAY;
+}
+
+/* --- The other header. --- */
+
+/* From which address of this node the packet goes, and where to. `false`: not by that device. */
+INLINE bool set_ends(const struct arrival *arrival, const struct flow *flow, struct place *from, struct place *to,
+		     bool v4)
+{
+	__u32 number = arrival->way;
+	const struct device *device = bpf_map_lookup_elem(&devices, &number);
+
+	if (!device || !(device->flags & (DEVICE_OUTER | DEVICE_BACKENDS)) || is_near(device, flow->backend, v4))
+		return false;
+	if (v4)
+		place4(from, device->address4, 0);
+	else
+		set_place(from, device->address6, 0);
+	set_place(to, flow->backend, flow->backend_port);
+	return is_of_nodes(from->address, v4);
+}
+
+/*
+ * The type of service is the packet's own, but for congestion: a router that has to tell of that drops the packet, or
+ * the packet would lose the mark with its other header.
+ */
+INLINE bool write_wrapper4(struct __sk_buff *skb, const struct place *from, const struct place *to)
+{
+	const struct iphdr *inner = header(skb, link_header + sizeof(*inner), sizeof(*inner));
+	struct iphdr ip = { .version = 4, .ihl = 5, .ttl = WRAPPED_TTL, .protocol = IN_IPV4 };
+
+	if (!inner)
+		return false;
+	ip.tos = inner->tos & 0xfc;
+	ip.tot_len = bpf_htons(bpf_ntohs(inner->tot_len) + sizeof(ip));
+	ip.id = to->port;
+	ip.frag_off = bpf_htons(DONT_FRAGMENT);
+	ip.saddr = from->address[3];
+	ip.daddr = to->address[3];
+	ip.check = ~fold16(sum_of(&ip, sizeof(ip), 0));
+	return !bpf_skb_store_bytes(skb, link_header, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM);
+}
+
+INLINE bool write_wrapper6(struct __sk_buff *skb, const struct place *from, const struct place *to)
+{
+	const struct ipv6hdr *inner = header(skb, link_header + sizeof(*inner), sizeof(*inner));
+	struct ipv6hdr ip = { .nexthdr = IN_IPV6, .hop_limit = WRAPPED_TTL };
+
+	if (!inner)
+		return false;
+	*(__u32 *)&ip = (*(const __u32 *)inner & bpf_htonl(0xffc00000)) | bpf_htonl(bpf_ntohs(to->port));
+	ip.payload_len = bpf_htons(bpf_ntohs(inner->payload_len) + sizeof(ip));
+	copy_address(ip.saddr.in6_u.u6_addr32, from->address);
+	copy_address(ip.daddr.in6_u.u6_addr32, to->address);
+	return !bpf_skb_store_bytes(skb, link_header, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM);
+}
+
+INLINE bool put_wrapper(struct __sk_buff *skb, const struct place *from, const struct place *to, bool is_cut, bool v4)
+{
+	__u64 how = v4 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
+
+	if (!is_cut)
+		how |= BPF_F_ADJ_ROOM_FIXED_GSO;
+	if (bpf_skb_adjust_room(skb, size_of_wrapper(v4), BPF_ADJ_ROOM_MAC, how))
+		return false;
+	return v4 ? write_wrapper4(skb, from, to) : write_wrapper6(skb, from, to);
+}
+
+/* --- One packet. --- */
+
+/*
+ * Writes the other header, and sends the packet to the other node. It does not pass this node's own stack, which takes
+ * no packet from outside that bears an address of this node.
+ */
+INLINE int send_wrapped(struct __sk_buff *skb, __u32 is_cut, bool v4)
+{
+	struct arrival *arrival = the_arrival();
+	const struct flow *flow = arrival ? flow_at(arrival->number) : NULL;
+	struct bpf_redir_neigh next = {};
+	struct place from, to;
+
+	if (!flow)
+		return SHOT;
+	if (!set_ends(arrival, flow, &from, &to, v4)) {
+		count_packet(COUNT_NO_WAY);
+		return SHOT;
+	}
+	if (!put_wrapper(skb, &from, &to, is_cut, v4)) {
+		count_packet(COUNT_UNWRITABLE);
+		return SHOT;
+	}
+	count_packet(COUNT_WRAPPED);
+	next.nh_family = arrival->next_family;
+	copy_address(next.ipv6_nh, arrival->next);
+	return bpf_redirect_neigh(arrival->way, &next, sizeof(next), 0);
+}
+
+ALONE int send_wrapped4(struct __sk_buff *skb, __u32 is_cut)
+{
+	return send_wrapped(skb, is_cut, true);
+}
+
+ALONE int send_wrapped6(struct __sk_buff *skb, __u32 is_cut)
+{
+	return send_wrapped(skb, is_cut, false);
+}
+
+/* The length that the packet has in the network, as TOO_LONG says too. */
+INLINE __u32 length_of_arrived(const struct __sk_buff *skb, const struct packet *packet, bool v4)
+{
+	const __u8 *ip = header(skb, packet->ip, sizeof(struct iphdr));
+
+	return ip ? length_in_network(skb, packet, length_of_packet(ip)) : TOO_LONG;
+}
+
+INLINE int tell_longest(struct __sk_buff *skb, const struct arrival *arrival, bool v4)
+{
+	__u32 longest = arrival->longest - size_of_wrapper(v4);
+
+	return v4 ? tell_too_long4(skb, longest) : tell_too_long6(skb, longest);
+}
+
+/* Sends a packet of a flow to the node of its backend as it came. */
+INLINE int wrap(struct __sk_buff *skb, bool v4)
+{
+	const struct arrival *arrival = the_arrival();
+	__u32 length = arrival ? length_of_arrived(skb, &arrival->packet, v4) : TOO_LONG;
+	enum fits fits = HAS_NO_WAY;
+
+	if (length <= 0xffff)
+		fits = fit(skb, arrival, length, v4);
+	if (fits == FITS_NOT)
+		return tell_longest(skb, arrival, v4);
+	if (fits == HAS_NO_WAY) {
+		count_packet(COUNT_NO_WAY);
+		return SHOT;
+	}
+	return v4 ? send_wrapped4(skb, fits == FITS_IN_SMALLER) : send_wrapped6(skb, fits == FITS_IN_SMALLER);
+}
+
+/* Whether the flow's packets are to go to another node as they came, and no node is known any more. */
+INLINE bool has_lost_its_way(const struct flow *flow)
+{
+	return !knows_nodes && is_wrapped(flow);
+}
+
+#endif

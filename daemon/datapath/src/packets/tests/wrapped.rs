@@ -1,0 +1,600 @@
+//! What goes to another node as it came, and what comes from there: see `bpf/wrap.h` and `bpf/unwrap.h`.
+
+use std::net::{IpAddr, SocketAddr};
+
+use holdfast_core::op::FrontendType;
+use holdfast_core::sources::SourceRange;
+
+use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address, error, folded, see};
+use super::lives::found;
+use super::network;
+use super::node::{NEXT, Node, REDIRECTED, SHOT};
+use crate::abi::packets::types::packet_count;
+use crate::devices::Side;
+use crate::kernel::bed::Port;
+use crate::packets::{PacketSwitches, Wraps};
+
+/// A client, what it dials, a backend of another node and one of this node, that other node, and this one.
+struct Way {
+    client: &'static str,
+    frontend: &'static str,
+    there: &'static str,
+    here: &'static str,
+    node: &'static str,
+    own: &'static str,
+}
+
+const WAYS: [Way; 2] = [
+    Way {
+        client: "198.51.100.7:40000",
+        frontend: "203.0.113.10:80",
+        there: "10.2.0.5:8080",
+        here: "10.1.0.5:8080",
+        node: "192.0.2.2",
+        own: "192.0.2.1",
+    },
+    Way {
+        client: "[2001:db8:1::7]:40000",
+        frontend: "[2001:db8:f::10]:80",
+        there: "[fd02::5]:8080",
+        here: "[fd01::5]:8080",
+        node: "2001:db8::2",
+        own: "2001:db8::1",
+    },
+];
+
+pub(super) fn switches(wraps: Wraps) -> PacketSwitches {
+    let nodes = ["192.0.2.0/24", "2001:db8::/64"].iter().filter_map(|it| SourceRange::parse(it)).collect();
+    PacketSwitches { wraps, nodes, ..PacketSwitches::default() }
+}
+
+fn test(wraps: Wraps, test: impl FnOnce(&mut Node) + Send + 'static) {
+    Node::test_as(64, switches(wraps), |node| {
+        network::know_routers();
+        test(node);
+    });
+}
+
+/// Serves the frontends with backends of another node, or of this one.
+fn serve(node: &mut Node, is_here: bool) {
+    for (at, way) in (1..).zip(&WAYS) {
+        let backend = address(if is_here { way.here } else { way.there });
+        for (of, port) in [(0, Port::TCP), (2, Port::UDP)] {
+            node.serve(&Port {
+                index: at + of,
+                base: 8 * (at + of),
+                frontends: &[way.frontend],
+                backends: &[backend],
+                ..port
+            });
+        }
+    }
+}
+
+fn by(transport: u8, way: &Way, flags: u8) -> Sent {
+    Sent::by(transport, way.client, way.frontend, flags, b"?")
+}
+
+/// The frame behind another header, as another node sends it.
+fn wrapped(frame: &[u8], from: &str, to: &str) -> Vec<u8> {
+    let (from, to): (IpAddr, SocketAddr) = (from.parse().unwrap(), address(to));
+    let (link, inner) = frame.split_at(14);
+    let length = u16::try_from(inner.len()).unwrap();
+    let outer = match (from, to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to_address)) => {
+            let mut outer = vec![0x45, 0];
+            outer.extend((length + 20).to_be_bytes());
+            outer.extend(to.port().to_be_bytes());
+            outer.extend([0x40, 0, 64, 4, 0, 0]);
+            outer.extend(from.octets());
+            outer.extend(to_address.octets());
+            let sum = !folded(0, &outer);
+            outer[10..12].copy_from_slice(&sum.to_be_bytes());
+            outer
+        }
+        (IpAddr::V6(from), IpAddr::V6(to_address)) => {
+            let mut outer = vec![0x60, 0];
+            outer.extend(to.port().to_be_bytes());
+            outer.extend(length.to_be_bytes());
+            outer.extend([41, 64]);
+            outer.extend(from.octets());
+            outer.extend(to_address.octets());
+            outer
+        }
+        _ => panic!("one family"),
+    };
+    [link, &outer, inner].concat()
+}
+
+/// A frame that left wrapped: from which node, to which backend, and what is inside.
+#[track_caller]
+fn taken_apart((verdict, frame): (i32, Vec<u8>)) -> (IpAddr, SocketAddr, Vec<u8>) {
+    assert_eq!(verdict, REDIRECTED);
+    let (link, outer) = frame.split_at(14);
+    let at = if outer[0] == 0x45 { 20 } else { 40 };
+    let inner = [link, &outer[at..]].concat();
+    if at == 20 {
+        assert_eq!((outer[9], folded(0, &outer[..20])), (4, 0xffff));
+        let [from, to] = [12, 16].map(|at| IpAddr::from(<[u8; 4]>::try_from(&outer[at..at + 4]).unwrap()));
+        return (from, SocketAddr::new(to, u16::from_be_bytes([outer[4], outer[5]])), inner);
+    }
+    assert_eq!((outer[0] >> 4, outer[6]), (6, 41));
+    let [from, to] = [8, 24].map(|at| IpAddr::from(<[u8; 16]>::try_from(&outer[at..at + 16]).unwrap()));
+    (from, SocketAddr::new(to, u16::from_be_bytes([outer[2], outer[3]])), inner)
+}
+
+/// Checks that a packet leaves as it came, behind a header of this node.
+#[track_caller]
+fn goes_wrapped(node: &Node, way: &Way, frame: &[u8]) {
+    let (from, to, inner) = taken_apart(node.come(frame));
+    assert_eq!((from, to), (way.own.parse().unwrap(), address(way.there)));
+    assert_eq!(inner, frame, "it is as the client sent it");
+}
+
+/// Checks that a packet that came wrapped goes to the backend, from the client itself.
+#[track_caller]
+fn comes_out(node: &Node, way: &Way, sent: &Sent) {
+    let (verdict, frame) = node.come(&wrapped(&sent.frame(), way.node, way.here));
+    let seen = see(&frame, true);
+    assert_eq!((verdict, seen.from, seen.to), (NEXT, address(way.client), address(way.here)));
+    assert!(seen.is_valid, "{seen:?}");
+}
+
+/// Checks that a packet that came wrapped is dropped.
+#[track_caller]
+fn is_dropped(node: &Node, frame: &[u8], counted: packet_count) {
+    let before = node.counted(counted);
+    assert_eq!(node.come(frame).0, SHOT);
+    assert_eq!(node.counted(counted), before + 1);
+}
+
+#[test]
+fn kernel_a_clients_packets_go_to_the_backends_node_as_they_came() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, false);
+        for way in &WAYS {
+            for transport in [TCP, UDP] {
+                for flags in [SYN, ACK, ACK, FIN | ACK] {
+                    goes_wrapped(node, way, &by(transport, way, flags).frame());
+                }
+            }
+        }
+        assert_eq!(node.counted(packet_count::COUNT_WRAPPED), 16);
+    });
+}
+
+#[test]
+fn kernel_only_the_transports_that_are_named_go_so() {
+    test(Wraps::Tcp, |node| {
+        serve(node, false);
+        for way in &WAYS {
+            goes_wrapped(node, way, &by(TCP, way, SYN).frame());
+            let seen = node.comes(&by(UDP, way, 0));
+            assert_eq!((seen.from.ip(), seen.to), (address(way.client).ip(), address(way.there)), "by SNAT");
+        }
+    });
+    test(Wraps::Nothing, |node| {
+        serve(node, false);
+        for way in &WAYS {
+            assert_eq!(node.comes(&by(TCP, way, SYN)).to, address(way.there));
+        }
+    });
+}
+
+#[test]
+fn kernel_what_another_node_sent_goes_to_the_backend_from_the_client_itself_and_is_answered_from_the_frontend()
+ {
+    test(Wraps::Nothing, |node| {
+        serve(node, true);
+        for way in &WAYS {
+            for transport in [TCP, UDP] {
+                comes_out(node, way, &by(transport, way, SYN));
+                let answer = Sent::by(transport, way.here, way.client, SYN | ACK, b"!");
+                let seen = node.leaves(&answer);
+                assert_eq!(
+                    (seen.from, seen.to, seen.is_valid),
+                    (address(way.frontend), address(way.client), true)
+                );
+                comes_out(node, way, &by(transport, way, ACK));
+            }
+        }
+        assert_eq!(node.counted(packet_count::COUNT_UNWRAPPED), 8);
+    });
+}
+
+/// A packet of somebody who is no node, and what is no client's, stays as it is for whoever it is meant for.
+#[test]
+fn kernel_what_no_node_sent_for_a_frontend_stays_as_it_is() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, true);
+        for way in &WAYS {
+            let stranger = if way.node.contains(':') { "2001:db8:1::9" } else { "198.51.100.9" };
+            let other = if way.node.contains(':') { "[2001:db8:f::99]:80" } else { "203.0.113.99:80" };
+            let syn = by(TCP, way, SYN).frame();
+            let to_node = SocketAddr::new(way.own.parse().unwrap(), 8080).to_string();
+            let twice = wrapped(&syn, way.node, way.here);
+            for frame in [
+                wrapped(&syn, stranger, way.here),
+                wrapped(&syn, way.own, way.here),
+                wrapped(&syn, way.node, &to_node),
+                wrapped(&Sent::tcp(way.client, other, SYN).frame(), way.node, way.here),
+                wrapped(
+                    &Sent::tcp(way.client, &way.frontend.replace(":80", ":81"), SYN).frame(),
+                    way.node,
+                    way.here,
+                ),
+                wrapped(&twice, way.node, way.here),
+                wrapped(
+                    &Sent { fragment: Some((9, 0, true)), ..by(UDP, way, 0) }.frame(),
+                    stranger,
+                    way.here,
+                ),
+            ] {
+                assert_eq!(node.come(&frame), (NEXT, frame.clone()), "{}", way.client);
+            }
+            if way.node.contains('.') {
+                let mut wrong = wrapped(&syn, way.node, way.here);
+                wrong[24] ^= 1;
+                assert_eq!(node.come(&wrong), (NEXT, wrong.clone()), "the sum of the other header counts");
+                let mut part = wrapped(&syn, way.node, way.here);
+                part[20] = 0x20;
+                assert_eq!(node.come(&part), (NEXT, part.clone()), "a part of a packet");
+            }
+        }
+        assert_eq!(node.counted(packet_count::COUNT_UNWRAPPED), 0);
+    });
+}
+
+/// Without networks of nodes nothing is taken out, whoever sends it.
+#[test]
+fn kernel_where_no_nodes_are_named_nothing_is_taken_out() {
+    Node::test(|node| {
+        serve(node, true);
+        for way in &WAYS {
+            let frame = wrapped(&by(TCP, way, SYN).frame(), way.node, way.here);
+            assert_eq!(node.come(&frame), (NEXT, frame.clone()));
+        }
+    });
+}
+
+#[test]
+fn kernel_by_a_device_of_a_pod_no_node_comes() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, true);
+        node.tell_of_pods(Side::Pod, false, false);
+        for way in &WAYS {
+            let frame = wrapped(&by(TCP, way, SYN).frame(), way.node, way.here);
+            assert_eq!(node.come_from_pod(&frame), (NEXT, frame.clone()));
+        }
+    });
+}
+
+/// The backend that a node names is one that a client here could get, or the packet ends.
+#[test]
+fn kernel_a_backend_that_its_frontend_does_not_lead_to_is_not_had() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, true);
+        for (at, way) in (20..).zip(&WAYS) {
+            let others = if way.node.contains(':') { "[fd01::6]:9090" } else { "10.1.0.6:9090" };
+            let frontend = way.frontend.replace(":80", ":9000");
+            node.serve(&Port {
+                index: at,
+                base: 8 * at,
+                frontends: &[&frontend],
+                backends: &[address(others)],
+                ..Port::TCP
+            });
+            for transport in [TCP, UDP] {
+                let frame = by(transport, way, SYN).frame();
+                for to in [others, &way.here.replace(":8080", ":8081"), &others.replace(":9090", ":8080")] {
+                    is_dropped(node, &wrapped(&frame, way.node, to), packet_count::COUNT_NOT_LISTED);
+                }
+            }
+            assert!(found(node, way.client).is_none());
+        }
+    });
+}
+
+/// While a list is written its slots may be empty, which proves nothing of a backend that a packet names.
+#[test]
+fn kernel_an_empty_slot_is_no_proof_of_a_backend() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, true);
+        let way = &WAYS[0];
+        node.put(crate::map::Map::Backends4, &8_u32.to_ne_bytes(), &[0; 8]);
+        is_dropped(
+            node,
+            &wrapped(&by(TCP, way, SYN).frame(), way.node, way.here),
+            packet_count::COUNT_NOT_LISTED,
+        );
+    });
+}
+
+#[test]
+fn kernel_what_came_wrapped_goes_to_no_third_node() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, false);
+        for way in &WAYS {
+            for transport in [TCP, UDP] {
+                let frame = wrapped(&by(transport, way, SYN).frame(), way.node, way.there);
+                is_dropped(node, &frame, packet_count::COUNT_NOT_HERE);
+                // Its client has dialled this node too, which sends it to another one.
+                goes_wrapped(node, way, &by(transport, way, SYN).frame());
+                is_dropped(node, &frame, packet_count::COUNT_NOT_HERE);
+                is_dropped(
+                    node,
+                    &wrapped(&by(transport, way, ACK).frame(), way.node, way.there),
+                    packet_count::COUNT_NOT_HERE,
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn kernel_who_says_to_be_a_node_is_no_client_that_came_by_one() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, true);
+        for way in &WAYS {
+            for from in [way.own, way.node] {
+                let client = SocketAddr::new(from.parse().unwrap(), 40_000).to_string();
+                let frame = Sent::tcp(&client, way.frontend, SYN).frame();
+                is_dropped(node, &wrapped(&frame, way.node, way.here), packet_count::COUNT_ASTRAY);
+            }
+        }
+    });
+}
+
+/// A segment of a connection that this node does not know is answered as from a host that has none.
+#[test]
+fn kernel_a_segment_of_no_flow_that_came_wrapped_is_denied_or_dropped_and_never_sent_on() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, true);
+        for way in &WAYS {
+            let (verdict, frame) =
+                node.come_to_be_cut(&wrapped(&by(TCP, way, ACK).frame(), way.node, way.here));
+            let seen = see(&frame, true);
+            assert_eq!(
+                (verdict, seen.from, seen.to),
+                (REDIRECTED, address(way.frontend), address(way.client))
+            );
+            assert_eq!((seen.flags, seen.is_valid), (RST, true));
+            for flags in [RST, RST | ACK, FIN, 0] {
+                is_dropped(
+                    node,
+                    &wrapped(&by(TCP, way, flags).frame(), way.node, way.here),
+                    packet_count::COUNT_ASTRAY,
+                );
+            }
+            assert!(found(node, way.client).is_none());
+        }
+    });
+}
+
+#[test]
+fn kernel_fragments_go_wrapped_and_come_out() {
+    let parts = |way: &Way| {
+        let whole = Sent::udp(way.client, way.frontend, &[7; 40]);
+        let first = Sent { fragment: Some((5, 0, true)), payload: vec![7; 24], ..whole.clone() };
+        let later = Sent { fragment: Some((5, 32, false)), payload: vec![7; 16], ..whole };
+        [first.frame(), later.frame()]
+    };
+    test(Wraps::TcpAndUdp, move |node| {
+        serve(node, false);
+        for way in &WAYS {
+            parts(way).iter().for_each(|frame| goes_wrapped(node, way, frame));
+        }
+    });
+    test(Wraps::TcpAndUdp, move |node| {
+        serve(node, true);
+        for way in &WAYS {
+            for frame in parts(way) {
+                let (verdict, frame) = node.come(&wrapped(&frame, way.node, way.here));
+                assert_eq!((verdict, see(&frame, true).to.ip()), (NEXT, address(way.here).ip()));
+            }
+            let [_, later] = parts(way);
+            let mut unknown = later;
+            let at = if way.node.contains('.') { 18 } else { 14 + 40 + 7 };
+            unknown[at] ^= 0x55;
+            assert_eq!(
+                node.come(&wrapped(&unknown, way.node, way.here)).0,
+                SHOT,
+                "its first part was not seen"
+            );
+        }
+    });
+}
+
+/// Who sends what does not fit with the other header is told how much does.
+#[test]
+fn kernel_who_sends_too_much_at_once_is_told_how_much_fits() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, false);
+        for (way, header, fits) in [(&WAYS[0], 40, 1_480_u32), (&WAYS[1], 60, 1_460)] {
+            goes_wrapped(node, way, &by(TCP, way, SYN).frame());
+            let of = |length: u32| {
+                let payload = vec![9; (length - header) as usize];
+                Sent { payload, ..Sent::tcp(way.client, way.frontend, ACK) }.frame()
+            };
+            goes_wrapped(node, way, &of(fits));
+            let (verdict, frame) = node.come_to_be_cut(&of(fits + 1));
+            let seen = see(&frame, true);
+            assert_eq!(
+                (verdict, seen.from.ip(), seen.to.ip()),
+                (REDIRECTED, address(way.frontend).ip(), address(way.client).ip())
+            );
+            assert!(seen.is_valid, "{seen:?}");
+            let (kind, code, quoted) = seen.error.unwrap();
+            assert_eq!((kind, code), if header == 40 { (3, 4) } else { (2, 0) });
+            assert_eq!((quoted.from, quoted.to), (address(way.client), address(way.frontend)));
+            let at = if header == 40 { 14 + 20 + 4 } else { 14 + 40 + 4 };
+            assert_eq!(u32::from_be_bytes(frame[at..at + 4].try_into().unwrap()), fits);
+        }
+    });
+}
+
+/// A SYN or its answer that says how long segments may be.
+fn with_longest(mut frame: Vec<u8>, transport: usize, longest: u16) -> Vec<u8> {
+    let ip = 14;
+    frame[transport + 12] = 0x70;
+    frame.extend([2, 4]);
+    frame.extend(longest.to_be_bytes());
+    frame.extend([1, 1, 4, 2]);
+    if frame[ip] >> 4 == 4 {
+        frame[ip + 3] += 8;
+        frame[ip + 10..ip + 12].fill(0);
+        let sum = !folded(0, &frame[ip..ip + 20]);
+        frame[ip + 10..ip + 12].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        frame[ip + 5] += 8;
+    }
+    frame[transport + 16..transport + 18].fill(0);
+    let seen = see(&frame, true);
+    let sum = super::craft::sum_of_segment(seen.from.ip(), seen.to.ip(), TCP, &frame[transport..]);
+    frame[transport + 16..transport + 18].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+/// The client is told of shorter segments than the backend takes, so that they fit behind the other header.
+#[test]
+fn kernel_segments_of_who_came_wrapped_are_shorter_by_the_other_header() {
+    test(Wraps::Nothing, |node| {
+        serve(node, true);
+        for (way, transport, less) in [(&WAYS[0], 34, 20), (&WAYS[1], 54, 40)] {
+            let longest =
+                |frame: &[u8]| u16::from_be_bytes(frame[transport + 22..transport + 24].try_into().unwrap());
+            let answer = with_longest(Sent::tcp(way.here, way.client, SYN | ACK).frame(), transport, 1_460);
+            comes_out(node, way, &by(TCP, way, SYN));
+            let (verdict, frame) = node.leave(&answer);
+            assert_eq!((verdict, longest(&frame), see(&frame, true).is_valid), (NEXT, 1_460 - less, true));
+        }
+    });
+    test(Wraps::Nothing, |node| {
+        for (at, way) in (1..).zip(&WAYS) {
+            node.serve_local(&Port {
+                index: at,
+                base: 8 * at,
+                frontends: &[way.frontend],
+                backends: &[address(way.here)],
+                ..Port::TCP
+            });
+        }
+        for (way, transport) in [(&WAYS[0], 34), (&WAYS[1], 54)] {
+            node.comes(&by(TCP, way, SYN));
+            let answer = with_longest(Sent::tcp(way.here, way.client, SYN | ACK).frame(), transport, 1_460);
+            let frame = node.leave(&answer).1;
+            assert_eq!(
+                frame[transport + 22..transport + 24],
+                1_460_u16.to_be_bytes(),
+                "who dials here has all of it"
+            );
+        }
+    });
+}
+
+/// An error about an answer comes to the node that has the frontend, and goes the same way as the client's packets.
+#[test]
+fn kernel_errors_about_answers_find_the_backend() {
+    let of = |way: &Way| {
+        let router = if way.node.contains(':') { "2001:db8::3" } else { "192.0.2.3" };
+        let answer = Sent::tcp(way.frontend, way.client, ACK).packet();
+        let what = if way.node.contains(':') { (2, 0) } else { (3, 4) };
+        error(router, &address(way.frontend).ip().to_string(), what, &answer, 60)
+    };
+    test(Wraps::TcpAndUdp, move |node| {
+        serve(node, false);
+        for way in &WAYS {
+            assert_ne!(node.come(&of(way)).0, REDIRECTED, "there is no flow yet");
+            goes_wrapped(node, way, &by(TCP, way, SYN).frame());
+            goes_wrapped(node, way, &of(way));
+        }
+    });
+    test(Wraps::TcpAndUdp, move |node| {
+        serve(node, true);
+        for way in &WAYS {
+            assert_eq!(node.come(&wrapped(&of(way), way.node, way.here)).0, SHOT, "there is no flow yet");
+            comes_out(node, way, &by(TCP, way, SYN));
+            let (verdict, frame) = node.come(&wrapped(&of(way), way.node, way.here));
+            let seen = see(&frame, true);
+            assert_eq!((verdict, seen.to.ip(), seen.is_valid), (NEXT, address(way.here).ip(), true));
+            let (_, _, quoted) = seen.error.unwrap();
+            assert_eq!((quoted.from, quoted.to), (address(way.here), address(way.client)));
+        }
+    });
+}
+
+/// What the other node could not judge, or what would not come back, goes by an address of this node as before.
+#[test]
+fn kernel_node_ports_affinity_nodes_and_pods_are_left_to_snat() {
+    use holdfast_core::op::WordFlags;
+    test(Wraps::TcpAndUdp, |node| {
+        for (at, way) in (1..).zip(&WAYS) {
+            let backends = [address(way.there)];
+            let port = Port {
+                index: at,
+                base: 8 * at,
+                frontends: &[way.frontend],
+                backends: &backends,
+                ..Port::TCP
+            };
+            node.serve(&Port { flags: WordFlags::default().with(WordFlags::AFFINITY, true), ..port });
+            let own = SocketAddr::new(way.own.parse().unwrap(), 30_080).to_string();
+            node.serve(&Port {
+                index: at + 8,
+                base: 8 * (at + 8),
+                kind: FrontendType::NodePort,
+                frontends: &[&own],
+                ..port
+            });
+            for frontend in [way.frontend, &own] {
+                assert_eq!(
+                    node.comes(&Sent::tcp(way.client, frontend, SYN)).to,
+                    address(way.there),
+                    "{frontend}"
+                );
+            }
+            node.serve(&port);
+            let other_node = SocketAddr::new(way.node.parse().unwrap(), 40_001).to_string();
+            assert_eq!(node.comes(&Sent::tcp(&other_node, way.frontend, SYN)).to, address(way.there));
+        }
+    });
+}
+
+/// A stranger may say anything in the client's name: of what only the client says, none takes it from its backend.
+#[test]
+fn kernel_a_client_of_which_alone_is_heard_keeps_its_backend() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, false);
+        let way = &WAYS[0];
+        let state = |node: &Node| found(node, way.client).map(|(_, it)| (it.state, it.waits)).unwrap();
+        for (flags, expected) in
+            [(SYN, 1), (SYN, 1), (ACK, 2), (SYN, 2), (FIN | ACK, 2), (SYN, 2), (RST, 2), (SYN, 2)]
+        {
+            goes_wrapped(node, way, &by(TCP, way, flags).frame());
+            assert_eq!(state(node), (expected, 0), "after {flags}");
+        }
+        let before = found(node, way.client).unwrap().1.serial;
+        node.serve(&Port {
+            base: 100,
+            frontends: &[way.frontend],
+            backends: &[address("10.2.0.9:8080")],
+            ..Port::TCP
+        });
+        goes_wrapped(node, way, &by(TCP, way, SYN).frame());
+        assert_eq!(found(node, way.client).unwrap().1.serial, before);
+    });
+}
+
+/// What the two say to each other without a frontend is not the flow's, where the backend answers past this node.
+#[test]
+fn kernel_answers_to_who_dials_the_backend_itself_stay_as_they_are() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, false);
+        for way in &WAYS {
+            goes_wrapped(node, way, &by(TCP, way, SYN).frame());
+            goes_wrapped(node, way, &by(TCP, way, ACK).frame());
+            let answer = Sent::tcp(way.there, way.client, ACK).frame();
+            assert_eq!(node.leave(&answer), (NEXT, answer.clone()));
+        }
+    });
+}

@@ -1,0 +1,119 @@
+//! Two nodes with a daemon each, where clients' packets go from one to the other as they came: the backend sees the
+//! client, and answers it past the node by which the client came.
+
+use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::fabric::{self, Switches};
+use holdfast_tests::packets::{Clients, Family, frontend, outside};
+
+use crate::node::{Around, daemon, last_lines, other_daemon};
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+const DSR: &str = "[packets]\ndsr = \"all\"\ndsr_from = [\"10.0.0.0/24\", \"fd00:a::/64\"]\n";
+
+/// Several megabytes each way, so that segments of every size pass.
+const MANY: usize = 4 << 20;
+
+#[track_caller]
+fn on_two_nodes(switches: Switches, run: impl FnOnce(&mut [Daemon<'_>; 2], &mut Clients)) {
+    let bed = fabric::bed(switches).unwrap();
+    let mut around = Around::start(&bed);
+    let mut there = other_daemon(&bed, DSR);
+    there.start().unwrap();
+    let mut here = daemon(&bed, DSR);
+    here.start().unwrap();
+    around.wait_until_served(&here);
+    wait_for_devices(&mut there);
+    run(&mut [here, there], &mut around.clients);
+}
+
+/// Waits until a daemon without clients of its own has its programs at its device.
+#[track_caller]
+fn wait_for_devices(daemon: &mut Daemon<'_>) {
+    let is_there = |daemon: &Daemon<'_>| {
+        let told = daemon.ask(&["datapath"])?;
+        let devices = told["kernel"]["packets"]["devices"].as_array().cloned().unwrap_or_default();
+        Ok(devices.iter().any(|it| it["name"] == "eth0" && it["attached"] == true))
+    };
+    daemon.wait_until(is_there).unwrap();
+}
+
+/// What a client asks of the service that is on the other node alone.
+fn questions(size: usize) -> Vec<Question> {
+    let of = |family: Family| {
+        let to = frontend("away", "balancer", family).unwrap();
+        let from = outside(family, 0);
+        let tcp = Question::new(Transport::Tcp, to).from(from);
+        let tcp = if size > 0 { tcp.sized(size, size) } else { tcp };
+        [tcp, Question::new(Transport::Udp, to).from(from)]
+    };
+    FAMILIES.into_iter().flat_map(of).collect()
+}
+
+/// Checks that the backend sees the client's own address.
+#[track_caller]
+fn check_seen(clients: &mut Clients, size: usize, when: &str) {
+    let questions = questions(size);
+    let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+    for (question, outcome) in questions.iter().zip(outcomes) {
+        let own = question.from.unwrap().ip();
+        let is_own = matches!(&outcome, Outcome::Answered { seen, .. } if seen.ip() == own);
+        assert!(is_own, "{when}: {question:?}: {outcome:?}");
+    }
+}
+
+/// How often something has happened to packets, as a daemon tells it.
+#[track_caller]
+fn counted(daemon: &Daemon<'_>, event: &str) -> u64 {
+    let told = daemon.ask(&["flows"]).unwrap();
+    let events = told["events"].as_array().unwrap().clone();
+    events.iter().find(|it| it["event"] == event).unwrap()["count"].as_u64().unwrap()
+}
+
+#[track_caller]
+fn check_all(switches: Switches) {
+    on_two_nodes(switches, |[here, there], clients| {
+        check_seen(clients, 0, "a question");
+        check_seen(clients, MANY, "megabytes");
+        assert!(counted(here, "wrapped") > 0, "{}", last_lines(here));
+        assert!(counted(there, "unwrapped") > 0, "{}", last_lines(there));
+    });
+}
+
+#[test]
+fn a_backend_of_another_node_sees_the_client_and_answers_it_past_this_node() {
+    check_all(Switches::default());
+}
+
+#[test]
+fn it_does_so_where_each_sender_computes_its_sums_and_every_router_is_strict() {
+    check_all(Switches { strict_rp_filter: true, no_offload: true, tracked: true, ..Switches::default() });
+}
+
+#[test]
+fn it_does_so_where_the_path_between_client_and_nodes_is_narrow() {
+    check_all(Switches { narrow: true, ..Switches::default() });
+}
+
+/// Either daemon may be killed: programs go on, and flows outlive it.
+#[test]
+fn invariant_14_neither_daemons_end_breaks_what_goes_between_two_nodes() {
+    on_two_nodes(Switches::default(), |daemons, clients| {
+        const EACH: usize = 50;
+        for family in FAMILIES {
+            let to = frontend("away", "balancer", family).unwrap();
+            let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
+            assert_eq!(held, Held { alive: EACH, ..Held::default() });
+        }
+        let all = Held { alive: 2 * EACH, ..Held::default() };
+        for at in [0, 1] {
+            daemons[at].kill().unwrap();
+            check_seen(clients, 100_000, "without a daemon");
+            assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all);
+            daemons[at].start().unwrap();
+            check_seen(clients, 100_000, "with the next daemon");
+            assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all);
+        }
+    });
+}
