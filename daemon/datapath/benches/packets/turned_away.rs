@@ -12,7 +12,9 @@ use std::time::Duration;
 use holdfast_core::maps::Maps;
 use holdfast_core::op::{Action, FrontendType, PortIndex, Share, SourceKey, WordFlags};
 use holdfast_core::sources::SourceRange;
-use holdfast_datapath::{Device, KernelMaps, Mode, Options, PacketOptions, Side, XdpState, XdpUse};
+use holdfast_datapath::{
+    Device, KernelMaps, Mode, Options, PacketOptions, PacketSwitches, Side, XdpState, XdpUse,
+};
 
 use crate::bed::{Bed, Port, address};
 use crate::clock::{self, median};
@@ -81,7 +83,11 @@ impl Node {
         network::know_routers();
         // Each end of the link sends frames only while the other one takes packets in turns.
         ["outer", "fabric"].iter().for_each(|end| drop(run("ethtool", &format!("-K {end} gro on"))));
-        let packets = Some(PacketOptions { flows: 1024, snat_ports: vec![61_000..=61_000], forward_mark: 0 });
+        let packets = Some(PacketOptions {
+            flows: 1024,
+            snat_ports: vec![61_000..=61_000],
+            switches: PacketSwitches::default(),
+        });
         let mut maps = KernelMaps::start(&Options { packets, ..bed.options() }).unwrap();
         maps.serve_packets();
         let kind = FrontendType::LoadBalancer;
