@@ -9,7 +9,9 @@ use std::num::NonZeroU16;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
+use holdfast_core::keys::Transport;
 use holdfast_core::sources::SourceRange;
+use holdfast_core::words;
 use libbpf_rs::{MapCore, MapFlags};
 
 use crate::abi::{self, packets};
@@ -53,19 +55,30 @@ pub struct PacketSwitches {
     pub nodes: Vec<SourceRange>,
 }
 
-/// The transports by which clients' packets go to the nodes of their backends as they came.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wraps {
-    /// None: backends of other nodes answer to this node.
-    #[default]
-    Nothing,
-    /// TCP alone.
-    Tcp,
-    /// TCP and UDP.
-    TcpAndUdp,
+words! {
+    /// The transports by which clients' packets go to the nodes of their backends as they came.
+    #[derive(Default)]
+    pub enum Wraps {
+        /// None: backends of other nodes answer to this node.
+        #[default]
+        Nothing = "off",
+        /// TCP alone.
+        Tcp = "tcp",
+        /// TCP and UDP.
+        TcpAndUdp = "all",
+    }
 }
 
 impl Wraps {
+    /// Whether packets of that transport do.
+    pub const fn has(self, transport: Transport) -> bool {
+        match transport {
+            Transport::Tcp => !matches!(self, Self::Nothing),
+            Transport::Udp => matches!(self, Self::TcpAndUdp),
+            Transport::Sctp => false,
+        }
+    }
+
     /// As the programs have it: see `bpf/arrival.h`.
     pub(crate) const fn bits(self) -> u32 {
         match self {

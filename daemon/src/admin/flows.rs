@@ -496,7 +496,8 @@ pub(super) mod tests {
               "service": "default/web",
               "shortcut": true,
               "state": "half-closed",
-              "through_port": 40001
+              "through_port": 40001,
+              "wrapped": null
             }"#]]
         .assert_eq(&serde_json::to_string_pretty(&told["flows"][0]).unwrap());
         assert_eq!(told["dropped"][1], serde_json::json!({ "reason": "flows", "count": 4 }));

@@ -116,7 +116,7 @@ impl Flows {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_datapath::{ShortcutState, XdpState};
+    use holdfast_datapath::{PacketSwitches, ShortcutState, XdpState};
 
     use super::*;
 
@@ -130,6 +130,7 @@ mod tests {
             error: error.map(ToOwned::to_owned),
         };
         Some(PacketStatus {
+            switches: PacketSwitches::default(),
             flows: 1,
             flows_wanted: 1,
             flows_failure: None,

@@ -47,6 +47,8 @@ pub struct PacketStatus {
     pub repaired: u64,
     /// The devices, by their numbers.
     pub devices: Vec<DeviceStatus>,
+    /// What the programs are told, as far as this kernel can do it.
+    pub switches: PacketSwitches,
 }
 
 /// What is to be done for packets, and how far it has come.
@@ -165,6 +167,7 @@ impl Packets {
             failure: self.failure.clone(),
             repaired: devices.map_or(0, Devices::repaired),
             devices: devices.map(Devices::status).unwrap_or_default(),
+            switches: self.switches(),
         })
     }
 }

@@ -14,7 +14,8 @@ use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{Entry, FrontendType, Word, WordFlags};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
 use holdfast_core::sources;
-use holdfast_datapath::{DeviceStatus, ShortcutState, Side, XdpState};
+use holdfast_core::sources::SourceRange;
+use holdfast_datapath::{DeviceStatus, PacketStatus, ShortcutState, Side, Wraps, XdpState};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -72,7 +73,7 @@ pub(super) enum Watched {
     /// At no device, and why.
     Nowhere(String),
     /// At these devices.
-    At { outer: Vec<String>, pods: Vec<String>, shortcut: Shortcut },
+    At { outer: Vec<String>, pods: Vec<String>, shortcut: Shortcut, direct: Direct },
 }
 
 /// The devices between which packets pass by the stack.
@@ -84,6 +85,32 @@ pub(super) struct Shortcut {
     pub(super) near: Vec<String>,
     /// The devices that lead to others at which packets do so at the driver already.
     pub(super) drivers: Vec<String>,
+}
+
+/// Which packets go to the nodes of their backends as they came (DSR).
+#[derive(Clone, Debug, Default)]
+pub(super) struct Direct {
+    /// By which transports.
+    wraps: Wraps,
+    /// Networks in which only nodes live.
+    nodes: Vec<SourceRange>,
+    /// The families of which a device that leads to others has an address in such a network.
+    families: Vec<Family>,
+}
+
+impl Direct {
+    fn of(packets: &PacketStatus) -> Self {
+        let nodes = packets.switches.nodes.clone();
+        let leads = packets.devices.iter().filter(|it| it.attached && it.device.side != Side::Pod);
+        let of_devices =
+            leads.flat_map(|it| [it.device.address4.map(IpAddr::V4), it.device.address6.map(IpAddr::V6)]);
+        let own = of_devices.flatten().filter(|address| nodes.iter().any(|network| network.has(*address)));
+        Self { wraps: packets.switches.wraps, families: own.map(Family::of).collect(), nodes }
+    }
+
+    fn has_node(&self, address: IpAddr) -> bool {
+        self.nodes.iter().any(|network| network.has(address))
+    }
 }
 
 impl Watched {
@@ -107,7 +134,7 @@ impl Watched {
             drivers: attached(&|it| takes(it) && matches!(it.xdp, XdpState::Taken(_))),
         };
         if !(outer.is_empty() && pods.is_empty()) {
-            return Self::At { outer, pods, shortcut };
+            return Self::At { outer, pods, shortcut, direct: Direct::of(packets) };
         }
         let why = packets.failure.clone();
         Self::Nowhere(why.unwrap_or_else(|| words::NO_OUTER.to_owned()))
@@ -123,6 +150,7 @@ struct Walk<'a> {
     /// Whether the packet may come by the device of a pod that is no endpoint of any service; it then goes another way.
     may_be_pod: bool,
     shortcut: Shortcut,
+    direct: Direct,
     snapshot: &'a Snapshot,
     steps: Vec<Step>,
 }
@@ -163,6 +191,7 @@ pub(super) fn follow(
         class: class(snapshot, from),
         may_be_pod: false,
         shortcut: Shortcut::default(),
+        direct: Direct::default(),
         snapshot,
         steps: Vec::new(),
     };
@@ -234,13 +263,14 @@ impl<'a> Walk<'a> {
 
     /// Notes the first two steps. Where no program looks at packets of this client, the packet is at its end already.
     fn began(mut self, watched: &Watched) -> Result<Self, Packet> {
-        let (outer, pods, shortcut) = match watched {
+        let (outer, pods, shortcut, direct) = match watched {
             Watched::Nowhere(why) => return Err(self.unseen(why)),
-            Watched::At { outer, pods, shortcut } => (outer, pods, shortcut),
+            Watched::At { outer, pods, shortcut, direct } => (outer, pods, shortcut, direct),
         };
         let is_pod = self.class == Class::Pod;
         if !is_pod {
             self.shortcut.clone_from(shortcut);
+            self.direct.clone_from(direct);
         }
         let names = if is_pod { pods } else { outer };
         if names.is_empty() {
@@ -425,6 +455,17 @@ impl<'a> Walk<'a> {
         Packet { backends, more_backends, ..self.ends(Outcome::Served, &sentence) }
     }
 
+    /// Whether packets for a backend of another node go there as they came: see `may_be_wrapped` in `bpf/arrival.h`.
+    fn goes_directly(&self, met: &Met<'_>, backend: IpAddr) -> bool {
+        let direct = &self.direct;
+        direct.wraps.has(self.transport)
+            && met.entry.value.kind != FrontendType::NodePort
+            && met.entry.port.facts.affinity_timeout == 0
+            && direct.families.contains(&Family::of(backend))
+            && !direct.has_node(self.from)
+            && !direct.has_node(backend)
+    }
+
     fn share(&self, met: &Met<'_>, (slot, places): (&Slot, &u32), list: Word) -> Share {
         let node = node_of(met, slot);
         let is_here = self.snapshot.node.node_port_addresses.contains(&slot.address)
@@ -433,6 +474,7 @@ impl<'a> Walk<'a> {
             (_, Class::Pod) if slot.address == self.from => SeenAs::Node,
             _ if is_here => SeenAs::Client,
             (_, Class::Pod) => SeenAs::Client,
+            (Some(_), _) if self.goes_directly(met, slot.address) => SeenAs::Direct,
             (Some(_), _) => SeenAs::Node,
             (None, _) => SeenAs::Unknown,
         };

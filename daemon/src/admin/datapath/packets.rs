@@ -6,7 +6,8 @@
 use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use holdfast_datapath::{DeviceStatus, FlowsSwept, HookKind, Mode, PacketStatus};
+use holdfast_datapath::{DeviceStatus, FlowsSwept, HookKind, Mode, PacketStatus, Wraps};
+use holdfast_judgement::described::Code;
 use holdfast_judgement::views::devices::{ANSWERS, Answers, CLASSES, Class, Decision};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -45,6 +46,11 @@ pub(super) struct Packets<'a> {
     fullest: Option<FullestBackend>,
     /// How often the daemon put back a program that another process had taken from a device.
     repaired: u64,
+    /// Which clients' packets for backends of other nodes go there as they came (`[packets] dsr`), as far as this
+    /// kernel can do it.
+    dsr: Code<Wraps>,
+    /// The networks in which only nodes live: packets that others send so are taken from there alone.
+    dsr_from: Vec<String>,
     devices: Vec<Device<'a>>,
 }
 
@@ -112,6 +118,8 @@ impl<'a> Packets<'a> {
             snat_ports: swept.map_or(0, |it| it.snat_ports),
             fullest: swept.and_then(|it| it.fullest.as_ref()).map(FullestBackend::of),
             repaired: status.repaired,
+            dsr: Code(status.switches.wraps),
+            dsr_from: status.switches.nodes.iter().map(ToString::to_string).collect(),
             devices: decisions.iter().map(|decision| Device::of(decision, &status.devices)).collect(),
         }
     }
@@ -123,7 +131,8 @@ impl<'a> Packets<'a> {
             (Some(hook), None) => {
                 let flows = self.flows;
                 let resized = self.resized();
-                format!("up to {flows} flows{resized}, by {hook}{}{}", self.ports_taken(), self.put_back())
+                let beside = [self.ports_taken(), self.direct(), self.put_back()].concat();
+                format!("up to {flows} flows{resized}, by {hook}{beside}")
             }
             (Some(hook), Some(why)) => format!("by {hook}, from tables of before: {why}"),
         }
@@ -145,6 +154,15 @@ impl<'a> Packets<'a> {
     fn ports_taken(&self) -> String {
         let fullest = self.fullest.as_ref().map(|it| format!(", SNAT ports {}", it.spelled(self.snat_ports)));
         fullest.unwrap_or_default()
+    }
+
+    /// What goes from node to node as it came.
+    fn direct(&self) -> String {
+        match (self.dsr.0, self.dsr_from.as_slice()) {
+            (_, []) => String::new(),
+            (Wraps::Nothing, from) => format!(", takes clients' packets from nodes in {}", from.join(", ")),
+            (which, from) => format!(", {} from and to nodes in {} (dsr {which})", DIRECT, from.join(", ")),
+        }
     }
 
     fn put_back(&self) -> String {
@@ -238,6 +256,8 @@ impl Device<'_> {
         }
     }
 }
+
+const DIRECT: &str = "clients' packets as they came";
 
 /// The ways of frames at a driver.
 const MODES: [&str; 2] = [Mode::Native.as_str(), Mode::Generic.as_str()];

@@ -71,6 +71,7 @@ fn share_line(it: &PacketShare) -> String {
     let draining = if it.draining { ", terminating" } else { "" };
     let seen = match it.seen_as.0 {
         SeenAs::Client => "sees the client",
+        SeenAs::Direct => "sees the client and answers it directly",
         SeenAs::Node => "sees this node",
         SeenAs::Unknown => "sees the client or this node",
     };

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use holdfast_datapath::PacketStatus;
+use holdfast_datapath::{PacketStatus, Wraps};
 use serde_json::json;
 
 use crate::diagnose::case::{Case, missing};
@@ -29,6 +29,18 @@ impl Way<'_> {
             IpAddr::V4(_) => self.by.address4.is_none(),
             IpAddr::V6(_) => self.by.address6.is_none(),
         }
+    }
+
+    /// Whether clients' packets are to go to other nodes as they came, and do not by this device: those nodes would not
+    /// know this one by its address there.
+    fn bears_no_node(&self, packets: &PacketStatus) -> bool {
+        let own = match self.to {
+            IpAddr::V4(_) => self.by.address4.map(IpAddr::V4),
+            IpAddr::V6(_) => self.by.address6.map(IpAddr::V6),
+        };
+        let switches = &packets.switches;
+        switches.wraps != Wraps::Nothing
+            && own.is_some_and(|own| !switches.nodes.iter().any(|network| network.has(own)))
     }
 
     fn is_untranslated(&self, packets: &PacketStatus) -> bool {
@@ -57,6 +69,7 @@ pub(super) fn devices(case: &Case<'_>) -> Judgement {
 fn judge(ways: &[Way<'_>], packets: &PacketStatus) -> Judgement {
     let nameless: Vec<_> = ways.iter().filter(|way| way.has_no_address()).collect();
     let untranslated: Vec<_> = ways.iter().filter(|way| way.is_untranslated(packets)).collect();
+    let unknown: Vec<_> = ways.iter().filter(|way| way.bears_no_node(packets)).collect();
     let left_out: Vec<_> = ways.iter().filter(|way| way.by.class == Class::Backends).collect();
     if !nameless.is_empty() {
         let sentence = format!(
@@ -77,6 +90,9 @@ fn judge(ways: &[Way<'_>], packets: &PacketStatus) -> Judgement {
         return told(Judgement::error(sentence), &untranslated)
             .remedy(Remedy::safe("See `holdfast datapath` for why they are not there."));
     }
+    if !unknown.is_empty() {
+        return as_from_this_node(&unknown);
+    }
     if left_out.is_empty() {
         return Judgement::ok("Packets are translated at each device that leads to its backends.");
     }
@@ -87,6 +103,18 @@ fn judge(ways: &[Way<'_>], packets: &PacketStatus) -> Judgement {
     );
     told(Judgement::info(sentence), &left_out).remedy(Remedy::safe(
         "If clients come by it, name it too in `devices` under [packets], or write \"auto\".",
+    ))
+}
+
+/// Backends that see this node although `[packets] dsr` is on.
+fn as_from_this_node(ways: &[&Way<'_>]) -> Judgement {
+    let sentence = format!(
+        "packets.dsr is on, and the address of {} is in no network of packets.dsr_from: {} see this node and answer to it.",
+        devices_of(ways),
+        backends(ways)
+    );
+    told(Judgement::info(sentence), ways).remedy(Remedy::safe(
+        "If only nodes live in that network, name it in `dsr_from` under [packets], on all nodes.",
     ))
 }
 

@@ -138,7 +138,8 @@ fn dialled(text: &str) -> Dialled {
 
 fn at(outer: &[&str], pods: &[&str]) -> Watched {
     let named = |names: &[&str]| names.iter().map(|it| (*it).to_owned()).collect();
-    Watched::At { outer: named(outer), pods: named(pods), shortcut: Shortcut::default() }
+    let (shortcut, direct) = (Shortcut::default(), Direct::default());
+    Watched::At { outer: named(outer), pods: named(pods), shortcut, direct }
 }
 
 fn ask(
@@ -187,7 +188,7 @@ fn packets_that_pass_by_the_stack_are_told_by_where_their_flows_lead() {
     let Watched::At { outer, pods, .. } = at(&["eth0"], &[]) else { unreachable!() };
     let [eth0, veth7] = ["eth0", "veth7"].map(|name| vec![name.to_owned()]);
     let shortcut = Shortcut { others: eth0.clone(), near: veth7, drivers: eth0 };
-    let watched = Watched::At { outer, pods, shortcut };
+    let watched = Watched::At { outer, pods, shortcut, direct: Direct::default() };
     let mut told = Vec::new();
     for (to, from) in QUESTIONS {
         let packet = ask(&snapshot, &mut engine, &watched, (to, from));
@@ -203,6 +204,36 @@ fn packets_that_pass_by_the_stack_are_told_by_where_their_flows_lead() {
         }
     }
     assert!(told.contains(&true) && told.contains(&false));
+}
+
+/// Node ports, clients that come back, other transports, and what is a node itself keep to this node's address.
+#[test]
+fn what_goes_to_other_nodes_as_it_came_is_told_by_frontend_transport_and_backend() {
+    let (snapshot, mut engine) = world();
+    let network = |address: [u8; 4], bits| SourceRange::new(address.into(), bits).unwrap();
+    let asked = |wraps, nodes: &[SourceRange], engine: &mut Engine<MemoryMaps>, question| {
+        let Watched::At { outer, pods, shortcut, .. } = at(&["eth0"], &[]) else { unreachable!() };
+        let direct = Direct { wraps, nodes: nodes.to_vec(), families: vec![Family::V4] };
+        ask(&snapshot, engine, &Watched::At { outer, pods, shortcut, direct }, question)
+    };
+    let nodes = [network([10, 0, 0, 0], 24)];
+    let with_pods = [network([10, 0, 0, 0], 24), network([10, 2, 0, 0], 16)];
+    let vip = ("10.96.0.5:80", "198.51.100.9");
+    for (wraps, nodes, question, expected) in [
+        (Wraps::Tcp, &nodes[..], vip, [SeenAs::Client, SeenAs::Direct]),
+        (Wraps::TcpAndUdp, &nodes, vip, [SeenAs::Client, SeenAs::Direct]),
+        (Wraps::Nothing, &nodes, vip, [SeenAs::Client, SeenAs::Node]),
+        (Wraps::Tcp, &with_pods, vip, [SeenAs::Client, SeenAs::Node]),
+        (Wraps::Tcp, &nodes, ("10.96.0.5:80", "10.0.0.6"), [SeenAs::Client, SeenAs::Node]),
+        (Wraps::Tcp, &nodes, ("10.0.0.5:30083", "198.51.100.9"), [SeenAs::Client, SeenAs::Node]),
+        (Wraps::Tcp, &nodes, ("10.96.0.1:80", "198.51.100.9"), [SeenAs::Client, SeenAs::Node]),
+    ] {
+        let packet = asked(wraps, nodes, &mut engine, question);
+        let seen: Vec<_> = packet.backends.iter().take(2).map(|it| it.seen_as.0).collect();
+        assert_eq!(seen, expected, "{wraps} {nodes:?} {question:?}");
+        let back = packet.steps.iter().find(|it| it.step.0 == StepKind::WayBack).unwrap();
+        assert_eq!(back.says.contains("past this one"), expected[1] == SeenAs::Direct, "{}", back.says);
+    }
 }
 
 fn written(packet: &Packet) -> String {

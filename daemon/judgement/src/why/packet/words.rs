@@ -74,6 +74,9 @@ words! {
     pub enum SeenAs {
         /// The client's own address.
         Client = "client",
+        /// The client's own address. The backend's node gets the packet as it came, and the backend answers past this
+        /// node (`[packets] dsr`).
+        Direct = "direct",
         /// An address of this node.
         Node = "node",
         /// The backend's endpoint names no node. The address is the client's own if this node reaches the backend by no
@@ -220,6 +223,11 @@ pub(super) fn seen(backends: &[Share], class: Class, scope: Scope) -> String {
     let parts = [
         (SeenAs::Client, "on this node", by_itself(scope)),
         (
+            SeenAs::Direct,
+            "on other nodes",
+            "its own address and port, since their nodes get the packet as it came",
+        ),
+        (
             SeenAs::Node,
             "on other nodes",
             "the address of the device by which it leaves, so that answers come back here",
@@ -247,22 +255,33 @@ fn seen_of_pod(backends: &[Share]) -> &'static str {
     }
 }
 
+/// How the answer of a backend comes back whose node gets the client's packets as they came.
+const DIRECTLY: &str = "From the backend's node to the client, past this one";
+
 /// How answers come back to a client.
 pub(super) fn way_back(dialled: SocketAddr, backends: &[Share], shortcut: &Shortcut) -> String {
-    let leads_on = backends.iter().any(|it| it.seen_as.0 != SeenAs::Client);
+    let any = |is_meant: fn(SeenAs) -> bool| backends.iter().any(|it| is_meant(it.seen_as.0));
+    if !any(|it| it != SeenAs::Direct) {
+        return format!("{DIRECTLY}, which makes it come from {dialled}.");
+    }
+    let leads_on = any(|it| matches!(it, SeenAs::Node | SeenAs::Unknown));
     let node = if leads_on {
         " A backend that sees this node answers to it, which gives the client's address back."
     } else {
         ""
     };
+    let directly =
+        if any(|it| it == SeenAs::Direct) { format!(" Of others: {DIRECTLY}.") } else { String::new() };
     let [others, near] = past_the_stack(backends, shortcut);
-    format!("Through this node, which makes it come from {dialled} again.{node}{others}{near}")
+    format!("Through this node, which makes it come from {dialled} again.{node}{directly}{others}{near}")
 }
 
 /// Which packets pass by the stack: those to backends of other nodes, and those to pods of this one.
 fn past_the_stack(backends: &[Share], shortcut: &Shortcut) -> [String; 2] {
     let any = |is_meant: fn(SeenAs) -> bool| backends.iter().any(|it| is_meant(it.seen_as.0));
-    let others = any(|it| it != SeenAs::Client).then_some(&shortcut.others).filter(|it| !it.is_empty());
+    let others = any(|it| matches!(it, SeenAs::Node | SeenAs::Unknown))
+        .then_some(&shortcut.others)
+        .filter(|it| !it.is_empty());
     let near = any(|it| it == SeenAs::Client).then_some(&shortcut.near).filter(|it| !it.is_empty());
     let others = others.map(|names| {
         let drivers = at_drivers(&shortcut.drivers);
@@ -285,7 +304,7 @@ pub(super) fn seen_clause(backends: &[Share], class: Class) -> &'static str {
     if class == Class::Pod && !all(SeenAs::Client) {
         return "which sees the client's own address, or one of this node where it is the client itself";
     }
-    if all(SeenAs::Client) {
+    if backends.iter().all(|it| matches!(it.seen_as.0, SeenAs::Client | SeenAs::Direct)) {
         "which sees the client's own address"
     } else if all(SeenAs::Node) {
         "which sees an address of this node"

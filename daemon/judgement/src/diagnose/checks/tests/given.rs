@@ -12,7 +12,9 @@ use holdfast_core::maps::{Capacity, Maps as _, MemoryMaps};
 use holdfast_core::op::ServiceId;
 use holdfast_core::snapshot::{Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
-use holdfast_datapath::{Beside, DeviceStatus, PacketStatus, Shape, ShortcutState, XdpState, XdpUse};
+use holdfast_datapath::{
+    Beside, DeviceStatus, PacketStatus, PacketSwitches, Shape, ShortcutState, Wraps, XdpState, XdpUse,
+};
 use holdfast_knowledge::{ClusterEvent, Knowledge, Severity};
 use holdfast_objects::{Defaulting, Provenance, from_value, service, slice};
 use serde::Deserialize;
@@ -120,6 +122,8 @@ struct OwnGiven {
     stale: bool,
     /// This node's name is not known.
     nameless: bool,
+    /// Packets go to backends' nodes as they came, between nodes in 192.0.2.0/24.
+    dsr: bool,
     /// Devices that lead elsewhere, by what each is.
     devices: Vec<DeviceGiven>,
 }
@@ -473,7 +477,9 @@ impl OwnGiven {
             limits: if self.full { few } else { status.limits },
             packets: status.packets.map(|packets| {
                 let devices = packets.devices.iter().cloned().chain(self.device_statuses()).collect();
-                PacketStatus { devices, ..packets }
+                let wraps = if self.dsr { Wraps::Tcp } else { Wraps::Nothing };
+                let switches = PacketSwitches { wraps, ..packets.switches };
+                PacketStatus { devices, switches, ..packets }
             }),
             ..status
         }

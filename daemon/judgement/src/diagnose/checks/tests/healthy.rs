@@ -1,8 +1,9 @@
 //! The state of programs and maps with which every case begins, and with which the shell's tests of answers begin too.
 
+use holdfast_core::sources::SourceRange;
 use holdfast_datapath::{
-    Beside, Counts, DeviceStatus, Features, GivenUp, HookKind, Mode, PacketStatus, Served, Shape,
-    ShortcutState, Side, Status, Swept, XdpState, XdpUse,
+    Beside, Counts, DeviceStatus, Features, GivenUp, HookKind, Mode, PacketStatus, PacketSwitches, Served,
+    Shape, ShortcutState, Side, Status, Swept, Wraps, XdpState, XdpUse,
 };
 
 use super::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
@@ -37,6 +38,11 @@ pub(crate) fn status() -> Status {
         grace_failure: None,
         stale_sockets: Some(Swept { sweeps: 7, ended: 2, failure: None }),
         packets: Some(PacketStatus {
+            switches: PacketSwitches {
+                wraps: Wraps::Nothing,
+                nodes: vec![SourceRange::new([192, 0, 2, 0].into(), 24).unwrap()],
+                ..PacketSwitches::default()
+            },
             flows: 131_072,
             flows_wanted: 131_072,
             flows_failure: None,
