@@ -2,7 +2,7 @@
 /*
  * What comes from another node behind a header of that one: see wrap.h. The client's packet is judged as if the client
  * had dialled the frontend here, and goes to the backend that the other node has chosen, if any client here could get
- * that one and it is on this node. So whoever forges such a packet can no more than dial the frontend in another's name.
+ * that one and it is on this node. So a forged packet can no more than dial the frontend in another's name.
  *
  * A packet that was taken out goes to a backend of this node, or nowhere: it is not sent to a third node, and the stack
  * does not get it as it is.

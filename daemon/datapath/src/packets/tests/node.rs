@@ -150,7 +150,7 @@ impl Node {
         run(&self.programs.ingress, frame, OUTER).unwrap()
     }
 
-    /// The same of a frame of which the program cuts something off: the kernel then forgets the sum of the whole packet.
+    /// The same of a frame of which the program cuts something off: the kernel then forgets the whole packet's sum.
     #[track_caller]
     pub(super) fn come_to_be_cut(&self, frame: &[u8]) -> (i32, Vec<u8>) {
         run_with(&self.programs.ingress, frame, OUTER, 0).unwrap()
