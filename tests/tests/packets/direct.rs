@@ -1,12 +1,13 @@
 //! Two nodes with a daemon each, where clients' packets go from one to the other as they came: the backend sees the
 //! client, and answers it past the node by which the client came.
 
+use holdfast_tests::bed::Bed;
 use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::packets::{Clients, Family, frontend, outside};
 
-use crate::node::{Around, daemon, last_lines, other_daemon};
+use crate::node::{Around, daemon, ip, last_lines, other_daemon};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
@@ -16,16 +17,16 @@ const DSR: &str = "[packets]\ndsr = \"all\"\ndsr_from = [\"10.0.0.0/24\", \"fd00
 const MANY: usize = 4 << 20;
 
 #[track_caller]
-fn on_two_nodes(switches: Switches, run: impl FnOnce(&mut [Daemon<'_>; 2], &mut Clients)) {
-    let bed = fabric::bed(switches).unwrap();
+fn on_two_nodes(switches: Switches, more: &str, run: impl FnOnce(&Bed, &mut [Daemon<'_>; 2], &mut Clients)) {
+    let (bed, config) = (fabric::bed(switches).unwrap(), format!("{DSR}{more}"));
     let mut around = Around::start(&bed);
-    let mut there = other_daemon(&bed, DSR);
+    let mut there = other_daemon(&bed, &config);
     there.start().unwrap();
-    let mut here = daemon(&bed, DSR);
+    let mut here = daemon(&bed, &config);
     here.start().unwrap();
     around.wait_until_served(&here);
     wait_for_devices(&mut there);
-    run(&mut [here, there], &mut around.clients);
+    run(&bed, &mut [here, there], &mut around.clients);
 }
 
 /// Waits until a daemon without clients of its own has its programs at its device.
@@ -73,7 +74,7 @@ fn counted(daemon: &Daemon<'_>, event: &str) -> u64 {
 
 #[track_caller]
 fn check_all(switches: Switches) {
-    on_two_nodes(switches, |[here, there], clients| {
+    on_two_nodes(switches, "", |_, [here, there], clients| {
         check_seen(clients, 0, "a question");
         check_seen(clients, MANY, "megabytes");
         assert!(counted(here, "wrapped") > 0, "{}", last_lines(here));
@@ -99,7 +100,7 @@ fn it_does_so_where_the_path_between_client_and_nodes_is_narrow() {
 /// Either daemon may be killed: programs go on, and flows outlive it.
 #[test]
 fn invariant_14_neither_daemons_end_breaks_what_goes_between_two_nodes() {
-    on_two_nodes(Switches::default(), |daemons, clients| {
+    on_two_nodes(Switches::default(), "", |_, daemons, clients| {
         const EACH: usize = 50;
         for family in FAMILIES {
             let to = frontend("away", "balancer", family).unwrap();
@@ -115,5 +116,50 @@ fn invariant_14_neither_daemons_end_breaks_what_goes_between_two_nodes() {
             check_seen(clients, 100_000, "with the next daemon");
             assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all);
         }
+    });
+}
+
+/// The virtual addresses of load balancers lead to the other node from now on, or to this one again.
+#[track_caller]
+fn lead_to(bed: &Bed, [v4, v6]: [&str; 2]) {
+    ip(bed, "router", &format!("route replace 203.0.113.0/24 via {v4}"));
+    ip(bed, "router", &format!("route replace 2001:db8:113::/64 via {v6}"));
+}
+
+/// The router changes its mind, and changes it again.
+#[test]
+fn connections_whose_packets_come_to_the_backends_own_node_go_on() {
+    on_two_nodes(Switches::default(), "", |bed, [_, there], clients| {
+        const EACH: usize = 50;
+        for family in FAMILIES {
+            let to = frontend("away", "balancer", family).unwrap();
+            let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
+            assert_eq!(held, Held { alive: EACH, ..Held::default() });
+        }
+        let all = Held { alive: 2 * EACH, ..Held::default() };
+        let unwrapped = counted(there, "unwrapped");
+        lead_to(bed, ["10.0.0.6", "fd00:a::6"]);
+        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by the other node");
+        assert_eq!(counted(there, "unwrapped"), unwrapped, "none came by this node");
+        lead_to(bed, fabric::NODE_ADDRESSES);
+        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by this node again");
+    });
+}
+
+/// The other node has never heard of those whose backends are here: it computes them, and sends the packets on.
+#[test]
+fn conversations_that_come_to_another_node_go_on_with_their_backends_of_both_nodes() {
+    on_two_nodes(Switches::default(), "maglev = true\n", |bed, [_, there], clients| {
+        let questions = FAMILIES.into_iter().flat_map(|family| {
+            let to = frontend("many", "balancer", family).unwrap();
+            (41_000..41_020).map(move |port| Question::new(Transport::Udp, to).from(outside(family, port)))
+        });
+        let questions: Vec<Question> = questions.collect();
+        let before = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+        assert!(before.iter().all(|it| matches!(it, Outcome::Answered { .. })), "{before:?}");
+        let wrapped = counted(there, "wrapped");
+        lead_to(bed, ["10.0.0.6", "fd00:a::6"]);
+        assert_eq!(clients.of("outside").unwrap().ask_all(&questions).unwrap(), before, "by the other node");
+        assert!(counted(there, "wrapped") > wrapped, "the other node has sent them on");
     });
 }
