@@ -22,6 +22,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// How long a node is watched on which nothing happens, after it was left alone for as long.
 const IDLE: Duration = Duration::from_secs(10);
 
+/// A node that writes nothing for so long has nothing left to write.
+const STILL: Duration = Duration::from_secs(1);
+
 const GROUP: &str = "One node, by the number of services of 10 endpoints";
 
 /// Every column. The short form has one, of few services.
@@ -129,7 +132,7 @@ impl Node<'_> {
     /// The apiserver forgets the version up to which the node has read, and nothing else.
     fn listed_again(&self, daemon: &Daemon<'_>) {
         let pid = daemon.pid().unwrap();
-        let (ops, lists, spent) = (self.metric("holdfast_ops_total"), self.lists(), cpu(pid));
+        let (ops, lists, spent) = (self.settled(), self.lists(), cpu(pid));
         forget_most(pid);
         self.stage.forget();
         let begun = Instant::now();
@@ -150,6 +153,22 @@ impl Node<'_> {
         std::thread::sleep(idle);
         let share = (cpu(pid) - spent).as_secs_f64() / idle.as_secs_f64();
         self.tell_one("thousandths of a processor while nothing happens", share * 1e3);
+    }
+
+    /// The writes to the maps, once the last ones for what has changed are made: the room of a former list is wiped when
+    /// no program reads it any more.
+    fn settled(&self) -> f64 {
+        let writes = || self.metric("holdfast_ops_total");
+        let (begun, mut before) = (Instant::now(), writes());
+        loop {
+            std::thread::sleep(STILL);
+            let now = writes();
+            if now == before {
+                return now;
+            }
+            assert!(begun.elapsed() < NOT_FOR_EVER, "writes to the maps do not end");
+            before = now;
+        }
     }
 
     /// Bytes that have come by the loopback of the node, where the apiserver is: with TLS, and with what was asked.
