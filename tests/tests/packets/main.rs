@@ -18,6 +18,8 @@ mod firewalls;
 #[cfg(test)]
 mod known;
 #[cfg(test)]
+mod loxilb;
+#[cfg(test)]
 mod maglev;
 #[cfg(test)]
 mod node;
