@@ -4,6 +4,7 @@
 //! TLS and HTTP, so that a wrong certificate and a 503 lead to the next endpoint as a refused connection does. There is
 //! no DNS, no proxy and no pool, and a request that an apiserver has judged is not sent to another one.
 
+mod client_tls;
 mod credentials;
 mod endpoints;
 mod guard;
@@ -38,6 +39,9 @@ use endpoints::{Endpoint, EndpointId};
 use learned::Memory;
 use lease::Shared;
 
+pub(crate) use client_tls::ClientTls;
+#[cfg(test)]
+pub(crate) use client_tls::LOOK_EVERY;
 pub use http::{Connection, Encoding, Reply, Write};
 pub use learned::{Listed, NotForgotten};
 pub use setup::{Settings, SetupError, Sources};

@@ -216,8 +216,7 @@ impl App {
         let (node, manifests) = (node::name(config)?, config.manifests.path.as_deref().map(Manifests::new));
         let (blocks_out, blocks) = watch::channel(Arc::new(settings::blocks(config, &file.path)?));
         let (seed, folder) = (start::seed(), state::Folder::new(&config.state.path));
-        let (claim, kept) = start::kept(&folder)?;
-        let drains = drains::kept(&config.state.path);
+        let ((claim, kept), drains) = (start::kept(&folder)?, drains::kept(&config.state.path));
         let (access, kubernetes) = start::cluster(config, &node, seed, kept.as_ref())?;
         let maps = AppMaps::open(config)?;
         let ((refusals, refused_no_more), (views, datapath)) = (maps.refusals()?, known(maps.view()));
@@ -243,6 +242,7 @@ impl App {
             watches: kubernetes.as_ref().map(Kubernetes::view).unwrap_or_default(),
             refusals,
             probes: Arc::default(),
+            checks: Arc::default(),
             announced: config.kubernetes.events.then(Arc::default),
             overheard: Arc::new(Overheard::new(gatherer.editions())),
             history,
@@ -292,12 +292,13 @@ impl App {
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
         let datapath = beside.readings.datapath.clone();
+        let checks = Arc::clone(&beside.readings.checks);
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
         let wishes = beside.start(&mut tasks, &reload, &node, stopping.clone());
         let (nodes, nodes_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, described, nodes_told, events.clone()));
         let led = reload.access.as_ref().map_or_else(|| watch::channel(None).1, Access::led);
-        tasks.spawn(sources::config::run(blocks, led, events.clone(), seed));
+        tasks.spawn(sources::config::run(blocks, led, events.clone(), (seed, checks)));
         if let Some(kubernetes) = kubernetes {
             let kubernetes = kubernetes.heeding(engine.snapshots.clone());
             tasks.spawn(kubernetes.run(events.clone(), nodes));

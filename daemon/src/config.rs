@@ -10,6 +10,7 @@ mod apiserver;
 mod datapath;
 mod effective;
 mod file;
+mod health_check;
 mod hold;
 mod kube_proxy;
 mod limits;
@@ -37,6 +38,7 @@ pub use self::apiserver::{
 pub use self::datapath::{
     Cgroup, CgroupPath, Datapath, DatapathKind, DatapathLimits, Namespaces, Protocol, Sockets, StaleSockets,
 };
+pub use self::health_check::{CheckKind, CheckTls, HealthCheck, HttpCheck, Statuses, TlsFiles};
 pub use self::hold::Hold;
 pub use self::kube_proxy::KubeProxy;
 pub(crate) use self::limits::{NODE_PORTS, SNAT_RANGES_MAX};
@@ -45,7 +47,7 @@ pub use self::packets::{
     DeviceName, Dsr, Flows, Mark, OuterDevices, Packets, PodDevices, ShortcutUse, SnatPorts, XdpUse, overlap,
 };
 pub use self::problem::{ConfigErrors, Position, Problem, Subject};
-pub use self::service::{CheckKind, HealthCheck, ServiceBlock};
+pub use self::service::ServiceBlock;
 pub use self::settings::{Admin, Log, LogFormat, LogLevel, Manifests, State};
 pub use self::value::{DnsLabel, Share};
 

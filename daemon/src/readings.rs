@@ -29,6 +29,7 @@ use crate::knowledge::Editions;
 use crate::overheard::Overheard;
 use crate::probes::Probes;
 use crate::recorder::History;
+use crate::sources::config::Checks;
 use crate::sources::kubernetes::View as Watches;
 use crate::state::Written;
 
@@ -105,6 +106,8 @@ pub struct Readings {
     pub refusals: Arc<RefusalLog>,
     /// How held backends met their probes.
     pub probes: Arc<Probes>,
+    /// How the checks of the configuration's backends went.
+    pub checks: Arc<Checks>,
     /// What became of the Events for the cluster; `None`: none are written.
     pub announced: Option<Arc<Announced>>,
     /// What Events of the cluster said, where they are followed.

@@ -24,6 +24,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         watches: View::default(),
         refusals: RefusalLog::none(),
         probes: Arc::default(),
+        checks: Arc::default(),
         announced: None,
         overheard: Arc::default(),
         history: Arc::default(),

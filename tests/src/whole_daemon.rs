@@ -73,7 +73,7 @@ fn first_group(blocks: Arc<Blocks>) -> Result<Vec<Event>, std::io::Error> {
         let (_reload, blocks) = watch::channel(blocks);
         let (events, mut groups) = mpsc::channel(1);
         tokio::select! {
-            () = run(blocks, watch::channel(None).1, events, 0) => Vec::new(),
+            () = run(blocks, watch::channel(None).1, events, (0, Arc::default())) => Vec::new(),
             group = groups.recv() => group.unwrap_or_default(),
         }
     }))

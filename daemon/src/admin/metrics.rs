@@ -24,6 +24,7 @@ pub(super) fn exposition(readings: &Readings, snapshot: &Snapshot, ready: bool) 
     daemon::write(&mut out, readings, snapshot, ready);
     table::write(&mut out, snapshot);
     holds::write(&mut out, snapshot, &readings.probes);
+    holds::checks(&mut out, &readings.checks);
     conditions::write(&mut out, snapshot, (&readings.closed_ports, &readings.overheard));
     datapath::write(&mut out, readings, snapshot);
     flows::write(&mut out, &readings.datapath());

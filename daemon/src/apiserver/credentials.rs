@@ -23,7 +23,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
 use super::tls::{self, Pair};
-use crate::config::{Apiserver, ApiserverUrl, ClientIdentity};
+use crate::config::{Apiserver, ApiserverUrl, ClientIdentity, TlsFiles};
 use exec::{Issued, Plugin};
 use files::{Files, Seen};
 use kubeconfig::Context;
@@ -74,6 +74,18 @@ impl Locations {
             tls_server_name: None,
             asks_for_server: true,
             is_optional: true,
+        }
+    }
+
+    /// An authority, and perhaps a client certificate, for what is dialled beside apiservers.
+    pub(super) fn files(files: &TlsFiles) -> Self {
+        Self {
+            kubeconfig: None,
+            ca_file: Some(files.ca_file.clone()),
+            identity: files.client.clone(),
+            tls_server_name: None,
+            asks_for_server: false,
+            is_optional: false,
         }
     }
 
@@ -282,7 +294,8 @@ impl Credentials {
         if self.locations.is_optional && kept.is_absent() {
             tracing::debug!(error, "no credentials there");
         } else {
-            tracing::warn!(error, keeps_old, "credentials cannot be read");
+            let files: Vec<_> = kept.seen.iter().map(|seen| seen.path.as_path()).collect();
+            tracing::warn!(error, ?files, keeps_old, "credentials cannot be read");
         }
     }
 

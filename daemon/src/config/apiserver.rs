@@ -39,7 +39,7 @@ words! {
 }
 
 /// The daemon's identity to the apiserver. It goes before what a kubeconfig says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClientIdentity {
     /// A file that holds a bearer token.
     TokenFile(PathBuf),
@@ -298,24 +298,34 @@ fn identity(table: &mut Table<'_, '_, '_>) -> Option<ClientIdentity> {
     let certificate = table.path("client_certificate_file");
     let key = table.path("client_key_file");
     match (token, certificate, key) {
-        (None, None, None) => None,
+        (None, certificate, key) => client_certificate(table, certificate, key),
         (Some(token), None, None) => Some(ClientIdentity::TokenFile(token.value)),
-        (None, Some(certificate), Some(key)) => {
-            Some(ClientIdentity::Certificate { certificate_file: certificate.value, key_file: key.value })
-        }
         (Some(token), _, _) => refuse(
             table,
             &token,
             "there are two identities: keep the token or the client certificate, not both",
         ),
-        (None, Some(certificate), None) if !table.has("client_key_file") => {
+    }
+}
+
+/// A client's certificate and its key, of which there is none without the other one.
+pub(super) fn client_certificate(
+    table: &mut Table<'_, '_, '_>,
+    certificate: Option<Found<PathBuf>>,
+    key: Option<Found<PathBuf>>,
+) -> Option<ClientIdentity> {
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => {
+            Some(ClientIdentity::Certificate { certificate_file: certificate.value, key_file: key.value })
+        }
+        (Some(certificate), None) if !table.has("client_key_file") => {
             refuse(table, &certificate, "a client certificate needs its key: set `client_key_file` too")
         }
-        (None, None, Some(key)) if !table.has("client_certificate_file") => {
+        (None, Some(key)) if !table.has("client_certificate_file") => {
             refuse(table, &key, "a client key needs its certificate: set `client_certificate_file` too")
         }
-        // One of the two was bad itself, and has been reported.
-        (None, _, _) => None,
+        // There is none, or one of the two was bad itself, and has been reported.
+        _ => None,
     }
 }
 
@@ -326,7 +336,7 @@ fn refuse<T>(table: &mut Table<'_, '_, '_>, found: &Found<PathBuf>, message: &st
     None
 }
 
-fn server_name(value: &DeValue<'_>) -> Result<String, String> {
+pub(super) fn server_name(value: &DeValue<'_>) -> Result<String, String> {
     let text = string(value, "a name such as \"kubernetes.default.svc\"")?;
     match text.parse::<std::net::IpAddr>() {
         Ok(address) => Ok(address.to_string()),

@@ -19,8 +19,8 @@ use super::kube_proxy::OFF;
 use super::value::show_duration;
 use super::{
     Admin, Apiserver, Cgroup, CheckKind, ClientIdentity, Config, Datapath, DatapathLimits, ExternalIps,
-    Flows, HealthCheck, Hold, KubeProxy, Kubernetes, Log, Node, OuterAddresses, OuterDevices, Packets,
-    PodDevices, ServiceBlock, StaleSockets,
+    Flows, HealthCheck, Hold, HttpCheck, KubeProxy, Kubernetes, Log, Node, OuterAddresses, OuterDevices,
+    Packets, PodDevices, ServiceBlock, StaleSockets,
 };
 
 impl Config {
@@ -72,14 +72,19 @@ fn node(node: &Node) -> Value {
     ])
 }
 
-fn apiserver(apiserver: &Apiserver) -> Value {
-    let (token, certificate, key) = match &apiserver.identity {
-        None => (None, None, None),
-        Some(ClientIdentity::TokenFile(token)) => (path(token), None, None),
+/// The files of a token, of a certificate and of its key.
+fn identity(identity: Option<&ClientIdentity>) -> [Option<Value>; 3] {
+    match identity {
+        None => [None, None, None],
+        Some(ClientIdentity::TokenFile(token)) => [path(token), None, None],
         Some(ClientIdentity::Certificate { certificate_file, key_file }) => {
-            (None, path(certificate_file), path(key_file))
+            [None, path(certificate_file), path(key_file)]
         }
-    };
+    }
+}
+
+fn apiserver(apiserver: &Apiserver) -> Value {
+    let [token, certificate, key] = identity(apiserver.identity.as_ref());
     table([
         // An empty list is left out, because the reader of a configuration refuses one.
         ("endpoints", list(&apiserver.endpoints).filter(|_| !apiserver.endpoints.is_empty())),
@@ -144,17 +149,41 @@ fn backend((address, weight): (&SocketAddr, &Weight)) -> Option<Value> {
 }
 
 fn health_check(check: &HealthCheck) -> Value {
-    let http_path = match &check.kind {
-        CheckKind::Tcp => None,
-        CheckKind::Http { path } => text(path),
-    };
-    table([
+    let mut rows = of_kind(&check.kind);
+    rows.extend(self::rows([
         ("kind", text(check.kind.as_str())),
-        ("path", http_path),
+        ("port", check.port.map(|port| i64::from(port.get()).into())),
         ("interval", time(check.interval)),
         ("timeout", time(check.timeout)),
         ("rise", Some(check.rise.into())),
         ("fall", Some(check.fall.into())),
+        ("slow_start", check.slow_start.and_then(time)),
+    ]));
+    Value::Table(rows)
+}
+
+fn of_kind(kind: &CheckKind) -> Table {
+    match kind {
+        CheckKind::Tcp => Table::new(),
+        CheckKind::Http(asked) => http(asked),
+        CheckKind::SendExpect { send, expect } => {
+            rows([("send", send.as_ref().and_then(text)), ("expect", text(expect))])
+        }
+    }
+}
+
+fn http(asked: &HttpCheck) -> Table {
+    let tls = asked.tls.as_ref();
+    let [_, certificate, key] = identity(tls.and_then(|tls| tls.files.client.as_ref()));
+    rows([
+        ("path", text(&asked.path)),
+        ("host", asked.host.as_ref().and_then(text)),
+        ("expect_status", text(&asked.expect_status)),
+        ("expect_body", asked.expect_body.as_ref().and_then(text)),
+        ("tls_server_name", tls.and_then(|tls| text(tls.server_name.as_ref()?))),
+        ("ca_file", tls.and_then(|tls| path(&tls.files.ca_file))),
+        ("client_certificate_file", certificate),
+        ("client_key_file", key),
     ])
 }
 
@@ -196,7 +225,7 @@ fn packets(packets: &Packets) -> Value {
         ("shortcut", word(packets.shortcut)),
         ("xdp", word(packets.xdp)),
         ("dsr", word(packets.dsr)),
-        ("dsr_from", list(&packets.dsr_from)),
+        ("dsr_from", list(&packets.dsr_from).filter(|_| !packets.dsr_from.is_empty())),
         ("mark", text(&packets.mark)),
         ("forward_mark", packets.forward_mark.map_or_else(|| text("none"), |mark| text(&mark))),
     ])

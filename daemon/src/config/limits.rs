@@ -70,6 +70,13 @@ pub(super) const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// The longest path of an HTTP health check, in bytes: it must fit the one buffer a check sends from.
 pub(super) const CHECK_PATH_BYTES_MAX: usize = 1_024;
 
+/// The longest text that a check sends or looks for, in bytes: more than any greeting or state of a server, and it fits
+/// the buffer of a socket, so sending it waits for no reader.
+pub(super) const CHECK_TEXT_BYTES_MAX: usize = 1_024;
+
+/// The most statuses and ranges of them that a check may name: each answer is compared with all.
+pub(super) const STATUS_RANGES_MAX: usize = 16;
+
 /// How often a backend may be checked or probed: faster than ten times a second is load, slower than ten
 /// minutes is no check.
 pub(super) const INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(600));
@@ -80,6 +87,9 @@ pub(super) const TIMEOUT: (Duration, Duration) = (Duration::from_millis(10), Dur
 /// How many equal results in a row change what a check says of a backend; with the longest interval, 100 already take
 /// 17 hours.
 pub(super) const STREAK: (u32, u32) = (1, 100);
+
+/// Within which time a backend that has returned gets its whole weight: in ten steps, each a write of its list's table.
+pub(super) const SLOW_START: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3_600));
 
 /// How long a lost list may be held. After a day other pods have its addresses.
 pub(super) const HOLD: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(86_400));

@@ -11,60 +11,13 @@ use super::address::address_port;
 use holdfast_core::hold::OnEmpty;
 use holdfast_core::keys::Transport;
 use holdfast_core::weights::Weight;
-use holdfast_core::words;
 
+use super::health_check::{self, HealthCheck};
 use super::hold::static_on_empty;
-use super::limits::{AFFINITY, BACKENDS_MAX, CHECK_PATH_BYTES_MAX, FRONTENDS_MAX, INTERVAL, STREAK, TIMEOUT};
+use super::limits::{AFFINITY, BACKENDS_MAX, FRONTENDS_MAX};
 use super::report::Site;
 use super::table::{Found, Items, Table, WhenEmpty};
-use super::value::{
-    DnsLabel, boolean, dns_label, duration, expected, integer, quote, show_duration, string, unknown, word,
-};
-
-/// How a backend is checked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CheckKind {
-    /// A connection is accepted.
-    Tcp,
-    /// A GET of `path` is answered with a status from 200 to 399.
-    Http {
-        /// The path, from its first slash on.
-        path: String,
-    },
-}
-
-impl CheckKind {
-    /// The spelling used in the configuration and in logs.
-    pub const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Tcp => KindWord::Tcp.as_str(),
-            Self::Http { .. } => KindWord::Http.as_str(),
-        }
-    }
-}
-
-/// The key `health_check` of a `[[service]]` block.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HealthCheck {
-    /// How a backend is checked.
-    pub kind: CheckKind,
-    /// The time from the start of one check to the start of the next.
-    pub interval: Duration,
-    /// How long one check may take; never longer than the interval.
-    pub timeout: Duration,
-    /// How many good checks in a row make a backend usable.
-    pub rise: u32,
-    /// How many bad checks in a row make a backend unusable.
-    pub fall: u32,
-}
-
-impl Default for HealthCheck {
-    fn default() -> Self {
-        let interval = Duration::from_secs(2);
-        let timeout = Duration::from_secs(1);
-        Self { kind: CheckKind::Tcp, interval, timeout, rise: 2, fall: 3 }
-    }
-}
+use super::value::{DnsLabel, boolean, dns_label, duration, expected, integer, string, unknown, word};
 
 /// One block `[[service]]` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,11 +70,11 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
     let (backends, backend_sites) = items(table, "backends", &BACKENDS, backend);
     let (backends, weights) = backends.into_iter().unzip();
     let lists_are_whole = table.report().is_whole() && table.report().errors_count() == errors_of_key;
-    let health_check = table.optional_table("health_check", read_health_check);
+    let health_check = table.optional_table("health_check", health_check::read);
     let session_affinity = table.take("session_affinity", session_affinity).flatten();
     let on_empty = table.take("on_empty", static_on_empty);
     let maglev = table.take("maglev", boolean);
-    check_other_port(table, protocol, health_check.is_some());
+    check_other_port(table, protocol, health_check.as_ref());
     let block = ServiceBlock {
         namespace,
         name: name?,
@@ -185,71 +138,10 @@ fn backend_weight(value: &DeValue<'_>) -> Result<Weight, String> {
     u16::try_from(number).ok().and_then(Weight::new).ok_or_else(|| expected("a weight", value))
 }
 
-fn read_health_check(table: &mut Table<'_, '_, '_>) -> HealthCheck {
-    let default = HealthCheck::default();
-    let kind = read_kind(table);
-    let interval = table.take("interval", duration(INTERVAL)).unwrap_or(default.interval);
-    let timeout = table.find("timeout", duration(TIMEOUT));
-    let check = HealthCheck {
-        kind,
-        interval,
-        timeout: timeout.as_ref().map_or(default.timeout, |found| found.value),
-        rise: table.take("rise", integer(STREAK)).unwrap_or(default.rise),
-        fall: table.take("fall", integer(STREAK)).unwrap_or(default.fall),
-    };
-    check_timeout(table, &check, timeout.as_ref());
-    check
-}
-
-fn read_kind(table: &mut Table<'_, '_, '_>) -> CheckKind {
-    let kind = table.take("kind", word).unwrap_or(KindWord::Tcp);
-    let path = table.find("path", check_path);
-    match (kind, path) {
-        (KindWord::Http, path) => {
-            CheckKind::Http { path: path.map_or_else(|| "/".to_owned(), |found| found.value) }
-        }
-        (KindWord::Tcp, None) => CheckKind::Tcp,
-        (KindWord::Tcp, Some(path)) => {
-            let message = "a path is for kind = \"http\"; a tcp check only connects";
-            table.report().error(&path.site, message.to_owned());
-            CheckKind::Tcp
-        }
-    }
-}
-
-words! {
-    enum KindWord {
-        Tcp = "tcp",
-        Http = "http",
-    }
-}
-
-/// A path that can stand in the first line of an HTTP request.
-fn check_path(value: &DeValue<'_>) -> Result<String, String> {
-    let text = string(value, "a path such as \"/healthz\"")?;
-    let graphic = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
-    if text.starts_with('/') && graphic && text.len() <= CHECK_PATH_BYTES_MAX {
-        return Ok(text.to_owned());
-    }
-    let legal = format!("a \"/\", then ASCII without spaces or \"#\", at most {CHECK_PATH_BYTES_MAX} bytes");
-    Err(format!("{} is not a path of an HTTP request: {legal}", quote(text)))
-}
-
-fn check_timeout(table: &mut Table<'_, '_, '_>, check: &HealthCheck, found: Option<&Found<Duration>>) {
-    if check.timeout <= check.interval {
-        return;
-    }
-    let site = found.map_or_else(|| table.site().clone(), |found| found.site.clone());
-    let timeout = show_duration(check.timeout);
-    let interval = show_duration(check.interval);
-    let message = format!("the timeout ({timeout}) is longer than the interval ({interval}): at most equal");
-    table.report().error(&site, message);
-}
-
 /// Warns that the check asks a TCP port: UDP has no connection to check, and the host may not know SCTP, so the check
-/// of either asks the TCP port of the same number.
-fn check_other_port(table: &mut Table<'_, '_, '_>, protocol: Transport, checked: bool) {
-    if protocol != Transport::Tcp && checked {
+/// of either asks the TCP port of the same number, unless it names one.
+fn check_other_port(table: &mut Table<'_, '_, '_>, protocol: Transport, check: Option<&HealthCheck>) {
+    if protocol != Transport::Tcp && check.is_some_and(|check| check.port.is_none()) {
         let site = table.site().clone();
         let message = format!(
             "the health check of a {} service asks the TCP port of the same number",

@@ -22,10 +22,15 @@ pub(super) const AFFINITY: Duration = Duration::from_secs(3 * 60 * 60);
 pub(super) struct Check {
     /// What is asked for by HTTP; `None`: the check only connects.
     pub(super) path: Option<String>,
+    /// The statuses that are good, as they are written.
+    pub(super) statuses: Option<String>,
+    /// The port that is asked; `None`: the server's own.
+    pub(super) port: Option<u16>,
     pub(super) interval: Option<Duration>,
     pub(super) timeout: Option<Duration>,
     pub(super) rise: Option<u32>,
     pub(super) fall: Option<u32>,
+    pub(super) slow_start: Option<Duration>,
 }
 
 /// A service that was found.

@@ -59,7 +59,7 @@ fn service<'a>(
     let mut found = Found::new(front.line, &front.name, Transport::Tcp);
     found.frontends.clone_from(&front.binds);
     found.backends = back.servers.iter().map(|server| (server.address, server.weight)).collect();
-    found.check = check(back);
+    found.check = check(back, notes);
     found.affinity = back.affinity.or_else(|| back.is_by_source.then_some(AFFINITY));
     Some(found)
 }
@@ -80,7 +80,14 @@ fn back_of<'a>(
 }
 
 /// The check of a section's servers: the first server's that is checked.
-fn check(back: &Section) -> Option<Check> {
-    let first = back.servers.iter().find_map(|server| server.check.clone())?;
-    Some(Check { path: back.check_path.clone(), timeout: back.check_timeout, ..first })
+fn check(back: &Section, notes: &mut Notes) -> Option<Check> {
+    let mut checks = back.servers.iter().filter_map(|server| server.check.as_ref());
+    let first = checks.next()?.clone();
+    if checks.any(|check| check.port != first.port) {
+        notes.add(back.line, "servers are checked at different ports: the first one's is taken for all");
+    }
+    let path = back.check_path.clone();
+    // Without a page to ask for there is no status.
+    let statuses = back.check_statuses.clone().filter(|_| path.is_some());
+    Some(Check { path, statuses, timeout: back.check_timeout, ..first })
 }

@@ -131,8 +131,9 @@ virtual_server 2001:db8::1 80 {
     delay_loop 5
     lb_algo sh
     real_server fd00::1 8080 {
-        HTTP_GET { url { path /ok
-            status_code 200
+        HTTP_GET { connect_port 9000
+            url { path /ok
+            status_code 200 204
         } }
     }
 }
@@ -165,7 +166,7 @@ fn keepalived_with_its_groups_and_checks() {
         name = "2001-db8--1-80"
         frontends = ["[2001:db8::1]:80"]
         backends = ["[fd00::1]:8080"]
-        health_check = { kind = "http", path = "/ok", interval = "5s" }
+        health_check = { kind = "http", path = "/ok", expect_status = "200,204", port = 9000, interval = "5s" }
         session_affinity = "10800s"
         ---
         line 2: "global_defs" stays with keepalived, which goes on saying who has the address
@@ -173,7 +174,6 @@ fn keepalived_with_its_groups_and_checks() {
         line 11: "fwmark 3" is no address with a port
         line 19: "sorry_server" has no counterpart
         line 25: another check than the first server's: the first one's is taken for all
-        line 27: "status_code 201" has no counterpart: any status from 200 to 399 is good
         line 34: DR: answers come back through this node, and servers need no address of the service
         line 37: "real_server ns.example.org 53" is no address with a port
         line 37: "MISC_CHECK" has no counterpart: the check connects by TCP
@@ -189,16 +189,17 @@ defaults
     mode tcp
     timeout connect 5s
     timeout check 500ms
-    default-server inter 3s fall 2
+    default-server inter 3s fall 2 slowstart 30s port 9000
 frontend web
     bind 192.0.2.1:80,[2001:db8::1]:80 # both families
     default_backend pool
 backend pool
     balance roundrobin
     option httpchk GET /healthz
+    http-check expect status 200-299,401
     server one 10.0.0.1:8080 check weight 3
     server two 10.0.0.2:8080 check maxconn 20
-    server six fd00::1:8080 check
+    server six fd00::1:8080 check port 9001
     server spare 10.0.0.3:8080 backup
     server gone 10.0.0.4:8080 disabled
 listen db
@@ -240,9 +241,9 @@ fn haproxy_with_its_sections_and_defaults() {
             { address = "10.0.0.4:8080", weight = 0 },
             "[fd00::1]:8080",
         ]
-        health_check = { kind = "http", path = "/healthz", interval = "3s", timeout = "500ms", fall = 2 }
+        health_check = { kind = "http", path = "/healthz", expect_status = "200-299,401", port = 9000, interval = "3s", timeout = "500ms", fall = 2, slow_start = "30s" }
 
-        # file, line 19
+        # file, line 20
         [[service]]
         name = "db"
         frontends = ["192.0.2.2:5432", "192.0.2.2:5433"]
@@ -251,17 +252,18 @@ fn haproxy_with_its_sections_and_defaults() {
         ---
         line 1: section "global" is HAProxy's own matter
         line 5: timeout "connect" has no counterpart: no connection is ended here for its silence
-        line 15: "maxconn 20" has no counterpart
-        line 17: 10.0.0.3:8080 is a backup, for which there is no counterpart: left out
-        line 21: balance "leastconn" has no counterpart: backends are chosen at random, by their weights
-        line 25: "any" has no address that a block can have, and is left out
-        line 26: "*:3306" names no address: a block needs the one that clients dial
-        line 26: "ssl crt /etc/cert.pem" has no counterpart
-        line 27: "db.example.org:3306" is no address with a port, in numbers
-        line 28: "site" reads HTTP (mode http), which holdfast does not: left out
-        line 35: no frontend names "forgotten" as its default_backend: left out
-        line 37: "lost" has no backend section "": left out
-        line 39: "use_backend pool if TRUE" has no counterpart
+        line 11: servers are checked at different ports: the first one's is taken for all
+        line 16: "maxconn 20" has no counterpart
+        line 18: 10.0.0.3:8080 is a backup, for which there is no counterpart: left out
+        line 22: balance "leastconn" has no counterpart: backends are chosen at random, by their weights
+        line 26: "any" has no address that a block can have, and is left out
+        line 27: "*:3306" names no address: a block needs the one that clients dial
+        line 27: "ssl crt /etc/cert.pem" has no counterpart
+        line 28: "db.example.org:3306" is no address with a port, in numbers
+        line 29: "site" reads HTTP (mode http), which holdfast does not: left out
+        line 36: no frontend names "forgotten" as its default_backend: left out
+        line 38: "lost" has no backend section "": left out
+        line 40: "use_backend pool if TRUE" has no counterpart
     "##]],
     );
 }

@@ -65,10 +65,13 @@ fn check(check: &Check) -> String {
     let parts = [
         Some(format!("kind = {kind:?}")),
         check.path.as_ref().map(|path| format!("path = {path:?}")),
+        check.statuses.as_ref().map(|statuses| format!("expect_status = {statuses:?}")),
+        check.port.map(|port| format!("port = {port}")),
         check.interval.map(|time| format!("interval = {}", duration(time))),
         timeout.map(|time| format!("timeout = {}", duration(time))),
         check.rise.map(|count| format!("rise = {count}")),
         check.fall.map(|count| format!("fall = {count}")),
+        check.slow_start.map(|time| format!("slow_start = {}", duration(time))),
     ];
     format!("health_check = {{ {} }}", parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
 }

@@ -1,9 +1,9 @@
-//! The source of `[[service]]` blocks: services without a cluster, with TCP and HTTP health checks of their backends.
+//! The source of `[[service]]` blocks: services without a cluster, with health checks of their backends.
 //!
 //! One block is one service and one slice per family and backend port. Without a health check every backend is ready.
 //! With one, a backend counts as ready until its first verdict: as with HAProxy and unlike Envoy, because the daemon's
-//! restart must not empty a list of backends that are all well. The first check runs at once; until a verdict is
-//! reached, further checks follow at most about [`FIRST_INTERVAL_MAX`] apart, so a dead backend is gone after `fall`
+//! restart must not empty a list of backends that are all well. The first check runs within [`FIRST_INTERVAL_MAX`];
+//! until a verdict is reached, further checks follow at most about so far apart, so a dead backend is gone after `fall`
 //! such steps. The daemon's readiness does not wait for these checks.
 //!
 //! The virtual address of the apiserver is a service of the same kind. Its one backend is the endpoint that the way to
@@ -14,9 +14,12 @@
 
 mod block;
 mod check;
+mod counts;
 mod health;
 mod live;
+mod ramp;
 mod schedule;
+mod trust;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,15 +32,17 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-pub use crate::config::{CheckKind, HealthCheck};
+pub use crate::config::{CheckKind, HealthCheck, HttpCheck, Statuses};
 use holdfast_core::hold::OnEmpty;
 
 use crate::config::ServiceBlock;
 pub use block::{Blocks, Fault, InvalidService};
 use check::CheckFailed;
+pub use counts::{CheckResult, CheckedState, Checks};
 use health::Transition;
 use live::{Change, Live};
 use schedule::CheckId;
+use trust::Trust;
 
 /// The longest interval between checks until the first verdict, before it is jittered, however long the configured one
 /// is.
@@ -98,17 +103,16 @@ type Finished = (CheckId, Result<(), CheckFailed>, Duration);
 /// Sends the blocks as events, checks their backends, and follows reloads.
 ///
 /// The value that `blocks` has at the start is the first list; each later value is a reload. `led` is the endpoint that
-/// the virtual address leads to. `seed` spreads the checks,
-/// so that the nodes of one cluster do not all knock at once. Returns when `blocks` has no sender or `events` no
-/// receiver any more.
+/// the virtual address leads to. `seed` spreads the checks, so that the nodes of one cluster do not all knock at once;
+/// `counts` is told how they go. Returns when `blocks` has no sender or `events` no receiver any more.
 pub async fn run(
     mut blocks: watch::Receiver<Arc<Blocks>>,
     mut led: watch::Receiver<Option<SocketAddr>>,
     events: mpsc::Sender<Vec<Event>>,
-    seed: u64,
+    (seed, counts): (u64, Arc<Checks>),
 ) {
     let began = Instant::now();
-    let mut live = Live::new(seed);
+    let (mut live, mut trust) = (Live::new(seed), Trust::default());
     let mut running: JoinSet<Finished> = JoinSet::new();
     let mut group = live.apply(&in_force(&mut blocks, &mut led), began.elapsed());
     group.push(Event::Synced(Source::Config));
@@ -116,18 +120,24 @@ pub async fn run(
         if !group.is_empty() && events.send(group).await.is_err() {
             return;
         }
-        start_due(&mut live, &mut running, began);
+        counts.set_backends(live.usable(), live.unusable());
+        start_due(&mut live, &mut trust, &mut running, began);
         group = tokio::select! {
             reload = blocks.changed() => {
                 if reload.is_err() {
                     return;
                 }
-                live.apply(&in_force(&mut blocks, &mut led), began.elapsed())
+                let blocks = in_force(&mut blocks, &mut led);
+                trust.retain(&blocks);
+                live.apply(&blocks, began.elapsed())
             }
             () = leads_elsewhere(&mut led) => live.apply(&in_force(&mut blocks, &mut led), began.elapsed()),
             // Never an error: no check is aborted while it is awaited, and a panic ends the whole process.
-            Some(Ok(finished)) = running.join_next() => take_finished(&mut live, &mut running, finished),
-            () = sleep_until(live.next_due().map(|due| began + due)) => Vec::new(),
+            Some(Ok(finished)) = running.join_next() => {
+                take_finished(&mut live, &mut running, &counts, finished);
+                live.take_changes(began.elapsed())
+            }
+            () = sleep_until(live.next_due().map(|due| began + due)) => live.take_changes(began.elapsed()),
             () = events.closed() => return,
         };
     }
@@ -156,25 +166,31 @@ async fn sleep_until(due: Option<Instant>) {
     }
 }
 
-fn start_due(live: &mut Live, running: &mut JoinSet<Finished>, began: Instant) {
+fn start_due(live: &mut Live, trust: &mut Trust, running: &mut JoinSet<Finished>, began: Instant) {
     while let Some(due) = live.start_due(began.elapsed()) {
+        let tls = trust.of(&due.check);
         running.spawn(async move {
-            let outcome = check::run(&due.check, due.backend).await;
+            let outcome = check::run(&due.check, due.backend, tls.as_deref()).await;
             (due.id, outcome, began.elapsed())
         });
     }
 }
 
 /// Takes every check that has finished by now, so that a slice is applied once when many of its backends turn together.
-fn take_finished(live: &mut Live, running: &mut JoinSet<Finished>, first: Finished) -> Vec<Event> {
+fn take_finished(live: &mut Live, running: &mut JoinSet<Finished>, counts: &Checks, first: Finished) {
     let mut next = Some(first);
     while let Some((id, outcome, at)) = next {
-        if let Some(change) = live.finished(id, outcome.is_ok(), at) {
+        let (result, is_well) = match &outcome {
+            Ok(()) => (CheckResult::Good, Some(true)),
+            Err(CheckFailed::NotAsked) => (CheckResult::Unasked, None),
+            Err(_) => (CheckResult::Bad, Some(false)),
+        };
+        counts.count(result);
+        if let Some(change) = live.finished(id, is_well, at) {
             log(&change, outcome.as_ref().err());
         }
         next = running.try_join_next().and_then(Result::ok);
     }
-    live.take_changes()
 }
 
 fn log(change: &Change, failure: Option<&CheckFailed>) {

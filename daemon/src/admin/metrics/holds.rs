@@ -1,4 +1,4 @@
-//! Lists that are held, and how their backends meet probes.
+//! Lists that are held, and how backends meet probes and checks.
 //!
 //! Invariant: as for all metrics, see the parent; and a scrape looks at held services only. A hold that ended without a
 //! list shows in `holdfast_frontends_not_serving`, as the reason of its frontends.
@@ -10,6 +10,7 @@ use holdfast_core::time::Uptime;
 use super::count;
 use crate::exposition::Exposition;
 use crate::probes::Probes;
+use crate::sources::config::Checks;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -51,4 +52,12 @@ pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot, probes: &Probes) 
     out.gauge("holdfast_mass_loss", help, u8::from(counts.is_mass_loss));
     let help = "Probes of held backends, by answer.";
     out.by("holdfast_probes_total", "counter", help, "answer", probes.totals());
+}
+
+/// Writes how the checks of the configuration's backends went.
+pub(super) fn checks(out: &mut Exposition, checks: &Checks) {
+    let help = "Health checks of the configuration's backends, by result.";
+    out.by("holdfast_checks_total", "counter", help, "result", checks.totals());
+    let help = "Backends of the configuration that are checked, by what their checks made of them.";
+    out.by("holdfast_checked_backends", "gauge", help, "state", checks.backends());
 }

@@ -726,6 +726,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         watches: watches(),
         refusals: refusals(),
         probes: Arc::default(),
+        checks: Arc::default(),
         announced: Some(Arc::default()),
         overheard: Arc::default(),
         history: Arc::default(),

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::fixture::{THEN, everything, in_memory, many, serve, serve_with};
 use crate::readings::{Liveness, Readings};
+use crate::sources::config::CheckResult;
 
 #[test]
 fn metrics_are_to_the_letter() {
@@ -79,6 +80,26 @@ fn held(holds: &[(Reason, Bound, i64)]) -> Snapshot {
         Arc::make_mut(&mut snapshot.held).insert(id);
     }
     snapshot
+}
+
+#[test]
+fn checks_are_counted_by_result() {
+    let body = metrics(held(&[]), |readings| {
+        [CheckResult::Good, CheckResult::Bad, CheckResult::Bad]
+            .into_iter()
+            .for_each(|it| readings.checks.count(it));
+        readings.checks.set_backends(7, 2);
+    });
+    has(
+        &body,
+        &[
+            "holdfast_checks_total{result=\"good\"} 1",
+            "holdfast_checks_total{result=\"bad\"} 2",
+            "holdfast_checks_total{result=\"unasked\"} 0",
+            "holdfast_checked_backends{state=\"usable\"} 7",
+            "holdfast_checked_backends{state=\"unusable\"} 2",
+        ],
+    );
 }
 
 #[test]

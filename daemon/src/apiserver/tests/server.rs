@@ -17,13 +17,13 @@ pub(super) const OUR_UID: &str = "2f6d6a52-0001";
 /// A certificate authority.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    pub(super) pem: String,
+    pub(crate) pem: String,
 }
 
 /// A certificate with its key, as PEM.
 pub(crate) struct Leaf {
-    pub(super) certificate: String,
-    pub(super) key: String,
+    pub(crate) certificate: String,
+    pub(crate) key: String,
 }
 
 impl Authority {

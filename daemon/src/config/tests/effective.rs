@@ -149,7 +149,7 @@ fn the_text_is_the_files_own() {
         [packets]
         devices = "auto"
         dsr = "off"
-        dsr_from = []
+        dsr_from = ["10.0.0.0/24", "fd00:a::/64"]
         enabled = true
         flows = "auto"
         forward_mark = "none"
@@ -172,12 +172,59 @@ fn the_text_is_the_files_own() {
         session_affinity = "none"
 
         [service.health_check]
+        expect_body = "all is well"
+        expect_status = "200-399"
         fall = 3
+        host = "web.example.com"
         interval = "2s"
         kind = "http"
         path = "/"
         rise = 2
         timeout = "1s"
+
+        [[service]]
+        backends = ["192.0.2.3:6379"]
+        frontends = ["10.96.0.11:6379"]
+        name = "cache"
+        namespace = "static"
+        port_name = ""
+        protocol = "TCP"
+        session_affinity = "none"
+
+        [service.health_check]
+        expect = "+PONG"
+        fall = 3
+        interval = "2s"
+        kind = "send-expect"
+        port = 6379
+        rise = 2
+        send = """
+        PING\r
+        """
+        slow_start = "30s"
+        timeout = "1s"
+
+        [[service]]
+        backends = ["192.0.2.4:8443"]
+        frontends = ["10.96.0.12:443"]
+        name = "shop"
+        namespace = "static"
+        port_name = ""
+        protocol = "TCP"
+        session_affinity = "none"
+
+        [service.health_check]
+        ca_file = "/etc/holdfast/backends-ca.crt"
+        client_certificate_file = "/etc/holdfast/checks.crt"
+        client_key_file = "/etc/holdfast/checks.key"
+        expect_status = "200-399"
+        fall = 3
+        interval = "2s"
+        kind = "https"
+        path = "/"
+        rise = 2
+        timeout = "1s"
+        tls_server_name = "shop.internal"
 
         [state]
         path = "/var/lib/holdfast"

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use toml::de::{DeTable, DeValue};
 
 use super::effective::check_round_trip;
-use crate::config::{CheckKind, Config};
+use crate::config::{CheckKind, Config, HttpCheck};
 
 pub(super) const EXAMPLE: &str = include_str!("../../../../config.example.toml");
 
@@ -96,7 +96,7 @@ fn every_example_is_legal() {
         kept.map(|line| format!("{line}\n")).collect::<String>()
     };
     let config = read(&without(&["token_file"]));
-    assert_eq!((config.services.len(), config.kubernetes.enabled), (1, true));
+    assert_eq!((config.services.len(), config.kubernetes.enabled), (3, true));
     read(&without(&["client_certificate_file", "client_key_file"]));
     let refused = Config::parse(&all, "").expect_err("two identities").to_string();
     assert!(refused.contains("two identities"), "{refused}");
@@ -112,8 +112,12 @@ fn the_example_service_shows_the_defaults() {
     let mut expected = read(bare).services[0].clone();
     assert_eq!(
         expected.health_check.as_ref().map(|check| &check.kind),
-        Some(&CheckKind::Http { path: "/".into() })
+        Some(&CheckKind::Http(HttpCheck::default()))
     );
+    if let Some(check) = &mut expected.health_check {
+        let (host, expect_body) = (Some("web.example.com".to_owned()), Some("all is well".to_owned()));
+        check.kind = CheckKind::Http(HttpCheck { host, expect_body, ..HttpCheck::default() });
+    }
     expected.on_empty = Some(Config::default().hold.on_empty);
     expected.maglev = Some(Config::default().packets.maglev);
     assert_eq!(block, &expected);

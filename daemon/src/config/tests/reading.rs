@@ -8,7 +8,7 @@ use holdfast_core::keys::Transport;
 
 use super::effective::check_round_trip;
 use crate::config::{
-    CheckKind, ClientIdentity, Config, Discovery, EventsRead, ExternalIps, Flows, NodeName,
+    CheckKind, ClientIdentity, Config, Discovery, EventsRead, ExternalIps, Flows, HttpCheck, NodeName,
     NodePortAddresses, OuterAddresses, ServiceBlock,
 };
 
@@ -60,9 +60,45 @@ fn a_health_check_has_the_documented_defaults() {
     assert_eq!((check.kind, check.rise, check.fall), (CheckKind::Tcp, 2, 3));
     assert_eq!((check.interval, check.timeout), (Duration::from_secs(2), Duration::from_secs(1)));
     let check = service("health_check = { kind = \"http\" }").health_check.unwrap();
-    assert_eq!(check.kind, CheckKind::Http { path: "/".to_owned() });
+    assert_eq!(check.kind, CheckKind::Http(HttpCheck::default()));
+    let CheckKind::Http(asked) = check.kind else { panic!() };
+    assert_eq!((asked.path.as_str(), asked.expect_status.to_string().as_str()), ("/", "200-399"));
     let check = service("[service.health_check]\ninterval = \"10m\"");
     assert_eq!(check.health_check.unwrap().interval, Duration::from_secs(600));
+}
+
+#[track_caller]
+fn check_statuses(text: &str, written: &str, healthy: &[u16], others: &[u16]) {
+    let check = service(&format!("health_check = {{ kind = \"http\", expect_status = \"{text}\" }}"));
+    let CheckKind::Http(asked) = check.health_check.unwrap().kind else { panic!("{text}") };
+    assert_eq!(asked.expect_status.to_string(), written);
+    assert!(healthy.iter().all(|status| asked.expect_status.has(*status)), "{text}");
+    assert!(!others.iter().any(|status| asked.expect_status.has(*status)), "{text}");
+}
+
+#[test]
+fn statuses_are_numbers_and_ranges() {
+    check_statuses("200", "200", &[200], &[199, 201]);
+    check_statuses("200-299,401", "200-299,401", &[200, 299, 401], &[199, 300, 400, 402]);
+    check_statuses(" 503 , 100 - 599", "503,100-599", &[100, 599], &[99, 600]);
+}
+
+#[test]
+fn a_check_may_ask_another_port_and_speak_plainly() {
+    let check = service(
+        "health_check = { kind = \"send-expect\", send = \"PING\\r\\n\", expect = \"+PONG\", port = 9000 }",
+    );
+    let check = check.health_check.unwrap();
+    let expected = CheckKind::SendExpect { send: Some("PING\r\n".to_owned()), expect: "+PONG".to_owned() };
+    assert_eq!(check.kind, expected);
+    let target = |backend: &str| check.target(backend.parse().unwrap()).to_string();
+    assert_eq!(
+        (target("192.0.2.1:80"), target("[2001:db8::1]:80")),
+        ("192.0.2.1:9000".into(), "[2001:db8::1]:9000".into())
+    );
+    let check = service("health_check = { kind = \"send-expect\", expect = \"220 \" }").health_check.unwrap();
+    assert_eq!(check.kind, CheckKind::SendExpect { send: None, expect: "220 ".to_owned() });
+    assert_eq!(check.target("192.0.2.1:80".parse().unwrap()).port(), 80);
 }
 
 #[track_caller]

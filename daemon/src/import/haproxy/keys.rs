@@ -32,7 +32,7 @@ pub(super) fn take(section: &mut Section, line: usize, words: &[String], notes: 
             let uri = rest.iter().skip_while(|word| **word != "uri").nth(1);
             section.check_path = uri.map(|uri| (*uri).to_owned()).or_else(|| section.check_path.take());
         }
-        ["http-check", "expect", "status", "200" | "200-399"] => {}
+        ["http-check", "expect", "status", statuses] => section.check_statuses = Some(statuses.to_owned()),
         ["timeout", "check", time] => section.check_timeout = duration(time),
         ["timeout", which, ..] => {
             notes.add(
@@ -123,6 +123,8 @@ impl<'a> Options<'a> {
                 "inter" => options.check.interval = words.next().and_then(duration),
                 "rise" => options.check.rise = number(words.next()),
                 "fall" => options.check.fall = number(words.next()),
+                "port" => options.check.port = words.next().and_then(|port| port.parse().ok()),
+                "slowstart" => options.check.slow_start = words.next().and_then(duration),
                 other => options.others.push(other),
             }
         }

@@ -39,5 +39,7 @@ pub(super) struct Section {
     pub(super) affinity: Option<Duration>,
     pub(super) is_by_source: bool,
     pub(super) check_path: Option<String>,
+    /// The statuses that are good, where the file names them.
+    pub(super) check_statuses: Option<String>,
     pub(super) check_timeout: Option<Duration>,
 }

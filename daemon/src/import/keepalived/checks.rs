@@ -24,7 +24,7 @@ impl Checks {
     pub(super) fn add(&mut self, node: &Node<'_>, notes: &mut Notes) {
         let check = match node.word(0) {
             "TCP_CHECK" => check(node, None, notes),
-            "HTTP_GET" => check(node, Some(path(node, notes)), notes),
+            "HTTP_GET" => Check { statuses: statuses(node), ..check(node, Some(path(node, notes)), notes) },
             other => {
                 notes.add(
                     node.line,
@@ -54,6 +54,7 @@ fn check(node: &Node<'_>, path: Option<String>, notes: &mut Notes) -> Check {
     let mut check = Check { path, ..Check::default() };
     for child in &node.children {
         match child.word(0) {
+            "connect_port" => check.port = child.word(1).parse().ok(),
             "connect_timeout" => check.timeout = seconds(child, notes),
             "retry" | "nb_get_retry" => {
                 check.fall = child.word(1).parse().ok().map(|again: u32| again.saturating_add(1));
@@ -65,14 +66,18 @@ fn check(node: &Node<'_>, path: Option<String>, notes: &mut Notes) -> Check {
     check
 }
 
+/// The statuses that are good for the first page that is asked for, where the file names them.
+fn statuses(node: &Node<'_>) -> Option<String> {
+    let named = node.child("url")?.child("status_code")?.words.get(1..)?;
+    Some(named.join(",")).filter(|statuses| !statuses.is_empty())
+}
+
 /// The path of the first page that is asked for.
 fn path(node: &Node<'_>, notes: &mut Notes) -> String {
     let Some(url) = node.child("url") else { return "/".to_owned() };
     for child in &url.children {
-        let is_usual = child.word(0) == "status_code" && matches!(child.word(1), "200" | "200-399");
-        if child.word(0) != "path" && !is_usual {
-            let what = shown(&child.words.join(" "));
-            notes.add(child.line, format!("{what} has no counterpart: any status from 200 to 399 is good"));
+        if !matches!(child.word(0), "path" | "status_code") {
+            notes.add(child.line, format!("{} has no counterpart", shown(&child.words.join(" "))));
         }
     }
     let asked = url.child("path").map(|path| path.word(1)).filter(|path| !path.is_empty());

@@ -1,28 +1,41 @@
 //! One check of one backend: it opens a socket, asks, and says that the backend is healthy or why it is not.
 //!
-//! Invariant: a check ends within its timeout and reads at most [`STATUS_LINE_BYTES_MAX`], whatever the backend does.
-//! The status line is parsed by hand, because nothing else of an answer counts here, and a backend that is not quite
-//! HTTP behind that line is still up. There is no DNS, no TLS and no redirect.
+//! Invariant: a check ends within its timeout and keeps at most [`ANSWER_BYTES_MAX`] of an answer, whatever the backend
+//! does. What is dialled is a backend's address: there is no DNS, and no redirect is followed. Files that TLS needs are
+//! not the backend's: without them it is not asked, and the time that they take is not its time.
+
+mod http;
+mod search;
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
-use super::{CheckKind, HealthCheck};
+use self::search::Search;
+use super::{CheckKind, HealthCheck, HttpCheck, Statuses};
+use crate::apiserver::ClientTls;
 use crate::exempt;
 
-/// The most that a backend can make us read: far more than any status line.
-const STATUS_LINE_BYTES_MAX: u64 = 8 * 1024;
+/// The most that is kept of what a backend answers, and the part of it in which a text is looked for: as much as
+/// `HAProxy` has for it, and 128 checks at once then keep 2 MiB.
+const ANSWER_BYTES_MAX: usize = 16 * 1024;
 
-/// How much of an answer that is not HTTP is shown: enough to recognise the protocol.
+/// How much of a text or of an answer is shown: enough to recognise the protocol.
 const EXCERPT_CHARACTERS_MAX: usize = 40;
 
 /// Why a backend did not pass its check.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CheckFailed {
+    /// That says nothing of the backend.
+    #[error("not asked: no file of certificate authorities could be read yet")]
+    NotAsked,
     /// Nothing listens there, or no way leads there.
     #[error("cannot connect: {0}")]
     Connect(io::Error),
@@ -32,6 +45,9 @@ pub(super) enum CheckFailed {
     /// Connected, then broken.
     #[error("the connection broke: {0}")]
     Broken(io::Error),
+    /// No TLS, or not with the backend that is meant.
+    #[error("no TLS: {0}")]
+    Tls(io::Error),
     /// Not done in time.
     #[error("no answer within {} ms", .0.as_millis())]
     TimedOut(Duration),
@@ -39,25 +55,66 @@ pub(super) enum CheckFailed {
     #[error("closed before a status line came")]
     Closed,
     /// A status line that does not end.
-    #[error("the status line is longer than {STATUS_LINE_BYTES_MAX} bytes")]
+    #[error("the status line is longer than {} bytes", http::STATUS_LINE_BYTES_MAX)]
     TooLong,
     #[error("not an HTTP/1 status line: {0:?}")]
     NotHttp(String),
+    /// What came is no whole answer of HTTP/1.
+    #[error("no whole answer of HTTP/1: {0}")]
+    NotWhole(String),
     /// A status that is not a healthy one.
-    #[error("status {0}, healthy are 200 to 399")]
-    Status(u16),
+    #[error("status {0}, healthy are {1}")]
+    Status(u16, Statuses),
+    /// The text did not come before the end, or not early enough.
+    #[error("{text:?} is not in {within}, which begins {answer:?}")]
+    Without {
+        /// What was looked for.
+        text: String,
+        /// Where.
+        within: &'static str,
+        /// How the answer begins.
+        answer: String,
+    },
 }
 
-/// Runs one check, at most for its timeout.
-pub(super) async fn run(check: &HealthCheck, backend: SocketAddr) -> Result<(), CheckFailed> {
+/// Runs one check, at most for its timeout. `tls` has the files of a check that speaks TLS.
+pub(super) async fn run(
+    check: &HealthCheck,
+    backend: SocketAddr,
+    tls: Option<&ClientTls>,
+) -> Result<(), CheckFailed> {
+    let tls = match tls {
+        Some(tls) => Some(tls.current().await.ok_or(CheckFailed::NotAsked)?),
+        None => None,
+    };
     let ask = async {
-        let stream = connect(backend).await?;
+        let target = check.target(backend);
+        let stream = connect(target).await?;
         match &check.kind {
             CheckKind::Tcp => Ok(()),
-            CheckKind::Http { path } => get(stream, backend, path).await,
+            CheckKind::Http(asked) => match tls {
+                None => http::get(stream, target, asked).await,
+                // Larger by far than what other checks need.
+                Some(tls) => Box::pin(get_over_tls(stream, target, asked, tls)).await,
+            },
+            CheckKind::SendExpect { send, expect } => exchange(stream, send.as_deref(), expect).await,
         }
     };
     tokio::time::timeout(check.timeout, ask).await.unwrap_or(Err(CheckFailed::TimedOut(check.timeout)))
+}
+
+async fn get_over_tls(
+    stream: TcpStream,
+    target: SocketAddr,
+    asked: &HttpCheck,
+    tls: Arc<ClientConfig>,
+) -> Result<(), CheckFailed> {
+    let name = asked.tls.as_ref().and_then(|tls| tls.server_name.clone());
+    // The configuration has no name that this refuses.
+    let name = name.and_then(|name| ServerName::try_from(name).ok());
+    let name = name.unwrap_or_else(|| target.ip().into());
+    let stream = TlsConnector::from(tls).connect(name, stream).await.map_err(CheckFailed::Tls)?;
+    http::get(stream, target, asked).await
 }
 
 async fn connect(backend: SocketAddr) -> Result<TcpStream, CheckFailed> {
@@ -69,45 +126,23 @@ fn is_own_socket(stream: &TcpStream) -> bool {
     matches!((stream.local_addr(), stream.peer_addr()), (Ok(local), Ok(peer)) if local == peer)
 }
 
-async fn get(mut stream: TcpStream, backend: SocketAddr, path: &str) -> Result<(), CheckFailed> {
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: {backend}\r\nUser-Agent: holdfast/{}\r\nAccept: */*\r\nConnection: close\r\n\r\n",
-        env!("CARGO_PKG_VERSION"),
-    );
-    stream.write_all(request.as_bytes()).await.map_err(CheckFailed::Broken)?;
-    let mut line = Vec::new();
-    let mut answer = BufReader::new(stream.take(STATUS_LINE_BYTES_MAX));
-    answer.read_until(b'\n', &mut line).await.map_err(CheckFailed::Broken)?;
-    judge(&line)
-}
-
-fn judge(line: &[u8]) -> Result<(), CheckFailed> {
-    let Some(line) = line.strip_suffix(b"\n") else {
-        let full = u64::try_from(line.len()).is_ok_and(|length| length >= STATUS_LINE_BYTES_MAX);
-        return Err(if full { CheckFailed::TooLong } else { CheckFailed::Closed });
-    };
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    match status(line) {
-        Some(200..=399) => Ok(()),
-        Some(status) => Err(CheckFailed::Status(status)),
-        None => Err(CheckFailed::NotHttp(excerpt(line))),
+/// Sends a text, if there is one, and reads until another one came.
+async fn exchange(mut stream: TcpStream, send: Option<&str>, expect: &str) -> Result<(), CheckFailed> {
+    stream.write_all(send.unwrap_or_default().as_bytes()).await.map_err(CheckFailed::Broken)?;
+    let mut search = Search::new(expect);
+    while !search.is_over() {
+        match stream.read_buf(&mut search.answer).await {
+            Ok(0) => break,
+            Ok(_) => (),
+            Err(error) => return Err(CheckFailed::Broken(error)),
+        }
     }
+    search.found()
 }
 
-/// `HTTP/1.x NNN` and perhaps a reason.
-fn status(line: &[u8]) -> Option<u16> {
-    let rest = line.strip_prefix(b"HTTP/1.")?;
-    let (minor, rest) = rest.split_first()?;
-    let (digits, reason) = rest.strip_prefix(b" ")?.split_at_checked(3)?;
-    let well_formed = minor.is_ascii_digit()
-        && digits.iter().all(u8::is_ascii_digit)
-        && (reason.is_empty() || reason.starts_with(b" "));
-    let number = digits.iter().fold(0, |number, digit| number * 10 + u16::from(*digit & 0x0f));
-    (well_formed && number >= 100).then_some(number)
-}
-
-fn excerpt(line: &[u8]) -> String {
-    String::from_utf8_lossy(line).chars().take(EXCERPT_CHARACTERS_MAX).collect()
+/// What people need of a text to recognise it.
+fn excerpt(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).chars().take(EXCERPT_CHARACTERS_MAX).collect()
 }
 
 #[cfg(test)]

@@ -11,15 +11,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::event::Event;
-use holdfast_core::facts::{SliceFacts, Writer};
+use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts, Writer};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey};
+use holdfast_core::weights::{Asked, Weight};
 
 use super::block::{Block, Blocks};
 use super::health::{Health, Transition};
-use super::schedule::{CheckId, Schedule, jittered};
-use super::{FIRST_INTERVAL_MAX, HealthCheck};
+use super::schedule::{CheckId, Schedule, jittered, part};
+use super::{FIRST_INTERVAL_MAX, HealthCheck, ramp};
 
-/// The writer of a slice that a health check changed.
+/// The writer of what a health check changed.
 const WRITER: &str = "health-check";
 
 /// A check to be run now.
@@ -48,6 +49,8 @@ pub(super) struct Change {
 #[derive(Debug)]
 struct Standing {
     block: Arc<Block>,
+    // The service as it was sent last, with the weights of then.
+    service: Arc<ServiceFacts>,
     sent: BTreeMap<SliceKey, Arc<SliceFacts>>,
     checks: BTreeMap<SocketAddr, CheckId>,
 }
@@ -58,7 +61,13 @@ struct Checked {
     slice: SliceKey,
     backend: SocketAddr,
     check: Arc<HealthCheck>,
+    // The check that ran last, or runs.
+    asked: Arc<HealthCheck>,
     health: Health,
+    // Whether its checks have been moved away from those of other backends that began with it.
+    is_spread: bool,
+    // When it was ready again after having been unready.
+    returned: Option<Duration>,
 }
 
 /// Everything this source knows.
@@ -68,8 +77,11 @@ pub(super) struct Live {
     standing: BTreeMap<ObjectName, Standing>,
     checks: BTreeMap<CheckId, Checked>,
     checks_made: u64,
+    unusable: usize,
     schedule: Schedule,
     turned: BTreeSet<(ObjectName, SliceKey)>,
+    // When backends of services grow next.
+    steps: BTreeSet<(Duration, ObjectName)>,
 }
 
 impl Live {
@@ -79,8 +91,10 @@ impl Live {
             standing: BTreeMap::new(),
             checks: BTreeMap::new(),
             checks_made: 0,
+            unusable: 0,
             schedule: Schedule::default(),
             turned: BTreeSet::new(),
+            steps: BTreeSet::new(),
         }
     }
 
@@ -97,28 +111,48 @@ impl Live {
         group
     }
 
+    /// How many backends are checked and not unusable.
+    pub(super) fn usable(&self) -> usize {
+        self.checks.len().saturating_sub(self.unusable)
+    }
+
+    /// How many backends their checks have made unusable.
+    pub(super) const fn unusable(&self) -> usize {
+        self.unusable
+    }
+
     /// A check to run now. To be called until there is none.
     pub(super) fn start_due(&mut self, now: Duration) -> Option<Due> {
         let id = self.schedule.start_due(now)?;
-        let checked = self.checks.get(&id)?;
+        let checked = self.checks.get_mut(&id)?;
+        checked.asked = Arc::clone(&checked.check);
         Some(Due { id, backend: checked.backend, check: Arc::clone(&checked.check) })
     }
 
-    /// When the next check can start without another one finishing first.
+    /// When the next check can start without another one finishing first, or backends grow.
     pub(super) fn next_due(&self) -> Option<Duration> {
-        self.schedule.next_due()
+        let step = self.steps.first().map(|(at, _)| *at);
+        self.schedule.next_due().into_iter().chain(step).min()
     }
 
-    /// Takes a result in; returns the change if the backend turned. Results of checks that are gone by now change
-    /// nothing.
-    pub(super) fn finished(&mut self, id: CheckId, success: bool, now: Duration) -> Option<Change> {
+    /// Takes a result in, if the check has one; returns the change if the backend turned. Results of checks that are
+    /// gone by now, or that a reload has changed while they ran, change nothing.
+    pub(super) fn finished(&mut self, id: CheckId, is_well: Option<bool>, now: Duration) -> Option<Change> {
         let Some(checked) = self.checks.get_mut(&id) else {
             self.schedule.finished(id, now, Duration::ZERO);
             return None;
         };
-        let transition = checked.health.observe(success);
-        self.schedule.finished(id, now, checked.wait(self.seed));
+        if checked.asked != checked.check {
+            self.schedule.finished(id, now, Duration::ZERO);
+            return None;
+        }
+        let transition = is_well.and_then(|is_well| checked.health.observe(is_well));
+        self.schedule.finished(id, now, checked.wait(self.seed, is_well.is_some()));
         let transition = transition?;
+        let returned = transition == Transition::Ready;
+        checked.returned = returned.then_some(now);
+        self.unusable =
+            if returned { self.unusable.saturating_sub(1) } else { self.unusable.saturating_add(1) };
         self.turned.insert((checked.service.name.clone(), checked.slice.clone()));
         Some(Change {
             service: checked.service.clone(),
@@ -129,17 +163,36 @@ impl Live {
         })
     }
 
-    /// The slices with a backend that turned since the last call, each once.
-    pub(super) fn take_changes(&mut self) -> Vec<Event> {
+    /// The slices with a backend that turned since the last call, each once, and before them the services of which
+    /// backends have other weights now.
+    pub(super) fn take_changes(&mut self, now: Duration) -> Vec<Event> {
         let turned = std::mem::take(&mut self.turned);
-        turned.iter().filter_map(|(service, slice)| self.reapply(service, slice)).collect()
+        let mut reweighed: BTreeSet<ObjectName> = turned.iter().map(|(service, _)| service.clone()).collect();
+        while self.steps.first().is_some_and(|(at, _)| *at <= now) {
+            reweighed.extend(self.steps.pop_first().map(|(_, service)| service));
+        }
+        let mut events: Vec<_> = reweighed.iter().filter_map(|service| self.reweigh(service, now)).collect();
+        events.extend(turned.iter().filter_map(|(service, slice)| self.reapply(service, slice)));
+        events
+    }
+
+    /// The service with its weights of now, if they are others than before.
+    fn reweigh(&mut self, name: &ObjectName, now: Duration) -> Option<Event> {
+        let standing = self.standing.get_mut(name)?;
+        let (weights, next) = standing.weights(&self.checks, now);
+        self.steps.extend(next.map(|next| (next, name.clone())));
+        if standing.service.weights == weights {
+            return None;
+        }
+        let meta = Meta { writer: writer(), ..standing.service.meta.clone() };
+        standing.service = Arc::new(ServiceFacts { meta, weights, ..(*standing.service).clone() });
+        Some(Event::ServiceApplied(Arc::clone(&standing.service)))
     }
 
     fn reapply(&mut self, service: &ObjectName, slice: &SliceKey) -> Option<Event> {
         let standing = self.standing.get_mut(service)?;
         let mut facts = standing.slice(&self.checks, slice)?;
-        facts.meta.writer =
-            Some(Writer { manager: WRITER.into(), operation: "Update".into(), subresource: None, at: None });
+        facts.meta.writer = writer();
         let facts = Arc::new(facts);
         standing.sent.insert(slice.clone(), Arc::clone(&facts));
         Some(Event::SliceApplied(facts))
@@ -158,13 +211,20 @@ impl Live {
     fn replace(&mut self, name: &ObjectName, block: &Arc<Block>, now: Duration, group: &mut Vec<Event>) {
         let before = self.standing.remove(name);
         let (service_before, mut sent_before, checks_before) = match before {
-            Some(before) => (Some(Arc::clone(&before.block.service)), before.sent, before.checks),
+            Some(before) => (Some(before.service), before.sent, before.checks),
             None => (None, BTreeMap::new(), BTreeMap::new()),
         };
         let checks = self.replace_checks(block, checks_before, now);
-        let mut standing = Standing { block: Arc::clone(block), sent: BTreeMap::new(), checks };
-        if service_before.as_ref() != Some(&block.service) {
-            group.push(Event::ServiceApplied(Arc::clone(&block.service)));
+        let service = Arc::clone(&block.service);
+        let mut standing = Standing { block: Arc::clone(block), service, sent: BTreeMap::new(), checks };
+        let (weights, next) = standing.weights(&self.checks, now);
+        self.steps.extend(next.map(|next| (next, name.clone())));
+        if weights != block.service.weights {
+            standing.service = Arc::new(ServiceFacts { weights, ..(*block.service).clone() });
+        }
+        match service_before.filter(|before| same_service_but_meta(before, &standing.service)) {
+            Some(before) => standing.service = before,
+            None => group.push(Event::ServiceApplied(Arc::clone(&standing.service))),
         }
         for (key, facts) in standing.slices(&self.checks) {
             let sent = sent_before.remove(&key).filter(|sent| same_but_meta(sent, &facts));
@@ -211,12 +271,22 @@ impl Live {
         let id = CheckId(self.checks_made);
         let service = block.service.key.clone();
         let health = Health::new(check.rise, check.fall);
-        let checked = Checked { service, slice: slice.clone(), backend, check: Arc::clone(check), health };
+        let [check, asked] = [check, check].map(Arc::clone);
+        let checked = Checked {
+            service,
+            slice: slice.clone(),
+            backend,
+            check,
+            asked,
+            health,
+            is_spread: false,
+            returned: None,
+        };
         self.checks.insert(id, checked);
         id
     }
 
-    /// Lets a check that is new, or differs from before, run at once; one that is the same keeps its place in the
+    /// Lets a check that is new, or differs from before, run soon; one that is the same keeps its place in the
     /// schedule.
     fn set_check(&mut self, id: CheckId, new: bool, check: &Arc<HealthCheck>, now: Duration) {
         let Some(checked) = self.checks.get_mut(&id) else {
@@ -225,19 +295,46 @@ impl Live {
         if checked.check != *check {
             checked.check = Arc::clone(check);
             checked.health.set_thresholds(check.rise, check.fall);
+            checked.is_spread = false;
         } else if !new {
             return;
         }
-        self.schedule.set_due(id, now);
+        let due = now.saturating_add(checked.first_wait(self.seed));
+        self.schedule.set_due(id, due);
     }
 
     fn drop_check(&mut self, id: CheckId) {
-        self.checks.remove(&id);
+        let was_unusable = self.checks.remove(&id).is_some_and(|checked| !checked.health.ready());
+        self.unusable = self.unusable.saturating_sub(usize::from(was_unusable));
         self.schedule.remove(id);
     }
 }
 
 impl Standing {
+    /// The weights of now, and when backends grow next: as the block says, but for those that returned lately.
+    fn weights(
+        &self,
+        checks: &BTreeMap<CheckId, Checked>,
+        now: Duration,
+    ) -> (Option<Box<Asked>>, Option<Duration>) {
+        let asked = &self.block.service.weights;
+        let Some(slow_start) = self.block.check.as_ref().and_then(|check| check.slow_start) else {
+            return (asked.clone(), None);
+        };
+        let step = |backend| {
+            let returned = self.checks.get(&backend).and_then(|id| checks.get(id)?.returned)?;
+            ramp::step(returned, slow_start, now)
+        };
+        let whole = |backend| asked.as_ref().and_then(|asked| asked.weights.of(backend, None));
+        let weighed = |backend| (backend, whole(backend).unwrap_or(Weight::ONE), step(backend));
+        let each: Vec<_> = self.block.backends().map(|(_, backend)| weighed(backend)).collect();
+        if each.iter().all(|(_, _, step)| step.is_none()) {
+            return (asked.clone(), None);
+        }
+        let growing = Asked { weights: ramp::weights(&each), wrong: None };
+        (Some(Box::new(growing)), Some(ramp::next_step(slow_start, now)))
+    }
+
     fn slices(&self, checks: &BTreeMap<CheckId, Checked>) -> Vec<(SliceKey, SliceFacts)> {
         let keys = self.block.slices.keys();
         keys.filter_map(|key| Some((key.clone(), self.slice(checks, key)?))).collect()
@@ -253,18 +350,46 @@ impl Standing {
 }
 
 impl Checked {
-    /// How long after the start of the check just done the next one starts.
-    fn wait(&self, seed: u64) -> Duration {
-        let hurried = self.check.interval.min(FIRST_INTERVAL_MAX);
-        let interval = if self.health.proven() { self.check.interval } else { hurried };
+    /// How long the first check waits: so long that many backends are not asked in one moment.
+    fn first_wait(&self, seed: u64) -> Duration {
+        part(self.hurried(), self.hash(seed))
+    }
+
+    /// How long after the start of the check just done the next one starts. The first interval after a verdict is only
+    /// a part of one, so that checks that began together fall apart for good. A check that could not ask does not
+    /// hurry.
+    fn wait(&mut self, seed: u64, has_asked: bool) -> Duration {
+        let hash = self.hash(seed);
+        if has_asked && !self.health.proven() {
+            return jittered(self.hurried(), hash);
+        }
+        let is_spread = std::mem::replace(&mut self.is_spread, true);
+        if is_spread { jittered(self.check.interval, hash) } else { part(self.check.interval, hash) }
+    }
+
+    fn hurried(&self) -> Duration {
+        self.check.interval.min(FIRST_INTERVAL_MAX)
+    }
+
+    fn hash(&self, seed: u64) -> u64 {
         let mut hash = DefaultHasher::new();
         (seed, &self.service, self.backend).hash(&mut hash);
-        jittered(interval, hash.finish())
+        hash.finish()
     }
 }
 
 fn slice_deleted(facts: &Arc<SliceFacts>) -> Event {
     Event::SliceDeleted(facts.key.clone(), Some(Box::new(facts.meta.clone())))
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "an object has a writer or none")]
+fn writer() -> Option<Writer> {
+    Some(Writer { manager: WRITER.into(), operation: "Update".into(), subresource: None, at: None })
+}
+
+/// As [`same_but_meta`], for services.
+fn same_service_but_meta(left: &ServiceFacts, right: &ServiceFacts) -> bool {
+    ServiceFacts { meta: right.meta.clone(), ..left.clone() } == *right
 }
 
 /// Whether two slices are the same but for their metadata: another last writer alone is not a change.

@@ -34,6 +34,12 @@ pub(super) fn jittered(interval: Duration, hash: u64) -> Duration {
     interval.saturating_mul(1000 - JITTER_PERMILLE_MAX + stretch) / 1000
 }
 
+/// A part of a time: always the same for the same hash, and as many hashes fall into one moment of it as into another.
+pub(super) fn part(whole: Duration, hash: u64) -> Duration {
+    let permille = u32::try_from(hash % 1_000).unwrap_or_default();
+    whole.saturating_mul(permille) / 1_000
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lane {
     Prompt,

@@ -125,6 +125,7 @@ struct Running {
     led: watch::Sender<Option<SocketAddr>>,
     events: mpsc::Receiver<Vec<Event>>,
     task: tokio::task::JoinHandle<()>,
+    counts: Arc<Checks>,
 }
 
 impl Running {
@@ -132,7 +133,9 @@ impl Running {
         let (blocks, reloads) = watch::channel(Arc::new(blocks(first)));
         let (sender, events) = mpsc::channel(8);
         let (led, leads) = watch::channel(None);
-        Self { blocks, led, events, task: tokio::spawn(run(reloads, leads, sender, 1)) }
+        let counts = Arc::default();
+        let task = tokio::spawn(run(reloads, leads, sender, (1, Arc::clone(&counts))));
+        Self { blocks, led, events, task, counts }
     }
 
     async fn group(&mut self) -> Vec<Event> {
@@ -151,11 +154,9 @@ impl Running {
 
 fn checked(name: &str, frontend: &str, backends: &[SocketAddr]) -> StaticService {
     let fast = HealthCheck {
-        kind: CheckKind::Tcp,
         interval: Duration::from_millis(20),
         timeout: Duration::from_millis(500),
-        rise: 2,
-        fall: 3,
+        ..HealthCheck::default()
     };
     StaticService { backends: backends.to_vec(), health_check: Some(fast), ..block(name, &[frontend], &[]) }
 }
@@ -241,6 +242,12 @@ async fn a_reload_keeps_what_is_known_and_sends_only_what_changed() {
     assert!(group.starts_with("service static/new deleted"), "{group}");
     assert!(group.contains("service static/web ") && !group.contains("slice "), "{group}");
     running.nothing_for(Duration::from_millis(100)).await;
+
+    let backends: Vec<_> = running.counts.backends().collect();
+    assert_eq!(backends, [(CheckedState::Usable, 0), (CheckedState::Unusable, 1)]);
+    let (results, totals): (Vec<_>, Vec<_>) = running.counts.totals().unzip();
+    assert_eq!(results, [CheckResult::Good, CheckResult::Bad, CheckResult::Unasked]);
+    assert!(totals[0] == 0 && totals[1] >= 3 && totals[2] == 0, "{totals:?}");
 
     running.reload(&[]);
     let group = show(&running.group().await);

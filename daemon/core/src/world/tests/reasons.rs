@@ -37,6 +37,27 @@ fn check(name: &str, steps: &[&[(&str, Conditions)]], expected: (Verdict, Option
     assert_eq!((row.verdict, row.reason), expected, "{name}");
 }
 
+/// As where each backend fails its health check: what becomes of the list is the service's own setting.
+#[test]
+fn a_list_of_which_no_backend_is_ready_any_more_goes_by_its_own_setting() {
+    let refused = (Verdict::Refusing, Some(Reason::AllUnready));
+    for (on_empty, expected) in [
+        (None, refused),
+        (Some("auto"), refused),
+        (Some("refuse"), refused),
+        (Some("hold"), (Verdict::Held, Some(Reason::AllUnready))),
+    ] {
+        let mut rig = Rig::new();
+        let facts = ServiceFacts { on_empty: on_empty.map(Into::into), ..service("a", "10.0.0.1", &[]) };
+        rig.turn(vec![applied(facts), with(&[("1.1.1.1", READY)])]);
+        for (conditions, expected) in [(SICK, expected), (READY, (Verdict::Serving, None))] {
+            let view = view(&rig.turn(vec![with(&[("1.1.1.1", conditions)])]), "a");
+            let row = row(&view, "10.0.0.1");
+            assert_eq!((row.verdict, row.reason), expected, "{on_empty:?}");
+        }
+    }
+}
+
 #[test]
 fn reasons_follow_what_was_seen() {
     let refused = |reason| (Verdict::Refusing, Some(reason));

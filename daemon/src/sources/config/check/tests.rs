@@ -1,5 +1,7 @@
 //! Checks against tiny real servers on 127.0.0.1.
 
+mod over_tls;
+
 use tokio::net::{TcpListener, TcpSocket};
 
 use super::*;
@@ -18,8 +20,12 @@ enum Server {
     Answers(&'static [u8]),
     /// Reads the request, then answers byte by byte.
     Drips(&'static [u8], Duration),
-    /// Reads the request, then sends `x` for ever.
-    Floods,
+    /// Reads the request, then sends this and `x` for ever.
+    Floods(&'static [u8]),
+    /// Reads so many bytes, then answers and stays.
+    Replies(usize, &'static [u8]),
+    /// Answers, shuts its half down, and stays.
+    HalfCloses(&'static [u8]),
 }
 
 async fn read_request(stream: &mut TcpStream) -> String {
@@ -48,13 +54,30 @@ async fn serve(server: Server, listener: TcpListener) {
                 tokio::time::sleep(gap).await;
             }
         }
-        Server::Floods => {
+        Server::Replies(bytes, answer) => {
+            stream.read_exact(&mut vec![0; bytes]).await.unwrap();
+            stream.write_all(answer).await.unwrap();
+        }
+        Server::HalfCloses(answer) => {
+            stream.write_all(answer).await.unwrap();
+            stream.shutdown().await.unwrap();
+        }
+        Server::Floods(first) => {
             read_request(&mut stream).await;
+            stream.write_all(first).await.unwrap();
             while stream.write_all(&[b'x'; 4096]).await.is_ok() {}
         }
     }
     // The connection stays open until the check closes it.
     let _ = stream.read_to_end(&mut Vec::new()).await;
+}
+
+fn check_of(kind: CheckKind, timeout: Duration) -> HealthCheck {
+    HealthCheck { kind, interval: timeout, timeout, ..HealthCheck::default() }
+}
+
+fn http(path: &str) -> HttpCheck {
+    HttpCheck { path: path.into(), ..HttpCheck::default() }
 }
 
 async fn outcome(server: Server, kind: CheckKind, timeout: Duration) -> String {
@@ -67,14 +90,15 @@ async fn outcome(server: Server, kind: CheckKind, timeout: Duration) -> String {
         }
         _ => Some(tokio::spawn(serve(server, listener))),
     };
-    let check = HealthCheck { kind, interval: timeout, timeout, rise: 1, fall: 1 };
-    let outcome = run(&check, backend).await.map_or_else(|failed| failed.to_string(), |()| "healthy".into());
+    let check = check_of(kind, timeout);
+    let outcome =
+        run(&check, backend, None).await.map_or_else(|failed| failed.to_string(), |()| "healthy".into());
     serving.inspect(tokio::task::JoinHandle::abort);
     outcome
 }
 
 async fn check_http(rule: &str, server: Server, expected: &str) {
-    let kind = CheckKind::Http { path: "/healthz?full=1".into() };
+    let kind = CheckKind::Http(http("/healthz?full=1"));
     assert_eq!(outcome(server, kind, Duration::from_millis(400)).await, expected, "{rule}");
 }
 
@@ -95,15 +119,15 @@ async fn a_tcp_check_passes_if_a_connection_opens() {
 #[tokio::test]
 async fn an_http_check_passes_from_200_to_399() {
     for (status, expected) in [
-        ("100 Continue", "status 100, healthy are 200 to 399"),
-        ("199 x", "status 199, healthy are 200 to 399"),
+        ("100 Continue", "status 100, healthy are 200-399"),
+        ("199 x", "status 199, healthy are 200-399"),
         ("200 OK", "healthy"),
         ("204 No Content", "healthy"),
         ("302 Found", "healthy"),
         ("399 x", "healthy"),
-        ("400 Bad Request", "status 400, healthy are 200 to 399"),
-        ("500 Internal Server Error", "status 500, healthy are 200 to 399"),
-        ("503", "status 503, healthy are 200 to 399"),
+        ("400 Bad Request", "status 400, healthy are 200-399"),
+        ("500 Internal Server Error", "status 500, healthy are 200-399"),
+        ("503", "status 503, healthy are 200-399"),
     ] {
         let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").leak();
         check_http(status, Server::Answers(answer.as_bytes()), expected).await;
@@ -137,7 +161,7 @@ async fn an_http_check_that_fails_says_why() {
         "no answer within 400 ms",
     )
     .await;
-    check_http("never ends", Server::Floods, "the status line is longer than 8192 bytes").await;
+    check_http("never ends", Server::Floods(b""), "the status line is longer than 8192 bytes").await;
     check_http("SSH", Server::Banner(b"SSH-2.0-x\r\n"), "not an HTTP/1 status line: \"SSH-2.0-x\"").await;
     check_http("a banner without an end", Server::Banner(b"220 mail"), "no answer within 400 ms").await;
 }
@@ -145,50 +169,148 @@ async fn an_http_check_that_fails_says_why() {
 /// A server that closes before it reads may break the write or the read: both are failures.
 #[tokio::test]
 async fn an_http_check_fails_if_the_backend_closes_at_once() {
-    let kind = CheckKind::Http { path: "/".into() };
+    let kind = CheckKind::Http(http("/"));
     let outcome = outcome(Server::Closes, kind, Duration::from_secs(1)).await;
     let closed = outcome.starts_with("closed before") || outcome.starts_with("the connection broke");
     assert!(closed, "{outcome}");
 }
 
-#[track_caller]
-fn check_status(line: &str, expected: Option<u16>) {
-    assert_eq!(status(line.as_bytes()), expected, "{line:?}");
-}
-
-#[test]
-fn a_status_line_is_http_1_and_three_digits() {
-    check_status("HTTP/1.1 200 OK", Some(200));
-    check_status("HTTP/1.0 404", Some(404));
-    check_status("HTTP/1.1 999 x", Some(999));
-    check_status("", None);
-    check_status("HTTP/1.1", None);
-    check_status("HTTP/1.1 ", None);
-    check_status("HTTP/1.1 20", None);
-    check_status("HTTP/1.1 2000", None);
-    check_status("HTTP/1.1 20x OK", None);
-    check_status("HTTP/1.1 099 OK", None);
-    check_status("HTTP/1.1  200 OK", None);
-    check_status("HTTP/1.1\t200 OK", None);
-    check_status("HTTP/1.x 200 OK", None);
-    check_status("HTTP/2 200", None);
-    check_status("http/1.1 200 OK", None);
-    check_status(" HTTP/1.1 200 OK", None);
-    check_status("HTTP/1.1 ２００", None);
+/// What is asked of a backend, and at which address it is asked.
+async fn asked(http: HttpCheck) -> (String, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let backend = listener.local_addr().unwrap();
+    let asked = tokio::spawn(async move { read_request(&mut listener.accept().await.unwrap().0).await });
+    run(&check_of(CheckKind::Http(http), Duration::from_secs(5)), backend, None).await.unwrap_err();
+    (asked.await.unwrap(), backend)
 }
 
 #[tokio::test]
 async fn the_request_names_the_backend_and_asks_for_a_close() {
+    let expect_body = || Some("well".to_owned());
+    for body in [None, expect_body()] {
+        let (request, backend) = asked(HttpCheck { expect_body: body, ..http("/healthz?full=1") }).await;
+        let request = request.to_lowercase();
+        assert!(request.starts_with("get /healthz?full=1 http/1.1\r\n"), "{request}");
+        assert!(request.contains(&format!("\r\nhost: {backend}\r\n")), "{request}");
+        assert!(request.contains("\r\nconnection: close\r\n"), "{request}");
+    }
+    for body in [None, expect_body()] {
+        let host = Some("web.example.com:8080".to_owned());
+        let (request, _) = asked(HttpCheck { host, expect_body: body, ..http("/") }).await;
+        let request = request.to_lowercase();
+        assert_eq!(request.matches("\r\nhost: web.example.com:8080\r\n").count(), 1, "{request}");
+    }
+}
+
+#[tokio::test]
+async fn a_check_asks_the_port_that_it_names() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let backend = listener.local_addr().unwrap();
-    let asked = tokio::spawn(async move { read_request(&mut listener.accept().await.unwrap().0).await });
-    let timeout = Duration::from_secs(5);
-    let kind = CheckKind::Http { path: "/healthz?full=1".into() };
-    run(&HealthCheck { kind, interval: timeout, timeout, rise: 1, fall: 1 }, backend).await.unwrap_err();
-    let asked = asked.await.unwrap();
-    let expected = format!("GET /healthz?full=1 HTTP/1.1\r\nHost: {backend}\r\n");
-    assert!(asked.starts_with(&expected), "{asked}");
-    assert!(asked.contains("\r\nConnection: close\r\n"), "{asked}");
+    let port = std::num::NonZeroU16::new(listener.local_addr().unwrap().port());
+    let check = HealthCheck { port, ..check_of(CheckKind::Tcp, Duration::from_secs(5)) };
+    // Nothing listens at the backend's own port.
+    run(&check, "127.0.0.1:1".parse().unwrap(), None).await.unwrap();
+}
+
+async fn check_body(rule: &str, server: Server, expected: &str) {
+    let asked = HttpCheck { expect_body: Some("all is well".into()), ..http("/") };
+    assert_eq!(outcome(server, CheckKind::Http(asked), Duration::from_millis(400)).await, expected, "{rule}");
+}
+
+#[tokio::test]
+async fn a_check_with_a_body_passes_if_its_text_is_there() {
+    let at_end = b"HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\nso all is well";
+    check_body("with a length", Server::Answers(at_end), "healthy").await;
+    check_body("until the end", Server::Answers(b"HTTP/1.0 200 OK\r\n\r\nall is well"), "healthy").await;
+    let chunked =
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nall i\r\n6\r\ns well\r\n0\r\n\r\n";
+    check_body("across two chunks", Server::Answers(chunked), "healthy").await;
+    check_body("byte by byte", Server::Drips(at_end, Duration::from_millis(2)), "healthy").await;
+    check_body("endless behind it", Server::Floods(b"HTTP/1.1 200 OK\r\n\r\nall is well"), "healthy").await;
+    let early = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nall is well";
+    check_body("before the end is missed", Server::Answers(early), "healthy").await;
+}
+
+#[tokio::test]
+async fn a_check_with_a_body_that_fails_says_why() {
+    check_body("nothing listens", Server::Down, REFUSED).await;
+    let only_head = b"HTTP/1.1 200 OK\r\nX: all is well\r\nContent-Length: 4\r\n\r\nfail";
+    check_body(
+        "a header is no body",
+        Server::Answers(only_head),
+        "\"all is well\" is not in the answer, which begins \"fail\"",
+    )
+    .await;
+    let bad = b"HTTP/1.1 500 x\r\nContent-Length: 11\r\n\r\nall is well";
+    check_body("another status", Server::Answers(bad), "status 500, healthy are 200-399").await;
+    let moved = b"HTTP/1.1 302 x\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n";
+    check_body(
+        "a redirect is not followed",
+        Server::Answers(moved),
+        "\"all is well\" is not in the answer, which begins \"\"",
+    )
+    .await;
+    let endless = "\"all is well\" is not in the first 16 KiB of the answer, which begins \"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"";
+    check_body("an endless body", Server::Floods(b"HTTP/1.1 200 OK\r\n\r\n"), endless).await;
+    let too_large = "no whole answer of HTTP/1: message head is too large";
+    check_body("an endless header", Server::Floods(b"HTTP/1.1 200 OK\r\nX: "), too_large).await;
+    let dripped = Server::Drips(b"HTTP/1.1 200 OK\r\n\r\nall", Duration::from_millis(60));
+    check_body("a byte at a time", dripped, "no answer within 400 ms").await;
+    check_body("says nothing", Server::Silent, "no answer within 400 ms").await;
+    let cut = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nall is";
+    check_body(
+        "cut off",
+        Server::Answers(cut),
+        "no whole answer of HTTP/1: error reading a body from connection: end of file before message length reached",
+    )
+    .await;
+    let other = "no whole answer of HTTP/1: invalid HTTP version parsed";
+    check_body("another protocol", Server::Answers(b"SSH-2.0-x\r\n"), other).await;
+}
+
+#[tokio::test]
+async fn the_statuses_that_are_expected_are_the_healthy_ones() {
+    let text = "[[service]]\nname = \"web\"\nfrontends = [\"10.0.0.1:80\"]\nbackends = [\"192.0.2.1:80\"]\n\
+                health_check = { kind = \"http\", expect_status = \"200-204, 401\" }";
+    let (mut config, _) = crate::config::Config::parse(text, "").unwrap();
+    let kind = config.services.remove(0).health_check.unwrap().kind;
+    for (status, expected) in [
+        ("199 x", "status 199, healthy are 200-204,401"),
+        ("200 OK", "healthy"),
+        ("204 x", "healthy"),
+        ("205 x", "status 205, healthy are 200-204,401"),
+        ("401 x", "healthy"),
+    ] {
+        let answer = format!("HTTP/1.1 {status}\r\n\r\n").leak();
+        let server = Server::Answers(answer.as_bytes());
+        assert_eq!(outcome(server, kind.clone(), Duration::from_secs(5)).await, expected, "{status}");
+    }
+}
+
+async fn check_exchange(rule: &str, send: Option<&str>, server: Server, expected: &str) {
+    let kind = CheckKind::SendExpect { send: send.map(str::to_owned), expect: "+PONG".into() };
+    assert_eq!(outcome(server, kind, Duration::from_millis(400)).await, expected, "{rule}");
+}
+
+#[tokio::test]
+async fn a_send_expect_check_passes_if_the_answer_has_the_text() {
+    let ping = Some("PING\r\n");
+    check_exchange("nothing listens", ping, Server::Down, REFUSED).await;
+    check_exchange("the text", ping, Server::Replies(6, b"+PONG\r\n"), "healthy").await;
+    check_exchange("in the midst", ping, Server::Replies(6, b"hello\r\n+PONG\r\n"), "healthy").await;
+    check_exchange("speaks first, and nothing is sent", None, Server::Banner(b"+PONG\r\n"), "healthy").await;
+    check_exchange("half-closed behind it", ping, Server::HalfCloses(b"+PONG\r\n"), "healthy").await;
+    let error = "\"+PONG\" is not in the answer, which begins \"-ERR \\\"x\\\"\\r\\n\"";
+    check_exchange("another text, and the end", ping, Server::HalfCloses(b"-ERR \"x\"\r\n"), error).await;
+    check_exchange(
+        "another text, and stays",
+        ping,
+        Server::Replies(6, b"-ERR\r\n"),
+        "no answer within 400 ms",
+    )
+    .await;
+    check_exchange("says nothing", ping, Server::Silent, "no answer within 400 ms").await;
+    let endless = "\"+PONG\" is not in the first 16 KiB of the answer, which begins \"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"";
+    check_exchange("floods", Some("GET\r\n\r\n"), Server::Floods(b""), endless).await;
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use holdfast_core::keys::Source;
 use proptest::prelude::*;
 
 use super::super::tests::{block, blocks, show};
-use super::super::{CheckKind, StaticService};
+use super::super::{CheckKind, HttpCheck, StaticService};
 use super::*;
 
 const fn ms(milliseconds: u64) -> Duration {
@@ -13,7 +13,14 @@ const fn ms(milliseconds: u64) -> Duration {
 }
 
 fn tcp(interval: Duration, rise: u32, fall: u32) -> HealthCheck {
-    HealthCheck { kind: CheckKind::Tcp, interval, timeout: ms(500), rise, fall }
+    HealthCheck { interval, timeout: ms(500), rise, fall, ..HealthCheck::default() }
+}
+
+fn http(path: &str, check: &HealthCheck) -> HealthCheck {
+    HealthCheck {
+        kind: CheckKind::Http(HttpCheck { path: path.into(), ..HttpCheck::default() }),
+        ..check.clone()
+    }
 }
 
 fn checked(name: &str, backends: &[&str], check: HealthCheck) -> StaticService {
@@ -25,11 +32,13 @@ struct Lab {
     live: Live,
     now: Duration,
     dead: BTreeSet<SocketAddr>,
+    /// When each check ran.
+    asked: Vec<(SocketAddr, Duration)>,
 }
 
 impl Lab {
     fn new() -> Self {
-        Self { live: Live::new(7), now: Duration::ZERO, dead: BTreeSet::new() }
+        Self { live: Live::new(7), now: Duration::ZERO, dead: BTreeSet::new(), asked: Vec::new() }
     }
 
     fn kill(&mut self, backend: &str) {
@@ -46,13 +55,26 @@ impl Lab {
         while let Some(due) = self.live.next_due().filter(|due| *due <= end) {
             self.now = self.now.max(due);
             while let Some(due) = self.live.start_due(self.now) {
-                self.live.finished(due.id, !self.dead.contains(&due.backend), self.now);
+                self.asked.push((due.backend, self.now));
+                self.live.finished(due.id, Some(!self.dead.contains(&due.backend)), self.now);
             }
-            groups.push((self.now, self.live.take_changes()));
+            groups.push((self.now, self.live.take_changes(self.now)));
         }
         self.now = end;
         groups.retain(|(_, group)| !group.is_empty());
         groups
+    }
+
+    /// When this backend was asked after some time.
+    fn asked_after(&self, backend: &str, time: Duration) -> Vec<Duration> {
+        let backend = backend.parse().unwrap();
+        let asked = self.asked.iter().filter(|(asked, at)| *asked == backend && *at >= time);
+        asked.map(|(_, at)| *at).collect()
+    }
+
+    /// Whether the next check is one that was begun just now.
+    fn asks_soon(&self) -> bool {
+        self.live.next_due().is_some_and(|due| due < self.now + FIRST_INTERVAL_MAX)
     }
 
     fn shown_until(&mut self, end: Duration) -> String {
@@ -67,7 +89,7 @@ fn a_dead_backend_is_found_soon_however_long_the_interval() {
     lab.apply(&[checked("web", &["192.0.2.1:80", "192.0.2.2:80"], tcp(Duration::from_secs(600), 2, 3))]);
     let groups = lab.run_until(Duration::from_secs(599));
     let [(at, group)] = &groups[..] else { panic!("{groups:?}") };
-    assert!((ms(180)..=ms(220)).contains(at), "three checks, a tenth of a second apart: {at:?}");
+    assert!((ms(180)..=ms(320)).contains(at), "three checks, a tenth of a second apart: {at:?}");
     expect![[r#"
         slice static/web-v4-80 of web V4 http TCP 80: 192.0.2.1 ready 192.0.2.2 unready, holdfast.toml by health-check
     "#]].assert_eq(&show(group));
@@ -78,11 +100,11 @@ fn an_unready_backend_is_checked_at_its_interval() {
     let mut lab = Lab::new();
     lab.kill("192.0.2.1:80");
     lab.apply(&[checked("web", &["192.0.2.1:80"], tcp(Duration::from_secs(60), 2, 1))]);
-    lab.run_until(ms(1));
+    lab.run_until(ms(100));
     lab.dead.clear();
     let groups = lab.run_until(Duration::from_secs(600));
     let [(at, _)] = &groups[..] else { panic!("{groups:?}") };
-    assert!((ms(108_000)..=ms(132_000)).contains(at), "two successes, a minute apart: {at:?}");
+    assert!((ms(54_000)..=ms(126_100)).contains(at), "two successes, a minute apart: {at:?}");
 }
 
 #[test]
@@ -92,9 +114,10 @@ fn backends_that_turn_together_re_apply_their_slice_once() {
     lab.kill("192.0.2.3:80");
     let backends = ["192.0.2.1:80", "192.0.2.2:80", "192.0.2.3:80", "192.0.2.4:81"];
     lab.apply(&[checked("web", &backends, tcp(ms(100), 1, 1))]);
+    lab.now = ms(100);
     expect![[r#"
         slice static/web-v4-80 of web V4 http TCP 80: 192.0.2.1 unready 192.0.2.2 ready 192.0.2.3 unready, holdfast.toml by health-check
-    "#]].assert_eq(&lab.shown_until(ms(1)));
+    "#]].assert_eq(&lab.shown_until(ms(100)));
 }
 
 #[test]
@@ -103,7 +126,7 @@ fn an_unchanged_reload_sends_nothing_and_moves_no_check() {
     lab.kill("192.0.2.1:80");
     let web = checked("web", &["192.0.2.1:80", "192.0.2.2:80"], tcp(ms(1_000), 1, 1));
     lab.apply(std::slice::from_ref(&web));
-    lab.run_until(ms(10));
+    lab.run_until(ms(100));
     let due = lab.live.next_due();
     assert_eq!(lab.apply(std::slice::from_ref(&web)), "");
     assert_eq!(lab.live.next_due(), due);
@@ -117,7 +140,7 @@ fn a_changed_block_keeps_the_verdicts_of_the_backends_that_stay() {
     lab.kill("192.0.2.1:80");
     lab.apply(&[checked("web", &["192.0.2.1:80", "192.0.2.2:80"], check.clone())]);
     lab.run_until(ms(1_500));
-    let due = lab.live.next_due();
+    let before = lab.live.next_due();
 
     let more = ["192.0.2.3:80", "192.0.2.1:80", "192.0.2.1:81"];
     expect![[r#"
@@ -125,9 +148,10 @@ fn a_changed_block_keeps_the_verdicts_of_the_backends_that_stay() {
         slice static/web-v4-81 of web V4 http TCP 81: 192.0.2.1 ready, holdfast.toml by file
     "#]]
     .assert_eq(&lab.apply(&[checked("web", &more, check)]));
-    assert_eq!(lab.live.next_due(), Some(lab.now), "new backends are checked at once");
-    lab.run_until(lab.now);
-    assert!(lab.live.next_due() >= due, "known ones at their time");
+    assert!(lab.asks_soon(), "new backends are checked soon");
+    lab.run_until(ms(10_000));
+    let known = lab.asked_after("192.0.2.1:80", ms(1_500))[0];
+    assert!(Some(known) >= before && known <= ms(1_500) + ms(1_100), "known ones at their time");
 }
 
 #[test]
@@ -137,7 +161,7 @@ fn another_check_keeps_the_verdict_and_asks_at_once() {
     lab.apply(&[checked("web", &["192.0.2.1:80"], tcp(ms(1_000), 1, 1))]);
     lab.run_until(ms(100));
     assert_eq!(lab.apply(&[checked("web", &["192.0.2.1:80"], tcp(ms(60_000), 2, 1))]), "");
-    assert_eq!(lab.live.next_due(), Some(lab.now));
+    assert!(lab.asks_soon());
     lab.dead.clear();
     assert_eq!(lab.run_until(ms(1_000)), [], "one success is not enough any more");
 }
@@ -176,22 +200,227 @@ fn a_result_that_comes_after_its_check_is_gone_changes_nothing() {
     let mut lab = Lab::new();
     let web = checked("web", &["192.0.2.1:80"], tcp(ms(1_000), 1, 1));
     lab.apply(std::slice::from_ref(&web));
+    lab.now = ms(100);
     let late = lab.live.start_due(lab.now).unwrap();
     lab.apply(&[]);
     lab.apply(std::slice::from_ref(&web));
-    assert_eq!(lab.live.finished(late.id, false, lab.now), None);
-    assert_eq!(lab.live.take_changes(), []);
-    assert_eq!(lab.live.next_due(), Some(lab.now), "the new check is not the old one");
+    assert_eq!(lab.live.finished(late.id, Some(false), lab.now), None);
+    assert_eq!(lab.live.take_changes(lab.now), []);
+    assert!(lab.asks_soon(), "the new check is not the old one");
+}
+
+/// A reload that mends the check must not have its backend judged by what was asked before.
+#[test]
+fn a_check_that_a_reload_overtakes_proves_nothing() {
+    let mut lab = Lab::new();
+    let web = |path| checked("web", &["192.0.2.1:80"], http(path, &tcp(ms(60_000), 1, 1)));
+    lab.apply(&[web("/old")]);
+    lab.now = ms(100);
+    let old = lab.live.start_due(lab.now).unwrap();
+    lab.apply(&[web("/new")]);
+    assert_eq!(lab.live.start_due(lab.now).map(|due| due.id), None, "it still runs");
+    assert_eq!(lab.live.finished(old.id, Some(false), lab.now), None);
+    assert_eq!(lab.live.take_changes(lab.now), []);
+    let new = lab.live.start_due(lab.now).expect("asked anew at once");
+    assert!(matches!(&new.check.kind, CheckKind::Http(asked) if asked.path == "/new"));
+    assert_eq!(lab.live.finished(new.id, Some(false), lab.now).unwrap().transition, Transition::Unready);
+}
+
+/// Files that cannot be read say nothing of a backend, and are no reason to look for them ten times a second.
+#[test]
+fn a_check_that_could_not_ask_proves_nothing() {
+    let mut lab = Lab::new();
+    lab.apply(&[checked("web", &["192.0.2.1:80"], tcp(ms(1_000), 1, 1))]);
+    let mut asked = 0;
+    while let Some(due) = lab.live.next_due().filter(|due| *due < ms(20_000)) {
+        let started = lab.live.start_due(due).unwrap();
+        assert_eq!(lab.live.finished(started.id, None, due), None);
+        asked += 1;
+    }
+    assert!((17..=24).contains(&asked), "{asked} times in 20 s");
+    assert_eq!(lab.live.take_changes(lab.now), []);
+}
+
+/// The backend that is down in the rows below.
+const DOWN: &str = "192.0.2.1:80";
+
+/// Checks until a backend turned, or was asked so often.
+fn ask_until_it_turns(lab: &mut Lab, most: usize) -> (usize, bool) {
+    let asked_before = lab.asked_after(DOWN, Duration::ZERO).len();
+    loop {
+        let due = lab.live.next_due().unwrap();
+        let has_turned = !lab.run_until(due).is_empty();
+        let asked = lab.asked_after(DOWN, Duration::ZERO).len() - asked_before;
+        if has_turned || asked == most {
+            return (asked, has_turned);
+        }
+    }
+}
+
+/// How many bad checks it takes until a backend is down, from the last of these reloads on; before each other one it
+/// has had two.
+#[track_caller]
+fn check_falls(rule: &str, reloads: &[StaticService], expected: usize) {
+    let mut lab = Lab::new();
+    lab.kill(DOWN);
+    let (last, before) = reloads.split_last().unwrap();
+    for service in before {
+        lab.apply(std::slice::from_ref(service));
+        assert_eq!(ask_until_it_turns(&mut lab, 2), (2, false), "{rule}");
+    }
+    lab.apply(std::slice::from_ref(last));
+    assert_eq!(ask_until_it_turns(&mut lab, 9), (expected, true), "{rule}");
+}
+
+#[test]
+fn nothing_marks_a_backend_down_before_fall_bad_checks() {
+    let down = [DOWN];
+    let both = ["192.0.2.9:80", DOWN];
+    let web = |backends: &[&str], path| checked("web", backends, http(path, &tcp(ms(1_000), 1, 3)));
+    check_falls("a start", &[web(&down, "/")], 3);
+    check_falls("a start beside others", &[web(&both, "/")], 3);
+    check_falls("a reload that changes nothing", &[web(&down, "/"), web(&down, "/")], 1);
+    check_falls("a reload with another backend", &[web(&down, "/"), web(&both, "/")], 1);
+    check_falls("a reload with another check", &[web(&down, "/"), web(&down, "/healthz")], 3);
+}
+
+/// However many backends turn with each check, what is told of them is their slice, once each time, and the truth.
+#[test]
+fn backends_that_all_flap_are_told_as_they_are() {
+    let backends: Vec<String> = (1..=200).map(|n| format!("192.0.2.{n}:80")).collect();
+    let names: Vec<&str> = backends.iter().map(String::as_str).collect();
+    let mut lab = Lab::new();
+    lab.apply(&[checked("web", &names, tcp(ms(100), 1, 1))]);
+    for turn in 0..20 {
+        lab.dead.clear();
+        if turn % 2 == 0 {
+            names.iter().for_each(|backend| lab.kill(backend));
+        }
+        let until = lab.now + ms(250);
+        let groups = lab.run_until(until);
+        assert!(groups.iter().all(|(_, group)| group.len() == 1), "{turn}");
+        let last = show(&groups.last().unwrap().1);
+        assert_eq!(last.matches(" unready").count(), lab.dead.len(), "{turn}: {last}");
+    }
+}
+
+/// Of many checks that begin together, no moment gets more than its part, neither at first nor later.
+#[test]
+fn checks_that_begin_together_fall_apart() {
+    let backends: Vec<String> =
+        (0..1_000).map(|n| format!("192.0.{}.{}:80", 2 + n / 250, 1 + n % 250)).collect();
+    let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
+    let mut lab = Lab::new();
+    lab.apply(&[checked("web", &backends, tcp(ms(5_000), 2, 3))]);
+    lab.run_until(ms(15_000));
+    let most = |from: u64, to: u64, width: u64| {
+        let within =
+            |begin: u64| move |at: &&(SocketAddr, Duration)| (ms(begin)..ms(begin + width)).contains(&at.1);
+        (from..to).step_by(10).map(|begin| lab.asked.iter().filter(within(begin)).count()).max().unwrap()
+    };
+    assert!(most(0, 100, 10) < 150, "{} in 10 ms of the first 100", most(0, 100, 10));
+    assert!(most(100, 15_000, 500) < 180, "{} in half a second", most(100, 15_000, 500));
+}
+
+/// The weights of a group's services, and how often a service was sent.
+fn weights_in(groups: &[(Duration, Vec<Event>)], backend: &str) -> Vec<u16> {
+    let services = groups.iter().flat_map(|(_, group)| group).filter_map(|event| match event {
+        Event::ServiceApplied(facts) => Some(facts),
+        _ => None,
+    });
+    let backend = backend.parse().unwrap();
+    let weight = |facts: &Arc<ServiceFacts>| facts.weights.as_ref()?.weights.of(backend, None);
+    services.map(|facts| weight(facts).unwrap_or(Weight::ONE).number()).collect()
+}
+
+fn slowly(names: &[&str]) -> StaticService {
+    let check = HealthCheck { slow_start: Some(ms(30_000)), ..tcp(ms(1_000), 1, 1) };
+    checked("web", names, check)
+}
+
+#[test]
+fn a_backend_that_returns_gets_its_weight_in_ten_steps() {
+    let mut lab = Lab::new();
+    lab.kill(DOWN);
+    lab.apply(&[slowly(&[DOWN, "192.0.2.2:80"])]);
+    assert_eq!(weights_in(&lab.run_until(ms(20_000)), DOWN), [0; 0], "a start is no return");
+    lab.dead.clear();
+    let groups = lab.run_until(ms(60_000));
+    assert_eq!(weights_in(&groups, DOWN), [1, 2, 3, 4, 5, 6, 7, 8, 9, 1]);
+    assert_eq!(weights_in(&groups, "192.0.2.2:80"), [10, 10, 10, 10, 10, 10, 10, 10, 10, 1]);
+    let [(first, events), .., (last, end)] = &groups[..] else { panic!("{groups:?}") };
+    assert!((ms(24_000)..=ms(30_000)).contains(&(*last - *first)), "{:?}", *last - *first);
+    assert!(
+        matches!(&events[..], [Event::ServiceApplied(_), Event::SliceApplied(_)]),
+        "weights come first: {events:?}"
+    );
+    let [Event::ServiceApplied(whole)] = &end[..] else { panic!("{end:?}") };
+    assert_eq!(whole.weights, None, "as the block says");
+    assert_eq!(lab.run_until(ms(90_000)), []);
+    assert_eq!(lab.apply(&[slowly(&[DOWN, "192.0.2.2:80"])]), "", "an unchanged reload sends nothing");
+}
+
+/// However many return, and whenever: the table of a list is written no oftener than there are steps.
+#[test]
+fn backends_that_return_at_different_times_grow_together() {
+    let backends: Vec<String> = (1..=200).map(|n| format!("192.0.2.{n}:80")).collect();
+    let names: Vec<&str> = backends.iter().map(String::as_str).collect();
+    let mut lab = Lab::new();
+    names.iter().for_each(|backend| lab.kill(backend));
+    lab.apply(&[slowly(&names)]);
+    lab.run_until(ms(10_000));
+    lab.dead.clear();
+    let groups = lab.run_until(ms(10_000 + 60_000));
+    let services =
+        |group: &&(Duration, Vec<Event>)| matches!(group.1.first(), Some(Event::ServiceApplied(_)));
+    let steps = groups.iter().filter(services).filter(|(_, group)| group.len() == 1).count();
+    assert!((9..=11).contains(&steps), "{steps}");
+    let turned =
+        groups.iter().filter(|(_, group)| group.iter().any(|it| matches!(it, Event::SliceApplied(_))));
+    assert!(turned.count() > 20, "they return one by one");
+}
+
+#[test]
+fn a_slow_start_ends_with_what_it_was_for() {
+    let names = [DOWN, "192.0.2.2:80"];
+    let returned = || {
+        let mut lab = Lab::new();
+        lab.kill(DOWN);
+        lab.apply(&[slowly(&names)]);
+        lab.run_until(ms(10_000));
+        lab.dead.clear();
+        assert_eq!(weights_in(&lab.run_until(ms(20_000)), DOWN).first(), Some(&1));
+        lab
+    };
+    let mut lab = returned();
+    lab.kill(DOWN);
+    let groups = lab.run_until(ms(40_000));
+    assert_eq!(weights_in(&groups, "192.0.2.2:80").last(), Some(&1), "it is gone again: {groups:?}");
+    lab.dead.clear();
+    assert_eq!(weights_in(&lab.run_until(ms(45_000)), DOWN).first(), Some(&1), "and begins anew");
+
+    let mut lab = returned();
+    let at_once = checked("web", &names, tcp(ms(1_000), 1, 1));
+    assert!(lab.apply(std::slice::from_ref(&at_once)).starts_with("service static/web "));
+    assert_eq!(weights_in(&lab.run_until(ms(60_000)), DOWN), [0; 0], "no slow start is asked for any more");
+
+    let mut lab = returned();
+    assert_eq!(lab.apply(&[slowly(&names)]), "", "a reload does not end it");
+    assert_eq!(weights_in(&lab.run_until(ms(60_000)), DOWN).last(), Some(&1));
+
+    let mut lab = returned();
+    lab.apply(&[]);
+    assert_eq!(lab.run_until(ms(60_000)), [], "its service is gone");
+    assert_eq!(lab.live.next_due(), None);
 }
 
 #[test]
 fn a_change_names_what_the_log_needs() {
     let mut live = Live::new(0);
-    let http = HealthCheck { kind: CheckKind::Http { path: "/".into() }, ..tcp(ms(10), 1, 2) };
-    live.apply(&blocks(&[checked("web", &["192.0.2.1:80"], http)]), ms(0));
+    live.apply(&blocks(&[checked("web", &["192.0.2.1:80"], http("/", &tcp(ms(10), 1, 2)))]), ms(0));
     let mut results = [false, false, false, true].into_iter().zip(1..).filter_map(|(success, step)| {
         let due = live.start_due(ms(step * 100)).unwrap();
-        live.finished(due.id, success, ms(step * 100))
+        live.finished(due.id, Some(success), ms(step * 100))
     });
     let change = |transition, failures| Change {
         service: ServiceKey { name: ObjectName::new("static", "web").unwrap(), source: Source::Config },
@@ -272,6 +501,8 @@ impl Reader {
         let slices: BTreeMap<_, _> = slices.collect();
         assert!(slices.keys().eq(self.slices.keys()));
         assert!(slices.iter().all(|(key, facts)| same_but_meta(facts, &self.slices[key])));
+        let unusable = live.checks.values().filter(|checked| !checked.health.ready()).count();
+        assert_eq!((live.usable(), live.unusable()), (live.checks.len() - unusable, unusable));
         let checked = last.iter().filter(|(_, block)| block.check.is_some());
         assert_eq!(live.checks.len(), checked.map(|(_, block)| block.backends().count()).sum::<usize>());
     }

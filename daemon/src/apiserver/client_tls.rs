@@ -1,0 +1,51 @@
+//! TLS for what the daemon dials beside apiservers, from files that rotate as an apiserver's do.
+//!
+//! Invariant: as with an apiserver's credentials, what was good stays in force, and a file that cannot be read is named
+//! in the log and changes nothing. Of many tasks that ask at once one looks at the files, at most once in a second.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::ClientConfig;
+use tokio::sync::MutexGuard;
+
+use super::credentials::{Credentials, Locations, Shown};
+use crate::config::TlsFiles;
+
+/// How often the files are looked at, by a call of the kernel for each.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What TLS needs from one set of files.
+#[derive(Debug)]
+pub(crate) struct ClientTls {
+    credentials: Credentials,
+    // When the files were looked at last. Held by the task that looks.
+    looked: tokio::sync::Mutex<Option<Instant>>,
+}
+
+impl ClientTls {
+    pub(crate) fn new(files: &TlsFiles) -> Self {
+        let credentials = Credentials::new(Locations::files(files));
+        Self { credentials, looked: tokio::sync::Mutex::default() }
+    }
+
+    /// What the files say, or said when they could be read; `None`: they never could.
+    pub(crate) async fn current(&self) -> Option<Arc<ClientConfig>> {
+        let shown = match (self.looked.try_lock(), self.credentials.last()) {
+            (Ok(looked), _) => self.look(looked).await,
+            // Another task is looking already.
+            (Err(_), Some(shown)) => Some(shown),
+            (Err(_), None) => self.look(self.looked.lock().await).await,
+        };
+        shown.map(|shown| Arc::clone(&shown.tls))
+    }
+
+    async fn look(&self, mut looked: MutexGuard<'_, Option<Instant>>) -> Option<Arc<Shown>> {
+        if looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+            // What is wrong with a file is in the log.
+            let _ = self.credentials.current(false).await;
+            *looked = Some(Instant::now());
+        }
+        self.credentials.last()
+    }
+}

@@ -1,0 +1,345 @@
+//! `[service.health_check]`: how the backends of a `[[service]]` are asked whether they are well.
+//!
+//! Invariant: what is read here can be sent as it stands, so no text of the file breaks out of its line of a request;
+//! and a key that the kind of check would not look at is an error.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use holdfast_core::words;
+use toml::de::DeValue;
+
+use super::apiserver::{ClientIdentity, client_certificate, server_name};
+use super::limits::{
+    CHECK_PATH_BYTES_MAX, CHECK_TEXT_BYTES_MAX, INTERVAL, NAME_BYTES_MAX, SLOW_START, STATUS_RANGES_MAX,
+    STREAK, TIMEOUT,
+};
+use super::table::{Found, Table};
+use super::value::{duration, integer, quote, show_duration, string, word};
+
+/// How a backend is checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CheckKind {
+    /// A connection is accepted.
+    Tcp,
+    /// A GET is answered as it should be, over TLS if that is asked for.
+    Http(HttpCheck),
+    /// What is sent is answered with a text.
+    SendExpect {
+        /// What is sent; none to a backend that speaks first.
+        send: Option<String>,
+        /// What the answer has somewhere in it.
+        expect: String,
+    },
+}
+
+impl CheckKind {
+    /// The spelling used in the configuration and in logs.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Tcp => KindWord::Tcp.as_str(),
+            Self::Http(HttpCheck { tls: None, .. }) => KindWord::Http.as_str(),
+            Self::Http(HttpCheck { tls: Some(_), .. }) => KindWord::Https.as_str(),
+            Self::SendExpect { .. } => KindWord::SendExpect.as_str(),
+        }
+    }
+
+    /// What the check needs for TLS, if it speaks TLS.
+    pub const fn tls(&self) -> Option<&CheckTls> {
+        match self {
+            Self::Http(asked) => asked.tls.as_ref(),
+            Self::Tcp | Self::SendExpect { .. } => None,
+        }
+    }
+}
+
+words! {
+    enum KindWord {
+        Tcp = "tcp",
+        Http = "http",
+        Https = "https",
+        SendExpect = "send-expect",
+    }
+}
+
+/// What is asked by HTTP, and what a backend that is well answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpCheck {
+    /// The path, from its first slash on.
+    pub path: String,
+    /// The header `Host`; none means the address that is dialled.
+    pub host: Option<String>,
+    pub expect_status: Statuses,
+    /// What the body has somewhere in it; none means that the body is not read.
+    pub expect_body: Option<String>,
+    /// What TLS needs; none means that there is no TLS.
+    pub tls: Option<CheckTls>,
+}
+
+impl Default for HttpCheck {
+    fn default() -> Self {
+        Self {
+            path: "/".to_owned(),
+            host: None,
+            expect_status: Statuses::default(),
+            expect_body: None,
+            tls: None,
+        }
+    }
+}
+
+/// How a backend shows over TLS that it is the one that is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckTls {
+    /// The name that its certificate must have; none means the address that is dialled.
+    pub server_name: Option<String>,
+    pub files: TlsFiles,
+}
+
+/// The files that TLS to backends needs. They rotate, so they are not read here.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TlsFiles {
+    /// The certificate authorities to trust.
+    pub ca_file: PathBuf,
+    /// The certificate that is shown, if one is.
+    pub client: Option<ClientIdentity>,
+}
+
+/// The statuses of answers that are good, such as `200-299,401`; at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statuses(Vec<RangeInclusive<u16>>);
+
+impl Statuses {
+    pub fn has(&self, status: u16) -> bool {
+        self.0.iter().any(|range| range.contains(&status))
+    }
+}
+
+impl Default for Statuses {
+    fn default() -> Self {
+        Self(vec![200..=399])
+    }
+}
+
+impl fmt::Display for Statuses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, range) in self.0.iter().enumerate() {
+            let comma = if position == 0 { "" } else { "," };
+            match range.start() == range.end() {
+                true => write!(f, "{comma}{}", range.start())?,
+                false => write!(f, "{comma}{}-{}", range.start(), range.end())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The key `health_check` of a `[[service]]` block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// How a backend is checked.
+    pub kind: CheckKind,
+    /// The port that is asked in place of the backend's own.
+    pub port: Option<NonZeroU16>,
+    /// The time from the start of one check to the start of the next.
+    pub interval: Duration,
+    /// How long one check may take; never longer than the interval.
+    pub timeout: Duration,
+    /// How many good checks in a row make a backend usable.
+    pub rise: u32,
+    /// How many bad checks in a row make a backend unusable.
+    pub fall: u32,
+    /// Within which time a backend that has returned gets its whole weight; none means at once.
+    pub slow_start: Option<Duration>,
+}
+
+impl Default for HealthCheck {
+    fn default() -> Self {
+        let interval = Duration::from_secs(2);
+        let timeout = Duration::from_secs(1);
+        Self { kind: CheckKind::Tcp, port: None, interval, timeout, rise: 2, fall: 3, slow_start: None }
+    }
+}
+
+impl HealthCheck {
+    /// What is dialled to check a backend.
+    pub fn target(&self, backend: SocketAddr) -> SocketAddr {
+        SocketAddr::new(backend.ip(), self.port.map_or(backend.port(), NonZeroU16::get))
+    }
+}
+
+pub(super) fn read(table: &mut Table<'_, '_, '_>) -> HealthCheck {
+    let default = HealthCheck::default();
+    let kind = read_kind(table);
+    let port = table.take("port", check_port);
+    let interval = table.take("interval", duration(INTERVAL)).unwrap_or(default.interval);
+    let timeout = table.find("timeout", duration(TIMEOUT));
+    let check = HealthCheck {
+        kind,
+        port,
+        interval,
+        timeout: timeout.as_ref().map_or(default.timeout, |found| found.value),
+        rise: table.take("rise", integer(STREAK)).unwrap_or(default.rise),
+        fall: table.take("fall", integer(STREAK)).unwrap_or(default.fall),
+        slow_start: table.take("slow_start", duration(SLOW_START)),
+    };
+    check_timeout(table, &check, timeout.as_ref());
+    check
+}
+
+fn read_kind(table: &mut Table<'_, '_, '_>) -> CheckKind {
+    // Of a bad word it is not known which keys belong to it.
+    let is_default = !table.has("kind");
+    let kind = table.take("kind", word).or(is_default.then_some(KindWord::Tcp));
+    let asked = read_http(table, kind);
+    let send = table.find("send", check_text);
+    let send = of_kinds(table, kind, &[KindWord::SendExpect], send);
+    if kind == Some(KindWord::SendExpect) {
+        table.require_key("expect");
+    }
+    let expect = table.find("expect", check_text);
+    let expect = of_kinds(table, kind, &[KindWord::SendExpect], expect);
+    match kind {
+        Some(KindWord::Tcp) | None => CheckKind::Tcp,
+        Some(KindWord::Http | KindWord::Https) => CheckKind::Http(asked),
+        Some(KindWord::SendExpect) => CheckKind::SendExpect {
+            send: send.map(of_found),
+            expect: expect.map(of_found).unwrap_or_default(),
+        },
+    }
+}
+
+fn of_found<T>(found: Found<T>) -> T {
+    found.value
+}
+
+/// The kinds that speak HTTP.
+const HTTP: [KindWord; 2] = [KindWord::Http, KindWord::Https];
+
+fn read_http(table: &mut Table<'_, '_, '_>, kind: Option<KindWord>) -> HttpCheck {
+    let default = HttpCheck::default();
+    let path = table.find("path", check_path);
+    let path = of_kinds(table, kind, &HTTP, path);
+    let host = table.find("host", check_host);
+    let expect_status = table.find("expect_status", statuses);
+    let expect_body = table.find("expect_body", check_text);
+    let expect_body = of_kinds(table, kind, &HTTP, expect_body);
+    if let (Some(path), Some(_)) = (&path, &expect_body)
+        && path.value.parse::<hyper::Uri>().is_err()
+    {
+        let encoded = "has a character that stands encoded in a URL, as \"%3C\" does for \"<\"";
+        table.report().error(&path.site, format!("{} {encoded}", quote(&path.value)));
+    }
+    HttpCheck {
+        path: path.map_or(default.path, of_found),
+        host: of_kinds(table, kind, &HTTP, host).map(of_found),
+        expect_status: of_kinds(table, kind, &HTTP, expect_status).map_or(default.expect_status, of_found),
+        expect_body: expect_body.map(of_found),
+        tls: read_tls(table, kind),
+    }
+}
+
+fn read_tls(table: &mut Table<'_, '_, '_>, kind: Option<KindWord>) -> Option<CheckTls> {
+    const HTTPS: [KindWord; 1] = [KindWord::Https];
+    let server_name = table.find("tls_server_name", server_name);
+    let server_name = of_kinds(table, kind, &HTTPS, server_name);
+    if kind == Some(KindWord::Https) {
+        table.require_key("ca_file");
+    }
+    let [ca_file, certificate, key] = ["ca_file", "client_certificate_file", "client_key_file"].map(|key| {
+        let found = table.path(key);
+        of_kinds(table, kind, &HTTPS, found)
+    });
+    let client = client_certificate(table, certificate, key);
+    // Without an authority the file is refused.
+    let files = TlsFiles { ca_file: ca_file.map(of_found).unwrap_or_default(), client };
+    let tls = CheckTls { server_name: server_name.map(of_found), files };
+    (kind == Some(KindWord::Https)).then_some(tls)
+}
+
+/// The value of a key that some kinds of checks look at; with another kind it is an error.
+fn of_kinds<T>(
+    table: &mut Table<'_, '_, '_>,
+    kind: Option<KindWord>,
+    owners: &[KindWord],
+    found: Option<Found<T>>,
+) -> Option<Found<T>> {
+    let found = found?;
+    let Some(other) = kind.filter(|kind| !owners.contains(kind)) else { return Some(found) };
+    let owners: Vec<_> = owners.iter().map(|owner| format!("\"{owner}\"")).collect();
+    let message = format!("it is for kind = {}, and this check has kind = \"{other}\"", owners.join(" or "));
+    table.report().error(&found.site, message);
+    None
+}
+
+/// A path that can stand in the first line of an HTTP request.
+fn check_path(value: &DeValue<'_>) -> Result<String, String> {
+    let text = string(value, "a path such as \"/healthz\"")?;
+    let graphic = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+    if text.starts_with('/') && graphic && text.len() <= CHECK_PATH_BYTES_MAX {
+        return Ok(text.to_owned());
+    }
+    let legal = format!("a \"/\", then ASCII without spaces or \"#\", at most {CHECK_PATH_BYTES_MAX} bytes");
+    Err(format!("{} is not a path of an HTTP request: {legal}", quote(text)))
+}
+
+/// A host that can stand in the header of an HTTP request.
+fn check_host(value: &DeValue<'_>) -> Result<String, String> {
+    let text = string(value, "a host such as \"web.example.com\"")?;
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+    if (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(legal) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("{} is not a host: a name or an address, and perhaps \":\" and a port", quote(text)))
+}
+
+fn check_port(value: &DeValue<'_>) -> Result<NonZeroU16, String> {
+    let number = integer((1, u16::MAX.into()))(value)?;
+    u16::try_from(number).ok().and_then(NonZeroU16::new).ok_or_else(|| "port 0 is none".to_owned())
+}
+
+/// What is sent, or looked for in an answer.
+fn check_text(value: &DeValue<'_>) -> Result<String, String> {
+    let text = string(value, "a text such as \"PING\\r\\n\"")?;
+    match text.len() {
+        0 => Err("the text is empty".to_owned()),
+        1..=CHECK_TEXT_BYTES_MAX => Ok(text.to_owned()),
+        length => Err(format!("the text has {length} bytes: at most {CHECK_TEXT_BYTES_MAX}")),
+    }
+}
+
+fn statuses(value: &DeValue<'_>) -> Result<Statuses, String> {
+    let text = string(value, "statuses such as \"200-299,401\"")?;
+    let ranges: Option<Vec<_>> = text.split(',').take(STATUS_RANGES_MAX + 1).map(status_range).collect();
+    let legal = ranges.filter(|ranges| ranges.len() <= STATUS_RANGES_MAX).map(Statuses);
+    legal.ok_or_else(|| {
+        let legal = format!("numbers from 100 to 599 and ranges of them, at most {STATUS_RANGES_MAX}");
+        format!("{} names no statuses of HTTP: {legal}, such as \"200-299,401\"", quote(text))
+    })
+}
+
+fn status_range(text: &str) -> Option<RangeInclusive<u16>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let range = status(first.trim())?..=status(last.trim())?;
+    (!range.is_empty()).then_some(range)
+}
+
+fn status(text: &str) -> Option<u16> {
+    let is_number = text.len() == 3 && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|status| is_number && (100..=599).contains(status))
+}
+
+fn check_timeout(table: &mut Table<'_, '_, '_>, check: &HealthCheck, found: Option<&Found<Duration>>) {
+    if check.timeout <= check.interval {
+        return;
+    }
+    let site = found.map_or_else(|| table.site().clone(), |found| found.site.clone());
+    let timeout = show_duration(check.timeout);
+    let interval = show_duration(check.interval);
+    let message = format!("the timeout ({timeout}) is longer than the interval ({interval}): at most equal");
+    table.report().error(&site, message);
+}

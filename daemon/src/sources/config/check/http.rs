@@ -1,0 +1,178 @@
+//! A check by HTTP/1.1: one GET, and what its answer has to be.
+//!
+//! Invariant: where no body is expected, nothing behind the status line is read or judged, so a backend that is not
+//! quite HTTP there is still up. Where one is, hyper reads the whole answer, which may come in chunks.
+
+use std::error::Error;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper::{Request, header};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+
+use super::super::{HttpCheck, Statuses};
+use super::search::Search;
+use super::{ANSWER_BYTES_MAX, CheckFailed, excerpt};
+
+/// The longest status line: far more than any real one.
+pub(super) const STATUS_LINE_BYTES_MAX: u64 = 8 * 1024;
+
+const USER_AGENT: &str = concat!("holdfast/", env!("CARGO_PKG_VERSION"));
+
+/// Asks a backend that is connected, and judges its answer.
+pub(super) async fn get(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    target: SocketAddr,
+    asked: &HttpCheck,
+) -> Result<(), CheckFailed> {
+    let host = asked.host.clone().unwrap_or_else(|| target.to_string());
+    match &asked.expect_body {
+        None => status_line(stream, &host, asked).await,
+        // Larger by far than what all other checks need.
+        Some(text) => Box::pin(whole(stream, &host, asked, text)).await,
+    }
+}
+
+async fn status_line(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    host: &str,
+    asked: &HttpCheck,
+) -> Result<(), CheckFailed> {
+    let path = &asked.path;
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {USER_AGENT}\r\nAccept: */*\r\nConnection: close\r\n\r\n",
+    );
+    stream.write_all(request.as_bytes()).await.map_err(CheckFailed::Broken)?;
+    // TLS may keep back what it was given.
+    stream.flush().await.map_err(CheckFailed::Broken)?;
+    let mut line = Vec::new();
+    let mut answer = BufReader::new(stream.take(STATUS_LINE_BYTES_MAX));
+    answer.read_until(b'\n', &mut line).await.map_err(CheckFailed::Broken)?;
+    judge_line(&line, &asked.expect_status)
+}
+
+fn judge_line(line: &[u8], healthy: &Statuses) -> Result<(), CheckFailed> {
+    let Some(line) = line.strip_suffix(b"\n") else {
+        let full = u64::try_from(line.len()).is_ok_and(|length| length >= STATUS_LINE_BYTES_MAX);
+        return Err(if full { CheckFailed::TooLong } else { CheckFailed::Closed });
+    };
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let status = status(line).ok_or_else(|| CheckFailed::NotHttp(excerpt(line)))?;
+    judge(status, healthy)
+}
+
+fn judge(status: u16, healthy: &Statuses) -> Result<(), CheckFailed> {
+    if healthy.has(status) { Ok(()) } else { Err(CheckFailed::Status(status, healthy.clone())) }
+}
+
+/// `HTTP/1.x NNN` and perhaps a reason.
+fn status(line: &[u8]) -> Option<u16> {
+    let rest = line.strip_prefix(b"HTTP/1.")?;
+    let (minor, rest) = rest.split_first()?;
+    let (digits, reason) = rest.strip_prefix(b" ")?.split_at_checked(3)?;
+    let well_formed = minor.is_ascii_digit()
+        && digits.iter().all(u8::is_ascii_digit)
+        && (reason.is_empty() || reason.starts_with(b" "));
+    let number = digits.iter().fold(0, |number, digit| number * 10 + u16::from(*digit & 0x0f));
+    (well_formed && number >= 100).then_some(number)
+}
+
+async fn whole(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    host: &str,
+    asked: &HttpCheck,
+    text: &str,
+) -> Result<(), CheckFailed> {
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(ANSWER_BYTES_MAX);
+    let shaken = builder.handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = shaken.map_err(|error| not_whole(&error))?;
+    let answered = async {
+        let answer =
+            sender.send_request(request(host, &asked.path)).await.map_err(|error| not_whole(&error))?;
+        judge(answer.status().as_u16(), &asked.expect_status)?;
+        look_for(text, answer.into_body()).await
+    };
+    beside(connection, answered).await
+}
+
+fn request(host: &str, path: &str) -> Request<String> {
+    let mut request = Request::new(String::new());
+    // The configuration has no path and no host that these refuse.
+    *request.uri_mut() = path.parse().unwrap_or_default();
+    let headers = request.headers_mut();
+    headers.extend(host.parse().ok().map(|host| (header::HOST, host)));
+    for (name, value) in
+        [(header::USER_AGENT, USER_AGENT), (header::ACCEPT, "*/*"), (header::CONNECTION, "close")]
+    {
+        headers.insert(name, header::HeaderValue::from_static(value));
+    }
+    request
+}
+
+async fn look_for(text: &str, mut body: Incoming) -> Result<(), CheckFailed> {
+    let mut search = Search::new(text);
+    while !search.is_over() {
+        match poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            None => break,
+            Some(Err(error)) => return Err(not_whole(&error)),
+            Some(Ok(frame)) => {
+                let piece: Bytes = frame.into_data().unwrap_or_default();
+                search.answer.extend_from_slice(&piece);
+            }
+        }
+    }
+    search.found()
+}
+
+/// What was wrong, with its cause if it has one.
+fn not_whole(error: &hyper::Error) -> CheckFailed {
+    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+    CheckFailed::NotWhole(format!("{error}{cause}"))
+}
+
+/// The outcome of one future, while the other one moves the bytes for it.
+async fn beside<T>(mover: impl Future, awaited: impl Future<Output = T>) -> T {
+    let (mut mover, mut awaited) = (pin!(mover), pin!(awaited));
+    let mut moves = true;
+    poll_fn(move |context| {
+        moves = moves && mover.as_mut().poll(context).is_pending();
+        awaited.as_mut().poll(context)
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_status(line: &str, expected: Option<u16>) {
+        assert_eq!(status(line.as_bytes()), expected, "{line:?}");
+    }
+
+    #[test]
+    fn a_status_line_is_http_1_and_three_digits() {
+        check_status("HTTP/1.1 200 OK", Some(200));
+        check_status("HTTP/1.0 404", Some(404));
+        check_status("HTTP/1.1 999 x", Some(999));
+        check_status("", None);
+        check_status("HTTP/1.1", None);
+        check_status("HTTP/1.1 ", None);
+        check_status("HTTP/1.1 20", None);
+        check_status("HTTP/1.1 2000", None);
+        check_status("HTTP/1.1 20x OK", None);
+        check_status("HTTP/1.1 099 OK", None);
+        check_status("HTTP/1.1  200 OK", None);
+        check_status("HTTP/1.1\t200 OK", None);
+        check_status("HTTP/1.x 200 OK", None);
+        check_status("HTTP/2 200", None);
+        check_status("http/1.1 200 OK", None);
+        check_status(" HTTP/1.1 200 OK", None);
+        check_status("HTTP/1.1 ２００", None);
+    }
+}

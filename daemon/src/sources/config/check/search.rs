@@ -1,0 +1,86 @@
+//! A text that is looked for in an answer while it comes.
+//!
+//! Invariant: at most [`ANSWER_BYTES_MAX`] of an answer count, and each byte is looked at a bounded number of times,
+//! however small the pieces are in which it comes.
+
+use memchr::memmem::Finder;
+
+use super::{ANSWER_BYTES_MAX, CheckFailed, excerpt};
+
+/// A text, and the answer as far as it came.
+#[derive(Debug)]
+pub(super) struct Search<'a> {
+    text: Finder<'a>,
+    /// What came; to be added to.
+    pub(super) answer: Vec<u8>,
+    looked_at: usize,
+    is_found: bool,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Self { text: Finder::new(text), answer: Vec::new(), looked_at: 0, is_found: false }
+    }
+
+    /// Whether nothing more can come that counts: the text is there, or the answer is as long as it may be.
+    pub(super) fn is_over(&mut self) -> bool {
+        // The text may have begun before what is new.
+        let from = self.looked_at.saturating_sub(self.text.needle().len());
+        let to = self.answer.len().min(ANSWER_BYTES_MAX);
+        let unseen = self.answer.get(from..to).unwrap_or_default();
+        self.is_found = self.is_found || self.text.find(unseen).is_some();
+        self.looked_at = to;
+        self.is_found || to == ANSWER_BYTES_MAX
+    }
+
+    /// What came of it.
+    pub(super) fn found(mut self) -> Result<(), CheckFailed> {
+        let is_over = self.is_over();
+        if self.is_found {
+            return Ok(());
+        }
+        let within = if is_over { "the first 16 KiB of the answer" } else { "the answer" };
+        let [text, answer] = [self.text.needle(), &self.answer].map(excerpt);
+        Err(CheckFailed::Without { text, within, answer })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the text is found in an answer that comes in pieces of so many bytes.
+    fn is_found(text: &str, answer: &[u8], piece: usize) -> bool {
+        let mut search = Search::new(text);
+        for piece in answer.chunks(piece) {
+            if search.is_over() {
+                break;
+            }
+            search.answer.extend_from_slice(piece);
+        }
+        search.found().is_ok()
+    }
+
+    #[track_caller]
+    fn check(rule: &str, text: &str, answer: &[u8], expected: bool) {
+        for piece in [1, 2, 3, 1_000, 100_000] {
+            assert_eq!(is_found(text, answer, piece), expected, "{rule}, in pieces of {piece}");
+        }
+    }
+
+    fn after(bytes: usize, text: &str) -> Vec<u8> {
+        [vec![b'x'; bytes], text.into()].concat()
+    }
+
+    #[test]
+    fn a_text_is_found_wherever_it_is_within_the_bound() {
+        check("all of it", "PONG", b"PONG", true);
+        check("in the midst", "PONG", b"+PONG\r\n", true);
+        check("after its own beginning", "aab", b"aaaab", true);
+        check("its beginning alone", "PONG", b"PON", false);
+        check("in other letters", "pong", b"PONG", false);
+        check("nothing came", "PONG", b"", false);
+        check("the last that counts", "PONG", &after(ANSWER_BYTES_MAX - 4, "PONG"), true);
+        check("a byte too late", "PONG", &after(ANSWER_BYTES_MAX - 3, "PONG"), false);
+    }
+}

@@ -1,0 +1,155 @@
+//! What health checks cost: 10,000 backends, each checked every five seconds, by each kind of check.
+//!
+//! The source of `[[service]]` blocks as the daemon runs it, on a thread of its own whose CPU time is counted. Over the
+//! loopback that is also the time in which the kernel carries packets to the backends. Those are ten addresses that one
+//! other thread answers at; each is a backend of every service.
+
+// Every line of a measurement may panic.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout)]
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use holdfast::sources::config::{Blocks, CheckKind, HealthCheck, HttpCheck, StaticService, run};
+use holdfast_core::event::Event;
+use holdfast_core::facts::Endpoint;
+use holdfast_core::keys::Transport;
+use holdfast_tests::size::sized;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+
+const INTERVAL: Duration = Duration::from_secs(5);
+
+const BACKENDS: u32 = 10;
+
+fn services() -> u32 {
+    sized(1_000, 10)
+}
+
+/// How long checks are counted, once the first of each backend is over.
+fn counted() -> Duration {
+    sized(INTERVAL * 6, Duration::from_secs(1))
+}
+
+const ANSWER: &[u8] =
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 12\r\n\r\nall is well\n";
+
+fn kinds() -> [(&'static str, CheckKind); 4] {
+    let http = HttpCheck { path: "/healthz".to_owned(), ..HttpCheck::default() };
+    let body = HttpCheck { expect_body: Some("all is well".to_owned()), ..http.clone() };
+    let exchange = CheckKind::SendExpect {
+        send: Some("GET / HTTP/1.1\r\n\r\n".to_owned()),
+        expect: "200 OK".to_owned(),
+    };
+    [
+        ("tcp", CheckKind::Tcp),
+        ("http", CheckKind::Http(http)),
+        ("http with a body", CheckKind::Http(body)),
+        ("send-expect", exchange),
+    ]
+}
+
+async fn answer(mut stream: TcpStream) {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        // A check that only connects sends nothing.
+        if stream.read_buf(&mut request).await.unwrap_or_default() == 0 {
+            return;
+        }
+    }
+    let _ = stream.write_all(ANSWER).await;
+}
+
+/// Backends on a thread of their own; `asked` counts what they accept.
+fn backends(asked: &Arc<AtomicU64>) -> Vec<SocketAddr> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let addresses = (1..=BACKENDS).map(|n| Ipv4Addr::from_bits(0x7f4d_0400 + n));
+    let listen = |address| TcpListener::bind((address, 0));
+    let listeners: Vec<_> = addresses.map(|address| runtime.block_on(listen(address)).unwrap()).collect();
+    let found = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
+    for listener in listeners {
+        let asked = Arc::clone(asked);
+        runtime.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                asked.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(answer(stream));
+            }
+        });
+    }
+    std::thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
+    found
+}
+
+fn blocks(backends: &[SocketAddr], kind: &CheckKind) -> Blocks {
+    let check = HealthCheck { kind: kind.clone(), interval: INTERVAL, ..HealthCheck::default() };
+    let service = |number: u32| StaticService {
+        name: format!("web-{number}"),
+        namespace: "static".to_owned(),
+        port_name: String::new(),
+        transport: Transport::Tcp,
+        frontends: vec![SocketAddr::from((Ipv4Addr::from_bits(0x0a60_0001 + number), 80))],
+        backends: backends.to_vec(),
+        weights: Vec::new(),
+        health_check: Some(check.clone()),
+        affinity_timeout: None,
+        on_empty: None,
+        maglev: None,
+    };
+    Blocks::new((0..services()).map(service).collect(), "holdfast.toml").unwrap()
+}
+
+/// The CPU time that this thread has taken.
+fn own_time() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
+    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    Duration::from_micros(u64::try_from(micros).unwrap())
+}
+
+/// Fails if a check does: figures of checks that fail say nothing of those that pass.
+async fn watched(mut events: mpsc::Receiver<Vec<Event>>) {
+    while let Some(group) = events.recv().await {
+        let ready = |endpoint: Endpoint<'_>| endpoint.conditions.ready;
+        let slices = group
+            .iter()
+            .filter_map(|event| if let Event::SliceApplied(facts) = event { Some(facts) } else { None });
+        slices.for_each(|facts| assert!(facts.endpoints.iter().all(ready), "a backend failed its check"));
+    }
+}
+
+async fn measure(name: &str, blocks: Blocks, asked: &AtomicU64) {
+    let (_blocks, blocks) = watch::channel(Arc::new(blocks));
+    let (_led, led) = watch::channel(None);
+    let (sender, events) = mpsc::channel(8);
+    let running = tokio::spawn(run(blocks, led, sender, (7, Arc::default())));
+    let watching = tokio::spawn(watched(events));
+    // Until then the first check of each backend is over, and the second one, which is nearer than an interval.
+    tokio::time::sleep(sized(INTERVAL * 2, Duration::from_millis(500))).await;
+    let (before, taken, begun) = (asked.load(Ordering::Relaxed), own_time(), Instant::now());
+    tokio::time::sleep(counted()).await;
+    let (checks, taken, passed) =
+        (asked.load(Ordering::Relaxed) - before, own_time() - taken, begun.elapsed());
+    running.abort();
+    let seconds = passed.as_secs_f64();
+    let each = taken.as_secs_f64() * 1e6 / f64::from(u32::try_from(checks.max(1)).unwrap());
+    println!(
+        "{name}: {:.0} checks/s, {:.2} % of a core, {each:.1} µs each",
+        f64::from(u32::try_from(checks).unwrap()) / seconds,
+        taken.as_secs_f64() / seconds * 100.0,
+    );
+    assert!(!watching.is_finished() || watching.await.is_ok(), "{name}");
+}
+
+fn main() {
+    let asked = Arc::default();
+    let backends = backends(&asked);
+    println!("{} backends, each checked every {} s", services() * BACKENDS, INTERVAL.as_secs());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for (name, kind) in kinds() {
+        runtime.block_on(measure(name, blocks(&backends, &kind), &asked));
+    }
+}
