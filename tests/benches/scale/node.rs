@@ -155,8 +155,8 @@ impl Node<'_> {
         self.tell_one("thousandths of a processor while nothing happens", share * 1e3);
     }
 
-    /// The writes to the maps, once the last ones for what has changed are made: the room of a former list is wiped when
-    /// no program reads it any more.
+    /// The writes to the maps, once the last ones for what has changed are made: the room of a former list is wiped
+    /// when no program reads it any more.
     fn settled(&self) -> f64 {
         let writes = || self.metric("holdfast_ops_total");
         let (begun, mut before) = (Instant::now(), writes());
