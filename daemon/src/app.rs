@@ -23,6 +23,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Settings, Timestamp};
 use holdfast_core::keys::Source;
+use holdfast_judgement::views::announced::Announced;
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::views::devices::Decision;
 use holdfast_judgement::views::proxies::{Filter, OtherProxy};
@@ -46,7 +47,9 @@ use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::state::{self, Keeper};
-use crate::{announce, drains, kube_proxy, logging, node, probes, proxies, rejections, sources, systemd};
+use crate::{
+    announce, drains, host_routes, kube_proxy, logging, node, probes, proxies, rejections, sources, systemd,
+};
 use holdfast_core::engine::Engine;
 
 use engine_thread::EngineThread;
@@ -145,6 +148,7 @@ struct Beside {
     proxies: watch::Sender<Arc<[OtherProxy]>>,
     devices: watch::Sender<Arc<[Decision]>>,
     filters: watch::Sender<Arc<[Filter]>>,
+    routes: watch::Sender<Arc<Announced>>,
     wishes: Wishes,
     draining: Draining,
 }
@@ -177,6 +181,10 @@ impl Beside {
         let ports = in_force.borrow().kube_proxy;
         let closed = Arc::clone(&self.readings.closed_ports);
         tasks.spawn(kube_proxy::run(in_force, self.readings.clone()));
+        let config = reload.config.subscribe();
+        if config.borrow().datapath.kind == DatapathKind::Kernel {
+            tasks.spawn(host_routes::run(config, self.readings.clone(), self.routes));
+        }
         tasks.spawn(proxies::run(self.proxies, move || closed.own_metrics_port(ports)));
         let snapshots = self.readings.snapshots.clone();
         let watched = systemd::Watched { readings: self.readings, logging: Arc::clone(&reload.logging) };
@@ -233,7 +241,7 @@ impl App {
         let (effective, effective_now) = watch::channel(Arc::new(settings::effective(config)));
         let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
         let (acts, wishes, draining) = wishes::channels(gatherer.clone(), drains, &config.state.path);
-        let (refused, refused_now) = watch::channel(None);
+        let ((refused, refused_now), (routes, routes_now)) = (watch::channel(None), none_yet());
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
@@ -252,6 +260,7 @@ impl App {
             liveness: engine.liveness(),
             proxies: proxies_now,
             filters: filters_now,
+            routes: routes_now,
             refused_reload: refused_now,
             shut: shut_now,
             closed_ports: Arc::default(),
@@ -265,7 +274,7 @@ impl App {
             node,
             described,
             engine,
-            beside: Beside { readings, proxies, devices: decisions, filters, wishes, draining },
+            beside: Beside { readings, proxies, devices: decisions, filters, routes, wishes, draining },
             written: (recorded, keeper, claim),
             seed,
             failures,

@@ -6,6 +6,7 @@
 
 mod address;
 mod agreement;
+mod announce;
 mod apiserver;
 mod datapath;
 mod effective;
@@ -32,6 +33,7 @@ use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 
 pub use self::address::{ApiserverUrl, Cidr, ListenAddress};
+pub use self::announce::{Announce, Announcing, RouteTable};
 pub use self::apiserver::{
     Apiserver, ClientIdentity, Discovery, Encodings, EventsRead, ExternalIps, Kubernetes, VIP_SERVICE,
 };
@@ -63,6 +65,7 @@ pub struct Config {
     pub manifests: Manifests,
     /// `[[service]]`, in the order of the file.
     pub services: Vec<ServiceBlock>,
+    pub announce: Announcing,
     pub datapath: Datapath,
     pub packets: Packets,
     pub kube_proxy: KubeProxy,
@@ -119,6 +122,7 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
     let manifests = root.table("manifests", settings::read_manifests);
     let blocks = root.blocks("service", limits::SERVICES_MAX, service::read);
     let blocks: Vec<service::ReadBlock> = blocks.into_iter().flatten().collect();
+    let announce = root.table("announce", announce::read);
     let datapath = root.table("datapath", datapath::read);
     let packets = root.table("packets", packets::read);
     let kube_proxy = root.table("kube_proxy", kube_proxy::read);
@@ -135,6 +139,7 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
         kubernetes,
         manifests,
         services,
+        announce,
         datapath,
         packets,
         kube_proxy: KubeProxy::default(),

@@ -19,6 +19,7 @@ pub mod engine;
 mod exempt;
 mod exposition;
 mod guests;
+pub mod host_routes;
 pub mod import;
 pub mod knowledge;
 pub mod kube_proxy;

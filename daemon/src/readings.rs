@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
+use holdfast_judgement::views::announced::Announced as Routes;
 use holdfast_judgement::views::apiserver::View as ApiserverView;
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::views::proxies::Filter;
@@ -40,7 +41,7 @@ pub(crate) use comparison::{Comparison, of_flows};
 #[cfg(test)]
 pub(crate) use conditions::ConditionCause;
 pub(crate) use conditions::{ConditionKind, Conditions};
-pub(crate) use readiness::missing;
+pub(crate) use readiness::{missing, translates_packets};
 
 /// What does not change while the daemon runs.
 #[derive(Clone, Debug)]
@@ -126,6 +127,8 @@ pub struct Readings {
     pub proxies: watch::Receiver<Arc<[OtherProxy]>>,
     /// Rules of a firewall that meet packets of services otherwise than with kube-proxy.
     pub filters: watch::Receiver<Arc<[Filter]>>,
+    /// Which addresses are announced by routes, and why others are not.
+    pub routes: watch::Receiver<Arc<Routes>>,
     /// Why the last reload was refused; empty again once a reload is accepted.
     pub refused_reload: watch::Receiver<Option<String>>,
     /// Why the TCP address or the socket takes no requests now.

@@ -34,6 +34,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         liveness: Liveness::new(|| None),
         proxies: watch::channel(Arc::default()).1,
         filters: watch::channel(Arc::default()).1,
+        routes: watch::channel(Arc::default()).1,
         refused_reload: watch::channel(None).1,
         shut: watch::channel(Vec::new()).1,
         closed_ports: Arc::default(),

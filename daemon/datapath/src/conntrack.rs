@@ -13,7 +13,10 @@ use std::time::Duration;
 use holdfast_core::keys::Transport;
 
 use crate::flows::Flow;
-use crate::netlink::{Conversation, HEADER, NESTED, NLM_F_ACK, NLM_F_REQUEST, Part, message, with_kind};
+use crate::netlink::{
+    Conversation, HEADER, NESTED, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, Part, message,
+    with_kind,
+};
 
 pub(crate) mod translated;
 
@@ -31,10 +34,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// The least time that an entry gets, because the kernel refuses one of no time at all.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
-/// From `linux/netlink.h` and `linux/netfilter/nfnetlink.h`.
-const NLM_F_EXCL: u16 = 0x200;
-const NLM_F_CREATE: u16 = 0x400;
-/// `NFNL_SUBSYS_CTNETLINK` in the upper byte, and `IPCTNL_MSG_CT_NEW` in the lower one.
+/// From `linux/netfilter/nfnetlink.h`: `NFNL_SUBSYS_CTNETLINK` in the upper byte, and `IPCTNL_MSG_CT_NEW` in the lower.
 const NEW: u16 = 0x0100;
 
 /// Kinds of attributes and what they hold, from `linux/netfilter/nfnetlink_conntrack.h`.

@@ -17,6 +17,9 @@ pub(crate) const NLMSG_DONE: u16 = 3;
 pub(crate) const NLM_F_REQUEST: u16 = 1;
 pub const NLM_F_ACK: u16 = 4;
 pub const NLM_F_DUMP: u16 = 0x300;
+/// Flags of what is new: it takes no other's place, and it need not be there yet.
+pub const NLM_F_EXCL: u16 = 0x200;
+pub const NLM_F_CREATE: u16 = 0x400;
 /// A flag: what is listed has changed while the kernel listed it.
 const NLM_F_DUMP_INTR: u16 = 0x10;
 /// An attribute that holds others.

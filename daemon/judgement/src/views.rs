@@ -2,6 +2,7 @@
 //!
 //! Invariant: plain data. The part that a view is of makes it; a reader cannot reach that part by the view.
 
+pub mod announced;
 pub mod apiserver;
 pub mod clients;
 pub mod datapath;

@@ -13,6 +13,7 @@ use axum::response::Response;
 use holdfast_core::snapshot::Fill;
 use holdfast_datapath::Status;
 use holdfast_judgement::described::Code;
+use holdfast_judgement::views::announced::AnnouncedAddress;
 use holdfast_judgement::views::datapath::DatapathKind;
 use holdfast_judgement::views::devices::Decision;
 use holdfast_judgement::views::proxies::Filter;
@@ -37,6 +38,8 @@ pub(super) struct Datapath<'a> {
     other_proxies: &'a [OtherProxy],
     /// Rules of a firewall that meet packets of services otherwise than with kube-proxy.
     filters: &'a [Filter],
+    /// Addresses of services with `announce = "route"`, and whether their routes are there.
+    announced_addresses: &'a [AnnouncedAddress],
     /// Programs and maps; null if the tables are in memory.
     kernel: Option<Kernel<'a>>,
 }
@@ -284,12 +287,18 @@ pub(super) fn datapath(readings: &Readings, _: Query, form: Form) -> Response {
     let snapshot = readings.snapshot();
     let proxies = Arc::clone(&readings.proxies.borrow());
     let filters = Arc::clone(&readings.filters.borrow());
-    let kernel = view.status().map(|status| Kernel::of(status, view.devices(), &snapshot.fill));
-    let shown = Datapath { kind: Code(view.kind()), other_proxies: &proxies, filters: &filters, kernel };
+    let routes = Arc::clone(&readings.routes.borrow());
+    let shown = Datapath {
+        kind: Code(view.kind()),
+        other_proxies: &proxies,
+        filters: &filters,
+        announced_addresses: &routes.addresses,
+        kernel: view.status().map(|status| Kernel::of(status, view.devices(), &snapshot.fill)),
+    };
     answer::either(StatusCode::OK, form, &shown, || text(&shown))
 }
 
-fn text(Datapath { kind, other_proxies, filters, kernel }: &Datapath<'_>) -> Vec<u8> {
+fn text(Datapath { kind, other_proxies, filters, announced_addresses, kernel }: &Datapath<'_>) -> Vec<u8> {
     let note =
         if kernel.is_some() { "" } else { ": everything is computed and shown, no traffic is touched" };
     let mut out = format!("datapath {kind}{note}\n").into_bytes();
@@ -302,8 +311,17 @@ fn text(Datapath { kind, other_proxies, filters, kernel }: &Datapath<'_>) -> Vec
     for Filter { place, rule, .. } in *filters {
         out.extend(format!("filter: {place}: {rule}\n").into_bytes());
     }
+    for address in *announced_addresses {
+        out.extend(announced(address).into_bytes());
+    }
     if let Some(kernel) = kernel {
         kernel.write(&mut out);
     }
     out
+}
+
+fn announced(AnnouncedAddress { address, table, announced, why, error }: &AnnouncedAddress) -> String {
+    let word = if *announced { "announced" } else { "not announced" };
+    let said: String = [why, error].into_iter().flatten().map(|said| format!(": {said}")).collect();
+    format!("{word}: {address} (table {table}){said}\n")
 }

@@ -1,18 +1,20 @@
 //! `cleanup`: takes everything out of the kernel that a daemon left there.
 //!
-//! Invariant: programs go first, so no client meets programs without maps, and with `--drain` they go no earlier than
-//! clients outside have ended what they have. A running daemon keeps what it has. The daemon is not asked, because this
-//! command makes sense only while it does not run.
+//! Invariant: routes to announced addresses go when it is known that no daemon runs; with `--drain` before anything
+//! else, so that routers send nothing more. Programs go before maps, so no client meets programs without maps, and with
+//! `--drain` they go no earlier than clients outside have ended what they have. A running daemon keeps what it has. The
+//! daemon is not asked, because this command makes sense only while it does not run.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use holdfast_datapath::{Drained, TakenPorts};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::report::Report;
 use super::{CONFIG_PATH, Exit};
 use crate::config::{Config, ConfigErrors, Datapath};
+use crate::host_routes;
 
 /// Says what was removed, or what stands in the way.
 pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
@@ -21,7 +23,8 @@ pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
         Err(errors) => {
             let texts: Vec<String> = errors.errors.iter().map(ToString::to_string).collect();
             let json = json!({
-                "pins": null, "found": null, "removed": false, "flows": 0, "ports_taken": 0, "errors": texts,
+                "pins": null, "found": null, "removed": false, "flows": 0, "ports_taken": 0, "routes": 0,
+                "errors": texts,
             });
             return Report {
                 exit: Exit::Config,
@@ -32,11 +35,11 @@ pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
         }
     };
     if !pins.exists() {
-        return outcome(&pins, false, "nothing is there", &[] as &[String]);
+        return without_routes(outcome(&pins, false, "nothing is there", &[] as &[String]));
     }
     match if drains { holdfast_datapath::drain(&pins) } else { Ok(Drained::default()) } {
         Ok(Drained { flows: 0, .. }) => remove(&pins),
-        Ok(drained) => goes_on(&pins, &drained),
+        Ok(drained) => without_routes(goes_on(&pins, &drained)),
         Err(error) => outcome(&pins, true, "", &[error]),
     }
 }
@@ -44,9 +47,30 @@ pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
 fn remove(pins: &Path) -> Report {
     let removed = "removed; no connection is translated any more";
     match holdfast_datapath::cleanup(pins) {
-        Ok(errors) => outcome(pins, true, removed, &errors),
+        Ok(errors) => without_routes(outcome(pins, true, removed, &errors)),
         Err(error) => outcome(pins, true, removed, &[error]),
     }
+}
+
+/// Takes out the routes to announced addresses, and adds to a report what became of them.
+fn without_routes(mut report: Report) -> Report {
+    let (taken, errors) = host_routes::take_all().unwrap_or_else(|error| {
+        (0, vec![format!("routes to announced addresses cannot be listed: {error}")])
+    });
+    if taken > 0 {
+        report.good.push(format!("{taken} routes to announced addresses removed"));
+    }
+    if !errors.is_empty() {
+        report.exit = Exit::Finding;
+    }
+    if let Some(json) = report.json.as_object_mut() {
+        json.insert("routes".to_owned(), taken.into());
+        json.get_mut("errors").and_then(Value::as_array_mut).into_iter().for_each(|all| {
+            all.extend(errors.iter().cloned().map(Value::from));
+        });
+    }
+    report.bad.extend(errors.iter().map(|error| format!("holdfast: {error}")));
+    report
 }
 
 /// The report while flows of clients still go on, which is no failure, and all the same not what was asked for.
@@ -58,7 +82,7 @@ fn goes_on(pins: &Path, Drained { flows, ports }: &Drained) -> Report {
          more. Run this again until all is removed"
     );
     let json = json!({
-        "pins": pins, "found": true, "removed": false, "flows": flows, "ports_taken": ports.taken,
+        "pins": pins, "found": true, "removed": false, "flows": flows, "ports_taken": ports.taken, "routes": 0,
         "errors": free.iter().collect::<Vec<_>>(),
     });
     let bad = free.iter().map(|free| format!("holdfast: {free}")).collect();
@@ -83,7 +107,8 @@ fn outcome(pins: &Path, found: bool, good: &str, errors: &[impl Display]) -> Rep
     Report {
         exit: if is_good { Exit::Good } else { Exit::Finding },
         json: json!({
-            "pins": pins, "found": found, "removed": found && is_good, "flows": 0, "ports_taken": 0, "errors": texts,
+            "pins": pins, "found": found, "removed": found && is_good, "flows": 0, "ports_taken": 0, "routes": 0,
+            "errors": texts,
         }),
         good: if is_good { vec![format!("{pins}: {good}")] } else { Vec::new() },
         bad: texts.iter().map(|error| format!("holdfast: {error}")).collect(),

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use holdfast_judgement::plain::plain;
+use holdfast_judgement::views::announced::AnnouncedAddress;
 use holdfast_judgement::views::proxies::Trace;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -66,6 +67,8 @@ struct Datapath {
     other_proxies: Vec<OtherProxy>,
     #[serde(default)]
     filters: Vec<Filter>,
+    #[serde(default)]
+    announced_addresses: Vec<AnnouncedAddress>,
     kernel: Option<Kernel>,
 }
 
@@ -150,6 +153,7 @@ struct Status {
     other_proxies: Vec<OtherProxy>,
     left_out_devices: Vec<LeftOut>,
     filters: Vec<Filter>,
+    announced_addresses: Vec<AnnouncedAddress>,
     sources: Vec<Source>,
     apiserver: Apiserver,
     stale_since: Option<String>,
@@ -236,6 +240,7 @@ impl Status {
             other_proxies: datapath.other_proxies,
             left_out_devices,
             filters: datapath.filters,
+            announced_addresses: datapath.announced_addresses,
             sources: readiness.sources,
             apiserver,
             stale_since: readiness.stale_since,
@@ -286,9 +291,14 @@ impl Status {
         writeln!(out, "backends   {}{}", self.backends, self.drained_spelled())?;
         let verdicts = listed(self.verdicts.iter().map(|(verdict, count)| format!("{count} {verdict}")));
         writeln!(out, "verdicts   {verdicts}")?;
+        if let Some(announced) = self.announced_spelled() {
+            writeln!(out, "announced  {announced}")?;
+        }
         section(out, "datapath", self.faults.iter().cloned(), 0)?;
         let filters = self.filters.iter().map(|it| format!("{}: {}", it.place, it.rule));
         section(out, "filters", filters, 0)?;
+        let absent: Vec<String> = self.announced_addresses.iter().filter_map(not_announced).collect();
+        section(out, "not announced", absent.into_iter(), 0)?;
         for OtherProxy { proxy, traces, .. } in &self.other_proxies {
             let traces = traces.iter().map(|Trace { what, remove, .. }| format!("{what}: {remove}"));
             section(out, &plain(proxy), traces, 0)?;
@@ -311,6 +321,18 @@ impl Status {
             drained => format!(", and {drained} drained (`holdfast drain` lists them)"),
         }
     }
+
+    /// How many of the addresses that are to be announced are; `None`: none is to be.
+    fn announced_spelled(&self) -> Option<String> {
+        let all = self.announced_addresses.len();
+        let there = self.announced_addresses.iter().filter(|it| it.announced).count();
+        (all > 0).then(|| format!("{there} of {all} addresses"))
+    }
+}
+
+/// Why an address is not announced.
+fn not_announced(AnnouncedAddress { address, announced, why, .. }: &AnnouncedAddress) -> Option<String> {
+    (!announced).then(|| format!("{address}: {}", why.as_deref().unwrap_or("its route is not there")))
 }
 
 fn listed(words: impl Iterator<Item = String>) -> String {
@@ -343,14 +365,20 @@ fn section(
 impl Datapath {
     /// Why clients are not served, or will not be, although everything else may look well.
     fn faults(&self) -> Vec<String> {
-        let Some(kernel) = &self.kernel else { return Vec::new() };
+        let refused = |it: &AnnouncedAddress| {
+            it.error
+                .as_ref()
+                .map(|error| format!("the route to {} is not as it should be: {error}", it.address))
+        };
+        let refused = self.announced_addresses.iter().filter_map(refused);
+        let Some(kernel) = &self.kernel else { return refused.collect() };
         let broken =
             |hook: &String| format!("{hook}: the program or its pin was removed and cannot be put back");
         let grace = kernel.grace_failure.as_ref().map(|why| format!("grace periods do not end: {why}"));
         let waiting = kernel.waiting.then(|| "another version's programs still serve".to_owned());
         let behind = |hook: &String| format!("{hook}: the program reads maps that are no longer written");
         let hooks = kernel.broken_hooks.iter().map(broken).chain(kernel.behind_hooks.iter().map(behind));
-        waiting.into_iter().chain(hooks).chain(grace).collect()
+        waiting.into_iter().chain(hooks).chain(grace).chain(refused).collect()
     }
 
     fn left_out(&self) -> Vec<LeftOut> {

@@ -279,13 +279,19 @@ fn status_tells_what_is_not_well() {
             frontends  11
             backends   6
             verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
+            announced  1 of 3 addresses
 
             datapath
               sendmsg6: the program or its pin was removed and cannot be put back
+              the route to 2001:db8::10 is not as it should be: Operation not permitted (os error 1)
 
             filters
               table ip raw, chain PREROUTING (prerouting, priority -300): drops what is sent to port 30080, and sees it no more
               table ip filter, chain FORWARD (forward, priority 0): policy drop: what no rule accepts is not forwarded to backends
+
+            not announced
+              192.0.2.11: static/mail is refusing (all-unready) at port 25
+              2001:db8::10: it is served, and announced once that has lasted
 
             Cilium
               programs at the cgroup go on translating connects by a table that nobody writes: rm -r /sys/fs/bpf/cilium/socketlb

@@ -225,6 +225,15 @@ fn why_no_address_port(text: &str) -> String {
     }
 }
 
+/// Whether an address means something on this host or on one link of it alone.
+pub(super) fn is_of_one_link(ip: IpAddr) -> bool {
+    ip.is_loopback()
+        || match ip {
+            IpAddr::V4(ip) => ip.is_link_local(),
+            IpAddr::V6(ip) => ip.is_unicast_link_local(),
+        }
+}
+
 /// Refuses what no client can dial.
 fn dialable(address: SocketAddr) -> Result<SocketAddr, String> {
     let ip = address.ip();

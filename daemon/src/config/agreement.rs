@@ -2,12 +2,15 @@
 //!
 //! Invariant: each clash is reported once, at its later place, and names the earlier one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use holdfast_core::keys::Transport;
 
+use super::address::is_of_one_link;
+use super::announce::Announce;
 use super::apiserver::{Apiserver, VIP_SERVICE};
+use super::limits::ANNOUNCED_MAX;
 use super::packets::Packets;
 use super::report::{Report, Site};
 use super::service::{ReadBlock, ServiceBlock};
@@ -28,6 +31,7 @@ pub(super) fn check(
         virtual_address_is_free(report, read, apiserver);
         is_translated(report, read, packets);
     }
+    announced_can_be_reached(report, blocks, packets);
 }
 
 /// Reports a block for SCTP if packets are not translated: no program is asked where a socket of SCTP dials.
@@ -132,3 +136,28 @@ fn own_addresses_are_free(report: &mut Report<'_>, read: &ReadBlock, admin: &Adm
         }
     }
 }
+
+/// Reports announced blocks with addresses that lead nowhere or without translation of packets, and the first
+/// address that is one too many.
+fn announced_can_be_reached(report: &mut Report<'_>, blocks: &[ReadBlock], packets: &Packets) {
+    let mut announced = BTreeSet::new();
+    for read in blocks.iter().filter(|read| read.block.announce == Announce::Route) {
+        if !packets.enabled {
+            report.error(&read.site, UNREACHED.to_owned());
+        }
+        for (frontend, site) in read.block.frontends.iter().zip(&read.frontend_sites) {
+            let ip = frontend.ip();
+            if is_of_one_link(ip) {
+                report.error(site, format!("{ip} cannot be announced: {ONE_LINK}"));
+            }
+            if announced.insert(ip) && announced.len() == ANNOUNCED_MAX + 1 {
+                report.error(site, format!("{ip} is one too many: at most {ANNOUNCED_MAX} are announced"));
+            }
+        }
+    }
+}
+
+const UNREACHED: &str =
+    "announce: others reach the address by packets alone: set `enabled = true` under [packets]";
+
+const ONE_LINK: &str = "no router leads to a loopback or link-local address";

@@ -18,9 +18,9 @@ use toml::{Table, Value};
 use super::kube_proxy::OFF;
 use super::value::show_duration;
 use super::{
-    Admin, Apiserver, Cgroup, CheckKind, ClientIdentity, Config, Datapath, DatapathLimits, ExternalIps,
-    Flows, HealthCheck, Hold, HttpCheck, KubeProxy, Kubernetes, Log, Node, OuterAddresses, OuterDevices,
-    Packets, PodDevices, ServiceBlock, StaleSockets,
+    Admin, Announcing, Apiserver, Cgroup, CheckKind, ClientIdentity, Config, Datapath, DatapathLimits,
+    ExternalIps, Flows, HealthCheck, Hold, HttpCheck, KubeProxy, Kubernetes, Log, Node, OuterAddresses,
+    OuterDevices, Packets, PodDevices, ServiceBlock, StaleSockets,
 };
 
 impl Config {
@@ -32,6 +32,7 @@ impl Config {
             ("kubernetes", Some(kubernetes(&self.kubernetes))),
             ("manifests", Some(table([("path", self.manifests.path.as_deref().and_then(path))]))),
             ("service", blocks(&self.services)),
+            ("announce", Some(announce(self.announce))),
             ("datapath", Some(datapath(&self.datapath))),
             ("packets", Some(packets(&self.packets))),
             ("kube_proxy", Some(kube_proxy(self.kube_proxy))),
@@ -135,8 +136,13 @@ fn service(block: &ServiceBlock) -> Value {
         ("session_affinity", block.session_affinity.map_or_else(|| text("none"), time)),
         ("on_empty", block.on_empty.and_then(word)),
         ("maglev", block.maglev.map(Into::into)),
+        ("announce", word(block.announce)),
         ("health_check", block.health_check.as_ref().map(health_check)),
     ])
+}
+
+fn announce(announce: Announcing) -> Value {
+    table([("table", Some(i64::from(announce.table.number()).into()))])
 }
 
 fn backend((address, weight): (&SocketAddr, &Weight)) -> Option<Value> {

@@ -15,6 +15,13 @@ pub(super) const FRONTENDS_MAX: usize = 1_000;
 /// The most backends in one block: what Kubernetes puts into one Service's first ten slices.
 pub(super) const BACKENDS_MAX: usize = 1_000;
 
+/// The most addresses that are announced: each is looked at with every change of the services, and written again every
+/// few seconds. A router that takes more from one host is rare.
+pub(super) const ANNOUNCED_MAX: usize = 1_000;
+
+/// The tables of routes that may have announced addresses: 252 to 255 are the kernel's own, and FRR takes none beyond.
+pub(super) const ROUTE_TABLES: (u32, u32) = (1, 251);
+
 /// The most apiserver addresses: a failover walks them one by one, three seconds each in the worst case.
 pub(super) const APISERVERS_MAX: usize = 16;
 

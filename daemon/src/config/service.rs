@@ -8,6 +8,7 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::address::address_port;
+use super::announce::Announce;
 use holdfast_core::hold::OnEmpty;
 use holdfast_core::keys::Transport;
 use holdfast_core::weights::Weight;
@@ -44,6 +45,8 @@ pub struct ServiceBlock {
     pub on_empty: Option<OnEmpty>,
     /// Whether its clients' backends are computed, alike on all nodes; none means as `[packets]` says.
     pub maglev: Option<bool>,
+    /// Whether the network is told that this node serves its addresses.
+    pub announce: Announce,
 }
 
 /// A block with the places of what other blocks may clash with.
@@ -74,6 +77,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
     let session_affinity = table.take("session_affinity", session_affinity).flatten();
     let on_empty = table.take("on_empty", static_on_empty);
     let maglev = table.take("maglev", boolean);
+    let announce = table.take("announce", word).unwrap_or_default();
     check_other_port(table, protocol, health_check.as_ref());
     let block = ServiceBlock {
         namespace,
@@ -87,6 +91,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
         session_affinity,
         on_empty,
         maglev,
+        announce,
     };
     // Without these its key is not known, so it is not compared with other blocks.
     if errors_of_key != errors_before {

@@ -8,8 +8,6 @@ use std::time::{Instant, SystemTime};
 
 use holdfast_core::facts::NodeFacts;
 use holdfast_core::snapshot::{ServiceViews, Snapshot};
-use holdfast_judgement::views::datapath::DatapathView;
-use holdfast_judgement::views::devices::{Class, Decision, Reason};
 use tokio::sync::watch;
 
 use super::health::{Health, Well};
@@ -17,7 +15,7 @@ use super::limits;
 use super::service_ports::{Plan, Planner};
 use crate::beat;
 use crate::config::{Config, NodePortAddresses};
-use crate::readings::Readings;
+use crate::readings::{Readings, translates_packets};
 
 /// Tells the ports what they are to answer.
 #[derive(Debug)]
@@ -26,24 +24,6 @@ pub(super) struct Follower {
     pub(super) config: watch::Receiver<Arc<Config>>,
     pub(super) health: watch::Sender<Health>,
     pub(super) plans: watch::Sender<Plan>,
-}
-
-/// Whether packets from outside are translated at each device by which load balancers come, where the configuration
-/// asks for that. Another device that cannot be served does not make the node unhealthy.
-pub(super) fn translates_packets(view: &DatapathView) -> bool {
-    let Some(packets) = view.status().and_then(|status| status.packets.as_ref()) else { return true };
-    let is_attached = |it: &Decision| {
-        packets.devices.iter().any(|status| status.attached && status.device.index == it.index)
-    };
-    packets.hooks.is_some() && ways_in(view.devices()).into_iter().all(is_attached)
-}
-
-/// The devices by which load balancers come: those that the administrator named, and those that lead to a gateway;
-/// where there are none of these, all by which others come.
-fn ways_in(devices: &[Decision]) -> Vec<&Decision> {
-    let leads = |it: &&Decision| matches!(it.reason, Reason::Named | Reason::Absent | Reason::Gateway);
-    let found: Vec<_> = devices.iter().filter(leads).collect();
-    if found.is_empty() { devices.iter().filter(|it| it.class == Class::Outer).collect() } else { found }
 }
 
 /// What a plan was made of, beside the services.

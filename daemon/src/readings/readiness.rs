@@ -6,6 +6,8 @@
 use holdfast_core::facts::ObjectKey;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
+use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_judgement::views::devices::{Class, Decision, Reason};
 
 use super::Readings;
 
@@ -60,4 +62,22 @@ fn waiting(readings: &Readings) -> Option<String> {
 pub(crate) fn missing(snapshot: &Snapshot) -> String {
     let waiting = snapshot.sources.iter().filter(|(_, synced)| !**synced);
     waiting.map(|(source, _)| source.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// Whether packets from outside are translated at each device by which load balancers come, where the configuration
+/// asks for that. Another device that cannot be served does not make the node unhealthy.
+pub(crate) fn translates_packets(view: &DatapathView) -> bool {
+    let Some(packets) = view.status().and_then(|status| status.packets.as_ref()) else { return true };
+    let is_attached = |it: &Decision| {
+        packets.devices.iter().any(|status| status.attached && status.device.index == it.index)
+    };
+    packets.hooks.is_some() && ways_in(view.devices()).into_iter().all(is_attached)
+}
+
+/// The devices by which load balancers come: those that the administrator named, and those that lead to a gateway;
+/// where there are none of these, all by which others come.
+fn ways_in(devices: &[Decision]) -> Vec<&Decision> {
+    let leads = |it: &&Decision| matches!(it.reason, Reason::Named | Reason::Absent | Reason::Gateway);
+    let found: Vec<_> = devices.iter().filter(leads).collect();
+    if found.is_empty() { devices.iter().filter(|it| it.class == Class::Outer).collect() } else { found }
 }

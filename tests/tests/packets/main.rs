@@ -2,6 +2,8 @@
 //! Needs root, so the `root` feature selects it.
 
 #[cfg(test)]
+mod announced;
+#[cfg(test)]
 mod associations;
 #[cfg(test)]
 mod changes;

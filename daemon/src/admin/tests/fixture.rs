@@ -23,6 +23,7 @@ use holdfast_core::snapshot::{
 };
 use holdfast_datapath::{Arrival, Cause, Denial, Refusal};
 use holdfast_judgement::described::Code;
+use holdfast_judgement::views::announced::{Announced, AnnouncedAddress};
 use holdfast_judgement::views::apiserver::{
     ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View, VipView,
 };
@@ -679,6 +680,24 @@ fn filters() -> Arc<[Filter]> {
     .into()
 }
 
+/// One that is there, one that is not, and one that the kernel does not take.
+fn routes() -> Announced {
+    let one = |address: &str, announced, why: Option<&str>, error: Option<&str>| AnnouncedAddress {
+        address: address.parse().unwrap(),
+        table: 180,
+        announced,
+        why: why.map(str::to_owned),
+        error: error.map(str::to_owned),
+    };
+    let lasts = "it is served, and announced once that has lasted";
+    let addresses = vec![
+        one("192.0.2.10", true, None, None),
+        one("192.0.2.11", false, Some("static/mail is refusing (all-unready) at port 25"), None),
+        one("2001:db8::10", false, Some(lasts), Some("Operation not permitted (os error 1)")),
+    ];
+    Announced { addresses, put: 3, taken: 2, refused: 7 }
+}
+
 fn proxies() -> Arc<[OtherProxy]> {
     let evidence = vec!["listens on port 10249".to_owned(), "nftables table kube-proxy".to_owned()];
     let pins = vec!["/sys/fs/bpf/cilium".to_owned()];
@@ -736,6 +755,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         liveness: Liveness::new(|| None),
         proxies: watch::channel(proxies()).1,
         filters: watch::channel(filters()).1,
+        routes: watch::channel(Arc::new(routes())).1,
         refused_reload: watch::channel(None).1,
         shut: watch::channel(Vec::new()).1,
         closed_ports: closed_ports(),
@@ -762,6 +782,7 @@ pub(crate) fn in_memory(readings: &mut Readings) {
     readings.refusals = RefusalLog::none();
     readings.proxies = watch::channel(Arc::default()).1;
     readings.filters = watch::channel(Arc::default()).1;
+    readings.routes = watch::channel(Arc::default()).1;
 }
 
 pub(crate) fn serve(snapshot: Snapshot) -> Served {

@@ -49,7 +49,7 @@ fn memory_maps_say_that_they_touch_nothing() {
     assert_eq!(text, "datapath memory: everything is computed and shown, no traffic is touched\n");
     assert_eq!(
         served.get("/datapath?format=json", "").body,
-        "{\"kind\":\"memory\",\"other_proxies\":[],\"filters\":[],\"kernel\":null}\n"
+        "{\"kind\":\"memory\",\"other_proxies\":[],\"filters\":[],\"announced_addresses\":[],\"kernel\":null}\n"
     );
     assert_eq!(rows(&served, "/refusals", "refusals").len(), 0);
     assert_eq!(rows(&served, "/flows", "flows").len(), 0);

@@ -87,6 +87,9 @@ fn the_text_is_the_files_own() {
         listen = "127.0.0.1:9890"
         socket = "/run/holdfast/admin.sock"
 
+        [announce]
+        table = 180
+
         [apiserver]
         ca_file = "/etc/kubernetes/pki/ca.crt"
         client_certificate_file = "/etc/holdfast/client.crt"
@@ -161,6 +164,7 @@ fn the_text_is_the_files_own() {
         xdp = "never"
 
         [[service]]
+        announce = "none"
         backends = ["192.0.2.1:8080", "[2001:db8::1]:8080"]
         frontends = ["10.96.0.10:80", "[fd00:96::10]:80"]
         maglev = false
@@ -183,6 +187,7 @@ fn the_text_is_the_files_own() {
         timeout = "1s"
 
         [[service]]
+        announce = "none"
         backends = ["192.0.2.3:6379"]
         frontends = ["10.96.0.11:6379"]
         name = "cache"
@@ -205,6 +210,7 @@ fn the_text_is_the_files_own() {
         timeout = "1s"
 
         [[service]]
+        announce = "none"
         backends = ["192.0.2.4:8443"]
         frontends = ["10.96.0.12:443"]
         name = "shop"

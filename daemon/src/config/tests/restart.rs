@@ -59,6 +59,7 @@ fn only_what_is_read_at_start_needs_a_restart() {
     check("[log]\nformat = \"json\"\nlevel = \"debug\"", &["log.format"]);
     check("[node]\nzone = \"z\"\nnode_port_addresses = [\"all\"]", &[]);
     check("[hold]\nlimit = \"1m\"\n[apiserver]\ndiscover = []", &[]);
+    check("[announce]\ntable = 7", &[]);
     check("[[service]]\nname = \"a\"\nfrontends = [\"10.0.0.1:80\"]\nbackends = []", &[]);
 }
 

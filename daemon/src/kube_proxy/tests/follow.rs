@@ -4,8 +4,8 @@ use holdfast_datapath::{DeviceStatus, HookKind, ShortcutState, XdpState, XdpUse}
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
 
-use super::super::follow::translates_packets;
 use crate::admin::tests::fixture;
+use crate::readings::translates_packets;
 
 /// `eth0 outer Gateway !`: the mark stands for a device that has no programs.
 fn decision(index: u32, text: &str) -> (Decision, bool) {

@@ -1,0 +1,35 @@
+//! Addresses that this node announces, or would if it could serve them.
+//!
+//! Invariant: plain data. What is announced is what the kernel has accepted.
+
+use std::net::IpAddr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One address of services that are announced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AnnouncedAddress {
+    pub address: IpAddr,
+    /// The table of routes.
+    pub table: u8,
+    /// Whether the route is there.
+    pub announced: bool,
+    /// Why the route is not there, or will not stay.
+    pub why: Option<String>,
+    /// Why the kernel did not take the last change; it is tried again.
+    pub error: Option<String>,
+}
+
+/// All of them, and what was done since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Announced {
+    /// In the order of the addresses.
+    pub addresses: Vec<AnnouncedAddress>,
+    /// Routes that were put in.
+    pub put: u64,
+    /// Routes that were taken out.
+    pub taken: u64,
+    /// Changes that the kernel refused.
+    pub refused: u64,
+}

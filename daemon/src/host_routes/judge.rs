@@ -1,0 +1,132 @@
+//! Whether this node can serve an address, judged by the table that clients meet.
+//!
+//! Invariant: pure. A router sends all packets for an address to who announces it, so the worst of its announced
+//! frontends decides. What an object of the cluster says of a node has no say.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use holdfast_core::keys::{ObjectName, Protocol, Source, Transport};
+use holdfast_core::snapshot::{FrontendView, ServiceView, ServiceViews, Status, Verdict};
+use holdfast_core::weights::Weight;
+
+use crate::config::{Announce, ServiceBlock};
+use crate::sources::config::FIRST_INTERVAL_MAX;
+
+/// What is known of each address that is to be announced.
+pub(super) type Standings = BTreeMap<IpAddr, Standing>;
+
+/// Whether an address is served; the worse, the greater.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Judged {
+    Served,
+    /// It cannot be told yet, for this reason.
+    Undecided(String),
+    /// It is not served, for this reason.
+    Unserved(String),
+}
+
+impl Judged {
+    pub(super) fn why(&self) -> Option<&str> {
+        match self {
+            Self::Served => None,
+            Self::Undecided(why) | Self::Unserved(why) => Some(why),
+        }
+    }
+}
+
+/// What is known of an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    pub(super) judged: Judged,
+    /// How long backends that do not answer may count as usable: until the first checks of all have had their time.
+    pub(super) checked_after: Duration,
+}
+
+impl Standing {
+    /// Why the route is not as one that is served and there.
+    pub(super) fn why(&self, is_there: bool) -> Option<String> {
+        match self.judged.why() {
+            None if !is_there => Some("it is served, and announced once that has lasted".to_owned()),
+            why => why.map(str::to_owned),
+        }
+    }
+}
+
+/// Judges each address of these blocks.
+pub(super) fn judge(blocks: &[ServiceBlock], services: &ServiceViews, takes_packets: bool) -> Standings {
+    let mut standings = Standings::new();
+    for block in blocks.iter().filter(|block| block.announce == Announce::Route) {
+        let checked_after = checked_after(block);
+        for (address, mut judged) in of_block(block, services) {
+            if !takes_packets {
+                judged =
+                    judged.max(Judged::Undecided("packets are not translated at each device".to_owned()));
+            }
+            let standing =
+                standings.entry(address).or_insert(Standing { judged: Judged::Served, checked_after });
+            standing.checked_after = standing.checked_after.max(checked_after);
+            if standing.judged < judged {
+                standing.judged = judged;
+            }
+        }
+    }
+    standings
+}
+
+/// The longest time to the first verdict of a backend that is silent, or that answers each time.
+fn checked_after(block: &ServiceBlock) -> Duration {
+    let Some(check) = &block.health_check else { return Duration::ZERO };
+    // The pause is jittered: twice as long is more than it ever is.
+    let pause = check.interval.min(FIRST_INTERVAL_MAX).saturating_mul(2);
+    check.timeout.saturating_add(pause).saturating_mul(check.rise.max(check.fall))
+}
+
+fn of_block(block: &ServiceBlock, services: &ServiceViews) -> Vec<(IpAddr, Judged)> {
+    let name = ObjectName::new(block.namespace.as_str(), block.name.as_str()).ok();
+    let view =
+        name.and_then(|name| services.named(&name).find(|view| view.key.source == Source::Config).cloned());
+    let rows: BTreeMap<SocketAddr, &FrontendView> = view
+        .iter()
+        .flat_map(|view| view.frontends.iter())
+        .filter_map(|row| keyed(row, block.protocol))
+        .collect();
+    let judged = |frontend: &SocketAddr| {
+        let found = view.as_deref().zip(rows.get(frontend));
+        let known = found.map(|(view, row)| of_frontend(view, row));
+        known.unwrap_or_else(|| Judged::Undecided(format!("{frontend} is not in the table yet")))
+    };
+    block.frontends.iter().map(|frontend| (frontend.ip(), judged(frontend))).collect()
+}
+
+/// A row by what clients dial.
+fn keyed(row: &FrontendView, transport: Transport) -> Option<(SocketAddr, &FrontendView)> {
+    let is_meant = row.protocol == Protocol::Transport(transport);
+    is_meant.then(|| (SocketAddr::new(row.address, row.port.get()), row))
+}
+
+fn of_frontend(view: &ServiceView, row: &FrontendView) -> Judged {
+    let name = &view.key.name;
+    match (row.verdict, &row.status) {
+        (Verdict::Serving | Verdict::Draining | Verdict::Held, _) if takes_clients(view, row) => {
+            Judged::Served
+        }
+        (Verdict::Serving | Verdict::Draining | Verdict::Held, _) => {
+            Judged::Unserved(format!("all backends of {name} are drained or have weight 0"))
+        }
+        (Verdict::Unprogrammed, Status::Pending) => Judged::Undecided(format!("{name} is not written yet")),
+        (_, Status::Error(error)) => Judged::Unserved(format!("{name} is not served: {error}")),
+        (verdict, _) => {
+            let reason = row.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+            Judged::Unserved(format!("{name} is {verdict}{reason} at port {}", row.port))
+        }
+    }
+}
+
+/// Whether new clients are wanted: where every backend is drained or has no weight, all of them serve who comes, and
+/// none asks for more.
+fn takes_clients(view: &ServiceView, row: &FrontendView) -> bool {
+    let Some(port) = row.position.and_then(|position| view.ports.get(position)) else { return false };
+    view.backends(row).any(|backend| port.rows.weight(backend.backend()) > Weight::NONE)
+}

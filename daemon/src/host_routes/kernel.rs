@@ -1,0 +1,143 @@
+//! The routes themselves, in the kernel: listed, put in, taken out.
+//!
+//! Invariant: only routes with this daemon's own protocol are listed or taken out, in any table; a route that is put in
+//! takes no other's place. Each step is bounded in time and bytes.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+
+use holdfast_datapath::netlink::{
+    Conversation, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Part, attribute, ip, with_kind,
+};
+
+/// The program that made a route, as the kernel notes it: a number that neither its headers nor iproute2 give to
+/// another.
+const PROTOCOL: u8 = 104;
+
+/// The most bytes of a list: as many as for devices, and once in a start. A router may have a million routes.
+const LIST_BYTES_MAX: usize = 256 << 20;
+
+/// An answer to a change is a single message.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+/// How often the list is asked for while others change it. One of ours that stays is in each of them.
+const TRIES: usize = 3;
+
+/// From `linux/rtnetlink.h`.
+const RTM_NEWROUTE: u16 = 24;
+const RTM_DELROUTE: u16 = 25;
+const RTM_GETROUTE: u16 = 26;
+const RTA_DST: u16 = 1;
+const RT_SCOPE_UNIVERSE: u8 = 0;
+/// FRR and BIRD read no route of type `local`. Where one of them copies the route to the main table, a packet that no
+/// program has translated ends there; by a device it would come back for ever.
+const RTN_BLACKHOLE: u8 = 6;
+/// The length of an `rtmsg`.
+const ROUTE: usize = 12;
+
+/// A route to one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Route {
+    pub(super) table: u8,
+    pub(super) address: IpAddr,
+}
+
+/// What is done to a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It is put in.
+    Put,
+    /// It should be there, and is put in if another program took it out.
+    Keep,
+    /// It is taken out.
+    Take,
+}
+
+/// One change of one route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) change: Change,
+    pub(super) route: Route,
+}
+
+/// The routes that this daemon, or a former one, has put in.
+pub(super) fn list() -> io::Result<BTreeSet<Route>> {
+    let mut listed = BTreeSet::new();
+    for _ in 0..TRIES {
+        let mut kernel = Conversation::open(Part::Routes)?;
+        kernel.ask(RTM_GETROUTE, NLM_F_DUMP, &[0; ROUTE])?;
+        let take = |message: holdfast_datapath::netlink::Message<'_>| {
+            listed.extend((message.kind == RTM_NEWROUTE).then(|| own(message.body)).flatten());
+        };
+        if kernel.listen(LIST_BYTES_MAX, take)? {
+            break;
+        }
+    }
+    Ok(listed)
+}
+
+/// One of ours from an `rtmsg`.
+fn own(body: &[u8]) -> Option<Route> {
+    let [_, bits, _, _, table, protocol, _, kind, ..] = *body else { return None };
+    let address = attribute(body.get(ROUTE..)?, RTA_DST).and_then(ip)?;
+    let is_own = protocol == PROTOCOL && kind == RTN_BLACKHOLE && bits == bits_of(address);
+    is_own.then_some(Route { table, address })
+}
+
+const fn bits_of(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => 32,
+        IpAddr::V6(_) => 128,
+    }
+}
+
+/// Does one step after the other, and says how each went.
+pub(super) fn carry_out(steps: Vec<Step>) -> Vec<(Step, io::Result<()>)> {
+    steps.into_iter().map(|step| (step, ours_is_good(step, tell(step)))).collect()
+}
+
+/// A route that was there before it was put in is good all the same if it is one of ours: the kernel may have taken it
+/// when its answer was no longer waited for.
+fn ours_is_good(Step { change, route }: Step, outcome: io::Result<()>) -> io::Result<()> {
+    let is_there = outcome.as_ref().err().and_then(io::Error::raw_os_error) == Some(nix::libc::EEXIST);
+    match change {
+        Change::Put if is_there && list()?.contains(&route) => Ok(()),
+        _ => outcome,
+    }
+}
+
+fn tell(Step { change, route }: Step) -> io::Result<()> {
+    let (kind, flags) = match change {
+        Change::Put | Change::Keep => (RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL),
+        Change::Take => (RTM_DELROUTE, 0),
+    };
+    let mut kernel = Conversation::open(Part::Routes)?;
+    kernel.ask(kind, flags | NLM_F_ACK, &body(route))?;
+    kernel.listen(ANSWER_BYTES_MAX, |_| ()).map(drop)
+}
+
+fn body(Route { table, address }: Route) -> Vec<u8> {
+    let (family, value) = match address {
+        IpAddr::V4(address) => (nix::libc::AF_INET, address.octets().to_vec()),
+        IpAddr::V6(address) => (nix::libc::AF_INET6, address.octets().to_vec()),
+    };
+    let family = u8::try_from(family).unwrap_or_default();
+    let header =
+        [family, bits_of(address), 0, 0, table, PROTOCOL, RT_SCOPE_UNIVERSE, RTN_BLACKHOLE, 0, 0, 0, 0];
+    [&header[..], &with_kind(RTA_DST, &value)].concat()
+}
+
+/// Takes out every route that a daemon has left, in any table: how many, and why others stay.
+pub(crate) fn take_all() -> io::Result<(usize, Vec<String>)> {
+    let steps = list()?.into_iter().map(|route| Step { change: Change::Take, route }).collect();
+    let mut stay = Vec::new();
+    let outcomes = carry_out(steps);
+    let all = outcomes.len();
+    for (Step { route: Route { table, address }, .. }, outcome) in outcomes {
+        stay.extend(
+            outcome.err().map(|error| format!("the route to {address} in table {table} stays: {error}")),
+        );
+    }
+    Ok((all - stay.len(), stay))
+}

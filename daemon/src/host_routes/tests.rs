@@ -1,0 +1,192 @@
+//! What is announced, by the real rules over maps in memory, and what the kernel then has.
+
+mod bed;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_judgement::views::announced::Announced;
+use tokio::sync::watch;
+
+use super::judge::{Judged, judge};
+use super::kernel::{self, Change, Route, Step};
+use crate::patience::NOT_FOR_EVER;
+use bed::{Rules, config, ip, ip_route};
+
+/// An address of each family with two ports, and one with a block that says nothing of announcing.
+const BLOCKS: &str = r#"
+[[service]]
+name = "web"
+announce = "route"
+frontends = ["192.0.2.10:80", "[2001:db8::10]:80"]
+backends = ["10.1.0.1:8080", "10.1.0.2:8080", "[fd01::1]:8080"]
+
+[[service]]
+name = "secure"
+announce = "route"
+frontends = ["192.0.2.10:443"]
+backends = ["10.1.0.1:8443"]
+
+[[service]]
+name = "quiet"
+frontends = ["192.0.2.10:22", "192.0.2.11:22"]
+backends = []
+"#;
+
+/// What is judged, as `ADDRESS`, or `ADDRESS: why`.
+async fn judged(text: &str, drained: &[&str]) -> Vec<String> {
+    let mut rules = Rules::new();
+    let config = config(text);
+    rules.apply(&config).await;
+    drained.iter().for_each(|address| rules.drain(address));
+    shown(&config, &rules.snapshot(), true)
+}
+
+fn shown(
+    config: &crate::config::Config,
+    snapshot: &holdfast_core::snapshot::Snapshot,
+    takes_packets: bool,
+) -> Vec<String> {
+    let standings = judge(&config.services, &snapshot.services, takes_packets);
+    let one = |(address, standing): (&std::net::IpAddr, &super::judge::Standing)| match &standing.judged {
+        Judged::Served => address.to_string(),
+        Judged::Undecided(why) => format!("{address} undecided: {why}"),
+        Judged::Unserved(why) => format!("{address}: {why}"),
+    };
+    standings.iter().map(one).collect()
+}
+
+#[tokio::test]
+async fn an_address_is_served_while_each_of_its_announced_services_is() {
+    assert_eq!(judged(BLOCKS, &[]).await, ["192.0.2.10", "2001:db8::10"]);
+    let lost = BLOCKS.replace("backends = [\"10.1.0.1:8443\"]", "backends = []");
+    let why = "192.0.2.10: static/secure is refusing (no-endpoints) at port 443";
+    assert_eq!(judged(&lost, &[]).await, [why, "2001:db8::10"]);
+    let quiet = lost.replace("name = \"secure\"\nannounce = \"route\"", "name = \"secure\"");
+    assert_eq!(judged(&quiet, &[]).await, ["192.0.2.10", "2001:db8::10"], "one that is not asked has no say");
+}
+
+#[tokio::test]
+async fn a_service_whose_backends_are_all_drained_asks_for_no_clients() {
+    let why = "192.0.2.10: all backends of static/secure are drained or have weight 0";
+    assert_eq!(judged(BLOCKS, &["10.1.0.1"]).await, [why, "2001:db8::10"]);
+    assert_eq!(judged(BLOCKS, &["10.1.0.2"]).await, ["192.0.2.10", "2001:db8::10"]);
+    let weightless = BLOCKS.replace("[\"10.1.0.1:8443\"]", "[{ address = \"10.1.0.1:8443\", weight = 0 }]");
+    assert_eq!(judged(&weightless, &[]).await, [why, "2001:db8::10"]);
+}
+
+#[tokio::test]
+async fn what_is_not_known_yet_is_undecided() {
+    let mut rules = Rules::new();
+    let config = config(BLOCKS);
+    let snapshot = rules.snapshot();
+    let unknown = "undecided: 192.0.2.10:80 is not in the table yet";
+    assert_eq!(shown(&config, &snapshot, true)[0], format!("192.0.2.10 {unknown}"));
+    rules.apply(&config).await;
+    let snapshot = rules.snapshot();
+    assert!(
+        shown(&config, &snapshot, false)
+            .iter()
+            .all(|it| it.contains(" undecided: packets are not translated"))
+    );
+}
+
+#[test]
+fn checks_have_the_time_to_tell_before_an_address_is_announced() {
+    let checked = |more: &str| {
+        let text = format!(
+            "[[service]]\nname = \"a\"\nannounce = \"route\"\nfrontends = [\"192.0.2.1:80\"]\nbackends = []\n{more}"
+        );
+        let standings = judge(&config(&text).services, &Default::default(), true);
+        standings.into_values().next().unwrap().checked_after
+    };
+    assert_eq!(checked(""), Duration::ZERO);
+    assert_eq!(checked("health_check = { timeout = \"1s\" }"), Duration::from_millis(3_600));
+    assert_eq!(checked("health_check = { timeout = \"1s\", rise = 5 }"), Duration::from_secs(6));
+}
+
+/// Runs a test in a network namespace of its own.
+fn apart(test: impl FnOnce() + Send + 'static) {
+    let inside = || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        ip("link set lo up");
+        test();
+    };
+    std::thread::spawn(inside).join().unwrap();
+}
+
+fn route(table: u8, address: &str) -> Route {
+    Route { table, address: address.parse().unwrap() }
+}
+
+#[test]
+fn kernel_only_routes_of_our_own_are_listed_and_taken_out() {
+    apart(|| {
+        let own = [route(180, "192.0.2.10"), route(180, "2001:db8::10"), route(7, "192.0.2.10")];
+        let steps = |change| own.iter().map(|route| Step { change, route: *route }).collect::<Vec<_>>();
+        assert!(kernel::carry_out(steps(Change::Put)).iter().all(|(_, outcome)| outcome.is_ok()));
+        for others in ["blackhole 192.0.2.11 table 180", "blackhole 192.0.2.0/24 table 180 proto 104"] {
+            ip(&format!("route add {others}"));
+        }
+        assert_eq!(kernel::list().unwrap(), own.into());
+        let again = kernel::carry_out(steps(Change::Keep));
+        let errno =
+            |outcome: &std::io::Result<()>| outcome.as_ref().err().and_then(std::io::Error::raw_os_error);
+        assert!(again.iter().all(|(_, outcome)| errno(outcome) == Some(nix::libc::EEXIST)), "{again:?}");
+        assert!(kernel::carry_out(steps(Change::Put)).iter().all(|(_, outcome)| outcome.is_ok()));
+        let foreign = Step { change: Change::Put, route: route(180, "192.0.2.11") };
+        assert_eq!(errno(&kernel::carry_out(vec![foreign])[0].1), Some(nix::libc::EEXIST));
+        assert_eq!(kernel::take_all().unwrap(), (3, Vec::new()));
+        assert_eq!(kernel::take_all().unwrap(), (0, Vec::new()));
+        let left = ip_route("show table 180");
+        assert_eq!(left, "blackhole 192.0.2.0/24 proto 104\nblackhole 192.0.2.11\n");
+        let gone = kernel::carry_out(steps(Change::Take));
+        assert!(gone.iter().all(|(_, outcome)| errno(outcome) == Some(nix::libc::ESRCH)), "{gone:?}");
+        assert_eq!(ip_route("show table 180"), left, "what is another's stays");
+    });
+}
+
+/// Waits until what is shown fits.
+async fn until(shown: &mut watch::Receiver<Arc<Announced>>, expected: &[&str]) {
+    let line = |announced: &Announced| -> Vec<String> {
+        let there = announced.addresses.iter().filter(|it| it.announced);
+        there.map(|it| format!("{} {}", it.table, it.address)).collect()
+    };
+    let fits = tokio::time::timeout(NOT_FOR_EVER, shown.wait_for(|now| line(now) == expected)).await.is_ok();
+    assert!(fits, "{expected:?} is awaited, and there is {:?}", shown.borrow());
+}
+
+#[test]
+fn kernel_the_table_of_routes_follows_what_is_served_over_reloads_and_restarts() {
+    apart(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let stale = Step { change: Change::Put, route: route(9, "192.0.2.99") };
+            assert!(kernel::carry_out(vec![stale])[0].1.is_ok());
+            let mut rules = Rules::new();
+            let mut first = bed::Running::start(&rules.snapshot());
+            until(&mut first.shown, &["9 192.0.2.99"]).await;
+            rules.apply(&first.configure(BLOCKS)).await;
+            first.publish(&rules.snapshot());
+            until(&mut first.shown, &["180 192.0.2.10", "180 2001:db8::10"]).await;
+            let here = "blackhole 192.0.2.10 proto 104\n";
+            assert_eq!(ip_route("show table 180"), here);
+            assert!(ip_route("show table all").contains("192.0.2.10") && ip_route("show").is_empty());
+            first.stop().await;
+            assert_eq!(ip_route("show table 180"), here, "no end of the daemon takes it away");
+
+            let mut rules = Rules::new();
+            let mut second = bed::Running::start(&rules.snapshot());
+            let moved = format!("{BLOCKS}[announce]\ntable = 7\n").replace("[\"10.1.0.1:8443\"]", "[]");
+            rules.apply(&second.configure(&moved)).await;
+            second.publish(&rules.snapshot());
+            until(&mut second.shown, &["7 2001:db8::10"]).await;
+            assert_eq!(ip_route("show table 180"), "");
+            rules.apply(&second.configure("")).await;
+            second.publish(&rules.snapshot());
+            until(&mut second.shown, &[]).await;
+            assert_eq!(kernel::list().unwrap().len(), 0);
+            second.stop().await;
+        });
+    });
+}

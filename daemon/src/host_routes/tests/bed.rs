@@ -1,0 +1,130 @@
+//! Blocks of a configuration, what the rules make of them, and a follower that announces it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::drains::{Drain, Drains, Ordered};
+use holdfast_core::engine::Engine;
+use holdfast_core::event::Event;
+use holdfast_core::facts::Timestamp;
+use holdfast_core::index::Seed;
+use holdfast_core::keys::Source;
+use holdfast_core::maps::MemoryMaps;
+use holdfast_core::snapshot::Snapshot;
+use holdfast_core::time::Now;
+use holdfast_judgement::views::announced::Announced;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::admin::tests::fixture;
+use crate::config::Config;
+use crate::patience::NOT_FOR_EVER;
+use crate::sources::config::{Blocks, StaticService, run};
+
+pub(super) fn config(text: &str) -> Config {
+    Config::parse(text, "config.toml").unwrap().0
+}
+
+fn done(arguments: &str) -> String {
+    let done = std::process::Command::new("ip").args(arguments.split(' ')).output().unwrap();
+    assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
+}
+
+pub(super) fn ip(arguments: &str) {
+    done(arguments);
+}
+
+/// What `ip route` says, without blanks at the ends of lines.
+pub(super) fn ip_route(arguments: &str) -> String {
+    let said = done(&format!("route {arguments}"));
+    said.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// Where blocks go in, and what comes of them.
+type Ends = (watch::Sender<Arc<Blocks>>, mpsc::Receiver<Vec<Event>>);
+
+/// The rules of a node over maps in memory, with the blocks of a configuration as their one source.
+pub(super) struct Rules {
+    engine: Engine<MemoryMaps>,
+    turns: u64,
+    drains: Drains,
+    source: Option<Ends>,
+}
+
+impl Rules {
+    pub(super) fn new() -> Self {
+        let started = Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Config]).unwrap();
+        Self { engine: started.0, turns: 0, drains: Drains::default(), source: None }
+    }
+
+    /// Takes in the blocks, as a start or a reload does.
+    pub(super) async fn apply(&mut self, config: &Config) {
+        let services: Vec<StaticService> = config.services.iter().map(StaticService::from).collect();
+        let blocks = Arc::new(Blocks::new(services, "config.toml").unwrap());
+        let (sender, events) = self.source.get_or_insert_with(|| {
+            let (sender, blocks) = watch::channel(Arc::default());
+            let (out, events) = mpsc::channel(1);
+            tokio::spawn(run(blocks, watch::channel(None).1, out, (0, Arc::default())));
+            (sender, events)
+        });
+        // The source runs only when this task waits, so what it finds first are these.
+        sender.send_replace(blocks);
+        let group = tokio::time::timeout(NOT_FOR_EVER, events.recv()).await.unwrap().unwrap();
+        group.into_iter().for_each(|event| self.engine.apply(event));
+    }
+
+    /// Drains a backend at all of its ports, for all services.
+    pub(super) fn drain(&mut self, address: &str) {
+        let by = Ordered { uid: 0, user: None, at: Timestamp(1_767_870_715) };
+        self.drains.add(Drain::new(address.parse().unwrap(), None, None), by.clone()).unwrap();
+        self.engine.apply(Event::DrainsApplied(Arc::new(self.drains.clone()), by));
+    }
+
+    pub(super) fn snapshot(&mut self) -> Arc<Snapshot> {
+        let mut snapshot = Arc::default();
+        for _ in 0..10 {
+            self.turns += 1;
+            let wall = Timestamp(1_767_870_715 + i64::try_from(self.turns).unwrap());
+            let now = Now { wall, mono: Duration::from_secs(self.turns) };
+            snapshot = self.engine.step(now, &mut |_| ());
+        }
+        snapshot
+    }
+}
+
+/// A follower that runs, with its configuration and its snapshots in the test's hands.
+pub(super) struct Running {
+    config: watch::Sender<Arc<Config>>,
+    snapshots: watch::Sender<Arc<Snapshot>>,
+    pub(super) shown: watch::Receiver<Arc<Announced>>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    pub(super) fn start(snapshot: &Arc<Snapshot>) -> Self {
+        let (config, configs) = watch::channel(Arc::new(Config::default()));
+        let (snapshots, seen) = watch::channel(Arc::clone(snapshot));
+        let (out, shown) = watch::channel(Arc::default());
+        let mut readings = fixture::readings(seen);
+        fixture::in_memory(&mut readings);
+        let task = tokio::spawn(super::super::run(configs, readings, out));
+        Self { config, snapshots, shown, task }
+    }
+
+    pub(super) fn configure(&self, text: &str) -> Config {
+        let config = config(text);
+        self.config.send_replace(Arc::new(config.clone()));
+        config
+    }
+
+    pub(super) fn publish(&self, snapshot: &Arc<Snapshot>) {
+        self.snapshots.send_replace(Arc::clone(snapshot));
+    }
+
+    /// Ends as with the daemon: nothing publishes any more.
+    pub(super) async fn stop(self) {
+        drop((self.config, self.snapshots));
+        tokio::time::timeout(NOT_FOR_EVER, self.task).await.unwrap().unwrap();
+    }
+}
