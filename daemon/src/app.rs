@@ -226,10 +226,9 @@ impl App {
         let (seed, folder) = (start::seed(), state::Folder::new(&config.state.path));
         let ((claim, kept), drains) = (start::kept(&folder)?, drains::kept(&config.state.path));
         let (access, kubernetes) = start::cluster(config, &node, seed, kept.as_ref())?;
-        let maps = AppMaps::open(config)?;
+        let ((below, damage), maps) = (start::known_of(kept.as_ref()), AppMaps::open(config)?);
         let ((refusals, refused_no_more), (views, datapath)) = (maps.refusals()?, known(maps.view()));
         let described = start::described(config, &maps, kept.as_ref());
-        let (below, damage) = start::known_of(kept.as_ref());
         let now_known = known_now(config, &node, &described, access.as_ref())?;
         let engine = start::engine(maps, seed, &sources_of(config), now_known, (kept, &drains))?;
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
