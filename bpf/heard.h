@@ -64,7 +64,7 @@ INLINE void note_client(struct __sk_buff *skb, struct flow *flow, const struct p
 }
 
 /*
- * Notes what a client says whose backend answers past this node. A connection counts as agreed when the client
+ * Notes what the client says, where the backend answers past this node. A connection counts as agreed when the client
  * acknowledges something, and a conversation once it is more than a question: that is all that can be known here. A SYN
  * on a connection that is agreed goes to the backend, which knows better.
  */

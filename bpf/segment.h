@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How long the segments of a client may be whose packets come by another node: shorter by the header that they come
+ * How long a client's segments may be where its packets come by another node: shorter by the header that they come
  * behind than the backend says, so that they fit on that way.
  */
 #ifndef HOLDFAST_SEGMENT_H

@@ -46,7 +46,7 @@ impl Worth {
     }
 }
 
-/// Whether a connection of which only the client is heard may be none: anybody may send a SYN and its
+/// Whether a connection of which only the client is heard may be none: a stranger may send a SYN and its
 /// acknowledgement in any name.
 fn is_doubtful(flow: &types::flow, now: u32) -> bool {
     is_wrapped(flow)

@@ -202,7 +202,7 @@ fn kernel_what_another_node_sent_goes_to_the_backend_from_the_client_itself_and_
     });
 }
 
-/// A packet of somebody who is no node, and what is no client's, stays as it is for whoever it is meant for.
+/// A packet that no node sent, and one that is no client's, stay as they are.
 #[test]
 fn kernel_what_no_node_sent_for_a_frontend_stays_as_it_is() {
     test(Wraps::TcpAndUdp, |node| {
@@ -245,7 +245,7 @@ fn kernel_what_no_node_sent_for_a_frontend_stays_as_it_is() {
     });
 }
 
-/// Without networks of nodes nothing is taken out, whoever sends it.
+/// Without networks of nodes no packet is taken out.
 #[test]
 fn kernel_where_no_nodes_are_named_nothing_is_taken_out() {
     Node::test(|node| {
@@ -405,7 +405,7 @@ fn kernel_fragments_go_wrapped_and_come_out() {
     });
 }
 
-/// Who sends what does not fit with the other header is told how much does.
+/// The sender of a packet that does not fit with the other header is told how much does.
 #[test]
 fn kernel_who_sends_too_much_at_once_is_told_how_much_fits() {
     test(Wraps::TcpAndUdp, |node| {

@@ -255,7 +255,7 @@ fn seen_of_pod(backends: &[Share]) -> &'static str {
     }
 }
 
-/// How the answer of a backend comes back whose node gets the client's packets as they came.
+/// How a backend's answer comes back where its node gets the client's packets as they came.
 const DIRECTLY: &str = "From the backend's node to the client, past this one";
 
 /// How answers come back to a client.
