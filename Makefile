@@ -51,7 +51,7 @@ ran: ## Take over into tests/ran.tsv what passed on this machine since the last 
 conformance: ## Kubernetes' own tests in clusters, as root: SHORT=1, or FOCUS= NODES= CNI= FAMILY= PROXY= PACKETS=.
 	@scripts/conformance.sh $(if $(SHORT),short)
 
-drill: ## Disasters on three nodes under clients that connect all the time, as root: DRILL=name PROXY=nftables.
+drill: ## Disasters on three nodes under clients that connect all the time, as root: DRILL=name PROXY=nftables PACKETS=.
 	@scripts/drill.sh $(DRILL)
 
 host: ## The packages on booted systems, as root: from installation to purge.

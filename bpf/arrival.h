@@ -384,6 +384,64 @@ INLINE bool may_be_wrapped(const struct arrival *arrival, const struct dial *dia
 	       !is_of_nodes(arrival->packet.tuple.source.address, v4) && !is_of_nodes(dial->backend.address, v4);
 }
 
+/* --- Connections that another node has let in. --- */
+
+/* Whether the packet shows that it is of a connection that has begun, and this node sends such packets to others. */
+INLINE bool may_join(const struct packet *packet)
+{
+	return knows_nodes && wraps_transport(packet->tuple.transport) && packet->tuple.transport == IPPROTO_TCP &&
+	       packet->part == WHOLE && (packet->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK;
+}
+
+/* Notes what was chosen for a client, for the steps that follow. */
+INLINE void note_choice(struct arrival *arrival, const struct dial *dial, __u64 word, bool v4)
+{
+	arrival->by_address = arrival->flags & DEVICE_BY_ADDRESS ? IS_BY_ADDRESS : 0;
+	arrival->backend = dial->backend;
+	arrival->port_index = dial->port_index;
+	arrival->share = dial->share;
+	arrival->keeps_port = keeps_port(arrival, dial, v4);
+	arrival->may_wrap = may_be_wrapped(arrival, dial, word, v4);
+}
+
+/*
+ * Chooses for a client that is none of this node's so far, where all nodes choose alike: so the backend is the one that
+ * another node has chosen, unless the list has changed since.
+ */
+INLINE bool choose_as_others(struct arrival *arrival, struct dial *dial, __u64 *word)
+{
+	__u64 cluster;
+
+	*word = read_word_for(arrival, dial, &cluster);
+	return is_by_maglev(*word) && word_count(*word) && !is_barred(arrival, dial, cluster) &&
+	       choose_by_client(dial, *word, mixed_sight(dial, arrival->packet.tuple.source.port));
+}
+
+/*
+ * Whether a packet goes on to the backend that a client with a SYN would get here, on that one's node: that node knows
+ * the connection, or denies it. It goes there as it came or not at all, because only then the backend knows the client.
+ */
+INLINE int join(struct arrival *arrival, bool v4)
+{
+	struct dial dial = {};
+	__u64 word;
+
+	dial_of(&dial, &arrival->packet.tuple, v4);
+	if (!find_frontend(&dial))
+		return NEXT;
+	if (stand_still())
+		return SHOT;
+	arrival->sticks = 0;
+	if (!says_to_be_node(&arrival->packet, v4) && choose_as_others(arrival, &dial, &word)) {
+		note_choice(arrival, &dial, word, v4);
+		arrival->joins = arrival->may_wrap;
+	}
+	if (arrival->joins)
+		return CHOSEN;
+	leave_to_stack(arrival, &dial);
+	return NEXT;
+}
+
 /* --- Ports that no service has. --- */
 
 INLINE bool is_cluster_ip(const struct dial *dial)
@@ -441,6 +499,8 @@ INLINE int turn_away(struct __sk_buff *skb, struct arrival *arrival, struct dial
 	case IS_FOR_NONE:
 		return miss(skb, arrival, dial);
 	case IS_MIDWAY:
+		if (may_join(&arrival->packet))
+			return MAY_JOIN;
 		leave_to_stack(arrival, dial);
 		return NEXT;
 	case IS_ANSWER:
@@ -469,12 +529,7 @@ INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 		note_turned_away(skb, arrival->flags);
 		return refuse(arrival, &dial, word);
 	}
-	arrival->by_address = arrival->flags & DEVICE_BY_ADDRESS ? IS_BY_ADDRESS : 0;
-	arrival->backend = dial.backend;
-	arrival->port_index = dial.port_index;
-	arrival->share = dial.share;
-	arrival->keeps_port = keeps_port(arrival, &dial, v4);
-	arrival->may_wrap = may_be_wrapped(arrival, &dial, word, v4);
+	note_choice(arrival, &dial, word, v4);
 	return CHOSEN;
 }
 
@@ -489,6 +544,11 @@ INLINE int drop_for(const struct arrival *arrival, enum opened why, bool v4)
 	if (UNLIKELY(why == NOT_HERE)) {
 		count_packet(COUNT_NOT_HERE);
 		return SHOT;
+	}
+	if (UNLIKELY(why == NOT_AWAY)) {
+		count_packet(COUNT_MIDWAY);
+		note_stray(&arrival->packet, false);
+		return NEXT;
 	}
 	return drop(arrival, &dial, why == NO_ADDRESS ? REASON_ADDRESS : REASON_PORTS, COUNT_NO_PORT);
 }
@@ -513,6 +573,8 @@ INLINE int settle(struct arrival *arrival, int added, bool v4)
 {
 	enum opened opened = end_opening(arrival, added, v4);
 
+	if (UNLIKELY(arrival->joins) && opened == OPENED)
+		count_packet(COUNT_JOINED);
 	if (LIKELY(opened == OPENED))
 		return UNLIKELY(arrival->may_wrap) && is_flow_wrapped(arrival) ? WRAPS : GOES_ON;
 	return opened == OPENED_BY_ANOTHER ? FOLLOWS : drop_for(arrival, opened, v4);

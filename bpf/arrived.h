@@ -31,6 +31,8 @@ struct arrival {
 	__u32 may_wrap;
 	/* 0, or CAME_WRAPPED: another node has sent the packet, and has chosen this backend. */
 	__u32 came_wrapped;
+	/* The packet is of a connection that another node has let in: it goes to a third node, or to the stack. */
+	__u32 joins;
 	struct place proposed;
 	/* The number of the flow that is made, or of which a packet takes the shortcut. */
 	__u32 number;

@@ -227,7 +227,7 @@ INLINE int give_up(struct arrival *arrival, struct flow *flow, bool is_through, 
 }
 
 /* What became of a flow that was to be opened. */
-enum opened { OPENED, OPENED_BY_ANOTHER, NO_ROOM, NO_PORT, NO_ADDRESS, NOT_HERE };
+enum opened { OPENED, OPENED_BY_ANOTHER, NO_ROOM, NO_PORT, NO_ADDRESS, NOT_HERE, NOT_AWAY };
 
 /*
  * Whether the backend is one of this node, and answers leave for the client by a device at which they are translated.
@@ -284,10 +284,12 @@ INLINE enum opened begin_flow(struct __sk_buff *skb, struct arrival *arrival, bo
 	if (UNLIKELY(arrival->came_wrapped)) {
 		if (may_be_here(skb, arrival, flow, v4))
 			return OPENED;
-	} else if (LIKELY(set_nat(skb, arrival, flow, v4))) {
+	} else if (LIKELY(set_nat(skb, arrival, flow, v4)) && (LIKELY(!arrival->joins) || is_wrapped(flow))) {
 		return OPENED;
 	}
 	undo(arrival, flow, false, v4);
+	if (UNLIKELY(arrival->joins))
+		return NOT_AWAY;
 	return arrival->came_wrapped ? NOT_HERE : NO_ADDRESS;
 }
 

@@ -224,9 +224,16 @@ INLINE int choose_backend(struct __sk_buff *skb, enum whose whose, bool v4)
 
 	if (!arrival)
 		return SHOT;
-	arrival->may_wrap = false;
+	arrival->may_wrap = arrival->joins = false;
 	arrival->came_wrapped = knows_nodes && whose == TAKEN_OUT ? CAME_WRAPPED : 0;
 	return UNLIKELY(arrival->came_wrapped) ? arrive_by_node(skb, arrival, v4) : arrive(skb, arrival, v4);
+}
+
+INLINE int join_others(bool v4)
+{
+	struct arrival *arrival = the_arrival();
+
+	return arrival ? join(arrival, v4) : NEXT;
 }
 
 INLINE int open(struct __sk_buff *skb, bool v4)
@@ -367,6 +374,10 @@ INLINE int leave(struct __sk_buff *skb, bool v4)
 	{                                                          \
 		return choose_backend(skb, whose, v4);             \
 	}                                                          \
+	ALONE int join##family(void)                               \
+	{                                                          \
+		return join_others(v4);                            \
+	}                                                          \
 	ALONE int open##family(struct __sk_buff *skb)              \
 	{                                                          \
 		return open(skb, v4);                              \
@@ -464,6 +475,8 @@ INLINE int let_arrive(struct __sk_buff *skb, enum whose whose, bool v4)
 {
 	int next = v4 ? choose4(skb, whose) : choose6(skb, whose);
 
+	if (UNLIKELY(next == MAY_JOIN) && knows_nodes)
+		next = v4 ? join4() : join6();
 	if (next == CHOSEN)
 		next = v4 ? open4(skb) : open6(skb);
 	if (next == BEGUN)

@@ -57,6 +57,8 @@ enum step {
 	IS_UNKNOWN_HERE = 111,
 	/* It is none of ours, and is as it was. */
 	IS_LEFT_ALONE = 112,
+	/* It is of a connection that is not known here, and that another node may have let in. */
+	MAY_JOIN = 113,
 };
 
 /* How many extension headers are followed. IPv6 allows more, and no host sends them. */

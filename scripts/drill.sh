@@ -5,7 +5,8 @@
 #   scripts/drill.sh propagation     a change at the apiserver until it is on every node, 200 times
 #   scripts/drill.sh start           five starts of a cluster with holdfast and with kube-proxy, in turns
 #   scripts/drill.sh short           `kill` for 20 s on two nodes, with the holdfast of the tests: a part of the tests
-# PROXY=nftables has the real kube-proxy in holdfast's place; NODES=2 is a smaller cluster.
+# PROXY=nftables has the real kube-proxy in holdfast's place; NODES=2 is a smaller cluster; PACKETS has keys of
+# holdfast's [packets], as for `make conformance`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
@@ -42,6 +43,7 @@ propagation) exec "$target/debug/drill" "$@" "${proxy[@]}" ;;
 start) exec "$target/debug/drill" start ;;
 *)
 	[[ ${PROXY:-holdfast} != holdfast ]] || build_other
+	[[ -z ${PACKETS:-} ]] || proxy+=(--packets "$PACKETS")
 	exec "$target/debug/drill" run "$@" "${proxy[@]}"
 	;;
 esac

@@ -380,7 +380,9 @@ enum packet_count {
 	COUNT_ASTRAY = 19,
 	/* Dropped: there is no way to the other node, or none for a packet that is so long. */
 	COUNT_NO_WAY = 20,
-	PACKET_COUNTS = 21,
+	/* Flows that began with a segment of a connection that another node has let in. */
+	COUNT_JOINED = 21,
+	PACKET_COUNTS = 22,
 };
 
 /*

@@ -1,11 +1,13 @@
 //! What a service's address costs a client outside of the node: connections, requests, a stream, datagrams, to a
 //! backend on the node and to one on another. Needs root; `cargo bench -p holdfast-tests --bench packets`.
 //!
-//! Plain routing, holdfast, the real kube-proxy and a real Cilium agent each have a network of their own, of the same
-//! shape. A proxy takes turns of milliseconds with plain routing, so both meet the same machine, and the figure is the
-//! ratio of the two. The peers are there where `scripts/peers.sh` and `scripts/cilium.sh` have built them.
+//! Plain routing, holdfast, the real kube-proxy, a real Cilium agent and a real HAProxy each have a network of their
+//! own, of the same shape. A proxy takes turns of milliseconds with plain routing, so both meet the same machine, and the
+//! figure is the ratio of the two. The peers are there where `scripts/peers.sh`, `scripts/cilium.sh` and
+//! `scripts/haproxy.sh` have made them.
 
 mod cilium;
+mod haproxy;
 mod stage;
 
 use std::io::Write;
@@ -18,6 +20,7 @@ use holdfast_tests::peers::Part::{IptablesProxy, Proxy};
 use holdfast_tests::size::{self, sized};
 
 use cilium::Cilium;
+use haproxy::HaProxy;
 use stage::{Failed, Holdfast, KubeProxy, Plain, Stage, Where};
 
 /// What the load asks for, the role of the server, and the name of the measurement.
@@ -104,9 +107,12 @@ fn all_kinds(lines: &mut Lines) -> Result<(), Failed> {
     if let Some(cilium) = Cilium::start()? {
         proxies.push(("Cilium", Box::new(cilium)));
     }
+    if let Some(haproxy) = HaProxy::start()? {
+        proxies.push(("HAProxy", Box::new(haproxy)));
+    }
     for kind in KINDS {
         for place in Where::ALL {
-            for (name, proxy) in &proxies {
+            for (name, proxy) in proxies.iter().filter(|(_, proxy)| proxy.carries(kind.0)) {
                 let what = format!("{}, backend {}", kind.2, place.word());
                 let draw = compare((&plain, proxy.as_ref()), place, kind);
                 let draw = draw.map_err(|error| format!("{what}, {name}: {error}"))?;

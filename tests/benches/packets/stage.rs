@@ -58,6 +58,13 @@ impl Where {
         }
     }
 
+    /// What a client dials, and who answers.
+    pub(crate) fn ends(self) -> Result<(SocketAddr, SocketAddr), Failed> {
+        let frontend =
+            self.service()?.frontend("balancer", Family::V4).ok_or("the service has no address")?;
+        Ok((frontend, self.backend()?))
+    }
+
     fn service(self) -> Result<Service, Failed> {
         let name = match self {
             Self::Near => "here",
@@ -90,8 +97,12 @@ pub(crate) trait Stage {
 
     /// What a client dials to get that backend.
     fn dialled(&self, place: Where) -> Result<SocketAddr, Failed> {
-        let frontend = place.service()?.frontend("balancer", Family::V4);
-        frontend.ok_or_else(|| "the service has no address".into())
+        Ok(place.ends()?.0)
+    }
+
+    /// Whether the proxy has that kind of load at all.
+    fn carries(&self, _kind: Kind) -> bool {
+        true
     }
 
     fn serve(&self, place: Where, role: Role) -> Result<Server, Failed> {

@@ -163,3 +163,25 @@ fn conversations_that_come_to_another_node_go_on_with_their_backends_of_both_nod
         assert!(counted(there, "wrapped") > wrapped, "the other node has sent them on");
     });
 }
+
+/// The router before two nodes loses the one by which all came. Neither node has an entry of all connections, and the
+/// backends of both serve on.
+#[test]
+fn ten_thousand_connections_that_come_to_another_node_go_on_with_their_backends_of_both_nodes() {
+    on_two_nodes(Switches::default(), "maglev = true\n", |bed, [here, there], clients| {
+        const EACH: usize = 5_000;
+        for family in FAMILIES {
+            let to = frontend("many", "balancer", family).unwrap();
+            let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
+            assert_eq!(held, Held { alive: EACH, ..Held::default() });
+        }
+        let all = Held { alive: 2 * EACH, ..Held::default() };
+        here.kill().unwrap();
+        lead_to(bed, ["10.0.0.6", "fd00:a::6"]);
+        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by the other node");
+        assert!(counted(there, "joined") > 0, "the other node has sent them on");
+        here.start().unwrap();
+        lead_to(bed, fabric::NODE_ADDRESSES);
+        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by this node again");
+    });
+}

@@ -81,7 +81,7 @@ const DROPS: [(&str, packet_count); 8] = [
 ];
 
 /// What else happened to packets.
-const EVENTS: [(&str, packet_count); 13] = [
+const EVENTS: [(&str, packet_count); 14] = [
     ("begun", packet_count::COUNT_FLOWS),
     ("midway", packet_count::COUNT_MIDWAY),
     ("own-socket", packet_count::COUNT_OWN_SOCKET),
@@ -95,6 +95,7 @@ const EVENTS: [(&str, packet_count); 13] = [
     ("xdp-dropped", packet_count::COUNT_TURNED_AWAY_BY_XDP),
     ("wrapped", packet_count::COUNT_WRAPPED),
     ("unwrapped", packet_count::COUNT_UNWRAPPED),
+    ("joined", packet_count::COUNT_JOINED),
 ];
 
 const _: () =
@@ -105,7 +106,7 @@ pub const PACKET_DROPS: [&str; 8] =
     [DROPS[0].0, DROPS[1].0, DROPS[2].0, DROPS[3].0, DROPS[4].0, DROPS[5].0, DROPS[6].0, DROPS[7].0];
 
 /// The words for what else happens to packets.
-pub const PACKET_EVENTS: [&str; 13] = [
+pub const PACKET_EVENTS: [&str; 14] = [
     EVENTS[0].0,
     EVENTS[1].0,
     EVENTS[2].0,
@@ -119,6 +120,7 @@ pub const PACKET_EVENTS: [&str; 13] = [
     EVENTS[10].0,
     EVENTS[11].0,
     EVENTS[12].0,
+    EVENTS[13].0,
 ];
 
 /// What happened to packets, counted by the programs since the maps were made.

@@ -15,16 +15,16 @@ use crate::kernel::bed::Port;
 use crate::packets::{PacketSwitches, Wraps};
 
 /// A client, what it dials, a backend of another node and one of this node, that other node, and this one.
-struct Way {
-    client: &'static str,
-    frontend: &'static str,
-    there: &'static str,
-    here: &'static str,
-    node: &'static str,
-    own: &'static str,
+pub(super) struct Way {
+    pub(super) client: &'static str,
+    pub(super) frontend: &'static str,
+    pub(super) there: &'static str,
+    pub(super) here: &'static str,
+    pub(super) node: &'static str,
+    pub(super) own: &'static str,
 }
 
-const WAYS: [Way; 2] = [
+pub(super) const WAYS: [Way; 2] = [
     Way {
         client: "198.51.100.7:40000",
         frontend: "203.0.113.10:80",
@@ -48,7 +48,7 @@ pub(super) fn switches(wraps: Wraps) -> PacketSwitches {
     PacketSwitches { wraps, nodes, ..PacketSwitches::default() }
 }
 
-fn test(wraps: Wraps, test: impl FnOnce(&mut Node) + Send + 'static) {
+pub(super) fn test(wraps: Wraps, test: impl FnOnce(&mut Node) + Send + 'static) {
     Node::test_as(64, switches(wraps), |node| {
         network::know_routers();
         test(node);
@@ -71,7 +71,7 @@ fn serve(node: &mut Node, is_here: bool) {
     }
 }
 
-fn by(transport: u8, way: &Way, flags: u8) -> Sent {
+pub(super) fn by(transport: u8, way: &Way, flags: u8) -> Sent {
     Sent::by(transport, way.client, way.frontend, flags, b"?")
 }
 
@@ -108,7 +108,7 @@ fn wrapped(frame: &[u8], from: &str, to: &str) -> Vec<u8> {
 
 /// A frame that left wrapped: from which node, to which backend, and what is inside.
 #[track_caller]
-fn taken_apart((verdict, frame): (i32, Vec<u8>)) -> (IpAddr, SocketAddr, Vec<u8>) {
+pub(super) fn taken_apart((verdict, frame): (i32, Vec<u8>)) -> (IpAddr, SocketAddr, Vec<u8>) {
     assert_eq!(verdict, REDIRECTED);
     let (link, outer) = frame.split_at(14);
     let at = if outer[0] == 0x45 { 20 } else { 40 };

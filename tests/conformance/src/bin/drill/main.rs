@@ -44,6 +44,9 @@ enum Order {
         /// The proxy of the Services: holdfast, nftables or iptables.
         #[arg(long, default_value = "holdfast")]
         proxy: String,
+        /// Keys of holdfast's `[packets]`, as TOML: one, or several lines.
+        #[arg(long)]
+        packets: Option<String>,
     },
     /// Time changes from the apiserver to every node.
     Propagation {
@@ -99,9 +102,9 @@ fn done(order: Order) -> ExitCode {
 /// Whether it went well.
 fn run(order: Order) -> Result<bool, Failure> {
     match order {
-        Order::Run { names, proxy } => drills::run(&names, &proxy_of(&proxy)?),
+        Order::Run { names, proxy, packets } => drills::run(&names, &proxy_of(&proxy, packets.as_deref())?),
         Order::Propagation { proxy, changes, services } => {
-            propagation::run(&proxy_of(&proxy)?, changes, services)
+            propagation::run(&proxy_of(&proxy, None)?, changes, services)
         }
         Order::Start => figures::starts(),
         Order::Client { targets } => client::run(&targets).map(|()| true),
@@ -113,9 +116,12 @@ fn run(order: Order) -> Result<bool, Failure> {
     }
 }
 
-fn proxy_of(word: &str) -> Result<Proxy, ClusterError> {
+fn proxy_of(word: &str, packets: Option<&str>) -> Result<Proxy, ClusterError> {
     match word {
-        "holdfast" => Ok(Proxy::Holdfast { config: String::new() }),
+        "holdfast" => {
+            let config = packets.map(|keys| format!("[packets]\n{keys}\n")).unwrap_or_default();
+            Ok(Proxy::Holdfast { config })
+        }
         mode => Ok(Proxy::KubeProxy(mode.parse::<Mode>()?)),
     }
 }

@@ -23,10 +23,11 @@ pub(crate) fn nodes() -> &'static [&'static str] {
     NODES.get(..asked.max(1)).unwrap_or(&NODES)
 }
 
-/// A cluster of so many.
+/// A cluster of so many. What holdfast is told there is of its packets, and some of that needs the links of cards.
 pub(crate) fn topology(proxy: &Proxy) -> Topology {
     let nodes = u8::try_from(nodes().len()).unwrap_or(u8::MAX);
-    Topology { nodes, proxy: proxy.clone(), balancer: false, ..Topology::default() }
+    let cards = matches!(proxy, Proxy::Holdfast { config } if !config.is_empty());
+    Topology { nodes, proxy: proxy.clone(), balancer: false, cards, ..Topology::default() }
 }
 
 /// Where the program of the drills lies in the machines.

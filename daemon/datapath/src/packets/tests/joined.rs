@@ -1,0 +1,160 @@
+//! Segments of connections that another node has let in: where all nodes choose alike, they go on to the backend of
+//! that choice, and nowhere else: see `join()` in `bpf/arrival.h`.
+
+use std::net::SocketAddr;
+use std::sync::mpsc::channel;
+
+use holdfast_core::op::{FrontendType, WordFlags};
+
+use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address};
+use super::lives::found;
+use super::node::{NEXT, Node};
+use super::wrapped::{WAYS, Way, by, taken_apart, test};
+use crate::abi::packets::types::packet_count;
+use crate::kernel::bed::Port;
+use crate::packets::Wraps;
+
+/// Clients of each family, by their ports.
+const CLIENTS: std::ops::Range<u16> = 41_000..41_040;
+
+fn maglev() -> WordFlags {
+    WordFlags::default().with(WordFlags::MAGLEV, true)
+}
+
+/// Eight backends of another node in each family.
+fn elsewhere(way: &Way) -> Vec<SocketAddr> {
+    let there = address(way.there);
+    (0..8).map(|at| SocketAddr::new(there.ip(), there.port() + at)).collect()
+}
+
+fn port<'a>(at: u32, frontends: &'a [&'a str], backends: &'a [SocketAddr]) -> Port<'a> {
+    Port { index: at, base: 16 * at, frontends, backends, flags: maglev(), ..Port::TCP }
+}
+
+fn serve(node: &mut Node, changed: impl Fn(Port<'_>, &mut dyn FnMut(&Port<'_>))) {
+    for (at, way) in (1..).zip(&WAYS) {
+        let backends = elsewhere(way);
+        changed(port(at, &[way.frontend], &backends), &mut |port| node.serve(port));
+    }
+}
+
+/// Where a node that knows none of them sends the clients' packets.
+fn backends_by(flags: u8) -> Vec<SocketAddr> {
+    let (told, chosen) = channel();
+    test(Wraps::Tcp, move |node| {
+        serve(node, |port, serve| serve(&port));
+        for way in &WAYS {
+            let host = address(way.client).ip();
+            for from in CLIENTS {
+                let client = SocketAddr::new(host, from).to_string();
+                let frame = Sent::tcp(&client, way.frontend, flags).frame();
+                let (_, backend, inner) = taken_apart(node.come(&frame));
+                assert_eq!(inner, frame, "it is as the client sent it");
+                told.send(backend).unwrap();
+            }
+        }
+        let joined = u64::try_from(if flags == SYN { 0 } else { WAYS.len() * CLIENTS.len() }).unwrap();
+        assert_eq!(node.counted(packet_count::COUNT_JOINED), joined);
+    });
+    chosen.iter().collect()
+}
+
+#[test]
+fn kernel_a_segment_of_a_connection_by_another_node_goes_to_the_backend_that_a_syn_would_get() {
+    let let_in = backends_by(SYN);
+    for flags in [ACK, FIN | ACK] {
+        assert_eq!(backends_by(flags), let_in);
+    }
+}
+
+/// What comes behind it follows, and the table may change meanwhile.
+#[test]
+fn kernel_a_connection_that_has_joined_keeps_its_backend() {
+    test(Wraps::Tcp, |node| {
+        serve(node, |port, serve| serve(&port));
+        let of = |node: &Node, way: &Way| taken_apart(node.come(&by(TCP, way, ACK).frame())).1;
+        let before = WAYS.each_ref().map(|way| of(node, way));
+        serve(node, |port, serve| {
+            let others: Vec<_> = port.backends.iter().rev().copied().collect();
+            serve(&Port { backends: &others, ..port });
+        });
+        assert_eq!(WAYS.each_ref().map(|way| of(node, way)), before);
+        assert_eq!(node.counted(packet_count::COUNT_JOINED), 2);
+    });
+}
+
+/// Checks that a segment is left to the stack as it came, and leaves no flow behind.
+#[track_caller]
+fn is_left(node: &Node, frame: &[u8], client: &str) {
+    let before = node.counted(packet_count::COUNT_MIDWAY);
+    assert_eq!(node.come(frame), (NEXT, frame.to_vec()));
+    assert_eq!(node.counted(packet_count::COUNT_MIDWAY), before + 1);
+    assert!(found(node, client).is_none());
+}
+
+#[track_caller]
+fn all_are_left(node: &Node) {
+    for way in &WAYS {
+        is_left(node, &by(TCP, way, ACK).frame(), way.client);
+    }
+}
+
+/// Where another node may have chosen otherwise, or the backend would not see the client, nothing is sent on.
+#[test]
+fn kernel_a_segment_is_left_to_the_stack_where_nodes_may_choose_otherwise() {
+    test(Wraps::TcpAndUdp, |node| {
+        let affinity = maglev().with(WordFlags::AFFINITY, true);
+        let barred = maglev().with(WordFlags::SOURCES, true);
+        for flags in [WordFlags::default(), affinity] {
+            serve(node, |port, serve| serve(&Port { flags, ..port }));
+            all_are_left(node);
+        }
+        let kind = FrontendType::LoadBalancer;
+        serve(node, |port, serve| serve(&Port { flags: barred, kind, ..port }));
+        all_are_left(node);
+        serve(node, |port, serve| serve(&Port { backends: &[], ..port }));
+        all_are_left(node);
+    });
+    for wraps in [Wraps::Nothing, Wraps::Tcp] {
+        test(wraps, move |node| {
+            for (at, way) in (1..).zip(&WAYS) {
+                let here = [address(way.here)];
+                let backends = if wraps == Wraps::Tcp { here.to_vec() } else { elsewhere(way) };
+                node.serve(&port(at, &[way.frontend], &backends));
+            }
+            all_are_left(node);
+        });
+    }
+}
+
+/// A node port has another address on each node, and no other node has this one's.
+#[test]
+fn kernel_a_segment_at_a_node_port_is_left_to_the_stack() {
+    test(Wraps::Tcp, |node| {
+        for (at, way) in (1..).zip(&WAYS) {
+            let own = SocketAddr::new(way.own.parse().unwrap(), 30_080).to_string();
+            let backends = elsewhere(way);
+            node.serve(&Port { kind: FrontendType::NodePort, ..port(at, &[&own], &backends) });
+            is_left(node, &Sent::tcp(way.client, &own, ACK).frame(), way.client);
+        }
+    });
+}
+
+/// What ends a connection, or agrees to one, needs no backend; and who says to be a node is no client.
+#[test]
+fn kernel_what_may_be_of_no_connection_of_a_client_is_left_to_the_stack() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, |port, serve| serve(&port));
+        for way in &WAYS {
+            for flags in [RST, RST | ACK, SYN | ACK, FIN, 0] {
+                is_left(node, &by(TCP, way, flags).frame(), way.client);
+            }
+            for node_address in [way.own, way.node] {
+                let client = SocketAddr::new(node_address.parse().unwrap(), 40_001).to_string();
+                is_left(node, &Sent::tcp(&client, way.frontend, ACK).frame(), &client);
+            }
+            assert_eq!(node.come(&by(UDP, way, 0).frame()).0, NEXT, "no service by UDP");
+        }
+        assert_eq!(node.counted(packet_count::COUNT_JOINED), 0);
+    });
+}
