@@ -19,7 +19,7 @@ const ROOT: &str = "haproxy";
 const PROGRAM: &str = "usr/sbin/haproxy";
 
 const GLOBAL: &str = "global
-    maxconn 20000
+    maxconn 4000
 defaults
     mode tcp
     timeout connect 5s

@@ -88,18 +88,13 @@ struct Asker<'a> {
     stage: &'a Stage,
     pid: u32,
     bystander: Bystander,
-    /// What the daemon takes for one change of the bystander.
-    change: Duration,
 }
 
 impl<'a> Asker<'a> {
     fn new(stage: &'a Stage, daemon: &Daemon<'_>) -> Self {
         let (pid, bystander) = (daemon.pid().unwrap(), Bystander::arrive(daemon));
-        let mut asker = Self { stage, pid, bystander, change: Duration::ZERO };
-        let changes = sized(300, 5);
-        let before = cpu(pid);
-        let quiet = (0..changes).map(|_| asker.change()).collect();
-        asker.change = (cpu(pid) - before) / changes;
+        let mut asker = Self { stage, pid, bystander };
+        let quiet = (0..sized(300, 5)).map(|_| asker.change()).collect();
         told("nothing", beside(quiet));
         asker
     }
@@ -109,10 +104,17 @@ impl<'a> Asker<'a> {
         self.bystander.change(self.stage)
     }
 
+    /// What one answer takes of a processor, while nothing else is done.
+    fn spent(&self, ask: &impl Fn(&mut Duration) -> usize) -> Duration {
+        let before = cpu(self.pid);
+        again(ask);
+        (cpu(self.pid) - before) / sized(ASKED, 1)
+    }
+
     /// Asks one thing again and again.
     fn row(&mut self, what: &str, ask: impl Fn(&mut Duration) -> usize + Sync) {
         forget_most(self.pid);
-        let (before, had) = (cpu(self.pid), megabytes(self.pid).0);
+        let had = megabytes(self.pid).0;
         let ends = AtomicBool::new(false);
         let (asked, changes) = thread::scope(|scope| {
             let asking = scope.spawn(|| {
@@ -126,8 +128,7 @@ impl<'a> Asker<'a> {
             }
             (asking.join().unwrap(), changes)
         });
-        let own = self.change * u32::try_from(changes.len()).unwrap();
-        let spent = (cpu(self.pid) - before).saturating_sub(own) / sized(ASKED, 1);
+        let spent = self.spent(&ask);
         let Asked { bytes, first, mut whole } = asked;
         whole.sort_unstable();
         let (middle, most) = (whole[whole.len() / 2], whole[whole.len() - 1]);
