@@ -29,8 +29,6 @@ INLINE void dial_of(struct dial *dial, const struct tuple *tuple, bool v4)
 	dial->to = tuple->destination;
 	dial->transport = tuple->transport;
 	dial->v4 = v4;
-	copy_address(dial->client.id, tuple->source.address);
-	dial->client.kind = CLIENT_ADDRESS;
 }
 
 /*
@@ -236,7 +234,7 @@ INLINE bool choose_twice(struct arrival *arrival, struct dial *dial, __u64 *word
 
 	for (int attempt = 0; attempt < 2; attempt++) {
 		*word = read_word_for(arrival, dial, &cluster);
-		if (word_count(*word) && choose_for_packet(dial, *word, arrival->packet.tuple.source.port, &arrival->sticks))
+		if (word_count(*word) && choose_for_packet(dial, *word, &arrival->packet.tuple.source, &arrival->sticks))
 			return true;
 		if (!find_frontend(dial))
 			return false;

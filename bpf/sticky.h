@@ -31,6 +31,21 @@ INLINE __u64 mixed_client(const __u32 *client, const struct list *list)
 	return mix(mix(mixed, client[3], client[2]), client[1], client[0]);
 }
 
+/*
+ * Leaves of a client's address what counts, so that clients of one prefix are one client. Without branches, as
+ * is_turned().
+ */
+INLINE void leave_out(__u32 *client, const struct port_facts *facts)
+{
+	__u64 bits = READ_ONCE(facts->left_out), half = bits >> 6, rest = bits & 63;
+	__u64 low = ~0ULL << rest & (half - 1), high = ~0ULL << (rest & -half);
+
+	client[0] &= bpf_htonl((__u32)(high >> 32));
+	client[1] &= bpf_htonl((__u32)high);
+	client[2] &= bpf_htonl((__u32)(low >> 32));
+	client[3] &= bpf_htonl((__u32)low);
+}
+
 /* One of the places at which a client may stand. Without branches, as is_turned(). */
 INLINE void client_key_of(struct client_key *key, __u64 mixed, __u32 share, __u32 which)
 {
@@ -50,18 +65,16 @@ INLINE bool is_client(const struct client_value *there, const __u32 *client, con
  * becomes another number, by when the client came last. A value that was read torn names no member. The clock is read
  * last: another CPU may choose for the same client meanwhile, and no choice may seem to be of the future.
  */
-INLINE bool choose_known(struct dial *dial, __u64 *mixed)
+INLINE bool choose_known(struct dial *dial, const struct port *port, const struct list *list, __u64 *mixed)
 {
-	const struct list list = { dial->port_index, dial->scope };
-	struct port *port = port_of(dial);
 	struct client_value *last;
 	struct client_key key;
 	__u64 at_ns, now;
 
-	for (__u32 which = 0; port && which < PLACES; which++) {
+	for (__u32 which = 0; which < PLACES; which++) {
 		client_key_of(&key, *mixed, dial->share, which);
 		last = bpf_map_lookup_elem(&clients, &key);
-		if (!last || !is_client(last, dial->client.id, &list))
+		if (!last || !is_client(last, dial->client.id, list))
 			continue;
 		at_ns = READ_ONCE(last->at_ns);
 		now = bpf_ktime_get_ns();
@@ -109,23 +122,33 @@ INLINE bool choose_anew(struct dial *dial, __u64 word, __u16 port)
 	return choose_by_client(dial, word, mixed_sight(dial, port));
 }
 
+INLINE void know_by_address(struct client *client, const struct place *from)
+{
+	copy_address(client->id, from->address);
+	client->kind = CLIENT_ADDRESS;
+}
+
 /*
  * As choose(), for a client that is known by its packet, which it sends from `from`. `sticks`: by which list the
  * backend is to be remembered once it has answered; 0: not at all.
  */
-INLINE bool choose_for_packet(struct dial *dial, __u64 word, __u16 from, __u32 *sticks)
+INLINE bool choose_for_packet(struct dial *dial, __u64 word, const struct place *from, __u32 *sticks)
 {
 	const struct list list = { dial->port_index, dial->scope };
 	struct port *port = port_of(dial);
 	__u64 mixed;
 
 	*sticks = 0;
+	if (UNLIKELY(!port))
+		return false;
+	know_by_address(&dial->client, from);
 	if (LIKELY(!has_affinity(word))) {
-		if (!choose_anew(dial, word, from))
+		if (!choose_anew(dial, word, from->port))
 			return false;
 	} else {
+		leave_out(dial->client.id, &port->facts);
 		mixed = mixed_client(dial->client.id, &list);
-		if (!choose_known(dial, &mixed)) {
+		if (!choose_known(dial, port, &list, &mixed)) {
 			if (is_by_maglev(word))
 				mixed = mixed_sight(dial, 0);
 			if (!choose_by_client(dial, word, mixed))
@@ -133,23 +156,22 @@ INLINE bool choose_for_packet(struct dial *dial, __u64 word, __u16 from, __u32 *
 			*sticks = dial->scope == SCOPE_LOCAL ? STICKS_LOCAL : STICKS_CLUSTER;
 		}
 	}
-	if (LIKELY(port))
-		count_connect(port);
+	count_connect(port);
 	return true;
 }
 
-/* Finds the place for the client of a flow: its own, or a free one, or that of the client that came less lately. */
-INLINE void take_place(struct client_key *place, const struct flow *flow, const struct list *list)
+/* Finds the place for a client: its own, or a free one, or that of the client that came less lately. */
+INLINE void take_place(struct client_key *place, __u32 share, const __u32 *client, const struct list *list)
 {
-	__u64 mixed = mixed_client(flow->client, list), oldest = ~0ULL, at_ns;
+	__u64 mixed = mixed_client(client, list), oldest = ~0ULL, at_ns;
 	const struct client_value *there;
 	struct client_key key;
 
 	for (__u32 which = 0; which < PLACES; which++) {
-		client_key_of(&key, mixed, share_of(flow), which);
+		client_key_of(&key, mixed, share, which);
 		there = bpf_map_lookup_elem(&clients, &key);
 		at_ns = there ? READ_ONCE(there->at_ns) : 1;
-		if (there && is_client(there, flow->client, list))
+		if (there && is_client(there, client, list))
 			at_ns = 0;
 		if (at_ns < oldest) {
 			oldest = at_ns;
@@ -165,19 +187,24 @@ ALONE int remember_client(__u32 number)
 	struct client_value value = {};
 	struct client_key key = {};
 	struct list list;
+	struct port *port;
 
 	if (!flow)
 		return 0;
 	flow->of_backend |= IS_REMEMBERED;
 	list.port_index = port_of_flow(flow);
 	list.scope = flow->of_client & STICKS_LOCAL ? SCOPE_LOCAL : SCOPE_CLUSTER;
+	port = bpf_map_lookup_elem(&ports, &list.port_index);
+	if (!port)
+		return 0;
 	value.at_ns = bpf_ktime_get_ns();
 	copy_address(value.client, flow->client);
+	leave_out(value.client, &port->facts);
 	copy_address(value.address, flow->backend);
 	value.port = flow->backend_port;
 	value.port_index = list.port_index;
 	value.scope = list.scope;
-	take_place(&key, flow, &list);
+	take_place(&key, share_of(flow), value.client, &list);
 	bpf_map_update_elem(&clients, &key, &value, BPF_ANY);
 	return 0;
 }

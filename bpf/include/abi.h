@@ -6,10 +6,11 @@
  * is written as the IPv4-mapped IPv6 address. Fields are integers of fixed width or arrays of them, and
  * every byte is a field: the kernel compares keys as bytes.
  *
- * A change of anything here needs a new VERSION, which lives in pins of its own beside the old one. Two additions need
- * none: a further map that all generations share, and a further number in an enum that only a refusal or a switch
- * carries. A further map of a generation needs one, and so does a further kind or state that stands in an entry: an
- * older daemon would not know it. What is kept with sockets outlives a VERSION: a change of struct udp_socket is a new
+ * A change of anything here needs a new VERSION, which lives in pins of its own beside the old one. Three additions
+ * need none: a further map that all generations share, a further number in an enum that only a refusal or a switch
+ * carries, and a field in the place of a pad of a value, where 0 says what was so before there was the field. A
+ * further map of a generation needs one, and so does a further kind or state that stands in an entry: an older daemon
+ * would not know it. What is kept with sockets outlives a VERSION: a change of struct udp_socket is a new
  * SOCKETS_VERSION, and one of struct flow or of what leads to it is a new FLOWS_VERSION.
  */
 #ifndef HOLDFAST_ABI_H
@@ -437,7 +438,11 @@ SIZE_IS(frontend6_value, 32);
 struct port_facts {
 	/* Seconds; 0: no affinity. */
 	__u32 affinity_timeout;
-	__u32 pad;
+	/*
+	 * So many last bits of a client's address do not count: clients whose addresses differ in these alone are one,
+	 * where they are known by addresses. Daemons from before this field left 0 here.
+	 */
+	__u32 left_out;
 };
 SIZE_IS(port_facts, 8);
 

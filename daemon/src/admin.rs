@@ -7,6 +7,7 @@
 //! loopback, the socket's permissions and the users at its other end are all the authentication there is.
 
 pub(crate) mod about;
+mod affinity;
 mod answer;
 mod answers;
 mod apiserver;

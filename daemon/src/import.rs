@@ -10,6 +10,7 @@ mod haproxy;
 mod ipvs;
 mod keepalived;
 mod notes;
+mod prefix;
 #[cfg(test)]
 mod tests;
 mod written;

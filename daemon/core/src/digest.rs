@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use core::net::IpAddr;
 
 use crate::facts::{AddressType, Conditions, ServiceFacts, SliceFacts};
-use crate::keys::Source;
+use crate::keys::{Family, Source};
 use crate::list::Scope;
 use crate::snapshot::{FrontendView, ServiceView, ServiceViews};
 use crate::weights::{Asked, Weights, Whom};
@@ -49,6 +49,10 @@ fn settings(facts: &ServiceFacts) -> u64 {
     let hash = facts.source_ranges.iter().fold(hash, |hash, range| hash.text(range));
     // Services that say nothing of these keep the number that they had before there was any such word.
     let hash = facts.own_maglev().map_or(hash, |on| hash.word(Kind::Maglev as u64).word(u64::from(on)));
+    let hash = facts.affinity_prefixes().map_or(hash, |prefixes| {
+        let word = hash.word(Kind::AffinityPrefix as u64);
+        Family::ALL.into_iter().fold(word, |hash, family| hash.word(u64::from(prefixes.of(family))))
+    });
     facts.weights.as_ref().map_or(hash, |asked| weights(hash.word(Kind::Weights as u64), &asked.weights)).0
 }
 
@@ -100,6 +104,7 @@ enum Kind {
     Maglev,
     Weights,
     SliceWeights,
+    AffinityPrefix,
 }
 
 /// A hash that is the same everywhere and for ever; those of libraries promise neither.
@@ -189,27 +194,30 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_word_of_maglev_and_weights_keeps_its_number() {
+    fn what_has_no_word_of_what_came_later_keeps_its_number() {
         assert_eq!(says(|_| ()), 7_235_116_703_822_611_636);
     }
 
     #[test]
-    fn maglev_and_weights_count_where_they_are_said() {
+    fn what_came_later_counts_where_it_is_said() {
         let all = [
             says(|_| ()),
             says(|facts| facts.maglev = Some("true".into())),
             says(|facts| facts.maglev = Some("false".into())),
+            says(|facts| facts.affinity_prefix = Some("ipv4=24".into())),
+            says(|facts| facts.affinity_prefix = Some("ipv4=25".into())),
+            says(|facts| facts.affinity_prefix = Some("ipv6=64".into())),
             says(|facts| facts.weights = weights("192.0.2.1=0")),
             says(|facts| facts.weights = weights("192.0.2.1=2")),
             says(|facts| facts.weights = weights("192.0.2.1:80=2")),
             says(|facts| facts.weights = weights("node:192.0.2.1=2")),
         ];
         assert_eq!(BTreeSet::from(all).len(), all.len());
-        assert_eq!(
+        let unread = [
             says(|facts| facts.maglev = Some("maybe".into())),
-            all[0],
-            "what cannot be read says nothing"
-        );
+            says(|facts| facts.affinity_prefix = Some("24".into())),
+        ];
+        assert_eq!(unread, [all[0]; 2], "what cannot be read says nothing");
         let order = ["192.0.2.1=2,192.0.2.2=3", "192.0.2.2=3,192.0.2.1=2"];
         let [one, other] = order.map(|text| says(|facts| facts.weights = weights(text)));
         assert_eq!(one, other);

@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 
+use crate::affinity::Prefixes;
 use crate::dialable::ExternalIps;
 use crate::hold::Policy;
 use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source, Transport};
@@ -171,6 +172,10 @@ pub struct ServiceFacts {
     /// rest, because former versions did not know it.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub maglev: Option<Arc<str>>,
+    /// The annotation `holdfast.io/session-affinity-prefix` or the setting of the block, as written. The state's file
+    /// has it likewise.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub affinity_prefix: Option<Arc<str>>,
     /// The annotation `holdfast.io/weights`, or the weights of the block's backends. The state's file has it likewise.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub weights: Option<Box<Asked>>,
@@ -184,6 +189,11 @@ impl ServiceFacts {
     /// Whether it has its clients' places computed, if it says so in a word that can be read.
     pub(crate) fn own_maglev(&self) -> Option<bool> {
         self.maglev.as_deref()?.parse().ok()
+    }
+
+    /// How much of a client's address counts for affinity, if it says so in words that can be read.
+    pub fn affinity_prefixes(&self) -> Option<Prefixes> {
+        Prefixes::read(self.affinity_prefix.as_deref()?).ok()
     }
 
     /// A service with a name, a kind and nothing else; the reader of the object fills in the rest.
@@ -207,6 +217,7 @@ impl ServiceFacts {
             proxy_name: None,
             on_empty: None,
             maglev: None,
+            affinity_prefix: None,
             weights: None,
             balancer: None,
         }
@@ -220,7 +231,8 @@ impl ServiceFacts {
         let addresses = cluster_ips.len() + external_ips.len() + ingress.len() + static_frontends.len();
         let balancer = self.balancer.as_ref().map_or(0, |balancer| balancer.bytes());
         let (texts, weights) = self.weights.as_ref().map_or((0, 0), |asked| asked.size());
-        let texts = texts + self.maglev.as_deref().map_or(0, str::len);
+        let words = [&self.maglev, &self.affinity_prefix];
+        let texts = texts + words.into_iter().flatten().map(|word| word.len()).sum::<usize>();
         (addresses + ports.len() + source_ranges.len() + weights) * ENTRY_BYTES + balancer + texts
     }
 }

@@ -8,6 +8,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod affinity;
 pub mod change;
 mod claims;
 pub mod dialable;

@@ -52,6 +52,13 @@ pub const WEIGHTS_PER_SERVICE_MAX: usize = 1_024;
 /// Bytes of that annotation: so many items of an IPv6 address and a port.
 pub const WEIGHTS_BYTES_MAX: usize = 64 << 10;
 
+/// The shortest prefix by which IPv4 clients may be kept: what a whole registry is given. A shorter one would keep more
+/// and more of all clients at one backend.
+pub const AFFINITY_PREFIX_V4: u8 = 8;
+
+/// The same for IPv6: what a provider is given. All of its customers are one client then.
+pub const AFFINITY_PREFIX_V6: u8 = 32;
+
 /// Drains in force at one time: all pods of the ten fullest nodes, one by one. Each backend that a decision looks at is
 /// looked up among them, and each order writes all of them down.
 pub const DRAINS_MAX: usize = 1_024;

@@ -120,6 +120,8 @@ impl Word {
 pub struct PortFacts {
     /// Seconds; 0: no affinity.
     pub affinity_timeout: u32,
+    /// How many last bits of a client's address do not count for affinity.
+    pub left_out: u8,
 }
 
 words! {

@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::num::NonZeroU16;
 
+use crate::affinity::Prefixes;
 use crate::drains::Drains;
 use crate::facts::{NodeFacts, ServiceFacts, Settings, SliceFacts, TrafficPolicy};
 use crate::keys::{Family, FrontendKey, PortKey, Protocol, Transport};
@@ -70,6 +71,8 @@ pub struct PortPolicy {
     pub external_local: bool,
     /// Session affinity in seconds; 0: none.
     pub affinity_timeout: u32,
+    /// How many last bits of a client's address do not count for it.
+    pub left_out: u8,
     /// Clients from outside have their place in the cluster list computed.
     pub maglev: bool,
     /// The maps keep every serving backend as a member, in a list or not.
@@ -172,7 +175,8 @@ fn ports(service: &ServiceFacts, frontends: &[DesiredFrontend], settings: &Setti
             Transport::Sctp => false,
         };
         let maglev = external && settings.asks_for_maglev(service);
-        let policy = PortPolicy { keeps_members, balanced, maglev, ..policy(service, external) };
+        let left_out = left_out(service, key.family);
+        let policy = PortPolicy { keeps_members, balanced, maglev, left_out, ..policy(service, external) };
         DesiredPort { policy, key, rows: Vec::new(), weights: OfBackends::default(), sources: None }
     };
     keys.into_iter().map(port).collect()
@@ -199,9 +203,16 @@ fn policy(service: &ServiceFacts, external: bool) -> PortPolicy {
         balanced: false,
         external_local,
         affinity_timeout: service.affinity_timeout.unwrap_or(0),
+        left_out: 0,
         maglev: false,
         keeps_members: false,
     }
+}
+
+/// How many last bits of a client's address do not count: none where clients are not kept.
+fn left_out(service: &ServiceFacts, family: Family) -> u8 {
+    let prefixes = service.affinity_prefixes().filter(|_| service.affinity_timeout.is_some());
+    prefixes.unwrap_or(Prefixes::WHOLE).left_out(family)
 }
 
 #[cfg(test)]

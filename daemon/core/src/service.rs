@@ -289,7 +289,7 @@ impl Port {
     }
 
     pub(crate) fn facts(&self) -> PortFacts {
-        PortFacts { affinity_timeout: self.policy.affinity_timeout }
+        PortFacts { affinity_timeout: self.policy.affinity_timeout, left_out: self.policy.left_out }
     }
 }
 

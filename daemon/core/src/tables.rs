@@ -16,6 +16,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+use crate::affinity::Prefixes;
 use crate::change::Cause;
 use crate::drains::Drains;
 use crate::event::{Event, Watched};
@@ -341,6 +342,7 @@ fn rejected_part(facts: &ServiceFacts, settings: &Settings, cut: usize) -> Optio
     let reasons = [
         wrong_setting(facts),
         wrong_maglev(facts),
+        wrong_prefix(facts),
         wrong_weights(facts),
         frontends_beyond(facts, settings),
         rows_beyond(cut),
@@ -371,6 +373,14 @@ fn wrong_setting(facts: &ServiceFacts) -> Option<String> {
 fn wrong_maglev(facts: &ServiceFacts) -> Option<String> {
     let word = facts.maglev.as_deref().filter(|word| word.parse::<bool>().is_err())?;
     Some(alloc::format!("maglev {:?} is ignored: legal are true and false", shown(word)))
+}
+
+/// The same for the prefixes by which clients are kept.
+fn wrong_prefix(facts: &ServiceFacts) -> Option<String> {
+    let wrong = Prefixes::read(facts.affinity_prefix.as_deref()?).err()?;
+    Some(alloc::format!(
+        "session-affinity-prefix is ignored, and clients are kept by whole addresses: {wrong}"
+    ))
 }
 
 fn shown(word: &str) -> String {

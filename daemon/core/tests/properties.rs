@@ -310,7 +310,11 @@ fn shown_everywhere(snapshot: &Snapshot) -> Vec<String> {
     for view in own.filter(|view| !view.frontends.is_empty()) {
         let mut shows = |what: String| shown.push(format!("{} {what}", view.key));
         let facts = view.facts.as_deref().unwrap();
-        shows(format!("affinity {:?}, from {:?}", facts.affinity_timeout, facts.source_ranges));
+        let prefixes = facts.affinity_prefixes();
+        shows(format!(
+            "affinity {:?} by {prefixes:?}, from {:?}",
+            facts.affinity_timeout, facts.source_ranges
+        ));
         let maglev: Option<bool> = facts.maglev.as_ref().and_then(|word| word.parse().ok());
         shows(format!("maglev {maglev:?}, weights {:?}", facts.weights.as_ref().map(|it| &it.weights)));
         for it in &view.frontends {

@@ -45,7 +45,7 @@ abi!(frontend6_key { address: [u32; 4], port: u16, transport: u8, any: u8 });
 abi!(frontend6_value { address: [u32; 4], port: u16, transport: u8, any: u8, reserved: u32, target: u64 });
 abi!(slot4 { address: u32, port: u16, state: u16 });
 abi!(slot6 { address: [u32; 4], port: u16, state: u16, pad: u32 });
-abi!(port_facts { affinity_timeout: u32, pad: u32 });
+abi!(port_facts { affinity_timeout: u32, left_out: u32 });
 abi!(port {
     cluster: u64,
     local: u64,
@@ -353,12 +353,16 @@ pub(crate) fn slot_of(family: Family, words: impl Iterator<Item = u64>) -> Optio
 }
 
 pub(crate) fn facts_word(facts: PortFacts) -> u64 {
-    words(&types::port_facts { affinity_timeout: facts.affinity_timeout, pad: 0 }).next().unwrap_or_default()
+    let PortFacts { affinity_timeout, left_out } = facts;
+    let facts = types::port_facts { affinity_timeout, left_out: left_out.into() };
+    words(&facts).next().unwrap_or_default()
 }
 
 pub(crate) fn facts_of(word: u64) -> PortFacts {
     let facts: types::port_facts = from_words([word].into_iter()).unwrap_or_default();
-    PortFacts { affinity_timeout: facts.affinity_timeout }
+    // More than any rule leaves out was another writer's, and is written anew.
+    let left_out = facts.left_out.try_into().unwrap_or(u8::MAX);
+    PortFacts { affinity_timeout: facts.affinity_timeout, left_out }
 }
 
 const fn scope_number(membership: Membership) -> u32 {

@@ -57,6 +57,7 @@ fn facts(
     if let Some(notes) = &metadata.annotations {
         facts.on_empty = meta::text(notes.on_empty.as_ref());
         facts.maglev = meta::text(notes.maglev.as_ref());
+        facts.affinity_prefix = meta::text(notes.affinity_prefix.as_ref());
         facts.weights = weights(notes);
     }
     addresses::read(&mut facts, spec, wire.status.as_ref(), provenance.defaulting)?;

@@ -178,6 +178,9 @@ wire! {
         /// On a Service: whether all nodes compute the same backend for a client.
         #[serde(rename = "holdfast.io/maglev")]
         pub maglev: Option<Text<'a>>,
+        /// On a Service: how much of a client's address counts for session affinity.
+        #[serde(rename = "holdfast.io/session-affinity-prefix")]
+        pub affinity_prefix: Option<Text<'a>>,
         /// On a Service or a slice: how many new clients its backends get beside each other.
         #[serde(rename = "holdfast.io/weights")]
         pub weights: Option<Text<'a>>,

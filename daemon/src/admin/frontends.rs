@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use holdfast_core::facts::ServiceFacts;
-use holdfast_core::keys::{ObjectName, ServiceKey, Source};
+use holdfast_core::keys::{Family, ObjectName, ServiceKey, Source};
 use holdfast_core::list::Row;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Verdict};
@@ -16,6 +16,7 @@ use holdfast_judgement::why::{ChosenState, WriteStatus, chosen_state, status};
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
+use super::affinity::{self, AffinityPrefix};
 use super::form::Form;
 use super::limits;
 use super::query::Filter;
@@ -47,6 +48,8 @@ pub(super) struct FrontendRow<'a> {
     external_backends: Option<ExternalBackends<'a>>,
     /// Seconds for which a client stays with its backend.
     affinity_timeout: Option<u32>,
+    /// So many first bits of a client's address count for that; null: all of them.
+    affinity_prefix: Option<u8>,
     source_ranges: &'a [Arc<str>],
     verdict: Code<Verdict>,
     reason: Option<Code<Reason>>,
@@ -143,7 +146,9 @@ impl Table for Frontends {
         wide("SOURCE", |row, _, cells| cells.put(row.source)),
         wide("OWNER", |row, _, cells| cells.put_optional(row.owner)),
         wide("AFFINITY", |row, _, cells| {
-            cells.put_optional(row.affinity_timeout.map(|seconds| format!("{seconds}s")));
+            cells.put_optional(
+                row.affinity_timeout.map(|seconds| affinity::shown(seconds, row.affinity_prefix)),
+            );
         }),
         wide("RANGES", |row, _, cells| cells.put(row.source_ranges.join(","))),
         wide("SINCE", |row, _, cells| cells.put(row.since)),
@@ -192,6 +197,9 @@ impl Table for Frontends {
             backends: Backends(view, frontend),
             external_backends: outside.then_some(ExternalBackends(view, frontend)),
             affinity_timeout: facts.and_then(|facts| facts.affinity_timeout),
+            affinity_prefix: facts
+                .and_then(AffinityPrefix::of)
+                .map(|prefix| prefix.for_family(Family::of(frontend.address))),
             source_ranges: source_ranges(facts, frontend),
             verdict: Code(frontend.verdict),
             reason: frontend.reason.map(Code),

@@ -16,6 +16,7 @@ use holdfast_judgement::why::{LoadBalancer, WriteStatus, status};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 
+use super::affinity::{self, AffinityPrefix};
 use super::form::Form;
 use super::query::Filter;
 use super::rejected::{self, Rejected};
@@ -60,6 +61,8 @@ pub(super) struct ServiceRow<'a> {
     internal_policy: Option<Code<TrafficPolicy>>,
     external_policy: Option<Code<TrafficPolicy>>,
     affinity_timeout: Option<u32>,
+    /// How many first bits of a client's address count for that; null: all of them.
+    affinity_prefix: Option<AffinityPrefix>,
     health_check_node_port: Option<u16>,
     /// How far its load balancer has come; null: it has none.
     load_balancer: Option<LoadBalancer<'a>>,
@@ -152,7 +155,8 @@ impl Table for Services {
         wide("INTERNAL", |row, _, cells| cells.put_optional(row.internal_policy)),
         wide("EXTERNAL", |row, _, cells| cells.put_optional(row.external_policy)),
         wide("AFFINITY", |row, _, cells| {
-            cells.put_optional(row.affinity_timeout.map(|seconds| format!("{seconds}s")));
+            let lengths = row.affinity_prefix.into_iter().flat_map(AffinityPrefix::lengths);
+            cells.put_optional(row.affinity_timeout.map(|seconds| affinity::shown(seconds, lengths)));
         }),
         wide("BALANCER", |row, _, cells| {
             cells.put_optional(row.load_balancer.as_ref().map(LoadBalancer::word));
@@ -211,6 +215,7 @@ impl Table for Services {
             internal_policy: facts.map(|facts| Code(facts.internal_policy)),
             external_policy: facts.map(|facts| Code(facts.external_policy)),
             affinity_timeout: facts.and_then(|facts| facts.affinity_timeout),
+            affinity_prefix: facts.and_then(AffinityPrefix::of),
             health_check_node_port: facts.and_then(|facts| facts.health_check_node_port).map(Into::into),
             load_balancer: LoadBalancer::of(view, self.now),
             uid: meta.and_then(|meta| meta.uid.as_deref()),

@@ -11,6 +11,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use holdfast_core::affinity::Prefixes;
+use holdfast_core::keys::Family;
 use holdfast_core::spelled::Spelled;
 use holdfast_core::weights::Weight;
 use toml::{Table, Value};
@@ -134,11 +136,17 @@ fn service(block: &ServiceBlock) -> Value {
             Some(Value::Array(block.backends.iter().zip(&block.weights).filter_map(backend).collect())),
         ),
         ("session_affinity", block.session_affinity.map_or_else(|| text("none"), time)),
+        ("session_affinity_prefix", block.affinity_prefix.map(prefixes)),
         ("on_empty", block.on_empty.and_then(word)),
         ("maglev", block.maglev.map(Into::into)),
         ("announce", word(block.announce)),
         ("health_check", block.health_check.as_ref().map(health_check)),
     ])
+}
+
+fn prefixes(prefixes: Prefixes) -> Value {
+    let length = |family| Some(i64::from(prefixes.of(family)).into());
+    table([("ipv4", length(Family::V4)), ("ipv6", length(Family::V6))])
 }
 
 fn announce(announce: Announcing) -> Value {

@@ -9,8 +9,9 @@ use toml::de::DeValue;
 
 use super::address::address_port;
 use super::announce::Announce;
+use holdfast_core::affinity::Prefixes;
 use holdfast_core::hold::OnEmpty;
-use holdfast_core::keys::Transport;
+use holdfast_core::keys::{Family, Transport};
 use holdfast_core::weights::Weight;
 
 use super::health_check::{self, HealthCheck};
@@ -41,6 +42,8 @@ pub struct ServiceBlock {
     pub health_check: Option<HealthCheck>,
     /// How long a client's address stays with its backend; none means no affinity.
     pub session_affinity: Option<Duration>,
+    /// How much of the address counts for that; none means all of it.
+    pub affinity_prefix: Option<Prefixes>,
     /// What happens when all backends are gone; none means the policy under `[hold]`.
     pub on_empty: Option<OnEmpty>,
     /// Whether its clients' backends are computed, alike on all nodes; none means as `[packets]` says.
@@ -75,6 +78,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
     let lists_are_whole = table.report().is_whole() && table.report().errors_count() == errors_of_key;
     let health_check = table.optional_table("health_check", health_check::read);
     let session_affinity = table.take("session_affinity", session_affinity).flatten();
+    let affinity_prefix = affinity_prefix(table, session_affinity.is_some());
     let on_empty = table.take("on_empty", static_on_empty);
     let maglev = table.take("maglev", boolean);
     let announce = table.take("announce", word).unwrap_or_default();
@@ -89,6 +93,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
         weights,
         health_check,
         session_affinity,
+        affinity_prefix,
         on_empty,
         maglev,
         announce,
@@ -171,4 +176,37 @@ fn session_affinity(value: &DeValue<'_>) -> Result<Option<Duration>, String> {
         text if text.starts_with(|c: char| c.is_ascii_digit()) => duration(AFFINITY)(value).map(Some),
         _ => Err(expected(legal, value)),
     }
+}
+
+/// How much of a client's address counts for affinity; without affinity it is a question what the key is for.
+fn affinity_prefix(table: &mut Table<'_, '_, '_>, has_affinity: bool) -> Option<Prefixes> {
+    let found = table.find("session_affinity_prefix", prefixes)?;
+    if !has_affinity && found.value != Prefixes::WHOLE {
+        let message = "it says nothing without `session_affinity`: say for how long clients stay";
+        table.report().warning(&found.site, message.to_owned());
+    }
+    Some(found.value)
+}
+
+fn prefixes(value: &DeValue<'_>) -> Result<Prefixes, String> {
+    let DeValue::Table(entries) = value else {
+        return Err(expected("lengths of prefixes such as { ipv4 = 24, ipv6 = 64 }", value));
+    };
+    let mut all = Prefixes::WHOLE;
+    for (key, value) in entries {
+        let family = match key.get_ref().as_ref() {
+            "ipv4" => Family::V4,
+            "ipv6" => Family::V6,
+            other => return Err(unknown("key", other, &["ipv4", "ipv6"])),
+        };
+        all = of_family(all, family, value.get_ref())
+            .map_err(|message| format!("{}: {message}", key.get_ref()))?;
+    }
+    Ok(all)
+}
+
+fn of_family(all: Prefixes, family: Family, value: &DeValue<'_>) -> Result<Prefixes, String> {
+    let (least, most) = Prefixes::legal(family);
+    let length = integer((least.into(), most.into()))(value)?;
+    u8::try_from(length).ok().and_then(|it| all.with(family, it)).ok_or_else(|| expected("a length", value))
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use holdfast_core::affinity::Prefixes;
 use holdfast_core::keys::Transport;
 use holdfast_core::weights::Weight;
 
@@ -45,6 +46,8 @@ pub(super) struct Found {
     pub(super) backends: Vec<(SocketAddr, u32)>,
     pub(super) check: Option<Check>,
     pub(super) affinity: Option<Duration>,
+    /// How much of a client's address counts for that.
+    pub(super) prefixes: Prefixes,
     pub(super) maglev: bool,
     /// Whether the method of the file does not look at weights.
     pub(super) is_level: bool,
@@ -60,6 +63,7 @@ impl Found {
             backends: Vec::new(),
             check: None,
             affinity: None,
+            prefixes: Prefixes::WHOLE,
             maglev: false,
             is_level: false,
         }

@@ -9,6 +9,7 @@ mod sections;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use holdfast_core::affinity::Prefixes;
 use holdfast_core::keys::Transport;
 
 use super::found::{AFFINITY, Check, Found};
@@ -60,6 +61,7 @@ fn service<'a>(
     found.frontends.clone_from(&front.binds);
     found.backends = back.servers.iter().map(|server| (server.address, server.weight)).collect();
     found.check = check(back, notes);
+    found.prefixes = back.prefixes.unwrap_or(Prefixes::WHOLE);
     found.affinity = back.affinity.or_else(|| back.is_by_source.then_some(AFFINITY));
     Some(found)
 }

@@ -10,6 +10,7 @@ use holdfast_core::keys::Transport;
 use super::address::with_port;
 use super::found::{AFFINITY, Found};
 use super::notes::{Notes, shown};
+use super::prefix;
 
 /// How long a persistent service keeps a client where its line has no number: `ipvsadm` takes five minutes.
 const PERSISTENT: Duration = Duration::from_secs(300);
@@ -68,7 +69,7 @@ fn transport_of(word: &str) -> Option<Transport> {
 fn service(line: usize, words: &mut Words<'_>, notes: &mut Notes) -> Option<Found> {
     let mut found = None;
     let mut scheduler = "wlc";
-    let mut affinity = None;
+    let (mut affinity, mut mask) = (None, None);
     while let Some(word) = words.next() {
         match word {
             "-s" | "--scheduler" => scheduler = words.value(),
@@ -79,12 +80,7 @@ fn service(line: usize, words: &mut Words<'_>, notes: &mut Notes) -> Option<Foun
                     format!("firewall mark {} is no address: name the addresses", shown(words.value())),
                 );
             }
-            "-M" | "--netmask" => {
-                notes.add(
-                    line,
-                    format!("clients are kept by whole addresses, not by {}", shown(words.value())),
-                );
-            }
+            "-M" | "--netmask" => mask = Some(words.value()),
             word => match transport_of(word) {
                 Some(transport) => found = begun(line, transport, words.value(), notes),
                 None => option(line, word, words, notes),
@@ -93,6 +89,9 @@ fn service(line: usize, words: &mut Words<'_>, notes: &mut Notes) -> Option<Foun
     }
     let mut found: Found = found?;
     found.affinity = affinity;
+    if let Some(mask) = mask {
+        prefix::keep(&mut found, line, mask, notes);
+    }
     schedule(&mut found, scheduler, notes);
     Some(found)
 }

@@ -13,6 +13,7 @@ use holdfast_core::keys::Transport;
 use super::address::{of_words, range};
 use super::found::{AFFINITY, Found};
 use super::notes::{Notes, shown};
+use super::prefix;
 use checks::Checks;
 use tree::Node;
 
@@ -53,6 +54,7 @@ fn virtual_server(node: &Node<'_>, all: &[Node<'_>], notes: &mut Notes) -> Found
             "lb_algo" | "lvs_sched" => schedule(&mut found, child, notes),
             "lb_kind" | "lvs_method" => way(child, notes),
             "persistence_timeout" => found.affinity = Some(seconds(child, notes).unwrap_or(AFFINITY)),
+            "persistence_granularity" => prefix::keep(&mut found, child.line, child.word(1), notes),
             "real_server" => found.backends.extend(real_server(child, &mut checks, notes)),
             word => notes.no_counterpart(child.line, word),
         }

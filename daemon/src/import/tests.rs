@@ -27,7 +27,11 @@ fn ipvs_as_ipvsadm_saves_it() {
          -A -u [2001:db8::1]:53 -s mh\n\
          -a -u [2001:db8::1]:53 -r [fd00::1]:53 -m -w 1\n\
          -A -t 192.0.2.1:443 -s rr -p 600\n\
-         -a -t 192.0.2.1:443 -r 10.0.0.1:443 -m -w 1000\n",
+         -a -t 192.0.2.1:443 -r 10.0.0.1:443 -m -w 1000\n\
+         -A -t 192.0.2.1:444 -s rr -p 600 -M 255.255.240.0\n\
+         -a -t 192.0.2.1:444 -r 10.0.0.1:443 -m -w 1\n\
+         -A -t [2001:db8::1]:444 -s rr -M 56 -p 600\n\
+         -a -t [2001:db8::1]:444 -r [fd00::1]:443 -m -w 1\n",
         &expect![[r##"
             # file, line 1
             [[service]]
@@ -49,6 +53,22 @@ fn ipvs_as_ipvsadm_saves_it() {
             frontends = ["192.0.2.1:443"]
             backends = ["10.0.0.1:443"]
             session_affinity = "600s"
+
+            # file, line 8
+            [[service]]
+            name = "tcp-192-0-2-1-444"
+            frontends = ["192.0.2.1:444"]
+            backends = ["10.0.0.1:443"]
+            session_affinity = "600s"
+            session_affinity_prefix = { ipv4 = 20 }
+
+            # file, line 10
+            [[service]]
+            name = "tcp--2001-db8--1--444"
+            frontends = ["[2001:db8::1]:444"]
+            backends = ["[fd00::1]:443"]
+            session_affinity = "600s"
+            session_affinity_prefix = { ipv6 = 56 }
             ---
         "##]],
     );
@@ -62,7 +82,7 @@ fn what_ipvs_has_and_a_block_has_not_is_noted() {
          -a -f 1 -r 10.0.0.1:0 -g -w 1\n\
          -A -t web:http -s wlc -p\n\
          -a -t web:http -r one:http -m -w 1\n\
-         -A -t 192.0.2.9:80 -s wlc --pe sip -M 255.255.255.0\n\
+         -A -t 192.0.2.9:80 -s wlc --pe sip -p 60 -M 255.0.255.0\n\
          -a -t 192.0.2.9:80 -r 10.0.0.1:80 -i -w 600 -x 10\n\
          -a -t 192.0.2.9:80 -r 10.0.0.2:80 -i -w 300\n\
          -C\n",
@@ -72,13 +92,14 @@ fn what_ipvs_has_and_a_block_has_not_is_noted() {
             name = "tcp-192-0-2-9-80"
             frontends = ["192.0.2.9:80"]
             backends = [{ address = "10.0.0.1:80", weight = 200 }, { address = "10.0.0.2:80", weight = 100 }]
+            session_affinity = "60s"
             ---
             line 1: firewall mark "1" is no address: name the addresses
             line 3: "web:http" is no address with a port, in numbers: save with ipvsadm --save --numeric
             line 4: "one:http" is no address with a port, in numbers: save with ipvsadm --save --numeric
             line 4: its service is not in the file, or was left out
             line 5: "--pe" has no counterpart
-            line 5: clients are kept by whole addresses, not by "255.255.255.0"
+            line 5: "255.0.255.0" is no prefix of 8 to 32 bits: clients are kept by whole addresses
             line 5: scheduler "wlc" has no counterpart: backends are chosen at random, by their weights
             line 5: weights of more than 256 are divided by 3, with all others
             line 6: "-x" has no counterpart
@@ -106,6 +127,7 @@ virtual_server 192.0.2.1 443 {
     lb_algo wrr
     lb_kind NAT
     persistence_timeout 600
+    persistence_granularity 255.255.255.0
     protocol TCP
     sorry_server 10.0.0.9 443
     real_server 10.0.0.1 443 {
@@ -130,6 +152,7 @@ virtual_server group dns {
 virtual_server 2001:db8::1 80 {
     delay_loop 5
     lb_algo sh
+    persistence_granularity 64
     real_server fd00::1 8080 {
         HTTP_GET { connect_port 9000
             url { path /ok
@@ -152,8 +175,9 @@ fn keepalived_with_its_groups_and_checks() {
         backends = [{ address = "10.0.0.1:443", weight = 2 }, "10.0.0.2:443"]
         health_check = { kind = "tcp", interval = "6s", timeout = "3s" }
         session_affinity = "600s"
+        session_affinity_prefix = { ipv4 = 24 }
 
-        # file, line 32
+        # file, line 33
         [[service]]
         name = "dns"
         protocol = "UDP"
@@ -161,23 +185,24 @@ fn keepalived_with_its_groups_and_checks() {
         backends = ["10.0.0.3:53"]
         health_check = { kind = "tcp", interval = "60s" }
 
-        # file, line 39
+        # file, line 40
         [[service]]
         name = "2001-db8--1-80"
         frontends = ["[2001:db8::1]:80"]
         backends = ["[fd00::1]:8080"]
         health_check = { kind = "http", path = "/ok", expect_status = "200,204", port = 9000, interval = "5s" }
         session_affinity = "10800s"
+        session_affinity_prefix = { ipv6 = 64 }
         ---
         line 2: "global_defs" stays with keepalived, which goes on saying who has the address
         line 5: "vrrp_instance" stays with keepalived, which goes on saying who has the address
         line 11: "fwmark 3" is no address with a port
-        line 19: "sorry_server" has no counterpart
-        line 25: another check than the first server's: the first one's is taken for all
-        line 34: DR: answers come back through this node, and servers need no address of the service
-        line 37: "real_server ns.example.org 53" is no address with a port
-        line 37: "MISC_CHECK" has no counterpart: the check connects by TCP
-        line 37: "misc_path" has no counterpart
+        line 20: "sorry_server" has no counterpart
+        line 26: another check than the first server's: the first one's is taken for all
+        line 35: DR: answers come back through this node, and servers need no address of the service
+        line 38: "real_server ns.example.org 53" is no address with a port
+        line 38: "MISC_CHECK" has no counterpart: the check connects by TCP
+        line 38: "misc_path" has no counterpart
     "##]],
     );
 }
@@ -223,6 +248,13 @@ backend forgotten
 frontend lost
     bind 192.0.2.4:80
     use_backend pool if TRUE
+listen net
+    bind 192.0.2.5:80
+    stick-table type ipv6 size 1m expire 30m
+    stick on src,ipmask(255.255.255.0,ffff:ffff:ffff::)
+    stick match src,ipmask(4)
+    stick on dst
+    server only 10.0.1.1:80
 ";
 
 #[test]
@@ -249,6 +281,14 @@ fn haproxy_with_its_sections_and_defaults() {
         frontends = ["192.0.2.2:5432", "192.0.2.2:5433"]
         backends = ["10.0.1.1:5432"]
         session_affinity = "1800s"
+
+        # file, line 41
+        [[service]]
+        name = "net"
+        frontends = ["192.0.2.5:80"]
+        backends = ["10.0.1.1:80"]
+        session_affinity = "1800s"
+        session_affinity_prefix = { ipv4 = 24, ipv6 = 48 }
         ---
         line 1: section "global" is HAProxy's own matter
         line 5: timeout "connect" has no counterpart: no connection is ended here for its silence
@@ -264,6 +304,8 @@ fn haproxy_with_its_sections_and_defaults() {
         line 36: no frontend names "forgotten" as its default_backend: left out
         line 38: "lost" has no backend section "": left out
         line 40: "use_backend pool if TRUE" has no counterpart
+        line 45: "4" is no prefix of 8 to 32 bits: clients are kept by whole addresses
+        line 46: "stick on dst" has no counterpart
     "##]],
     );
 }

@@ -5,7 +5,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use holdfast_core::keys::Transport;
+use holdfast_core::affinity::Prefixes;
+use holdfast_core::keys::{Family, Transport};
 use holdfast_core::spelled::Spelled;
 
 use super::found::{Check, Found};
@@ -26,8 +27,20 @@ fn block(found: &Found, file: &str) -> String {
     lines.push(list("backends", found.backends.iter().map(|(address, weight)| backend(*address, *weight))));
     lines.extend(found.check.as_ref().map(check));
     lines.extend(found.affinity.map(|time| format!("session_affinity = {}", duration(time))));
+    lines.extend(found.affinity.and_then(|_| prefixes(found.prefixes)));
     lines.extend(found.maglev.then(|| "maglev = true".to_owned()));
     lines.join("\n") + "\n"
+}
+
+/// What counts of a client's address, where that is not all.
+fn prefixes(prefixes: Prefixes) -> Option<String> {
+    let of = |(word, family)| {
+        let length = prefixes.of(family);
+        (length != Prefixes::WHOLE.of(family)).then(|| format!("{word} = {length}"))
+    };
+    let parts: Vec<String> =
+        [("ipv4", Family::V4), ("ipv6", Family::V6)].into_iter().filter_map(of).collect();
+    (!parts.is_empty()).then(|| format!("session_affinity_prefix = {{ {} }}", parts.join(", ")))
 }
 
 /// A text that stays in its comment.

@@ -92,6 +92,7 @@ pub(super) fn service_fields(before: Option<&ServiceFacts>, after: &ServiceFacts
         ("internalTrafficPolicy", before.internal_policy != after.internal_policy),
         ("externalTrafficPolicy", before.external_policy != after.external_policy),
         ("sessionAffinity", before.affinity_timeout != after.affinity_timeout),
+        ("session-affinity-prefix", before.affinity_prefix != after.affinity_prefix),
         ("loadBalancerSourceRanges", before.source_ranges != after.source_ranges),
         ("healthCheckNodePort", before.health_check_node_port != after.health_check_node_port),
         ("service-proxy-name", before.proxy_name != after.proxy_name),

@@ -25,6 +25,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_core::affinity::Prefixes;
 use holdfast_core::event::Event;
 use holdfast_core::keys::{Source, Transport};
 use holdfast_core::weights::Weight;
@@ -67,6 +68,8 @@ pub struct StaticService {
     pub health_check: Option<HealthCheck>,
     /// Session affinity by client address, in seconds.
     pub affinity_timeout: Option<u32>,
+    /// How much of that address counts; `None`: all of it.
+    pub affinity_prefix: Option<Prefixes>,
     /// What happens when no backend is left, as written.
     pub on_empty: Option<String>,
     /// Whether its clients' backends are computed; `None`: as the configuration says for all.
@@ -85,6 +88,7 @@ impl From<&ServiceBlock> for StaticService {
             weights: weights(block),
             health_check: block.health_check.clone(),
             affinity_timeout: block.session_affinity.and_then(|time| u32::try_from(time.as_secs()).ok()),
+            affinity_prefix: block.affinity_prefix,
             on_empty: block.on_empty.map(OnEmpty::as_str).map(str::to_owned),
             maglev: block.maglev,
         }

@@ -16,13 +16,13 @@ use serde::{Deserialize, Serialize};
 use super::Context;
 use super::damage::Found;
 use super::form::odd::{self, OddForm};
-use super::form::{HoldForm, HoldForm3, Later7, ServiceForm};
+use super::form::{HoldForm, HoldForm3, Later7, Later8, ServiceForm};
 use super::frames::Kind;
 use super::version::VERSION_MIN;
 use crate::sources::kubernetes::Oddities;
 
 /// The first version that has all that Services say now. After an older one all Services are listed once.
-const HAS_ALL: u32 = 7;
+const HAS_ALL: u32 = 9;
 
 /// The first version that has all that slices say now. After an older one all slices are listed once.
 const HAS_ALL_OF_SLICES: u32 = 8;
@@ -169,6 +169,7 @@ fn service(version: u32, record: &[u8]) -> Option<ServiceView> {
         4 => postcard::from_bytes::<ServiceForm<HoldForm, ()>>(record).ok()?.into_view(),
         5 | 6 => postcard::from_bytes::<ServiceForm<HoldForm, Balancer>>(record).ok()?.into_view(),
         7 => postcard::from_bytes::<ServiceForm<HoldForm, Later7>>(record).ok()?.into_view(),
+        8 => postcard::from_bytes::<ServiceForm<HoldForm, Later8>>(record).ok()?.into_view(),
         _ => postcard::from_bytes::<ServiceForm>(record).ok()?.into_view(),
     }
 }

@@ -43,6 +43,13 @@ pub(super) struct ServiceForm<H = HoldForm, L = Later> {
 /// What a service and its slices say that the first version of the format had no place for.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Later {
+    before: Later8,
+    affinity_prefix: Option<Arc<str>>,
+}
+
+/// The same as version 8 wrote it.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct Later8 {
     before: Later7,
     /// The weights that its slices have, in the order of these.
     of_slices: Vec<Option<Box<Asked>>>,
@@ -75,11 +82,25 @@ impl From<Option<Box<BalancerFacts>>> for Later {
 /// Version 7 knew of no weights of slices.
 impl From<Later7> for Later {
     fn from(before: Later7) -> Self {
-        Self { before, of_slices: Vec::new() }
+        Later8 { before, of_slices: Vec::new() }.into()
+    }
+}
+
+/// Version 8 knew of no prefixes of clients.
+impl From<Later8> for Later {
+    fn from(before: Later8) -> Self {
+        Self { before, affinity_prefix: None }
     }
 }
 
 impl From<&ServiceView> for Later {
+    fn from(view: &ServiceView) -> Self {
+        let affinity_prefix = view.facts.as_ref().and_then(|facts| facts.affinity_prefix.clone());
+        Self { before: view.into(), affinity_prefix }
+    }
+}
+
+impl From<&ServiceView> for Later8 {
     fn from(view: &ServiceView) -> Self {
         let has_any = view.slices.iter().any(|slice| slice.weights.is_some());
         let of_slices = view.slices.iter().filter(|_| has_any).map(|slice| slice.weights.clone()).collect();
@@ -114,11 +135,13 @@ impl ServiceForm {
 impl<H: Held, L: Into<Later>> ServiceForm<H, L> {
     pub(super) fn into_view(self) -> Option<ServiceView> {
         let Self { name, source, mut facts, slices, state, ports, frontends, later } = self;
-        let Later { before, of_slices } = later.into();
+        let Later { before, affinity_prefix } = later.into();
+        let Later8 { before, of_slices } = before;
         let Later7 { balancer, maglev, weights, of_backends } = before;
         if let Some(facts) = facts.as_mut().map(Arc::make_mut) {
             facts.key.source = source;
             (facts.balancer, facts.maglev, facts.weights) = (balancer, maglev, weights);
+            facts.affinity_prefix = affinity_prefix;
         }
         let of_backends = of_backends.into_iter().chain(std::iter::repeat(OfBackends::default()));
         Some(ServiceView {

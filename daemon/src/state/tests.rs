@@ -162,7 +162,11 @@ fn what_a_former_version_wrote_is_converted() {
     assert_eq!(kept.context, Context { numbers_below: 0, ..context() });
     let ports = kept.remembered.services.iter().flat_map(|view| &view.ports);
     assert_eq!(ports.filter(|port| port.hold.is_some()).count(), 1);
-    check_without(kept, |facts| (facts.balancer, facts.maglev, facts.weights) = (None, None, None));
+    check_without(
+        kept,
+        |facts| (facts.balancer, facts.maglev, facts.weights) = (None, None, None),
+        no_weights,
+    );
 }
 
 /// What they did not know of load balancers comes with a list: no version of the Services is given.
@@ -172,7 +176,11 @@ fn what_the_version_before_wrote_is_converted() {
     fs::write(folder.path().join(FILE), include_bytes!("tests/snapshot.v4")).unwrap();
     let kept = Folder::new(folder.path()).load().unwrap().unwrap();
     assert_eq!(kept.context, context());
-    check_without(kept, |facts| (facts.balancer, facts.maglev, facts.weights) = (None, None, None));
+    check_without(
+        kept,
+        |facts| (facts.balancer, facts.maglev, facts.weights) = (None, None, None),
+        no_weights,
+    );
 }
 
 /// Its records have no checksums of their own.
@@ -182,7 +190,7 @@ fn what_had_one_checksum_over_all_is_read() {
     fs::write(folder.path().join(FILE), include_bytes!("tests/snapshot.v5")).unwrap();
     let kept = Folder::new(folder.path()).load().unwrap().unwrap();
     assert_eq!((&kept.context, &kept.damage), (&context(), &None));
-    check_without(kept, |facts| (facts.maglev, facts.weights) = (None, None));
+    check_without(kept, |facts| (facts.maglev, facts.weights) = (None, None), no_weights);
 }
 
 #[test]
@@ -190,26 +198,36 @@ fn what_had_no_word_of_maglev_and_weights_is_read() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(FILE), include_bytes!("tests/snapshot.v6")).unwrap();
     let kept = Folder::new(folder.path()).load().unwrap().unwrap();
-    check_without(kept, |facts| (facts.maglev, facts.weights) = (None, None));
+    check_without(kept, |facts| (facts.maglev, facts.weights) = (None, None), no_weights);
 }
 
-/// All slices are to be listed, or a weight of 0 that one of them says would never be heard of.
 #[test]
 fn what_had_no_weights_of_slices_is_read() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(FILE), include_bytes!("tests/snapshot.v7")).unwrap();
-    let mut kept = Folder::new(folder.path()).load().unwrap().unwrap();
-    let watched: Vec<_> = kept.remembered.progress.keys().copied().collect();
-    assert_eq!(watched, [Watched::Services]);
-    kept.remembered.progress.clear();
-    check_without(kept, |_| ());
+    let kept = Folder::new(folder.path()).load().unwrap().unwrap();
+    check_without(kept, |_| (), no_weights);
 }
 
-/// Checks that a file of a former version says all but what that version had no place for: `forget` takes it out of
-/// what is known, beside the weights of slices, which none of them had.
+/// All Services are to be listed, or a prefix that one of them says would never be heard of.
+#[test]
+fn what_had_no_prefixes_of_clients_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(FILE), include_bytes!("tests/snapshot.v8")).unwrap();
+    let kept = Folder::new(folder.path()).load().unwrap().unwrap();
+    check_without(kept, |_| (), |_| ());
+}
+
+/// What the versions before 8 had no place for in a slice.
+fn no_weights(slice: &mut SliceFacts) {
+    slice.weights = None;
+}
+
+/// Checks that a file of a former version says all but what that version had no place for: the two functions take it
+/// out of what is known of a Service, beside the prefixes of clients, which none of them had, and of a slice.
 #[track_caller]
-fn check_without(mut kept: Saved, forget: fn(&mut ServiceFacts)) {
-    assert!(kept.remembered.progress.is_empty(), "the Services are to be listed");
+fn check_without(mut kept: Saved, forget: fn(&mut ServiceFacts), forget_of_slice: fn(&mut SliceFacts)) {
+    assert!(kept.remembered.progress.is_empty(), "the objects are to be listed");
     kept.remembered.progress = Remembered::from(&snapshot()).progress;
     for view in &mut kept.remembered.services {
         let known = snapshot().services.iter().find(|known| known.key == view.key).cloned().unwrap();
@@ -220,12 +238,14 @@ fn check_without(mut kept: Saved, forget: fn(&mut ServiceFacts)) {
             (port.rows, port.last) = (Arc::clone(&known.rows), known.last.clone());
         }
         for (slice, known) in view.slices.iter().zip(&*known.slices) {
-            assert_eq!(**slice, SliceFacts { weights: None, ..SliceFacts::clone(known) });
+            let mut expected = SliceFacts::clone(known);
+            forget_of_slice(&mut expected);
+            assert_eq!(**slice, expected);
         }
         view.slices = Arc::clone(&known.slices);
         let Some(facts) = view.facts.as_mut() else { continue };
         let now = known.facts.clone().unwrap();
-        let mut expected = ServiceFacts::clone(&now);
+        let mut expected = ServiceFacts { affinity_prefix: None, ..ServiceFacts::clone(&now) };
         forget(&mut expected);
         assert_eq!(**facts, expected);
         *facts = now;
@@ -282,7 +302,7 @@ fn a_file_that_is_not_whole_is_named_and_not_used() {
         |it| *it = b"[apiserver]\nendpoints = []\n".to_vec(),
         " is not a snapshot of holdfast",
     );
-    check_refused("another version", |it| it[12] = 9, " has format 9; this version reads 3 to 8");
+    check_refused("another version", |it| it[12] = 10, " has format 10; this version reads 3 to 9");
     let rest = " is damaged: some of its records are not as they were written";
     check_refused("cut before the head", |it| it.truncate(16), rest);
     let former = |damage: fn(&mut Vec<u8>)| {

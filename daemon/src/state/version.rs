@@ -3,7 +3,7 @@
 //! Invariant: a file of any version from the oldest one named here on is read.
 
 /// The version that is written.
-pub(super) const VERSION: u32 = 8;
+pub(super) const VERSION: u32 = 9;
 
 /// The oldest version that is read, at least two before the one that is written. When a form changes, the former one
 /// stays beside it, as `codec::Head3` does, and a file of the former version stays for the tests.

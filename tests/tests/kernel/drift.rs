@@ -99,7 +99,7 @@ fn deeds(index: PortIndex, list: Range, other: PortIndex) -> Vec<(Action, &'stat
         (word(u32::MAX, 0xf_ffff), changed),
         (word(16_384, 8), changed),
         (Action::FreeRange(Range { count: 1, ..list }), changed),
-        (Action::WriteFacts(index, PortFacts { affinity_timeout: 5 }), changed),
+        (Action::WriteFacts(index, PortFacts { affinity_timeout: 5, left_out: 8 }), changed),
         (Action::InsertMember(member, SlotState::Active), changed),
         (
             Action::InsertNodeAddress("192.0.2.7".parse().unwrap()),

@@ -223,7 +223,8 @@ fn metadata(name: &str, dice: &mut Dice) -> Value {
         "deletionTimestamp": dice.of(&[Value::Null, json!("2026-02-08T11:11:55Z")]),
         "labels": {"app": "é", "kubernetes.io/service-name": dice.of(&[json!(""), json!("web")])},
         "annotations": {"holdfast.io/on-empty": "hold", "holdfast.io/weights": dice.of(&[json!("10.0.0.1=3"), json!("?")]),
-            "holdfast.io/maglev": "true", "endpoints.kubernetes.io/last-change-trigger-time": "2026-01-08T11:11:55.123Z"},
+            "holdfast.io/maglev": "true", "holdfast.io/session-affinity-prefix": "ipv6=56",
+            "endpoints.kubernetes.io/last-change-trigger-time": "2026-01-08T11:11:55.123Z"},
         "finalizers": ["a/b", "", "c/d"],
         "managedFields": [
             {"manager": "kcm", "operation": "Update", "apiVersion": "v1", "time": "2026-01-08T11:11:55Z",

@@ -107,8 +107,11 @@ fn a_member_is_in_mapped_form() {
 }
 
 #[test]
-fn facts_are_seconds() {
-    assert_eq!(hex(&facts_word(PortFacts { affinity_timeout: 10_800 }).to_ne_bytes()), "302a000000000000");
+fn facts_are_seconds_and_bits() {
+    let facts = PortFacts { affinity_timeout: 10_800, left_out: 64 };
+    assert_eq!(hex(&facts_word(facts).to_ne_bytes()), "302a000040000000");
+    assert_eq!(facts_of(facts_word(facts)), facts);
+    assert_ne!(facts_of(1 << 40), PortFacts::default(), "what no rule writes is none of ours");
 }
 
 proptest! {

@@ -114,8 +114,8 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
             vec![Action::InsertMember(key, if active { SlotState::Active } else { SlotState::Draining })]
         }),
         1 => member().prop_map(|key| vec![Action::RemoveMember(key)]),
-        1 => (index(), 0_u32..3).prop_map(|(index, affinity_timeout)| {
-            vec![Action::WriteFacts(PortIndex(index), PortFacts { affinity_timeout })]
+        1 => (index(), 0_u32..3, 0_u8..97).prop_map(|(index, affinity_timeout, left_out)| {
+            vec![Action::WriteFacts(PortIndex(index), PortFacts { affinity_timeout, left_out })]
         }),
         1 => (index(), scope()).prop_map(|(index, scope)| {
             vec![Action::PublishWord(PortIndex(index), scope, Word::EMPTY)]

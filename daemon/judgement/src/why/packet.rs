@@ -438,11 +438,11 @@ impl<'a> Walk<'a> {
     }
 
     fn served(mut self, met: &Met<'_>, scope: Scope, slots: &BTreeMap<Slot, u32>) -> Packet {
-        let seconds = met.entry.port.facts.affinity_timeout;
+        let again = words::again(met.entry.port.facts, self.from);
         let share = |slot: (&Slot, &u32)| self.share(met, slot, met.entry.port.word(scope));
         let backends: Vec<Share> = slots.iter().take(SHARES_MAX).map(share).collect();
         let is_even = met.port().is_none_or(|port| port.rows.is_even(scope));
-        self.note(StepKind::Choice, words::choice(met.entry.port.word(scope), slots, is_even, seconds));
+        self.note(StepKind::Choice, words::choice(met.entry.port.word(scope), slots, is_even, again));
         self.note(StepKind::SeenAs, words::seen(&backends, self.class, scope));
         self.note(StepKind::WayBack, words::way_back(self.dialled, &backends, &self.shortcut));
         let here = if scope == Scope::Local { " on this node" } else { "" };

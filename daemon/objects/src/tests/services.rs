@@ -167,10 +167,12 @@ fn ingress_entries_without_an_address_are_no_frontends() {
 fn labels_and_annotations_of_a_service() {
     let object = json!({"metadata": {"name": "web",
         "labels": {"service.kubernetes.io/service-proxy-name": "", "app": "x"},
-        "annotations": {"holdfast.io/on-empty": "pass", "holdfast.io/maglev": "true", "note": "y"}}});
+        "annotations": {"holdfast.io/on-empty": "pass", "holdfast.io/maglev": "true",
+            "holdfast.io/session-affinity-prefix": "ipv4=24", "note": "y"}}});
     let facts = decode_service(&object, Defaulting::AsApiserver).expect("legal");
     assert_eq!(facts.proxy_name.as_deref(), Some(""), "any value hands the service to another proxy");
-    assert_eq!((facts.on_empty.as_deref(), facts.maglev.as_deref()), (Some("pass"), Some("true")));
+    let words = [&facts.on_empty, &facts.maglev, &facts.affinity_prefix].map(Option::as_deref);
+    assert_eq!(words, [Some("pass"), Some("true"), Some("ipv4=24")]);
 }
 
 /// Kept is what can be shown in one line, and no more of it than says what it is.
@@ -180,12 +182,14 @@ fn a_value_of_a_closed_set_is_cut_and_cleaned_where_it_enters() {
     let writer = json!({"manager": hostile, "operation": hostile, "subresource": hostile, "time": "2026-01-08T11:11:55Z"});
     let object = json!({"metadata": {"name": "web", "uid": hostile, "resourceVersion": hostile,
         "labels": {"service.kubernetes.io/service-proxy-name": hostile},
-        "annotations": {"holdfast.io/on-empty": hostile, "holdfast.io/maglev": hostile}, "managedFields": [writer]}});
+        "annotations": {"holdfast.io/on-empty": hostile, "holdfast.io/maglev": hostile,
+            "holdfast.io/session-affinity-prefix": hostile}, "managedFields": [writer]}});
     let facts = decode_service(&object, Defaulting::AsApiserver).expect("legal");
     let (meta, writer) = (&facts.meta, facts.meta.writer.as_ref().expect("a writer"));
     let kept = [
         facts.on_empty.as_ref(),
         facts.maglev.as_ref(),
+        facts.affinity_prefix.as_ref(),
         facts.proxy_name.as_ref(),
         meta.uid.as_ref(),
         meta.resource_version.as_ref(),

@@ -263,6 +263,7 @@ fn web() -> Given {
             facts.external_policy = TrafficPolicy::Local;
             facts.ingress = vec![Ingress { address: [192, 0, 2, 10].into(), proxied: false }];
             facts.affinity_timeout = Some(10_800);
+            facts.affinity_prefix = Some("ipv4=24,ipv6=64".into());
             facts.source_ranges = vec!["10.0.0.0/8".into(), "192.168.0.0/16".into()];
             facts.health_check_node_port = Some(number(32000));
         })

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use holdfast_core::affinity::Prefixes;
 use toml::de::{DeTable, DeValue};
 
 use super::effective::check_round_trip;
@@ -119,6 +120,7 @@ fn the_example_service_shows_the_defaults() {
         check.kind = CheckKind::Http(HttpCheck { host, expect_body, ..HttpCheck::default() });
     }
     expected.on_empty = Some(Config::default().hold.on_empty);
+    expected.affinity_prefix = Some(Prefixes::WHOLE);
     expected.maglev = Some(Config::default().packets.maglev);
     assert_eq!(block, &expected);
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use holdfast_core::hold::OnEmpty;
-use holdfast_core::keys::Transport;
+use holdfast_core::keys::{Family, Transport};
 
 use super::effective::check_round_trip;
 use crate::config::{
@@ -321,6 +321,21 @@ fn affinity_and_policy_are_the_services_own() {
     assert_eq!(web.session_affinity, Some(Duration::from_secs(10_800)));
     assert_eq!(web.on_empty, Some(OnEmpty::Hold));
     assert_eq!(service("session_affinity = \"none\"").session_affinity, None);
+}
+
+#[test]
+fn a_prefix_of_clients_is_that_of_each_family_or_the_whole_address() {
+    for (said, ipv4, ipv6) in [
+        ("{ ipv4 = 24, ipv6 = 64 }", 24, 64),
+        ("{ ipv6 = 32 }", 32, 32),
+        ("{ ipv4 = 8 }", 8, 128),
+        ("{}", 32, 128),
+    ] {
+        let web = service(&format!("session_affinity = \"3h\"\nsession_affinity_prefix = {said}"));
+        let prefixes = web.affinity_prefix.unwrap();
+        assert_eq!((prefixes.of(Family::V4), prefixes.of(Family::V6)), (ipv4, ipv6), "{said}");
+    }
+    assert_eq!(service("session_affinity = \"3h\"").affinity_prefix, None);
 }
 
 #[test]

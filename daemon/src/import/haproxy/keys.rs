@@ -4,9 +4,13 @@
 
 use std::time::Duration;
 
+use holdfast_core::affinity::Prefixes;
+use holdfast_core::keys::Family;
+
 use super::super::address::with_ports;
 use super::super::found::{AFFINITY, Check};
 use super::super::notes::{Notes, shown};
+use super::super::prefix;
 use super::section::{Section, Server};
 
 /// Takes a line into its section.
@@ -49,6 +53,9 @@ pub(super) fn take(section: &mut Section, line: usize, words: &[String], notes: 
             section.affinity = Some(expires.unwrap_or(AFFINITY));
         }
         ["stick", "on" | "match" | "store-request", "src"] => {}
+        ["stick", "on" | "match" | "store-request", key] if let Some(masks) = masks(key) => {
+            section.prefixes = Some(prefixes(masks, line, notes));
+        }
         _ => notes.no_counterpart(line, &all.join(" ")),
     }
 }
@@ -66,6 +73,17 @@ fn bind(section: &mut Section, line: usize, addresses: &str, rest: &[&str], note
     if !rest.is_empty() {
         notes.no_counterpart(line, &rest.join(" "));
     }
+}
+
+/// The masks that are laid over the client's address: `src,ipmask(24)` or `src,ipmask(24,64)`.
+fn masks(key: &str) -> Option<&str> {
+    key.strip_prefix("src,ipmask(")?.strip_suffix(')')
+}
+
+/// The first mask is for IPv4, the second one, if there is one, for IPv6.
+fn prefixes(masks: &str, line: usize, notes: &mut Notes) -> Prefixes {
+    let of_each = Family::ALL.into_iter().zip(masks.splitn(2, ','));
+    of_each.fold(Prefixes::WHOLE, |all, (family, mask)| prefix::with(all, family, line, mask.trim(), notes))
 }
 
 fn balance(section: &mut Section, line: usize, method: &str, notes: &mut Notes) {

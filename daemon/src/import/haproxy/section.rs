@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use holdfast_core::affinity::Prefixes;
+
 use super::super::found::Check;
 
 /// What a section is.
@@ -37,6 +39,8 @@ pub(super) struct Section {
     pub(super) usual_check: Check,
     pub(super) default_backend: Option<String>,
     pub(super) affinity: Option<Duration>,
+    /// How much of a client's address counts for that, where the file says it.
+    pub(super) prefixes: Option<Prefixes>,
     pub(super) is_by_source: bool,
     pub(super) check_path: Option<String>,
     /// The statuses that are good, where the file names them.

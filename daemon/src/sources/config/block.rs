@@ -119,6 +119,7 @@ fn apiserver(vip: SocketAddr, endpoint: Option<SocketAddr>) -> StaticService {
         weights: Vec::new(),
         health_check: None,
         affinity_timeout: None,
+        affinity_prefix: None,
         on_empty: None,
         maglev: None,
     }
@@ -231,6 +232,7 @@ fn service_facts(
         ports: vec![port],
         static_frontends: frontends,
         affinity_timeout: service.affinity_timeout,
+        affinity_prefix: service.affinity_prefix.map(|prefixes| prefixes.to_string().into()),
         on_empty: service.on_empty.as_deref().map(Arc::from),
         maglev: service.maglev.map(|asked| asked.to_string().into()),
         weights: weights(service),

@@ -19,6 +19,7 @@ pub(super) fn block(name: &str, frontends: &[&str], backends: &[&str]) -> Static
         backends: addresses(backends),
         health_check: None,
         affinity_timeout: None,
+        affinity_prefix: None,
         on_empty: None,
         weights: Vec::new(),
         maglev: None,
@@ -65,13 +66,14 @@ fn show_service(facts: &ServiceFacts) -> String {
     let ports: Vec<_> =
         facts.ports.iter().map(|port| format!("{} {} {}", port.name, port.protocol, port.port)).collect();
     format!(
-        "service {} {} {} {}: {:?} affinity {:?} on-empty {:?}, {}",
+        "service {} {} {} {}: {:?} affinity {:?}{} on-empty {:?}, {}",
         facts.key,
         facts.key.source,
         facts.kind.as_str(),
         ports.join(" "),
         facts.static_frontends,
         facts.affinity_timeout,
+        facts.affinity_prefix.as_deref().map(|prefix| format!(" by {prefix}")).unwrap_or_default(),
         facts.on_empty,
         show_meta(Some(&facts.meta)),
     )

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use holdfast_core::list::Scope;
-use holdfast_core::op::{Dump, DumpPort, Membership, WordFlags};
+use holdfast_core::op::{Dump, DumpPort, Membership, PortFacts, WordFlags};
 
 use super::show::{list, state};
 
@@ -46,7 +46,9 @@ fn frontends(dump: &Dump, port: &DumpPort) -> Vec<String> {
 fn lists(dump: &Dump, port: &DumpPort) -> String {
     let mut lines = vec![line("cluster", port, Scope::Cluster), line("local", port, Scope::Local)];
     if port.facts.affinity_timeout > 0 {
-        lines.push(format!("  affinity for {} s", port.facts.affinity_timeout));
+        let PortFacts { affinity_timeout, left_out } = port.facts;
+        let by = if left_out > 0 { format!(", without the last {left_out} bits") } else { String::new() };
+        lines.push(format!("  affinity for {affinity_timeout} s{by}"));
     }
     for (member, slot) in dump.members.iter().filter(|(member, _)| member.port == port.index) {
         let what = match member.membership {

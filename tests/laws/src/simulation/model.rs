@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use holdfast_core::affinity::Prefixes;
 use holdfast_core::dialable::ExternalIps;
 use holdfast_core::facts::{
     AddressType, Endpoint, NodeFacts, ServiceFacts, ServiceType, Settings, SliceFacts, TrafficPolicy,
@@ -86,6 +87,8 @@ pub struct Expected {
     pub external_local: bool,
     /// Seconds of affinity, or 0.
     pub affinity: u32,
+    /// The prefixes by which clients are kept, if they are and it says any.
+    pub prefixes: Option<Prefixes>,
     /// Addresses that a real balancer has too are left to it while the service has no backend.
     pub passes: bool,
     /// Families whose load-balancer addresses are not for [`population::SOURCE`].
@@ -145,6 +148,7 @@ impl Expected {
             internal_local: service.internal_policy == TrafficPolicy::Local,
             external_local: service.external_policy == TrafficPolicy::Local && is_accessible(service),
             affinity: service.affinity_timeout.unwrap_or(0),
+            prefixes: service.affinity_timeout.and(service.affinity_prefixes()),
             ports: BTreeMap::new(),
             passes: asks_to_pass(key, facts),
             keeps_out: Family::ALL.into_iter().filter(|family| keeps_out(service, *family)).collect(),

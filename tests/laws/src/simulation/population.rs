@@ -183,6 +183,7 @@ fn change_service(random: &mut Random, facts: &mut ServiceFacts, field: usize) {
         8 => facts.source_ranges = some(random, 600, |random| random.pick(&RANGES).into()),
         _ => {
             facts.affinity_timeout = random.chance(300).then(|| 60 + u32::from(random.chance(500)));
+            facts.affinity_prefix = random.chance(300).then(|| random.pick(&PREFIXES).into());
             facts.proxy_name = random.chance(50).then(|| "other".into());
         }
     }
@@ -238,6 +239,9 @@ fn chosen_address(random: &mut Random) -> IpAddr {
     }
     NOBODYS.get(random.below(NOBODYS.len())).copied().unwrap_or(v6(1))
 }
+
+/// Prefixes by which clients are kept, and words that are none.
+const PREFIXES: [&str; 4] = ["ipv4=24,ipv6=64", "ipv6=32", "ipv4=8", "24"];
 
 fn policy(random: &mut Random) -> TrafficPolicy {
     if random.chance(350) { TrafficPolicy::Local } else { TrafficPolicy::Cluster }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_core::affinity::Prefixes;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, ServiceType, Settings};
 use holdfast_core::keys::{Family, FrontendKey, Protocol, ServiceKey, Transport};
@@ -158,6 +159,8 @@ fn compare_maps(dump: &Dump, model: &Model) -> Result<(), String> {
         equal("a cluster list", &port.cluster.1.as_slice(), &some(wanted.cluster.as_ref()))?;
         equal("a local list", &port.local.1.as_slice(), &some(wanted.local.as_ref()))?;
         equal("an affinity timeout", &port.facts.affinity_timeout, &expected.affinity)?;
+        let left_out = expected.prefixes.map_or(0, |it| Prefixes::WHOLE.of(name.2) - it.of(name.2));
+        equal("what is left out of clients' addresses", &port.facts.left_out, &left_out)?;
         let own = dump.members.iter().filter(|(member, _)| member.port == port.index);
         let own = own.map(|(it, state)| (it.membership, it.backend, *state)).collect();
         equal("members", &own, &members(wanted, expected.affinity))?;

@@ -73,7 +73,7 @@ fn a_grace_period_waits_for_readers_under_way_and_no_others() {
 #[test]
 fn a_dump_tells_orphans_from_ports() {
     let mut maps = maps(FrontendType::ClusterIp, WordFlags::default());
-    maps.execute(&Action::WriteFacts(PortIndex(9), PortFacts { affinity_timeout: 5 })).unwrap();
+    maps.execute(&Action::WriteFacts(PortIndex(9), PortFacts { affinity_timeout: 5, left_out: 8 })).unwrap();
     let dump = maps.dump().unwrap();
     assert_eq!(dump.ports.iter().map(|port| port.index).collect::<Vec<_>>(), [INDEX]);
     assert_eq!(dump.orphans, [PortIndex(9)]);

@@ -110,7 +110,7 @@ fn kernel_with_affinity_all_connections_of_a_client_go_where_every_node_sends_th
             let backends: Vec<_> = (2..10).map(|at| address(&backend(at))).collect();
             let flags = maglev().with(WordFlags::AFFINITY, true);
             // Each pause is too long, so nothing that is remembered counts.
-            node.maps.execute(&Action::WriteFacts(PortIndex(1), PortFacts { affinity_timeout: 0 })).unwrap();
+            node.maps.execute(&Action::WriteFacts(PortIndex(1), PortFacts::default())).unwrap();
             node.serve(&Port { frontends: &[frontend], backends: &backends, flags, ..Port::TCP });
             let dialled = address(frontend);
             for at in 1..40 {

@@ -1,6 +1,6 @@
 //! Clients that come back to the backend that they had.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::list::{Scope, SlotState};
 use holdfast_core::maps::Maps;
@@ -40,9 +40,15 @@ fn lead_of(node: &mut Node, index: u32, share: Share, frontend: &str, backends: 
             node.maps.execute(&Action::InsertMember(member, SlotState::Active)).unwrap();
         }
     }
-    node.maps.execute(&Action::WriteFacts(port, PortFacts { affinity_timeout: 10_800 })).unwrap();
+    leave_out(node, index, 0);
     let base = 8 * index;
     node.serve_local(&Port { index, base, frontends: &[frontend], backends, flags, share, ..Port::TCP });
+}
+
+/// So many last bits of a client's address do not count.
+fn leave_out(node: &mut Node, index: u32, left_out: u8) {
+    let facts = PortFacts { affinity_timeout: 10_800, left_out };
+    node.maps.execute(&Action::WriteFacts(PortIndex(index), facts)).unwrap();
 }
 
 /// Where a SYN goes.
@@ -97,7 +103,7 @@ fn kernel_a_client_that_was_away_for_too_long_may_get_any_backend() {
             let [_, many] = few_and_many(backend);
             lead(node, 1, frontend, &many);
             // Each pause is too long.
-            node.maps.execute(&Action::WriteFacts(PortIndex(1), PortFacts { affinity_timeout: 0 })).unwrap();
+            node.maps.execute(&Action::WriteFacts(PortIndex(1), PortFacts::default())).unwrap();
             let mut chosen = std::collections::BTreeSet::new();
             for port in (40_000..40_040).step_by(2) {
                 let first = begins(node, &client(1), port, frontend);
@@ -227,4 +233,122 @@ fn kernel_thousands_of_clients_of_one_service_stay_where_they_are() {
             .count();
         assert!(moved < 200, "{moved} of 4000 were moved");
     });
+}
+
+/// For each of the places: how many last bits do not count.
+const LEFT_OUT: [&[u8]; 2] = [&[1, 8, 13, 24], &[1, 16, 33, 63, 64, 65, 72, 96]];
+
+/// The same address but for one bit, counted from the last one.
+fn turned(client: &str, bit: u8) -> String {
+    match client.trim_matches(['[', ']']).parse().unwrap() {
+        IpAddr::V4(it) => IpAddr::from((it.to_bits() ^ 1 << bit).to_be_bytes()).to_string(),
+        IpAddr::V6(it) => format!("[{}]", IpAddr::from((it.to_bits() ^ 1 << bit).to_be_bytes())),
+    }
+}
+
+/// Where connections of clients begin that differ from this one in these bits, each in one.
+fn begin_of(
+    node: &Node,
+    client: &str,
+    bits: std::ops::Range<u8>,
+    from: u16,
+    frontend: &str,
+) -> Vec<SocketAddr> {
+    bits.map(|bit| begins(node, &turned(client, bit), from + u16::from(bit), frontend)).collect()
+}
+
+#[test]
+fn kernel_clients_of_one_prefix_begin_at_one_backend_and_their_neighbours_do_not() {
+    for (([frontend, _], backend, client), lengths) in PLACES.into_iter().zip(LEFT_OUT) {
+        Node::test(move |node| {
+            let [_, many] = few_and_many(backend);
+            lead(node, 1, frontend, &many);
+            let client = client(77);
+            for left_out in lengths {
+                leave_out(node, 1, *left_out);
+                // A port that was there before goes on to where it was.
+                let from = 20_000 + 300 * u16::from(*left_out);
+                let first = begins(node, &client, from, frontend);
+                let inside = begin_of(node, &client, 0..*left_out, from + 1, frontend);
+                assert!(inside.iter().all(|it| *it == first), "{left_out}: {first} and {inside:?}");
+                let outside = begin_of(node, &client, *left_out..left_out + 5, from + 100, frontend);
+                assert!(outside.iter().any(|it| *it != first), "{left_out}: all at {first}");
+            }
+        });
+    }
+}
+
+/// By their number alone clients would go elsewhere once there are more backends.
+#[test]
+fn kernel_a_prefix_is_remembered_by_any_client_of_it_that_was_answered() {
+    for (([frontend, _], backend, client), left_out) in PLACES.into_iter().zip([8, 64]) {
+        Node::test(move |node| {
+            let [few, many] = few_and_many(backend);
+            lead(node, 1, frontend, &few);
+            leave_out(node, 1, left_out);
+            // Each of another prefix.
+            let clients: Vec<_> = (0..5).map(|bit| turned(&client(1), left_out + bit)).collect();
+            let firsts: Vec<_> =
+                clients.iter().map(|client| begins_and_is_answered(node, client, frontend)).collect();
+            lead(node, 1, frontend, &many);
+            leave_out(node, 1, left_out);
+            for (client, first) in clients.iter().zip(&firsts) {
+                let again = begin_of(node, client, 0..left_out, 41_000, frontend);
+                assert!(again.iter().all(|it| it == first), "{client} at {first}, its prefix at {again:?}");
+            }
+            let others: Vec<_> = (0..5).map(|bit| turned(&clients[0], left_out + 5 + bit)).collect();
+            let found: Vec<_> = others.iter().map(|it| begins(node, it, 41_000, frontend)).collect();
+            assert!(found.iter().any(|it| !few.contains(it)), "none of them was there: {found:?}");
+        });
+    }
+}
+
+/// What was remembered of a client, or of a prefix, sets it apart from no other client of the prefix of now.
+#[test]
+fn kernel_with_another_prefix_all_clients_of_it_are_at_one_backend_at_once() {
+    for (([frontend, _], backend, client), left_out) in PLACES.into_iter().zip([8, 64]) {
+        Node::test(move |node| {
+            let [few, many] = few_and_many(backend);
+            for (before, after) in [(0, left_out), (left_out, left_out + 4), (left_out + 4, left_out - 4)] {
+                lead(node, 1, frontend, &few);
+                leave_out(node, 1, before);
+                let from = 40_000 + u16::from(before);
+                answers(node, &client(1), from, begins(node, &client(1), from, frontend));
+                lead(node, 1, frontend, &many);
+                leave_out(node, 1, after);
+                let port = 45_000 + 100 * u16::from(before);
+                let now = begin_of(node, &client(1), 0..after, port, frontend);
+                assert!(now.iter().all(|it| *it == now[0]), "{before}, then {after}: {now:?}");
+                let from = from + 1_000;
+                let first = begins(node, &client(1), from, frontend);
+                answers(node, &client(1), from, first);
+                let then = begin_of(node, &client(1), 0..after, port + 5_000, frontend);
+                assert!(then.iter().all(|it| *it == first), "{before}, then {after}: {then:?}");
+            }
+        });
+    }
+}
+
+/// Of two services each has its own prefix, and its own clients.
+#[test]
+fn kernel_the_prefix_of_one_service_is_none_of_another() {
+    for (([frontend, other], backend, client), left_out) in PLACES.into_iter().zip([8, 64]) {
+        Node::test(move |node| {
+            let [few, many] = few_and_many(backend);
+            lead(node, 1, frontend, &few);
+            lead(node, 2, other, &few);
+            leave_out(node, 1, left_out);
+            let clients: Vec<_> = (0..left_out).map(|bit| turned(&client(1), bit)).collect();
+            let mine = begins_and_is_answered(node, &clients[0], frontend);
+            let firsts: Vec<_> = clients.iter().map(|it| begins_and_is_answered(node, it, other)).collect();
+            assert!(few.iter().all(|backend| firsts.contains(backend)), "each for itself: {firsts:?}");
+            lead(node, 1, frontend, &many);
+            leave_out(node, 1, left_out);
+            lead(node, 2, other, &many);
+            for (client, first) in clients.iter().zip(&firsts) {
+                assert_eq!(begins(node, client, 41_000, frontend), mine);
+                assert_eq!(begins(node, client, 41_000, other), *first);
+            }
+        });
+    }
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use holdfast_core::affinity::Prefixes;
 use holdfast_core::facts::TrafficPolicy;
 use holdfast_core::keys::Family;
 use holdfast_core::list::Scope;
@@ -144,13 +145,16 @@ pub(super) fn topology(case: &Case<'_>) -> Judgement {
 }
 
 pub(super) fn affinity(case: &Case<'_>) -> Judgement {
-    match case.facts().and_then(|facts| facts.affinity_timeout) {
-        None => Judgement::ok("No client is bound to a backend."),
-        Some(seconds) => Judgement::info(format!(
-            "A client keeps its backend for {seconds} s, each port for itself (ClientIP)."
-        ))
-        .with("seconds", seconds),
-    }
+    let Some((facts, seconds)) = case.facts().and_then(|it| Some((it, it.affinity_timeout?))) else {
+        return Judgement::ok("No client is bound to a backend.");
+    };
+    let prefixes = facts.affinity_prefixes().filter(|it| *it != Prefixes::WHOLE);
+    let who = prefixes.map_or_else(
+        || "A client keeps its".to_owned(),
+        |it| format!("All clients of a prefix ({it}) keep one"),
+    );
+    Judgement::info(format!("{who} backend for {seconds} s, each port for itself (ClientIP)."))
+        .with("seconds", seconds)
 }
 
 pub(super) fn source_ranges(case: &Case<'_>) -> Judgement {

@@ -103,6 +103,20 @@ endpoints:
   - {addresses: [10.1.0.4], nodeName: node-1}
   - {addresses: [10.2.0.4], nodeName: node-2}
   - {addresses: [10.3.0.4], nodeName: node-2}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: kept, annotations: {holdfast.io/session-affinity-prefix: 'ipv4=20'}}
+spec: {clusterIP: 10.96.0.6, ports: [{port: 80}], sessionAffinity: ClientIP}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: kept-1, labels: {kubernetes.io/service-name: kept}}
+addressType: IPv4
+ports: [{port: 80}]
+endpoints:
+  - {addresses: [10.1.0.5], nodeName: node-1}
+  - {addresses: [10.2.0.5], nodeName: node-2}
 ";
 
 /// A node that serves [`WORLD`].
@@ -248,13 +262,14 @@ fn written(packet: &Packet) -> String {
     text
 }
 
-const QUESTIONS: [(&str, &str); 20] = [
+const QUESTIONS: [(&str, &str); 21] = [
     ("192.0.2.10:80", "203.0.113.9"),
     ("192.0.2.10:80", "198.51.100.9"),
     ("192.0.2.10:80", "10.1.0.2"),
     ("198.51.100.7:80", "198.51.100.9"),
     ("10.0.0.5:30080", "198.51.100.9"),
     ("10.96.0.1:80", "198.51.100.9"),
+    ("10.96.0.6:80", "198.51.100.9"),
     ("10.0.0.6:30080", "198.51.100.9"),
     ("10.0.0.5:30053", "198.51.100.9"),
     ("10.0.0.5:30053", "10.1.0.1"),
@@ -382,7 +397,7 @@ fn a_list_that_is_too_long_for_a_table_is_not_one_without_room() {
             state: holdfast_core::list::SlotState::Active,
         };
         let backends = (0..count).map(|number| (slot(number), 1)).collect();
-        words::choice(Word { base: 0, count, flags }, &backends, false, 0)
+        words::choice(Word { base: 0, count, flags }, &backends, false, None)
     };
     assert_eq!(told(6_553).matches("There are too many for a table").count(), 2, "{}", told(6_553));
     assert_eq!(told(6_552).matches("There is no room for a table").count(), 2, "{}", told(6_552));

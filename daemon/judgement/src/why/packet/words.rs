@@ -8,8 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use holdfast_core::keys::Transport;
 use holdfast_core::list::{Scope, Slot};
 use holdfast_core::maglev;
-use holdfast_core::op::{Word, WordFlags};
+use holdfast_core::op::{PortFacts, Word, WordFlags};
 use holdfast_core::snapshot::{FrontendView, Verdict};
+use holdfast_core::sources::SourceRange;
 use holdfast_core::words;
 
 use super::{Share, Shortcut};
@@ -163,16 +164,29 @@ pub(super) const fn refusal(transport: Transport) -> &'static str {
 }
 
 /// How a client finds its backend in a list that has such places.
-pub(super) fn choice(list: Word, backends: &BTreeMap<Slot, u32>, is_even: bool, affinity: u32) -> String {
+pub(super) fn choice(
+    list: Word,
+    backends: &BTreeMap<Slot, u32>,
+    is_even: bool,
+    again: Option<String>,
+) -> String {
     let unweighted = (!is_even && list.count as usize == backends.len())
         .then(|| format!("{} by their weights.", no_table(list.count)));
-    let again = (affinity > 0)
-        .then(|| format!("Who came within the last {affinity} s gets the same again (session affinity)."));
     [Some(shares(backends)), unweighted, maglev(list, backends.len()), again]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+/// Which clients get the backend that they had.
+pub(super) fn again(facts: PortFacts, from: IpAddr) -> Option<String> {
+    let PortFacts { affinity_timeout: seconds, left_out } = facts;
+    let all = SourceRange::exactly(from).bits();
+    let network = SourceRange::new(from, all.saturating_sub(left_out)).filter(|it| it.bits() < all);
+    let who = network.map_or_else(|| "Who".to_owned(), |it| format!("{it} is one client: who of it"));
+    let last = format!("{who} came within the last {seconds} s gets the same again (session affinity).");
+    (seconds > 0).then_some(last)
 }
 
 /// Why a list of so many backends stands as it is.

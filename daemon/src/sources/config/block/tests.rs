@@ -1,6 +1,7 @@
 //! Blocks as facts, and the blocks that are none.
 
 use expect_test::{Expect, expect};
+use holdfast_core::affinity::Prefixes;
 use holdfast_core::event::Event;
 use holdfast_core::keys::Transport;
 
@@ -47,11 +48,12 @@ fn a_block_is_one_service_and_a_slice_per_family_and_port() {
             port_name: String::new(),
             transport: Transport::Udp,
             affinity_timeout: Some(30),
+            affinity_prefix: Prefixes::WHOLE.with(Family::V4, 24),
             on_empty: Some("hold".into()),
             ..block("dns", &["10.96.0.10:53"], &["192.0.2.1:53"])
         },
         expect![[r#"
-            service infra/dns config Static  UDP 53: [10.96.0.10:53] affinity Some(30) on-empty Some("hold"), /etc/holdfast/holdfast.toml by file
+            service infra/dns config Static  UDP 53: [10.96.0.10:53] affinity Some(30) by ipv4=24,ipv6=128 on-empty Some("hold"), /etc/holdfast/holdfast.toml by file
             slice infra/dns-v4-53 of dns V4  UDP 53: 192.0.2.1 ready, /etc/holdfast/holdfast.toml by file
         "#]],
     );

@@ -150,6 +150,7 @@ fn annotation<'a>(annotations: &mut AnnotationsWire<'a>, field: Field<'a>) -> Re
     match key {
         "holdfast.io/on-empty" => annotations.on_empty = Some(value),
         "holdfast.io/maglev" => annotations.maglev = Some(value),
+        "holdfast.io/session-affinity-prefix" => annotations.affinity_prefix = Some(value),
         "holdfast.io/weights" => annotations.weights = Some(value),
         "endpoints.kubernetes.io/last-change-trigger-time" => annotations.triggered = Some(value),
         _ => {}

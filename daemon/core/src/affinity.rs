@@ -1,0 +1,98 @@
+//! Session affinity by prefix: how much of a client's address says who it is.
+//!
+//! Invariant: a prefix is legal, and one that is not said is the whole address.
+
+use alloc::format;
+use alloc::string::String;
+use core::fmt;
+
+use crate::keys::Family;
+use crate::limits::{AFFINITY_PREFIX_V4, AFFINITY_PREFIX_V6};
+
+/// How many first bits of a client's address count, of each family: all clients of one prefix are one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefixes {
+    ipv4: u8,
+    ipv6: u8,
+}
+
+impl Prefixes {
+    /// Each client for itself.
+    pub const WHOLE: Self = Self { ipv4: 32, ipv6: 128 };
+
+    /// The lengths that are legal for a family, from the least to the whole address.
+    pub const fn legal(family: Family) -> (u8, u8) {
+        match family {
+            Family::V4 => (AFFINITY_PREFIX_V4, Self::WHOLE.ipv4),
+            Family::V6 => (AFFINITY_PREFIX_V6, Self::WHOLE.ipv6),
+        }
+    }
+
+    /// The same with another length for a family; `None`: that length is not legal.
+    pub const fn with(mut self, family: Family, length: u8) -> Option<Self> {
+        let (least, most) = Self::legal(family);
+        if length < least || length > most {
+            return None;
+        }
+        match family {
+            Family::V4 => self.ipv4 = length,
+            Family::V6 => self.ipv6 = length,
+        }
+        Some(self)
+    }
+
+    /// Reads `ipv4=24,ipv6=64`, or one of the two, or says what cannot be read and what could.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let mut all = Self::WHOLE;
+        for item in text.split(',').map(str::trim) {
+            let read = item.split_once('=').and_then(|(word, length)| all.with_item(word, length));
+            all = read.ok_or_else(|| unread(item))?;
+        }
+        Ok(all)
+    }
+
+    fn with_item(self, word: &str, length: &str) -> Option<Self> {
+        let family = Family::ALL.into_iter().find(|family| word_of(*family) == word.trim())?;
+        let digits = Some(length.trim()).filter(|length| length.bytes().all(|byte| byte.is_ascii_digit()));
+        self.with(family, digits?.parse().ok()?)
+    }
+
+    pub const fn of(self, family: Family) -> u8 {
+        match family {
+            Family::V4 => self.ipv4,
+            Family::V6 => self.ipv6,
+        }
+    }
+
+    /// How many last bits of an address do not count.
+    pub(crate) const fn left_out(self, family: Family) -> u8 {
+        Self::WHOLE.of(family).saturating_sub(self.of(family))
+    }
+}
+
+/// As [`Prefixes::read`] takes it.
+impl fmt::Display for Prefixes {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [ipv4, ipv6] = Family::ALL.map(word_of);
+        write!(out, "{ipv4}={},{ipv6}={}", self.ipv4, self.ipv6)
+    }
+}
+
+const fn word_of(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ipv4",
+        Family::V6 => "ipv6",
+    }
+}
+
+/// How many characters are shown of an item that cannot be read.
+const SHOWN_MAX: usize = 60;
+
+fn unread(item: &str) -> String {
+    let shown: String = item.chars().take(SHOWN_MAX).collect();
+    let [(v4, v4_most), (v6, v6_most)] = Family::ALL.map(Prefixes::legal);
+    format!("{shown:?} is no prefix: legal are ipv4={v4} to ipv4={v4_most} and ipv6={v6} to ipv6={v6_most}")
+}
+
+#[cfg(test)]
+mod tests;

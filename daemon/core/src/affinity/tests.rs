@@ -1,0 +1,52 @@
+//! What is a prefix, and what is none.
+
+use alloc::string::ToString;
+
+use super::*;
+
+#[test]
+fn prefixes_are_read_and_written_alike() {
+    for (text, ipv4, ipv6) in [
+        ("ipv4=24,ipv6=64", 24, 64),
+        (" ipv6 = 56 , ipv4 = 8 ", 8, 56),
+        ("ipv4=24", 24, 128),
+        ("ipv6=32", 32, 32),
+        ("ipv4=32,ipv6=128", 32, 128),
+        ("ipv4=8,ipv4=16", 16, 128),
+    ] {
+        let read = Prefixes::read(text).unwrap();
+        assert_eq!((read.of(Family::V4), read.of(Family::V6)), (ipv4, ipv6), "{text}");
+        assert_eq!(Prefixes::read(&read.to_string()), Ok(read));
+    }
+}
+
+#[test]
+fn what_is_no_prefix_is_named_with_what_is_legal() {
+    const LEGAL: &str = "is no prefix: legal are ipv4=8 to ipv4=32 and ipv6=32 to ipv6=128";
+    for (text, item) in [
+        ("", ""),
+        ("24", "24"),
+        ("ipv4=7", "ipv4=7"),
+        ("ipv4=33", "ipv4=33"),
+        ("ipv6=31", "ipv6=31"),
+        ("ipv6=129", "ipv6=129"),
+        ("ipv4=280", "ipv4=280"),
+        ("ipv4=+24", "ipv4=+24"),
+        ("ipv4=", "ipv4="),
+        ("IPv4=24", "IPv4=24"),
+        ("ipv4=24,", ""),
+        ("ipv4=24,ipv6=fd00::/64", "ipv6=fd00::/64"),
+        ("ipv4=24/ipv6=64", "ipv4=24/ipv6=64"),
+    ] {
+        assert_eq!(Prefixes::read(text), Err(alloc::format!("{item:?} {LEGAL}")), "{text}");
+    }
+    let long = "x".repeat(1000);
+    assert!(Prefixes::read(&long).unwrap_err().len() < 200);
+}
+
+#[test]
+fn what_is_left_out_are_the_other_bits() {
+    let prefixes = Prefixes::read("ipv4=24,ipv6=48").unwrap();
+    assert_eq!(Family::ALL.map(|family| prefixes.left_out(family)), [8, 80]);
+    assert_eq!(Family::ALL.map(|family| Prefixes::WHOLE.left_out(family)), [0, 0]);
+}

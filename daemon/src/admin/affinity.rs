@@ -1,0 +1,41 @@
+//! How tables show by what clients are kept.
+//!
+//! Invariant: of a service whose clients are not kept nothing is shown.
+
+use holdfast_core::affinity::Prefixes;
+use holdfast_core::facts::ServiceFacts;
+use holdfast_core::keys::Family;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// How many first bits of a client's address count for session affinity, of each family.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub(super) struct AffinityPrefix {
+    ipv4: u8,
+    ipv6: u8,
+}
+
+impl AffinityPrefix {
+    /// `None`: clients are not kept, or by whole addresses because the service says nothing else that can be read.
+    pub(super) fn of(facts: &ServiceFacts) -> Option<Self> {
+        let prefixes: Prefixes = facts.affinity_prefixes().filter(|_| facts.affinity_timeout.is_some())?;
+        Some(Self { ipv4: prefixes.of(Family::V4), ipv6: prefixes.of(Family::V6) })
+    }
+
+    pub(super) const fn for_family(self, family: Family) -> u8 {
+        match family {
+            Family::V4 => self.ipv4,
+            Family::V6 => self.ipv6,
+        }
+    }
+
+    pub(super) const fn lengths(self) -> [u8; 2] {
+        [self.ipv4, self.ipv6]
+    }
+}
+
+/// For how long clients are kept, and by prefixes of which lengths: `10800s/24/64`.
+pub(super) fn shown(seconds: u32, lengths: impl IntoIterator<Item = u8>) -> String {
+    let lengths: String = lengths.into_iter().map(|length| format!("/{length}")).collect();
+    format!("{seconds}s{lengths}")
+}

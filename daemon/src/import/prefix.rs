@@ -1,0 +1,52 @@
+//! Netmasks by which another load balancer keeps clients, as prefixes that a block can have.
+//!
+//! Invariant: a mask that a block cannot have is noted, and its clients are kept by whole addresses.
+
+use std::net::IpAddr;
+
+use holdfast_core::affinity::Prefixes;
+use holdfast_core::keys::Family;
+
+use super::found::Found;
+use super::notes::{Notes, shown};
+
+/// Takes over the mask by which the service's clients are kept, of the family that its addresses have.
+pub(super) fn keep(found: &mut Found, line: usize, mask: &str, notes: &mut Notes) {
+    if let Some(frontend) = found.frontends.first() {
+        found.prefixes = with(found.prefixes, Family::of(frontend.ip()), line, mask, notes);
+    }
+}
+
+/// The same prefixes with this mask for a family: its length, or its bits as an address.
+pub(super) fn with(
+    prefixes: Prefixes,
+    family: Family,
+    line: usize,
+    mask: &str,
+    notes: &mut Notes,
+) -> Prefixes {
+    let read = length(family, mask).and_then(|length| prefixes.with(family, length));
+    read.unwrap_or_else(|| {
+        let (least, most) = Prefixes::legal(family);
+        let why = format!("is no prefix of {least} to {most} bits: clients are kept by whole addresses");
+        notes.add(line, format!("{} {why}", shown(mask)));
+        prefixes
+    })
+}
+
+/// How many first bits the mask has. `None`: it is none, or others than its first bits count.
+fn length(family: Family, mask: &str) -> Option<u8> {
+    if mask.bytes().all(|byte| byte.is_ascii_digit()) {
+        return mask.parse().ok();
+    }
+    let (ones, zeros, all) = match (family, mask.parse().ok()?) {
+        (Family::V4, IpAddr::V4(mask)) => {
+            (mask.to_bits().leading_ones(), mask.to_bits().trailing_zeros(), u32::BITS)
+        }
+        (Family::V6, IpAddr::V6(mask)) => {
+            (mask.to_bits().leading_ones(), mask.to_bits().trailing_zeros(), u128::BITS)
+        }
+        _ => return None,
+    };
+    u8::try_from(ones).ok().filter(|_| ones + zeros == all)
+}
