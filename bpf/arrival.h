@@ -410,6 +410,7 @@ INLINE bool choose_as_others(struct arrival *arrival, struct dial *dial, __u64 *
 {
 	__u64 cluster;
 
+	know_by_address(&dial->client, &arrival->packet.tuple.source);
 	*word = read_word_for(arrival, dial, &cluster);
 	return is_by_maglev(*word) && word_count(*word) && !is_barred(arrival, dial, cluster) &&
 	       choose_by_client(dial, *word, mixed_sight(dial, arrival->packet.tuple.source.port));
