@@ -29,7 +29,7 @@ use holdfast_judgement::views::devices::Decision;
 use holdfast_judgement::views::proxies::{Filter, OtherProxy};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 
 use crate::admin::{self, ForgetWish, ReloadWish, Reloaded};
 use crate::apiserver::Access;
@@ -43,7 +43,7 @@ use crate::logging::messages::{self, say};
 use crate::overheard::{self, Overheard};
 use crate::proxies::filters::{self, onlookers};
 use crate::readings::{About, EffectiveConfig, Readings, Verifications};
-use crate::sources::config::Blocks;
+use crate::sources::config::{Blocks, BlocksFolder, Read};
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::state::{self, Keeper};
@@ -139,6 +139,9 @@ struct Sources {
     manifests: Option<Manifests>,
     kubernetes: Option<Kubernetes>,
     blocks: watch::Receiver<Arc<Blocks>>,
+    /// The folder of further blocks, its path, and where those go that count.
+    folder: Option<(BlocksFolder, Arc<str>)>,
+    counting: watch::Sender<Arc<[Arc<Read>]>>,
 }
 
 /// What runs beside the engine and the sources: probes, Events, kube-proxy's ports, the service manager, devices, the
@@ -213,9 +216,8 @@ struct App {
     // The claim is held until the last write is done.
     written: (oneshot::Receiver<()>, Keeper, state::Claim),
     seed: u64,
-    failures: mpsc::Receiver<AppError>,
-    // Closed when the daemon stops, for the thread that waits for refusals.
-    refused_no_more: PipeWriter,
+    // What ends the daemon; and what is closed when it stops, for the thread that waits for refusals.
+    ends: (mpsc::Receiver<AppError>, PipeWriter),
 }
 
 impl App {
@@ -237,7 +239,7 @@ impl App {
         let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
         let (engine, changes) = EngineThread::start(engine, incoming, tend(views, fail, devices, &in_force))?;
         let (history, recorded) = start::record(&config.state.path, below, changes, &engine)?;
-        let (effective, effective_now) = watch::channel(Arc::new(settings::effective(config)));
+        let ((effective, effective_now), (counting, more)) = (known(settings::effective(config)), none_yet());
         let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
         let (acts, wishes, draining) = wishes::channels(gatherer.clone(), drains, &config.state.path);
         let ((refused, refused_now), (routes, routes_now)) = (watch::channel(None), none_yet());
@@ -250,6 +252,7 @@ impl App {
             refusals,
             probes: Arc::default(),
             checks: Arc::default(),
+            more_services: more,
             announced: config.kubernetes.events.then(Arc::default),
             overheard: Arc::new(Overheard::new(gatherer.editions())),
             history,
@@ -269,15 +272,14 @@ impl App {
         Ok(Self {
             admin: admin::start(&settings::admin_settings(config), (readings.clone(), acts), shut)?,
             reload: Reload::new(file, in_force, logging, access, events, (effective, blocks_out, refused)),
-            sources: Sources { manifests, kubernetes, blocks },
+            sources: Sources { manifests, kubernetes, blocks, folder: settings::folder(config), counting },
             node,
             described,
             engine,
             beside: Beside { readings, proxies, devices: decisions, filters, routes, wishes, draining },
             written: (recorded, keeper, claim),
             seed,
-            failures,
-            refused_no_more,
+            ends: (failures, refused_no_more),
         })
     }
 
@@ -292,10 +294,9 @@ impl App {
             beside,
             written: (recorded, keeper, _claim),
             seed,
-            failures,
-            refused_no_more,
+            ends: (failures, refused_no_more),
         } = self;
-        let Sources { manifests, kubernetes, blocks } = sources;
+        let Sources { manifests, kubernetes, blocks, folder, counting } = sources;
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
@@ -306,7 +307,12 @@ impl App {
         let (nodes, nodes_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, described, nodes_told, events.clone()));
         let led = reload.access.as_ref().map_or_else(|| watch::channel(None).1, Access::led);
-        tasks.spawn(sources::config::run(blocks, led, events.clone(), (seed, checks)));
+        let folder = folder.map(|(folder, path)| {
+            let (news, told) = mpsc::channel(1);
+            tasks.spawn(follow(folder.run(news, stopping.clone()), "files of services"));
+            (path, told, counting)
+        });
+        tasks.spawn(sources::config::run(blocks, led, folder, events.clone(), (seed, checks)));
         if let Some(kubernetes) = kubernetes {
             let kubernetes = kubernetes.heeding(engine.snapshots.clone());
             tasks.spawn(kubernetes.run(events.clone(), nodes));
@@ -315,11 +321,7 @@ impl App {
             tasks.spawn(access.patrol());
         }
         if let Some(manifests) = manifests.map(|it| it.heeding(engine.snapshots.clone())) {
-            tasks.spawn(async move {
-                if let Err(error) = manifests.run(events, stopping).await {
-                    tracing::error!(%error, "the manifests are no longer read");
-                }
-            });
+            tasks.spawn(follow(manifests.run(events, stopping), "manifests"));
         }
         say!(info, messages::STARTED, address = %admin.address(), version = env!("CARGO_PKG_VERSION"));
         serve_signals(signals, &reload, wishes, failures).await?;
@@ -332,6 +334,13 @@ impl App {
         // Blocks until the last answers are out, at most two seconds; nothing else runs here any more.
         admin.stop();
         Ok(())
+    }
+}
+
+/// Follows a folder until it is told to stop.
+async fn follow(folder: impl Future<Output = Result<(), JoinError>>, named: &'static str) {
+    if let Err(error) = folder.await {
+        tracing::error!(%error, "the {named} are no longer read");
     }
 }
 
@@ -378,11 +387,15 @@ fn known_now(
 /// may hang, so the start does not wait for this.
 fn tell_what_is_missing(config: &Config) {
     let manifests = config.manifests.path.clone();
+    let services = config.more_services.path.clone();
     let kubernetes = config.kubernetes.enabled;
     let apiserver = config.apiserver.clone();
     drop(tokio::task::spawn_blocking(move || {
         if let Some(Err(error)) = manifests.as_deref().map(Manifests::check) {
             tracing::warn!(%error, "the manifests cannot be read yet; this is tried again, and everything else is served");
+        }
+        if let Some(Err(error)) = services.as_deref().map(BlocksFolder::check) {
+            tracing::warn!(%error, "the files of services cannot be read yet; this is tried again, and everything else is served");
         }
         if let Some(Err(error)) = kubernetes.then(|| Access::check(&apiserver)) {
             tracing::warn!(%error, "no apiserver can be asked yet; this is tried again, and everything else is served");

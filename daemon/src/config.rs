@@ -8,6 +8,8 @@ mod address;
 mod agreement;
 mod announce;
 mod apiserver;
+mod beside;
+mod blocks_file;
 mod datapath;
 mod effective;
 mod file;
@@ -37,20 +39,22 @@ pub use self::announce::{Announce, Announcing, RouteTable};
 pub use self::apiserver::{
     Apiserver, ClientIdentity, Discovery, Encodings, EventsRead, ExternalIps, Kubernetes, VIP_SERVICE,
 };
+pub use self::beside::Beside;
+pub use self::blocks_file::BlocksFile;
 pub use self::datapath::{
     Cgroup, CgroupPath, Datapath, DatapathKind, DatapathLimits, Namespaces, Protocol, Sockets, StaleSockets,
 };
 pub use self::health_check::{CheckKind, CheckTls, HealthCheck, HttpCheck, Statuses, TlsFiles};
 pub use self::hold::Hold;
 pub use self::kube_proxy::KubeProxy;
-pub(crate) use self::limits::{NODE_PORTS, SNAT_RANGES_MAX};
+pub(crate) use self::limits::{FILE_BYTES_MAX, NODE_PORTS, SNAT_RANGES_MAX};
 pub use self::node::{NoNodeName, Node, NodeName, NodePortAddresses, OuterAddresses};
 pub use self::packets::{
     DeviceName, Dsr, Flows, Mark, OuterDevices, Packets, PodDevices, ShortcutUse, SnatPorts, XdpUse, overlap,
 };
 pub use self::problem::{ConfigErrors, Position, Problem, Subject};
 pub use self::service::ServiceBlock;
-pub use self::settings::{Admin, Log, LogFormat, LogLevel, Manifests, State};
+pub use self::settings::{Admin, Log, LogFormat, LogLevel, Manifests, Services, State};
 pub use self::value::{DnsLabel, Share};
 
 use self::report::{Report, Site};
@@ -65,6 +69,8 @@ pub struct Config {
     pub manifests: Manifests,
     /// `[[service]]`, in the order of the file.
     pub services: Vec<ServiceBlock>,
+    /// `[services]`: where more of these are.
+    pub more_services: Services,
     pub announce: Announcing,
     pub datapath: Datapath,
     pub packets: Packets,
@@ -122,6 +128,7 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
     let manifests = root.table("manifests", settings::read_manifests);
     let blocks = root.blocks("service", limits::SERVICES_MAX, service::read);
     let blocks: Vec<service::ReadBlock> = blocks.into_iter().flatten().collect();
+    let more_services = root.table("services", settings::read_services);
     let announce = root.table("announce", announce::read);
     let datapath = root.table("datapath", datapath::read);
     let packets = root.table("packets", packets::read);
@@ -139,6 +146,7 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
         kubernetes,
         manifests,
         services,
+        more_services,
         announce,
         datapath,
         packets,
@@ -159,10 +167,12 @@ fn check_sources(report: &mut Report<'_>, config: &Config) {
     if report.errors_count() == 0
         && !config.kubernetes.enabled
         && config.manifests.path.is_none()
+        && config.more_services.path.is_none()
         && config.services.is_empty()
     {
         let site = Site { place: Subject::File, offset: 0 };
-        let message = "nothing to serve: give an [apiserver], a [manifests] path or a [[service]]";
+        let message =
+            "nothing to serve: give an [apiserver], a path under [manifests] or [services], or a [[service]]";
         report.warning(&site, message.to_owned());
     }
 }

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use crate::beat;
 use crate::config::Config;
 use crate::readings::{Readings, translates_packets};
+use crate::sources::config::Read;
 use course::Course;
 use judge::Standings;
 use kernel::Route;
@@ -65,6 +66,7 @@ async fn until(next: Option<Instant>) {
 struct Basis {
     services: ServiceViews,
     config: Arc<Config>,
+    more: Arc<[Arc<Read>]>,
     takes_packets: bool,
 }
 
@@ -102,11 +104,9 @@ impl Follower {
         let mut next = None;
         if snapshot.programmed {
             let takes_packets = config.packets.enabled && translates_packets(&self.readings.datapath());
-            self.judge(Basis {
-                services: snapshot.services.clone(),
-                config: Arc::clone(&config),
-                takes_packets,
-            });
+            let more = Arc::clone(&self.readings.more_services.borrow());
+            let services = snapshot.services.clone();
+            self.judge(Basis { services, config: Arc::clone(&config), more, takes_packets });
             let now = Instant::now();
             next = self.course.follow(&self.standings, now);
             next = next.into_iter().chain(self.carry_out(&config, now).await).min();
@@ -136,10 +136,12 @@ impl Follower {
         let is_same = |before: &Basis| {
             before.services.is_same(&basis.services)
                 && Arc::ptr_eq(&before.config, &basis.config)
+                && Arc::ptr_eq(&before.more, &basis.more)
                 && before.takes_packets == basis.takes_packets
         };
         if !self.basis.as_ref().is_some_and(is_same) {
-            self.standings = judge::judge(&basis.config.services, &basis.services, basis.takes_packets);
+            let blocks = basis.config.services.iter().chain(basis.more.iter().map(|read| &read.service));
+            self.standings = judge::judge(blocks, &basis.services, basis.takes_packets);
             self.basis = Some(basis);
         }
     }

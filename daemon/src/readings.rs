@@ -30,7 +30,7 @@ use crate::knowledge::Editions;
 use crate::overheard::Overheard;
 use crate::probes::Probes;
 use crate::recorder::History;
-use crate::sources::config::Checks;
+use crate::sources::config::{Checks, Read};
 use crate::sources::kubernetes::View as Watches;
 use crate::state::Written;
 
@@ -109,6 +109,8 @@ pub struct Readings {
     pub probes: Arc<Probes>,
     /// How the checks of the configuration's backends went.
     pub checks: Arc<Checks>,
+    /// The blocks that count of the folder beside the configuration.
+    pub more_services: watch::Receiver<Arc<[Arc<Read>]>>,
     /// What became of the Events for the cluster; `None`: none are written.
     pub announced: Option<Arc<Announced>>,
     /// What Events of the cluster said, where they are followed.

@@ -4,5 +4,6 @@
 //! which endpoint gets traffic.
 
 pub mod config;
+pub mod folder;
 pub mod kubernetes;
 pub mod manifests;

@@ -380,7 +380,7 @@ mod tests {
             "use std::net::TcpStream;\nuse tokio::sync;",
             &[1, 2],
         );
-        check(pure_objects, "daemon/src/sources/manifests/scan.rs", "use std::fs::File;", &[]);
+        check(pure_objects, "daemon/src/sources/folder/scan.rs", "use std::fs::File;", &[]);
         check_repository(pure_objects);
     }
 

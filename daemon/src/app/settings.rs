@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use holdfast_core::dialable::{AddressRange, ExternalIps};
 use holdfast_core::facts::Settings;
@@ -15,7 +16,7 @@ use crate::admin;
 use crate::apiserver::{self, Access};
 use crate::config::{self, Config, Discovery};
 use crate::readings::EffectiveConfig;
-use crate::sources::config::{Blocks, StaticService};
+use crate::sources::config::{Blocks, BlocksFolder};
 
 /// Kubelet's kubeconfig where kubeadm puts it.
 const KUBELET: &str = "/etc/kubernetes/kubelet.conf";
@@ -83,8 +84,11 @@ pub(super) fn effective(config: &Config) -> EffectiveConfig {
 }
 
 pub(super) fn blocks(config: &Config, path: &Path) -> Result<Blocks, AppError> {
-    let services = config.services.iter().map(StaticService::from).collect();
-    let origin = path.to_string_lossy();
-    let blocks = Blocks::new(services, &origin).map_err(AppError::Services)?;
-    Ok(blocks.with_vip(config.apiserver.vip.filter(|_| config.kubernetes.enabled), &origin))
+    Blocks::of(config, &path.to_string_lossy()).map_err(AppError::Services)
+}
+
+/// The folder of further blocks, and its path.
+pub(super) fn folder(config: &Config) -> Option<(BlocksFolder, Arc<str>)> {
+    let path = config.more_services.path.as_deref()?;
+    Some((BlocksFolder::new(path), path.to_string_lossy().into()))
 }

@@ -1,6 +1,7 @@
 //! `check-config`: every error of a configuration in one run.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use holdfast_knowledge::Fault;
 use serde_json::{Value, json};
@@ -10,6 +11,10 @@ use super::report::Report;
 use crate::apiserver::{Access, SetupError};
 use crate::config::{Config, Position, Problem, Subject};
 use crate::knowledge::{self, Edition};
+use crate::sources::config::folder::BlockFiles;
+use crate::sources::config::joined::join;
+use crate::sources::config::{Blocks, BlocksFolder};
+use crate::sources::folder::{Files as _, read_all};
 use crate::sources::manifests::Manifests;
 
 /// Reports every error and warning of a configuration; one without errors is said to be good.
@@ -27,7 +32,9 @@ pub(super) fn check(path: &Path) -> Report {
             let missing = config.manifests.path.as_deref().and_then(|path| Manifests::check(path).err());
             warnings.extend(missing.map(|error| problem(error.to_string())));
             let access = access_problem(&config).map(|error| problem(error.to_string()));
-            let errors: Vec<_> = access.into_iter().chain(of_events()).collect();
+            let (of_files, more) = files(&config, path);
+            warnings.extend(more);
+            let errors: Vec<_> = access.into_iter().chain(of_files).chain(of_events()).collect();
             report(path, &warnings, &errors, 0)
         }
         Err(refused) => {
@@ -35,6 +42,38 @@ pub(super) fn check(path: &Path) -> Report {
             report(path, &refused.warnings, &errors, refused.omitted)
         }
     }
+}
+
+/// The errors and the warnings of the folder of further `[[service]]` blocks.
+fn files(config: &Config, path: &Path) -> (Vec<Problem>, Vec<Problem>) {
+    let problem = |file: &str, message: &str| Problem {
+        file: file.to_owned(),
+        position: None,
+        place: Subject::File,
+        message: message.to_owned(),
+    };
+    let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+    let Some(folder) = config.more_services.path.as_deref() else { return (errors, warnings) };
+    let mut look = match read_all::<BlockFiles>(folder) {
+        Ok(look) => look,
+        Err(reason) => {
+            let error = BlocksFolder::error(folder, reason).to_string();
+            return (errors, vec![problem(&path.to_string_lossy(), &error)]);
+        }
+    };
+    for (_, contents) in &mut look.files {
+        if let Ok(contents) = contents {
+            errors.append(&mut contents.errors);
+            warnings.append(&mut contents.warnings);
+        }
+    }
+    let mut known = BlockFiles::of(folder);
+    known.take(look);
+    // A configuration whose own blocks are refused says so elsewhere.
+    let configured = Blocks::of(config, &path.to_string_lossy()).map(Arc::new).unwrap_or_default();
+    let joined = join(&configured, known.files());
+    errors.extend(joined.rejected().map(|(file, reason)| problem(file, reason)));
+    (errors, warnings)
 }
 
 /// What is wrong in a file about Events, as a problem. It is about an entry as a whole, so its column is the first one.

@@ -503,6 +503,40 @@ fn what_is_wrong_in_the_files_about_events_is_told_with_the_configuration() {
     assert_eq!(run(&["check-config", path.to_str().unwrap()]).exit, Exit::Good);
 }
 
+/// Files beside the configuration are judged with it, each block by itself and all of them together.
+#[test]
+fn what_is_wrong_in_the_files_of_services_is_told_with_the_configuration() {
+    let folder = Folder::new();
+    let (path, services) = (folder.0.join("config.toml"), folder.0.join("services.d"));
+    let block = |name: &str, frontend: &str, backend: &str| {
+        format!("[[service]]\nname = \"{name}\"\nfrontends = [\"{frontend}\"]\nbackends = [\"{backend}\"]\n")
+    };
+    let own = block("web", "10.96.0.1:80", "192.0.2.1:80");
+    std::fs::write(&path, format!("[services]\npath = \"services.d\"\n{own}")).unwrap();
+    let path = path.to_str().unwrap();
+    let ran = run(&["check-config", path]);
+    assert_eq!(ran.exit, Exit::Good, "a folder may come later");
+    assert!(ran.err.contains("create the folder, or change `path` under [services]"), "{}", ran.err);
+    std::fs::create_dir(&services).unwrap();
+    std::fs::write(services.join("a.toml"), block("db", "10.96.0.2:80", "192.0.2.1:80")).unwrap();
+    assert_eq!(run(&["check-config", path]).exit, Exit::Good);
+    let bad = block("x", "10.96.0.3:80", "192.0.2.1") + &block("y", "10.96.0.4:80", "192.0.2.2");
+    std::fs::write(services.join("b.toml"), bad + &block("web", "10.96.0.5:80", "192.0.2.1:80")).unwrap();
+    std::fs::write(services.join("c.toml"), "[[").unwrap();
+    let ran = run(&["check-config", path]);
+    assert_eq!(ran.exit, Exit::Config);
+    let said: Vec<&str> = ran.err.lines().filter(|line| line.starts_with("error: ")).collect();
+    let places =
+        ["b.toml:4:13: service[0].backends[0]", "b.toml:8:13: service[1].backends[0]", "c.toml:1:3: this is"];
+    let left_out = "b.toml: static/web is left out: ";
+    assert!(
+        places.iter().chain([&left_out]).all(|it| said.iter().any(|line| line.contains(it))),
+        "{}",
+        ran.err
+    );
+    assert_eq!(said.len(), 4, "{}", ran.err);
+}
+
 /// Cleans up after a daemon that has its pins in the folder `pins`.
 fn cleanup(folder: &Folder, pins: &std::path::Path) -> Ran {
     let config = folder.0.join("config.toml");

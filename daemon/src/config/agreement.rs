@@ -25,21 +25,46 @@ pub(super) fn check(
     names_are_distinct(report, blocks);
     frontends_are_distinct(report, blocks);
     for read in blocks {
-        backends_are_distinct(report, read);
-        families_meet(report, read);
-        own_addresses_are_free(report, read, admin, apiserver);
-        virtual_address_is_free(report, read, apiserver);
-        is_translated(report, read, packets);
+        check_alone(report, read);
+        apiservers_are_bypassed(report, read, apiserver);
+        for Clash { frontend, message } in clashes(&read.block, (admin, apiserver, packets)) {
+            let site = frontend.and_then(|at| read.frontend_sites.get(at)).unwrap_or(&read.site);
+            report.error(site, message);
+        }
     }
-    announced_can_be_reached(report, blocks, packets);
+    announced_are_few(report, blocks);
 }
 
-/// Reports a block for SCTP if packets are not translated: no program is asked where a socket of SCTP dials.
-fn is_translated(report: &mut Report<'_>, read: &ReadBlock, packets: &Packets) {
-    if read.block.protocol == Transport::Sctp && !packets.enabled {
+/// Reports what cannot stand side by side within one block.
+pub(super) fn check_alone(report: &mut Report<'_>, read: &ReadBlock) {
+    backends_are_distinct(report, read);
+    families_meet(report, read);
+}
+
+/// Why a block cannot stand beside the rest of a configuration.
+#[derive(Debug)]
+pub(super) struct Clash {
+    /// At which of its frontends; none: the whole block.
+    frontend: Option<usize>,
+    pub(super) message: String,
+}
+
+/// Every reason for which a block cannot stand beside the daemon's own addresses and what is translated.
+pub(super) fn clashes(
+    block: &ServiceBlock,
+    (admin, apiserver, packets): (&Admin, &Apiserver, &Packets),
+) -> Vec<Clash> {
+    let mut clashes = own_address(block, admin);
+    clashes.extend(virtual_address(block, apiserver));
+    // No program is asked where a socket of SCTP dials.
+    if block.protocol == Transport::Sctp && !packets.enabled {
         let message = "SCTP is translated by packets alone: set `enabled = true` under [packets]";
-        report.error(&read.site, message.to_owned());
+        clashes.push(Clash { frontend: None, message: message.to_owned() });
     }
+    if block.announce == Announce::Route {
+        clashes.extend(unreached(block, packets));
+    }
+    clashes
 }
 
 fn full_name(block: &ServiceBlock) -> String {
@@ -110,26 +135,39 @@ fn families_meet(report: &mut Report<'_>, read: &ReadBlock) {
     }
 }
 
-/// Reports what the service of the apiserver's virtual address has already.
-fn virtual_address_is_free(report: &mut Report<'_>, read: &ReadBlock, apiserver: &Apiserver) {
-    let Some(vip) = apiserver.vip else { return };
-    if full_name(&read.block) == VIP_SERVICE.join("/") {
-        report.error(&read.site, "this is the service of apiserver.vip: give it another name".to_owned());
-    }
-    let at_vip =
-        read.block.frontends.iter().position(|it| *it == vip && read.block.protocol == Transport::Tcp);
-    if let Some(site) = at_vip.and_then(|at| read.frontend_sites.get(at)) {
-        report.error(site, format!("{vip} is where an apiserver is reached (apiserver.vip)"));
-    }
+fn at(
+    block: &ServiceBlock,
+    is_meant: impl Fn(SocketAddr) -> bool,
+    message: impl Fn(SocketAddr) -> String,
+) -> Vec<Clash> {
+    let frontends = block.frontends.iter().enumerate().filter(|(_, frontend)| is_meant(**frontend));
+    frontends.map(|(index, it)| Clash { frontend: Some(index), message: message(*it) }).collect()
 }
 
-/// Reports frontends at the addresses of the admin API and of apiservers, which stay reachable whatever is served.
-fn own_addresses_are_free(report: &mut Report<'_>, read: &ReadBlock, admin: &Admin, apiserver: &Apiserver) {
+/// What the service of the apiserver's virtual address has already.
+fn virtual_address(block: &ServiceBlock, apiserver: &Apiserver) -> Vec<Clash> {
+    let Some(vip) = apiserver.vip else { return Vec::new() };
+    let mut clashes = Vec::new();
+    if full_name(block) == VIP_SERVICE.join("/") {
+        let message = "this is the service of apiserver.vip: give it another name".to_owned();
+        clashes.push(Clash { frontend: None, message });
+    }
+    let is_taken = |it| it == vip && block.protocol == Transport::Tcp;
+    clashes
+        .extend(at(block, is_taken, |vip| format!("{vip} is where an apiserver is reached (apiserver.vip)")));
+    clashes
+}
+
+/// The frontends at the address of the admin API, which stays reachable whatever is served.
+fn own_address(block: &ServiceBlock, admin: &Admin) -> Vec<Clash> {
+    let is_taken = |it| it == admin.listen.address() && block.protocol == Transport::Tcp;
+    at(block, is_taken, |it| format!("{it} is where the admin API listens (admin.listen)"))
+}
+
+/// Warns of frontends at the addresses of apiservers.
+fn apiservers_are_bypassed(report: &mut Report<'_>, read: &ReadBlock, apiserver: &Apiserver) {
     let frontends = read.block.frontends.iter().zip(&read.frontend_sites);
     for (frontend, site) in frontends.filter(|_| read.block.protocol == Transport::Tcp) {
-        if *frontend == admin.listen.address() {
-            report.error(site, format!("{frontend} is where the admin API listens (admin.listen)"));
-        }
         if apiserver.endpoints.iter().any(|endpoint| endpoint.address() == *frontend) {
             let message = format!("{frontend} is an apiserver's address: it is bypassed, never served");
             report.warning(site, message);
@@ -137,19 +175,20 @@ fn own_addresses_are_free(report: &mut Report<'_>, read: &ReadBlock, admin: &Adm
     }
 }
 
-/// Reports announced blocks with addresses that lead nowhere or without translation of packets, and the first
-/// address that is one too many.
-fn announced_can_be_reached(report: &mut Report<'_>, blocks: &[ReadBlock], packets: &Packets) {
+/// Addresses that are announced and lead nowhere, or without translation of packets.
+fn unreached(block: &ServiceBlock, packets: &Packets) -> Vec<Clash> {
+    let whole = (!packets.enabled).then(|| Clash { frontend: None, message: UNREACHED.to_owned() });
+    let of_one_link =
+        at(block, |it| is_of_one_link(it.ip()), |it| format!("{} cannot be announced: {ONE_LINK}", it.ip()));
+    whole.into_iter().chain(of_one_link).collect()
+}
+
+/// Reports the first announced address that is one too many.
+fn announced_are_few(report: &mut Report<'_>, blocks: &[ReadBlock]) {
     let mut announced = BTreeSet::new();
     for read in blocks.iter().filter(|read| read.block.announce == Announce::Route) {
-        if !packets.enabled {
-            report.error(&read.site, UNREACHED.to_owned());
-        }
         for (frontend, site) in read.block.frontends.iter().zip(&read.frontend_sites) {
             let ip = frontend.ip();
-            if is_of_one_link(ip) {
-                report.error(site, format!("{ip} cannot be announced: {ONE_LINK}"));
-            }
             if announced.insert(ip) && announced.len() == ANNOUNCED_MAX + 1 {
                 report.error(site, format!("{ip} is one too many: at most {ANNOUNCED_MAX} are announced"));
             }

@@ -34,6 +34,7 @@ impl Config {
             ("kubernetes", Some(kubernetes(&self.kubernetes))),
             ("manifests", Some(table([("path", self.manifests.path.as_deref().and_then(path))]))),
             ("service", blocks(&self.services)),
+            ("services", Some(table([("path", self.more_services.path.as_deref().and_then(path))]))),
             ("announce", Some(announce(self.announce))),
             ("datapath", Some(datapath(&self.datapath))),
             ("packets", Some(packets(&self.packets))),

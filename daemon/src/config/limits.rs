@@ -4,10 +4,14 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// The largest file, in bytes. A hand-written file has a few KiB; 1,000 full service blocks fit with room.
-pub(super) const FILE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const FILE_BYTES_MAX: usize = 1 << 20;
 
 /// The most `[[service]]` blocks: beyond what a person keeps in one file, manifests are the better source.
 pub(super) const SERVICES_MAX: usize = 1_000;
+
+/// The most `[[service]]` blocks of all files together: what a registry of a large site has, and each of their files is
+/// read again when it changes.
+pub(super) const BLOCKS_MAX: usize = 10_000;
 
 /// The most frontends in one block: one address for each port of a wide range, written out.
 pub(super) const FRONTENDS_MAX: usize = 1_000;

@@ -82,14 +82,20 @@ impl<'t> Report<'t> {
     }
 
     /// The warnings, if there is no error; otherwise the errors and the warnings.
-    pub(super) fn finish(mut self) -> Result<Vec<Problem>, ConfigErrors> {
+    pub(super) fn finish(self) -> Result<Vec<Problem>, ConfigErrors> {
+        let omitted = self.omitted;
+        match self.problems() {
+            (errors, warnings) if errors.is_empty() => Ok(warnings),
+            (errors, warnings) => Err(ConfigErrors { errors, warnings, omitted }),
+        }
+    }
+
+    /// The errors and the warnings.
+    pub(super) fn problems(mut self) -> (Vec<Problem>, Vec<Problem>) {
         let order = |a: &Problem, b: &Problem| (a.position, &a.place).cmp(&(b.position, &b.place));
         self.errors.sort_by(order);
         self.warnings.sort_by(order);
-        if self.errors.is_empty() {
-            return Ok(self.warnings);
-        }
-        Err(ConfigErrors { errors: self.errors, warnings: self.warnings, omitted: self.omitted })
+        (self.errors, self.warnings)
     }
 
     fn problem(&self, site: &Site, message: String) -> Problem {

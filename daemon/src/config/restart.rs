@@ -25,13 +25,14 @@ macro_rules! key {
     };
 }
 
-pub(super) const RESTART_KEYS: [Key; 29] = [
+pub(super) const RESTART_KEYS: [Key; 30] = [
     key!("node.name", node.name),
     key!("apiserver.encoding", apiserver.encoding),
     key!("kubernetes.enabled", kubernetes.enabled),
     key!("kubernetes.service_proxy_name", kubernetes.service_proxy_name),
     key!("kubernetes.events", kubernetes.events),
     key!("manifests.path", manifests.path),
+    key!("services.path", more_services.path),
     key!("datapath.kind", datapath.kind),
     key!("datapath.cgroup", datapath.cgroup),
     key!("datapath.bpffs", datapath.bpffs),

@@ -1,4 +1,4 @@
-//! The tables of a few keys each: `[manifests]`, `[state]`, `[admin]`, `[log]`.
+//! The tables of a few keys each: `[manifests]`, `[services]`, `[state]`, `[admin]`, `[log]`.
 
 use std::path::PathBuf;
 
@@ -13,6 +13,13 @@ use super::value::word;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifests {
     /// The folder of Kubernetes YAML and JSON files; none means that there is no such source.
+    pub path: Option<PathBuf>,
+}
+
+/// The table `[services]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Services {
+    /// The folder of TOML files with further `[[service]]` blocks; none means that there are no others.
     pub path: Option<PathBuf>,
 }
 
@@ -91,6 +98,10 @@ impl Default for Log {
 
 pub(super) fn read_manifests(table: &mut Table<'_, '_, '_>) -> Manifests {
     Manifests { path: table.path("path").map(|found| found.value) }
+}
+
+pub(super) fn read_services(table: &mut Table<'_, '_, '_>) -> Services {
+    Services { path: table.path("path").map(|found| found.value) }
 }
 
 pub(super) fn read_state(table: &mut Table<'_, '_, '_>) -> State {

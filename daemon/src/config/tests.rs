@@ -5,4 +5,5 @@ mod example;
 mod problems;
 mod properties;
 mod reading;
+mod registry;
 mod restart;

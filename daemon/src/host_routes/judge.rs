@@ -55,9 +55,13 @@ impl Standing {
 }
 
 /// Judges each address of these blocks.
-pub(super) fn judge(blocks: &[ServiceBlock], services: &ServiceViews, takes_packets: bool) -> Standings {
+pub(super) fn judge<'b>(
+    blocks: impl IntoIterator<Item = &'b ServiceBlock>,
+    services: &ServiceViews,
+    takes_packets: bool,
+) -> Standings {
     let mut standings = Standings::new();
-    for block in blocks.iter().filter(|block| block.announce == Announce::Route) {
+    for block in blocks.into_iter().filter(|block| block.announce == Announce::Route) {
         let checked_after = checked_after(block);
         for (address, mut judged) in of_block(block, services) {
             if !takes_packets {

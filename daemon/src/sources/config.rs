@@ -9,13 +9,18 @@
 //! The virtual address of the apiserver is a service of the same kind. Its one backend is the endpoint that the way to
 //! the apiserver leads others to, and no check of this source's.
 //!
-//! Invariant: the first group holds every service and slice and ends with `Synced`; an unchanged block never sends
-//! anything on a reload and keeps what is known of its backends.
+//! Further blocks come from a folder of files, where the configuration names one.
+//!
+//! Invariant: the first group holds every service and slice of the configuration, and ends with `Synced` where there is
+//! no folder. Where there is one, `Synced` ends the group with which it has been told whole. An unchanged block never
+//! sends anything on a reload and keeps what is known of its backends.
 
 mod block;
 mod check;
 mod counts;
+pub mod folder;
 mod health;
+pub mod joined;
 mod live;
 mod ramp;
 mod schedule;
@@ -40,7 +45,9 @@ use crate::config::ServiceBlock;
 pub use block::{Blocks, Fault, InvalidService};
 use check::CheckFailed;
 pub use counts::{CheckResult, CheckedState, Checks};
+pub use folder::{BlocksFolder, FolderNews, Read};
 use health::Transition;
+use joined::Folder;
 use live::{Change, Live};
 use schedule::CheckId;
 use trust::Trust;
@@ -100,11 +107,14 @@ fn weights(block: &ServiceBlock) -> Vec<(SocketAddr, Weight)> {
     each.filter(|(_, weight)| *weight != Weight::ONE).collect()
 }
 
+/// The folder of further blocks: its path, what is told of it, and where those go that count.
+pub type FolderEnds = (Arc<str>, mpsc::Receiver<Vec<FolderNews>>, watch::Sender<Arc<[Arc<Read>]>>);
+
 // A check's result and when the check finished: the loop does not look while the engine takes no group, and that time
 // must not count as slowness of the check.
 type Finished = (CheckId, Result<(), CheckFailed>, Duration);
 
-/// Sends the blocks as events, checks their backends, and follows reloads.
+/// Sends the blocks as events, checks their backends, and follows reloads and the folder.
 ///
 /// The value that `blocks` has at the start is the first list; each later value is a reload. `led` is the endpoint that
 /// the virtual address leads to. `seed` spreads the checks, so that the nodes of one cluster do not all knock at once;
@@ -112,39 +122,82 @@ type Finished = (CheckId, Result<(), CheckFailed>, Duration);
 pub async fn run(
     mut blocks: watch::Receiver<Arc<Blocks>>,
     mut led: watch::Receiver<Option<SocketAddr>>,
+    folder: Option<FolderEnds>,
     events: mpsc::Sender<Vec<Event>>,
     (seed, counts): (u64, Arc<Checks>),
 ) {
     let began = Instant::now();
     let (mut live, mut trust) = (Live::new(seed), Trust::default());
     let mut running: JoinSet<Finished> = JoinSet::new();
+    let is_alone = folder.is_none();
+    let mut beside = folder.map(Beside::new);
     let mut group = live.apply(&in_force(&mut blocks, &mut led), began.elapsed());
-    group.push(Event::Synced(Source::Config));
+    group.extend(is_alone.then_some(Event::Synced(Source::Config)));
     loop {
         if !group.is_empty() && events.send(group).await.is_err() {
             return;
         }
         counts.set_backends(live.usable(), live.unusable());
         start_due(&mut live, &mut trust, &mut running, began);
-        group = tokio::select! {
+        let is_whole = tokio::select! {
             reload = blocks.changed() => {
                 if reload.is_err() {
                     return;
                 }
-                let blocks = in_force(&mut blocks, &mut led);
-                trust.retain(&blocks);
-                live.apply(&blocks, began.elapsed())
+                Some(false)
             }
-            () = leads_elsewhere(&mut led) => live.apply(&in_force(&mut blocks, &mut led), began.elapsed()),
+            () = leads_elsewhere(&mut led) => Some(false),
+            is_whole = told(&mut beside) => Some(is_whole),
             // Never an error: no check is aborted while it is awaited, and a panic ends the whole process.
             Some(Ok(finished)) = running.join_next() => {
                 take_finished(&mut live, &mut running, &counts, finished);
-                live.take_changes(began.elapsed())
+                None
             }
-            () = sleep_until(live.next_due().map(|due| began + due)) => live.take_changes(began.elapsed()),
+            () = sleep_until(live.next_due().map(|due| began + due)) => None,
             () = events.closed() => return,
         };
+        group = match is_whole {
+            None => live.take_changes(began.elapsed()),
+            Some(is_whole) => {
+                let (blocks, mut group) = joined(&in_force(&mut blocks, &mut led), beside.as_mut());
+                trust.retain(&blocks);
+                group.splice(..0, live.apply(&blocks, began.elapsed()));
+                group.extend(is_whole.then_some(Event::Synced(Source::Config)));
+                group
+            }
+        };
     }
+}
+
+/// The folder and its ends.
+struct Beside {
+    folder: Folder,
+    news: mpsc::Receiver<Vec<FolderNews>>,
+    counting: watch::Sender<Arc<[Arc<Read>]>>,
+}
+
+impl Beside {
+    fn new((path, news, counting): FolderEnds) -> Self {
+        Self { folder: Folder::new(path), news, counting }
+    }
+}
+
+/// Waits for news of the folder, for ever where there is none; returns whether it has now been told whole.
+async fn told(beside: &mut Option<Beside>) -> bool {
+    if let Some(beside) = beside
+        && let Some(news) = beside.news.recv().await
+    {
+        return beside.folder.take(news);
+    }
+    std::future::pending().await
+}
+
+/// The blocks of the configuration with those of the folder, and what is told of the folder's files.
+fn joined(configured: &Arc<Blocks>, beside: Option<&mut Beside>) -> (Arc<Blocks>, Vec<Event>) {
+    let Some(beside) = beside else { return (Arc::clone(configured), Vec::new()) };
+    let (joined, events) = beside.folder.join(configured);
+    beside.counting.send_replace(joined.more);
+    (joined.blocks, events)
 }
 
 /// The blocks as they are now, with the service of the virtual address.

@@ -276,12 +276,14 @@ pub struct Rejected<'a> {
 }
 
 impl<'a> Rejected<'a> {
-    /// Rejections of the service itself and of the slices that are known to be its own.
+    /// Rejections of the service itself, of the slices that are known to be its own, and of the file that it is from.
     pub fn of(snapshot: &'a Snapshot, view: &ServiceView) -> Vec<Self> {
+        let origin = view.facts.as_ref().and_then(|facts| facts.meta.origin.as_ref());
         let is_own = |object: &ObjectKey| match object {
             ObjectKey::Service(key) => *key == view.key,
             ObjectKey::Slice(key) => view.slices.iter().any(|slice| slice.key == *key),
-            ObjectKey::File(..) | ObjectKey::Unnamed(..) | ObjectKey::Kind(..) => false,
+            ObjectKey::File(source, file) => *source == view.key.source && Some(file) == origin,
+            ObjectKey::Unnamed(..) | ObjectKey::Kind(..) => false,
         };
         let own = snapshot.rejections.named.values().filter(|it| is_own(&it.object));
         own.map(|it| Self {
@@ -307,6 +309,8 @@ pub struct EndpointRow<'a> {
     pub node: Option<Text<NodeName<'a>>>,
     pub zone: Option<&'a str>,
     pub slice: Option<String>,
+    /// The file or apiserver that its slice was read from.
+    pub origin: Option<&'a str>,
     pub since: Rfc3339,
 }
 
@@ -333,6 +337,7 @@ fn endpoint<'a>(
         node: found.and_then(|endpoint| endpoint.node).map(Text),
         zone: found.and_then(|endpoint| endpoint.zone),
         slice: slice.map(|slice| slice.key.name.to_string()),
+        origin: slice.and_then(|slice| slice.meta.origin.as_deref()),
         since: Rfc3339(row.since()),
     }
 }

@@ -16,14 +16,14 @@ use crate::cut_reason;
 
 /// What one look at the folder brought.
 #[derive(Debug)]
-pub struct FolderLook {
-    /// The manifests that exist; or why they cannot be listed, and then nothing counts as gone.
+pub struct FolderLook<C = Contents> {
+    /// The files that exist; or why they cannot be listed, and then nothing counts as gone.
     pub present: Result<BTreeSet<Arc<str>>, String>,
     /// The files that were read, and what they say or why they cannot be read.
-    pub files: Vec<(Arc<str>, Result<Contents, String>)>,
+    pub files: Vec<(Arc<str>, Result<C, String>)>,
 }
 
-impl FolderLook {
+impl<C> FolderLook<C> {
     /// Joins this look with a later one; what the later one read takes the place of what this one read.
     pub fn then(mut self, later: Self) -> Self {
         let again: BTreeSet<&Arc<str>> = later.files.iter().map(|(file, _)| file).collect();
@@ -33,7 +33,7 @@ impl FolderLook {
     }
 
     /// The files that could be read.
-    fn read(&self) -> impl Iterator<Item = (&Arc<str>, &Contents)> {
+    pub fn read(&self) -> impl Iterator<Item = (&Arc<str>, &C)> {
         self.files.iter().filter_map(|(file, contents)| Some((file, contents.as_ref().ok()?)))
     }
 }

@@ -747,6 +747,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         refusals: refusals(),
         probes: Arc::default(),
         checks: Arc::default(),
+        more_services: watch::channel(Arc::default()).1,
         announced: Some(Arc::default()),
         overheard: Arc::default(),
         history: Arc::default(),

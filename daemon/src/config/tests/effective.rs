@@ -232,6 +232,9 @@ fn the_text_is_the_files_own() {
         timeout = "1s"
         tls_server_name = "shop.internal"
 
+        [services]
+        path = "/etc/holdfast/services.d"
+
         [state]
         path = "/var/lib/holdfast"
     "#]]

@@ -48,6 +48,7 @@ fn only_what_is_read_at_start_needs_a_restart() {
     );
     check("[state]\npath = \"/s\"", &["state.path"]);
     check("[manifests]\npath = \"/m\"", &["manifests.path"]);
+    check("[services]\npath = \"/s\"", &["services.path"]);
     check("[node]\nname = \"n\"", &["node.name"]);
     check("[kubernetes]\nservice_proxy_name = \"p\"", &["kubernetes.service_proxy_name"]);
     let ports = ["kube_proxy.health", "kube_proxy.metrics"];

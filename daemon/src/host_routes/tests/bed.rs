@@ -65,7 +65,7 @@ impl Rules {
         let (sender, events) = self.source.get_or_insert_with(|| {
             let (sender, blocks) = watch::channel(Arc::default());
             let (out, events) = mpsc::channel(1);
-            tokio::spawn(run(blocks, watch::channel(None).1, out, (0, Arc::default())));
+            tokio::spawn(run(blocks, watch::channel(None).1, None, out, (0, Arc::default())));
             (sender, events)
         });
         // The source runs only when this task waits, so what it finds first are these.

@@ -20,7 +20,7 @@ use holdfast_core::limits;
 use holdfast_core::weights::{Asked, Weights};
 
 use super::{HealthCheck, StaticService};
-use crate::config::VIP_SERVICE;
+use crate::config::{Config, VIP_SERVICE};
 
 /// A block that cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,6 +63,8 @@ pub struct Blocks {
     blocks: BTreeMap<ObjectName, Arc<Block>>,
     // The virtual address of the apiserver, and the file that says so.
     vip: Option<(SocketAddr, Arc<str>)>,
+    // What blocks of other files have to stand beside, and its file.
+    beside: (Arc<Config>, Arc<str>),
 }
 
 impl Blocks {
@@ -77,7 +79,27 @@ impl Blocks {
             let added = Block::new(service, &origin).and_then(|block| add(&mut blocks, block));
             invalid.extend(added.err().map(|fault| InvalidService { namespace, name, fault }));
         }
-        if invalid.is_empty() { Ok(Self { blocks, vip: None }) } else { Err(invalid) }
+        let beside = (Arc::default(), origin);
+        if invalid.is_empty() { Ok(Self { blocks, vip: None, beside }) } else { Err(invalid) }
+    }
+
+    /// All blocks of a configuration, and the virtual address of the apiserver.
+    pub fn of(config: &Config, origin: &str) -> Result<Self, Vec<InvalidService>> {
+        let blocks = Self::new(config.services.iter().map(StaticService::from).collect(), origin)?;
+        let vip = config.apiserver.vip.filter(|_| config.kubernetes.enabled);
+        let beside = (Arc::new(config.clone()), origin.into());
+        Ok(Self { beside, ..blocks.with_vip(vip, origin) })
+    }
+
+    /// The configuration that blocks of other files stand beside, and its file.
+    pub(super) fn beside(&self) -> (&Config, &Arc<str>) {
+        (&self.beside.0, &self.beside.1)
+    }
+
+    /// The same blocks, and further ones, of which none has a name of theirs.
+    pub(super) fn with(&self, more: impl Iterator<Item = Arc<Block>>) -> Self {
+        let more = more.map(|block| (block.service.key.name.clone(), block));
+        Self { blocks: self.blocks.clone().into_iter().chain(more).collect(), ..self.clone() }
     }
 
     /// The same blocks, and a virtual address for the apiserver.
@@ -94,7 +116,7 @@ impl Blocks {
         let mut blocks = self.blocks.clone();
         // The configuration gives no block this name.
         blocks.insert(block.service.key.name.clone(), Arc::new(block));
-        Arc::new(Self { blocks, vip: self.vip.clone() })
+        Arc::new(Self { blocks, ..Self::clone(&self) })
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&ObjectName, &Arc<Block>)> {
@@ -133,7 +155,7 @@ fn add(blocks: &mut BTreeMap<ObjectName, Arc<Block>>, block: Block) -> Result<()
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Block {
+pub(in crate::sources) struct Block {
     /// The facts of the block's service; they do not change with its backends' health.
     pub(super) service: Arc<ServiceFacts>,
     /// The block's slices, without their endpoints' readiness.
@@ -151,7 +173,7 @@ pub(super) struct Members {
 }
 
 impl Block {
-    fn new(service: StaticService, origin: &Arc<str>) -> Result<Self, Fault> {
+    pub(super) fn new(service: StaticService, origin: &Arc<str>) -> Result<Self, Fault> {
         let name = ObjectName::new(&service.namespace, &service.name)?;
         let slices = members(&name, &service.backends)?;
         let facts = service_facts(name, &service, origin)?;

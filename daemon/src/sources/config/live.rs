@@ -209,6 +209,9 @@ impl Live {
 
     /// Puts one block in force; sends only what differs from before, so nothing at all for an unchanged block.
     fn replace(&mut self, name: &ObjectName, block: &Arc<Block>, now: Duration, group: &mut Vec<Event>) {
+        if self.standing.get(name).is_some_and(|standing| Arc::ptr_eq(&standing.block, block)) {
+            return;
+        }
         let before = self.standing.remove(name);
         let (service_before, mut sent_before, checks_before) = match before {
             Some(before) => (Some(before.service), before.sent, before.checks),

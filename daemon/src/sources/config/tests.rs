@@ -136,7 +136,7 @@ impl Running {
         let (sender, events) = mpsc::channel(8);
         let (led, leads) = watch::channel(None);
         let counts = Arc::default();
-        let task = tokio::spawn(run(reloads, leads, sender, (1, Arc::clone(&counts))));
+        let task = tokio::spawn(run(reloads, leads, None, sender, (1, Arc::clone(&counts))));
         Self { blocks, led, events, task, counts }
     }
 
@@ -300,4 +300,48 @@ async fn the_source_ends_with_its_reader_or_its_reloads() {
     running.group().await;
     drop(running.events);
     timeout(NOT_FOR_EVER, running.task).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_configuration_is_told_at_once_and_synced_waits_for_the_whole_folder() {
+    use crate::sources::config::folder::BlockFiles;
+    use crate::sources::folder::Files as _;
+
+    let web = block("web", &["10.96.0.10:80"], &["192.0.2.1:8080"]);
+    let (_blocks, reloads) = watch::channel(Arc::new(blocks(&[web])));
+    let (sender, mut events) = mpsc::channel(8);
+    let (news, told) = mpsc::channel(1);
+    let (counting, counts) = watch::channel(Arc::default());
+    let ends = Some(("d".into(), told, counting));
+    tokio::spawn(run(reloads, watch::channel(None).1, ends, sender, (1, Arc::default())));
+    let mut next = async || show(&timeout(NOT_FOR_EVER, events.recv()).await.unwrap().unwrap());
+    expect_test::expect![[r#"
+        service static/web config Static http TCP 80: [10.96.0.10:80] affinity None on-empty None, holdfast.toml by file
+        slice static/web-v4-8080 of web V4 http TCP 8080: 192.0.2.1 ready, holdfast.toml by file
+    "#]].assert_eq(&next().await);
+    let text =
+        b"[[service]]\nname = \"db\"\nfrontends = [\"10.96.0.11:80\"]\nbackends = [\"192.0.2.2:80\"]\n";
+    let contents = BlockFiles::decode("d".as_ref(), &"db.toml".into(), text);
+    let mut files = BlockFiles::of("d".as_ref());
+    let file: Arc<str> = "db.toml".into();
+    let present = Ok([Arc::clone(&file)].into());
+    let mut group =
+        files.take(holdfast_objects::manifests::FolderLook { present, files: vec![(file, contents)] });
+    group.push(BlockFiles::whole());
+    news.send(group).await.unwrap();
+    expect_test::expect![[r#"
+        service static/db config Static  TCP 80: [10.96.0.11:80] affinity None on-empty None, d/db.toml by file
+        slice static/db-v4-80 of db V4  TCP 80: 192.0.2.2 ready, d/db.toml by file
+        Synced(Config)
+    "#]].assert_eq(&next().await);
+    assert_eq!(counts.borrow().len(), 1);
+    news.send(vec![FolderNews::Unreadable(Some("gone".into()))]).await.unwrap();
+    assert!(next().await.starts_with("Rejected("), "nothing else is told");
+    news.send(vec![FolderNews::Unreadable(None), FolderNews::Files(Arc::default())]).await.unwrap();
+    expect_test::expect![[r#"
+        service static/db deleted, d/db.toml by file
+        slice static/db-v4-80 deleted, d/db.toml by file
+        RejectionEnded(File(Config, "d"))
+    "#]]
+    .assert_eq(&next().await);
 }

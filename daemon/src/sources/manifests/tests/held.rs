@@ -7,8 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{service, shown};
-use crate::sources::manifests::held::Held;
-use crate::sources::manifests::{HELD_MAX, QUIET};
+use crate::sources::folder::{HELD_MAX, Held, QUIET};
 use holdfast_objects::manifests::decode;
 use holdfast_objects::manifests::{Folder, FolderLook};
 
@@ -17,7 +16,7 @@ type Files<'a> = [(&'a str, Option<&'a str>)];
 
 struct Disk {
     folder: Folder,
-    held: Held,
+    held: Held<Folder>,
     present: BTreeSet<Arc<str>>,
     start: Instant,
 }

@@ -15,7 +15,8 @@ use tokio::time::{Instant, timeout};
 
 use super::{service, shown};
 use crate::patience::NOT_FOR_EVER;
-use crate::sources::manifests::{FILES_MAX, Manifests, POLL, QUIET, SETTLE, START_WAIT_MAX};
+use crate::sources::folder::{FILES_MAX, POLL, QUIET, SETTLE, START_WAIT_MAX};
+use crate::sources::manifests::Manifests;
 
 /// So often is a change made until one is told soon: on a busy machine most may be late.
 const TRIES: u8 = 100;

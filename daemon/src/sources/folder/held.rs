@@ -5,25 +5,36 @@
 
 use tokio::time::Instant;
 
-use super::{HELD_MAX, QUIET};
-use holdfast_objects::manifests::{Folder, FolderLook};
+use super::{Files, HELD_MAX, QUIET};
+use holdfast_objects::manifests::FolderLook;
 
 /// Readings that wait, taken together.
-#[derive(Debug, Default)]
-pub(super) struct Held {
-    waiting: Option<Waiting>,
+#[derive(Debug)]
+pub(in crate::sources) struct Held<F: Files> {
+    waiting: Option<Waiting<F::Contents>>,
 }
 
 #[derive(Debug)]
-struct Waiting {
-    reading: FolderLook,
+struct Waiting<C> {
+    reading: FolderLook<C>,
     until: Instant,
     end: Instant,
 }
 
-impl Held {
+impl<F: Files> Default for Held<F> {
+    fn default() -> Self {
+        Self { waiting: None }
+    }
+}
+
+impl<F: Files> Held<F> {
     /// Takes a reading in, and gives all that may be delivered of the folder now.
-    pub(super) fn pass(&mut self, reading: FolderLook, folder: &Folder, now: Instant) -> Option<FolderLook> {
+    pub(in crate::sources) fn pass(
+        &mut self,
+        reading: FolderLook<F::Contents>,
+        folder: &F,
+        now: Instant,
+    ) -> Option<FolderLook<F::Contents>> {
         let fresh = Waiting { until: now + QUIET, end: now + HELD_MAX, reading };
         let waiting = match self.waiting.take() {
             Some(waiting) => waiting.then(fresh),
@@ -37,12 +48,12 @@ impl Held {
     }
 
     /// When the folder should be looked at again although nothing is noticed.
-    pub(super) fn until(&self) -> Option<Instant> {
+    pub(in crate::sources) fn until(&self) -> Option<Instant> {
         self.waiting.as_ref().map(|waiting| waiting.until)
     }
 }
 
-impl Waiting {
+impl<C> Waiting<C> {
     /// Adds a later reading. A look that finds nothing more does not make the wait longer.
     fn then(self, later: Self) -> Self {
         let until = if later.reading.files.is_empty() { self.until } else { later.until.min(self.end) };

@@ -15,20 +15,24 @@ use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, Watc
 
 use super::FILES_MAX;
 
-/// The file's name, if it is one of a manifest.
-pub(super) fn manifest_name(name: &OsStr) -> Option<Arc<str>> {
-    is_manifest(name).then(|| name.to_str().map(Into::into)).flatten()
+/// How the names of files end that are read.
+pub(super) type Endings = &'static [&'static str];
+
+/// The file's name, if it is one that is read.
+pub(super) fn file_name(name: &OsStr, endings: Endings) -> Option<Arc<str>> {
+    is_meant(name, endings).then(|| name.to_str().map(Into::into)).flatten()
 }
 
-pub(super) fn is_manifest(name: &OsStr) -> bool {
+pub(super) fn is_meant(name: &OsStr, endings: Endings) -> bool {
     let bytes = name.as_bytes();
-    let readable = [".yaml", ".yml", ".json"].iter().any(|ending| bytes.ends_with(ending.as_bytes()));
+    let readable = endings.iter().any(|ending| bytes.ends_with(ending.as_bytes()));
     readable && !bytes.starts_with(b".")
 }
 
 /// What was noticed since the last look.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Noticed {
+    endings: Endings,
     /// Files that were closed after writing, or renamed into place.
     pub(super) closed: BTreeSet<Arc<str>>,
     /// Files that were written to, and not closed since.
@@ -47,13 +51,17 @@ pub(super) enum Due {
 }
 
 impl Noticed {
+    pub(super) const fn new(endings: Endings) -> Self {
+        Self { endings, closed: BTreeSet::new(), writing: BTreeSet::new() }
+    }
+
     /// Takes one notice in; returns when the folder should be looked at.
     pub(super) fn take(&mut self, mask: EventMask, name: Option<&OsStr>) -> Due {
         if mask.contains(EventMask::Q_OVERFLOW) {
             self.writing.clear();
             return Due::Soon;
         }
-        let Some(file) = name.and_then(manifest_name) else {
+        let Some(file) = name.and_then(|name| file_name(name, self.endings)) else {
             return due_of_other(mask);
         };
         if mask.contains(EventMask::MODIFY) {
@@ -74,8 +82,8 @@ impl Noticed {
     }
 }
 
-/// When the folder should be looked at for a name that is no manifest's: any name may be a link on the way to a
-/// manifest, as `..data` is in a mounted ConfigMap.
+/// When the folder should be looked at for a name that is not read: any name may be a link on the way to a
+/// file, as `..data` is in a mounted ConfigMap.
 fn due_of_other(mask: EventMask) -> Due {
     if mask.contains(EventMask::MOVED_TO) {
         Due::Now

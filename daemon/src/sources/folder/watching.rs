@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use holdfast_core::event::Event;
-use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use inotify::EventOwned;
 use tokio::sync::{mpsc, watch};
@@ -20,25 +18,24 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::held::Held;
 use super::notice::{Due, Noticed, Notices};
 use super::scan::{Scan, Unsettled};
-use super::{HANGS_AFTER, POLL, QUIET, SETTLE, START_WAIT_MAX};
-use holdfast_objects::manifests::{Folder, refused};
+use super::{Files, HANGS_AFTER, POLL, QUIET, SETTLE, START_WAIT_MAX};
 
 /// The reason shown of a file that was still open when the first list had to go out.
 const STILL_WRITTEN: &str = "is being written; it is read as soon as it is closed";
 
 /// What is known of the folder; it goes to another thread for each look, and comes back.
 #[derive(Debug)]
-pub(super) struct FolderState {
-    scan: Scan,
-    folder: Folder,
+pub(super) struct FolderState<F: Files> {
+    scan: Scan<F>,
+    folder: F,
     noticed: Noticed,
-    held: Held,
+    held: Held<F>,
 }
 
 #[derive(Debug)]
-pub(super) struct Watching {
+pub(super) struct Watching<F: Files> {
     path: PathBuf,
-    known: FolderState,
+    known: FolderState<F>,
     notices: Option<Notices>,
     /// The moment at which the last look is as long ago as it took; a file that is complete waits until then.
     rested: Instant,
@@ -53,25 +50,28 @@ pub(super) struct Watching {
 const HANGS: &str = "does not answer, so what is known of it stays; does its file system hang?";
 
 /// A way of looking at the folder: at the start, later, or as a test needs it.
-pub(super) type Look = fn(&mut FolderState) -> (Vec<Event>, Unsettled);
+pub(super) type Look<F> = fn(&mut FolderState<F>) -> (Vec<<F as Files>::News>, Unsettled);
+
+/// What is known after a look, what that look found to tell, and what it left open.
+type Looked<F> = (Watching<F>, Vec<<F as Files>::News>, Unsettled);
 
 /// The most notices that are taken before a look, so that a folder that never rests is looked at all the same.
 const DRAINED_MAX: usize = 4096;
 
-impl Watching {
+impl<F: Files> Watching<F> {
     pub(super) fn new(path: PathBuf, snapshots: Option<watch::Receiver<Arc<Snapshot>>>) -> Self {
         let known = FolderState {
             scan: Scan::new(path.clone()),
-            folder: Folder::new(&path.to_string_lossy()),
-            noticed: Noticed::default(),
+            folder: F::of(&path),
+            noticed: Noticed::new(F::ENDINGS),
             held: Held::default(),
         };
         let notices = Notices::new().inspect_err(|error| warn_polling(&path, error)).ok();
         Self { path, known, notices, rested: Instant::now(), hangs_after: HANGS_AFTER, snapshots, heeded: 0 }
     }
 
-    /// Runs until the engine takes no more events.
-    pub(super) async fn run(self, events: mpsc::Sender<Vec<Event>>) -> Result<(), JoinError> {
+    /// Runs until the receiver takes no more.
+    pub(super) async fn run(self, events: mpsc::Sender<Vec<F::News>>) -> Result<(), JoinError> {
         let mut watching = self.start(&events).await?;
         while !events.is_closed() {
             let (after, mut group, unsettled) = watching.look(FolderState::look, &events).await?;
@@ -84,7 +84,7 @@ impl Watching {
     }
 
     /// Sends the whole folder as one group, once it can be read and no file in it is just being written.
-    async fn start(self, events: &mpsc::Sender<Vec<Event>>) -> Result<Self, JoinError> {
+    async fn start(self, events: &mpsc::Sender<Vec<F::News>>) -> Result<Self, JoinError> {
         let deadline = Instant::now() + START_WAIT_MAX;
         let (mut watching, mut group, mut unsettled) = self.look(FolderState::look_at_start, events).await?;
         while unsettled.is_blind || (!unsettled.files.is_empty() && Instant::now() < deadline) {
@@ -98,41 +98,37 @@ impl Watching {
             group.extend(more);
         }
         group.extend(watching.known.folder.refuse(&unsettled.files, STILL_WRITTEN));
-        group.push(Event::Synced(Source::Manifests));
+        group.push(F::whole());
         send(events, group).await;
         Ok(watching)
     }
 
     /// Everything in the folder once more, if the table has asked for it since the last look.
-    fn asked(&mut self) -> Vec<Event> {
-        let asks = |it: &watch::Receiver<Arc<Snapshot>>| it.borrow().asks.get(&Source::Manifests).copied();
+    fn asked(&mut self) -> Vec<F::News> {
+        let asks = |it: &watch::Receiver<Arc<Snapshot>>| it.borrow().asks.get(&F::SOURCE).copied();
         let now = self.snapshots.as_ref().and_then(asks).unwrap_or_default();
         let was = std::mem::replace(&mut self.heeded, now);
-        if now > was { self.known.folder.tell_again() } else { Vec::new() }
+        if now > was { self.known.folder.again() } else { Vec::new() }
     }
 
     /// Looks, and reports it if the look does not end.
-    async fn look(
-        self,
-        look: Look,
-        events: &mpsc::Sender<Vec<Event>>,
-    ) -> Result<(Self, Vec<Event>, Unsettled), JoinError> {
+    async fn look(self, look: Look<F>, events: &mpsc::Sender<Vec<F::News>>) -> Result<Looked<F>, JoinError> {
         let path = self.path.clone();
         let patience = self.hangs_after;
         let mut looking = self.begin_look(look);
         if let Ok(looked) = timeout(patience, &mut looking).await {
             return looked;
         }
-        tracing::error!(folder = %path.display(), "the folder of manifests {HANGS}");
+        tracing::error!(folder = %path.display(), "the folder of {} {HANGS}", F::NAMED);
         let path = path.to_string_lossy();
-        send(events, vec![refused(&path, HANGS)]).await;
+        send(events, vec![F::hangs(&path, HANGS)]).await;
         let looked = looking.await?;
-        tracing::info!(folder = %path, "the folder of manifests answers again");
-        send(events, looked.0.known.folder.own_rejection()).await;
+        tracing::info!(folder = %path, "the folder of {} answers again", F::NAMED);
+        send(events, looked.0.known.folder.answers()).await;
         Ok(looked)
     }
 
-    fn begin_look(mut self, look: Look) -> JoinHandle<(Self, Vec<Event>, Unsettled)> {
+    fn begin_look(mut self, look: Look<F>) -> JoinHandle<Looked<F>> {
         spawn_blocking(move || {
             let begun = Instant::now();
             if let Some(notices) = &mut self.notices {
@@ -173,22 +169,22 @@ impl Watching {
     }
 }
 
-impl FolderState {
-    fn look(&mut self) -> (Vec<Event>, Unsettled) {
+impl<F: Files> FolderState<F> {
+    fn look(&mut self) -> (Vec<F::News>, Unsettled) {
         let (reading, unsettled) = self.scan.look(&mut self.noticed);
         let told = self.held.pass(reading, &self.folder, Instant::now());
-        (told.map(|reading| self.folder.apply(reading)).unwrap_or_default(), unsettled)
+        (told.map(|reading| self.folder.take(reading)).unwrap_or_default(), unsettled)
     }
 
     /// Looks, and holds nothing back: the first list waits for whole files anyway, and goes out whole.
-    fn look_at_start(&mut self) -> (Vec<Event>, Unsettled) {
+    fn look_at_start(&mut self) -> (Vec<F::News>, Unsettled) {
         let (reading, unsettled) = self.scan.look(&mut self.noticed);
-        (self.folder.apply(reading), unsettled)
+        (self.folder.take(reading), unsettled)
     }
 }
 
 /// Sends what is to be delivered, if anything. If the receiver is gone, the task ends at its next turn.
-async fn send(events: &mpsc::Sender<Vec<Event>>, group: Vec<Event>) {
+async fn send<N>(events: &mpsc::Sender<Vec<N>>, group: Vec<N>) {
     if !group.is_empty() {
         let _ends_the_task = events.send(group).await;
     }
@@ -214,12 +210,15 @@ fn warn_polling(path: &Path, error: &std::io::Error) {
 mod tests {
     use std::sync::{Mutex, mpsc as std_mpsc};
 
+    use holdfast_core::event::Event;
+    use holdfast_objects::manifests::Folder;
+
     use super::*;
 
     /// Where the next look waits until the other end is dropped.
     static GATE: Mutex<Option<std_mpsc::Receiver<()>>> = Mutex::new(None);
 
-    fn hang(known: &mut FolderState) -> (Vec<Event>, Unsettled) {
+    fn hang(known: &mut FolderState<Folder>) -> (Vec<Event>, Unsettled) {
         let gate = GATE.lock().unwrap().take().unwrap();
         gate.recv().unwrap_err();
         known.look()
@@ -238,7 +237,7 @@ mod tests {
     async fn a_folder_that_hangs_is_said_and_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().display();
-        let mut watching = Watching::new(folder.path().to_owned(), None);
+        let mut watching = Watching::<Folder>::new(folder.path().to_owned(), None);
         watching.hangs_after = Duration::from_millis(50);
         let (events, mut told) = mpsc::channel(8);
         let (hung, gate) = std_mpsc::channel();

@@ -1,4 +1,4 @@
-//! One look at a folder: which manifests are there, and which of them are ready to be read.
+//! One look at a folder: which files are there, and which of them are ready to be read.
 //!
 //! Invariant: a file is read when it was closed after writing, renamed into place, reached by another link, or
 //! unchanged for [`SETTLE`]; never while a process is known to write it. A file that is gone or empty counts as gone or
@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
+use std::marker::PhantomData;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -16,9 +17,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::fcntl::OFlag;
 
-use super::notice::{Noticed, is_manifest, manifest_name};
-use super::{FILES_MAX, SETTLE};
-use holdfast_objects::manifests::{Contents, FILE_BYTES_MAX, FolderLook, decode};
+use super::notice::{Noticed, file_name, is_meant};
+use super::{FILES_MAX, Files, SETTLE};
+use holdfast_objects::manifests::FolderLook;
 
 /// A name in characters that can be shown, whatever its bytes are.
 fn escaped(name: &OsStr) -> Arc<str> {
@@ -93,23 +94,24 @@ impl Unsettled {
 
 /// The files of a folder, remembered from look to look.
 #[derive(Debug)]
-pub(super) struct Scan {
+pub(super) struct Scan<F> {
     folder: PathBuf,
     tracks: BTreeMap<Arc<str>, Track>,
     is_first: bool,
+    files: PhantomData<fn() -> F>,
 }
 
 /// What is in the folder now.
 type Listing = BTreeMap<Arc<str>, Result<Stamp, String>>;
 
-impl Scan {
+impl<F: Files> Scan<F> {
     pub(super) fn new(folder: PathBuf) -> Self {
-        Self { folder, tracks: BTreeMap::new(), is_first: true }
+        Self { folder, tracks: BTreeMap::new(), is_first: true, files: PhantomData }
     }
 
     /// Looks once, reads what is ready, and takes out of `noticed` what that settles.
-    pub(super) fn look(&mut self, noticed: &mut Noticed) -> (FolderLook, Unsettled) {
-        match list(&self.folder) {
+    pub(super) fn look(&mut self, noticed: &mut Noticed) -> (FolderLook<F::Contents>, Unsettled) {
+        match list::<F>(&self.folder) {
             Ok(listing) => self.look_at(&listing, noticed),
             Err(reason) => {
                 let reading = FolderLook { present: Err(reason), files: Vec::new() };
@@ -118,7 +120,7 @@ impl Scan {
         }
     }
 
-    fn look_at(&mut self, listing: &Listing, noticed: &mut Noticed) -> (FolderLook, Unsettled) {
+    fn look_at(&mut self, listing: &Listing, noticed: &mut Noticed) -> (FolderLook<F::Contents>, Unsettled) {
         let now = Instant::now();
         let gone = self.gone(listing);
         let mut files = Vec::new();
@@ -175,20 +177,12 @@ impl Scan {
     }
 
     /// Reads a file; `None` if it changed meanwhile: a process writes it, and it will be ready again.
-    fn read(&mut self, file: &Arc<str>, stamp: &Stamp) -> Option<Result<Contents, String>> {
-        let bytes = read_unchanged(&self.folder.join(&**file), stamp).transpose()?;
+    fn read(&mut self, file: &Arc<str>, stamp: &Stamp) -> Option<Result<F::Contents, String>> {
+        let path = self.folder.join(&**file);
+        let bytes = read_unchanged(&path, stamp, F::FILE_BYTES_MAX).transpose()?;
         let track = self.tracks.get_mut(file)?;
         track.read = bytes.is_ok().then(|| stamp.clone());
-        let contents = match bytes {
-            Ok(bytes) => decode(file, &bytes),
-            Err(error) => Err(format!("cannot be read: {error}")),
-        };
-        if let Ok(contents) = &contents {
-            let objects = contents.objects.len();
-            let ignored = contents.ignored.values().sum::<usize>();
-            tracing::debug!(file = &**file, objects, ignored, "manifest read");
-        }
-        Some(contents)
+        Some(decoded::<F>(&self.folder, file, bytes))
     }
 
     /// Forgets files that have been gone for long enough or have only changed their names; returns whether others may
@@ -212,20 +206,30 @@ impl Scan {
     }
 }
 
-fn list(folder: &Path) -> Result<Listing, String> {
+fn decoded<F: Files>(
+    folder: &Path,
+    file: &Arc<str>,
+    bytes: io::Result<Vec<u8>>,
+) -> Result<F::Contents, String> {
+    let bytes = bytes.map_err(|error| format!("cannot be read: {error}"))?;
+    F::decode(folder, file, &bytes)
+}
+
+fn list<F: Files>(folder: &Path) -> Result<Listing, String> {
     let refusal = |error: io::Error| format!("the folder cannot be read: {error}");
     let mut listing = Listing::new();
     for entry in fs::read_dir(folder).map_err(refusal)? {
         let name: OsString = entry.map_err(refusal)?.file_name();
-        if !is_manifest(&name) {
+        if !is_meant(&name, F::ENDINGS) {
             continue;
         }
         if listing.len() >= FILES_MAX {
+            let named = F::NAMED;
             return Err(format!(
-                "the folder has more than {FILES_MAX} manifests, which is the most that are read"
+                "the folder has more than {FILES_MAX} {named}, which is the most that are read"
             ));
         }
-        let looked_at = match manifest_name(&name) {
+        let looked_at = match file_name(&name, F::ENDINGS) {
             Some(file) => stamp(&folder.join(&*file)).map(|stamp| (file, stamp)),
             None => Some((escaped(&name), Err(NOT_UTF8.to_owned()))),
         };
@@ -263,7 +267,7 @@ fn stamp_of(metadata: &Metadata, target: Option<PathBuf>) -> Option<Result<Stamp
 }
 
 /// The whole file; `None` if it is another file than was looked at, or changes meanwhile.
-fn read_unchanged(path: &Path, stamp: &Stamp) -> io::Result<Option<Vec<u8>>> {
+fn read_unchanged(path: &Path, stamp: &Stamp, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
     // A pipe that takes the place of the file must not hold the thread.
     let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     let is_same =
@@ -271,21 +275,35 @@ fn read_unchanged(path: &Path, stamp: &Stamp) -> io::Result<Option<Vec<u8>>> {
     if !is_same(&file)? {
         return Ok(None);
     }
-    let bytes = read_bounded(&mut file, stamp.size)?;
+    let bytes = read_bounded(&mut file, stamp.size, bytes_max)?;
     Ok(is_same(&file)?.then_some(bytes))
 }
 
-fn read_bounded(file: &mut File, size: u64) -> io::Result<Vec<u8>> {
-    let too_large = || {
-        io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes, which is the most that is read"))
-    };
-    let capacity = usize::try_from(size).ok().filter(|size| *size <= FILE_BYTES_MAX).ok_or_else(too_large)?;
+fn read_bounded(file: &mut File, size: u64, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let too_large =
+        || io::Error::other(format!("it has more than {bytes_max} bytes, which is the most that is read"));
+    let capacity = usize::try_from(size).ok().filter(|size| *size <= bytes_max).ok_or_else(too_large)?;
     let mut bytes = Vec::with_capacity(capacity);
     file.take(size + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 /// Whether the folder can be read at all, for the start.
-pub(super) fn probe(folder: &Path) -> Result<(), String> {
-    list(folder).map(drop)
+pub(super) fn probe<F: Files>(folder: &Path) -> Result<(), String> {
+    list::<F>(folder).map(drop)
+}
+
+/// Reads the folder once, as it is now: for a check that no daemon runs for.
+pub fn read_all<F: Files>(folder: &Path) -> Result<FolderLook<F::Contents>, String> {
+    let listing = list::<F>(folder)?;
+    let present = listing.keys().cloned().collect();
+    let read = |(file, stamp): (Arc<str>, Result<Stamp, String>)| {
+        let contents = stamp.and_then(|stamp| {
+            let bytes = read_unchanged(&folder.join(&*file), &stamp, F::FILE_BYTES_MAX);
+            let bytes = bytes.transpose().unwrap_or_else(|| Err(io::Error::other("it is being written")));
+            decoded::<F>(folder, &file, bytes)
+        });
+        (file, contents)
+    };
+    Ok(FolderLook { present: Ok(present), files: listing.into_iter().map(read).collect() })
 }

@@ -1,0 +1,81 @@
+//! Which blocks of other files can stand beside a configuration.
+//!
+//! Invariant: pure, and by the order alone in which blocks are offered: who comes first has its names and addresses,
+//! whatever comes later. So the same files give the same services on each node and after each start.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use holdfast_core::keys::Transport;
+
+use super::agreement::{Clash, clashes};
+use super::announce::Announce;
+use super::limits::{ANNOUNCED_MAX, BLOCKS_MAX};
+use super::service::ServiceBlock;
+use super::{Config, DnsLabel};
+
+/// The names and addresses that blocks have already.
+#[derive(Debug)]
+pub struct Beside<'c> {
+    config: &'c Config,
+    names: BTreeMap<(DnsLabel, DnsLabel), Arc<str>>,
+    frontends: BTreeMap<(SocketAddr, Transport), String>,
+    announced: BTreeSet<std::net::IpAddr>,
+}
+
+impl<'c> Beside<'c> {
+    /// What the blocks of the configuration itself have; `origin` is its file.
+    pub fn new(config: &'c Config, origin: &Arc<str>) -> Self {
+        let (names, frontends, announced) = Default::default();
+        let mut beside = Self { config, names, frontends, announced };
+        config.services.iter().for_each(|block| beside.put(block, origin));
+        beside
+    }
+
+    /// Takes a block of a file, or says why it cannot stand beside those before it.
+    pub fn take(&mut self, block: &ServiceBlock, file: &Arc<str>) -> Result<(), String> {
+        match self.why_not(block) {
+            Some(why) => Err(why),
+            None => {
+                self.put(block, file);
+                Ok(())
+            }
+        }
+    }
+
+    fn why_not(&self, block: &ServiceBlock) -> Option<String> {
+        if let Some(file) = self.names.get(&(block.namespace.clone(), block.name.clone())) {
+            return Some(format!("{file} has a block of this name already"));
+        }
+        let claimed =
+            block.frontends.iter().find_map(|it| Some((it, self.frontends.get(&(*it, block.protocol))?)));
+        if let Some((frontend, owner)) = claimed {
+            return Some(format!("{frontend} is claimed by {owner} already"));
+        }
+        if self.names.len() >= BLOCKS_MAX {
+            return Some(format!("at most {BLOCKS_MAX} blocks of all files together are read"));
+        }
+        let Config { admin, apiserver, packets, .. } = self.config;
+        let clash = clashes(block, (admin, apiserver, packets)).into_iter().next();
+        clash.map(|Clash { message, .. }| message).or_else(|| self.too_many_announced(block))
+    }
+
+    fn too_many_announced(&self, block: &ServiceBlock) -> Option<String> {
+        let new: BTreeSet<_> = announced(block).filter(|it| !self.announced.contains(it)).collect();
+        let is_too_many = !new.is_empty() && self.announced.len() + new.len() > ANNOUNCED_MAX;
+        is_too_many.then(|| format!("at most {ANNOUNCED_MAX} addresses are announced"))
+    }
+
+    fn put(&mut self, block: &ServiceBlock, file: &Arc<str>) {
+        let owner = || format!("{}/{} ({file})", block.namespace, block.name);
+        self.frontends.extend(block.frontends.iter().map(|it| ((*it, block.protocol), owner())));
+        self.announced.extend(announced(block));
+        self.names.insert((block.namespace.clone(), block.name.clone()), Arc::clone(file));
+    }
+}
+
+fn announced(block: &ServiceBlock) -> impl Iterator<Item = std::net::IpAddr> {
+    let is_announced = block.announce == Announce::Route;
+    block.frontends.iter().filter(move |_| is_announced).map(SocketAddr::ip)
+}

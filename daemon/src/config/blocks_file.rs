@@ -1,0 +1,76 @@
+//! A file of `[[service]]` blocks beside the configuration.
+//!
+//! Invariant: each block is judged alone, so a bad one takes no other with it. A file in which it is not clear which
+//! blocks it has, because it is not TOML or has a key that is none, says nothing at all.
+
+use toml::de::DeTable;
+
+use super::problem::{ConfigErrors, Problem};
+use super::report::Report;
+use super::service::{self, ReadBlock, ServiceBlock};
+use super::table::Table;
+use super::{agreement, file, limits};
+
+/// What such a file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BlocksFile {
+    /// The good blocks, in the order of the file.
+    pub blocks: Vec<ServiceBlock>,
+    /// Namespace and name of each bad block of which they are known.
+    pub bad: Vec<(String, String)>,
+    /// Whether there is a bad block of which the name is not known.
+    pub has_nameless: bool,
+    /// What is wrong with the bad ones.
+    pub errors: Vec<Problem>,
+    pub warnings: Vec<Problem>,
+}
+
+/// A block that was read, and how many errors there were before it.
+type Counted = (usize, Option<ReadBlock>);
+
+impl BlocksFile {
+    /// Judges the text of a file. The name is for messages, and its folder is where relative paths start.
+    pub fn parse(text: &str, file_name: &str) -> Result<Self, ConfigErrors> {
+        if text.len() > limits::FILE_BYTES_MAX {
+            return Err(ConfigErrors::of_file(file_name, None, file::too_large()));
+        }
+        let mut report = Report::new(file_name, text);
+        let (document, syntax) = DeTable::parse_recoverable(text);
+        for error in &syntax {
+            report.syntax(error.span(), error.message());
+        }
+        let (read, after_blocks) = Table::read_document(&mut report, document.get_ref(), |root| {
+            let read = root.blocks("service", limits::SERVICES_MAX, counted);
+            (read, root.report().errors_count())
+        });
+        let before_blocks = read.first().map_or(0, |(before, _)| *before);
+        if before_blocks > 0 || read.is_empty() || report.errors_count() > after_blocks {
+            return report.finish().map(|warnings| Self { warnings, ..Self::default() });
+        }
+        Ok(Self::judged(report, read, after_blocks))
+    }
+
+    fn judged(mut report: Report<'_>, read: Vec<Counted>, after: usize) -> Self {
+        let mut file = Self::default();
+        let ends: Vec<usize> = read.iter().skip(1).map(|(before, _)| *before).chain([after]).collect();
+        for ((before, read), end) in read.into_iter().zip(ends) {
+            let Some(read) = read else {
+                file.has_nameless = true;
+                continue;
+            };
+            let so_far = report.errors_count();
+            agreement::check_alone(&mut report, &read);
+            let block = read.block;
+            match before == end && so_far == report.errors_count() {
+                true => file.blocks.push(block),
+                false => file.bad.push((block.namespace.to_string(), block.name.to_string())),
+            }
+        }
+        let (errors, warnings) = report.problems();
+        Self { errors, warnings, ..file }
+    }
+}
+
+fn counted(table: &mut Table<'_, '_, '_>) -> Counted {
+    (table.report().errors_count(), service::read(table))
+}

@@ -1,0 +1,33 @@
+//! What docs/outside.md says that templates for Consul and Nomad become.
+
+use crate::config::BlocksFile;
+
+const GUIDE: &str = include_str!("../../../../docs/outside.md");
+
+/// The blocks of TOML in the chapter about registries, and the templates before them.
+fn examples() -> Vec<&'static str> {
+    let (_, chapter) = GUIDE.split_once("### From a registry\n").expect("the chapter");
+    let (chapter, _) = chapter.split_once("\n## ").expect("its end");
+    chapter.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect()
+}
+
+#[test]
+fn what_the_templates_become_is_legal() {
+    let found: Vec<_> =
+        examples().iter().map(|text| BlocksFile::parse(text, "x.toml").expect("TOML")).collect();
+    let counts: Vec<_> =
+        found.iter().map(|it| (it.blocks.len(), it.errors.len(), it.warnings.len())).collect();
+    // The warning is of the list that is empty.
+    assert_eq!(counts, [(2, 0, 1), (1, 0, 0)]);
+    assert!(found[1].blocks[0].health_check.is_some());
+}
+
+#[test]
+fn an_instance_that_cannot_be_served_takes_no_other_service_along() {
+    let consul = examples()[0].replace("192.0.2.2:8080", "node-2.example.com:8080");
+    let found = BlocksFile::parse(&consul, "x.toml").expect("TOML");
+    assert_eq!(found.bad, [("consul".to_owned(), "web".to_owned())]);
+    assert_eq!((found.blocks.len(), found.has_nameless, found.errors.len()), (1, false, 1));
+    let unnamed = BlocksFile::parse(&examples()[0].replace("\"web\"", "\"Web_1\""), "x.toml").expect("TOML");
+    assert!(unnamed.has_nameless && unnamed.blocks.len() == 1);
+}

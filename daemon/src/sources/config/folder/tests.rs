@@ -1,0 +1,151 @@
+//! What counts of files, by what they said before and say now.
+
+use std::path::Path;
+
+use super::*;
+
+const FOLDER: &str = "/etc/holdfast/services.d";
+
+/// A block with this name and the last byte of its one backend.
+fn block(name: &str, backend: u8) -> String {
+    let frontend = name.bytes().map(u32::from).sum::<u32>() % 250;
+    format!(
+        "[[service]]\nname = \"{name}\"\nfrontends = [\"10.96.0.{frontend}:80\"]\nbackends = [\"192.0.2.{backend}:80\"]\n"
+    )
+}
+
+struct Disk {
+    known: BlockFiles,
+    present: BTreeSet<Arc<str>>,
+}
+
+impl Disk {
+    fn new() -> Self {
+        Self { known: BlockFiles::of(Path::new(FOLDER)), present: BTreeSet::new() }
+    }
+
+    fn look(&mut self, files: &[(&str, Option<&str>)]) -> FolderLook<Contents> {
+        let mut read = Vec::new();
+        for (file, text) in files {
+            let file: Arc<str> = (*file).into();
+            match text {
+                Some(text) => {
+                    self.present.insert(Arc::clone(&file));
+                    let contents = BlockFiles::decode(Path::new(FOLDER), &file, text.as_bytes());
+                    read.push((file, contents));
+                }
+                None => drop(self.present.remove(&file)),
+            }
+        }
+        FolderLook { present: Ok(self.present.clone()), files: read }
+    }
+
+    /// Takes the files in; what counts then, a line for each file.
+    #[track_caller]
+    fn check(&mut self, files: &[(&str, Option<&str>)], expected: &[&str]) {
+        let look = self.look(files);
+        self.known.take(look);
+        assert_eq!(shown(self.known.files()), expected);
+    }
+}
+
+fn shown(files: &Listed) -> Vec<String> {
+    let line = |(path, file): (&Arc<str>, &Arc<FileBlocks>)| {
+        let block = |it: &Arc<Read>| format!(" {}@{}", it.service.name, it.service.backends[0].ip());
+        let blocks: String = file.blocks.iter().map(block).collect();
+        let wrong = file.wrong.as_deref().map(|why| format!(" ! {why}")).unwrap_or_default();
+        let part = if file.is_partial { " (the rest counts)" } else { "" };
+        format!("{}:{blocks}{wrong}{part}", path.strip_prefix(FOLDER).unwrap())
+    };
+    files.iter().map(line).collect()
+}
+
+#[test]
+fn what_is_broken_keeps_its_last_good_version() {
+    let (a1, a2, b1) = (block("a", 1), block("a", 2), block("b", 1));
+    let bad_b = block("b", 2).replace("192.0.2.2:80", "192.0.2.2");
+    let nameless = block("b", 2).replace("name =", "nmae =");
+    let mut disk = Disk::new();
+    disk.check(&[("x.toml", Some(&(a1.clone() + &b1)))], &["/x.toml: a@192.0.2.1 b@192.0.2.1"]);
+    disk.check(
+        &[("x.toml", Some(&(a2.clone() + &bad_b)))],
+        &["/x.toml: a@192.0.2.2 b@192.0.2.1 ! /etc/holdfast/services.d/x.toml:8:13: service[1].backends[0]: \
+          \"192.0.2.2\" has no port: add it, as in \"192.0.2.2:80\" (the rest counts)"],
+    );
+    disk.check(
+        &[("x.toml", Some(&(a1.clone() + &nameless)))],
+        &["/x.toml: a@192.0.2.1 b@192.0.2.1 ! /etc/holdfast/services.d/x.toml:5:1: service[1]: the key \"name\" is \
+          missing, and it has no default (and 1 more: holdfast check-config names all) (the rest counts)"],
+    );
+    disk.check(
+        &[("x.toml", Some(&(a2.clone() + "[[servce]]\n")))],
+        &["/x.toml: a@192.0.2.1 b@192.0.2.1 ! /etc/holdfast/services.d/x.toml:5:3: unknown key \"servce\": did you \
+          mean \"service\"? legal here: service"],
+    );
+    disk.check(
+        &[("x.toml", Some("[["))],
+        &["/x.toml: a@192.0.2.1 b@192.0.2.1 ! /etc/holdfast/services.d/x.toml:1:3: this is not TOML: unquoted keys \
+          cannot be empty, expected letters, numbers, `-`, `_`"],
+    );
+    disk.check(&[("x.toml", Some(&a2))], &["/x.toml: a@192.0.2.2"]);
+    disk.check(&[("x.toml", Some(""))], &["/x.toml:"]);
+    disk.check(&[("x.toml", None)], &[]);
+}
+
+#[test]
+fn a_broken_file_touches_no_other_file() {
+    let (a1, b1, b2) = (block("a", 1), block("b", 1), block("b", 2));
+    let mut disk = Disk::new();
+    disk.check(
+        &[("x.toml", Some(&a1)), ("y.toml", Some(&b1))],
+        &["/x.toml: a@192.0.2.1", "/y.toml: b@192.0.2.1"],
+    );
+    disk.look(&[]);
+    let read = disk.look(&[("x.toml", Some("=")), ("y.toml", Some(&b2))]);
+    disk.known.take(read);
+    let now = shown(disk.known.files());
+    assert!(now[0].starts_with("/x.toml: a@192.0.2.1 ! "), "{now:?}");
+    assert_eq!(now[1], "/y.toml: b@192.0.2.2");
+}
+
+#[test]
+fn a_folder_that_cannot_be_listed_takes_nothing_away() {
+    let mut disk = Disk::new();
+    disk.check(&[("x.toml", Some(&block("a", 1)))], &["/x.toml: a@192.0.2.1"]);
+    let gone = || FolderLook { present: Err("gone".to_owned()), files: Vec::new() };
+    assert_eq!(disk.known.take(gone()), [FolderNews::Unreadable(Some("gone".into()))]);
+    assert_eq!(disk.known.take(gone()), []);
+    assert_eq!(shown(disk.known.files()), ["/x.toml: a@192.0.2.1"]);
+    disk.check(&[], &["/x.toml: a@192.0.2.1"]);
+}
+
+#[test]
+fn a_block_that_moves_from_file_to_file_is_waited_for() {
+    let (a, b) = (block("a", 1), block("b", 1));
+    let mut disk = Disk::new();
+    disk.check(
+        &[("x.toml", Some(&a)), ("y.toml", Some(&b))],
+        &["/x.toml: a@192.0.2.1", "/y.toml: b@192.0.2.1"],
+    );
+    let mut check = |files: &[(&str, Option<&str>)], expected: bool| {
+        let present = disk.present.clone();
+        let look = disk.look(files);
+        assert_eq!(disk.known.is_between(&look), expected, "{files:?}");
+        disk.present = present;
+    };
+    check(&[("x.toml", Some(&b))], true);
+    check(&[("x.toml", Some(""))], true);
+    check(&[("x.toml", None)], true);
+    check(&[("y.toml", Some(&(a.clone() + &b)))], true);
+    check(&[("x.toml", Some("")), ("y.toml", Some(&(a.clone() + &b)))], false);
+    check(&[("x.toml", Some(&block("a", 2)))], false);
+    check(&[("z.toml", Some(&block("c", 1)))], false);
+}
+
+#[test]
+fn a_file_that_no_reader_can_take_is_refused_with_its_reason() {
+    let decode = |bytes: &[u8]| BlockFiles::decode(Path::new(FOLDER), &"x.toml".into(), bytes).err();
+    assert!(decode(b"\xff").is_some_and(|why| why.starts_with("is not UTF-8")));
+    let many = block("a", 1).repeat(1_001);
+    assert!(decode(many.as_bytes()).is_some_and(|why| why.contains("1001 blocks are too many")));
+}

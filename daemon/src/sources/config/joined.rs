@@ -1,0 +1,122 @@
+//! The blocks of the configuration and those of the folder beside it, joined.
+//!
+//! Invariant: the configuration's own blocks all count, then those of the files by the order of their paths. A block
+//! that has a name or a frontend of one before it is left out and named with its file: it takes nothing from the other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use holdfast_core::event::Event;
+use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::keys::Source;
+use holdfast_objects::cut_reason;
+
+use super::block::Blocks;
+use super::folder::{FolderNews, Listed, Read};
+use crate::config::Beside;
+
+/// What is rejected.
+pub(super) type Rejections = BTreeMap<ObjectKey, Rejection>;
+
+/// The folder, as far as it has been told.
+#[derive(Debug, Default)]
+pub(super) struct Folder {
+    /// Its path.
+    path: Arc<str>,
+    files: Arc<Listed>,
+    unreadable: Option<Arc<str>>,
+    told: Rejections,
+}
+
+/// The blocks that count, and what does not.
+#[derive(Debug)]
+pub struct Joined {
+    pub(super) blocks: Arc<Blocks>,
+    /// The blocks of the folder that count.
+    pub more: Arc<[Arc<Read>]>,
+    pub(super) rejections: Rejections,
+}
+
+impl Folder {
+    pub(super) fn new(path: Arc<str>) -> Self {
+        Self { path, ..Self::default() }
+    }
+
+    /// Takes news in; returns whether the folder has now been told whole.
+    pub(super) fn take(&mut self, news: Vec<FolderNews>) -> bool {
+        let mut is_whole = false;
+        for news in news {
+            match news {
+                FolderNews::Files(files) => self.files = files,
+                FolderNews::Unreadable(why) => self.unreadable = why,
+                FolderNews::Whole => is_whole = true,
+            }
+        }
+        is_whole
+    }
+
+    /// The configuration's blocks and the folder's, and what readers of rejections have to be told.
+    pub(super) fn join(&mut self, configured: &Arc<Blocks>) -> (Joined, Vec<Event>) {
+        let mut joined = join(configured, &self.files);
+        let whole = self.unreadable.as_ref().map(|why| rejection(&self.path, why, false));
+        joined.rejections.extend(whole.map(|it| (it.object.clone(), it)));
+        let ended = self.told.keys().filter(|object| !joined.rejections.contains_key(*object));
+        let news = joined.rejections.iter().filter(|(object, it)| self.told.get(*object) != Some(*it));
+        let events = ended
+            .map(|object| Event::RejectionEnded(object.clone()))
+            .chain(news.map(|(_, rejection)| Event::Rejected(rejection.clone())))
+            .collect();
+        self.told.clone_from(&joined.rejections);
+        (joined, events)
+    }
+}
+
+/// Joins the blocks of the files with those of the configuration.
+pub fn join(configured: &Arc<Blocks>, files: &Listed) -> Joined {
+    if files.is_empty() {
+        return Joined { blocks: Arc::clone(configured), more: Arc::default(), rejections: BTreeMap::new() };
+    }
+    let (config, origin) = configured.beside();
+    let mut beside = Beside::new(config, origin);
+    let (mut more, mut rejections) = (Vec::new(), BTreeMap::new());
+    for (path, file) in files {
+        let of_file = file.wrong.as_deref().map(|why| rejection(path, why, file.is_partial));
+        let mut reject = |it: Rejection| rejections.insert(it.object.clone(), it);
+        of_file.into_iter().for_each(|it| drop(reject(it)));
+        for read in &file.blocks {
+            match beside.take(&read.service, path) {
+                Ok(()) => more.push(Arc::clone(read)),
+                Err(why) => drop(reject(left_out(path, read, &why))),
+            }
+        }
+    }
+    let blocks = configured.with(more.iter().map(|read| Arc::clone(&read.block)));
+    Joined { blocks: Arc::new(blocks), more: more.into(), rejections }
+}
+
+/// Not a rejection of the file, by which all would stay that a start remembers of it.
+fn left_out(path: &Arc<str>, read: &Read, why: &str) -> Rejection {
+    let name = &read.block.service.key.name;
+    let object = ObjectKey::Unnamed(Source::Config, format!("{path}, {name}").into());
+    let reason = cut_reason(&format!("{name} is left out: {why}"));
+    Rejection { object, origin: Some(Arc::clone(path)), reason, partial: false }
+}
+
+fn rejection(path: &Arc<str>, reason: &str, partial: bool) -> Rejection {
+    Rejection {
+        object: ObjectKey::File(Source::Config, Arc::clone(path)),
+        origin: Some(Arc::clone(path)),
+        reason: cut_reason(reason),
+        partial,
+    }
+}
+
+impl Joined {
+    /// What is rejected, as file and reason.
+    pub fn rejected(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.rejections.values().map(|it| (it.origin.as_deref().unwrap_or_default(), &*it.reason))
+    }
+}
+
+#[cfg(test)]
+mod tests;
