@@ -306,7 +306,7 @@ impl App {
         let (nodes, nodes_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, described, nodes_told, events.clone()));
         let led = reload.access.as_ref().map_or_else(|| watch::channel(None).1, Access::led);
-        tasks.spawn(sources::config::run(blocks, led, events.clone(), (seed, checks)));
+        tasks.spawn(sources::config::run(blocks, led, events.clone(), datapath.clone(), (seed, checks)));
         if let Some(kubernetes) = kubernetes {
             let kubernetes = kubernetes.heeding(engine.snapshots.clone());
             tasks.spawn(kubernetes.run(events.clone(), nodes));
