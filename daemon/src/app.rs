@@ -312,7 +312,14 @@ impl App {
             tasks.spawn(follow(folder.run(news, stopping.clone()), "files of services"));
             (path, told, counting)
         });
-        tasks.spawn(sources::config::run(blocks, led, folder, events.clone(), (seed, checks)));
+        tasks.spawn(sources::config::run(
+            blocks,
+            led,
+            folder,
+            events.clone(),
+            datapath.clone(),
+            (seed, checks),
+        ));
         if let Some(kubernetes) = kubernetes {
             let kubernetes = kubernetes.heeding(engine.snapshots.clone());
             tasks.spawn(kubernetes.run(events.clone(), nodes));

@@ -27,6 +27,8 @@ pub(crate) fn given(readings: &Readings, walk: &Walk) -> Given {
         apiserver: readings.apiserver(),
         refusals: readings.refusals.latest().latest,
         refusing: if walk.is_by_udp() { refusing(&datapath) } else { BTreeSet::new() },
+        checks: walk.names().into_iter().map(|name| (name.clone(), readings.checks.of(name))).collect(),
+        announced: readings.routes.borrow().addresses.clone(),
         histories: walk
             .names()
             .into_iter()

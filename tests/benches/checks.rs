@@ -16,6 +16,7 @@ use holdfast::sources::config::{Blocks, CheckKind, HealthCheck, HttpCheck, Stati
 use holdfast_core::event::Event;
 use holdfast_core::facts::Endpoint;
 use holdfast_core::keys::Transport;
+use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_tests::size::sized;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -124,8 +125,9 @@ async fn watched(mut events: mpsc::Receiver<Vec<Event>>) {
 async fn measure(name: &str, blocks: Blocks, asked: &AtomicU64) {
     let (_blocks, blocks) = watch::channel(Arc::new(blocks));
     let (_led, led) = watch::channel(None);
+    let (_datapath, datapath) = watch::channel(Arc::new(DatapathView::memory()));
     let (sender, events) = mpsc::channel(8);
-    let running = tokio::spawn(run(blocks, led, sender, (7, Arc::default())));
+    let running = tokio::spawn(run(blocks, led, sender, datapath, (7, Arc::default())));
     let watching = tokio::spawn(watched(events));
     // Until then the first check of each backend is over, and the second one, which is nearer than an interval.
     tokio::time::sleep(sized(INTERVAL * 2, Duration::from_millis(500))).await;

@@ -10,6 +10,7 @@ use holdfast_core::drains::Drains;
 use holdfast_core::engine::Remembered;
 use holdfast_core::event::Event;
 use holdfast_core::snapshot::Snapshot;
+use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_laws::scenario::Daemon;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -72,8 +73,9 @@ fn first_group(blocks: Arc<Blocks>) -> Result<Vec<Event>, std::io::Error> {
     Ok(runtime.block_on(async {
         let (_reload, blocks) = watch::channel(blocks);
         let (events, mut groups) = mpsc::channel(1);
+        let datapath = watch::channel(Arc::new(DatapathView::memory())).1;
         tokio::select! {
-            () = run(blocks, watch::channel(None).1, events, (0, Arc::default())) => Vec::new(),
+            () = run(blocks, watch::channel(None).1, events, datapath, (0, Arc::default())) => Vec::new(),
             group = groups.recv() => group.unwrap_or_default(),
         }
     }))

@@ -1,6 +1,6 @@
 //! One number for what the cluster asks for: nodes that know the same have the same number.
 //!
-//! Invariant: it depends on what the objects of the apiserver say, and on nothing else: not on the order in which they
+//! Invariant: it depends on what the objects of one source say, and on nothing else: not on the order in which they
 //! came, not on how endpoints are spread over slices, not on the node, its zone, its settings, its holds or its other
 //! sources. Every build on every machine computes it alike. Versions of objects do not count, since a new version may
 //! say the same.
@@ -19,7 +19,17 @@ pub const BITS: u32 = 53;
 
 /// What the apiserver's objects ask to be served: names, frontends, policies, endpoints with their conditions.
 pub fn digest(services: &ServiceViews) -> u64 {
-    let own = services.iter().filter(|view| view.key.source == Source::Kubernetes);
+    of(services, Source::Kubernetes)
+}
+
+/// What the configuration's blocks ask to be served. Each node checks their backends itself, so what it found does not
+/// count; but for weights, while backends return slowly.
+pub fn configured(services: &ServiceViews) -> u64 {
+    of(services, Source::Config)
+}
+
+fn of(services: &ServiceViews, source: Source) -> u64 {
+    let own = services.iter().filter(|view| view.key.source == source);
     let served = own.filter(|view| !view.frontends.is_empty());
     sum(served.map(|view| service(view))) >> (u64::BITS - BITS)
 }
@@ -80,7 +90,10 @@ fn endpoints(slice: &SliceFacts) -> u64 {
         let hash = Hash::of(Kind::Endpoint).word(u64::from(port.port.get()));
         hash.text(port.protocol.as_str()).text(&port.name)
     };
-    let at = |port: Hash| sum(slice.endpoints.iter_brief().map(|it| endpoint(port, it)));
+    let is_checked_here = slice.key.source == Source::Config;
+    let said =
+        |(address, conditions)| (address, if is_checked_here { Conditions::READY } else { conditions });
+    let at = |port: Hash| sum(slice.endpoints.iter_brief().map(|it| endpoint(port, said(it))));
     let endpoints = sum(slice.ports.iter().map(port).map(at));
     // A slice that says nothing of weights keeps the number that it had before there was any such word.
     let weighed = |asked: &Asked| weights(Hash::of(Kind::SliceWeights).word(endpoints), &asked.weights).0;
@@ -224,14 +237,28 @@ mod tests {
     }
 
     fn slice_says(text: &str) -> u64 {
+        slice_of(Source::Kubernetes, Conditions::READY, text)
+    }
+
+    #[test]
+    fn only_nodes_that_check_endpoints_themselves_agree_whatever_they_found() {
+        let unready = Conditions { ready: false, ..Conditions::READY };
+        let of = |source| [Conditions::READY, unready].map(|conditions| slice_of(source, conditions, ""));
+        let [ready, unready] = of(Source::Config);
+        assert_eq!(ready, unready);
+        let [ready, unready] = of(Source::Kubernetes);
+        assert_ne!(ready, unready);
+    }
+
+    fn slice_of(source: Source, conditions: Conditions, text: &str) -> u64 {
         let mut builder = crate::facts::EndpointsBuilder::new(crate::keys::Family::V4);
-        let (address, conditions) = ("192.0.2.1".parse().unwrap(), Conditions::READY);
+        let address = "192.0.2.1".parse().unwrap();
         let none = Endpoint { address, conditions, node: None, zone: None, hints: None, target: None };
         builder.push(none).unwrap();
         let port = core::num::NonZeroU16::MIN;
         let name = ObjectName::new("default", "web-1").unwrap();
         let slice = SliceFacts {
-            key: crate::keys::SliceKey { name, source: Source::Kubernetes },
+            key: crate::keys::SliceKey { name, source },
             meta: crate::facts::Meta::default(),
             service: Some("web".into()),
             headless: false,

@@ -46,7 +46,7 @@ pub use error::StartError;
 pub use features::Features;
 pub use flows::{
     AddressFilter, Flow, FlowFilter, FlowReport, FlowTable, FlowsSwept, Fullest, GivenUp, Heard,
-    PACKET_DROPS, PACKET_EVENTS, PacketCounts, Sampled, Stage, Tally, Wrapped,
+    PACKET_DROPS, PACKET_EVENTS, PacketCounts, Refused, Refusing, Sampled, Stage, Tally, Wrapped,
 };
 pub use kernel::{
     FlowsSeen, KernelMaps, Namespaces, Options, PacketStatus, Repaired, SelfTestError, Served, StaleSockets,

@@ -4,6 +4,7 @@
 
 pub mod announced;
 pub mod apiserver;
+pub mod checks;
 pub mod clients;
 pub mod datapath;
 pub mod devices;

@@ -20,14 +20,16 @@ use std::sync::Arc;
 use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::{FrontendKey, ObjectName, Source};
 use holdfast_core::op::Entry;
-use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, Snapshot};
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::described::Code;
 use crate::record::Record;
 use crate::rfc3339::Rfc3339;
+use crate::views::announced::AnnouncedAddress;
 use crate::views::apiserver::View as ApiserverView;
+use crate::views::checks::ChecksSeen;
 use crate::views::clients::Counters;
 use crate::views::datapath::DatapathView;
 use crate::views::refusals::Denied;
@@ -104,6 +106,10 @@ pub struct Given {
     pub refusals: Vec<Arc<Denied>>,
     /// Backends by UDP that said to a client outside that their port is closed.
     pub refusing: BTreeSet<SocketAddr>,
+    /// The checked backends of each of [`Walk::names`] that the configuration has.
+    pub checks: BTreeMap<ObjectName, ChecksSeen>,
+    /// The addresses that are to be announced.
+    pub announced: Vec<AnnouncedAddress>,
     /// The latest records of each of [`Walk::names`], oldest first.
     pub histories: BTreeMap<ObjectName, Vec<Record>>,
     /// The latest records about [`Walk::missed`], oldest first.
@@ -114,6 +120,17 @@ pub struct Given {
 pub type ReadBack = Vec<(FrontendKey, Result<Option<Entry>, String>)>;
 
 impl Given {
+    /// The checked backends of a service; none where the configuration does not have it.
+    fn checks(&self, view: &ServiceView) -> Option<&ChecksSeen> {
+        self.checks.get(&view.key.name).filter(|_| view.key.source == Source::Config)
+    }
+
+    /// Whether the address of a frontend is announced; none where it is not to be.
+    fn announcement(&self, view: &ServiceView, it: &FrontendView) -> Option<AnnouncedAddress> {
+        let is_its = |announced: &&AnnouncedAddress| announced.address == it.address;
+        self.announced.iter().find(is_its).filter(|_| view.key.source == Source::Config).cloned()
+    }
+
     fn of_service(&self, name: &ObjectName) -> Vec<Record> {
         self.histories.get(name).cloned().unwrap_or_default()
     }
@@ -290,7 +307,8 @@ fn explained<'a>(
     let counters = Counters::of(&given.datapath);
     let row = |it: &'a FrontendView| {
         let applied = Applied::of(view, it, read, &counters);
-        FrontendRow::of(view, it, applied, sentence::next(view, it, snapshot))
+        let next = sentence::next(view, it, snapshot);
+        FrontendRow { announcement: given.announcement(view, it), ..FrontendRow::of(view, it, applied, next) }
     };
     Explained {
         service: view.key.name.to_string(),
@@ -302,7 +320,7 @@ fn explained<'a>(
         frontends: subject.frontends().map(row).collect(),
         desired: Desired::of(view, policy),
         rejected: Rejected::of(snapshot, view),
-        endpoints: details::endpoints(view, snapshot),
+        endpoints: details::endpoints(view, snapshot, given.checks(view)),
         refusals: details::refusals(&given.refusals, subject),
         refusing_backends: refusing::told(view, &given.refusing),
         history: given.of_service(&view.key.name),

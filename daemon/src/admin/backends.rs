@@ -12,6 +12,7 @@ use holdfast_core::list::Row;
 use holdfast_core::snapshot::{PortView, ServiceView, UnusedBecause};
 use holdfast_judgement::described::{Code, Text};
 use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_judgement::views::checks::CheckSeen;
 use holdfast_judgement::why::{EndpointState, state};
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
@@ -19,12 +20,14 @@ use serde::{Serialize, Serializer};
 use super::query::Filter;
 use super::table::{Column, Table, column, wide};
 use crate::readings::Readings;
+use crate::sources::config::Checks;
 
 /// The places of the slices that list the rows of the services at hand.
 #[derive(Debug, Default)]
 pub(super) struct BackendTable {
     slices: Vec<u16>,
     drains: Arc<Drains>,
+    checks: Arc<Checks>,
 }
 
 /// One endpoint of one port, and the range of the table's slices that list it.
@@ -65,6 +68,8 @@ pub(super) struct BackendRow<'a> {
     /// Since when it is drained.
     drained_since: Option<Rfc3339>,
     source: Code<Source>,
+    /// How it is checked, and what the last check came to; null: it is not checked.
+    check: Option<CheckSeen>,
 }
 
 /// The object that an endpoint stands for.
@@ -137,6 +142,13 @@ fn find(listings: &[(IpAddr, u16, u16)], row: &Row) -> Range<usize> {
 }
 
 impl BackendTable {
+    /// How a backend of the configuration is checked.
+    fn check(&self, view: &ServiceView, row: &Row) -> Option<CheckSeen> {
+        let is_ours = view.key.source == Source::Config;
+        is_ours
+            .then(|| self.checks.of_backend(&view.key.name, SocketAddr::new(row.address, row.port.get())))?
+    }
+
     fn port_places(&mut self, view: &ServiceView, at: usize, filter: &Filter, into: &mut Vec<BackendPlace>) {
         let Some(port) = view.ports.get(at) else { return };
         let listings = listings(view, &port.key);
@@ -174,6 +186,7 @@ impl Table for BackendTable {
         wide("WEIGHT", |row, _, cells| cells.put(row.weight)),
         wide("DRAINED BY", |row, _, cells| cells.put_optional(row.drained_by.as_deref())),
         wide("DRAINED", |row, _, cells| cells.put_optional(row.drained_since)),
+        wide("CHECK", |row, _, cells| cells.put_optional(row.check.as_ref())),
         wide("ZONE", |row, _, cells| cells.put_optional(row.zone)),
         wide("SOURCE", |row, _, cells| cells.put(row.source)),
         wide("SINCE", |row, _, cells| cells.put(row.since)),
@@ -186,7 +199,8 @@ impl Table for BackendTable {
     type Row<'a> = BackendRow<'a>;
 
     fn new(readings: &Readings) -> Self {
-        Self { slices: Vec::new(), drains: Arc::clone(&readings.snapshot().drains) }
+        let drains = Arc::clone(&readings.snapshot().drains);
+        Self { slices: Vec::new(), drains, checks: Arc::clone(&readings.checks) }
     }
 
     fn may_have(view: &ServiceView, filter: &Filter) -> bool {
@@ -236,6 +250,7 @@ impl Table for BackendTable {
             drained_by: drained.map(ToString::to_string),
             drained_since: drained.map(|drained| Rfc3339(drained.at)),
             source: Code(view.key.source),
+            check: self.check(view, &row),
         })
     }
 

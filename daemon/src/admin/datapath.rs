@@ -312,16 +312,10 @@ fn text(Datapath { kind, other_proxies, filters, announced_addresses, kernel }: 
         out.extend(format!("filter: {place}: {rule}\n").into_bytes());
     }
     for address in *announced_addresses {
-        out.extend(announced(address).into_bytes());
+        out.extend(format!("{address}\n").into_bytes());
     }
     if let Some(kernel) = kernel {
         kernel.write(&mut out);
     }
     out
-}
-
-fn announced(AnnouncedAddress { address, table, announced, why, error }: &AnnouncedAddress) -> String {
-    let word = if *announced { "announced" } else { "not announced" };
-    let said: String = [why, error].into_iter().flatten().map(|said| format!(": {said}")).collect();
-    format!("{word}: {address} (table {table}){said}\n")
 }

@@ -365,6 +365,7 @@ pub(super) mod tests {
 
     use expect_test::expect;
     use holdfast_core::op::PortIndex;
+    use holdfast_datapath::Refusing;
 
     use super::super::tests::fixture::everything;
     use super::*;
@@ -423,8 +424,18 @@ pub(super) mod tests {
         let left = 0;
         let kept_free = 2;
         let snat_ports = 27_512;
-        let swept =
-            FlowsSwept { passes, ended, left, kept_free, snat_ports, fullest, failure, kept_free_failure };
+        let refusing = Refusing::new();
+        let swept = FlowsSwept {
+            passes,
+            ended,
+            left,
+            kept_free,
+            snat_ports,
+            fullest,
+            refusing,
+            failure,
+            kept_free_failure,
+        };
         let mut counts = PacketCounts::default();
         counts.dropped[1].1 = 4;
         show(&Flows::of(Some((131_072, swept)), &report, &counts, &owners))

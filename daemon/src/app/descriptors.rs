@@ -3,11 +3,13 @@
 //! Invariant: the limit is never lowered. The unit allows as many files as are needed; a container's runtime gives a
 //! soft limit of 1,024, with room above it.
 
+use crate::sources::config::FILES_OF_ALL_ELSE;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Everything that can be open together: the health checks of Services and their connections (5,632), kube-proxy's own
-/// ports, the admin API, connections to the apiserver, maps, programs, and links of 1,024 devices.
-const WANTED: u64 = 8_192;
+/// ports, the admin API, connections to the apiserver, maps, programs, and links of 1,024 devices; and the checks of
+/// the configuration's backends (4,096).
+const WANTED: u64 = FILES_OF_ALL_ELSE + 4_096;
 
 /// Raises the soft limit as far as the hard one lets it, and says in the log where that is too little.
 pub(super) fn raise() {

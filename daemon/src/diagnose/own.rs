@@ -30,6 +30,7 @@ pub(crate) fn own(readings: &Readings, snapshot: &Snapshot) -> Own {
         datapath: readings.datapath(),
         proxies: Arc::clone(&readings.proxies.borrow()),
         filters: Arc::clone(&readings.filters.borrow()),
+        announced: readings.routes.borrow().addresses.clone(),
         dropped: dropped(readings),
     }
 }

@@ -18,12 +18,14 @@
 mod block;
 mod check;
 mod counts;
+mod doubt;
 pub mod folder;
 mod health;
 pub mod joined;
 mod live;
 mod ramp;
 mod schedule;
+mod seen;
 mod trust;
 
 use std::net::SocketAddr;
@@ -34,6 +36,9 @@ use holdfast_core::affinity::Prefixes;
 use holdfast_core::event::Event;
 use holdfast_core::keys::{Source, Transport};
 use holdfast_core::weights::Weight;
+use holdfast_datapath::Refusing;
+use holdfast_judgement::views::datapath::DatapathView;
+use nix::sys::resource::{Resource, getrlimit};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -41,20 +46,25 @@ use tokio::time::Instant;
 pub use crate::config::{CheckKind, HealthCheck, HttpCheck, Statuses};
 use holdfast_core::hold::OnEmpty;
 
+use crate::clock;
 use crate::config::ServiceBlock;
 pub use block::{Blocks, Fault, InvalidService};
-use check::CheckFailed;
-pub use counts::{CheckResult, CheckedState, Checks};
+pub use counts::{CheckedState, Checks};
 pub use folder::{BlocksFolder, FolderNews, Read};
 use health::Transition;
+pub use holdfast_judgement::views::checks::CheckResult;
 use joined::Folder;
 use live::{Change, Live};
-use schedule::CheckId;
+use schedule::{CheckId, Places};
+use seen::Outcome;
 use trust::Trust;
 
 /// The longest interval between checks until the first verdict, before it is jittered, however long the configured one
 /// is.
 pub const FIRST_INTERVAL_MAX: Duration = Duration::from_millis(100);
+
+/// Files that may be open beside the sockets of checks.
+pub(crate) const FILES_OF_ALL_ELSE: u64 = 8_192;
 
 /// One `[[service]]` block, as the configuration read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,24 +120,26 @@ fn weights(block: &ServiceBlock) -> Vec<(SocketAddr, Weight)> {
 /// The folder of further blocks: its path, what is told of it, and where those go that count.
 pub type FolderEnds = (Arc<str>, mpsc::Receiver<Vec<FolderNews>>, watch::Sender<Arc<[Arc<Read>]>>);
 
-// A check's result and when the check finished: the loop does not look while the engine takes no group, and that time
-// must not count as slowness of the check.
-type Finished = (CheckId, Result<(), CheckFailed>, Duration);
+// What came of a check and when the check finished: the loop does not look while the engine takes no group, and that
+// time must not count as slowness of the check.
+type Finished = (CheckId, Outcome, Duration);
 
 /// Sends the blocks as events, checks their backends, and follows reloads and the folder.
 ///
 /// The value that `blocks` has at the start is the first list; each later value is a reload. `led` is the endpoint that
-/// the virtual address leads to. `seed` spreads the checks, so that the nodes of one cluster do not all knock at once;
-/// `counts` is told how they go. Returns when `blocks` has no sender or `events` no receiver any more.
+/// the virtual address leads to. `seed` spreads the checks, so that the nodes of one cluster do not all knock at once.
+/// `datapath` says which backends refuse clients; `counts` is told how checks go. Returns when `blocks` has no sender or
+/// `events` no receiver any more.
 pub async fn run(
     mut blocks: watch::Receiver<Arc<Blocks>>,
     mut led: watch::Receiver<Option<SocketAddr>>,
     folder: Option<FolderEnds>,
     events: mpsc::Sender<Vec<Event>>,
+    mut datapath: watch::Receiver<Arc<DatapathView>>,
     (seed, counts): (u64, Arc<Checks>),
 ) {
     let began = Instant::now();
-    let (mut live, mut trust) = (Live::new(seed), Trust::default());
+    let (mut live, mut trust) = (Live::new(seed, Arc::clone(&counts), places()), Trust::default());
     let mut running: JoinSet<Finished> = JoinSet::new();
     let is_alone = folder.is_none();
     let mut beside = folder.map(Beside::new);
@@ -145,6 +157,10 @@ pub async fn run(
                     return;
                 }
                 Some(false)
+            }
+            refusing = refusals(&mut datapath) => {
+                counts.add_doubted(live.doubt(&refusing, began.elapsed()));
+                None
             }
             () = leads_elsewhere(&mut led) => Some(false),
             is_whole = told(&mut beside) => Some(is_whole),
@@ -200,6 +216,12 @@ fn joined(configured: &Arc<Blocks>, beside: Option<&mut Beside>) -> (Arc<Blocks>
     (joined.blocks, events)
 }
 
+/// As many checks may run together as there may be files beside those of all else.
+fn places() -> Places {
+    let (files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
+    Places::within(usize::try_from(files.saturating_sub(FILES_OF_ALL_ELSE)).unwrap_or(usize::MAX))
+}
+
 /// The blocks as they are now, with the service of the virtual address.
 fn in_force(
     blocks: &mut watch::Receiver<Arc<Blocks>>,
@@ -216,6 +238,18 @@ async fn leads_elsewhere(led: &mut watch::Receiver<Option<SocketAddr>>) {
     }
 }
 
+/// Waits until the datapath knows of backends that refuse clients, and was looked at anew.
+async fn refusals(datapath: &mut watch::Receiver<Arc<DatapathView>>) -> Refusing {
+    while datapath.changed().await.is_ok() {
+        let view = Arc::clone(&datapath.borrow_and_update());
+        let flows = view.status().and_then(|status| status.flows.as_ref());
+        if let Some(flows) = flows.filter(|flows| !flows.swept.refusing.is_empty()) {
+            return flows.swept.refusing.clone();
+        }
+    }
+    std::future::pending().await
+}
+
 async fn sleep_until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
@@ -227,8 +261,10 @@ fn start_due(live: &mut Live, trust: &mut Trust, running: &mut JoinSet<Finished>
     while let Some(due) = live.start_due(began.elapsed()) {
         let tls = trust.of(&due.check);
         running.spawn(async move {
-            let outcome = check::run(&due.check, due.backend, tls.as_deref()).await;
-            (due.id, outcome, began.elapsed())
+            let begun = began.elapsed();
+            let result = check::run(&due.check, due.backend, tls.as_deref()).await;
+            let ended = began.elapsed();
+            (due.id, Outcome::new(&result, clock::now(), ended.saturating_sub(begun)), ended)
         });
     }
 }
@@ -237,25 +273,20 @@ fn start_due(live: &mut Live, trust: &mut Trust, running: &mut JoinSet<Finished>
 fn take_finished(live: &mut Live, running: &mut JoinSet<Finished>, counts: &Checks, first: Finished) {
     let mut next = Some(first);
     while let Some((id, outcome, at)) = next {
-        let (result, is_well) = match &outcome {
-            Ok(()) => (CheckResult::Good, Some(true)),
-            Err(CheckFailed::NotAsked) => (CheckResult::Unasked, None),
-            Err(_) => (CheckResult::Bad, Some(false)),
-        };
-        counts.count(result);
-        if let Some(change) = live.finished(id, is_well, at) {
-            log(&change, outcome.as_ref().err());
+        counts.count(outcome.result);
+        if let Some(change) = live.finished(id, outcome, at) {
+            log(&change);
         }
         next = running.try_join_next().and_then(Result::ok);
     }
 }
 
-fn log(change: &Change, failure: Option<&CheckFailed>) {
-    let Change { service, backend, check, failures, transition } = change;
+fn log(change: &Change) {
+    let Change { service, backend, check, failures, transition, error } = change;
     match transition {
         Transition::Ready => tracing::info!(%service, %backend, check, failures, "backend ready"),
         Transition::Unready => {
-            let error = failure.map(tracing::field::display);
+            let error = error.as_ref().map(tracing::field::display);
             tracing::warn!(%service, %backend, check, failures, error, "backend unready");
         }
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::fullest::{Counting, Fullest};
 use super::life::{MARGIN, is_expired};
 use super::shares::Recount;
-use super::{FlowTable, KeptFree, Maps, NOT_STILL};
+use super::{FlowTable, KeptFree, Maps, NOT_STILL, Refusing, refusing};
 use crate::abi::flow::{entry_between, types};
 use crate::packets::Adopted;
 
@@ -68,6 +68,8 @@ pub struct FlowsSwept {
     /// The backend at which the fewest of those ports are left, as the last pass has shown it; `None`: no client has
     /// one.
     pub fullest: Option<Fullest>,
+    /// Which backends have refused clients lately.
+    pub refusing: Refusing,
     /// Why some flows stay that have ended; `None`: the last pass met no error.
     pub failure: Option<String>,
     /// Why it is not known which ports others have; `None`: it is.
@@ -170,6 +172,7 @@ impl Sweep {
                 adopting.add(&flow);
             }
             if !is_expired(&flow, now, MARGIN) {
+                refusing::note(&flow, now, &mut self.swept.refusing);
                 self.counting.add(&flow);
                 continue;
             }
@@ -214,6 +217,7 @@ impl Sweep {
         self.left.retain(|_, left| left.pass == pass);
         self.swept.failure = self.failure.take();
         self.swept.fullest = self.counting.take();
+        refusing::forget(self.table.now(), &mut self.swept.refusing);
         let begun = self.table.begun().saturating_sub(self.begun);
         self.recount.conclude(&self.table.0.shares, begun);
         self.swept.passes += 1;

@@ -3,6 +3,7 @@
 //! Invariant: [`ALL`] lists every check once; each says what it looked at and comes to exactly one judgement, whatever
 //! the material is, and none sends a request.
 
+mod announced;
 mod balancer;
 mod devices;
 mod dns;
@@ -166,6 +167,7 @@ pub(super) static ALL: &[Check] = &[
     check("host.conntrack", Group::Host, &[Host], host::conntrack),
     check("host.routes", Group::Host, &[Host], host::routes),
     check("host.devices", Group::Host, &[Kernel, Host], devices::devices),
+    check("host.announced", Group::Host, &[Table, Host], announced::announced),
     check("view.api-cache", Group::Views, &[Watch, Slices], views::api_cache),
     check("view.cache-table", Group::Views, &[Watch, Table], views::cache_table),
     check("view.table-kernel", Group::Views, &[Kernel], views::table_kernel),

@@ -19,6 +19,7 @@ use holdfast_core::snapshot::{ServiceView, Snapshot};
 
 use super::focus::Focus;
 use crate::record::Record;
+use crate::views::announced::AnnouncedAddress;
 use crate::views::apiserver::View as ApiserverView;
 use crate::views::datapath::DatapathView;
 use crate::views::proxies::Filter;
@@ -252,6 +253,8 @@ pub struct Own {
     pub datapath: Arc<DatapathView>,
     pub proxies: Arc<[OtherProxy]>,
     pub filters: Arc<[Filter]>,
+    /// The addresses that the configuration has announced.
+    pub announced: Vec<AnnouncedAddress>,
     /// Clients outside that programs dropped and told of; the one that tried last comes last.
     pub dropped: Vec<Dropped>,
 }

@@ -16,7 +16,7 @@ fn words(id: &str) -> Option<&'static str> {
 }
 
 /// When a check is well, or what it says.
-const WORDS: [(&str, &str); 106] = [
+const WORDS: [(&str, &str); 107] = [
     ("self.ready", "every source has delivered, and the engine moves"),
     (
         "self.watch",
@@ -132,6 +132,11 @@ const WORDS: [(&str, &str); 106] = [
         "host.devices",
         "programs are at each device that leads to a backend, and this node has an address to show to it; an \
          error if not. Which of these devices `packets.devices` leaves out",
+    ),
+    (
+        "host.announced",
+        "the route by which others are told of each of its addresses is there, where the configuration has them \
+         announced; if not, why",
     ),
     ("view.api-cache", "this node has the slices that the apiserver has"),
     ("view.cache-table", "the table has what the rules make of the slices; if lists are kept, how many"),

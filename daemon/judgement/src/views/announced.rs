@@ -2,6 +2,7 @@
 //!
 //! Invariant: plain data. What is announced is what the kernel has accepted.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use schemars::JsonSchema;
@@ -19,6 +20,15 @@ pub struct AnnouncedAddress {
     pub why: Option<String>,
     /// Why the kernel did not take the last change; it is tried again.
     pub error: Option<String>,
+}
+
+impl fmt::Display for AnnouncedAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, table, announced, why, error } = self;
+        let word = if *announced { "announced" } else { "not announced" };
+        write!(f, "{word}: {address} (table {table})")?;
+        [why, error].into_iter().flatten().try_for_each(|said| write!(f, ": {said}"))
+    }
 }
 
 /// All of them, and what was done since the start.

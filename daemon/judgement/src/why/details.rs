@@ -1,6 +1,6 @@
 //! The parts of an explanation: objects, settings, what the maps say, endpoints with all that is known of them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use holdfast_core::facts::{Meta, NodeName, ObjectKey, SliceFacts};
@@ -21,7 +21,9 @@ use super::states::{EndpointState, WriteStatus, state, status};
 use super::{ReadBack, Subject};
 use crate::described::{Code, Text};
 use crate::rfc3339::Rfc3339;
+use crate::views::announced::AnnouncedAddress;
 use crate::views::apiserver::View;
+use crate::views::checks::{CheckSeen, ChecksSeen};
 use crate::views::clients::{Clients, Counters};
 use crate::views::refusals::{Cause, DENIALS, Denied, answering, spelled};
 
@@ -51,6 +53,8 @@ pub struct FrontendRow<'a> {
     pub external_backends: Option<Vec<String>>,
     /// What the maps hold, read back for this answer.
     pub applied: Applied,
+    /// Whether its address is announced, and if not why; null: it is not to be.
+    pub announcement: Option<AnnouncedAddress>,
     /// What happens next by itself.
     pub next: String,
 }
@@ -74,6 +78,7 @@ impl<'a> FrontendRow<'a> {
             backends: view.backends(it).map(shown).collect(),
             external_backends: view.external_backends(it).map(|rows| rows.map(shown).collect()),
             applied,
+            announcement: None,
             next,
         }
     }
@@ -312,11 +317,24 @@ pub struct EndpointRow<'a> {
     /// The file or apiserver that its slice was read from.
     pub origin: Option<&'a str>,
     pub since: Rfc3339,
+    /// How new clients are given to it beside the other backends: 1 unless the service says more; 0 is none.
+    pub weight: u16,
+    /// How it is checked, and what the last check came to; null: it is not checked.
+    pub check: Option<CheckSeen>,
 }
 
-pub(super) fn endpoints<'a>(view: &'a ServiceView, snapshot: &Snapshot) -> Vec<EndpointRow<'a>> {
+pub(super) fn endpoints<'a>(
+    view: &'a ServiceView,
+    snapshot: &Snapshot,
+    checks: Option<&ChecksSeen>,
+) -> Vec<EndpointRow<'a>> {
     let rows = view.ports.iter().flat_map(|port| port.rows.all().map(move |row| (port, row)));
-    rows.take(ENDPOINTS_MAX).map(|(port, row)| endpoint(view, port, &row, snapshot)).collect()
+    let check = |row: &Row| checks?.get(&SocketAddr::new(row.address, row.port.get())).cloned();
+    let shown = |(port, row): (&'a PortView, Row)| EndpointRow {
+        check: check(&row),
+        ..endpoint(view, port, &row, snapshot)
+    };
+    rows.take(ENDPOINTS_MAX).map(shown).collect()
 }
 
 fn endpoint<'a>(
@@ -339,6 +357,8 @@ fn endpoint<'a>(
         slice: slice.map(|slice| slice.key.name.to_string()),
         origin: slice.and_then(|slice| slice.meta.origin.as_deref()),
         since: Rfc3339(row.since()),
+        weight: port.rows.weight(row.backend()).number(),
+        check: None,
     }
 }
 

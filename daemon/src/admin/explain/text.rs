@@ -96,6 +96,9 @@ fn write_service(out: &mut String, it: &Explained<'_>) {
     }
     for endpoint in &it.endpoints {
         line(out, 2, &endpoint_line(endpoint));
+        if let Some(check) = &endpoint.check {
+            line(out, 3, &check.to_string());
+        }
     }
     for refused in &it.refusals {
         line(out, 1, &refused_line(refused));
@@ -130,6 +133,9 @@ fn write_frontend(out: &mut String, it: &FrontendRow<'_>) {
     line(out, 2, &format!("in the maps now: {}", applied(it)));
     if let Some(Clients { connects, refused, dropped }) = it.applied.clients {
         line(out, 2, &format!("clients so far: {connects} connected, {refused} refused, {dropped} dropped"));
+    }
+    if let Some(announcement) = &it.announcement {
+        line(out, 2, &announcement.to_string());
     }
     line(out, 2, &format!("next: {}", it.next));
     if let Some(page) = &it.page {
@@ -208,5 +214,7 @@ fn refused_line(it: &RefusedRow) -> String {
 fn endpoint_line(it: &EndpointRow<'_>) -> String {
     let address = std::net::SocketAddr::new(it.address, it.port);
     let node = it.node.map(|node| format!(", on {node}")).unwrap_or_default();
-    format!("{address}/{} {}: {}{node}, since {}", it.protocol, it.state, it.reasons.join(", "), it.since)
+    let weight = if it.weight == 1 { String::new() } else { format!(", weight {}", it.weight) };
+    let reasons = it.reasons.join(", ");
+    format!("{address}/{} {}: {reasons}{node}{weight}, since {}", it.protocol, it.state, it.since)
 }

@@ -60,4 +60,6 @@ pub(super) fn checks(out: &mut Exposition, checks: &Checks) {
     out.by("holdfast_checks_total", "counter", help, "result", checks.totals());
     let help = "Backends of the configuration that are checked, by what their checks made of them.";
     out.by("holdfast_checked_backends", "gauge", help, "state", checks.backends());
+    let help = "Backends that were checked out of turn because they had refused clients from outside.";
+    out.counter("holdfast_checks_out_of_turn_total", help, checks.doubted());
 }

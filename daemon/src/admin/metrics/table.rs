@@ -2,7 +2,7 @@
 //!
 //! Invariant: as for all metrics, see the parent. No service has a series of its own here; `/frontends` lists all.
 
-use holdfast_core::digest::digest;
+use holdfast_core::digest::{configured, digest};
 use holdfast_core::keys::Source;
 use holdfast_core::lifecycle::State as BalancerState;
 use holdfast_core::snapshot::Snapshot;
@@ -22,6 +22,11 @@ pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot) {
         let help =
             "What the apiserver's objects ask for, as a number; nodes that know the same have the same.";
         out.gauge("holdfast_table_digest", help, digest(&snapshot.services));
+    }
+    if snapshot.sources.contains_key(&Source::Config) {
+        let help =
+            "What the configuration's services ask for, as a number; nodes with the same have the same.";
+        out.gauge("holdfast_configured_digest", help, configured(&snapshot.services));
     }
 }
 

@@ -41,6 +41,7 @@ use crate::knowledge::Edition;
 use crate::readings::{
     About, ClosedPort, ClosedPorts, EffectiveConfig, Liveness, Purpose, Readings, Verifications,
 };
+use crate::sources::config::Checks;
 use crate::sources::kubernetes::{self as watching, LastError, Resource, View as Watches, Watch};
 use crate::state::Written;
 use healthy::devices as decisions;
@@ -728,6 +729,13 @@ fn closed_ports() -> Arc<ClosedPorts> {
     Arc::new(ClosedPorts::of(vec![port]))
 }
 
+/// The backend of the configuration's service speaks another protocol than its check.
+fn checks() -> Arc<Checks> {
+    let said = "\u{202e}</script>\r\nSMTP";
+    let backend = "[fd00::1]:9000".parse().unwrap();
+    Arc::new(Checks::of_one_that_is_not_http(&name("default/web"), backend, said, THEN.into()))
+}
+
 /// A file of the operator that is no TOML.
 fn odd_knowledge() -> Edition {
     Edition::of(vec![("/etc/holdfast/events.d/ours.toml".to_owned(), "[[cause]\n".to_owned())], Vec::new())
@@ -746,7 +754,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         watches: watches(),
         refusals: refusals(),
         probes: Arc::default(),
-        checks: Arc::default(),
+        checks: checks(),
         more_services: watch::channel(Arc::default()).1,
         announced: Some(Arc::default()),
         overheard: Arc::default(),

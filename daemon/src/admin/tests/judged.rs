@@ -51,6 +51,7 @@ pub(crate) fn answers_of_the_apiserver() -> Value {
         datapath: Arc::new(DatapathView::memory()),
         proxies: Arc::default(),
         filters: Arc::default(),
+        announced: Vec::new(),
         dropped: Vec::new(),
     };
     let known = Known::of(web(), Arc::new(everything()), &Focus::default());

@@ -89,6 +89,7 @@ fn checks_are_counted_by_result() {
             .into_iter()
             .for_each(|it| readings.checks.count(it));
         readings.checks.set_backends(7, 2);
+        readings.checks.add_doubted(5);
     });
     has(
         &body,

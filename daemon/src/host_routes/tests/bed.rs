@@ -13,6 +13,7 @@ use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Now;
 use holdfast_judgement::views::announced::Announced;
+use holdfast_judgement::views::datapath::DatapathView;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -65,7 +66,8 @@ impl Rules {
         let (sender, events) = self.source.get_or_insert_with(|| {
             let (sender, blocks) = watch::channel(Arc::default());
             let (out, events) = mpsc::channel(1);
-            tokio::spawn(run(blocks, watch::channel(None).1, None, out, (0, Arc::default())));
+            let datapath = watch::channel(Arc::new(DatapathView::memory())).1;
+            tokio::spawn(run(blocks, watch::channel(None).1, None, out, datapath, (0, Arc::default())));
             (sender, events)
         });
         // The source runs only when this task waits, so what it finds first are these.

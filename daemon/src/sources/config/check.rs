@@ -117,13 +117,17 @@ async fn get_over_tls(
     http::get(stream, target, asked).await
 }
 
+/// Connects, and has the connection end by a reset: what is closed in due form leaves a socket behind for a minute, and
+/// 10,000 backends that are asked every 5 s would keep 120,000 of them. Whatever ends a check, no byte is missed then.
 async fn connect(backend: SocketAddr) -> Result<TcpStream, CheckFailed> {
     let stream = exempt::connect(backend).await.map_err(CheckFailed::Connect)?;
-    if is_own_socket(&stream) { Err(CheckFailed::OwnSocket) } else { Ok(stream) }
+    // Where it is refused, the socket stays for that minute.
+    let _ = stream.set_zero_linger();
+    if is_own_socket(&stream, backend) { Err(CheckFailed::OwnSocket) } else { Ok(stream) }
 }
 
-fn is_own_socket(stream: &TcpStream) -> bool {
-    matches!((stream.local_addr(), stream.peer_addr()), (Ok(local), Ok(peer)) if local == peer)
+fn is_own_socket(stream: &TcpStream, peer: SocketAddr) -> bool {
+    stream.local_addr().is_ok_and(|local| local == peer)
 }
 
 /// Sends a text, if there is one, and reads until another one came.

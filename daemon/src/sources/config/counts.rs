@@ -1,20 +1,25 @@
-//! How the checks of backends went, as numbers.
+//! How the checks of backends went, as numbers, and what each backend's last one came to.
 //!
-//! Invariant: the source alone writes them; a reader never waits for it.
+//! Invariant: the source alone writes; a reader waits for it, or it for a reader, no longer than a row is copied.
 
+#[cfg(test)]
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(test)]
+use std::time::Duration;
 
+use holdfast_core::keys::ObjectName;
 use holdfast_core::words;
+#[cfg(test)]
+use holdfast_judgement::rfc3339::Millis;
+use holdfast_judgement::views::checks::{CheckResult, CheckSeen, ChecksSeen};
 
-words! {
-    /// What came of one check.
-    pub enum CheckResult {
-        Good = "good",
-        Bad = "bad",
-        /// It said nothing of the backend, because a file that TLS needs could not be read.
-        Unasked = "unasked",
-    }
-}
+#[cfg(test)]
+use super::check::CheckFailed;
+use super::seen::Seen;
+#[cfg(test)]
+use super::seen::{Outcome, Row};
 
 words! {
     /// What checks made of a backend.
@@ -29,9 +34,16 @@ words! {
 pub struct Checks {
     results: [AtomicU64; CheckResult::ALL.len()],
     states: [AtomicU64; CheckedState::ALL.len()],
+    doubted: AtomicU64,
+    pub(super) seen: Seen,
 }
 
 impl Checks {
+    /// How each checked backend of a service of the configuration is, and what its last check came to.
+    pub fn of(&self, service: &ObjectName) -> ChecksSeen {
+        self.seen.of(service)
+    }
+
     /// Each result with its count.
     pub fn totals(&self) -> impl Iterator<Item = (CheckResult, u64)> {
         CheckResult::ALL.into_iter().zip(self.results.iter().map(|count| count.load(Ordering::Relaxed)))
@@ -42,14 +54,45 @@ impl Checks {
         CheckedState::ALL.into_iter().zip(self.states.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
+    /// The same of one of its backends; none: it is not checked.
+    pub fn of_backend(&self, service: &ObjectName, backend: SocketAddr) -> Option<CheckSeen> {
+        self.seen.of_backend(service, backend)
+    }
+
     pub(crate) fn count(&self, result: CheckResult) {
         let found = CheckResult::ALL.into_iter().zip(&self.results).find(|(it, _)| *it == result);
         found.into_iter().for_each(|(_, count)| _ = count.fetch_add(1, Ordering::Relaxed));
+    }
+
+    /// How often a backend was checked out of turn because it had refused clients.
+    pub fn doubted(&self) -> u64 {
+        self.doubted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_doubted(&self, backends: u64) {
+        self.doubted.fetch_add(backends, Ordering::Relaxed);
     }
 
     pub(crate) fn set_backends(&self, usable: usize, unusable: usize) {
         for (state, number) in self.states.iter().zip([usable, unusable]) {
             state.store(number as u64, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+impl Checks {
+    /// Those of one backend, which answered its last check with something else than HTTP.
+    pub(crate) fn of_one_that_is_not_http(
+        service: &ObjectName,
+        backend: SocketAddr,
+        said: &str,
+        at: Millis,
+    ) -> Self {
+        let (checks, row) = (Self::default(), Row::new("http"));
+        let failed = Err(CheckFailed::NotHttp(said.to_owned()));
+        row.note(Outcome::new(&failed, at, Duration::from_micros(12_345)), false);
+        checks.seen.put(service, BTreeMap::from([(backend, row)]));
+        checks
     }
 }

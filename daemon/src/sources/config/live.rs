@@ -14,11 +14,14 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts, Writer};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey};
 use holdfast_core::weights::{Asked, Weight};
+use holdfast_datapath::Refusing;
 
 use super::block::{Block, Blocks};
+use super::doubt::{Doubt, Refused, Told};
 use super::health::{Health, Transition};
-use super::schedule::{CheckId, Schedule, jittered, part};
-use super::{FIRST_INTERVAL_MAX, HealthCheck, ramp};
+use super::schedule::{CheckId, Places, Schedule, jittered, part};
+use super::seen::{Outcome, Row};
+use super::{Checks, FIRST_INTERVAL_MAX, HealthCheck, ramp};
 
 /// The writer of what a health check changed.
 const WRITER: &str = "health-check";
@@ -44,6 +47,8 @@ pub(super) struct Change {
     /// Failed checks since the backend was last well: up to this one if it turned unready, up to its recovery if it
     /// turned ready.
     pub(super) failures: u32,
+    /// What was wrong at last.
+    pub(super) error: Option<String>,
 }
 
 #[derive(Debug)]
@@ -64,35 +69,43 @@ struct Checked {
     // The check that ran last, or runs.
     asked: Arc<HealthCheck>,
     health: Health,
+    // What readers see of it.
+    row: Row,
     // Whether its checks have been moved away from those of other backends that began with it.
     is_spread: bool,
     // When it was ready again after having been unready.
     returned: Option<Duration>,
+    doubt: Doubt,
 }
 
 /// Everything this source knows.
 #[derive(Debug)]
 pub(super) struct Live {
     seed: u64,
+    shown: Arc<Checks>,
     standing: BTreeMap<ObjectName, Standing>,
     checks: BTreeMap<CheckId, Checked>,
     checks_made: u64,
     unusable: usize,
     schedule: Schedule,
+    told: Told,
     turned: BTreeSet<(ObjectName, SliceKey)>,
     // When backends of services grow next.
     steps: BTreeSet<(Duration, ObjectName)>,
 }
 
 impl Live {
-    pub(super) fn new(seed: u64) -> Self {
+    /// Readers look at `shown`.
+    pub(super) fn new(seed: u64, shown: Arc<Checks>, places: Places) -> Self {
         Self {
             seed,
+            shown,
             standing: BTreeMap::new(),
             checks: BTreeMap::new(),
             checks_made: 0,
             unusable: 0,
-            schedule: Schedule::default(),
+            schedule: Schedule::new(places),
+            told: Told::default(),
             turned: BTreeSet::new(),
             steps: BTreeSet::new(),
         }
@@ -137,7 +150,7 @@ impl Live {
 
     /// Takes a result in, if the check has one; returns the change if the backend turned. Results of checks that are
     /// gone by now, or that a reload has changed while they ran, change nothing.
-    pub(super) fn finished(&mut self, id: CheckId, is_well: Option<bool>, now: Duration) -> Option<Change> {
+    pub(super) fn finished(&mut self, id: CheckId, outcome: Outcome, now: Duration) -> Option<Change> {
         let Some(checked) = self.checks.get_mut(&id) else {
             self.schedule.finished(id, now, Duration::ZERO);
             return None;
@@ -146,8 +159,19 @@ impl Live {
             self.schedule.finished(id, now, Duration::ZERO);
             return None;
         }
-        let transition = is_well.and_then(|is_well| checked.health.observe(is_well));
-        self.schedule.finished(id, now, checked.wait(self.seed, is_well.is_some()));
+        let is_well = outcome.is_well();
+        // What is asked out of turn only lowers.
+        let counted = is_well.filter(|is_well| !is_well || !checked.doubt.is_on());
+        let transition = counted.and_then(|is_well| checked.health.observe(is_well));
+        let error = transition.and(outcome.error()).map(str::to_owned);
+        checked.row.note(outcome, checked.health.ready());
+        match checked.due_in_turn(is_well, now) {
+            Some(due) => {
+                self.schedule.finished(id, now, Duration::ZERO);
+                self.schedule.set_due(id, due);
+            }
+            None => self.schedule.finished(id, now, checked.wait(self.seed, is_well.is_some())),
+        }
         let transition = transition?;
         let returned = transition == Transition::Ready;
         checked.returned = returned.then_some(now);
@@ -160,7 +184,28 @@ impl Live {
             transition,
             check: checked.check.kind.as_str(),
             failures: checked.health.failures(),
+            error,
         })
+    }
+
+    /// Has the ready backends that refused their service's clients checked out of turn; says how many these are.
+    pub(super) fn doubt(&mut self, refusing: &Refusing, now: Duration) -> u64 {
+        let refused = self.told.news(refusing);
+        let mut begun = 0;
+        if refused.is_empty() {
+            return begun;
+        }
+        for standing in self.standing.values() {
+            for id in standing.refused(&refused) {
+                let due = self.schedule.due(id);
+                let Some((checked, due)) = self.checks.get_mut(&id).zip(due) else { continue };
+                if checked.health.ready() && checked.doubt.begin(now, checked.check.interval, due) {
+                    self.schedule.set_due(id, now);
+                    begun += 1;
+                }
+            }
+        }
+        begun
     }
 
     /// The slices with a backend that turned since the last call, each once, and before them the services of which
@@ -203,6 +248,7 @@ impl Live {
             self.drop_check(id);
         }
         let service = &standing.block.service;
+        self.shown.seen.put(&service.key.name, BTreeMap::new());
         group.push(Event::ServiceDeleted(service.key.clone(), Some(Box::new(service.meta.clone()))));
         group.extend(standing.sent.values().map(slice_deleted));
     }
@@ -260,7 +306,14 @@ impl Live {
         for id in before.into_values() {
             self.drop_check(id);
         }
+        self.show(&block.service.key.name, &checks);
         checks
+    }
+
+    fn show(&self, service: &ObjectName, checks: &BTreeMap<SocketAddr, CheckId>) {
+        let row = |id| self.checks.get(id).map(|checked| checked.row.clone());
+        let rows = checks.iter().filter_map(|(backend, id)| Some((*backend, row(id)?)));
+        self.shown.seen.put(service, rows.collect());
     }
 
     fn new_check(
@@ -274,6 +327,7 @@ impl Live {
         let id = CheckId(self.checks_made);
         let service = block.service.key.clone();
         let health = Health::new(check.rise, check.fall);
+        let row = Row::new(check.kind.as_str());
         let [check, asked] = [check, check].map(Arc::clone);
         let checked = Checked {
             service,
@@ -282,8 +336,10 @@ impl Live {
             check,
             asked,
             health,
+            row,
             is_spread: false,
             returned: None,
+            doubt: Doubt::default(),
         };
         self.checks.insert(id, checked);
         id
@@ -297,8 +353,10 @@ impl Live {
         };
         if checked.check != *check {
             checked.check = Arc::clone(check);
+            checked.row.set_kind(check.kind.as_str());
             checked.health.set_thresholds(check.rise, check.fall);
             checked.is_spread = false;
+            checked.doubt = Doubt::default();
         } else if !new {
             return;
         }
@@ -314,6 +372,16 @@ impl Live {
 }
 
 impl Standing {
+    /// The checks of backends that refused clients of this service.
+    fn refused(&self, refused: &Refused) -> impl Iterator<Item = CheckId> {
+        let service = &self.block.service;
+        let transport = service.ports.first().and_then(|port| port.protocol.transport());
+        let dialled =
+            service.static_frontends.iter().filter_map(move |frontend| Some((*frontend, transport?)));
+        let backends = dialled.filter_map(|dialled| refused.get(&dialled)).flatten();
+        backends.filter_map(|backend| self.checks.get(backend).copied())
+    }
+
     /// The weights of now, and when backends grow next: as the block says, but for those that returned lately.
     fn weights(
         &self,
@@ -368,6 +436,19 @@ impl Checked {
         }
         let is_spread = std::mem::replace(&mut self.is_spread, true);
         if is_spread { jittered(self.check.interval, hash) } else { part(self.check.interval, hash) }
+    }
+
+    /// When the next check is due after one that was made out of turn; `None`: it was made in its turn, or has settled
+    /// what was in doubt.
+    fn due_in_turn(&mut self, is_well: Option<bool>, now: Duration) -> Option<Duration> {
+        if !self.doubt.is_on() {
+            return None;
+        }
+        if is_well == Some(false) && self.health.ready() {
+            return Some(now.saturating_add(self.hurried()));
+        }
+        let turn = self.doubt.end()?;
+        self.health.ready().then(|| turn.max(now))
     }
 
     fn hurried(&self) -> Duration {

@@ -1,8 +1,9 @@
 //! Which check runs next.
 //!
-//! Bounded: at most [`AT_ONCE_MAX`] checks run. Fair: the one that has been due for longest starts first. A check that
-//! held its place for longer than [`PROMPT_MAX`] waits in the slow lane, which has at most [`SLOW_AT_ONCE_MAX`] places.
-//! So backends that hang, however many, delay one another and no others.
+//! Bounded: there are [`Places`] for a few checks that are prompt and for many that are not, because one that waits for
+//! its backend costs no more than a socket. Fair: the one that has been due for longest starts first. A check that is
+//! not over within [`PROMPT_MAX`] moves to a slow place while it runs, if one is free, and has a slow place from its
+//! start next time. So backends that hang, however many, delay one another and no others.
 //!
 //! Invariant: a check is waiting once or running once, never both. A removed check that still runs keeps its place
 //! until it has finished, because its socket is still there. Time is an argument: the `Duration` since a fixed start.
@@ -10,12 +11,36 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Sockets that checks may hold together: enough for 25,000 prompt checks a second at 5 ms, an eighth of the usual
-/// 1,024 file descriptors.
-pub(super) const AT_ONCE_MAX: usize = 128;
+/// How many checks may run together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Places {
+    /// Of those that may yet be prompt.
+    prompt: usize,
+    /// Of those that have not been, now or the last time.
+    slow: usize,
+}
 
-/// Half of the places stay for backends that answer promptly.
-pub(super) const SLOW_AT_ONCE_MAX: usize = AT_ONCE_MAX / 2;
+impl Places {
+    /// The most: 10,000 backends of which each is asked every 5 s hang for a second each, and 2,000 of their checks run
+    /// together. At most [`super::check::ANSWER_BYTES_MAX`] of each is kept: 64 MiB in all, if every backend sends so
+    /// much and does not end. Prompt checks are 2,000 a second even if each one turns out to be slow.
+    pub(super) const MOST: Self = Self { prompt: 512, slow: 3_584 };
+
+    /// The places within so many sockets, of which an eighth is for prompt checks.
+    pub(super) fn within(sockets: usize) -> Self {
+        let most = Self::MOST.all();
+        let all = sockets.clamp(AT_LEAST, most);
+        let prompt = all / (most / Self::MOST.prompt);
+        Self { prompt, slow: all.saturating_sub(prompt) }
+    }
+
+    pub(super) const fn all(self) -> usize {
+        self.prompt.saturating_add(self.slow)
+    }
+}
+
+/// So many checks may always run together: an eighth of the usual 1,024 file descriptors.
+const AT_LEAST: usize = 128;
 
 /// Longer than any answer within a data centre; shorter than a useful timeout.
 pub(super) const PROMPT_MAX: Duration = Duration::from_millis(250);
@@ -60,16 +85,29 @@ struct Entry {
 }
 
 /// All checks, waiting or running.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Schedule {
+    places: Places,
     entries: BTreeMap<CheckId, Entry>,
     prompt: BTreeSet<(Duration, CheckId)>,
     slow: BTreeSet<(Duration, CheckId)>,
     running: BTreeMap<CheckId, Run>,
-    running_slow: usize,
+    // Those that have a prompt place, by when they began.
+    running_prompt: BTreeSet<(Duration, CheckId)>,
 }
 
 impl Schedule {
+    pub(super) const fn new(places: Places) -> Self {
+        Self {
+            places,
+            entries: BTreeMap::new(),
+            prompt: BTreeSet::new(),
+            slow: BTreeSet::new(),
+            running: BTreeMap::new(),
+            running_prompt: BTreeSet::new(),
+        }
+    }
+
     /// A new check, or a known one that shall run earlier or later than planned. One that runs now is left alone.
     pub(super) fn set_due(&mut self, id: CheckId, due: Duration) {
         let entry = self.entries.entry(id).or_insert(Entry { lane: Lane::Prompt, due: None });
@@ -85,6 +123,11 @@ impl Schedule {
         waiting.insert((due, id));
     }
 
+    /// When a check that waits is due; `None`: it runs, or is not there.
+    pub(super) fn due(&self, id: CheckId) -> Option<Duration> {
+        self.entries.get(&id)?.due
+    }
+
     /// Forgets a check.
     pub(super) fn remove(&mut self, id: CheckId) {
         if let Some(Entry { lane, due: Some(due) }) = self.entries.remove(&id) {
@@ -94,14 +137,30 @@ impl Schedule {
 
     /// Starts the check that has been due for longest and has a place; the caller runs it.
     pub(super) fn start_due(&mut self, now: Duration) -> Option<CheckId> {
+        self.move_overdue(now);
         let (due, id) = self.next().filter(|(due, _)| *due <= now)?;
         let entry = self.entries.get_mut(&id)?;
         entry.due = None;
         let lane = entry.lane;
         self.waiting(lane).remove(&(due, id));
-        self.running_slow += usize::from(lane == Lane::Slow);
         self.running.insert(id, Run { lane, since: now });
+        if lane == Lane::Prompt {
+            self.running_prompt.insert((now, id));
+        }
         Some(id)
+    }
+
+    /// Gives slow places to checks that are not prompt any more, so that they hold up none that is.
+    fn move_overdue(&mut self, now: Duration) {
+        while self.has_slow_place()
+            && let Some((since, id)) = self.running_prompt.first().copied()
+            && now.saturating_sub(since) >= PROMPT_MAX
+        {
+            self.running_prompt.remove(&(since, id));
+            if let Some(run) = self.running.get_mut(&id) {
+                run.lane = Lane::Slow;
+            }
+        }
     }
 
     /// Frees the place of a check. It is next due `wait` after its start, at the earliest now.
@@ -109,7 +168,9 @@ impl Schedule {
         let Some(run) = self.running.remove(&id) else {
             return;
         };
-        self.running_slow -= usize::from(run.lane == Lane::Slow);
+        if run.lane == Lane::Prompt {
+            self.running_prompt.remove(&(run.since, id));
+        }
         if let Some(entry) = self.entries.get_mut(&id) {
             let prompt = now.saturating_sub(run.since) <= PROMPT_MAX;
             entry.lane = if prompt { Lane::Prompt } else { Lane::Slow };
@@ -117,17 +178,32 @@ impl Schedule {
         }
     }
 
-    /// When the next check is due; `None`: none waits, or none can start before another one has finished.
+    /// When the next check can start; `None`: none waits, or none can start before another one has finished.
     pub(super) fn next_due(&self) -> Option<Duration> {
-        self.next().map(|(due, _)| due)
+        let next = self.next().map(|(due, _)| due);
+        next.into_iter().chain(self.next_freed()).min()
     }
 
     fn next(&self) -> Option<(Duration, CheckId)> {
-        if self.running.len() >= AT_ONCE_MAX {
-            return None;
-        }
-        let slow = if self.running_slow < SLOW_AT_ONCE_MAX { self.slow.first() } else { None };
-        self.prompt.first().into_iter().chain(slow).min().copied()
+        let prompt = self.prompt.first().filter(|_| self.has_prompt_place());
+        let slow = self.slow.first().filter(|_| self.has_slow_place());
+        prompt.into_iter().chain(slow).min().copied()
+    }
+
+    /// When the prompt check that waits gets the place of one that is not prompt any more.
+    fn next_freed(&self) -> Option<Duration> {
+        let waits = !self.has_prompt_place() && self.has_slow_place();
+        let (due, _) = self.prompt.first().filter(|_| waits)?;
+        let (since, _) = self.running_prompt.first()?;
+        Some(since.saturating_add(PROMPT_MAX).max(*due))
+    }
+
+    fn has_prompt_place(&self) -> bool {
+        self.running_prompt.len() < self.places.prompt
+    }
+
+    fn has_slow_place(&self) -> bool {
+        self.running.len().saturating_sub(self.running_prompt.len()) < self.places.slow
     }
 
     fn waiting(&mut self, lane: Lane) -> &mut BTreeSet<(Duration, CheckId)> {

@@ -128,6 +128,7 @@ struct Running {
     events: mpsc::Receiver<Vec<Event>>,
     task: tokio::task::JoinHandle<()>,
     counts: Arc<Checks>,
+    _datapath: watch::Sender<Arc<DatapathView>>,
 }
 
 impl Running {
@@ -136,8 +137,9 @@ impl Running {
         let (sender, events) = mpsc::channel(8);
         let (led, leads) = watch::channel(None);
         let counts = Arc::default();
-        let task = tokio::spawn(run(reloads, leads, None, sender, (1, Arc::clone(&counts))));
-        Self { blocks, led, events, task, counts }
+        let (datapath, view) = watch::channel(Arc::new(DatapathView::memory()));
+        let task = tokio::spawn(run(reloads, leads, None, sender, view, (1, Arc::clone(&counts))));
+        Self { blocks, led, events, task, counts, _datapath: datapath }
     }
 
     async fn group(&mut self) -> Vec<Event> {

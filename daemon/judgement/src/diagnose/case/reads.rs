@@ -18,6 +18,7 @@ use crate::diagnose::material::{
     ServiceSeen, SliceSeen, WatchSeen,
 };
 use crate::record::Record;
+use crate::views::announced::AnnouncedAddress;
 use crate::views::apiserver::View as ApiserverView;
 use crate::views::datapath::DatapathView;
 use crate::views::proxies::{Filter, OtherProxy};
@@ -52,6 +53,7 @@ reads! {
     names: Asked<Names> = names, Probes;
     proxies: Arc<[OtherProxy]> = own.proxies, Host;
     filters: Arc<[Filter]> = own.filters, Host;
+    announced: Vec<AnnouncedAddress> = own.announced, Host;
     listeners: Asked<Vec<Listener>> = host.listeners, Host;
     port_range: Asked<(u16, u16)> = host.port_range, Host;
     reserved: Asked<Vec<(u16, u16)>> = host.reserved, Host;

@@ -103,7 +103,7 @@ function frontendsOf({ frontends }) {
   );
 }
 
-function kernelOf({ applied, status, error, owner }) {
+function kernelOf({ applied, status, error, owner, announcement }) {
   const match =
     applied.matches === false ? h("strong", {}, "differs from what was decided") : `the same, ${status}`;
   const clients =
@@ -119,7 +119,14 @@ function kernelOf({ applied, status, error, owner }) {
     clients,
     problem && h("div", { class: "bad" }, problem),
     owner && h("div", {}, "owner: ", toService(owner)),
+    announcement && announcementOf(announcement),
   ];
+}
+
+// Whether routers are told that this node has the address.
+function announcementOf({ announced, table, why, error }) {
+  const said = [announced ? `announced (table ${table})` : "not announced", why, error].filter(Boolean).join(": ");
+  return h("div", announced && !error ? {} : { class: "bad" }, said);
 }
 
 function endpointsOf({ endpoints }) {
@@ -127,12 +134,27 @@ function endpointsOf({ endpoints }) {
     `${socket(row.address, row.port)}/${row.protocol}`,
     row.state,
     row.reasons.join(", "),
+    row.weight,
+    checkOf(row.check),
     row.node && name(row.node),
     row.zone && name(row.zone),
     row.slice && name(row.slice),
     moment(row.since),
   ]);
-  return table("Endpoints", ["endpoint", "state", "why", "node", "zone", "slice", "since"], rows);
+  return table("Endpoints", ["endpoint", "state", "why", "weight", "check", "node", "zone", "slice", "since"], rows);
+}
+
+// What the last health check of an endpoint came to, where there are such checks.
+function checkOf(check) {
+  if (!check) return null;
+  const { kind, usable, last } = check;
+  const said = last && `${last.in_a_row} ${last.result} in a row, ${last.took_microseconds / 1000} ms`;
+  return [
+    `${kind}, `,
+    usable ? "usable" : h("strong", {}, "unusable"),
+    said && h("div", {}, `${said}, `, moment(last.at)),
+    last?.error && h("div", { class: "bad" }, last.error),
+  ];
 }
 
 function refusedOf({ refusals }) {

@@ -21,6 +21,9 @@ use super::{ANSWER_BYTES_MAX, CheckFailed, excerpt};
 /// The longest status line: far more than any real one.
 pub(super) const STATUS_LINE_BYTES_MAX: u64 = 8 * 1024;
 
+/// Room for the head of most answers: thousands of backends that say nothing cost so much each.
+const HEAD_BYTES_USUAL: usize = 1024;
+
 const USER_AGENT: &str = concat!("holdfast/", env!("CARGO_PKG_VERSION"));
 
 /// Asks a backend that is connected, and judges its answer.
@@ -50,7 +53,7 @@ async fn status_line(
     // TLS may keep back what it was given.
     stream.flush().await.map_err(CheckFailed::Broken)?;
     let mut line = Vec::new();
-    let mut answer = BufReader::new(stream.take(STATUS_LINE_BYTES_MAX));
+    let mut answer = BufReader::with_capacity(HEAD_BYTES_USUAL, stream.take(STATUS_LINE_BYTES_MAX));
     answer.read_until(b'\n', &mut line).await.map_err(CheckFailed::Broken)?;
     judge_line(&line, &asked.expect_status)
 }

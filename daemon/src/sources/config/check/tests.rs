@@ -318,8 +318,40 @@ async fn a_socket_joined_to_itself_is_no_backend() {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let own = socket.local_addr().unwrap();
-    assert!(is_own_socket(&socket.connect(own).await.unwrap()));
+    assert!(is_own_socket(&socket.connect(own).await.unwrap(), own));
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    assert!(!is_own_socket(&exempt::connect(listener.local_addr().unwrap()).await.unwrap()));
+    let other = listener.local_addr().unwrap();
+    assert!(!is_own_socket(&exempt::connect(other).await.unwrap(), other));
+}
+
+/// The sockets that the kernel keeps for a minute after their connection to this port was closed in due form.
+fn waiting_for_late_packets(port: u16) -> usize {
+    const TIME_WAIT: &str = "06";
+    let all = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let is_its = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(2);
+        let (remote, state) = (fields.next().unwrap_or_default(), fields.next());
+        remote.ends_with(&format!(":{port:04X}")) && state == Some(TIME_WAIT)
+    };
+    all.lines().skip(1).filter(is_its).count()
+}
+
+#[tokio::test]
+async fn a_check_leaves_no_socket_behind() {
+    let exchange = CheckKind::SendExpect { send: None, expect: "mail".into() };
+    for kind in [CheckKind::Tcp, exchange] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let backend = listener.local_addr().unwrap();
+        let server = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            // The check ends the connection, not this side; one that only connects does so at once.
+            let _ = stream.write_all(b"220 mail").await;
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        };
+        let check = check_of(kind, Duration::from_secs(5));
+        let (_, outcome) = tokio::join!(server, run(&check, backend, None));
+        outcome.unwrap();
+        assert_eq!(waiting_for_late_packets(backend.port()), 0);
+    }
 }

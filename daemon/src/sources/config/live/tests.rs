@@ -1,9 +1,12 @@
 //! Reloads and verdicts in made-up time.
 
 use expect_test::expect;
-use holdfast_core::keys::Source;
+use holdfast_core::keys::{Source, Transport};
+use holdfast_judgement::rfc3339::Millis;
+use holdfast_judgement::views::checks::{CheckResult, CheckSeen};
 use proptest::prelude::*;
 
+use super::super::check::CheckFailed;
 use super::super::tests::{block, blocks, show};
 use super::super::{CheckKind, HttpCheck, StaticService};
 use super::*;
@@ -27,6 +30,16 @@ fn checked(name: &str, backends: &[&str], check: HealthCheck) -> StaticService {
     StaticService { health_check: Some(check), ..block(name, &["10.96.0.10:80"], backends) }
 }
 
+/// What came of a check, by whether the backend is well.
+fn of(is_well: Option<bool>) -> Outcome {
+    let result = match is_well {
+        Some(true) => Ok(()),
+        Some(false) => Err(CheckFailed::Closed),
+        None => Err(CheckFailed::NotAsked),
+    };
+    Outcome::new(&result, Millis(1_000), ms(1))
+}
+
 /// A [`Live`] with the backends around it: those in `dead` fail every check, at once.
 struct Lab {
     live: Live,
@@ -38,7 +51,12 @@ struct Lab {
 
 impl Lab {
     fn new() -> Self {
-        Self { live: Live::new(7), now: Duration::ZERO, dead: BTreeSet::new(), asked: Vec::new() }
+        Self {
+            live: Live::new(7, Arc::default(), Places::MOST),
+            now: Duration::ZERO,
+            dead: BTreeSet::new(),
+            asked: Vec::new(),
+        }
     }
 
     fn kill(&mut self, backend: &str) {
@@ -56,7 +74,7 @@ impl Lab {
             self.now = self.now.max(due);
             while let Some(due) = self.live.start_due(self.now) {
                 self.asked.push((due.backend, self.now));
-                self.live.finished(due.id, Some(!self.dead.contains(&due.backend)), self.now);
+                self.live.finished(due.id, of(Some(!self.dead.contains(&due.backend))), self.now);
             }
             groups.push((self.now, self.live.take_changes(self.now)));
         }
@@ -80,6 +98,35 @@ impl Lab {
     fn shown_until(&mut self, end: Duration) -> String {
         self.run_until(end).iter().map(|(_, group)| show(group)).collect()
     }
+}
+
+#[test]
+fn readers_see_the_last_check_of_each_backend_that_is_checked() {
+    let mut lab = Lab::new();
+    let shown = Arc::clone(&lab.live.shown);
+    let seen = |name| -> Vec<_> {
+        let seen = shown.of(&ObjectName::new("static", name).unwrap());
+        let told = |(backend, it): (SocketAddr, CheckSeen)| {
+            let last = it.last.map(|last| (last.result.0, last.error, last.in_a_row));
+            (backend.port(), it.kind, it.usable, last)
+        };
+        seen.into_iter().map(told).collect()
+    };
+    let check = tcp(ms(60_000), 2, 3);
+    lab.kill("192.0.2.1:82");
+    lab.apply(&[checked("web", &["192.0.2.1:81", "192.0.2.1:82"], check.clone())]);
+    assert_eq!(seen("web"), [(81, "tcp", true, None), (82, "tcp", true, None)]);
+    lab.run_until(ms(1_000));
+    let bad = Some((CheckResult::Bad, Some(CheckFailed::Closed.to_string()), 3));
+    let good = Some((CheckResult::Good, None, 1));
+    assert_eq!(seen("web"), [(81, "tcp", true, good), (82, "tcp", false, bad.clone())]);
+    lab.apply(&[checked("web", &["192.0.2.1:82"], http("/", &check))]);
+    assert_eq!(seen("web"), [(82, "http", false, bad)], "a reload forgets what left, and nothing else");
+    lab.apply(&[block("web", &["10.96.0.10:80"], &["192.0.2.1:82"])]);
+    assert_eq!(seen("web"), []);
+    lab.apply(&[checked("web", &["192.0.2.1:82"], check)]);
+    lab.apply(&[]);
+    assert_eq!(seen("web"), []);
 }
 
 #[test]
@@ -204,7 +251,7 @@ fn a_result_that_comes_after_its_check_is_gone_changes_nothing() {
     let late = lab.live.start_due(lab.now).unwrap();
     lab.apply(&[]);
     lab.apply(std::slice::from_ref(&web));
-    assert_eq!(lab.live.finished(late.id, Some(false), lab.now), None);
+    assert_eq!(lab.live.finished(late.id, of(Some(false)), lab.now), None);
     assert_eq!(lab.live.take_changes(lab.now), []);
     assert!(lab.asks_soon(), "the new check is not the old one");
 }
@@ -219,11 +266,11 @@ fn a_check_that_a_reload_overtakes_proves_nothing() {
     let old = lab.live.start_due(lab.now).unwrap();
     lab.apply(&[web("/new")]);
     assert_eq!(lab.live.start_due(lab.now).map(|due| due.id), None, "it still runs");
-    assert_eq!(lab.live.finished(old.id, Some(false), lab.now), None);
+    assert_eq!(lab.live.finished(old.id, of(Some(false)), lab.now), None);
     assert_eq!(lab.live.take_changes(lab.now), []);
     let new = lab.live.start_due(lab.now).expect("asked anew at once");
     assert!(matches!(&new.check.kind, CheckKind::Http(asked) if asked.path == "/new"));
-    assert_eq!(lab.live.finished(new.id, Some(false), lab.now).unwrap().transition, Transition::Unready);
+    assert_eq!(lab.live.finished(new.id, of(Some(false)), lab.now).unwrap().transition, Transition::Unready);
 }
 
 /// Files that cannot be read say nothing of a backend, and are no reason to look for them ten times a second.
@@ -234,7 +281,7 @@ fn a_check_that_could_not_ask_proves_nothing() {
     let mut asked = 0;
     while let Some(due) = lab.live.next_due().filter(|due| *due < ms(20_000)) {
         let started = lab.live.start_due(due).unwrap();
-        assert_eq!(lab.live.finished(started.id, None, due), None);
+        assert_eq!(lab.live.finished(started.id, of(None), due), None);
         asked += 1;
     }
     assert!((17..=24).contains(&asked), "{asked} times in 20 s");
@@ -416,22 +463,107 @@ fn a_slow_start_ends_with_what_it_was_for() {
 
 #[test]
 fn a_change_names_what_the_log_needs() {
-    let mut live = Live::new(0);
+    let mut live = Live::new(0, Arc::default(), Places::MOST);
     live.apply(&blocks(&[checked("web", &["192.0.2.1:80"], http("/", &tcp(ms(10), 1, 2)))]), ms(0));
     let mut results = [false, false, false, true].into_iter().zip(1..).filter_map(|(success, step)| {
         let due = live.start_due(ms(step * 100)).unwrap();
-        live.finished(due.id, Some(success), ms(step * 100))
+        live.finished(due.id, of(Some(success)), ms(step * 100))
     });
-    let change = |transition, failures| Change {
+    let change = |transition, failures, error: Option<CheckFailed>| Change {
         service: ServiceKey { name: ObjectName::new("static", "web").unwrap(), source: Source::Config },
         backend: "192.0.2.1:80".parse().unwrap(),
         transition,
         check: "http",
         failures,
+        error: error.map(|error| error.to_string()),
     };
-    assert_eq!(results.next(), Some(change(Transition::Unready, 2)));
-    assert_eq!(results.next(), Some(change(Transition::Ready, 3)));
+    assert_eq!(results.next(), Some(change(Transition::Unready, 2, Some(CheckFailed::Closed))));
+    assert_eq!(results.next(), Some(change(Transition::Ready, 3, None)));
     assert_eq!(results.next(), None);
+}
+
+/// That a client of this frontend was refused by this backend, last in this second.
+fn refusing(frontend: &str, backend: &str, second: u32) -> Refusing {
+    let (frontend, backend) = (frontend.parse().unwrap(), backend.parse().unwrap());
+    Refusing::from([(holdfast_datapath::Refused { frontend, transport: Transport::Tcp, backend }, second)])
+}
+
+const FRONTEND: &str = "10.96.0.10:80";
+
+#[test]
+fn a_backend_that_refuses_clients_is_asked_at_once_and_goes_if_its_checks_fail() {
+    let mut lab = Lab::new();
+    let check = tcp(ms(600_000), 2, 3);
+    lab.apply(&[checked("web", &["192.0.2.1:80", "192.0.2.2:80"], check)]);
+    assert_eq!(lab.run_until(ms(10_000)), []);
+    lab.kill("192.0.2.1:80");
+    assert_eq!(lab.live.doubt(&refusing(FRONTEND, "192.0.2.1:80", 1), lab.now), 1);
+    let groups = lab.run_until(ms(11_000));
+    let [(at, group)] = &groups[..] else { panic!("{groups:?}") };
+    assert!((ms(10_180)..=ms(10_230)).contains(at), "three checks, a tenth of a second apart: {at:?}");
+    assert!(show(group).contains("192.0.2.1 unready 192.0.2.2 ready"), "{}", show(group));
+    assert!(lab.asked_after("192.0.2.2:80", ms(10_000)).is_empty(), "the other one has refused no client");
+
+    lab.dead.clear();
+    assert_eq!(
+        lab.live.doubt(&refusing(FRONTEND, "192.0.2.1:80", 2), lab.now),
+        0,
+        "it is for the checks to raise it"
+    );
+    assert_eq!(lab.run_until(ms(12_000)), []);
+}
+
+#[test]
+fn clients_cannot_have_a_backend_asked_more_than_once_beside_each_of_its_checks() {
+    let mut lab = Lab::new();
+    lab.apply(&[checked("web", &["192.0.2.1:80"], tcp(ms(10_000), 2, 3))]);
+    lab.run_until(ms(20_000));
+    let in_turn = lab.asked_after("192.0.2.1:80", ms(10_000)).len();
+    for second in 20..120 {
+        lab.live.doubt(&refusing(FRONTEND, "192.0.2.1:80", second), lab.now);
+        assert_eq!(lab.run_until(ms(u64::from(second + 1) * 1_000)), []);
+    }
+    let asked = lab.asked_after("192.0.2.1:80", ms(20_000)).len();
+    assert!((19..=22).contains(&asked) && in_turn <= 2, "{asked}");
+}
+
+#[test]
+fn a_refusal_has_no_other_service_s_backend_asked() {
+    let mut lab = Lab::new();
+    let other = StaticService {
+        frontends: vec!["10.96.0.11:80".parse().unwrap()],
+        ..checked("web-", &["192.0.2.1:80"], tcp(ms(600_000), 2, 3))
+    };
+    lab.apply(&[other]);
+    lab.run_until(ms(10_000));
+    for (frontend, backend) in
+        [(FRONTEND, "192.0.2.1:80"), ("10.96.0.11:81", "192.0.2.1:80"), ("10.96.0.11:80", "192.0.2.2:80")]
+    {
+        assert_eq!(lab.live.doubt(&refusing(frontend, backend, 1), lab.now), 0, "{frontend} {backend}");
+    }
+    assert_eq!(lab.live.doubt(&refusing("10.96.0.11:80", "192.0.2.1:80", 2), lab.now), 1);
+}
+
+/// Two failures in their turns make it unready, whatever a client has it say between them.
+#[test]
+fn a_good_answer_out_of_turn_raises_nothing() {
+    let mut lab = Lab::new();
+    lab.apply(&[checked("web", &["192.0.2.1:80"], tcp(ms(10_000), 1, 2))]);
+    lab.run_until(ms(20_000));
+    lab.kill("192.0.2.1:80");
+    let before = lab.asked.len();
+    while lab.asked.len() == before {
+        let next = lab.now + ms(100);
+        assert_eq!(lab.run_until(next), []);
+    }
+    lab.dead.clear();
+    assert_eq!(lab.live.doubt(&refusing(FRONTEND, "192.0.2.1:80", 1), lab.now), 1);
+    let next = lab.now + ms(1_000);
+    lab.run_until(next);
+    assert_eq!(lab.asked.len(), before + 2);
+    lab.kill("192.0.2.1:80");
+    let next = lab.now + ms(11_000);
+    assert!(lab.shown_until(next).contains("192.0.2.1 unready"));
 }
 
 /// What may happen to three services of up to four backends.

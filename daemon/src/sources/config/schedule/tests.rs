@@ -6,6 +6,9 @@ use super::*;
 
 const INTERVAL: Duration = Duration::from_secs(2);
 
+/// Few enough to be full soon.
+const PLACES: Places = Places { prompt: 16, slow: 112 };
+
 /// One backend of the simulation: what it waits, and how long each of its checks takes.
 #[derive(Clone, Debug)]
 struct Backend {
@@ -33,7 +36,11 @@ fn index(id: CheckId) -> usize {
 
 /// Runs all backends from a common start, as after the start of the daemon.
 fn simulate(backends: &[Backend], end: Duration) -> Trace {
-    let (mut schedule, mut trace) = (Schedule::default(), Trace::default());
+    simulate_in(PLACES, backends, end)
+}
+
+fn simulate_in(places: Places, backends: &[Backend], end: Duration) -> Trace {
+    let (mut schedule, mut trace) = (Schedule::new(places), Trace::default());
     let mut running = BTreeSet::new();
     let mut now = Duration::ZERO;
     (0..backends.len()).for_each(|id| schedule.set_due(CheckId(id as u64), now));
@@ -64,29 +71,66 @@ fn check_hung(rule: &str, well: usize, hung: usize) {
     all.extend(backends(well, answer));
     let trace = simulate(&all, Duration::from_secs(60));
     let settled = Duration::from_secs(20);
-    let queue = answer * u32::try_from(well.div_ceil(AT_ONCE_MAX - SLOW_AT_ONCE_MAX)).unwrap();
+    let queue = answer * u32::try_from(well.div_ceil(PLACES.prompt)).unwrap();
     let bound = INTERVAL * 11 / 10 + queue;
     let ids = hung as u64..(hung + well) as u64;
     let longest = trace.longest_gap(ids, settled);
     assert!(longest <= bound, "{rule}: {longest:?} > {bound:?}");
-    assert!(trace.at_once_max <= AT_ONCE_MAX, "{rule}");
+    assert!(trace.at_once_max <= PLACES.all(), "{rule}");
 }
 
 #[test]
 fn a_hung_backend_delays_nobody_else() {
     check_hung("none hangs", 500, 0);
     check_hung("one hangs", 500, 1);
-    check_hung("as many hang as there are slow places", 500, SLOW_AT_ONCE_MAX);
-    check_hung("as many hang as there are places", 500, AT_ONCE_MAX);
+    check_hung("as many hang as there are slow places", 500, PLACES.slow);
+    check_hung("as many hang as there are places", 500, PLACES.all());
     check_hung("far more hang than there are places", 500, 1000);
     check_hung("one is well", 1, 1000);
+}
+
+/// 10,000 backends that hang at one moment, asked every 5 s with a timeout of 1 s.
+#[test]
+fn the_checks_of_ten_thousand_hung_backends_are_late_by_no_more_than_a_tenth() {
+    let (interval, takes) = (Duration::from_secs(5), Duration::from_secs(1));
+    let all = (0..10_000).map(|id| Backend { wait: jittered(interval, id * 7), takes });
+    let trace = simulate_in(Places::MOST, &all.collect::<Vec<_>>(), Duration::from_secs(40));
+    let longest = trace.longest_gap(0..10_000, Duration::from_secs(10));
+    assert!(longest <= interval * 12 / 10, "{longest:?}");
+    let third = trace.starts.values().map(|starts| starts[2]).max().unwrap();
+    // They all begin at once, and get into slow places by 512 in a quarter of a second.
+    assert!(third <= interval * 2 * 12 / 10 + takes + Duration::from_secs(5), "{third:?}");
+    assert!(trace.at_once_max <= Places::MOST.all());
+}
+
+/// A check that hangs for the first time has taken a prompt place, and gives it up while it runs.
+#[test]
+fn a_check_that_hangs_leaves_its_place_to_the_next_one() {
+    let mut schedule = Schedule::new(PLACES);
+    (0..=PLACES.prompt as u64).for_each(|id| schedule.set_due(CheckId(id), ms(0)));
+    while schedule.start_due(ms(10)).is_some() {}
+    let freed = ms(10) + PROMPT_MAX;
+    assert_eq!(schedule.next_due(), Some(freed));
+    assert_eq!(schedule.start_due(freed - ms(1)), None);
+    assert_eq!(schedule.start_due(freed), Some(CheckId(PLACES.prompt as u64)));
+    assert_eq!(schedule.next_due(), None);
+}
+
+#[test]
+fn there_are_no_more_places_than_files_and_always_some() {
+    assert_eq!(Places::within(0), PLACES);
+    assert_eq!(Places::within(1_000), Places { prompt: 125, slow: 875 });
+    assert_eq!(Places::within(usize::MAX), Places::MOST);
+    assert_eq!(Places::within(Places::MOST.all()), Places::MOST);
 }
 
 #[test]
 fn hung_backends_share_their_places_evenly() {
     let all: Vec<_> = backends(1000, Duration::from_secs(1)).collect();
     let trace = simulate(&all, Duration::from_secs(100));
-    let counts = trace.starts.values().map(Vec::len);
+    // Once all of them have hung.
+    let settled = Duration::from_secs(20);
+    let counts = trace.starts.values().map(|starts| starts.iter().filter(|at| **at >= settled).count());
     let (least, most) = (counts.clone().min().unwrap(), counts.max().unwrap());
     assert!(least >= 6 && most - least <= 2, "from {least} to {most} checks");
 }
@@ -107,9 +151,10 @@ proptest! {
         all in prop::collection::vec(any_backend(), 1..400),
     ) {
         let trace = simulate(&all, Duration::from_secs(30));
-        prop_assert!(trace.at_once_max <= AT_ONCE_MAX);
+        prop_assert!(trace.at_once_max <= PLACES.all());
         let longest = all.iter().map(|backend| backend.takes).max().unwrap();
-        let queue = longest * u32::try_from(all.len().div_ceil(SLOW_AT_ONCE_MAX) + 2).unwrap();
+        let turns = |places: usize| u32::try_from(all.len().div_ceil(places) + 2).unwrap();
+        let queue = longest * turns(PLACES.slow) + longest.min(PROMPT_MAX) * turns(PLACES.prompt);
         for (id, starts) in &trace.starts {
             let Backend { wait, takes } = all[index(*id)];
             for gap in starts.windows(2).map(|pair| pair[1] - pair[0]) {
@@ -127,7 +172,7 @@ const fn ms(milliseconds: u64) -> Duration {
 
 #[test]
 fn the_one_due_for_longest_starts_first() {
-    let mut schedule = Schedule::default();
+    let mut schedule = Schedule::new(PLACES);
     for (id, due) in [(1, 30), (2, 10), (3, 20), (4, 99)] {
         schedule.set_due(CheckId(id), ms(due));
     }
@@ -139,7 +184,7 @@ fn the_one_due_for_longest_starts_first() {
 
 #[test]
 fn an_earlier_due_time_replaces_the_one_before() {
-    let mut schedule = Schedule::default();
+    let mut schedule = Schedule::new(PLACES);
     schedule.set_due(CheckId(1), ms(900));
     schedule.set_due(CheckId(1), ms(10));
     assert_eq!(schedule.start_due(ms(10)), Some(CheckId(1)));
@@ -148,21 +193,21 @@ fn an_earlier_due_time_replaces_the_one_before() {
 
 #[test]
 fn a_removed_check_keeps_its_place_until_it_has_finished() {
-    let mut schedule = Schedule::default();
-    (0..=AT_ONCE_MAX as u64).for_each(|id| schedule.set_due(CheckId(id), ms(0)));
+    let mut schedule = Schedule::new(PLACES);
+    (0..=PLACES.prompt as u64).for_each(|id| schedule.set_due(CheckId(id), ms(0)));
     while schedule.start_due(ms(0)).is_some() {}
-    assert_eq!(schedule.next_due(), None, "all places are taken");
+    assert_eq!(schedule.next_due(), Some(PROMPT_MAX), "all places are taken until one hangs");
     schedule.remove(CheckId(0));
     assert_eq!(schedule.start_due(ms(1)), None, "its socket is still there");
     schedule.finished(CheckId(0), ms(2), ms(10));
-    assert_eq!(schedule.start_due(ms(2)), Some(CheckId(AT_ONCE_MAX as u64)));
+    assert_eq!(schedule.start_due(ms(2)), Some(CheckId(PLACES.prompt as u64)));
     schedule.finished(CheckId(1), ms(3), ms(1_000));
     assert_eq!(schedule.next_due(), Some(ms(1_000)), "the removed one does not come back");
 }
 
 #[test]
 fn a_removed_check_that_waits_never_starts() {
-    let mut schedule = Schedule::default();
+    let mut schedule = Schedule::new(PLACES);
     schedule.set_due(CheckId(1), ms(0));
     schedule.remove(CheckId(1));
     assert_eq!((schedule.next_due(), schedule.start_due(ms(9))), (None, None));
@@ -170,7 +215,7 @@ fn a_removed_check_that_waits_never_starts() {
 
 #[track_caller]
 fn check_next(rule: &str, takes: u64, wait: u64, expected: u64) {
-    let mut schedule = Schedule::default();
+    let mut schedule = Schedule::new(PLACES);
     schedule.set_due(CheckId(1), ms(0));
     // Started late, as behind a queue: nothing is made up for.
     assert_eq!(schedule.start_due(ms(100)), Some(CheckId(1)), "{rule}");
@@ -187,15 +232,21 @@ fn the_interval_counts_from_start_to_start() {
 
 #[test]
 fn a_backend_that_answers_again_leaves_the_slow_lane() {
-    let mut schedule = Schedule::default();
-    (0..=SLOW_AT_ONCE_MAX as u64).for_each(|id| schedule.set_due(CheckId(id), ms(0)));
-    while schedule.start_due(ms(0)).is_some() {}
-    (0..=SLOW_AT_ONCE_MAX as u64).for_each(|id| schedule.finished(CheckId(id), ms(500), ms(500)));
-    let started: Vec<_> = std::iter::from_fn(|| schedule.start_due(ms(500))).collect();
-    assert_eq!(started.len(), SLOW_AT_ONCE_MAX, "one of the slow must wait");
-    schedule.finished(CheckId(0), ms(501), ms(1));
-    assert_eq!(schedule.start_due(ms(501)), Some(CheckId(SLOW_AT_ONCE_MAX as u64)));
-    assert_eq!(schedule.start_due(ms(501)), Some(CheckId(0)), "it was prompt, so it needs no slow place");
+    let mut schedule = Schedule::new(PLACES);
+    (0..=PLACES.slow as u64).for_each(|id| schedule.set_due(CheckId(id), ms(0)));
+    let mut now = ms(0);
+    while let Some(due) = schedule.next_due() {
+        now = due;
+        while schedule.start_due(now).is_some() {}
+    }
+    now += ms(500);
+    (0..=PLACES.slow as u64).for_each(|id| schedule.finished(CheckId(id), now, ms(500)));
+    let started: Vec<_> = std::iter::from_fn(|| schedule.start_due(now)).collect();
+    assert_eq!(started.len(), PLACES.slow, "one of the slow must wait");
+    let then = now + ms(1);
+    schedule.finished(CheckId(0), then, ms(1));
+    assert_eq!(schedule.start_due(then), Some(CheckId(PLACES.slow as u64)));
+    assert_eq!(schedule.start_due(then), Some(CheckId(0)), "it was prompt, so it needs no slow place");
 }
 
 #[test]

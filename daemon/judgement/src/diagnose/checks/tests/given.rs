@@ -29,6 +29,7 @@ use crate::diagnose::material::{
     Probe, ProbeOf, ProbeOutcome, WatchSeen,
 };
 use crate::rfc3339::Rfc3339;
+use crate::views::announced::AnnouncedAddress;
 use crate::views::apiserver::{EndpointView, State, Tier, View};
 use crate::views::datapath::DatapathView;
 use crate::views::devices::{Answers, Class, Decision, Reason as Why, ShortcutDecision};
@@ -118,6 +119,8 @@ struct OwnGiven {
     dropped: Vec<(SocketAddr, String, u64, i64)>,
     /// Rules of a firewall, and what has to be dialled for each to count.
     filters: Vec<FilterGiven>,
+    /// Addresses that are to be announced; one may have a reason or an error.
+    announced: Vec<AnnouncedGiven>,
     drift: u64,
     stale: bool,
     /// This node's name is not known.
@@ -149,6 +152,25 @@ struct FilterGiven {
     rule: String,
     #[serde(default)]
     about: Vec<(Option<std::net::IpAddr>, u16)>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnnouncedGiven {
+    address: std::net::IpAddr,
+    #[serde(default)]
+    absent: bool,
+    #[serde(default)]
+    why: Option<String>,
+    #[serde(default)]
+    error: Option<String>,
+}
+
+impl AnnouncedGiven {
+    fn announced(&self) -> AnnouncedAddress {
+        let Self { address, absent, why, error } = self.clone();
+        AnnouncedAddress { address, table: 104, announced: !absent, why, error }
+    }
 }
 
 impl FilterGiven {
@@ -401,6 +423,7 @@ impl OwnGiven {
             datapath: Arc::new(DatapathView::kernel(self.status()).with_devices(self.decisions())),
             proxies: self.proxies(),
             filters: self.filters.iter().map(FilterGiven::filter).collect(),
+            announced: self.announced.iter().map(AnnouncedGiven::announced).collect(),
             dropped: self.dropped.iter().map(dropped).collect(),
         }
     }

@@ -1,0 +1,140 @@
+//! Which backends have refused clients outside lately, as the sweep meets their flows.
+//!
+//! Invariant: at most [`REFUSALS_MAX`] are told, each no longer than [`TOLD_FOR`]. A backend that answers past this
+//! node is not heard here. Any host may send packets in a backend's name, so this is a reason to ask, and no verdict.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use holdfast_core::keys::Transport;
+
+use crate::abi::flow::types::{self, flow_state, heard};
+use crate::abi::{flow, transport_of};
+
+/// How many refusals are told apart: whoever asks backends for them has a bound to what may be asked at once.
+const REFUSALS_MAX: usize = 256;
+
+/// Seconds for which a refusal is told: longer than a pass takes.
+const TOLD_FOR: u32 = 30;
+
+/// What a client dialled, and the backend that would not have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Refused {
+    pub frontend: SocketAddr,
+    pub transport: Transport,
+    pub backend: SocketAddr,
+}
+
+/// Refusals, each with the second of its last packet, on the programs' clock.
+pub type Refusing = BTreeMap<Refused, u32>;
+
+/// Whether the backend of a flow refuses its client: it has broken off what it never agreed to, or its port is closed.
+fn is_refused(it: &types::flow) -> bool {
+    let has = |bit: heard| u32::from(it.of_backend) & bit.0 != 0;
+    if !super::life::makes_connections(it) {
+        return has(heard::HEARD_REFUSAL);
+    }
+    let is_opening = u32::from(it.state) == flow_state::FLOW_OPENING.0;
+    is_opening && has(heard::HEARD_RST) && !has(heard::HEARD_SYN)
+}
+
+/// Notes the refusal of a flow, if that is one.
+pub(super) fn note(it: &types::flow, now: u32, refusing: &mut Refusing) {
+    if !is_refused(it) || now.saturating_sub(it.seen) > TOLD_FOR {
+        return;
+    }
+    let Some(transport) = transport_of(it.transport) else { return };
+    let shown = |address, port| flow::shown((address, port));
+    let frontend = shown(it.frontend, it.frontend_port);
+    let refusal = Refused { frontend, transport, backend: shown(it.backend, it.backend_port) };
+    if let Some(seen) = refusing.get_mut(&refusal) {
+        *seen = it.seen.max(*seen);
+    } else if refusing.len() < REFUSALS_MAX {
+        refusing.insert(refusal, it.seen);
+    }
+}
+
+/// Forgets what is old.
+pub(super) fn forget(now: u32, refusing: &mut Refusing) {
+    refusing.retain(|_, seen| now.saturating_sub(*seen) <= TOLD_FOR);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u32 = 200_000;
+
+    /// A flow of one transport, and what its backend was heard to say.
+    fn flow(transport: Transport, is_open: bool, of_backend: u32, seen: u32, client: u16) -> types::flow {
+        let end = |text: &str| flow::end(text.parse().unwrap());
+        let ((frontend, frontend_port), (backend, backend_port)) =
+            (end("192.0.2.10:80"), end("10.1.0.1:8080"));
+        let state = if is_open { flow_state::FLOW_OPEN } else { flow_state::FLOW_OPENING };
+        types::flow {
+            frontend,
+            frontend_port,
+            backend,
+            backend_port,
+            client_port: client,
+            transport: transport.number(),
+            state: u8::try_from(state.0).unwrap(),
+            of_backend: u8::try_from(of_backend).unwrap(),
+            seen,
+            ..types::flow::default()
+        }
+    }
+
+    fn told(it: &types::flow) -> Option<u32> {
+        let mut refusing = Refusing::new();
+        note(it, NOW, &mut refusing);
+        refusing.into_values().next()
+    }
+
+    #[test]
+    fn a_backend_refuses_who_breaks_off_what_it_never_agreed_to() {
+        let [syn, fin, rst] = [heard::HEARD_SYN.0, heard::HEARD_FIN.0, heard::HEARD_RST.0];
+        let refusal = heard::HEARD_REFUSAL.0;
+        use Transport::{Sctp, Tcp, Udp};
+        for (rule, transport, is_open, said, expected) in [
+            ("a reset", Tcp, false, rst, true),
+            ("an abort", Sctp, false, rst, true),
+            ("a closed port", Udp, false, refusal, true),
+            ("a closed port of one that answered before", Udp, true, refusal, true),
+            ("nothing yet", Tcp, false, 0, false),
+            ("agreed first", Tcp, false, syn | rst, false),
+            ("a connection that is broken off", Tcp, true, syn | rst, false),
+            ("an end in due form", Tcp, true, syn | fin, false),
+            ("a datagram answered", Udp, true, 0, false),
+            ("what TCP never notes", Tcp, false, refusal, false),
+        ] {
+            let it = flow(transport, is_open, said, NOW - 1, 1);
+            assert_eq!(told(&it), expected.then_some(NOW - 1), "{rule}");
+        }
+        assert_eq!(told(&flow(Tcp, false, rst, NOW - TOLD_FOR - 1, 1)), None, "long ago");
+    }
+
+    #[test]
+    fn refusals_are_bounded_told_apart_and_forgotten() {
+        let rst = heard::HEARD_RST.0;
+        let mut refusing = Refusing::new();
+        for (seen, client) in [(NOW - 9, 1), (NOW - 3, 2), (NOW - 5, 3)] {
+            note(&flow(Transport::Tcp, false, rst, seen, client), NOW, &mut refusing);
+        }
+        let expected = Refused {
+            frontend: "192.0.2.10:80".parse().unwrap(),
+            transport: Transport::Tcp,
+            backend: "10.1.0.1:8080".parse().unwrap(),
+        };
+        assert_eq!(refusing, Refusing::from([(expected, NOW - 3)]), "one of all clients, the latest");
+        for port in 1..1_000_u16 {
+            let it = types::flow { backend_port: port.to_be(), ..flow(Transport::Tcp, false, rst, NOW, 1) };
+            note(&it, NOW, &mut refusing);
+        }
+        assert_eq!(refusing.len(), REFUSALS_MAX);
+        forget(NOW - 3 + TOLD_FOR, &mut refusing);
+        assert!(refusing.contains_key(&expected));
+        forget(NOW + TOLD_FOR + 1, &mut refusing);
+        assert!(refusing.is_empty());
+    }
+}

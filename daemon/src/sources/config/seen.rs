@@ -1,0 +1,189 @@
+//! What the last check of each backend came to, for readers.
+//!
+//! Invariant: the source alone writes. A reader holds it up for one look at one backend's row, or at one service's list
+//! of rows, never for longer. There is one row for each backend that is checked, and what a backend answered is in it
+//! as far as [`ERROR_CHARACTERS_MAX`] characters.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use holdfast_core::keys::ObjectName;
+use holdfast_judgement::described::Code;
+use holdfast_judgement::plain::Plain;
+use holdfast_judgement::rfc3339::Millis;
+use holdfast_judgement::views::checks::{CheckResult, CheckSeen, ChecksSeen, LastCheck};
+
+use super::check::CheckFailed;
+
+/// The most of an error that is kept. Errors of TLS may name whatever is in a backend's certificate.
+const ERROR_CHARACTERS_MAX: usize = 200;
+
+/// The row of one backend.
+#[derive(Clone, Debug)]
+pub(super) struct Row(Arc<Mutex<CheckSeen>>);
+
+/// The rows of one service.
+pub(super) type Rows = Arc<BTreeMap<SocketAddr, Row>>;
+
+/// The rows of all services.
+#[derive(Debug, Default)]
+pub(super) struct Seen(Mutex<BTreeMap<ObjectName, Rows>>);
+
+/// What came of one check.
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    pub(super) result: CheckResult,
+    error: Option<String>,
+    at: Millis,
+    took: Duration,
+}
+
+impl Outcome {
+    pub(super) fn new(outcome: &Result<(), CheckFailed>, at: Millis, took: Duration) -> Self {
+        let result = match outcome {
+            Ok(()) => CheckResult::Good,
+            Err(CheckFailed::NotAsked) => CheckResult::Unasked,
+            Err(_) => CheckResult::Bad,
+        };
+        Self { result, error: outcome.as_ref().err().map(told), at, took }
+    }
+
+    /// Whether the backend is well; `None`: the check did not say.
+    pub(super) const fn is_well(&self) -> Option<bool> {
+        match self.result {
+            CheckResult::Good => Some(true),
+            CheckResult::Bad => Some(false),
+            CheckResult::Unasked => None,
+        }
+    }
+
+    /// Why it is not well.
+    pub(super) fn error(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+}
+
+/// An error on one line of bounded length, whatever a backend put into it.
+fn told(error: &CheckFailed) -> String {
+    let mut line = String::new();
+    // A string takes whatever is written to it.
+    let _ = write!(line, "{}", Plain(error));
+    match line.char_indices().nth(ERROR_CHARACTERS_MAX) {
+        Some((end, _)) => line.get(..end).unwrap_or_default().to_owned() + " …",
+        None => line,
+    }
+}
+
+impl Row {
+    pub(super) fn new(kind: &'static str) -> Self {
+        Self(Arc::new(Mutex::new(CheckSeen { kind, usable: true, last: None })))
+    }
+
+    /// Notes that another kind of check is made from now on.
+    pub(super) fn set_kind(&self, kind: &'static str) {
+        lock(&self.0).kind = kind;
+    }
+
+    /// Notes what came of a check, and what the backend is by it.
+    pub(super) fn note(&self, outcome: Outcome, usable: bool) {
+        let Outcome { result, error, at, took } = outcome;
+        let mut seen = lock(&self.0);
+        let before = seen.last.as_ref().filter(|last| last.result.0 == result);
+        let in_a_row = before.map_or(1, |last| last.in_a_row.saturating_add(1));
+        let took_microseconds = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        seen.last = Some(LastCheck { result: Code(result), error, at, took_microseconds, in_a_row });
+        seen.usable = usable;
+    }
+
+    fn now(&self) -> CheckSeen {
+        lock(&self.0).clone()
+    }
+}
+
+impl Seen {
+    /// Shows these rows for a service from now on.
+    pub(super) fn put(&self, service: &ObjectName, rows: BTreeMap<SocketAddr, Row>) {
+        if rows.is_empty() {
+            lock(&self.0).remove(service);
+        } else {
+            lock(&self.0).insert(service.clone(), Arc::new(rows));
+        }
+    }
+
+    /// What is known of each checked backend of a service.
+    pub(super) fn of(&self, service: &ObjectName) -> ChecksSeen {
+        let rows = lock(&self.0).get(service).map(Arc::clone).unwrap_or_default();
+        rows.iter().map(|(backend, row)| (*backend, row.now())).collect()
+    }
+
+    /// The same of one of its backends.
+    pub(super) fn of_backend(&self, service: &ObjectName, backend: SocketAddr) -> Option<CheckSeen> {
+        let rows = lock(&self.0).get(service).map(Arc::clone)?;
+        rows.get(&backend).map(Row::now)
+    }
+}
+
+/// What is under a lock is whole between any two statements, so a panic of another holder has broken nothing.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use holdfast_judgement::plain::is_unfit;
+
+    use super::*;
+
+    fn name(text: &str) -> ObjectName {
+        ObjectName::new("static", text).unwrap()
+    }
+
+    fn outcome(result: Result<(), CheckFailed>) -> Outcome {
+        Outcome::new(&result, Millis(1_000), Duration::from_micros(250))
+    }
+
+    #[test]
+    fn results_in_a_row_are_counted_from_the_last_other_one() {
+        let row = Row::new("tcp");
+        let results = [true, true, false, false, false, true];
+        let counted = results.map(|good| {
+            let result = if good { Ok(()) } else { Err(CheckFailed::Closed) };
+            row.note(outcome(result), good);
+            row.now().last.unwrap().in_a_row
+        });
+        assert_eq!(counted, [1, 2, 1, 2, 3, 1]);
+    }
+
+    #[test]
+    fn what_a_backend_says_is_short_and_on_one_line() {
+        let hostile = "\x1b[2J\u{202e}\n\0".repeat(10_000);
+        for error in [
+            CheckFailed::NotWhole(hostile.clone()),
+            CheckFailed::NotHttp(hostile.clone()),
+            CheckFailed::Tls(io::Error::other(hostile)),
+        ] {
+            let told = told(&error);
+            assert!(told.chars().count() <= ERROR_CHARACTERS_MAX + 2, "{told}");
+            assert!(!told.chars().any(is_unfit), "{told}");
+        }
+        assert_eq!(told(&CheckFailed::Closed), CheckFailed::Closed.to_string());
+    }
+
+    #[test]
+    fn rows_are_those_of_the_service_alone() {
+        let seen = Seen::default();
+        let backend = "192.0.2.1:80".parse().unwrap();
+        let row = Row::new("tcp");
+        seen.put(&name("web"), BTreeMap::from([(backend, row.clone())]));
+        row.note(outcome(Err(CheckFailed::OwnSocket)), false);
+        assert!(!seen.of(&name("web"))[&backend].usable, "a row is shown as it is, not as it was put in");
+        assert_eq!(seen.of(&name("web-")), ChecksSeen::new());
+        seen.put(&name("web"), BTreeMap::new());
+        assert_eq!(seen.of(&name("web")), ChecksSeen::new());
+    }
+}
