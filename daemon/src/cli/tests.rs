@@ -404,7 +404,8 @@ fn whoever_else_listens_there_is_no_daemon() {
 }
 
 /// A daemon of an earlier version, between programs and a served snapshot: it refuses to give a part of the services.
-fn earlier(served: &Served, questions: usize) -> (Folder, std::thread::JoinHandle<()>) {
+/// It ends with the process.
+fn earlier(served: &Served) -> Folder {
     let folder = Folder::new();
     let listener = UnixListener::bind(folder.0.join("earlier.sock")).unwrap();
     let later = served.socket.clone();
@@ -413,9 +414,8 @@ fn earlier(served: &Served, questions: usize) -> (Folder, std::thread::JoinHandl
         "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{refusal}",
         refusal.len()
     );
-    let daemon = std::thread::spawn(move || {
-        for _ in 0..questions {
-            let mut client = listener.accept().unwrap().0;
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().map(Result::unwrap) {
             let mut question = vec![0; 4096];
             let count = client.read(&mut question).unwrap();
             question.truncate(count);
@@ -428,18 +428,17 @@ fn earlier(served: &Served, questions: usize) -> (Folder, std::thread::JoinHandl
             }
         }
     });
-    (folder, daemon)
+    folder
 }
 
 /// A package is installed before its daemon is started anew.
 #[test]
 fn status_says_the_same_of_a_daemon_of_an_earlier_version() {
     let served = serve(everything());
+    let folder = earlier(&served);
+    let socket = folder.0.join("earlier.sock");
     for form in [&["status"][..], &["status", "-o", "json"]] {
-        let (folder, daemon) = earlier(&served, 6);
-        let socket = folder.0.join("earlier.sock");
         let ran = run(&[&["--socket", socket.to_str().unwrap()], form].concat());
-        daemon.join().unwrap();
         let expected = served.ask(form);
         assert_eq!((ran.exit, ran.out, ran.err), (expected.exit, expected.out, expected.err));
     }

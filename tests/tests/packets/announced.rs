@@ -111,7 +111,7 @@ fn the_route_outlives_the_daemon_and_goes_with_the_datapath() {
     });
 }
 
-/// Its weights share clients out among the backends of a node; how many clients come to the node is the router's choice.
+/// Weights share clients out among the backends of a node; how many come to the node is the router's choice.
 #[test]
 fn an_address_comes_back_after_five_seconds_whatever_the_slow_start_of_its_backends() {
     let config = CONFIG.replace("fall = 1", "fall = 1, slow_start = \"1h\"");
