@@ -25,6 +25,7 @@ pub mod load;
 mod raw;
 pub mod sctp;
 mod serve;
+pub mod speakers;
 pub mod tracked;
 pub mod uplinks;
 mod whom;
@@ -81,6 +82,11 @@ pub enum BedError {
         /// The program that looked for it.
         near: PathBuf,
     },
+    /// The test was not started by its part.
+    #[error(
+        "HOLDFAST_ROUTERS is no folder with FRR, BIRD and keepalived; run this as `make part PART=routers`"
+    )]
+    NoSpeakers,
     /// A name that the layout does not have.
     #[error("the bed has no neighbour {name}")]
     NoNeighbour {
@@ -206,7 +212,12 @@ impl Bed {
 
     /// The bed's own bpffs, as a path that works from outside too. Inside it is `/sys/fs/bpf`.
     pub fn bpffs(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/root/sys/fs/bpf", self.keeper.pid()))
+        self.root().join("sys/fs/bpf")
+    }
+
+    /// The root of the bed's own mounts, likewise.
+    fn root(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.keeper.pid()))
     }
 
     /// A command that will run in a place: arguments, environment and pipes are set as usual.

@@ -3,6 +3,7 @@
 //! Invariant: it needs nothing that the API does not show. Lists are cut with a count, never silently.
 
 mod apiserver;
+mod earlier;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -194,7 +195,7 @@ pub(super) fn status(client: &Client, json: bool, out: &mut impl Write) -> Resul
     let readiness = read(client, "/readyz?format=json")?;
     let datapath = read(client, "/datapath?format=json")?;
     let apiserver = read(client, "/apiserver?format=json")?;
-    let services = read(client, "/services?only=trouble&format=json")?;
+    let services = services(client)?;
     let status = Status::of(version, readiness, datapath, apiserver, services);
     if json {
         let text =
@@ -205,6 +206,17 @@ pub(super) fn status(client: &Client, json: bool, out: &mut impl Write) -> Resul
     }
     out.flush()?;
     Ok(if status.good { Exit::Good } else { Exit::Finding })
+}
+
+/// What is not served, and how much there is. A daemon of an earlier version, which runs until an upgrade has started
+/// it anew, refuses a question for so little, and is asked for all services.
+fn services(client: &Client) -> Result<Services, ClientError> {
+    match read(client, "/services?only=trouble&format=json") {
+        Err(ClientError::Refused { status: 400, .. }) => {
+            read::<earlier::Services>(client, "/services?format=json").map(Services::from)
+        }
+        answered => answered,
+    }
 }
 
 /// Reads one answer of the API. A 503 is an answer too, because the reason is in it.

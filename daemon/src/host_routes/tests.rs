@@ -103,6 +103,18 @@ fn checks_have_the_time_to_tell_before_an_address_is_announced() {
     assert_eq!(checked(""), Duration::ZERO);
     assert_eq!(checked("health_check = { timeout = \"1s\" }"), Duration::from_millis(3_600));
     assert_eq!(checked("health_check = { timeout = \"1s\", rise = 5 }"), Duration::from_secs(6));
+    let slow = checked("health_check = { timeout = \"1s\", slow_start = \"1h\" }");
+    assert_eq!(slow, Duration::from_millis(3_600), "a route waits for no slow start");
+}
+
+/// At the beginning of its slow start a backend has a part of its weight, and is all that this node has.
+#[tokio::test]
+async fn an_address_is_served_by_one_backend_that_has_just_returned() {
+    let growing = BLOCKS.replace(
+        "[\"10.1.0.1:8443\"]",
+        "[{ address = \"10.1.0.1:8443\", weight = 1 }, { address = \"10.1.0.3:8443\", weight = 256 }]",
+    );
+    assert_eq!(judged(&growing, &["10.1.0.3"]).await, ["192.0.2.10", "2001:db8::10"]);
 }
 
 /// Runs a test in a network namespace of its own.

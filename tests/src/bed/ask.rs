@@ -129,6 +129,8 @@ enum Order {
     },
     /// Asks over each connection that is held.
     Try,
+    /// The same, to hear who answers.
+    Who,
 }
 
 /// A client process, until it is dropped.
@@ -182,6 +184,12 @@ impl Asker {
         self.order(&Order::Try)
     }
 
+    /// How many of the connections that are held each server answers, and how many have another outcome, by its word.
+    /// Those that do not answer are let go.
+    pub fn who_answers(&mut self) -> Result<BTreeMap<String, usize>, BedError> {
+        self.order(&Order::Who)
+    }
+
     fn order<T: for<'a> Deserialize<'a>>(&mut self, order: &Order) -> Result<T, BedError> {
         let pipe = "the pipe of an asking client".as_ref();
         let text = serde_json::to_string(order).map_err(|error| unexpected(&error.to_string()))?;
@@ -213,6 +221,7 @@ pub(super) fn run() -> io::Result<()> {
             Order::Backwards { from, to, size } => serde_json::to_string(&backwards(from, to, size)),
             Order::Flood { range, to, count } => serde_json::to_string(&raw::flood(range, to, count)?),
             Order::Try => serde_json::to_string(&try_all(&mut held)),
+            Order::Who => serde_json::to_string(&who_answers(&mut held)),
         };
         writeln!(io::stdout(), "{}", text?)?;
     }
@@ -360,6 +369,20 @@ fn try_all(held: &mut Vec<TcpStream>) -> Held {
     let mut tally = Held::default();
     let tried = held.drain(..).map(|mut stream| Ok((over(&mut stream, 0, 0)?, stream)));
     *held = tried.filter_map(|outcome| tally.note(outcome)).collect();
+    tally
+}
+
+fn who_answers(held: &mut Vec<TcpStream>) -> BTreeMap<String, usize> {
+    let mut tally = BTreeMap::new();
+    held.retain_mut(|stream| {
+        let outcome = over(stream, 0, 0).unwrap_or_else(|error| Outcome::of(&error));
+        let (word, is_answered) = match outcome {
+            Outcome::Answered { by, .. } => (by, true),
+            other => (format!("{other:?}"), false),
+        };
+        *tally.entry(word).or_default() += 1;
+        is_answered
+    });
     tally
 }
 

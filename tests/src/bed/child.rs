@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 use nix::sched::{CloneFlags, setns};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::{ask, crowd, dial, errand, keeper, load, serve, whom};
 
@@ -26,8 +27,8 @@ pub fn main(arguments: &[OsString]) -> io::Result<()> {
             Err(io::Error::new(error.kind(), format!("start {}: {error}", program.display())))
         }
         (["serve", role, name, address], _) => serve::run(role, name, parsed(address)?),
-        (["whom", name, addresses @ ..], _) => whom::run(name, addresses),
-        (["ask"], _) => ask::run(),
+        (["whom", name, addresses @ ..], _) => with_many_files(|| whom::run(name, addresses)),
+        (["ask"], _) => with_many_files(ask::run),
         (["dial", address], _) => dial::run(parsed(address)?),
         (["crowd", uid, clients, door, method, path], _) => crowd::run([uid, clients, door, method, path]),
         (["errand", uid, what, address], _) => errand::run(uid, what, parsed(address)?),
@@ -36,6 +37,13 @@ pub fn main(arguments: &[OsString]) -> io::Result<()> {
             "usage: bed_child keep|enter|serve|whom|ask|load|dial|crowd|errand …; a bed calls it",
         )),
     }
+}
+
+/// As many as the machine allows at all: what a process gets by itself may be a thousand.
+fn with_many_files(run: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
+    run()
 }
 
 fn parsed(address: &str) -> io::Result<SocketAddr> {

@@ -1,8 +1,5 @@
 //! Routes to addresses that a node announces: there while the node serves them, whatever becomes of the daemon.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +10,7 @@ use holdfast_tests::bed::{Bed, Location, Server};
 use holdfast_tests::packets::Clients;
 
 use crate::node::{SERVED, last_lines, on_a_node, run};
+use crate::notices::Notices;
 
 const CONFIG: &str = r#"
 [[service]]
@@ -28,6 +26,9 @@ const BACKEND: &str = "10.244.1.10:9090";
 
 /// How long an address may be announced after the table has no backend for it.
 const WITHDRAWN: Duration = Duration::from_millis(100);
+
+/// How long an address that was lost has to be served before it is announced again.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// Rounds of which the fastest counts: a busy machine may take a processor away for longer than that.
 const ROUNDS: usize = 3;
@@ -58,59 +59,6 @@ fn check_served(clients: &mut Clients, is_served: bool) {
     assert_eq!(matches!(outcome, Outcome::Answered { .. }), is_served, "{outcome:?}");
 }
 
-/// The kernel's notices of routes, each with the moment at which it came.
-struct Notices {
-    child: Child,
-    lines: Receiver<(Instant, String)>,
-}
-
-impl Notices {
-    fn of(bed: &Bed) -> Self {
-        let mut command = bed.command(Location::OUTSIDE, "ip").unwrap();
-        let mut child = command.args(["-4", "monitor", "route"]).stdout(Stdio::piped()).spawn().unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap());
-        let (out, lines) = channel();
-        thread::spawn(move || {
-            for line in said.lines().map_while(Result::ok) {
-                if out.send((Instant::now(), line)).is_err() {
-                    return;
-                }
-            }
-        });
-        let notices = Self { child, lines };
-        notices.wait_until_they_come(bed);
-        notices
-    }
-
-    /// A route that comes and goes again tells when the kernel's notices are heard.
-    fn wait_until_they_come(&self, bed: &Bed) {
-        let begun = Instant::now();
-        while self.lines.recv_timeout(Duration::from_millis(100)).is_err() {
-            assert!(begun.elapsed() < SERVED, "no notice comes");
-            for change in ["add", "delete"] {
-                run(bed, "node", "ip", &format!("route {change} blackhole 203.0.113.78 table 181"));
-            }
-        }
-    }
-
-    /// When the route was taken out.
-    fn taken_out(&self) -> Instant {
-        loop {
-            let (at, line) = self.lines.recv_timeout(SERVED).unwrap();
-            if line.starts_with("Deleted") && line.contains(ADDRESS) {
-                return at;
-            }
-        }
-    }
-}
-
-impl Drop for Notices {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn an_address_is_announced_while_it_is_served_and_withdrawn_within_a_tenth_of_a_second() {
     on_a_node(Switches::default(), CONFIG, |bed, daemon, clients| {
@@ -119,12 +67,12 @@ fn an_address_is_announced_while_it_is_served_and_withdrawn_within_a_tenth_of_a_
         wait_for(bed, daemon, true);
         assert_eq!(routes(bed), format!("blackhole {ADDRESS} table 180"));
         check_served(clients, true);
-        let notices = Notices::of(bed);
+        let notices = Notices::of(bed, "node");
         let mut took = Vec::new();
         for _ in 0..ROUNDS {
             let begun = Instant::now();
             daemon.tell(&["drain", "10.244.1.10"]).unwrap();
-            took.push(notices.taken_out().saturating_duration_since(begun));
+            took.push(notices.taken_out(ADDRESS, begun));
             check_served(clients, true);
             daemon.tell(&["undrain", "10.244.1.10"]).unwrap();
             wait_for(bed, daemon, true);
@@ -133,7 +81,7 @@ fn an_address_is_announced_while_it_is_served_and_withdrawn_within_a_tenth_of_a_
         assert!(took.iter().any(|took| *took < WITHDRAWN), "{took:?}");
         let begun = Instant::now();
         drop(backend);
-        let took = notices.taken_out().saturating_duration_since(begun);
+        let took = notices.taken_out(ADDRESS, begun);
         println!("from the end of the last backend to the kernel's notice: {took:?}");
         check_served(clients, false);
     });
@@ -160,5 +108,22 @@ fn the_route_outlives_the_daemon_and_goes_with_the_datapath() {
         daemon.stop().unwrap();
         daemon.cleanup().unwrap();
         assert_eq!(routes(bed), "");
+    });
+}
+
+/// Weights share clients out among the backends of a node; how many come to the node is the router's choice.
+#[test]
+fn an_address_comes_back_after_five_seconds_whatever_the_slow_start_of_its_backends() {
+    let config = CONFIG.replace("fall = 1", "fall = 1, slow_start = \"1h\"");
+    on_a_node(Switches::default(), &config, |bed, daemon, clients| {
+        let backend = server(bed);
+        wait_for(bed, daemon, true);
+        drop(backend);
+        wait_for(bed, daemon, false);
+        let begun = Instant::now();
+        let _backend = server(bed);
+        wait_for(bed, daemon, true);
+        assert!(begun.elapsed() > AGAIN, "{:?}", begun.elapsed());
+        check_served(clients, true);
     });
 }

@@ -14,6 +14,8 @@ mod direct;
 #[cfg(test)]
 mod drained;
 #[cfg(test)]
+mod ecmp;
+#[cfg(test)]
 mod fabric;
 #[cfg(test)]
 mod firewalls;
@@ -26,6 +28,10 @@ mod maglev;
 #[cfg(test)]
 mod node;
 #[cfg(test)]
+mod notices;
+#[cfg(test)]
+mod page;
+#[cfg(test)]
 mod pods;
 #[cfg(test)]
 mod refused;
@@ -37,6 +43,8 @@ mod routers;
 mod served;
 #[cfg(test)]
 mod shortcut;
+#[cfg(test)]
+mod speakers;
 #[cfg(test)]
 mod survival;
 #[cfg(test)]

@@ -37,11 +37,15 @@ pub(crate) fn write(daemon: &Daemon<'_>, name: &str, objects: &[Value]) {
     daemon.write_manifest(&format!("{name}.yaml"), &documents.join("\n---\n")).unwrap();
 }
 
-/// Runs a program at a place of the fabric, "node" or one of the others, and returns what it said.
+/// A place of the fabric: "node" or one of the others.
+pub(crate) fn location(place: &str) -> Location<'_> {
+    if place == "node" { Location::OUTSIDE } else { Location::far(place) }
+}
+
+/// Runs a program at a place of the fabric, and returns what it said.
 #[track_caller]
 pub(crate) fn run(bed: &Bed, place: &str, program: &str, words: &str) -> String {
-    let location = if place == "node" { Location::OUTSIDE } else { Location::far(place) };
-    let mut command = bed.command(location, program).unwrap();
+    let mut command = bed.command(location(place), program).unwrap();
     command.args(words.split(' '));
     succeed(command, SERVED).unwrap()
 }
