@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod bed;
 #[cfg(test)]
+mod checks;
+#[cfg(test)]
 mod clients;
 #[cfg(test)]
 mod conversations;
