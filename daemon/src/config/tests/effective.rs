@@ -186,6 +186,10 @@ fn the_text_is_the_files_own() {
         rise = 2
         timeout = "1s"
 
+        [service.session_affinity_prefix]
+        ipv4 = 32
+        ipv6 = 128
+
         [[service]]
         announce = "none"
         backends = ["192.0.2.3:6379"]

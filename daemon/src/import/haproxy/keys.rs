@@ -54,7 +54,8 @@ pub(super) fn take(section: &mut Section, line: usize, words: &[String], notes: 
         }
         ["stick", "on" | "match" | "store-request", "src"] => {}
         ["stick", "on" | "match" | "store-request", key] if let Some(masks) = masks(key) => {
-            section.prefixes = Some(prefixes(masks, line, notes));
+            let before = section.prefixes.unwrap_or(Prefixes::WHOLE);
+            section.prefixes = Some(prefixes(before, masks, line, notes));
         }
         _ => notes.no_counterpart(line, &all.join(" ")),
     }
@@ -81,9 +82,9 @@ fn masks(key: &str) -> Option<&str> {
 }
 
 /// The first mask is for IPv4, the second one, if there is one, for IPv6.
-fn prefixes(masks: &str, line: usize, notes: &mut Notes) -> Prefixes {
+fn prefixes(before: Prefixes, masks: &str, line: usize, notes: &mut Notes) -> Prefixes {
     let of_each = Family::ALL.into_iter().zip(masks.splitn(2, ','));
-    of_each.fold(Prefixes::WHOLE, |all, (family, mask)| prefix::with(all, family, line, mask.trim(), notes))
+    of_each.fold(before, |all, (family, mask)| prefix::with(all, family, line, mask.trim(), notes))
 }
 
 fn balance(section: &mut Section, line: usize, method: &str, notes: &mut Notes) {

@@ -184,8 +184,9 @@ pub(super) fn again(facts: PortFacts, from: IpAddr) -> Option<String> {
     let PortFacts { affinity_timeout: seconds, left_out } = facts;
     let all = SourceRange::exactly(from).bits();
     let network = SourceRange::new(from, all.saturating_sub(left_out)).filter(|it| it.bits() < all);
-    let who = network.map_or_else(|| "Who".to_owned(), |it| format!("{it} is one client: who of it"));
-    let last = format!("{who} came within the last {seconds} s gets the same again (session affinity).");
+    let who = network.map_or_else(|| "Who".to_owned(), |it| format!("{it} is one client: if any of it"));
+    let all = if network.is_some() { ", all of it" } else { "" };
+    let last = format!("{who} came within the last {seconds} s{all} gets the same again (session affinity).");
     (seconds > 0).then_some(last)
 }
 
