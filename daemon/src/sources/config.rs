@@ -45,6 +45,7 @@ use tokio::time::Instant;
 
 pub use crate::config::{CheckKind, HealthCheck, HttpCheck, Statuses};
 use holdfast_core::hold::OnEmpty;
+pub use holdfast_judgement::views::checks::CheckResult;
 
 use crate::clock;
 use crate::config::ServiceBlock;
@@ -52,7 +53,6 @@ pub use block::{Blocks, Fault, InvalidService};
 pub use counts::{CheckedState, Checks};
 pub use folder::{BlocksFolder, FolderNews, Read};
 use health::Transition;
-pub use holdfast_judgement::views::checks::CheckResult;
 use joined::Folder;
 use live::{Change, Live};
 use schedule::{CheckId, Places};

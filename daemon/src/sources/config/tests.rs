@@ -315,7 +315,8 @@ async fn the_configuration_is_told_at_once_and_synced_waits_for_the_whole_folder
     let (news, told) = mpsc::channel(1);
     let (counting, counts) = watch::channel(Arc::default());
     let ends = Some(("d".into(), told, counting));
-    tokio::spawn(run(reloads, watch::channel(None).1, ends, sender, (1, Arc::default())));
+    let (_datapath, view) = watch::channel(Arc::new(DatapathView::memory()));
+    tokio::spawn(run(reloads, watch::channel(None).1, ends, sender, view, (1, Arc::default())));
     let mut next = async || show(&timeout(NOT_FOR_EVER, events.recv()).await.unwrap().unwrap());
     expect_test::expect![[r#"
         service static/web config Static http TCP 80: [10.96.0.10:80] affinity None on-empty None, holdfast.toml by file

@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::sources::config::block::Block;
 use crate::sources::config::folder::BlockFiles;
 use crate::sources::config::live::Live;
+use crate::sources::config::schedule::Places;
 use crate::sources::folder::Files as _;
 
 fn block(name: &str, frontend: &str) -> String {
@@ -133,7 +134,7 @@ fn started(kept: Option<&Snapshot>, texts: &[(&str, &str)]) -> Arc<Snapshot> {
     let mut folder = Folder::new("d".into());
     folder.take(vec![FolderNews::Files(Arc::new(files(texts)))]);
     let (joined, rejected) = folder.join(&configured(""));
-    let blocks = Live::new(0).apply(&joined.blocks, Duration::ZERO);
+    let blocks = Live::new(0, Arc::default(), Places::MOST).apply(&joined.blocks, Duration::ZERO);
     let group = blocks.into_iter().chain(rejected).chain([Event::Synced(Source::Config)]);
     group.for_each(|event| engine.apply(event));
     (1..10).map(|second| engine.step(now(second), &mut |_| ())).last().unwrap()
