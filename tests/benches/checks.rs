@@ -98,6 +98,7 @@ fn blocks(backends: &[SocketAddr], kind: &CheckKind) -> Blocks {
         weights: Vec::new(),
         health_check: Some(check.clone()),
         affinity_timeout: None,
+        affinity_prefix: None,
         on_empty: None,
         maglev: None,
     };

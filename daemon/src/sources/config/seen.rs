@@ -143,8 +143,8 @@ mod tests {
         ObjectName::new("static", text).unwrap()
     }
 
-    fn outcome(result: Result<(), CheckFailed>) -> Outcome {
-        Outcome::new(&result, Millis(1_000), Duration::from_micros(250))
+    fn outcome(result: &Result<(), CheckFailed>) -> Outcome {
+        Outcome::new(result, Millis(1_000), Duration::from_micros(250))
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         let results = [true, true, false, false, false, true];
         let counted = results.map(|good| {
             let result = if good { Ok(()) } else { Err(CheckFailed::Closed) };
-            row.note(outcome(result), good);
+            row.note(outcome(&result), good);
             row.now().last.unwrap().in_a_row
         });
         assert_eq!(counted, [1, 2, 1, 2, 3, 1]);
@@ -180,7 +180,7 @@ mod tests {
         let backend = "192.0.2.1:80".parse().unwrap();
         let row = Row::new("tcp");
         seen.put(&name("web"), BTreeMap::from([(backend, row.clone())]));
-        row.note(outcome(Err(CheckFailed::OwnSocket)), false);
+        row.note(outcome(&Err(CheckFailed::OwnSocket)), false);
         assert!(!seen.of(&name("web"))[&backend].usable, "a row is shown as it is, not as it was put in");
         assert_eq!(seen.of(&name("web-")), ChecksSeen::new());
         seen.put(&name("web"), BTreeMap::new());
