@@ -128,8 +128,8 @@ type Finished = (CheckId, Outcome, Duration);
 ///
 /// The value that `blocks` has at the start is the first list; each later value is a reload. `led` is the endpoint that
 /// the virtual address leads to. `seed` spreads the checks, so that the nodes of one cluster do not all knock at once.
-/// `datapath` says which backends refuse clients; `counts` is told how checks go. Returns when `blocks` has no sender or
-/// `events` no receiver any more.
+/// `datapath` says which backends refuse clients; `counts` is told how checks go. Returns when `blocks` has no sender
+/// or `events` no receiver any more.
 pub async fn run(
     mut blocks: watch::Receiver<Arc<Blocks>>,
     mut led: watch::Receiver<Option<SocketAddr>>,

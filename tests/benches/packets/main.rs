@@ -2,8 +2,8 @@
 //! backend on the node and to one on another. Needs root; `cargo bench -p holdfast-tests --bench packets`.
 //!
 //! Plain routing, holdfast, the real kube-proxy, a real Cilium agent and a real HAProxy each have a network of their
-//! own, of the same shape. A proxy takes turns of milliseconds with plain routing, so both meet the same machine, and the
-//! figure is the ratio of the two. The peers are there where `scripts/peers.sh`, `scripts/cilium.sh` and
+//! own, of the same shape. A proxy takes turns of milliseconds with plain routing, so both meet the same machine, and
+//! the figure is the ratio of the two. The peers are there where `scripts/peers.sh`, `scripts/cilium.sh` and
 //! `scripts/haproxy.sh` have made them.
 
 mod cilium;
