@@ -206,7 +206,7 @@ fn the_incident_in_its_smallest_form() {
         &curl(&[&daemon.url("/backends"), "-H", "Accept: application/json"]),
         &expect![[r#"
             {"backends": [
-            {"address":"1.1.1.1","port":80,"protocol":"TCP","service":"default/test-extended","port_name":"","state":"active","ready":true,"serving":true,"terminating":false,"node":null,"zone":null,"slices":["default/slice-of-test-extended0"],"target":null,"since":"…","unused_because":null,"weight":1,"drained_by":null,"drained_since":null,"source":"manifests"}
+            {"address":"1.1.1.1","port":80,"protocol":"TCP","service":"default/test-extended","port_name":"","state":"active","ready":true,"serving":true,"terminating":false,"node":null,"zone":null,"slices":["default/slice-of-test-extended0"],"target":null,"since":"…","unused_because":null,"weight":1,"drained_by":null,"drained_since":null,"source":"manifests","check":null}
             ],"stale_since": null}
         "#]],
     );
