@@ -22,7 +22,7 @@ pub(super) struct Places {
 
 impl Places {
     /// The most: 10,000 backends of which each is asked every 5 s hang for a second each, and 2,000 of their checks run
-    /// together. At most [`super::check::ANSWER_BYTES_MAX`] of each is kept: 64 MiB in all, if every backend sends so
+    /// together. At most `ANSWER_BYTES_MAX` of each is kept: 64 MiB in all, if every backend sends so
     /// much and does not end. Prompt checks are 2,000 a second even if each one turns out to be slow.
     pub(super) const MOST: Self = Self { prompt: 512, slow: 3_584 };
 
