@@ -439,8 +439,8 @@ struct port_facts {
 	/* Seconds; 0: no affinity. */
 	__u32 affinity_timeout;
 	/*
-	 * So many last bits of a client's address do not count: clients whose addresses differ in these alone are one,
-	 * where they are known by addresses. Daemons from before this field left 0 here.
+	 * So many last bits of a client's address do not count: where clients are known by addresses, two addresses that
+	 * differ in these bits alone are one client. Daemons from before this field left 0 here.
 	 */
 	__u32 left_out;
 };

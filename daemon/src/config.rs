@@ -32,8 +32,6 @@ mod value;
 
 use std::path::{Path, PathBuf};
 
-use toml::de::DeTable;
-
 pub use self::address::{ApiserverUrl, Cidr, ListenAddress};
 pub use self::announce::{Announce, Announcing, RouteTable};
 pub use self::apiserver::{
@@ -108,15 +106,7 @@ impl Config {
 
     /// Judges the text of a file. The name is for messages, and its folder is where relative paths start.
     pub fn parse(text: &str, file_name: &str) -> Result<(Self, Vec<Problem>), ConfigErrors> {
-        if text.len() > limits::FILE_BYTES_MAX {
-            return Err(ConfigErrors::of_file(file_name, None, file::too_large()));
-        }
-        let mut report = Report::new(file_name, text);
-        let (document, syntax) = DeTable::parse_recoverable(text);
-        for error in &syntax {
-            report.syntax(error.span(), error.message());
-        }
-        let config = Table::read_document(&mut report, document.get_ref(), read);
+        let (report, config) = Table::read_text(text, file_name, read)?;
         report.finish().map(|warnings| (config, warnings))
     }
 }

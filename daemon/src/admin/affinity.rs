@@ -1,6 +1,6 @@
 //! How tables show by what clients are kept.
 //!
-//! Invariant: of a service whose clients are not kept nothing is shown.
+//! Invariant: nothing is shown of a service without session affinity.
 
 use holdfast_core::affinity::Prefixes;
 use holdfast_core::facts::ServiceFacts;

@@ -69,7 +69,7 @@ fn files(config: &Config, path: &Path) -> (Vec<Problem>, Vec<Problem>) {
     }
     let mut known = BlockFiles::of(folder);
     known.take(look);
-    // A configuration whose own blocks are refused says so elsewhere.
+    // The errors of blocks in the configuration itself are told with the configuration.
     let configured = Blocks::of(config, &path.to_string_lossy()).map(Arc::new).unwrap_or_default();
     let joined = join(&configured, known.files());
     errors.extend(joined.rejected().map(|(file, reason)| problem(file, reason)));

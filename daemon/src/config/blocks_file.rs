@@ -3,13 +3,11 @@
 //! Invariant: each block is judged alone, so a bad one takes no other with it. A file in which it is not clear which
 //! blocks it has, because it is not TOML or has a key that is none, says nothing at all.
 
-use toml::de::DeTable;
-
 use super::problem::{ConfigErrors, Problem};
 use super::report::Report;
 use super::service::{self, ReadBlock, ServiceBlock};
 use super::table::Table;
-use super::{agreement, file, limits};
+use super::{agreement, limits};
 
 /// What such a file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,18 +29,10 @@ type Counted = (usize, Option<ReadBlock>);
 impl BlocksFile {
     /// Judges the text of a file. The name is for messages, and its folder is where relative paths start.
     pub fn parse(text: &str, file_name: &str) -> Result<Self, ConfigErrors> {
-        if text.len() > limits::FILE_BYTES_MAX {
-            return Err(ConfigErrors::of_file(file_name, None, file::too_large()));
-        }
-        let mut report = Report::new(file_name, text);
-        let (document, syntax) = DeTable::parse_recoverable(text);
-        for error in &syntax {
-            report.syntax(error.span(), error.message());
-        }
-        let (read, after_blocks) = Table::read_document(&mut report, document.get_ref(), |root| {
+        let (report, (read, after_blocks)) = Table::read_text(text, file_name, |root| {
             let read = root.blocks("service", limits::SERVICES_MAX, counted);
             (read, root.report().errors_count())
-        });
+        })?;
         let before_blocks = read.first().map_or(0, |(before, _)| *before);
         if before_blocks > 0 || read.is_empty() || report.errors_count() > after_blocks {
             return report.finish().map(|warnings| Self { warnings, ..Self::default() });

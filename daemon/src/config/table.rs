@@ -9,9 +9,10 @@ use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problem::Subject;
+use super::problem::{ConfigErrors, Subject};
 use super::report::{Report, Site};
 use super::value::{expected, path_text, unknown};
+use super::{file, limits};
 
 /// A value that was read, and where.
 #[derive(Clone, Debug)]
@@ -65,8 +66,26 @@ pub(super) struct Table<'r, 'd, 't> {
 }
 
 impl<'r, 'd, 't> Table<'r, 'd, 't> {
+    /// Reads the text of a file, and returns what is wrong with it so far beside what it says.
+    pub(super) fn read_text<T>(
+        text: &'t str,
+        file_name: &'t str,
+        read: impl FnOnce(&mut Table<'_, '_, 't>) -> T,
+    ) -> Result<(Report<'t>, T), ConfigErrors> {
+        if text.len() > limits::FILE_BYTES_MAX {
+            return Err(ConfigErrors::of_file(file_name, None, file::too_large()));
+        }
+        let mut report = Report::new(file_name, text);
+        let (document, syntax) = DeTable::parse_recoverable(text);
+        for error in &syntax {
+            report.syntax(error.span(), error.message());
+        }
+        let said = Table::read_document(&mut report, document.get_ref(), read);
+        Ok((report, said))
+    }
+
     /// Reads the whole document, from its top level on.
-    pub(super) fn read_document<T>(
+    fn read_document<T>(
         report: &'r mut Report<'t>,
         document: &'d DeTable<'d>,
         read: impl FnOnce(&mut Table<'_, 'd, 't>) -> T,

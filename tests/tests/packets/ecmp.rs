@@ -16,7 +16,7 @@ use crate::page::{self, V4, wait_for_gateways};
 /// Connections that live while something happens, half of them by each node.
 const FLOWS: usize = 10_000;
 
-/// New clients that are asked whom they reach, after something has happened.
+/// New clients, which tell the backend that they reach after something has happened.
 const NEW: u16 = 200;
 
 /// As the router has it: nothing is heard of a node for so long, and then it is dead.
@@ -29,7 +29,7 @@ const ANSWERED: Duration = Duration::from_millis(300);
 const HERE: &str = "10.0.0.5";
 const THERE: &str = "10.0.0.6";
 
-/// Whom clients reach, and how many do; what else they came to, by its word.
+/// The backends that clients reach, with the number of clients of each; other outcomes by their words.
 type Reached = BTreeMap<String, usize>;
 
 struct Two<'a> {
@@ -93,7 +93,7 @@ impl<'a> Two<'a> {
         self.bed.dial(Location::far("client"), format!("{V4}:443").parse().unwrap()).unwrap()
     }
 
-    /// Whom new clients reach who wait for so long.
+    /// The backends that new clients reach while they wait for so long.
     fn ask(&mut self, count: u16, patience: Duration) -> Reached {
         let to = format!("{V4}:443").parse().unwrap();
         let question = Question { patience, ..Question::new(Transport::Tcp, to).abort() };

@@ -11,7 +11,7 @@ use holdfast_core::keys::Transport;
 use crate::abi::flow::types::{self, flow_state, heard};
 use crate::abi::{flow, transport_of};
 
-/// How many refusals are told apart: whoever asks backends for them has a bound to what may be asked at once.
+/// How many refusals are told apart: the checks that follow from them have a bound of their own.
 const REFUSALS_MAX: usize = 256;
 
 /// Seconds for which a refusal is told: longer than a pass takes.
