@@ -125,7 +125,9 @@ INLINE bool looks(const struct flow *flow, const struct arrival *arrival, struct
 
 /*
  * Finds the way of the packet that arrives by a device of which `here` is known: to pods of this node, or to others, as
- * is `wanted`. What is known of the device by which it leaves goes to `there`. NULL: the packet is the stack's.
+ * is `wanted`. A pod that is a client counts as one of the others: what it is answered has to leave by the second
+ * program of its device. What is known of the device by which the packet leaves goes to `there`. NULL: it is the
+ * stack's.
  */
 INLINE struct known_way *find_passage(struct __sk_buff *skb, const struct arrival *arrival, const struct tuple *through,
 				      __u32 wanted, __u32 here, __u32 *there, bool v4)
@@ -135,6 +137,8 @@ INLINE struct known_way *find_passage(struct __sk_buff *skb, const struct arriva
 	if (!way || !(here & DEVICE_SHORTCUT) || !know_way(skb, arrival, way, through, here, v4))
 		return NULL;
 	*there = way->device == skb->ifindex ? here : flags_of(way->device);
+	if (arrival->direction == TO_CLIENT && *there & DEVICE_POD)
+		*there &= ~DEVICE_NEAR;
 	return (*there & (DEVICE_SHORTCUT | DEVICE_NEAR)) == wanted ? way : NULL;
 }
 
@@ -154,7 +158,7 @@ INLINE bool gives(__u32 here, __u32 there)
 	return there & DEVICE_NEAR && here & there & DEVICE_PEER;
 }
 
-/* What a device has to be by which packets of a flow leave. Where pods answer by it, others do not. */
+/* What a device has to be by which packets of a flow leave. Where pods answer by it, hosts outside do not. */
 INLINE __u32 wanted_of_way(const struct flow *flow, const struct arrival *arrival)
 {
 	return is_for_pod(flow, arrival) ? DEVICE_SHORTCUT | DEVICE_NEAR : DEVICE_SHORTCUT;

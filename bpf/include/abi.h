@@ -203,7 +203,10 @@ enum device_flag {
 	DEVICE_BY_ADDRESS = 8,
 	/* Packets between it and other such devices may pass by the stack: see shortcut.h. */
 	DEVICE_SHORTCUT = 16,
-	/* Pods of this node are behind it, and what they answer may pass by the stack; it serves no clients. */
+	/*
+	 * Pods of this node are behind it, and what they answer may pass by the stack. It serves no clients, unless the
+	 * pod is one, as DEVICE_POD says.
+	 */
 	DEVICE_NEAR = 32,
 	/*
 	 * Of a device that leads to a pod: packets can be given to its other end right away, because nothing waits or

@@ -12,6 +12,7 @@ mod lengths;
 mod link;
 mod link_layer;
 mod remains;
+mod spot;
 mod tcx;
 mod told;
 mod xdp;
@@ -41,48 +42,7 @@ pub use xdp::{XdpState, XdpUse};
 pub(crate) use driver::{knows_tags, sends_frames};
 
 use link::Link;
-
-/// Which way packets go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
-    In,
-    Out,
-}
-
-impl Direction {
-    const ALL: [Self; 2] = [Self::In, Self::Out];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::In => "in",
-            Self::Out => "out",
-        }
-    }
-}
-
-/// One hook of one device.
-#[derive(Clone, Copy, Debug)]
-struct Spot {
-    index: u32,
-    direction: Direction,
-}
-
-impl Spot {
-    fn both(index: u32) -> [Self; 2] {
-        Direction::ALL.map(|direction| Self { index, direction })
-    }
-
-    /// Where programs of ours are at a device.
-    fn of(device: &Device) -> Vec<Self> {
-        let [way_in, way_out] = Self::both(device.index);
-        if device.side == Side::Near { vec![way_in] } else { vec![way_in, way_out] }
-    }
-
-    /// The device's number in the type that the kernel takes, which gives no greater numbers.
-    fn target(self) -> i32 {
-        i32::try_from(self.index).unwrap_or(i32::MAX)
-    }
-}
+use spot::{Direction, Spot};
 
 /// The senders of the packets that come in by a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -156,7 +116,8 @@ pub struct DeviceStatus {
     pub device: Device,
     /// Whether the programs are in place.
     pub attached: bool,
-    /// How many programs and filters of others are there too; they are not counted at a device of class pod.
+    /// How many programs and filters of others are there too; they are not counted at a device of class pod where
+    /// packets are not to pass by the stack.
     pub others: usize,
     /// Whether packets pass by the stack there.
     pub shortcut: ShortcutState,
@@ -201,12 +162,12 @@ impl HookKind {
 #[derive(Debug)]
 struct DeviceState {
     device: Device,
-    // The links in and out, where there is tcx.
-    links: [Option<Link>; 2],
+    // The links in each direction, where there is tcx.
+    links: [Option<Link>; 3],
     xdp: xdp::Place,
-    // The numbers of the programs that are to be there, in and out, noted when they were last put there: to ask the
+    // The numbers of the programs that are to be there in each direction, noted when they were last put there: to ask the
     // kernel each second what kind of device it is would be most of the work of a node on which nothing happens.
-    own: [Option<u32>; 2],
+    own: [Option<u32>; 3],
     attached: bool,
     // `None` while they could not be counted.
     others: Option<usize>,
@@ -223,13 +184,23 @@ impl DeviceState {
     /// start, not all are counted in the same round for ever.
     fn next_gap(&self) -> u32 {
         let doubled = (2 * self.others_gap).max(1);
-        match self.device.side {
-            Side::Near if doubled < OTHERS_AGAIN_NEAR => doubled,
-            Side::Near if self.others_gap < OTHERS_AGAIN_NEAR => {
-                OTHERS_AGAIN_NEAR + self.device.index % OTHERS_AGAIN_NEAR
-            }
-            Side::Near => OTHERS_AGAIN_NEAR,
-            _ => OTHERS_AGAIN,
+        if !matches!(self.device.side, Side::Near | Side::Pod) {
+            OTHERS_AGAIN
+        } else if doubled < OTHERS_AGAIN_NEAR {
+            doubled
+        } else if self.others_gap < OTHERS_AGAIN_NEAR {
+            OTHERS_AGAIN_NEAR + self.device.index % OTHERS_AGAIN_NEAR
+        } else {
+            OTHERS_AGAIN_NEAR
+        }
+    }
+
+    fn link(&mut self, direction: Direction) -> &mut Option<Link> {
+        let [way_in, way_out, back] = &mut self.links;
+        match direction {
+            Direction::In => way_in,
+            Direction::Out => way_out,
+            Direction::Back => back,
         }
     }
 
@@ -298,14 +269,14 @@ impl Devices {
         let opened = |spot: Spot| Link::open(&self.pin(spot)).ok();
         let xdp = xdp::Place::open(&self.pin_of_xdp(device.index));
         let links = match self.kind {
-            HookKind::Tcx => Spot::both(device.index).map(opened),
-            HookKind::Clsact => [None, None],
+            HookKind::Tcx => Spot::all(device.index).map(opened),
+            HookKind::Clsact => [None, None, None],
         };
         DeviceState {
             device,
             links,
             xdp,
-            own: [None; 2],
+            own: [None; 3],
             attached: false,
             others: None,
             others_again: 0,
@@ -329,7 +300,7 @@ impl Devices {
                 place.look_soon();
                 continue;
             }
-            let has_spare = |place: &DeviceState| Spot::of(&place.device).len() > Spot::of(device).len();
+            let has_spare = |place: &DeviceState| place.device.side != Side::Near && device.side == Side::Near;
             if self.places.get(&index).is_some_and(has_spare) {
                 self.withdraw(index);
             }
@@ -370,7 +341,7 @@ impl Devices {
     /// Puts back what is not there, and says where something was taken away.
     fn mend(&mut self, place: &mut DeviceState) -> Vec<String> {
         let was_attached = place.attached;
-        let spots = Spot::of(&place.device).into_iter();
+        let spots = self.spots(&place.device);
         let broken: Vec<_> = spots.filter(|spot| !self.is_right(place, *spot)).collect();
         if !broken.is_empty() || !was_attached {
             self.put(place);
@@ -391,7 +362,18 @@ impl Devices {
     /// Where there are no links, a program at a device needs what network plug-ins want to make there themselves: a pod
     /// with a limit of bandwidth would not start.
     fn has_no_hook_for(&self, device: &Device) -> bool {
-        device.side == Side::Near && self.kind == HookKind::Clsact
+        device.side == Side::Near && self.has_no_links_for(device)
+    }
+
+    /// What pods answer passes by the stack where there are links.
+    fn has_no_links_for(&self, device: &Device) -> bool {
+        matches!(device.side, Side::Near | Side::Pod) && self.kind == HookKind::Clsact
+    }
+
+    /// Where programs of ours are to be at a device.
+    fn spots(&self, device: &Device) -> impl Iterator<Item = Spot> + use<> {
+        let (kind, device) = (self.kind, device.clone());
+        Spot::all(device.index).into_iter().filter(move |spot| spot.is_of(&device, kind))
     }
 
     /// Tells the programs of a device if they know it otherwise.
@@ -417,7 +399,7 @@ impl Devices {
         match (place.device.shortcut, self.lengths, place.others) {
             (false, ..) => ShortcutState::Unwanted,
             (true, false, _) => ShortcutState::Unsupported,
-            _ if self.has_no_hook_for(&place.device) => ShortcutState::Unsupported,
+            _ if self.has_no_links_for(&place.device) => ShortcutState::Unsupported,
             _ if !place.attached => ShortcutState::NotAttached,
             (true, true, Some(0)) => ShortcutState::Taken,
             _ => ShortcutState::Others,
@@ -436,7 +418,7 @@ impl Devices {
         if self.has_no_hook_for(&place.device) {
             return;
         }
-        place.own = Spot::both(place.device.index)
+        place.own = Spot::all(place.device.index)
             .map(|spot| bpf_call::program_number(self.program(place.device.side, spot).ok()?).ok());
         let put = self.tell(place).and_then(|()| self.attach(place));
         place.attached = put.is_ok();
@@ -462,16 +444,29 @@ impl Devices {
         Ok(())
     }
 
-    /// Attaches both programs, or as far as it goes.
+    /// Attaches all programs, or as far as it goes.
     fn attach(&self, place: &mut DeviceState) -> io::Result<()> {
         let mut attached = Ok(());
-        for spot in Spot::of(&place.device) {
+        self.take_spare_off(place);
+        for spot in self.spots(&place.device) {
             if !self.is_right(place, spot) {
                 let done = self.attach_at(place, spot);
                 attached = attached.and(done.map_err(|error| not_attached(spot.direction, &error)));
             }
         }
         attached
+    }
+
+    /// Takes off the second program of a pod's device that is not to have it any more; the others stay.
+    fn take_spare_off(&self, place: &mut DeviceState) {
+        let [.., back] = Spot::all(place.device.index);
+        if back.is_of(&place.device, self.kind) {
+            return;
+        }
+        if let Some(link) = place.link(back.direction).take() {
+            let _ = link.detach();
+            let _ = fs::remove_file(self.pin(back));
+        }
     }
 
     fn attach_at(&self, place: &mut DeviceState, spot: Spot) -> io::Result<()> {
@@ -485,8 +480,7 @@ impl Devices {
     /// Updates a link that holds; replaces one that was cut, or that lost its device.
     fn link(&self, place: &mut DeviceState, spot: Spot, program: BorrowedFd<'_>) -> io::Result<()> {
         let pin = self.pin(spot);
-        let [way_in, way_out] = &mut place.links;
-        let link = if spot.direction == Direction::In { way_in } else { way_out };
+        let link = place.link(spot.direction);
         let is_here = link.as_ref().is_some_and(|link| tcx::program_at(link, &spot).is_some());
         if let Some(link) = link.as_ref().filter(|_| is_here) {
             link.update(program)?;
@@ -525,11 +519,12 @@ impl Devices {
 
     /// Whether the program that is to be at that hook is there, and would outlive this daemon.
     fn is_right(&self, place: &DeviceState, spot: Spot) -> bool {
-        let [own_in, own_out] = place.own;
-        let [link_in, link_out] = &place.links;
+        let [own_in, own_out, own_back] = place.own;
+        let [link_in, link_out, link_back] = &place.links;
         let (own, link) = match spot.direction {
             Direction::In => (own_in, link_in),
             Direction::Out => (own_out, link_out),
+            Direction::Back => (own_back, link_back),
         };
         let found = match self.kind {
             HookKind::Clsact => clsact::program_at(&spot),
@@ -547,6 +542,7 @@ impl Devices {
             (Direction::In, _) => Ok(pair.ingress.as_fd()),
             (Direction::Out, Side::Near) => Err(io::Error::other("it has no program for what leaves")),
             (Direction::Out, _) => Ok(pair.egress.as_fd()),
+            (Direction::Back, _) => Ok(pair.back.as_fd()),
         }
     }
 
@@ -554,16 +550,17 @@ impl Devices {
         self.folder.join(spot.index.to_string()).join(spot.direction.name())
     }
 
-    /// How many programs and filters of others are at a device. Pods have many devices, so theirs are not asked for.
+    /// How many programs and filters of others are at a device. Pods have many devices, so theirs are asked for where it
+    /// matters alone.
     fn others(&self, place: &DeviceState) -> io::Result<usize> {
-        if place.device.side == Side::Pod {
+        if place.device.side == Side::Pod && !place.device.shortcut {
             return Ok(0);
         }
-        let of = |(spot, own): (Spot, Option<u32>)| {
-            let linked = if self.kind == HookKind::Tcx { tcx::others(&spot, own)? } else { 0 };
+        let of = |spot: Spot| {
+            let linked = if self.kind == HookKind::Tcx { tcx::others(&spot, &place.own)? } else { 0 };
             Ok(linked + clsact::others(&spot)?)
         };
-        Spot::both(place.device.index).into_iter().zip(place.own).map(of).sum()
+        Spot::both(place.device.index).into_iter().map(of).sum()
     }
 
     pub(crate) fn kind(&self) -> HookKind {

@@ -34,7 +34,7 @@ fn hook(spot: &Spot) -> sys::bpf_tc_hook {
         sz: size_of::<sys::bpf_tc_hook>() as sys::size_t,
         ifindex: spot.target(),
         attach_point: match spot.direction {
-            Direction::In => sys::BPF_TC_INGRESS,
+            Direction::In | Direction::Back => sys::BPF_TC_INGRESS,
             Direction::Out => sys::BPF_TC_EGRESS,
         },
         ..Default::default()
@@ -107,7 +107,7 @@ pub(super) fn remove(spot: &Spot) -> io::Result<()> {
 /// filters. If no answer comes, that is an error.
 pub(super) fn others(spot: &Spot) -> io::Result<usize> {
     let mut kernel = Conversation::open(Part::Routes)?;
-    let parent = if spot.direction == Direction::In { CLSACT_INGRESS } else { CLSACT_EGRESS };
+    let parent = if spot.direction == Direction::Out { CLSACT_EGRESS } else { CLSACT_INGRESS };
     // A `struct tcmsg`.
     let fields = [0, spot.target().cast_unsigned(), 0, parent, 0];
     kernel.ask(RTM_GETTFILTER, NLM_F_DUMP, fields.map(u32::to_ne_bytes).as_flattened())?;

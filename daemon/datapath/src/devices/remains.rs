@@ -49,7 +49,7 @@ pub(crate) fn are_anywhere(folder: &Path) -> bool {
         let link = Link::open(&folder.join(index.to_string()).join(XDP)).and_then(|link| link.place());
         link.is_ok_and(|place| place.device == index)
     };
-    let has_any = |index: u32| has_frames(index) || Spot::both(index).into_iter().any(has_link);
+    let has_any = |index: u32| has_frames(index) || Spot::all(index).into_iter().any(has_link);
     pinned(folder).any(has_any) || link_layer::all().into_iter().any(has_filter)
 }
 

@@ -21,7 +21,7 @@ const fn instruction(code: u8, imm: i32) -> sys::bpf_insn {
 
 const fn hook(direction: Direction) -> sys::bpf_attach_type {
     match direction {
-        Direction::In => sys::BPF_TCX_INGRESS,
+        Direction::In | Direction::Back => sys::BPF_TCX_INGRESS,
         Direction::Out => sys::BPF_TCX_EGRESS,
     }
 }
@@ -50,7 +50,7 @@ pub(super) fn program_at(link: &Link, spot: &Spot) -> Option<u32> {
 }
 
 /// How many programs are at a hook of a device beside ours.
-pub(super) fn others(spot: &Spot, own: Option<u32>) -> io::Result<usize> {
+pub(super) fn others(spot: &Spot, own: &[Option<u32>]) -> io::Result<usize> {
     let programs = bpf_call::programs_at(spot.target(), hook(spot.direction))?;
-    Ok(programs.into_iter().filter(|program| Some(*program) != own).count())
+    Ok(programs.into_iter().filter(|program| !own.contains(&Some(*program))).count())
 }

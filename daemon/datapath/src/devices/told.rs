@@ -10,8 +10,13 @@ use crate::abi::packets::types::{self, device_flag};
 /// A device of which only the number is known, and what a former daemon told the programs of it.
 pub(super) fn unnamed(index: u32, told: Option<&[u8]>) -> Device {
     let flags = told.and_then(abi::value::<types::device>).map_or(0, |told| u32::from(told.flags));
-    let is_near = flags & device_flag::DEVICE_NEAR.0 != 0;
-    Device::new(index, "", if is_near { Side::Near } else { Side::Outer })
+    let is = |flag: device_flag| flags & flag.0 != 0;
+    let (side, shortcut) = match (is(device_flag::DEVICE_NEAR), is(device_flag::DEVICE_POD)) {
+        (true, true) => (Side::Pod, true),
+        (true, false) => (Side::Near, false),
+        (false, _) => (Side::Outer, false),
+    };
+    Device { shortcut, ..Device::new(index, "", side) }
 }
 
 /// What the programs are told of a device, and how frames pass by the stack at its driver.
@@ -37,6 +42,7 @@ pub(super) fn without_frames(told: &[u8]) -> Option<types::device> {
 fn flags(device: &Device, frames: Option<Mode>) -> u16 {
     let side = match device.side {
         Side::Outer => device_flag::DEVICE_OUTER,
+        Side::Pod if device.shortcut => device_flag(device_flag::DEVICE_POD.0 | device_flag::DEVICE_NEAR.0),
         Side::Pod => device_flag::DEVICE_POD,
         Side::Backends => device_flag::DEVICE_BACKENDS,
         Side::Near => device_flag::DEVICE_NEAR,

@@ -123,7 +123,7 @@ pub const ANSWERS: [&str; 2] = [Answers::Backend.as_str(), Answers::Dialled.as_s
 pub enum ShortcutDecision {
     /// They are to.
     Wanted,
-    /// No flow of clients outside leads by it, or its pods are served by their packets.
+    /// No flow of clients outside leads by it.
     Inside,
     /// At no device by which clients come do packets pass by the stack.
     NoWayIn,
@@ -226,7 +226,7 @@ impl Decision {
     pub fn why_no_shortcut(&self, found: Option<&DeviceStatus>) -> Option<Cow<'_, str>> {
         let at_hand = match found.map(|it| it.shortcut) {
             Some(ShortcutState::Taken) => None,
-            Some(ShortcutState::Unsupported) if self.class == Class::Near => {
+            Some(ShortcutState::Unsupported) if matches!(self.class, Class::Near | Class::Pod) => {
                 Some("this kernel has no links for programs at devices of pods (before Linux 6.6)")
             }
             Some(ShortcutState::Unsupported) => {

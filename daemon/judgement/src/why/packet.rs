@@ -130,7 +130,7 @@ impl Watched {
         let takes = |it: &DeviceStatus| it.shortcut == ShortcutState::Taken;
         let shortcut = Shortcut {
             others: attached(&|it| takes(it) && it.device.side != Side::Near),
-            near: attached(&|it| takes(it) && it.device.side == Side::Near),
+            near: attached(&|it| takes(it) && matches!(it.device.side, Side::Near | Side::Pod)),
             drivers: attached(&|it| takes(it) && matches!(it.xdp, XdpState::Taken(_))),
         };
         if !(outer.is_empty() && pods.is_empty()) {

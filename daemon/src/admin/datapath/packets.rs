@@ -242,6 +242,9 @@ impl Device<'_> {
             None if self.shortcut && self.class == Class::Near.as_str() => {
                 "; packets to its pods pass by the stack".to_owned()
             }
+            None if self.shortcut && self.class == Class::Pod.as_str() => {
+                "; packets to and from its pod pass by the stack".to_owned()
+            }
             None if self.shortcut => "; packets to other nodes pass by the stack".to_owned(),
             None => String::new(),
         }

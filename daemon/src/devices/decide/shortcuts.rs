@@ -1,8 +1,8 @@
 //! At which devices packets pass by the stack: those by which others are reached, and those that lead to pods of this
 //! node.
 //!
-//! Invariant: a device that leads to pods takes part only where one by which clients come does, and only so many of
-//! them do that the programs always have room to know of the others.
+//! Invariant: a device that leads to pods takes part only where one by which clients come does, or where the pod is a
+//! client itself, and only so many of them do that the programs always have room to know of the others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::super::listed::{Link, Listed};
 use crate::config::{self, Packets, ShortcutUse};
 
 /// How many devices that lead to pods take part: half of those that the programs can know of, and fewer where others
-/// would have no room.
+/// would have no room. As many of pods that are clients take part, of which the programs know anyway.
 const NEAR_MAX: usize = 512;
 /// How many devices there may be in all: an eighth of the room is left for what comes.
 const ALL_MAX: usize = 896;
@@ -35,6 +35,8 @@ pub(super) struct Shortcuts<'a> {
     // The devices that lead to pods, the lowest number first, and how many of them have room.
     near: Vec<u32>,
     near_max: usize,
+    // The devices of pods that are clients, in that order.
+    pods: Vec<u32>,
     // How answers to clients are routed.
     answers: Answers,
 }
@@ -49,15 +51,17 @@ impl<'a> Shortcuts<'a> {
     ) -> Self {
         let ways = judged.iter().filter(|(_, (class, _))| leads_on(*class)).count();
         let below: BTreeSet<u32> = listed.links.iter().filter_map(|link| link.stands_on).collect();
-        let near = judged
-            .iter()
-            .filter(|(link, (_, reason))| leads_to_pods(link, *reason) && !below.contains(&link.index));
-        let near: Vec<u32> = near.map(|(link, _)| link.index).collect();
+        let numbers = |is_meant: &dyn Fn(&Link, Class, Reason) -> bool| -> Vec<u32> {
+            let meant = judged.iter().filter(|(link, (class, reason))| is_meant(link, *class, *reason));
+            meant.map(|(link, _)| link.index).filter(|index| !below.contains(index)).collect()
+        };
+        let near = numbers(&|link, _, reason| leads_to_pods(link, reason));
+        let pods = numbers(&|link, class, _| class == Class::Pod && leads_to_client(link));
         let others = judged.iter().filter(|(_, (class, _))| *class != Class::None).count();
         let near_max = NEAR_MAX.min(ALL_MAX.saturating_sub(others));
         let onlooker = onlooker.filter(|_| config.shortcut != ShortcutUse::Always);
         let mut shortcuts =
-            Self { listed, config, onlooker, ways, has_way_in: false, near, near_max, answers };
+            Self { listed, config, onlooker, ways, has_way_in: false, near, near_max, pods, answers };
         let mut clients = judged.iter().filter(|(_, (class, _))| *class == Class::Outer);
         shortcuts.has_way_in =
             clients.any(|(link, (class, _))| shortcuts.judge(link, *class) == ShortcutDecision::Wanted);
@@ -69,6 +73,8 @@ impl<'a> Shortcuts<'a> {
             self.way_to_others(link, class)
         } else if let Ok(at) = self.near.binary_search(&link.index) {
             self.way_to_pods(link, at)
+        } else if let Ok(at) = self.pods.binary_search(&link.index) {
+            self.way_of_any(link).or_else(|| (at >= NEAR_MAX).then_some(ShortcutDecision::Many))
         } else {
             Some(ShortcutDecision::Inside)
         };
@@ -99,7 +105,7 @@ impl<'a> Shortcuts<'a> {
     /// filter knows of connections, which a pod would take for its own.
     pub(super) fn gives_away(&self, link: &Link, class: Class) -> bool {
         match class {
-            Class::Near => link.kind == "veth" && !link.is_watched,
+            Class::Near | Class::Pod => link.kind == "veth" && !link.is_watched,
             Class::Outer => !self.is_bridge(link),
             _ => false,
         }
@@ -135,6 +141,12 @@ impl<'a> Shortcuts<'a> {
 
 const fn leads_on(class: Class) -> bool {
     matches!(class, Class::Outer | Class::Backends)
+}
+
+/// Whether packets of the pod, which is a client, may pass by the stack there. What a pod at a port of a bridge is sent
+/// comes by the bridge.
+fn leads_to_client(link: &Link) -> bool {
+    matches!(link.kind.as_str(), "veth" | "netkit" | "tun") && link.master.is_none()
 }
 
 /// Whether pods of this node may be behind the device. One that another device stands on has the packets of that one.

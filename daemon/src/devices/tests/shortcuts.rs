@@ -71,8 +71,9 @@ fn packets_of_pods_pass_by_the_stack_where_those_of_clients_do() {
     check("", PODS, &[from_node()], None, &expected);
     let expected = [Wanted, Wanted, Wanted, Inside, Wanted, Inside, Inside, Inside];
     check("devices = [\"eth0\"]", PODS, &[], None, &expected);
-    let expected = [Wanted, Inside, Wanted, Inside, Inside, Inside, Inside, Inside];
     check("pod_devices = [\"veth*\"]", PODS, &[], None, &expected);
+    let expected = [ByAddress, Wanted, NoWayIn, Inside, Wanted, Inside, Inside, Inside];
+    check("pod_devices = [\"veth*\"]", PODS, &[from_node()], None, &expected);
 }
 
 /// What comes and goes, such as a firewall, does not count: the program at a driver stays.
@@ -108,6 +109,10 @@ fn packets_are_given_right_away_to_the_other_end_of_a_link_without_a_queue() {
     let outer = (true, Some(Side::Outer));
     let expected = [outer, near(true), near(false), nothing, near(false), nothing, nothing, nothing];
     assert_eq!(decided.iter().map(told).collect::<Vec<_>>(), expected);
+    let decided = decided_beside("pod_devices = [\"veth*\"]", &listed(PODS), &None);
+    let pods = decided.iter().map(told).filter(|it| it.1 == Some(Side::Pod)).collect::<Vec<_>>();
+    let pod = |peer| (peer, Some(Side::Pod));
+    assert_eq!(pods, [pod(true), pod(true), pod(false)]);
 }
 
 /// The programs have to have room for the devices by which others are reached.
@@ -121,7 +126,8 @@ fn so_many_pods_have_the_shortcut_that_other_devices_have_room() {
     let world = listed(&format!("2 eth0 - 10.0.0.5 default\n{pods}{taps}"));
     let decided = decided_beside("pod_devices = [\"tap*\"]", &world, &None);
     let count = |wanted: ShortcutDecision| decided.iter().filter(|it| it.shortcut == wanted).count();
-    assert_eq!((count(Wanted), count(Many)), (1 + 195, 405), "of 896, others have 701");
+    let expected = (1 + 195 + 512, 405 + 188);
+    assert_eq!((count(Wanted), count(Many)), expected, "of 896, others have 701, of which 512 may take part");
 }
 
 /// What the filter of a bridge knows of connections is this node's.
