@@ -42,7 +42,7 @@ pub enum Proxy {
 }
 
 /// Clients, by the word of the table: where each runs, and from which addresses it asks.
-const CLIENTS: [(&str, Location<'static>, Option<[&str; 2]>); 8] = [
+const CLIENTS: [(&str, Location<'static>, Option<[&str; 2]>); 9] = [
     ("outside", Location::far("client"), Some(["10.20.0.2", "fd00:20::2"])),
     ("outside-3", Location::far("client"), Some(["10.20.0.3", "fd00:20::3"])),
     ("host", Location::NODE, None),
@@ -50,6 +50,7 @@ const CLIENTS: [(&str, Location<'static>, Option<[&str; 2]>); 8] = [
     ("pod-r", Location::far("pod-r"), Some(["10.244.9.10", "fd00:244:9::10"])),
     // Pods of the node in whose cgroup no program is: a virtual machine, a sandbox with a stack of its own.
     ("bare-a", Location::far("pod-a"), Some(["10.244.1.10", "fd00:244:1::10"])),
+    ("bare-b", Location::far("pod-b"), Some(["10.244.1.11", "fd00:244:1::11"])),
     ("bare-c", Location::far("pod-c"), Some(["10.244.2.10", "fd00:244:2::10"])),
     ("bare-d", Location::far("pod-d"), Some(["10.244.2.11", "fd00:244:2::11"])),
 ];

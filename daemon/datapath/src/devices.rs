@@ -300,7 +300,8 @@ impl Devices {
                 place.look_soon();
                 continue;
             }
-            let has_spare = |place: &DeviceState| place.device.side != Side::Near && device.side == Side::Near;
+            let has_spare =
+                |place: &DeviceState| place.device.side != Side::Near && device.side == Side::Near;
             if self.places.get(&index).is_some_and(has_spare) {
                 self.withdraw(index);
             }

@@ -1,5 +1,5 @@
-//! A real Cilium agent on the bed's node, without Kubernetes: it reads services and slices from a file, and its pod is
-//! an endpoint as Cilium's CNI plug-in would make it, so packets go by the agent's own short way.
+//! A real Cilium agent on the bed's node, without Kubernetes: it reads services and slices from a file, and its pods
+//! are endpoints as Cilium's CNI plug-in would make them, so packets go by the agent's own short way.
 //!
 //! Invariant: the agent sees no cgroup above its own, and writes no setting that is not of the node's network. Once all
 //! is programmed it stands still, and its programs serve.
@@ -19,16 +19,15 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::stage::{Failed, SOON, Stage, bed, objects};
+use super::stage::{CLIENT_POD, Failed, SOON, Stage, bed, objects};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/packets/cilium.sh");
 
 /// What `scripts/cilium.sh` has made, in the target folder.
 const LAYER: &str = "cilium/layer/opt/cilium";
 
-/// The pod that is the agent's, and where it has its address.
-const POD: &str = "pod-a";
-const POD_ADDRESS: &str = "10.244.1.10";
+/// The pods that are the agent's, and their addresses.
+const PODS: [(&str, &str); 2] = [("pod-a", "10.244.1.10"), (CLIENT_POD, "10.244.1.11")];
 
 /// The agent compiles its programs first, twice; on a busy machine that takes a minute.
 const READY: Duration = Duration::from_secs(300);
@@ -96,8 +95,10 @@ impl Cilium {
         let agent = launch(&bed, &layer, folder.path(), &services)?;
         let mut cilium = Self { agent, bed, _folder: folder };
         cilium.wait_until(|it| it.ask("GET", "/v1/healthz?brief=true", "").is_ok())?;
-        let endpoint = cilium.endpoint()?;
-        cilium.ask("PUT", "/v1/endpoint/1", &endpoint.to_string())?;
+        for (number, (pod, address)) in (1..).zip(PODS) {
+            let endpoint = cilium.endpoint(pod, address)?;
+            cilium.ask("PUT", &format!("/v1/endpoint/{number}"), &endpoint.to_string())?;
+        }
         cilium.wait_until(Self::is_built)?;
         cilium.wait_until_served()?;
         kill(Pid::from_raw(i32::try_from(cilium.agent.0.id())?), Signal::SIGSTOP)?;
@@ -139,23 +140,23 @@ impl Cilium {
         if is_good { Ok(answer) } else { Err(answer.into()) }
     }
 
-    /// Whether the pod's own programs are in place. Until then its packets go a longer way.
+    /// Whether the pods' own programs are in place. Until then their packets go a longer way.
     fn is_built(&self) -> bool {
         let said = self.ask("GET", "/v1/endpoint", "").unwrap_or_default();
         let endpoints =
             said.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str::<Vec<Value>>(body).ok());
         let is_ready = |endpoint: &Value| endpoint.pointer("/status/state") == Some(&json!("ready"));
-        endpoints.is_some_and(|endpoints| !endpoints.is_empty() && endpoints.iter().all(is_ready))
+        endpoints.is_some_and(|endpoints| endpoints.len() == PODS.len() && endpoints.iter().all(is_ready))
     }
 
-    /// The pod as the plug-in would describe it.
-    fn endpoint(&self) -> Result<Value, Failed> {
-        let (index, host) = device(&self.bed, Location::OUTSIDE, POD)?;
-        let (_, pod) = device(&self.bed, Location::far(POD), "eth0")?;
+    /// A pod as the plug-in would describe it.
+    fn endpoint(&self, name: &str, address: &str) -> Result<Value, Failed> {
+        let (index, host) = device(&self.bed, Location::OUTSIDE, name)?;
+        let (_, pod) = device(&self.bed, Location::far(name), "eth0")?;
         Ok(json!({
-            "id": 0, "container-id": format!("{POD:0<64}"), "container-interface-name": "eth0",
-            "interface-name": POD, "interface-index": index, "mac": pod, "host-mac": host,
-            "addressing": {"ipv4": POD_ADDRESS}, "state": "waiting-for-identity",
+            "id": 0, "container-id": format!("{name:0<64}"), "container-interface-name": "eth0",
+            "interface-name": name, "interface-index": index, "mac": pod, "host-mac": host,
+            "addressing": {"ipv4": address}, "state": "waiting-for-identity",
             "sync-build-endpoint": true, "datapath-configuration": {"external-ipam": true},
         }))
     }

@@ -89,7 +89,7 @@ fn configuration(bed: &Bed) -> Result<String, Failed> {
     for place in Where::ALL {
         let (frontend, backend) = place.ends()?;
         let mut ip = bed.command(Location::OUTSIDE, "ip")?;
-        ip.args(["address", "add", &format!("{}/32", frontend.ip()), "dev", "lo"]);
+        ip.args(["address", "replace", &format!("{}/32", frontend.ip()), "dev", "lo"]);
         succeed(ip, SOON)?;
         writeln!(text, "listen {place:?}\n    bind {frontend}\n    server only {backend}")?;
     }

@@ -12,9 +12,9 @@ mod stage;
 
 use std::io::Write;
 
+use holdfast_tests::bed::Role;
 use holdfast_tests::bed::compare::{self, Medians, Ratio};
 use holdfast_tests::bed::load::Kind;
-use holdfast_tests::bed::{Location, Role};
 use holdfast_tests::figures::{self, Figure};
 use holdfast_tests::peers::Part::{IptablesProxy, Proxy};
 use holdfast_tests::size::{self, sized};
@@ -84,7 +84,7 @@ fn compare(
     (kind, role, _): (Kind, Role, &str),
 ) -> Result<Medians, Failed> {
     let _servers = [plain.serve(place, role)?, proxy.serve(place, role)?];
-    let client = Location::far("client");
+    let client = place.client();
     let (near, through) = (plain.dialled(place)?, proxy.dialled(place)?);
     let first = || plain.bed().load(client, kind, near);
     let second = || proxy.bed().load(client, kind, through);
@@ -113,7 +113,7 @@ fn all_kinds(lines: &mut Lines) -> Result<(), Failed> {
     for kind in KINDS {
         for place in Where::ALL {
             for (name, proxy) in proxies.iter().filter(|(_, proxy)| proxy.carries(kind.0)) {
-                let what = format!("{}, backend {}", kind.2, place.word());
+                let what = format!("{}, {}", kind.2, place.word());
                 let draw = compare((&plain, proxy.as_ref()), place, kind);
                 let draw = draw.map_err(|error| format!("{what}, {name}: {error}"))?;
                 lines.add(what, name, draw);

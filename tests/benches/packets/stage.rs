@@ -35,39 +35,52 @@ const SNAT_PORTS: [std::ops::RangeInclusive<u16>; 2] = [1024..=29_999, 33_000..=
 
 const FLOWS: u32 = 65_536;
 
+/// The pod that is a client.
+pub(crate) const CLIENT_POD: &str = "pod-b";
+
 /// A peer writes thousands of services within seconds; a busy machine takes more.
 const WRITTEN: Duration = Duration::from_secs(120);
 
 /// Commands of `ip` take milliseconds.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// Where a backend is.
+/// Where a backend is, and where its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Where {
     Near,
     Far,
+    /// Both are pods of the node, and the client is served by its packets.
+    Inside,
 }
 
 impl Where {
-    pub(crate) const ALL: [Self; 2] = [Self::Near, Self::Far];
+    pub(crate) const ALL: [Self; 3] = [Self::Near, Self::Far, Self::Inside];
+
+    /// With a service each.
+    const SERVED: [Self; 2] = [Self::Near, Self::Far];
 
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Self::Near => "on the node",
-            Self::Far => "on another node",
+            Self::Near => "backend on the node",
+            Self::Far => "backend on another node",
+            Self::Inside => "from pod to pod of the node",
         }
+    }
+
+    pub(crate) fn client(self) -> Location<'static> {
+        Location::far(if self == Self::Inside { CLIENT_POD } else { "client" })
     }
 
     /// What a client dials, and who answers.
     pub(crate) fn ends(self) -> Result<(SocketAddr, SocketAddr), Failed> {
-        let frontend =
-            self.service()?.frontend("balancer", Family::V4).ok_or("the service has no address")?;
+        let kind = if self == Self::Inside { "cluster" } else { "balancer" };
+        let frontend = self.service()?.frontend(kind, Family::V4).ok_or("the service has no address")?;
         Ok((frontend, self.backend()?))
     }
 
     fn service(self) -> Result<Service, Failed> {
         let name = match self {
-            Self::Near => "here",
+            Self::Near | Self::Inside => "here",
             Self::Far => "away",
         };
         Ok(*SERVICES.iter().find(|service| service.name == name).ok_or("no such service")?)
@@ -76,14 +89,14 @@ impl Where {
     /// Seen from nowhere near: no program of sockets has to do with what is measured.
     fn place(self) -> Location<'static> {
         match self {
-            Self::Near => Location::far("pod-a"),
+            Self::Near | Self::Inside => Location::far("pod-a"),
             Self::Far => Location::far("pod-r"),
         }
     }
 
     fn backend(self) -> Result<SocketAddr, Failed> {
         let name = match self {
-            Self::Near => "a",
+            Self::Near | Self::Inside => "a",
             Self::Far => "r",
         };
         let backend = BACKENDS.iter().find(|backend| backend.name == name).ok_or("no such backend")?;
@@ -115,7 +128,7 @@ pub(crate) trait Stage {
         for place in Where::ALL {
             let (_server, dialled) = (self.serve(place, Role::Turns)?, self.dialled(place)?);
             let answers = || {
-                let mut load = self.bed().load(Location::far("client"), Kind::Exchange, dialled)?;
+                let mut load = self.bed().load(place.client(), Kind::Exchange, dialled)?;
                 load.turn(Duration::from_millis(1))
             };
             while answers().is_err() {
@@ -187,7 +200,7 @@ impl Holdfast {
         let sources = [Source::Kubernetes, Source::Manifests];
         let (mut engine, _) = Engine::start(maps, Seed(7), &sources)?;
         let own = Texts::new("the table").replace(&files()?);
-        let dialled = u32::try_from(Where::ALL.len())?;
+        let dialled = u32::try_from(Where::SERVED.len())?;
         let others = Shape { services: services.saturating_sub(dialled), endpoints: 1 }.events();
         own.into_iter().chain(others).chain(sources.map(Event::Synced)).for_each(|event| engine.apply(event));
         // The first step waits for readers that a former daemon may have left.
@@ -227,6 +240,7 @@ fn maps(bed: &Bed, shortcut: bool) -> Result<KernelMaps, Failed> {
     if shortcut {
         devices.push(device("pod-a", Side::Near, true)?);
     }
+    devices.push(device(CLIENT_POD, Side::Pod, shortcut)?);
     maps.set_devices(&devices);
     maps.serve_packets();
     maps.follow_flows()?;
@@ -248,7 +262,7 @@ fn device(name: &str, side: Side, shortcut: bool) -> Result<Device, Failed> {
 }
 
 pub(crate) fn objects() -> Result<Vec<Value>, Failed> {
-    let services = Where::ALL.map(Where::service).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let services = Where::SERVED.map(Where::service).into_iter().collect::<Result<Vec<_>, _>>()?;
     Ok(services.iter().flat_map(Service::objects).collect())
 }
 
@@ -291,7 +305,7 @@ fn write(cluster: &Cluster, services: u32) -> Result<(), Failed> {
     let api = cluster.api(0)?;
     write_node(&api)?;
     write_others(cluster, services.saturating_sub(2))?;
-    for place in Where::ALL {
+    for place in Where::SERVED {
         place.service()?.write(&api)?;
     }
     Ok(())

@@ -110,6 +110,10 @@ bare-a     here          cluster     a as node
 bare-a     here          node        a as node
 bare-a     here          balancer    a as node
 bare-a     here          external    a as node
+bare-b     here          cluster     a as client
+bare-b     here          node        a as node      a as client     kept
+bare-b     here          balancer    a as node      a as client     kept
+bare-b     many          cluster     a|c|r as client
 bare-a     bridged       cluster     c as client
 bare-a     bridged       node        c as node      c as client     kept
 bare-a     bridged       balancer    c as node      c as client     kept

@@ -27,7 +27,7 @@ const DATAGRAM_BYTES: usize = 4000;
 #[track_caller]
 fn wait_until_pods_are_served(daemon: &Daemon<'_>, clients: &mut Clients) {
     let until = Instant::now() + SERVED;
-    for pod in ["bare-a", "bare-c", "bare-d"] {
+    for pod in ["bare-a", "bare-b", "bare-c", "bare-d"] {
         let question = Question::new(Transport::Udp, frontend("away", "cluster", Family::V6).unwrap());
         while !is_answered(&clients.of(pod).unwrap().ask(question.clone()).unwrap()) {
             assert!(Instant::now() < until, "{pod} is not served; the daemon said:\n{}", last_lines(daemon));
@@ -103,7 +103,9 @@ fn the_table_holds_where_pods_are_served_by_their_packets() {
 }
 
 /// From each kind of pod to itself, to another pod, and to another node.
-const WAYS: [(&str, &str, &str); 6] = [
+const WAYS: [(&str, &str, &str); 8] = [
+    ("bare-b", "here", "cluster"),
+    ("bare-b", "here", "node"),
     ("bare-a", "here", "cluster"),
     ("bare-a", "bridged", "balancer"),
     ("bare-c", "bridged", "node"),
@@ -146,7 +148,7 @@ fn invariant_14_connections_of_pods_outlive_the_daemon() {
 
 #[track_caller]
 fn check_alive(clients: &mut Clients, when: &str) {
-    for pod in ["bare-a", "bare-c", "bare-d"] {
+    for pod in ["bare-a", "bare-b", "bare-c", "bare-d"] {
         let held = clients.of(pod).unwrap().try_held().unwrap();
         assert_eq!(held, Held { alive: 20, ..Held::default() }, "{pod}: {when}");
     }

@@ -60,24 +60,35 @@ fn wait_until_said(daemon: &Daemon<'_>, words: &str) {
     }
 }
 
-/// One question in each family by TCP and UDP.
+/// One question in each family by TCP and UDP, of a client outside.
 fn outcomes(clients: &mut Clients, service: &str) -> Vec<Outcome> {
+    ask(clients, "outside", (service, "balancer"), |question, of| question.from(outside(of, 0)))
+}
+
+fn ask(
+    clients: &mut Clients,
+    client: &str,
+    (service, address): (&str, &str),
+    changed: impl Fn(Question, Family) -> Question,
+) -> Vec<Outcome> {
     let ways = FAMILIES.into_iter().flat_map(|of| [Transport::Tcp, Transport::Udp].map(|by| (of, by)));
     // A stream of many segments, and a datagram that is not cut into pieces.
     let size = |by| if by == Transport::Tcp { 100_000 } else { 900 };
     let question = |(of, by)| {
-        Question::new(by, frontend(service, "balancer", of).unwrap())
-            .from(outside(of, 0))
-            .sized(size(by), size(by))
+        changed(Question::new(by, frontend(service, address, of).unwrap()), of).sized(size(by), size(by))
     };
-    clients.of("outside").unwrap().ask_all(&ways.map(question).collect::<Vec<_>>()).unwrap()
+    clients.of(client).unwrap().ask_all(&ways.map(question).collect::<Vec<_>>()).unwrap()
 }
 
 #[track_caller]
 fn check_answered(clients: &mut Clients, service: &str) {
-    let outcomes = outcomes(clients, service);
+    check_all_answered(&outcomes(clients, service), service);
+}
+
+#[track_caller]
+fn check_all_answered(outcomes: &[Outcome], what: &str) {
     let are_answered = outcomes.iter().all(|it| matches!(it, Outcome::Answered { .. }));
-    assert!(are_answered, "{service}: {outcomes:?}");
+    assert!(are_answered, "{what}: {outcomes:?}");
 }
 
 /// Checks that of the flows with a service's addresses those of the last questions take the shortcut, or none.
@@ -134,6 +145,39 @@ fn packets_pass_by_the_stack_to_other_nodes_and_to_pods_of_this_one() {
             assert!(if at_driver && switches.no_offload { passed > 100 } else { passed < 100 }, "{passed}");
             OF_PODS.iter().for_each(|service| check_flows(daemon, service, true));
             check_flows(daemon, "host", false);
+        });
+    }
+}
+
+/// From one pod with a link of its own to another; to itself, and to one behind a bridge, a pod goes by the stack.
+#[test]
+fn packets_of_pods_that_are_clients_pass_by_the_stack() {
+    let strict = Switches { strict_rp_filter: true, no_offload: true, ..Switches::default() };
+    for switches in [Switches::default(), strict] {
+        let bed = fabric::bed(switches).unwrap();
+        fabric::rules(&bed, COUNTED).unwrap();
+        on_this(&bed, "[packets]\npod_devices = \"auto\"\n", |_, daemon, clients| {
+            wait_until_said(daemon, "packets to and from its pod pass by the stack");
+            let check_dialled = |clients: &mut Clients, pod: &str, service: &str| {
+                for address in ["cluster", "balancer"] {
+                    let outcomes = ask(clients, pod, (service, address), |question, _| question);
+                    check_all_answered(&outcomes, &format!("{pod}: {service} at {address}"));
+                }
+            };
+            // The first flows find no neighbour known.
+            check_dialled(clients, "bare-b", "here");
+            check_answered(clients, "here");
+            let before = seen(&bed);
+            check_dialled(clients, "bare-b", "here");
+            check_answered(clients, "here");
+            let said = daemon.tell(&["datapath"]).unwrap();
+            assert_eq!(seen(&bed), before, "the stack has seen packets:\n{said}");
+            check_flows(daemon, "here", true);
+            for service in ["bridged", "away"] {
+                check_dialled(clients, "bare-b", service);
+            }
+            check_dialled(clients, "bare-a", "here");
+            assert!(seen(&bed) > before, "what the stack sends on is counted");
         });
     }
 }

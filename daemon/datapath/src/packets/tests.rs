@@ -15,6 +15,7 @@ mod flows;
 mod frames;
 mod fuzz;
 mod hard;
+mod inside;
 mod joined;
 mod judge;
 mod lives;

@@ -286,6 +286,48 @@ fn kernel_a_device_of_pods_has_one_program_also_after_a_start() {
     });
 }
 
+/// A pod that is a client has a program for what it asks, and one for what it answers.
+#[test]
+fn kernel_a_device_of_a_pod_has_a_second_program_as_long_as_packets_pass_by_the_stack() {
+    with_each(|bed, kind| {
+        let pod = |shortcut| Device { side: Side::Pod, shortcut, ..outer(70, "left") };
+        let incoming = || bpf_call::programs_at(70, sys::BPF_TCX_INGRESS).unwrap();
+        let near = u16::try_from(types::device_flag::DEVICE_NEAR.0).unwrap();
+        let state = |maps: &KernelMaps| {
+            (packets_of(maps).devices[0].shortcut, entry(maps, 70).unwrap().flags & near != 0)
+        };
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[pod(true)]);
+        check_attached(&maps, kind, "left", 70);
+        if kind == HookKind::Clsact {
+            assert_eq!(state(&maps), (ShortcutState::Unsupported, false));
+            return;
+        }
+        assert_eq!((incoming().len(), state(&maps)), (2, (ShortcutState::Taken, true)));
+        let former = incoming();
+        drop(maps);
+        let mut maps = start(bed, kind);
+        let programs = incoming();
+        assert!(programs.len() == 2 && programs.iter().all(|it| !former.contains(it)), "new ones, at once");
+        maps.set_devices(&[pod(true)]);
+        assert_eq!((incoming(), state(&maps)), (programs.clone(), (ShortcutState::Taken, true)));
+        let mut other = filter(TC_INGRESS, 200, GOES_ON);
+        (0..121).for_each(|_| drop(maps.repair().unwrap()));
+        assert_eq!(state(&maps), (ShortcutState::Others, false));
+        other.detach().unwrap();
+        (0..121).for_each(|_| drop(maps.repair().unwrap()));
+        assert_eq!(state(&maps), (ShortcutState::Taken, true));
+        maps.set_devices(&[pod(false)]);
+        let [back, way_in] = programs[..] else { panic!("{programs:?}") };
+        assert_eq!((incoming(), state(&maps)), (vec![way_in], (ShortcutState::Unwanted, false)));
+        assert_ne!(back, way_in);
+        maps.set_devices(&[pod(true)]);
+        assert_eq!((incoming().len(), state(&maps)), (2, (ShortcutState::Taken, true)));
+        maps.set_devices(&[]);
+        assert!(incoming().is_empty());
+    });
+}
+
 #[test]
 fn kernel_a_device_that_is_made_anew_gets_its_programs_again() {
     with_each(|bed, kind| {

@@ -56,7 +56,9 @@ pub(crate) fn forget_routers() {
 
 /// Makes the pods known to which the node's own pods' device leads.
 pub(crate) fn know_pods() {
-    for (pod, last) in [("10.1.0.5", POD_LINK), ("fd01::5", POD_LINK), ("10.1.0.6", POD_LINK + 1)] {
+    for (pod, last) in
+        [("10.1.0.5", POD_LINK), ("fd01::5", POD_LINK), ("10.1.0.6", POD_LINK + 1), ("fd01::6", POD_LINK + 1)]
+    {
         ip(&format!("neigh replace {pod} lladdr 02:00:00:00:00:{last:02x} dev pods"));
     }
 }

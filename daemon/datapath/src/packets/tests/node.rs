@@ -227,7 +227,8 @@ impl Node {
     /// right away.
     pub(super) fn tell_of_pods(&self, side: Side, shortcut: bool, peer: bool) {
         let seen = [POD_GATE.into(), POD_GATE6.into()].map(Some);
-        let (near4, near6) = (24, 64);
+        // A pod's own device leads to no pod beside it.
+        let (near4, near6) = if side == Side::Pod { (0, 0) } else { (24, 64) };
         self.tell(&Device { index: PODS, near4, near6, shortcut, peer, ..device(side, seen) });
     }
 
@@ -240,6 +241,12 @@ impl Node {
     pub(super) fn come_from_pod(&self, frame: &[u8]) -> (i32, Vec<u8>) {
         self.tell_of_device(Side::Pod, [Some(POD_GATE.into()), Some(POD_GATE6.into())]);
         run(&self.programs.ingress, frame, PODS).unwrap()
+    }
+
+    /// What becomes of a frame that comes by a device, as the programs know that one.
+    #[track_caller]
+    pub(super) fn come_by(&self, frame: &[u8], device: u32) -> (i32, Vec<u8>) {
+        run(&self.programs.ingress, frame, device).unwrap()
     }
 
     /// What becomes of a frame that comes by a device where pods' answers pass by the stack.
