@@ -60,12 +60,15 @@ INLINE bool is_client(const struct client_value *there, const __u32 *client, con
 		 (there->scope ^ list->scope));
 }
 
+/* What is known of a client: nothing that counts, the backend to which it comes back, or that it was away for too long. */
+enum known { IS_UNKNOWN, COMES_BACK, WAS_AWAY };
+
 /*
  * Chooses the client's last backend, if that choice is young enough and the backend still in the list. If not, `mixed`
  * becomes another number, by when the client came last. A value that was read torn names no member. The clock is read
  * last: another CPU may choose for the same client meanwhile, and no choice may seem to be of the future.
  */
-INLINE bool choose_known(struct dial *dial, const struct port *port, const struct list *list, __u64 *mixed)
+INLINE enum known choose_known(struct dial *dial, const struct port *port, const struct list *list, __u64 *mixed)
 {
 	struct client_value *last;
 	struct client_key key;
@@ -80,14 +83,14 @@ INLINE bool choose_known(struct dial *dial, const struct port *port, const struc
 		now = bpf_ktime_get_ns();
 		copy_address(dial->backend.address, last->address);
 		dial->backend.port = last->port;
-		if (now - at_ns >= port->facts.affinity_timeout * NS_PER_SECOND || !is_member(dial, dial->scope)) {
-			*mixed = mix(*mixed, at_ns, at_ns >> 32);
-			return false;
+		if (now - at_ns < port->facts.affinity_timeout * NS_PER_SECOND && is_member(dial, dial->scope)) {
+			last->at_ns = now;
+			return COMES_BACK;
 		}
-		last->at_ns = now;
-		return true;
+		*mixed = mix(*mixed, at_ns, at_ns >> 32);
+		return now - at_ns < port->facts.affinity_timeout * NS_PER_SECOND ? IS_UNKNOWN : WAS_AWAY;
 	}
-	return false;
+	return IS_UNKNOWN;
 }
 
 /* Chooses by that number, which is the same for connections of a client that begin at once. */
@@ -136,6 +139,7 @@ INLINE bool choose_for_packet(struct dial *dial, __u64 word, const struct place 
 {
 	const struct list list = { dial->port_index, dial->scope };
 	struct port *port = port_of(dial);
+	enum known known;
 	__u64 mixed;
 
 	*sticks = 0;
@@ -148,8 +152,9 @@ INLINE bool choose_for_packet(struct dial *dial, __u64 word, const struct place 
 	} else {
 		leave_out(dial->client.id, &port->facts);
 		mixed = mixed_client(dial->client.id, &list);
-		if (!choose_known(dial, port, &list, &mixed)) {
-			if (is_by_maglev(word))
+		known = choose_known(dial, port, &list, &mixed);
+		if (known != COMES_BACK) {
+			if (is_by_maglev(word) && known != WAS_AWAY)
 				mixed = mixed_sight(dial, 0);
 			if (!choose_by_client(dial, word, mixed))
 				return false;

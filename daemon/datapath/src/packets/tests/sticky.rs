@@ -32,7 +32,17 @@ fn lead(node: &mut Node, index: u32, frontend: &str, backends: &[SocketAddr]) {
 
 /// Leads a frontend of that namespace there.
 fn lead_of(node: &mut Node, index: u32, share: Share, frontend: &str, backends: &[SocketAddr]) {
-    let flags = WordFlags::default().with(WordFlags::AFFINITY, true);
+    lead_as(node, index, (share, WordFlags::default()), frontend, backends);
+}
+
+fn lead_as(
+    node: &mut Node,
+    index: u32,
+    (share, flags): (Share, WordFlags),
+    frontend: &str,
+    backends: &[SocketAddr],
+) {
+    let flags = flags.with(WordFlags::AFFINITY, true);
     let port = PortIndex(index);
     for scope in [Scope::Cluster, Scope::Local] {
         for backend in backends {
@@ -95,13 +105,16 @@ fn kernel_connections_of_a_client_that_begin_at_once_begin_at_one_backend() {
     }
 }
 
-/// By its address alone the client would get the same backend after each pause, for ever.
+/// By its address alone the client would get the same backend after each pause, for ever, with Maglev as without.
 #[test]
 fn kernel_a_client_that_was_away_for_too_long_may_get_any_backend() {
-    for ([frontend, _], backend, client) in PLACES {
+    for (([frontend, _], backend, client), by_maglev) in
+        PLACES.into_iter().flat_map(|it| [false, true].map(|by_maglev| (it, by_maglev)))
+    {
         Node::test(move |node| {
             let [_, many] = few_and_many(backend);
-            lead(node, 1, frontend, &many);
+            let flags = WordFlags::default().with(WordFlags::MAGLEV, by_maglev);
+            lead_as(node, 1, (Share(1), flags), frontend, &many);
             // Each pause is too long.
             node.maps.execute(&Action::WriteFacts(PortIndex(1), PortFacts::default())).unwrap();
             let mut chosen = std::collections::BTreeSet::new();
