@@ -60,7 +60,7 @@ INLINE bool is_client(const struct client_value *there, const __u32 *client, con
 		 (there->scope ^ list->scope));
 }
 
-/* What is known of a client: nothing that counts, the backend to which it comes back, or that it was away for too long. */
+/* What is known of a client: nothing that counts, its backend, or that it was away for too long. */
 enum known { IS_UNKNOWN, COMES_BACK, WAS_AWAY };
 
 /*

@@ -165,8 +165,8 @@ struct DeviceState {
     // The links in each direction, where there is tcx.
     links: [Option<Link>; 3],
     xdp: xdp::Place,
-    // The numbers of the programs that are to be there in each direction, noted when they were last put there: to ask the
-    // kernel each second what kind of device it is would be most of the work of a node on which nothing happens.
+    // The numbers of the programs that are to be there in each direction, noted when they were last put there: to ask
+    // the kernel each second what kind of device it is would be most of the work of a node on which nothing happens.
     own: [Option<u32>; 3],
     attached: bool,
     // `None` while they could not be counted.
@@ -551,8 +551,8 @@ impl Devices {
         self.folder.join(spot.index.to_string()).join(spot.direction.name())
     }
 
-    /// How many programs and filters of others are at a device. Pods have many devices, so theirs are asked for where it
-    /// matters alone.
+    /// How many programs and filters of others are at a device. Pods have many devices, so theirs are asked for only
+    /// where it matters.
     fn others(&self, place: &DeviceState) -> io::Result<usize> {
         if place.device.side == Side::Pod && !place.device.shortcut {
             return Ok(0);

@@ -71,7 +71,7 @@ fn kernel_a_pod_reaches_another_pod_past_the_stack_and_is_answered_so() {
     });
 }
 
-/// A backend of another node sees the pod and answers it, by this node's stack: no flow of the stack's has one half only.
+/// A backend of another node sees the pod and answers it by this node's stack, which so sees both directions.
 #[test]
 fn kernel_a_pod_reaches_a_backend_of_another_node_through_the_stack() {
     test(|node| {
