@@ -9,22 +9,29 @@ use std::path::Path;
 use crate::ClusterError;
 use crate::credentials::Authority;
 use crate::error::write;
-use crate::topology::{APISERVER_PORT, BALANCED_CLIENT, MachineName, SERVICES, Topology};
+use crate::topology::{APISERVER_PORT, BALANCED_CLIENT, MachineName, SECOND_APISERVER, SERVICES, Topology};
 
 /// The folder of a machine's service scripts, below its root.
 pub(crate) const SERVICES_FOLDER: &str = "etc/machine/services";
+
+/// How long one of several apiservers goes on serving that is about to end, as such installations have it.
+const LAME: &str = "shutdown-delay-duration=15s";
 
 const ETCD: &str = "http://127.0.0.1:2379";
 
 /// Writes everything that the machine needs before it boots.
 pub(crate) fn equip(root: &Path, topology: &Topology, authority: &Authority) -> Result<(), ClusterError> {
     authority.equip_control_plane(root)?;
+    let [own, _] = MachineName::ControlPlane.addresses();
     let mut services = vec![
         ("etcd", etcd()),
-        ("apiserver", apiserver(topology)),
+        ("apiserver", apiserver(topology, &own)),
         ("controller-manager", controllers(topology)),
         ("scheduler", scheduler()),
     ];
+    if topology.virtual_address {
+        services.push(("apiserver-2", apiserver(topology, SECOND_APISERVER)));
+    }
     if topology.balancer {
         services.push(("load-balancer", load_balancer()));
     }
@@ -54,8 +61,7 @@ fn etcd() -> String {
     becoming("etcd", &flags)
 }
 
-fn apiserver(topology: &Topology) -> String {
-    let [own, _] = MachineName::ControlPlane.addresses();
+fn apiserver(topology: &Topology, own: &str) -> String {
     let file = |name: &str| format!("/etc/kubernetes/{name}");
     let mut flags = vec![
         format!("etcd-servers={ETCD}"),
@@ -85,6 +91,9 @@ fn apiserver(topology: &Topology) -> String {
         ("proxy-client-key-file", "front-proxy.key"),
     ];
     flags.extend(files.map(|(flag, name)| format!("{flag}={}", file(name))));
+    if topology.virtual_address {
+        flags.extend([format!("bind-address={own}"), LAME.to_owned()]);
+    }
     becoming("kube-apiserver", &flags)
 }
 

@@ -12,7 +12,7 @@ use rcgen::{
 
 use crate::ClusterError;
 use crate::error::write;
-use crate::topology::{APISERVER_PORT, APISERVER_SERVICE, MachineName};
+use crate::topology::{APISERVER_PORT, APISERVER_SERVICE, MachineName, Topology, VIRTUAL_ADDRESS};
 
 /// Where machines have them.
 const FOLDER: &str = "/etc/kubernetes";
@@ -58,10 +58,20 @@ impl Authority {
     }
 
     /// What a node has: kubelet's two sides, and a user for each proxy that may serve its Services.
-    pub(crate) fn equip_node(&self, root: &Path, node: MachineName) -> Result<(), ClusterError> {
+    pub(crate) fn equip_node(
+        &self,
+        root: &Path,
+        node: MachineName,
+        topology: &Topology,
+    ) -> Result<(), ClusterError> {
         self.trust(root)?;
         self.server(root, node, "kubelet-server", &[])?;
-        self.kubeconfig(root, "kubelet", &format!("system:node:{node}"), &["system:nodes"])?;
+        let kubelet = ("kubelet", format!("system:node:{node}"), &["system:nodes"][..]);
+        if topology.virtual_address {
+            self.kubeconfig_for(root, kubelet, VIRTUAL_ADDRESS, ", tls-server-name: kubernetes")?;
+        } else {
+            self.kubeconfig(root, kubelet.0, &kubelet.1, kubelet.2)?;
+        }
         self.kubeconfig(root, "kube-proxy", "system:kube-proxy", &[])?;
         self.kubeconfig(root, "holdfast", "holdfast", &[])
     }
@@ -111,12 +121,23 @@ impl Authority {
 
     /// A user's certificate, and `FILE.conf` with which it reaches the apiserver.
     fn kubeconfig(&self, root: &Path, file: &str, name: &str, groups: &[&str]) -> Result<(), ClusterError> {
-        self.user(root, file, name, groups)?;
         let [server, _] = MachineName::ControlPlane.addresses();
+        self.kubeconfig_for(root, (file, name.to_owned(), groups), &server, "")
+    }
+
+    /// The same for another address of a server; `more` of it may have to be said.
+    fn kubeconfig_for(
+        &self,
+        root: &Path,
+        (file, name, groups): (&str, String, &[&str]),
+        server: &str,
+        more: &str,
+    ) -> Result<(), ClusterError> {
+        self.user(root, file, &name, groups)?;
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: it\n\
              clusters: [{{name: it, cluster: {{server: 'https://{server}:{APISERVER_PORT}', \
-             certificate-authority: {FOLDER}/ca.pem}}}}]\n\
+             certificate-authority: {FOLDER}/ca.pem{more}}}}}]\n\
              users: [{{name: it, user: {{client-certificate: {FOLDER}/{file}.pem, client-key: {FOLDER}/{file}.key}}}}]\n\
              contexts: [{{name: it, context: {{cluster: it, user: it}}}}]\n"
         );

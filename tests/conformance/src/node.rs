@@ -8,7 +8,10 @@ use std::path::Path;
 use crate::control_plane::{becoming, service};
 use crate::credentials::Authority;
 use crate::error::write;
-use crate::topology::{APISERVER_PORT, Cni, DNS_SERVICE, Family, MachineName, PODS, Proxy, Topology};
+use crate::topology::{
+    APISERVER_PORT, Cni, DNS_SERVICE, Family, MachineName, PODS, Proxy, SECOND_APISERVER, Topology,
+    VIRTUAL_ADDRESS,
+};
 use crate::{Built, ClusterError};
 
 /// Writes everything that the machine needs before it boots.
@@ -19,7 +22,7 @@ pub(crate) fn equip(
     authority: &Authority,
     built: &Built,
 ) -> Result<(), ClusterError> {
-    authority.equip_node(root, node)?;
+    authority.equip_node(root, node, topology)?;
     if let Some(network) = pod_network(node, topology) {
         write(&root.join("etc/cni/net.d/10-pods.conflist"), network)?;
     }
@@ -36,7 +39,7 @@ pub(crate) fn equip(
             service(root, "proxy", "exec kube-proxy --config=/etc/kubernetes/kube-proxy.yaml -v=2\n")
         }
         Proxy::Holdfast { config } => {
-            write(&root.join("etc/holdfast/config.toml"), holdfast(node, config))?;
+            write(&root.join("etc/holdfast/config.toml"), holdfast(node, topology, config))?;
             service(root, "proxy", HOLDFAST)
         }
         Proxy::Nobody => Ok(()),
@@ -47,9 +50,22 @@ pub(crate) fn equip(
 const HOLDFAST: &str =
     "mkdir -p /var/lib/holdfast /run/holdfast\nexec holdfast run --config /etc/holdfast/config.toml\n";
 
-fn holdfast(node: MachineName, more: &str) -> String {
+fn holdfast(node: MachineName, topology: &Topology, more: &str) -> String {
+    let virtual_address = if topology.virtual_address { virtual_address() } else { String::new() };
     format!(
-        "[node]\nname = \"{node}\"\n\n[apiserver]\nkubeconfig = \"/etc/kubernetes/holdfast.conf\"\n\n{more}\n"
+        "[node]\nname = \"{node}\"\n\n[apiserver]\nkubeconfig = \"/etc/kubernetes/holdfast.conf\"\n{virtual_address}\n\
+         {more}\n"
+    )
+}
+
+/// The second apiserver goes first, because tests end that one: the first one has the controllers and the tests.
+fn virtual_address() -> String {
+    let [first, _] = MachineName::ControlPlane.addresses();
+    let endpoint = |address: &str| format!("\"https://{address}:{APISERVER_PORT}\"");
+    format!(
+        "endpoints = [{}, {}]\ntls_server_name = \"kubernetes\"\nvip = \"{VIRTUAL_ADDRESS}:{APISERVER_PORT}\"\n",
+        endpoint(SECOND_APISERVER),
+        endpoint(&first)
     )
 }
 

@@ -20,6 +20,10 @@ pub(crate) const APISERVER_SERVICE: &str = "10.96.0.1";
 /// Where cluster DNS is asked.
 pub(crate) const DNS_SERVICE: &str = "10.96.0.10";
 pub(crate) const APISERVER_PORT: u16 = 6443;
+/// Where the second apiserver listens, on `cp` too.
+pub(crate) const SECOND_APISERVER: &str = "172.30.0.20";
+/// Where holdfast leads to an apiserver that serves.
+pub(crate) const VIRTUAL_ADDRESS: &str = "169.254.20.1";
 /// The source of load-balanced clients: no address of the nodes' network, or source ranges could not be told apart.
 pub(crate) const BALANCED_CLIENT: &str = "192.168.77.10";
 
@@ -79,6 +83,9 @@ pub struct Topology {
     pub cni: Cni,
     pub family: Family,
     pub proxy: Proxy,
+    /// Whether there are two apiservers, of which nodes prefer the second one, and kubelets know no address but
+    /// holdfast's virtual one.
+    pub virtual_address: bool,
     /// How nodes are booted; `cp` and `out` have the script in any case.
     pub init: Init,
     /// Whether Services of type LoadBalancer get addresses, and clients on `cp` and `out` reach them.
@@ -97,7 +104,8 @@ impl Default for Topology {
         let proxy = Proxy::Holdfast { config: String::new() };
         let (cni, family, init) = (Cni::Bridge, Family::Dual, Init::Script);
         let (files, layers) = (Vec::new(), Vec::new());
-        Self { nodes: 2, cni, family, proxy, init, balancer: true, cards: false, files, layers }
+        let (balancer, cards, virtual_address) = (true, false, false);
+        Self { nodes: 2, cni, family, proxy, virtual_address, init, balancer, cards, files, layers }
     }
 }
 

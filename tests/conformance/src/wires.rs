@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::ClusterError;
 use crate::program::said;
-use crate::topology::{BALANCED_CLIENT, MachineName, Topology};
+use crate::topology::{BALANCED_CLIENT, MachineName, SECOND_APISERVER, Topology};
 
 /// The place of the segment itself, which is no machine.
 const SEGMENT: &str = "segment";
@@ -80,6 +80,7 @@ impl Wires {
         }
         if machine == MachineName::ControlPlane {
             orders.push(format!("addr add {BALANCED_CLIENT}/32 dev lo"));
+            orders.push(format!("addr add {SECOND_APISERVER}/24 dev eth0"));
         }
         if machine.is_node() {
             let [gateway, _] = MachineName::ControlPlane.addresses();

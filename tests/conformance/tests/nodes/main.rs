@@ -1,5 +1,14 @@
 //! Clusters of the real thing. They need root and what scripts/conformance.sh builds, so a feature selects them.
 
+// What clients counted is shown where it is asked for.
+#![allow(clippy::print_stdout)]
+
+#[cfg(test)]
+#[path = "../shared/typing.rs"]
+mod typing;
+#[cfg(test)]
+mod virtual_address;
+
 #[cfg(test)]
 mod tests {
     use std::fs;

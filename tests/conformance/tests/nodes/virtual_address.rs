@@ -1,0 +1,256 @@
+//! Kubelets that know no address but holdfast's virtual one, in a cluster with two apiservers. What has cut nodes off
+//! with other such addresses is done to these.
+//!
+//! Invariant: a node that was not ready even for a moment fails its test, because its condition says since when it is
+//! as it is.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use holdfast_conformance::{Cluster, Family, Running, Topology};
+
+use super::typing::{eventually, typed};
+
+/// The apiserver that nodes prefer, which has neither the controllers nor the tests, and the other one.
+const PREFERRED: (&str, &str) = ("apiserver-2", "172.30.0.20:6443");
+const OTHER: (&str, &str) = ("apiserver", "172.30.0.10:6443");
+
+const VIRTUAL: &str = "169.254.20.1:6443";
+
+/// How often an apiserver dies and comes back, and after each how many of these deaths a node's daemon dies too.
+const DEATHS: usize = 20;
+const DAEMON_DIES_EACH: usize = 4;
+
+/// How often an apiserver ends as planned: each takes more than a minute, because it waits for its watches.
+const PLANNED_ENDS: usize = 2;
+
+/// How long a daemon gets no processor: longer than a node may be silent until it is given up, which is 50 s.
+const STARVED: Duration = Duration::from_secs(60);
+
+/// How long each of two apiservers is away in its turn: longer than other balancers take to forget a server.
+const TURN: Duration = Duration::from_secs(20);
+
+const DIALER: &str = "/opt/dialer/bed_child";
+
+/// The file that ends the client of a node, which then tells what it counted.
+const END: &str = "/run/dialer.end";
+
+/// Fewer connects would prove nothing of what was done meanwhile.
+const CONNECTED_MIN: u64 = 1_000;
+
+const NODES: [&str; 2] = ["n1", "n2"];
+
+struct World {
+    cluster: Cluster,
+    nodes: &'static [&'static str],
+}
+
+/// A client of the virtual address on a node, which connects all the time.
+struct Client<'a> {
+    world: &'a World,
+    running: Running,
+}
+
+#[derive(Debug, serde::Deserialize)]
+struct Tally {
+    connected: u64,
+    failed: BTreeMap<String, u64>,
+}
+
+impl World {
+    fn start(nodes: &'static [&'static str]) -> Self {
+        let topology = Topology {
+            nodes: u8::try_from(nodes.len()).unwrap(),
+            family: Family::Ipv4,
+            virtual_address: true,
+            balancer: false,
+            ..Topology::default()
+        };
+        let world = Self { cluster: Cluster::start(&topology).unwrap(), nodes };
+        world.leads_to(PREFERRED);
+        world
+    }
+
+    /// Waits until all nodes lead to this apiserver.
+    #[track_caller]
+    fn leads_to(&self, (_, address): (&str, &str)) {
+        for node in self.nodes {
+            eventually(&format!("{node} leads to {address}"), || self.led(node).as_deref() == Some(address));
+        }
+    }
+
+    fn led(&self, node: &str) -> Option<String> {
+        let said = self.cluster.on(node).ok()?.run(&["holdfast", "apiserver", "-o", "json"]).ok()?;
+        let said: serde_json::Value = serde_json::from_slice(&said.stdout).ok()?;
+        said["vip"]["leads_to"].as_str().map(str::to_owned)
+    }
+
+    /// Sends a signal to a service, which is started again when it ends.
+    fn signal(&self, machine: &str, signal: &str, service: &str) {
+        typed(&self.cluster, machine, &format!("kill -{signal} $(cat /run/services/{service}.pid)"));
+    }
+
+    fn pid(&self, service: &str) -> String {
+        typed(&self.cluster, "cp", &format!("cat /run/services/{service}.pid"))
+    }
+
+    /// Whether each node is ready, and since when.
+    fn ready(&self) -> String {
+        let ready = r#"{.metadata.name} {.status.conditions[?(@.type=="Ready")].status}"#;
+        let since = r#"{.status.conditions[?(@.type=="Ready")].lastTransitionTime}"#;
+        let each = format!("jsonpath={{range .items[*]}}{ready} {since}{{\"\\n\"}}{{end}}");
+        self.cluster.kubectl(&["get", "nodes", "-o", &each]).unwrap()
+    }
+
+    /// When each kubelet was heard last, as this apiserver knows it.
+    fn heard(&self, (_, address): (&str, &str)) -> Vec<String> {
+        let server = format!("--server=https://{address}");
+        let time = ["-o", "jsonpath={.spec.renewTime}"];
+        let asked = ["--tls-server-name=kubernetes", &server, "-n", "kube-node-lease", "get", "lease"];
+        let heard = |node: &&str| self.cluster.kubectl(&[&asked, &[*node][..], &time].concat());
+        self.nodes.iter().map(|node| heard(node).unwrap_or_default()).collect()
+    }
+
+    /// Waits until each kubelet has told this apiserver, from now on, that it is there.
+    #[track_caller]
+    fn is_heard(&self, by: (&str, &str)) {
+        let before = self.heard(by);
+        eventually("each kubelet heard", || {
+            let now = self.heard(by);
+            now.iter().zip(&before).all(|(now, before)| !now.is_empty() && now != before)
+        });
+    }
+
+    /// Since `before` no node was given up, and kubelets follow what the cluster wants.
+    #[track_caller]
+    fn was_never_unready(&self, before: &str) {
+        self.is_heard(OTHER);
+        assert_eq!(self.ready(), before, "a node was not ready");
+        self.cluster.kubectl(&["-n", "kube-system", "rollout", "restart", "deployment/coredns"]).unwrap();
+        self.cluster.wait_until_ready().unwrap();
+    }
+
+    fn client(&self, node: &str) -> Client<'_> {
+        let machine = self.cluster.on(node).unwrap();
+        let program =
+            env::var_os("HOLDFAST_DIALER").expect("HOLDFAST_DIALER, which `make part PART=nodes` sets");
+        machine.write(DIALER, fs::read(program).unwrap()).unwrap();
+        typed(&self.cluster, node, &format!("chmod 755 {DIALER}; rm -f {END}"));
+        let dial =
+            format!("{{ until [ -e {END} ]; do sleep 0.1; done; echo; sleep 1; }} | {DIALER} dial {VIRTUAL}");
+        Client { world: self, running: machine.spawn("dialer", &["sh", "-c", &dial]).unwrap() }
+    }
+}
+
+impl Client<'_> {
+    /// Ends the client; not one of its connects may have failed.
+    #[track_caller]
+    fn end_without_a_failure(mut self, node: &str) {
+        self.world.cluster.on(node).unwrap().write(END, "").unwrap();
+        eventually("the client told", || !self.running.runs());
+        let said = self.running.written().unwrap();
+        let tally: Tally = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
+        println!("{node}: {tally:?}");
+        assert!(tally.failed.is_empty() && tally.connected >= CONNECTED_MIN, "{tally:?}");
+    }
+}
+
+#[test]
+fn no_node_is_ever_unready_while_an_apiserver_dies_and_comes_back_20_times() {
+    let world = World::start(&NODES);
+    let before = world.ready();
+    for death in 1..=DEATHS {
+        world.signal("cp", "KILL", PREFERRED.0);
+        world.leads_to(OTHER);
+        if death % DAEMON_DIES_EACH == 0 {
+            world.signal("n1", "KILL", "proxy");
+        }
+        world.leads_to(PREFERRED);
+    }
+    world.was_never_unready(&before);
+}
+
+#[test]
+fn a_planned_end_of_an_apiserver_costs_a_client_of_the_node_no_connect() {
+    let world = World::start(&NODES[..1]);
+    let (before, client) = (world.ready(), world.client("n1"));
+    for _ in 0..PLANNED_ENDS {
+        let old = world.pid(PREFERRED.0);
+        world.signal("cp", "TERM", PREFERRED.0);
+        world.leads_to(OTHER);
+        world.signal("n1", "KILL", "proxy");
+        eventually("it has ended and begun anew", || world.pid(PREFERRED.0) != old);
+        world.leads_to(PREFERRED);
+    }
+    client.end_without_a_failure("n1");
+    world.was_never_unready(&before);
+}
+
+/// There, the process that all connections went through got no processor on a node with thousands of pods.
+#[test]
+fn a_daemon_that_gets_no_processor_cuts_no_kubelet_off_as_in_talos_8112() {
+    let world = World::start(&NODES[..1]);
+    let (before, client) = (world.ready(), world.client("n1"));
+    world.signal("n1", "STOP", "proxy");
+    thread::sleep(STARVED);
+    world.is_heard(OTHER);
+    world.signal("n1", "CONT", "proxy");
+    world.leads_to(PREFERRED);
+    client.end_without_a_failure("n1");
+    world.was_never_unready(&before);
+}
+
+/// There, the balancer of a node went on with the server that was there last until that one came back.
+#[test]
+fn apiservers_that_are_away_by_turns_leave_no_node_behind_as_in_k3s_11349() {
+    let world = World::start(&NODES[..1]);
+    let (before, cp) = (world.ready(), world.cluster.on("cp").unwrap());
+    for (away, there) in [(PREFERRED, OTHER), (OTHER, PREFERRED), (PREFERRED, OTHER), (OTHER, PREFERRED)] {
+        cp.stop(away.0).unwrap();
+        world.leads_to(there);
+        thread::sleep(TURN);
+        world.is_heard(there);
+        cp.start(away.0).unwrap();
+        eventually("it serves again", || !world.heard(away).concat().is_empty());
+    }
+    world.leads_to(PREFERRED);
+    world.was_never_unready(&before);
+}
+
+/// There, some nodes came up after an update and nothing listened at the address.
+#[test]
+fn a_kubelet_comes_up_before_holdfast_and_after_it_and_before_any_apiserver_as_in_talos_10598() {
+    let world = World::start(&NODES[..1]);
+    let complaints =
+        || typed(&world.cluster, "n1", "grep -c 'dial tcp 169.254.20.1' /var/log/machine/kubelet.log; true");
+    let before = complaints();
+    reboot_without(&world, "proxy", || eventually("a kubelet that dials in vain", || complaints() != before));
+    reboot_without(&world, "kubelet", || world.leads_to(PREFERRED));
+    let cp = world.cluster.on("cp").unwrap();
+    [PREFERRED, OTHER].iter().for_each(|(apiserver, _)| cp.stop(apiserver).unwrap());
+    world.cluster.stop_machine("n1").unwrap();
+    world.cluster.boot_machine("n1").unwrap();
+    eventually("a daemon that knows where it led", || world.led("n1").as_deref() == Some(PREFERRED.1));
+    cp.start(OTHER.0).unwrap();
+    world.leads_to(OTHER);
+    world.is_heard(OTHER);
+    cp.start(PREFERRED.0).unwrap();
+    world.leads_to(PREFERRED);
+    world.cluster.wait_for_nodes().unwrap();
+}
+
+/// Boots the node anew, but for a service of it that starts only when something has been seen without it.
+#[track_caller]
+fn reboot_without(world: &World, service: &str, seen: impl FnOnce()) {
+    let (node, script) = (world.cluster.on("n1").unwrap(), format!("/etc/machine/services/{service}"));
+    let whole = typed(&world.cluster, "n1", &format!("cat {script}"));
+    let go = format!("/run/{service}.go");
+    node.write(&script, format!("until [[ -e {go} ]]; do sleep 0.1; done\n{whole}")).unwrap();
+    world.cluster.stop_machine("n1").unwrap();
+    world.cluster.boot_machine("n1").unwrap();
+    seen();
+    node.write(&go, "").unwrap();
+    world.is_heard(OTHER);
+    node.write(&script, whole).unwrap();
+}
