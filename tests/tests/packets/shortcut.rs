@@ -178,6 +178,14 @@ fn packets_of_pods_that_are_clients_pass_by_the_stack() {
             }
             check_dialled(clients, "bare-a", "here");
             assert!(seen(&bed) > before, "what the stack sends on is counted");
+            let explain = |service: &str, address: &str, from: &str| {
+                let dialled = frontend(service, address, Family::V4).unwrap().to_string();
+                daemon.tell(&["explain", &dialled, "--from", from]).unwrap().replace("\n", " ")
+            };
+            let from_pod = explain("here", "cluster", "10.244.1.11");
+            assert!(from_pod.contains("Packets to and from pods behind"), "{from_pod}");
+            let from_outside = explain("away", "balancer", "10.20.0.2");
+            assert!(from_outside.contains("At eth0 packets of such flows pass by"), "{from_outside}");
         });
     }
 }

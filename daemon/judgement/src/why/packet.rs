@@ -128,9 +128,10 @@ impl Watched {
         let outer = attached(&|it| it.device.side == Side::Outer);
         let pods = attached(&|it| it.device.side == Side::Pod);
         let takes = |it: &DeviceStatus| it.shortcut == ShortcutState::Taken;
+        let is_of_pods = |it: &DeviceStatus| matches!(it.device.side, Side::Near | Side::Pod);
         let shortcut = Shortcut {
-            others: attached(&|it| takes(it) && it.device.side != Side::Near),
-            near: attached(&|it| takes(it) && matches!(it.device.side, Side::Near | Side::Pod)),
+            others: attached(&|it| takes(it) && !is_of_pods(it)),
+            near: attached(&|it| takes(it) && is_of_pods(it)),
             drivers: attached(&|it| takes(it) && matches!(it.xdp, XdpState::Taken(_))),
         };
         if !(outer.is_empty() && pods.is_empty()) {
