@@ -37,7 +37,7 @@ const SERVICES: [u32; 4] = [2, 1_000, 10_000, 100_000];
 const WRITTEN_MAX: u32 = 1_000;
 
 /// The table that these figures belong to.
-const GROUP: &str = "A client outside, of plain routing (more is better)";
+const GROUP: &str = "Through a Service, of plain routing (more is better)";
 
 /// Networks made anew: where programs and rules come to lie in memory is a part of what they cost.
 const DRAWS: usize = 3;

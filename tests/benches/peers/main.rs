@@ -26,7 +26,8 @@ const TABLES: &str = "docs/peers.md";
 const PICTURE: &str = "docs/pictures/peers.svg";
 
 /// What the picture shows of all tables.
-const SHOWN: [&str; 4] = ["A client outside, of plain routing (more is better)", CHANGE, MEMORY, PROGRAMMING];
+const SHOWN: [&str; 4] =
+    ["Through a Service, of plain routing (more is better)", CHANGE, MEMORY, PROGRAMMING];
 
 const CHANGE: &str = "Milliseconds until a client meets a change (less is better)";
 const START: &str = "Seconds from its start until all is served (less is better)";
