@@ -231,13 +231,14 @@ fn a_kubelet_comes_up_before_holdfast_and_after_it_and_before_any_apiserver_as_i
     [PREFERRED, OTHER].iter().for_each(|(apiserver, _)| cp.stop(apiserver).unwrap());
     world.cluster.stop_machine("n1").unwrap();
     world.cluster.boot_machine("n1").unwrap();
-    eventually("a daemon that knows where it led", || world.led("n1").as_deref() == Some(PREFERRED.1));
-    cp.start(OTHER.0).unwrap();
-    world.leads_to(OTHER);
-    world.is_heard(OTHER);
+    // The other one was the last to serve, and ended last.
+    eventually("a daemon that knows where it led", || world.led("n1").as_deref() == Some(OTHER.1));
     cp.start(PREFERRED.0).unwrap();
     world.leads_to(PREFERRED);
+    world.is_heard(PREFERRED);
+    cp.start(OTHER.0).unwrap();
     world.cluster.wait_for_nodes().unwrap();
+    world.leads_to(PREFERRED);
 }
 
 /// Boots the node anew, but for a service of it that starts only when something has been seen without it.
