@@ -183,7 +183,7 @@ fn packets_of_pods_that_are_clients_pass_by_the_stack() {
                 daemon.tell(&["explain", &dialled, "--from", from]).unwrap().replace("\n", " ")
             };
             let from_pod = explain("here", "cluster", "10.244.1.11");
-            assert!(from_pod.contains("Packets to and from pods behind"), "{from_pod}");
+            assert!(from_pod.contains("From pod to pod behind pod-a, pod-b they pass by"), "{from_pod}");
             let from_outside = explain("away", "balancer", "10.20.0.2");
             assert!(from_outside.contains("At eth0 packets of such flows pass by"), "{from_outside}");
         });

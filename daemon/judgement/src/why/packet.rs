@@ -83,6 +83,8 @@ pub(super) struct Shortcut {
     pub(super) others: Vec<String>,
     /// Those that lead to pods of this node.
     pub(super) near: Vec<String>,
+    /// Those of them by which pods are clients, too.
+    pub(super) pods: Vec<String>,
     /// The devices that lead to others at which packets do so at the driver already.
     pub(super) drivers: Vec<String>,
 }
@@ -128,10 +130,12 @@ impl Watched {
         let outer = attached(&|it| it.device.side == Side::Outer);
         let pods = attached(&|it| it.device.side == Side::Pod);
         let takes = |it: &DeviceStatus| it.shortcut == ShortcutState::Taken;
-        let is_of_pods = |it: &DeviceStatus| matches!(it.device.side, Side::Near | Side::Pod);
+        let is_pods = |it: &DeviceStatus| it.device.side == Side::Pod;
+        let is_of_pods = |it: &DeviceStatus| is_pods(it) || it.device.side == Side::Near;
         let shortcut = Shortcut {
             others: attached(&|it| takes(it) && !is_of_pods(it)),
             near: attached(&|it| takes(it) && is_of_pods(it)),
+            pods: attached(&|it| takes(it) && is_pods(it)),
             drivers: attached(&|it| takes(it) && matches!(it.xdp, XdpState::Taken(_))),
         };
         if !(outer.is_empty() && pods.is_empty()) {
@@ -269,7 +273,9 @@ impl<'a> Walk<'a> {
             Watched::At { outer, pods, shortcut, direct } => (outer, pods, shortcut, direct),
         };
         let is_pod = self.class == Class::Pod;
-        if !is_pod {
+        if is_pod {
+            self.shortcut.pods.clone_from(&shortcut.pods);
+        } else {
             self.shortcut.clone_from(shortcut);
             self.direct.clone_from(direct);
         }

@@ -201,7 +201,7 @@ fn packets_that_pass_by_the_stack_are_told_by_where_their_flows_lead() {
     let (snapshot, mut engine) = world();
     let Watched::At { outer, pods, .. } = at(&["eth0"], &[]) else { unreachable!() };
     let [eth0, veth7] = ["eth0", "veth7"].map(|name| vec![name.to_owned()]);
-    let shortcut = Shortcut { others: eth0.clone(), near: veth7, drivers: eth0 };
+    let shortcut = Shortcut { others: eth0.clone(), near: veth7, drivers: eth0, pods: Vec::new() };
     let watched = Watched::At { outer, pods, shortcut, direct: Direct::default() };
     let mut told = Vec::new();
     for (to, from) in QUESTIONS {

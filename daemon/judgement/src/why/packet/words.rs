@@ -297,14 +297,17 @@ fn past_the_stack(backends: &[Share], shortcut: &Shortcut) -> [String; 2] {
     let others = any(|it| matches!(it, SeenAs::Node | SeenAs::Unknown))
         .then_some(&shortcut.others)
         .filter(|it| !it.is_empty());
-    let near = any(|it| it == SeenAs::Client).then_some(&shortcut.near).filter(|it| !it.is_empty());
+    let some_of =
+        |names| any(|it| it == SeenAs::Client).then_some(names).filter(|it: &&Vec<_>| !it.is_empty());
+    let (near, pods) = (some_of(&shortcut.near), some_of(&shortcut.pods));
     let others = others.map(|names| {
         let drivers = at_drivers(&shortcut.drivers);
         format!(" At {} packets of such flows pass by the stack, both ways{drivers}.", some(names))
     });
     let near =
         near.map(|names| format!(" Packets to and from pods behind {} pass by the stack.", some(names)));
-    [others, near].map(Option::unwrap_or_default)
+    let pods = pods.map(|names| format!(" From pod to pod behind {} they pass by the stack.", some(names)));
+    [others, near.or(pods)].map(Option::unwrap_or_default)
 }
 
 /// At which drivers most of them pass already; those with which a connection begins or ends, and the first one in each
