@@ -197,6 +197,7 @@ impl DeviceGiven {
             peer: false,
             xdp: XdpUse::Never,
             plain: [true; 2],
+            joins: false,
         }
     }
 }
