@@ -8,7 +8,7 @@ use std::io;
 use std::net::IpAddr;
 
 use holdfast_datapath::netlink::{
-    Conversation, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Part, attribute, ip, with_kind,
+    Conversation, Message, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, Part, attribute, ip, with_kind,
 };
 
 /// The program that made a route, as the kernel notes it: a number that neither its headers nor iproute2 give to
@@ -65,12 +65,10 @@ pub(super) struct Step {
 pub(super) fn list() -> io::Result<BTreeSet<Route>> {
     let mut listed = BTreeSet::new();
     for _ in 0..TRIES {
-        let mut kernel = Conversation::open(Part::Routes)?;
-        kernel.ask(RTM_GETROUTE, NLM_F_DUMP, &[0; ROUTE])?;
-        let take = |message: holdfast_datapath::netlink::Message<'_>| {
+        let take = |message: Message<'_>| {
             listed.extend((message.kind == RTM_NEWROUTE).then(|| own(message.body)).flatten());
         };
-        if kernel.listen(LIST_BYTES_MAX, take)? {
+        if Conversation::list(Part::Routes, (RTM_GETROUTE, &[0; ROUTE]), LIST_BYTES_MAX, take)? {
             break;
         }
     }
