@@ -224,8 +224,8 @@ enum device_flag {
 	DEVICE_PLAIN4 = 512,
 	DEVICE_PLAIN6 = 1024,
 	/*
-	 * A segment of no flow that comes by it may be of a connection that another node has let in: no other proxy is on
-	 * this node whose connection it could be.
+	 * A segment of no flow that comes by it may be of a connection that another node has let in: this node has no other
+	 * proxy that could have the connection.
 	 */
 	DEVICE_JOINS = 2048,
 };

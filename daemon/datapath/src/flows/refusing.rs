@@ -13,8 +13,8 @@ use holdfast_core::op::Share;
 use crate::abi::flow::types::{self, flow_state, heard};
 use crate::abi::{flow, transport_of};
 
-/// How many refusals are told apart: the checks that follow from them have a bound of their own. Most may be of services
-/// whose backends nothing checks: any tenant's clients can be refused by as many backends as it likes.
+/// How many refusals are told apart: the checks that follow from them have a bound of their own. Most may be of
+/// services without checks: any tenant's clients can be refused by as many backends as the tenant likes.
 const REFUSALS_MAX: usize = 256;
 
 /// Seconds for which a refusal is told: longer than a pass takes.

@@ -115,8 +115,8 @@ impl Conversation {
     }
 }
 
-/// Reads an answer to its end, as long as `goes_on` says so of the bytes that have come. `None`: it did not end by then;
-/// `false`: what is listed has changed meanwhile.
+/// Reads an answer to its end, as long as `goes_on` says so of the bytes that have come. `None`: it did not end by
+/// then; `false`: what is listed has changed meanwhile.
 pub(crate) fn hear(
     answer: &mut impl Read,
     goes_on: impl Fn(usize) -> bool,

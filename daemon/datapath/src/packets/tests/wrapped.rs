@@ -620,7 +620,7 @@ fn lead_elsewhere(node: &mut Node, serves: bool) -> [SocketAddr; 2] {
     others
 }
 
-/// Whoever is heard alone cannot be told from a stranger, but a client that has its connection goes on to speak.
+/// A client that is heard alone cannot be told from a stranger, but one that has its connection goes on to speak.
 #[test]
 fn kernel_who_dials_again_from_the_port_of_a_connection_with_a_backend_that_is_gone_gets_another_one() {
     for end in [&[][..], &[FIN | ACK], &[RST]] {

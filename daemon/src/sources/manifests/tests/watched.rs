@@ -342,7 +342,7 @@ async fn a_folder_that_vanishes_keeps_its_objects_and_comes_back() {
     folder.stop().await;
 }
 
-/// Whoever still writes a file of the folder that was there before says nothing of the one that is there now.
+/// A program that still writes a file of the folder from before says nothing of the folder that is there now.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_folder_in_anothers_place_is_read_although_a_file_of_the_other_one_is_being_written() {
     let root = tempfile::tempdir().expect("a folder");
