@@ -71,7 +71,7 @@ fn hide(kind: &mut CheckKind) {
     match kind {
         CheckKind::Tcp | CheckKind::SendExpect { send: None, .. } => {}
         CheckKind::SendExpect { send: Some(send), .. } => {
-            *send = format!("({} bytes, not shown)", send.len())
+            *send = format!("({} bytes, not shown)", send.len());
         }
         CheckKind::Http(HttpCheck { path, .. }) => {
             if let Some((before, query)) = path.split_once('?') {
