@@ -384,11 +384,17 @@ INLINE bool may_be_wrapped(const struct arrival *arrival, const struct dial *dia
 
 /* --- Connections that another node has let in. --- */
 
-/* Whether the packet shows that it is of a connection that has begun, and this node sends such packets to others. */
-INLINE bool may_join(const struct packet *packet)
+/*
+ * Whether the packet shows that it is of a connection that has begun, this node sends such packets to others, and the
+ * connection is none that another proxy of this node has.
+ */
+INLINE bool may_join(const struct arrival *arrival)
 {
-	return knows_nodes && wraps_transport(packet->tuple.transport) && packet->tuple.transport == IPPROTO_TCP &&
-	       packet->part == WHOLE && (packet->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK;
+	const struct packet *packet = &arrival->packet;
+
+	return knows_nodes && arrival->flags & DEVICE_JOINS && wraps_transport(packet->tuple.transport) &&
+	       packet->tuple.transport == IPPROTO_TCP && packet->part == WHOLE &&
+	       (packet->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK;
 }
 
 /* Notes what was chosen for a client, for the steps that follow. */
@@ -428,15 +434,13 @@ INLINE int join(struct arrival *arrival, bool v4)
 	dial_of(&dial, &arrival->packet.tuple, v4);
 	if (!find_frontend(&dial))
 		return NEXT;
-	if (stand_still())
-		return SHOT;
 	arrival->sticks = 0;
 	if (!says_to_be_node(&arrival->packet, v4) && choose_as_others(arrival, &dial, &word)) {
 		note_choice(arrival, &dial, word, v4);
 		arrival->joins = arrival->may_wrap;
 	}
 	if (arrival->joins)
-		return CHOSEN;
+		return stand_still() ? SHOT : CHOSEN;
 	leave_to_stack(arrival, &dial);
 	return NEXT;
 }
@@ -498,7 +502,7 @@ INLINE int turn_away(struct __sk_buff *skb, struct arrival *arrival, struct dial
 	case IS_FOR_NONE:
 		return miss(skb, arrival, dial);
 	case IS_MIDWAY:
-		if (may_join(&arrival->packet))
+		if (may_join(arrival))
 			return MAY_JOIN;
 		leave_to_stack(arrival, dial);
 		return NEXT;

@@ -378,6 +378,12 @@ INLINE __u32 lifetime_of_agreed(const struct flow *flow)
 	return (flow->of_client | flow->of_backend) & HEARD_FIN ? LIFE_HALF_CLOSED : LIFE_TCP;
 }
 
+/* Whether the backend owes an answer that would be seen here. */
+INLINE bool is_owed_answer(const struct flow *flow)
+{
+	return flow->waits && !is_wrapped(flow);
+}
+
 /* The daemon judges by the same rule: see `flows/life.rs`. */
 INLINE __u32 lifetime(const struct flow *flow)
 {
@@ -390,7 +396,7 @@ INLINE __u32 lifetime(const struct flow *flow)
 	if (is_broken_off(flow))
 		return LIFE_RESET;
 	agreed = lifetime_of_agreed(flow);
-	return flow->waits && agreed > LIFE_UNANSWERED ? LIFE_UNANSWERED : agreed;
+	return is_owed_answer(flow) && agreed > LIFE_UNANSWERED ? LIFE_UNANSWERED : agreed;
 }
 
 /*

@@ -66,7 +66,8 @@ INLINE void note_client(struct __sk_buff *skb, struct flow *flow, const struct p
 /*
  * Notes what the client says, where the backend answers past this node. A connection counts as agreed when the client
  * acknowledges something, and a conversation once it is more than a question: that is all that can be known here. A SYN
- * on a connection that is agreed goes to the backend, which knows better.
+ * on a connection that is agreed goes to the backend, which knows better. Where the client says nothing else after it,
+ * the backend may be gone: a client that goes on, or that the backend has answered, says more.
  */
 INLINE void hear_alone(struct flow *flow, const struct packet *packet)
 {
@@ -75,8 +76,12 @@ INLINE void hear_alone(struct flow *flow, const struct packet *packet)
 			flow->state = FLOW_OPEN;
 		return;
 	}
-	if (flow->state == FLOW_OPEN && is_syn(flow, packet))
+	if (flow->state == FLOW_OPEN && is_syn(flow, packet)) {
+		flow->waits = WAITS_FOR_SYN;
 		return;
+	}
+	if (UNLIKELY(flow->waits) && !(packet->flags & TCP_RST))
+		flow->waits = WAITS_FOR_NOTHING;
 	hear(&flow->of_client, packet->flags);
 	if (flow->state == FLOW_OPENING && (packet->flags & (TCP_ACK | TCP_SYN | TCP_RST)) == TCP_ACK)
 		flow->state = FLOW_OPEN;

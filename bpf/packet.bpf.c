@@ -71,7 +71,8 @@ INLINE int write(struct __sk_buff *skb, const struct packet *packet, const struc
 
 /*
  * Whether the frontend of a flow leads to other backends than that of the flow, or is none any more. For a client that
- * begins, the list that the frontend leads to counts; for one that goes on, whether the backend still serves.
+ * begins, the list that the frontend leads to counts; for one that goes on, whether the backend still serves, and so it
+ * does where the backend's answers do not come here: it could not say that a connection lives.
  */
 INLINE bool leads_elsewhere(__u32 number, bool v4)
 {
@@ -92,6 +93,8 @@ INLINE bool leads_elsewhere(__u32 number, bool v4)
 		return true;
 	set_place(&dial.backend, flow->backend, flow->backend_port);
 	arrival->sought = dial.backend;
+	if (UNLIKELY(is_wrapped(flow)) && is_member(&dial, SCOPE_SERVING))
+		return false;
 	return !is_listed(arrival, &dial, SCOPE_CLUSTER, READ_ONCE(port->cluster), v4) &&
 	       !is_listed(arrival, &dial, SCOPE_LOCAL, READ_ONCE(port->local), v4);
 }

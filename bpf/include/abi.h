@@ -223,6 +223,11 @@ enum device_flag {
 	 */
 	DEVICE_PLAIN4 = 512,
 	DEVICE_PLAIN6 = 1024,
+	/*
+	 * A segment of no flow that comes by it may be of a connection that another node has let in: this node has no other
+	 * proxy that could have the connection.
+	 */
+	DEVICE_JOINS = 2048,
 };
 
 /* Where a packet shows the addresses of an entry. */

@@ -188,6 +188,7 @@ impl Beside {
         if config.borrow().datapath.kind == DatapathKind::Kernel {
             tasks.spawn(host_routes::run(config, self.readings.clone(), self.routes));
         }
+        let proxies = self.proxies.subscribe();
         tasks.spawn(proxies::run(self.proxies, move || closed.own_metrics_port(ports)));
         let snapshots = self.readings.snapshots.clone();
         let watched = systemd::Watched { readings: self.readings, logging: Arc::clone(&reload.logging) };
@@ -196,7 +197,7 @@ impl Beside {
         if translates_packets(&config.borrow()) {
             let (seen, onlooker) = watch::channel(onlookers::not_looked_yet());
             tasks.spawn(onlookers::run(seen));
-            tasks.spawn(devices::run(config.clone(), onlooker, self.devices, engine));
+            tasks.spawn(devices::run(config.clone(), (onlooker, proxies), self.devices, engine));
             let accepted = config.borrow().packets.forward_mark.map_or(0, Mark::bit);
             tasks.spawn(filters::run(self.filters, snapshots, accepted));
         }

@@ -16,7 +16,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_judgement::views::devices::Decision;
+use holdfast_judgement::views::devices::{Class, Decision};
+use holdfast_judgement::views::proxies::OtherProxy;
 use tokio::sync::watch;
 
 use crate::config::Config;
@@ -50,13 +51,13 @@ pub(crate) type Onlooker = Option<Arc<str>>;
 /// Decides now and after each change, until the configuration's sender is gone.
 pub async fn run(
     config: watch::Receiver<Arc<Config>>,
-    mut onlooker: watch::Receiver<Onlooker>,
+    (mut onlooker, proxies): (watch::Receiver<Onlooker>, watch::Receiver<Arc<[OtherProxy]>>),
     decisions: watch::Sender<Arc<[Decision]>>,
     engine: Asker,
 ) {
     // Without the first look, flows that a former daemon had pass by the stack would go through it for a moment.
     let _ = tokio::time::timeout(FIRST_LOOK_MAX, onlooker.changed()).await;
-    let mut follower = Follower { config, onlooker, decisions, engine };
+    let mut follower = Follower { config, onlooker, proxies, are_known: false, decisions, engine };
     let mut notices = None;
     loop {
         // Notices begin before the listing, so that a change that the listing misses is noticed.
@@ -82,6 +83,9 @@ pub async fn run(
 struct Follower {
     config: watch::Receiver<Arc<Config>>,
     onlooker: watch::Receiver<Onlooker>,
+    proxies: watch::Receiver<Arc<[OtherProxy]>>,
+    /// Whether the node was looked at for other proxies.
+    are_known: bool,
     decisions: watch::Sender<Arc<[Decision]>>,
     engine: Asker,
 }
@@ -99,10 +103,19 @@ impl Follower {
                 changed = self.config.changed(), if !is_resting => return changed.is_ok(),
                 // Without a sender nothing will change, and what was seen last holds.
                 Ok(()) = self.onlooker.changed() => self.publish(listed),
+                Ok(()) = self.proxies.changed() => {
+                    self.are_known = true;
+                    self.publish(listed);
+                }
                 () = Notices::any(notices), if !is_resting => return true,
                 () = &mut again => return true,
             }
         }
+    }
+
+    /// Whether what begins nothing and is of no flow is of no connection that another proxy of this node has.
+    fn may_join(&mut self) -> bool {
+        self.are_known && !self.proxies.borrow_and_update().iter().any(OtherProxy::has_clients)
     }
 
     /// Decides by what is listed, and tells the engine if something is to be done otherwise than before.
@@ -110,7 +123,10 @@ impl Follower {
         let Some(listed) = listed else { return };
         let onlooker = self.onlooker.borrow_and_update().clone();
         let config = self.config.borrow_and_update().clone();
-        let now: Arc<[Decision]> = decide::decide(listed, &config.packets, onlooker.as_ref()).into();
+        let joins = self.may_join();
+        let decided = decide::decide(listed, &config.packets, onlooker.as_ref()).into_iter();
+        let now: Arc<[Decision]> =
+            decided.map(|it| Decision { joins: joins && it.class == Class::Outer, ..it }).collect();
         let is_news = self.decisions.send_if_modified(|before| {
             let is_news = *before != now;
             *before = now;

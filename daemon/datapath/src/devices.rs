@@ -88,6 +88,9 @@ pub struct Device {
     /// Whether the kernel finds the way of a packet that comes by it without a look at its ports: of IPv4, and of IPv6,
     /// where a label counts as ports do.
     pub plain: [bool; 2],
+    /// Whether a segment of no flow that comes by it may be of a connection that another node has let in, and of none
+    /// that another proxy of this node has.
+    pub joins: bool,
 }
 
 impl Device {
@@ -106,6 +109,7 @@ impl Device {
             peer: false,
             xdp: XdpUse::Never,
             plain: [false; 2],
+            joins: false,
         }
     }
 }

@@ -9,6 +9,7 @@ mod conversation;
 use std::io;
 use std::net::IpAddr;
 
+pub(crate) use conversation::hear;
 pub use conversation::{Conversation, Part, subscribe};
 
 /// Kinds of messages and their flags, from `linux/netlink.h`.

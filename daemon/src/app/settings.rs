@@ -80,6 +80,7 @@ pub(super) fn admin_settings(config: &Config) -> admin::Settings {
 }
 
 pub(super) fn effective(config: &Config) -> EffectiveConfig {
+    let config = config.clone().without_secrets();
     EffectiveConfig { text: config.effective_text(), json: config.effective_json() }
 }
 

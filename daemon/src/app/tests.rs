@@ -96,6 +96,17 @@ async fn a_reload_reads_the_files_about_events_and_is_not_refused_for_them() {
 }
 
 #[tokio::test]
+async fn what_is_in_force_is_told_without_what_checks_send() {
+    let bed = Bed::started_with("");
+    let block = "[[service]]\nname = \"a\"\nfrontends = [\"192.0.2.1:80\"]\nbackends = [\"10.0.0.1:80\"]\n\
+                 health_check = { kind = \"send-expect\", send = \"AUTH s3cret\", expect = \"OK\" }\n";
+    assert!(bed.reload(block).await.is_empty());
+    let shown = bed.reload.effective.borrow().clone();
+    assert!(shown.text.contains("expect = \"OK\"") && !shown.text.contains("s3cret"), "{}", shown.text);
+    assert!(shown.json.contains("send-expect") && !shown.json.contains("s3cret"), "{}", shown.json);
+}
+
+#[tokio::test]
 async fn what_waits_for_a_restart_is_not_in_force() {
     let bed = Bed::started_with("[hold]\nlimit = \"1m\"\n");
     bed.reload(

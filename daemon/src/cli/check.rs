@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use holdfast_judgement::plain::Plain;
 use holdfast_knowledge::Fault;
 use serde_json::{Value, json};
 
@@ -111,8 +112,9 @@ fn access_problem(config: &Config) -> Option<SetupError> {
     Access::check(&config.apiserver).err()
 }
 
+/// One line for each, whatever the names of files are: who may write them into the folder of services need not be root.
 fn lines(kind: &str, problems: &[Problem]) -> Vec<String> {
-    problems.iter().map(|problem| format!("{kind}: {problem}")).collect()
+    problems.iter().map(|problem| format!("{kind}: {}", Plain(problem))).collect()
 }
 
 fn all(problems: &[Problem]) -> Vec<Value> {

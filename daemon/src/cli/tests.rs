@@ -578,6 +578,19 @@ fn what_is_wrong_in_the_files_of_services_is_told_with_the_configuration() {
     assert_eq!(said.len(), 4, "{}", ran.err);
 }
 
+/// Who may write into the folder of services names the files there, and need not be root.
+#[test]
+fn no_name_of_a_file_of_services_writes_or_turns_a_line_of_a_check() {
+    let folder = Folder::new();
+    let (path, services) = (folder.0.join("config.toml"), folder.0.join("services.d"));
+    std::fs::write(&path, "[services]\npath = \"services.d\"\n").unwrap();
+    std::fs::create_dir(&services).unwrap();
+    std::fs::write(services.join("a\n\x1b[2Jerror: \u{202e}b.toml"), "[[").unwrap();
+    let ran = run(&["check-config", path.to_str().unwrap()]);
+    assert_eq!((ran.exit, ran.err.lines().count()), (Exit::Config, 1), "{}", ran.err);
+    assert!(ran.err.contains("a??[2Jerror: ?b.toml:1:3: "), "{}", ran.err);
+}
+
 /// Cleans up after a daemon that has its pins in the folder `pins`.
 fn cleanup(folder: &Folder, pins: &std::path::Path) -> Ran {
     let config = folder.0.join("config.toml");

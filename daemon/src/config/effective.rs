@@ -46,6 +46,15 @@ impl Config {
         ])
     }
 
+    /// The same configuration without what may be a secret: what checks send to backends, such as a password, and what
+    /// they ask for behind the path. Any user of the host may read what is in force, and need not be able to read the
+    /// file.
+    pub fn without_secrets(mut self) -> Self {
+        let checks = self.services.iter_mut().filter_map(|block| block.health_check.as_mut());
+        checks.for_each(|check| hide(&mut check.kind));
+        self
+    }
+
     /// [`Config::effective`] as TOML.
     pub fn effective_text(&self) -> String {
         self.effective().to_string()
@@ -54,6 +63,21 @@ impl Config {
     /// [`Config::effective`] as JSON.
     pub fn effective_json(&self) -> String {
         serde_json::json!(self.effective()).to_string()
+    }
+}
+
+/// Leaves of each text how long it is.
+fn hide(kind: &mut CheckKind) {
+    match kind {
+        CheckKind::Tcp | CheckKind::SendExpect { send: None, .. } => {}
+        CheckKind::SendExpect { send: Some(send), .. } => {
+            *send = format!("({} bytes, not shown)", send.len());
+        }
+        CheckKind::Http(HttpCheck { path, .. }) => {
+            if let Some((before, query)) = path.split_once('?') {
+                *path = format!("{before}?({}-bytes-not-shown)", query.len());
+            }
+        }
     }
 }
 

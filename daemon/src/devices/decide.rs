@@ -65,6 +65,7 @@ fn decision(link: &Link, class: Class, reason: Reason, seen: Seen) -> Decision {
         peer: false,
         xdp: XdpUse::Never,
         plain: [false; 2],
+        joins: false,
     }
 }
 

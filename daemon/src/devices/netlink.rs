@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::net::IpAddr;
 
-use holdfast_datapath::netlink::{Conversation, NLM_F_DUMP, Part, attribute, attributes, ip};
+use holdfast_datapath::netlink::{Conversation, Part, attribute, attributes, ip};
 
 use crate::notices::Notices;
 
@@ -184,9 +184,8 @@ fn dump_whole<T>(
 /// Asks for a list, and gives each message of it to `each`. `false`: something has changed meanwhile, so the list may
 /// lack something.
 fn dump(question: u16, header: usize, mut each: impl FnMut(u16, &[u8])) -> io::Result<bool> {
-    let mut kernel = Conversation::open(Part::Routes)?;
-    kernel.ask(question, NLM_F_DUMP, &vec![0; header])?;
-    kernel.listen(ANSWER_BYTES_MAX, |message| each(message.kind, message.body))
+    let question = (question, &*vec![0; header]);
+    Conversation::list(Part::Routes, question, ANSWER_BYTES_MAX, |message| each(message.kind, message.body))
 }
 
 /// A device's name or kind, without control characters: the kernel lets a name hold anything but "/", ":" and white

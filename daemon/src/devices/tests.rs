@@ -7,7 +7,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_judgement::views::devices::Decision;
+use holdfast_judgement::views::devices::{Class, Decision};
+use holdfast_judgement::views::proxies::OtherProxy;
 use tokio::sync::watch;
 
 use super::decide::decide;
@@ -417,9 +418,9 @@ async fn follow(test: impl AsyncFnOnce(&mut watch::Receiver<Arc<[Decision]>>, &w
     let (config, configs) = watch::channel(Arc::new(Config::default()));
     let (decisions, mut now) = watch::channel(Arc::default());
     // Nothing looks for a firewall here.
-    let (_, onlooker) = watch::channel(None);
+    let ((_, onlooker), (_, proxies)) = (watch::channel(None), watch::channel(Arc::default()));
     let (engine, mut asked) = ask::channel();
-    let following = tokio::spawn(super::run(configs, onlooker, decisions, engine));
+    let following = tokio::spawn(super::run(configs, (onlooker, proxies), decisions, engine));
     test(&mut now, &config).await;
     assert!(asked.try_recv().is_ok(), "the engine is told at once");
     following.abort();
@@ -509,6 +510,41 @@ fn kernel_rules_that_go_by_ports_and_routes_with_several_ways_are_found_in_each_
             let decided = decide(&listed, &Config::default().packets, None);
             assert!(decided.iter().all(|decision| decision.plain == plain), "{arguments}");
         }
+    };
+    std::thread::spawn(test).join().unwrap();
+}
+
+/// What begins nothing and is of no flow may be of a connection that another proxy has, until it is known that none is
+/// there.
+#[test]
+fn kernel_what_may_be_of_another_proxys_connection_joins_no_other_nodes() {
+    let test = || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        ip("link add near type veth peer name away");
+        ip("address add 10.9.0.1/24 dev near");
+        ip("link set near up");
+        ip("route add default via 10.9.0.2 dev near");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (_config, configs) = watch::channel(Arc::new(Config::default()));
+            let (decisions, mut now) = watch::channel::<Arc<[Decision]>>(Arc::default());
+            let (_seen, onlooker) = watch::channel(None);
+            let (found, proxies) = watch::channel(Arc::default());
+            let following =
+                tokio::spawn(super::run(configs, (onlooker, proxies), decisions, ask::channel().0));
+            until(&mut now, "near outer").await;
+            assert!(now.borrow().iter().all(|it| !it.joins), "nothing was looked for yet");
+            for (there, expected) in [("", true), ("kube-proxy", false), ("Antrea", true)] {
+                let proxy = OtherProxy { proxy: there, evidence: Vec::new(), traces: Vec::new() };
+                found.send_replace([proxy].into_iter().filter(|it| !it.proxy.is_empty()).collect());
+                let joins = |it: &Decision| it.joins;
+                let turned = now.wait_for(|all| all.iter().any(joins) == expected);
+                assert!(tokio::time::timeout(NOT_FOR_EVER, turned).await.is_ok(), "{there:?}");
+                let of_clients = |it: &Decision| it.class == Class::Outer;
+                assert!(now.borrow().iter().all(|it| !it.joins || of_clients(it)), "{there:?}");
+            }
+            following.abort();
+        });
     };
     std::thread::spawn(test).join().unwrap();
 }

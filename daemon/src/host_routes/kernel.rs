@@ -8,7 +8,7 @@ use std::io;
 use std::net::IpAddr;
 
 use holdfast_datapath::netlink::{
-    Conversation, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Part, attribute, ip, with_kind,
+    Conversation, Message, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, Part, attribute, ip, with_kind,
 };
 
 /// The program that made a route, as the kernel notes it: a number that neither its headers nor iproute2 give to
@@ -65,12 +65,10 @@ pub(super) struct Step {
 pub(super) fn list() -> io::Result<BTreeSet<Route>> {
     let mut listed = BTreeSet::new();
     for _ in 0..TRIES {
-        let mut kernel = Conversation::open(Part::Routes)?;
-        kernel.ask(RTM_GETROUTE, NLM_F_DUMP, &[0; ROUTE])?;
-        let take = |message: holdfast_datapath::netlink::Message<'_>| {
+        let take = |message: Message<'_>| {
             listed.extend((message.kind == RTM_NEWROUTE).then(|| own(message.body)).flatten());
         };
-        if kernel.listen(LIST_BYTES_MAX, take)? {
+        if Conversation::list(Part::Routes, (RTM_GETROUTE, &[0; ROUTE]), LIST_BYTES_MAX, take)? {
             break;
         }
     }
@@ -92,18 +90,34 @@ const fn bits_of(address: IpAddr) -> u8 {
     }
 }
 
+/// Steps, and how each went.
+type Outcomes = Vec<(Step, io::Result<()>)>;
+
 /// Does one step after the other, and says how each went.
-pub(super) fn carry_out(steps: Vec<Step>) -> Vec<(Step, io::Result<()>)> {
-    steps.into_iter().map(|step| (step, ours_is_good(step, tell(step)))).collect()
+pub(super) fn carry_out(steps: Vec<Step>) -> Outcomes {
+    let mut outcomes = steps.into_iter().map(|step| (step, tell(step))).collect();
+    judge_ours(&mut outcomes, list);
+    outcomes
 }
 
 /// A route that was there before it was put in is good all the same if it is one of ours: the kernel may have taken it
-/// when its answer was no longer waited for.
-fn ours_is_good(Step { change, route }: Step, outcome: io::Result<()>) -> io::Result<()> {
-    let is_there = outcome.as_ref().err().and_then(io::Error::raw_os_error) == Some(nix::libc::EEXIST);
-    match change {
-        Change::Put if is_there && list()?.contains(&route) => Ok(()),
-        _ => outcome,
+/// when its answer was no longer waited for. All routes of a router are listed for that, so one list tells of all of
+/// these.
+fn judge_ours(outcomes: &mut Outcomes, list: impl FnOnce() -> io::Result<BTreeSet<Route>>) {
+    let errno = |outcome: &io::Result<()>| outcome.as_ref().err().and_then(io::Error::raw_os_error);
+    let was_there = |(step, outcome): &(Step, io::Result<()>)| {
+        step.change == Change::Put && errno(outcome) == Some(nix::libc::EEXIST)
+    };
+    if !outcomes.iter().any(was_there) {
+        return;
+    }
+    let listed = list();
+    for (step, outcome) in outcomes.iter_mut().filter(|it| was_there(it)) {
+        match &listed {
+            Ok(ours) if ours.contains(&step.route) => *outcome = Ok(()),
+            Ok(_) => {}
+            Err(error) => *outcome = Err(io::Error::new(error.kind(), error.to_string())),
+        }
     }
 }
 
@@ -140,4 +154,44 @@ pub(crate) fn take_all() -> io::Result<(usize, Vec<String>)> {
         );
     }
     Ok((all - stay.len(), stay))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(change: Change, address: &str) -> Step {
+        Step { change, route: Route { table: 180, address: address.parse().unwrap() } }
+    }
+
+    fn outcomes() -> Outcomes {
+        let there = || Err(io::Error::from_raw_os_error(nix::libc::EEXIST));
+        let puts = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|it| (step(Change::Put, it), there()));
+        let keep = (step(Change::Keep, "192.0.2.4"), there());
+        puts.into_iter().chain([keep, (step(Change::Take, "192.0.2.5"), Ok(()))]).collect()
+    }
+
+    /// A router has a million routes, and another program may have each of a thousand addresses that are announced.
+    #[test]
+    fn one_list_tells_which_of_the_routes_that_were_there_are_ours() {
+        let mut lists = 0;
+        let mut all = outcomes();
+        let ours = BTreeSet::from([step(Change::Put, "192.0.2.2").route]);
+        judge_ours(&mut all, || {
+            lists += 1;
+            Ok(ours)
+        });
+        let are_good: Vec<bool> = all.iter().map(|(_, outcome)| outcome.is_ok()).collect();
+        assert_eq!((lists, are_good), (1, vec![false, true, false, false, true]));
+        let mut none = outcomes().split_off(3);
+        judge_ours(&mut none, || unreachable!("nothing is in doubt"));
+    }
+
+    #[test]
+    fn without_a_list_no_route_is_taken_for_another_programs() {
+        let mut all = outcomes();
+        judge_ours(&mut all, || Err(io::ErrorKind::WouldBlock.into()));
+        let kinds = all.iter().map(|(_, outcome)| outcome.as_ref().err().map(io::Error::kind));
+        assert_eq!(kinds.take(3).collect::<Vec<_>>(), [Some(io::ErrorKind::WouldBlock); 3]);
+    }
 }

@@ -103,7 +103,7 @@ impl Seen {
             .then(|| Trace::translating("translates connects of processes and pods, at the cgroup", setting));
         let packets = (self.replaces() && !self.devices.is_empty()).then(|| {
             let what = format!("translates packets of clients outside, at {}", self.at_devices());
-            Trace::translating(what, "kubeProxyReplacement: false, when their connections have ended")
+            Trace::of_clients(what, "kubeProxyReplacement: false, when their connections have ended")
         });
         let is_left_to_pods = self.pods > 0 && !self.translates_connects();
         let pods = is_left_to_pods.then(|| {
@@ -124,7 +124,7 @@ impl Seen {
             }),
             (!self.devices.is_empty()).then(|| {
                 let what = format!("programs at {} go on by tables that nobody writes", self.at_devices());
-                Trace::translating(what, "rm -r /sys/fs/bpf/cilium/devices")
+                Trace::of_clients(what, "rm -r /sys/fs/bpf/cilium/devices")
             }),
             (self.pods > 0).then(|| {
                 let what = format!("programs at the devices of {} pods", self.pods);

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use holdfast_datapath::netlink::{Conversation, NLM_F_DUMP, Part, attribute, attributes, with_kind};
+use holdfast_datapath::netlink::{Conversation, Part, attribute, attributes, with_kind};
 
 /// The most bytes of one answer: a node with 10,000 services has some 5 MB of chains.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
@@ -71,10 +71,8 @@ pub(super) fn dump(kind: u16, family: u8, asked: &[(u16, &str)]) -> io::Result<V
     let attributes = asked.iter().map(|(kind, text)| with_kind(*kind, &[text.as_bytes(), &[0]].concat()));
     // Version 0, no resource.
     let question = std::iter::once(vec![family, 0, 0, 0]).chain(attributes).collect::<Vec<_>>().concat();
-    let mut kernel = Conversation::open(Part::Filters)?;
-    kernel.ask(kind, NLM_F_DUMP, &question)?;
     let mut found = Vec::new();
-    kernel.listen(ANSWER_BYTES_MAX, |message| {
+    Conversation::list(Part::Filters, (kind, &question), ANSWER_BYTES_MAX, |message| {
         found.extend((message.kind & 0xff00 == NFTABLES).then(|| Object::of(message.body)).flatten());
     })?;
     Ok(found)

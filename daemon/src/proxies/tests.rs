@@ -112,4 +112,27 @@ fn traces_are_of_cilium_and_an_agent_that_listens_is_not_gone() {
     let there = look(root.path(), rules(), None, &BTreeSet::new());
     assert_eq!(whats(&there), ["socketLB.enabled: false"]);
     assert!(!there.iter().any(OtherProxy::is_abandoned), "{there:?}");
+    assert!(!there.iter().any(OtherProxy::has_clients), "it translates connects alone");
+    let at_device = root.path().join("sys/fs/bpf/cilium/devices/eth0/links");
+    fs::create_dir_all(&at_device).unwrap();
+    fs::write(at_device.join("cil_from_netdev"), "").unwrap();
+    fs::write(folder.join("cil_sock4_post_bind"), "").unwrap();
+    for rules in [rules(), Vec::new()] {
+        assert!(look(root.path(), rules, None, &BTreeSet::new()).iter().any(OtherProxy::has_clients));
+    }
+}
+
+/// Its connections are in the kernel's own table, and go on after its process by the rules that it leaves.
+#[test]
+fn a_kube_proxy_may_have_clients_as_long_as_anything_of_it_is_there() {
+    let root = tempfile::tempdir().unwrap();
+    let of = |rules| look(root.path(), rules, None, &BTreeSet::new());
+    assert!(!of(Vec::new()).iter().any(OtherProxy::has_clients));
+    assert!(
+        of(vec![("kube-proxy", "nftables table kube-proxy".to_owned())]).iter().any(OtherProxy::has_clients)
+    );
+    fs::create_dir_all(root.path().join("sys/class/net/antrea-gw0")).unwrap();
+    assert!(!of(Vec::new()).iter().any(OtherProxy::has_clients), "the network of the pods");
+    fs::create_dir_all(root.path().join("sys/class/net/kube-ipvs0")).unwrap();
+    assert!(of(Vec::new()).iter().any(OtherProxy::has_clients));
 }

@@ -257,6 +257,7 @@ fn device(name: &str, side: Side, shortcut: bool) -> Result<Device, Failed> {
         shortcut,
         peer: true,
         plain: [true; 2],
+        joins: false,
         ..Device::new(nix::net::if_::if_nametoindex(name)?, name, side)
     })
 }

@@ -94,6 +94,7 @@ impl Node {
             address4: Some([192, 0, 2, 1].into()),
             address6: Some("2001:db8::1".parse().unwrap()),
             plain: [true; 2],
+            joins: true,
             ..Device::new(OUTER, "outer", Side::Outer)
         };
         maps.set_devices(&[outer]);

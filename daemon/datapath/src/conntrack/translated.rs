@@ -16,7 +16,7 @@ use super::{
     CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, NEW,
 };
 use crate::abi::transport_of;
-use crate::netlink::{Conversation, NLM_F_DUMP, PIECE, Part, attribute, ip, messages};
+use crate::netlink::{Conversation, NLM_F_DUMP, Part, attribute, hear, ip};
 
 /// How many connections the kernel follows here; absent where it follows none.
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
@@ -60,24 +60,17 @@ pub(crate) fn list(is_wanted: impl Fn(u16) -> bool) -> io::Result<Found> {
 }
 
 fn read(answer: &mut impl Read, until: Instant, is_wanted: impl Fn(u16) -> bool) -> io::Result<Found> {
-    let mut found = Found::default();
-    let mut datagram = vec![0; PIECE];
-    while Instant::now() < until {
-        let length = answer.read(&mut datagram)?;
-        if length == 0 {
-            break;
-        }
-        for message in messages(datagram.get(..length).unwrap_or_default()) {
-            if let Some(ended) = message.ending() {
-                found.is_whole = found.all.len() < FOUND_MAX;
-                return ended.map(|()| found);
+    let mut all = Vec::new();
+    let ended = hear(
+        answer,
+        |_| Instant::now() < until,
+        |message| {
+            if message.kind == NEW && all.len() < FOUND_MAX {
+                all.extend(translated(message.body).filter(|it| is_wanted(it.node.port())));
             }
-            if message.kind == NEW && found.all.len() < FOUND_MAX {
-                found.all.extend(translated(message.body).filter(|it| is_wanted(it.node.port())));
-            }
-        }
-    }
-    Ok(found)
+        },
+    )?;
+    Ok(Found { is_whole: ended.is_some() && all.len() < FOUND_MAX, all })
 }
 
 /// One direction of a connection.

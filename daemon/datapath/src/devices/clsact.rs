@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use libbpf_rs::libbpf_sys as sys;
 
 use super::{Direction, Spot};
-use crate::netlink::{Conversation, Message, NLM_F_DUMP, Part};
+use crate::netlink::{Conversation, Message, Part};
 
 /// The priority of our filter: before filters without a chosen priority, which the kernel puts at 49,152 and below, and
 /// after the first hundred, which are for filters that must come first.
@@ -106,14 +106,14 @@ pub(super) fn remove(spot: &Spot) -> io::Result<()> {
 /// How many filters of others are there. A refusal ends the answer too: where there is no discipline, there are no
 /// filters. If no answer comes, that is an error.
 pub(super) fn others(spot: &Spot) -> io::Result<usize> {
-    let mut kernel = Conversation::open(Part::Routes)?;
     let parent = if spot.direction == Direction::Out { CLSACT_EGRESS } else { CLSACT_INGRESS };
     // A `struct tcmsg`.
     let fields = [0, spot.target().cast_unsigned(), 0, parent, 0];
-    kernel.ask(RTM_GETTFILTER, NLM_F_DUMP, fields.map(u32::to_ne_bytes).as_flattened())?;
+    let asked = fields.map(u32::to_ne_bytes);
     let mut count = 0;
     let is_others = |it: &Message<'_>| it.kind == RTM_NEWTFILTER && is_of_others(it.body);
-    match kernel.listen(ANSWER_BYTES_MAX, |it| count += usize::from(is_others(&it))) {
+    let add = |it: Message<'_>| count += usize::from(is_others(&it));
+    match Conversation::list(Part::Routes, (RTM_GETTFILTER, asked.as_flattened()), ANSWER_BYTES_MAX, add) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
         _ => Ok(count),
     }

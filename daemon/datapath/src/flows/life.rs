@@ -68,9 +68,9 @@ pub(super) fn lifetime(flow: &types::flow) -> Option<u32> {
     Some(if waits(flow) { seconds.0.min(life::LIFE_UNANSWERED.0) } else { seconds.0 })
 }
 
-/// Whether the backend has not answered what it has to answer.
+/// Whether the backend has not answered what it has to answer, where its answer would be seen here.
 fn waits(flow: &types::flow) -> bool {
-    flow.waits != 0 && makes_connections(flow)
+    flow.waits != 0 && makes_connections(flow) && !is_wrapped(flow)
 }
 
 /// Whether the client's packets go to another node as they came: then the backend is not heard here.
@@ -130,7 +130,7 @@ pub(crate) mod tests {
 
     /// Flows and their lifetimes: transport, state, what was heard of client and of backend, how much the backend has
     /// left unanswered; for how long the flow had packets; its lifetime. Programs are held to this table too.
-    pub(crate) const LIFETIMES: [([u8; 5], u32, u32); 46] = [
+    pub(crate) const LIFETIMES: [([u8; 5], u32, u32); 47] = [
         ([TCP, OPENING, 0, 0, 0], 0, 30),
         ([TCP, OPENING, SYN, 0, 0], 0, 30),
         ([TCP, OPENING, SYN, SYN, 0], 9, 30),
@@ -164,6 +164,7 @@ pub(crate) mod tests {
         ([SCTP, OPENING, SYN, RST, 0], 9, 30),
         ([TCP, OPENING, SYN | WRAPPED, 0, 0], 0, 30),
         ([TCP, OPEN, SYN | WRAPPED, 0, 0], 0, 86_400),
+        ([TCP, OPEN, SYN | WRAPPED, 0, 2], 9, 86_400),
         ([TCP, OPEN, SYN | FIN | WRAPPED, 0, 0], 9, 600),
         ([TCP, OPEN, SYN | RST | WRAPPED, 0, 0], 9, 600),
         ([UDP, OPENING, WRAPPED, 0, 0], 2, 30),

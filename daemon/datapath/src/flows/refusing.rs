@@ -1,17 +1,20 @@
 //! Which backends have refused clients outside lately, as the sweep meets their flows.
 //!
-//! Invariant: at most [`REFUSALS_MAX`] are told, each no longer than [`TOLD_FOR`]. A backend that answers past this
-//! node is not heard here. Any host may send packets in a backend's name, so this is a reason to ask, and no verdict.
+//! Invariant: at most [`REFUSALS_MAX`] are told, each no longer than [`TOLD_FOR`], and none is untold because of those
+//! of a namespace that has more of them. A backend that answers past this node is not heard here. Any host may send
+//! packets in a backend's name, so this is a reason to ask, and no verdict.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use holdfast_core::keys::Transport;
+use holdfast_core::op::Share;
 
 use crate::abi::flow::types::{self, flow_state, heard};
 use crate::abi::{flow, transport_of};
 
-/// How many refusals are told apart: the checks that follow from them have a bound of their own.
+/// How many refusals are told apart: the checks that follow from them have a bound of their own. Most may be of
+/// services without checks: any tenant's clients can be refused by as many backends as the tenant likes.
 const REFUSALS_MAX: usize = 256;
 
 /// Seconds for which a refusal is told: longer than a pass takes.
@@ -20,6 +23,8 @@ const TOLD_FOR: u32 = 30;
 /// What a client dialled, and the backend that would not have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refused {
+    /// The number of the service's namespace.
+    pub share: Share,
     pub frontend: SocketAddr,
     pub transport: Transport,
     pub backend: SocketAddr,
@@ -46,12 +51,25 @@ pub(super) fn note(it: &types::flow, now: u32, refusing: &mut Refusing) {
     let Some(transport) = transport_of(it.transport) else { return };
     let shown = |address, port| flow::shown((address, port));
     let frontend = shown(it.frontend, it.frontend_port);
-    let refusal = Refused { frontend, transport, backend: shown(it.backend, it.backend_port) };
+    let share =
+        Share(u16::try_from(it.port_and_share >> types::flow_part::FLOW_SHARE_AT.0).unwrap_or_default());
+    let refusal = Refused { share, frontend, transport, backend: shown(it.backend, it.backend_port) };
     if let Some(seen) = refusing.get_mut(&refusal) {
         *seen = it.seen.max(*seen);
-    } else if refusing.len() < REFUSALS_MAX {
+    } else if refusing.len() < REFUSALS_MAX || make_room(share, refusing) {
         refusing.insert(refusal, it.seen);
     }
+}
+
+/// Forgets the oldest refusal of the namespace that has most, if that has at least two more than this one.
+fn make_room(share: Share, refusing: &mut Refusing) -> bool {
+    let mut counts = BTreeMap::<Share, usize>::new();
+    refusing.keys().for_each(|it| *counts.entry(it.share).or_default() += 1);
+    let own = counts.get(&share).copied().unwrap_or_default();
+    let Some((most, count)) = counts.into_iter().max_by_key(|(_, count)| *count) else { return false };
+    let of_most = refusing.iter().filter(|(it, _)| it.share == most && count > own + 1);
+    let oldest = of_most.min_by_key(|(_, seen)| **seen).map(|(it, _)| *it);
+    oldest.is_some_and(|it| refusing.remove(&it).is_some())
 }
 
 /// Forgets what is old.
@@ -122,6 +140,7 @@ mod tests {
             note(&flow(Transport::Tcp, false, rst, seen, client), NOW, &mut refusing);
         }
         let expected = Refused {
+            share: Share(0),
             frontend: "192.0.2.10:80".parse().unwrap(),
             transport: Transport::Tcp,
             backend: "10.1.0.1:8080".parse().unwrap(),
@@ -136,5 +155,30 @@ mod tests {
         assert!(refusing.contains_key(&expected));
         forget(NOW + TOLD_FOR + 1, &mut refusing);
         assert!(refusing.is_empty());
+    }
+
+    /// Refusals of so many backends of a namespace, the first of them the longest ago.
+    fn refuse(share: u32, backends: u16, refusing: &mut Refusing) {
+        for port in 1..=backends {
+            let refused = flow(Transport::Tcp, false, heard::HEARD_RST.0, NOW - 20 + u32::from(port > 9), 1);
+            let port_and_share = share << types::flow_part::FLOW_SHARE_AT.0 | 7;
+            note(&types::flow { backend_port: port.to_be(), port_and_share, ..refused }, NOW, refusing);
+        }
+    }
+
+    #[test]
+    fn what_clients_of_one_namespace_meet_hides_nothing_of_another() {
+        let of =
+            |share: u16, refusing: &Refusing| refusing.keys().filter(|it| it.share == Share(share)).count();
+        let mut refusing = Refusing::new();
+        refuse(1, 1_000, &mut refusing);
+        refuse(2, 3, &mut refusing);
+        assert_eq!([1, 2].map(|share| of(share, &refusing)), [REFUSALS_MAX - 3, 3]);
+        refuse(1, 2_000, &mut refusing);
+        assert_eq!(of(2, &refusing), 3, "who has most makes room for its own alone");
+        refuse(3, 1_000, &mut refusing);
+        let each = [1, 2, 3].map(|share| of(share, &refusing));
+        assert_eq!((each[1], each.iter().sum()), (3, REFUSALS_MAX));
+        assert!(each[0].abs_diff(each[2]) <= 1, "{each:?}");
     }
 }

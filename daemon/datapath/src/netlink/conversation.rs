@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::sys::socket::{NetlinkAddr, bind};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{Message, NLM_F_DUMP_INTR, NLM_F_REQUEST, PIECE, message, messages};
+use super::{Message, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, PIECE, message, messages};
 
 /// The longest that a read waits. The kernel answers before the write that asks it returns, and goes on as it is read.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
@@ -81,24 +81,23 @@ impl Conversation {
         self.0.write_all(messages)
     }
 
+    /// Asks for a list, and reads it as [`Self::listen`] does.
+    pub fn list(
+        part: Part,
+        (kind, question): (u16, &[u8]),
+        bytes_max: usize,
+        each: impl FnMut(Message<'_>),
+    ) -> io::Result<bool> {
+        let mut kernel = Self::open(part)?;
+        kernel.ask(kind, NLM_F_DUMP, question)?;
+        kernel.listen(bytes_max, each)
+    }
+
     /// Reads an answer to its end; one that is longer than so many bytes is an error. `false`: what is listed has
     /// changed meanwhile, so something may be missing.
-    pub fn listen(&mut self, bytes_max: usize, mut each: impl FnMut(Message<'_>)) -> io::Result<bool> {
-        let mut datagram = vec![0; PIECE];
-        let mut total = 0;
-        let mut is_whole = true;
-        while total < bytes_max {
-            let count = self.0.read(&mut datagram)?;
-            total += count.max(1);
-            for message in messages(datagram.get(..count).unwrap_or_default()) {
-                is_whole &= message.flags & NLM_F_DUMP_INTR == 0;
-                match message.ending() {
-                    Some(ended) => return ended.map(|()| is_whole),
-                    None => each(message),
-                }
-            }
-        }
-        Err(io::Error::other("the kernel's answer has no end"))
+    pub fn listen(&mut self, bytes_max: usize, each: impl FnMut(Message<'_>)) -> io::Result<bool> {
+        let heard = hear(&mut self.0, |total| total < bytes_max, each)?;
+        heard.ok_or_else(|| io::Error::other("the kernel's answer has no end"))
     }
 
     /// Reads an answer of one message: its body, or the error with which the kernel refuses. An outer error: the kernel
@@ -114,6 +113,32 @@ impl Conversation {
             Some(Ok(())) => Err(io::Error::other("the kernel gave no answer")),
         }
     }
+}
+
+/// Reads an answer to its end, as long as `goes_on` says so of the bytes that have come. `None`: it did not end by
+/// then; `false`: what is listed has changed meanwhile.
+pub(crate) fn hear(
+    answer: &mut impl Read,
+    goes_on: impl Fn(usize) -> bool,
+    mut each: impl FnMut(Message<'_>),
+) -> io::Result<Option<bool>> {
+    let mut datagram = vec![0; PIECE];
+    let (mut total, mut is_whole) = (0, true);
+    while goes_on(total) {
+        let count = answer.read(&mut datagram)?;
+        if count == 0 {
+            break;
+        }
+        total += count;
+        for message in messages(datagram.get(..count).unwrap_or_default()) {
+            is_whole &= message.flags & NLM_F_DUMP_INTR == 0;
+            match message.ending() {
+                Some(ended) => return ended.map(|()| Some(is_whole)),
+                None => each(message),
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Reads datagram by datagram, each cut at the room that there is.

@@ -188,6 +188,8 @@ pub struct Decision {
     pub xdp: XdpUse,
     /// Whether the kernel finds ways without a look at ports, in IPv4 and in IPv6.
     pub plain: [bool; 2],
+    /// Whether segments of no flow that come by it may go on to the node that all nodes choose for their client.
+    pub joins: bool,
 }
 
 impl Decision {
@@ -213,6 +215,7 @@ impl Decision {
             peer: self.peer,
             xdp: self.xdp,
             plain: self.plain,
+            joins: self.joins,
         })
     }
 

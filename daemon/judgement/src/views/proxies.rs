@@ -36,11 +36,19 @@ pub struct Trace {
     pub remove: String,
     /// Whether clients may be translated by it.
     pub translates: bool,
+    /// Whether it has connections of clients outside.
+    #[serde(skip)]
+    pub has_clients: bool,
 }
 
 impl Trace {
     pub fn translating(what: impl Into<String>, remove: impl Into<String>) -> Self {
-        Self { what: what.into(), remove: remove.into(), translates: true }
+        Self { what: what.into(), remove: remove.into(), translates: true, has_clients: false }
+    }
+
+    /// The same of what translates packets of clients outside.
+    pub fn of_clients(what: impl Into<String>, remove: impl Into<String>) -> Self {
+        Self { has_clients: true, ..Self::translating(what, remove) }
     }
 
     pub fn idle(what: impl Into<String>, remove: impl Into<String>) -> Self {
@@ -49,6 +57,12 @@ impl Trace {
 }
 
 impl OtherProxy {
+    /// Whether connections of clients outside may be its own, which go on only by what it has here: by the rules of one
+    /// that leaves all to the kernel's conntrack, or by programs of its own.
+    pub fn has_clients(&self) -> bool {
+        matches!(self.proxy, "kube-proxy" | "kube-router") || self.traces.iter().any(|it| it.has_clients)
+    }
+
     /// Whether its process answers.
     pub fn runs(&self) -> bool {
         self.evidence.iter().any(|evidence| evidence.starts_with(LISTENS))

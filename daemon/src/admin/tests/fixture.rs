@@ -707,6 +707,7 @@ fn proxies() -> Arc<[OtherProxy]> {
         what: what.to_owned(),
         remove: remove.to_owned(),
         translates,
+        has_clients: false,
     };
     let traces = vec![
         trace(

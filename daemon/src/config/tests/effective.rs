@@ -80,6 +80,28 @@ proptest! {
     }
 }
 
+/// What is in force is told to each user of the host.
+#[test]
+fn what_checks_send_is_told_by_its_length_alone() {
+    let check = |more: &str| {
+        let text = format!(
+            "[[service]]\nname = \"a\"\nfrontends = [\"192.0.2.1:80\"]\nbackends = [\"10.0.0.1:80\"]\n\
+             [service.health_check]\n{more}"
+        );
+        let (config, _) = Config::parse(&text, "config.toml").expect("a legal file");
+        check_round_trip(config.without_secrets()).effective_text()
+    };
+    let sent = check("kind = \"send-expect\"\nsend = \"AUTH s3cret\\r\\n\"\nexpect = \"+OK\"\n");
+    assert!(!sent.contains("s3cret") && sent.contains("send = \"(13 bytes, not shown)\""), "{sent}");
+    assert!(sent.contains("expect = \"+OK\""), "{sent}");
+    let asked = check("kind = \"http\"\npath = \"/health?token=s3cret&x=?\"\n");
+    assert!(
+        !asked.contains("s3cret") && asked.contains("path = \"/health?(16-bytes-not-shown)\""),
+        "{asked}"
+    );
+    assert!(check("kind = \"http\"\npath = \"/health\"\n").contains("path = \"/health\""));
+}
+
 #[test]
 fn the_text_is_the_files_own() {
     expect![[r#"

@@ -162,7 +162,8 @@ async fn a_firewall_that_comes_is_heeded_while_the_next_listing_has_to_wait() {
     let (seen, onlooker) = watch::channel(None);
     let (decisions, mut now) = watch::channel(Arc::default());
     let (engine, _asked) = ask::channel();
-    let mut follower = Follower { config, onlooker, decisions, engine };
+    let (_, proxies) = watch::channel(Arc::default());
+    let mut follower = Follower { config, onlooker, proxies, are_known: false, decisions, engine };
     follower.publish(Some(&world));
     assert_eq!(now.borrow_and_update()[0].shortcut, Wanted);
     let (rest, long) = (Duration::from_secs(10), Duration::from_secs(9));

@@ -36,6 +36,7 @@ fn decision(index: u32, text: &str) -> (Decision, bool) {
         peer: false,
         xdp: XdpUse::Never,
         plain: [true; 2],
+        joins: false,
     };
     (decision, words.len() == 3)
 }

@@ -67,6 +67,7 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_core::op::Share;
     use holdfast_datapath::Refused as Refusal;
 
     use super::*;
@@ -89,6 +90,7 @@ mod tests {
     #[test]
     fn what_was_told_before_is_no_news() {
         let refused = |backend: &str| Refusal {
+            share: Share::default(),
             frontend: "192.0.2.10:80".parse().unwrap(),
             transport: Transport::Tcp,
             backend: backend.parse().unwrap(),

@@ -55,6 +55,11 @@ impl Noticed {
         Self { endings, closed: BTreeSet::new(), writing: BTreeSet::new() }
     }
 
+    /// Forgets which files are written: their folder is watched no more, so nothing would tell that they are closed.
+    pub(super) fn leave_folder(&mut self) {
+        self.writing.clear();
+    }
+
     /// Takes one notice in; returns when the folder should be looked at.
     pub(super) fn take(&mut self, mask: EventMask, name: Option<&OsStr>) -> Due {
         if mask.contains(EventMask::Q_OVERFLOW) {
@@ -129,19 +134,27 @@ impl Notices {
         Ok(Self { stream, watched: None })
     }
 
-    /// Watches the folder that this path leads to now, and no other.
-    pub(super) fn watch(&mut self, folder: &Path) -> io::Result<()> {
+    /// Watches the folder that this path leads to now, and no other. `true`: it was another one before.
+    pub(super) fn watch(&mut self, folder: &Path) -> io::Result<bool> {
         let mut watches = self.stream.watches();
         let watched = watches.add(folder, WATCHED)?;
-        if let Some(before) = self.watched.replace(watched.clone()).filter(|before| *before != watched) {
-            // The kernel has removed the watch by itself if that folder is gone.
-            let _gone_already = watches.remove(before);
-        }
-        Ok(())
+        let Some(before) = self.watched.replace(watched.clone()).filter(|before| *before != watched) else {
+            return Ok(false);
+        };
+        // The kernel has removed the watch by itself if that folder is gone.
+        let _gone_already = watches.remove(before);
+        Ok(true)
     }
 
-    /// Waits for a notice.
+    /// Waits for a notice of the folder that is watched, or of the queue itself. What waits there of a folder from
+    /// before would be taken for news of files with the same names.
     pub(super) async fn next(&mut self) -> io::Result<EventOwned> {
-        self.stream.next().await.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))
+        loop {
+            let next =
+                self.stream.next().await.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
+            if next.mask.contains(EventMask::Q_OVERFLOW) || self.watched.as_ref() == Some(&next.wd) {
+                return Ok(next);
+            }
+        }
     }
 }

@@ -240,14 +240,25 @@ fn list<F: Files>(folder: &Path) -> Result<Listing, String> {
 
 const NOT_UTF8: &str = "has a name that is not UTF-8, so it is not read; rename it";
 
+/// The reason shown of a link that would have this daemon read what its owner may not.
+const OF_ANOTHER_USER: &str = "is a link of another user than the file to which it leads, so it is not followed; let \
+                               root or the owner of that file make it";
+
+/// Whether a link may lead to a file, by their owners. This daemon may read any file, and tells everybody what is wrong
+/// in one; who may write into the folder need not be root.
+fn may_lead(link: &Metadata, to: &Metadata) -> bool {
+    [0, nix::unistd::geteuid().as_raw(), to.uid()].contains(&link.uid())
+}
+
 /// The stamp of a file. `None` for what is not there and for folders; an error for what is never opened, such as a
-/// pipe, and for a link to nowhere.
+/// pipe, and for a link to nowhere or to another user's file.
 fn stamp(path: &Path) -> Option<Result<Stamp, String>> {
     let own = fs::symlink_metadata(path).ok()?;
     if !own.is_symlink() {
         return stamp_of(&own, None);
     }
     match fs::canonicalize(path).and_then(|target| Ok((fs::metadata(path)?, target))) {
+        Ok((metadata, _)) if !may_lead(&own, &metadata) => Some(Err(OF_ANOTHER_USER.to_owned())),
         Ok((metadata, target)) => stamp_of(&metadata, Some(target)),
         Err(error) => Some(Err(format!("cannot be read: {error}"))),
     }
@@ -306,4 +317,39 @@ pub fn read_all<F: Files>(folder: &Path) -> Result<FolderLook<F::Contents>, Stri
         (file, contents)
     };
     Ok(FolderLook { present: Ok(present), files: listing.into_iter().map(read).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{chown, lchown, symlink};
+
+    use holdfast_objects::manifests::Folder;
+
+    use super::*;
+
+    const ANOTHER: u32 = 61_183;
+
+    /// What is wrong in a file is told to everybody, with a piece of it; and this daemon may read any file.
+    #[test]
+    fn kernel_no_link_of_a_user_has_what_the_user_may_not_read_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for (name, owner) in [("secret", 0), ("own", ANOTHER)] {
+            fs::write(at(name), "[s3cret").unwrap();
+            chown(at(name), Some(owner), None).unwrap();
+            for (link, linked_by) in [("by-root", 0), ("by-another", ANOTHER)] {
+                let link = at(&format!("{name}-{link}.yaml"));
+                symlink(at(name), &link).unwrap();
+                lchown(&link, Some(linked_by), None).unwrap();
+            }
+        }
+        let look = read_all::<Folder>(folder.path()).unwrap();
+        let refused = |(file, contents): (Arc<str>, Result<_, String>)| {
+            contents.is_err_and(|why| why == OF_ANOTHER_USER).then(|| file.to_string())
+        };
+        assert_eq!(
+            look.files.into_iter().filter_map(refused).collect::<Vec<_>>(),
+            ["secret-by-another.yaml"]
+        );
+    }
 }

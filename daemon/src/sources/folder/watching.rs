@@ -133,7 +133,10 @@ impl<F: Files> Watching<F> {
             let begun = Instant::now();
             if let Some(notices) = &mut self.notices {
                 // The folder may be another one now, or none; the look itself tells the latter.
-                let _told_by_the_look = notices.watch(&self.path);
+                let is_another = notices.watch(&self.path).unwrap_or_default();
+                if is_another {
+                    self.known.noticed.leave_folder();
+                }
             }
             let (events, unsettled) = look(&mut self.known);
             self.rested = Instant::now() + begun.elapsed();

@@ -389,22 +389,13 @@ fn kernel_what_the_program_of_packets_leaves_to_the_stack_is_not_turned_away_at_
         check_left(node, &Sent::udp("[2001:db8:1::9]:53", OF_NODE[1][1], b"x").frame(), "the node has asked");
         let frame = Sent::udp(BARRED[0][1], BARRED[0][2], b"x").frame();
         assert_eq!(arrive_after(node, &frame).0, DROPPED);
-        tell_drains(node, 1);
+        node.tell_drains(1);
         let left = counted(node, || assert_eq!(node.arrive(&frame), (PASSED, frame.clone())));
         assert_eq!(left, [0; 7]);
-        tell_drains(node, 0);
+        node.tell_drains(0);
         node.tell_of_device(Side::Backends, [None; 2]);
         assert_eq!(node.arrive(&frame), (PASSED, frame.clone()));
     });
-}
-
-/// The rest of the settings is as it was.
-fn tell_drains(node: &Node, drains: u32) {
-    let settings = map::handle(&node.handles, Map::PacketSettings).unwrap();
-    let before = settings.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
-    let before: types::packet_settings = abi::value(&before).unwrap();
-    let told = types::packet_settings { drains, ..before };
-    node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), abi::bytes(&told));
 }
 
 /// Where the program at the driver is not told to take part, nothing is noted for it.

@@ -7,10 +7,11 @@ use std::sync::mpsc::channel;
 use holdfast_core::op::{FrontendType, WordFlags};
 
 use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address};
-use super::lives::found;
-use super::node::{NEXT, Node};
+use super::lives::{found, now};
+use super::node::{NEXT, Node, SHOT};
 use super::wrapped::{WAYS, Way, by, taken_apart, test};
 use crate::abi::packets::types::packet_count;
+use crate::devices::Side;
 use crate::kernel::bed::Port;
 use crate::packets::Wraps;
 
@@ -125,6 +126,34 @@ fn kernel_a_segment_is_left_to_the_stack_where_nodes_may_choose_otherwise() {
             all_are_left(node);
         });
     }
+}
+
+/// Such a segment may be of a connection that another proxy of this node has, which the stack alone knows.
+#[test]
+fn kernel_a_segment_that_may_be_of_another_proxys_connection_is_left_to_the_stack() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, |port, serve| serve(&port));
+        node.tell_of_device(Side::Outer, WAYS.each_ref().map(|way| way.own.parse().ok()));
+        all_are_left(node);
+        for way in &WAYS {
+            taken_apart(node.come(&by(TCP, way, SYN).frame()));
+        }
+    });
+}
+
+/// What no node may have let in passes, also while flows move to another table.
+#[test]
+fn kernel_a_segment_is_left_to_the_stack_while_flows_stand_still_and_one_that_joins_waits() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, |port, serve| serve(&Port { flags: WordFlags::default(), ..port }));
+        node.tell_drains(now() + 100);
+        all_are_left(node);
+        serve(node, |port, serve| serve(&port));
+        for way in &WAYS {
+            assert_eq!(node.come(&by(TCP, way, ACK).frame()).0, SHOT);
+            assert!(found(node, way.client).is_none());
+        }
+    });
 }
 
 /// A node port has another address on each node, and no other node has this one's.

@@ -93,7 +93,8 @@ impl Node {
                 .collect::<Vec<_>>()
                 .try_into()
                 .unwrap(),
-            flags: u16::try_from(types::device_flag::DEVICE_OUTER.0).unwrap(),
+            flags: u16::try_from(types::device_flag::DEVICE_OUTER.0 | types::device_flag::DEVICE_JOINS.0)
+                .unwrap(),
             ..Default::default()
         };
         self.put(Map::Devices, &OUTER.to_ne_bytes(), abi::bytes(&device));
@@ -121,6 +122,15 @@ impl Node {
     pub(super) fn put(&self, map: Map, key: &[u8], value: &[u8]) {
         let map = map::handle(&self.handles, map).unwrap();
         map.update(key, value, MapFlags::ANY).unwrap();
+    }
+
+    /// The rest of the settings is as it was.
+    pub(super) fn tell_drains(&self, drains: u32) {
+        let settings = map::handle(&self.handles, Map::PacketSettings).unwrap();
+        let before = settings.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+        let before: types::packet_settings = abi::value(&before).unwrap();
+        let told = types::packet_settings { drains, ..before };
+        self.put(Map::PacketSettings, &0_u32.to_ne_bytes(), abi::bytes(&told));
     }
 
     /// How often `what` was counted, on all CPUs.

@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use holdfast_core::list::Scope;
 use holdfast_core::op::FrontendType;
 use holdfast_core::sources::SourceRange;
 
 use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address, error, folded, see};
-use super::lives::found;
+use super::lives::{age, found};
 use super::network;
 use super::node::{NEXT, Node, REDIRECTED, SHOT};
 use crate::abi::packets::types::packet_count;
@@ -567,11 +568,19 @@ fn kernel_a_client_of_which_alone_is_heard_keeps_its_backend() {
         serve(node, false);
         let way = &WAYS[0];
         let state = |node: &Node| found(node, way.client).map(|(_, it)| (it.state, it.waits)).unwrap();
-        for (flags, expected) in
-            [(SYN, 1), (SYN, 1), (ACK, 2), (SYN, 2), (FIN | ACK, 2), (SYN, 2), (RST, 2), (SYN, 2)]
-        {
+        let said = [
+            (SYN, (1, 0)),
+            (SYN, (1, 0)),
+            (ACK, (2, 0)),
+            (SYN, (2, 2)),
+            (FIN | ACK, (2, 0)),
+            (SYN, (2, 2)),
+            (RST, (2, 2)),
+            (SYN, (2, 2)),
+        ];
+        for (flags, expected) in said {
             goes_wrapped(node, way, &by(TCP, way, flags).frame());
-            assert_eq!(state(node), (expected, 0), "after {flags}");
+            assert_eq!(state(node), expected, "after {flags}");
         }
         let before = found(node, way.client).unwrap().1.serial;
         node.serve(&Port {
@@ -582,6 +591,90 @@ fn kernel_a_client_of_which_alone_is_heard_keeps_its_backend() {
         });
         goes_wrapped(node, way, &by(TCP, way, SYN).frame());
         assert_eq!(found(node, way.client).unwrap().1.serial, before);
+    });
+}
+
+/// Where a client's packets go, in its family.
+#[track_caller]
+fn backend_of(node: &Node, way: &Way, flags: u8) -> SocketAddr {
+    taken_apart(node.come(&by(TCP, way, flags).frame())).1
+}
+
+/// Leads all frontends to other backends of other nodes; those from before may still serve.
+fn lead_elsewhere(node: &mut Node, serves: bool) -> [SocketAddr; 2] {
+    let others = ["10.2.0.9:8080", "[fd02::9]:8080"].map(address);
+    for (at, (way, other)) in (1..).zip(WAYS.iter().zip(others)) {
+        let (frontends, backends) = ([way.frontend], [other]);
+        let base = 100 + 8 * at;
+        let port = Port {
+            index: at,
+            base,
+            frontends: &frontends,
+            backends: &backends,
+            keeps_members: serves,
+            ..Port::TCP
+        };
+        let before = [address(way.there)];
+        port.publish_beside(&mut node.maps, Scope::Cluster, if serves { &before } else { &[] });
+    }
+    others
+}
+
+/// A client that is heard alone cannot be told from a stranger, but one that has its connection goes on to speak.
+#[test]
+fn kernel_who_dials_again_from_the_port_of_a_connection_with_a_backend_that_is_gone_gets_another_one() {
+    for end in [&[][..], &[FIN | ACK], &[RST]] {
+        test(Wraps::TcpAndUdp, move |node| {
+            serve(node, false);
+            for way in &WAYS {
+                [SYN, ACK].iter().chain(end).for_each(|flags| _ = backend_of(node, way, *flags));
+                age(node, way.client, 1);
+            }
+            let others = lead_elsewhere(node, false);
+            for (way, other) in WAYS.iter().zip(others) {
+                assert_eq!(backend_of(node, way, SYN), address(way.there), "the backend may know of it");
+                assert_eq!(backend_of(node, way, SYN), address(way.there), "in the same second");
+                age(node, way.client, 1);
+                assert_eq!(backend_of(node, way, SYN), other, "{end:?}");
+            }
+        });
+    }
+}
+
+#[test]
+fn kernel_no_syn_of_a_stranger_takes_a_connection_of_which_the_client_alone_is_heard() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, false);
+        for way in &WAYS {
+            [SYN, ACK].iter().for_each(|flags| _ = backend_of(node, way, *flags));
+        }
+        lead_elsewhere(node, false);
+        for way in &WAYS {
+            for flags in [SYN, ACK, SYN, ACK, SYN] {
+                age(node, way.client, 1);
+                assert_eq!(backend_of(node, way, flags), address(way.there), "{flags}");
+            }
+            age(node, way.client, 3_600);
+            assert_eq!(backend_of(node, way, ACK), address(way.there), "nor does it make its life shorter");
+        }
+    });
+}
+
+/// A backend that leaves has its connections for as long as it serves.
+#[test]
+fn kernel_a_client_of_which_alone_is_heard_is_left_to_a_backend_that_serves() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, false);
+        for way in &WAYS {
+            [SYN, ACK].iter().for_each(|flags| _ = backend_of(node, way, *flags));
+        }
+        lead_elsewhere(node, true);
+        for way in &WAYS {
+            for _ in 0..3 {
+                age(node, way.client, 1);
+                assert_eq!(backend_of(node, way, SYN), address(way.there));
+            }
+        }
     });
 }
 

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use holdfast_core::keys::Transport;
-use holdfast_datapath::netlink::{Conversation, NLM_F_DUMP, Part};
+use holdfast_datapath::netlink::{Conversation, Part};
 use holdfast_judgement::diagnose::material::Listener;
 use nix::libc;
 
@@ -62,10 +62,10 @@ fn list(transport: Transport, family: u8) -> io::Result<Vec<Socket>> {
     let states = if transport == Transport::Udp { UNCONNECTED } else { LISTEN };
     // An `inet_diag_req_v2`.
     let asked = [&[family, transport.number(), 0, 0][..], &states.to_ne_bytes(), &[0; 48]].concat();
-    let mut kernel = Conversation::open(Part::Sockets)?;
-    kernel.ask(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, &asked)?;
     let mut found = Vec::new();
-    kernel.listen(NETLINK_BYTES_MAX, |message| found.extend(decode(message.body)))?;
+    Conversation::list(Part::Sockets, (SOCK_DIAG_BY_FAMILY, &asked), NETLINK_BYTES_MAX, |message| {
+        found.extend(decode(message.body));
+    })?;
     Ok(found)
 }
 

@@ -485,7 +485,8 @@ fn a_change_names_what_the_log_needs() {
 /// That a client of this frontend was refused by this backend, last in this second.
 fn refusing(frontend: &str, backend: &str, second: u32) -> Refusing {
     let (frontend, backend) = (frontend.parse().unwrap(), backend.parse().unwrap());
-    Refusing::from([(holdfast_datapath::Refused { frontend, transport: Transport::Tcp, backend }, second)])
+    let (share, transport) = (holdfast_core::op::Share::default(), Transport::Tcp);
+    Refusing::from([(holdfast_datapath::Refused { share, frontend, transport, backend }, second)])
 }
 
 const FRONTEND: &str = "10.96.0.10:80";

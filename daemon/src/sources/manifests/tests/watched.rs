@@ -342,6 +342,28 @@ async fn a_folder_that_vanishes_keeps_its_objects_and_comes_back() {
     folder.stop().await;
 }
 
+/// A program that still writes a file of the folder from before says nothing of the folder that is there now.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_in_anothers_place_is_read_although_a_file_of_the_other_one_is_being_written() {
+    let root = tempfile::tempdir().expect("a folder");
+    let path = root.path().join("manifests");
+    for (place, ip) in [("old", "10.0.0.1"), ("new", "10.0.0.2")] {
+        fs::create_dir(root.path().join(place)).expect("a folder");
+        fs::write(root.path().join(place).join("a.yaml"), a(ip)).expect("a file");
+    }
+    symlink("old", &path).expect("a link");
+    let mut folder = watch_folder(root, &path);
+    folder.check("+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n").await;
+    let mut writer = File::options().append(true).open(path.join("a.yaml")).expect("a file");
+    writer.write_all(b"#").expect("a write");
+    symlink("new", folder.path("link")).expect("a link");
+    folder.rename("link", "manifests");
+    writer.write_all(b"#").expect("a write");
+    folder.check("+ Service default/a [10.0.0.2] a.yaml\n").await;
+    drop(writer);
+    folder.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_folder_that_cannot_be_read_is_not_synced() {
     let root = tempfile::tempdir().expect("a folder");

@@ -197,6 +197,7 @@ impl DeviceGiven {
             peer: false,
             xdp: XdpUse::Never,
             plain: [true; 2],
+            joins: false,
         }
     }
 }
@@ -526,11 +527,7 @@ impl OwnGiven {
     }
 
     fn traces(&self) -> impl Iterator<Item = Trace> + '_ {
-        let trace = |(what, remove): &(String, String)| Trace {
-            what: what.clone(),
-            remove: remove.clone(),
-            translates: true,
-        };
+        let trace = |(what, remove): &(String, String)| Trace::translating(what, remove);
         self.cilium.iter().map(trace)
     }
 

@@ -97,6 +97,7 @@ pub(crate) fn devices() -> [Decision; 6] {
         peer: class == Class::Near,
         xdp: if class == Class::Outer { XdpUse::Native } else { XdpUse::Never },
         plain: [true; 2],
+        joins: false,
     };
     [
         device(1, "lo", Class::None, Reason::Loopback),
