@@ -42,7 +42,7 @@ pub use self::blocks_file::BlocksFile;
 pub use self::datapath::{
     Cgroup, CgroupPath, Datapath, DatapathKind, DatapathLimits, Namespaces, Protocol, Sockets, StaleSockets,
 };
-pub use self::health_check::{CheckKind, CheckTls, HealthCheck, HttpCheck, Statuses, TlsFiles};
+pub use self::health_check::{CheckKind, CheckTls, GrpcCheck, HealthCheck, HttpCheck, Statuses, TlsFiles};
 pub use self::hold::Hold;
 pub use self::kube_proxy::KubeProxy;
 pub(crate) use self::limits::{FILE_BYTES_MAX, NODE_PORTS, SNAT_RANGES_MAX};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast::sources::config::{Blocks, CheckKind, HealthCheck, HttpCheck, StaticService, run};
+use holdfast::sources::config::{Blocks, CheckKind, GrpcCheck, HealthCheck, HttpCheck, StaticService, run};
 use holdfast_core::event::Event;
 use holdfast_core::facts::Endpoint;
 use holdfast_core::keys::Transport;
@@ -40,7 +40,7 @@ fn counted() -> Duration {
 const ANSWER: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 12\r\n\r\nall is well\n";
 
-fn kinds() -> [(&'static str, CheckKind); 4] {
+fn kinds() -> [(&'static str, CheckKind); 5] {
     let http = HttpCheck { path: "/healthz".to_owned(), ..HttpCheck::default() };
     let body = HttpCheck { expect_body: Some("all is well".to_owned()), ..http.clone() };
     let exchange = CheckKind::SendExpect {
@@ -52,18 +52,37 @@ fn kinds() -> [(&'static str, CheckKind); 4] {
         ("http", CheckKind::Http(http)),
         ("http with a body", CheckKind::Http(body)),
         ("send-expect", exchange),
+        ("grpc", CheckKind::Grpc(GrpcCheck::default())),
     ]
 }
 
+/// What a server of gRPC says first: its settings, which it has before it reads anything.
+const SETTINGS: &[u8] = b"\0\0\x06\x04\0\0\0\0\0\0\x05\0\0\x40\0";
+
+/// The end of a call: a message without a field.
+const CALL_END: &[u8] = b"\0\0\x05\0\x01\0\0\0\x01\0\0\0\0\0";
+
+/// The rest: settings are acknowledged, then headers, a message, and headers again, in the sizes that grpc-go has.
+const GRPC_ANSWER: &[u8] = b"\0\0\0\x04\x01\0\0\0\0\
+    \0\0\x0e\x01\x04\0\0\0\x01\x88\x5f\x8b\x1d\x75\xd0\x62\x0d\x26\x3d\x4c\x4d\x65\x64\
+    \0\0\x07\0\0\0\0\0\x01\0\0\0\0\x02\x08\x01\
+    \0\0\x18\x01\x05\0\0\0\x01\x40\x88\x9a\xca\xc8\xb2\x12\x34\xda\x8f\x01\x30\
+    \x40\x89\x9a\xca\xc8\xb5\x25\x42\x07\x31\x7f\x00";
+
 async fn answer(mut stream: TcpStream) {
     let mut request = Vec::new();
-    while !request.ends_with(b"\r\n\r\n") {
+    let mut end = &b"\r\n\r\n"[..];
+    while !request.ends_with(end) {
         // A check that only connects sends nothing.
         if stream.read_buf(&mut request).await.unwrap_or_default() == 0 {
             return;
         }
+        if request.starts_with(b"PRI ") && end != CALL_END {
+            end = CALL_END;
+            let _ = stream.write_all(SETTINGS).await;
+        }
     }
-    let _ = stream.write_all(ANSWER).await;
+    let _ = stream.write_all(if end == CALL_END { GRPC_ANSWER } else { ANSWER }).await;
 }
 
 /// Backends on a thread of their own; `asked` counts what they accept.

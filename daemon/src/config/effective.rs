@@ -20,9 +20,9 @@ use toml::{Table, Value};
 use super::kube_proxy::OFF;
 use super::value::show_duration;
 use super::{
-    Admin, Announcing, Apiserver, Cgroup, CheckKind, ClientIdentity, Config, Datapath, DatapathLimits,
-    ExternalIps, Flows, HealthCheck, Hold, HttpCheck, KubeProxy, Kubernetes, Log, Node, OuterAddresses,
-    OuterDevices, Packets, PodDevices, ServiceBlock, StaleSockets,
+    Admin, Announcing, Apiserver, Cgroup, CheckKind, CheckTls, ClientIdentity, Config, Datapath,
+    DatapathLimits, ExternalIps, Flows, GrpcCheck, HealthCheck, Hold, HttpCheck, KubeProxy, Kubernetes, Log,
+    Node, OuterAddresses, OuterDevices, Packets, PodDevices, ServiceBlock, StaleSockets,
 };
 
 impl Config {
@@ -69,7 +69,7 @@ impl Config {
 /// Leaves of each text how long it is.
 fn hide(kind: &mut CheckKind) {
     match kind {
-        CheckKind::Tcp | CheckKind::SendExpect { send: None, .. } => {}
+        CheckKind::Tcp | CheckKind::Grpc(_) | CheckKind::SendExpect { send: None, .. } => {}
         CheckKind::SendExpect { send: Some(send), .. } => {
             *send = format!("({} bytes, not shown)", send.len());
         }
@@ -205,6 +205,7 @@ fn of_kind(kind: &CheckKind) -> Table {
     match kind {
         CheckKind::Tcp => Table::new(),
         CheckKind::Http(asked) => http(asked),
+        CheckKind::Grpc(asked) => grpc(asked),
         CheckKind::SendExpect { send, expect } => {
             rows([("send", send.as_ref().and_then(text)), ("expect", text(expect))])
         }
@@ -212,13 +213,28 @@ fn of_kind(kind: &CheckKind) -> Table {
 }
 
 fn http(asked: &HttpCheck) -> Table {
-    let tls = asked.tls.as_ref();
-    let [_, certificate, key] = identity(tls.and_then(|tls| tls.files.client.as_ref()));
-    rows([
+    let mut rows = check_tls(asked.tls.as_ref());
+    rows.extend(self::rows([
         ("path", text(&asked.path)),
         ("host", asked.host.as_ref().and_then(text)),
         ("expect_status", text(&asked.expect_status)),
         ("expect_body", asked.expect_body.as_ref().and_then(text)),
+    ]));
+    rows
+}
+
+fn grpc(asked: &GrpcCheck) -> Table {
+    let mut rows = check_tls(asked.tls.as_ref());
+    rows.extend(self::rows([
+        ("service", text(&asked.service)),
+        ("host", asked.host.as_ref().and_then(text)),
+    ]));
+    rows
+}
+
+fn check_tls(tls: Option<&CheckTls>) -> Table {
+    let [_, certificate, key] = identity(tls.and_then(|tls| tls.files.client.as_ref()));
+    rows([
         ("tls_server_name", tls.and_then(|tls| text(tls.server_name.as_ref()?))),
         ("ca_file", tls.and_then(|tls| path(&tls.files.ca_file))),
         ("client_certificate_file", certificate),

@@ -28,6 +28,8 @@ pub enum CheckKind {
     Tcp,
     /// A GET is answered as it should be, over TLS if that is asked for.
     Http(HttpCheck),
+    /// A server of gRPC says that it serves, over TLS if that is asked for.
+    Grpc(GrpcCheck),
     /// What is sent is answered with a text.
     SendExpect {
         /// What is sent; none to a backend that speaks first.
@@ -44,6 +46,8 @@ impl CheckKind {
             Self::Tcp => KindWord::Tcp.as_str(),
             Self::Http(HttpCheck { tls: None, .. }) => KindWord::Http.as_str(),
             Self::Http(HttpCheck { tls: Some(_), .. }) => KindWord::Https.as_str(),
+            Self::Grpc(GrpcCheck { tls: None, .. }) => KindWord::Grpc.as_str(),
+            Self::Grpc(GrpcCheck { tls: Some(_), .. }) => KindWord::Grpcs.as_str(),
             Self::SendExpect { .. } => KindWord::SendExpect.as_str(),
         }
     }
@@ -52,6 +56,7 @@ impl CheckKind {
     pub const fn tls(&self) -> Option<&CheckTls> {
         match self {
             Self::Http(asked) => asked.tls.as_ref(),
+            Self::Grpc(asked) => asked.tls.as_ref(),
             Self::Tcp | Self::SendExpect { .. } => None,
         }
     }
@@ -62,6 +67,8 @@ words! {
         Tcp = "tcp",
         Http = "http",
         Https = "https",
+        Grpc = "grpc",
+        Grpcs = "grpcs",
         SendExpect = "send-expect",
     }
 }
@@ -90,6 +97,17 @@ impl Default for HttpCheck {
             tls: None,
         }
     }
+}
+
+/// What a server of gRPC is asked by `grpc.health.v1`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GrpcCheck {
+    /// The name of the service; an empty one stands for the whole server.
+    pub service: String,
+    /// The header `:authority`; none means the address that is dialled.
+    pub host: Option<String>,
+    /// What TLS needs; none means that there is no TLS.
+    pub tls: Option<CheckTls>,
 }
 
 /// How a backend shows over TLS that it is the one that is meant.
@@ -195,21 +213,17 @@ fn read_kind(table: &mut Table<'_, '_, '_>) -> CheckKind {
     // Of a bad word it is not known which keys belong to it.
     let is_default = !table.has("kind");
     let kind = table.take("kind", word).or(is_default.then_some(KindWord::Tcp));
-    let asked = read_http(table, kind);
-    let send = table.find("send", check_text);
-    let send = of_kinds(table, kind, &[KindWord::SendExpect], send);
-    if kind == Some(KindWord::SendExpect) {
-        table.require_key("expect");
-    }
-    let expect = table.find("expect", check_text);
-    let expect = of_kinds(table, kind, &[KindWord::SendExpect], expect);
+    let http = read_http(table, kind);
+    let grpc = read_grpc(table, kind);
+    let host = table.find("host", check_host);
+    let host = of_kinds(table, kind, &[HTTP, GRPC].concat(), host).map(of_found);
+    let tls = read_tls(table, kind);
+    let (send, expect) = read_exchange(table, kind);
     match kind {
         Some(KindWord::Tcp) | None => CheckKind::Tcp,
-        Some(KindWord::Http | KindWord::Https) => CheckKind::Http(asked),
-        Some(KindWord::SendExpect) => CheckKind::SendExpect {
-            send: send.map(of_found),
-            expect: expect.map(of_found).unwrap_or_default(),
-        },
+        Some(KindWord::Http | KindWord::Https) => CheckKind::Http(HttpCheck { host, tls, ..http }),
+        Some(KindWord::Grpc | KindWord::Grpcs) => CheckKind::Grpc(GrpcCheck { host, tls, ..grpc }),
+        Some(KindWord::SendExpect) => CheckKind::SendExpect { send, expect },
     }
 }
 
@@ -217,14 +231,19 @@ fn of_found<T>(found: Found<T>) -> T {
     found.value
 }
 
-/// The kinds that speak HTTP.
+/// The kinds that speak HTTP/1.
 const HTTP: [KindWord; 2] = [KindWord::Http, KindWord::Https];
+
+/// The kinds that speak gRPC.
+const GRPC: [KindWord; 2] = [KindWord::Grpc, KindWord::Grpcs];
+
+/// The kinds that speak TLS.
+const TLS: [KindWord; 2] = [KindWord::Https, KindWord::Grpcs];
 
 fn read_http(table: &mut Table<'_, '_, '_>, kind: Option<KindWord>) -> HttpCheck {
     let default = HttpCheck::default();
     let path = table.find("path", check_path);
     let path = of_kinds(table, kind, &HTTP, path);
-    let host = table.find("host", check_host);
     let expect_status = table.find("expect_status", statuses);
     let expect_body = table.find("expect_body", check_text);
     let expect_body = of_kinds(table, kind, &HTTP, expect_body);
@@ -236,29 +255,45 @@ fn read_http(table: &mut Table<'_, '_, '_>, kind: Option<KindWord>) -> HttpCheck
     }
     HttpCheck {
         path: path.map_or(default.path, of_found),
-        host: of_kinds(table, kind, &HTTP, host).map(of_found),
         expect_status: of_kinds(table, kind, &HTTP, expect_status).map_or(default.expect_status, of_found),
         expect_body: expect_body.map(of_found),
-        tls: read_tls(table, kind),
+        ..default
     }
 }
 
+fn read_grpc(table: &mut Table<'_, '_, '_>, kind: Option<KindWord>) -> GrpcCheck {
+    let service = table.find("service", check_service);
+    let service = of_kinds(table, kind, &GRPC, service);
+    GrpcCheck { service: service.map(of_found).unwrap_or_default(), ..GrpcCheck::default() }
+}
+
 fn read_tls(table: &mut Table<'_, '_, '_>, kind: Option<KindWord>) -> Option<CheckTls> {
-    const HTTPS: [KindWord; 1] = [KindWord::Https];
+    let is_asked = kind.is_some_and(|kind| TLS.contains(&kind));
     let server_name = table.find("tls_server_name", server_name);
-    let server_name = of_kinds(table, kind, &HTTPS, server_name);
-    if kind == Some(KindWord::Https) {
+    let server_name = of_kinds(table, kind, &TLS, server_name);
+    if is_asked {
         table.require_key("ca_file");
     }
     let [ca_file, certificate, key] = ["ca_file", "client_certificate_file", "client_key_file"].map(|key| {
         let found = table.path(key);
-        of_kinds(table, kind, &HTTPS, found)
+        of_kinds(table, kind, &TLS, found)
     });
     let client = client_certificate(table, certificate, key);
     // Without an authority the file is refused.
     let files = TlsFiles { ca_file: ca_file.map(of_found).unwrap_or_default(), client };
-    let tls = CheckTls { server_name: server_name.map(of_found), files };
-    (kind == Some(KindWord::Https)).then_some(tls)
+    is_asked.then(|| CheckTls { server_name: server_name.map(of_found), files })
+}
+
+fn read_exchange(table: &mut Table<'_, '_, '_>, kind: Option<KindWord>) -> (Option<String>, String) {
+    const OWNER: [KindWord; 1] = [KindWord::SendExpect];
+    let send = table.find("send", check_text);
+    let send = of_kinds(table, kind, &OWNER, send);
+    if kind == Some(KindWord::SendExpect) {
+        table.require_key("expect");
+    }
+    let expect = table.find("expect", check_text);
+    let expect = of_kinds(table, kind, &OWNER, expect);
+    (send.map(of_found), expect.map(of_found).unwrap_or_default())
 }
 
 /// The value of a key that some kinds of checks look at; with another kind it is an error.
@@ -300,6 +335,15 @@ fn check_host(value: &DeValue<'_>) -> Result<String, String> {
 fn check_port(value: &DeValue<'_>) -> Result<NonZeroU16, String> {
     let number = integer((1, u16::MAX.into()))(value)?;
     u16::try_from(number).ok().and_then(NonZeroU16::new).ok_or_else(|| "port 0 is none".to_owned())
+}
+
+/// The name of a service as its server knows it; an empty one stands for the whole server.
+fn check_service(value: &DeValue<'_>) -> Result<String, String> {
+    let text = string(value, "the name of a service, such as \"shop.v1.Orders\"")?;
+    match text.len() {
+        ..=CHECK_TEXT_BYTES_MAX => Ok(text.to_owned()),
+        length => Err(format!("the name has {length} bytes: at most {CHECK_TEXT_BYTES_MAX}")),
+    }
 }
 
 /// What is sent, or looked for in an answer.

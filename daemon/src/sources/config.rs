@@ -43,7 +43,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-pub use crate::config::{CheckKind, HealthCheck, HttpCheck, Statuses};
+pub use crate::config::{CheckKind, GrpcCheck, HealthCheck, HttpCheck, Statuses};
 use holdfast_core::hold::OnEmpty;
 pub use holdfast_judgement::views::checks::CheckResult;
 

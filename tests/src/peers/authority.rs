@@ -73,11 +73,16 @@ impl Authority {
     pub(super) fn server(&self, index: usize) -> Result<Credential, PeersError> {
         let own = [apiserver(index)?.ip().to_string(), ADVERTISED.to_string()];
         let names: Vec<String> = SERVER_NAMES.into_iter().map(str::to_owned).chain(own).collect();
+        self.named(&format!("apiserver-{index}"), names)
+    }
+
+    /// The certificate of a server with these names and addresses.
+    pub(super) fn named(&self, file: &str, names: Vec<String>) -> Result<Credential, PeersError> {
         let params = CertificateParams::new(names).map(|mut params| {
             params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
             params
         });
-        issue(&self.issuer, &self.folder, &format!("apiserver-{index}"), params)
+        issue(&self.issuer, &self.folder, file, params)
     }
 
     /// The one key with which all apiservers sign tokens; its public half stands where a certificate would.

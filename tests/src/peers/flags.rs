@@ -54,20 +54,27 @@ pub(super) fn server(
         Part::Proxy => ("kube-proxy", kube_proxy(authority, apiservers, pods, "nftables")?),
         Part::IptablesProxy => ("kube-proxy", kube_proxy(authority, apiservers, pods, "iptables")?),
     };
-    let arguments = flags.into_iter().map(|(name, value)| format!("--{name}={value}")).collect();
-    Ok(Server::new(part, program, arguments, folder))
+    Ok(Server::new(part, program, arguments(flags), folder))
 }
 
-type Flags = Vec<(&'static str, String)>;
+pub(super) fn arguments(flags: Flags) -> Vec<String> {
+    flags.into_iter().map(|(name, value)| format!("--{name}={value}")).collect()
+}
+
+pub(super) type Flags = Vec<(&'static str, String)>;
 
 fn etcd(folder: &Path) -> Flags {
-    let (clients, peers) = (format!("http://{ETCD}"), "http://127.0.0.1:2380".to_owned());
+    etcd_at(&format!("http://{ETCD}"), "http://127.0.0.1:2380", folder)
+}
+
+/// One member, which is a whole cluster of its own.
+pub(super) fn etcd_at(clients: &str, peers: &str, folder: &Path) -> Flags {
     vec![
         ("data-dir", folder.join("etcd").display().to_string()),
-        ("listen-client-urls", clients.clone()),
-        ("advertise-client-urls", clients),
-        ("listen-peer-urls", peers.clone()),
-        ("initial-advertise-peer-urls", peers.clone()),
+        ("listen-client-urls", clients.to_owned()),
+        ("advertise-client-urls", clients.to_owned()),
+        ("listen-peer-urls", peers.to_owned()),
+        ("initial-advertise-peer-urls", peers.to_owned()),
         ("initial-cluster", format!("default={peers}")),
         // What survives a power cut is not the question here.
         ("unsafe-no-fsync", "true".to_owned()),

@@ -37,6 +37,8 @@ mod diagnosed_news;
 #[cfg(test)]
 mod diagnosed_traffic;
 #[cfg(test)]
+mod grpc_checks;
+#[cfg(test)]
 mod guide;
 #[cfg(test)]
 mod packets;

@@ -1,7 +1,13 @@
 //! Health checks with the whole daemon and the kernel's datapath: what clients meet while all backends fail theirs,
-//! while each check has another result than the one before, and while a reload changes them.
+//! while each check has another result than the one before, while a reload changes them, and while hundreds of backends
+//! hang.
 
-use std::net::{SocketAddr, TcpListener};
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -137,5 +143,117 @@ fn kernel_no_client_fails_while_every_check_has_another_result_or_a_reload_chang
     assert!(tally.failed.is_empty(), "{:?}", tally.failed);
     let turned = daemon.logged().matches("backend unready").count();
     assert!(turned > 4, "the backends have turned {turned} times in {turns}");
+    daemon.stop().unwrap();
+}
+
+/// More than have a place while they may yet be prompt.
+const HANGING: u32 = 600;
+
+/// How long a check of one of them hangs: far longer than any of the others may be late.
+const HANGS: Duration = Duration::from_secs(10);
+
+const GOOD: u8 = 5;
+
+const GOOD_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How late a check may be beside its interval, which is up to a tenth longer: until those that hang are no longer
+/// taken for prompt, and what a busy machine adds.
+const LATE: Duration = Duration::from_millis(250 + 4_000);
+
+/// Many addresses at which connections are taken, and nothing is ever said; counts them.
+fn hang(bed: &Bed) -> (Vec<SocketAddr>, Arc<AtomicUsize>) {
+    let listener = bed.within(Location::NODE, || TcpListener::bind("0.0.0.0:8080")).unwrap().unwrap();
+    let taken = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&taken);
+    std::thread::spawn(move || {
+        // Checks have long ended those that are closed here.
+        let mut held = VecDeque::new();
+        for stream in listener.incoming().map_while(Result::ok) {
+            held.push_back(stream);
+            held.drain(..held.len().saturating_sub(700));
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let address = |number: u32| SocketAddr::from((Ipv4Addr::from_bits(0x7f05_0000 + number), 8080));
+    ((1..=HANGING).map(address).collect(), taken)
+}
+
+/// A backend that is well until it is told to close: when it was asked.
+struct Good {
+    address: SocketAddr,
+    asked: Arc<Mutex<Vec<Instant>>>,
+    is_closed: Arc<AtomicBool>,
+}
+
+fn good(bed: &Bed, number: u8) -> Good {
+    let address = SocketAddr::from(([127, 0, 0, 10 + number], 8081));
+    let listener = bed.within(Location::NODE, || TcpListener::bind(address)).unwrap().unwrap();
+    let good = Good { address, asked: Arc::default(), is_closed: Arc::default() };
+    let (asked, is_closed) = (Arc::clone(&good.asked), Arc::clone(&good.is_closed));
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            asked.lock().unwrap().push(Instant::now());
+            if is_closed.load(Ordering::Relaxed) {
+                continue;
+            }
+            let mut request = [0; 512];
+            let _ = stream.read(&mut request);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    good
+}
+
+fn block(name: &str, frontend: &str, backends: &[SocketAddr], check: &str) -> String {
+    let backends: Vec<String> = backends.iter().map(SocketAddr::to_string).collect();
+    format!(
+        "[[service]]\nname = \"{name}\"\nfrontends = [\"{frontend}\"]\nbackends = {backends:?}\n\
+         health_check = {{ kind = \"http\", rise = 1, {check} }}\n"
+    )
+}
+
+/// How many backends their checks have made unusable, of all services.
+fn unusable(daemon: &Daemon<'_>) -> usize {
+    let mut stream = UnixStream::connect(daemon.socket()).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let row = "holdfast_checked_backends{state=\"unusable\"} ";
+    text.lines().find_map(|line| line.strip_prefix(row)).unwrap().parse().unwrap()
+}
+
+#[test]
+fn kernel_hundreds_of_backends_that_hang_delay_no_check_of_another_service() {
+    let bed = Bed::new().unwrap();
+    let (hanging, taken) = hang(&bed);
+    let well: Vec<Good> = (1..=GOOD).map(|number| good(&bed, number)).collect();
+    let addresses: Vec<SocketAddr> = well.iter().map(|it| it.address).collect();
+    let config = [
+        block("hanging", "10.96.0.11:80", &hanging, "interval = \"10s\", timeout = \"10s\", fall = 1"),
+        block("web", FRONTEND, &addresses, "interval = \"500ms\", timeout = \"500ms\", fall = 2"),
+    ];
+    let mut daemon = Daemon::new(&bed, &config.concat()).unwrap();
+    daemon.start().unwrap();
+    let begun = Instant::now();
+    daemon.wait_until(|_| Ok(taken.load(Ordering::Relaxed) >= HANGING as usize)).unwrap();
+    assert!(begun.elapsed() < HANGS, "all of them hang together: {:?}", begun.elapsed());
+
+    // For so long all of them hang for the first time, which nothing foretold.
+    sleep(HANGS);
+    let most = GOOD_INTERVAL * 11 / 10 + LATE;
+    for backend in &well {
+        let asked = backend.asked.lock().unwrap();
+        let longest = asked.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+        assert!(longest < most, "{} was not asked for {longest:?}", backend.address);
+        assert!(asked.last().unwrap().elapsed() < most, "{} is not asked any more", backend.address);
+    }
+    daemon.wait_until(|it| Ok(unusable(it) == HANGING as usize)).unwrap();
+
+    let fallen = &well[0];
+    fallen.is_closed.store(true, Ordering::Relaxed);
+    let since = Instant::now();
+    daemon.wait_until(|it| Ok(unusable(it) == HANGING as usize + 1)).unwrap();
+    let (took, bound) = (since.elapsed(), GOOD_INTERVAL * 2 * 11 / 10 + LATE);
+    assert!(took < bound, "seen after {took:?}");
     daemon.stop().unwrap();
 }

@@ -30,7 +30,7 @@ pub type ChecksSeen = BTreeMap<SocketAddr, CheckSeen>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "Check")]
 pub struct CheckSeen {
-    /// The kind of check: tcp, http, https, send-expect.
+    /// The kind of check: tcp, http, https, grpc, grpcs, send-expect.
     pub kind: &'static str,
     /// Whether checks let it have new clients.
     pub usable: bool,

@@ -258,6 +258,24 @@ fn the_text_is_the_files_own() {
         timeout = "1s"
         tls_server_name = "shop.internal"
 
+        [[service]]
+        announce = "none"
+        backends = ["192.0.2.5:50051"]
+        frontends = ["10.96.0.13:50051"]
+        name = "orders"
+        namespace = "static"
+        port_name = ""
+        protocol = "TCP"
+        session_affinity = "none"
+
+        [service.health_check]
+        fall = 3
+        interval = "2s"
+        kind = "grpc"
+        rise = 2
+        service = "shop.v1.Orders"
+        timeout = "1s"
+
         [services]
         path = "/etc/holdfast/services.d"
 

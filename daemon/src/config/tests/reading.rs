@@ -8,8 +8,8 @@ use holdfast_core::keys::{Family, Transport};
 
 use super::effective::check_round_trip;
 use crate::config::{
-    CheckKind, ClientIdentity, Config, Discovery, EventsRead, ExternalIps, Flows, HttpCheck, NodeName,
-    NodePortAddresses, OuterAddresses, ServiceBlock,
+    CheckKind, ClientIdentity, Config, Discovery, EventsRead, ExternalIps, Flows, GrpcCheck, HttpCheck,
+    NodeName, NodePortAddresses, OuterAddresses, ServiceBlock,
 };
 
 #[track_caller]
@@ -99,6 +99,21 @@ fn a_check_may_ask_another_port_and_speak_plainly() {
     let check = service("health_check = { kind = \"send-expect\", expect = \"220 \" }").health_check.unwrap();
     assert_eq!(check.kind, CheckKind::SendExpect { send: None, expect: "220 ".to_owned() });
     assert_eq!(check.target("192.0.2.1:80".parse().unwrap()).port(), 80);
+}
+
+#[test]
+fn a_check_by_grpc_asks_for_the_whole_server_or_one_service() {
+    let grpc = |more: &str| service(&format!("health_check = {{ {more} }}")).health_check.unwrap().kind;
+    let kind = grpc("kind = \"grpc\"");
+    assert_eq!((kind.as_str(), kind.tls()), ("grpc", None));
+    assert_eq!(kind, CheckKind::Grpc(GrpcCheck::default()));
+    let named = grpc("kind = \"grpc\", service = \"shop.v1.Orders\", host = \"shop.example.com\"");
+    let (orders, host) = ("shop.v1.Orders".to_owned(), Some("shop.example.com".to_owned()));
+    assert_eq!(named, CheckKind::Grpc(GrpcCheck { service: orders, host, tls: None }));
+    assert_eq!(grpc("kind = \"grpc\", service = \"\""), kind, "Kubernetes' default");
+    let secured = grpc("kind = \"grpcs\", ca_file = \"/ca\", tls_server_name = \"shop.internal\"");
+    assert_eq!(secured.as_str(), "grpcs");
+    assert_eq!(secured.tls().unwrap().server_name.as_deref(), Some("shop.internal"));
 }
 
 #[track_caller]

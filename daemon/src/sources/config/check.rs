@@ -4,6 +4,7 @@
 //! does. What is dialled is a backend's address: there is no DNS, and no redirect is followed. Files that TLS needs are
 //! not the backend's: without them it is not asked, and the time that they take is not its time.
 
+mod grpc;
 mod http;
 mod search;
 
@@ -17,15 +18,19 @@ use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use self::search::Search;
-use super::{CheckKind, HealthCheck, HttpCheck, Statuses};
+use super::{CheckKind, HealthCheck, Statuses};
 use crate::apiserver::ClientTls;
+use crate::config::CheckTls;
 use crate::exempt;
 
 /// The most that is kept of what a backend answers, and the part of it in which a text is looked for: as much as
 /// `HAProxy` has for it, and 128 checks at once then keep 2 MiB.
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
+
+const USER_AGENT: &str = concat!("holdfast/", env!("CARGO_PKG_VERSION"));
 
 /// How much of a text or of an answer is shown: enough to recognise the protocol.
 const EXCERPT_CHARACTERS_MAX: usize = 40;
@@ -75,6 +80,9 @@ pub(super) enum CheckFailed {
         /// How the answer begins.
         answer: String,
     },
+    /// What a server of gRPC says, or would.
+    #[error(transparent)]
+    NotServing(#[from] grpc::NotServing),
 }
 
 /// Runs one check, at most for its timeout. `tls` has the files of a check that speaks TLS.
@@ -90,31 +98,50 @@ pub(super) async fn run(
     let ask = async {
         let target = check.target(backend);
         let stream = connect(target).await?;
-        match &check.kind {
-            CheckKind::Tcp => Ok(()),
-            CheckKind::Http(asked) => match tls {
-                None => http::get(stream, target, asked).await,
-                // Larger by far than what other checks need.
-                Some(tls) => Box::pin(get_over_tls(stream, target, asked, tls)).await,
-            },
-            CheckKind::SendExpect { send, expect } => exchange(stream, send.as_deref(), expect).await,
+        match (&check.kind, tls) {
+            (CheckKind::Tcp, _) => Ok(()),
+            (CheckKind::SendExpect { send, expect }, _) => exchange(stream, send.as_deref(), expect).await,
+            (CheckKind::Http(asked), None) => http::get(stream, target, asked).await,
+            (CheckKind::Grpc(asked), None) => grpc::ask(stream, target, asked).await,
+            // Larger by far than what other checks need.
+            (CheckKind::Http(asked), Some(tls)) => {
+                Box::pin(async {
+                    let stream = secured(stream, target, asked.tls.as_ref(), tls).await?;
+                    http::get(stream, target, asked).await
+                })
+                .await
+            }
+            (CheckKind::Grpc(asked), Some(tls)) => {
+                Box::pin(async {
+                    let stream = secured(stream, target, asked.tls.as_ref(), for_http2(&tls)).await?;
+                    grpc::ask(stream, target, asked).await
+                })
+                .await
+            }
         }
     };
     tokio::time::timeout(check.timeout, ask).await.unwrap_or(Err(CheckFailed::TimedOut(check.timeout)))
 }
 
-async fn get_over_tls(
+/// Speaks TLS with the backend that is meant.
+async fn secured(
     stream: TcpStream,
     target: SocketAddr,
-    asked: &HttpCheck,
+    asked: Option<&CheckTls>,
     tls: Arc<ClientConfig>,
-) -> Result<(), CheckFailed> {
-    let name = asked.tls.as_ref().and_then(|tls| tls.server_name.clone());
+) -> Result<TlsStream<TcpStream>, CheckFailed> {
+    let name = asked.and_then(|tls| tls.server_name.clone());
     // The configuration has no name that this refuses.
     let name = name.and_then(|name| ServerName::try_from(name).ok());
     let name = name.unwrap_or_else(|| target.ip().into());
-    let stream = TlsConnector::from(tls).connect(name, stream).await.map_err(CheckFailed::Tls)?;
-    http::get(stream, target, asked).await
+    TlsConnector::from(tls).connect(name, stream).await.map_err(CheckFailed::Tls)
+}
+
+/// The same trust and the same certificate, for a server that shall speak HTTP/2.
+fn for_http2(tls: &ClientConfig) -> Arc<ClientConfig> {
+    let mut tls = tls.clone();
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    Arc::new(tls)
 }
 
 /// Connects, and has the connection end by a reset: what is closed in due form leaves a socket behind for a minute, and

@@ -16,15 +16,13 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWrite
 
 use super::super::{HttpCheck, Statuses};
 use super::search::Search;
-use super::{ANSWER_BYTES_MAX, CheckFailed, excerpt};
+use super::{ANSWER_BYTES_MAX, CheckFailed, USER_AGENT, excerpt};
 
 /// The longest status line: far more than any real one.
 pub(super) const STATUS_LINE_BYTES_MAX: u64 = 8 * 1024;
 
 /// Room for the head of most answers: thousands of backends that say nothing cost so much each.
 const HEAD_BYTES_USUAL: usize = 1024;
-
-const USER_AGENT: &str = concat!("holdfast/", env!("CARGO_PKG_VERSION"));
 
 /// Asks a backend that is connected, and judges its answer.
 pub(super) async fn get(

@@ -6,7 +6,6 @@
 mod frames;
 mod list;
 mod objects;
-mod wire;
 
 use std::fmt::Display;
 
@@ -17,8 +16,8 @@ use super::{Codec, Frame, NoFrame, WHOLE, refused, service, slice};
 use crate::sources::kubernetes::envelope::{Glimpse, Identity, Status};
 use crate::sources::kubernetes::object::{Message as Told, Object, named};
 use crate::sources::kubernetes::resource::Resource;
+use crate::sources::protobuf::{Field, Fields, Malformed};
 use objects::Message;
-use wire::{Field, Fields, Malformed};
 
 /// What stands before each message that stands alone.
 const MAGIC: &[u8] = b"k8s\0";

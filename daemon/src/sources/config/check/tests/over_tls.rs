@@ -11,7 +11,6 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::apiserver::tests::server::{Authority, Leaf};
 use crate::config::{CheckTls, ClientIdentity, TlsFiles};
-use crate::patience::NOT_FOR_EVER;
 
 /// Files of a client, and the authority of servers that it trusts.
 struct Bed {
@@ -190,4 +189,39 @@ async fn files_that_have_changed_are_used() {
         }
     };
     tokio::time::timeout(NOT_FOR_EVER, until_read).await.expect("the file is looked at again");
+}
+
+/// Answers by gRPC, with these protocols on offer.
+async fn serve_grpc(listener: TcpListener, leaf: &Leaf, offered: &[&str]) {
+    let mut config = server_config(leaf, None).as_ref().clone();
+    config.alpn_protocols = offered.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let (stream, _) = listener.accept().await.unwrap();
+    let Ok(mut stream) = TlsAcceptor::from(Arc::new(config)).accept(stream).await else { return };
+    let chosen = stream.get_ref().1.alpn_protocol();
+    assert_eq!(chosen, offered.contains(&"h2").then_some(&b"h2"[..]));
+    stream.write_all(by_grpc::answer(1)).await.unwrap();
+    stream.flush().await.unwrap();
+    let _ = stream.read_to_end(&mut Vec::new()).await;
+}
+
+#[tokio::test]
+async fn a_check_by_grpc_over_tls_asks_for_http_2() {
+    let bed = Bed::new();
+    let (own, stranger) = (bed.authority.leaf("127.0.0.1"), Authority::new().leaf("127.0.0.1"));
+    let tls = ClientTls::new(&bed.files(false));
+    for (rule, leaf, offered, expected) in [
+        ("beside another one", &own, &["http/1.1", "h2"][..], "healthy"),
+        ("none is agreed on", &own, &[], "healthy"),
+        ("without it", &own, &["http/1.1"], "no TLS: "),
+        ("another authority", &stranger, &["h2"], "no TLS: invalid peer"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let backend = listener.local_addr().unwrap();
+        let asked = GrpcCheck { tls: Some(named(None, bed.files(false))), ..GrpcCheck::default() };
+        let check = check_of(CheckKind::Grpc(asked), NOT_FOR_EVER);
+        let (outcome, ()) =
+            tokio::join!(run(&check, backend, Some(&tls)), serve_grpc(listener, leaf, offered));
+        let outcome = outcome.map_or_else(|failed| failed.to_string(), |()| "healthy".to_owned());
+        assert!(outcome.starts_with(expected), "{rule}: {outcome}");
+    }
 }

@@ -3,11 +3,11 @@
 //! Invariant: what is given out does not depend on where chunks end, and no more than one item is held. Lengths say how
 //! long a list is, so one that was broken off never passes for a whole one. An item may be wrong inside.
 
-use super::wire::{Field, Fields, Head, Kind, Malformed};
 use super::{MAGIC, TYPE_META, UNKNOWN_RAW};
 use crate::sources::kubernetes::codec::Splitter;
 use crate::sources::kubernetes::page::{FRAME_BYTES_MAX, Items, ListFrame, NoPage};
 use crate::sources::kubernetes::piece::{Gathered, Piece};
+use crate::sources::protobuf::{Field, Fields, Head, Kind, Malformed};
 
 /// The fields of every list.
 const LIST_META: u32 = 1;

@@ -10,8 +10,8 @@ use holdfast_objects::{
     ServiceStatusWire, ServiceWire, SlicePortWire, SliceWire, TargetWire, Text, TimeWire,
 };
 
-use super::wire::{Field, Fields, Malformed};
 use crate::sources::kubernetes::codec::node::NodeWire;
+use crate::sources::protobuf::{Field, Fields, Malformed};
 
 /// A message that is read.
 pub(super) trait Message<'a>: Default {

@@ -95,8 +95,7 @@ fn an_object_that_cannot_be_read_to_its_end_is_doubtful_and_has_a_name() {
     let good = service_of("a");
     assert_eq!(read(Resource::Services, &good), (vec!["+d/a [10.96.0.1]".into()], false, known.clone()));
     let broken = [&good[..], &[0x0b]].concat();
-    let told =
-        "!Service d/a the object: no protobuf: a field is of wire type 3, which Kubernetes does not use";
+    let told = "!Service d/a the object: no protobuf: a field is of wire type 3, which nothing uses";
     assert_eq!(read(Resource::Services, &broken), (vec![told.into()], true, known.clone()));
     let text = message(&[meta("a"), field(2, &field(4, b"\xff"))]);
     let told = "!Service d/a the object: no protobuf: field 4 is no UTF-8";

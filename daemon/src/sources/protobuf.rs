@@ -15,7 +15,7 @@ pub(super) enum Malformed {
     Number,
     #[error("a field has number 0")]
     Zero,
-    #[error("a field is of wire type {0}, which Kubernetes does not use")]
+    #[error("a field is of wire type {0}, which nothing uses")]
     Kind(u8),
     #[error("field {0} is of another type than it should be")]
     Mistyped(u32),

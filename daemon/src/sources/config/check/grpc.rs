@@ -1,0 +1,145 @@
+//! A check by gRPC: one call of `grpc.health.v1.Health/Check`, as Kubernetes' probes make it.
+//!
+//! The client of HTTP/2 is our own, because a check is one call on one connection of which every byte is bounded.
+//!
+//! Invariant: a backend is well if it says `SERVING` and ends its answer as gRPC does, so that clients which ask it in
+//! the same way are well served too. What else it says is told by its name.
+
+mod conversation;
+mod frames;
+mod headers;
+mod message;
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use self::conversation::{Answer, Conversation, Fault};
+use self::message::ServingStatus;
+use super::{CheckFailed, USER_AGENT};
+use crate::config::GrpcCheck;
+
+/// Why a backend that answered is not well, or gave no answer of gRPC.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(in crate::sources::config) enum NotServing {
+    /// What came is no whole answer of HTTP/2.
+    #[error("no whole answer of HTTP/2: {0}")]
+    NotWhole(#[from] Fault),
+    /// It is a server of HTTP/2, and none of gRPC.
+    #[error("status {0} of HTTP, where gRPC has 200")]
+    Http(u16),
+    #[error("an answer of HTTP/2 without a grpc-status: is it a server of gRPC?")]
+    NotGrpc,
+    #[error("grpc-status {0}")]
+    Failed(GrpcStatus),
+    #[error("answered without a health status: is grpc.health.v1 served?")]
+    WithoutStatus,
+    /// What the server says of the service.
+    #[error("{}", .0.as_str())]
+    Said(ServingStatus),
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::sources::config) struct GrpcStatus(u16);
+
+const OK: u16 = 0;
+
+const GRPC_STATUSES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND: it has no service of this name",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED: is grpc.health.v1 served?",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
+impl fmt::Display for GrpcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = GRPC_STATUSES.get(usize::from(self.0)).copied();
+        write!(f, "{}, {}", self.0, name.unwrap_or("which has no name"))
+    }
+}
+
+/// Asks a backend that is connected, and judges its answer.
+pub(super) async fn ask(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    target: SocketAddr,
+    asked: &GrpcCheck,
+) -> Result<(), CheckFailed> {
+    let mut call = call(target, asked);
+    loop {
+        send(&mut stream, &mut call.unsent).await.map_err(CheckFailed::Broken)?;
+        let came = stream.read_buf(&mut call.unread).await.map_err(CheckFailed::Broken)?;
+        if came == 0 {
+            return Err(NotServing::from(call.broken_off()).into());
+        }
+        if let Some(answer) = call.advance().map_err(NotServing::from)? {
+            return Ok(judge(&answer)?);
+        }
+    }
+}
+
+fn call(target: SocketAddr, asked: &GrpcCheck) -> Conversation {
+    let authority = asked.host.clone().unwrap_or_else(|| target.to_string());
+    let headers = [
+        (":method", "POST"),
+        (":scheme", if asked.tls.is_some() { "https" } else { "http" }),
+        (":path", message::PATH),
+        (":authority", authority.as_str()),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+        ("user-agent", USER_AGENT),
+    ];
+    Conversation::new(&headers, &message::question(&asked.service))
+}
+
+async fn send(stream: &mut (impl AsyncWrite + Unpin), unsent: &mut Vec<u8>) -> std::io::Result<()> {
+    if unsent.is_empty() {
+        return Ok(());
+    }
+    stream.write_all(unsent).await?;
+    unsent.clear();
+    // TLS may keep back what it was given.
+    stream.flush().await
+}
+
+fn judge(answer: &Answer) -> Result<(), NotServing> {
+    let Answer { statuses, message } = answer;
+    match (statuses.http, statuses.grpc) {
+        (_, Some(failed)) if failed != OK => return Err(NotServing::Failed(GrpcStatus(failed))),
+        (Some(200), Some(_)) => (),
+        (Some(200) | None, _) => return Err(NotServing::NotGrpc),
+        (Some(http), _) => return Err(NotServing::Http(http)),
+    }
+    match message::answer(message) {
+        Some(ServingStatus::Serving) => Ok(()),
+        Some(said) => Err(NotServing::Said(said)),
+        None => Err(NotServing::WithoutStatus),
+    }
+}
+
+/// Adds a number with seven bits in each byte, the lowest first.
+fn write_number(to: &mut Vec<u8>, number: usize) {
+    let mut rest = number;
+    while rest >= 0x80 {
+        to.push(rest.to_le_bytes()[0] | 0x80);
+        rest >>= 7;
+    }
+    to.push(rest.to_le_bytes()[0]);
+}
+
+#[cfg(test)]
+mod tests;

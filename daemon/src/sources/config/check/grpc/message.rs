@@ -1,0 +1,91 @@
+//! The question and the answer of `grpc.health.v1.Health/Check`, each with what stands before a message of gRPC.
+//!
+//! Invariant: an answer is one message that is not compressed, as nothing else was asked for. What of it is not known
+//! here is passed over, as protobuf has it.
+
+use holdfast_core::words;
+
+use super::write_number;
+use crate::sources::protobuf::Fields;
+
+/// Whom a call is for.
+pub(super) const PATH: &str = "/grpc.health.v1.Health/Check";
+
+/// The one field of either message: the service as a text, its status as a number.
+const FIELD: u32 = 1;
+const SERVICE_KEY: u8 = 0x0a;
+
+words! {
+    /// How a service is, by its server.
+    pub(in crate::sources::config) enum ServingStatus {
+        Unknown = "UNKNOWN",
+        Serving = "SERVING",
+        NotServing = "NOT_SERVING",
+        ServiceUnknown = "SERVICE_UNKNOWN",
+    }
+}
+
+/// Asks how a service is; one without a name stands for the whole server.
+pub(super) fn question(service: &str) -> Vec<u8> {
+    let mut message = Vec::new();
+    if !service.is_empty() {
+        message.push(SERVICE_KEY);
+        write_number(&mut message, service.len());
+        message.extend(service.as_bytes());
+    }
+    let [.., a, b, c, d] = message.len().to_be_bytes();
+    [&[0, a, b, c, d], message.as_slice()].concat()
+}
+
+/// What an answer says; none: it is no whole message, or says what is not known.
+pub(super) fn answer(bytes: &[u8]) -> Option<ServingStatus> {
+    let (&[compressed, a, b, c, d], message) = bytes.split_first_chunk()?;
+    let is_whole = usize::try_from(u32::from_be_bytes([a, b, c, d])) == Ok(message.len());
+    let mut fields = (is_whole && compressed == 0).then(|| Fields::of(message))?;
+    let mut status = 0;
+    while let Some(field) = fields.next().ok()? {
+        if field.number == FIELD {
+            status = field.number().ok()?;
+        }
+    }
+    ServingStatus::ALL.get(usize::try_from(status).ok()?).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_names_its_service_or_none() {
+        assert_eq!(question(""), b"\0\0\0\0\0");
+        assert_eq!(question("web"), b"\0\0\0\0\x05\x0a\x03web");
+        let long = "s".repeat(300);
+        assert_eq!(question(&long), [b"\0\0\0\x01\x2f\x0a\xac\x02", long.as_bytes()].concat());
+    }
+
+    #[track_caller]
+    fn check(rule: &str, bytes: &[u8], expected: Option<ServingStatus>) {
+        assert_eq!(answer(bytes), expected, "{rule}");
+    }
+
+    #[test]
+    fn an_answer_is_one_whole_message() {
+        check("no status is the first one", b"\0\0\0\0\0", Some(ServingStatus::Unknown));
+        check("", b"\0\0\0\0\x02\x08\x00", Some(ServingStatus::Unknown));
+        check("", b"\0\0\0\0\x02\x08\x01", Some(ServingStatus::Serving));
+        check("", b"\0\0\0\0\x02\x08\x02", Some(ServingStatus::NotServing));
+        check("", b"\0\0\0\0\x02\x08\x03", Some(ServingStatus::ServiceUnknown));
+        check("a status to come", b"\0\0\0\0\x02\x08\x04", None);
+        check("a negative one", b"\0\0\0\0\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", None);
+        check("the last one counts", b"\0\0\0\0\x04\x08\x01\x08\x02", Some(ServingStatus::NotServing));
+        check("a field to come", b"\0\0\0\0\x05\x12\x01a\x08\x01", Some(ServingStatus::Serving));
+        check("no message", b"", None);
+        check("half of what stands before one", b"\0\0\0\0", None);
+        check("compressed", b"\x01\0\0\0\x02\x08\x01", None);
+        check("cut", b"\0\0\0\0\x02\x08", None);
+        check("longer than it says", b"\0\0\0\0\x01\x08\x01", None);
+        check("a second message", b"\0\0\0\0\x02\x08\x01\0\0\0\0\0", None);
+        check("a status that is a text", b"\0\0\0\0\x03\x0a\x011", None);
+        check("no protobuf", b"\0\0\0\0\x02\x0f\x0f", None);
+    }
+}
