@@ -150,27 +150,28 @@ impl<M: Maps> Engine<M> {
 
     /// Compares the maps with what was realized. The next step writes anew what another writer changed.
     pub fn check(&mut self) -> Result<Vec<Drift>, MapError> {
-        self.begin_check()?;
+        self.begin_check();
         loop {
-            if let Some(drift) = self.check_some() {
-                return Ok(drift);
+            if let Some(found) = self.check_some() {
+                return found;
             }
         }
     }
 
     /// Begins a comparison of the maps with what was realized. An engine that has not written anything yet finds
     /// nothing.
-    pub fn begin_check(&mut self) -> Result<(), MapError> {
-        let dump = if self.world.is_open() && self.is_complete() { Some(self.maps.dump()?) } else { None };
-        self.checks = dump.is_some();
-        dump.into_iter().for_each(|dump| self.world.begin_check(dump));
-        Ok(())
+    pub fn begin_check(&mut self) {
+        self.checks = self.world.is_open() && self.is_complete();
+        if self.checks {
+            self.world.begin_check();
+        }
     }
 
     /// Goes on with the comparison, for as long as a piece takes. Gives the drift that was found, once the comparison
-    /// is done.
-    pub fn check_some(&mut self) -> Option<Vec<Drift>> {
-        let found = if self.checks { self.world.check_some()? } else { Vec::new() };
+    /// is done, or why the maps could not be read.
+    pub fn check_some(&mut self) -> Option<Result<Vec<Drift>, MapError>> {
+        let found =
+            if self.checks { self.world.check_some(&mut self.maps).transpose()? } else { Ok(Vec::new()) };
         self.checks = false;
         Some(found)
     }

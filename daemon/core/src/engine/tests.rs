@@ -9,7 +9,7 @@ use crate::facts::{
 };
 use crate::keys::{Family, FrontendKey, ObjectName, Protocol, ServiceKey, SliceKey};
 use crate::maps::{Answer, Capacity, MemoryMaps};
-use crate::op::{Action, Coming, Dump};
+use crate::op::{Action, Coming, Dump, FrontendValue};
 use crate::snapshot::Checked;
 
 use super::*;
@@ -375,7 +375,7 @@ fn a_start_that_finds_its_services_in_the_maps_expects_nothing() {
 
 #[test]
 fn what_somebody_else_changed_is_found_named_and_repaired() {
-    use crate::op::{FrontendType, FrontendValue, PortIndex, Share, Word};
+    use crate::op::{FrontendType, PortIndex, Share, Word};
 
     let mut engine = engine(vec![
         service("a", "10.0.0.1"),
@@ -419,6 +419,91 @@ fn what_somebody_else_changed_is_found_named_and_repaired() {
     let snapshot = engine.step(Now { wall: Timestamp(NOW.wall.0 + 60), ..NOW }, &mut |_| ());
     assert_eq!(snapshot.checked, Some(Checked { at: Timestamp(NOW.wall.0 + 60), differences: 0 }));
     assert_eq!(snapshot.counters.drift, 4);
+}
+
+/// Maps that count what is looked up in them, and cannot be read when they are told so.
+#[derive(Default)]
+struct Counting {
+    maps: MemoryMaps,
+    looked_up: usize,
+    is_unreadable: bool,
+}
+
+impl Maps for Counting {
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        self.maps.execute(action)
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        self.maps.begin_grace()
+    }
+
+    fn is_over(&self, grace: Grace) -> bool {
+        self.maps.is_over(grace)
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        self.maps.dump()
+    }
+
+    fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
+        self.looked_up += 1;
+        let unreadable = || MapError::Refused { op: "read", cause: "for a test".to_owned() };
+        if self.is_unreadable { Err(unreadable()) } else { self.maps.read_value(key) }
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.maps.capacity()
+    }
+}
+
+/// Many small services, and one that has as many frontends.
+fn counting() -> Engine<Counting> {
+    let (mut engine, _) = Engine::start(Counting::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    let address = |number: u32| core::net::Ipv4Addr::from_bits(0x0a00_0000 + number).to_string();
+    (0..1_000).for_each(|at| engine.apply(service(&format!("s{at}"), &address(at))));
+    let mut heavy = service_facts("heavy", "10.1.0.1");
+    let port = |at| ServicePort {
+        name: format!("p{at}").into(),
+        port: NonZeroU16::new(at).unwrap(),
+        ..heavy.ports.first().unwrap().clone()
+    };
+    heavy.ports = (1..=1_000).map(port).collect();
+    engine.apply(Event::ServiceApplied(Arc::new(heavy)));
+    engine.apply(Event::Synced(Source::Manifests));
+    while !engine.is_written() {
+        engine.step(NOW, &mut |_| ());
+    }
+    engine
+}
+
+/// At 100,000 services a look at all of the maps at once would keep each change waiting for a tenth of a second.
+#[test]
+fn invariant_10_a_comparison_looks_up_no_more_in_one_go_than_a_piece_takes() {
+    let mut engine = counting();
+    engine.begin_check();
+    let (mut pieces, mut most) = (0, 0);
+    let drift = loop {
+        let before = engine.maps().looked_up;
+        let ended = engine.check_some();
+        (pieces, most) = (pieces + 1, most.max(engine.maps().looked_up - before));
+        if let Some(drift) = ended {
+            break drift;
+        }
+    };
+    assert_eq!((drift, engine.maps().looked_up), (Ok(Vec::new()), 2_000));
+    let bound = usize::try_from(crate::limits::PIECE_WORK / crate::limits::FRONTEND_WORK).unwrap() + 1;
+    assert!(most <= bound && pieces > 2_000 / bound, "{most} of {bound} in one of {pieces} pieces");
+}
+
+#[test]
+fn maps_that_cannot_be_read_end_a_comparison_and_the_next_one_begins_anew() {
+    let mut engine = counting();
+    engine.maps_mut().is_unreadable = true;
+    assert_eq!(engine.check().unwrap_err().to_string(), "cannot read: for a test");
+    engine.maps_mut().is_unreadable = false;
+    assert_eq!(engine.check(), Ok(Vec::new()));
+    assert_eq!(engine.step(NOW, &mut |_| ()).counters.drift, 0);
 }
 
 #[test]
