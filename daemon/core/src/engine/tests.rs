@@ -361,6 +361,56 @@ fn a_start_over_empty_maps_says_once_what_is_coming() {
     assert_eq!(engine.maps().foreseen.len(), 1);
 }
 
+/// The configuration delivers at once, and has little; the apiserver's list comes later, and has much.
+#[test]
+fn a_start_says_what_is_coming_each_time_that_another_source_has_delivered() {
+    let sources = [Source::Config, Source::Manifests];
+    let (mut engine, _) = Engine::start(Counting::default(), Seed::default(), &sources).unwrap();
+    engine.apply(Event::Synced(Source::Config));
+    engine.step(NOW, &mut |_| ());
+    (1..=40).for_each(|at| engine.apply(service(&format!("s{at}"), &format!("10.0.0.{at}"))));
+    engine.apply(slice("s1", &["1.1.1.1", "1.1.1.2", "1.1.1.3"]));
+    engine.step(NOW, &mut |_| ());
+    engine.apply(Event::Synced(Source::Manifests));
+    engine.step(NOW, &mut |_| ());
+    // A list has a whole block of slots.
+    let coming = Coming { frontends: [40, 0], ports: 40, slots: [4, 0], ..Coming::default() };
+    assert_eq!(engine.maps().foreseen, [Coming::default(), coming]);
+    engine.apply(service("later", "10.0.1.1"));
+    engine.step(NOW, &mut |_| ());
+    assert_eq!(engine.maps().foreseen.len(), 2);
+}
+
+/// Readiness goes by it: an operator takes kube-proxy away once this daemon is ready.
+#[test]
+fn invariant_08_a_start_is_filling_the_maps_until_all_is_written_that_each_source_has_told() {
+    let sources = [Source::Config, Source::Manifests];
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &sources).unwrap();
+    engine.limit_pieces(64);
+    engine.apply(Event::Synced(Source::Config));
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert!(
+        snapshot.programmed && !snapshot.filling && !snapshot.is_synced(),
+        "there is nothing to be written"
+    );
+    (1..=40).for_each(|at| engine.apply(service(&format!("s{at}"), &format!("10.0.0.{at}"))));
+    engine.apply(Event::Synced(Source::Manifests));
+    let mut steps = 0;
+    loop {
+        let snapshot = engine.step(NOW, &mut |_| ());
+        assert!(snapshot.is_synced());
+        if !snapshot.filling {
+            assert_eq!(snapshot.fill.frontends, 40);
+            break;
+        }
+        steps += 1;
+    }
+    assert!(steps > 3, "{steps}");
+    // What comes later is no part of the start.
+    (1..=40).for_each(|at| engine.apply(service(&format!("t{at}"), &format!("10.0.1.{at}"))));
+    assert!(!engine.step(NOW, &mut |_| ()).filling && !engine.is_written());
+}
+
 #[test]
 fn a_start_that_finds_its_services_in_the_maps_expects_nothing() {
     let first = engine(vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])]);
@@ -427,9 +477,14 @@ struct Counting {
     maps: MemoryMaps,
     looked_up: usize,
     is_unreadable: bool,
+    foreseen: Vec<Coming>,
 }
 
 impl Maps for Counting {
+    fn prepare(&mut self, coming: &Coming) {
+        self.foreseen.push(*coming);
+    }
+
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
         self.maps.execute(action)
     }
