@@ -1,5 +1,5 @@
-//! Takes the records of services apart, on several threads: a node that boots while no apiserver is there serves nobody
-//! before that is done.
+//! Takes the records of services apart, on several threads: on a node that boots while no apiserver is there, clients
+//! wait for that.
 //!
 //! Invariant: the services come out in the order of their records, however many threads there are. A small file is read
 //! by the caller's thread alone, and so is any file where the system gives no thread.
