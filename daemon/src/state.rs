@@ -9,6 +9,7 @@
 mod claim;
 mod codec;
 mod damage;
+mod decoding;
 mod file;
 mod form;
 mod frames;

@@ -65,6 +65,8 @@ pub struct Engine<M> {
     is_open: bool,
     // Nothing was found in the maps, and nothing else serves.
     is_bare: bool,
+    // How many sources had delivered when the maps were last told what is about to come.
+    foreseen: Option<usize>,
     // A comparison is under way.
     checks: bool,
     upkeep_due: Option<Duration>,
@@ -91,6 +93,7 @@ impl<M: Maps> Engine<M> {
             first_grace,
             is_open: false,
             is_bare: dump.frontends.is_empty() && !is_waiting,
+            foreseen: None,
             checks: false,
             upkeep_due: None,
             upkeep_at: Duration::ZERO,
@@ -150,27 +153,28 @@ impl<M: Maps> Engine<M> {
 
     /// Compares the maps with what was realized. The next step writes anew what another writer changed.
     pub fn check(&mut self) -> Result<Vec<Drift>, MapError> {
-        self.begin_check()?;
+        self.begin_check();
         loop {
-            if let Some(drift) = self.check_some() {
-                return Ok(drift);
+            if let Some(found) = self.check_some() {
+                return found;
             }
         }
     }
 
     /// Begins a comparison of the maps with what was realized. An engine that has not written anything yet finds
     /// nothing.
-    pub fn begin_check(&mut self) -> Result<(), MapError> {
-        let dump = if self.world.is_open() && self.is_complete() { Some(self.maps.dump()?) } else { None };
-        self.checks = dump.is_some();
-        dump.into_iter().for_each(|dump| self.world.begin_check(dump));
-        Ok(())
+    pub fn begin_check(&mut self) {
+        self.checks = self.world.is_open() && self.is_complete();
+        if self.checks {
+            self.world.begin_check();
+        }
     }
 
     /// Goes on with the comparison, for as long as a piece takes. Gives the drift that was found, once the comparison
-    /// is done.
-    pub fn check_some(&mut self) -> Option<Vec<Drift>> {
-        let found = if self.checks { self.world.check_some()? } else { Vec::new() };
+    /// is done, or why the maps could not be read.
+    pub fn check_some(&mut self) -> Option<Result<Vec<Drift>, MapError>> {
+        let found =
+            if self.checks { self.world.check_some(&mut self.maps).transpose()? } else { Ok(Vec::new()) };
         self.checks = false;
         Some(found)
     }
@@ -246,12 +250,21 @@ impl<M: Maps> Engine<M> {
     fn may_write(&mut self, now: Duration) -> bool {
         self.first_grace = self.first_grace.filter(|grace| !self.maps.is_over(*grace));
         let opens = self.opens_at().is_some_and(|due| due <= now) && self.first_grace.is_none();
-        if opens && !self.is_open && self.is_bare {
-            // What follows, the decision for each service, takes as long as larger maps do.
+        self.is_open |= opens;
+        if self.is_open && self.is_bare {
+            self.prepare();
+        }
+        self.is_open
+    }
+
+    /// Tells the maps what is about to come. What follows, the decision for each service, takes as long as larger maps
+    /// do. The largest source is seldom the first that delivers, so each makes them look again; what is remembered says
+    /// all in advance.
+    fn prepare(&mut self) {
+        let delivered = if self.world.is_remembering() { 0 } else { self.world.delivered() };
+        if self.foreseen.replace(delivered) != Some(delivered) {
             self.maps.prepare(&self.world.foreseen());
         }
-        self.is_open |= opens;
-        self.is_open
     }
 
     /// Writes all lists first, then all removals: so a frontend that changes hands is never missing in between.

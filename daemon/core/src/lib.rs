@@ -17,6 +17,7 @@ pub mod drains;
 pub mod engine;
 pub mod event;
 pub mod facts;
+mod few;
 pub mod hold;
 pub mod index;
 pub mod keys;

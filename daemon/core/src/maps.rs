@@ -7,9 +7,9 @@ mod memory;
 use alloc::boxed::Box;
 use alloc::string::String;
 
-use crate::keys::FrontendKey;
+use crate::keys::{Family, FrontendKey};
 use crate::limits;
-use crate::op::{Action, Coming, Dump, Entry, FrontendValue, Grace, Op};
+use crate::op::{Action, Coming, Dump, DumpPort, Entry, FrontendValue, Grace, Op, PortIndex};
 
 pub use memory::{Answer, Client, MemoryMaps, UnfinishedRead};
 
@@ -85,12 +85,30 @@ pub trait Maps: Send {
     /// Reads back all that the maps hold.
     fn dump(&mut self) -> Result<Dump, MapError>;
 
-    /// Reads one frontend back. Maps that can look one up alone do so.
+    /// Reads back what the maps hold, in pieces that take a millisecond at most: the first piece if `anew`, or else the
+    /// next one. Ports may be left out. What is there all the while is in one of the pieces, whatever is written
+    /// between two of them. `None`: there are no more. Maps without a kernel have one piece.
+    fn read_on(&mut self, anew: bool) -> Result<Option<Dump>, MapError> {
+        if anew { self.dump().map(Some) } else { Ok(None) }
+    }
+
+    /// Reads back what a frontend leads to. Maps that can look one up alone do so.
+    fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
+        let found = self.dump()?.frontends.into_iter().find(|(other, _)| other == key);
+        Ok(found.map(|(_, value)| value))
+    }
+
+    /// Reads one port back; `None`: no frontend leads to it, as far as these maps can tell. Maps that can read one
+    /// alone do so.
+    fn read_port(&mut self, index: PortIndex, _: Family) -> Result<Option<DumpPort>, MapError> {
+        Ok(self.dump()?.ports.into_iter().find(|port| port.index == index))
+    }
+
+    /// Reads one frontend back, with its port.
     fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
-        let dump = self.dump()?;
-        let value = dump.frontends.iter().find(|(other, _)| other == key).map(|(_, value)| *value);
-        let port = |value: FrontendValue| dump.ports.into_iter().find(|port| port.index == value.port);
-        Ok(value.and_then(|value| Some(Entry { value, port: port(value)? })))
+        let Some(value) = self.read_value(key)? else { return Ok(None) };
+        let port = self.read_port(value.port, Family::of(key.address))?;
+        Ok(port.map(|port| Entry { value, port }))
     }
 
     /// How much fits, at the limits of the configuration.
@@ -131,8 +149,16 @@ impl<M: Maps + ?Sized> Maps for Box<M> {
         (**self).dump()
     }
 
-    fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
-        (**self).read(key)
+    fn read_on(&mut self, anew: bool) -> Result<Option<Dump>, MapError> {
+        (**self).read_on(anew)
+    }
+
+    fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
+        (**self).read_value(key)
+    }
+
+    fn read_port(&mut self, index: PortIndex, family: Family) -> Result<Option<DumpPort>, MapError> {
+        (**self).read_port(index, family)
     }
 
     fn capacity(&self) -> Capacity {

@@ -14,6 +14,7 @@ use crate::change::Cause;
 use crate::claims::covers::Coverage;
 use crate::claims::{Rank, Wanted};
 use crate::facts::{AddressType, ServiceFacts, SliceFacts, SlicePort};
+use crate::few::Few;
 use crate::hold::{Case, Hold, Kept, Lists, OnEmpty};
 use crate::keys::{FrontendKey, PortKey, Protocol};
 use crate::limits;
@@ -311,7 +312,7 @@ pub(crate) struct Service {
     /// The frontends that are left to the real balancer, sorted.
     pub(crate) passing: Vec<FrontendKey>,
     /// The frontends that are in the maps on this service's behalf.
-    pub(crate) frontends: BTreeSet<FrontendKey>,
+    pub(crate) frontends: Few<FrontendKey>,
     pub(crate) view: Option<Arc<ServiceView>>,
     pub(crate) causes: Vec<Cause>,
     /// How many of the service's own causes gave way to later ones.
@@ -347,7 +348,7 @@ impl Default for Service {
             coverage: Coverage::default(),
             claimed: Vec::new(),
             passing: Vec::new(),
-            frontends: BTreeSet::new(),
+            frontends: Few::None,
             view: None,
             causes: Vec::new(),
             suppressed: 0,

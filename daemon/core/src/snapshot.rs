@@ -174,6 +174,8 @@ pub struct Snapshot {
     pub stale_since: Option<Timestamp>,
     /// Whether the maps follow the rules: from the first whole list on, or from what was remembered.
     pub programmed: bool,
+    /// Whether something of the first lists is still to be written, or of what was remembered, for the first time.
+    pub filling: bool,
     /// Counters since the start.
     pub counters: Counters,
     /// How full the maps are.
@@ -203,7 +205,8 @@ impl Snapshot {
             && Arc::ptr_eq(held, &before.held);
         let counters = Counters { batches: before.counters.batches, ..self.counters };
         let is_as_it_was = (asks, sources, progress) == (&before.asks, &before.sources, &before.progress)
-            && (self.stale_since, self.programmed) == (before.stale_since, before.programmed)
+            && (self.stale_since, self.programmed, self.filling)
+                == (before.stale_since, before.programmed, before.filling)
             && (counters, self.fill, self.checked) == (before.counters, before.fill, before.checked);
         !(shares_all && is_as_it_was)
     }

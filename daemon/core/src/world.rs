@@ -153,6 +153,11 @@ impl World {
         self.tables.synced.values().any(|synced| *synced)
     }
 
+    /// How many sources have delivered.
+    pub(crate) fn delivered(&self) -> usize {
+        self.tables.synced.values().filter(|synced| **synced).count()
+    }
+
     /// Whether this service may be written to.
     pub(crate) fn is_dirty(&self, id: ServiceId) -> bool {
         self.services.get(id).is_some_and(|service| service.dirty)

@@ -25,7 +25,7 @@ use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::list::SlotState;
 use holdfast_core::maps::{Capacity, MapError, Maps};
 use holdfast_core::op::{
-    Action, Coming, Dump, Entry, FrontendValue, Grace, MemberKey, Op, PortFacts, PortIndex, Range, Word,
+    Action, Coming, Dump, DumpPort, FrontendValue, Grace, MemberKey, Op, PortFacts, PortIndex, Range, Word,
 };
 use libbpf_rs::ErrorKind;
 
@@ -70,6 +70,8 @@ pub struct KernelMaps {
     flows: Option<flows::Flows>,
     sources: sources::Sources,
     cluster_ips: cluster_ips::ClusterIps,
+    // What is left of a reading that was begun.
+    reading: Vec<dump::Part>,
 }
 
 /// The pins and links, which outlive the daemon, and what is known of them.
@@ -225,8 +227,16 @@ impl Maps for KernelMaps {
         self.read_back()
     }
 
-    fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
-        Ok(self.read_one(key))
+    fn read_on(&mut self, anew: bool) -> Result<Option<Dump>, MapError> {
+        self.read_back_on(anew)
+    }
+
+    fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
+        Ok(self.value_of(key))
+    }
+
+    fn read_port(&mut self, index: PortIndex, family: Family) -> Result<Option<DumpPort>, MapError> {
+        Ok(Some(self.port_at(index, family)))
     }
 
     fn capacity(&self) -> Capacity {

@@ -165,6 +165,11 @@ impl Table {
         Ok(())
     }
 
+    /// A walk over the entries.
+    pub(crate) fn walk(&self) -> io::Result<Walk> {
+        Walk::new(&self.map).map_err(|error| io::Error::other(format!("{error:#}")))
+    }
+
     /// Every entry, in no order.
     pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut batch = Batch::new(&self.map);

@@ -7,9 +7,9 @@ use std::io::PipeWriter;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use holdfast_core::keys::FrontendKey;
+use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::maps::{Capacity, MapError, Maps, MemoryMaps};
-use holdfast_core::op::{Action, Coming, Dump, Entry, Grace, Op};
+use holdfast_core::op::{Action, Coming, Dump, DumpPort, FrontendValue, Grace, Op, PortIndex};
 use holdfast_core::sources::SourceRange;
 use holdfast_datapath::{
     KernelMaps, Namespaces, Options, PacketOptions, PacketSwitches, Repaired, Served, StaleSockets,
@@ -312,8 +312,16 @@ impl Maps for AppMaps {
         self.maps_mut().dump()
     }
 
-    fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
-        self.maps_mut().read(key)
+    fn read_on(&mut self, anew: bool) -> Result<Option<Dump>, MapError> {
+        self.maps_mut().read_on(anew)
+    }
+
+    fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
+        self.maps_mut().read_value(key)
+    }
+
+    fn read_port(&mut self, index: PortIndex, family: Family) -> Result<Option<DumpPort>, MapError> {
+        self.maps_mut().read_port(index, family)
     }
 
     fn capacity(&self) -> Capacity {

@@ -136,25 +136,21 @@ impl Checks {
 
     /// Begins a comparison, unless one runs.
     pub(super) fn begin<M: Maps>(&mut self, engine: &mut Engine<M>) {
-        if self.is_running {
-            return;
-        }
-        match engine.begin_check() {
-            Ok(()) => self.is_running = true,
-            Err(error) => {
-                tracing::warn!(%error, "cannot compare the maps with what was written");
-                self.tell(&Err(error));
-            }
+        if !self.is_running {
+            engine.begin_check();
+            self.is_running = true;
         }
     }
 
     /// Goes on with the comparison for a piece.
     pub(super) fn go_on<M: Maps>(&mut self, engine: &mut Engine<M>) {
-        if let Some(drift) = self.is_running.then(|| engine.check_some()).flatten() {
-            self.is_running = false;
-            drift.iter().for_each(|drift| say!(warn, messages::MAPS_CHANGED, %drift));
-            self.tell(&Ok(drift));
+        let Some(found) = self.is_running.then(|| engine.check_some()).flatten() else { return };
+        self.is_running = false;
+        match &found {
+            Ok(drift) => drift.iter().for_each(|drift| say!(warn, messages::MAPS_CHANGED, %drift)),
+            Err(error) => tracing::warn!(%error, "cannot compare the maps with what was written"),
         }
+        self.tell(&found);
     }
 
     fn ask<M: Maps>(

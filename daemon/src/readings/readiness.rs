@@ -22,7 +22,8 @@ impl Readings {
         let named = &snapshot.rejections.named;
         let is_named = |of: Source| named.keys().any(|it| matches!(it, ObjectKey::File(at, _) if *at == of));
         let mut missing = snapshot.sources.iter().filter(|(_, synced)| !**synced);
-        snapshot.programmed && missing.all(|(source, _)| is_named(*source)) && waiting(self).is_none()
+        let is_written = snapshot.programmed && !snapshot.filling;
+        is_written && missing.all(|(source, _)| is_named(*source)) && waiting(self).is_none()
     }
 }
 
@@ -33,12 +34,15 @@ fn unwritten(snapshot: &Snapshot) -> Option<String> {
         return Some("the engine has not published anything yet".to_owned());
     }
     let waits = || match missing(snapshot) {
+        none if none.is_empty() && snapshot.programmed => {
+            "the first lists are being written to the maps".to_owned()
+        }
         none if none.is_empty() => "clients of the maps' former owner are waited for".to_owned(),
         missing => format!("no first list yet from: {missing}"),
     };
     // What the first sources ask for is served earlier, but that is not yet all that clients may count on.
     let is_whole = snapshot.is_synced() || snapshot.stale_since.is_some();
-    (!snapshot.programmed || !is_whole).then(waits)
+    (!snapshot.programmed || snapshot.filling || !is_whole).then(waits)
 }
 
 /// Why clients do not meet yet what the maps say.

@@ -133,6 +133,11 @@ impl<'a> RecordReader<'a> {
         Some(())
     }
 
+    /// Takes services in that were read from their records.
+    pub(super) fn add(&mut self, services: impl Iterator<Item = ServiceView>) {
+        self.found.kept.remembered.services.extend(services);
+    }
+
     fn take_head(&mut self, Head { before: head, numbers_below }: Head) {
         let kept = &mut self.found.kept;
         self.found.has_head = true;
@@ -163,7 +168,7 @@ fn key((name, source): (ObjectName, Source)) -> ServiceKey {
 type Balancer = Option<Box<BalancerFacts>>;
 
 /// A service as each version wrote it, in the form of now.
-fn service(version: u32, record: &[u8]) -> Option<ServiceView> {
+pub(super) fn service(version: u32, record: &[u8]) -> Option<ServiceView> {
     match version {
         VERSION_MIN => postcard::from_bytes::<ServiceForm<HoldForm3, ()>>(record).ok()?.into_view(),
         4 => postcard::from_bytes::<ServiceForm<HoldForm, ()>>(record).ok()?.into_view(),

@@ -16,6 +16,7 @@ use holdfast_core::snapshot::Snapshot;
 use super::Context;
 use super::codec;
 use super::damage::{Found, LeftOut, LoadError};
+use super::decoding::Decoding;
 use super::frames::{self, Frames, Kind, RECORD_BYTES_MAX};
 use super::version::{HAS_FRAMES, VERSION, VERSION_MIN};
 
@@ -120,16 +121,33 @@ pub(super) fn load(path: &Path) -> Result<Option<Found>, LoadError> {
         let mut input = open(path).map_err(failed)?;
         skip(&mut input, BODY).map_err(failed)?;
         let mut frames = Frames::new(input, BODY, length);
-        let mut record = Vec::new();
-        let mut last = None;
-        while let Some(kind) = frames.next(&mut record).map_err(failed)? {
-            let taken = reading.take(kind, &record);
-            frames.is_damaged |= taken.is_none();
-            last = Some(kind);
-        }
-        found.is_damaged = frames.is_damaged || last != Some(Kind::Head);
+        let is_whole = load_frames(&mut frames, &mut reading, version).map_err(failed)?;
+        found.is_damaged = !is_whole;
     }
     Ok(Some(found))
+}
+
+/// Takes in what is whole, and says whether that is all.
+fn load_frames(
+    frames: &mut Frames<BufReader<File>>,
+    reading: &mut codec::RecordReader<'_>,
+    version: u32,
+) -> io::Result<bool> {
+    let (mut record, mut last, mut is_whole) = (Vec::new(), None, true);
+    let services = std::thread::scope(|scope| {
+        let mut decoding = Decoding::new(scope, version);
+        while let Some(kind) = frames.next(&mut record)? {
+            match kind {
+                Kind::Service => decoding.push(&record),
+                Kind::Head | Kind::Names | Kind::LeftOut => is_whole &= reading.take(kind, &record).is_some(),
+            }
+            last = Some(kind);
+        }
+        io::Result::Ok(decoding.finish())
+    })?;
+    is_whole &= services.iter().all(Option::is_some);
+    reading.add(services.into_iter().flatten());
+    Ok(is_whole && !frames.is_damaged && last == Some(Kind::Head))
 }
 
 /// Reads a file of one checksum twice: first for the checksum, so that nothing of a damaged file is ever looked at.

@@ -138,7 +138,7 @@ impl Keeper {
         let content = self.content(&snapshot);
         let whole = snapshot.is_synced() || snapshot.stale_since.is_some();
         let does = |known: &Known| known.does_for(&content, Instant::now());
-        if !whole || !snapshot.programmed || self.known.as_ref().is_some_and(does) {
+        if !whole || !snapshot.programmed || snapshot.filling || self.known.as_ref().is_some_and(does) {
             return None;
         }
         let context = Context {

@@ -24,7 +24,7 @@ use holdfast_objects::manifests::Texts;
 const MANIFESTS: &str = include_str!("tests/everything.yaml");
 
 /// What readers see of an engine that has seen every field of every kind.
-fn snapshot() -> Snapshot {
+pub(super) fn snapshot() -> Snapshot {
     let (mut engine, _) =
         Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]).unwrap();
     let files = [("everything.yaml".into(), MANIFESTS.as_bytes().to_vec())].into();

@@ -3,8 +3,9 @@
 //! Invariant: the same seed fails the same ops. Half of the failed ops take effect all the same, as an interrupted
 //! system call may. Reading never fails here, because a start treats a failed read as fatal.
 
+use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::maps::{Capacity, MapError, Maps};
-use holdfast_core::op::{Action, Coming, Dump, Grace};
+use holdfast_core::op::{Action, Coming, Dump, DumpPort, FrontendValue, Grace, PortIndex};
 
 /// How often ops fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +84,14 @@ impl<M: Maps> Maps for FaultyMaps<M> {
 
     fn dump(&mut self) -> Result<Dump, MapError> {
         self.inner.dump()
+    }
+
+    fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
+        self.inner.read_value(key)
+    }
+
+    fn read_port(&mut self, index: PortIndex, family: Family) -> Result<Option<DumpPort>, MapError> {
+        self.inner.read_port(index, family)
     }
 
     fn capacity(&self) -> Capacity {

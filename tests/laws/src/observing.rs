@@ -3,8 +3,9 @@
 //! Invariant: the witness sees the maps exactly as a client would between two ops. For faults wrap these maps in
 //! [`crate::faulty::FaultyMaps`]; the witness then sees only what took effect.
 
+use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::maps::{Capacity, MapError, Maps};
-use holdfast_core::op::{Action, Dump, Grace};
+use holdfast_core::op::{Action, Dump, DumpPort, FrontendValue, Grace, PortIndex};
 
 /// Looks at maps between ops.
 pub trait Witness<M>: Send {
@@ -79,6 +80,14 @@ impl<M: Maps, W: Witness<M>> Maps for ObservingMaps<M, W> {
 
     fn dump(&mut self) -> Result<Dump, MapError> {
         self.maps.dump()
+    }
+
+    fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
+        self.maps.read_value(key)
+    }
+
+    fn read_port(&mut self, index: PortIndex, family: Family) -> Result<Option<DumpPort>, MapError> {
+        self.maps.read_port(index, family)
     }
 
     fn capacity(&self) -> Capacity {

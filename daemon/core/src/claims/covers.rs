@@ -46,6 +46,9 @@ impl Coverage {
         coverage.inside.sort_unstable();
         // One key of each cover is enough to have the service told of a change.
         coverage.inside.dedup_by_key(|(cover, _)| *cover);
+        // Kept for each service, and nearly all have one.
+        coverage.covers.shrink_to_fit();
+        coverage.inside.shrink_to_fit();
         coverage
     }
 }

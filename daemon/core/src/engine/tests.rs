@@ -9,7 +9,7 @@ use crate::facts::{
 };
 use crate::keys::{Family, FrontendKey, ObjectName, Protocol, ServiceKey, SliceKey};
 use crate::maps::{Answer, Capacity, MemoryMaps};
-use crate::op::{Action, Coming, Dump};
+use crate::op::{Action, Coming, Dump, FrontendValue};
 use crate::snapshot::Checked;
 
 use super::*;
@@ -361,6 +361,56 @@ fn a_start_over_empty_maps_says_once_what_is_coming() {
     assert_eq!(engine.maps().foreseen.len(), 1);
 }
 
+/// The configuration delivers at once, and has little; the apiserver's list comes later, and has much.
+#[test]
+fn a_start_says_what_is_coming_each_time_that_another_source_has_delivered() {
+    let sources = [Source::Config, Source::Manifests];
+    let (mut engine, _) = Engine::start(Counting::default(), Seed::default(), &sources).unwrap();
+    engine.apply(Event::Synced(Source::Config));
+    engine.step(NOW, &mut |_| ());
+    (1..=40).for_each(|at| engine.apply(service(&format!("s{at}"), &format!("10.0.0.{at}"))));
+    engine.apply(slice("s1", &["1.1.1.1", "1.1.1.2", "1.1.1.3"]));
+    engine.step(NOW, &mut |_| ());
+    engine.apply(Event::Synced(Source::Manifests));
+    engine.step(NOW, &mut |_| ());
+    // A list has a whole block of slots.
+    let coming = Coming { frontends: [40, 0], ports: 40, slots: [4, 0], ..Coming::default() };
+    assert_eq!(engine.maps().foreseen, [Coming::default(), coming]);
+    engine.apply(service("later", "10.0.1.1"));
+    engine.step(NOW, &mut |_| ());
+    assert_eq!(engine.maps().foreseen.len(), 2);
+}
+
+/// Readiness goes by it: an operator takes kube-proxy away once this daemon is ready.
+#[test]
+fn invariant_08_a_start_is_filling_the_maps_until_all_is_written_that_each_source_has_told() {
+    let sources = [Source::Config, Source::Manifests];
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &sources).unwrap();
+    engine.limit_pieces(64);
+    engine.apply(Event::Synced(Source::Config));
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert!(
+        snapshot.programmed && !snapshot.filling && !snapshot.is_synced(),
+        "there is nothing to be written"
+    );
+    (1..=40).for_each(|at| engine.apply(service(&format!("s{at}"), &format!("10.0.0.{at}"))));
+    engine.apply(Event::Synced(Source::Manifests));
+    let mut steps = 0;
+    loop {
+        let snapshot = engine.step(NOW, &mut |_| ());
+        assert!(snapshot.is_synced());
+        if !snapshot.filling {
+            assert_eq!(snapshot.fill.frontends, 40);
+            break;
+        }
+        steps += 1;
+    }
+    assert!(steps > 3, "{steps}");
+    // What comes later is no part of the start.
+    (1..=40).for_each(|at| engine.apply(service(&format!("t{at}"), &format!("10.0.1.{at}"))));
+    assert!(!engine.step(NOW, &mut |_| ()).filling && !engine.is_written());
+}
+
 #[test]
 fn a_start_that_finds_its_services_in_the_maps_expects_nothing() {
     let first = engine(vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])]);
@@ -375,7 +425,7 @@ fn a_start_that_finds_its_services_in_the_maps_expects_nothing() {
 
 #[test]
 fn what_somebody_else_changed_is_found_named_and_repaired() {
-    use crate::op::{FrontendType, FrontendValue, PortIndex, Share, Word};
+    use crate::op::{FrontendType, PortIndex, Share, Word};
 
     let mut engine = engine(vec![
         service("a", "10.0.0.1"),
@@ -419,6 +469,96 @@ fn what_somebody_else_changed_is_found_named_and_repaired() {
     let snapshot = engine.step(Now { wall: Timestamp(NOW.wall.0 + 60), ..NOW }, &mut |_| ());
     assert_eq!(snapshot.checked, Some(Checked { at: Timestamp(NOW.wall.0 + 60), differences: 0 }));
     assert_eq!(snapshot.counters.drift, 4);
+}
+
+/// Maps that count what is looked up in them, and cannot be read when they are told so.
+#[derive(Default)]
+struct Counting {
+    maps: MemoryMaps,
+    looked_up: usize,
+    is_unreadable: bool,
+    foreseen: Vec<Coming>,
+}
+
+impl Maps for Counting {
+    fn prepare(&mut self, coming: &Coming) {
+        self.foreseen.push(*coming);
+    }
+
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        self.maps.execute(action)
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        self.maps.begin_grace()
+    }
+
+    fn is_over(&self, grace: Grace) -> bool {
+        self.maps.is_over(grace)
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        self.maps.dump()
+    }
+
+    fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
+        self.looked_up += 1;
+        let unreadable = || MapError::Refused { op: "read", cause: "for a test".to_owned() };
+        if self.is_unreadable { Err(unreadable()) } else { self.maps.read_value(key) }
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.maps.capacity()
+    }
+}
+
+/// Many small services, and one that has as many frontends.
+fn counting() -> Engine<Counting> {
+    let (mut engine, _) = Engine::start(Counting::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    let address = |number: u32| core::net::Ipv4Addr::from_bits(0x0a00_0000 + number).to_string();
+    (0..1_000).for_each(|at| engine.apply(service(&format!("s{at}"), &address(at))));
+    let mut heavy = service_facts("heavy", "10.1.0.1");
+    let port = |at| ServicePort {
+        name: format!("p{at}").into(),
+        port: NonZeroU16::new(at).unwrap(),
+        ..heavy.ports.first().unwrap().clone()
+    };
+    heavy.ports = (1..=1_000).map(port).collect();
+    engine.apply(Event::ServiceApplied(Arc::new(heavy)));
+    engine.apply(Event::Synced(Source::Manifests));
+    while !engine.is_written() {
+        engine.step(NOW, &mut |_| ());
+    }
+    engine
+}
+
+/// At 100,000 services a look at all of the maps at once would keep each change waiting for a tenth of a second.
+#[test]
+fn invariant_10_a_comparison_looks_up_no_more_in_one_go_than_a_piece_takes() {
+    let mut engine = counting();
+    engine.begin_check();
+    let (mut pieces, mut most) = (0, 0);
+    let drift = loop {
+        let before = engine.maps().looked_up;
+        let ended = engine.check_some();
+        (pieces, most) = (pieces + 1, most.max(engine.maps().looked_up - before));
+        if let Some(drift) = ended {
+            break drift;
+        }
+    };
+    assert_eq!((drift, engine.maps().looked_up), (Ok(Vec::new()), 2_000));
+    let bound = usize::try_from(crate::limits::PIECE_WORK / crate::limits::FRONTEND_WORK).unwrap() + 1;
+    assert!(most <= bound && pieces > 2_000 / bound, "{most} of {bound} in one of {pieces} pieces");
+}
+
+#[test]
+fn maps_that_cannot_be_read_end_a_comparison_and_the_next_one_begins_anew() {
+    let mut engine = counting();
+    engine.maps_mut().is_unreadable = true;
+    assert_eq!(engine.check().unwrap_err().to_string(), "cannot read: for a test");
+    engine.maps_mut().is_unreadable = false;
+    assert_eq!(engine.check(), Ok(Vec::new()));
+    assert_eq!(engine.step(NOW, &mut |_| ()).counters.drift, 0);
 }
 
 #[test]

@@ -13,8 +13,8 @@ use crate::index::{Index, Seed};
 use crate::keys::{Family, FrontendKey, Transport};
 use crate::list::{Scope, Slot, SlotState};
 use crate::op::{
-    Action, Dump, DumpPort, Entry, FrontendType, FrontendValue, Grace, MemberKey, PortFacts, PortIndex,
-    Range, SourceKey, Word, WordFlags,
+    Action, Dump, DumpPort, FrontendType, FrontendValue, Grace, MemberKey, PortFacts, PortIndex, Range,
+    SourceKey, Word, WordFlags,
 };
 
 /// Where a client dials from: a process or pod of this node, or outside.
@@ -338,9 +338,12 @@ impl Maps for MemoryMaps {
         })
     }
 
-    fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
-        let port = |value: FrontendValue| self.dump_port(value.port, Family::of(key.address));
-        Ok(self.frontends.get(key).map(|value| Entry { value: *value, port: port(*value) }))
+    fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
+        Ok(self.frontends.get(key).copied())
+    }
+
+    fn read_port(&mut self, index: PortIndex, family: Family) -> Result<Option<DumpPort>, MapError> {
+        Ok(Some(self.dump_port(index, family)))
     }
 
     fn capacity(&self) -> Capacity {

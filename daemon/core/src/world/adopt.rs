@@ -197,7 +197,7 @@ impl World {
             });
         }
         let service = self.services.get_mut(id)?;
-        service.frontends.extend(&adopted.frontends);
+        adopted.frontends.iter().for_each(|key| service.frontends.insert(*key));
         let port = service.ports.get_mut(position)?;
         port.index = Some(index);
         port.realized = adopted.realized;

@@ -148,6 +148,7 @@ impl World {
         let free = all.filter(|(kind, key)| is_free(key, *kind));
         let mut wanted: Vec<_> = free.map(|(kind, key)| Wanted { key, given: Given::of(kind) }).collect();
         wanted.sort_unstable();
+        wanted.shrink_to_fit();
         wanted
     }
 

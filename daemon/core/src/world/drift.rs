@@ -1,19 +1,21 @@
 //! Finds what another writer changed in the maps.
 //!
 //! Invariant: what differs from realized is marked uncertain and its owner planned again, so the ordinary plan repairs
-//! it. What is uncertain already is left to the plan under way, and what was written since the maps were read is left
-//! to the next comparison. A comparison is made in pieces.
+//! it. What is uncertain already is left to the plan under way, and what was written since the comparison began is left
+//! to the next one. Reading and comparing are done in pieces, so no change waits for longer than a piece takes.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::fmt;
+use core::mem;
 use core::net::{IpAddr, SocketAddr};
 
 use super::World;
 use crate::keys::{FrontendKey, PortKey, ServiceKey};
 use crate::limits;
 use crate::list::{Scope, Slot, SlotState};
-use crate::op::{Action, Dump, DumpPort, FrontendValue, Membership, Op, Owner, PortIndex, ServiceId, Word};
+use crate::maps::{MapError, Maps};
+use crate::op::{Action, Dump, DumpPort, Membership, Op, Owner, PortIndex, ServiceId, Word};
 use crate::service::{Port, RealizedList, RealizedPort};
 use crate::sources::SourceRange;
 
@@ -48,30 +50,32 @@ impl fmt::Display for Drift {
 /// The members of a port.
 type Members = BTreeMap<(Membership, SocketAddr), SlotState>;
 
-/// What the maps say of a port.
-struct Found<'a> {
-    port: &'a DumpPort,
-    members: Members,
-    /// `None`: the maps keep no sources.
-    sources: Option<BTreeSet<SourceRange>>,
-}
+/// The sources of each port.
+type Sources = BTreeMap<PortIndex, BTreeSet<SourceRange>>;
 
 /// A comparison under way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Checking {
-    dump: Dump,
-    /// The next service, and the next frontend of the dump.
+    is_begun: bool,
+    /// All was read that is not looked up service by service.
+    is_read: bool,
+    members: BTreeMap<PortIndex, Members>,
+    /// `None`: the maps keep no sources.
+    sources: Option<Sources>,
+    node_addresses: BTreeSet<IpAddr>,
+    strays: Vec<Drift>,
+    /// The next service, and the last of its frontends that was looked up.
     service: usize,
-    frontend: usize,
+    after: Option<FrontendKey>,
     drift: Vec<Drift>,
-    /// Services that were written since the maps were read.
+    /// What was written since the comparison began.
     services: BTreeSet<ServiceId>,
     frontends: BTreeSet<FrontendKey>,
     addresses: BTreeSet<IpAddr>,
 }
 
 impl Checking {
-    /// Notes what an op may have changed since the maps were read.
+    /// Notes what an op may have changed since the comparison began.
     pub(super) fn note(&mut self, op: &Op) {
         if let Owner::Service(id) = op.owner {
             self.services.insert(id);
@@ -87,123 +91,168 @@ impl Checking {
         }
     }
 
-    fn found(&self, key: &FrontendKey) -> Option<FrontendValue> {
-        let position = self.dump.frontends.binary_search_by(|(other, _)| other.cmp(key)).ok()?;
-        self.dump.frontends.get(position).map(|(_, value)| *value)
+    /// Takes in what a piece says of members, sources and the node.
+    fn take(&mut self, piece: Dump) {
+        for (member, state) in piece.members {
+            let members = self.members.entry(member.port).or_default();
+            members.insert((member.membership, member.backend), state);
+        }
+        if let Some(sources) = piece.sources {
+            let all = self.sources.get_or_insert_default();
+            for source in sources {
+                all.entry(source.port).or_default().insert(source.range);
+            }
+        }
+        self.node_addresses.extend(piece.node_addresses);
     }
 
-    fn port(&self, index: PortIndex) -> Option<Found<'_>> {
-        let position = self.dump.ports.binary_search_by_key(&index, |port| port.index).ok()?;
-        let begin = self.dump.members.partition_point(|(member, _)| member.port < index);
-        let members = self.dump.members.iter().skip(begin).take_while(|(member, _)| member.port == index);
-        let members = members.map(|(member, state)| ((member.membership, member.backend), *state)).collect();
-        let sources = self.dump.sources.as_deref().map(|sources| {
-            let begin = sources.partition_point(|source| source.port < index);
-            let own = sources.iter().skip(begin).take_while(|source| source.port == index);
-            own.map(|source| source.range).collect()
-        });
-        Some(Found { port: self.dump.ports.get(position)?, members, sources })
+    fn go_on(&mut self) {
+        self.service += 1;
+        self.after = None;
     }
 }
 
 impl World {
-    /// Begins to compare realized with a dump of the maps, which was read this moment.
-    pub(crate) fn begin_check(&mut self, dump: Dump) {
-        self.checking = Some(Checking {
-            dump,
-            service: 0,
-            frontend: 0,
-            drift: Vec::new(),
-            services: BTreeSet::new(),
-            frontends: BTreeSet::new(),
-            addresses: BTreeSet::new(),
-        });
+    /// Begins to compare realized with what the maps hold.
+    pub(crate) fn begin_check(&mut self) {
+        self.checking = Some(Checking::default());
     }
 
-    /// Compares as much as a piece takes. When the comparison ends, returns everything that differs; the engine's next
-    /// piece writes it anew.
-    pub(crate) fn check_some(&mut self) -> Option<Vec<Drift>> {
-        let mut checking = self.checking.take()?;
+    /// Reads and compares as much as a piece takes. When the comparison ends, gives everything that differs; the
+    /// engine's next piece writes it anew. Maps that cannot be read end the comparison, too.
+    pub(crate) fn check_some(&mut self, maps: &mut dyn Maps) -> Result<Option<Vec<Drift>>, MapError> {
+        let Some(mut checking) = self.checking.take() else { return Ok(Some(Vec::new())) };
         let mut left = self.most_work();
-        while left > 0 && checking.service < self.services.len() {
-            let id = ServiceId(u32::try_from(checking.service).unwrap_or(u32::MAX));
-            checking.service += 1;
-            left = left.saturating_sub(self.work_of(id));
-            if !checking.services.contains(&id) {
-                self.check_service(id, &mut checking);
-            }
+        while left > 0 && !checking.is_read {
+            left = left.saturating_sub(self.look_for_strays(&mut checking, maps)?);
         }
-        while left > 0 && checking.frontend < checking.dump.frontends.len() {
-            left = left.saturating_sub(limits::FRONTEND_WORK);
-            self.check_stray(&mut checking);
+        while left > 0 && checking.service < self.services.len() {
+            left = left.saturating_sub(self.check_next(&mut checking, maps, left)?);
         }
         if left == 0 {
             self.checking = Some(checking);
-            return None;
+            return Ok(None);
         }
-        self.check_node_addresses(&mut checking);
-        self.report.counters.drift += checking.drift.len() as u64;
-        self.report.found = Some(checking.drift.len());
-        Some(checking.drift)
+        Ok(Some(self.conclude_check(checking)))
     }
 
-    fn check_service(&mut self, id: ServiceId, checking: &mut Checking) {
+    fn conclude_check(&mut self, checking: Checking) -> Vec<Drift> {
+        let Checking { mut drift, strays, node_addresses, addresses, .. } = checking;
+        let differing = self.node.compare(&node_addresses, &addresses);
+        drift.extend(strays.into_iter().chain(differing.into_iter().map(Drift::NodeAddress)));
+        self.report.counters.drift += drift.len() as u64;
+        self.report.found = Some(drift.len());
+        drift
+    }
+
+    /// Reads the next piece of the maps, and finds frontends that no service has put there. Gives the work of it.
+    fn look_for_strays(&mut self, checking: &mut Checking, maps: &mut dyn Maps) -> Result<u64, MapError> {
+        let anew = !mem::replace(&mut checking.is_begun, true);
+        let Some(piece) = maps.read_on(anew)? else {
+            checking.is_read = true;
+            return Ok(0);
+        };
+        piece.frontends.iter().for_each(|(key, _)| self.check_stray(*key, checking));
+        let work = piece.frontends.len() as u64 * limits::FRONTEND_WORK + piece.members.len() as u64;
+        checking.take(piece);
+        Ok(work)
+    }
+
+    fn check_stray(&mut self, key: FrontendKey, checking: &mut Checking) {
+        let known = |entry: &crate::claims::Frontend| entry.realized.is_some() || entry.uncertain;
+        let is_known = checking.frontends.contains(&key) || self.frontends.get(&key).is_some_and(known);
+        if !is_known && self.frontends.strays.insert(key) {
+            checking.strays.push(Drift::Stray(key));
+        }
+    }
+
+    /// Compares the next service, or as many of its frontends as there is work left for. Gives the work of it.
+    fn check_next(
+        &mut self,
+        checking: &mut Checking,
+        maps: &mut dyn Maps,
+        left: u64,
+    ) -> Result<u64, MapError> {
+        let id = ServiceId(u32::try_from(checking.service).unwrap_or(u32::MAX));
+        if checking.services.contains(&id) {
+            checking.go_on();
+            return Ok(1);
+        }
         let before = checking.drift.len();
-        self.check_frontends(id, checking);
-        self.check_ports(id, checking);
+        let most = left / limits::FRONTEND_WORK + 1;
+        let looked_up = self.check_frontends(id, checking, maps, most)?;
+        let mut work = looked_up * limits::FRONTEND_WORK + 1;
+        if looked_up < most {
+            work += self.check_ports(id, checking, maps)?;
+            checking.go_on();
+        }
         if checking.drift.len() > before {
             self.retry(id);
         }
+        Ok(work)
     }
 
-    fn check_frontends(&mut self, id: ServiceId, checking: &mut Checking) {
+    /// Looks up the service's next frontends, and gives how many.
+    fn check_frontends(
+        &mut self,
+        id: ServiceId,
+        checking: &mut Checking,
+        maps: &mut dyn Maps,
+        most: u64,
+    ) -> Result<u64, MapError> {
         let (Some(known), Some(service)) = (self.tables.get(id), self.services.get(id)) else {
-            return;
+            return Ok(0);
         };
-        for key in service.frontends.iter().filter(|key| !checking.frontends.contains(key)) {
+        let mut looked_up = 0;
+        for key in service.frontends.after(checking.after) {
+            if looked_up == most {
+                break;
+            }
+            looked_up += 1;
+            checking.after = Some(*key);
             let certain = self.frontends.get(key).filter(|entry| !entry.uncertain);
-            let Some(realized) = certain.and_then(|it| it.realized).filter(|it| it.owner == Some(id)) else {
-                continue;
-            };
-            if checking.found(key) != Some(realized.value) {
+            let realized = certain.and_then(|it| it.realized).filter(|it| it.owner == Some(id));
+            let Some(realized) = realized.filter(|_| !checking.frontends.contains(key)) else { continue };
+            if maps.read_value(key)? != Some(realized.value) {
                 self.frontends.update(*key, |entry| entry.uncertain = true);
                 checking.drift.push(Drift::Frontend(known.key.clone(), *key));
             }
         }
+        Ok(looked_up)
     }
 
-    fn check_ports(&mut self, id: ServiceId, checking: &mut Checking) {
-        let Some(known) = self.tables.get(id) else { return };
-        let Some(service) = self.services.get_mut(id) else { return };
+    /// Compares the service's ports, and gives the work of it.
+    fn check_ports(
+        &mut self,
+        id: ServiceId,
+        checking: &mut Checking,
+        maps: &mut dyn Maps,
+    ) -> Result<u64, MapError> {
+        let Some(known) = self.tables.get(id) else { return Ok(0) };
+        let Some(service) = self.services.get_mut(id) else { return Ok(0) };
+        let mut work = 0;
         for port in &mut service.ports {
-            // A port without a frontend is in no dump; the next comparison sees it when its frontends are back.
-            let Some(found) = port.index.and_then(|index| checking.port(index)) else { continue };
-            if check_port(port, &found) {
+            let Some(index) = port.index else { continue };
+            work += limits::FRONTEND_WORK + port.work();
+            // Maps may be unable to read a port that no frontend leads to; then a later comparison sees it.
+            let Some(there) = maps.read_port(index, port.key.family)? else { continue };
+            let sources = checking.sources.as_ref().map(|all| all.get(&index));
+            if check_port(port, &there, checking.members.get(&index), sources) {
                 checking.drift.push(Drift::Port(known.key.clone(), port.key.clone()));
             }
         }
-    }
-
-    fn check_stray(&mut self, checking: &mut Checking) {
-        let next = checking.dump.frontends.get(checking.frontend).map(|(key, _)| *key);
-        checking.frontend += 1;
-        let Some(key) = next.filter(|key| !checking.frontends.contains(key)) else { return };
-        let known = |entry: &crate::claims::Frontend| entry.realized.is_some() || entry.uncertain;
-        if !self.frontends.get(&key).is_some_and(known) && self.frontends.strays.insert(key) {
-            checking.drift.push(Drift::Stray(key));
-        }
-    }
-
-    fn check_node_addresses(&mut self, checking: &mut Checking) {
-        let found = checking.dump.node_addresses.iter().copied().collect();
-        let differing = self.node.compare(&found, &checking.addresses);
-        checking.drift.extend(differing.into_iter().map(Drift::NodeAddress));
+        Ok(work)
     }
 }
 
-/// Marks what differs as uncertain; returns whether anything does.
-fn check_port(port: &mut Port, found: &Found<'_>) -> bool {
-    let there = found.port;
+/// Marks what differs as uncertain; returns whether anything does. `sources`: what the maps have of them, if they keep
+/// any.
+fn check_port(
+    port: &mut Port,
+    there: &DumpPort,
+    members: Option<&Members>,
+    sources: Option<Option<&BTreeSet<SourceRange>>>,
+) -> bool {
     let realized = &mut port.realized;
     let mut differs = doubt_list(&mut realized.cluster, &there.cluster, Scope::Cluster);
     differs |= doubt_list(&mut realized.local, &there.local, Scope::Local);
@@ -211,7 +260,9 @@ fn check_port(port: &mut Port, found: &Found<'_>) -> bool {
         realized.facts = None;
         differs = true;
     }
-    differs | doubt_members(realized, &found.members) | doubt_sources(realized, found.sources.as_ref())
+    differs |= doubt_members(realized, members.unwrap_or(&Members::new()));
+    let nothing = BTreeSet::new();
+    differs | sources.is_some_and(|found| doubt_sources(realized, found.unwrap_or(&nothing)))
 }
 
 fn doubt_members(realized: &mut RealizedPort, members: &Members) -> bool {
@@ -221,8 +272,7 @@ fn doubt_members(realized: &mut RealizedPort, members: &Members) -> bool {
     doubted.into_iter().fold(false, |any, it| realized.uncertain_members.insert(it) | any)
 }
 
-fn doubt_sources(realized: &mut RealizedPort, sources: Option<&BTreeSet<SourceRange>>) -> bool {
-    let Some(sources) = sources else { return false };
+fn doubt_sources(realized: &mut RealizedPort, sources: &BTreeSet<SourceRange>) -> bool {
     let doubted: Vec<_> = realized.sources.symmetric_difference(sources).copied().collect();
     doubted.into_iter().fold(false, |any, it| realized.uncertain_sources.insert(it) | any)
 }

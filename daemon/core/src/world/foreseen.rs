@@ -37,10 +37,16 @@ fn foresee(service: &KnownService, settings: &Settings, coming: &mut Coming) {
             let wanted = addresses.saturating_mul(facts.ports.len());
             add(frontends, wanted.min(limits::FRONTENDS_PER_SERVICE_MAX));
             add(ports, facts.ports.len());
-            add(slots, endpoints);
+            add(slots, blocks(endpoints, facts.ports.len()));
             add(members, if keeps_members(facts, settings) { endpoints } else { 0 });
         }
     }
+}
+
+/// The slots of lists of so many endpoints in all: each list has a whole block.
+fn blocks(endpoints: usize, lists: usize) -> usize {
+    let each = endpoints.div_ceil(lists.max(1));
+    if each == 0 { 0 } else { each.next_power_of_two().saturating_mul(lists) }
 }
 
 fn add(sum: &mut u32, more: usize) {

@@ -272,7 +272,7 @@ impl World {
         let mut dialled = Dialled::default();
         let mut left = Vec::new();
         let service = self.services.get(id);
-        for key in service.into_iter().flat_map(|service| &service.frontends) {
+        for key in service.into_iter().flat_map(|service| service.frontends.iter()) {
             work::done(1);
             let entry = self.frontends.get(key);
             match entry.and_then(|entry| Some((entry, entry.winner()?))) {

@@ -26,6 +26,8 @@ pub(super) struct Report {
     pub(super) found: Option<usize>,
     /// When the sources last confirmed, to a former process, what this one began with.
     pub(super) remembered_at: Option<Timestamp>,
+    /// All was in the maps once that a start began with, told by every source or remembered.
+    was_whole: bool,
 }
 
 impl Report {
@@ -145,6 +147,8 @@ impl World {
         for source in self.tables.sources_to_ask() {
             *self.report.snapshot.asks.entry(source).or_default() += 1;
         }
+        self.report.was_whole |= self.is_whole();
+        self.report.snapshot.filling = !self.report.was_whole && !self.is_programmed();
         self.report.snapshot.node = Arc::clone(&self.tables.node);
         self.report.snapshot.settings = Arc::clone(&self.tables.settings);
         self.report.snapshot.drains = Arc::clone(&self.tables.drains);

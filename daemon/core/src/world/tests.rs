@@ -147,7 +147,7 @@ impl Rig {
         let mut dump = Dump::default();
         let ids: Vec<_> = self.world.tables.ids().collect();
         for service in ids.iter().filter_map(|id| self.world.services.get(*id)) {
-            for key in &service.frontends {
+            for key in service.frontends.iter() {
                 dump.frontends.push((*key, self.world.frontends.get(key).unwrap().realized.unwrap().value));
             }
             for (port, index) in service.ports.iter().filter_map(|port| Some((port, port.index?))) {

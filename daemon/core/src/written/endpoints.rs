@@ -2,11 +2,11 @@
 //! which refer to them by place.
 //!
 //! Invariant: endpoints that are read pass the builder, which refuses what cannot be a backend. The packed form in
-//! memory may change without this form.
+//! memory may change without this form. Texts are read where they stand: a file has millions of them, and most are
+//! merely compared.
 
-use alloc::borrow::ToOwned;
-use alloc::string::{String, ToString};
-use alloc::sync::Arc;
+use alloc::borrow::Cow;
+use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
@@ -18,35 +18,46 @@ use crate::facts::{Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, N
 use crate::keys::Family;
 
 #[derive(serde::Serialize, serde::Deserialize)]
-struct Form {
-    names: Vec<Arc<str>>,
+struct Form<'a> {
+    #[serde(borrow)]
+    names: Vec<Text<'a>>,
     hints: Vec<HintSet>,
-    endpoints: Vec<EndpointForm>,
+    #[serde(borrow)]
+    endpoints: Vec<EndpointForm<'a>>,
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
-struct EndpointForm {
+struct EndpointForm<'a> {
     address: IpAddr,
     conditions: Conditions,
     node: Option<u32>,
     zone: Option<u32>,
     hints: Option<u32>,
-    target: Option<TargetForm>,
+    #[serde(borrow)]
+    target: Option<TargetForm<'a>>,
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
-struct TargetForm {
+struct TargetForm<'a> {
     kind: u32,
     namespace: u32,
-    name: String,
-    uid: UidForm,
+    #[serde(borrow)]
+    name: Text<'a>,
+    #[serde(borrow)]
+    uid: UidForm<'a>,
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
-enum UidForm {
+enum UidForm<'a> {
     Uuid([u8; 16]),
-    Text(String),
+    #[serde(borrow)]
+    Text(Text<'a>),
 }
+
+/// A text that is not copied when it is read.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl Serialize for Endpoints {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -74,8 +85,8 @@ impl<'de> Deserialize<'de> for Endpoints {
     }
 }
 
-impl Form {
-    fn endpoint(&mut self, endpoint: &Endpoint<'_>) -> EndpointForm {
+impl<'a> Form<'a> {
+    fn endpoint(&mut self, endpoint: &Endpoint<'a>) -> EndpointForm<'a> {
         EndpointForm {
             address: endpoint.address,
             conditions: endpoint.conditions,
@@ -85,25 +96,25 @@ impl Form {
             target: endpoint.target.map(|target| TargetForm {
                 kind: self.name(target.kind),
                 namespace: self.name(target.namespace),
-                name: target.name.to_string(),
+                name: Text(target.name.to_string().into()),
                 uid: match target.uid {
                     UidText::Uuid(uuid) => UidForm::Uuid(uuid),
-                    UidText::Text(text) => UidForm::Text(text.to_owned()),
+                    UidText::Text(text) => UidForm::Text(Text(text.into())),
                 },
             }),
         }
     }
 
-    fn name(&mut self, name: &str) -> u32 {
+    fn name(&mut self, name: &'a str) -> u32 {
         self.place_of(|known| *known == *name, || name.into())
     }
 
     /// Searches from the end, because the last names come again soonest: the endpoints of a slice have few nodes, zones
     /// and kinds.
-    fn place_of(&mut self, is: impl Fn(&str) -> bool, text: impl FnOnce() -> Arc<str>) -> u32 {
-        let known = self.names.iter().rposition(|known| is(known));
+    fn place_of(&mut self, is: impl Fn(&str) -> bool, text: impl FnOnce() -> Cow<'a, str>) -> u32 {
+        let known = self.names.iter().rposition(|known| is(&known.0));
         place(known.unwrap_or_else(|| {
-            self.names.push(text());
+            self.names.push(Text(text()));
             self.names.len() - 1
         }))
     }
@@ -117,8 +128,8 @@ impl Form {
     }
 
     /// `None`: the endpoint refers to a place that does not exist.
-    fn read<'a>(&'a self, form: &'a EndpointForm) -> Option<Endpoint<'a>> {
-        let named = |place: u32| self.names.get(usize::try_from(place).ok()?).map(AsRef::as_ref);
+    fn read<'b>(&'b self, form: &'b EndpointForm<'_>) -> Option<Endpoint<'b>> {
+        let named = |place: u32| self.names.get(usize::try_from(place).ok()?).map(|name| &*name.0);
         let node = form.node.map(|place| named(place).map(NodeName::from));
         let zone = form.zone.map(named);
         let hints = form.hints.map(|place| self.hints.get(usize::try_from(place).ok()?));
@@ -126,10 +137,10 @@ impl Form {
             Some(Target {
                 kind: named(it.kind)?,
                 namespace: named(it.namespace)?,
-                name: it.name.as_str().into(),
+                name: (&*it.name.0).into(),
                 uid: match &it.uid {
                     UidForm::Uuid(uuid) => UidText::Uuid(*uuid),
-                    UidForm::Text(text) => UidText::Text(text),
+                    UidForm::Text(text) => UidText::Text(&text.0),
                 },
             })
         });

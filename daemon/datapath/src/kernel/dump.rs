@@ -6,12 +6,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::list::Scope;
-use holdfast_core::op::{Dump, DumpPort, Entry, FrontendValue, PortIndex, Share};
+use holdfast_core::op::{Dump, DumpPort, FrontendValue, PortIndex, Share};
 
 use super::KernelMaps;
 use crate::abi;
 use crate::generation::Generation;
+use crate::table::Walk;
 use holdfast_core::maps::MapError;
+
+/// A part of what the maps hold, to be read in pieces.
+#[derive(Debug)]
+pub(super) enum Part {
+    Frontends(Family, Walk),
+    Members(Walk),
+    Sources,
+    NodeAddresses,
+}
 
 #[allow(clippy::needless_pass_by_value)] // The shape that `map_err` wants.
 fn unreadable(error: std::io::Error) -> MapError {
@@ -53,7 +63,7 @@ impl KernelMaps {
         let orphans: BTreeSet<_> = told.filter(|index| !families.contains_key(index)).collect();
         Ok(Dump {
             frontends,
-            ports: families.iter().map(|(index, family)| self.read_port(*index, *family)).collect(),
+            ports: families.iter().map(|(index, family)| self.port_at(*index, *family)).collect(),
             orphans: orphans.into_iter().collect(),
             members,
             sources,
@@ -61,17 +71,69 @@ impl KernelMaps {
         })
     }
 
-    /// Looks one frontend up, as the programs do.
-    pub(super) fn read_one(&self, key: &FrontendKey) -> Option<Entry> {
+    /// The first piece of everything if `anew`, or else the next one; no piece has ports.
+    pub(super) fn read_back_on(&mut self, anew: bool) -> Result<Option<Dump>, MapError> {
+        if anew {
+            self.reading = self.parts()?;
+        }
+        while let Some(part) = self.reading.pop() {
+            if let Some((found, rest)) = self.read_part(part)? {
+                self.reading.extend(rest);
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All parts; the last one comes first.
+    fn parts(&self) -> Result<Vec<Part>, MapError> {
+        let mut parts = vec![Part::NodeAddresses, Part::Sources];
+        parts.push(Part::Members(self.generation.members.walk().map_err(unreadable)?));
+        for family in Family::ALL {
+            let walk = self.generation.frontends(family).walk().map_err(unreadable)?;
+            parts.push(Part::Frontends(family, walk));
+        }
+        Ok(parts)
+    }
+
+    /// A piece of a part, and what is left of the part. `None`: the part has come to its end.
+    fn read_part(&self, part: Part) -> Result<Option<(Dump, Option<Part>)>, MapError> {
+        let mut found = Dump::default();
+        let rest = match part {
+            Part::Frontends(family, mut walk) => {
+                let ports = self.generation.shape.ports;
+                let is_known = |(_, value): &(FrontendKey, FrontendValue)| value.port.0 < ports;
+                let each = |key: &[u8], value: &[u8]| {
+                    found.frontends.extend(abi::frontend_of(family, key, value).filter(is_known));
+                };
+                walk.some(each).map_err(unreadable)?.then_some(Part::Frontends(family, walk))
+            }
+            Part::Members(mut walk) => {
+                let each = |key: &[u8], state: &[u8]| found.members.extend(abi::member_of(key, state));
+                walk.some(each).map_err(unreadable)?.then_some(Part::Members(walk))
+            }
+            Part::Sources => {
+                found.sources = self.sources.read(self.limits.ports)?;
+                return Ok(Some((found, None)));
+            }
+            Part::NodeAddresses => {
+                found.node_addresses = self.node_addresses()?;
+                return Ok(Some((found, None)));
+            }
+        };
+        Ok(rest.map(|rest| (found, Some(rest))))
+    }
+
+    /// What a frontend leads to, as the programs look it up.
+    pub(super) fn value_of(&self, key: &FrontendKey) -> Option<FrontendValue> {
         let family = Family::of(key.address);
         let wanted = abi::FrontendBytes::new(key);
         let found = self.generation.frontends(family).get(wanted.key())?;
         let (_, value) = abi::frontend_of(family, wanted.key(), &found)?;
-        let is_known = value.port.0 < self.generation.shape.ports;
-        is_known.then(|| Entry { value, port: self.read_port(value.port, family) })
+        (value.port.0 < self.generation.shape.ports).then_some(value)
     }
 
-    fn read_port(&self, index: PortIndex, family: Family) -> DumpPort {
+    pub(super) fn port_at(&self, index: PortIndex, family: Family) -> DumpPort {
         let list = |scope| {
             let word = self.generation.word(index, scope);
             (word, self.generation.list(family, word))

@@ -178,6 +178,7 @@ impl KernelMaps {
             flows: None,
             sources: Sources::default(),
             cluster_ips,
+            reading: Vec::new(),
         })
     }
 }

@@ -3,7 +3,8 @@
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
-use std::net::IpAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -191,6 +192,50 @@ fn kernel_maps_grow_and_lose_nothing() {
     assert!(kernel.status().growths >= 1, "{:?}", kernel.status());
     assert_eq!(kernel.status().frontends, [20_000, 0]);
     check_same(&kernel.dump().unwrap(), &memory.dump().unwrap());
+}
+
+/// All pieces of a reading, and how many frontends the largest of them had. In between the maps are written to.
+fn read_in_pieces(maps: &mut impl Maps, mut between: impl FnMut(&mut dyn Maps)) -> (Dump, usize) {
+    let (mut all, mut most, mut anew) = (Dump::default(), 0, true);
+    while let Some(piece) = maps.read_on(anew).unwrap() {
+        (anew, most) = (false, most.max(piece.frontends.len()));
+        all.frontends.extend(piece.frontends);
+        all.members.extend(piece.members);
+        all.node_addresses.extend(piece.node_addresses);
+        between(maps);
+    }
+    all.frontends.sort_unstable();
+    all.members.sort_unstable();
+    (all, most)
+}
+
+#[test]
+fn kernel_maps_are_read_in_pieces_that_have_all_whatever_is_written_meanwhile() {
+    let mut kernel = KernelMaps::unattached(CAPACITY).unwrap();
+    insert_many(&mut kernel, 20_000);
+    let node = address(Family::V4, 77);
+    kernel.execute(&Action::InsertNodeAddress(node)).unwrap();
+    let backend = SocketAddr::new(address(Family::V4, 5), 53);
+    let member = MemberKey { port: PortIndex(3), membership: Membership::Serving, backend };
+    kernel.execute(&Action::InsertMember(member, SlotState::Active)).unwrap();
+    let whole = kernel.dump().unwrap();
+    let (read, most) = read_in_pieces(&mut kernel, |_| ());
+    assert_eq!((&read.frontends, &read.members), (&whole.frontends, &whole.members));
+    assert_eq!(read.node_addresses, [node]);
+    assert!(most < 20_000 / 2, "{most} in one piece");
+    for (key, value) in whole.frontends.iter().step_by(997) {
+        let port = whole.ports.iter().find(|port| port.index == value.port).cloned();
+        assert_eq!(kernel.read_value(key).unwrap(), Some(*value));
+        assert_eq!(kernel.read_port(value.port, Family::V4).unwrap(), port);
+    }
+    // New ones come until the maps are larger, which leaves the walk in the former maps.
+    let is_other = |op: &Op| matches!(op.action, Action::InsertFrontend(key, _) if key.address.is_ipv6());
+    let mut more = (0..50_000).map(|number| at_index(insert(number), 7)).filter(is_other);
+    let (read, _) = read_in_pieces(&mut kernel, |maps| {
+        more.by_ref().take(9_000).for_each(|op| maps.execute(&op.action).unwrap());
+    });
+    let found: BTreeSet<_> = read.frontends.into_iter().collect();
+    assert!(whole.frontends.iter().all(|it| found.contains(it)), "one is missing");
 }
 
 /// Executes all, and says in how many steps.

@@ -526,6 +526,8 @@ fn readiness_says_what_is_missing() {
     snapshot.sources = everything().sources;
     served.snapshots.send_replace(Arc::new(snapshot));
     assert_eq!(served.get("/readyz", "").body, "clients of the maps' former owner are waited for\n");
+    served.snapshots.send_replace(Arc::new(Snapshot { filling: true, ..everything() }));
+    assert_eq!(served.get("/readyz", "").body, "the first lists are being written to the maps\n");
     served.snapshots.send_replace(Arc::new(everything()));
     assert_eq!(served.get("/readyz", "").body, "ok\n");
     served.snapshots.send_replace(Arc::default());

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use holdfast_core::op::{Action, Dump, Entry};
+use holdfast_core::op::{Action, Dump, DumpPort, FrontendValue, PortIndex};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::*;
@@ -50,9 +50,13 @@ impl Maps for Telling {
         self.maps.dump()
     }
 
-    fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
+    fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
         self.tell("read");
-        self.maps.read(key)
+        self.maps.read_value(key)
+    }
+
+    fn read_port(&mut self, index: PortIndex, family: Family) -> Result<Option<DumpPort>, MapError> {
+        self.maps.read_port(index, family)
     }
 
     fn capacity(&self) -> Capacity {

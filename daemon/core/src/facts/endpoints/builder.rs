@@ -56,6 +56,10 @@ pub struct EndpointsBuilder {
     places: Index<Kin, u16>,
 }
 
+fn has_any(hints: &HintSet) -> bool {
+    !(hints.zones.is_empty() && hints.nodes.is_empty())
+}
+
 impl EndpointsBuilder {
     /// For a slice of one family.
     pub fn new(family: Family) -> Self {
@@ -128,6 +132,9 @@ impl EndpointsBuilder {
         node: &Parts<'_>,
         target: Option<Target<'_>>,
     ) -> Result<u16, EndpointRefused> {
+        if let Some(place) = self.kin_of_last(endpoint, node, target) {
+            return Ok(place);
+        }
         let kin = Kin {
             zone: self.shared(endpoint.zone.unwrap_or_default())?,
             node_start: self.shared(node.start)?,
@@ -138,6 +145,28 @@ impl EndpointsBuilder {
             hints: self.hint(endpoint.hints)?,
         };
         self.place(kin)
+    }
+
+    /// What the endpoint before shares, if this one shares the same: most endpoints of a slice do, and to compare their
+    /// texts costs less than to look each of them up.
+    fn kin_of_last(
+        &self,
+        endpoint: &Endpoint<'_>,
+        node: &Parts<'_>,
+        target: Option<Target<'_>>,
+    ) -> Option<u16> {
+        let place = self.packed.last()?.kin;
+        let kin = self.kin.get(usize::from(place))?;
+        let is = |name: Name, text: &str| name.text(&self.text) == text;
+        let hints = self.hints.get(usize::from(kin.hints).wrapping_sub(1));
+        let is_same = is(kin.zone, endpoint.zone.unwrap_or_default())
+            && is(kin.node_start, node.start)
+            && is(kin.node_end, node.end)
+            && is(kin.kind, target.map_or("", |it| it.kind))
+            && is(kin.namespace, target.map_or("", |it| it.namespace))
+            && is(kin.target_start, target.map_or("", |it| it.name.0.start))
+            && hints == endpoint.hints.filter(|it| has_any(it));
+        is_same.then_some(place)
     }
 
     fn place(&mut self, kin: Kin) -> Result<u16, EndpointRefused> {
@@ -198,7 +227,7 @@ impl EndpointsBuilder {
     }
 
     fn hint(&mut self, hints: Option<&HintSet>) -> Result<u16, EndpointRefused> {
-        let Some(hints) = hints.filter(|hints| !(hints.zones.is_empty() && hints.nodes.is_empty())) else {
+        let Some(hints) = hints.filter(|hints| has_any(hints)) else {
             return Ok(0);
         };
         let position = self.hints.iter().position(|known| known == hints).unwrap_or_else(|| {

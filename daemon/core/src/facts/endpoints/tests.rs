@@ -98,6 +98,24 @@ fn what_cannot_be_a_backend_is_refused_alone() {
 }
 
 #[test]
+fn what_endpoints_share_is_kept_once_in_whatever_order_they_come() {
+    let zones = ["a", "b"].map(|zone| HintSet { zones: [zone.into()].into(), nodes: Box::default() });
+    let [a, b] = &zones;
+    let endpoint = |nth: u8, hints| {
+        let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, nth));
+        let node = Some(if nth.is_multiple_of(2) { "node-1" } else { "node-22" }.into());
+        Endpoint { address, node, zone: Some("z"), hints, ..plain("1.1.1.1") }
+    };
+    let order = [Some(a), Some(a), None, None, Some(b), Some(a), Some(b), Some(b), None, Some(a)];
+    let wanted: Vec<_> = (1..).zip(order).map(|(nth, hints)| endpoint(nth, hints)).collect();
+    let mut builder = EndpointsBuilder::new(Family::V4);
+    wanted.iter().for_each(|it| builder.push(*it).unwrap());
+    let endpoints = builder.finish();
+    assert_eq!(endpoints.iter().collect::<Vec<_>>(), wanted);
+    assert_eq!((endpoints.kin.len(), endpoints.hints.len()), (3, 2));
+}
+
+#[test]
 fn invariant_10_endpoints_of_one_slice() {
     let mut builder = EndpointsBuilder::new(Family::V4);
     for _ in 0..limits::ENDPOINTS_PER_SLICE_MAX {

@@ -1,0 +1,123 @@
+//! Takes the records of services apart, on several threads: on a node that boots while no apiserver is there, clients
+//! wait for that.
+//!
+//! Invariant: the services come out in the order of their records, however many threads there are. A small file is read
+//! by the caller's thread alone, and so is any file where the system gives no thread.
+
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::thread::{Builder, Scope};
+
+use holdfast_core::snapshot::ServiceView;
+
+use super::codec;
+
+/// As many threads as can be of use: the caller's own reads the file for them.
+const THREADS_MAX: usize = 4;
+
+/// So many bytes of records are taken apart in one go, some milliseconds of work.
+const BATCH_BYTES: usize = 1 << 18;
+
+/// Batches that may wait for a thread, beside the one that it works at.
+const WAITING_MAX: usize = 2;
+
+/// A service for each record; `None`: the record makes no sense.
+type Decoded = Vec<Option<ServiceView>>;
+
+/// Records, one behind the other.
+#[derive(Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    lengths: Vec<usize>,
+}
+
+impl Batch {
+    fn decoded(&self, version: u32) -> Decoded {
+        let mut rest = self.bytes.as_slice();
+        let record = |length: &usize| {
+            let (record, behind) = rest.split_at_checked(*length)?;
+            rest = behind;
+            codec::service(version, record)
+        };
+        self.lengths.iter().map(record).collect()
+    }
+}
+
+/// A thread, and what it has done.
+struct Decoder {
+    batches: SyncSender<Batch>,
+    done: Receiver<Decoded>,
+}
+
+impl Decoder {
+    fn start<'scope>(scope: &'scope Scope<'scope, '_>, version: u32) -> std::io::Result<Self> {
+        let (batches, waiting) = sync_channel::<Batch>(WAITING_MAX);
+        let (out, done) = channel();
+        let work = move || {
+            // The receiver is gone if the file cannot be read on.
+            let _ = waiting.iter().try_for_each(|batch| out.send(batch.decoded(version)));
+        };
+        Builder::new().name("decoding".to_owned()).spawn_scoped(scope, work)?;
+        Ok(Self { batches, done })
+    }
+}
+
+/// All threads, and the records that wait for the next one of them.
+pub(super) struct Decoding<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    version: u32,
+    /// `None`: they have not begun.
+    decoders: Option<Vec<Decoder>>,
+    /// How many batches they were given.
+    given: usize,
+    batch: Batch,
+    /// What the caller's own thread has taken apart, because there is no other.
+    own: Decoded,
+}
+
+impl<'scope, 'env> Decoding<'scope, 'env> {
+    pub(super) fn new(scope: &'scope Scope<'scope, 'env>, version: u32) -> Self {
+        Self { scope, version, decoders: None, given: 0, batch: Batch::default(), own: Vec::new() }
+    }
+
+    /// Takes a record in.
+    pub(super) fn push(&mut self, record: &[u8]) {
+        self.batch.bytes.extend_from_slice(record);
+        self.batch.lengths.push(record.len());
+        if self.batch.bytes.len() >= BATCH_BYTES {
+            self.hand_over();
+        }
+    }
+
+    /// Gives the batch to the thread whose turn it is.
+    fn hand_over(&mut self) {
+        let batch = std::mem::take(&mut self.batch);
+        let (scope, version) = (self.scope, self.version);
+        let decoders = self.decoders.get_or_insert_with(|| {
+            let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+            (0..threads).map_while(|_| Decoder::start(scope, version).ok()).collect()
+        });
+        let turn = self.given.checked_rem(decoders.len()).and_then(|at| decoders.get(at));
+        match turn {
+            Some(decoder) => {
+                self.given += 1;
+                // A thread ends only after its last batch.
+                let _ = decoder.batches.send(batch);
+            }
+            None => self.own.extend(batch.decoded(version)),
+        }
+    }
+
+    /// All services, in the order of their records.
+    pub(super) fn finish(self) -> Decoded {
+        let Self { version, decoders, given, batch, own, .. } = self;
+        let decoders = decoders.unwrap_or_default();
+        let done: Vec<_> = decoders.into_iter().map(|decoder| decoder.done).collect();
+        let in_turn = done.iter().cycle().take(given);
+        // A thread that gave no answer has lost its records.
+        let theirs = in_turn.flat_map(|done| done.recv().unwrap_or_else(|_| vec![None]));
+        theirs.chain(own).chain(batch.decoded(version)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;
