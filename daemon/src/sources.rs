@@ -7,3 +7,4 @@ pub mod config;
 pub mod folder;
 pub mod kubernetes;
 pub mod manifests;
+pub mod names;
