@@ -90,7 +90,7 @@ simulate: ## Seeded random life with faults and crashes, checked at each step: S
 	@scripts/setup
 	cargo run --release --locked -p holdfast-laws --bin simulate -- --steps $(STEPS) $(if $(SEED),--seed $(SEED))
 
-fuzz: ## Feed broken configuration, manifests and queries to the parsers, and as root packets to the programs: SECONDS=60.
+fuzz: ## Feed broken configuration, manifests, queries and DNS answers to the parsers, and as root packets to the programs: SECONDS=60.
 	@scripts/setup
 	cargo run --release --locked -p holdfast-tests --bin fuzz -- --seconds $(SECONDS)
 	[ "$$(id -u)" != 0 ] || FUZZ_SECONDS=$(SECONDS) $(if $(SEED),SEED=$(SEED)) \

@@ -43,9 +43,10 @@ use crate::logging::messages::{self, say};
 use crate::overheard::{self, Overheard};
 use crate::proxies::filters::{self, onlookers};
 use crate::readings::{About, EffectiveConfig, Readings, Verifications};
-use crate::sources::config::{Blocks, BlocksFolder, Read};
+use crate::sources::config::{Blocks, BlocksFolder, NamesEnds, Read, Sets};
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
+use crate::sources::names::{self, Names};
 use crate::state::{self, Keeper};
 use crate::{
     announce, drains, host_routes, kube_proxy, logging, node, probes, proxies, rejections, sources, systemd,
@@ -142,6 +143,23 @@ struct Sources {
     /// The folder of further blocks, its path, and where those go that count.
     folder: Option<(BlocksFolder, Arc<str>)>,
     counting: watch::Sender<Arc<[Arc<Read>]>>,
+    /// The backends of the configuration's services as a former process had them.
+    kept: Sets,
+}
+
+/// What other modules are given of the blocks, and told of them.
+type BlocksEnds = (watch::Receiver<Arc<Blocks>>, watch::Sender<Arc<[Arc<Read>]>>);
+
+impl Sources {
+    fn new(
+        config: &Config,
+        kubernetes: Option<Kubernetes>,
+        (blocks, counting): BlocksEnds,
+        kept: Sets,
+    ) -> Self {
+        let manifests = config.manifests.path.as_deref().map(Manifests::new);
+        Self { manifests, kubernetes, blocks, folder: settings::folder(config), counting, kept }
+    }
 }
 
 /// What runs beside the engine and the sources: probes, Events, kube-proxy's ports, the service manager, devices, the
@@ -224,16 +242,15 @@ struct App {
 impl App {
     /// Does everything that can fail at the start, in the order in which an operator would look for the cause.
     fn start(file: &ConfigFile, config: &Config, logging: Arc<Logging>) -> Result<Self, AppError> {
-        let (node, manifests) = (node::name(config)?, config.manifests.path.as_deref().map(Manifests::new));
+        let (node, seed, folder) = (node::name(config)?, start::seed(), settings::state(config));
         let (blocks_out, blocks) = watch::channel(Arc::new(settings::blocks(config, &file.path)?));
-        let (seed, folder) = (start::seed(), state::Folder::new(&config.state.path));
         let ((claim, kept), drains) = (start::kept(&folder)?, drains::kept(&config.state.path));
         let (access, kubernetes) = start::cluster(config, &node, seed, kept.as_ref())?;
         let ((below, damage), maps) = (start::known_of(kept.as_ref()), AppMaps::open(config)?);
         let ((refusals, refused_no_more), (views, datapath)) = (maps.refusals()?, known(maps.view()));
-        let described = start::described(config, &maps, kept.as_ref());
-        let now_known = known_now(config, &node, &described, access.as_ref())?;
-        let engine = start::engine(maps, seed, &sources_of(config), now_known, (kept, &drains))?;
+        let (described, sets) = (start::described(config, &maps, kept.as_ref()), start::sets(kept.as_ref()));
+        let known_now = known_now(config, &node, &described, access.as_ref())?;
+        let engine = start::engine(maps, seed, &sources_of(config), known_now, (kept, &drains))?;
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
         let ((proxies, proxies_now), (filters, filters_now)) = (none_yet(), none_yet());
         let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), none_yet());
@@ -253,6 +270,7 @@ impl App {
             refusals,
             probes: Arc::default(),
             checks: Arc::default(),
+            names: Arc::default(),
             more_services: more,
             announced: config.kubernetes.events.then(Arc::default),
             overheard: Arc::new(Overheard::new(gatherer.editions())),
@@ -273,7 +291,7 @@ impl App {
         Ok(Self {
             admin: admin::start(&settings::admin_settings(config), (readings.clone(), acts), shut)?,
             reload: Reload::new(file, in_force, logging, access, events, (effective, blocks_out, refused)),
-            sources: Sources { manifests, kubernetes, blocks, folder: settings::folder(config), counting },
+            sources: Sources::new(config, kubernetes, (blocks, counting), sets),
             node,
             described,
             engine,
@@ -297,12 +315,13 @@ impl App {
             seed,
             ends: (failures, refused_no_more),
         } = self;
-        let Sources { manifests, kubernetes, blocks, folder, counting } = sources;
+        let Sources { manifests, kubernetes, blocks, folder, counting, kept } = sources;
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
         let datapath = beside.readings.datapath.clone();
         let checks = Arc::clone(&beside.readings.checks);
+        let named = resolving(&mut tasks, Arc::clone(&beside.readings.names), kept, seed);
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
         let wishes = beside.start(&mut tasks, &reload, &node, stopping.clone());
         let (nodes, nodes_told) = mpsc::channel(1);
@@ -316,7 +335,7 @@ impl App {
         tasks.spawn(sources::config::run(
             blocks,
             led,
-            folder,
+            (folder, Some(named)),
             events.clone(),
             datapath.clone(),
             (seed, checks),
@@ -343,6 +362,14 @@ impl App {
         admin.stop();
         Ok(())
     }
+}
+
+/// Starts to ask for the backends that have names.
+fn resolving(tasks: &mut JoinSet<()>, seen: Arc<Names>, kept: Sets, seed: u64) -> NamesEnds {
+    let (wanted, wishes) = watch::channel(Arc::default());
+    let (told, news) = mpsc::channel(1);
+    tasks.spawn(names::run(wishes, told, seen, seed));
+    NamesEnds { wanted, news, kept }
 }
 
 /// Follows a folder until it is told to stop.

@@ -22,6 +22,7 @@ mod node;
 mod packets;
 mod problem;
 mod report;
+mod resolve;
 mod restart;
 mod service;
 mod settings;
@@ -51,10 +52,12 @@ pub use self::packets::{
     DeviceName, Dsr, Flows, Mark, OuterDevices, Packets, PodDevices, ShortcutUse, SnatPorts, XdpUse, overlap,
 };
 pub use self::problem::{ConfigErrors, Position, Problem, Subject};
+pub use self::resolve::{Resolve, Resolver};
 pub use self::service::ServiceBlock;
 pub use self::settings::{Admin, Log, LogFormat, LogLevel, Manifests, Services, State};
 pub use self::value::{DnsLabel, Share};
 
+use self::agreement::Own;
 use self::report::{Report, Site};
 use self::table::Table;
 
@@ -69,6 +72,8 @@ pub struct Config {
     pub services: Vec<ServiceBlock>,
     /// `[services]`: where more of these are.
     pub more_services: Services,
+    /// Which name servers are asked for the backends of such blocks.
+    pub resolver: Resolver,
     pub announce: Announcing,
     pub datapath: Datapath,
     pub packets: Packets,
@@ -119,6 +124,7 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
     let blocks = root.blocks("service", limits::SERVICES_MAX, service::read);
     let blocks: Vec<service::ReadBlock> = blocks.into_iter().flatten().collect();
     let more_services = root.table("services", settings::read_services);
+    let resolver = root.table("resolver", resolve::read_resolver);
     let announce = root.table("announce", announce::read);
     let datapath = root.table("datapath", datapath::read);
     let packets = root.table("packets", packets::read);
@@ -128,7 +134,11 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
     let admin = root.table("admin", settings::read_admin);
     let log = root.table("log", settings::read_log);
     let apiserver = read_apiserver.apiserver;
-    agreement::check(root.report(), &blocks, (&admin, &apiserver, &packets));
+    agreement::check(
+        root.report(),
+        &blocks,
+        Own { admin: &admin, apiserver: &apiserver, packets: &packets, resolver: &resolver },
+    );
     let services = blocks.into_iter().map(|read| read.block).collect();
     let mut config = Config {
         node,
@@ -137,6 +147,7 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
         manifests,
         services,
         more_services,
+        resolver,
         announce,
         datapath,
         packets,

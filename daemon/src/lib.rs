@@ -14,6 +14,7 @@ pub mod config;
 pub mod datapath;
 pub mod devices;
 pub mod diagnose;
+pub mod dns;
 pub mod drains;
 pub mod engine;
 mod exempt;

@@ -32,6 +32,7 @@ use crate::probes::Probes;
 use crate::recorder::History;
 use crate::sources::config::{Checks, Read};
 use crate::sources::kubernetes::View as Watches;
+use crate::sources::names::Names;
 use crate::state::Written;
 
 pub(crate) use closed_ports::{CLOSED_NAMED_MAX, IN_USE};
@@ -109,6 +110,8 @@ pub struct Readings {
     pub probes: Arc<Probes>,
     /// How the checks of the configuration's backends went.
     pub checks: Arc<Checks>,
+    /// What name servers say of the backends of the configuration's services.
+    pub names: Arc<Names>,
     /// The blocks that count of the folder beside the configuration.
     pub more_services: watch::Receiver<Arc<[Arc<Read>]>>,
     /// What became of the Events for the cluster; `None`: none are written.

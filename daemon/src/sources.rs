@@ -7,4 +7,5 @@ pub mod config;
 pub mod folder;
 pub mod kubernetes;
 pub mod manifests;
+pub mod names;
 mod protobuf;

@@ -28,6 +28,11 @@ pub(crate) fn given(readings: &Readings, walk: &Walk) -> Given {
         refusals: readings.refusals.latest().latest,
         refusing: if walk.is_by_udp() { refusing(&datapath) } else { BTreeSet::new() },
         checks: walk.names().into_iter().map(|name| (name.clone(), readings.checks.of(name))).collect(),
+        names: walk
+            .names()
+            .into_iter()
+            .filter_map(|name| Some((name.clone(), readings.names.of(name)?)))
+            .collect(),
         announced: readings.routes.borrow().addresses.clone(),
         histories: walk
             .names()

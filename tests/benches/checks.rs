@@ -115,6 +115,7 @@ fn blocks(backends: &[SocketAddr], kind: &CheckKind) -> Blocks {
         frontends: vec![SocketAddr::from((Ipv4Addr::from_bits(0x0a60_0001 + number), 80))],
         backends: backends.to_vec(),
         weights: Vec::new(),
+        resolve: None,
         health_check: Some(check.clone()),
         affinity_timeout: None,
         affinity_prefix: None,
@@ -147,7 +148,7 @@ async fn measure(name: &str, blocks: Blocks, asked: &AtomicU64) {
     let (_led, led) = watch::channel(None);
     let (_datapath, datapath) = watch::channel(Arc::new(DatapathView::memory()));
     let (sender, events) = mpsc::channel(8);
-    let running = tokio::spawn(run(blocks, led, None, sender, datapath, (7, Arc::default())));
+    let running = tokio::spawn(run(blocks, led, (None, None), sender, datapath, (7, Arc::default())));
     let watching = tokio::spawn(watched(events));
     // Until then the first check of each backend is over, and the second one, which is nearer than an interval.
     tokio::time::sleep(sized(INTERVAL * 2, Duration::from_millis(500))).await;

@@ -22,6 +22,7 @@ mod knock;
 pub mod limits;
 mod links;
 pub mod load;
+pub mod names;
 mod raw;
 pub mod sctp;
 mod serve;

@@ -1,4 +1,4 @@
-//! Broken input for everything that reads: configuration, manifests, HTTP requests.
+//! Broken input for everything that reads: configuration, manifests, HTTP requests, answers of name servers.
 //!
 //! A seed decides every input. Inputs that are answered in a new way join the corpus, so that later ones go
 //! deeper. Invariant: whatever the input, the reader neither panics nor takes long nor lets anything past a limit,
@@ -8,6 +8,7 @@
 mod config;
 mod manifests;
 mod mutate;
+mod names;
 mod query;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,13 +38,14 @@ pub trait Target {
 }
 
 /// The names of all targets.
-pub const TARGETS: [&str; 3] = ["config", "manifests", "query"];
+pub const TARGETS: [&str; 4] = ["config", "manifests", "names", "query"];
 
 /// A target by its name.
 pub fn target(name: &str) -> Result<Box<dyn Target>, String> {
     match name {
         "config" => Ok(Box::new(config::Configuration)),
         "manifests" => Ok(Box::new(manifests::Manifests::new()?)),
+        "names" => Ok(Box::new(names::Answers::new()?)),
         "query" => Ok(Box::new(query::Requests::new()?)),
         other => Err(format!("no target {other:?}; legal: {}, all", TARGETS.join(", "))),
     }

@@ -25,6 +25,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         refusals: RefusalLog::none(),
         probes: Arc::default(),
         checks: Arc::default(),
+        names: Arc::default(),
         more_services: watch::channel(Arc::default()).1,
         announced: None,
         overheard: Arc::default(),

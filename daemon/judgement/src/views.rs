@@ -8,5 +8,6 @@ pub mod checks;
 pub mod clients;
 pub mod datapath;
 pub mod devices;
+pub mod names;
 pub mod proxies;
 pub mod refusals;

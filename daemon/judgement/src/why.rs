@@ -32,6 +32,7 @@ use crate::views::apiserver::View as ApiserverView;
 use crate::views::checks::ChecksSeen;
 use crate::views::clients::Counters;
 use crate::views::datapath::DatapathView;
+use crate::views::names::NameSeen;
 use crate::views::refusals::Denied;
 pub use balancer::LoadBalancer;
 use details::{Applied, Desired, Rejected};
@@ -77,6 +78,8 @@ pub struct Explained<'a> {
     pub frontends: Vec<FrontendRow<'a>>,
     pub desired: Desired<'a>,
     pub rejected: Vec<Rejected<'a>>,
+    /// The name that its backends are asked by; null: they are not from the DNS.
+    pub resolved: Option<NameSeen>,
     pub endpoints: Vec<EndpointRow<'a>>,
     pub refusals: Vec<RefusedRow>,
     /// Backends by UDP that said that their port is closed, as far as clients outside heard it through this node.
@@ -108,6 +111,8 @@ pub struct Given {
     pub refusing: BTreeSet<SocketAddr>,
     /// The checked backends of each of [`Walk::names`] that the configuration has.
     pub checks: BTreeMap<ObjectName, ChecksSeen>,
+    /// What name servers say of the backends of those services.
+    pub names: BTreeMap<ObjectName, NameSeen>,
     /// The addresses that are to be announced.
     pub announced: Vec<AnnouncedAddress>,
     /// The latest records of each of [`Walk::names`], oldest first.
@@ -123,6 +128,11 @@ impl Given {
     /// The checked backends of a service; none where the configuration does not have it.
     fn checks(&self, view: &ServiceView) -> Option<&ChecksSeen> {
         self.checks.get(&view.key.name).filter(|_| view.key.source == Source::Config)
+    }
+
+    /// The name that a service's backends are asked by.
+    fn resolved(&self, view: &ServiceView) -> Option<&NameSeen> {
+        self.names.get(&view.key.name).filter(|_| view.key.source == Source::Config)
     }
 
     /// Whether the address of a frontend is announced; none where it is not to be.
@@ -320,6 +330,7 @@ fn explained<'a>(
         frontends: subject.frontends().map(row).collect(),
         desired: Desired::of(view, policy),
         rejected: Rejected::of(snapshot, view),
+        resolved: given.resolved(view).cloned(),
         endpoints: details::endpoints(view, snapshot, given.checks(view)),
         refusals: details::refusals(&given.refusals, subject),
         refusing_backends: refusing::told(view, &given.refusing),

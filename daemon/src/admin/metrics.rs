@@ -11,6 +11,7 @@ mod daemon;
 mod datapath;
 mod flows;
 mod holds;
+mod names;
 mod records;
 mod table;
 
@@ -25,6 +26,7 @@ pub(super) fn exposition(readings: &Readings, snapshot: &Snapshot, ready: bool) 
     table::write(&mut out, snapshot);
     holds::write(&mut out, snapshot, &readings.probes);
     holds::checks(&mut out, &readings.checks);
+    names::write(&mut out, &readings.names);
     conditions::write(&mut out, snapshot, (&readings.closed_ports, &readings.overheard));
     datapath::write(&mut out, readings, snapshot);
     flows::write(&mut out, &readings.datapath());

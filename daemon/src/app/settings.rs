@@ -17,6 +17,7 @@ use crate::apiserver::{self, Access};
 use crate::config::{self, Config, Discovery};
 use crate::readings::EffectiveConfig;
 use crate::sources::config::{Blocks, BlocksFolder};
+use crate::state;
 
 /// Kubelet's kubeconfig where kubeadm puts it.
 const KUBELET: &str = "/etc/kubernetes/kubelet.conf";
@@ -86,6 +87,11 @@ pub(super) fn effective(config: &Config) -> EffectiveConfig {
 
 pub(super) fn blocks(config: &Config, path: &Path) -> Result<Blocks, AppError> {
     Blocks::of(config, &path.to_string_lossy()).map_err(AppError::Services)
+}
+
+/// The folder of what survives a restart.
+pub(super) fn state(config: &Config) -> state::Folder {
+    state::Folder::new(&config.state.path)
 }
 
 /// The folder of further blocks, and its path.

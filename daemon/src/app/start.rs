@@ -26,6 +26,7 @@ use crate::config::{Config, NodeName};
 use crate::logging::messages::{self, say};
 use crate::node::Described;
 use crate::recorder::{self, Recorder, TimedChange};
+use crate::sources::config::{self, Sets};
 use crate::sources::kubernetes::{self, Kubernetes};
 use crate::state;
 
@@ -55,6 +56,11 @@ pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state
 /// Which numbers of records may have been given out, and what was wrong with the snapshot.
 pub(super) fn known_of(kept: Option<&state::Saved>) -> (u64, Option<Arc<state::Damage>>) {
     kept.map_or((0, None), |kept| (kept.context.numbers_below, kept.damage.clone()))
+}
+
+/// The backends that the configuration's services had.
+pub(super) fn sets(kept: Option<&state::Saved>) -> Sets {
+    kept.map(|kept| config::kept(&kept.remembered.services)).unwrap_or_default()
 }
 
 fn say_damage(damage: &state::Damage) {

@@ -13,21 +13,27 @@ use super::apiserver::{Apiserver, VIP_SERVICE};
 use super::limits::ANNOUNCED_MAX;
 use super::packets::Packets;
 use super::report::{Report, Site};
+use super::resolve::Resolver;
 use super::service::{ReadBlock, ServiceBlock};
 use super::settings::Admin;
 
+/// What blocks have to stand beside, each other apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Own<'c> {
+    pub(super) admin: &'c Admin,
+    pub(super) apiserver: &'c Apiserver,
+    pub(super) packets: &'c Packets,
+    pub(super) resolver: &'c Resolver,
+}
+
 /// Reports every clash between the blocks, and between a block and the daemon's own addresses.
-pub(super) fn check(
-    report: &mut Report<'_>,
-    blocks: &[ReadBlock],
-    (admin, apiserver, packets): (&Admin, &Apiserver, &Packets),
-) {
+pub(super) fn check(report: &mut Report<'_>, blocks: &[ReadBlock], own: Own<'_>) {
     names_are_distinct(report, blocks);
     frontends_are_distinct(report, blocks);
     for read in blocks {
         check_alone(report, read);
-        apiservers_are_bypassed(report, read, apiserver);
-        for Clash { frontend, message } in clashes(&read.block, (admin, apiserver, packets)) {
+        apiservers_are_bypassed(report, read, own.apiserver);
+        for Clash { frontend, message } in clashes(&read.block, own) {
             let site = frontend.and_then(|at| read.frontend_sites.get(at)).unwrap_or(&read.site);
             report.error(site, message);
         }
@@ -50,12 +56,11 @@ pub(super) struct Clash {
 }
 
 /// Every reason for which a block cannot stand beside the daemon's own addresses and what is translated.
-pub(super) fn clashes(
-    block: &ServiceBlock,
-    (admin, apiserver, packets): (&Admin, &Apiserver, &Packets),
-) -> Vec<Clash> {
+pub(super) fn clashes(block: &ServiceBlock, own: Own<'_>) -> Vec<Clash> {
+    let Own { admin, apiserver, packets, resolver } = own;
     let mut clashes = own_address(block, admin);
     clashes.extend(virtual_address(block, apiserver));
+    clashes.extend(name_servers(block, resolver));
     // No program is asked where a socket of SCTP dials.
     if block.protocol == Transport::Sctp && !packets.enabled {
         let message = "SCTP is translated by packets alone: set `enabled = true` under [packets]";
@@ -164,6 +169,18 @@ fn own_address(block: &ServiceBlock, admin: &Admin) -> Vec<Clash> {
     at(block, is_taken, |it| format!("{it} is where the admin API listens (admin.listen)"))
 }
 
+/// Names to resolve without a server to ask, and frontends at the address of one: the daemon asks past its services, so
+/// no backend of such a frontend would ever be asked.
+fn name_servers(block: &ServiceBlock, resolver: &Resolver) -> Vec<Clash> {
+    let is_unasked = block.resolve.is_some() && resolver.servers.is_empty();
+    let unasked = is_unasked.then(|| Clash { frontend: None, message: NO_RESOLVER.to_owned() });
+    let is_taken = |it| resolver.servers.contains(&it) && block.protocol != Transport::Sctp;
+    let taken = at(block, is_taken, |it| {
+        format!("{it} is a name server (resolver.servers): it is asked itself, never by a service")
+    });
+    unasked.into_iter().chain(taken).collect()
+}
+
 /// Warns of frontends at the addresses of apiservers.
 fn apiservers_are_bypassed(report: &mut Report<'_>, read: &ReadBlock, apiserver: &Apiserver) {
     let frontends = read.block.frontends.iter().zip(&read.frontend_sites);
@@ -198,5 +215,8 @@ fn announced_are_few(report: &mut Report<'_>, blocks: &[ReadBlock]) {
 
 const UNREACHED: &str =
     "announce: others reach the address by packets alone: set `enabled = true` under [packets]";
+
+const NO_RESOLVER: &str =
+    "resolve: no name server is given: name them, as in [resolver] servers = [\"192.0.2.53:53\"]";
 
 const ONE_LINK: &str = "no router leads to a loopback or link-local address";

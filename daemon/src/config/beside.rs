@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use holdfast_core::keys::Transport;
 
-use super::agreement::{Clash, clashes};
+use super::agreement::{Clash, Own, clashes};
 use super::announce::Announce;
 use super::limits::{ANNOUNCED_MAX, BLOCKS_MAX};
 use super::service::ServiceBlock;
@@ -56,8 +56,8 @@ impl<'c> Beside<'c> {
         if self.names.len() >= BLOCKS_MAX {
             return Some(format!("at most {BLOCKS_MAX} blocks of all files together are read"));
         }
-        let Config { admin, apiserver, packets, .. } = self.config;
-        let clash = clashes(block, (admin, apiserver, packets)).into_iter().next();
+        let Config { admin, apiserver, packets, resolver, .. } = self.config;
+        let clash = clashes(block, Own { admin, apiserver, packets, resolver }).into_iter().next();
         clash.map(|Clash { message, .. }| message).or_else(|| self.too_many_announced(block))
     }
 

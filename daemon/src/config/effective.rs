@@ -22,7 +22,7 @@ use super::value::show_duration;
 use super::{
     Admin, Announcing, Apiserver, Cgroup, CheckKind, CheckTls, ClientIdentity, Config, Datapath,
     DatapathLimits, ExternalIps, Flows, GrpcCheck, HealthCheck, Hold, HttpCheck, KubeProxy, Kubernetes, Log,
-    Node, OuterAddresses, OuterDevices, Packets, PodDevices, ServiceBlock, StaleSockets,
+    Node, OuterAddresses, OuterDevices, Packets, PodDevices, Resolve, Resolver, ServiceBlock, StaleSockets,
 };
 
 impl Config {
@@ -35,6 +35,7 @@ impl Config {
             ("manifests", Some(table([("path", self.manifests.path.as_deref().and_then(path))]))),
             ("service", blocks(&self.services)),
             ("services", Some(table([("path", self.more_services.path.as_deref().and_then(path))]))),
+            ("resolver", Some(resolver(&self.resolver))),
             ("announce", Some(announce(self.announce))),
             ("datapath", Some(datapath(&self.datapath))),
             ("packets", Some(packets(&self.packets))),
@@ -156,10 +157,8 @@ fn service(block: &ServiceBlock) -> Value {
         ("port_name", block.port_name.as_ref().map_or_else(|| text(""), text)),
         ("protocol", word(block.protocol)),
         ("frontends", list(&block.frontends)),
-        (
-            "backends",
-            Some(Value::Array(block.backends.iter().zip(&block.weights).filter_map(backend).collect())),
-        ),
+        ("backends", backends(block)),
+        ("resolve", block.resolve.as_ref().map(resolve)),
         ("session_affinity", block.session_affinity.map_or_else(|| text("none"), time)),
         ("session_affinity_prefix", block.affinity_prefix.map(prefixes)),
         ("on_empty", block.on_empty.and_then(word)),
@@ -176,6 +175,25 @@ fn prefixes(prefixes: Prefixes) -> Value {
 
 fn announce(announce: Announcing) -> Value {
     table([("table", Some(i64::from(announce.table.number()).into()))])
+}
+
+fn backends(block: &ServiceBlock) -> Option<Value> {
+    let each = || block.backends.iter().zip(&block.weights).filter_map(backend).collect();
+    block.resolve.is_none().then(|| Value::Array(each()))
+}
+
+fn resolve(resolve: &Resolve) -> Value {
+    match resolve {
+        Resolve::Servers(name) => table([("srv", text(name))]),
+        Resolve::Addresses(name, port) => {
+            table([("name", text(name)), ("port", Some(i64::from(port.get()).into()))])
+        }
+    }
+}
+
+fn resolver(resolver: &Resolver) -> Value {
+    // An empty list is left out, because the reader of a configuration refuses one.
+    table([("servers", list(&resolver.servers).filter(|_| !resolver.servers.is_empty()))])
 }
 
 fn backend((address, weight): (&SocketAddr, &Weight)) -> Option<Value> {

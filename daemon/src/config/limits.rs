@@ -29,6 +29,9 @@ pub(super) const ROUTE_TABLES: (u32, u32) = (1, 251);
 /// The most apiserver addresses: a failover walks them one by one, three seconds each in the worst case.
 pub(super) const APISERVERS_MAX: usize = 16;
 
+/// The most name servers: a name that none of them answers is asked for at each of them twice, a second each time.
+pub(super) const RESOLVERS_MAX: usize = 4;
+
 /// The most ranges for NodePorts: every local address is compared with each of them.
 pub(super) const CIDRS_MAX: usize = 64;
 

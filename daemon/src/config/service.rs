@@ -18,6 +18,7 @@ use super::health_check::{self, HealthCheck};
 use super::hold::static_on_empty;
 use super::limits::{AFFINITY, BACKENDS_MAX, FRONTENDS_MAX};
 use super::report::Site;
+use super::resolve::{self, Resolve};
 use super::table::{Found, Items, Table, WhenEmpty};
 use super::value::{DnsLabel, boolean, dns_label, duration, expected, integer, string, unknown, word};
 
@@ -38,6 +39,8 @@ pub struct ServiceBlock {
     pub backends: Vec<SocketAddr>,
     /// How many new clients each of them gets beside the others.
     pub weights: Vec<Weight>,
+    /// Where backends are asked for, in place of those.
+    pub resolve: Option<Resolve>,
     /// How backends are checked; none means that every backend counts as usable.
     pub health_check: Option<HealthCheck>,
     /// How long a client's address stays with its backend; none means no affinity.
@@ -72,8 +75,11 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
     let port_name = table.take("port_name", port_name).flatten();
     let protocol = table.take("protocol", word).unwrap_or(Transport::Tcp);
     let errors_of_key = table.report().errors_count();
+    table.require_key("frontends");
     let (frontends, frontend_sites) = items(table, "frontends", &FRONTENDS, address_port);
-    let (backends, backend_sites) = items(table, "backends", &BACKENDS, backend);
+    let has_name = table.has("resolve");
+    let resolve = table.table("resolve", |table| has_name.then(|| resolve::read(table)).flatten());
+    let (backends, backend_sites) = backends(table);
     let (backends, weights) = backends.into_iter().unzip();
     let lists_are_whole = table.report().is_whole() && table.report().errors_count() == errors_of_key;
     let health_check = table.optional_table("health_check", health_check::read);
@@ -91,6 +97,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
         frontends,
         backends,
         weights,
+        resolve,
         health_check,
         session_affinity,
         affinity_prefix,
@@ -123,9 +130,23 @@ fn items<T>(
     items: &Items,
     read: fn(&DeValue<'_>) -> Result<T, String>,
 ) -> (Vec<T>, Vec<Site>) {
-    table.require_key(key);
     let found = table.list(key, items, read);
     found.unwrap_or_default().into_iter().map(|Found { value, site }| (value, site)).unzip()
+}
+
+/// The backends that a block itself has; it has none where it says what to ask for.
+fn backends(table: &mut Table<'_, '_, '_>) -> (Vec<(SocketAddr, Weight)>, Vec<Site>) {
+    match (table.has("backends"), table.has("resolve")) {
+        (true, true) => {
+            let site = table.site().clone();
+            let message =
+                "remove `backends` if name servers know them, else `resolve`: a block has one of the two";
+            table.report().error(&site, message.to_owned());
+        }
+        (false, true) => return (Vec::new(), Vec::new()),
+        (_, false) => table.require_key("backends"),
+    }
+    items(table, "backends", &BACKENDS, backend)
 }
 
 /// A backend: its address alone, or with its weight.

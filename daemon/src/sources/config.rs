@@ -9,7 +9,8 @@
 //! The virtual address of the apiserver is a service of the same kind. Its one backend is the endpoint that the way to
 //! the apiserver leads others to, and no check of this source's.
 //!
-//! Further blocks come from a folder of files, where the configuration names one.
+//! Further blocks come from a folder of files, where the configuration names one. The backends of some are asked for
+//! elsewhere, by name.
 //!
 //! Invariant: the first group holds every service and slice of the configuration, and ends with `Synced` where there is
 //! no folder. Where there is one, `Synced` ends the group with which it has been told whole. An unchanged block never
@@ -24,8 +25,10 @@ mod health;
 pub mod joined;
 mod live;
 mod ramp;
+mod resolved;
 mod schedule;
 mod seen;
+mod told;
 mod trust;
 
 use std::net::SocketAddr;
@@ -48,13 +51,15 @@ use holdfast_core::hold::OnEmpty;
 pub use holdfast_judgement::views::checks::CheckResult;
 
 use crate::clock;
-use crate::config::ServiceBlock;
+use crate::config::{Resolve, ServiceBlock};
 pub use block::{Blocks, Fault, InvalidService};
 pub use counts::{CheckedState, Checks};
 pub use folder::{BlocksFolder, FolderNews, Read};
 use health::Transition;
 use joined::Folder;
 use live::{Change, Live};
+use resolved::Resolved;
+pub use resolved::{NamesEnds, Sets, kept};
 use schedule::{CheckId, Places};
 use seen::Outcome;
 use trust::Trust;
@@ -81,6 +86,8 @@ pub struct StaticService {
     pub backends: Vec<SocketAddr>,
     /// Of these the backends with weights of their own.
     pub weights: Vec<(SocketAddr, Weight)>,
+    /// Where backends are asked for, in place of those.
+    pub resolve: Option<Resolve>,
     /// How backends are checked; `None`: they are always ready.
     pub health_check: Option<HealthCheck>,
     /// Session affinity by client address, in seconds.
@@ -103,6 +110,7 @@ impl From<&ServiceBlock> for StaticService {
             frontends: block.frontends.clone(),
             backends: block.backends.clone(),
             weights: weights(block),
+            resolve: block.resolve.clone(),
             health_check: block.health_check.clone(),
             affinity_timeout: block.session_affinity.and_then(|time| u32::try_from(time.as_secs()).ok()),
             affinity_prefix: block.affinity_prefix,
@@ -128,12 +136,12 @@ type Finished = (CheckId, Outcome, Duration);
 ///
 /// The value that `blocks` has at the start is the first list; each later value is a reload. `led` is the endpoint that
 /// the virtual address leads to. `seed` spreads the checks, so that the nodes of one cluster do not all knock at once.
-/// `datapath` says which backends refuse clients; `counts` is told how checks go. Returns when `blocks` has no sender
-/// or `events` no receiver any more.
+/// `datapath` says which backends refuse clients; `counts` is told how checks go. `names` asks for the backends of
+/// blocks that have none themselves. Returns when `blocks` has no sender or `events` no receiver any more.
 pub async fn run(
     mut blocks: watch::Receiver<Arc<Blocks>>,
     mut led: watch::Receiver<Option<SocketAddr>>,
-    folder: Option<FolderEnds>,
+    (folder, names): (Option<FolderEnds>, Option<NamesEnds>),
     events: mpsc::Sender<Vec<Event>>,
     mut datapath: watch::Receiver<Arc<DatapathView>>,
     (seed, counts): (u64, Arc<Checks>),
@@ -142,47 +150,62 @@ pub async fn run(
     let (mut live, mut trust) = (Live::new(seed, Arc::clone(&counts), places()), Trust::default());
     let mut running: JoinSet<Finished> = JoinSet::new();
     let is_alone = folder.is_none();
-    let mut beside = folder.map(Beside::new);
-    let mut group = live.apply(&in_force(&mut blocks, &mut led), began.elapsed());
-    group.extend(is_alone.then_some(Event::Synced(Source::Config)));
+    let (mut beside, mut names) = (folder.map(Beside::new), names.map(Resolved::new));
+    let mut bare = in_force(&mut blocks, &mut led);
+    let (first, news) = filled(&bare, (names.as_mut(), &live), is_alone);
+    let mut group = live.apply(&first, began.elapsed());
+    group.extend(news.into_iter().chain(is_alone.then_some(Event::Synced(Source::Config))));
     loop {
         if !group.is_empty() && events.send(group).await.is_err() {
             return;
         }
         counts.set_backends(live.usable(), live.unusable());
         start_due(&mut live, &mut trust, &mut running, began);
-        let is_whole = tokio::select! {
-            reload = blocks.changed() => {
-                if reload.is_err() {
-                    return;
-                }
-                Some(false)
-            }
+        let turn = tokio::select! {
+            reload = blocks.changed() => match reload {
+                Ok(()) => Turn::Blocks { is_whole: false },
+                Err(_) => return,
+            },
             refusing = refusals(&mut datapath) => {
                 counts.add_doubted(live.doubt(&refusing, began.elapsed()));
-                None
+                Turn::Checks
             }
-            () = leads_elsewhere(&mut led) => Some(false),
-            is_whole = told(&mut beside) => Some(is_whole),
+            () = leads_elsewhere(&mut led) => Turn::Blocks { is_whole: false },
+            is_whole = told(&mut beside) => Turn::Blocks { is_whole },
+            () = said(&mut names) => Turn::Names,
             // Never an error: no check is aborted while it is awaited, and a panic ends the whole process.
             Some(Ok(finished)) = running.join_next() => {
                 take_finished(&mut live, &mut running, &counts, finished);
-                None
+                Turn::Checks
             }
-            () = sleep_until(live.next_due().map(|due| began + due)) => None,
+            () = sleep_until(live.next_due().map(|due| began + due)) => Turn::Checks,
             () = events.closed() => return,
         };
-        group = match is_whole {
-            None => live.take_changes(began.elapsed()),
-            Some(is_whole) => {
-                let (blocks, mut group) = joined(&in_force(&mut blocks, &mut led), beside.as_mut());
-                trust.retain(&blocks);
-                group.splice(..0, live.apply(&blocks, began.elapsed()));
-                group.extend(is_whole.then_some(Event::Synced(Source::Config)));
-                group
+        let is_whole = matches!(turn, Turn::Blocks { is_whole: true });
+        let mut told = Vec::new();
+        match turn {
+            Turn::Checks => {
+                group = live.take_changes(began.elapsed());
+                continue;
             }
-        };
+            Turn::Names => {}
+            Turn::Blocks { .. } => (bare, told) = joined(&in_force(&mut blocks, &mut led), beside.as_mut()),
+        }
+        let (blocks, news) = filled(&bare, (names.as_mut(), &live), is_whole);
+        trust.retain(&blocks);
+        group = live.apply(&blocks, began.elapsed());
+        group.extend(told.into_iter().chain(news).chain(is_whole.then_some(Event::Synced(Source::Config))));
     }
+}
+
+/// What has to be looked at.
+enum Turn {
+    /// The blocks; and whether the folder has now been told whole.
+    Blocks { is_whole: bool },
+    /// The backends of those that have names.
+    Names,
+    /// How backends are.
+    Checks,
 }
 
 /// The folder and its ends.
@@ -214,6 +237,31 @@ fn joined(configured: &Arc<Blocks>, beside: Option<&mut Beside>) -> (Arc<Blocks>
     let (joined, events) = beside.folder.join(configured);
     beside.counting.send_replace(joined.more);
     (joined.blocks, events)
+}
+
+/// Waits for news of names, for ever where there are none.
+async fn said(names: &mut Option<Resolved>) {
+    if let Some(names) = names
+        && let Some(news) = names.news().await
+    {
+        return names.take(news);
+    }
+    std::future::pending().await
+}
+
+/// The blocks with the backends that were asked for, and what is told of names. Once all blocks are told, what a former
+/// process knew has been taken by those that need it.
+fn filled(
+    blocks: &Arc<Blocks>,
+    (names, live): (Option<&mut Resolved>, &Live),
+    is_whole: bool,
+) -> (Arc<Blocks>, Vec<Event>) {
+    let Some(names) = names else { return (Arc::clone(blocks), Vec::new()) };
+    let filled = names.fill(blocks, |service| live.set(service));
+    if is_whole {
+        names.forget_kept();
+    }
+    filled
 }
 
 /// As many checks may run together as there may be files beside those of all else.

@@ -1,4 +1,4 @@
-//! Feeds broken input to the readers: `fuzz [--seconds N] [--seed S] [--target config|manifests|query|all]`.
+//! Feeds broken input to the readers: `fuzz [--seconds N] [--seed S] [--target config|manifests|names|query|all]`.
 //!
 //! Each target gets the seconds. Ends with 1 when something was found; the input is in the current folder.
 

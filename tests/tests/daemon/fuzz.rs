@@ -28,6 +28,11 @@ fn broken_manifests_harm_only_themselves() {
 }
 
 #[test]
+fn broken_answers_of_name_servers_say_nothing_that_is_not_in_them() {
+    check("names");
+}
+
+#[test]
 fn broken_queries_are_answered() {
     check("query");
 }

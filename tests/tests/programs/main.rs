@@ -21,6 +21,8 @@ mod facts;
 #[cfg(test)]
 mod incident;
 #[cfg(test)]
+mod names;
+#[cfg(test)]
 mod node;
 #[cfg(test)]
 mod served;

@@ -91,6 +91,9 @@ fn write_service(out: &mut String, it: &Explained<'_>) {
         let what = if rejected.partial { "Ignored in" } else { "Rejected" };
         line(out, 1, &format!("{what} {}: {}", rejected.object, rejected.reason));
     }
+    if let Some(name) = &it.resolved {
+        line(out, 1, &format!("Backends by DNS: {name}"));
+    }
     if !it.endpoints.is_empty() {
         line(out, 1, "Endpoints:");
     }

@@ -29,6 +29,7 @@ use holdfast_judgement::views::apiserver::{
 };
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::views::devices;
+use holdfast_judgement::views::names::{AnswerSeen, NameSeen, NameState, TroubleSeen};
 use holdfast_judgement::views::proxies::{Filter, FilterKind};
 use holdfast_judgement::views::proxies::{OtherProxy, Trace};
 use tokio::sync::{mpsc, watch};
@@ -43,6 +44,7 @@ use crate::readings::{
 };
 use crate::sources::config::Checks;
 use crate::sources::kubernetes::{self as watching, LastError, Resource, View as Watches, Watch};
+use crate::sources::names::Names;
 use crate::state::Written;
 use healthy::devices as decisions;
 pub(crate) use healthy::status;
@@ -737,6 +739,21 @@ fn checks() -> Arc<Checks> {
     Arc::new(Checks::of_one_that_is_not_http(&name("default/web"), backend, said, THEN.into()))
 }
 
+/// The name of the configuration's service was answered once, and cannot be resolved now.
+fn names() -> Arc<Names> {
+    let server = "192.0.2.53:53".parse().unwrap();
+    let left_out = Some("left out: 127.0.0.1, which is no address of another host".to_owned());
+    let answer = AnswerSeen { server, at: THEN.into(), ttl_seconds: 30, backends: 1, left_out };
+    let why = "web.example.com: nothing came within 1 s".to_owned();
+    let row = NameSeen {
+        name: "web.example.com:9000".to_owned(),
+        state: Code(NameState::Trouble),
+        answer: Some(answer),
+        trouble: Some(TroubleSeen { since: THEN.into(), server, why }),
+    };
+    Arc::new(Names::showing(&name("default/web"), row))
+}
+
 /// A file of the operator that is no TOML.
 fn odd_knowledge() -> Edition {
     Edition::of(vec![("/etc/holdfast/events.d/ours.toml".to_owned(), "[[cause]\n".to_owned())], Vec::new())
@@ -756,6 +773,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         refusals: refusals(),
         probes: Arc::default(),
         checks: checks(),
+        names: names(),
         more_services: watch::channel(Arc::default()).1,
         announced: Some(Arc::default()),
         overheard: Arc::default(),

@@ -185,6 +185,9 @@ fn the_text_is_the_files_own() {
         snat_ports = "auto"
         xdp = "never"
 
+        [resolver]
+        servers = ["192.0.2.53:53", "[2001:db8::53]:53"]
+
         [[service]]
         announce = "none"
         backends = ["192.0.2.1:8080", "[2001:db8::1]:8080"]
@@ -275,6 +278,31 @@ fn the_text_is_the_files_own() {
         rise = 2
         service = "shop.v1.Orders"
         timeout = "1s"
+
+        [[service]]
+        announce = "none"
+        frontends = ["10.96.0.13:5432"]
+        name = "db"
+        namespace = "static"
+        port_name = ""
+        protocol = "TCP"
+        session_affinity = "none"
+
+        [service.resolve]
+        srv = "_db._tcp.example.internal"
+
+        [[service]]
+        announce = "none"
+        frontends = ["10.96.0.14:80"]
+        name = "docs"
+        namespace = "static"
+        port_name = ""
+        protocol = "TCP"
+        session_affinity = "none"
+
+        [service.resolve]
+        name = "docs.example.internal"
+        port = 8080
 
         [services]
         path = "/etc/holdfast/services.d"

@@ -97,7 +97,7 @@ fn every_example_is_legal() {
         kept.map(|line| format!("{line}\n")).collect::<String>()
     };
     let config = read(&without(&["token_file"]));
-    assert_eq!((config.services.len(), config.kubernetes.enabled), (4, true));
+    assert_eq!((config.services.len(), config.kubernetes.enabled), (6, true));
     read(&without(&["client_certificate_file", "client_key_file"]));
     let refused = Config::parse(&all, "").expect_err("two identities").to_string();
     assert!(refused.contains("two identities"), "{refused}");

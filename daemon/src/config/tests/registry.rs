@@ -1,6 +1,6 @@
-//! What docs/outside.md says that templates for Consul and Nomad become.
+//! What docs/outside.md says that templates for Consul and Nomad become, and how backends are asked for by name.
 
-use crate::config::BlocksFile;
+use crate::config::{BlocksFile, Config};
 
 const GUIDE: &str = include_str!("../../../../docs/outside.md");
 
@@ -9,6 +9,15 @@ fn examples() -> Vec<&'static str> {
     let (_, chapter) = GUIDE.split_once("### From a registry\n").expect("the chapter");
     let (chapter, _) = chapter.split_once("\n## ").expect("its end");
     chapter.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect()
+}
+
+#[test]
+fn what_is_said_of_names_is_legal() {
+    let (_, chapter) = GUIDE.split_once("### From the DNS\n\n```toml\n").expect("the chapter");
+    let (example, _) = chapter.split_once("```").expect("its end");
+    let (config, warnings) = Config::parse(example, "x.toml").expect("a legal file");
+    let resolved = config.services.iter().filter(|block| block.resolve.is_some()).count();
+    assert_eq!((resolved, config.resolver.servers.len(), warnings.len()), (2, 2, 0));
 }
 
 #[test]

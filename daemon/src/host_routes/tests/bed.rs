@@ -67,7 +67,14 @@ impl Rules {
             let (sender, blocks) = watch::channel(Arc::default());
             let (out, events) = mpsc::channel(1);
             let datapath = watch::channel(Arc::new(DatapathView::memory())).1;
-            tokio::spawn(run(blocks, watch::channel(None).1, None, out, datapath, (0, Arc::default())));
+            tokio::spawn(run(
+                blocks,
+                watch::channel(None).1,
+                (None, None),
+                out,
+                datapath,
+                (0, Arc::default()),
+            ));
             (sender, events)
         });
         // The source runs only when this task waits, so what it finds first are these.

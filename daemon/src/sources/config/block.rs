@@ -11,16 +11,17 @@ use std::sync::Arc;
 use holdfast_core::facts::endpoints::EndpointRefused;
 use holdfast_core::facts::{
     AddressType, Conditions, Endpoint, Endpoints, EndpointsBuilder, Meta, ServiceFacts, ServicePort,
-    ServiceType, SliceFacts, SlicePort,
+    ServiceType, SliceFacts, SlicePort, Writer,
 };
 use holdfast_core::keys::{
     Family, InvalidName, ObjectName, Protocol, ServiceKey, SliceKey, Source, Transport,
 };
 use holdfast_core::limits;
-use holdfast_core::weights::{Asked, Weights};
+use holdfast_core::weights::{Asked, Weight, Weights};
 
 use super::{HealthCheck, StaticService};
 use crate::config::{Config, VIP_SERVICE};
+use crate::sources::names::{Resolve, Set};
 
 /// A block that cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -96,7 +97,7 @@ impl Blocks {
         (&self.beside.0, &self.beside.1)
     }
 
-    /// The same blocks, and further ones, of which none has a name of theirs.
+    /// The same blocks, and these in addition, or in place of those that have their names.
     pub(super) fn with(&self, more: impl Iterator<Item = Arc<Block>>) -> Self {
         let more = more.map(|block| (block.service.key.name.clone(), block));
         Self { blocks: self.blocks.clone().into_iter().chain(more).collect(), ..self.clone() }
@@ -123,6 +124,10 @@ impl Blocks {
         self.blocks.iter()
     }
 
+    pub(super) fn get(&self, name: &ObjectName) -> Option<&Arc<Block>> {
+        self.blocks.get(name)
+    }
+
     pub(super) fn contains(&self, name: &ObjectName) -> bool {
         self.blocks.contains_key(name)
     }
@@ -139,6 +144,7 @@ fn apiserver(vip: SocketAddr, endpoint: Option<SocketAddr>) -> StaticService {
         frontends: vec![vip],
         backends: endpoint.into_iter().collect(),
         weights: Vec::new(),
+        resolve: None,
         health_check: None,
         affinity_timeout: None,
         affinity_prefix: None,
@@ -162,11 +168,15 @@ pub(in crate::sources) struct Block {
     pub(super) slices: BTreeMap<SliceKey, Members>,
     /// How the block's backends are checked.
     pub(super) check: Option<Arc<HealthCheck>>,
+    /// Where its backends are asked for; none: the block has them itself.
+    pub(super) resolve: Option<Resolve>,
 }
 
 /// The backends of one slice: one family, one port, in the order of the block, each once.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Members {
+    meta: Meta,
+    is_withdrawn: bool,
     family: Family,
     port: NonZeroU16,
     addresses: Vec<IpAddr>,
@@ -175,10 +185,38 @@ pub(super) struct Members {
 impl Block {
     pub(super) fn new(service: StaticService, origin: &Arc<str>) -> Result<Self, Fault> {
         let name = ObjectName::new(&service.namespace, &service.name)?;
-        let slices = members(&name, &service.backends)?;
         let facts = service_facts(name, &service, origin)?;
+        let slices = members(&facts.key.name, &service.backends, (&facts.meta, false))?;
         let check = service.health_check.map(Arc::new);
-        Ok(Self { service: Arc::new(facts), slices, check })
+        Ok(Self { service: Arc::new(facts), slices, check, resolve: service.resolve })
+    }
+
+    /// The same block with these backends, as name servers say.
+    pub(super) fn filled(&self, set: &Set) -> Result<Self, Fault> {
+        let families = self.families();
+        let fit = |(backend, _): &(&SocketAddr, &Weight)| families.contains(&Family::of(backend.ip()));
+        let each: Vec<_> =
+            set.backends.iter().filter(fit).map(|(backend, weight)| (*backend, *weight)).collect();
+        let backends: Vec<_> = each.iter().map(|(backend, _)| *backend).collect();
+        let meta = resolved(self.resolve.as_ref());
+        let slices = members(&self.service.key.name, &backends, (&meta, set.is_withdrawn))?;
+        let weights = weights(each.into_iter().filter(|(_, weight)| *weight != Weight::ONE));
+        let service = Arc::new(ServiceFacts { weights, ..ServiceFacts::clone(&self.service) });
+        Ok(Self { service, slices, check: self.check.clone(), resolve: self.resolve.clone() })
+    }
+
+    /// Its backends with their weights.
+    pub(super) fn set(&self) -> Set {
+        let asked = self.service.weights.as_ref();
+        let weight = |backend| asked.and_then(|asked| asked.weights.of(backend, None)).unwrap_or(Weight::ONE);
+        let backends = self.backends().map(|(_, backend)| (backend, weight(backend))).collect();
+        Set { backends, is_withdrawn: self.slices.values().any(|members| members.is_withdrawn) }
+    }
+
+    /// The families of its frontends.
+    pub(super) fn families(&self) -> Vec<Family> {
+        let has = |family| self.service.static_frontends.iter().any(|it| Family::of(it.ip()) == family);
+        [Family::V4, Family::V6].into_iter().filter(|family| has(*family)).collect()
     }
 
     /// All backends, each once, with the slice that it is in.
@@ -200,7 +238,7 @@ impl Block {
         };
         SliceFacts {
             key: key.clone(),
-            meta: self.service.meta.clone(),
+            meta: members.meta.clone(),
             service: Some(self.service.key.name.name().into()),
             headless: false,
             address_type: AddressType::Ip(members.family),
@@ -221,15 +259,17 @@ impl Members {
         let mut endpoints = EndpointsBuilder::new(self.family);
         for backend in self.backends() {
             // Never refused: `members` tried each of them when the block was built.
-            let pushed = endpoints.push(endpoint(backend.ip(), ready(backend)));
+            let is_ready = !self.is_withdrawn && ready(backend);
+            let conditions =
+                Conditions { ready: is_ready, serving: is_ready, terminating: self.is_withdrawn };
+            let pushed = endpoints.push(endpoint(backend.ip(), conditions));
             debug_assert_eq!(pushed, Ok(()));
         }
         endpoints.finish()
     }
 }
 
-const fn endpoint(address: IpAddr, ready: bool) -> Endpoint<'static> {
-    let conditions = Conditions { ready, serving: ready, terminating: false };
+const fn endpoint(address: IpAddr, conditions: Conditions) -> Endpoint<'static> {
     Endpoint { address, conditions, node: None, zone: None, hints: None, target: None }
 }
 
@@ -257,18 +297,28 @@ fn service_facts(
         affinity_prefix: service.affinity_prefix.map(|prefixes| prefixes.to_string().into()),
         on_empty: service.on_empty.as_deref().map(Arc::from),
         maglev: service.maglev.map(|asked| asked.to_string().into()),
-        weights: weights(service),
+        weights: weights(service.weights.iter().copied()),
         ..ServiceFacts::new(ServiceKey { name, source: Source::Config }, ServiceType::Static)
     })
 }
 
-fn weights(service: &StaticService) -> Option<Box<Asked>> {
-    let each = service.weights.iter().map(|(backend, weight)| (canonical(*backend), *weight));
-    let has_any = !service.weights.is_empty();
-    has_any.then(|| Box::new(Asked { weights: Weights::of_backends(each), wrong: None }))
+fn weights(each: impl Iterator<Item = (SocketAddr, Weight)>) -> Option<Box<Asked>> {
+    let mut each = each.map(|(backend, weight)| (canonical(backend), weight)).peekable();
+    each.peek().is_some().then(|| Box::new(Asked { weights: Weights::of_backends(each), wrong: None }))
 }
 
-fn members(name: &ObjectName, backends: &[SocketAddr]) -> Result<BTreeMap<SliceKey, Members>, Fault> {
+/// Of what name servers say.
+fn resolved(resolve: Option<&Resolve>) -> Meta {
+    let origin = resolve.map(|resolve| format!("DNS: {resolve}").into());
+    let writer = Writer { manager: "dns".into(), operation: "Update".into(), subresource: None, at: None };
+    Meta { origin, writer: Some(writer), ..Meta::default() }
+}
+
+fn members(
+    name: &ObjectName,
+    backends: &[SocketAddr],
+    (meta, is_withdrawn): (&Meta, bool),
+) -> Result<BTreeMap<SliceKey, Members>, Fault> {
     let mut groups: BTreeMap<(Family, NonZeroU16), (EndpointsBuilder, Vec<IpAddr>)> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for backend in backends.iter().copied().map(canonical).filter(|backend| seen.insert(*backend)) {
@@ -276,14 +326,19 @@ fn members(name: &ObjectName, backends: &[SocketAddr]) -> Result<BTreeMap<SliceK
         let family = Family::of(backend.ip());
         let (trial, addresses) =
             groups.entry((family, port)).or_insert_with(|| (EndpointsBuilder::new(family), Vec::new()));
-        trial.push(endpoint(backend.ip(), true)).map_err(|refused| Fault::Backend(backend, refused))?;
+        trial
+            .push(endpoint(backend.ip(), Conditions::READY))
+            .map_err(|refused| Fault::Backend(backend, refused))?;
         addresses.push(backend.ip());
     }
     if groups.len() > limits::SLICES_PER_SERVICE_MAX {
         return Err(Fault::Slices(groups.len()));
     }
     let slice = |((family, port), (_, addresses))| {
-        Ok((slice_key(name, family, port)?, Members { family, port, addresses }))
+        Ok((
+            slice_key(name, family, port)?,
+            Members { meta: meta.clone(), is_withdrawn, family, port, addresses },
+        ))
     };
     groups.into_iter().map(slice).collect()
 }

@@ -13,10 +13,8 @@ use holdfast_objects::cut_reason;
 
 use super::block::Blocks;
 use super::folder::{FolderNews, Listed, Read};
+use super::told::{Rejections, Told};
 use crate::config::Beside;
-
-/// What is rejected.
-pub(super) type Rejections = BTreeMap<ObjectKey, Rejection>;
 
 /// The folder, as far as it has been told.
 #[derive(Debug, Default)]
@@ -25,7 +23,7 @@ pub(super) struct Folder {
     path: Arc<str>,
     files: Arc<Listed>,
     unreadable: Option<Arc<str>>,
-    told: Rejections,
+    told: Told,
 }
 
 /// The blocks that count, and what does not.
@@ -60,13 +58,7 @@ impl Folder {
         let mut joined = join(configured, &self.files);
         let whole = self.unreadable.as_ref().map(|why| rejection(&self.path, why, false));
         joined.rejections.extend(whole.map(|it| (it.object.clone(), it)));
-        let ended = self.told.keys().filter(|object| !joined.rejections.contains_key(*object));
-        let news = joined.rejections.iter().filter(|(object, it)| self.told.get(*object) != Some(*it));
-        let events = ended
-            .map(|object| Event::RejectionEnded(object.clone()))
-            .chain(news.map(|(_, rejection)| Event::Rejected(rejection.clone())))
-            .collect();
-        self.told.clone_from(&joined.rejections);
+        let events = self.told.news(joined.rejections.clone());
         (joined, events)
     }
 }

@@ -22,6 +22,7 @@ use super::health::{Health, Transition};
 use super::schedule::{CheckId, Places, Schedule, jittered, part};
 use super::seen::{Outcome, Row};
 use super::{Checks, FIRST_INTERVAL_MAX, HealthCheck, ramp};
+use crate::sources::names::Set;
 
 /// The writer of what a health check changed.
 const WRITER: &str = "health-check";
@@ -122,6 +123,11 @@ impl Live {
             self.replace(name, block, now, &mut group);
         }
         group
+    }
+
+    /// The backends that a service has now.
+    pub(super) fn set(&self, name: &ObjectName) -> Option<Set> {
+        self.standing.get(name).map(|standing| standing.block.set())
     }
 
     /// How many backends are checked and not unusable.

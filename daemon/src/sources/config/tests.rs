@@ -22,6 +22,7 @@ pub(super) fn block(name: &str, frontends: &[&str], backends: &[&str]) -> Static
         affinity_prefix: None,
         on_empty: None,
         weights: Vec::new(),
+        resolve: None,
         maglev: None,
     }
 }
@@ -138,7 +139,7 @@ impl Running {
         let (led, leads) = watch::channel(None);
         let counts = Arc::default();
         let (datapath, view) = watch::channel(Arc::new(DatapathView::memory()));
-        let task = tokio::spawn(run(reloads, leads, None, sender, view, (1, Arc::clone(&counts))));
+        let task = tokio::spawn(run(reloads, leads, (None, None), sender, view, (1, Arc::clone(&counts))));
         Self { blocks, led, events, task, counts, _datapath: datapath }
     }
 
@@ -316,7 +317,7 @@ async fn the_configuration_is_told_at_once_and_synced_waits_for_the_whole_folder
     let (counting, counts) = watch::channel(Arc::default());
     let ends = Some(("d".into(), told, counting));
     let (_datapath, view) = watch::channel(Arc::new(DatapathView::memory()));
-    tokio::spawn(run(reloads, watch::channel(None).1, ends, sender, view, (1, Arc::default())));
+    tokio::spawn(run(reloads, watch::channel(None).1, (ends, None), sender, view, (1, Arc::default())));
     let mut next = async || show(&timeout(NOT_FOR_EVER, events.recv()).await.unwrap().unwrap());
     expect_test::expect![[r#"
         service static/web config Static http TCP 80: [10.96.0.10:80] affinity None on-empty None, holdfast.toml by file

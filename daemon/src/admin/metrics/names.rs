@@ -1,0 +1,14 @@
+//! How name servers answer for backends that have names.
+//!
+//! Invariant: as for all metrics, see the parent; no series is of a name or of a server.
+
+use crate::exposition::Exposition;
+use crate::sources::names::Names;
+
+/// Writes how questions went, and how the names are.
+pub(super) fn write(out: &mut Exposition, names: &Names) {
+    let help = "Questions to name servers for the backends of services, by result.";
+    out.by("holdfast_dns_queries_total", "counter", help, "result", names.totals());
+    let help = "Services whose backends are asked for by name, by how the name is.";
+    out.by("holdfast_dns_names", "gauge", help, "state", names.states());
+}

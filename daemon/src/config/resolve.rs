@@ -1,0 +1,84 @@
+//! `resolve` of a `[[service]]` and `[resolver]`: backends that name servers say.
+//!
+//! Invariant: a name is only ever asked for. No client's way and no way of the daemon's to an apiserver waits for its
+//! answer, and the servers that are asked have no names themselves.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+
+use toml::de::DeValue;
+
+use super::address::address_port;
+use super::limits::RESOLVERS_MAX;
+use super::table::{Items, Table, WhenEmpty};
+use super::value::{integer, quote, string};
+use crate::dns::name::Name;
+
+/// Where the backends of a block are asked for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Resolve {
+    /// Servers and their ports, by records of kind SRV.
+    Servers(Name),
+    /// The addresses of a host, and the port of them all.
+    Addresses(Name, NonZeroU16),
+}
+
+impl fmt::Display for Resolve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Servers(name) => write!(f, "{name} (SRV)"),
+            Self::Addresses(name, port) => write!(f, "{name}:{port}"),
+        }
+    }
+}
+
+/// The table `[resolver]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resolver {
+    /// The name servers, in the order in which they are asked. Empty: no name can be resolved.
+    pub servers: Vec<SocketAddr>,
+}
+
+/// Reads `resolve`; none: it is bad, and the report says why.
+pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<Resolve> {
+    let servers = table.find("srv", name);
+    let host = table.take("name", name);
+    let port = table.find("port", integer((1, u16::MAX.into())));
+    let resolve = match (servers, host, port) {
+        (Some(found), None, None) => return Some(Resolve::Servers(found.value)),
+        (None, Some(host), Some(port)) => {
+            let port = u16::try_from(port.value).ok().and_then(NonZeroU16::new);
+            port.map(|port| Resolve::Addresses(host, port))
+        }
+        (Some(found), ..) => {
+            let message = "records of kind SRV say names and ports: remove `srv`, or `name` and `port`";
+            table.report().error(&found.site, message.to_owned());
+            None
+        }
+        _ => None,
+    };
+    if resolve.is_none() && !table.has("srv") && !(table.has("name") && table.has("port")) {
+        let site = table.site().clone();
+        let message =
+            "write { srv = \"_web._tcp.example.com\" } or { name = \"web.example.com\", port = 8080 }";
+        table.report().error(&site, message.to_owned());
+    }
+    resolve
+}
+
+fn name(value: &DeValue<'_>) -> Result<Name, String> {
+    let text = string(value, "a name such as \"web.example.com\"")?;
+    Name::parse(text).map_err(|error| format!("{}: {error}", quote(text)))
+}
+
+const SERVERS: Items = Items {
+    what: "addresses of name servers such as \"192.0.2.53:53\"",
+    when_empty: WhenEmpty::Refused,
+    most: RESOLVERS_MAX,
+};
+
+pub(super) fn read_resolver(table: &mut Table<'_, '_, '_>) -> Resolver {
+    let servers = table.list("servers", &SERVERS, address_port).unwrap_or_default();
+    Resolver { servers: servers.into_iter().map(|found| found.value).collect() }
+}

@@ -1,0 +1,275 @@
+//! Questions and answers of the DNS as bytes.
+//!
+//! Invariant: pure. An answer is one only to the question that it repeats, byte by byte, number and letters alike. It
+//! is read whole or not at all, and no record of it counts that is not of the name that was asked for, or of what that
+//! name is an alias of. The work is bounded by the answer's length, which [`BYTES_MAX`] bounds.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::name::{self, Name};
+
+/// The most bytes of an answer: what two bytes of length can say before one that comes by TCP.
+pub const BYTES_MAX: usize = u16::MAX as usize;
+
+/// The most bytes that a server is asked to put into a datagram: what no network has to cut (DNS flag day 2020).
+pub(super) const DATAGRAM_BYTES: u16 = 1_232;
+
+/// The most aliases on the way to an address; resolvers themselves follow some ten.
+const ALIASES_MAX: usize = 8;
+
+const HEADER_BYTES: usize = 12;
+const IS_ANSWER: u8 = 0x80;
+const OPERATION: u8 = 0x78;
+const IS_AUTHORITATIVE: u8 = 0x04;
+const IS_CUT: u8 = 0x02;
+const MAY_RECURSE: u8 = 0x80;
+const CODE: u8 = 0x0f;
+const CLASS_INTERNET: u16 = 1;
+const TYPE_ALIAS: u16 = 5;
+const TYPE_OPTIONS: u16 = 41;
+
+/// The kinds of records that are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    A = 1,
+    Aaaa = 28,
+    Srv = 33,
+}
+
+/// A question, with its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    name: Name,
+    kind: Kind,
+    message: Vec<u8>,
+    // Where in the message the question proper ends.
+    end: usize,
+}
+
+impl Question {
+    /// Recursion is desired, and an answer of [`DATAGRAM_BYTES`] is welcome.
+    pub fn new(id: u16, name: &Name, kind: Kind) -> Self {
+        let mut message = [&id.to_be_bytes()[..], &[1, 0, 0, 1, 0, 0, 0, 0, 0, 1]].concat();
+        message.extend(name.bytes());
+        message.extend((kind as u16).to_be_bytes());
+        message.extend(CLASS_INTERNET.to_be_bytes());
+        let end = message.len();
+        message.push(0);
+        message.extend(TYPE_OPTIONS.to_be_bytes());
+        message.extend(DATAGRAM_BYTES.to_be_bytes());
+        message.extend([0; 6]);
+        Self { name: name.clone(), kind, message, end }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.message
+    }
+
+    /// Whether a message answers this question.
+    fn is_answered_by(&self, answer: &[u8]) -> bool {
+        let part = |message: &[u8], from, to| message.get(from..to).map(<[u8]>::to_vec);
+        let is_answer = |flags: &u8| flags & (IS_ANSWER | OPERATION) == IS_ANSWER;
+        part(answer, 0, 2) == part(&self.message, 0, 2)
+            && answer.get(2).is_some_and(is_answer)
+            && part(answer, 4, 6) == Some(vec![0, 1])
+            && answer.get(HEADER_BYTES..self.end) == self.message.get(HEADER_BYTES..self.end)
+    }
+}
+
+/// What a record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Said {
+    Address(IpAddr),
+    Alias(Option<Name>),
+    Server(Option<Server>),
+    Other,
+}
+
+/// A record of kind SRV.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Server {
+    /// Only servers of the lowest number are asked.
+    pub priority: u16,
+    pub target: Name,
+    pub port: u16,
+    /// The share among those of the same priority.
+    pub weight: u16,
+}
+
+#[derive(Debug)]
+struct Record {
+    owner: Option<Name>,
+    seconds: u32,
+    said: Said,
+}
+
+/// How a server answered.
+#[derive(Debug)]
+pub struct Answer {
+    /// 0: no error. 3: there is no such name.
+    pub code: u8,
+    /// There is more than fits into a datagram, and none of it was read.
+    pub is_cut: bool,
+    // Whether the server speaks for all of the DNS, or for the zone of the name.
+    is_final: bool,
+    records: Vec<Record>,
+}
+
+/// The code of a name that is not there.
+pub const NO_SUCH_NAME: u8 = 3;
+
+/// What a name has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    pub addresses: Vec<IpAddr>,
+    pub servers: Vec<Server>,
+    /// For how many seconds it may be believed; none: the name has nothing.
+    pub seconds: Option<u32>,
+}
+
+/// Why a message says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unread {
+    #[error("it does not answer the question")]
+    OfAnother,
+    #[error("its answer cannot be read")]
+    Broken,
+    #[error("its answer has more than {ALIASES_MAX} aliases one after the other")]
+    Aliases,
+    #[error("it answered with {}", code_name(*.0))]
+    Code(u8),
+    #[error("it refers to other servers: name one that resolves for its clients")]
+    Referral,
+}
+
+impl Answer {
+    /// Reads a message as the answer to a question.
+    pub fn read(question: &Question, message: &[u8]) -> Result<Self, Unread> {
+        if !question.is_answered_by(message) {
+            return Err(Unread::OfAnother);
+        }
+        let [.., flags, more] = *message.first_chunk::<4>().ok_or(Unread::OfAnother)?;
+        let is_cut = flags & IS_CUT != 0;
+        let count = message.get(6..8).map_or(0, |count| number(count));
+        let mut records = Vec::new();
+        let mut at = question.end;
+        for _ in 0..if is_cut { 0 } else { count } {
+            let (record, end) = record(message, at).ok_or(Unread::Broken)?;
+            records.push(record);
+            at = end;
+        }
+        let is_final = flags & IS_AUTHORITATIVE != 0 || more & MAY_RECURSE != 0;
+        Ok(Self { code: more & CODE, is_cut, is_final, records })
+    }
+
+    /// Every address of the answer, whatever name it is of.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.records.iter().filter_map(|record| match record.said {
+            Said::Address(address) => Some(address),
+            _ => None,
+        })
+    }
+
+    /// What the name that was asked for has; nothing if there is no such name.
+    pub fn found(&self, question: &Question) -> Result<Found, Unread> {
+        match self.code {
+            0 => self.of_name(question),
+            NO_SUCH_NAME if self.is_final => Ok(Found::default()),
+            NO_SUCH_NAME => Err(Unread::Referral),
+            code => Err(Unread::Code(code)),
+        }
+    }
+
+    fn of_name(&self, question: &Question) -> Result<Found, Unread> {
+        let mut found = Found::default();
+        let mut owner = question.name.clone();
+        let mut least = u32::MAX;
+        for _ in 0..=ALIASES_MAX {
+            let own = |record: &&Record| record.owner.as_ref() == Some(&owner);
+            for record in self.records.iter().filter(own).filter(|it| found.take(question.kind, &it.said)) {
+                least = least.min(record.seconds);
+            }
+            let alias = self.records.iter().filter(own).find_map(|record| match &record.said {
+                Said::Alias(Some(name)) => Some((name.clone(), record.seconds)),
+                _ => None,
+            });
+            match alias {
+                Some((name, seconds)) if found.is_empty() => (owner, least) = (name, least.min(seconds)),
+                _ if found.is_empty() && !self.is_final => return Err(Unread::Referral),
+                _ => {
+                    found.seconds = (!found.is_empty()).then_some(least);
+                    return Ok(found);
+                }
+            }
+        }
+        Err(Unread::Aliases)
+    }
+}
+
+impl Found {
+    fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.servers.is_empty()
+    }
+
+    /// Takes in what a record says if it is of this kind; says whether it is.
+    fn take(&mut self, kind: Kind, said: &Said) -> bool {
+        match (kind, said) {
+            (Kind::A, Said::Address(address @ IpAddr::V4(_)))
+            | (Kind::Aaaa, Said::Address(address @ IpAddr::V6(_))) => self.addresses.push(*address),
+            (Kind::Srv, Said::Server(Some(server))) => self.servers.push(server.clone()),
+            _ => return false,
+        }
+        true
+    }
+}
+
+fn number(bytes: &[u8]) -> u16 {
+    bytes.first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes))
+}
+
+/// The record at a place of a message, and where it ends.
+fn record(message: &[u8], at: usize) -> Option<(Record, usize)> {
+    let owner = name::read(message, at)?;
+    let fixed = message.get(owner.end..)?.first_chunk::<10>()?;
+    let [kind_high, kind_low, class_high, class_low, time @ .., length_high, length_low] = *fixed;
+    let begin = owner.end.checked_add(fixed.len())?;
+    let end = begin.checked_add(usize::from(u16::from_be_bytes([length_high, length_low])))?;
+    let body = message.get(begin..end)?;
+    let kind = u16::from_be_bytes([kind_high, kind_low]);
+    let is_internet = u16::from_be_bytes([class_high, class_low]) == CLASS_INTERNET;
+    let said = if is_internet { said(message, kind, (begin, body))? } else { Said::Other };
+    // A time with the highest bit is none (RFC 2181).
+    let seconds = i32::from_be_bytes(time).try_into().unwrap_or_default();
+    Some((Record { owner: owner.name, seconds, said }, end))
+}
+
+/// What a record of a kind says, by its body and where that begins; none: it cannot be what its kind says.
+fn said(message: &[u8], kind: u16, (begin, body): (usize, &[u8])) -> Option<Said> {
+    let end = begin.checked_add(body.len())?;
+    let name_at = |at: usize| name::read(message, at).filter(|read| read.end == end).map(|read| read.name);
+    Some(match kind {
+        TYPE_ALIAS => Said::Alias(name_at(begin)?),
+        kind if kind == Kind::A as u16 => {
+            Said::Address(Ipv4Addr::from(<[u8; 4]>::try_from(body).ok()?).into())
+        }
+        kind if kind == Kind::Aaaa as u16 => {
+            Said::Address(Ipv6Addr::from(<[u8; 16]>::try_from(body).ok()?).into())
+        }
+        kind if kind == Kind::Srv as u16 => {
+            let [priority, weight, port] = [0, 2, 4].map(|at| number(body.get(at..).unwrap_or_default()));
+            let target = name_at(begin.checked_add(6)?)?;
+            Said::Server(target.map(|target| Server { priority, target, port, weight }))
+        }
+        _ => Said::Other,
+    })
+}
+
+/// What a code is called.
+fn code_name(code: u8) -> String {
+    let known = [(1, "FORMERR"), (2, "SERVFAIL"), (NO_SUCH_NAME, "NXDOMAIN"), (4, "NOTIMP"), (5, "REFUSED")];
+    let known = known.iter().find(|(number, _)| *number == code);
+    known.map_or_else(|| format!("code {code}"), |(_, name)| (*name).to_owned())
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,265 @@
+//! Answers as servers and as attackers write them.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// An answer as servers write it, record by record.
+#[derive(Clone, Debug)]
+pub(crate) struct Written {
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Written {
+    /// The question again, without a record, by a server that resolves.
+    pub(crate) fn to(question: &Question) -> Self {
+        let mut bytes = question.message.get(..question.end).unwrap().to_vec();
+        (bytes[2], bytes[3], bytes[11]) = (0x81, 0x80, 0);
+        Self { bytes }
+    }
+
+    pub(crate) fn code(mut self, code: u8) -> Self {
+        self.bytes[3] = self.bytes[3] & 0xf0 | code;
+        self
+    }
+
+    pub(crate) fn flags(mut self, first: u8, second: u8) -> Self {
+        (self.bytes[2], self.bytes[3]) = (first, second);
+        self
+    }
+
+    pub(crate) fn record(mut self, owner: &str, (kind, seconds): (u16, u32), body: &[u8]) -> Self {
+        let count = number(&self.bytes[6..8]) + 1;
+        self.bytes[6..8].copy_from_slice(&count.to_be_bytes());
+        self.bytes.extend(name(owner).bytes());
+        self.bytes.extend(kind.to_be_bytes());
+        self.bytes.extend([0, 1]);
+        self.bytes.extend(seconds.to_be_bytes());
+        self.bytes.extend(u16::try_from(body.len()).unwrap().to_be_bytes());
+        self.bytes.extend(body);
+        self
+    }
+
+    pub(crate) fn a(self, owner: &str, seconds: u32, last: u8) -> Self {
+        self.record(owner, (1, seconds), &[192, 0, 2, last])
+    }
+
+    pub(crate) fn alias(self, owner: &str, seconds: u32, target: &str) -> Self {
+        self.record(owner, (5, seconds), &name(target).bytes())
+    }
+
+    pub(crate) fn srv(self, owner: &str, numbers: [u16; 3], target: &str) -> Self {
+        let body = [&numbers.map(u16::to_be_bytes).concat(), &name(target).bytes()[..]].concat();
+        self.record(owner, (33, 30), &body)
+    }
+}
+
+impl Question {
+    /// A question as servers read it.
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
+        let asked = name::read(bytes, HEADER_BYTES).unwrap();
+        let kind = number(&bytes[asked.end..]);
+        let kind = [Kind::A, Kind::Aaaa, Kind::Srv].into_iter().find(|it| *it as u16 == kind).unwrap();
+        let question = Self::new(number(bytes), &asked.name.unwrap(), kind);
+        assert_eq!(question.bytes(), bytes);
+        question
+    }
+
+    pub(crate) fn name(&self) -> &Name {
+        &self.name
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn id(&self) -> u16 {
+        number(&self.message)
+    }
+}
+
+fn name(text: &str) -> Name {
+    Name::parse(text).unwrap()
+}
+
+fn asked(kind: Kind) -> Question {
+    Question::new(7, &name("web.example.com"), kind)
+}
+
+#[track_caller]
+fn check(kind: Kind, written: &Written, expected: Result<(&[u8], Option<u32>), Unread>) {
+    let question = asked(kind);
+    let found = Answer::read(&question, &written.bytes).and_then(|answer| answer.found(&question));
+    let expected = expected.map(|(lasts, seconds)| {
+        let addresses = lasts.iter().map(|last| IpAddr::from([192, 0, 2, *last])).collect();
+        Found { addresses, servers: Vec::new(), seconds }
+    });
+    assert_eq!(found, expected);
+}
+
+fn answer() -> Written {
+    Written::to(&asked(Kind::A))
+}
+
+#[test]
+fn a_question_is_what_the_rfc_says() {
+    let question = Question::new(0x0102, &name("a.bc"), Kind::Srv);
+    let header = [1, 2, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1];
+    let asked = [1, b'a', 2, b'b', b'c', 0, 0, 33, 0, 1];
+    let options = [0, 0, 41, 0x04, 0xd0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(question.bytes(), [&header[..], &asked, &options].concat());
+}
+
+#[test]
+fn an_answer_is_read_with_its_addresses_and_the_shortest_time() {
+    let two = answer().a("web.example.com", 300, 1).a("web.example.com", 30, 2);
+    check(Kind::A, &two, Ok((&[1, 2], Some(30))));
+    check(Kind::A, &answer(), Ok((&[], None)));
+    check(Kind::A, &answer().code(3), Ok((&[], None)));
+    // The highest bit of a time is none.
+    check(Kind::A, &answer().a("web.example.com", u32::MAX, 1), Ok((&[1], Some(0))));
+}
+
+#[test]
+fn records_of_other_names_and_kinds_count_for_nothing() {
+    let others = answer()
+        .a("www.example.com", 30, 6)
+        .record("web.example.com", (16, 30), b"\x03any")
+        .record("web.example.com", (28, 30), &[0x20; 16])
+        .a("web.example.com", 30, 1)
+        .a("evil.example.net", 30, 66);
+    check(Kind::A, &others, Ok((&[1], Some(30))));
+    let of_another_class = {
+        let mut written = answer().a("web.example.com", 30, 1);
+        let class = written.bytes.len() - 11;
+        written.bytes[class] = 3;
+        written
+    };
+    check(Kind::A, &of_another_class, Ok((&[], None)));
+}
+
+#[test]
+fn aliases_are_followed_in_any_order_and_not_for_ever() {
+    let alias = answer().a("b.example.net", 60, 1).alias("a.example.net", 20, "b.example.net");
+    check(Kind::A, &alias.clone().alias("web.example.com", 300, "a.example.net"), Ok((&[1], Some(20))));
+    check(Kind::A, &answer().alias("web.example.com", 9, "a.example.net"), Ok((&[], None)));
+    let circle =
+        answer().alias("web.example.com", 9, "b.example.net").alias("b.example.net", 9, "web.example.com");
+    check(Kind::A, &circle, Err(Unread::Aliases));
+    let chain = |length: usize| {
+        let name =
+            |at: usize| if at == 0 { "web.example.com".to_owned() } else { format!("n{at}.example.com") };
+        let links = (0..length).fold(answer(), |it, at| it.alias(&name(at), 9, &name(at + 1)));
+        links.a(&name(length), 9, 1)
+    };
+    check(Kind::A, &chain(ALIASES_MAX), Ok((&[1], Some(9))));
+    check(Kind::A, &chain(ALIASES_MAX + 1), Err(Unread::Aliases));
+}
+
+#[test]
+fn servers_are_read_with_their_numbers_and_the_root_is_a_target() {
+    let question = asked(Kind::Srv);
+    let written = Written::to(&question).srv("web.example.com", [10, 5, 8080], "one.example.com").record(
+        "web.example.com",
+        (33, 20),
+        &[0, 20, 0, 0, 0, 0, 0],
+    );
+    let found = Answer::read(&question, &written.bytes).unwrap().found(&question).unwrap();
+    let one = Server { priority: 10, target: name("one.example.com"), port: 8080, weight: 5 };
+    assert_eq!((&found.servers[0], found.servers.len(), found.seconds), (&one, 2, Some(20)));
+    assert!(found.servers[1].target.is_root());
+}
+
+#[test]
+fn what_does_not_repeat_the_question_is_no_answer() {
+    let good = answer().a("web.example.com", 30, 1).bytes;
+    let read = |question: Question, bytes: &[u8]| Answer::read(&question, bytes).map(|_| ());
+    assert_eq!(read(asked(Kind::A), &good), Ok(()));
+    let others = [
+        ("another number", Question::new(8, &name("web.example.com"), Kind::A)),
+        ("another name", Question::new(7, &name("wab.example.com"), Kind::A)),
+        ("another kind", asked(Kind::Aaaa)),
+    ];
+    for (what, question) in others {
+        assert_eq!(read(question, &good), Err(Unread::OfAnother), "{what}");
+    }
+    assert_eq!(read(asked(Kind::A), asked(Kind::A).bytes()), Err(Unread::OfAnother), "a question");
+    for (at, byte, what) in [(13, b'W', "other letters"), (5, 2, "two questions"), (2, 0xa1, "an update")] {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        assert_eq!(read(asked(Kind::A), &bytes), Err(Unread::OfAnother), "{what}");
+    }
+    for length in 0..asked(Kind::A).end {
+        assert_eq!(read(asked(Kind::A), &good[..length]), Err(Unread::OfAnother), "{length}");
+    }
+}
+
+#[test]
+fn an_answer_is_read_whole_or_not_at_all() {
+    let whole = answer().a("web.example.com", 30, 1).srv("x.example.com", [0, 0, 1], "y.example.com").bytes;
+    for length in asked(Kind::A).end..whole.len() {
+        let read = Answer::read(&asked(Kind::A), &whole[..length]).map(|_| ());
+        assert_eq!(read, Err(Unread::Broken), "{length}");
+    }
+    for (kind, body) in [(1, &[192, 0, 2][..]), (28, &[0; 15]), (5, b"\x01a"), (5, b"\0\0"), (33, &[0; 6])] {
+        check(Kind::A, &answer().record("web.example.com", (kind, 1), body), Err(Unread::Broken));
+    }
+    let mut looping = answer().record("web.example.com", (5, 1), b"\xc0\xff");
+    let end = u16::try_from(looping.bytes.len() - 2).unwrap();
+    let at = usize::from(end);
+    looping.bytes[at..].copy_from_slice(&(0xc000 | end).to_be_bytes());
+    check(Kind::A, &looping, Err(Unread::Broken));
+}
+
+#[test]
+fn a_server_that_does_not_know_is_told_from_a_name_that_is_not_there() {
+    check(Kind::A, &answer().code(2), Err(Unread::Code(2)));
+    check(Kind::A, &answer().code(5), Err(Unread::Code(5)));
+    // Neither resolves nor speaks for the zone.
+    check(Kind::A, &answer().flags(0x80, 0), Err(Unread::Referral));
+    check(Kind::A, &answer().flags(0x80, 3), Err(Unread::Referral));
+    check(Kind::A, &answer().flags(0x84, 0), Ok((&[], None)));
+    check(Kind::A, &answer().a("web.example.com", 1, 1).flags(0x80, 0), Ok((&[1], Some(1))));
+    assert_eq!(Unread::Code(2).to_string(), "it answered with SERVFAIL");
+    assert_eq!(Unread::Code(9).to_string(), "it answered with code 9");
+}
+
+#[test]
+fn of_an_answer_that_is_cut_nothing_is_read() {
+    let cut = answer().a("web.example.com", 30, 1).flags(0x83, 0x80);
+    let half = cut.bytes.get(..cut.bytes.len() - 3).unwrap();
+    let read = Answer::read(&asked(Kind::A), half).unwrap();
+    assert!(read.is_cut && read.addresses().next().is_none());
+}
+
+#[test]
+fn the_largest_answer_is_read_at_once() {
+    let mut written = Written::to(&asked(Kind::Srv));
+    for number in 0..1_000_u16 {
+        written = written.srv("web.example.com", [0, number, 80], &format!("host-{number}.example.com"));
+    }
+    assert!(written.bytes.len() < BYTES_MAX);
+    let began = std::time::Instant::now();
+    let question = asked(Kind::Srv);
+    let found = Answer::read(&question, &written.bytes).unwrap().found(&question).unwrap();
+    assert_eq!(found.servers.len(), 1_000);
+    assert!(began.elapsed().as_millis() < 500, "{:?}", began.elapsed());
+}
+
+proptest! {
+    #[test]
+    fn no_answer_makes_the_reader_panic(
+        tail in proptest::collection::vec(any::<u8>(), 0..300),
+        count in any::<u16>(),
+        flags in any::<u8>(),
+    ) {
+        for kind in [Kind::A, Kind::Aaaa, Kind::Srv] {
+            let question = asked(kind);
+            let mut bytes = Written::to(&question).bytes;
+            bytes[3] = flags;
+            bytes[6..8].copy_from_slice(&count.to_be_bytes());
+            bytes.extend(&tail);
+            let _ = Answer::read(&question, &bytes).and_then(|answer| answer.found(&question));
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Blocks that name servers fill, reloads and restarts, without sockets.
+
+use std::time::Duration;
+
+use expect_test::{Expect, expect};
+use holdfast_core::weights::Weight;
+
+use super::*;
+use crate::config::{Config, Resolve};
+use crate::sources::config::schedule::Places;
+use crate::sources::config::tests::show;
+use crate::sources::config::{StaticService, live::Live};
+
+const RESOLVER: &str = "[resolver]\nservers = [\"192.0.2.53:53\"]\n";
+
+const WEB: &str = "[[service]]\nname = \"web\"\nfrontends = [\"10.96.0.10:80\"]\n\
+                   resolve = { srv = \"_web._tcp.example.com\" }\n";
+
+/// A service beside it that has nothing to do with names.
+const API: &str =
+    "[[service]]\nname = \"api\"\nfrontends = [\"10.96.0.11:80\"]\nbackends = [\"192.0.2.200:80\"]\n";
+
+fn blocks(toml: &str) -> Arc<Blocks> {
+    let (config, _) = Config::parse(toml, "holdfast.toml").unwrap();
+    Arc::new(Blocks::of(&config, "holdfast.toml").unwrap())
+}
+
+fn web() -> ObjectName {
+    ObjectName::new("static", "web").unwrap()
+}
+
+fn set(backends: &[(&str, u16)]) -> Set {
+    let each =
+        backends.iter().map(|(backend, weight)| (backend.parse().unwrap(), Weight::new(*weight).unwrap()));
+    Set { backends: each.collect(), is_withdrawn: false }
+}
+
+/// The source without its task.
+struct Lab {
+    resolved: Resolved,
+    wanted: watch::Receiver<Arc<Wanted>>,
+    live: Live,
+    blocks: Arc<Blocks>,
+}
+
+impl Lab {
+    fn new(toml: &str, kept: &[(&str, u16)]) -> (Self, Vec<Event>) {
+        let (sender, wanted) = watch::channel(Arc::default());
+        let kept = if kept.is_empty() { Sets::new() } else { Sets::from([(web(), Arc::new(set(kept)))]) };
+        let resolved = Resolved::new(NamesEnds { wanted: sender, news: mpsc::channel(1).1, kept });
+        let live = Live::new(1, Arc::default(), Places::within(10));
+        let mut lab = Self { resolved, wanted, live, blocks: blocks(toml) };
+        let group = lab.group();
+        (lab, group)
+    }
+
+    fn group(&mut self) -> Vec<Event> {
+        let (filled, told) = self.resolved.fill(&self.blocks, |name| self.live.set(name));
+        let mut group = self.live.apply(&filled, Duration::ZERO);
+        group.extend(told);
+        group
+    }
+
+    fn reload(&mut self, toml: &str) -> Vec<Event> {
+        self.blocks = blocks(toml);
+        self.group()
+    }
+
+    fn say(&mut self, said: Result<Said, &str>) -> Vec<Event> {
+        let wish = Arc::clone(&self.wanted.borrow()[&web()]);
+        let said = said.map(Arc::new).map_err(Arc::from);
+        self.resolved.take(vec![NameNews { service: web(), wish, said }]);
+        self.group()
+    }
+
+    fn backends(&mut self, backends: &[(&str, u16)]) -> Vec<Event> {
+        self.say(Ok(Said::Backends(set(backends))))
+    }
+}
+
+#[track_caller]
+fn check(group: &[Event], expected: &Expect) {
+    expected.assert_eq(&show(group));
+}
+
+fn file(parts: &[&str]) -> String {
+    parts.concat()
+}
+
+#[test]
+fn a_block_has_the_backends_that_are_said_and_says_where_they_are_from() {
+    let (mut lab, first) = Lab::new(&file(&[RESOLVER, WEB, API]), &[]);
+    check(
+        &first,
+        &expect![[r#"
+        service static/api config Static  TCP 80: [10.96.0.11:80] affinity None on-empty None, holdfast.toml by file
+        slice static/api-v4-80 of api V4  TCP 80: 192.0.2.200 ready, holdfast.toml by file
+        service static/web config Static  TCP 80: [10.96.0.10:80] affinity None on-empty None, holdfast.toml by file
+    "#]],
+    );
+    check(
+        &lab.backends(&[("192.0.2.1:8080", 1), ("192.0.2.2:8081", 3), ("[2001:db8::1]:8080", 1)]),
+        &expect![[r#"
+            service static/web config Static  TCP 80: [10.96.0.10:80] affinity None on-empty None, holdfast.toml by file
+            slice static/web-v4-8080 of web V4  TCP 8080: 192.0.2.1 ready, DNS: _web._tcp.example.com (SRV) by dns
+            slice static/web-v4-8081 of web V4  TCP 8081: 192.0.2.2 ready, DNS: _web._tcp.example.com (SRV) by dns
+        "#]],
+    );
+    assert_eq!(
+        lab.backends(&[("192.0.2.1:8080", 1), ("192.0.2.2:8081", 3)]),
+        [],
+        "what no client can reach is left out"
+    );
+    check(
+        &lab.backends(&[("192.0.2.1:8080", 1)]),
+        &expect![[r#"
+        service static/web config Static  TCP 80: [10.96.0.10:80] affinity None on-empty None, holdfast.toml by file
+        slice static/web-v4-8081 deleted, DNS: _web._tcp.example.com (SRV) by dns
+    "#]],
+    );
+}
+
+#[test]
+fn what_cannot_be_resolved_changes_nothing_and_is_named_until_it_can() {
+    let (mut lab, _) = Lab::new(&file(&[RESOLVER, WEB, API]), &[]);
+    lab.backends(&[("192.0.2.1:8080", 1)]);
+    check(
+        &lab.say(Err("not resolved since noon: 192.0.2.53:53: SERVFAIL")),
+        &expect![[r#"
+        Rejected(Rejection { object: Unnamed(Config, "the DNS, _web._tcp.example.com (SRV) of static/web"), origin: None, reason: "not resolved since noon: 192.0.2.53:53: SERVFAIL", partial: false })
+    "#]],
+    );
+    assert_eq!(lab.reload(&file(&[RESOLVER, WEB, API])), [], "a reload says nothing of it again");
+    check(
+        &lab.backends(&[("192.0.2.1:8080", 1)]),
+        &expect![[r#"
+        RejectionEnded(Unnamed(Config, "the DNS, _web._tcp.example.com (SRV) of static/web"))
+    "#]],
+    );
+    lab.say(Err("again"));
+    check(
+        &lab.reload(&file(&[RESOLVER, API])),
+        &expect![[r#"
+        service static/web deleted, holdfast.toml by file
+        slice static/web-v4-8080 deleted, DNS: _web._tcp.example.com (SRV) by dns
+        RejectionEnded(Unnamed(Config, "the DNS, _web._tcp.example.com (SRV) of static/web"))
+    "#]],
+    );
+}
+
+#[test]
+fn an_empty_answer_empties_the_list_and_its_service_alone() {
+    let (mut lab, _) = Lab::new(&file(&[RESOLVER, WEB, API]), &[]);
+    lab.backends(&[("192.0.2.1:8080", 1)]);
+    check(
+        &lab.backends(&[]),
+        &expect![[r#"
+        slice static/web-v4-8080 deleted, DNS: _web._tcp.example.com (SRV) by dns
+    "#]],
+    );
+}
+
+#[test]
+fn a_service_that_its_zone_withdraws_has_its_last_backends_and_none_is_usable() {
+    let (mut lab, _) = Lab::new(&file(&[RESOLVER, WEB]), &[]);
+    assert_eq!(lab.say(Ok(Said::Withdrawn)), [], "there is nothing to take back");
+    lab.backends(&[("192.0.2.1:8080", 1)]);
+    let conditions = |group: &[Event]| -> Vec<_> {
+        let slices = group.iter().filter_map(|event| match event {
+            Event::SliceApplied(facts) => Some(Arc::clone(facts)),
+            _ => None,
+        });
+        slices.flat_map(|facts| facts.endpoints.iter_brief().map(|(_, it)| it).collect::<Vec<_>>()).collect()
+    };
+    let withdrawn = conditions(&lab.say(Ok(Said::Withdrawn)));
+    assert!(matches!(withdrawn[..], [it] if !it.ready && !it.serving && it.terminating), "{withdrawn:?}");
+    let back = conditions(&lab.backends(&[("192.0.2.1:8080", 1)]));
+    assert!(matches!(back[..], [it] if it.ready && it.serving && !it.terminating), "{back:?}");
+}
+
+#[test]
+fn until_the_first_answer_a_service_has_the_backends_that_it_had() {
+    let renamed = WEB.replace("_web._tcp", "_www._tcp");
+    let fixed =
+        WEB.replace("resolve = { srv = \"_web._tcp.example.com\" }", "backends = [\"192.0.2.9:9090\"]");
+    // After a restart.
+    let (mut lab, first) = Lab::new(&file(&[RESOLVER, WEB]), &[("192.0.2.1:8080", 1), ("192.0.2.2:8080", 5)]);
+    check(
+        &first,
+        &expect![[r#"
+        service static/web config Static  TCP 80: [10.96.0.10:80] affinity None on-empty None, holdfast.toml by file
+        slice static/web-v4-8080 of web V4  TCP 8080: 192.0.2.1 ready 192.0.2.2 ready, DNS: _web._tcp.example.com (SRV) by dns
+    "#]],
+    );
+    assert_eq!(
+        lab.backends(&[("192.0.2.1:8080", 1), ("192.0.2.2:8080", 5)]),
+        [],
+        "the same as before the restart"
+    );
+    // By another name, and from a list of its own.
+    assert_eq!(lab.reload(&file(&[RESOLVER, &renamed])), []);
+    let old = Arc::new(Wish {
+        resolve: Resolve::Servers(crate::dns::Name::parse("_web._tcp.example.com").unwrap()),
+        ..Wish::clone(&lab.wanted.borrow()[&web()])
+    });
+    lab.resolved.take(vec![NameNews {
+        service: web(),
+        wish: old,
+        said: Ok(Arc::new(Said::Backends(set(&[])))),
+    }]);
+    assert_eq!(lab.group(), [], "what was asked before says nothing");
+    lab.reload(&file(&[RESOLVER, &fixed]));
+    assert!(lab.wanted.borrow().is_empty());
+    assert_eq!(lab.reload(&file(&[RESOLVER, WEB])).len(), 0, "but for where they are from");
+    check(
+        &lab.backends(&[("192.0.2.3:8080", 1)]),
+        &expect![[r#"
+        slice static/web-v4-8080 of web V4  TCP 8080: 192.0.2.3 ready, DNS: _web._tcp.example.com (SRV) by dns
+        slice static/web-v4-9090 deleted, holdfast.toml by file
+    "#]],
+    );
+}
+
+#[test]
+fn what_a_former_process_knew_counts_only_until_all_blocks_are_told() {
+    let (mut lab, _) = Lab::new(&file(&[RESOLVER, API]), &[("192.0.2.1:8080", 1)]);
+    lab.resolved.forget_kept();
+    check(
+        &lab.reload(&file(&[RESOLVER, WEB, API])),
+        &expect![[r#"
+        service static/web config Static  TCP 80: [10.96.0.10:80] affinity None on-empty None, holdfast.toml by file
+    "#]],
+    );
+}
+
+#[test]
+fn other_servers_are_wished_for_at_a_reload() {
+    let (mut lab, _) = Lab::new(&file(&[RESOLVER, WEB]), &[]);
+    let of_web = |lab: &Lab| Arc::clone(&lab.wanted.borrow()[&web()]);
+    let first = of_web(&lab);
+    lab.reload(&file(&[RESOLVER, WEB, API]));
+    assert!(Arc::ptr_eq(&first, &of_web(&lab)), "the same wish is not asked for anew");
+    lab.reload(&file(&[&RESOLVER.replace(".53:53", ".54:53"), WEB]));
+    assert_eq!(*of_web(&lab).servers, ["192.0.2.54:53".parse().unwrap()]);
+}
+
+/// What is in the table of a former process, of whatever kind its block was, is a set.
+#[test]
+fn sets_are_those_of_the_blocks_that_were_served() {
+    let service = StaticService {
+        backends: vec!["192.0.2.1:80".parse().unwrap(), "192.0.2.2:81".parse().unwrap()],
+        weights: vec![("192.0.2.2:81".parse().unwrap(), Weight::new(7).unwrap())],
+        ..crate::sources::config::tests::block("web", &["10.96.0.10:80"], &[])
+    };
+    let block = Block::new(service, &"holdfast.toml".into()).unwrap();
+    assert_eq!(block.set(), set(&[("192.0.2.1:80", 1), ("192.0.2.2:81", 7)]));
+}

@@ -1,0 +1,188 @@
+//! Which name is asked for when, and what was told of it.
+//!
+//! Invariant: pure, with time as an argument. A name is asked for once at a time, and again only when its answer has
+//! lapsed or its pause after a failure is over. An answer to what is no longer wished changes nothing. What is told is
+//! what has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::keys::ObjectName;
+use holdfast_judgement::described::Code;
+use holdfast_judgement::rfc3339::Millis;
+use holdfast_judgement::views::names::{AnswerSeen, NameSeen, NameState, TroubleSeen};
+
+use super::lookup::{Answered, Said, Unresolved};
+use super::{NameNews, News, Wanted, Wish};
+
+/// How many look-ups go on at once: enough that servers which do not answer hold up no name for minutes, and few enough
+/// sockets.
+pub(super) const AT_ONCE: usize = 64;
+
+/// The first and the longest pause after a look-up that failed. The pauses double in between.
+pub(super) const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+#[derive(Debug)]
+struct Standing {
+    wish: Arc<Wish>,
+    // When it is asked for next; none: it is being asked for.
+    due: Option<Duration>,
+    failures: u32,
+    said: Option<Arc<Said>>,
+    row: NameSeen,
+}
+
+/// All names that are wished for.
+#[derive(Debug)]
+pub(super) struct Course {
+    seed: u64,
+    standing: BTreeMap<ObjectName, Standing>,
+    due: BTreeSet<(Duration, ObjectName)>,
+    running: usize,
+}
+
+/// What a look-up changed: what is told of it, and what readers see.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) news: Option<NameNews>,
+    pub(super) row: NameSeen,
+    /// Whether trouble ended.
+    pub(super) is_mended: bool,
+}
+
+impl Course {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self { seed, standing: BTreeMap::new(), due: BTreeSet::new(), running: 0 }
+    }
+
+    /// Takes what is wished from now on; gives the names that are new or wished otherwise, with their rows, and those
+    /// that have gone.
+    pub(super) fn want(&mut self, wanted: &Wanted, now: Duration) -> Vec<(ObjectName, Option<NameSeen>)> {
+        let is_gone = |name: &&ObjectName| !wanted.contains_key(*name);
+        let gone: Vec<_> = self.standing.keys().filter(is_gone).cloned().collect();
+        let mut changed = Vec::new();
+        for name in gone {
+            self.drop_due(&name);
+            self.standing.remove(&name);
+            changed.push((name, None));
+        }
+        for (name, wish) in wanted {
+            if self.standing.get(name).is_some_and(|standing| standing.wish == *wish) {
+                continue;
+            }
+            changed.push((name.clone(), Some(self.wish(name, wish, now))));
+        }
+        changed
+    }
+
+    fn wish(&mut self, name: &ObjectName, wish: &Arc<Wish>, now: Duration) -> NameSeen {
+        self.drop_due(name);
+        let row = NameSeen {
+            name: wish.resolve.to_string(),
+            state: Code(NameState::Unasked),
+            answer: None,
+            trouble: None,
+        };
+        let standing =
+            Standing { wish: Arc::clone(wish), due: Some(now), failures: 0, said: None, row: row.clone() };
+        self.standing.insert(name.clone(), standing);
+        self.due.insert((now, name.clone()));
+        row
+    }
+
+    fn drop_due(&mut self, name: &ObjectName) {
+        if let Some(due) = self.standing.get(name).and_then(|standing| standing.due) {
+            self.due.remove(&(due, name.clone()));
+        }
+    }
+
+    /// A name to ask for now. To be called until there is none.
+    pub(super) fn start_due(&mut self, now: Duration) -> Option<(ObjectName, Arc<Wish>)> {
+        let (due, _) = self.due.first()?;
+        if *due > now || self.running >= AT_ONCE {
+            return None;
+        }
+        let (_, name) = self.due.pop_first()?;
+        let standing = self.standing.get_mut(&name)?;
+        standing.due = None;
+        self.running += 1;
+        Some((name, Arc::clone(&standing.wish)))
+    }
+
+    /// When the next look-up can start without another one finishing first.
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        self.due.first().map(|(due, _)| *due).filter(|_| self.running < AT_ONCE)
+    }
+
+    /// Takes in what came of a look-up; none: it is no longer wished.
+    pub(super) fn finished(
+        &mut self,
+        (name, wish): (&ObjectName, &Arc<Wish>),
+        outcome: Result<Answered, Unresolved>,
+        (now, wall): (Duration, Millis),
+    ) -> Option<Change> {
+        self.running = self.running.saturating_sub(1);
+        let hash = hash(self.seed, name);
+        let standing = self.standing.get_mut(name).filter(|it| Arc::ptr_eq(&it.wish, wish))?;
+        let was_in_trouble = standing.row.trouble.is_some();
+        let (news, pause) = match outcome {
+            Ok(answered) => standing.answered(answered, wall),
+            Err(unresolved) => standing.failed(unresolved, wall),
+        };
+        let due = now.saturating_add(later(pause, hash));
+        standing.due = Some(due);
+        self.due.insert((due, name.clone()));
+        let is_mended = was_in_trouble && standing.row.trouble.is_none();
+        let news = news.map(|said| NameNews { service: name.clone(), wish: Arc::clone(wish), said });
+        Some(Change { news, row: standing.row.clone(), is_mended })
+    }
+}
+
+impl Standing {
+    fn answered(&mut self, answered: Answered, wall: Millis) -> (Option<News>, Duration) {
+        let Answered { said, seconds, server, left_out } = answered;
+        let (state, backends) = match &said {
+            Said::Withdrawn => (NameState::Withdrawn, 0),
+            Said::Backends(set) if set.backends.is_empty() => (NameState::Empty, 0),
+            Said::Backends(set) => (NameState::Resolved, set.backends.len()),
+        };
+        let left_out = left_out.told();
+        let answer = AnswerSeen { server, at: wall, ttl_seconds: seconds, backends, left_out };
+        let was_in_trouble = self.row.trouble.take().is_some();
+        (self.row.state, self.row.answer, self.failures) = (Code(state), Some(answer), 0);
+        let is_news = was_in_trouble || self.said.as_deref() != Some(&said);
+        if is_news {
+            self.said = Some(Arc::new(said));
+        }
+        (self.said.clone().filter(|_| is_news).map(Ok), Duration::from_secs(seconds))
+    }
+
+    fn failed(&mut self, Unresolved { server, why }: Unresolved, wall: Millis) -> (Option<News>, Duration) {
+        let (first, most) = PAUSE;
+        let pause = first.saturating_mul(1 << self.failures.min(16)).min(most);
+        self.failures = self.failures.saturating_add(1);
+        let since = self.row.trouble.as_ref().map(|trouble| trouble.since);
+        self.row.trouble = Some(TroubleSeen { since: since.unwrap_or(wall), server, why });
+        self.row.state = Code(NameState::Trouble);
+        // What is told of trouble is how it began, so that it is told once.
+        let begun = self.row.trouble.as_ref().filter(|_| since.is_none());
+        (begun.map(|trouble| Err(trouble.to_string().into())), pause)
+    }
+}
+
+/// So much later than asked for, up to a tenth of it, that names and nodes which began together fall apart.
+fn later(pause: Duration, hash: u64) -> Duration {
+    let tenth = u64::try_from(pause.as_millis() / 10).unwrap_or(u64::MAX);
+    pause.saturating_add(Duration::from_millis(hash % tenth.max(1)))
+}
+
+fn hash(seed: u64, name: &ObjectName) -> u64 {
+    let mut hash = DefaultHasher::new();
+    (seed, name).hash(&mut hash);
+    hash.finish()
+}
+
+#[cfg(test)]
+mod tests;
