@@ -150,7 +150,7 @@ impl Answer {
         }
         let [.., flags, more] = *message.first_chunk::<4>().ok_or(Unread::OfAnother)?;
         let is_cut = flags & IS_CUT != 0;
-        let count = message.get(6..8).map_or(0, |count| number(count));
+        let count = message.get(6..8).map_or(0, number);
         let mut records = Vec::new();
         let mut at = question.end;
         for _ in 0..if is_cut { 0 } else { count } {

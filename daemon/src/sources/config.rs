@@ -228,7 +228,7 @@ async fn told(beside: &mut Option<Beside>) -> bool {
     {
         return beside.folder.take(news);
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// The blocks of the configuration with those of the folder, and what is told of the folder's files.
@@ -246,7 +246,7 @@ async fn said(names: &mut Option<Resolved>) {
     {
         return names.take(news);
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// The blocks with the backends that were asked for, and what is told of names. Once all blocks are told, what a former
@@ -295,7 +295,7 @@ async fn refusals(datapath: &mut watch::Receiver<Arc<DatapathView>>) -> Refusing
             return flows.swept.refusing.clone();
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn sleep_until(due: Option<Instant>) {

@@ -266,7 +266,7 @@ mod tests {
         let code =
             |digit: u32| if digit < 3 { format!("{digit:05b}") } else { format!("{:06b}", digit + 0x16) };
         let mut bits: String = digits.chars().map(|it| code(it.to_digit(10).unwrap())).collect();
-        while bits.len() % 8 != 0 {
+        while !bits.len().is_multiple_of(8) {
             bits.push('1');
         }
         bits.as_bytes()
