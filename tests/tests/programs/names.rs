@@ -164,7 +164,8 @@ fn kernel_a_list_without_records_is_held_and_one_that_is_withdrawn_is_refused() 
     let mut dialer = bed.dial(Location::NODE, FRONTEND.parse().unwrap()).unwrap();
     // No such name.
     resolver.turn(Mood::Well(Zone { seconds: 1, names: BTreeMap::new() }));
-    daemon.wait_until(|it| Ok(verdict(it) == ("held".to_owned(), "vanished".to_owned()))).unwrap();
+    // By what reason depends on how long ago the daemon started.
+    daemon.wait_until(|it| Ok(verdict(it).0 == "held")).unwrap();
     assert_eq!(state(&daemon), "empty");
     assert!(is_served(&bed));
     resolver.turn(well(&[2]));
