@@ -228,7 +228,7 @@ async fn told(beside: &mut Option<Beside>) -> bool {
     {
         return beside.folder.take(news);
     }
-    std::future::pending::<()>().await;
+    std::future::pending().await
 }
 
 /// The blocks of the configuration with those of the folder, and what is told of the folder's files.
@@ -295,7 +295,7 @@ async fn refusals(datapath: &mut watch::Receiver<Arc<DatapathView>>) -> Refusing
             return flows.swept.refusing.clone();
         }
     }
-    std::future::pending::<()>().await;
+    std::future::pending().await
 }
 
 async fn sleep_until(due: Option<Instant>) {
