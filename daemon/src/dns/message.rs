@@ -47,7 +47,7 @@ pub struct Question {
 }
 
 impl Question {
-    /// Recursion is desired, and an answer of [`DATAGRAM_BYTES`] is welcome.
+    /// Recursion is desired, and an answer of `DATAGRAM_BYTES` is welcome.
     pub fn new(id: u16, name: &Name, kind: Kind) -> Self {
         let mut message = [&id.to_be_bytes()[..], &[1, 0, 0, 1, 0, 0, 0, 0, 0, 1]].concat();
         message.extend(name.bytes());
