@@ -140,13 +140,14 @@ impl Cilium {
         if is_good { Ok(answer) } else { Err(answer.into()) }
     }
 
-    /// Whether the pods' own programs are in place. Until then their packets go a longer way.
+    /// Whether the programs of the pods are in place, and those of the node, which is an endpoint too. Until then packets
+    /// go a longer way.
     fn is_built(&self) -> bool {
         let said = self.ask("GET", "/v1/endpoint", "").unwrap_or_default();
         let endpoints =
             said.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str::<Vec<Value>>(body).ok());
         let is_ready = |endpoint: &Value| endpoint.pointer("/status/state") == Some(&json!("ready"));
-        endpoints.is_some_and(|endpoints| endpoints.len() == PODS.len() && endpoints.iter().all(is_ready))
+        endpoints.is_some_and(|endpoints| endpoints.len() > PODS.len() && endpoints.iter().all(is_ready))
     }
 
     /// A pod as the plug-in would describe it.
