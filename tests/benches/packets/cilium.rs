@@ -140,8 +140,8 @@ impl Cilium {
         if is_good { Ok(answer) } else { Err(answer.into()) }
     }
 
-    /// Whether the programs of the pods are in place, and those of the node, which is an endpoint too. Until then packets
-    /// go a longer way.
+    /// Whether the programs of the pods are in place, and those of the node, which is an endpoint too. Until then
+    /// packets go a longer way.
     fn is_built(&self) -> bool {
         let said = self.ask("GET", "/v1/endpoint", "").unwrap_or_default();
         let endpoints =

@@ -244,7 +244,7 @@ const NOT_UTF8: &str = "has a name that is not UTF-8, so it is not read; rename 
 const OF_ANOTHER_USER: &str = "is a link of another user than the file to which it leads, so it is not followed; let \
                                root or the owner of that file make it";
 
-/// Whether a link may lead to a file, by their owners. This daemon may read any file, and tells everybody what is wrong
+/// Whether a link may lead to a file, by their owners. This daemon may read any file, and shows all users what is wrong
 /// in one; who may write into the folder need not be root.
 fn may_lead(link: &Metadata, to: &Metadata) -> bool {
     [0, nix::unistd::geteuid().as_raw(), to.uid()].contains(&link.uid())
@@ -329,7 +329,7 @@ mod tests {
 
     const ANOTHER: u32 = 61_183;
 
-    /// What is wrong in a file is told to everybody, with a piece of it; and this daemon may read any file.
+    /// All users of the host are shown a piece of a file that is wrong, and this daemon may read any file.
     #[test]
     fn kernel_no_link_of_a_user_has_what_the_user_may_not_read_told() {
         let folder = tempfile::tempdir().unwrap();

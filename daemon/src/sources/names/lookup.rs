@@ -59,7 +59,7 @@ pub(super) struct Unresolved {
     pub(super) why: String,
 }
 
-/// Whom to ask, how fast, and where that is counted.
+/// Which servers are asked, how fast, and where questions are counted.
 #[derive(Debug)]
 pub(super) struct Asking {
     pub(super) began: Instant,

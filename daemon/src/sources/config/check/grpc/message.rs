@@ -8,7 +8,7 @@ use holdfast_core::words;
 use super::write_number;
 use crate::sources::protobuf::Fields;
 
-/// Whom a call is for.
+/// The method that a call is for.
 pub(super) const PATH: &str = "/grpc.health.v1.Health/Check";
 
 /// The one field of either message: the service as a text, its status as a number.
