@@ -41,6 +41,15 @@ impl Answers {
     }
 }
 
+/// In words, because answers that differ in numbers alone count as one.
+fn amount(count: usize) -> &'static str {
+    match count {
+        0 => "none",
+        1 => "one",
+        _ => "several",
+    }
+}
+
 impl Target for Answers {
     fn name(&self) -> &'static str {
         "names"
@@ -64,7 +73,7 @@ impl Target for Answers {
                     if has_any != seconds.is_some() {
                         return Err("records without a time, or a time without records".to_owned());
                     }
-                    said += &format!("{kind:?}: {} {}; ", addresses.len(), servers.len());
+                    said += &format!("{kind:?}: {} {}; ", amount(addresses.len()), amount(servers.len()));
                 }
                 Err(error) => said += &format!("{kind:?}: {error}; "),
             }
