@@ -38,9 +38,11 @@ const READ_EVERY: &str = "50ms";
 
 /// What differs between the agent's own defaults and those of its Helm chart is as the chart has it: else an event is
 /// sent for each packet. Policy, proxies and observers, which holdfast does not have, are off.
-const SETTINGS: [&str; 26] = [
+const SETTINGS: [&str; 27] = [
     "--enable-k8s=false",
     "--kube-proxy-replacement=true",
+    // The pods here are in no cgroup whose sockets the agent serves; with this it serves them by their packets.
+    "--bpf-lb-sock-hostns-only=true",
     "--bpf-lb-mode=snat",
     "--bpf-lb-algorithm=random",
     "--bpf-lb-acceleration=disabled",
