@@ -42,11 +42,10 @@ fn state(daemon: &Daemon<'_>) -> String {
 /// Waits until the service is in that state and a client gets that server.
 #[track_caller]
 fn wait_for(bed: &Bed, daemon: &mut Daemon<'_>, expected: &str, server: &str) {
-    let mut client = bed.asker(Location::far("client")).unwrap();
-    let question = || Question::new(Transport::Tcp, FRONTEND.parse().unwrap());
+    let question = Question::new(Transport::Tcp, FRONTEND.parse().unwrap());
+    let answers = || bed.asker(Location::far("client"))?.ask(question.clone());
     let is_there = |outcome: Outcome| matches!(outcome, Outcome::Answered { by, .. } if by == server);
-    let mut is_so = |it: &Daemon<'_>| state(it) == expected && is_there(client.ask(question()).unwrap());
-    daemon.wait_until(|it| Ok(is_so(it))).unwrap();
+    daemon.wait_until(|it| Ok(state(it) == expected && is_there(answers()?))).unwrap();
 }
 
 #[test]
