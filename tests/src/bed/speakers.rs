@@ -136,7 +136,8 @@ impl<'a> Speakers<'a> {
         self.write(&file, config)?;
         let _ = fs::remove_file(self.file(&pid));
         let [file, written] = [format!("--conf-file={file}"), format!("--pid-file={pid}")];
-        let words = ["--keep-in-foreground", "--log-facility=-", "--user=root", "--group=root", &file, &written];
+        let words =
+            ["--keep-in-foreground", "--log-facility=-", "--user=root", "--group=root", &file, &written];
         let mut speaker = Speaker { children: vec![self.start(place, "/usr/sbin/dnsmasq", &words)?] };
         self.wait_for(&mut speaker, place, &pid)?;
         Ok(speaker)

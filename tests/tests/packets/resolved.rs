@@ -29,7 +29,8 @@ fn zone(address: &str, servers: usize) -> String {
     let mut text = "no-resolv\nno-hosts\nlocal=/example.internal/\nlocal-ttl=1\n".to_owned();
     for number in 0..servers {
         let host = format!("host-{number:02}.example.internal");
-        text += &format!("srv-host=_web._tcp.example.internal,{host},8080,0,10\nhost-record={host},{address}\n");
+        text +=
+            &format!("srv-host=_web._tcp.example.internal,{host},8080,0,10\nhost-record={host},{address}\n");
     }
     text
 }
