@@ -50,14 +50,24 @@ enum worth {
 /* At which bit of a readiness the worth begins; below it are the seconds of silence. */
 #define WORTH_AT 20
 
+/* For how long a connection of which only the client is heard may be silent, and be believed. */
+INLINE __u32 is_believed_for(const struct flow *flow)
+{
+	__s32 lasted = flow->seen - flow->began;
+
+	if (lasted < LIFE_CROWDED)
+		return LIFE_CROWDED;
+	return lasted < LIFE_UNANSWERED ? lasted : LIFE_UNANSWERED;
+}
+
 /*
- * Whether a connection of which only the client is heard may be none: a stranger may send a SYN and its acknowledgement
- * in any name. A client that has gone on for a while is believed.
+ * Whether a connection of which only the client is heard may be none: a stranger may send a SYN, its acknowledgement
+ * and what comes later in any name. So such a connection is believed for as long again as it has gone on, and never for
+ * longer than one whose backend leaves unanswered what it is asked.
  */
 INLINE bool is_doubtful(const struct flow *flow, __u32 now)
 {
-	return is_wrapped(flow) && flow->transport == IPPROTO_TCP && !is_stream(flow) &&
-	       silence(flow, now) > LIFE_CROWDED;
+	return is_wrapped(flow) && flow->transport == IPPROTO_TCP && silence(flow, now) > is_believed_for(flow);
 }
 
 INLINE bool is_unanswered(const struct flow *flow, __u32 now)

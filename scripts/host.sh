@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup host
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-in_root=systemd,systemd-sysv,dbus,iproute2,curl,procps,python3,rpm,apparmor
+in_root=systemd,systemd-sysv,dbus,iproute2,curl,procps,python3,rpm,apparmor,frr
 
 # A root is made anew each month, because releases go on.
 make_root() {
@@ -18,6 +18,8 @@ make_root() {
 	exec 9>"$folder/lock"
 	flock 9
 	scripts/debian-root.sh "$folder/root" "$1" "$(dpkg --print-architecture)" "$in_root"
+	# For one test alone, which starts it.
+	rm -f "$folder/root/etc/systemd/system/multi-user.target.wants/frr.service"
 	exec 9>&-
 }
 

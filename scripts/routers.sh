@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Unpacks Debian's FRR, BIRD and keepalived, with the libraries that this machine lacks for them, into the folder
+# Unpacks Debian's FRR, BIRD, keepalived and dnsmasq, with the libraries that this machine lacks for them, into the folder
 # `routers` of the target folder, which is shared by all clones: tests lay it over the files of their beds. Nothing is
 # installed, and no script of a package runs. Silent when they are there.
 set -euo pipefail
@@ -8,7 +8,7 @@ scripts/setup root
 
 # What apt would install here for them, as NAME=VERSION.
 absent() {
-	apt-get -q -s install --no-install-recommends frr bird2 keepalived |
+	apt-get -q -s install --no-install-recommends frr bird2 keepalived dnsmasq-base |
 		sed -n 's/^Inst \([^ ]*\) [^(]*(\([^ ]*\) .*/\1=\2/p'
 }
 # A fresh image has no package lists, and old lists name packages that are gone.

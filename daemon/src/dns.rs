@@ -70,10 +70,15 @@ pub async fn by_connection(to: SocketAddr, question: &Question) -> Result<Answer
     Ok(Answer::read(question, &answer)?)
 }
 
-/// Asks by a datagram, and by a connection if the answer does not fit into one.
+/// Asks by a datagram, without options if the server does not seem to know any, and by a connection if the answer does
+/// not fit into a datagram.
 pub async fn ask(to: SocketAddr, name: &Name, kind: Kind) -> Result<Found, Failed> {
-    let question = Question::unguessable(name, kind);
+    let mut question = Question::unguessable(name, kind);
     let mut answer = by_datagram(to, &question).await?;
+    if answer.may_be_for_options() {
+        question = Question::unguessable(name, kind).without_options();
+        answer = by_datagram(to, &question).await?;
+    }
     if answer.is_cut {
         answer = by_connection(to, &question).await?;
     }

@@ -2,7 +2,7 @@
 //!
 //! The source of `[[service]]` blocks as the daemon runs it, on a thread of its own whose CPU time is counted. Over the
 //! loopback that is also the time in which the kernel carries packets to the backends. Those are ten addresses that one
-//! other thread answers at; each is a backend of every service.
+//! other thread answers at; each is a backend of every service. What the kernel alone takes comes first.
 
 // Every line of a measurement may panic.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout)]
@@ -18,7 +18,9 @@ use holdfast_core::facts::Endpoint;
 use holdfast_core::keys::Transport;
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_tests::size::sized;
+use nix::libc::linger;
 use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeValLike;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -157,20 +159,41 @@ async fn measure(name: &str, blocks: Blocks, asked: &AtomicU64) {
     let (checks, taken, passed) =
         (asked.load(Ordering::Relaxed) - before, own_time() - taken, begun.elapsed());
     running.abort();
-    let seconds = passed.as_secs_f64();
-    let each = taken.as_secs_f64() * 1e6 / f64::from(u32::try_from(checks.max(1)).unwrap());
+    show(name, (u32::try_from(checks).unwrap(), taken), passed);
+    assert!(!watching.is_finished() || watching.await.is_ok(), "{name}");
+}
+
+/// What the kernel alone takes: as many connections a second as there are checks, one after the other, each of them
+/// nothing but the system calls that a check by TCP cannot do without.
+fn bare(backends: &[SocketAddr]) {
+    let pace = INTERVAL / (services() * BACKENDS);
+    let (taken, begun) = (own_time(), Instant::now());
+    let mut connections = 0_u32;
+    while begun.elapsed() < counted() {
+        let next = begun + pace * connections;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        let backend = backends[connections as usize % backends.len()];
+        let stream = std::net::TcpStream::connect(backend).unwrap();
+        setsockopt(&stream, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 }).unwrap();
+        connections += 1;
+    }
+    show("system calls alone", (connections, own_time() - taken), begun.elapsed());
+}
+
+fn show(name: &str, (checks, taken): (u32, Duration), passed: Duration) {
+    let (seconds, each) = (passed.as_secs_f64(), taken.as_secs_f64() * 1e6 / f64::from(checks.max(1)));
     println!(
         "{name}: {:.0} checks/s, {:.2} % of a core, {each:.1} µs each",
-        f64::from(u32::try_from(checks).unwrap()) / seconds,
+        f64::from(checks) / seconds,
         taken.as_secs_f64() / seconds * 100.0,
     );
-    assert!(!watching.is_finished() || watching.await.is_ok(), "{name}");
 }
 
 fn main() {
     let asked = Arc::default();
     let backends = backends(&asked);
     println!("{} backends, each checked every {} s", services() * BACKENDS, INTERVAL.as_secs());
+    bare(&backends);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for (name, kind) in kinds() {
         runtime.block_on(measure(name, blocks(&backends, &kind), &asked));

@@ -57,3 +57,4 @@ pub use packets::{PacketOptions, PacketSwitches, Wraps};
 pub use pins::{Drained, VERSION as PINS_VERSION, cleanup, drain};
 pub use refusals::{Arrival, Cause, Denial, Refusal, Refusals};
 pub use shape::Shape;
+pub use sys::give_back_freed;

@@ -18,12 +18,21 @@ pub(super) const DATAGRAM_BYTES: u16 = 1_232;
 const ALIASES_MAX: usize = 8;
 
 const HEADER_BYTES: usize = 12;
+
+/// Where in the header the number of options stands, which is 0 or 1.
+const OPTIONS_COUNT: usize = 11;
+
 const IS_ANSWER: u8 = 0x80;
 const OPERATION: u8 = 0x78;
 const IS_AUTHORITATIVE: u8 = 0x04;
 const IS_CUT: u8 = 0x02;
 const MAY_RECURSE: u8 = 0x80;
 const CODE: u8 = 0x0f;
+
+/// The codes of a server that cannot read a question, and of one that does not know what it is about.
+const UNREADABLE: u8 = 1;
+const UNKNOWN: u8 = 4;
+
 const CLASS_INTERNET: u16 = 1;
 const TYPE_ALIAS: u16 = 5;
 const TYPE_OPTIONS: u16 = 41;
@@ -61,18 +70,28 @@ impl Question {
         Self { name: name.clone(), kind, message, end }
     }
 
+    /// The same as servers knew it before there were options (RFC 1035): then an answer has at most 512 bytes.
+    pub(super) fn without_options(mut self) -> Self {
+        self.message.truncate(self.end);
+        self.message.get_mut(OPTIONS_COUNT).into_iter().for_each(|count| *count = 0);
+        self
+    }
+
     pub(super) fn bytes(&self) -> &[u8] {
         &self.message
     }
 
-    /// Whether a message answers this question.
+    /// Whether a message answers this question. A server that cannot read it may repeat nothing of it but its number.
     fn is_answered_by(&self, answer: &[u8]) -> bool {
         let part = |message: &[u8], from, to| message.get(from..to).map(<[u8]>::to_vec);
         let is_answer = |flags: &u8| flags & (IS_ANSWER | OPERATION) == IS_ANSWER;
+        let repeats = part(answer, 4, 6) == Some(vec![0, 1])
+            && answer.get(HEADER_BYTES..self.end) == self.message.get(HEADER_BYTES..self.end);
+        let cannot_read = answer.get(3).is_some_and(|more| more & CODE == UNREADABLE)
+            && answer.get(4..).is_some_and(|counts| counts == [0; HEADER_BYTES - 4]);
         part(answer, 0, 2) == part(&self.message, 0, 2)
             && answer.get(2).is_some_and(is_answer)
-            && part(answer, 4, 6) == Some(vec![0, 1])
-            && answer.get(HEADER_BYTES..self.end) == self.message.get(HEADER_BYTES..self.end)
+            && (repeats || cannot_read)
     }
 }
 
@@ -160,6 +179,11 @@ impl Answer {
         }
         let is_final = flags & IS_AUTHORITATIVE != 0 || more & MAY_RECURSE != 0;
         Ok(Self { code: more & CODE, is_cut, is_final, records })
+    }
+
+    /// Whether the server may be one that does not know options, of which there are few (RFC 6891 7).
+    pub(super) fn may_be_for_options(&self) -> bool {
+        matches!(self.code, UNREADABLE | UNKNOWN)
     }
 
     /// Every address of the answer, whatever name it is of.

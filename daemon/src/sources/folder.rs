@@ -63,6 +63,8 @@ pub trait Files: std::fmt::Debug + Send + Sized + 'static {
     const ENDINGS: &'static [&'static str];
     /// The largest file that is read.
     const FILE_BYTES_MAX: usize;
+    /// The most bytes of all files that are read together.
+    const FOLDER_BYTES_MAX: u64;
     /// The source that these files belong to.
     const SOURCE: Source;
 

@@ -25,6 +25,8 @@ impl Files for Folder {
     const TABLE: &'static str = "manifests";
     const ENDINGS: &'static [&'static str] = &[".yaml", ".yml", ".json"];
     const FILE_BYTES_MAX: usize = FILE_BYTES_MAX;
+    /// What the objects of 100,000 services with ten endpoints each take, twice.
+    const FOLDER_BYTES_MAX: u64 = 1 << 30;
     const SOURCE: Source = Source::Manifests;
 
     fn of(folder: &Path) -> Self {

@@ -3,7 +3,8 @@
 //! Invariant: a change is on disk within a second, unless to write everything takes longer than a twentieth of a
 //! second; then the pause between two writes grows with that time, so that the disk and a core are left for other work.
 //! A node on which nothing happens but that the apiserver says how far it has come writes a thousandth of the time at
-//! most. Only a whole table is written: one in which a source has not delivered yet would replace a better one.
+//! most. Only a whole table is written: one in which a source has not delivered yet would replace a better one. What the
+//! daemon has freed since the last write goes back to the kernel with each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use holdfast_core::event::Watched;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
+use holdfast_datapath::give_back_freed;
 use tokio::sync::watch;
 
 use super::{Context, Damage, Folder, LeftOut, Stored};
@@ -154,7 +156,14 @@ impl Keeper {
         let folder = self.folder.clone();
         let at = snapshot.published;
         let begun = Instant::now();
-        let stored = tokio::task::spawn_blocking(move || folder.store(&context, &snapshot)).await;
+        let stored = tokio::task::spawn_blocking(move || {
+            let stored = folder.store(&context, &snapshot);
+            // The table that was written may be the last reader of much that has changed since.
+            drop(snapshot);
+            give_back_freed();
+            stored
+        });
+        let stored = stored.await;
         Some(match stored {
             Ok(Ok(Stored { bytes, left_out })) => {
                 let took = begun.elapsed();

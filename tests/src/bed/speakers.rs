@@ -1,4 +1,4 @@
-//! FRR, BIRD and keepalived at the places of a bed, as Debian packs them: `scripts/routers.sh` unpacks them.
+//! FRR, BIRD, keepalived and dnsmasq at the places of a bed, as Debian packs them: `scripts/routers.sh` unpacks them.
 //!
 //! Invariant: their files lie over those of the bed alone, with users and folders of their own, so nothing of the
 //! machine changes. What was started ends with its value.
@@ -126,6 +126,20 @@ impl<'a> Speakers<'a> {
         let child = self.start(place, "/usr/sbin/keepalived", &words)?;
         let mut speaker = Speaker { children: vec![child] };
         self.wait_for(&mut speaker, place, &vrrp)?;
+        Ok(speaker)
+    }
+
+    /// dnsmasq as a server of names, and of nothing else.
+    pub fn dnsmasq(&self, place: Location<'_>, config: &str) -> Result<Speaker, BedError> {
+        let name = name(place);
+        let [file, pid] = [format!("/etc/dnsmasq/{name}.conf"), format!("/run/dnsmasq-{name}.pid")];
+        self.write(&file, config)?;
+        let _ = fs::remove_file(self.file(&pid));
+        let [file, written] = [format!("--conf-file={file}"), format!("--pid-file={pid}")];
+        let words =
+            ["--keep-in-foreground", "--log-facility=-", "--user=root", "--group=root", &file, &written];
+        let mut speaker = Speaker { children: vec![self.start(place, "/usr/sbin/dnsmasq", &words)?] };
+        self.wait_for(&mut speaker, place, &pid)?;
         Ok(speaker)
     }
 

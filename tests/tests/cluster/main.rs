@@ -7,6 +7,7 @@ mod daemon_actions;
 mod daemon_away;
 #[cfg(test)]
 mod daemon_encodings;
+#[cfg(test)]
 mod daemon_events;
 #[cfg(test)]
 mod daemon_first_look;

@@ -19,6 +19,7 @@ mod figures;
 mod install_page;
 mod journal;
 mod life;
+mod outside_page;
 mod packages;
 mod pressure;
 mod reload;

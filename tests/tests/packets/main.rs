@@ -38,6 +38,8 @@ mod refused;
 #[cfg(test)]
 mod regressions;
 #[cfg(test)]
+mod resolved;
+#[cfg(test)]
 mod routers;
 #[cfg(test)]
 mod served;

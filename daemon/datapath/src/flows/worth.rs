@@ -46,13 +46,16 @@ impl Worth {
     }
 }
 
-/// Whether a connection of which only the client is heard may be none: a stranger may send a SYN and its
-/// acknowledgement in any name.
+/// For how long a connection of which only the client is heard may be silent, and be believed.
+fn is_believed_for(flow: &types::flow) -> u32 {
+    let lasted = flow.seen.wrapping_sub(flow.began).cast_signed();
+    u32::try_from(lasted).unwrap_or(0).clamp(life::LIFE_CROWDED.0, life::LIFE_UNANSWERED.0)
+}
+
+/// Whether a connection of which only the client is heard may be none: a stranger may send a SYN, its acknowledgement
+/// and what comes later in any name.
 fn is_doubtful(flow: &types::flow, now: u32) -> bool {
-    is_wrapped(flow)
-        && makes_connections(flow)
-        && !is_stream(flow)
-        && silence(flow, now) > life::LIFE_CROWDED.0
+    is_wrapped(flow) && makes_connections(flow) && silence(flow, now) > is_believed_for(flow)
 }
 
 fn silence(flow: &types::flow, now: u32) -> u32 {
@@ -79,4 +82,43 @@ fn is_about_over(flow: &types::flow) -> bool {
 pub(crate) fn readiness(flow: &types::flow, now: u32) -> u32 {
     let most = (1 << WORTH_AT) - 1;
     (Worth::of(flow, now) as u32) << WORTH_AT | silence(flow, now).min(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// For how long a wrapped connection has had packets, and been silent; whether it is given up for others.
+    const DOUBTED: [(u32, u32, bool); 9] = [
+        (0, 10, false),
+        (0, 11, true),
+        // A third packet in a client's name is as easy to send as the two before.
+        (3, 11, true),
+        (60, 60, false),
+        (60, 61, true),
+        (86_400, 300, false),
+        (86_400, 301, true),
+        // Another processor's clock was a second behind.
+        (u32::MAX, 10, false),
+        (u32::MAX, 11, true),
+    ];
+
+    #[test]
+    fn a_connection_of_which_only_the_client_is_heard_is_believed_as_long_again_as_it_went_on() {
+        for (lasted, silent, is_given_up) in DOUBTED {
+            let mut flow = types::flow {
+                transport: 6,
+                state: 2,
+                of_client: u8::try_from(types::heard::IS_WRAPPED.0).unwrap(),
+                seen: 100_000,
+                began: 100_000_u32.wrapping_sub(lasted),
+                ..types::flow::default()
+            };
+            let worth = |flow: &types::flow| Worth::of(flow, 100_000 + silent);
+            let expected = if is_given_up { Worth::Unanswered } else { Worth::Needed };
+            assert_eq!(worth(&flow), expected, "after {lasted} s, silent for {silent} s");
+            flow.of_client = 0;
+            assert_eq!(worth(&flow), Worth::Needed, "its backend is heard");
+        }
+    }
 }

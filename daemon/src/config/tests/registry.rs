@@ -31,6 +31,17 @@ fn what_the_templates_become_is_legal() {
     assert!(found[1].blocks[0].health_check.is_some());
 }
 
+/// An address is whatever an instance was registered with: with a quote in it, it would write blocks of its own.
+#[test]
+fn no_template_writes_an_address_that_it_has_not_looked_at() {
+    let (_, chapter) = GUIDE.split_once("### From a registry\n").expect("the chapter");
+    let (chapter, _) = chapter.split_once("\n## ").expect("its end");
+    let looks = r#"{{ if .Address | regexMatch "^[0-9A-Za-z.:-]+$" }}"#;
+    let written = chapter.match_indices("\"{{ .Address }}:").map(|(at, _)| &chapter[..at]);
+    let looked_at: Vec<_> = written.map(|before| before.trim_end().ends_with(looks)).collect();
+    assert_eq!(looked_at, [true, true]);
+}
+
 #[test]
 fn an_instance_that_cannot_be_served_takes_no_other_service_along() {
     let consul = examples()[0].replace("192.0.2.2:8080", "node-2.example.com:8080");

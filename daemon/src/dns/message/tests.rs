@@ -54,15 +54,31 @@ impl Written {
     }
 }
 
+impl Written {
+    /// The header alone, as of a server that cannot read the question.
+    pub(crate) fn header(mut self) -> Self {
+        self.bytes.truncate(HEADER_BYTES);
+        self.bytes[5] = 0;
+        self.code(UNREADABLE)
+    }
+}
+
 impl Question {
     /// A question as servers read it.
     pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
         let asked = name::read(bytes, HEADER_BYTES).unwrap();
         let kind = number(&bytes[asked.end..]);
         let kind = [Kind::A, Kind::Aaaa, Kind::Srv].into_iter().find(|it| *it as u16 == kind).unwrap();
-        let question = Self::new(number(bytes), &asked.name.unwrap(), kind);
+        let mut question = Self::new(number(bytes), &asked.name.unwrap(), kind);
+        if bytes.len() == question.end {
+            question = question.without_options();
+        }
         assert_eq!(question.bytes(), bytes);
         question
+    }
+
+    pub(crate) fn has_options(&self) -> bool {
+        self.message.len() > self.end
     }
 
     pub(crate) fn name(&self) -> &Name {
@@ -84,6 +100,32 @@ fn name(text: &str) -> Name {
 
 fn asked(kind: Kind) -> Question {
     Question::new(7, &name("web.example.com"), kind)
+}
+
+#[test]
+fn a_question_without_options_is_what_stands_before_them() {
+    let plain = asked(Kind::A).without_options();
+    let whole = asked(Kind::A);
+    assert_eq!(plain.bytes().len() + 11, whole.bytes().len());
+    assert_eq!((whole.bytes()[11], plain.bytes()[11]), (1, 0));
+    assert_eq!(plain.bytes()[12..], whole.bytes()[12..plain.bytes().len()]);
+}
+
+/// By its number alone a stranger's message says no more than that the question is to be asked in another way.
+#[test]
+fn a_header_alone_answers_only_that_the_question_cannot_be_read() {
+    let question = asked(Kind::A);
+    let read = |written: Written| Answer::read(&question, &written.bytes).map(|it| it.code);
+    let header = || Written::to(&question).header();
+    assert_eq!(read(header()), Ok(1));
+    for code in [0, 2, 3, 4, 5] {
+        assert_eq!(read(header().code(code)), Err(Unread::OfAnother), "{code}");
+    }
+    let mut other = header();
+    other.bytes[1] ^= 1;
+    assert_eq!(read(other), Err(Unread::OfAnother), "another number");
+    let longer = header().a("web.example.com", 30, 1);
+    assert_eq!(read(longer), Err(Unread::OfAnother), "more than a header");
 }
 
 #[track_caller]

@@ -169,6 +169,8 @@ impl Files for BlockFiles {
     const TABLE: &'static str = "services";
     const ENDINGS: &'static [&'static str] = &[".toml"];
     const FILE_BYTES_MAX: usize = FILE_BYTES_MAX;
+    /// Several KiB for each block that may be there.
+    const FOLDER_BYTES_MAX: u64 = 64 << 20;
     const SOURCE: Source = Source::Config;
 
     fn of(folder: &Path) -> Self {
@@ -220,9 +222,8 @@ impl Files for BlockFiles {
         let is_lost = |(path, name): (&Arc<str>, Name)| {
             !keeps(path, &name) && !named.contains(&name) && !kept.contains(&name)
         };
-        let is_new = |path: &Arc<str>, name: &Name| {
-            self.files.get(path).is_none_or(|it| it.names().all(|it| it != *name))
-        };
+        let had: BTreeSet<(&Arc<str>, Name)> = known().filter(|(path, _)| read.contains_key(*path)).collect();
+        let is_new = |path: &Arc<str>, name: &Name| !had.contains(&(path, name.clone()));
         let is_doubled = |(path, name): (&Arc<str>, &Name)| kept.contains(name) && is_new(path, name);
         let of_file = |(path, names)| BTreeSet::iter(names).map(move |name| (path, name));
         known().any(is_lost) || read.iter().flat_map(of_file).any(is_doubled)

@@ -235,7 +235,24 @@ fn list<F: Files>(folder: &Path) -> Result<Listing, String> {
         };
         listing.extend(looked_at);
     }
+    bound(&mut listing, F::FOLDER_BYTES_MAX);
     Ok(listing)
+}
+
+/// Refuses the files with which the folder is too large, by their names, so that each look refuses the same.
+fn bound(listing: &mut Listing, bytes_max: u64) {
+    let mut total = 0_u64;
+    for stamp in listing.values_mut() {
+        let size = stamp.as_ref().map_or(0, |stamp| stamp.size);
+        if total.saturating_add(size) <= bytes_max {
+            total += size;
+        } else {
+            *stamp = Err(format!(
+                "is not read: with the files before it, by name, it has more than {bytes_max} bytes, which is the most \
+                 that is read of a folder"
+            ));
+        }
+    }
 }
 
 const NOT_UTF8: &str = "has a name that is not UTF-8, so it is not read; rename it";
@@ -330,6 +347,22 @@ mod tests {
     const ANOTHER: u32 = 61_183;
 
     /// All users of the host are shown a piece of a file that is wrong, and this daemon may read any file.
+    #[test]
+    fn what_makes_a_folder_too_large_is_refused_and_the_rest_is_read() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let own = fs::symlink_metadata(folder.path()).unwrap();
+        let sized = |(name, size): (&str, u64)| -> (Arc<str>, Result<Stamp, String>) {
+            (name.into(), Ok(Stamp { size, ..Stamp::new(&own, None) }))
+        };
+        let mut listing: Listing =
+            [("a", 40), ("b", 25), ("c", 24), ("d", u64::MAX), ("e", 0)].into_iter().map(sized).collect();
+        bound(&mut listing, 64);
+        let read: Vec<_> = listing.iter().filter(|(_, it)| it.is_ok()).map(|(name, _)| &**name).collect();
+        assert_eq!(read, ["a", "c", "e"]);
+        let refused = listing["b"].as_ref().unwrap_err();
+        assert!(refused.contains("more than 64 bytes"), "{refused}");
+    }
+
     #[test]
     fn kernel_no_link_of_a_user_has_what_the_user_may_not_read_told() {
         let folder = tempfile::tempdir().unwrap();

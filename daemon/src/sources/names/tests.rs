@@ -254,6 +254,27 @@ async fn an_answer_of_64_kib_comes_by_tcp_and_is_cut_to_what_counts() {
     assert!(server.asked.load(Ordering::Relaxed) <= 201);
 }
 
+/// Servers of before RFC 6891 say that they cannot read the question, or not what it is about; some repeat none of it.
+#[tokio::test]
+async fn a_server_that_knows_no_options_is_asked_without_them() {
+    let refusals: [fn(&Question) -> Written; 3] = [
+        |question| Written::to(question).code(1),
+        |question| Written::to(question).header(),
+        |question| Written::to(question).code(4),
+    ];
+    for refusal in refusals {
+        let server = NameServer::new(move |question| {
+            if question.has_options() { Some(refusal(question)) } else { address(question, 1) }
+        })
+        .await;
+        let mut lab = Lab::new(&host("web.example.com"), &[&server]);
+        assert_eq!(lab.backends().await, "192.0.2.1:80");
+        server.says(|question| Some(Written::to(question).code(1)));
+        let told = lab.next().await.unwrap_err();
+        assert!(told.ends_with("it answered with FORMERR"), "{told}");
+    }
+}
+
 #[tokio::test]
 async fn addresses_that_no_name_may_have_never_empty_a_set() {
     let server = NameServer::new(|question| address(question, 1)).await;

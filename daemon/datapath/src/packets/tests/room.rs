@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::craft::{ACK, SYN, Sent, address};
+use super::craft::{ACK, SYN, Sent, TCP, address};
 use super::lives::{self, age, all, change, found};
 use super::node::{NEXT, Node, SHOT};
 use crate::abi::flow::types::{self, flow_state, heard};
@@ -174,8 +174,11 @@ fn becomes(flow: &mut types::flow, number: u64, lives: bool) {
     flow.of_client = said(flow.of_client, any(8));
     flow.of_backend = said(flow.of_backend, any(8));
     let silent = if lives { [0, 0, 4, 5] } else { [0, 4, 20, 40] }[any(4) as usize];
-    // Whether it goes on long enough to be a stream.
-    let lasted = [0, 100][any(2) as usize];
+    // Whether it goes on long enough to be a stream, and for longer than it is silent.
+    let lasted = [0, 15, 100][any(3) as usize];
+    if flow.transport == TCP && any(2) == 1 {
+        flow.of_client |= u8::try_from(heard::IS_WRAPPED.0).unwrap();
+    }
     flow.seen = flow.seen.wrapping_sub(silent);
     flow.began = flow.seen.wrapping_sub(lasted);
 }

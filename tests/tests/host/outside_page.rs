@@ -1,0 +1,125 @@
+//! docs/outside.md from an empty host to an announced address, word by word: its own blocks are typed and written.
+//!
+//! Only what the page says to be there is made: the router, which is another network of the host's with an FRR of its
+//! own.
+
+use std::fs;
+
+use holdfast_tests::host::Host;
+
+use super::{CONFIG, First, boot, install, repository};
+
+const WALK: &str = "From an empty host to an announced address";
+
+/// A network for the router, and the way to it.
+const NETWORK: [&str; 9] = [
+    "ip netns add router",
+    "ip link add eth0 type veth peer name eth0 netns router",
+    "ip address add 10.0.0.2/24 dev eth0",
+    "ip link set eth0 up",
+    "ip -n router address add 10.0.0.1/24 dev eth0",
+    "ip -n router link set eth0 up",
+    "ip -n router link set lo up",
+    "ip route add default via 10.0.0.1",
+    "install -d -o frr -g frr /run/frr/router /etc/frr/router",
+];
+
+const ROUTER: &str = "router bgp 65000
+ no bgp ebgp-requires-policy
+ neighbor 10.0.0.2 remote-as 65001
+ neighbor 10.0.0.2 timers 1 3
+ neighbor 10.0.0.2 timers connect 1
+";
+
+/// FRR in the router's network, configured as its own start does it.
+const ROUTER_STARTS: [&str; 3] = [
+    "ip netns exec router /usr/lib/frr/zebra -d -N router -A 127.0.0.1 -P 0",
+    "ip netns exec router /usr/lib/frr/bgpd -d -N router -A 127.0.0.1 -P 0",
+    "touch /etc/frr/router/vtysh.conf && ip netns exec router vtysh -N router -b",
+];
+
+/// How many clients tell how they are shared out, and how far from three of four they may be.
+const CLIENTS: usize = 200;
+const LARGE: std::ops::RangeInclusive<usize> = 120..=180;
+
+fn page() -> String {
+    fs::read_to_string(repository().join("docs/outside.md")).unwrap()
+}
+
+/// The blocks of a section up to the next heading, each as it stands between its fences.
+#[track_caller]
+fn blocks<const N: usize>(heading: &str) -> [String; N] {
+    let page = page();
+    let rest = page.split_once(&format!("# {heading}\n")).unwrap().1;
+    let text = rest.split("\n#").next().unwrap();
+    let fenced = text.split("```").skip(1).step_by(2);
+    let blocks: Vec<String> = fenced.map(|block| block.split_once('\n').unwrap().1.to_owned()).collect();
+    blocks.try_into().unwrap_or_else(|found: Vec<String>| panic!("{heading}: other blocks: {found:#?}"))
+}
+
+/// Types the lines of a block, and gives what each said.
+#[track_caller]
+fn typed(host: &Host, block: &str) -> String {
+    block.lines().map(|line| host.shell(line).unwrap().good()).collect()
+}
+
+fn append(host: &Host, path: &str, text: &str) {
+    let before = fs::read_to_string(host.path(path)).unwrap();
+    host.write(path, &(before + text)).unwrap();
+}
+
+/// What a client behind the router gets; nothing where it gets no answer.
+fn named(host: &Host) -> String {
+    let line = "ip netns exec router curl --silent --max-time 2 192.0.2.10/name";
+    host.shell(line).unwrap().out.trim().to_owned()
+}
+
+/// Whether the router has a way to the address.
+fn is_announced(host: &Host) -> bool {
+    host.shell("ip -n router route show 192.0.2.10").unwrap().out.contains("via 10.0.0.2")
+}
+
+#[test]
+fn an_empty_host_announces_an_address_by_the_pages_commands_alone() {
+    let [servers, addition, serve, announce] = blocks(WALK);
+    let [frr] = blocks("FRR");
+    let mut host = boot();
+    NETWORK.iter().for_each(|line| _ = typed(&host, line));
+    host.write("/etc/frr/router/frr.conf", ROUTER).unwrap();
+    ROUTER_STARTS.iter().for_each(|line| _ = typed(&host, line));
+    install(&host, First);
+
+    typed(&host, &servers);
+    // A reader is slower than Python starts.
+    let answers = |host: &mut Host| {
+        ["8081", "8082"].iter().all(|port| {
+            host.run(&["curl", "--silent", &format!("10.0.0.2:{port}")]).is_ok_and(|said| said.code == 0)
+        })
+    };
+    host.wait_for("the servers of the page", answers).unwrap();
+    append(&host, CONFIG, &addition);
+    let (start, look) = serve.split_once("holdfast status\n").unwrap();
+    typed(&host, start);
+    let route = |host: &mut Host| host.shell("ip route show table 180").unwrap().out.contains("192.0.2.10");
+    host.wait_for("the route", route).unwrap();
+    typed(&host, "holdfast status");
+    let said = typed(&host, look);
+    assert!(said.contains("blackhole 192.0.2.10 proto 104"), "{said}");
+    assert!(said.contains("large") || said.contains("small"), "{said}");
+
+    append(&host, "/etc/frr/frr.conf", &frr);
+    let (start, look) = announce.split_once("vtysh").unwrap();
+    typed(&host, start);
+    host.wait_for("the router's way to the address", |host| is_announced(host)).unwrap();
+    let said = typed(&host, &format!("vtysh{look}"));
+    assert!(said.contains("192.0.2.10/32"), "{said}");
+
+    let large = (0..CLIENTS).filter(|_| named(&host) == "large").count();
+    assert!(LARGE.contains(&large), "{large} of {CLIENTS}");
+    typed(&host, "systemctl stop large");
+    host.wait_for("the small server alone", |host| (0..20).all(|_| named(host) == "small")).unwrap();
+    typed(&host, "systemctl stop small");
+    host.wait_for("the end of the way", |host| !is_announced(host)).unwrap();
+    let said = typed(&host, "holdfast explain static/web");
+    assert!(said.contains("unusable by http checks"), "{said}");
+}
