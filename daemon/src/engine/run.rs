@@ -226,7 +226,7 @@ fn take<M: Maps>(engine: &mut Engine<M>, first: Vec<Event>, ends: &mut Ends) {
 fn weight(event: &Event) -> usize {
     let parts = match event {
         Event::ServiceApplied(facts) => facts.ports.len() + facts.external_ips.len() + facts.ingress.len(),
-        Event::SliceApplied(facts) => facts.endpoints.len(),
+        Event::SliceApplied(facts) => facts.endpoints.len().saturating_mul(facts.ports.len().max(1)),
         _ => 0,
     };
     1 + parts / PARTS_PER_EVENT

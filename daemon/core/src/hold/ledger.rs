@@ -18,12 +18,23 @@ use crate::list::Row;
 use crate::op::ServiceId;
 use crate::time::Uptime;
 
-/// Claims of one namespace that are looked at within [`CLAIMS_WINDOW`]: a claim lists a held address for another
+/// Claims of one namespace that are heard within [`CLAIMS_WINDOW`]: a claim lists a held address for another
 /// target, and makes the service that holds the address dirty. Fewer pods take over addresses of others in that time.
 const CLAIMS_MAX: usize = 16;
 
+/// Holders of claimed addresses that are looked at for one namespace within [`CLAIMS_WINDOW`], be it a claim or not: an
+/// address has one holder or a few, unless a tenant gave it to many of its own services.
+const LOOKS_MAX: usize = 64 * CLAIMS_MAX;
+
 /// Seconds after which the claims of all namespaces are counted from zero again.
 const CLAIMS_WINDOW: i64 = 10;
+
+/// How many holders were looked at for a namespace, and how many of its claims were heard.
+#[derive(Clone, Copy, Debug, Default)]
+struct Claims {
+    looks: usize,
+    heard: usize,
+}
 
 /// All holds, found by what may end them, and all losses that are recent.
 #[derive(Debug, Default)]
@@ -34,8 +45,8 @@ pub(crate) struct Ledger {
     addresses: BTreeMap<SocketAddr, BTreeSet<ServiceId>>,
     addresses_of: BTreeMap<ServiceId, Vec<SocketAddr>>,
     losses: Losses,
-    /// How many claims of each namespace were looked at since `claims_since`.
-    claims: BTreeMap<Arc<str>, usize>,
+    /// What was made of the claims of each namespace since `claims_since`.
+    claims: BTreeMap<Arc<str>, Claims>,
     claims_since: Uptime,
     /// Sources that were interrupted since the last decision.
     interrupted_now: BTreeSet<Source>,
@@ -64,11 +75,22 @@ impl Ledger {
         }
     }
 
-    /// Counts a claim of this namespace; returns whether it is looked at.
+    /// The services that hold an address, as many as may be looked at for this namespace, which counts them; `None`: it
+    /// is held by none.
+    pub(crate) fn look(&mut self, address: SocketAddr, namespace: &Arc<str>) -> Option<Vec<ServiceId>> {
+        let holders = self.addresses.get(&address)?;
+        let claims = self.claims.entry(Arc::clone(namespace)).or_default();
+        let looked_at: Vec<_> =
+            holders.iter().copied().take(LOOKS_MAX.saturating_sub(claims.looks)).collect();
+        claims.looks += looked_at.len();
+        Some(looked_at)
+    }
+
+    /// Counts a claim of this namespace; returns whether it is heard.
     pub(crate) fn hears(&mut self, namespace: &Arc<str>) -> bool {
-        let heard = self.claims.entry(Arc::clone(namespace)).or_default();
-        let hears = *heard < CLAIMS_MAX;
-        *heard += usize::from(hears);
+        let claims = self.claims.entry(Arc::clone(namespace)).or_default();
+        let hears = claims.heard < CLAIMS_MAX;
+        claims.heard += usize::from(hears);
         hears
     }
 
@@ -86,11 +108,6 @@ impl Ledger {
     /// Whether no service holds an address.
     pub(crate) fn is_empty(&self) -> bool {
         self.addresses.is_empty()
-    }
-
-    /// The services that hold an address.
-    pub(crate) fn holders(&self, address: SocketAddr) -> Option<&BTreeSet<ServiceId>> {
-        self.addresses.get(&address)
     }
 
     /// Services of which some list is held.

@@ -17,7 +17,7 @@ use crate::dialable::is_reserved;
 use crate::drains::Drains;
 use crate::facts::{Endpoint, NodeFacts, Settings, SliceFacts};
 use crate::hold::{Case, Hold, Lists, MassLoss, Policy, Probed};
-use crate::keys::{FrontendKey, SliceKey, Source, Transport};
+use crate::keys::{FrontendKey, ServiceKey, SliceKey, Source, Transport};
 use crate::op::ServiceId;
 use crate::time::{Now, Uptime};
 
@@ -98,34 +98,50 @@ impl World {
     /// Has held addresses probed out of turn that this slice lists for another target. That proves nothing: any tenant
     /// can write such a slice, and so can a controller that is not Kubernetes' own.
     pub(super) fn hear_claims(&mut self, slice: &SliceFacts) {
-        if self.ledger.is_empty() {
+        let Some(claimant) = crate::tables::service_of(slice).filter(|_| !self.ledger.is_empty()) else {
             return;
-        }
-        for port in &slice.ports {
-            for endpoint in slice.endpoints.iter() {
-                self.hear_claim(SocketAddr::new(endpoint.address, port.port.get()), endpoint, slice);
+        };
+        // As many ports as the slice likes may have one number.
+        let ports: BTreeSet<NonZeroU16> = slice.ports.iter().map(|port| port.port).collect();
+        let is_known = |it: &Endpoint<'_>| it.target.is_some_and(|target| !target.uid.is_empty());
+        for endpoint in slice.endpoints.iter().filter(is_known) {
+            for port in &ports {
+                let address = SocketAddr::new(endpoint.address, port.get());
+                if !self.hear_claim(address, endpoint, (slice, &claimant)) {
+                    return;
+                }
             }
         }
     }
 
-    fn hear_claim(&mut self, address: SocketAddr, endpoint: Endpoint<'_>, slice: &SliceFacts) {
-        let (Some(ids), Some(by)) = (self.ledger.holders(address), endpoint.target) else { return };
-        let Some(claimant) = crate::tables::service_of(slice) else { return };
-        for id in ids.clone() {
-            let Some(service) = self.services.get_mut(id) else {
+    /// `false`: the namespace of the slice has claimed enough.
+    fn hear_claim(
+        &mut self,
+        address: SocketAddr,
+        endpoint: Endpoint<'_>,
+        (slice, claimant): (&SliceFacts, &ServiceKey),
+    ) -> bool {
+        let namespace = slice.key.name.shared_namespace();
+        let (Some(ids), Some(by)) = (self.ledger.look(address, namespace), endpoint.target) else {
+            return true;
+        };
+        crate::work::done(ids.len());
+        for id in &ids {
+            let Some(service) = self.services.get_mut(*id) else {
                 self.report.counters.impossible += 1;
                 continue;
             };
             if !service.holds().any(|hold| hold.is_news(address, by)) {
                 continue;
             }
-            if !self.ledger.hears(slice.key.name.shared_namespace()) {
-                return;
+            if !self.ledger.hears(namespace) {
+                return false;
             }
             let heard = service.holds_mut().filter(|hold| hold.is_news(address, by));
             heard.for_each(|hold| Arc::make_mut(hold).hear(address));
-            self.services.mark(id, Cause::AddressClaimed(address, claimant.clone()), false);
+            self.services.mark(*id, Cause::AddressClaimed(address, claimant.clone()), false);
         }
+        !ids.is_empty()
     }
 
     /// Takes notice of which held backends may be probed.

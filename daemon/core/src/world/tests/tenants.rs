@@ -121,6 +121,31 @@ fn invariant_10_claims_of_one_namespace_are_bounded_and_others_are_still_heard()
     assert_eq!(claims(&rig.changes), heard, "and the same namespace again, later, for others of them");
 }
 
+/// A slice may list one address a thousand times at a hundred ports of one number, and its tenant may hold that address
+/// by many services.
+#[test]
+fn invariant_10_what_one_slice_claims_is_looked_at_within_a_bound() {
+    let mut rig = peopled(&[("default", 2)]);
+    let names: Vec<_> = (1..=150_u8).map(|number| key_in(TENANT, &format!("t-{number}"))).collect();
+    let served = |(at, name): (usize, &ObjectName)| {
+        let key = ServiceKey { name: name.clone(), source: SOURCE };
+        let facts = ServiceFacts { key, ..service("x", &format!("10.0.1.{at}"), &[]) };
+        [applied(facts), pods(name.clone(), SOURCE, &["1.1.2.1"], "one")]
+    };
+    rig.turn(names.iter().enumerate().flat_map(served).collect());
+    rig.turn(names.iter().map(|name| pods(name.clone(), SOURCE, &[], "one")).collect());
+    let Event::SliceApplied(claims) = pods(key_in(TENANT, "nobody"), SOURCE, &["1.1.2.1"; 1_000], "two")
+    else {
+        unreachable!()
+    };
+    let port = claims.ports[0].clone();
+    let ports = (0..100).map(|at| SlicePort { name: format!("p-{at}").into(), ..port.clone() }).collect();
+    crate::work::take();
+    rig.turn(vec![Event::SliceApplied(Arc::new(SliceFacts { ports, ..(*claims).clone() }))]);
+    let done = crate::work::take();
+    assert!(done < 20_000, "{done}");
+}
+
 #[test]
 fn what_one_namespace_empties_prolongs_no_hold_of_another() {
     let mut rig = peopled(&[(TENANT, 60), ("default", 2), ("shop", 3)]);
