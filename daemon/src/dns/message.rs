@@ -122,6 +122,13 @@ struct Record {
     said: Said,
 }
 
+impl Record {
+    /// Whether it leads to what is no name: without it a part of the answer would count.
+    fn is_without_name(&self, kind: Kind) -> bool {
+        matches!((&self.said, kind), (Said::Alias(None), _) | (Said::Server(None), Kind::Srv))
+    }
+}
+
 /// How a server answered.
 #[derive(Debug)]
 pub struct Answer {
@@ -129,8 +136,9 @@ pub struct Answer {
     pub code: u8,
     /// There is more than fits into a datagram, and none of it was read.
     pub is_cut: bool,
-    // Whether the server speaks for all of the DNS, or for the zone of the name.
-    is_final: bool,
+    // Whether the server speaks for the zone of the name, and whether for all of the DNS.
+    is_authoritative: bool,
+    may_recurse: bool,
     records: Vec<Record>,
 }
 
@@ -177,8 +185,8 @@ impl Answer {
             records.push(record);
             at = end;
         }
-        let is_final = flags & IS_AUTHORITATIVE != 0 || more & MAY_RECURSE != 0;
-        Ok(Self { code: more & CODE, is_cut, is_final, records })
+        let [is_authoritative, may_recurse] = [flags & IS_AUTHORITATIVE != 0, more & MAY_RECURSE != 0];
+        Ok(Self { code: more & CODE, is_cut, is_authoritative, may_recurse, records })
     }
 
     /// Whether the server may be one that does not know options, of which there are few (RFC 6891 7).
@@ -198,7 +206,7 @@ impl Answer {
     pub fn found(&self, question: &Question) -> Result<Found, Unread> {
         match self.code {
             0 => self.of_name(question),
-            NO_SUCH_NAME if self.is_final => Ok(Found::default()),
+            NO_SUCH_NAME if self.is_authoritative || self.may_recurse => Ok(Found::default()),
             NO_SUCH_NAME => Err(Unread::Referral),
             code => Err(Unread::Code(code)),
         }
@@ -210,6 +218,9 @@ impl Answer {
         let mut least = u32::MAX;
         for _ in 0..=ALIASES_MAX {
             let own = |record: &&Record| record.owner.as_ref() == Some(&owner);
+            if self.records.iter().filter(own).any(|record| record.is_without_name(question.kind)) {
+                return Err(Unread::Broken);
+            }
             for record in self.records.iter().filter(own).filter(|it| found.take(question.kind, &it.said)) {
                 least = least.min(record.seconds);
             }
@@ -217,9 +228,11 @@ impl Answer {
                 Said::Alias(Some(name)) => Some((name.clone(), record.seconds)),
                 _ => None,
             });
+            // A server of the name's zone does not speak for a name in another one, to which an alias may lead.
+            let is_final = self.may_recurse || (self.is_authoritative && owner == question.name);
             match alias {
                 Some((name, seconds)) if found.is_empty() => (owner, least) = (name, least.min(seconds)),
-                _ if found.is_empty() && !self.is_final => return Err(Unread::Referral),
+                _ if found.is_empty() && !is_final => return Err(Unread::Referral),
                 _ => {
                     found.seconds = (!found.is_empty()).then_some(least);
                     return Ok(found);

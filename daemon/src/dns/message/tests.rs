@@ -185,6 +185,11 @@ fn aliases_are_followed_in_any_order_and_not_for_ever() {
     let alias = answer().a("b.example.net", 60, 1).alias("a.example.net", 20, "b.example.net");
     check(Kind::A, &alias.clone().alias("web.example.com", 300, "a.example.net"), Ok((&[1], Some(20))));
     check(Kind::A, &answer().alias("web.example.com", 9, "a.example.net"), Ok((&[], None)));
+    let of_its_zone = |it: Written| it.flags(0x84, 0);
+    check(Kind::A, &of_its_zone(answer()), Ok((&[], None)));
+    let led_out = answer().alias("web.example.com", 9, "a.example.net");
+    check(Kind::A, &of_its_zone(led_out.clone()), Err(Unread::Referral));
+    check(Kind::A, &of_its_zone(led_out.a("a.example.net", 60, 1)), Ok((&[1], Some(9))));
     let circle =
         answer().alias("web.example.com", 9, "b.example.net").alias("b.example.net", 9, "web.example.com");
     check(Kind::A, &circle, Err(Unread::Aliases));
@@ -196,6 +201,21 @@ fn aliases_are_followed_in_any_order_and_not_for_ever() {
     };
     check(Kind::A, &chain(ALIASES_MAX), Ok((&[1], Some(9))));
     check(Kind::A, &chain(ALIASES_MAX + 1), Err(Unread::Aliases));
+}
+
+/// A label of a dot, as it may stand in a message and in no name.
+#[test]
+fn an_answer_that_leads_to_no_name_counts_not_even_in_part() {
+    let no_name = b"\x01.\0";
+    let broken = answer().a("web.example.com", 30, 1).record("web.example.com", (5, 30), no_name);
+    check(Kind::A, &broken, Err(Unread::Broken));
+    let of_another = answer().a("web.example.com", 30, 1).record("www.example.com", (5, 30), no_name);
+    check(Kind::A, &of_another, Ok((&[1], Some(30))));
+    let question = asked(Kind::Srv);
+    let servers = Written::to(&question).srv("web.example.com", [10, 5, 8080], "one.example.com");
+    let broken = servers.record("web.example.com", (33, 20), &[&[0, 10, 0, 5, 0, 80][..], no_name].concat());
+    let read = Answer::read(&question, &broken.bytes).and_then(|answer| answer.found(&question));
+    assert_eq!(read, Err(Unread::Broken));
 }
 
 #[test]

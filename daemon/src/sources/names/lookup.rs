@@ -3,7 +3,7 @@
 //! Invariant: an answer counts whole or not at all. If a server of a service cannot be resolved, nothing is known of
 //! the service, because a part of its backends would be more than they can bear. That a name is not there is an answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -84,11 +84,14 @@ struct Lookup<'a> {
     counts: &'a Names,
 }
 
-/// What was found, the server that said it, and for how many seconds all of it counts.
+/// What was found, the server that said it, for how many seconds all of it counts, of which families there were
+/// addresses, and what of it does not count.
 #[derive(Default)]
 struct Course {
     server: Option<SocketAddr>,
     seconds: Option<u32>,
+    families: BTreeSet<Family>,
+    left_out: LeftOut,
 }
 
 impl Course {
@@ -96,39 +99,45 @@ impl Course {
         self.server = Some(server);
         self.seconds = [self.seconds, found.seconds].into_iter().flatten().min();
     }
+
+    /// A family of which all addresses were left out. Each family has a list of its own, which would become empty.
+    fn lost(&self, said: &Said) -> Option<Family> {
+        let Said::Backends(set) = said else { return None };
+        let is_left = |family| set.backends.keys().any(|backend| Family::of(backend.ip()) == family);
+        self.families.iter().copied().find(|family| !is_left(*family))
+    }
 }
 
 impl Lookup<'_> {
     async fn run(&self) -> Result<Answered, Unresolved> {
         let mut course = Course::default();
-        let mut left_out = LeftOut::default();
         let said = match &self.wish.resolve {
             Resolve::Addresses(name, port) => {
                 let addresses = self.addresses(name, &mut course).await?;
-                Said::Backends(set::at_port(&addresses, *port, &mut left_out))
+                Said::Backends(set::at_port(&addresses, *port, &mut course.left_out))
             }
-            Resolve::Servers(name) => self.servers(name, &mut course, &mut left_out).await?,
+            Resolve::Servers(name) => self.servers(name, &mut course).await?,
         };
         let server = course.server.unwrap_or_else(|| self.wish.first_server());
         let is_empty = matches!(&said, Said::Backends(set) if set.backends.is_empty());
-        if let (true, Some(why)) = (is_empty, left_out.told()) {
-            return Err(Unresolved { server, why: format!("no backend is left of its answer; {why}") });
+        let left_out = course.left_out.told().unwrap_or_default();
+        if let Some(family) = course.lost(&said) {
+            let why = format!("no backend of {family} is left of its answer; {left_out}");
+            return Err(Unresolved { server, why });
+        }
+        if is_empty && !left_out.is_empty() {
+            return Err(Unresolved { server, why: format!("no backend is left of its answer; {left_out}") });
         }
         let seconds = match course.seconds {
             Some(seconds) if !is_empty => u64::from(seconds).clamp(SECONDS.0, SECONDS.1),
             _ => EMPTY_SECONDS,
         };
-        Ok(Answered { said, seconds, server, left_out })
+        Ok(Answered { said, seconds, server, left_out: course.left_out })
     }
 
-    async fn servers(
-        &self,
-        name: &Name,
-        course: &mut Course,
-        left_out: &mut LeftOut,
-    ) -> Result<Said, Unresolved> {
+    async fn servers(&self, name: &Name, course: &mut Course) -> Result<Said, Unresolved> {
         let found = self.found(name, Kind::Srv, course).await?;
-        let servers = match set::led(found.servers, left_out) {
+        let servers = match set::led(found.servers, &mut course.left_out) {
             Led::Withdrawn => return Ok(Said::Withdrawn),
             Led::To(servers) => servers,
         };
@@ -139,7 +148,7 @@ impl Lookup<'_> {
                 addresses.insert(server.target.clone(), of_target);
             }
         }
-        Ok(Said::Backends(set::of_servers(&servers, &addresses, left_out)))
+        Ok(Said::Backends(set::of_servers(&servers, &addresses, &mut course.left_out)))
     }
 
     /// The addresses of a host, of the families that the service has.
@@ -150,7 +159,9 @@ impl Lookup<'_> {
                 Family::V4 => Kind::A,
                 Family::V6 => Kind::Aaaa,
             };
-            addresses.extend(self.found(name, kind, course).await?.addresses);
+            let found = self.found(name, kind, course).await?.addresses;
+            course.families.extend((!found.is_empty()).then_some(*family));
+            addresses.extend(set::of_family(found, *family, &mut course.left_out));
         }
         Ok(addresses)
     }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 
+use holdfast_core::keys::Family;
 use holdfast_core::weights::Weight;
 
 use crate::dns::{Name, Server};
@@ -80,6 +81,16 @@ pub(super) fn led(mut servers: Vec<Server>, left_out: &mut LeftOut) -> Led {
         servers.truncate(fit);
     }
     Led::To(servers)
+}
+
+/// The addresses of the family that was asked for. One of IPv4 may be written as one of IPv6.
+pub(super) fn of_family(addresses: Vec<IpAddr>, family: Family, left_out: &mut LeftOut) -> Vec<IpAddr> {
+    let is_of = |address: &IpAddr| Family::of(address.to_canonical()) == family;
+    let (own, others): (Vec<_>, Vec<_>) = addresses.into_iter().partition(is_of);
+    if let Some(other) = others.first() {
+        left_out.add(others.len(), || format!("{other}, which is no address of {family}"));
+    }
+    own
 }
 
 /// The backends at one port of these addresses.

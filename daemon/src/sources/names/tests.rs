@@ -290,9 +290,45 @@ async fn addresses_that_no_name_may_have_never_empty_a_set() {
         })
     });
     let told = lab.next().await.unwrap_err();
-    let expected =
-        "no backend is left of its answer; left out: 169.254.169.254, which is no address of another host";
+    let expected = "no backend of IPv4 is left of its answer; left out: 169.254.169.254, which is no address of another host";
     assert!(told.ends_with(expected), "{told}");
+}
+
+/// Each family has a list of its own. That there is none of a family is an answer; that none counts is not.
+#[tokio::test]
+async fn what_no_name_may_have_empties_the_list_of_no_family() {
+    let mapped = [&[0; 10][..], &[0xff; 2], &[192, 0, 2, 7]].concat();
+    let own = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+    type Case<'a> = (&'a [u8], &'a [u8], Result<&'a str, &'a str>);
+    let unfit =
+        "no backend of IPv4 is left of its answer; left out: 0.0.0.0, which is no address of another host";
+    let other =
+        "no backend of IPv6 is left of its answer; left out: ::ffff:192.0.2.7, which is no address of IPv6";
+    let cases: [Case<'_>; 4] = [
+        (&[192, 0, 2, 1], &own, Ok("192.0.2.1:80 [2001:db8::2]:80")),
+        (&[0; 4], &own, Err(unfit)),
+        (&[192, 0, 2, 1], &mapped, Err(other)),
+        (&[192, 0, 2, 1], &[], Ok("192.0.2.1:80")),
+    ];
+    for (v4, v6, expected) in cases {
+        let [v4, v6] = [v4, v6].map(<[u8]>::to_vec);
+        let server = NameServer::new(move |question| {
+            let body = if question.kind() == Kind::A { &v4 } else { &v6 };
+            let written = Written::to(question);
+            let kind = question.kind() as u16;
+            let owner = question.name().to_string();
+            Some(if body.is_empty() { written } else { written.record(&owner, (kind, 0), body) })
+        })
+        .await;
+        let mut lab = Lab::new(&host("web.example.com"), &[&server]);
+        match expected {
+            Ok(backends) => assert_eq!(lab.backends().await, backends),
+            Err(why) => {
+                let told = lab.next().await.unwrap_err();
+                assert!(told.ends_with(why), "{told}");
+            }
+        }
+    }
 }
 
 #[tokio::test]
