@@ -545,6 +545,10 @@ INLINE int out(struct __sk_buff *skb, bool v4)
 {
 	int next;
 
+	if (skb->tc_index == IS_WRITTEN) {
+		skb->tc_index = 0;
+		return NEXT;
+	}
 	if (UNLIKELY(any_stray())) {
 		next = v4 ? find_stray4(skb) : find_stray6(skb);
 		if (next == DENIABLE)

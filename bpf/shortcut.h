@@ -142,6 +142,13 @@ INLINE struct known_way *find_passage(struct __sk_buff *skb, const struct arriva
 	return (*there & (DEVICE_SHORTCUT | DEVICE_NEAR)) == wanted ? way : NULL;
 }
 
+/*
+ * What a packet bears from the one program to the other that is as it leaves the node. The second program would look it
+ * up by what is written now, and by that it may be an answer of another flow: of one to a backend that is a frontend.
+ * A pod that writes this into its packets has them leave as they are.
+ */
+#define IS_WRITTEN 0x6c66
+
 /* Sends the packet past the stack. Where the second program has nothing to look at, it gets what that would write. */
 INLINE int take_passage(struct __sk_buff *skb, const struct arrival *arrival, const struct known_way *way,
 			const struct tuple *through, const struct tuple *left, bool is_given, bool v4)
@@ -149,6 +156,8 @@ INLINE int take_passage(struct __sk_buff *skb, const struct arrival *arrival, co
 	if (!pass_hop(skb, &arrival->packet, v4) ||
 	    !rewrite(skb, &arrival->packet, arrival->is_whole ? left : through, v4))
 		return SHOT;
+	if (arrival->is_whole && !is_given)
+		skb->tc_index = IS_WRITTEN;
 	return send_on(skb, way, is_given, v4);
 }
 
