@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Unpacks Debian's FRR, BIRD, keepalived and dnsmasq, with the libraries that this machine lacks for them, into the folder
-# `routers` of the target folder, which is shared by all clones: tests lay it over the files of their beds. Nothing is
-# installed, and no script of a package runs. Silent when they are there.
+# Unpacks Debian's FRR, BIRD, keepalived and dnsmasq, with the libraries that this machine lacks for them, into the
+# folder `routers` of the target folder, which is shared by all clones: tests lay it over the files of their beds.
+# Nothing is installed, and no script of a package runs. Silent when they are there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup root

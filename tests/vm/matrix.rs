@@ -36,9 +36,9 @@ const FILTER: &str = "kernel_";
 /// kernel by other tests.
 const AT_DEVICES: &str = "kernel::packets::tests";
 
-/// Scenarios are files of the repository, which no guest has; kernels differ in the errno for a process that may not end
-/// sockets of pods; and what the daemon makes of checks and of name servers is its own, and told apart by tenths of a
-/// second, which an emulated processor does not keep beside other tests.
+/// Scenarios are files of the repository, which no guest has; kernels differ in the errno for a process that may not
+/// end sockets of pods; and what the daemon makes of checks and of name servers is its own, and told apart by tenths of
+/// a second, which an emulated processor does not keep beside other tests.
 const OF_THIS_MACHINE: [&str; 4] =
     ["scenarios::kernel_", "stale::kernel_", "checks::kernel_", "names::kernel_"];
 
