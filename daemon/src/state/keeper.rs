@@ -3,8 +3,8 @@
 //! Invariant: a change is on disk within a second, unless to write everything takes longer than a twentieth of a
 //! second; then the pause between two writes grows with that time, so that the disk and a core are left for other work.
 //! A node on which nothing happens but that the apiserver says how far it has come writes a thousandth of the time at
-//! most. Only a whole table is written: one in which a source has not delivered yet would replace a better one. With each
-//! write goes back to the kernel what the daemon has freed since the last one.
+//! most. Only a whole table is written: one in which a source has not delivered yet would replace a better one.
+//! With each write goes back to the kernel what the daemon has freed since the last one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
