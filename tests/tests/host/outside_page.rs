@@ -31,10 +31,10 @@ const ROUTER: &str = "router bgp 65000
  neighbor 10.0.0.2 timers connect 1
 ";
 
-/// FRR in the router's network, configured as its own start does it.
+/// FRR in the router's network, configured as its own start does it. What goes on would keep the shell's output open.
 const ROUTER_STARTS: [&str; 3] = [
-    "ip netns exec router /usr/lib/frr/zebra -d -N router -A 127.0.0.1 -P 0",
-    "ip netns exec router /usr/lib/frr/bgpd -d -N router -A 127.0.0.1 -P 0",
+    "ip netns exec router /usr/lib/frr/zebra -d -N router -A 127.0.0.1 -P 0 >/dev/null 2>&1",
+    "ip netns exec router /usr/lib/frr/bgpd -d -N router -A 127.0.0.1 -P 0 >/dev/null 2>&1",
     "touch /etc/frr/router/vtysh.conf && ip netns exec router vtysh -N router -b",
 ];
 
