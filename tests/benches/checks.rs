@@ -85,6 +85,9 @@ async fn answer(mut stream: TcpStream) {
         }
     }
     let _ = stream.write_all(if end == CALL_END { GRPC_ANSWER } else { ANSWER }).await;
+    // A connection that is closed before all is read of it is reset, and what was written may be lost. A check ends the
+    // connection itself.
+    while end == CALL_END && stream.read_buf(&mut request).await.unwrap_or_default() > 0 {}
 }
 
 /// Backends on a thread of their own; `asked` counts what they accept.
