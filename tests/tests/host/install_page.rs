@@ -10,7 +10,7 @@ use std::process::Command;
 
 use holdfast_tests::host::Host;
 
-use super::{CONFIG, boot, from_environment, property, repository};
+use super::{CONFIG, boot, from_environment, page, property, repository};
 
 /// Where the reader has cloned the repository.
 const CLONE: &str = "/srv/holdfast";
@@ -23,15 +23,9 @@ fn page() -> String {
     fs::read_to_string(repository().join("docs/install.md")).unwrap()
 }
 
-/// The blocks of a section, each as it stands between its fences.
 #[track_caller]
 fn blocks<const N: usize>(section: &str) -> [String; N] {
-    let page = page();
-    let rest = page.split_once(&format!("\n## {section}\n")).unwrap().1;
-    let text = rest.split("\n## ").next().unwrap();
-    let fenced = text.split("```").skip(1).step_by(2);
-    let blocks: Vec<String> = fenced.map(|block| block.split_once('\n').unwrap().1.to_owned()).collect();
-    blocks.try_into().unwrap_or_else(|found: Vec<String>| panic!("{section}: other blocks: {found:#?}"))
+    page::blocks(&page(), section)
 }
 
 /// Types a line into a shell of the host that stands in the clone.

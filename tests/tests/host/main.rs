@@ -21,6 +21,7 @@ mod journal;
 mod life;
 mod outside_page;
 mod packages;
+mod page;
 mod pressure;
 mod reload;
 mod watchdog;

@@ -7,7 +7,7 @@ use std::fs;
 
 use holdfast_tests::host::Host;
 
-use super::{CONFIG, First, boot, install, repository};
+use super::{CONFIG, First, boot, install, page, repository};
 
 const WALK: &str = "From an empty host to an announced address";
 
@@ -42,21 +42,6 @@ const ROUTER_STARTS: [&str; 3] = [
 const CLIENTS: usize = 200;
 const LARGE: std::ops::RangeInclusive<usize> = 120..=180;
 
-fn page() -> String {
-    fs::read_to_string(repository().join("docs/outside.md")).unwrap()
-}
-
-/// The blocks of a section up to the next heading, each as it stands between its fences.
-#[track_caller]
-fn blocks<const N: usize>(heading: &str) -> [String; N] {
-    let page = page();
-    let rest = page.split_once(&format!("# {heading}\n")).unwrap().1;
-    let text = rest.split("\n#").next().unwrap();
-    let fenced = text.split("```").skip(1).step_by(2);
-    let blocks: Vec<String> = fenced.map(|block| block.split_once('\n').unwrap().1.to_owned()).collect();
-    blocks.try_into().unwrap_or_else(|found: Vec<String>| panic!("{heading}: other blocks: {found:#?}"))
-}
-
 /// Types the lines of a block, and gives what each said.
 #[track_caller]
 fn typed(host: &Host, block: &str) -> String {
@@ -81,8 +66,9 @@ fn is_announced(host: &Host) -> bool {
 
 #[test]
 fn an_empty_host_announces_an_address_by_the_pages_commands_alone() {
-    let [servers, addition, serve, announce] = blocks(WALK);
-    let [frr] = blocks("FRR");
+    let guide = fs::read_to_string(repository().join("docs/outside.md")).unwrap();
+    let [servers, addition, serve, announce] = page::blocks(&guide, WALK);
+    let [frr] = page::blocks(&guide, "FRR");
     let mut host = boot();
     NETWORK.iter().for_each(|line| _ = typed(&host, line));
     host.write("/etc/frr/router/frr.conf", ROUTER).unwrap();

@@ -121,12 +121,12 @@ impl Lookup<'_> {
         let server = course.server.unwrap_or_else(|| self.wish.first_server());
         let is_empty = matches!(&said, Said::Backends(set) if set.backends.is_empty());
         let left_out = course.left_out.told().unwrap_or_default();
-        if let Some(family) = course.lost(&said) {
-            let why = format!("no backend of {family} is left of its answer; {left_out}");
-            return Err(Unresolved { server, why });
-        }
-        if is_empty && !left_out.is_empty() {
-            return Err(Unresolved { server, why: format!("no backend is left of its answer; {left_out}") });
+        let none = match course.lost(&said) {
+            Some(family) => Some(format!("no backend of {family}")),
+            None => (is_empty && !left_out.is_empty()).then(|| "no backend".to_owned()),
+        };
+        if let Some(none) = none {
+            return Err(Unresolved { server, why: format!("{none} is left of its answer; {left_out}") });
         }
         let seconds = match course.seconds {
             Some(seconds) if !is_empty => u64::from(seconds).clamp(SECONDS.0, SECONDS.1),
