@@ -4,6 +4,7 @@
 #
 #   scripts/matrix.sh          in all of them
 #   scripts/matrix.sh 6.1      in one
+#   scripts/matrix.sh rules    the rules of packets, which each kernel that loads the programs has alike, in the oldest
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup vm
@@ -14,7 +15,11 @@ mapfile -t programs < <("$target/debug/suite" programs datapath/lib datapath/ker
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0
-"$target/debug/vm" matrix --page docs/kernels.md "${@/#/--kernel=}" -- "${programs[@]}" 2>&1 | tee "$log" || status=$?
+run() {
+	"$target/debug/vm" "$@" -- "${programs[@]}" 2>&1 | tee -a "$log" || status=$?
+}
+[[ ${1:-} == rules ]] || run matrix --page docs/kernels.md "${@/#/--kernel=}"
+[[ ${1:-rules} != rules ]] || run rules
 sum() {
 	awk -v word="$1" '
 		/^kernel [^:]*: / { for (i = 2; i <= NF; i++) if ($i ~ "^" word) n += $(i - 1) }

@@ -2,7 +2,7 @@
 //!
 //! `vm fetch` brings qemu and the kernels into cargo's target folder, without root and without installing anything.
 //! `vm run KERNEL PROGRAM ARGUMENTS…` boots and ends with the program's own exit code; 125 says that there was none.
-//! `vm matrix -- PROGRAM…` runs the tests of programs in all kernels.
+//! `vm matrix -- PROGRAM…` runs the tests of programs in all kernels, `vm rules -- PROGRAM…` those of packets in one.
 
 mod apt;
 mod cpio;
@@ -58,6 +58,11 @@ enum Order {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Run the rules of packets in the oldest kernel: they are the same in each that loads the programs.
+    Rules {
+        #[arg(required = true, last = true)]
+        programs: Vec<PathBuf>,
+    },
     /// Run the `kernel_…` tests of test programs in each kernel, and compare what they observed with a page.
     Matrix {
         /// The page with the table of what was observed; BLESS=1 in the environment writes the table anew.
@@ -87,6 +92,7 @@ fn obey(store: &Store, order: Order) -> Result<u8, Failure> {
             let build = Build { memory_mib, disk: disk.as_deref(), deadline: Duration::from_secs(seconds) };
             machine::run(store, &store.kernel(&series)?, &errand, &build, &mut say)
         }
+        Order::Rules { programs } => Ok(u8::from(!matrix::rules(store, &programs)?)),
         Order::Matrix { page, kernels, programs } => {
             let done = matrix::run(store, &page, &kernels, &programs)?;
             Ok(u8::from(!done))

@@ -70,6 +70,19 @@ fn most_of(view: &str) -> usize {
     most
 }
 
+#[test]
+fn a_page_takes_its_stream_and_one_connection_to_ask_by() {
+    let views = ["", "time?services=demo/web,demo/empty,default/kubernetes", "service/demo/web", "history"];
+    std::thread::scope(|scope| {
+        let looking = views.map(|view| (view, scope.spawn(move || most_of(view))));
+        for (view, looks) in looking {
+            let most = looks.join().unwrap();
+            assert!((1..=MOST).contains(&most), "{view}: {most}");
+            println!("{view:10} {most} connections at most");
+        }
+    });
+}
+
 /// The page lets go of its stream half a minute after it was seen; here, after a tenth of that.
 const SOONER: &str = "() => {
   const timeout = window.setTimeout;
