@@ -222,9 +222,32 @@ INLINE __u32 length_of_arrived(const struct __sk_buff *skb, const struct packet 
 	return ip ? length_in_network(skb, packet, length_of_packet(ip)) : TOO_LONG;
 }
 
-INLINE int tell_longest(struct __sk_buff *skb, const struct arrival *arrival, bool v4)
+/* Lengths that networks take, the longest first, and what each network takes. */
+static const __u32 usual_lengths[] = { 9001, 9000, 8900, 1500, 1492, 1460, 1450, 1400 };
+#define SHORTEST_LENGTH 1280
+
+/*
+ * How long a packet may be on its way, of which one of that length was too long with the other header. Kernels before
+ * 5.12 give the length back for which they are asked: they are asked for the usual ones.
+ */
+INLINE __u32 longest_of_way(struct __sk_buff *skb, const struct arrival *arrival, __u32 length, bool v4)
 {
-	__u32 longest = arrival->longest - size_of_wrapper(v4);
+	__u32 least;
+
+	if (LIKELY(arrival->longest != length))
+		return arrival->longest;
+	least = is_way(ask_way_to_node(skb, length, v4)) ? length : SHORTEST_LENGTH;
+#pragma unroll
+	for (int at = 0; at < sizeof(usual_lengths) / sizeof(*usual_lengths); at++) {
+		if (usual_lengths[at] > least && is_way(ask_way_to_node(skb, usual_lengths[at], v4)))
+			return usual_lengths[at];
+	}
+	return least;
+}
+
+INLINE int tell_longest(struct __sk_buff *skb, const struct arrival *arrival, __u32 length, bool v4)
+{
+	__u32 longest = longest_of_way(skb, arrival, length, v4) - size_of_wrapper(v4);
 
 	return v4 ? tell_too_long4(skb, longest) : tell_too_long6(skb, longest);
 }
@@ -239,7 +262,7 @@ INLINE int wrap(struct __sk_buff *skb, bool v4)
 	if (length <= 0xffff)
 		fits = fit(skb, arrival, length, v4);
 	if (fits == FITS_NOT)
-		return tell_longest(skb, arrival, v4);
+		return tell_longest(skb, arrival, length, v4);
 	if (fits == HAS_NO_WAY) {
 		count_packet(COUNT_NO_WAY);
 		return SHOT;

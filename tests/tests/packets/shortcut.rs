@@ -1,6 +1,7 @@
 //! Packets of flows with other nodes, and with pods of this one, pass by the stack where nothing needs them there, and
 //! go through it where a firewall does.
 
+use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -8,10 +9,10 @@ use holdfast_tests::bed::Bed;
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
-use holdfast_tests::packets::{Clients, Family, frontend, outside};
-use serde_json::Value;
+use holdfast_tests::packets::{Clients, Family, PORT, frontend, outside};
+use serde_json::{Value, json};
 
-use crate::node::{SERVED, ip, last_lines, on_this, run};
+use crate::node::{SERVED, ip, last_lines, on_this, run, write};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
@@ -188,6 +189,76 @@ fn packets_of_pods_that_are_clients_pass_by_the_stack() {
             assert!(from_outside.contains("At eth0 packets of such flows pass by"), "{from_outside}");
         });
     }
+}
+
+/// A service of pods of this node, whose clients are seen by their own addresses.
+const LOCAL: &str = "local";
+
+/// A service of which the one backend is where the other service is dialled.
+fn before_a_service() -> [Value; 3] {
+    let port = |port: u16| json!([{"name": "udp", "protocol": "UDP", "port": port}]);
+    let of = |family| frontend(LOCAL, "balancer", family).unwrap();
+    let slice = |family: Family| {
+        let (kind, suffix) = family.of([("IPv4", "v4"), ("IPv6", "v6")]);
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": kind,
+            "metadata": {
+                "name": format!("before-{suffix}"), "namespace": "default",
+                "labels": {"kubernetes.io/service-name": "before"},
+            },
+            "ports": port(of(family).port()),
+            "endpoints": [{"addresses": [of(family).ip()], "nodeName": "n1"}],
+        })
+    };
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "before", "namespace": "default"},
+        "spec": {
+            "type": "LoadBalancer", "clusterIPs": ["192.168.7.96", "fd00:192:168::796"],
+            "externalTrafficPolicy": "Local", "ports": port(PORT),
+        },
+        "status": {"loadBalancer": {"ingress": BEFORE.map(|ip| json!({"ip": ip, "ipMode": "VIP"}))}},
+    });
+    [service, slice(Family::V4), slice(Family::V6)]
+}
+
+const BEFORE: [&str; 2] = ["203.0.113.96", "2001:db8:113::96"];
+
+/// One port of a client asks both. What goes past the stack from the one is what the backend of the other would answer.
+#[test]
+fn an_answer_that_passes_by_the_stack_is_not_taken_for_one_of_another_service() {
+    on_this(&fabric::bed(Switches::default()).unwrap(), "", |_, daemon, clients| {
+        write(daemon, "before", &before_a_service());
+        wait_until_said(daemon, "packets to its pods pass by the stack");
+        // The first flows find no neighbour known.
+        check_answered(clients, LOCAL);
+        for of in FAMILIES {
+            let [before, here] =
+                [of.of(BEFORE).parse().unwrap(), frontend(LOCAL, "balancer", of).unwrap().ip()];
+            let mut ask = |to| {
+                let question = Question::new(Transport::Udp, SocketAddr::new(to, PORT));
+                clients.of("outside").unwrap().ask(question.from(outside(of, CLIENT))).unwrap()
+            };
+            let until = Instant::now() + SERVED;
+            while flow_to(daemon, before).is_none() {
+                assert!(Instant::now() < until, "{before} leads nowhere");
+                ask(before);
+            }
+            let answers = [here; ASKED].map(ask);
+            check_all_answered(&answers, "the service itself");
+            let flow = flow_to(daemon, here).unwrap();
+            assert_eq!(flow["shortcut"], true, "{flow}");
+        }
+    });
+}
+
+/// The port of the client that asks both.
+const CLIENT: u16 = 40_000;
+
+/// The flow of that client with a frontend.
+fn flow_to(daemon: &Daemon<'_>, address: IpAddr) -> Option<Value> {
+    let said: Value = serde_json::from_str(&daemon.tell(&["flows", "-o", "json"]).unwrap()).unwrap();
+    let is_it = |it: &&Value| it["frontend_address"] == address.to_string() && it["client_port"] == CLIENT;
+    said["flows"].as_array().unwrap().iter().find(is_it).cloned()
 }
 
 #[test]

@@ -418,20 +418,27 @@ fn kernel_who_sends_too_much_at_once_is_told_how_much_fits() {
                 Sent { payload, ..Sent::tcp(way.client, way.frontend, ACK) }.frame()
             };
             goes_wrapped(node, way, &of(fits));
-            let (verdict, frame) = node.come_to_be_cut(&of(fits + 1));
-            let seen = see(&frame, true);
-            assert_eq!(
-                (verdict, seen.from.ip(), seen.to.ip()),
-                (REDIRECTED, address(way.frontend).ip(), address(way.client).ip())
-            );
-            assert!(seen.is_valid, "{seen:?}");
-            let (kind, code, quoted) = seen.error.unwrap();
-            assert_eq!((kind, code), if header == 40 { (3, 4) } else { (2, 0) });
-            assert_eq!((quoted.from, quoted.to), (address(way.client), address(way.frontend)));
-            let at = if header == 40 { 14 + 20 + 4 } else { 14 + 40 + 4 };
-            assert_eq!(u32::from_be_bytes(frame[at..at + 4].try_into().unwrap()), fits);
+            // A kernel that tells no length is asked for the usual ones, however much too long the packet is.
+            for too_long in [fits + 1, 2 * fits] {
+                is_told(node, way, &of(too_long), fits);
+            }
         }
     });
+}
+
+/// Checks that the client is told how long its packets may be, from the address that it dialled.
+#[track_caller]
+fn is_told(node: &Node, way: &Way, sent: &[u8], fits: u32) {
+    let (verdict, frame) = node.come_to_be_cut(sent);
+    let seen = see(&frame, true);
+    let (from, to) = (address(way.frontend), address(way.client));
+    assert_eq!((verdict, seen.from.ip(), seen.to.ip()), (REDIRECTED, from.ip(), to.ip()));
+    assert!(seen.is_valid, "{seen:?}");
+    let (kind, code, quoted) = seen.error.unwrap();
+    let (told, ip) = if from.is_ipv4() { ((3, 4), 20) } else { ((2, 0), 40) };
+    assert_eq!(((kind, code), quoted.from, quoted.to), (told, to, from));
+    let at = 14 + ip + 4;
+    assert_eq!(u32::from_be_bytes(frame[at..at + 4].try_into().unwrap()), fits);
 }
 
 /// A SYN or its answer that says how long segments may be.
