@@ -244,9 +244,10 @@ impl App {
     fn start(file: &ConfigFile, config: &Config, logging: Arc<Logging>) -> Result<Self, AppError> {
         let (node, seed, folder) = (node::name(config)?, start::seed(), settings::state(config));
         let (blocks_out, blocks) = watch::channel(Arc::new(settings::blocks(config, &file.path)?));
-        let ((claim, kept), drains) = (start::kept(&folder)?, drains::kept(&config.state.path));
+        let (claim, drains) = (start::claim(&folder)?, drains::kept(&config.state.path));
+        let (maps, kept) = start::opened(config, &folder)?;
         let (access, kubernetes) = start::cluster(config, &node, seed, kept.as_ref())?;
-        let ((below, damage), maps) = (start::known_of(kept.as_ref()), AppMaps::open(config)?);
+        let (below, damage) = start::known_of(kept.as_ref());
         let ((refusals, refused_no_more), (views, datapath)) = (maps.refusals()?, known(maps.view()));
         let (described, sets) = (start::described(config, &maps, kept.as_ref()), start::sets(kept.as_ref()));
         let known_now = known_now(config, &node, &described, access.as_ref())?;

@@ -393,7 +393,7 @@ impl Cluster {
             | Part::CloudControllers
             | Part::Scheduler => Ok(true),
             Part::Proxy => rules::are_written(self),
-            Part::IptablesProxy => rules::has_chain(self, "KUBE-SERVICES"),
+            Part::IptablesProxy => rules::translates(self, "KUBE-SERVICES"),
         }
     }
 

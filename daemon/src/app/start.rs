@@ -35,12 +35,33 @@ pub(super) fn seed() -> u64 {
     getrandom::u64().unwrap_or(0)
 }
 
-/// Claims the folder for this process alone, and reads what a former process wrote down. If that cannot be used, the
-/// daemon starts as it would on a new node.
-pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state::Saved>), AppError> {
+/// Claims the folder for this process alone.
+pub(super) fn claim(folder: &state::Folder) -> Result<state::Claim, AppError> {
     let taken = |_: &state::Taken| Some(Holder(None));
-    let claim = patience::until_free(patience::MOST, "the state", || folder.claim(), taken)?;
-    let kept = match folder.load() {
+    Ok(patience::until_free(patience::MOST, "the state", || folder.claim(), taken)?)
+}
+
+/// Opens the maps, and reads meanwhile what a former process wrote down: after a boot clients wait for both.
+pub(super) fn opened(
+    config: &Config,
+    folder: &state::Folder,
+) -> Result<(AppMaps, Option<state::Saved>), AppError> {
+    std::thread::scope(|scope| {
+        let reading = std::thread::Builder::new().name("state".to_owned());
+        let reading = reading.spawn_scoped(scope, || kept(folder));
+        let maps = AppMaps::open(config)?;
+        let kept = match reading {
+            Ok(reading) => reading.join().unwrap_or_else(|broken| std::panic::resume_unwind(broken)),
+            // The system gives no thread.
+            Err(_) => kept(folder),
+        };
+        Ok((maps, kept))
+    })
+}
+
+/// What a former process wrote down. If that cannot be used, the daemon starts as it would on a new node.
+fn kept(folder: &state::Folder) -> Option<state::Saved> {
+    match folder.load() {
         Ok(kept) => {
             kept.iter().filter_map(|kept| kept.damage.as_deref()).for_each(say_damage);
             kept
@@ -49,8 +70,7 @@ pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state
             say!(warn, messages::SNAPSHOT_NOT_USED, %error);
             None
         }
-    };
-    Ok((claim, kept))
+    }
 }
 
 /// Which numbers of records may have been given out, and what was wrong with the snapshot.

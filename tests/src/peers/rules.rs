@@ -55,19 +55,22 @@ fn listing(cluster: &Cluster, family: &str) -> Result<Value, PeersError> {
     serde_json::from_str(&text).map_err(|error| unknown(&text, &error.to_string()))
 }
 
-/// Whether kube-proxy has come so far that there is something to read.
+/// Whether kube-proxy has come so far that there is something to read: it writes a family's table in one go. All of a
+/// large table takes longer to be listed than a proxy is waited for.
 pub(super) fn are_written(cluster: &Cluster) -> Result<bool, PeersError> {
-    match FAMILIES.iter().try_for_each(|(family, _)| listing(cluster, family).map(drop)) {
-        Ok(()) => Ok(true),
-        Err(PeersError::Bed(BedError::Failed { .. })) => Ok(false),
-        Err(error) => Err(error),
-    }
+    FAMILIES.iter().try_fold(true, |all, (family, _)| {
+        Ok(all && has_chain(cluster, &[family, "kube-proxy", "services"])?)
+    })
 }
 
 /// Whether iptables' table of translations has a chain in that network.
-pub(super) fn has_chain(cluster: &Cluster, chain: &str) -> Result<bool, PeersError> {
+pub(super) fn translates(cluster: &Cluster, chain: &str) -> Result<bool, PeersError> {
+    has_chain(cluster, &["ip", "nat", chain])
+}
+
+fn has_chain(cluster: &Cluster, chain: &[&str; 3]) -> Result<bool, PeersError> {
     let mut nft = cluster.bed().command(Location::OUTSIDE, "nft")?;
-    nft.args(["list", "chain", "ip", "nat", chain]);
+    nft.args(["list", "chain"]).args(chain);
     match succeed(nft, LIST_LIMIT) {
         Ok(_) => Ok(true),
         Err(BedError::Failed { .. }) => Ok(false),

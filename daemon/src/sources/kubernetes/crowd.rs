@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use holdfast_core::snapshot::Snapshot;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// The most nodes that count: Kubernetes is tested with 5,000, and clusters have been seen with three times as many.
 const NODES_MAX: usize = 15_000;
@@ -21,19 +22,32 @@ const BEGIN_EACH_SECOND: u32 = 2_000;
 /// So many nodes list in a second: a list takes an apiserver as long as dozens of watches that begin.
 const LIST_EACH_SECOND: u32 = 500;
 
+/// For how long a number of nodes does. A watch that cannot begin is tried again and again, and to count means to walk
+/// over all endpoints: of a million that takes a tenth of a second, in which nothing is answered.
+const COUNTED_FOR: Duration = Duration::from_secs(60);
+
 /// The nodes of the cluster, as far as endpoints name them.
 #[derive(Clone, Debug)]
-pub(super) struct Crowd(Option<watch::Receiver<Arc<Snapshot>>>);
+pub(super) struct Crowd {
+    snapshots: Option<watch::Receiver<Arc<Snapshot>>>,
+    counted: Option<(Instant, Nodes)>,
+}
 
 impl Crowd {
     /// Nodes are counted in these snapshots; without them there is one.
     pub(super) const fn new(snapshots: Option<watch::Receiver<Arc<Snapshot>>>) -> Self {
-        Self(snapshots)
+        Self { snapshots, counted: None }
     }
 
-    /// How many nodes there are now. It walks over all endpoints, so it is asked for only when a watch was lost.
-    pub(super) fn nodes(&self) -> Nodes {
-        let Some(snapshots) = &self.0 else { return Nodes::default() };
+    /// How many nodes there are, or were within the last minute.
+    pub(super) fn nodes(&mut self) -> Nodes {
+        let known = self.counted.filter(|(at, _)| at.elapsed() < COUNTED_FOR);
+        let (_, nodes) = *self.counted.insert(known.unwrap_or_else(|| (Instant::now(), self.count())));
+        nodes
+    }
+
+    fn count(&self) -> Nodes {
+        let Some(snapshots) = &self.snapshots else { return Nodes::default() };
         let snapshot = Arc::clone(&snapshots.borrow());
         let mut names = HashSet::new();
         let slices = snapshot.services.iter().flat_map(|service| service.slices.iter());
@@ -75,6 +89,15 @@ impl Nodes {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_core::engine::Engine;
+    use holdfast_core::event::Event;
+    use holdfast_core::index::Seed;
+    use holdfast_core::keys::Source;
+    use holdfast_core::maps::MemoryMaps;
+    use holdfast_core::time::Now;
+    use holdfast_laws::whole::step_whole;
+    use holdfast_laws::worlds::Shape;
+
     use super::super::pace::{Chance, Pace, part};
     use super::*;
 
@@ -148,6 +171,27 @@ mod tests {
         let last = arrivals(Nodes::of(20), Duration::ZERO).into_iter().max().unwrap();
         assert!(last <= Duration::from_millis(110), "{last:?}");
         assert_eq!(Nodes::of(0), Nodes::of(1));
+    }
+
+    fn of_many_nodes() -> Arc<Snapshot> {
+        let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(1), &[Source::Kubernetes]).unwrap();
+        Shape { services: 9, endpoints: 9 }.events().into_iter().for_each(|event| engine.apply(event));
+        engine.apply(Event::Synced(Source::Kubernetes));
+        step_whole(&mut engine, Now::default(), &mut drop)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nodes_are_counted_once_in_a_minute() {
+        let (snapshots, seen) = watch::channel(Arc::new(Snapshot::default()));
+        let mut crowd = Crowd::new(Some(seen));
+        assert_eq!(crowd.nodes(), Nodes(1));
+        snapshots.send_replace(of_many_nodes());
+        let (now, later) = (Nodes(1), Crowd::new(Some(snapshots.subscribe())).nodes());
+        assert_ne!(later, now, "there is more than one node in it");
+        for (seconds, expected) in [(59, now), (2, later)] {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            assert_eq!(crowd.nodes(), expected);
+        }
     }
 
     #[test]
