@@ -46,15 +46,17 @@ const OF_THIS_MACHINE: [&str; 4] =
 /// The rules of packets, and which backend a socket keeps: what a program does with a packet, and the daemon with a
 /// list, is the same in each kernel that loads the programs. They run in this machine's kernel and, as an errand of
 /// their own, in the floor's: an emulated processor verifies the programs anew for each of them, five seconds long.
-const RULES: [&str; 14] = [
+const RULES: [&str; 16] = [
     "conversations::kernel_a_connected_client_keeps_a_backend_that_serves_and_loses_one_that_does_not",
     "packets::tests::anew",
     "packets::tests::answers",
     "packets::tests::associations",
+    "packets::tests::early",
     "packets::tests::errors",
     "packets::tests::flows",
     "packets::tests::fuzz",
     "packets::tests::hard",
+    "packets::tests::joined",
     "packets::tests::lives",
     "packets::tests::near",
     "packets::tests::ports",
