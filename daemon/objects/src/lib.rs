@@ -10,6 +10,7 @@ pub mod manifests;
 mod meta;
 mod rfc3339;
 mod service;
+mod shared;
 mod slice;
 mod wire;
 
@@ -28,6 +29,7 @@ use serde_json::Value;
 pub use error::{ObjectError, quoted};
 pub use rfc3339::{parse as parse_time, parse_micros as parse_time_micros};
 pub use service::service;
+pub use shared::shared;
 pub use slice::slice;
 pub use wire::{
     AffinityConfigWire, AffinityWire, AnnotationsWire, ConditionsWire, EndpointWire, HintWire, HintsWire,

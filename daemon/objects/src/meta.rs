@@ -9,6 +9,7 @@ use holdfast_core::facts::{Meta, Timestamp, Triggered, Writer};
 use holdfast_core::keys::ObjectName;
 
 use super::error::quoted;
+use super::shared::shared;
 use super::wire::{ManagedFieldsWire, MetaWire, Text, TimeWire};
 use super::{Defaulting, ObjectError, Provenance};
 use crate::rfc3339;
@@ -66,10 +67,11 @@ fn triggered(wire: &MetaWire<'_>) -> Triggered {
 fn last_writer(entries: &[ManagedFieldsWire<'_>]) -> Option<Writer> {
     let timed = entries.iter().map(|entry| (entry.time.as_ref().and_then(TimeWire::read), entry));
     let (at, last) = timed.max_by_key(|(at, _)| *at)?;
+    let word = |text: Option<&Text<'_>>| self::text(text).map(|text| shared(&text));
     Some(Writer {
-        manager: text(last.manager.as_ref()).unwrap_or_default(),
-        operation: text(last.operation.as_ref()).unwrap_or_default(),
-        subresource: text(last.subresource.as_ref()),
+        manager: word(last.manager.as_ref()).unwrap_or_default(),
+        operation: word(last.operation.as_ref()).unwrap_or_default(),
+        subresource: word(last.subresource.as_ref()),
         at,
     })
 }

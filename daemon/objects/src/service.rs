@@ -17,6 +17,7 @@ use holdfast_core::keys::{Protocol, ServiceKey};
 use holdfast_core::limits;
 use holdfast_core::weights::{Asked, Weights};
 
+use super::shared::shared;
 use super::wire::{AnnotationsWire, MetaWire, ServicePortWire, ServiceSpecWire, ServiceWire};
 use super::{Kind, ObjectError, Provenance, meta};
 
@@ -154,7 +155,7 @@ pub(super) fn short(
     if text.len() > length_max {
         return Err(ObjectError::TooLong { field: field(), length: text.len(), length_max });
     }
-    Ok(text.into())
+    Ok(shared(text))
 }
 
 pub(super) fn check_count(field: &'static str, count: usize, count_max: usize) -> Result<(), ObjectError> {

@@ -12,6 +12,7 @@
 
 mod hold;
 pub(super) mod odd;
+mod words;
 
 use std::sync::Arc;
 
@@ -144,7 +145,7 @@ impl<H: Held, L: Into<Later>> ServiceForm<H, L> {
             facts.affinity_prefix = affinity_prefix;
         }
         let of_backends = of_backends.into_iter().chain(std::iter::repeat(OfBackends::default()));
-        Some(ServiceView {
+        let mut view = ServiceView {
             key: ServiceKey { name, source },
             facts,
             slices: weighed(sourced(slices, source)?, of_slices),
@@ -157,7 +158,9 @@ impl<H: Held, L: Into<Later>> ServiceForm<H, L> {
             frontends,
             // What was seen of the load balancer is not written down: it is seen anew.
             seen: None,
-        })
+        };
+        words::share(&mut view);
+        Some(view)
     }
 }
 
