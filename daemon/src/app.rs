@@ -244,8 +244,8 @@ impl App {
     fn start(file: &ConfigFile, config: &Config, logging: Arc<Logging>) -> Result<Self, AppError> {
         let (node, seed, folder) = (node::name(config)?, start::seed(), settings::state(config));
         let (blocks_out, blocks) = watch::channel(Arc::new(settings::blocks(config, &file.path)?));
-        let (claim, drains) = (start::claim(&folder)?, drains::kept(&config.state.path));
-        let (maps, kept) = start::opened(config, &folder)?;
+        let ((claim, maps, kept), drains) =
+            (start::opened(config, &folder)?, drains::kept(&config.state.path));
         let (access, kubernetes) = start::cluster(config, &node, seed, kept.as_ref())?;
         let (below, damage) = start::known_of(kept.as_ref());
         let ((refusals, refused_no_more), (views, datapath)) = (maps.refusals()?, known(maps.view()));

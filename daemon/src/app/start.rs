@@ -35,17 +35,14 @@ pub(super) fn seed() -> u64 {
     getrandom::u64().unwrap_or(0)
 }
 
-/// Claims the folder for this process alone.
-pub(super) fn claim(folder: &state::Folder) -> Result<state::Claim, AppError> {
-    let taken = |_: &state::Taken| Some(Holder(None));
-    Ok(patience::until_free(patience::MOST, "the state", || folder.claim(), taken)?)
-}
-
-/// Opens the maps, and reads meanwhile what a former process wrote down: after a boot clients wait for both.
+/// Claims the folder for this process alone, opens the maps, and reads meanwhile what a former process wrote down: after
+/// a boot clients wait for both.
 pub(super) fn opened(
     config: &Config,
     folder: &state::Folder,
-) -> Result<(AppMaps, Option<state::Saved>), AppError> {
+) -> Result<(state::Claim, AppMaps, Option<state::Saved>), AppError> {
+    let taken = |_: &state::Taken| Some(Holder(None));
+    let claim = patience::until_free(patience::MOST, "the state", || folder.claim(), taken)?;
     std::thread::scope(|scope| {
         let reading = std::thread::Builder::new().name("state".to_owned());
         let reading = reading.spawn_scoped(scope, || kept(folder));
@@ -55,7 +52,7 @@ pub(super) fn opened(
             // The system gives no thread.
             Err(_) => kept(folder),
         };
-        Ok((maps, kept))
+        Ok((claim, maps, kept))
     })
 }
 
