@@ -244,10 +244,9 @@ impl App {
     fn start(file: &ConfigFile, config: &Config, logging: Arc<Logging>) -> Result<Self, AppError> {
         let (node, seed, folder) = (node::name(config)?, start::seed(), settings::state(config));
         let (blocks_out, blocks) = watch::channel(Arc::new(settings::blocks(config, &file.path)?));
-        let ((claim, maps, kept), drains) =
-            (start::opened(config, &folder)?, drains::kept(&config.state.path));
+        let (claim, maps, kept) = start::opened(config, &folder)?;
         let (access, kubernetes) = start::cluster(config, &node, seed, kept.as_ref())?;
-        let (below, damage) = start::known_of(kept.as_ref());
+        let ((below, damage), drains) = (start::known_of(kept.as_ref()), drains::kept(&config.state.path));
         let ((refusals, refused_no_more), (views, datapath)) = (maps.refusals()?, known(maps.view()));
         let (described, sets) = (start::described(config, &maps, kept.as_ref()), start::sets(kept.as_ref()));
         let known_now = known_now(config, &node, &described, access.as_ref())?;

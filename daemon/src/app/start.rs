@@ -35,8 +35,8 @@ pub(super) fn seed() -> u64 {
     getrandom::u64().unwrap_or(0)
 }
 
-/// Claims the folder for this process alone, opens the maps, and reads meanwhile what a former process wrote down: after
-/// a boot clients wait for both.
+/// Claims the folder for this process alone, opens the maps, and reads meanwhile what a former process wrote down:
+/// after a boot clients wait for both.
 pub(super) fn opened(
     config: &Config,
     folder: &state::Folder,
