@@ -2,7 +2,8 @@
 //!
 //! `vm fetch` brings qemu and the kernels into cargo's target folder, without root and without installing anything.
 //! `vm run KERNEL PROGRAM ARGUMENTS…` boots and ends with the program's own exit code; 125 says that there was none.
-//! `vm matrix -- PROGRAM…` runs the tests of programs in all kernels, `vm rules -- PROGRAM…` those of packets in one.
+//! `vm matrix -- PROGRAM…` runs the tests of programs in all kernels, `vm rules -- PROGRAM…` those of the rules of
+//! packets in one.
 
 mod apt;
 mod cpio;
