@@ -222,7 +222,7 @@ INLINE __u32 length_of_arrived(const struct __sk_buff *skb, const struct packet 
 	return ip ? length_in_network(skb, packet, length_of_packet(ip)) : TOO_LONG;
 }
 
-/* Lengths that networks take, the longest first, and what each network takes. */
+/* Lengths that networks take, the longest first, and what each takes that has IPv6. */
 static const __u32 usual_lengths[] = { 9001, 9000, 8900, 1500, 1492, 1460, 1450, 1400 };
 #define SHORTEST_LENGTH 1280
 
