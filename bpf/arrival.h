@@ -164,8 +164,8 @@ INLINE __u64 read_word_for(const struct arrival *arrival, struct dial *dial, __u
 	if (UNLIKELY(!port))
 		return 0;
 	*cluster = READ_ONCE(port->cluster);
-	asked = dial->kind == CLUSTER_IP ? WORD_INTERNAL_LOCAL : WORD_EXTERNAL_LOCAL;
-	if (!(word_flags(*cluster) & asked) || (dial->kind != CLUSTER_IP && arrival->from_pod))
+	asked = is_internal(dial) ? WORD_INTERNAL_LOCAL : WORD_EXTERNAL_LOCAL;
+	if (!(word_flags(*cluster) & asked) || (!is_internal(dial) && arrival->from_pod))
 		return *cluster;
 	dial->scope = SCOPE_LOCAL;
 	return READ_ONCE(*after(&port->local, *cluster));

@@ -30,6 +30,12 @@ INLINE struct port *port_of(const struct dial *dial)
 	return bpf_map_lookup_elem(&ports, &at);
 }
 
+/* Whether the internal traffic policy binds clients of this frontend, and not the external one. */
+INLINE bool is_internal(const struct dial *dial)
+{
+	return dial->kind == CLUSTER_IP || dial->kind == CLUSTER_SET_IP;
+}
+
 /* The word of the list that is meant for this client. A port that is not there refuses. */
 INLINE __u64 read_word(struct dial *dial)
 {
@@ -40,7 +46,7 @@ INLINE __u64 read_word(struct dial *dial)
 	if (UNLIKELY(!port))
 		return 0;
 	word = READ_ONCE(port->cluster);
-	if (UNLIKELY(dial->kind == CLUSTER_IP && word_flags(word) & WORD_INTERNAL_LOCAL)) {
+	if (UNLIKELY(word_flags(word) & WORD_INTERNAL_LOCAL && is_internal(dial))) {
 		dial->scope = SCOPE_LOCAL;
 		word = READ_ONCE(*after(&port->local, word));
 	}

@@ -88,6 +88,8 @@ enum frontend_kind {
 	EXTERNAL_IP = 2,
 	NODE_PORT = 3,
 	STATIC = 4,
+	/* An address of a ServiceImport, which its author chose: no other port of it is refused. */
+	CLUSTER_SET_IP = 5,
 };
 
 /*
@@ -103,7 +105,7 @@ enum word_part {
 enum word_flag {
 	/* An empty list drops instead of refusing. */
 	WORD_DROP = 1,
-	/* In the cluster word: cluster IPs use the local word. */
+	/* In the cluster word: cluster IPs and cluster set IPs use the local word. */
 	WORD_INTERNAL_LOCAL = 2,
 	/* Clients stick to their backend. */
 	WORD_AFFINITY = 4,

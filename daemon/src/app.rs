@@ -483,7 +483,8 @@ fn tend(
 fn sources_of(config: &Config) -> Vec<Source> {
     let manifests = config.manifests.path.is_some().then_some(Source::Manifests);
     let kubernetes = config.kubernetes.enabled.then_some(Source::Kubernetes);
-    [Source::Config].into_iter().chain(manifests).chain(kubernetes).collect()
+    let imports = kubernetes.filter(|_| config.kubernetes.service_imports).map(|_| Source::ClusterSet);
+    [Source::Config].into_iter().chain(manifests).chain(kubernetes).chain(imports).collect()
 }
 
 /// Reloads on SIGHUP or on a wish, and returns on the signals that end the daemon, or when it cannot go on.

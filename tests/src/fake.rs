@@ -70,6 +70,8 @@ pub enum Kind {
     Addresses,
     /// Served at `/apis/networking.k8s.io/v1/namespaces/NAMESPACE/networkpolicies`.
     Policies,
+    /// Served at `/apis/multicluster.x-k8s.io/v1alpha1/serviceimports`, and in no other version.
+    Imports,
     /// Served at `/readyz`.
     Ready,
     /// Anything else; answered with 404.
@@ -90,6 +92,7 @@ impl Kind {
             Self::Leases => ("Lease", "coordination.k8s.io/v1"),
             Self::Addresses => ("IPAddress", "networking.k8s.io/v1"),
             Self::Policies => ("NetworkPolicy", "networking.k8s.io/v1"),
+            Self::Imports => ("ServiceImport", "multicluster.x-k8s.io/v1alpha1"),
             Self::Ready | Self::Unknown => ("Status", "v1"),
         }
     }
@@ -99,7 +102,7 @@ impl Kind {
     }
 
     /// The kinds of which objects are stored.
-    const STORED: [Self; 10] = [
+    const STORED: [Self; 11] = [
         Self::Services,
         Self::Slices,
         Self::Nodes,
@@ -110,6 +113,7 @@ impl Kind {
         Self::Leases,
         Self::Addresses,
         Self::Policies,
+        Self::Imports,
     ];
 }
 

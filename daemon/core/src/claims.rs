@@ -48,7 +48,7 @@ pub(crate) enum Given {
     Out,
     /// A load balancer's: a controller wrote it into the status.
     ByController,
-    /// An external IP: the author of the service chose it.
+    /// An external IP, or an address of a ServiceImport: the author of the object chose it.
     ByAnybody,
 }
 
@@ -56,7 +56,7 @@ impl Given {
     pub(crate) const fn of(kind: FrontendType) -> Self {
         match kind {
             FrontendType::LoadBalancer => Self::ByController,
-            FrontendType::ExternalIp => Self::ByAnybody,
+            FrontendType::ExternalIp | FrontendType::ClusterSetIp => Self::ByAnybody,
             FrontendType::ClusterIp | FrontendType::NodePort | FrontendType::Static => Self::Out,
         }
     }

@@ -20,7 +20,7 @@ impl AddressRange {
     }
 }
 
-/// Which addresses `spec.externalIPs` of a Service from an apiserver may claim.
+/// Which addresses may be claimed by `spec.externalIPs` of a Service from an apiserver, and by a ServiceImport.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ExternalIps {
     /// Any, as kube-proxy has it.

@@ -239,7 +239,7 @@ impl<M: Maps> Engine<M> {
 
     /// When the maps may be written at the latest; `None`: not known yet.
     fn opens_at(&self) -> Option<Duration> {
-        match (self.world.is_synced(), self.world.is_remembering()) {
+        match (self.world.is_told_of_services(), self.world.is_remembering()) {
             (true, _) => Some(Duration::ZERO),
             (false, true) if self.is_bare => Some(Duration::ZERO),
             (false, true) => Some(REMEMBERED_WAIT),

@@ -45,6 +45,9 @@ pub enum Event {
     /// This source has delivered its first whole list. Whatever a restart remembers of the source, and the source has
     /// not named, is gone.
     Synced(Source),
+    /// Nothing waits for this source any longer: the cluster does not have its kind, or does not tell of it. What is
+    /// known of the source stays, and so does what a start found of it in the maps, until its first whole list comes.
+    Absent(Source),
     /// What this source tells from now on may miss something for a while: it lost its apiserver, or lists anew.
     Interrupted(Source),
     /// A backend of a held list was asked whether it is there.

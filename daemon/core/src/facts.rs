@@ -90,6 +90,8 @@ words! {
         ExternalName = "ExternalName",
         /// A `[[service]]` block.
         Static = "Static",
+        /// A ServiceImport: reached at addresses that all clusters of a set share.
+        ClusterSetIp = "ClusterSetIP",
     }
 }
 
@@ -142,7 +144,7 @@ pub struct ServiceFacts {
     pub kind: ServiceType,
     /// Kubernetes calls it `clusterIP: None`.
     pub headless: bool,
-    /// `spec.clusterIPs`, or the single `clusterIP`.
+    /// `spec.clusterIPs`, or the single `clusterIP`; `spec.ips` of a ServiceImport.
     pub cluster_ips: Vec<IpAddr>,
     /// `spec.ipFamilies`; empty if not given.
     pub ip_families: Vec<Family>,
@@ -272,7 +274,8 @@ pub struct SliceFacts {
     pub key: SliceKey,
     /// Which version of the object.
     pub meta: Meta,
-    /// The label `kubernetes.io/service-name`; the service is in the slice's own namespace.
+    /// The label `kubernetes.io/service-name`, or `multicluster.kubernetes.io/service-name` where the source is that of
+    /// ServiceImports; the service is in the slice's own namespace.
     pub service: Option<Arc<str>>,
     /// The label `service.kubernetes.io/headless`: not for proxies.
     pub headless: bool,
@@ -374,11 +377,12 @@ pub enum ObjectKey {
 
 impl ObjectKey {
     /// What [`Self::kind`] may say.
-    pub const KINDS: [&str; 5] = ["Service", "EndpointSlice", "File", "Object", "Kind"];
+    pub const KINDS: [&str; 6] = ["Service", "EndpointSlice", "File", "Object", "Kind", "ServiceImport"];
 
     /// One of [`Self::KINDS`].
     pub const fn kind(&self) -> &'static str {
         match self {
+            Self::Service(ServiceKey { source: Source::ClusterSet, .. }) => "ServiceImport",
             Self::Service(_) => "Service",
             Self::Slice(_) => "EndpointSlice",
             Self::File(..) => "File",
@@ -409,8 +413,9 @@ impl ObjectKey {
 impl core::fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Self::Service(key) => write!(f, "Service {key}"),
-            Self::Slice(key) => write!(f, "EndpointSlice {key}"),
+            Self::Service(ServiceKey { name, .. }) | Self::Slice(SliceKey { name, .. }) => {
+                write!(f, "{} {name}", self.kind())
+            }
             Self::File(_, file) => write!(f, "file {file}"),
             Self::Unnamed(_, position) => write!(f, "object in {position}"),
             Self::Kind(_, kind) => write!(f, "kind {kind}"),

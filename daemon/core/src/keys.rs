@@ -21,6 +21,18 @@ words! {
         /// A folder of Kubernetes manifests.
         Manifests = "manifests",
         Kubernetes = "kubernetes",
+        /// ServiceImports of the Multi-Cluster Services API. No apiserver checks their addresses, so they come last.
+        ClusterSet = "clusterset",
+    }
+}
+
+impl Source {
+    /// Whether the objects are those of an apiserver, which tenants of the cluster may write.
+    pub const fn is_tenants(self) -> bool {
+        match self {
+            Self::Kubernetes | Self::ClusterSet => true,
+            Self::Config | Self::Manifests => false,
+        }
     }
 }
 

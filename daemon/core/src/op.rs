@@ -138,23 +138,32 @@ words! {
         NodePort = "NodePort",
         /// An address of a `[[service]]` block.
         Static = "Static",
-    } told [ClusterIp, NodePort, LoadBalancer, ExternalIp, Static]
+        /// An address of a ServiceImport: obeys the internal policy, and no apiserver gave it out.
+        ClusterSetIp = "ClusterSetIP",
+    } told [ClusterIp, NodePort, LoadBalancer, ExternalIp, Static, ClusterSetIp]
 }
 
 impl FrontendType {
     /// The list that the flags of the cluster word give a client of such a frontend; `from_outside`: the external
     /// policy binds the client.
     pub const fn list(self, flags: WordFlags, from_outside: bool) -> Scope {
-        let is_local = match self {
-            Self::ClusterIp => flags.has(WordFlags::INTERNAL_LOCAL),
-            Self::LoadBalancer | Self::ExternalIp | Self::NodePort | Self::Static => {
-                from_outside && flags.has(WordFlags::EXTERNAL_LOCAL)
-            }
+        let is_local = if self.is_internal() {
+            flags.has(WordFlags::INTERNAL_LOCAL)
+        } else {
+            from_outside && flags.has(WordFlags::EXTERNAL_LOCAL)
         };
         if is_local { Scope::Local } else { Scope::Cluster }
     }
 
-    /// The place in tables: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static.
+    /// Whether `internalTrafficPolicy` binds its clients, and not the external one.
+    pub const fn is_internal(self) -> bool {
+        match self {
+            Self::ClusterIp | Self::ClusterSetIp => true,
+            Self::LoadBalancer | Self::ExternalIp | Self::NodePort | Self::Static => false,
+        }
+    }
+
+    /// The place in tables: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static, ClusterSetIP.
     pub const fn order(self) -> u8 {
         match self {
             Self::ClusterIp => 0,
@@ -162,6 +171,7 @@ impl FrontendType {
             Self::LoadBalancer => 2,
             Self::ExternalIp => 3,
             Self::Static => 4,
+            Self::ClusterSetIp => 5,
         }
     }
 }

@@ -157,7 +157,7 @@ fn position(frontend: &DesiredFrontend, ports: &[DesiredPort]) -> Option<usize> 
 
 /// The ports that have frontends, each once.
 fn ports(service: &ServiceFacts, frontends: &[DesiredFrontend], settings: &Settings) -> Vec<DesiredPort> {
-    let is_external = |frontend: &DesiredFrontend| !matches!(frontend.kind, FrontendType::ClusterIp);
+    let is_external = |frontend: &DesiredFrontend| !frontend.kind.is_internal();
     let is_balanced = |frontend: &DesiredFrontend| frontend.kind == FrontendType::LoadBalancer;
     let found = |it: &DesiredFrontend| Some((port_key(it)?, is_external(it), is_balanced(it)));
     let mut keys: Vec<_> = frontends.iter().filter_map(found).collect();

@@ -64,6 +64,8 @@ pub(crate) struct Tables {
     waiting: Waiting,
     residents: Residents,
     pub(crate) synced: BTreeMap<Source, bool>,
+    /// Sources that have delivered nothing whole and that nothing waits for.
+    absent: BTreeSet<Source>,
     pub(crate) progress: BTreeMap<Watched, Arc<str>>,
     unconfirmed: Unconfirmed,
     /// Steps that were left out, because something was missing that always is there.
@@ -86,6 +88,7 @@ impl Tables {
             waiting: Waiting::default(),
             residents: Residents::default(),
             synced: sources.iter().map(|source| (*source, false)).collect(),
+            absent: BTreeSet::new(),
             progress: BTreeMap::new(),
             unconfirmed: Unconfirmed::default(),
             impossible: 0,
@@ -112,6 +115,9 @@ impl Tables {
             Event::DrainsApplied(drains, _) => self.drains = drains,
             Event::Resumed(source) => self.unconfirmed.confirm_all(source),
             Event::Synced(source) => self.source_synced(source, dirty),
+            Event::Absent(source) => {
+                self.absent.extend(Some(source).filter(|source| self.synced.get(source) == Some(&false)));
+            }
             // These two concern what was decided, not what the objects say.
             Event::Interrupted(_) | Event::Probed(_) => {}
             Event::Progress(watched, version) => {
@@ -146,9 +152,30 @@ impl Tables {
         self.names.get(key).copied()
     }
 
-    /// Whether every source has delivered its first whole list.
+    /// Whether every source has delivered its first whole list, but for those that nothing waits for.
     pub(crate) fn is_synced(&self) -> bool {
+        self.sources().all(|(_, synced)| synced)
+    }
+
+    /// The same of all Services: ServiceImports come after them.
+    pub(crate) fn is_told_of_services(&self) -> bool {
+        self.sources().all(|(source, synced)| synced || source == Source::ClusterSet)
+    }
+
+    /// Whether every source has delivered its first whole list.
+    pub(crate) fn is_told_all(&self) -> bool {
         self.synced.values().all(|synced| *synced)
+    }
+
+    /// Whether nothing waits for this source, which has told nothing whole.
+    pub(crate) fn is_absent(&self, source: Source) -> bool {
+        self.absent.contains(&source)
+    }
+
+    /// The sources, but for those that nothing waits for, each with whether it has delivered its first whole list.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = (Source, bool)> {
+        let is_here = |(source, _): &(&Source, &bool)| !self.is_absent(**source);
+        self.synced.iter().filter(is_here).map(|(source, synced)| (*source, *synced))
     }
 
     /// Every id in use.
@@ -423,7 +450,9 @@ fn rows_beyond(cut: usize) -> Option<String> {
 
 /// The addresses of a service that the apiserver does not give out.
 fn chosen(facts: &ServiceFacts) -> impl Iterator<Item = IpAddr> {
-    facts.external_ips.iter().copied().chain(facts.ingress.iter().map(|ingress| ingress.address))
+    let of_import = facts.cluster_ips.iter().filter(|_| facts.kind == ServiceType::ClusterSetIp);
+    let ingress = facts.ingress.iter().map(|ingress| ingress.address);
+    facts.external_ips.iter().chain(of_import).copied().chain(ingress)
 }
 
 #[cfg(test)]

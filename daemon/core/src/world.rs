@@ -121,7 +121,7 @@ impl World {
             return self.probed(probed);
         }
         let is_of_all = matches!(event, Event::Synced(_) | Event::NodeApplied(_) | Event::SettingsApplied(_));
-        if matches!(event, Event::Synced(_)) {
+        if matches!(event, Event::Synced(_) | Event::Absent(_)) {
             self.go_on_with_waiting();
         }
         let is_live = self.tables.is_synced();
@@ -146,6 +146,11 @@ impl World {
     /// Whether every source has delivered, so that what no service asks for may be removed.
     pub(crate) fn is_synced(&self) -> bool {
         self.tables.is_synced()
+    }
+
+    /// Whether every source of Services has delivered, so that what is remembered of them need not be waited for.
+    pub(crate) fn is_told_of_services(&self) -> bool {
+        self.tables.is_told_of_services()
     }
 
     /// Whether some source has delivered, so that what it asks for may be added.

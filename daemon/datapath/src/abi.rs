@@ -238,12 +238,13 @@ const SHARE_AT: u32 = types::target_part::TARGET_SHARE_AT.0;
 const _: () =
     assert!(SHARES_MAX as u32 == types::size::FLOW_SHARES.0 - 1, "flows are counted by other shares");
 
-const KINDS: [(FrontendType, types::frontend_kind); 5] = [
+const KINDS: [(FrontendType, types::frontend_kind); 6] = [
     (FrontendType::ClusterIp, types::frontend_kind::CLUSTER_IP),
     (FrontendType::LoadBalancer, types::frontend_kind::LOAD_BALANCER),
     (FrontendType::ExternalIp, types::frontend_kind::EXTERNAL_IP),
     (FrontendType::NodePort, types::frontend_kind::NODE_PORT),
     (FrontendType::Static, types::frontend_kind::STATIC),
+    (FrontendType::ClusterSetIp, types::frontend_kind::CLUSTER_SET_IP),
 ];
 
 fn kind_number(kind: FrontendType) -> u32 {

@@ -6,6 +6,7 @@
 
 mod address;
 mod error;
+mod import;
 pub mod manifests;
 mod meta;
 mod rfc3339;
@@ -27,20 +28,22 @@ use serde::Deserialize;
 use serde_json::Value;
 
 pub use error::{ObjectError, quoted};
+pub use import::import;
 pub use rfc3339::{parse as parse_time, parse_micros as parse_time_micros};
 pub use service::service;
 pub use shared::shared;
 pub use slice::slice;
 pub use wire::{
     AffinityConfigWire, AffinityWire, AnnotationsWire, ConditionsWire, EndpointWire, HintWire, HintsWire,
-    IngressWire, LabelsWire, LoadBalancerWire, ManagedFieldsWire, MetaWire, ServicePortWire, ServiceSpecWire,
-    ServiceStatusWire, ServiceWire, SlicePortWire, SliceWire, TargetWire, Text, TimeWire,
+    ImportSpecWire, ImportWire, IngressWire, LabelsWire, LoadBalancerWire, ManagedFieldsWire, MetaWire,
+    ServicePortWire, ServiceSpecWire, ServiceStatusWire, ServiceWire, SlicePortWire, SliceWire, TargetWire,
+    Text, TimeWire,
 };
 
 /// The kinds of objects that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Kind `Service` of `v1`.
+    /// Kind `Service` of `v1`; where the source is that of ServiceImports, kind `ServiceImport`.
     Service,
     /// Kind `EndpointSlice` of `discovery.k8s.io/v1`.
     Slice,
@@ -124,6 +127,10 @@ fn named(kind: Kind, wire: &MetaWire<'_>, provenance: &Provenance) -> Result<Obj
 
 fn unnamed(kind: Kind, name: Option<&str>, provenance: &Provenance) -> ObjectKey {
     let name = error::quoted(name.unwrap_or_default());
+    let kind = match (kind, provenance.source) {
+        (Kind::Service, Source::ClusterSet) => "ServiceImport".to_owned(),
+        _ => kind.to_string(),
+    };
     let index = match &provenance.origin {
         Some(origin) => format!("{origin}, {kind} {name}"),
         None => format!("{kind} {name}"),

@@ -4,7 +4,7 @@
 //! asked for would look like all of it. `targetPort`, `selector`, `appProtocol` and `trafficDistribution` are not read;
 //! they reach a proxy only through slices.
 
-mod addresses;
+pub(super) mod addresses;
 mod balancer;
 
 use std::collections::BTreeSet;
@@ -18,7 +18,9 @@ use holdfast_core::limits;
 use holdfast_core::weights::{Asked, Weights};
 
 use super::shared::shared;
-use super::wire::{AnnotationsWire, MetaWire, ServicePortWire, ServiceSpecWire, ServiceWire};
+use super::wire::{
+    AffinityConfigWire, AnnotationsWire, MetaWire, ServicePortWire, ServiceSpecWire, ServiceWire, Text,
+};
 use super::{Kind, ObjectError, Provenance, meta};
 
 /// The apiserver's default for `sessionAffinity: ClientIP`, three hours.
@@ -52,6 +54,25 @@ fn facts(
     let no_spec = ServiceSpecWire::default();
     let spec = wire.spec.as_ref().unwrap_or(&no_spec);
     let mut facts = ServiceFacts::new(key, service_type(spec)?);
+    describe(&mut facts, metadata, provenance)?;
+    addresses::read(&mut facts, spec, wire.status.as_ref(), provenance.defaulting)?;
+    facts.ports = ports(spec.ports.as_deref().unwrap_or_default())?;
+    addresses::check_sources(&facts)?;
+    facts.internal_policy = policy("spec.internalTrafficPolicy", spec.internal_traffic_policy.as_deref())?;
+    facts.external_policy = policy("spec.externalTrafficPolicy", spec.external_traffic_policy.as_deref())?;
+    facts.affinity_timeout =
+        affinity_timeout(spec.session_affinity.as_ref(), spec.session_affinity_config.as_ref())?;
+    facts.health_check_node_port = optional_port("spec.healthCheckNodePort", spec.health_check_node_port)?;
+    facts.balancer = balancer::read(facts.kind, metadata, spec, wire.status.as_ref());
+    Ok(facts)
+}
+
+/// Reads what labels and annotations say, of a Service or a ServiceImport.
+pub(super) fn describe(
+    facts: &mut ServiceFacts,
+    metadata: &MetaWire<'_>,
+    provenance: &Provenance,
+) -> Result<(), ObjectError> {
     facts.meta = meta::meta(metadata, provenance)?;
     facts.proxy_name =
         metadata.labels.as_ref().and_then(|labels| labels.proxy_name.as_deref()).map(kept_text);
@@ -61,15 +82,7 @@ fn facts(
         facts.affinity_prefix = meta::text(notes.affinity_prefix.as_ref());
         facts.weights = weights(notes);
     }
-    addresses::read(&mut facts, spec, wire.status.as_ref(), provenance.defaulting)?;
-    facts.ports = ports(spec.ports.as_deref().unwrap_or_default())?;
-    addresses::check_sources(&facts)?;
-    facts.internal_policy = policy("spec.internalTrafficPolicy", spec.internal_traffic_policy.as_deref())?;
-    facts.external_policy = policy("spec.externalTrafficPolicy", spec.external_traffic_policy.as_deref())?;
-    facts.affinity_timeout = affinity_timeout(spec)?;
-    facts.health_check_node_port = optional_port("spec.healthCheckNodePort", spec.health_check_node_port)?;
-    facts.balancer = balancer::read(facts.kind, metadata, spec, wire.status.as_ref());
-    Ok(facts)
+    Ok(())
 }
 
 /// The weights of a Service or a slice as they are written, or why they cannot be read. `None`: it says nothing of
@@ -97,7 +110,7 @@ fn service_type(spec: &ServiceSpecWire<'_>) -> Result<ServiceType, ObjectError> 
     }
 }
 
-fn ports(wires: &[ServicePortWire<'_>]) -> Result<Vec<ServicePort>, ObjectError> {
+pub(super) fn ports(wires: &[ServicePortWire<'_>]) -> Result<Vec<ServicePort>, ObjectError> {
     check_count("spec.ports", wires.len(), limits::PORTS_PER_SERVICE_MAX)?;
     let mut known = BTreeSet::new();
     let mut ports = Vec::with_capacity(wires.len());
@@ -162,7 +175,7 @@ pub(super) fn check_count(field: &'static str, count: usize, count_max: usize) -
     if count > count_max { Err(ObjectError::TooMany { field, count, count_max }) } else { Ok(()) }
 }
 
-fn policy(field: &str, wire: Option<&str>) -> Result<TrafficPolicy, ObjectError> {
+pub(super) fn policy(field: &str, wire: Option<&str>) -> Result<TrafficPolicy, ObjectError> {
     match wire.unwrap_or_default() {
         "" | "Cluster" => Ok(TrafficPolicy::Cluster),
         "Local" => Ok(TrafficPolicy::Local),
@@ -170,17 +183,20 @@ fn policy(field: &str, wire: Option<&str>) -> Result<TrafficPolicy, ObjectError>
     }
 }
 
-fn affinity_timeout(spec: &ServiceSpecWire<'_>) -> Result<Option<u32>, ObjectError> {
-    match spec.session_affinity.as_deref().unwrap_or_default() {
+pub(super) fn affinity_timeout(
+    affinity: Option<&Text<'_>>,
+    config: Option<&AffinityConfigWire>,
+) -> Result<Option<u32>, ObjectError> {
+    match affinity.map(|text| &**text).unwrap_or_default() {
         "" | "None" => Ok(None),
-        "ClientIP" => client_ip_timeout(spec).map(Some),
+        "ClientIP" => client_ip_timeout(config).map(Some),
         other => Err(ObjectError::word("spec.sessionAffinity", other, "None and ClientIP")),
     }
 }
 
-fn client_ip_timeout(spec: &ServiceSpecWire<'_>) -> Result<u32, ObjectError> {
-    let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
-    let Some(value) = config.and_then(|client_ip| client_ip.timeout_seconds) else {
+fn client_ip_timeout(config: Option<&AffinityConfigWire>) -> Result<u32, ObjectError> {
+    let client_ip = config.and_then(|config| config.client_ip.as_ref());
+    let Some(value) = client_ip.and_then(|client_ip| client_ip.timeout_seconds) else {
         return Ok(AFFINITY_TIMEOUT_DEFAULT);
     };
     let legal = |seconds: &u32| (1..=AFFINITY_TIMEOUT_MAX).contains(seconds);

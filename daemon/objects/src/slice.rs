@@ -11,11 +11,11 @@ use holdfast_core::facts::{
     AddressType, Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, NodeName, Rejection, SliceFacts,
     SlicePort, Target,
 };
-use holdfast_core::keys::{Family, ObjectName, SliceKey};
+use holdfast_core::keys::{Family, ObjectName, SliceKey, Source};
 use holdfast_core::limits;
 
 use super::service::{PORT_NAME_LENGTH_MAX, check_count, port_number, protocol, short, weights};
-use super::wire::{EndpointWire, HintWire, MetaWire, SlicePortWire, SliceWire, TargetWire};
+use super::wire::{EndpointWire, HintWire, LabelsWire, MetaWire, SlicePortWire, SliceWire, TargetWire};
 use super::{Defaulting, Kind, ObjectError, Provenance, address, meta};
 
 /// How many skipped endpoints are named with their reasons; a rejection has room for few.
@@ -54,7 +54,7 @@ fn facts(
     let address_type = address_type(wire.address_type.as_deref())?;
     let (endpoints, skipped) = endpoints(address_type, wire.endpoints.iter().flatten().flatten())?;
     let facts = SliceFacts {
-        service: service_name(&key, labels.service_name.as_deref())?,
+        service: service_name(&key, &labels)?,
         key,
         meta: meta::meta(metadata, provenance)?,
         headless: labels.headless.is_some(),
@@ -73,14 +73,18 @@ fn wrong_weights(facts: &SliceFacts) -> Option<String> {
     Some(format!("its weights stay as they were: {wrong}"))
 }
 
-fn service_name(key: &SliceKey, label: Option<&str>) -> Result<Option<Arc<str>>, ObjectError> {
-    let Some(name) = label.filter(|name| !name.is_empty()) else {
+/// The service that a slice belongs to, by the label of the slice's source. A slice may have the labels of both: for
+/// its ServiceImport, and for the Service that a controller has derived from that.
+fn service_name(key: &SliceKey, labels: &LabelsWire<'_>) -> Result<Option<Arc<str>>, ObjectError> {
+    let (label, field) = match key.source {
+        Source::ClusterSet => (&labels.import_name, "the label multicluster.kubernetes.io/service-name"),
+        _ => (&labels.service_name, "the label kubernetes.io/service-name"),
+    };
+    let Some(name) = label.as_deref().filter(|name| !name.is_empty()) else {
         return Ok(None);
     };
-    ObjectName::new(key.name.namespace(), name).map_err(|error| ObjectError::Name {
-        field: "the label kubernetes.io/service-name".to_owned(),
-        error,
-    })?;
+    ObjectName::new(key.name.namespace(), name)
+        .map_err(|error| ObjectError::Name { field: field.to_owned(), error })?;
     Ok(Some(name.into()))
 }
 

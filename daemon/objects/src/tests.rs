@@ -1,5 +1,6 @@
 //! Each rule of decoding is a row.
 
+mod imports;
 mod services;
 mod slices;
 mod values;

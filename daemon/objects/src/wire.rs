@@ -130,6 +130,12 @@ wire! {
         pub status: Option<ServiceStatusWire<'a>>,
     }
 
+    /// A ServiceImport.
+    pub struct ImportWire<'a> {
+        pub metadata: Option<MetaWire<'a>>,
+        pub spec: Option<ImportSpecWire<'a>>,
+    }
+
     pub struct SliceWire<'a> {
         pub metadata: Option<MetaWire<'a>>,
         pub address_type: Option<Text<'a>>,
@@ -162,6 +168,9 @@ wire! {
         /// On a slice: the service that it belongs to.
         #[serde(rename = "kubernetes.io/service-name")]
         pub service_name: Option<Text<'a>>,
+        /// On a slice: the ServiceImport that it belongs to.
+        #[serde(rename = "multicluster.kubernetes.io/service-name")]
+        pub import_name: Option<Text<'a>>,
         /// On a Service: another proxy serves it.
         #[serde(rename = "service.kubernetes.io/service-proxy-name")]
         pub proxy_name: Option<Text<'a>>,
@@ -219,6 +228,17 @@ wire! {
         pub load_balancer_class: Option<Text<'a>>,
         pub allocate_load_balancer_node_ports: Option<bool>,
         pub health_check_node_port: Option<i64>,
+    }
+
+    /// `spec` of a ServiceImport.
+    pub struct ImportSpecWire<'a> {
+        #[serde(rename = "type")]
+        pub kind: Option<Text<'a>>,
+        pub ips: Option<Vec<Text<'a>>>,
+        pub ports: Option<Vec<ServicePortWire<'a>>>,
+        pub internal_traffic_policy: Option<Text<'a>>,
+        pub session_affinity: Option<Text<'a>>,
+        pub session_affinity_config: Option<AffinityConfigWire>,
     }
 
     pub struct AffinityConfigWire {

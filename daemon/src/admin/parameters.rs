@@ -24,7 +24,7 @@ use crate::recorder::RULES;
 pub(super) const FORMAT_ALONE: &[Parameter] = &[FORMAT];
 pub(crate) const FRONTENDS: &[Parameter] = &[
     SERVICE,
-    kind(|| vec!["ClusterIP", "NodePort", "LoadBalancer", "ExternalIP", "Static"]),
+    kind(|| vec!["ClusterIP", "NodePort", "LoadBalancer", "ExternalIP", "Static", "ClusterSetIP"]),
     address("Exactly this address of the frontend."),
     ONLY.about("Only frontends that need an explanation, because their clients are not served."),
     FORMAT,
@@ -32,7 +32,7 @@ pub(crate) const FRONTENDS: &[Parameter] = &[
 pub(crate) const BACKENDS: &[Parameter] = &[SERVICE, address("Exactly this address of the backend."), FORMAT];
 pub(crate) const SERVICES: &[Parameter] = &[
     SERVICE,
-    kind(|| vec!["ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "Static"]),
+    kind(|| vec!["ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "Static", "ClusterSetIP"]),
     ONLY,
     FORMAT,
 ];

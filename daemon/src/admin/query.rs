@@ -228,7 +228,8 @@ mod tests {
         check_refused("name=x", "unknown filter \"name\" / legal here: service, type, address, only, format");
         check_refused(
             "type=nodeport",
-            "unknown type \"nodeport\" / legal types: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static",
+            "unknown type \"nodeport\" / legal types: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static, \
+             ClusterSetIP",
         );
         check_refused("format=xml", "unknown format \"xml\" / legal formats: table, wide, json");
         check_refused("type=NodePort&type=NodePort", "`type` is given twice / give each filter once");

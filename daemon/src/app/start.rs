@@ -116,14 +116,17 @@ pub(super) fn cluster(
 /// Services of another proxy's name, the watch begins anew, because the process knew nothing of these Services.
 fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&state::Saved>) -> Kubernetes {
     let asked_for = config.kubernetes.service_proxy_name.as_deref();
-    let start = kept.filter(|kept| kept.context.proxy_name.as_deref() == asked_for);
+    let is_as_ever = |kept: &state::Saved| kept.context.proxy_name.as_deref() == asked_for;
+    let start = |kept: &state::Saved| {
+        let start = kubernetes::Start::of(&kept.remembered, &kept.context.odd);
+        if is_as_ever(kept) { start } else { start.of_imports() }
+    };
     let settings = kubernetes::Settings {
         service_proxy_name: config.kubernetes.service_proxy_name.clone(),
         encodings: config.apiserver.encoding,
         node: Some(node.clone()),
-        start: start
-            .map(|kept| kubernetes::Start::of(&kept.remembered, &kept.context.odd))
-            .unwrap_or_default(),
+        service_imports: config.kubernetes.service_imports,
+        start: kept.map(start).unwrap_or_default(),
         ..kubernetes::Settings::default()
     };
     Kubernetes::new(access, settings)

@@ -254,7 +254,7 @@ fn a_bad_filter_is_a_usage_error() {
         &expect![""],
         &expect![[r#"
             holdfast: unknown type "nodeport&format=json"
-            hint: legal types: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static
+            hint: legal types: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static, ClusterSetIP
         "#]],
     );
 }

@@ -104,7 +104,7 @@ impl Default for Apiserver {
     }
 }
 
-/// Which addresses the Services of the cluster may claim by `spec.externalIPs`.
+/// Which addresses Services of the cluster may claim by `spec.externalIPs`, and ServiceImports by `spec.ips`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ExternalIps {
     /// Any: a tenant that may write a Service decides, as with kube-proxy.
@@ -129,7 +129,7 @@ words! {
 }
 
 /// The table `[kubernetes]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubernetes {
     /// Whether Services and EndpointSlices come from the apiserver. By default they do if an apiserver is given.
     pub enabled: bool,
@@ -140,8 +140,23 @@ pub struct Kubernetes {
     pub events: bool,
     /// When Events of the cluster are read.
     pub events_read: EventsRead,
-    /// Which addresses `spec.externalIPs` may claim.
+    /// Which addresses `spec.externalIPs` may claim, and `spec.ips` of ServiceImports.
     pub external_ips: ExternalIps,
+    /// Whether ServiceImports are served, where the cluster has them.
+    pub service_imports: bool,
+}
+
+impl Default for Kubernetes {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            service_proxy_name: None,
+            events: false,
+            events_read: EventsRead::default(),
+            external_ips: ExternalIps::default(),
+            service_imports: true,
+        }
+    }
 }
 
 const ENDPOINTS: Items = Items {
@@ -181,6 +196,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> ReadApiserver {
 }
 
 pub(super) fn read_kubernetes(table: &mut Table<'_, '_, '_>, read: &ReadApiserver) -> Kubernetes {
+    let default = Kubernetes::default();
     let enabled = table.find("enabled", boolean);
     let service_proxy_name = table.take("service_proxy_name", label_value);
     let events = table.find("events", boolean);
@@ -210,6 +226,7 @@ pub(super) fn read_kubernetes(table: &mut Table<'_, '_, '_>, read: &ReadApiserve
         events: events.is_some_and(|found| found.value),
         events_read: table.take("events_read", word).unwrap_or_default(),
         external_ips: table.take("external_ips", external_ips).unwrap_or_default(),
+        service_imports: table.take("service_imports", boolean).unwrap_or(default.service_imports),
     }
 }
 

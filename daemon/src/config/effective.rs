@@ -141,6 +141,7 @@ fn kubernetes(kubernetes: &Kubernetes) -> Value {
         ("events", Some(kubernetes.events.into())),
         ("events_read", word(kubernetes.events_read)),
         ("external_ips", external_ips),
+        ("service_imports", Some(kubernetes.service_imports.into())),
     ])
 }
 

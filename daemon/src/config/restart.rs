@@ -25,12 +25,13 @@ macro_rules! key {
     };
 }
 
-pub(super) const RESTART_KEYS: [Key; 30] = [
+pub(super) const RESTART_KEYS: [Key; 31] = [
     key!("node.name", node.name),
     key!("apiserver.encoding", apiserver.encoding),
     key!("kubernetes.enabled", kubernetes.enabled),
     key!("kubernetes.service_proxy_name", kubernetes.service_proxy_name),
     key!("kubernetes.events", kubernetes.events),
+    key!("kubernetes.service_imports", kubernetes.service_imports),
     key!("manifests.path", manifests.path),
     key!("services.path", more_services.path),
     key!("datapath.kind", datapath.kind),

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use holdfast_core::keys::{Family, ObjectName};
+use holdfast_core::keys::{Family, ObjectName, Source};
 use holdfast_core::snapshot::{ServiceView, Snapshot};
 use holdfast_judgement::diagnose::material::{Asked, Cluster, Heard, Host, HttpProbe, Names, Probe};
 use holdfast_judgement::diagnose::{Focus, Known, views};
@@ -153,7 +153,11 @@ impl Gatherer {
         asks: Asks,
         deadline: Instant,
     ) -> Cluster {
+        let is_import = |view: &Arc<ServiceView>| view.key.source == Source::ClusterSet;
         match &self.access {
+            Some(_) if asks.api && !views.is_empty() && views.iter().all(is_import) => {
+                cluster::not("it is a ServiceImport, and no Service is behind it")
+            }
             Some(access) if asks.api => {
                 let now = crate::clock::now().seconds();
                 let edition = self.edition();

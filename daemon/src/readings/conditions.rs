@@ -7,9 +7,8 @@
 use std::collections::BTreeMap;
 
 use holdfast_core::facts::{Timestamp, TrafficPolicy};
-use holdfast_core::keys::ObjectName;
+use holdfast_core::keys::{ObjectName, ServiceKey, Source};
 use holdfast_core::lifecycle::{self, Phase};
-use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
 use holdfast_core::words;
@@ -184,6 +183,7 @@ fn of_verdict(view: &ServiceView, it: &FrontendView) -> Option<(ConditionKind, C
         Verdict::Refusing | Verdict::Passing => Some((ConditionKind::NoBackends, cause)),
         Verdict::Dropping => Some((ConditionKind::NoLocalBackend, policy(view, it))),
         Verdict::Held => Some((ConditionKind::Held, cause)),
+        Verdict::Conflict if is_stood_for(view, it) => None,
         Verdict::Conflict => Some((ConditionKind::FrontendConflict, cause)),
         // A frontend has no reason before its first write, and then nothing is wrong.
         Verdict::Unprogrammed => it.reason.is_some().then_some((ConditionKind::NotProgrammed, cause)),
@@ -191,11 +191,20 @@ fn of_verdict(view: &ServiceView, it: &FrontendView) -> Option<(ConditionKind, C
     }
 }
 
+/// Whether a Service of its own namespace has the address of a ServiceImport: several controllers derive one from it,
+/// so nothing is wrong.
+fn is_stood_for(view: &ServiceView, it: &FrontendView) -> bool {
+    let is_derived = |owner: &ServiceKey| {
+        owner.source == Source::Kubernetes && owner.name.namespace() == view.key.name.namespace()
+    };
+    view.key.source == Source::ClusterSet && it.owner.as_ref().is_some_and(is_derived)
+}
+
 /// Which of the two traffic policies leaves clients of this frontend no backend.
 fn policy(view: &ServiceView, it: &FrontendView) -> ConditionCause {
     let is_internal = view.facts.as_ref().is_some_and(|facts| facts.internal_policy == TrafficPolicy::Local);
     match it.kind {
-        FrontendType::ClusterIp if is_internal => ConditionCause::Internal,
+        kind if kind.is_internal() && is_internal => ConditionCause::Internal,
         _ => ConditionCause::External,
     }
 }

@@ -1,7 +1,8 @@
-//! Services, `EndpointSlices` and the own Node, from an apiserver.
+//! Services, `EndpointSlices`, the own Node and ServiceImports, from an apiserver.
 //!
 //! Invariant: one watch per kind, each over a connection of its own. An object that cannot be read rejects itself only;
-//! a list counts whole or not at all; what is known is served while no apiserver answers.
+//! a list counts whole or not at all; what is known is served while no apiserver answers. ServiceImports and their
+//! slices are a source of their own, on which no other one depends.
 
 mod again;
 mod apiservers;
@@ -33,7 +34,7 @@ use std::time::Duration;
 use holdfast_core::engine;
 use holdfast_core::event::{Event, Watched};
 use holdfast_core::keys::{ObjectName, Source};
-use holdfast_core::snapshot::Snapshot;
+use holdfast_core::snapshot::{ServiceView, Snapshot};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -91,10 +92,13 @@ pub struct Timing {
     pub alone: Duration,
     /// How long a kind whose answers could not be taken apart as protobuf is asked for as JSON.
     pub doubted: Duration,
-    /// How long at least to wait until this node's Node object is asked for again, once it was refused several times.
+    /// How long at least to wait until this node's Node object, or ServiceImports, are asked for again, once that was
+    /// refused several times.
     pub node_wait: Duration,
     /// How long after the start the first lists may wait for the zone.
     pub node_first: Duration,
+    /// How long ServiceImports may take longer than everything else until the start waits for them no more.
+    pub imports_first: Duration,
 }
 
 impl Default for Timing {
@@ -116,6 +120,7 @@ impl Default for Timing {
             doubted: Duration::from_secs(3_600),
             node_wait: Duration::from_secs(60),
             node_first: Duration::from_millis(500),
+            imports_first: Duration::from_secs(5),
         }
     }
 }
@@ -153,13 +158,20 @@ impl OddityView {
     }
 }
 
-/// What to go on from, so that a restart costs the apiserver no list: both kinds or none.
+/// Objects of a table with their versions.
+type Versions = Vec<(ObjectName, Version)>;
+
+/// What to go on from, so that a restart costs the apiserver no list of Services and slices: both kinds or none.
 #[derive(Clone, Debug, Default)]
 pub struct Start {
     pub services: Option<Remembered>,
     pub slices: Option<Remembered>,
     /// The apiservers that those slices name.
     pub apiservers: Apiservers,
+    /// The ServiceImports of the table, which stay until a list says otherwise.
+    pub imports: Versions,
+    /// The slices of these.
+    pub imported_slices: Versions,
 }
 
 impl Start {
@@ -167,30 +179,55 @@ impl Start {
     pub fn of(table: &engine::Remembered, odds: &Oddities) -> Self {
         let version = |watched| table.progress.get(&watched).cloned();
         let versions = version(Watched::Services).zip(version(Watched::Slices));
-        versions.map_or_else(Self::default, |(services, slices)| {
-            let views = || table.services.iter().filter(|view| view.key.source == Source::Kubernetes);
-            let services_known = views().filter_map(|view| view.facts.as_ref());
-            let services_known = services_known.map(|it| (it.key.name.clone(), Version::of(&it.meta)));
-            let slices_known = views().flat_map(|view| view.slices.iter());
-            let slices_known = slices_known.map(|it| (it.key.name.clone(), Version::of(&it.meta)));
-            let remembered = |resource_version, objects, odds: &Arc<Odds>| {
-                Some(Remembered { resource_version, objects, odds: Odds::clone(odds) })
-            };
-            let mut apiservers = Apiservers::default();
-            for slice in views().flat_map(|view| view.slices.iter()) {
-                apiservers.apply(slice);
-            }
-            Self {
-                services: remembered(services, services_known.collect(), &odds.services),
-                slices: remembered(slices, slices_known.collect(), &odds.slices),
-                apiservers,
-            }
-        })
+        let (imports, imported_slices) = known(table, Source::ClusterSet);
+        let (imports, imported_slices) = (unread(imports), unread(imported_slices));
+        let start = Self { imports, imported_slices, ..Self::default() };
+        let Some((services, slices)) = versions else { return start };
+        let (services_known, slices_known) = known(table, Source::Kubernetes);
+        let remembered = |resource_version, objects, odds: &Arc<Odds>| {
+            Some(Remembered { resource_version, objects, odds: Odds::clone(odds) })
+        };
+        let mut apiservers = Apiservers::default();
+        for slice in views(table, Source::Kubernetes).flat_map(|view| view.slices.iter()) {
+            apiservers.apply(slice);
+        }
+        Self {
+            services: remembered(services, services_known, &odds.services),
+            slices: remembered(slices, slices_known, &odds.slices),
+            apiservers,
+            ..start
+        }
+    }
+
+    /// The same without what depends on which Services were asked for.
+    pub fn of_imports(self) -> Self {
+        Self { imports: self.imports, imported_slices: self.imported_slices, ..Self::default() }
     }
 
     const fn is_some(&self) -> bool {
         self.services.is_some() && self.slices.is_some()
     }
+}
+
+/// The services of one source in a table.
+fn views(table: &engine::Remembered, source: Source) -> impl Iterator<Item = &ServiceView> {
+    table.services.iter().filter(move |view| view.key.source == source)
+}
+
+/// The same without the versions: the next list tells all of it once more. That changes nothing of what is known, and
+/// names again what is wrong in parts, which the table does not say.
+fn unread(versions: Versions) -> Versions {
+    let unread = |(name, version)| (name, Version { resource_version: Arc::default(), ..version });
+    versions.into_iter().map(unread).collect()
+}
+
+/// The services and the slices of one source in a table.
+fn known(table: &engine::Remembered, source: Source) -> (Versions, Versions) {
+    let services = views(table, source).filter_map(|view| view.facts.as_ref());
+    let services = services.map(|it| (it.key.name.clone(), Version::of(&it.meta)));
+    let slices = views(table, source).flat_map(|view| view.slices.iter());
+    let slices = slices.map(|it| (it.key.name.clone(), Version::of(&it.meta)));
+    (services.collect(), slices.collect())
 }
 
 /// What is watched, and how.
@@ -203,6 +240,8 @@ pub struct Settings {
     pub encodings: Encodings,
     /// This node's Node object, for its zone and its addresses; none where they are not needed.
     pub node: Option<NodeName>,
+    /// Whether ServiceImports are served, where the cluster has them.
+    pub service_imports: bool,
     /// What to go on from; without it everything is delivered anew.
     pub start: Start,
     /// How long things take.
@@ -214,7 +253,8 @@ pub struct Settings {
 pub struct Kubernetes {
     access: Access,
     timing: Timing,
-    is_resumed: bool,
+    /// The sources of which a table is known.
+    resumed: Vec<Source>,
     apiservers: Apiservers,
     kinds: Vec<Kind>,
     snapshots: Option<watch::Receiver<Arc<Snapshot>>>,
@@ -234,15 +274,32 @@ struct Kind {
 
 impl Kind {
     fn new(selection: Selection, start: Option<Remembered>, encodings: Encodings, timing: &Timing) -> Self {
-        let view = watch::Sender::new(Watch::new(selection.what));
         let (version, known) = start.map(|it| (it.resource_version, (it.objects, it.odds))).unzip();
-        let (objects, odds) = known.unwrap_or_default();
+        Self::knowing(selection, version, known.unwrap_or_default(), (encodings, timing))
+    }
+
+    /// A kind of which these objects are known. Without a version, a list says what has become of them.
+    fn knowing(
+        selection: Selection,
+        version: Option<Arc<str>>,
+        (objects, odds): (Versions, Odds),
+        (encodings, timing): (Encodings, &Timing),
+    ) -> Self {
+        let view = watch::Sender::new(Watch::new(selection.what));
         let delivered = Delivered::remembered(objects, odds);
+        if delivered.len() > 0 {
+            view.send_modify(|view| view.enter(State::Waiting));
+        }
         let odds = watch::Sender::new(delivered.odds());
         let selection = SharedSelection::new(selection);
         let asked = asked::ends(timing.audit_pace);
         let offer = Offer::new(encodings);
         Self { selection, offer, version, delivered: SharedDelivered::new(delivered), view, odds, asked }
+    }
+
+    /// Whether a ServiceImport or a slice of one is remembered.
+    fn is_known_import(&self) -> bool {
+        self.selection.what.source() == Source::ClusterSet && self.delivered.lock().len() > 0
     }
 
     /// What an earlier run could not understand and this run has not read yet.
@@ -254,18 +311,32 @@ impl Kind {
 impl Kubernetes {
     /// The source, ready to run: it sends nothing yet.
     pub fn new(access: Access, settings: Settings) -> Self {
-        let Settings { service_proxy_name, encodings, node, start, timing } = settings;
+        let Settings { service_proxy_name, encodings, node, service_imports, start, timing } = settings;
         let is_resumed = start.is_some();
         if is_resumed {
             access.learn(&start.apiservers.listed());
         }
         let apiservers = start.apiservers;
+        let has_imports = !start.imports.is_empty() || !start.imported_slices.is_empty();
+        let resumed =
+            [(is_resumed, Source::Kubernetes), (service_imports && has_imports, Source::ClusterSet)];
+        let resumed =
+            resumed.into_iter().filter_map(|(is_known, source)| is_known.then_some(source)).collect();
         let kind = |selection, start| Kind::new(selection, start, encodings, &timing);
         let services = kind(Selection::services(service_proxy_name.as_deref()), start.services);
         let slices = kind(Selection::slices(), start.slices);
         let node = node.map(|name| kind(Selection::node(&name), None));
-        let kinds = [services, slices].into_iter().chain(node).collect();
-        Self { access, timing, is_resumed, apiservers, kinds, snapshots: None }
+        // No apiserver writes custom resources as protobuf.
+        let of_imports = [
+            (Selection::imports(), start.imports, Encodings::Json),
+            (Selection::imported_slices(), start.imported_slices, encodings),
+        ];
+        let of_imports =
+            of_imports.into_iter().filter(|_| service_imports).map(|(selection, known, encodings)| {
+                Kind::knowing(selection, None, (known, Odds::default()), (encodings, &timing))
+            });
+        let kinds = [services, slices].into_iter().chain(node).chain(of_imports).collect();
+        Self { access, timing, resumed, apiservers, kinds, snapshots: None }
     }
 
     /// Makes the source deliver everything once more when these snapshots ask for it.
@@ -295,28 +366,41 @@ impl Kubernetes {
 
     /// Runs until the engine takes no more events.
     pub async fn run(self, events: mpsc::Sender<Vec<Event>>, nodes: mpsc::Sender<NodeReport>) {
-        if self.is_resumed && events.send(self.resumed()).await.is_err() {
+        if !self.resumed.is_empty() && events.send(self.resumed()).await.is_err() {
             return;
         }
-        let is_of_table = |kind: &&Kind| kind.selection.what.watched().is_some();
-        let of_table = self.kinds.iter().filter(is_of_table).count();
-        let missing = Missing::new(of_table);
-        let head_start = HeadStart::new(of_table == self.kinds.len(), self.timing.node_first);
+        let missing = [Source::Kubernetes, Source::ClusterSet].map(|source| (source, self.missing(source)));
+        let [(_, others), (_, imports)] = &missing;
+        let mut wait = JoinSet::new();
+        let most = self.timing.imports_first;
+        wait.spawn(outlet::wait_no_longer((others.clone(), imports.clone()), most, events.clone()));
+        let has_node = self.kinds.iter().any(|kind| kind.selection.what == Resource::Node);
+        let head_start = HeadStart::new(!has_node, self.timing.node_first);
+        // What is known of imports is followed, also while the apiserver does not tell of the imports themselves.
+        let are_there = watch::Sender::new(self.kinds.iter().any(Kind::is_known_import));
         let mut tasks = JoinSet::new();
         for kind in self.kinds {
+            let what = kind.selection.what;
+            let missing = missing.iter().find(|(source, _)| what.is_of_table() && *source == what.source());
             let outlet = Outlet {
+                source: what.source(),
                 access: self.access.clone(),
                 events: events.clone(),
                 nodes: nodes.clone(),
-                missing: kind.selection.what.watched().map(|_| missing.clone()),
+                missing: missing.map(|(_, missing)| missing.clone()),
                 head_start: head_start.clone(),
-                apiservers: if kind.selection.what == Resource::Slices {
+                apiservers: if what == Resource::Slices {
                     self.apiservers.clone()
                 } else {
                     Apiservers::default()
                 },
             };
-            start(kind, outlet, &self.timing, self.snapshots.as_ref(), &mut tasks);
+            let needs = (what == Resource::ImportedSlices).then(|| are_there.subscribe());
+            let is_there = match what {
+                Resource::Imports => are_there.clone(),
+                _ => watch::Sender::new(false),
+            };
+            start(kind, outlet, (is_there, needs), (&self.timing, self.snapshots.as_ref()), &mut tasks);
         }
         drop((events, nodes));
         // The first task that ends has found the receiver gone; the rest ends with the set.
@@ -329,21 +413,29 @@ impl Kubernetes {
     /// differs.
     fn resumed(&self) -> Vec<Event> {
         let rejections = self.kinds.iter().flat_map(Kind::rejections);
-        std::iter::once(Event::Resumed(Source::Kubernetes)).chain(rejections).collect()
+        self.resumed.iter().copied().map(Event::Resumed).chain(rejections).collect()
+    }
+
+    /// The kinds of a source, of which none has arrived.
+    fn missing(&self, source: Source) -> Missing {
+        let is_its =
+            |kind: &&Kind| kind.selection.what.is_of_table() && kind.selection.what.source() == source;
+        Missing::new(self.kinds.iter().filter(is_its).count())
     }
 }
 
 fn start(
     kind: Kind,
     outlet: Outlet,
-    timing: &Timing,
-    snapshots: Option<&watch::Receiver<Arc<Snapshot>>>,
+    (is_there, needs): (watch::Sender<bool>, Option<watch::Receiver<bool>>),
+    (timing, snapshots): (&Timing, Option<&watch::Receiver<Arc<Snapshot>>>),
     tasks: &mut JoinSet<()>,
 ) {
     let Kind { selection, offer, version, delivered, view, odds, asked } = kind;
     let (found, endings) = mpsc::channel(1);
     if let (true, Some(snapshots)) = (selection.what != Resource::Node, snapshots) {
-        tasks.spawn(again::run(snapshots.clone(), delivered.clone(), found.clone()));
+        let known = (selection.what.source(), delivered.clone());
+        tasks.spawn(again::run(snapshots.clone(), known, found.clone()));
     }
     if selection.what != Resource::Node {
         let audit = Audit {
@@ -374,6 +466,8 @@ fn start(
         // A version that another process has reached may be another store's.
         is_doubtful: version.is_some(),
         version,
+        is_there,
+        needs,
     };
     tasks.spawn(async move {
         let _closed = reflector.run().await;

@@ -12,14 +12,17 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::{ObjectName, SliceKey, Source};
 use holdfast_core::list::Rows;
 use holdfast_core::maps::MemoryMaps;
+use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::{Now, Uptime};
 use proptest::prelude::*;
 use tokio::sync::watch;
 
 use super::*;
-use crate::sources::kubernetes::{Odd, Odds, Version};
+use crate::sources::kubernetes::{Odd, Odds, Start, Version};
 use holdfast_objects::manifests::Texts;
+use holdfast_objects::{Defaulting, Provenance, from_value};
+use serde_json::json;
 
 const MANIFESTS: &str = include_str!("tests/everything.yaml");
 
@@ -112,6 +115,47 @@ fn what_is_written_comes_back() {
     let kept = state.load().unwrap().unwrap();
     assert_eq!(kept.context, context());
     check_table(kept);
+}
+
+/// A ServiceImport and its slice are remembered as such, so that a restart serves them before any apiserver answers,
+/// and a list of the apiserver says which of them are gone.
+#[test]
+fn what_is_imported_comes_back_as_imported() {
+    let (mut engine, _) =
+        Engine::start(MemoryMaps::default(), Seed::default(), &[Source::ClusterSet]).unwrap();
+    let of = Provenance { source: Source::ClusterSet, origin: None, defaulting: Defaulting::Done };
+    let meta = |name: &str| {
+        json!({"namespace": "demo", "name": name, "uid": "u", "resourceVersion": "7",
+        "labels": {"multicluster.kubernetes.io/service-name": "web"}})
+    };
+    let spec = json!({"type": "ClusterSetIP", "ips": ["10.200.0.7"], "ports": [{"port": 80}]});
+    let wire = from_value(&json!({"metadata": meta("web"), "spec": spec})).unwrap();
+    engine.apply(Event::ServiceApplied(Arc::new(holdfast_objects::import(&wire, &of).unwrap())));
+    let wire = from_value(&json!({"metadata": meta("web-1"), "addressType": "IPv4",
+        "ports": [{"name": "", "port": 8080}], "endpoints": [{"addresses": ["10.1.0.1"]}]}))
+    .unwrap();
+    engine.apply(Event::SliceApplied(Arc::new(holdfast_objects::slice(&wire, &of).unwrap().0)));
+    engine.apply(Event::Synced(Source::ClusterSet));
+    let snapshot = engine.step(Now { wall: Timestamp(1_000), mono: Duration::ZERO }, &mut |_| ());
+    let folder = tempfile::tempdir().unwrap();
+    let state = Folder::new(folder.path());
+    state.store(&context(), &snapshot).unwrap();
+    let kept = state.load().unwrap().unwrap();
+    let [view] = kept.remembered.services.as_slice() else { panic!("one service") };
+    let written = snapshot.services.iter().next().unwrap();
+    assert_eq!((&view.key, &view.facts, &view.slices), (&written.key, &written.facts, &written.slices));
+    assert_eq!(view.frontends[0].kind, FrontendType::ClusterSetIp);
+    let start = Start::of(&kept.remembered, &kept.context.odd);
+    let names = |known: &[(ObjectName, Version)]| -> Vec<String> {
+        known.iter().map(|(name, version)| format!("{name}@{}", version.resource_version)).collect()
+    };
+    assert_eq!(
+        (names(&start.imports), names(&start.imported_slices)),
+        (vec!["demo/web@".into()], vec!["demo/web-1@".into()]),
+        "the next list tells them once more, with what is wrong in parts"
+    );
+    assert!(start.services.is_none(), "of Services no version is known");
+    assert_eq!(names(&start.of_imports().imports), ["demo/web@"]);
 }
 
 /// As it is read, but for what the maps hold.

@@ -2,7 +2,7 @@
 //! everything, what it writes to its disk and what comes from the apiserver.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use holdfast_tests::bed::Location;
 use holdfast_tests::bed::daemon::Daemon;
@@ -24,6 +24,9 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// A node that writes nothing for so long has nothing left to write.
 const STILL: Duration = Duration::from_secs(1);
+
+/// A state that has changed is written down within a minute.
+const WRITTEN: Duration = Duration::from_secs(70);
 
 const GROUP: &str = "One node, by the number of services of 10 endpoints";
 
@@ -149,10 +152,23 @@ impl Node<'_> {
         let pid = daemon.pid().unwrap();
         let idle = sized(IDLE, Duration::from_millis(100));
         std::thread::sleep(idle);
+        if sized(true, false) {
+            self.written_down();
+        }
+        self.tell_one("MB resident, with nothing left to do", megabytes(pid).0);
         let spent = cpu(pid);
         std::thread::sleep(idle);
         let share = (cpu(pid) - spent).as_secs_f64() / idle.as_secs_f64();
         self.tell_one("thousandths of a processor while nothing happens", share * 1e3);
+    }
+
+    /// Waits until the state is written down as it is now, or was before: it would be while nothing happens.
+    fn written_down(&self) {
+        let begun = Instant::now();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+        while self.metric("holdfast_state_written_timestamp_seconds") <= now && begun.elapsed() < WRITTEN {
+            std::thread::sleep(STILL);
+        }
     }
 
     /// The writes to the maps, once the last ones for what has changed are made: the room of a former list is wiped

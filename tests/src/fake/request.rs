@@ -132,7 +132,7 @@ struct Place {
 }
 
 /// Where each group is, and the words of its resources.
-const GROUPS: [(&str, &[(&str, Kind)]); 4] = [
+const GROUPS: [(&str, &[(&str, Kind)]); 5] = [
     (
         "/api/v1/",
         &[
@@ -146,6 +146,7 @@ const GROUPS: [(&str, &[(&str, Kind)]); 4] = [
     ("/apis/discovery.k8s.io/v1/", &[("endpointslices", Kind::Slices)]),
     ("/apis/coordination.k8s.io/v1/", &[("leases", Kind::Leases)]),
     ("/apis/networking.k8s.io/v1/", &[("ipaddresses", Kind::Addresses), ("networkpolicies", Kind::Policies)]),
+    ("/apis/multicluster.x-k8s.io/v1alpha1/", &[("serviceimports", Kind::Imports)]),
 ];
 
 fn place(path: &str) -> Place {

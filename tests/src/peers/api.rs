@@ -53,10 +53,14 @@ pub enum Kind {
     StatefulSet,
     /// By what a kubelet says that its node lives.
     Lease,
+    /// What defines a kind.
+    Definition,
+    /// Of the kind that the definition of the Multi-Cluster Services API makes.
+    Import,
 }
 
 /// The kinds that can be applied.
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 15] = [
     Kind::Namespace,
     Kind::Node,
     Kind::Pod,
@@ -70,6 +74,8 @@ const KINDS: [Kind; 13] = [
     Kind::Deployment,
     Kind::StatefulSet,
     Kind::Lease,
+    Kind::Definition,
+    Kind::Import,
 ];
 
 const APPS: &str = "apps/v1";
@@ -115,6 +121,10 @@ impl Kind {
             Self::Deployment => row(APPS, "Deployment", "deployments", true),
             Self::StatefulSet => row(APPS, "StatefulSet", "statefulsets", true),
             Self::Lease => row("coordination.k8s.io/v1", "Lease", "leases", true),
+            Self::Definition => {
+                row("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", false)
+            }
+            Self::Import => row("multicluster.x-k8s.io/v1beta1", "ServiceImport", "serviceimports", true),
         }
     }
 

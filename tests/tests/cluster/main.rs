@@ -42,6 +42,8 @@ mod grpc_checks;
 #[cfg(test)]
 mod guide;
 #[cfg(test)]
+mod imported;
+#[cfg(test)]
 mod packets;
 #[cfg(test)]
 mod packets_random;

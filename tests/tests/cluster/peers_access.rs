@@ -10,7 +10,7 @@ const NODE: &str = "system:node:n1";
 const NODES: &str = "system:nodes";
 
 /// All that holdfast asks for, and what it must not get; with the status that each gets.
-const NEEDS: [(&str, &str, u16); 14] = [
+const NEEDS: [(&str, &str, u16); 16] = [
     ("GET", "api/v1/services", 200),
     ("GET", "api/v1/services?watch=1&timeoutSeconds=1", 200),
     ("GET", "apis/discovery.k8s.io/v1/endpointslices", 200),
@@ -18,6 +18,9 @@ const NEEDS: [(&str, &str, u16); 14] = [
     ("GET", "api/v1/nodes?fieldSelector=metadata.name%3Dn1", 200),
     ("GET", "api/v1/nodes?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dn1", 200),
     ("GET", "api/v1/nodes/n1", 200),
+    // It may, and there is no such kind.
+    ("GET", "apis/multicluster.x-k8s.io/v1beta1/serviceimports", 404),
+    ("DELETE", "apis/multicluster.x-k8s.io/v1beta1/namespaces/default/serviceimports/web", 403),
     ("GET", "api/v1/namespaces/kube-system", 200),
     ("GET", "api/v1/namespaces/default", 403),
     ("GET", "api/v1/secrets", 403),

@@ -13,6 +13,7 @@ mod encodings;
 mod endpoints;
 mod events;
 mod hung;
+mod imports;
 mod learned;
 mod listed;
 mod lists;

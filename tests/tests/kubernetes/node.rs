@@ -287,7 +287,9 @@ impl Node {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let guard = Guard::default();
         let maps = ObservingMaps::new(MemoryMaps::default(), guard.clone());
-        let (engine, _) = Engine::start(maps, Seed::default(), &[Source::Kubernetes]).unwrap();
+        let imports = settings.service_imports.then_some(Source::ClusterSet);
+        let sources: Vec<_> = [Source::Kubernetes].into_iter().chain(imports).collect();
+        let (engine, _) = Engine::start(maps, Seed::default(), &sources).unwrap();
         let (events_out, events) = mpsc::channel(GROUPS_WAITING_MAX);
         let (changes, changed) = mpsc::channel(CHANGES_WAITING_MAX);
         let (snapshots_out, snapshots) = watch::channel(Arc::default());

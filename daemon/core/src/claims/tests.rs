@@ -39,7 +39,7 @@ fn check_winner(name: &str, claims: &[Said], winner: u32) {
 
 #[test]
 fn the_winner_is_ruled() {
-    use Source::{Config, Kubernetes, Manifests};
+    use Source::{ClusterSet, Config, Kubernetes, Manifests};
     let (cluster_ip, status, chosen) = (Given::Out, Given::ByController, Given::ByAnybody);
     check_winner("alone", &[(Kubernetes, chosen, 5)], 0);
     check_winner("config before manifests", &[(Manifests, chosen, 1), (Config, chosen, 9)], 1);
@@ -56,12 +56,15 @@ fn the_winner_is_ruled() {
     check_winner("a cluster IP before it", &[(Kubernetes, status, 1), (Kubernetes, cluster_ip, 9)], 1);
     check_winner("the oldest cluster IP", &[(Manifests, cluster_ip, 9), (Manifests, cluster_ip, 1)], 1);
     check_winner("who administers the node decides", &[(Kubernetes, cluster_ip, 1), (Config, chosen, 9)], 1);
+    check_winner("any service before an import", &[(ClusterSet, chosen, 1), (Kubernetes, chosen, 9)], 1);
+    check_winner("a manifest's too", &[(ClusterSet, chosen, 1), (Manifests, chosen, 9)], 1);
+    check_winner("the oldest import", &[(ClusterSet, chosen, 9), (ClusterSet, chosen, 1)], 1);
 }
 
 proptest! {
     #[test]
     fn the_order_of_claims_does_not_matter(
-        claims in prop::collection::vec((0_u8..3, 0_u8..3, 0_i64..3), 1..6),
+        claims in prop::collection::vec((0_u8..4, 0_u8..3, 0_i64..3), 1..6),
         shuffle in any::<prop::sample::Index>(),
     ) {
         let rank = |(source, given, created): &(u8, u8, i64)| {

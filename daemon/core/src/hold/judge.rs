@@ -9,7 +9,7 @@ use core::net::IpAddr;
 
 use crate::drains::Drains;
 use crate::facts::{Settings, SliceFacts};
-use crate::keys::ServiceKey;
+use crate::keys::{ServiceKey, Source};
 use crate::list::{LastList, Row, Rows};
 use crate::snapshot::Reason;
 use crate::time::Now;
@@ -189,7 +189,8 @@ impl Case<'_> {
 
     /// Whether the node reaches the apiserver by this list.
     fn is_control(&self, last: &Rows) -> bool {
-        let is_own = self.key.name.namespace() == "default" && self.key.name.name() == "kubernetes";
+        let is_named = self.key.name.namespace() == "default" && self.key.name.name() == "kubernetes";
+        let is_own = is_named && self.key.source != Source::ClusterSet;
         let mut chosen = last.all().filter(Row::is_chosen);
         is_own || chosen.any(|row| self.settings.bypass.contains(&row.backend()))
     }

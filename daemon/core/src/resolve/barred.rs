@@ -8,7 +8,6 @@ use core::net::IpAddr;
 
 use crate::dialable::{is_nobodys, is_reserved};
 use crate::facts::{ServiceFacts, ServiceType, Settings};
-use crate::keys::Source;
 use crate::op::FrontendType;
 
 /// Whether this address of a service is shown and never programmed.
@@ -18,12 +17,16 @@ pub(crate) fn is_barred(
     address: IpAddr,
     settings: &Settings,
 ) -> bool {
-    let is_tenants = service.key.source == Source::Kubernetes;
+    let is_tenants = service.key.source.is_tenants();
     match kind {
         // The address of a NodePort stands for all addresses that the node has.
         FrontendType::NodePort => false,
         _ if service.kind == ServiceType::Static => is_nobodys(address),
-        FrontendType::ExternalIp if is_tenants && !settings.external_ips.allows(address) => true,
+        FrontendType::ExternalIp | FrontendType::ClusterSetIp
+            if is_tenants && !settings.external_ips.allows(address) =>
+        {
+            true
+        }
         _ => is_reserved(address),
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn is_external_local(service: &ServiceFacts) -> bool {
     let accessible = match service.kind {
         ServiceType::NodePort | ServiceType::LoadBalancer => true,
         ServiceType::ClusterIp => !service.external_ips.is_empty(),
-        ServiceType::ExternalName | ServiceType::Static => false,
+        ServiceType::ExternalName | ServiceType::Static | ServiceType::ClusterSetIp => false,
     };
     accessible && service.external_policy == TrafficPolicy::Local
 }
@@ -109,7 +109,7 @@ impl<'a> Numbers<'a> {
         match address.kind {
             FrontendType::NodePort => &self.node,
             FrontendType::Static => &self.bare,
-            FrontendType::ClusterIp | FrontendType::LoadBalancer | FrontendType::ExternalIp => &self.own,
+            _ => &self.own,
         }
     }
 }
@@ -148,8 +148,8 @@ impl Address {
     }
 }
 
-/// Each address once, in the order in which they count: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static. Where a
-/// service has an address twice, one that can be dialled counts.
+/// Each address once, in the order in which they count: ClusterIP or ClusterSetIP, NodePort, LoadBalancer, ExternalIP,
+/// Static. Where a service has an address twice, one that can be dialled counts.
 fn addresses(service: &ServiceFacts, settings: &Settings) -> Vec<Address> {
     let visible = Family::ALL.map(|family| is_visible(service, family));
     let [v4, v6] = visible;
@@ -162,8 +162,12 @@ fn addresses(service: &ServiceFacts, settings: &Settings) -> Vec<Address> {
     let fixed = service.static_frontends.iter().map(|it| (it.ip(), NonZeroU16::new(it.port())));
     let address = |kind, ip, port| Address { kind, ip, port, barred: is_barred(service, kind, ip, settings) };
     let of = |kind| move |ip: IpAddr| address(kind, ip, None);
+    let own = match service.kind {
+        ServiceType::ClusterSetIp => FrontendType::ClusterSetIp,
+        _ => FrontendType::ClusterIp,
+    };
     let all = cluster
-        .map(of(FrontendType::ClusterIp))
+        .map(of(own))
         .chain(node.map(of(FrontendType::NodePort)))
         .chain(ingress.map(of(FrontendType::LoadBalancer)))
         .chain(service.external_ips.iter().copied().map(of(FrontendType::ExternalIp)))
@@ -193,7 +197,7 @@ fn frontend(
     number: Option<NonZeroU16>,
     settings: &Settings,
 ) -> Option<DesiredFrontend> {
-    let internal = kind == FrontendType::ClusterIp;
+    let internal = kind.is_internal();
     let local = internal && service.internal_policy == TrafficPolicy::Local;
     Some(DesiredFrontend {
         address: ip,
@@ -211,7 +215,7 @@ fn frontend(
 }
 
 /// The cluster IP of one family: with `ipFamilies`, the address at that family's place; without, the first address
-/// alone, or in manifests, which no apiserver has defaulted, the first of that family.
+/// alone, or in manifests and ServiceImports, which no apiserver has defaulted, the first of that family.
 fn cluster_ip(service: &ServiceFacts, family: Family) -> Option<IpAddr> {
     let own = |address: &IpAddr| Family::of(*address) == family;
     if service.ip_families.is_empty() {

@@ -127,6 +127,7 @@ impl Tables {
         let gone = self.unconfirmed.take_unspoken(source);
         self.forget_remembered(gone, dirty);
         self.synced.insert(source, true);
+        self.absent.remove(&source);
     }
 
     /// Notes that an object or file that was rejected is understood or gone. What is still only remembered of it is

@@ -11,8 +11,8 @@ use core::num::NonZeroU16;
 
 use super::World;
 use super::plan::plan_wipe;
-use crate::facts::ServiceFacts;
-use crate::keys::{Family, FrontendKey, PortKey, Transport};
+use crate::facts::{ServiceFacts, ServiceType};
+use crate::keys::{Family, FrontendKey, PortKey, Source, Transport};
 use crate::list::{Rows, Scope, Slot};
 use crate::op::{Action, Dump, DumpPort, FrontendType, Op, Owner, PortIndex, ServiceId, Share, Word};
 use crate::service::{Port, RealizedList, RealizedPort};
@@ -227,7 +227,15 @@ impl World {
     /// Whether no service claims a frontend or is about to, or its owner leaves it to the real balancer.
     fn is_unwanted(&self, key: &FrontendKey) -> bool {
         let winner = self.frontends.winner(key).and_then(|id| self.services.get(id));
-        winner.map_or_else(|| !self.turns.undecided.asks_for(key), |service| service.passes(key))
+        let is_free = || !self.turns.undecided.asks_for(key) && !self.is_of_absent(key);
+        winner.map_or_else(is_free, |service| service.passes(key))
+    }
+
+    /// Whether a frontend may be one of a ServiceImport that nothing has told of yet.
+    fn is_of_absent(&self, key: &FrontendKey) -> bool {
+        let realized = self.frontends.get(key).and_then(|entry| entry.realized);
+        let is_of_import = realized.is_some_and(|it| it.value.kind == FrontendType::ClusterSetIp);
+        is_of_import && self.tables.is_absent(Source::ClusterSet)
     }
 
     /// Forgets leftovers that are wiped, and frees their indices.
@@ -240,7 +248,8 @@ impl World {
 /// maps.
 fn given_out(facts: &ServiceFacts) -> impl Iterator<Item = (FrontendKey, FrontendType)> {
     facts.ports.iter().flat_map(move |port| {
-        let cluster = facts.cluster_ips.iter().map(move |it| (*it, Some(port.port), FrontendType::ClusterIp));
+        let cluster = facts.cluster_ips.iter().filter(|_| facts.kind != ServiceType::ClusterSetIp);
+        let cluster = cluster.map(move |it| (*it, Some(port.port), FrontendType::ClusterIp));
         let fixed = facts.static_frontends.iter();
         let fixed = fixed.map(|it| (it.ip(), NonZeroU16::new(it.port()), FrontendType::Static));
         cluster.chain(fixed).filter_map(move |(address, number, kind)| {

@@ -15,6 +15,7 @@ use crate::facts::{NodeFacts, Settings};
 use crate::keys::{Family, FrontendKey, Source, Transport};
 use crate::op::{FrontendType, ServiceId};
 use crate::resolve::{self, DesiredFrontend};
+use crate::snapshot::Verdict;
 use crate::time::Now;
 use crate::work;
 
@@ -69,16 +70,26 @@ impl World {
     /// Sets aside the dirty services of sources that have not delivered yet: a first list that is not whole counts for
     /// nothing, because a service with slices still to come has no backend in it. What is remembered is whole.
     fn set_aside(&mut self) {
-        if self.tables.is_synced() {
+        if self.tables.is_told_all() {
             return;
         }
         let dirty = core::mem::take(&mut self.services.dirty);
         let (ready, waiting): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|id| self.may_decide(*id));
         self.services.dirty = ready;
+        waiting.iter().for_each(|id| self.put_aside(*id));
         self.turns.waiting.extend(waiting);
     }
 
-    /// Has the services that were set aside decided for, because a source has delivered.
+    /// Has nothing wait for a service that is set aside: neither a start, nor, where its source is absent, another
+    /// service whose frontends it asks for.
+    fn put_aside(&mut self, id: ServiceId) {
+        self.is_written_out(id);
+        if self.tables.get(id).is_some_and(|known| self.tables.is_absent(known.key.source)) {
+            self.is_decided(id);
+        }
+    }
+
+    /// Has the services that were set aside decided for, because a source has delivered, or is not waited for.
     pub(super) fn go_on_with_waiting(&mut self) {
         self.services.dirty.append(&mut self.turns.waiting);
         for id in self.services.dirty.clone() {
@@ -86,10 +97,16 @@ impl World {
         }
     }
 
+    /// A ServiceImport waits for the cluster's Services too: each of them goes before it, and until they have come it
+    /// would have their addresses. One that a former process served is served.
     pub(super) fn may_decide(&self, id: ServiceId) -> bool {
-        let source = self.tables.get(id).map(|known| known.key.source);
-        let has_delivered = source.is_none_or(|source| self.tables.synced.get(&source) != Some(&false));
-        has_delivered || self.services.get(id).is_some_and(|service| service.view.is_some())
+        let Some(source) = self.tables.get(id).map(|known| known.key.source) else { return true };
+        let has_delivered = |source| self.tables.synced.get(&source) != Some(&false);
+        let view = self.services.get(id).and_then(|service| service.view.as_deref());
+        if source != Source::ClusterSet || has_delivered(Source::Kubernetes) {
+            return has_delivered(source) || view.is_some();
+        }
+        view.is_some_and(|view| view.frontends.iter().all(|it| it.verdict != Verdict::Conflict))
     }
 
     fn decide_one(&mut self, id: ServiceId, now: Now) {
@@ -235,16 +252,22 @@ fn missing<'a>(of: &'a [Wanted], others: &'a [Wanted]) -> impl Iterator<Item = &
     })
 }
 
-/// Whether this is the node's own, and no service of the cluster may have it: for an external IP, all ports of the
-/// addresses at which the node answers NodePorts; for that and for a balancer's address, the node's own ports at any
-/// address.
+/// Whether this is the node's own, and no service of the cluster may have it: for an address that its author chose, all
+/// ports of the addresses at which the node answers NodePorts; for that and for a balancer's address, the node's own
+/// ports at any address.
 pub(super) fn is_nodes(key: &FrontendKey, kind: FrontendType, source: Source, node: &NodeFacts) -> bool {
     let is_main = node.node_port_addresses.contains(&key.address);
     let is_own_port = NODES_PORTS.contains(&key.port.get());
-    source == Source::Kubernetes
+    source.is_tenants()
         && match Given::of(kind) {
             Given::Out => false,
             Given::ByAnybody if is_main => true,
+            // What all clusters of a set share is no host's.
+            Given::ByAnybody
+                if kind == FrontendType::ClusterSetIp && node.addresses.contains(&key.address) =>
+            {
+                true
+            }
             // An address that floats from node to node is here for what services ask for at it, not for the node's own
             // ports.
             Given::ByAnybody | Given::ByController => {

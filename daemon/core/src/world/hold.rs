@@ -148,7 +148,7 @@ impl World {
     pub(super) fn open_holds(&mut self, id: ServiceId, settings: &Settings, node: &NodeFacts) {
         let Self { services, frontends, tables, .. } = self;
         let (Some(service), Some(known)) = (services.get_mut(id), tables.get(id)) else { return };
-        let is_tenants = known.key.source == Source::Kubernetes;
+        let is_tenants = known.key.source.is_tenants();
         let is_given = |backend: SocketAddr| {
             let port = NonZeroU16::new(backend.port())?;
             frontends.get(&FrontendKey { address: backend.ip(), port, transport: Transport::Tcp })

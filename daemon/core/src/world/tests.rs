@@ -8,6 +8,7 @@ mod claims;
 mod doubts;
 mod drains;
 mod holds;
+mod imports;
 mod linear;
 mod maglev;
 mod order;

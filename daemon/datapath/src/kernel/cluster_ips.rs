@@ -174,6 +174,15 @@ mod tests {
         assert_eq!(shown(&all), ["fd00::1"]);
     }
 
+    /// Its author may have chosen any address, of which the other ports are another host's.
+    #[test]
+    fn no_import_has_other_ports_of_its_address_refused() {
+        let mut all = ClusterIps::default();
+        all.note_inserted(&key("10.200.0.1", 80), value(FrontendType::ClusterSetIp));
+        all.settle();
+        assert_eq!(shown(&all), Vec::<String>::new());
+    }
+
     #[test]
     fn a_frontend_that_becomes_another_kind_is_no_port_of_a_cluster_ip() {
         let mut all = ClusterIps::of(&[(key("10.96.0.1", 80), value(FrontendType::ClusterIp))]);

@@ -102,10 +102,10 @@ fn list() -> impl Strategy<Value = Vec<Action>> {
 }
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
-    let kinds = [FrontendType::ClusterIp, FrontendType::NodePort, FrontendType::Static];
+    let kinds = FrontendType::ALL;
     prop_oneof![
         6 => list(),
-        4 => (frontend(), 0_usize..3).prop_map(move |((index, key), kind)| {
+        4 => (frontend(), 0..kinds.len()).prop_map(move |((index, key), kind)| {
             let value =
                 FrontendValue { port: PortIndex(index), kind: kinds[kind], share: Share::default() };
             vec![Action::InsertFrontend(key, value)]

@@ -183,18 +183,20 @@ fn kernel_a_udp_socket_keeps_its_backend_while_the_list_has_it() {
 }
 
 #[test]
-fn kernel_cluster_ips_alone_obey_the_internal_policy() {
+fn kernel_cluster_ips_and_cluster_set_ips_alone_obey_the_internal_policy() {
     bed(|bed| {
         let mut maps = bed.start();
         let (all, local) = ([udp_backend("127.0.0.2:0")], [udp_backend("127.0.0.3:0")]);
         let port = Port { backends: &all, flags: WordFlags::INTERNAL_LOCAL, ..UDP };
         Port { frontends: &["10.96.0.10:53"], ..port }.serve(&mut maps);
         Port { frontends: &["192.0.2.9:53"], kind: FrontendType::ExternalIp, ..port }.serve(&mut maps);
+        Port { frontends: &["10.200.0.9:53"], kind: FrontendType::ClusterSetIp, ..port }.serve(&mut maps);
         let local =
             Port { frontends: &["10.96.0.10:53"], backends: &local, flags: bed::NONE, base: 4, ..port };
         local.publish(&mut maps, Scope::Local);
         let socket = udp_client("0.0.0.0:0");
         assert_eq!(ask(&socket, "10.96.0.10:53").0, local.backends[0]);
+        assert_eq!(ask(&socket, "10.200.0.9:53").0, local.backends[0]);
         assert_eq!(ask(&socket, "192.0.2.9:53").0, all[0]);
     });
 }

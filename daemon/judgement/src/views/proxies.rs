@@ -117,7 +117,7 @@ impl Dialled {
                 FrontendType::LoadBalancer | FrontendType::ExternalIp => {
                     dialled.addresses.extend([(it.address, it.port.get())]);
                 }
-                FrontendType::ClusterIp | FrontendType::Static => {}
+                FrontendType::ClusterIp | FrontendType::Static | FrontendType::ClusterSetIp => {}
             }
         }
         dialled

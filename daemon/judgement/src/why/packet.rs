@@ -415,7 +415,7 @@ impl<'a> Walk<'a> {
     /// Notes and gives which list is meant for the packet.
     fn list(&mut self, met: &Met<'_>) -> Scope {
         let flags = met.flags();
-        let is_internal = met.entry.value.kind == FrontendType::ClusterIp;
+        let is_internal = met.entry.value.kind.is_internal();
         let scope = met.entry.value.kind.list(flags, self.class != Class::Pod);
         let policy = if is_internal { "internalTrafficPolicy" } else { "externalTrafficPolicy" };
         self.note(

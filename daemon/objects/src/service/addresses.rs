@@ -96,7 +96,7 @@ fn check_families(facts: &ServiceFacts) -> Result<(), ObjectError> {
     }
 }
 
-fn addresses(field: &'static str, texts: &[Text<'_>]) -> Result<Vec<IpAddr>, ObjectError> {
+pub(crate) fn addresses(field: &'static str, texts: &[Text<'_>]) -> Result<Vec<IpAddr>, ObjectError> {
     check_count(field, texts.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
     texts.iter().enumerate().map(|(index, text)| address_of(format!("{field}[{index}]"), text)).collect()
 }

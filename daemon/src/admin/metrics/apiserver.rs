@@ -68,10 +68,13 @@ const OF_WATCHES: [OfWatch; 8] = [
     ),
 ];
 
+/// Tells of the kinds that the cluster has.
 fn following(out: &mut Exposition, watches: &[Watch]) {
+    let is_here = |it: &&Watch| it.state != watching::State::Absent;
+    let watches: Vec<&Watch> = watches.iter().filter(is_here).collect();
     for (name, kind, help, value) in OF_WATCHES {
         out.begin(name, kind, help);
-        watches.iter().for_each(|it| out.sample(name, &[("kind", &it.what.to_string())], value(it)));
+        watches.iter().copied().for_each(|it| out.sample(name, &[("kind", &it.what.to_string())], value(it)));
     }
     let name = "holdfast_watch_silence_seconds";
     out.begin(name, "gauge", "For how long nothing has come; an apiserver writes once a minute.");

@@ -31,7 +31,9 @@ struct Watch {
 impl Apiserver {
     /// The line; `None` where no apiserver is asked.
     pub(super) fn spelled(&self) -> Option<String> {
-        let broken: Vec<&Watch> = self.watches.iter().filter(|watch| watch.state != "watching").collect();
+        // A kind that the cluster does not have is missed by no service.
+        let is_broken = |watch: &&Watch| !matches!(&*watch.state, "watching" | "absent");
+        let broken: Vec<&Watch> = self.watches.iter().filter(is_broken).collect();
         let is_all_but_zone = broken.iter().all(|watch| watch.kind == NODES);
         match (&self.zone_problem, broken.as_slice()) {
             _ if !self.enabled => None,
@@ -96,6 +98,8 @@ mod tests {
             watches: vec![good(), watch("nodes", "waiting", None, Some("500"))],
         };
         assert_eq!(without.spelled().as_deref(), Some("10.0.0.1:6443; the own Node cannot be read"));
+        let absent = watch("serviceimports", "absent", None, Some("404 NotFound"));
+        check(true, vec![good(), absent], Some("10.0.0.1:6443"));
         let never = watch("services", "waiting", None, None);
         check(true, vec![never], Some("no watch of services; nothing heard yet"));
     }

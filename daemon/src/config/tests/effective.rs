@@ -157,6 +157,7 @@ fn the_text_is_the_files_own() {
         events = false
         events_read = "on-demand"
         external_ips = "all"
+        service_imports = true
         service_proxy_name = "holdfast"
 
         [log]

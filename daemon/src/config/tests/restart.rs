@@ -51,6 +51,7 @@ fn only_what_is_read_at_start_needs_a_restart() {
     check("[services]\npath = \"/s\"", &["services.path"]);
     check("[node]\nname = \"n\"", &["node.name"]);
     check("[kubernetes]\nservice_proxy_name = \"p\"", &["kubernetes.service_proxy_name"]);
+    check("[kubernetes]\nservice_imports = false", &["kubernetes.service_imports"]);
     let ports = ["kube_proxy.health", "kube_proxy.metrics"];
     check("[apiserver]\nkubeconfig = \"/k\"", &["kubernetes.enabled", ports[0], ports[1]]);
     check(

@@ -74,7 +74,8 @@ impl Subject<'_> {
     }
 
     fn cluster_ip(&self) -> Option<IpAddr> {
-        self.facts().find_map(|facts| facts.cluster_ips.first().copied())
+        let given_out = self.facts().filter(|facts| facts.kind != ServiceType::ClusterSetIp);
+        given_out.flat_map(|facts| facts.cluster_ips.first()).copied().next()
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use holdfast_core::facts::{ServiceFacts, ServiceType};
 use holdfast_core::keys::{Protocol, ServiceKey, Source};
 use holdfast_core::list::Scope;
-use holdfast_core::op::ServiceId;
+use holdfast_core::op::{FrontendType, ServiceId};
 use holdfast_core::snapshot::ServiceState;
 
 use super::*;
@@ -114,6 +114,21 @@ fn each_verdict_and_reason_has_its_condition_and_cause() {
     }
     let outside = [(FrontendType::NodePort, Verdict::Dropping, Some(Reason::LocalPolicy), 7)];
     check(vec![view("shop/web", Source::Kubernetes, &outside)], &["shop/web no_local_backend external 7"]);
+}
+
+#[test]
+fn an_import_whose_address_a_service_derived_from_it_has_is_well() {
+    let lost = [(FrontendType::ClusterSetIp, Verdict::Conflict, Some(Reason::Claimed), 7)];
+    let owned_by = |owner: &str, source| {
+        let mut import = view("shop/web", Source::ClusterSet, &lost);
+        let owner = ServiceKey { name: name(owner), source };
+        import.frontends.iter_mut().for_each(|row| row.owner = Some(owner.clone()));
+        vec![import]
+    };
+    check(owned_by("shop/derived-1", Source::Kubernetes), &[]);
+    let expected = ["shop/web frontend_conflict claimed 7"];
+    check(owned_by("other/derived-1", Source::Kubernetes), &expected);
+    check(owned_by("shop/other", Source::ClusterSet), &expected);
 }
 
 /// An alert counts the nodes that have a series: two of one node would be two nodes.

@@ -19,12 +19,12 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// Runs until the publisher of snapshots or the watch is gone.
 pub(super) async fn run(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
-    delivered: SharedDelivered,
+    (source, delivered): (Source, SharedDelivered),
     endings: mpsc::Sender<Ending>,
 ) {
     let mut heeded = 0;
     loop {
-        let asks = |it: &Arc<Snapshot>| it.asks.get(&Source::Kubernetes).copied().unwrap_or_default();
+        let asks = |it: &Arc<Snapshot>| it.asks.get(&source).copied().unwrap_or_default();
         let Ok(now) = snapshots.wait_for(|it| asks(it) > heeded).await.map(|it| asks(&it)) else { return };
         heeded = now;
         delivered.lock().forget_versions();

@@ -1,6 +1,7 @@
 //! Where the cluster says that apiservers are: the slices of `default/kubernetes`, as they are now.
 //!
-//! Invariant: when a slice goes, or leaves the service, its addresses go with it.
+//! Invariant: when a slice goes, or leaves the service, its addresses go with it. A slice of a ServiceImport says
+//! nothing of this cluster's apiservers, whatever the ServiceImport is called.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 
 use holdfast_core::event::Event;
 use holdfast_core::facts::SliceFacts;
-use holdfast_core::keys::ObjectName;
+use holdfast_core::keys::{ObjectName, Source};
 
 use crate::apiserver::Listed;
 
@@ -29,8 +30,10 @@ impl Apiservers {
     /// Takes an event in; returns whether it was about these slices.
     pub(super) fn take(&mut self, event: &Event) -> bool {
         match event {
-            Event::SliceApplied(slice) => self.apply(slice),
-            Event::SliceDeleted(key, _) => self.0.remove(&key.name).is_some(),
+            Event::SliceApplied(slice) if slice.key.source == Source::Kubernetes => self.apply(slice),
+            Event::SliceDeleted(key, _) if key.source == Source::Kubernetes => {
+                self.0.remove(&key.name).is_some()
+            }
             _ => false,
         }
     }

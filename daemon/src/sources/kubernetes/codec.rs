@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use holdfast_core::event::Event;
-use holdfast_core::facts::Rejection;
+use holdfast_core::facts::{Rejection, ServiceFacts};
 use serde_json::{Value, json};
 
 use super::envelope::{Glimpse, Identity, Status};
@@ -19,7 +19,7 @@ use super::object::{Message, Object, named};
 use super::page::{Ahead, Items, ListFrame, NoPage};
 use super::piece::Piece;
 use super::resource::Resource;
-use holdfast_objects::{self as objects, Kind, ObjectError, Provenance, ServiceWire, SliceWire};
+use holdfast_objects::{self as objects, ImportWire, Kind, ObjectError, Provenance, ServiceWire, SliceWire};
 
 pub(super) use json::Json;
 pub(super) use protobuf::Protobuf;
@@ -110,11 +110,16 @@ fn bookmark(identity: Option<Identity>) -> Result<String, NoFrame> {
 }
 
 fn service(wire: &ServiceWire, provenance: &Provenance) -> Vec<Message> {
-    let event = match objects::service(wire, provenance) {
-        Ok(facts) => Event::ServiceApplied(Arc::new(facts)),
-        Err(rejection) => Event::Rejected(rejection),
-    };
-    vec![Message::Event(event)]
+    told(objects::service(wire, provenance))
+}
+
+fn import(wire: &ImportWire, provenance: &Provenance) -> Vec<Message> {
+    told(objects::import(wire, provenance))
+}
+
+fn told(read: Result<ServiceFacts, Rejection>) -> Vec<Message> {
+    let applied = read.map(|facts| Event::ServiceApplied(Arc::new(facts)));
+    vec![Message::Event(applied.unwrap_or_else(Event::Rejected))]
 }
 
 fn slice(wire: &SliceWire, provenance: &Provenance) -> Vec<Message> {
@@ -156,8 +161,8 @@ fn rejection(
     provenance: &Provenance,
 ) -> Option<Rejection> {
     let kind = match what {
-        Resource::Services => Kind::Service,
-        Resource::Slices => Kind::Slice,
+        Resource::Services | Resource::Imports => Kind::Service,
+        Resource::Slices | Resource::ImportedSlices => Kind::Slice,
         Resource::Node => return None,
     };
     Some(objects::reject(kind, value, error, provenance))

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -50,7 +51,9 @@ impl Crowd {
         let Some(snapshots) = &self.snapshots else { return Nodes::default() };
         let snapshot = Arc::clone(&snapshots.borrow());
         let mut names = HashSet::new();
-        let slices = snapshot.services.iter().flat_map(|service| service.slices.iter());
+        // Slices of ServiceImports name nodes of other clusters.
+        let own = snapshot.services.iter().filter(|service| service.key.source != Source::ClusterSet);
+        let slices = own.flat_map(|service| service.slices.iter());
         for name in slices.flat_map(|slice| slice.endpoints.iter()).filter_map(|endpoint| endpoint.node) {
             if names.len() >= NODES_MAX {
                 break;

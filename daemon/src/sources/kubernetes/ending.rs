@@ -113,6 +113,11 @@ impl Ending {
         matches!(self, Self::Refused { status, .. } if matches!(status.code, Some(406 | 415)))
     }
 
+    /// Whether the server does not have what was asked for, or does not let it be read.
+    pub(super) fn is_absence(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if matches!(status.code, Some(403 | 404)))
+    }
+
     /// Whether a server answered and refused.
     pub(super) const fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. })

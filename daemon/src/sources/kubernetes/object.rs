@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use holdfast_core::event::Event;
 use holdfast_core::facts::{Meta, ObjectKey, Rejection};
-use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
+use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey};
 
 use super::envelope::Identity;
 use super::resource::Resource;
@@ -38,14 +38,17 @@ impl Message {
     /// The message that an object is gone, with its last version if it is known. Of a Node there is none: what it said
     /// stays, as with kube-proxy, which ends when its Node goes and leaves its rules.
     pub(super) fn gone(what: Resource, name: &ObjectName, meta: Option<Meta>) -> Option<Self> {
-        let name = name.clone();
-        let source = Source::Kubernetes;
+        let (name, source) = (name.clone(), what.source());
         let meta = meta.map(Box::new);
-        match what {
-            Resource::Services => Some(Self::Event(Event::ServiceDeleted(ServiceKey { name, source }, meta))),
-            Resource::Slices => Some(Self::Event(Event::SliceDeleted(SliceKey { name, source }, meta))),
-            Resource::Node => None,
-        }
+        Some(Self::Event(match what {
+            Resource::Services | Resource::Imports => {
+                Event::ServiceDeleted(ServiceKey { name, source }, meta)
+            }
+            Resource::Slices | Resource::ImportedSlices => {
+                Event::SliceDeleted(SliceKey { name, source }, meta)
+            }
+            Resource::Node => return None,
+        }))
     }
 }
 
@@ -121,7 +124,7 @@ impl Object {
 pub(super) fn named(what: Resource, identity: &Identity) -> Option<(ObjectName, Version)> {
     let namespace = match what {
         Resource::Node => Some(NO_NAMESPACE),
-        Resource::Services | Resource::Slices => identity.namespace.as_deref(),
+        _ => identity.namespace.as_deref(),
     };
     let name = ObjectName::new(namespace?, identity.name.as_deref()?).ok()?;
     let version = Version {

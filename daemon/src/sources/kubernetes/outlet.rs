@@ -1,11 +1,11 @@
 //! Where what was read goes: to the engine, to the task that knows the node, and to the ways to the apiserver.
 //!
-//! Invariant: a group is handed over whole; the source is synced when every kind of the table has handed over its first
-//! list, and not before. The Node object is no kind of the table: the first lists wait a moment for its zone, and
-//! nothing waits for it after that. A queue that is full holds up the socket.
+//! Invariant: a group is handed over whole; a source is synced when every kind of it has handed over its first list,
+//! and not before. Nothing waits for ServiceImports where the cluster has none, or does not tell. The Node object is no
+//! kind of the table: the first lists wait a moment for its zone, and nothing waits for it after that. A queue that is
+//! full holds up the socket.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use holdfast_core::event::Event;
@@ -21,18 +21,54 @@ use crate::node::{Described, NodeReport};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Closed;
 
-/// The kinds that have not handed over their first list.
+/// How many kinds of a source have not handed over their first list, and whether these are not waited for any longer.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    kinds: usize,
+    is_given_up: bool,
+}
+
+/// What is left to come of a source. Clones share it.
 #[derive(Clone, Debug)]
-pub(super) struct Missing(Arc<AtomicUsize>);
+pub(super) struct Missing(Arc<watch::Sender<Left>>);
 
 impl Missing {
     pub(super) fn new(kinds: usize) -> Self {
-        Self(Arc::new(AtomicUsize::new(kinds)))
+        Self(Arc::new(watch::Sender::new(Left { kinds, is_given_up: false })))
     }
 
     /// Counts one kind less; tells whether it was the last one.
     fn arrived(&self) -> bool {
-        self.0.fetch_sub(1, Ordering::AcqRel) == 1
+        self.0.send_if_modified(|left| {
+            left.kinds = left.kinds.saturating_sub(1);
+            left.kinds == 0
+        })
+    }
+
+    /// Waits for what is left no longer; tells whether that ends a wait.
+    fn given_up(&self) -> bool {
+        self.0.send_if_modified(|left| left.kinds > 0 && !std::mem::replace(&mut left.is_given_up, true))
+    }
+
+    /// Waits until every kind has arrived.
+    async fn over(&self) {
+        // The sender is this very value.
+        let _ = self.0.subscribe().wait_for(|left| left.kinds == 0).await;
+    }
+}
+
+/// Ends the wait for ServiceImports where an apiserver has told everything else and, `most` later, not these.
+pub(super) async fn wait_no_longer(
+    (others, imports): (Missing, Missing),
+    most: Duration,
+    events: mpsc::Sender<Vec<Event>>,
+) {
+    others.over().await;
+    tokio::time::sleep(most).await;
+    if imports.given_up() {
+        tracing::warn!("the cluster's ServiceImports have not come, and are not waited for any longer");
+        // The engine may be gone.
+        let _ = events.send(vec![Event::Absent(Source::ClusterSet)]).await;
     }
 }
 
@@ -61,6 +97,8 @@ impl HeadStart {
 /// One kind's way out.
 #[derive(Debug)]
 pub(super) struct Outlet {
+    /// The source of which the kind is.
+    pub(super) source: Source,
     pub(super) access: Access,
     pub(super) events: mpsc::Sender<Vec<Event>>,
     pub(super) nodes: mpsc::Sender<NodeReport>,
@@ -87,20 +125,28 @@ impl Outlet {
 
     /// Tells the engine that what is delivered from now on may miss something for a while.
     pub(super) async fn interrupted(&mut self) -> Result<(), Closed> {
-        self.events.send(vec![Event::Interrupted(Source::Kubernetes)]).await.map_err(|_| Closed)
+        self.events.send(vec![Event::Interrupted(self.source)]).await.map_err(|_| Closed)
     }
 
-    /// Notes that the first list has been handed over, or that none has to be waited for; the last kind makes the
-    /// source synced.
+    /// Notes that the first list has been handed over; the last kind makes the source synced.
     pub(super) async fn arrived(&mut self) -> Result<(), Closed> {
         match self.missing.take() {
-            Some(missing) if missing.arrived() => {
-                tracing::info!("the apiserver's objects are complete");
-                let group = vec![Event::Synced(Source::Kubernetes)];
-                self.events.send(group).await.map_err(|_| Closed)
-            }
+            Some(missing) if missing.arrived() => self.synced().await,
             _ => Ok(()),
         }
+    }
+
+    /// Notes that nothing waits for the source: the cluster does not have it. Its first lists count when they come.
+    pub(super) async fn give_up(&self) -> Result<(), Closed> {
+        if !self.missing.as_ref().is_some_and(Missing::given_up) {
+            return Ok(());
+        }
+        self.events.send(vec![Event::Absent(self.source)]).await.map_err(|_| Closed)
+    }
+
+    async fn synced(&self) -> Result<(), Closed> {
+        tracing::info!(source = %self.source, "the apiserver's objects are complete");
+        self.events.send(vec![Event::Synced(self.source)]).await.map_err(|_| Closed)
     }
 
     /// Waits until the zone is known or its head start is over, if the first list is still to come.

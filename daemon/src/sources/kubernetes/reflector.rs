@@ -5,6 +5,7 @@
 //! for the cluster, not for an endpoint: after a failover the watch goes on where it was. Streaming lists are not used,
 //! because they cost an apiserver three times as much as pages.
 
+mod absent;
 mod alone;
 mod listing;
 mod names;
@@ -15,7 +16,6 @@ mod watching;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use holdfast_core::keys::Source;
 use holdfast_objects::{Defaulting, Provenance};
 use tokio::sync::{mpsc, watch};
 
@@ -37,8 +37,8 @@ use crate::apiserver::{Access, Connection, Encoding, Reply};
 /// How much is read of a body that explains a refusal.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
-/// How many refusals in a row it takes until this node's Node object is asked for less often: an apiserver that has
-/// just started refuses everything for a second.
+/// How many refusals in a row it takes until this node's Node object, or a kind that a cluster may lack, is asked for
+/// less often: an apiserver that has just started refuses everything for a second.
 const REFUSALS_MIN: u32 = 4;
 
 /// What was delivered of one kind; its audit reads it.
@@ -80,6 +80,10 @@ pub(super) struct Reflector {
     pub(super) reached: Option<Arc<str>>,
     /// Whether the store may be another one by now: the last watch was interrupted, or was another process's.
     pub(super) is_doubtful: bool,
+    /// Whether a list of this kind has come.
+    pub(super) is_there: watch::Sender<bool>,
+    /// Tells when a kind is there without which nothing is asked for.
+    pub(super) needs: Option<watch::Receiver<bool>>,
 }
 
 /// What the loop remembers of its failures.
@@ -89,6 +93,8 @@ struct Failures {
     stuck: Stuck,
     /// Refusals in a row.
     refusals: u32,
+    /// Answers since the last list that the cluster does not have the kind.
+    absences: u32,
     /// Whether it has been logged that the watch goes badly.
     is_told: bool,
 }
@@ -132,6 +138,10 @@ impl Reflector {
     /// Runs until the engine takes no more events.
     pub(super) async fn run(mut self) -> Closed {
         let mut failures = Failures::default();
+        if let Some(mut needed) = self.needs.take() {
+            // The other loop goes on for as long as this one.
+            let _ = needed.wait_for(|is_there| *is_there).await;
+        }
         loop {
             let begun = Instant::now();
             let from = self.version.clone();
@@ -142,6 +152,7 @@ impl Reflector {
             let went_on = match stopped {
                 Some(Stop::Closed) => Err(Closed),
                 None => {
+                    (failures.refusals, failures.absences) = (0, 0);
                     self.recovered(&mut failures);
                     Ok(())
                 }
@@ -187,6 +198,12 @@ impl Reflector {
             }
             self.outlet.zone_is_known();
         }
+        if self.is_absence(ending) {
+            failures.absences = failures.absences.saturating_add(1);
+            self.version = None;
+            wait = self.absent(wait, (refusals, failures.absences)).await?;
+        }
+        self.turn_version(ending);
         // Nothing of the table comes from the Node, so nothing of it can be missing.
         if self.say(ending, lived, failures) && !is_node {
             self.outlet.interrupted().await?;
@@ -231,6 +248,10 @@ impl Reflector {
         if self.is_normal(ending, lived) {
             return false;
         }
+        if self.is_absence(ending) && self.delivered.lock().len() == 0 {
+            self.say_absent(ending, std::mem::replace(&mut failures.is_told, true));
+            return false;
+        }
         self.view.send_modify(|view| {
             view.enter(State::Waiting);
             view.restarts += 1;
@@ -253,6 +274,7 @@ impl Reflector {
         match (std::mem::take(&mut failures.is_told), self.selection.what) {
             (false, _) => {}
             (true, Resource::Node) => tracing::info!("this node's Node object can be read again"),
+            (true, Resource::Imports) => tracing::info!("the cluster's ServiceImports can be read"),
             (true, what) => tracing::info!(watch = %what, "watching again"),
         }
     }
@@ -301,9 +323,10 @@ impl Reflector {
             change(view);
         });
     }
-}
-/// The source of the objects that are read.
-fn provenance(endpoint: &Arc<str>) -> Provenance {
-    let origin = Some(Arc::clone(endpoint));
-    Provenance { source: Source::Kubernetes, origin, defaulting: Defaulting::Done }
+
+    /// Where the objects were read that come from this endpoint.
+    fn provenance(&self, endpoint: &Arc<str>) -> Provenance {
+        let (source, origin) = (self.selection.what.source(), Some(Arc::clone(endpoint)));
+        Provenance { source, origin, defaulting: Defaulting::Done }
+    }
 }

@@ -1,11 +1,12 @@
-//! The three kinds of objects that are watched, and what is asked for each.
+//! The kinds of objects that are watched, and what is asked for each.
 //!
-//! Invariant: Services and the Node are selected as by kube-proxy; of slices all are asked for.
+//! Invariant: Services and the Node are selected as by kube-proxy; of slices all are asked for, and once more those of
+//! ServiceImports, which are another source's.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use holdfast_core::event::Watched;
-use holdfast_core::keys::ObjectName;
+use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::words;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -16,41 +17,84 @@ use crate::config::NodeName;
 pub(super) const PAGE_ITEMS: u32 = 500;
 
 words! {
-    /// One kind of objects, spelled as the resource is in paths.
+    /// One kind of objects, mostly spelled as the resource is in paths.
     #[derive(PartialOrd, Ord)]
     pub enum Resource {
         Services = "services",
         Slices = "endpointslices",
         /// The own Node.
         Node = "nodes",
+        Imports = "serviceimports",
+        /// The slices that belong to ServiceImports.
+        ImportedSlices = "importedslices",
     }
 }
 
 impl Resource {
-    /// The kind as the engine knows it; the engine does not know the Node object.
+    /// The kind as the engine knows it, if a restart goes on from a version of it. ServiceImports are few, and most
+    /// clusters have none, so a restart lists them.
     pub(super) const fn watched(self) -> Option<Watched> {
         match self {
             Self::Services => Some(Watched::Services),
             Self::Slices => Some(Watched::Slices),
-            Self::Node => None,
+            Self::Node | Self::Imports | Self::ImportedSlices => None,
+        }
+    }
+
+    /// Whether the engine's table has these objects; it does not have the Node object.
+    pub(super) const fn is_of_table(self) -> bool {
+        !matches!(self, Self::Node)
+    }
+
+    /// Whether most clusters do not have this kind, or nothing of it.
+    pub(super) const fn is_optional(self) -> bool {
+        matches!(self.source(), Source::ClusterSet)
+    }
+
+    /// The source whose objects these are.
+    pub(super) const fn source(self) -> Source {
+        match self {
+            Self::Services | Self::Slices | Self::Node => Source::Kubernetes,
+            Self::Imports | Self::ImportedSlices => Source::ClusterSet,
         }
     }
 
     /// Whether a list is one of this kind: a list of another kind would say that there is nothing of this one.
     pub(super) fn is_listed_by(self, frame: &ListFrame) -> bool {
-        let (api_version, kind) = match self {
-            Self::Services => ("v1", "ServiceList"),
-            Self::Slices => ("discovery.k8s.io/v1", "EndpointSliceList"),
-            Self::Node => ("v1", "NodeList"),
+        let (api_versions, kind): (&[&str], _) = match self {
+            Self::Services => (&["v1"], "ServiceList"),
+            Self::Slices | Self::ImportedSlices => (&["discovery.k8s.io/v1"], "EndpointSliceList"),
+            Self::Node => (&["v1"], "NodeList"),
+            Self::Imports => {
+                (&["multicluster.x-k8s.io/v1beta1", "multicluster.x-k8s.io/v1alpha1"], "ServiceImportList")
+            }
         };
-        (frame.api_version.as_str(), frame.kind.as_str()) == (api_version, kind)
+        api_versions.contains(&frame.api_version.as_str()) && frame.kind == kind
+    }
+
+    const fn in_paths(self) -> &'static str {
+        match self {
+            Self::ImportedSlices => Self::Slices.as_str(),
+            other => other.as_str(),
+        }
     }
 }
+
+/// Where objects of the core are served.
+const CORE: &str = "/api/v1";
+
+const DISCOVERY: &str = "/apis/discovery.k8s.io/v1";
+
+/// Where ServiceImports are served, in the version that is asked for first and in the one that older clusters have.
+const CLUSTER_SET: [&str; 2] =
+    ["/apis/multicluster.x-k8s.io/v1beta1", "/apis/multicluster.x-k8s.io/v1alpha1"];
 
 /// Which objects of a kind are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Selection {
     pub(super) what: Resource,
+    /// The path of the kind's group and version.
+    group: &'static str,
     labels: String,
     /// An older server may not know the field; see [`Self::without_fields`].
     fields: String,
@@ -61,18 +105,32 @@ impl Selection {
     pub(super) fn services(proxy_name: Option<&str>) -> Self {
         const LABEL: &str = "service.kubernetes.io/service-proxy-name";
         let labels = proxy_name.map_or_else(|| format!("!{LABEL}"), |name| format!("{LABEL}={name}"));
-        Self { what: Resource::Services, labels, fields: "spec.clusterIP!=None".to_owned() }
+        Self { what: Resource::Services, group: CORE, labels, fields: "spec.clusterIP!=None".to_owned() }
     }
 
     /// All slices: otherwise a slice that gets the label that keeps proxies away would seem to be deleted.
     pub(super) const fn slices() -> Self {
-        Self { what: Resource::Slices, labels: String::new(), fields: String::new() }
+        Self { what: Resource::Slices, group: DISCOVERY, labels: String::new(), fields: String::new() }
+    }
+
+    /// All ServiceImports.
+    pub(super) const fn imports() -> Self {
+        let [group, _] = CLUSTER_SET;
+        Self { what: Resource::Imports, group, labels: String::new(), fields: String::new() }
+    }
+
+    /// The slices that have the label by which they belong to a ServiceImport.
+    pub(super) fn imported_slices() -> Self {
+        const LABEL: &str = "multicluster.kubernetes.io/service-name";
+        let (labels, fields) = (LABEL.to_owned(), String::new());
+        Self { what: Resource::ImportedSlices, group: DISCOVERY, labels, fields }
     }
 
     /// The own Node.
     pub(super) fn node(name: &NodeName) -> Self {
         Self {
             what: Resource::Node,
+            group: CORE,
             labels: String::new(),
             fields: format!("metadata.name={}", name.as_str()),
         }
@@ -83,6 +141,17 @@ impl Selection {
     pub(super) fn without_fields(&self) -> Option<Self> {
         let is_optional = self.what == Resource::Services && !self.fields.is_empty();
         is_optional.then(|| Self { fields: String::new(), ..self.clone() })
+    }
+
+    /// The same in the other version of the kind, if it has another one.
+    pub(super) fn in_other_version(&self) -> Option<Self> {
+        let [newer, older] = CLUSTER_SET;
+        let group = match self.group {
+            group if group == newer => older,
+            group if group == older => newer,
+            _ => return None,
+        };
+        Some(Self { group, ..self.clone() })
     }
 
     /// One page of the list; an empty token asks for the first one.
@@ -115,21 +184,15 @@ impl Selection {
     pub(super) fn object(&self, name: &ObjectName) -> String {
         let encoded = |text| utf8_percent_encode(text, ENCODED);
         let (namespace, name) = (encoded(name.namespace()), encoded(name.name()));
+        let (group, kind) = (self.group, self.what.in_paths());
         match self.what {
-            Resource::Services => format!("/api/v1/namespaces/{namespace}/services/{name}"),
-            Resource::Slices => {
-                format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{name}")
-            }
-            Resource::Node => format!("/api/v1/nodes/{name}"),
+            Resource::Node => format!("{group}/{kind}/{name}"),
+            _ => format!("{group}/namespaces/{namespace}/{kind}/{name}"),
         }
     }
 
-    const fn path(&self) -> &'static str {
-        match self.what {
-            Resource::Services => "/api/v1/services",
-            Resource::Slices => "/apis/discovery.k8s.io/v1/endpointslices",
-            Resource::Node => "/api/v1/nodes",
-        }
+    fn path(&self) -> String {
+        format!("{}/{}", self.group, self.what.in_paths())
     }
 }
 
@@ -206,6 +269,44 @@ mod tests {
         let node = Selection::node(&NodeName::of_host("n1").unwrap());
         assert_eq!(node.list(), "/api/v1/nodes?fieldSelector=metadata.name%3Dn1");
         assert_eq!((node.without_fields(), Selection::slices().without_fields()), (None, None));
+    }
+
+    #[test]
+    fn service_imports_are_asked_for_in_either_version_and_their_slices_by_label() {
+        let newer = Selection::imports();
+        let older = newer.in_other_version().unwrap();
+        assert_eq!(newer.list(), "/apis/multicluster.x-k8s.io/v1beta1/serviceimports?");
+        assert_eq!(older.list(), "/apis/multicluster.x-k8s.io/v1alpha1/serviceimports?");
+        assert_eq!(older.in_other_version(), Some(newer));
+        let name = ObjectName::new("demo", "web").unwrap();
+        assert_eq!(
+            older.object(&name),
+            "/apis/multicluster.x-k8s.io/v1alpha1/namespaces/demo/serviceimports/web"
+        );
+        let slices = Selection::imported_slices();
+        assert_eq!(
+            slices.list(),
+            "/apis/discovery.k8s.io/v1/endpointslices?labelSelector=multicluster.kubernetes.io%2Fservice-name"
+        );
+        assert_eq!(slices.object(&name), Selection::slices().object(&name));
+        assert_eq!((slices.in_other_version(), Selection::slices().in_other_version()), (None, None));
+    }
+
+    #[test]
+    fn a_list_of_another_kind_is_not_taken_for_one_of_this() {
+        let frame = |api_version: &str, kind: &str| ListFrame {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            ..ListFrame::default()
+        };
+        let imports = |version: &str| frame(&format!("multicluster.x-k8s.io/{version}"), "ServiceImportList");
+        for version in ["v1beta1", "v1alpha1"] {
+            assert!(Resource::Imports.is_listed_by(&imports(version)), "{version}");
+        }
+        assert!(!Resource::Imports.is_listed_by(&imports("v1")), "a version that is not known");
+        assert!(!Resource::Imports.is_listed_by(&frame("v1", "ServiceList")));
+        assert!(!Resource::Services.is_listed_by(&imports("v1beta1")));
+        assert!(Resource::ImportedSlices.is_listed_by(&frame("discovery.k8s.io/v1", "EndpointSliceList")));
     }
 
     #[test]

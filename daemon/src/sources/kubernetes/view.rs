@@ -22,6 +22,8 @@ words! {
         Listing = "listing",
         /// It gets each change.
         Watching = "watching",
+        /// Nothing of the kind is known, and the cluster does not have it, or does not let it be read.
+        Absent = "absent",
     }
 }
 
@@ -75,7 +77,8 @@ impl Watch {
     pub(super) fn new(what: Resource) -> Self {
         Self {
             what,
-            state: State::Waiting,
+            // Whether the cluster has such a kind at all is yet to be seen.
+            state: if what.is_optional() { State::Absent } else { State::Waiting },
             since: Instant::now(),
             endpoint: None,
             encoding: None,
@@ -147,9 +150,13 @@ impl View {
         }
     }
 
-    /// Compares every kind with what the apiserver has now, or had within the last seconds.
+    /// Compares every kind that is not absent with what the apiserver has now, or had within the last seconds.
     pub async fn audit(&self, asker: Asker) -> Vec<(Resource, Compared)> {
-        let audits = self.audits.iter().map(|(what, askers)| async { (*what, askers.ask(asker).await) });
+        let is_absent = |of: Resource| {
+            self.watches.iter().map(|it| it.borrow()).any(|it| it.what == of && it.state == State::Absent)
+        };
+        let here = self.audits.iter().filter(|(what, _)| !is_absent(*what));
+        let audits = here.map(|(what, askers)| async { (*what, askers.ask(asker).await) });
         futures_util::future::join_all(audits).await
     }
 

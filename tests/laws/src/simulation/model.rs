@@ -130,7 +130,7 @@ impl Expected {
     /// Whether a client of a kind of frontend gets the local list.
     pub fn is_local(&self, kind: FrontendType, client: Client) -> bool {
         match kind {
-            FrontendType::ClusterIp => self.internal_local,
+            kind if is_internal(kind) => self.internal_local,
             _ => client != Client::Local && self.external_local,
         }
     }
@@ -157,7 +157,7 @@ impl Expected {
             let external = expected
                 .frontends
                 .iter()
-                .any(|it| it.port().as_ref() == Some(&port) && it.kind != FrontendType::ClusterIp);
+                .any(|it| it.port().as_ref() == Some(&port) && !is_internal(it.kind));
             let chosen = expected.choose(&port, external, facts, key);
             expected.ports.insert(port, chosen);
         }
@@ -230,24 +230,36 @@ fn members(endpoints: &[Listed<'_>], cluster: Option<&[Slot]>, local: Option<&[S
     endpoints.iter().filter_map(member).collect()
 }
 
+/// Whether a client of this kind of frontend is inside of the cluster by the words of the API.
+pub(super) const fn is_internal(kind: FrontendType) -> bool {
+    matches!(kind, FrontendType::ClusterIp | FrontendType::ClusterSetIp)
+}
+
+/// Whether the author of an object of the cluster chose the address, and no apiserver has looked at it.
+fn is_chosen(service: &ServiceKey, kind: FrontendType) -> bool {
+    match kind {
+        FrontendType::ExternalIp => service.source == Source::Kubernetes,
+        kind => kind == FrontendType::ClusterSetIp,
+    }
+}
+
 fn is_accessible(service: &ServiceFacts) -> bool {
     match service.kind {
         ServiceType::NodePort | ServiceType::LoadBalancer => true,
         ServiceType::ClusterIp => !service.external_ips.is_empty(),
-        ServiceType::ExternalName | ServiceType::Static => false,
+        ServiceType::ExternalName | ServiceType::Static | ServiceType::ClusterSetIp => false,
     }
 }
 
-/// An address of no host, or of every one; one of the host itself or of its link; an external IP that the settings
-/// refuse. A NodePort is never barred: its `0.0.0.0` stands for what the node has.
+/// An address of no host, or of every one; one of the host itself or of its link; a chosen one that is not allowed. A
+/// NodePort is never barred: its `0.0.0.0` stands for what the node has.
 fn is_barred(service: &ServiceFacts, kind: FrontendType, address: IpAddr, settings: &Settings) -> bool {
     let text = address.to_string();
     let begins = |with: &[&str]| with.iter().any(|it| text.starts_with(it));
     let nobodys = begins(&["0.", "255.255.255.255"]) && address.is_ipv4() || text == "::";
     let nobodys = nobodys || text.starts_with("ff") && address.is_ipv6();
     let here = begins(&["127.", "169.254.", "fe8", "fe9", "fea", "feb"]) || text == "::1";
-    let refused = kind == FrontendType::ExternalIp
-        && service.key.source == Source::Kubernetes
+    let refused = is_chosen(&service.key, kind)
         && match &settings.external_ips {
             ExternalIps::All => false,
             ExternalIps::None => true,
@@ -271,7 +283,11 @@ fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<ExpectedFronten
         for port in &service.ports {
             let mut addresses: Vec<(FrontendType, IpAddr, core::num::NonZeroU16)> = Vec::new();
             let ingress = service.ingress.iter().filter(|it| !it.proxied).map(|it| it.address);
-            let vips = cluster_ip(service, family).into_iter().map(|ip| (FrontendType::ClusterIp, ip));
+            let own = match service.kind {
+                ServiceType::ClusterSetIp => FrontendType::ClusterSetIp,
+                _ => FrontendType::ClusterIp,
+            };
+            let vips = cluster_ip(service, family).into_iter().map(|ip| (own, ip));
             let vips = vips.chain(ingress.map(|ip| (FrontendType::LoadBalancer, ip)));
             let vips = vips.chain(service.external_ips.iter().map(|ip| (FrontendType::ExternalIp, *ip)));
             addresses.extend(vips.map(|(kind, ip)| (kind, ip, port.port)));
@@ -307,7 +323,7 @@ fn enter(rows: &mut Vec<ExpectedFrontend>, new: ExpectedFrontend) {
 }
 
 fn precedence(kind: FrontendType) -> usize {
-    let order = ["ClusterIP", "LoadBalancer", "ExternalIP", "NodePort", "Static"];
+    let order = ["ClusterIP", "LoadBalancer", "ExternalIP", "NodePort", "Static", "ClusterSetIP"];
     order.iter().position(|it| *it == kind.as_str()).unwrap_or(order.len())
 }
 
@@ -561,7 +577,7 @@ impl Model {
                 let source = Source::ALL.iter().position(|it| *it == service.source);
                 let given = match frontend.kind {
                     FrontendType::LoadBalancer => 1,
-                    FrontendType::ExternalIp => 2,
+                    FrontendType::ExternalIp | FrontendType::ClusterSetIp => 2,
                     _ => 0,
                 };
                 let rank = (source, given, created.map_or(i64::MAX, |it| it.0), &service.name);
@@ -580,17 +596,16 @@ impl Model {
         let is_main = node.node_port_addresses.contains(&frontend.address);
         let is_own = is_main || node.addresses.contains(&frontend.address);
         let is_own_port = [10_250, 10_256].contains(&frontend.number.get());
-        let is_nodes = match frontend.kind {
-            FrontendType::ExternalIp => is_main || is_own && is_own_port,
-            FrontendType::LoadBalancer => is_own && is_own_port,
+        match frontend.kind {
+            kind if is_chosen(service, kind) => is_main || is_own && is_own_port,
+            FrontendType::LoadBalancer => service.source == Source::Kubernetes && is_own && is_own_port,
             _ => false,
-        };
-        is_nodes && service.source == Source::Kubernetes
+        }
     }
 
     /// The other service whose cluster IP or node port covers this frontend.
     pub fn coverer(&self, service: &ServiceKey, frontend: &ExpectedFrontend) -> Option<&ServiceKey> {
-        if !matches!(frontend.kind, FrontendType::LoadBalancer | FrontendType::ExternalIp) {
+        if matches!(frontend.kind, FrontendType::ClusterIp | FrontendType::NodePort | FrontendType::Static) {
             return None;
         }
         let at_node = self.facts.node.node_port_addresses.contains(&frontend.address);

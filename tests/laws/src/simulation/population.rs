@@ -20,7 +20,7 @@ use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, So
 use super::random::Random;
 
 /// Names that are prefixes of each other, or are equal once namespace and name are joined.
-const SERVICES: [(&str, &str, Source); 12] = [
+const SERVICES: [(&str, &str, Source); 14] = [
     ("default", "a", Source::Kubernetes),
     ("default", "a-b", Source::Kubernetes),
     ("default", "a-", Source::Manifests),
@@ -33,6 +33,8 @@ const SERVICES: [(&str, &str, Source); 12] = [
     ("default", "a", Source::Manifests),
     ("default", "a", Source::Config),
     ("default-a", "b", Source::Config),
+    ("default", "a", Source::ClusterSet),
+    ("default-2", "a", Source::ClusterSet),
 ];
 
 /// How many services there can be.
@@ -116,18 +118,26 @@ pub fn slice_key(position: usize) -> SliceKey {
     SliceKey { name: name(namespace, &format!("slice-{position}")), source }
 }
 
+/// A service with nothing but its name, of the kind that its source has.
+fn of_source(key: ServiceKey) -> ServiceFacts {
+    let kind = match key.source {
+        Source::Config => ServiceType::Static,
+        Source::ClusterSet => ServiceType::ClusterSetIp,
+        Source::Kubernetes | Source::Manifests => ServiceType::ClusterIp,
+    };
+    ServiceFacts::new(key, kind)
+}
+
 /// A service in its whole, unlike the one before.
 pub fn service(random: &mut Random, position: usize) -> ServiceFacts {
     let key = service_key(position);
-    let is_static = key.source == Source::Config;
-    let mut facts = ServiceFacts::new(key, ServiceType::ClusterIp);
-    if is_static {
-        facts.kind = ServiceType::Static;
+    let mut facts = of_source(key);
+    if facts.kind == ServiceType::Static {
         facts.ports = ports(random, 1);
         facts.static_frontends = frontends(random);
     } else {
         for field in 0..SERVICE_FIELDS {
-            change_service(random, &mut facts, field);
+            change(random, &mut facts, field);
         }
     }
     facts.meta = meta(random);
@@ -143,13 +153,40 @@ pub fn changed_service(random: &mut Random, old: &ServiceFacts) -> ServiceFacts 
     let mut facts = old.clone();
     if random.chance(800) && old.kind != ServiceType::Static {
         let field = random.below(SERVICE_FIELDS);
-        change_service(random, &mut facts, field);
+        change(random, &mut facts, field);
     }
     if random.chance(100) {
         facts.meta = meta(random);
     }
     facts.meta.resource_version = Some(random.pick(&["1", "2", "3"]).into());
     facts
+}
+
+fn change(random: &mut Random, facts: &mut ServiceFacts, field: usize) {
+    match facts.kind {
+        ServiceType::ClusterSetIp => change_import(random, facts, field),
+        _ => change_service(random, facts, field),
+    }
+}
+
+/// A ServiceImport has addresses that its author chose, and of the rest of a Service what its API has.
+fn change_import(random: &mut Random, facts: &mut ServiceFacts, field: usize) {
+    match field {
+        0 => facts.headless = random.chance(100),
+        1 => {
+            facts.cluster_ips = some(random, 800, |random| match random.chance(100) {
+                true => NODE_ADDRESSES.get(random.below(NODE_ADDRESSES.len())).copied().unwrap_or(v6(1)),
+                false => chosen_address(random),
+            });
+        }
+        2 => {
+            let count = random.below(3);
+            let ports = ports(random, count.max(1)).into_iter();
+            facts.ports = ports.map(|port| ServicePort { node_port: None, ..port }).collect();
+        }
+        5 | 7 | 9 => change_service(random, facts, field),
+        _ => {}
+    }
 }
 
 fn change_service(random: &mut Random, facts: &mut ServiceFacts, field: usize) {
@@ -306,10 +343,9 @@ pub fn plain_service(random: &mut Random, position: usize) -> ServiceFacts {
     let key = service_key(position);
     let address = VIPS.get(position % 4).copied().unwrap_or(v4(10, 0, 0, 1));
     let number = ServicePort { name: "".into(), protocol: Protocol::TCP, port: port(80), node_port: None };
-    let mut facts = ServiceFacts::new(key, ServiceType::ClusterIp);
+    let mut facts = of_source(key);
     (facts.meta, facts.ports) = (meta(random), vec![number]);
-    if facts.key.source == Source::Config {
-        facts.kind = ServiceType::Static;
+    if facts.kind == ServiceType::Static {
         facts.static_frontends = vec![SocketAddr::new(address, 80)];
     } else {
         facts.cluster_ips = vec![address];

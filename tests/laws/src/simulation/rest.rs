@@ -12,13 +12,13 @@ use holdfast_core::keys::{Family, FrontendKey, Protocol, ServiceKey, Transport};
 use holdfast_core::lifecycle::Phase;
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::maps::{Client, Maps};
-use holdfast_core::op::{Dump, FrontendType, Membership, PortIndex, ServiceId};
+use holdfast_core::op::{Dump, Membership, PortIndex, ServiceId};
 use holdfast_core::snapshot::{
     FrontendView, Reason, ServiceState, ServiceView, ServiceViews, Snapshot, Status, Verdict,
 };
 
 use super::Simulation;
-use super::model::{Expected, ExpectedFrontend, ExpectedPort, Holder, Model, PortName};
+use super::model::{Expected, ExpectedFrontend, ExpectedPort, Holder, Model, PortName, is_internal};
 use super::rows::{Said, said};
 
 /// Steps within which everything must have come to rest.
@@ -276,7 +276,7 @@ pub(super) fn position(row: &FrontendView) -> ExpectedFrontend {
 }
 
 fn order(it: &ExpectedFrontend) -> impl Ord + use<> {
-    let kinds = ["ClusterIP", "NodePort", "LoadBalancer", "ExternalIP", "Static"];
+    let kinds = ["ClusterIP", "NodePort", "LoadBalancer", "ExternalIP", "Static", "ClusterSetIP"];
     let kind = kinds.iter().position(|kind| *kind == it.kind.as_str());
     (Arc::clone(&it.port_name), kind, it.address, it.protocol.clone(), it.number)
 }
@@ -315,7 +315,7 @@ pub(super) fn shown(
     let local = expected.is_local(row.kind, Client::Local);
     let slots = some(if local { port.local.as_ref() } else { port.cluster.as_ref() }).to_vec();
     let outside = expected.is_local(row.kind, Client::Outside).then(|| some(port.local.as_ref()).to_vec());
-    let external = outside.filter(|outside| row.kind != FrontendType::ClusterIp && *outside != slots);
+    let external = outside.filter(|outside| !is_internal(row.kind) && *outside != slots);
     let (verdict, reason) = match slots.first() {
         None if local && port.has_any => (Verdict::Dropping, Some(Reason::LocalPolicy)),
         None => (Verdict::Refusing, Some(nobody(&port))),

@@ -5,7 +5,7 @@ use core::net::IpAddr;
 
 use super::*;
 use crate::dialable::{AddressRange, ExternalIps};
-use crate::keys::{ObjectName, ServiceKey};
+use crate::keys::{ObjectName, ServiceKey, Source};
 
 const NOBODYS: [&str; 7] =
     ["0.0.0.0", "0.0.0.5", "255.255.255.255", "224.0.0.1", "239.255.255.255", "::", "ff02::1"];
@@ -44,13 +44,13 @@ fn service(source: Source, kind: ServiceType) -> ServiceFacts {
 
 #[test]
 fn no_object_has_an_address_of_this_host_of_a_link_or_of_everybody() {
-    use FrontendType::{ClusterIp, ExternalIp, LoadBalancer};
+    use FrontendType::{ClusterIp, ClusterSetIp, ExternalIp, LoadBalancer};
     let barred = |source, kind, text| {
         let service = service(source, ServiceType::LoadBalancer);
         is_barred(&service, kind, ip(text), &Settings::default())
     };
-    for source in [Source::Kubernetes, Source::Manifests] {
-        for kind in [ClusterIp, LoadBalancer, ExternalIp] {
+    for source in [Source::Kubernetes, Source::Manifests, Source::ClusterSet] {
+        for kind in [ClusterIp, LoadBalancer, ExternalIp, ClusterSetIp] {
             let all = NOBODYS.iter().chain(&OF_THIS_HOST_OR_LINK);
             all.for_each(|text| assert!(barred(source, kind, text), "{source} {kind:?} {text}"));
             ANYBODYS.iter().for_each(|text| assert!(!barred(source, kind, text), "{source} {kind:?} {text}"));
@@ -76,16 +76,20 @@ fn external_ips_bind_services_of_the_cluster_alone_and_their_external_ips_alone(
         let service = service(source, ServiceType::LoadBalancer);
         assert_eq!(is_barred(&service, kind, ip(text), &settings), expected, "{source} {kind:?} {text}");
     };
-    use FrontendType::{ClusterIp, ExternalIp, LoadBalancer};
-    use Source::{Kubernetes, Manifests};
+    use FrontendType::{ClusterIp, ClusterSetIp, ExternalIp, LoadBalancer};
+    use Source::{ClusterSet, Kubernetes, Manifests};
     check(ExternalIps::All, Kubernetes, ExternalIp, "203.0.113.1", false);
     check(ExternalIps::None, Kubernetes, ExternalIp, "203.0.113.1", true);
     check(ExternalIps::None, Kubernetes, ClusterIp, "203.0.113.1", false);
     check(ExternalIps::None, Kubernetes, LoadBalancer, "203.0.113.1", false);
     check(ExternalIps::None, Manifests, ExternalIp, "203.0.113.1", false);
+    check(ExternalIps::All, ClusterSet, ClusterSetIp, "203.0.113.1", false);
+    check(ExternalIps::None, ClusterSet, ClusterSetIp, "203.0.113.1", true);
     let some = || ExternalIps::Within(ranges.clone());
     check(some(), Kubernetes, ExternalIp, "198.51.100.255", false);
     check(some(), Kubernetes, ExternalIp, "198.51.101.0", true);
+    check(some(), ClusterSet, ClusterSetIp, "198.51.100.255", false);
+    check(some(), ClusterSet, ClusterSetIp, "198.51.101.0", true);
     check(some(), Kubernetes, ExternalIp, "2001:db8::1", false);
     check(some(), Kubernetes, ExternalIp, "2001:db9::1", true);
     let loopback = ExternalIps::Within(vec![within("127.0.0.0", "127.255.255.255")]);

@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::node::NodeWire;
-use super::{Codec, Frame, Framer, NoFrame, Splitter, WHOLE, bookmark, refused, service, slice};
+use super::{Codec, Frame, Framer, NoFrame, Splitter, WHOLE, bookmark, import, refused, service, slice};
 use crate::node::Described;
 use crate::sources::kubernetes::envelope::{self, Glimpse, Identity, Status};
 use crate::sources::kubernetes::line::Lines;
@@ -18,7 +18,9 @@ use crate::sources::kubernetes::object::{Message, Object, named};
 use crate::sources::kubernetes::page::{Ahead, Items, ListFrame, NoPage, Page};
 use crate::sources::kubernetes::piece::Piece;
 use crate::sources::kubernetes::resource::Resource;
-use holdfast_objects::{self as objects, ObjectError, Provenance, ServiceWire, SliceWire, from_value};
+use holdfast_objects::{
+    self as objects, ImportWire, ObjectError, Provenance, ServiceWire, SliceWire, from_value,
+};
 
 #[derive(Debug)]
 pub(in crate::sources::kubernetes) struct Json;
@@ -72,7 +74,10 @@ impl Codec for Json {
                 Resource::Services => {
                     fit(text, from_value::<ServiceWire<'_>>).map(|wire| service(&wire, provenance))
                 }
-                Resource::Slices => {
+                Resource::Imports => {
+                    fit(text, from_value::<ImportWire<'_>>).map(|wire| import(&wire, provenance))
+                }
+                Resource::Slices | Resource::ImportedSlices => {
                     fit(text, from_value::<SliceWire<'_>>).map(|wire| slice(&wire, provenance))
                 }
                 Resource::Node => fit(text, from_value::<Value>).map(|it| vec![Message::Node(node(&it))]),
@@ -90,7 +95,10 @@ impl Codec for Json {
     fn read_ahead(what: Resource, text: &str, provenance: &Provenance) -> Ahead<Object> {
         let messages = match what {
             Resource::Services => first::<ServiceWire<'_>>(text).map(|wire| service(&wire, provenance)),
-            Resource::Slices => first::<SliceWire<'_>>(text).map(|wire| slice(&wire, provenance)),
+            Resource::Imports => first::<ImportWire<'_>>(text).map(|wire| import(&wire, provenance)),
+            Resource::Slices | Resource::ImportedSlices => {
+                first::<SliceWire<'_>>(text).map(|wire| slice(&wire, provenance))
+            }
             Resource::Node => Ahead::Unfit,
         };
         messages.map(|messages| Object::new(messages, || named(what, &Identity::peek(text.as_bytes())?)))

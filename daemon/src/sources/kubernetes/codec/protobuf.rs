@@ -79,12 +79,14 @@ impl Codec for Protobuf {
     fn read(what: Resource, bytes: &[u8], provenance: &Provenance) -> Object {
         let read = match what {
             Resource::Services => ServiceWire::of(bytes).map(|wire| service(&wire, provenance)),
-            Resource::Slices => SliceWire::of(bytes).map(|mut wire| {
+            Resource::Slices | Resource::ImportedSlices => SliceWire::of(bytes).map(|mut wire| {
                 // An apiserver keeps no difference between no list and an empty one, and JSON has it as null.
                 wire.endpoints.get_or_insert_default();
                 slice(&wire, provenance)
             }),
             Resource::Node => NodeWire::of(bytes).map(|node| vec![Told::Node(node.described())]),
+            // No apiserver writes custom resources as protobuf, so these bytes are something else.
+            Resource::Imports => Err(Malformed::Mistyped(METADATA)),
         };
         read.map_or_else(
             |malformed| Object { is_doubtful: true, ..doubtful(what, bytes, &malformed, provenance) },

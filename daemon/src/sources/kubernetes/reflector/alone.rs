@@ -7,7 +7,7 @@
 use holdfast_core::keys::ObjectName;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Reflector, provenance};
+use super::Reflector;
 use crate::apiserver::Connection;
 use crate::sources::kubernetes::codec::{Codec, Json};
 use crate::sources::kubernetes::ending::Ending;
@@ -90,7 +90,7 @@ impl Reflector {
         let query = self.selection.now().object(name);
         let asked = self.access.get_as(offer::JSON, &query, kept.take()).await;
         let Ok(reply) = asked else { return Alone::Unanswered };
-        let (status, provenance) = (reply.status, provenance(&reply.endpoint));
+        let (status, provenance) = (reply.status, self.provenance(&reply.endpoint));
         let Ok((body, connection)) = reply.whole(PIECE_BYTES_MAX, self.timing.list_idle).await else {
             return Alone::Unanswered;
         };

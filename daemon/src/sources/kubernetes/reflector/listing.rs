@@ -7,7 +7,6 @@ use std::marker::PhantomData;
 use std::sync::{Arc, MutexGuard};
 
 use holdfast_core::event::Event;
-use holdfast_core::keys::Source;
 
 use super::alone::Doubts;
 use super::{Reflector, Stop};
@@ -33,6 +32,7 @@ impl Reflector {
             Some(version) => version,
             None => self.pages(&selection).await?,
         };
+        self.is_there.send_replace(true);
         self.check_newest(&version)?;
         let what = self.selection.what;
         let mut commit = self.delivered.lock().commit(|name| Message::gone(what, name, None));
@@ -41,9 +41,9 @@ impl Reflector {
         if is_loss {
             self.tell_loss(&commit);
         }
-        if what != Resource::Node {
+        if what.is_of_table() {
             // The engine is told of an interruption, because no event told of the objects that a list removes.
-            commit.messages.insert(0, Message::Event(Event::Interrupted(Source::Kubernetes)));
+            commit.messages.insert(0, Message::Event(Event::Interrupted(what.source())));
             self.outlet.wait_for_zone().await;
         }
         self.deliver(commit.messages).await?;

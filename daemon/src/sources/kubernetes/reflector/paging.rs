@@ -12,7 +12,6 @@ use tokio::time::{Instant, timeout_at};
 use super::Reflector;
 use super::alone::Doubts;
 use super::listing::ItemReader;
-use super::provenance;
 use crate::apiserver::{Connection, Encoding, Reply};
 use crate::sources::kubernetes::codec::{Codec, Json, Protobuf, Splitter};
 use crate::sources::kubernetes::ending::Ending;
@@ -171,7 +170,7 @@ impl Reflector {
     }
 
     async fn read<C: Codec>(&self, mut reply: Reply, paging: &mut Paging) -> Result<Page, Ending> {
-        let provenance = provenance(&reply.endpoint);
+        let provenance = self.provenance(&reply.endpoint);
         let idle = self.timing.list_idle;
         let mut page = C::Page::default();
         let mut items = 0;

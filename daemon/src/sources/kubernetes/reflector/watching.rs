@@ -10,7 +10,6 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::alone::Doubts;
-use super::provenance;
 use super::{Reflector, Stop};
 use crate::apiserver::{Encoding, Reply};
 use crate::sources::kubernetes::codec::{self, Codec, Frame, Framer, Json, NoFrame, Protobuf};
@@ -58,7 +57,7 @@ impl Reflector {
     }
 
     async fn follow<C: Codec>(&mut self, mut reply: Reply, deadline: Instant) -> Result<(), Stop> {
-        let provenance = provenance(&reply.endpoint);
+        let provenance = self.provenance(&reply.endpoint);
         let doubt = Instant::now() + self.timing.doubt;
         let mut frames = C::Frames::default();
         while let Some(chunk) = self.next(&mut reply, (deadline, doubt)).await? {

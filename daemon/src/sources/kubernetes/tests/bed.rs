@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use holdfast_core::event::Event;
-use holdfast_core::keys::Source;
+use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::snapshot::Snapshot;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -49,7 +49,8 @@ impl Script {
 fn of_kind(resource: &str, text: &str) -> String {
     let typed = match resource {
         "services" => r#"{"kind":"ServiceList","apiVersion":"v1""#,
-        "endpointslices" => r#"{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1""#,
+        "endpointslices" | IMPORTED => r#"{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1""#,
+        "serviceimports" => r#"{"kind":"ServiceImportList","apiVersion":"multicluster.x-k8s.io/v1beta1""#,
         _ => r#"{"kind":"NodeList","apiVersion":"v1""#,
     };
     match text.split_once(UNTYPED) {
@@ -58,7 +59,13 @@ fn of_kind(resource: &str, text: &str) -> String {
     }
 }
 
+/// How a script calls the slices of ServiceImports.
+pub(super) const IMPORTED: &str = "importedslices";
+
 fn resource(path: &str) -> String {
+    if parameter(path, "labelSelector").is_some_and(|labels| labels.starts_with("multicluster")) {
+        return IMPORTED.to_owned();
+    }
     path.split('?').next().unwrap().rsplit('/').next().unwrap().to_owned()
 }
 
@@ -193,7 +200,8 @@ impl Bed {
         self.paths(resource).iter().filter_map(|path| parameter(path, name)).collect()
     }
 
-    fn paths(&self, of: &str) -> Vec<String> {
+    /// The paths of all requests for a resource.
+    pub(super) fn paths(&self, of: &str) -> Vec<String> {
         let running = self.running.as_ref().unwrap();
         running.server.paths().into_iter().filter(|path| resource(path) == of).collect()
     }
@@ -273,24 +281,30 @@ fn is_interruption(event: &Event) -> bool {
 
 fn show(event: &Event) -> String {
     let version = |text: Option<&Arc<str>>| text.map(ToString::to_string).unwrap_or_default();
+    // What is told of ServiceImports is marked.
+    let mark = |source: &Source| if *source == Source::ClusterSet { "*" } else { "" };
+    let named = |name: &ObjectName, source: &Source| format!("{}{}", name.name(), mark(source));
     match event {
         Event::ServiceApplied(it) => {
-            format!("+{}@{}", it.key.name.name(), version(it.meta.resource_version.as_ref()))
+            let named = named(&it.key.name, &it.key.source);
+            format!("+{named}@{}", version(it.meta.resource_version.as_ref()))
         }
         Event::SliceApplied(it) => {
-            format!("+{}@{}", it.key.name.name(), version(it.meta.resource_version.as_ref()))
+            let named = named(&it.key.name, &it.key.source);
+            format!("+{named}@{}", version(it.meta.resource_version.as_ref()))
         }
         Event::ServiceDeleted(key, meta) => {
             let meta = meta.as_ref().and_then(|meta| meta.resource_version.as_ref());
-            format!("-{}@{}", key.name.name(), version(meta))
+            format!("-{}@{}", named(&key.name, &key.source), version(meta))
         }
         Event::SliceDeleted(key, meta) => {
             let meta = meta.as_ref().and_then(|meta| meta.resource_version.as_ref());
-            format!("-{}@{}", key.name.name(), version(meta))
+            format!("-{}@{}", named(&key.name, &key.source), version(meta))
         }
         Event::Rejected(it) => format!("!{}", it.object),
-        Event::Synced(_) => "synced".to_owned(),
-        Event::Resumed(_) => "resumed".to_owned(),
+        Event::Synced(source) => format!("synced{}", mark(source)),
+        Event::Absent(source) => format!("absent{}", mark(source)),
+        Event::Resumed(source) => format!("resumed{}", mark(source)),
         other => format!("{other:?}"),
     }
 }

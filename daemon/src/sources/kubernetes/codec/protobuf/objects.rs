@@ -138,6 +138,7 @@ fn label<'a>(labels: &mut LabelsWire<'a>, field: Field<'a>) -> Result<(), Malfor
     let (key, value) = entry(field)?;
     match key {
         "kubernetes.io/service-name" => labels.service_name = Some(value),
+        "multicluster.kubernetes.io/service-name" => labels.import_name = Some(value),
         "service.kubernetes.io/service-proxy-name" => labels.proxy_name = Some(value),
         "service.kubernetes.io/headless" => labels.headless = Some(value),
         _ => {}

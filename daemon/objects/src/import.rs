@@ -1,0 +1,57 @@
+//! ServiceImports of the Multi-Cluster Services API: what a proxy needs of them.
+//!
+//! Invariant: a ServiceImport is taken whole or not at all, by the rules of a Service, and has no addresses but those
+//! in `spec.ips`: no node ports, no external IPs, no load balancer, whatever else its author writes. `ipFamilies` and
+//! `trafficDistribution` are not read: each address says its family, and slices bring hints.
+
+use holdfast_core::facts::{Rejection, ServiceFacts, ServicePort, ServiceType};
+use holdfast_core::keys::ServiceKey;
+
+use super::service::{self, addresses};
+use super::wire::{ImportSpecWire, ImportWire, MetaWire};
+use super::{Kind, ObjectError, Provenance};
+
+/// What a ServiceImport says, or why it cannot be taken.
+pub fn import(wire: &ImportWire<'_>, provenance: &Provenance) -> Result<ServiceFacts, Rejection> {
+    let no_meta = MetaWire::default();
+    let metadata = wire.metadata.as_ref().unwrap_or(&no_meta);
+    let name = super::named(Kind::Service, metadata, provenance)?;
+    let key = ServiceKey { name, source: provenance.source };
+    facts(key.clone(), metadata, wire, provenance)
+        .map_err(|error| super::rejection(Kind::Service.key(key.name, key.source), &error, provenance, false))
+}
+
+fn facts(
+    key: ServiceKey,
+    metadata: &MetaWire<'_>,
+    wire: &ImportWire<'_>,
+    provenance: &Provenance,
+) -> Result<ServiceFacts, ObjectError> {
+    let no_spec = ImportSpecWire::default();
+    let spec = wire.spec.as_ref().unwrap_or(&no_spec);
+    let mut facts = ServiceFacts::new(key, ServiceType::ClusterSetIp);
+    facts.headless = is_headless(spec)?;
+    service::describe(&mut facts, metadata, provenance)?;
+    facts.cluster_ips = addresses::addresses("spec.ips", spec.ips.as_deref().unwrap_or_default())?;
+    facts.ports = ports(spec)?;
+    facts.internal_policy =
+        service::policy("spec.internalTrafficPolicy", spec.internal_traffic_policy.as_deref())?;
+    facts.affinity_timeout =
+        service::affinity_timeout(spec.session_affinity.as_ref(), spec.session_affinity_config.as_ref())?;
+    Ok(facts)
+}
+
+/// Whether pods are found by name alone, so that there is nothing to serve.
+fn is_headless(spec: &ImportSpecWire<'_>) -> Result<bool, ObjectError> {
+    match spec.kind.as_deref().unwrap_or_default() {
+        "ClusterSetIP" => Ok(false),
+        "Headless" => Ok(true),
+        other => Err(ObjectError::word("spec.type", other, "ClusterSetIP and Headless")),
+    }
+}
+
+/// The ports without a node port, which the API does not have: no apiserver would give it out.
+fn ports(spec: &ImportSpecWire<'_>) -> Result<Vec<ServicePort>, ObjectError> {
+    let ports = service::ports(spec.ports.as_deref().unwrap_or_default())?;
+    Ok(ports.into_iter().map(|port| ServicePort { node_port: None, ..port }).collect())
+}

@@ -1,0 +1,232 @@
+//! ServiceImports and their slices, in clusters that have the kind, do not have it, or have it no more.
+
+use holdfast_core::event::Event;
+use holdfast_core::keys::{ObjectName, Source};
+use holdfast_objects::{Defaulting, Provenance, SliceWire};
+
+use super::super::Apiservers;
+use super::bed::{self, Bed, IMPORTED, event, list, slice, status};
+use super::{Resource, Settings, Start, State, Timing, Version, ms};
+
+/// A ServiceImport; its uid is its name.
+fn import(name: &str, version: &str) -> String {
+    format!(
+        r#"{{"metadata":{{"name":"{name}","namespace":"default","uid":"{name}","resourceVersion":"{version}"}},"spec":{{"type":"ClusterSetIP","ips":["10.200.0.1"],"ports":[{{"port":80}}]}}}}"#
+    )
+}
+
+/// A slice of the ServiceImport `a`.
+fn imported(name: &str, version: &str) -> String {
+    slice(name, version, "10.0.0.1")
+        .replace("\"kubernetes.io/service-name\"", "\"multicluster.kubernetes.io/service-name\"")
+}
+
+fn absent() -> String {
+    status("404 Not Found", "", "NotFound")
+}
+
+async fn start(bed: &mut Bed, start: Start) {
+    let timing = Timing { node_wait: ms(50), ..bed.timing() };
+    bed.start(Settings { timing, start, service_imports: true, ..Settings::default() }).await;
+}
+
+/// The next things told, of both sources, in an order that does not depend on time.
+async fn sorted(bed: &mut Bed, count: usize) -> Vec<String> {
+    let mut told = bed.heard(count).await;
+    told.sort();
+    told
+}
+
+#[tokio::test]
+async fn service_imports_and_their_slices_are_a_source_of_their_own() {
+    let mut bed = Bed::new();
+    bed.lists("services", [list("10", &[super::service("a", "3", "10.96.0.1")])]);
+    bed.lists("endpointslices", [list("11", &[slice("a-1", "4", "10.0.0.1")])]);
+    bed.lists("serviceimports", [list("12", &[import("a", "5")])]);
+    bed.lists(IMPORTED, [list("13", &[imported("a-1", "6")])]);
+    // The apiserver says of a slice that has lost the label that it is gone.
+    bed.watches(IMPORTED, [bed::hang(&[event("DELETED", &imported("a-1", "14"))])]);
+    start(&mut bed, Start::default()).await;
+    let expected = ["+a*@5", "+a-1*@6", "+a-1@4", "+a@3", "-a-1*@14", "synced", "synced*"];
+    assert_eq!(sorted(&mut bed, 7).await, expected);
+    let mut progress = bed.progress().to_vec();
+    progress.sort();
+    assert_eq!(progress, ["10", "11"], "a restart lists what is imported");
+    assert!(bed.paths("serviceimports").iter().all(|path| path.contains("/v1beta1/")));
+    for what in [Resource::Imports, Resource::ImportedSlices] {
+        bed.until(|watch| watch.what == what && watch.state == State::Watching).await;
+    }
+}
+
+#[tokio::test]
+async fn nothing_waits_for_a_kind_that_the_cluster_does_not_have_and_it_is_served_once_it_has() {
+    for (line, reason) in [("404 Not Found", "NotFound"), ("403 Forbidden", "Forbidden")] {
+        let mut bed = Bed::new();
+        bed.lists_after("serviceimports", status(line, "", reason));
+        bed.lists(IMPORTED, [list("21", &[imported("a-1", "6")])]);
+        start(&mut bed, Start::default()).await;
+        assert_eq!(sorted(&mut bed, 2).await, ["absent*", "synced"], "{line}");
+        bed.requests("serviceimports", 6).await;
+        for what in [Resource::Imports, Resource::ImportedSlices] {
+            let watch = bed.watch(what);
+            assert_eq!((watch.state, watch.restarts), (State::Absent, 0), "{line} {what}");
+        }
+        assert!(bed.watch(Resource::Imports).last_error.unwrap().text.contains(reason));
+        assert_eq!(bed.lists_of(IMPORTED), 0, "no slice is asked for");
+        let audited = bed.view().audit(super::Asker::Looks).await;
+        assert_eq!(audited.len(), 2, "what is absent is not compared: {audited:?}");
+        bed.lists("serviceimports", [list("20", &[import("a", "5")])]);
+        assert_eq!(sorted(&mut bed, 3).await, ["+a*@5", "+a-1*@6", "synced*"], "{line}");
+        let state =
+            |what| move |watch: &super::super::Watch| watch.what == what && watch.state == State::Watching;
+        bed.until(state(Resource::ImportedSlices)).await;
+        bed.until(state(Resource::Imports)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_with_the_older_version_of_the_kind_is_asked_for_that() {
+    let mut bed = Bed::new();
+    bed.lists("serviceimports", [absent(), list("20", &[import("a", "5")])]);
+    start(&mut bed, Start::default()).await;
+    assert_eq!(sorted(&mut bed, 3).await, ["+a*@5", "synced", "synced*"]);
+    bed.requests("serviceimports", 3).await;
+    let versions: Vec<_> =
+        bed.paths("serviceimports").iter().map(|path| path.contains("/v1alpha1/")).collect();
+    assert_eq!(versions, [false, true, true], "the list and the watch ask for one version");
+}
+
+/// As where a webhook that converts from what is stored does not answer.
+#[tokio::test]
+async fn a_version_that_is_refused_does_not_hide_the_other_one() {
+    let mut bed = Bed::new();
+    let broken = status("500 Internal Server Error", "", "InternalError");
+    bed.lists("serviceimports", [broken, list("20", &[import("a", "5")])]);
+    start(&mut bed, Start::default()).await;
+    assert_eq!(sorted(&mut bed, 3).await, ["+a*@5", "synced", "synced*"]);
+    let versions: Vec<_> =
+        bed.paths("serviceimports").iter().map(|path| path.contains("/v1alpha1/")).collect();
+    assert_eq!(versions[..2], [false, true]);
+}
+
+/// As one that has just started and not loaded its custom resources yet.
+#[tokio::test]
+async fn an_apiserver_that_has_lost_the_kind_takes_nothing_away() {
+    let mut bed = Bed::new();
+    bed.lists("serviceimports", [list("10", &[import("a", "5")]), absent(), absent(), absent()]);
+    bed.lists_after("serviceimports", list("30", &[import("a", "5"), import("b", "29")]));
+    bed.watches("serviceimports", [absent(), bed::hang(&[event("DELETED", &import("a", "31"))])]);
+    start(&mut bed, Start::default()).await;
+    assert_eq!(sorted(&mut bed, 3).await, ["+a*@5", "synced", "synced*"]);
+    assert_eq!(sorted(&mut bed, 2).await, ["+b*@29", "-a*@31"], "nothing went before");
+}
+
+/// The objects went with their kind, and no event told of it.
+#[tokio::test]
+async fn what_went_while_the_kind_was_not_there_goes_with_the_next_list() {
+    let mut bed = Bed::new();
+    bed.lists("serviceimports", [list("10", &[import("a", "5")]), absent()]);
+    bed.lists_after("serviceimports", list("30", &[]));
+    bed.watches("serviceimports", [absent()]);
+    start(&mut bed, Start::default()).await;
+    assert_eq!(sorted(&mut bed, 4).await, ["+a*@5", "-a*@", "synced", "synced*"]);
+}
+
+#[tokio::test]
+async fn a_restart_serves_what_was_known_although_the_kind_is_not_there_yet() {
+    let mut bed = Bed::new();
+    bed.lists("serviceimports", [absent(), absent(), absent()]);
+    bed.lists_after("serviceimports", list("30", &[import("a", "5")]));
+    let known = |name: &str| {
+        let version = Version { uid: name.into(), resource_version: "5".into() };
+        vec![(ObjectName::new("default", name).unwrap(), version)]
+    };
+    let imports = [known("a"), known("gone")].concat();
+    start(&mut bed, Start { imports, imported_slices: known("a-1"), ..Start::default() }).await;
+    assert_eq!(bed.heard(1).await, ["resumed*"], "before anything else");
+    let expected = ["-a-1*@", "-gone*@", "absent*", "synced", "synced*"];
+    assert_eq!(sorted(&mut bed, 5).await, expected, "a is known");
+}
+
+#[tokio::test]
+async fn an_import_that_cannot_be_read_rejects_itself_only() {
+    let mut bed = Bed::new();
+    let bad = import("bad", "4").replace("ClusterSetIP", "Everywhere");
+    let worse = import("worse", "6").replace(r#""ports":["#, r#""ports":[7,"#);
+    bed.lists("serviceimports", [list("10", &[import("a", "5"), bad])]);
+    bed.watches("serviceimports", [bed::hang(&[event("ADDED", &worse), event("ADDED", &import("b", "12"))])]);
+    start(&mut bed, Start::default()).await;
+    let expected = [
+        "!ServiceImport default/bad",
+        "!ServiceImport default/worse",
+        "+a*@5",
+        "+b*@12",
+        "synced",
+        "synced*",
+    ];
+    assert_eq!(sorted(&mut bed, 6).await, expected);
+    bed.until(|watch| watch.what == Resource::Imports && watch.bad == 2).await;
+}
+
+#[tokio::test]
+async fn an_apiserver_that_never_tells_of_imports_is_not_waited_for() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n".to_owned(),
+        status("500 Internal Server Error", "", "InternalError"),
+        bed::answer(
+            "200 OK",
+            "",
+            r#"{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}"#,
+        ),
+    ] {
+        let mut bed = Bed::new();
+        bed.lists_after("serviceimports", answer.clone());
+        let timing = Timing { imports_first: ms(50), ..bed.timing() };
+        bed.start(Settings { timing, service_imports: true, ..Settings::default() }).await;
+        assert_eq!(sorted(&mut bed, 2).await, ["absent*", "synced"], "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn half_of_what_is_imported_is_not_all_of_it() {
+    let mut bed = Bed::new();
+    bed.lists("serviceimports", [list("12", &[import("a", "5")])]);
+    bed.lists_after(IMPORTED, status("500 Internal Server Error", "", "InternalError"));
+    let timing = Timing { imports_first: ms(50), ..bed.timing() };
+    bed.start(Settings { timing, service_imports: true, ..Settings::default() }).await;
+    assert_eq!(sorted(&mut bed, 3).await, ["+a*@5", "absent*", "synced"]);
+    bed.lists(IMPORTED, [list("13", &[imported("a-1", "6")])]);
+    assert_eq!(sorted(&mut bed, 2).await, ["+a-1*@6", "synced*"]);
+}
+
+/// The role no longer lets imports be read, and the slices of those that are known change on.
+#[tokio::test]
+async fn slices_of_known_imports_are_followed_while_the_kind_is_not_there() {
+    let mut bed = Bed::new();
+    bed.lists_after("serviceimports", status("403 Forbidden", "", "Forbidden"));
+    bed.lists(IMPORTED, [list("13", &[imported("a-1", "6")])]);
+    let known = |name: &str| {
+        let version = Version { uid: name.into(), resource_version: "5".into() };
+        vec![(ObjectName::new("default", name).unwrap(), version)]
+    };
+    start(&mut bed, Start { imports: known("a"), imported_slices: known("a-1"), ..Start::default() }).await;
+    assert_eq!(bed.heard(1).await, ["resumed*"]);
+    assert_eq!(sorted(&mut bed, 3).await, ["+a-1*@6", "absent*", "synced"]);
+}
+
+/// A tenant of `default` may call a ServiceImport as it likes.
+#[test]
+fn no_slice_of_an_import_says_where_apiservers_are() {
+    let text = imported("x", "1")
+        .replace("\":\"a\"}", "\":\"kubernetes\"}")
+        .replace("\"name\":\"\"", "\"name\":\"https\"");
+    let of = |text: &str, source| {
+        let provenance = Provenance { source, origin: None, defaulting: Defaulting::Done };
+        let wire: SliceWire<'_> = serde_json::from_str(text).unwrap();
+        Event::SliceApplied(holdfast_objects::slice(&wire, &provenance).unwrap().0.into())
+    };
+    let mut apiservers = Apiservers::default();
+    assert!(!apiservers.take(&of(&text, Source::ClusterSet)) && apiservers.listed().is_empty());
+    let own = text.replace("multicluster.kubernetes.io", "kubernetes.io");
+    assert!(apiservers.take(&of(&own, Source::Kubernetes)) && apiservers.listed().len() == 1);
+}
