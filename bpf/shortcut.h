@@ -149,22 +149,26 @@ INLINE struct known_way *find_passage(struct __sk_buff *skb, const struct arriva
  */
 #define IS_WRITTEN 0x6c66
 
-/* Sends the packet past the stack. Where the second program has nothing to look at, it gets what that would write. */
-INLINE int take_passage(struct __sk_buff *skb, const struct arrival *arrival, const struct known_way *way,
-			const struct tuple *through, const struct tuple *left, bool is_given, bool v4)
-{
-	if (!pass_hop(skb, &arrival->packet, v4) ||
-	    !rewrite(skb, &arrival->packet, arrival->is_whole ? left : through, v4))
-		return SHOT;
-	if (arrival->is_whole && !is_given)
-		skb->tc_index = IS_WRITTEN;
-	return send_on(skb, way, is_given, v4);
-}
-
 /* Whether what goes from one device to the other is given to a pod at once. */
 INLINE bool gives(__u32 here, __u32 there)
 {
 	return there & DEVICE_NEAR && here & there & DEVICE_PEER;
+}
+
+/*
+ * Sends the packet past the stack, from a device of which `here` is known to one of which `there` is. Where the second
+ * program has nothing to look at, it gets what that would write. A device by which pods answer has no second program:
+ * what the packet bore would go on into the network of the pod, which may be a node with programs of its own.
+ */
+INLINE int take_passage(struct __sk_buff *skb, const struct arrival *arrival, const struct known_way *way,
+			const struct tuple *through, const struct tuple *left, __u32 here, __u32 there, bool v4)
+{
+	if (!pass_hop(skb, &arrival->packet, v4) ||
+	    !rewrite(skb, &arrival->packet, arrival->is_whole ? left : through, v4))
+		return SHOT;
+	if (arrival->is_whole && !(there & DEVICE_NEAR))
+		skb->tc_index = IS_WRITTEN;
+	return send_on(skb, way, gives(here, there), v4);
 }
 
 /* What a device has to be by which packets of a flow leave. Where pods answer by it, hosts outside do not. */
@@ -205,7 +209,7 @@ INLINE int pass(struct __sk_buff *skb, bool v4)
 		return SHOT;
 	way = find_passage(skb, arrival, &through, wanted_of_way(flow, arrival), here, &there, v4);
 	if (way)
-		verdict = take_passage(skb, arrival, way, &through, &left, gives(here, there), v4);
+		verdict = take_passage(skb, arrival, way, &through, &left, here, there, v4);
 	else
 		verdict = rewrite(skb, &arrival->packet, &through, v4) ? NEXT : SHOT;
 	if (verdict == SHOT)
@@ -278,7 +282,7 @@ INLINE int pass_first(struct __sk_buff *skb, bool v4)
 	way = find_passage(skb, arrival, &through, wanted_of_way(flow, arrival), arrival->flags, &there, v4);
 	if (!way || !leads_back(skb, flow, way->device, there, v4))
 		return NEXT;
-	verdict = take_passage(skb, arrival, way, &through, &left, gives(arrival->flags, there), v4);
+	verdict = take_passage(skb, arrival, way, &through, &left, arrival->flags, there, v4);
 	if (verdict == SHOT)
 		count_packet(COUNT_UNWRITABLE);
 	else
