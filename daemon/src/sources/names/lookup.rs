@@ -151,7 +151,7 @@ impl Lookup<'_> {
         Ok(Said::Backends(set::of_servers(&servers, &addresses, &mut course.left_out)))
     }
 
-    /// The addresses of a host, of the families that the service has.
+    /// The addresses of a host, of the families that the service has, the lowest first.
     async fn addresses(&self, name: &Name, course: &mut Course) -> Result<Vec<IpAddr>, Unresolved> {
         let mut addresses = Vec::new();
         for family in &self.wish.families {
@@ -163,6 +163,7 @@ impl Lookup<'_> {
             course.families.extend((!found.is_empty()).then_some(*family));
             addresses.extend(set::of_family(found, *family, &mut course.left_out));
         }
+        addresses.sort_unstable();
         Ok(addresses)
     }
 

@@ -1,9 +1,11 @@
 //! The backends that name servers say a service has.
 //!
 //! Invariant: pure, and by the records alone, not by their order: so all nodes that get the same answer have the same
-//! backends. What no backend of a name may have is left out and named.
+//! backends. What no backend of a name may have is left out and named. However many backends an answer means, no more are
+//! looked at for each host than count.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 
@@ -83,68 +85,124 @@ pub(super) fn led(mut servers: Vec<Server>, left_out: &mut LeftOut) -> Led {
     Led::To(servers)
 }
 
-/// The addresses of the family that was asked for. One of IPv4 may be written as one of IPv6.
+/// The addresses of the family that was asked for that a backend of a name may have, the lowest first, each once; no
+/// more than there may be backends, because at any port those beyond have as many before them. One of IPv4 may be
+/// written as one of IPv6.
 pub(super) fn of_family(addresses: Vec<IpAddr>, family: Family, left_out: &mut LeftOut) -> Vec<IpAddr> {
     let is_of = |address: &IpAddr| Family::of(address.to_canonical()) == family;
     let (own, others): (Vec<_>, Vec<_>) = addresses.into_iter().partition(is_of);
     if let Some(other) = others.first() {
         left_out.add(others.len(), || format!("{other}, which is no address of {family}"));
     }
-    own
+    let mut fit: Vec<IpAddr> = fit(&own, left_out).collect();
+    fit.sort_unstable();
+    fit.dedup();
+    if let Some(beyond) = fit.get(BACKENDS_MAX) {
+        left_out.add(fit.len() - BACKENDS_MAX, || too_many(beyond));
+        fit.truncate(BACKENDS_MAX);
+    }
+    fit
 }
 
-/// The backends at one port of these addresses.
+/// The backends at one port of these addresses, which [`of_family`] gave, the lowest first.
 pub(super) fn at_port(addresses: &[IpAddr], port: NonZeroU16, left_out: &mut LeftOut) -> Set {
-    let each = fit(addresses, left_out).map(|address| (SocketAddr::new(address, port.get()), Weight::ONE));
-    Set { backends: cut(each.collect(), left_out), is_withdrawn: false }
+    let mut shares = Shares::default();
+    shares.add_host(addresses, &BTreeMap::from([(port.get(), 1)]));
+    shares.set(left_out)
 }
 
-/// The backends of servers with these addresses. What several records say of one backend is added up.
+/// The backends of servers with these addresses, which [`of_family`] gave, the lowest first. What several records say of
+/// one backend is added up.
 pub(super) fn of_servers(
     servers: &[Server],
     addresses: &BTreeMap<Name, Vec<IpAddr>>,
     left_out: &mut LeftOut,
 ) -> Set {
-    let mut shares: BTreeMap<SocketAddr, u32> = BTreeMap::new();
-    let mut seen = LeftOut::default();
+    let mut hosts: BTreeMap<&Name, BTreeMap<u16, u64>> = BTreeMap::new();
     for server in servers {
-        let of_target = addresses.get(&server.target).map(Vec::as_slice).unwrap_or_default();
-        for address in fit(of_target, &mut seen) {
-            *shares.entry(SocketAddr::new(address, server.port)).or_default() += u32::from(server.weight);
+        let sum = hosts.entry(&server.target).or_default().entry(server.port).or_default();
+        *sum = sum.saturating_add(u64::from(server.weight));
+    }
+    let mut shares = Shares::default();
+    for (host, ports) in hosts {
+        shares.add_host(addresses.get(host).map(Vec::as_slice).unwrap_or_default(), &ports);
+    }
+    shares.set(left_out)
+}
+
+/// The backends that count while they are put together: the lowest, each with its share, and never more of them than
+/// count. Each server may be at each address of its host, so an answer may mean millions.
+#[derive(Debug, Default)]
+struct Shares {
+    kept: BTreeMap<SocketAddr, u64>,
+    beyond: usize,
+    first_beyond: Option<SocketAddr>,
+}
+
+impl Shares {
+    /// Adds the backends of one host: each of its addresses, the lowest first, at each of its ports.
+    fn add_host(&mut self, addresses: &[IpAddr], ports: &BTreeMap<u16, u64>) {
+        let at = |address: IpAddr| {
+            ports.iter().map(move |(port, share)| (SocketAddr::new(address, *port), *share))
+        };
+        let backends = addresses.iter().copied().flat_map(at);
+        self.add(backends, addresses.len().saturating_mul(ports.len()));
+    }
+
+    /// Adds so many backends, the lowest first. Behind one that does not count none does, so no more are looked at than
+    /// count, and one.
+    fn add(&mut self, lowest_first: impl Iterator<Item = (SocketAddr, u64)>, count: usize) {
+        let mut left = count;
+        for (backend, share) in lowest_first {
+            let is_full = self.kept.len() >= BACKENDS_MAX;
+            if is_full && self.kept.last_key_value().is_some_and(|(last, _)| *last < backend) {
+                return self.leave_out(backend, left);
+            }
+            let sum = self.kept.entry(backend).or_default();
+            *sum = sum.saturating_add(share);
+            left = left.saturating_sub(1);
+            if self.kept.len() > BACKENDS_MAX
+                && let Some((last, _)) = self.kept.pop_last()
+            {
+                self.leave_out(last, 1);
+            }
         }
     }
-    let example = seen.example.unwrap_or_default();
-    left_out.add(seen.count, || example);
-    Set { backends: cut(weighed(&shares), left_out), is_withdrawn: false }
+
+    fn leave_out(&mut self, backend: SocketAddr, count: usize) {
+        self.beyond = self.beyond.saturating_add(count);
+        self.first_beyond = Some(self.first_beyond.map_or(backend, |first| first.min(backend)));
+    }
+
+    fn set(self, left_out: &mut LeftOut) -> Set {
+        if let Some(first_beyond) = self.first_beyond {
+            left_out.add(self.beyond, || too_many(&first_beyond));
+        }
+        Set { backends: weighed(&self.kept), is_withdrawn: false }
+    }
+}
+
+fn too_many(first_beyond: &impl Display) -> String {
+    format!("{first_beyond}, because at most {BACKENDS_MAX} backends count")
 }
 
 /// Shares as weights: as they are where that is possible, else in proportion to the largest, which counts as 256. One
 /// beside others that is 0, or comes to nothing, counts as 1: such a backend gets few clients, and not none.
-fn weighed(shares: &BTreeMap<SocketAddr, u32>) -> BTreeMap<SocketAddr, Weight> {
-    let most = u32::from(Weight::MOST);
+fn weighed(shares: &BTreeMap<SocketAddr, u64>) -> BTreeMap<SocketAddr, Weight> {
+    let most = u64::from(Weight::MOST);
     let least = shares.values().copied().min().unwrap_or_default();
     let largest = shares.values().copied().max().unwrap_or_default();
-    let weight = |share: u32| {
+    let weight = |share: u64| {
         if least == largest {
             return Weight::ONE;
         }
         let is_legal = least > 0 && largest <= most;
-        // In u64, because so many records of one backend may add up to more than 2^24.
-        let scaled =
-            (u64::from(share) * u64::from(most) + u64::from(largest) / 2) / u64::from(largest.max(1));
-        let number = if is_legal { u64::from(share) } else { scaled.max(1) };
+        // Far from what 64 bits hold: all records of an answer come to less than 2^32.
+        let scaled = (share.saturating_mul(most).saturating_add(largest / 2)) / largest.max(1);
+        let number = if is_legal { share } else { scaled.max(1) };
         u16::try_from(number).ok().and_then(Weight::new).unwrap_or(Weight::ONE)
     };
     shares.iter().map(|(backend, share)| (*backend, weight(*share))).collect()
-}
-
-fn cut(mut backends: BTreeMap<SocketAddr, Weight>, left_out: &mut LeftOut) -> BTreeMap<SocketAddr, Weight> {
-    if let Some(first_beyond) = backends.keys().nth(BACKENDS_MAX).copied() {
-        let beyond = backends.split_off(&first_beyond);
-        let why = || format!("{first_beyond}, because at most {BACKENDS_MAX} backends count");
-        left_out.add(beyond.len(), why);
-    }
-    backends
 }
 
 /// The addresses that a backend of a name may have.

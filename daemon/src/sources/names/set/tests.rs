@@ -89,15 +89,18 @@ fn what_means_this_host_or_its_link_is_no_backend_of_a_name() {
         "::ffff:127.0.0.1",
         "::ffff:169.254.169.254",
     ];
-    let mut left = LeftOut::default();
-    let port = NonZeroU16::new(80).unwrap();
-    assert_eq!(at_port(&addresses(&bad), port, &mut left), Set::default());
-    assert_eq!(left.told().unwrap(), "12 left out, as 127.0.0.1, which is no address of another host");
+    let of_both = |texts: &[&str]| {
+        let mut left = LeftOut::default();
+        let (v6, v4): (Vec<_>, Vec<_>) =
+            addresses(texts).into_iter().partition(|address| address.to_canonical().is_ipv6());
+        let fit = [of_family(v4, Family::V4, &mut left), of_family(v6, Family::V6, &mut left)].concat();
+        (show(&at_port(&fit, NonZeroU16::new(80).unwrap(), &mut left)), left.told())
+    };
+    let told = "12 left out, as 127.0.0.1, which is no address of another host";
+    assert_eq!(of_both(&bad), (String::new(), Some(told.to_owned())));
     let good = ["10.0.0.1", "192.0.2.1", "2001:db8::1", "fd00::1", "::ffff:192.0.2.1"];
-    let mut left = LeftOut::default();
-    let set = at_port(&addresses(&good), port, &mut left);
-    assert_eq!(show(&set), "10.0.0.1:80=1 192.0.2.1:80=1 [2001:db8::1]:80=1 [fd00::1]:80=1");
-    assert_eq!(left.told(), None);
+    let all = "10.0.0.1:80=1 192.0.2.1:80=1 [2001:db8::1]:80=1 [fd00::1]:80=1";
+    assert_eq!(of_both(&good), (all.to_owned(), None));
 }
 
 #[test]
@@ -110,11 +113,66 @@ fn a_flood_of_records_is_cut_alike_whatever_their_order() {
     let Led::To(cut) = cut else { panic!("withdrawn") };
     assert_eq!((cut.len(), cut[99].target.to_string()), (TARGETS_MAX, "host-0099".to_owned()));
     assert_eq!(left.told().unwrap(), "900 left out, as host-0100, because at most 100 hosts count");
-    let addresses: Vec<_> =
-        (0..4_000_u32).map(|number| IpAddr::from((0x0a00_0000 + number).to_be_bytes())).collect();
     let mut left = LeftOut::default();
-    let set = at_port(&addresses, NonZeroU16::MIN, &mut left);
-    assert_eq!(set.backends.len(), BACKENDS_MAX);
+    let mut addresses = numbered(4_000);
+    addresses.reverse();
+    let addresses = of_family([addresses.clone(), addresses].concat(), Family::V4, &mut left);
+    assert_eq!((addresses.len(), addresses[0]), (BACKENDS_MAX, "10.0.0.0".parse().unwrap()));
     let told = left.told().unwrap();
-    assert_eq!(told, "3000 left out, as 10.0.3.232:1, because at most 1000 backends count");
+    assert_eq!(told, "3000 left out, as 10.0.3.232, because at most 1000 backends count");
+}
+
+/// The addresses from 10.0.0.0 on.
+fn numbered(count: u32) -> Vec<IpAddr> {
+    (0..count).map(|number| IpAddr::from((0x0a00_0000 + number).to_be_bytes())).collect()
+}
+
+/// As many records of one host as fit into an answer, and as many addresses of it: together 13 million backends.
+#[test]
+fn answers_that_multiply_come_to_the_first_backends_that_count() {
+    let many: Vec<_> = (1..=3_270).map(|port| server(&format!("0 7 {port} h1"))).collect();
+    let addresses = BTreeMap::from([(name("h1"), numbered(4_090))]);
+    let mut left = LeftOut::default();
+    let set = of_servers(&many, &addresses, &mut left);
+    let first = (1..=1_000).map(|port| (SocketAddr::from(([10, 0, 0, 0], port)), Weight::ONE));
+    assert_eq!(set.backends, first.collect::<BTreeMap<_, _>>());
+    let told = left.told().unwrap();
+    assert_eq!(told, "13373300 left out, as 10.0.0.0:1001, because at most 1000 backends count");
+}
+
+#[test]
+fn no_more_backends_are_looked_at_than_count() {
+    let mut shares = Shares::default();
+    for lowest in [2_000, 1_500, 0, 3_000, 0] {
+        let mut looked_at = 0;
+        let endless = (lowest..).map(|number: u32| {
+            looked_at += 1;
+            assert!(looked_at <= BACKENDS_MAX + 1, "of a host whose lowest is {lowest}");
+            (SocketAddr::from((number.to_be_bytes(), 80)), 1)
+        });
+        shares.add(endless, usize::MAX);
+        assert!(shares.kept.len() <= BACKENDS_MAX);
+    }
+    let expected: BTreeMap<_, _> =
+        (0..1_000_u32).map(|number| (SocketAddr::from((number.to_be_bytes(), 80)), 2)).collect();
+    assert_eq!(
+        shares.kept, expected,
+        "the lowest of all, whatever came first, with all that was said of them"
+    );
+}
+
+/// Records that say the same add up to more than 32 bits only with the same addresses over and over, which count once.
+#[test]
+fn shares_of_equal_records_add_up_without_an_end() {
+    let mut many: Vec<_> = (0..3_270).map(|_| server("0 65535 80 h1")).collect();
+    many.push(server("0 1 80 h2"));
+    let mut left = LeftOut::default();
+    let twice = of_family([numbered(1), numbered(1)].concat(), Family::V4, &mut left);
+    let addresses = BTreeMap::from([(name("h1"), twice), (name("h2"), addresses(&["192.0.2.1"]))]);
+    assert_eq!(show(&of_servers(&many, &addresses, &mut left)), "10.0.0.0:80=256 192.0.2.1:80=1");
+    let mut shares = Shares::default();
+    let backend = SocketAddr::from(([192, 0, 2, 1], 80));
+    shares.add([(backend, u64::MAX), (backend, u64::MAX)].into_iter(), 2);
+    assert_eq!(show(&shares.set(&mut left)), "192.0.2.1:80=1");
+    assert_eq!(left.told(), None);
 }
