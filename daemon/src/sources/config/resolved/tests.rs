@@ -233,6 +233,19 @@ fn what_a_former_process_knew_counts_only_until_all_blocks_are_told() {
     );
 }
 
+/// The names see the wish of before alone where it comes back before they look.
+#[test]
+fn what_was_asked_by_an_equal_wish_counts() {
+    let renamed = WEB.replace("_web._tcp", "_www._tcp");
+    let (mut lab, _) = Lab::new(&file(&[RESOLVER, WEB]), &[]);
+    let first = Arc::clone(&lab.wanted.borrow()[&web()]);
+    lab.reload(&file(&[RESOLVER, &renamed]));
+    lab.reload(&file(&[RESOLVER, WEB]));
+    let said = Ok(Arc::new(Said::Backends(set(&[("192.0.2.1:8080", 1)]))));
+    lab.resolved.take(vec![NameNews { service: web(), wish: first, said }]);
+    assert_eq!(lab.group().len(), 1);
+}
+
 #[test]
 fn other_servers_are_wished_for_at_a_reload() {
     let (mut lab, _) = Lab::new(&file(&[RESOLVER, WEB]), &[]);
