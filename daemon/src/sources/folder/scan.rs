@@ -235,15 +235,17 @@ fn list<F: Files>(folder: &Path) -> Result<Listing, String> {
         };
         listing.extend(looked_at);
     }
-    bound(&mut listing, F::FOLDER_BYTES_MAX);
+    bound(&mut listing, F::FOLDER_BYTES_MAX, F::FILE_BYTES_MAX);
     Ok(listing)
 }
 
-/// Refuses the files with which the folder is too large, by their names, so that each look refuses the same.
-fn bound(listing: &mut Listing, bytes_max: u64) {
+/// Refuses the files with which the folder is too large, by their names, so that each look refuses the same. One that is
+/// too large by itself is never read, so it takes none of the room of others.
+fn bound(listing: &mut Listing, bytes_max: u64, file_bytes_max: usize) {
     let mut total = 0_u64;
     for stamp in listing.values_mut() {
-        let size = stamp.as_ref().map_or(0, |stamp| stamp.size);
+        let read = stamp.as_ref().map_or(0, |stamp| stamp.size);
+        let size = if usize::try_from(read).is_ok_and(|read| read <= file_bytes_max) { read } else { 0 };
         if total.saturating_add(size) <= bytes_max {
             total += size;
         } else {
@@ -354,13 +356,40 @@ mod tests {
         let sized = |(name, size): (&str, u64)| -> (Arc<str>, Result<Stamp, String>) {
             (name.into(), Ok(Stamp { size, ..Stamp::new(&own, None) }))
         };
-        let mut listing: Listing =
-            [("a", 40), ("b", 25), ("c", 24), ("d", u64::MAX), ("e", 0)].into_iter().map(sized).collect();
-        bound(&mut listing, 64);
-        let read: Vec<_> = listing.iter().filter(|(_, it)| it.is_ok()).map(|(name, _)| &**name).collect();
-        assert_eq!(read, ["a", "c", "e"]);
+        let sizes = [("a", 40), ("b", 25), ("c", 24), ("d", u64::MAX), ("e", 0)];
+        let bounded = |file_bytes_max| {
+            let mut listing: Listing = sizes.into_iter().map(sized).collect();
+            bound(&mut listing, 64, file_bytes_max);
+            listing
+        };
+        let read = |listing: &Listing| {
+            let read = listing.iter().filter(|(_, it)| it.is_ok()).map(|(name, _)| name.to_string());
+            read.collect::<Vec<_>>().concat()
+        };
+        let listing = bounded(usize::MAX);
+        assert_eq!(read(&listing), "ace");
         let refused = listing["b"].as_ref().unwrap_err();
         assert!(refused.contains("more than 64 bytes"), "{refused}");
+        assert_eq!(
+            read(&bounded(39)),
+            "abcde",
+            "what is too large by itself is refused when it is to be read"
+        );
+    }
+
+    /// Its size is all that it takes to make such a file, because what nothing was written to needs no room on a disk.
+    #[test]
+    fn a_file_that_is_too_large_takes_no_room_of_others() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let huge = File::create(folder.path().join("00.yaml")).unwrap();
+        huge.set_len(Folder::FOLDER_BYTES_MAX).unwrap();
+        fs::write(folder.path().join("01.yaml"), "---\n").unwrap();
+        let look = read_all::<Folder>(folder.path()).unwrap();
+        let refused =
+            look.files.iter().filter_map(|(file, read)| Some((&**file, read.as_ref().err()?.as_str())));
+        let most = Folder::FILE_BYTES_MAX;
+        let why = format!("cannot be read: it has more than {most} bytes, which is the most that is read");
+        assert_eq!(refused.collect::<Vec<_>>(), [("00.yaml", why.as_str())]);
     }
 
     #[test]
