@@ -86,8 +86,8 @@ impl Folder {
         claim::claim(&self.path)
     }
 
-    /// What a former process wrote down, as far as it is whole. `None`: nothing was written yet. A damaged file is put
-    /// aside, so that it never replaces the good one before it.
+    /// What a former process wrote down, as far as it is whole. `None`: nothing was written yet. A damaged file gets a
+    /// second name, and stays in its place until a whole one takes that: what is whole in it may be nowhere else.
     pub fn load(&self) -> Result<Option<Saved>, LoadError> {
         let path = self.path.join(FILE);
         let older = || file::load(&self.path.join(BEFORE)).ok().flatten();
@@ -97,14 +97,14 @@ impl Folder {
         let is_damaged = newest.as_ref().map_or(true, |found| found.as_ref().is_some_and(|it| it.is_damaged));
         let kept = damage::mended(newest, older, damaged);
         if is_damaged {
-            // Where the file cannot be renamed nothing else can be written either, and that is told.
-            let _ = std::fs::rename(&path, self.path.join(DAMAGED));
+            // Where the file cannot be put aside nothing else can be written either, and that is told.
+            let _ = file::put_aside(&path, &self.path.join(DAMAGED));
         }
         kept
     }
 
     /// Writes context and table, but for services that are too large, or leaves the file that is there.
     pub fn store(&self, context: &Context, snapshot: &Snapshot) -> Result<Stored, StoreError> {
-        file::store(&self.path, (FILE, BEFORE), context, snapshot, frames::RECORD_BYTES_MAX)
+        file::store(&self.path, (FILE, BEFORE, DAMAGED), context, snapshot, frames::RECORD_BYTES_MAX)
     }
 }

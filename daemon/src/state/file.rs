@@ -8,7 +8,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use holdfast_core::snapshot::Snapshot;
@@ -49,10 +49,11 @@ pub struct Stored {
 }
 
 /// Writes a new file beside the old one, and puts it in the old one's place when all of it is on disk; the old one
-/// stays beside it as `before`, for the day on which the new one is damaged. `most`: the most bytes of one service.
+/// stays beside it as `before`, for the day on which the new one is damaged, unless it was found `damaged` itself.
+/// `most`: the most bytes of one service.
 pub(super) fn store(
     folder: &Path,
-    (name, before): (&str, &str),
+    (name, before, damaged): (&str, &str, &str),
     context: &Context,
     snapshot: &Snapshot,
     most: u32,
@@ -66,17 +67,36 @@ pub(super) fn store(
     let written = write(&fresh, context, snapshot, most)
         .inspect_err(|_| drop(fs::remove_file(&fresh)))
         .map_err(failed(&fresh))?;
-    keep(&folder.join(name), &folder.join(before)).map_err(failed(&folder.join(before)))?;
-    fs::rename(&fresh, folder.join(name)).map_err(failed(&fresh))?;
+    let [path, before, damaged] = [name, before, damaged].map(|name| folder.join(name));
+    if !is_same(&path, &damaged) {
+        keep(&path, &before).map_err(failed(&before))?;
+    }
+    fs::rename(&fresh, &path).map_err(failed(&fresh))?;
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed(folder))?;
     Ok(written)
 }
 
-/// Gives the file a second name. It never loses the first one.
-fn keep(path: &Path, before: &Path) -> io::Result<()> {
+/// Gives the file a second name in place of the file that had it. It never loses the first one. Without a file the
+/// other one stays.
+pub(super) fn keep(path: &Path, second: &Path) -> io::Result<()> {
+    if !path.try_exists()? {
+        return Ok(());
+    }
     let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-    fs::remove_file(before).or_else(|error| if is_missing(&error) { Ok(()) } else { Err(error) })?;
-    fs::hard_link(path, before).or_else(|error| if is_missing(&error) { Ok(()) } else { Err(error) })
+    fs::remove_file(second).or_else(|error| if is_missing(&error) { Ok(()) } else { Err(error) })?;
+    fs::hard_link(path, second)
+}
+
+/// Gives a damaged file its second name. What can have none, such as a folder, gets it in place of the first one,
+/// because it has nothing that could be read, and no file could be written in its place.
+pub(super) fn put_aside(path: &Path, damaged: &Path) -> io::Result<()> {
+    keep(path, damaged).or_else(|_| fs::rename(path, damaged))
+}
+
+/// Whether both are names of one file.
+fn is_same(path: &Path, other: &Path) -> bool {
+    let identity = |path| fs::symlink_metadata(path).map(|it| (it.dev(), it.ino())).ok();
+    identity(path).is_some_and(|it| identity(other) == Some(it))
 }
 
 fn write(path: &Path, context: &Context, snapshot: &Snapshot, most: u32) -> io::Result<Stored> {

@@ -301,7 +301,7 @@ fn check_without(mut kept: Saved, forget: fn(&mut ServiceFacts), forget_of_slice
 fn a_service_beyond_all_bounds_is_left_out_alone_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let (all, most) = (snapshot(), 600);
-    let stored = file::store(folder.path(), (FILE, BEFORE), &context(), &all, most).unwrap();
+    let stored = file::store(folder.path(), (FILE, BEFORE, DAMAGED), &context(), &all, most).unwrap();
     assert_eq!((stored.left_out.count, &*stored.left_out.named[0]), (1, "shop/full"));
     let kept = Folder::new(folder.path()).load().unwrap().unwrap();
     let names: Vec<_> = kept.remembered.services.iter().map(|view| view.key.name.to_string()).collect();

@@ -95,6 +95,61 @@ fn a_whole_file_has_no_damage_and_a_damaged_one_never_replaces_the_one_before() 
     assert_eq!(state.load().unwrap().unwrap().remembered.services.len(), all().len());
     state.store(&context(), &snapshot()).unwrap();
     assert_eq!(state.load().unwrap().unwrap().damage, None);
+    let length = |name: &str| fs::metadata(state.path.join(name)).unwrap().len();
+    assert!(length(BEFORE) > 30, "the one before it is kept, and not the damaged one");
+    assert_eq!(length(DAMAGED), 30);
+}
+
+/// The one before it knows no service, as on a node's first start.
+#[test]
+fn what_only_a_damaged_file_has_is_there_at_each_start_until_it_is_written_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = Folder::new(folder.path());
+    state.store(&context(), &Snapshot::default()).unwrap();
+    state.store(&context(), &snapshot()).unwrap();
+    damage(&state, |bytes| bytes.push(0));
+    let found = |kept: &Saved| {
+        let mut found = names(kept);
+        found.sort();
+        found
+    };
+    for start in 1..=3 {
+        let kept = state.load().unwrap().unwrap();
+        assert_eq!(found(&kept), all(), "at start {start}");
+        let error = &kept.damage.unwrap().error;
+        assert!(
+            error.ends_with("some of its records are not as they were written"),
+            "at start {start}: {error}"
+        );
+    }
+    state.store(&context(), &snapshot()).unwrap();
+    let kept = state.load().unwrap().unwrap();
+    assert_eq!((found(&kept), kept.damage), (all(), None));
+}
+
+/// A process that is killed between two steps of a write leaves each file that it had not replaced.
+#[test]
+fn a_write_takes_no_file_away_before_there_is_another() {
+    let (_folder, state) = twice();
+    fs::remove_file(state.path.join(FILE)).unwrap();
+    let before = state.path.join(BEFORE);
+    let of_before = fs::read(&before).unwrap();
+    file::keep(&state.path.join(FILE), &before).unwrap();
+    assert_eq!(fs::read(&before).unwrap(), of_before);
+    state.store(&context(), &snapshot()).unwrap();
+    assert_eq!(fs::read(&before).unwrap(), of_before, "there was none to keep in its place");
+    assert_eq!(state.load().unwrap().unwrap().damage, None);
+}
+
+/// What stands in the file's place and is none cannot keep it from being written.
+#[test]
+fn a_folder_in_the_place_of_the_file_is_put_aside() {
+    let (_folder, state) = twice();
+    fs::remove_file(state.path.join(FILE)).unwrap();
+    fs::create_dir(state.path.join(FILE)).unwrap();
+    assert_eq!(names(&state.load().unwrap().unwrap()).len(), all().len());
+    state.store(&context(), &snapshot()).unwrap();
+    assert_eq!(state.load().unwrap().unwrap().damage, None);
 }
 
 proptest! {
