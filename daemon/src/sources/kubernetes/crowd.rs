@@ -40,15 +40,16 @@ impl Crowd {
         Self { snapshots, counted: None }
     }
 
-    /// How many nodes there are, or were within the last minute.
+    /// How many nodes there are, or were within the last minute. That there are none yet is no count to keep.
     pub(super) fn nodes(&mut self) -> Nodes {
         let known = self.counted.filter(|(at, _)| at.elapsed() < COUNTED_FOR);
-        let (_, nodes) = *self.counted.insert(known.unwrap_or_else(|| (Instant::now(), self.count())));
-        nodes
+        self.counted = known.or_else(|| Some((Instant::now(), self.count()?)));
+        self.counted.map(|(_, nodes)| nodes).unwrap_or_default()
     }
 
-    fn count(&self) -> Nodes {
-        let Some(snapshots) = &self.snapshots else { return Nodes::default() };
+    /// `None`: no endpoint names a node.
+    fn count(&self) -> Option<Nodes> {
+        let snapshots = self.snapshots.as_ref()?;
         let snapshot = Arc::clone(&snapshots.borrow());
         let mut names = HashSet::new();
         // Slices of ServiceImports name nodes of other clusters.
@@ -60,7 +61,7 @@ impl Crowd {
             }
             names.insert(name.to_string());
         }
-        Nodes::of(names.len())
+        (!names.is_empty()).then(|| Nodes::of(names.len()))
     }
 }
 
@@ -176,25 +177,36 @@ mod tests {
         assert_eq!(Nodes::of(0), Nodes::of(1));
     }
 
-    fn of_many_nodes() -> Arc<Snapshot> {
+    fn snapshot(services: u32, endpoints: u32) -> Arc<Snapshot> {
         let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(1), &[Source::Kubernetes]).unwrap();
-        Shape { services: 9, endpoints: 9 }.events().into_iter().for_each(|event| engine.apply(event));
+        Shape { services, endpoints }.events().into_iter().for_each(|event| engine.apply(event));
         engine.apply(Event::Synced(Source::Kubernetes));
         step_whole(&mut engine, Now::default(), &mut drop)
     }
 
     #[tokio::test(start_paused = true)]
     async fn nodes_are_counted_once_in_a_minute() {
-        let (snapshots, seen) = watch::channel(Arc::new(Snapshot::default()));
+        let (snapshots, seen) = watch::channel(snapshot(1, 1));
         let mut crowd = Crowd::new(Some(seen));
         assert_eq!(crowd.nodes(), Nodes(1));
-        snapshots.send_replace(of_many_nodes());
+        snapshots.send_replace(snapshot(9, 9));
         let (now, later) = (Nodes(1), Crowd::new(Some(snapshots.subscribe())).nodes());
         assert_ne!(later, now, "there is more than one node in it");
         for (seconds, expected) in [(59, now), (2, later)] {
             tokio::time::advance(Duration::from_secs(seconds)).await;
             assert_eq!(crowd.nodes(), expected);
         }
+    }
+
+    #[test]
+    fn what_names_no_node_is_no_count_for_a_minute() {
+        let (snapshots, seen) = watch::channel(Arc::new(Snapshot::default()));
+        let mut crowd = Crowd::new(Some(seen));
+        assert_eq!(crowd.nodes(), Nodes(1));
+        snapshots.send_replace(snapshot(9, 0));
+        assert_eq!(crowd.nodes(), Nodes(1));
+        snapshots.send_replace(snapshot(9, 9));
+        assert_ne!(crowd.nodes(), Nodes(1));
     }
 
     #[test]
