@@ -1,9 +1,11 @@
 //! One check of one backend: it opens a socket, asks, and says that the backend is healthy or why it is not.
 //!
-//! Invariant: a check ends within its timeout and keeps at most [`ANSWER_BYTES_MAX`] of an answer, whatever the backend
-//! does. What is dialled is a backend's address: there is no DNS, and no redirect is followed. Files that TLS needs are
-//! not the backend's: without them it is not asked, and the time that they take is not its time.
+//! Invariant: a check ends within its timeout, keeps at most [`ANSWER_BYTES_MAX`] of an answer and reads at most
+//! [`READ_BYTES_MAX`], whatever the backend does. What is dialled is a backend's address: there is no DNS, and no
+//! redirect is followed. Files that TLS needs are not the backend's: without them it is not asked, and the time that
+//! they take is not its time.
 
+mod bounded;
 mod grpc;
 mod http;
 mod search;
@@ -20,6 +22,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use self::bounded::Bounded;
 use self::search::Search;
 use super::{CheckKind, HealthCheck, Statuses};
 use crate::apiserver::ClientTls;
@@ -29,6 +32,14 @@ use crate::exempt;
 /// The most that is kept of what a backend answers, and the part of it in which a text is looked for: as much as
 /// `HAProxy` has for it, and 128 checks at once then keep 2 MiB.
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
+
+/// The most that is read of a backend: as much again as counts of an answer for what is around it, heads and lengths of
+/// chunks, because a server may send heads that mean nothing for ever.
+const READ_BYTES_MAX: u64 = 2 * ANSWER_BYTES_MAX as u64;
+
+/// The most that is read of a backend beside that to speak TLS: its certificates and the authorities of which it takes
+/// any, each within the 64 KiB that rustls takes of one message.
+const TLS_BYTES_MAX: u64 = 128 * 1024;
 
 const USER_AGENT: &str = concat!("holdfast/", env!("CARGO_PKG_VERSION"));
 
@@ -129,11 +140,12 @@ async fn secured(
     target: SocketAddr,
     asked: Option<&CheckTls>,
     tls: Arc<ClientConfig>,
-) -> Result<TlsStream<TcpStream>, CheckFailed> {
+) -> Result<TlsStream<Bounded<TcpStream>>, CheckFailed> {
     let name = asked.and_then(|tls| tls.server_name.clone());
     // The configuration has no name that this refuses.
     let name = name.and_then(|name| ServerName::try_from(name).ok());
     let name = name.unwrap_or_else(|| target.ip().into());
+    let stream = Bounded::new(stream, TLS_BYTES_MAX + READ_BYTES_MAX);
     TlsConnector::from(tls).connect(name, stream).await.map_err(CheckFailed::Tls)
 }
 

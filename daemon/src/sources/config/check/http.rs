@@ -1,7 +1,8 @@
 //! A check by HTTP/1.1: one GET, and what its answer has to be.
 //!
 //! Invariant: where no body is expected, nothing behind the status line is read or judged, so a backend that is not
-//! quite HTTP there is still up. Where one is, hyper reads the whole answer, which may come in chunks.
+//! quite HTTP there is still up. Where one is, hyper reads the whole answer, which may come in chunks; it bounds what it
+//! keeps, and not what it reads and drops, which is bounded here.
 
 use std::error::Error;
 use std::future::{Future, poll_fn};
@@ -15,8 +16,9 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 
 use super::super::{HttpCheck, Statuses};
+use super::bounded::Bounded;
 use super::search::Search;
-use super::{ANSWER_BYTES_MAX, CheckFailed, USER_AGENT, excerpt};
+use super::{ANSWER_BYTES_MAX, CheckFailed, READ_BYTES_MAX, USER_AGENT, excerpt};
 
 /// The longest status line: far more than any real one.
 pub(super) const STATUS_LINE_BYTES_MAX: u64 = 8 * 1024;
@@ -90,7 +92,7 @@ async fn whole(
 ) -> Result<(), CheckFailed> {
     let mut builder = http1::Builder::new();
     builder.max_buf_size(ANSWER_BYTES_MAX);
-    let shaken = builder.handshake(TokioIo::new(stream)).await;
+    let shaken = builder.handshake(TokioIo::new(Bounded::new(stream, READ_BYTES_MAX))).await;
     let (mut sender, connection) = shaken.map_err(|error| not_whole(&error))?;
     let answered = async {
         let answer =

@@ -26,6 +26,8 @@ enum Server {
     Drips(&'static [u8], Duration),
     /// Reads the request, then sends this and `x` for ever.
     Floods(&'static [u8]),
+    /// Reads the request, then sends one text, and another one for ever.
+    GoesOn(&'static [u8], &'static [u8]),
     /// Sends one text, then another one for ever, and reads nothing.
     Repeats(&'static [u8], &'static [u8]),
     /// Reads so many bytes, then answers and stays.
@@ -40,6 +42,12 @@ async fn read_request(stream: &mut TcpStream) -> String {
         request.push(stream.read_u8().await.unwrap());
     }
     String::from_utf8(request).unwrap()
+}
+
+async fn go_on(stream: &mut TcpStream, first: &[u8], then: &[u8]) {
+    read_request(stream).await;
+    stream.write_all(first).await.unwrap();
+    while stream.write_all(then).await.is_ok() {}
 }
 
 async fn serve(server: Server, listener: TcpListener) {
@@ -72,11 +80,8 @@ async fn serve(server: Server, listener: TcpListener) {
             stream.write_all(first).await.unwrap();
             while stream.write_all(then).await.is_ok() {}
         }
-        Server::Floods(first) => {
-            read_request(&mut stream).await;
-            stream.write_all(first).await.unwrap();
-            while stream.write_all(&[b'x'; 4096]).await.is_ok() {}
-        }
+        Server::Floods(first) => go_on(&mut stream, first, &[b'x'; 4096]).await,
+        Server::GoesOn(first, then) => go_on(&mut stream, first, then).await,
     }
     // The connection stays open until the check closes it.
     let _ = stream.read_to_end(&mut Vec::new()).await;
@@ -277,6 +282,19 @@ async fn a_check_with_a_body_that_fails_says_why() {
     .await;
     let other = "no whole answer of HTTP/1: invalid HTTP version parsed";
     check_body("another protocol", Server::Answers(b"SSH-2.0-x\r\n"), other).await;
+}
+
+/// Heads that mean nothing, and chunks of which most is their lengths, are read and dropped.
+#[tokio::test]
+async fn what_is_around_a_body_is_read_no_further_than_the_bound() {
+    let interim = Server::GoesOn(b"", b"HTTP/1.1 100 Continue\r\n\r\n");
+    let head = "no whole answer of HTTP/1: connection error: more than 32768 bytes came";
+    check_body("interim answers", interim, head).await;
+    let chunks = Server::GoesOn(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n");
+    let body = "no whole answer of HTTP/1: error reading a body from connection: more than 32768 bytes came";
+    check_body("chunks of a byte", chunks, body).await;
+    let early = b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nall is well";
+    check_body("an interim answer before the answer", Server::Answers(early), "healthy").await;
 }
 
 #[tokio::test]

@@ -147,7 +147,7 @@ fn no_more_backends_are_looked_at_than_count() {
         let mut looked_at = 0;
         let endless = (lowest..).map(|number: u32| {
             looked_at += 1;
-            assert!(looked_at <= BACKENDS_MAX + 1, "of a host whose lowest is {lowest}");
+            assert!(looked_at <= BACKENDS_MAX + 1, "of a host, from {lowest} on");
             (SocketAddr::from((number.to_be_bytes(), 80)), 1)
         });
         shares.add(endless, usize::MAX);
