@@ -150,9 +150,10 @@ pub async fn run(
     let (mut live, mut trust) = (Live::new(seed, Arc::clone(&counts), places()), Trust::default());
     let mut running: JoinSet<Finished> = JoinSet::new();
     let is_alone = folder.is_none();
+    let mut is_told = is_alone;
     let (mut beside, mut names) = (folder.map(Beside::new), names.map(Resolved::new));
     let mut bare = in_force(&mut blocks, &mut led);
-    let (first, news) = filled(&bare, (names.as_mut(), &live), is_alone);
+    let (first, news) = filled(&bare, (names.as_mut(), &live), (beside.as_ref(), is_told));
     let mut group = live.apply(&first, began.elapsed());
     group.extend(news.into_iter().chain(is_alone.then_some(Event::Synced(Source::Config))));
     loop {
@@ -191,7 +192,8 @@ pub async fn run(
             Turn::Names => {}
             Turn::Blocks { .. } => (bare, told) = joined(&in_force(&mut blocks, &mut led), beside.as_mut()),
         }
-        let (blocks, news) = filled(&bare, (names.as_mut(), &live), is_whole);
+        is_told |= is_whole;
+        let (blocks, news) = filled(&bare, (names.as_mut(), &live), (beside.as_ref(), is_told));
         trust.retain(&blocks);
         group = live.apply(&blocks, began.elapsed());
         group.extend(told.into_iter().chain(news).chain(is_whole.then_some(Event::Synced(Source::Config))));
@@ -250,16 +252,16 @@ async fn said(names: &mut Option<Resolved>) {
 }
 
 /// The blocks with the backends that were asked for, and what is told of names. Once all blocks are told, what a former
-/// process knew has been taken by those that need it.
+/// process knew has been taken by those that need it, but for those of files that cannot be read.
 fn filled(
     blocks: &Arc<Blocks>,
     (names, live): (Option<&mut Resolved>, &Live),
-    is_whole: bool,
+    (beside, is_told): (Option<&Beside>, bool),
 ) -> (Arc<Blocks>, Vec<Event>) {
     let Some(names) = names else { return (Arc::clone(blocks), Vec::new()) };
     let filled = names.fill(blocks, |service| live.set(service));
-    if is_whole {
-        names.forget_kept();
+    if is_told {
+        names.forget_kept(|path| beside.is_some_and(|beside| beside.folder.rejects(path)));
     }
     filled
 }

@@ -198,7 +198,7 @@ impl Block {
         let each: Vec<_> =
             set.backends.iter().filter(fit).map(|(backend, weight)| (*backend, *weight)).collect();
         let backends: Vec<_> = each.iter().map(|(backend, _)| *backend).collect();
-        let meta = resolved(self.resolve.as_ref());
+        let meta = Meta { writer: Some(resolver()), ..self.service.meta.clone() };
         let slices = members(&self.service.key.name, &backends, (&meta, set.is_withdrawn))?;
         let weights = weights(each.into_iter().filter(|(_, weight)| *weight != Weight::ONE));
         let service = Arc::new(ServiceFacts { weights, ..ServiceFacts::clone(&self.service) });
@@ -307,11 +307,10 @@ fn weights(each: impl Iterator<Item = (SocketAddr, Weight)>) -> Option<Box<Asked
     each.peek().is_some().then(|| Box::new(Asked { weights: Weights::of_backends(each), wrong: None }))
 }
 
-/// Of what name servers say.
-fn resolved(resolve: Option<&Resolve>) -> Meta {
-    let origin = resolve.map(|resolve| format!("DNS: {resolve}").into());
-    let writer = Writer { manager: "dns".into(), operation: "Update".into(), subresource: None, at: None };
-    Meta { origin, writer: Some(writer), ..Meta::default() }
+/// The writer of what name servers say. It is of the block's own file all the same: what is remembered of it stays while
+/// that file cannot be read.
+fn resolver() -> Writer {
+    Writer { manager: "dns".into(), operation: "Update".into(), subresource: None, at: None }
 }
 
 fn members(

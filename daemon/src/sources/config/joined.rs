@@ -53,6 +53,11 @@ impl Folder {
         is_whole
     }
 
+    /// Whether a file, by its path, or a part of it cannot be read.
+    pub(super) fn rejects(&self, path: &str) -> bool {
+        self.files.get(path).is_some_and(|file| file.wrong.is_some())
+    }
+
     /// The configuration's blocks and the folder's, and what readers of rejections have to be told.
     pub(super) fn join(&mut self, configured: &Arc<Blocks>) -> (Joined, Vec<Event>) {
         let mut joined = join(configured, &self.files);

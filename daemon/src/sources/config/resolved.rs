@@ -1,8 +1,9 @@
 //! Blocks that have their backends from name servers, filled with what these said last.
 //!
 //! Invariant: a block that waits for its first answer, of a name that is new to it too, has the backends that its
-//! service had before, after a reload as after a restart. So a name server that is away takes nothing from a service. A
-//! block of which nothing changes stays the same object.
+//! service had before, after a reload as after a restart. So a name server that is away takes nothing from a service.
+//! What a former process knew counts for as long as the table may remember the service. A block of which nothing changes
+//! stays the same object.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,8 +21,15 @@ use super::block::{Block, Blocks};
 use super::told::{Rejections, Told};
 use crate::sources::names::{NameNews, Said, Set, Wanted, Wish};
 
-/// The backends of services as they were known.
-pub type Sets = BTreeMap<ObjectName, Arc<Set>>;
+/// The backends of services as a former process knew them.
+pub type Sets = BTreeMap<ObjectName, Kept>;
+
+/// The backends of a service, and the file that its block was in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    set: Arc<Set>,
+    origin: Option<Arc<str>>,
+}
 
 /// What this source and the one of names tell each other, and what a former process knew.
 #[derive(Debug)]
@@ -34,7 +42,12 @@ pub struct NamesEnds {
 /// The sets of the configuration's services as a former process had them.
 pub fn kept(services: &[ServiceView]) -> Sets {
     let ours = services.iter().filter(|view| view.key.source == Source::Config);
-    ours.filter_map(|view| Some((view.key.name.clone(), Arc::new(set_of(view)?)))).collect()
+    ours.filter_map(|view| Some((view.key.name.clone(), kept_of(view)?))).collect()
+}
+
+fn kept_of(view: &ServiceView) -> Option<Kept> {
+    let origin = view.facts.as_ref().and_then(|facts| facts.meta.origin.clone());
+    Some(Kept { set: Arc::new(set_of(view)?), origin })
 }
 
 /// The backends of a service; none: it has none.
@@ -68,7 +81,7 @@ pub(super) struct Resolved {
     // The blocks as they were looked at last.
     bare: Arc<Blocks>,
     wanted: Arc<Wanted>,
-    sets: Sets,
+    sets: BTreeMap<ObjectName, Arc<Set>>,
     troubles: BTreeMap<ObjectName, Arc<str>>,
     filled: BTreeMap<ObjectName, Filled>,
     told: Told,
@@ -123,7 +136,7 @@ impl Resolved {
         }
         for name in self.wanted.keys() {
             if !self.sets.contains_key(name) {
-                let kept = self.ends.kept.remove(name);
+                let kept = self.ends.kept.remove(name).map(|kept| kept.set);
                 let set = before(name).map(Arc::new).or(kept).unwrap_or_default();
                 self.sets.insert(name.clone(), set);
             }
@@ -135,9 +148,10 @@ impl Resolved {
         (blocks, self.told.news(self.rejections()))
     }
 
-    /// Forgets what a former process knew of services that have no name by now.
-    pub(super) fn forget_kept(&mut self) {
-        self.ends.kept.clear();
+    /// Forgets what a former process knew of services that have no name by now, but for those of files that cannot be
+    /// read: these the table still remembers.
+    pub(super) fn forget_kept(&mut self, is_rejected: impl Fn(&str) -> bool) {
+        self.ends.kept.retain(|_, kept| kept.origin.as_deref().is_some_and(&is_rejected));
     }
 
     /// Wishes for what these blocks name, and forgets all else.

@@ -3,21 +3,29 @@
 use std::path::Path;
 use std::time::Duration;
 
-use holdfast_core::engine::Engine;
+use holdfast_core::engine::{Engine, Remembered};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
+use holdfast_core::keys::ObjectName;
+use holdfast_core::list::Scope;
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::{Snapshot, Verdict};
 use holdfast_core::time::Now;
+use holdfast_core::weights::Weight;
 use holdfast_objects::manifests::FolderLook;
+use tokio::sync::{mpsc, watch};
 
 use super::*;
 use crate::config::Config;
 use crate::sources::config::block::Block;
 use crate::sources::config::folder::BlockFiles;
 use crate::sources::config::live::Live;
+use crate::sources::config::resolved::{self, NamesEnds, Resolved};
 use crate::sources::config::schedule::Places;
+use crate::sources::config::{Beside, filled};
 use crate::sources::folder::Files as _;
+use crate::sources::names::{NameNews, Said, Set, Wanted};
+use crate::state;
 
 fn block(name: &str, frontend: &str) -> String {
     format!("[[service]]\nname = \"{name}\"\nfrontends = [\"{frontend}\"]\nbackends = [\"192.0.2.1:80\"]\n")
@@ -124,20 +132,100 @@ fn what_lasts_is_told_once_and_its_end_too() {
     assert_eq!(told(&mut folder), ["file d is well", "file d/a.toml is well"]);
 }
 
-/// A process that begins with what a former one knew, and its table once these files have been told.
-fn started(kept: Option<&Snapshot>, texts: &[(&str, &str)]) -> Arc<Snapshot> {
-    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Config]).unwrap();
-    let now = |second| Now { wall: Timestamp(1_767_870_715), mono: Duration::from_secs(second) };
-    if let Some(kept) = kept {
-        engine.remember(kept.into(), now(0));
+/// A process that is told of files and names, without its tasks, and its table.
+struct Process {
+    engine: Engine<MemoryMaps>,
+    seconds: u64,
+    configured: Arc<Blocks>,
+    beside: Beside,
+    wanted: watch::Receiver<Arc<Wanted>>,
+    names: Resolved,
+    is_told: bool,
+    live: Live,
+}
+
+impl Process {
+    /// One that begins with what a former process wrote down.
+    fn new(kept: Option<&Snapshot>) -> Self {
+        let (engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Config]).unwrap();
+        let (wishes, wanted) = watch::channel(Arc::default());
+        let remembered = kept.map(written);
+        let kept = remembered.as_ref().map(|it| resolved::kept(&it.services)).unwrap_or_default();
+        let names = Resolved::new(NamesEnds { wanted: wishes, news: mpsc::channel(1).1, kept });
+        let beside = Beside::new(("d".into(), mpsc::channel(1).1, watch::channel(Arc::default()).0));
+        let live = Live::new(0, Arc::default(), Places::MOST);
+        let configured = configured("[resolver]\nservers = [\"192.0.2.53:53\"]\n");
+        let mut process =
+            Self { engine, seconds: 0, configured, beside, wanted, names, is_told: false, live };
+        let now = process.now();
+        remembered.into_iter().for_each(|it| process.engine.remember(it, now));
+        process
     }
-    let mut folder = Folder::new("d".into());
-    folder.take(vec![FolderNews::Files(Arc::new(files(texts)))]);
-    let (joined, rejected) = folder.join(&configured(""));
-    let blocks = Live::new(0, Arc::default(), Places::MOST).apply(&joined.blocks, Duration::ZERO);
-    let group = blocks.into_iter().chain(rejected).chain([Event::Synced(Source::Config)]);
-    group.for_each(|event| engine.apply(event));
-    (1..10).map(|second| engine.step(now(second), &mut |_| ())).last().unwrap()
+
+    fn now(&self) -> Now {
+        Now { wall: Timestamp(1_767_870_715), mono: Duration::from_secs(self.seconds) }
+    }
+
+    /// The table once these files have been told, and some seconds more.
+    fn tell(&mut self, texts: &[(&str, &str)]) -> Arc<Snapshot> {
+        let news = [FolderNews::Files(Arc::new(files(texts))), FolderNews::Whole];
+        self.beside.folder.take(news.into_iter().take(if self.is_told { 1 } else { 2 }).collect());
+        let synced = (!self.is_told).then_some(Event::Synced(Source::Config));
+        self.is_told = true;
+        self.turn(synced)
+    }
+
+    /// The same once a name server has said that the service has these backends.
+    fn say(&mut self, service: &str, backends: &[(&str, u16)]) -> Arc<Snapshot> {
+        let service = ObjectName::new("static", service).unwrap();
+        let wish = Arc::clone(&self.wanted.borrow()[&service]);
+        let weight = |number| Weight::new(number).unwrap();
+        let backends = backends.iter().map(|(backend, number)| (backend.parse().unwrap(), weight(*number)));
+        let said = Said::Backends(Set { backends: backends.collect(), is_withdrawn: false });
+        self.names.take(vec![NameNews { service, wish, said: Ok(Arc::new(said)) }]);
+        self.turn(None)
+    }
+
+    fn turn(&mut self, synced: Option<Event>) -> Arc<Snapshot> {
+        let (joined, rejected) = self.beside.folder.join(&self.configured);
+        let (blocks, told) =
+            filled(&joined.blocks, (Some(&mut self.names), &self.live), (Some(&self.beside), self.is_told));
+        let group = self.live.apply(&blocks, Duration::ZERO).into_iter().chain(rejected).chain(told);
+        self.take(group.chain(synced))
+    }
+
+    fn take(&mut self, group: impl Iterator<Item = Event>) -> Arc<Snapshot> {
+        group.for_each(|event| self.engine.apply(event));
+        let step = |_| {
+            self.seconds += 1;
+            self.engine.step(self.now(), &mut |_| ())
+        };
+        (1..10).map(step).last().unwrap()
+    }
+}
+
+/// What is on disk of a table.
+fn written(snapshot: &Snapshot) -> Remembered {
+    let folder = tempfile::tempdir().unwrap();
+    let state = state::Folder::new(folder.path());
+    state.store(&state::Context::default(), snapshot).unwrap();
+    state.load().unwrap().unwrap().remembered
+}
+
+/// The table of a process that begins with what a former one knew, once these files have been told.
+fn started(kept: Option<&Snapshot>, texts: &[(&str, &str)]) -> Arc<Snapshot> {
+    Process::new(kept).tell(texts)
+}
+
+/// The backends that clients of a service get, with their weights.
+fn backends(snapshot: &Snapshot, service: &str) -> Vec<(String, u16)> {
+    let views = snapshot.services.iter().filter(|view| view.key.name.name() == service);
+    let each = views.flat_map(|view| view.ports.iter()).flat_map(|port| {
+        port.rows
+            .list(Scope::Cluster)
+            .map(|row| (row.backend().to_string(), port.rows.weight(row.backend()).number()))
+    });
+    each.collect()
 }
 
 fn verdicts(snapshot: &Snapshot) -> Vec<(String, Verdict)> {
@@ -160,6 +248,35 @@ fn invariant_06_a_file_that_is_broken_at_a_start_keeps_what_it_said_to_a_former_
     }
     let gone = started(Some(&before), &[("a.toml", ""), ("b.toml", &web)]);
     assert_eq!(verdicts(&gone), both[1..], "an empty file has no services");
+}
+
+/// What a name server said of a block is the file's as much as what the block says itself.
+#[test]
+fn invariant_06_a_file_that_is_broken_at_a_start_keeps_what_name_servers_said_of_its_blocks() {
+    let web = "[[service]]\nname = \"web\"\nfrontends = [\"10.96.0.3:80\"]\n\
+               resolve = { srv = \"_web._tcp.example.com\" }\n";
+    let mut former = Process::new(None);
+    former.tell(&[("b.toml", web)]);
+    let before = former.say("web", &[("192.0.2.7:80", 5), ("192.0.2.8:80", 1)]);
+    let both = [("192.0.2.7:80".to_owned(), 5), ("192.0.2.8:80".to_owned(), 1)];
+    let serving = [("10.96.0.3".to_owned(), Verdict::Serving)];
+    assert_eq!((backends(&before, "web"), verdicts(&before)), (both.to_vec(), serving.to_vec()));
+    for broken in ["=", "[[service]]\nname = \"web\"\n", "[[service]]\nnmae = \"web\"\n"] {
+        let mut process = Process::new(Some(&before));
+        // The name server is away.
+        for (what, text) in [("broken", broken), ("still broken", "="), ("mended", web)] {
+            let table = process.tell(&[("b.toml", text)]);
+            let found = (backends(&table, "web"), verdicts(&table));
+            assert_eq!(found, (both.to_vec(), serving.to_vec()), "{broken}: {what}");
+        }
+        let gone = process.tell(&[]);
+        assert_eq!(verdicts(&gone), []);
+    }
+    let mut process = Process::new(Some(&before));
+    process.tell(&[("b.toml", "=")]);
+    process.tell(&[("b.toml", "")]);
+    let anew = process.tell(&[("b.toml", web)]);
+    assert_eq!(backends(&anew, "web"), [], "what the file took away was forgotten");
 }
 
 /// A registry that knows no instance of a service any more has said nothing of why.

@@ -46,7 +46,9 @@ struct Lab {
 impl Lab {
     fn new(toml: &str, kept: &[(&str, u16)]) -> (Self, Vec<Event>) {
         let (sender, wanted) = watch::channel(Arc::default());
-        let kept = if kept.is_empty() { Sets::new() } else { Sets::from([(web(), Arc::new(set(kept)))]) };
+        let kept =
+            (!kept.is_empty()).then(|| Kept { set: Arc::new(set(kept)), origin: Some("d/web.toml".into()) });
+        let kept = kept.into_iter().map(|kept| (web(), kept)).collect();
         let resolved = Resolved::new(NamesEnds { wanted: sender, news: mpsc::channel(1).1, kept });
         let live = Live::new(1, Arc::default(), Places::within(10));
         let mut lab = Self { resolved, wanted, live, blocks: blocks(toml) };
@@ -102,8 +104,8 @@ fn a_block_has_the_backends_that_are_said_and_says_where_they_are_from() {
         &lab.backends(&[("192.0.2.1:8080", 1), ("192.0.2.2:8081", 3), ("[2001:db8::1]:8080", 1)]),
         &expect![[r#"
             service static/web config Static  TCP 80: [10.96.0.10:80] affinity None on-empty None, holdfast.toml by file
-            slice static/web-v4-8080 of web V4  TCP 8080: 192.0.2.1 ready, DNS: _web._tcp.example.com (SRV) by dns
-            slice static/web-v4-8081 of web V4  TCP 8081: 192.0.2.2 ready, DNS: _web._tcp.example.com (SRV) by dns
+            slice static/web-v4-8080 of web V4  TCP 8080: 192.0.2.1 ready, holdfast.toml by dns
+            slice static/web-v4-8081 of web V4  TCP 8081: 192.0.2.2 ready, holdfast.toml by dns
         "#]],
     );
     assert_eq!(
@@ -115,7 +117,7 @@ fn a_block_has_the_backends_that_are_said_and_says_where_they_are_from() {
         &lab.backends(&[("192.0.2.1:8080", 1)]),
         &expect![[r#"
         service static/web config Static  TCP 80: [10.96.0.10:80] affinity None on-empty None, holdfast.toml by file
-        slice static/web-v4-8081 deleted, DNS: _web._tcp.example.com (SRV) by dns
+        slice static/web-v4-8081 deleted, holdfast.toml by dns
     "#]],
     );
 }
@@ -142,7 +144,7 @@ fn what_cannot_be_resolved_changes_nothing_and_is_named_until_it_can() {
         &lab.reload(&file(&[RESOLVER, API])),
         &expect![[r#"
         service static/web deleted, holdfast.toml by file
-        slice static/web-v4-8080 deleted, DNS: _web._tcp.example.com (SRV) by dns
+        slice static/web-v4-8080 deleted, holdfast.toml by dns
         RejectionEnded(Unnamed(Config, "the DNS, _web._tcp.example.com (SRV) of static/web"))
     "#]],
     );
@@ -155,7 +157,7 @@ fn an_empty_answer_empties_the_list_and_its_service_alone() {
     check(
         &lab.backends(&[]),
         &expect![[r#"
-        slice static/web-v4-8080 deleted, DNS: _web._tcp.example.com (SRV) by dns
+        slice static/web-v4-8080 deleted, holdfast.toml by dns
     "#]],
     );
 }
@@ -189,7 +191,7 @@ fn until_the_first_answer_a_service_has_the_backends_that_it_had() {
         &first,
         &expect![[r#"
         service static/web config Static  TCP 80: [10.96.0.10:80] affinity None on-empty None, holdfast.toml by file
-        slice static/web-v4-8080 of web V4  TCP 8080: 192.0.2.1 ready 192.0.2.2 ready, DNS: _web._tcp.example.com (SRV) by dns
+        slice static/web-v4-8080 of web V4  TCP 8080: 192.0.2.1 ready 192.0.2.2 ready, holdfast.toml by dns
     "#]],
     );
     assert_eq!(
@@ -215,22 +217,26 @@ fn until_the_first_answer_a_service_has_the_backends_that_it_had() {
     check(
         &lab.backends(&[("192.0.2.3:8080", 1)]),
         &expect![[r#"
-        slice static/web-v4-8080 of web V4  TCP 8080: 192.0.2.3 ready, DNS: _web._tcp.example.com (SRV) by dns
+        slice static/web-v4-8080 of web V4  TCP 8080: 192.0.2.3 ready, holdfast.toml by dns
         slice static/web-v4-9090 deleted, holdfast.toml by file
     "#]],
     );
 }
 
 #[test]
-fn what_a_former_process_knew_counts_only_until_all_blocks_are_told() {
-    let (mut lab, _) = Lab::new(&file(&[RESOLVER, API]), &[("192.0.2.1:8080", 1)]);
-    lab.resolved.forget_kept();
-    check(
-        &lab.reload(&file(&[RESOLVER, WEB, API])),
-        &expect![[r#"
+fn what_a_former_process_knew_counts_until_all_blocks_are_told_and_while_their_file_cannot_be_read() {
+    let forgotten = expect![[r#"
         service static/web config Static  TCP 80: [10.96.0.10:80] affinity None on-empty None, holdfast.toml by file
-    "#]],
-    );
+    "#]];
+    let kept = expect![[r#"
+        service static/web config Static  TCP 80: [10.96.0.10:80] affinity None on-empty None, holdfast.toml by file
+        slice static/web-v4-8080 of web V4  TCP 8080: 192.0.2.1 ready, holdfast.toml by dns
+    "#]];
+    for (rejected, expected) in [("", &forgotten), ("d/other.toml", &forgotten), ("d/web.toml", &kept)] {
+        let (mut lab, _) = Lab::new(&file(&[RESOLVER, API]), &[("192.0.2.1:8080", 1)]);
+        lab.resolved.forget_kept(|path| path == rejected);
+        check(&lab.reload(&file(&[RESOLVER, WEB, API])), expected);
+    }
 }
 
 /// The names see the wish of before alone where it comes back before they look.
