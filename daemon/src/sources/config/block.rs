@@ -180,6 +180,9 @@ pub(super) struct Members {
     family: Family,
     port: NonZeroU16,
     addresses: Vec<IpAddr>,
+    // What name servers said of them. The service has none of these, so that its own are those of backends that grow
+    // alone: what is remembered of the slices is what was said.
+    weights: Option<Box<Asked>>,
 }
 
 impl Block {
@@ -195,21 +198,29 @@ impl Block {
     pub(super) fn filled(&self, set: &Set) -> Result<Self, Fault> {
         let families = self.families();
         let fit = |(backend, _): &(&SocketAddr, &Weight)| families.contains(&Family::of(backend.ip()));
-        let each: Vec<_> =
-            set.backends.iter().filter(fit).map(|(backend, weight)| (*backend, *weight)).collect();
-        let backends: Vec<_> = each.iter().map(|(backend, _)| *backend).collect();
+        let backends: Vec<_> = set.backends.iter().filter(fit).map(|(backend, _)| *backend).collect();
         let meta = Meta { writer: Some(resolver()), ..self.service.meta.clone() };
-        let slices = members(&self.service.key.name, &backends, (&meta, set.is_withdrawn))?;
-        let weights = weights(each.into_iter().filter(|(_, weight)| *weight != Weight::ONE));
-        let service = Arc::new(ServiceFacts { weights, ..ServiceFacts::clone(&self.service) });
-        Ok(Self { service, slices, check: self.check.clone(), resolve: self.resolve.clone() })
+        let mut slices = members(&self.service.key.name, &backends, (&meta, set.is_withdrawn))?;
+        for members in slices.values_mut() {
+            let own = |backend| Some((backend, *set.backends.get(&backend)?));
+            let weights = Weights::of_backends(members.backends().filter_map(own));
+            members.weights = Some(Box::new(Asked { weights, wrong: None }));
+        }
+        let (service, check) = (Arc::clone(&self.service), self.check.clone());
+        Ok(Self { service, slices, check, resolve: self.resolve.clone() })
     }
 
     /// Its backends with their weights.
     pub(super) fn set(&self) -> Set {
-        let asked = self.service.weights.as_ref();
-        let weight = |backend| asked.and_then(|asked| asked.weights.of(backend, None)).unwrap_or(Weight::ONE);
-        let backends = self.backends().map(|(_, backend)| (backend, weight(backend))).collect();
+        let of_service = self.service.weights.as_ref();
+        let weight = |members: &Members, backend| {
+            let asked = members.weights.as_ref().or(of_service)?;
+            asked.weights.of(backend, None)
+        };
+        let each = self.slices.values().flat_map(|members| {
+            members.backends().map(move |it| (it, weight(members, it).unwrap_or(Weight::ONE)))
+        });
+        let backends = each.collect();
         Set { backends, is_withdrawn: self.slices.values().any(|members| members.is_withdrawn) }
     }
 
@@ -245,7 +256,7 @@ impl Block {
             ports: self.service.ports.iter().map(port).collect(),
             endpoints: members.endpoints(ready),
             endpoints_null: false,
-            weights: None,
+            weights: members.weights.clone(),
         }
     }
 }
@@ -336,7 +347,7 @@ fn members(
     let slice = |((family, port), (_, addresses))| {
         Ok((
             slice_key(name, family, port)?,
-            Members { meta: meta.clone(), is_withdrawn, family, port, addresses },
+            Members { meta: meta.clone(), is_withdrawn, family, port, addresses, weights: None },
         ))
     };
     groups.into_iter().map(slice).collect()

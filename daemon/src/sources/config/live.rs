@@ -13,7 +13,7 @@ use std::time::Duration;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts, Writer};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey};
-use holdfast_core::weights::{Asked, Weight};
+use holdfast_core::weights::Asked;
 use holdfast_datapath::Refusing;
 
 use super::block::{Block, Blocks};
@@ -402,9 +402,8 @@ impl Standing {
             let returned = self.checks.get(&backend).and_then(|id| checks.get(id)?.returned)?;
             ramp::step(returned, slow_start, now)
         };
-        let whole = |backend| asked.as_ref().and_then(|asked| asked.weights.of(backend, None));
-        let weighed = |backend| (backend, whole(backend).unwrap_or(Weight::ONE), step(backend));
-        let each: Vec<_> = self.block.backends().map(|(_, backend)| weighed(backend)).collect();
+        let whole = self.block.set().backends.into_iter();
+        let each: Vec<_> = whole.map(|(backend, weight)| (backend, weight, step(backend))).collect();
         if each.iter().all(|(_, _, step)| step.is_none()) {
             return (asked.clone(), None);
         }
@@ -484,8 +483,8 @@ fn same_service_but_meta(left: &ServiceFacts, right: &ServiceFacts) -> bool {
 
 /// Whether two slices are the same but for their metadata: another last writer alone is not a change.
 fn same_but_meta(left: &SliceFacts, right: &SliceFacts) -> bool {
-    (&left.service, left.address_type, &left.ports, &left.endpoints)
-        == (&right.service, right.address_type, &right.ports, &right.endpoints)
+    (&left.service, left.address_type, &left.ports, &left.endpoints, &left.weights)
+        == (&right.service, right.address_type, &right.ports, &right.endpoints, &right.weights)
 }
 
 #[cfg(test)]

@@ -50,16 +50,18 @@ fn kept_of(view: &ServiceView) -> Option<Kept> {
     Some(Kept { set: Arc::new(set_of(view)?), origin })
 }
 
-/// The backends of a service; none: it has none.
+/// The backends of a service; none: it has none. What its slices say of their weights was said by name servers; what the
+/// service says may be of backends that grew just then.
 fn set_of(view: &ServiceView) -> Option<Set> {
-    let asked = view.facts.as_deref().and_then(|facts| facts.weights.as_ref());
-    let weight = |backend| asked.and_then(|asked| asked.weights.of(backend, None)).unwrap_or(Weight::ONE);
+    let of_service = view.facts.as_deref().and_then(|facts| facts.weights.as_ref());
     let mut set = Set::default();
     for slice in view.slices.iter() {
         let Some(port) = slice.ports.first() else { continue };
+        let asked = slice.weights.as_ref().or(of_service);
         for (address, conditions) in slice.endpoints.iter_brief() {
             let backend = SocketAddr::new(address, port.port.get());
-            set.backends.insert(backend, weight(backend));
+            let weight = asked.and_then(|asked| asked.weights.of(backend, None)).unwrap_or(Weight::ONE);
+            set.backends.insert(backend, weight);
             set.is_withdrawn |= conditions.terminating;
         }
     }

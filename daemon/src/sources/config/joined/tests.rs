@@ -1,5 +1,6 @@
 //! Which blocks count where files and the configuration meet.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,16 +13,19 @@ use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::{Snapshot, Verdict};
 use holdfast_core::time::Now;
 use holdfast_core::weights::Weight;
+use holdfast_judgement::rfc3339::Millis;
 use holdfast_objects::manifests::FolderLook;
 use tokio::sync::{mpsc, watch};
 
 use super::*;
 use crate::config::Config;
 use crate::sources::config::block::Block;
+use crate::sources::config::check::CheckFailed;
 use crate::sources::config::folder::BlockFiles;
-use crate::sources::config::live::Live;
+use crate::sources::config::live::{Due, Live};
 use crate::sources::config::resolved::{self, NamesEnds, Resolved};
 use crate::sources::config::schedule::Places;
+use crate::sources::config::seen::Outcome;
 use crate::sources::config::{Beside, filled};
 use crate::sources::folder::Files as _;
 use crate::sources::names::{NameNews, Said, Set, Wanted};
@@ -186,6 +190,20 @@ impl Process {
         self.turn(None)
     }
 
+    /// The same once every check until then has run, of which that of one backend has this result.
+    fn check(&mut self, backend: &str, is_well: bool, until: Duration) -> Arc<Snapshot> {
+        let backend: SocketAddr = backend.parse().unwrap();
+        let mut group = Vec::new();
+        while let Some(due) = self.live.next_due().filter(|due| *due <= until) {
+            while let Some(Due { id, backend: asked, .. }) = self.live.start_due(due) {
+                let result = if is_well || asked != backend { Ok(()) } else { Err(CheckFailed::Closed) };
+                self.live.finished(id, Outcome::new(&result, Millis(0), Duration::ZERO), due);
+            }
+            group.extend(self.live.take_changes(due));
+        }
+        self.take(group.into_iter())
+    }
+
     fn turn(&mut self, synced: Option<Event>) -> Arc<Snapshot> {
         let (joined, rejected) = self.beside.folder.join(&self.configured);
         let (blocks, told) =
@@ -277,6 +295,31 @@ fn invariant_06_a_file_that_is_broken_at_a_start_keeps_what_name_servers_said_of
     process.tell(&[("b.toml", "")]);
     let anew = process.tell(&[("b.toml", web)]);
     assert_eq!(backends(&anew, "web"), [], "what the file took away was forgotten");
+}
+
+/// Weights of backends that grow are nothing that was said of them.
+#[test]
+fn a_start_has_the_weights_that_were_said_and_not_those_of_a_slow_start() {
+    let web = "[[service]]\nname = \"web\"\nfrontends = [\"10.96.0.3:80\"]\n\
+               resolve = { srv = \"_web._tcp.example.com\" }\n\
+               health_check = { kind = \"tcp\", interval = \"1s\", timeout = \"500ms\", rise = 1, fall = 1, \
+               slow_start = \"30s\" }\n";
+    let weighed = |weights: [u16; 2]| {
+        let each = ["192.0.2.7:80", "192.0.2.8:80"].into_iter().zip(weights);
+        each.map(|(backend, weight)| (backend.to_owned(), weight)).collect::<Vec<_>>()
+    };
+    for (said, growing) in [([5, 1], [5, 10]), ([1, 1], [1, 10])] {
+        let mut former = Process::new(None);
+        former.tell(&[("b.toml", web)]);
+        former.say("web", &[("192.0.2.7:80", said[0]), ("192.0.2.8:80", said[1])]);
+        let fallen = former.check("192.0.2.7:80", false, Duration::from_millis(200));
+        let risen = former.check("192.0.2.7:80", true, Duration::from_millis(1_500));
+        assert_eq!(backends(&fallen, "web"), weighed(said)[1..], "one is out");
+        assert_eq!(backends(&risen, "web"), weighed(growing), "it has a tenth of its weight at first");
+        let mut process = Process::new(Some(&risen));
+        // The name server is away.
+        assert_eq!(backends(&process.tell(&[("b.toml", web)]), "web"), weighed(said));
+    }
 }
 
 /// A registry that knows no instance of a service any more has said nothing of why.

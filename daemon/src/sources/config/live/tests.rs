@@ -2,6 +2,7 @@
 
 use expect_test::expect;
 use holdfast_core::keys::{Source, Transport};
+use holdfast_core::weights::Weight;
 use holdfast_judgement::rfc3339::Millis;
 use holdfast_judgement::views::checks::{CheckResult, CheckSeen};
 use proptest::prelude::*;
