@@ -10,7 +10,7 @@ use core::net::SocketAddr;
 use super::judge::{Bound, Case, Judgement, Policy, judge};
 use crate::facts::{Endpoint, SliceFacts, Target};
 use crate::keys::{PortKey, ServiceKey, Transport};
-use crate::list::{LastList, Row, Rows};
+use crate::list::{LastList, Row, Rows, Scope};
 use crate::resolve::PortPolicy;
 use crate::snapshot::Reason;
 use crate::time::Uptime;
@@ -105,6 +105,22 @@ fn can_be_asked(row: &Row, transport: Transport) -> bool {
     transport == Transport::Tcp && row.conditions().ready
 }
 
+/// The rows that were in a list, and those that were out of one for their weight alone: the list has them when no other
+/// one is left.
+fn members<'a>(last: &'a Rows, slices: &'a [Arc<SliceFacts>]) -> impl Iterator<Item = Row> + 'a {
+    let node = |row: &Row| slices.get(usize::from(row.slice))?.endpoints.get(usize::from(row.endpoint))?.node;
+    let here = last.list(Scope::Local).next().and_then(|row| node(&row));
+    last.all().filter_map(move |mut row| {
+        let is_here = here.is_some() && node(&row) == here;
+        for (scope, may_be_in) in [(Scope::Cluster, true), (Scope::Local, is_here)] {
+            if may_be_in && last.rests(&row, scope) {
+                row.choose(scope);
+            }
+        }
+        row.is_chosen().then_some(row)
+    })
+}
+
 /// A list that is held.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hold {
@@ -116,21 +132,21 @@ pub struct Hold {
     pub bound: Bound,
     /// The slices that the backends were last seen in; their rows point into these.
     pub slices: Arc<[Arc<SliceFacts>]>,
-    /// The last list, with what probes found.
+    /// The last list and those that rest beside it, with what probes found.
     pub backends: Vec<HeldBackend>,
 }
 
 impl Hold {
-    /// Holds those rows of a last list that were chosen.
+    /// Holds the members of a last list.
     fn new(
         last: &Rows,
         slices: Arc<[Arc<SliceFacts>]>,
         (now, transport): (Uptime, Transport),
         (reason, bound): (Reason, Bound),
     ) -> Self {
-        let chosen = last.all().filter(Row::is_chosen);
         let backend = |row: Row| HeldBackend::new(row.held(), Asked::before(&row, transport));
-        Self { reason, begun: now, asked: None, bound, slices, backends: chosen.map(backend).collect() }
+        let backends = members(last, &slices).map(backend).collect();
+        Self { reason, begun: now, asked: None, bound, slices, backends }
     }
 
     /// The backends that are still in the list.

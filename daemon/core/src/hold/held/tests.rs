@@ -3,7 +3,9 @@
 use std::vec;
 
 use super::*;
-use crate::facts::{Conditions, Timestamp};
+use crate::facts::{AddressType, Conditions, EndpointsBuilder, Meta, Timestamp};
+use crate::keys::{Family, ObjectName, SliceKey, Source};
+use crate::weights::{OfBackends, Weight};
 
 const A: &str = "192.0.2.1:80";
 const B: &str = "192.0.2.2:80";
@@ -131,4 +133,57 @@ fn only_tcp_backends_that_were_ready_are_probed_and_none_for_control() {
     assert_eq!(count(Bound::Guarded, Transport::Tcp), 2);
     assert_eq!(count(Bound::Guarded, Transport::Udp), 0);
     assert_eq!(count(Bound::Unlimited, Transport::Tcp), 0);
+}
+
+/// A backend of a last list: its node, its weight, the lists that it is in, and those that a hold has it in.
+type Member = (&'static str, &'static str, u16, &'static [Scope], &'static [Scope]);
+
+#[test]
+fn a_hold_has_those_that_rest_too_in_the_lists_that_would_get_them() {
+    use crate::list::Scope::{Cluster, Local};
+
+    let case: [Member; 5] = [
+        ("192.0.2.1:80", "here", 1, &[Cluster, Local], &[Cluster, Local]),
+        ("192.0.2.2:80", "here", 0, &[], &[Cluster, Local]),
+        ("192.0.2.3:80", "there", 1, &[Cluster], &[Cluster]),
+        ("192.0.2.4:80", "there", 0, &[], &[Cluster]),
+        ("192.0.2.5:80", "there", 1, &[], &[]),
+    ];
+    let mut endpoints = EndpointsBuilder::new(Family::V4);
+    let (mut rows, mut weights) = (vec![], vec![]);
+    for (position, (text, node, weight, lists, _)) in case.iter().enumerate() {
+        let backend: SocketAddr = text.parse().unwrap();
+        let (address, conditions) = (backend.ip(), Conditions::READY);
+        let node = Some((*node).into());
+        endpoints
+            .push(Endpoint { address, conditions, node, zone: None, hints: None, target: None })
+            .unwrap();
+        let port = backend.port().try_into().unwrap();
+        let mut row = Row::new(address, port, conditions, 0, position.try_into().unwrap());
+        lists.iter().for_each(|scope| row.choose(*scope));
+        rows.push(row);
+        weights.push((backend, Weight::new(*weight).unwrap()));
+    }
+    let rows = Rows::new(rows, &Rows::default(), Timestamp(90));
+    let rows = rows.weighted(OfBackends::new(weights.into_iter()));
+    let slice = SliceFacts {
+        key: SliceKey { name: ObjectName::new("default", "a").unwrap(), source: Source::Manifests },
+        meta: Meta::default(),
+        service: None,
+        headless: false,
+        address_type: AddressType::Ip(Family::V4),
+        ports: [].into(),
+        endpoints: endpoints.finish(),
+        endpoints_null: false,
+        weights: None,
+    };
+    let found: Vec<_> = members(&rows, &[Arc::new(slice)])
+        .map(|row| {
+            (row.backend(), Scope::ALL.into_iter().filter(|scope| row.is_in(*scope)).collect::<Vec<_>>())
+        })
+        .collect();
+    let expected = case.iter().filter(|(.., lists)| !lists.is_empty());
+    let expected: Vec<_> =
+        expected.map(|(text, .., lists)| (text.parse().unwrap(), lists.to_vec())).collect();
+    assert_eq!(found, expected);
 }

@@ -274,6 +274,9 @@ fn a_hold_that_begins_while_a_backend_is_drained_writes_nothing() {
     let snapshot = rig.turn(vec![Event::SliceApplied(Arc::new(slice_facts("a", "a", &[])))]);
     assert_eq!(row(&view(&snapshot, "a"), "10.0.0.1").verdict, Verdict::Held);
     assert_eq!((rig.log.as_slice(), listed(&rig, 0)), (&[][..], vec![ip("1.1.1.2")]));
+    assert_eq!(because(&snapshot, "a", "1.1.1.1:8080"), Some(UnusedBecause::Drained));
+    rig.turn(vec![draining(&[])]);
+    assert_eq!(listed(&rig, 0), [ip("1.1.1.1"), ip("1.1.1.2")], "it was held with the others");
 }
 
 /// A drain that the start finds is no change, and no record tells one.

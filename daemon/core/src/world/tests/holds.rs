@@ -8,6 +8,7 @@ use crate::keys::{Family, PortKey, Transport};
 use crate::list::Scope;
 use crate::op::FrontendType;
 use crate::snapshot::{Reason, Verdict};
+use crate::weights::{Asked, Weights};
 
 /// A world in which the evidence decides, with two services that have a list: tests look at `a`, and `b` only fills the
 /// node.
@@ -140,6 +141,44 @@ fn failed_probes_drop_backend_after_backend_and_the_last_ends_the_hold() {
     let refused = |backend| vec![probed(backend, Answer::Refused); 3];
     check(&rig.turn(refused("1.1.1.1:8080")), "a", (Verdict::Held, Some(Reason::Vanished), 1));
     check(&rig.turn(refused("1.1.1.2:8080")), "a", (Verdict::Refusing, Some(Reason::ProbesFailed), 0));
+}
+
+/// A service with a backend that is to have clients only when the other one is gone.
+fn with_standby() -> Event {
+    let asked = Asked { weights: Weights::read("1.1.1.2=0").unwrap(), wrong: None };
+    applied(ServiceFacts { weights: Some(asked.into()), ..service("a", "10.0.0.1", &["10.0.0.9"]) })
+}
+
+fn chosen(snapshot: &Snapshot) -> Vec<IpAddr> {
+    view(snapshot, "a").ports[0].rows.list(Scope::Cluster).map(|row| row.address).collect()
+}
+
+/// Weights never make a list empty, whatever accident befalls it.
+#[test]
+fn a_standby_of_a_held_list_has_the_clients_when_all_others_fail_their_probes() {
+    let refused = |backend| vec![probed(backend, Answer::Refused); 3];
+    let held = || {
+        let mut rig = rig();
+        rig.turn(vec![with_standby()]);
+        let snapshot = rig.turn(vec![gone("a")]);
+        check(&snapshot, "a", (Verdict::Held, Some(Reason::Vanished), 1));
+        assert_eq!((chosen(&snapshot), rig.log.as_slice()), (vec![ip("1.1.1.1")], &[][..]));
+        (rig, snapshot)
+    };
+    let (before, snapshot) = held();
+    let mut later = restarted(&before, &snapshot);
+    let confirmed = vec![with_standby(), slice("b", &["1.1.1.3"]), Event::Synced(SOURCE)];
+    assert_eq!(chosen(&later.turn(confirmed)), [ip("1.1.1.1")]);
+    for mut rig in [before, later] {
+        let snapshot = rig.turn(refused("1.1.1.1:8080"));
+        check(&snapshot, "a", (Verdict::Held, Some(Reason::Vanished), 1));
+        assert_eq!(chosen(&snapshot), [ip("1.1.1.2")]);
+        check(&rig.turn(refused("1.1.1.2:8080")), "a", (Verdict::Refusing, Some(Reason::ProbesFailed), 0));
+    }
+    let (mut rig, _) = held();
+    let snapshot = rig.turn(refused("1.1.1.2:8080"));
+    assert_eq!(chosen(&snapshot), [ip("1.1.1.1")], "a standby that fails its probes ends nothing");
+    check(&rig.turn(refused("1.1.1.1:8080")), "a", (Verdict::Refusing, Some(Reason::ProbesFailed), 0));
 }
 
 #[test]
