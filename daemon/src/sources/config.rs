@@ -149,13 +149,12 @@ pub async fn run(
     let began = Instant::now();
     let (mut live, mut trust) = (Live::new(seed, Arc::clone(&counts), places()), Trust::default());
     let mut running: JoinSet<Finished> = JoinSet::new();
-    let is_alone = folder.is_none();
-    let mut is_told = is_alone;
+    let mut is_told = folder.is_none();
     let (mut beside, mut names) = (folder.map(Beside::new), names.map(Resolved::new));
     let mut bare = in_force(&mut blocks, &mut led);
     let (first, news) = filled(&bare, (names.as_mut(), &live), (beside.as_ref(), is_told));
     let mut group = live.apply(&first, began.elapsed());
-    group.extend(news.into_iter().chain(is_alone.then_some(Event::Synced(Source::Config))));
+    group.extend(news.into_iter().chain(is_told.then_some(Event::Synced(Source::Config))));
     loop {
         if !group.is_empty() && events.send(group).await.is_err() {
             return;

@@ -318,8 +318,8 @@ fn weights(each: impl Iterator<Item = (SocketAddr, Weight)>) -> Option<Box<Asked
     each.peek().is_some().then(|| Box::new(Asked { weights: Weights::of_backends(each), wrong: None }))
 }
 
-/// The writer of what name servers say. It is of the block's own file all the same: what is remembered of it stays while
-/// that file cannot be read.
+/// The writer of what name servers say. It is of the block's own file all the same: what is remembered of it stays
+/// while that file cannot be read.
 fn resolver() -> Writer {
     Writer { manager: "dns".into(), operation: "Update".into(), subresource: None, at: None }
 }

@@ -2,8 +2,8 @@
 //!
 //! Invariant: a block that waits for its first answer, of a name that is new to it too, has the backends that its
 //! service had before, after a reload as after a restart. So a name server that is away takes nothing from a service.
-//! What a former process knew counts for as long as the table may remember the service. A block of which nothing changes
-//! stays the same object.
+//! What a former process knew counts for as long as the table may remember the service. A block of which nothing
+//! changes stays the same object.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -50,8 +50,8 @@ fn kept_of(view: &ServiceView) -> Option<Kept> {
     Some(Kept { set: Arc::new(set_of(view)?), origin })
 }
 
-/// The backends of a service; none: it has none. What its slices say of their weights was said by name servers; what the
-/// service says may be of backends that grew just then.
+/// The backends of a service; none: it has none. What its slices say of their weights was said by name servers; what
+/// the service says may be of backends that grew just then.
 fn set_of(view: &ServiceView) -> Option<Set> {
     let of_service = view.facts.as_deref().and_then(|facts| facts.weights.as_ref());
     let mut set = Set::default();

@@ -239,8 +239,8 @@ fn list<F: Files>(folder: &Path) -> Result<Listing, String> {
     Ok(listing)
 }
 
-/// Refuses the files with which the folder is too large, by their names, so that each look refuses the same. One that is
-/// too large by itself is never read, so it takes none of the room of others.
+/// Refuses the files with which the folder is too large, by their names, so that each look refuses the same. One that
+/// is too large by itself is never read, so it takes none of the room of others.
 fn bound(listing: &mut Listing, bytes_max: u64, file_bytes_max: usize) {
     let mut total = 0_u64;
     for stamp in listing.values_mut() {

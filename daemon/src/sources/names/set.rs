@@ -1,8 +1,8 @@
 //! The backends that name servers say a service has.
 //!
 //! Invariant: pure, and by the records alone, not by their order: so all nodes that get the same answer have the same
-//! backends. What no backend of a name may have is left out and named. However many backends an answer means, no more are
-//! looked at for each host than count.
+//! backends. What no backend of a name may have is left out and named. However many backends an answer means, no more
+//! are looked at for each host than count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -111,8 +111,8 @@ pub(super) fn at_port(addresses: &[IpAddr], port: NonZeroU16, left_out: &mut Lef
     shares.set(left_out)
 }
 
-/// The backends of servers with these addresses, which [`of_family`] gave, the lowest first. What several records say of
-/// one backend is added up.
+/// The backends of servers with these addresses, which [`of_family`] gave, the lowest first. What several records say
+/// of one backend is added up.
 pub(super) fn of_servers(
     servers: &[Server],
     addresses: &BTreeMap<Name, Vec<IpAddr>>,

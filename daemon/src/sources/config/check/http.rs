@@ -1,8 +1,8 @@
 //! A check by HTTP/1.1: one GET, and what its answer has to be.
 //!
 //! Invariant: where no body is expected, nothing behind the status line is read or judged, so a backend that is not
-//! quite HTTP there is still up. Where one is, hyper reads the whole answer, which may come in chunks; it bounds what it
-//! keeps, and not what it reads and drops, which is bounded here.
+//! quite HTTP there is still up. Where one is, hyper reads the whole answer, which may come in chunks; it bounds what
+//! it keeps, and not what it reads and drops, which is bounded here.
 
 use std::error::Error;
 use std::future::{Future, poll_fn};
