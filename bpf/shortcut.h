@@ -73,7 +73,7 @@ INLINE bool write_link(struct __sk_buff *skb, const struct known_way *way)
  */
 INLINE int send_on(struct __sk_buff *skb, const struct known_way *way, bool is_given, bool v4)
 {
-	struct bpf_redir_neigh next = { .nh_family = v4 ? FAMILY4 : FAMILY6 };
+	struct bpf_redir_neigh next = { .nh_family = v4 ? way->next_family : FAMILY6 };
 
 	if (is_given)
 		return write_link(skb, way) ? bpf_redirect_peer(way->device, 0) : SHOT;

@@ -25,9 +25,10 @@ struct known_way {
 	__u32 serial;
 	/* In which second. */
 	__u32 second;
-	/* By which device, and to which host. */
+	/* By which device, and to which host; its address may be of IPv6 where the packet is of IPv4. */
 	__u32 device;
 	__u32 next[4];
+	__u32 next_family;
 	/* For which type of service, or which label and class. */
 	__u32 class;
 	/* How long packets may be. */
@@ -128,6 +129,7 @@ INLINE bool ask_way(struct __sk_buff *skb, struct known_way *way, const struct t
 	way->longest = told->mtu_result;
 	way->class = passage->class;
 	copy_address(way->next, told->ipv6_dst);
+	way->next_family = told->family;
 	__builtin_memcpy(way->to, told->dmac, ETH_ALEN);
 	__builtin_memcpy(way->from, told->smac, ETH_ALEN);
 	return true;

@@ -280,6 +280,15 @@ pub const UNNUMBERED: Uplink = Uplink {
     ..PLAIN
 };
 
+/// Networks of IPv4 are reached by hosts that are known by their addresses of IPv6, as BGP without addresses has it.
+pub const BY_IPV6: Uplink = Uplink {
+    node_besides: &[
+        "route replace default via inet6 fd00:a::1 dev eth0",
+        "route replace 10.244.9.0/24 via inet6 fd00:a::6 dev eth0",
+    ],
+    ..PLAIN
+};
+
 impl Uplink {
     /// These lines with the numbers of this bed's networks.
     pub(super) fn lines(&self, bed: &Bed, lines: &[&str]) -> Result<Vec<String>, BedError> {

@@ -9,6 +9,7 @@ use holdfast_tests::bed::Bed;
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
+use holdfast_tests::bed::uplinks::BY_IPV6;
 use holdfast_tests::packets::{Clients, Family, PORT, frontend, outside};
 use serde_json::{Value, json};
 
@@ -148,6 +149,23 @@ fn packets_pass_by_the_stack_to_other_nodes_and_to_pods_of_this_one() {
             check_flows(daemon, "host", false);
         });
     }
+}
+
+#[test]
+fn packets_pass_by_the_stack_where_the_next_host_is_known_by_its_address_of_ipv6() {
+    let bed = Bed::lay(&fabric::layout()).unwrap();
+    fabric::lay_by(&bed, Switches::default(), &BY_IPV6).unwrap();
+    fabric::rules(&bed, COUNTED).unwrap();
+    on_this(&bed, "", |_, daemon, clients| {
+        wait_until_said(daemon, "packets to other nodes pass by the stack");
+        wait_until_said(daemon, "packets to its pods pass by the stack");
+        // The first flows find no neighbour known.
+        OF_PODS.iter().for_each(|service| check_answered(clients, service));
+        let before = seen(&bed);
+        OF_PODS.iter().for_each(|service| check_answered(clients, service));
+        assert_eq!(seen(&bed), before, "the stack has seen packets");
+        OF_PODS.iter().for_each(|service| check_flows(daemon, service, true));
+    });
 }
 
 /// From one pod with a link of its own to another; to itself, and to one behind a bridge, a pod goes by the stack.
