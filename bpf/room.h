@@ -22,6 +22,13 @@ const volatile __u32 flows_most = 1;
 #define SHARE_OF_REST 8
 
 /*
+ * The last one of so many parts of the table is for namespaces that have few flows: of it one may have one of so many
+ * parts of what is left, and a flow in any case. Connections live for hours, so nothing else would leave room there.
+ */
+#define LAST_PART 32
+#define FEW_OF_LAST 64
+
+/*
  * How many flows are looked at, by chance, for the one least worth keeping; and how many at most, while all that were
  * looked at are needed.
  */
@@ -88,20 +95,28 @@ INLINE enum worth worth_of(const struct flow *flow, __u32 now)
 	return IS_NEEDED;
 }
 
+/* From where a flow that begins may have its record. */
+enum room { ROOM_IS_FREE, ROOM_OF_ANY, ROOM_OF_OWN };
+
 /*
- * Whether a namespace has more than its part of the table, so that it gets room only from its own flows, or from those
- * of a namespace that has more.
+ * A namespace that has more than its part of the table gets room only from its own flows, or from those of a namespace
+ * that has more. One that has some flows gets none of the last free records: where no flow gives way, they are there
+ * for others.
  */
-INLINE bool has_its_part(__u32 share)
+INLINE enum room room_for(__u32 share)
 {
 	const __u64 *all = flow_count(COUNT_OF_ALL), *own = count_of_share(share);
 	__s64 rest, has;
 
 	if (!all || !own)
-		return false;
+		return ROOM_IS_FREE;
 	rest = (__s64)flows_most - (__s64)READ_ONCE(*all);
+	if (rest < 0)
+		rest = 0;
 	has = READ_ONCE(*own);
-	return has > SHARE_OF_REST * (rest > 0 ? rest : 0) && has > flows_most / SMALL_PART;
+	if (UNLIKELY(has > SHARE_OF_REST * rest && has > flows_most / SMALL_PART))
+		return ROOM_OF_OWN;
+	return UNLIKELY(rest <= flows_most / LAST_PART && has > rest / FEW_OF_LAST) ? ROOM_OF_ANY : ROOM_IS_FREE;
 }
 
 /* How readily a flow is given up for another one: the greater the number, the more readily. */
@@ -270,11 +285,11 @@ INLINE bool take_any(struct arrival *arrival, __u32 now)
 /* The record for a new flow; NULL: there is no room for it. */
 INLINE struct flow *take_flow(struct arrival *arrival, __u32 now)
 {
-	bool of_own = has_its_part(arrival->share);
+	enum room room = room_for(arrival->share);
 
-	if (LIKELY(!of_own) && LIKELY(!bpf_map_pop_elem(&free_flows, &arrival->number)))
+	if (LIKELY(room == ROOM_IS_FREE) && LIKELY(!bpf_map_pop_elem(&free_flows, &arrival->number)))
 		return flow_at(arrival->number);
-	if (!(of_own ? take_own(arrival, now) : take_any(arrival, now)))
+	if (!(room == ROOM_OF_OWN ? take_own(arrival, now) : take_any(arrival, now)))
 		return NULL;
 	return flow_at(arrival->number);
 }

@@ -13,9 +13,9 @@ use crate::kernel::bed::Port;
 use holdfast_core::op::Share;
 
 /// A frontend and its backend of this node, a second one and its, and a client without its port.
-type Place = (&'static str, &'static str, &'static str, &'static str, &'static str);
+type Place<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
 
-const PLACES: [Place; 2] = [
+const PLACES: [Place<'static>; 2] = [
     ("203.0.113.10:53", "10.1.0.5:53", "203.0.113.11:80", "10.1.0.6:8080", "198.51.100.7"),
     ("[2001:db8:f::10]:53", "[fd01::5]:53", "[2001:db8:f::11]:80", "[fd01::6]:8080", "[2001:db8:1::7]"),
 ];
@@ -23,7 +23,7 @@ const PLACES: [Place; 2] = [
 const FLOWS: u32 = 256;
 
 /// Runs a test in each family: one service over UDP, and over TCP another one of another namespace.
-fn in_both(test: fn(&Node, Place)) {
+fn in_both(test: fn(&Node, Place<'_>)) {
     for place @ (asked, answers, other, backend, _) in PLACES {
         Node::test_with(FLOWS, move |node| {
             node.serve_local(&Port { frontends: &[asked], backends: &[address(answers)], ..Port::UDP });
@@ -35,13 +35,13 @@ fn in_both(test: fn(&Node, Place)) {
     }
 }
 
-fn ask(node: &Node, (asked, answers, .., client): Place, port: u16) {
+fn ask(node: &Node, (asked, answers, .., client): Place<'_>, port: u16) {
     let client = format!("{client}:{port}");
     assert_eq!(node.come(&Sent::udp(&client, asked, b"ask").frame()).0, NEXT, "{client}");
     assert_eq!(node.leaves(&Sent::udp(answers, &client, b"told")).from, address(asked));
 }
 
-fn connect(node: &Node, (_, _, other, backend, client): Place, port: u16) -> bool {
+fn connect(node: &Node, (_, _, other, backend, client): Place<'_>, port: u16) -> bool {
     let client = format!("{client}:{port}");
     if node.come(&Sent::tcp(&client, other, SYN).frame()).0 != NEXT {
         return false;
@@ -107,6 +107,37 @@ fn kernel_a_namespace_takes_no_more_room_by_many_ports() {
             assert!((200..=228 + 8).contains(&opened), "together they have eight of nine: {opened}");
             let bystanders = (0..16).filter(|at| opens(20_000 + at, asked, answers)).count();
             assert_eq!(bystanders, 16);
+        });
+    }
+}
+
+/// Connections that live, of as many namespaces as have the whole table where each has no more than a small part of it,
+/// and then of further ones, by turns. A full table stays full for as long as those connections live.
+#[test]
+fn kernel_namespaces_with_connections_leave_room_to_those_that_have_few() {
+    const MANY: u32 = 4096;
+    for (.., other, backend, client) in PLACES {
+        Node::test_with(MANY, move |node| {
+            let frontends: Vec<String> =
+                (0..16 + 64).map(|at| other.replace(":80", &format!(":{}", 100 + at))).collect();
+            for (index, frontend) in (1..).zip(&frontends) {
+                let (frontends, backends) = (&[frontend.as_str()], &[address(backend)]);
+                let share = Share(u16::try_from(index).unwrap());
+                node.serve_local(&Port { index, share, frontends, backends, ..Port::TCP });
+            }
+            let mut ports = 1_024..;
+            let mut opened = |frontend: &str, most| {
+                let place = ("", "", frontend, backend, client);
+                ports.by_ref().take(most).take_while(|port| connect(node, place, *port)).count()
+            };
+            let (greedy, late) = frontends.split_at(16);
+            let first: Vec<_> = greedy.iter().map(|it| opened(it, MANY as usize / 16)).collect();
+            assert!(first.iter().all(|it| *it > 100), "{first:?}");
+            let few: Vec<_> = late.iter().map(|it| opened(it, 16)).collect();
+            assert!(
+                few.iter().all(|it| (1..=3).contains(it)),
+                "a sixty-fourth of what is left, or one: {few:?}"
+            );
         });
     }
 }
