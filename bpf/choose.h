@@ -6,8 +6,6 @@
 #include "dial.h"
 #include "maps.h"
 
-#define NS_PER_SECOND 1000000000ULL
-
 INLINE __u32 word_base(__u64 word)
 {
 	return (__u32)word;

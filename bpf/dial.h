@@ -13,6 +13,8 @@
 #include <bpf/bpf_helpers.h>
 #include "abi.h"
 
+#define NS_PER_SECOND 1000000000ULL
+
 #define INLINE static __always_inline
 /*
  * What few clients need stands apart: after a system call little of a program is in the processor's caches, so a run

@@ -358,7 +358,7 @@ INLINE void fragment_key_of(struct fragment_key *key, const struct packet *packe
 	key->id = packet->id;
 	key->transport = packet->tuple.transport;
 	key->leg = leg;
-	key->pad = 0;
+	key->turn = bpf_ktime_get_ns() / NS_PER_SECOND / FRAGMENT_TURN;
 }
 
 INLINE void remember_fragment(const struct packet *packet, enum leg leg)
@@ -373,6 +373,17 @@ INLINE void remember_fragment(const struct packet *packet, enum leg leg)
 	bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
 }
 
+/* Another datagram with the same number begins, whosever it is: no fragment follows the former one any more. */
+INLINE void forget_fragment(const struct packet *packet, enum leg leg)
+{
+	struct fragment_key key;
+
+	fragment_key_of(&key, packet, leg);
+	bpf_map_delete_elem(&fragments, &key);
+	key.turn--;
+	bpf_map_delete_elem(&fragments, &key);
+}
+
 INLINE bool recall_fragment(struct packet *packet, enum leg leg)
 {
 	struct fragment_key key;
@@ -380,6 +391,10 @@ INLINE bool recall_fragment(struct packet *packet, enum leg leg)
 
 	fragment_key_of(&key, packet, leg);
 	value = bpf_map_lookup_elem(&fragments, &key);
+	if (!value) {
+		key.turn--;
+		value = bpf_map_lookup_elem(&fragments, &key);
+	}
 	if (!value)
 		return false;
 	packet->tuple.source.port = value->source_port;
@@ -396,6 +411,8 @@ INLINE bool know_ports(struct __sk_buff *skb, struct packet *packet, enum leg le
 		count_packet(COUNT_FRAGMENTS);
 		return false;
 	}
+	if (UNLIKELY(packet->part == FIRST_FRAGMENT))
+		forget_fragment(packet, leg);
 	return parse_transport(skb, packet);
 }
 

@@ -6,9 +6,10 @@
  * is written as the IPv4-mapped IPv6 address. Fields are integers of fixed width or arrays of them, and
  * every byte is a field: the kernel compares keys as bytes.
  *
- * A change of anything here needs a new VERSION, which lives in pins of its own beside the old one. Three additions
+ * A change of anything here needs a new VERSION, which lives in pins of its own beside the old one. Four additions
  * need none: a further map that all generations share, a further number in an enum that only a refusal or a switch
- * carries, and a field in the place of a pad of a value, where 0 says what was so before there was the field. A
+ * carries, a field in the place of a pad of a value, where 0 says what was so before there was the field, and one in
+ * the place of a pad of struct fragment_key, whose entries are of no use to another version for longer than seconds. A
  * further map of a generation needs one, and so does a further kind or state that stands in an entry: an older daemon
  * would not know it. What is kept with sockets outlives a VERSION: a change of struct udp_socket is a new
  * SOCKETS_VERSION, and one of struct flow or of what leads to it is a new FLOWS_VERSION.
@@ -342,6 +343,11 @@ enum lifetime {
 	LIFE_LINGERING = 1,
 	/* So many seconds after its first packet a conversation over UDP is a stream. */
 	STREAM_AFTER = 2,
+	/*
+	 * Fragments follow a first one of the same turn, or of the turn before; each has so many seconds. So they do it
+	 * for at most as long as the kernel waits for the fragments of a datagram.
+	 */
+	FRAGMENT_TURN = 15,
 };
 
 /* What packets are counted by, beside the counts of ports. */
@@ -713,7 +719,8 @@ struct fragment_key {
 	__u8 transport;
 	/* enum leg */
 	__u8 leg;
-	__u16 pad;
+	/* In which turn the first fragment was seen: see FRAGMENT_TURN. */
+	__u16 turn;
 };
 SIZE_IS(fragment_key, 40);
 

@@ -1,12 +1,15 @@
 //! Packets that are not simple: fragments, options, extensions, no Ethernet, nonsense.
 
 use holdfast_core::op::FrontendType;
+use libbpf_rs::{MapCore, MapFlags};
 
 use super::craft::{SYN, Sent, TCP, UDP, address};
+use super::lives;
 use super::node::{NEXT, Node};
 use super::sctp::SCTP;
-use crate::abi::packets::types::packet_count;
+use crate::abi::packets::types::{lifetime, packet_count};
 use crate::kernel::bed::Port;
+use crate::map::{self, Map};
 
 fn serve(node: &mut Node) {
     let kind = FrontendType::LoadBalancer;
@@ -87,6 +90,74 @@ fn kernel_fragments_follow_their_first_one_both_ways() {
             assert_eq!((seen.from.ip(), seen.is_valid), (address(frontend).ip(), true));
         }
         assert!(node.counted(packet_count::COUNT_FRAGMENTS) >= 2);
+    });
+}
+
+/// A part of a datagram over UDP: where it begins, and whether another one comes after it.
+fn part(from: &str, to: &str, offset: u16, more: bool) -> Sent {
+    Sent { fragment: Some((7, offset, more)), ..Sent::udp(from, to, b"12345678") }
+}
+
+/// So many turns pass for all first fragments that are known.
+fn age_fragments(node: &Node, turns: u16) {
+    let fragments = map::handle(&node.handles, Map::Fragments).unwrap();
+    for key in fragments.keys().collect::<Vec<_>>() {
+        let ports = fragments.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+        fragments.delete(&key).unwrap();
+        let mut aged = key.clone();
+        let turn = aged.last_chunk_mut::<2>().unwrap();
+        *turn = u16::from_ne_bytes(*turn).wrapping_sub(turns).to_ne_bytes();
+        node.put(Map::Fragments, &aged, &ports);
+    }
+}
+
+/// The number of a datagram comes round; what is known of the former one is no more than what the kernel would know.
+#[test]
+fn kernel_a_fragment_follows_no_first_one_from_long_before() {
+    let turn = || lives::now() / lifetime::FRAGMENT_TURN.0;
+    Node::test(move |node| {
+        serve(node);
+        let judged = WAYS.into_iter().cycle().take(6).filter(|(client, frontend, backend)| {
+            let began = turn();
+            let through = node.comes(&part(client, frontend, 0, true)).from.to_string();
+            node.leaves(&part(backend, &through, 0, true));
+            age_fragments(node, 1);
+            let follow = [part(client, frontend, 16, false), part(backend, &through, 16, false)];
+            let [came, left] = [node.come(&follow[0].frame()), node.leave(&follow[1].frame())];
+            age_fragments(node, 1);
+            let [later, last] = [node.come(&follow[0].frame()), node.leave(&follow[1].frame())];
+            if turn() != began {
+                return false;
+            }
+            assert!(came.1 != follow[0].frame() && left.1 != follow[1].frame(), "in time: {client}");
+            assert_eq!(later, (NEXT, follow[0].frame()), "too late");
+            assert_eq!(last, (NEXT, follow[1].frame()), "too late");
+            true
+        });
+        assert!(judged.count() > 2);
+    });
+}
+
+#[test]
+fn kernel_a_fragment_follows_no_first_one_of_a_former_datagram_with_its_number() {
+    Node::test(|node| {
+        for (index, (to, backend)) in
+            (1..).zip([("192.0.2.1", "10.1.0.5:53"), ("[2001:db8::1]", "[fd01::5]:53")])
+        {
+            let (frontend, other) = (format!("{to}:30001"), format!("{to}:9999"));
+            let port = Port { index, base: 2 * index, kind: FrontendType::NodePort, ..Port::UDP };
+            node.serve(&Port { frontends: &[&frontend], backends: &[address(backend)], ..port });
+            let client = if index == 1 { "198.51.100.7:40000" } else { "[2001:db8:1::7]:40000" };
+            let seen = node.comes(&part(client, &frontend, 0, true));
+            assert_eq!(seen.to, address(backend));
+            node.check_passed(&part(client, &other, 0, true));
+            node.check_passed(&part(client, &other, 16, false));
+            let through = seen.from.to_string();
+            assert_eq!(node.leaves(&part(backend, &through, 0, true)).from, address(&frontend));
+            let elsewhere = format!("{}:9", through.rsplit_once(':').unwrap().0);
+            node.check_passed(&part(backend, &elsewhere, 0, true));
+            node.check_passed(&part(backend, &elsewhere, 16, false));
+        }
     });
 }
 
