@@ -298,6 +298,24 @@ INLINE enum direction turn_out(const struct flow *flow, const struct tuple *tupl
 
 /* --- The way of answers. --- */
 
+/* What is known of a device, as enum device_flag. */
+INLINE __u32 flags_of(__u32 number)
+{
+	struct device *device = bpf_map_lookup_elem(&devices, &number);
+
+	return device ? device->flags : 0;
+}
+
+/*
+ * What a packet bears from the one program to the other that is as it leaves the node. The second program would look it
+ * up by what is written now, and by that it may be an answer of another flow: of one to a backend that is a frontend.
+ * A pod that writes this into its packets has them leave as they are.
+ */
+#define IS_WRITTEN 0x6c66
+
+/* The devices where packet_out looks at what leaves. */
+#define DEVICE_LOOKS (DEVICE_OUTER | DEVICE_POD | DEVICE_BACKENDS)
+
 /*
  * Sends an answer out by the device that rules of routing have for the address that was dialled. The kernel has routed
  * the answer as a packet of its backend, because it bears that address only from here on. Where the rules tell the two
@@ -313,6 +331,8 @@ INLINE int leave_by_address(struct __sk_buff *skb, __u32 number, bool v4)
 	device = way_out(skb, flow->frontend, flow->client, flow->frontend_port, flow->client_port, flow->transport, v4);
 	if (!device || device == WAY_UNTOLD || device == skb->ifindex)
 		return NEXT;
+	if (flags_of(device) & DEVICE_LOOKS)
+		skb->tc_index = IS_WRITTEN;
 	return bpf_redirect_neigh(device, NULL, 0, 0);
 }
 

@@ -17,14 +17,6 @@
 #include "sums.h"
 #include "ways.h"
 
-/* What is known of a device, as enum device_flag. */
-INLINE __u32 flags_of(__u32 number)
-{
-	struct device *device = bpf_map_lookup_elem(&devices, &number);
-
-	return device ? device->flags : 0;
-}
-
 /* --- One packet. --- */
 
 /* The priorities that the stack gives packets by two bits of their type of service, from the right. */
@@ -141,13 +133,6 @@ INLINE struct known_way *find_passage(struct __sk_buff *skb, const struct arriva
 		*there &= ~DEVICE_NEAR;
 	return (*there & (DEVICE_SHORTCUT | DEVICE_NEAR)) == wanted ? way : NULL;
 }
-
-/*
- * What a packet bears from the one program to the other that is as it leaves the node. The second program would look it
- * up by what is written now, and by that it may be an answer of another flow: of one to a backend that is a frontend.
- * A pod that writes this into its packets has them leave as they are.
- */
-#define IS_WRITTEN 0x6c66
 
 /* Whether what goes from one device to the other is given to a pod at once. */
 INLINE bool gives(__u32 here, __u32 there)

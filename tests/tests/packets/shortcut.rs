@@ -212,10 +212,10 @@ fn packets_of_pods_that_are_clients_pass_by_the_stack() {
 /// A service of pods of this node, whose clients are seen by their own addresses.
 const LOCAL: &str = "local";
 
-/// A service of which the one backend is where the other service is dialled.
-fn before_a_service() -> [Value; 3] {
+/// A service of which the one backend is where that service is dialled.
+fn before_a_service(service: &str) -> [Value; 3] {
     let port = |port: u16| json!([{"name": "udp", "protocol": "UDP", "port": port}]);
-    let of = |family| frontend(LOCAL, "balancer", family).unwrap();
+    let of = |family| frontend(service, "balancer", family).unwrap();
     let slice = |family: Family| {
         let (kind, suffix) = family.of([("IPv4", "v4"), ("IPv6", "v6")]);
         json!({
@@ -241,32 +241,39 @@ fn before_a_service() -> [Value; 3] {
 
 const BEFORE: [&str; 2] = ["203.0.113.96", "2001:db8:113::96"];
 
-/// One port of a client asks both. What goes past the stack from the one is what the backend of the other would answer.
+/// What goes past the stack from the one is what the backend of the other would answer.
 #[test]
 fn an_answer_that_passes_by_the_stack_is_not_taken_for_one_of_another_service() {
     on_this(&fabric::bed(Switches::default()).unwrap(), "", |_, daemon, clients| {
-        write(daemon, "before", &before_a_service());
         wait_until_said(daemon, "packets to its pods pass by the stack");
         // The first flows find no neighbour known.
         check_answered(clients, LOCAL);
+        check_asked_by_two_ways(daemon, clients, LOCAL);
         for of in FAMILIES {
-            let [before, here] =
-                [of.of(BEFORE).parse().unwrap(), frontend(LOCAL, "balancer", of).unwrap().ip()];
-            let mut ask = |to| {
-                let question = Question::new(Transport::Udp, SocketAddr::new(to, PORT));
-                clients.of("outside").unwrap().ask(question.from(outside(of, CLIENT))).unwrap()
-            };
-            let until = Instant::now() + SERVED;
-            while flow_to(daemon, before).is_none() {
-                assert!(Instant::now() < until, "{before} leads nowhere");
-                ask(before);
-            }
-            let answers = [here; ASKED].map(ask);
-            check_all_answered(&answers, "the service itself");
-            let flow = flow_to(daemon, here).unwrap();
+            let flow = flow_to(daemon, frontend(LOCAL, "balancer", of).unwrap().ip()).unwrap();
             assert_eq!(flow["shortcut"], true, "{flow}");
         }
     });
+}
+
+/// One port of a client asks a service, and another service of which the backend is that one.
+#[track_caller]
+pub(crate) fn check_asked_by_two_ways(daemon: &Daemon<'_>, clients: &mut Clients, service: &str) {
+    write(daemon, "before", &before_a_service(service));
+    for of in FAMILIES {
+        let [before, asked] =
+            [of.of(BEFORE).parse().unwrap(), frontend(service, "balancer", of).unwrap().ip()];
+        let mut ask = |to| {
+            let question = Question::new(Transport::Udp, SocketAddr::new(to, PORT));
+            clients.of("outside").unwrap().ask(question.from(outside(of, CLIENT))).unwrap()
+        };
+        let until = Instant::now() + SERVED;
+        while flow_to(daemon, before).is_none() {
+            assert!(Instant::now() < until, "{before} leads nowhere");
+            ask(before);
+        }
+        check_all_answered(&[asked; ASKED].map(ask), "the service itself");
+    }
 }
 
 /// The port of the client that asks both.

@@ -11,6 +11,7 @@ use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::packets::{Clients, Family, frontend, outside};
 
 use crate::node::{Around, ip, on_this, run};
+use crate::shortcut::check_asked_by_two_ways;
 use crate::talk::while_clients_talk;
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -155,6 +156,14 @@ fn who_talks_to_a_node_port_by_udp_of_a_pod_of_a_second_card_does_so_again_and_a
             assert_eq!(held, Held { alive: 5, ..Held::default() });
         }
     });
+}
+
+/// What leaves by the first card is what the backend of another service would answer.
+#[test]
+fn an_answer_that_leaves_by_the_card_that_was_dialled_is_not_taken_for_one_of_another_service() {
+    let bed = lay(&SECOND_CARD);
+    aws(&bed);
+    on_this(&bed, "", |_, daemon, clients| check_asked_by_two_ways(daemon, clients, "here"));
 }
 
 /// As images of clouds do it: what is sent from the second card's address leaves by that card. The kernel's own
