@@ -83,23 +83,32 @@ fn slowed(before: &[f64], after: &[f64]) -> (f64, f64) {
     (median(ratios.clone()), ratios.into_iter().fold(0.0, f64::max))
 }
 
+/// Live flows over IPv4.
+pub(crate) fn beside4(bed: &Bed) {
+    beside(bed, &NEAR[0], "IPv4");
+}
+
+/// The same over IPv6, on a node of their own: in a table that a flood has filled just now, connections that begin at
+/// once and have no answer yet push out each other.
+pub(crate) fn beside6(bed: &Bed) {
+    beside(bed, &NEAR[1], "IPv6");
+}
+
 /// Live flows without a flood, again, and in one.
-pub(crate) fn beside(bed: &Bed) {
+fn beside(bed: &Bed, way: &Way, family: &str) {
     let node = Node::new(bed, FLOWS);
-    for (way, family) in NEAR.iter().zip(["IPv4", "IPv6"]) {
-        let live = Live::new(&node, way);
-        let (calm, again, stops) = (live.look(), live.look(), AtomicBool::new(false));
-        let (flooded, rate) = std::thread::scope(|threads| {
-            let flooding = threads.spawn(|| flood(&node, &stops));
-            std::thread::sleep(sized(FILLED, Duration::ZERO));
-            let flooded = live.look();
-            stops.store(true, Ordering::Relaxed);
-            (flooded, flooding.join().unwrap())
-        });
-        let ((middle_calm, worst_calm), (middle, worst)) = (slowed(&calm, &again), slowed(&calm, &flooded));
-        println!(
-            "{LIVE} live flows over {family} beside {rate:.0} SYNs a second: packets take {middle:.2} of their time, \
-             those of the slowest flow {worst:.2}; without a flood once more {middle_calm:.2} and {worst_calm:.2}"
-        );
-    }
+    let live = Live::new(&node, way);
+    let (calm, again, stops) = (live.look(), live.look(), AtomicBool::new(false));
+    let (flooded, rate) = std::thread::scope(|threads| {
+        let flooding = threads.spawn(|| flood(&node, &stops));
+        std::thread::sleep(sized(FILLED, Duration::ZERO));
+        let flooded = live.look();
+        stops.store(true, Ordering::Relaxed);
+        (flooded, flooding.join().unwrap())
+    });
+    let ((middle_calm, worst_calm), (middle, worst)) = (slowed(&calm, &again), slowed(&calm, &flooded));
+    println!(
+        "{LIVE} live flows over {family} beside {rate:.0} SYNs a second: packets take {middle:.2} of their time, \
+         those of the slowest flow {worst:.2}; without a flood once more {middle_calm:.2} and {worst_calm:.2}"
+    );
 }

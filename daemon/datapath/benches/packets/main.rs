@@ -58,11 +58,12 @@ type Part = (&'static str, fn(&bed::Bed));
 /// Runs one part, named by the argument, or all.
 fn main() {
     let wanted = size::wanted();
-    let parts: [Part; 12] = [
+    let parts: [Part; 13] = [
         ("runs", runs::all),
         ("new", runs::first),
         ("new", runs::picked),
-        ("flood", flood::beside),
+        ("flood", flood::beside4),
+        ("flood", flood::beside6),
         ("services", services::all),
         ("forward", forward::all),
         ("forward", turned_away::all),
