@@ -9,16 +9,12 @@ use holdfast_core::keys::ServiceKey;
 
 use super::service::{self, addresses};
 use super::wire::{ImportSpecWire, ImportWire, MetaWire};
-use super::{Kind, ObjectError, Provenance};
+use super::{ObjectError, Provenance};
 
 /// What a ServiceImport says, or why it cannot be taken.
 pub fn import(wire: &ImportWire<'_>, provenance: &Provenance) -> Result<ServiceFacts, Rejection> {
-    let no_meta = MetaWire::default();
-    let metadata = wire.metadata.as_ref().unwrap_or(&no_meta);
-    let name = super::named(Kind::Service, metadata, provenance)?;
-    let key = ServiceKey { name, source: provenance.source };
-    facts(key.clone(), metadata, wire, provenance)
-        .map_err(|error| super::rejection(Kind::Service.key(key.name, key.source), &error, provenance, false))
+    let read = |key, metadata: &MetaWire<'_>| facts(key, metadata, wire, provenance);
+    service::whole(wire.metadata.as_ref(), provenance, read)
 }
 
 fn facts(

@@ -37,11 +37,20 @@ pub(super) const PROTOCOL_LENGTH_MAX: usize = 32;
 
 /// What a Service says, or why it cannot be taken.
 pub fn service(wire: &ServiceWire<'_>, provenance: &Provenance) -> Result<ServiceFacts, Rejection> {
+    whole(wire.metadata.as_ref(), provenance, |key, metadata| facts(key, metadata, wire, provenance))
+}
+
+/// What an object says that becomes a service, whole as `facts` reads it, or why it cannot be taken.
+pub(super) fn whole(
+    metadata: Option<&MetaWire<'_>>,
+    provenance: &Provenance,
+    facts: impl FnOnce(ServiceKey, &MetaWire<'_>) -> Result<ServiceFacts, ObjectError>,
+) -> Result<ServiceFacts, Rejection> {
     let no_meta = MetaWire::default();
-    let metadata = wire.metadata.as_ref().unwrap_or(&no_meta);
+    let metadata = metadata.unwrap_or(&no_meta);
     let name = super::named(Kind::Service, metadata, provenance)?;
     let key = ServiceKey { name, source: provenance.source };
-    facts(key.clone(), metadata, wire, provenance)
+    facts(key.clone(), metadata)
         .map_err(|error| super::rejection(Kind::Service.key(key.name, key.source), &error, provenance, false))
 }
 
