@@ -201,7 +201,7 @@ impl Reflector {
         if self.is_absence(ending) {
             failures.absences = failures.absences.saturating_add(1);
             self.version = None;
-            wait = self.absent(wait, (refusals, failures.absences)).await?;
+            wait = self.absent((wait, from.is_none()), (refusals, failures.absences)).await?;
         }
         self.turn_version(ending);
         // Nothing of the table comes from the Node, so nothing of it can be missing.

@@ -222,13 +222,18 @@ fn an_import_waits_until_the_services_have_come() {
     assert_eq!(owned(&snapshot), (Verdict::Conflict, Some(key("own", Source::Kubernetes))));
 }
 
-/// A node with both sources, of which neither has told anything.
+/// A node of which no source has told anything.
 fn at_a_start() -> Rig {
+    let mut rig = at_a_start_of(&[Source::Kubernetes, Source::ClusterSet]);
+    rig.world.apply(settings(OnEmpty::Refuse));
+    rig
+}
+
+fn at_a_start_of(sources: &[Source]) -> Rig {
     let mut rig = Rig::new();
     let capacity = Capacity { slots: 256, ports: 64, ..Capacity::default() };
-    rig.world = World::new(Seed::default(), capacity, &[Source::Kubernetes, Source::ClusterSet]);
+    rig.world = World::new(Seed::default(), capacity, sources);
     rig.world.limit_pieces(u64::MAX);
-    rig.world.apply(settings(OnEmpty::Refuse));
     rig
 }
 
@@ -250,11 +255,7 @@ fn invariant_08_what_is_remembered_of_imports_is_served_before_any_list() {
         applied(import("other", &["10.0.0.2"], 1)),
         applied(of_cluster("own", "10.0.0.2", &[])),
     ]);
-    let mut next = at_a_start();
-    let sources = [Source::Config, Source::Kubernetes, Source::ClusterSet];
-    next.world =
-        World::new(Seed::default(), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &sources);
-    next.world.limit_pieces(u64::MAX);
+    let mut next = at_a_start_of(&[Source::Config, Source::Kubernetes, Source::ClusterSet]);
     let mut remembered = Remembered::from(&snapshot);
     // Of the Service that has the other one's address nothing is remembered: it was too large.
     remembered.services.retain(|view| view.key.name != name("own"));

@@ -42,15 +42,16 @@ impl Reflector {
     }
 
     /// Takes an absence in; returns how long it is until the next request, where that is `paced` for other endings.
-    /// What went while the kind was not there went without an event, so a list follows in any case.
+    /// What went while the kind was not there went without an event, so a list follows in any case: at once only where
+    /// one was refused, because a role may let lists be read and no watch.
     pub(super) async fn absent(
         &self,
-        paced: Duration,
+        (paced, was_list): (Duration, bool),
         (refusals, absences): (u32, u32),
     ) -> Result<Duration, Closed> {
         if absences < VERSIONS {
             // No crowd asks again because of this: the other version is another question.
-            return Ok(Duration::ZERO);
+            return Ok(if was_list { Duration::ZERO } else { paced });
         }
         self.outlet.give_up().await?;
         let is_known = self.delivered.lock().len() > 0;

@@ -30,6 +30,12 @@ async fn start(bed: &mut Bed, start: Start) {
     bed.start(Settings { timing, start, service_imports: true, ..Settings::default() }).await;
 }
 
+/// What a former process knew of one object.
+fn known(name: &str) -> Vec<(ObjectName, Version)> {
+    let version = Version { uid: name.into(), resource_version: "5".into() };
+    vec![(ObjectName::new("default", name).unwrap(), version)]
+}
+
 /// The next things told, of both sources, in an order that does not depend on time.
 async fn sorted(bed: &mut Bed, count: usize) -> Vec<String> {
     let mut told = bed.heard(count).await;
@@ -137,10 +143,6 @@ async fn a_restart_serves_what_was_known_although_the_kind_is_not_there_yet() {
     let mut bed = Bed::new();
     bed.lists("serviceimports", [absent(), absent(), absent()]);
     bed.lists_after("serviceimports", list("30", &[import("a", "5")]));
-    let known = |name: &str| {
-        let version = Version { uid: name.into(), resource_version: "5".into() };
-        vec![(ObjectName::new("default", name).unwrap(), version)]
-    };
     let imports = [known("a"), known("gone")].concat();
     start(&mut bed, Start { imports, imported_slices: known("a-1"), ..Start::default() }).await;
     assert_eq!(bed.heard(1).await, ["resumed*"], "before anything else");
@@ -205,13 +207,22 @@ async fn slices_of_known_imports_are_followed_while_the_kind_is_not_there() {
     let mut bed = Bed::new();
     bed.lists_after("serviceimports", status("403 Forbidden", "", "Forbidden"));
     bed.lists(IMPORTED, [list("13", &[imported("a-1", "6")])]);
-    let known = |name: &str| {
-        let version = Version { uid: name.into(), resource_version: "5".into() };
-        vec![(ObjectName::new("default", name).unwrap(), version)]
-    };
     start(&mut bed, Start { imports: known("a"), imported_slices: known("a-1"), ..Start::default() }).await;
     assert_eq!(bed.heard(1).await, ["resumed*"]);
     assert_eq!(sorted(&mut bed, 3).await, ["+a-1*@6", "absent*", "synced"]);
+}
+
+/// Each watch is refused, and each list is not.
+#[tokio::test]
+async fn a_role_that_lets_lists_be_read_and_no_watch_makes_no_loop_of_lists() {
+    let mut bed = Bed::new();
+    bed.lists_after("serviceimports", list("20", &[import("a", "5")]));
+    bed.watches("serviceimports", (0..100).map(|_| status("403 Forbidden", "", "Forbidden")));
+    start(&mut bed, Start::default()).await;
+    assert_eq!(sorted(&mut bed, 3).await, ["+a*@5", "synced", "synced*"]);
+    tokio::time::sleep(ms(200)).await;
+    let lists = bed.lists_of("serviceimports");
+    assert!(lists < 20, "{lists} lists");
 }
 
 /// A tenant of `default` may call a ServiceImport as it likes.
