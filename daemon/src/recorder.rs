@@ -1,9 +1,9 @@
 //! The recorder: every change gets a number, a record with its cause, a log line, a place in memory and on disk.
 //!
-//! Invariant: every visible change has exactly one record, and where one is missing a gap says so. A number is given
-//! out only once, even if the daemon restarts while a disk is full or after it was killed. The engine never waits:
-//! changes come over a bounded queue, and what had no room there is counted. Readers, watchers and the disk can be as
-//! slow as they like.
+//! Invariant: every visible change has exactly one record, and where one is missing a gap says so; only that a start
+//! serves what was served before it is told to watchers alone. A number is given out only once, even if the daemon
+//! restarts while a disk is full or after it was killed. The engine never waits: changes come over a bounded queue, and
+//! what had no room there is counted. Readers, watchers and the disk can be as slow as they like.
 
 mod compare;
 mod files;
@@ -166,11 +166,12 @@ impl Recorder {
     }
 
     fn record(&mut self, timed: &TimedChange) {
-        if !timed.change.visible && self.history.watchers() == 0 {
+        let is_kept = timed.is_kept();
+        if !is_kept && self.history.watchers() == 0 {
             return;
         }
         let mut record = timed.record(&self.boot_id);
-        if !timed.change.visible {
+        if !is_kept {
             line_of(&record).iter().for_each(|line| self.history.tell(line));
             return;
         }

@@ -137,9 +137,10 @@ impl<N: Fn(&[NotifyState<'_>])> Teller<N> {
         self.ready = true;
         (self.notify)(&[NotifyState::Ready]);
         let milliseconds = since.as_millis();
+        let frontends = snapshot.fill.frontends;
         match unready {
-            None => say!(info, messages::READY, milliseconds),
-            Some(missing) => say!(warn, messages::READY, milliseconds, missing),
+            None => say!(info, messages::READY, milliseconds, frontends),
+            Some(missing) => say!(warn, messages::READY, milliseconds, frontends, missing),
         }
     }
 

@@ -62,6 +62,12 @@ pub struct TimedChange {
 }
 
 impl TimedChange {
+    /// Whether the history has it. That clients get after a start what a former process wrote down is in no service's
+    /// history: there, a start in a large table would take the room of what happened before it.
+    pub(super) fn is_kept(&self) -> bool {
+        self.change.visible && !is_as_remembered(&self.change)
+    }
+
     /// Makes the change's record, without a number.
     pub(super) fn record(&self, boot_id: &Arc<str>) -> Record {
         let change = &self.change;
@@ -71,7 +77,7 @@ impl TimedChange {
             time: crate::clock::millis(self.at),
             monotonic_us: micros(self.mono),
             boot_id: Arc::clone(boot_id),
-            kind: if change.visible { Kind::Change } else { Kind::Event },
+            kind: if self.is_kept() { Kind::Change } else { Kind::Event },
             service: Some(change.service.to_string()),
             source: Some(change.service.source.as_str().into()),
             rule: rule(change, &transitions),
@@ -79,10 +85,33 @@ impl TimedChange {
             suppressed: change.suppressed,
             transitions,
             transitions_omitted,
-            result: change.visible.then(|| outcome(change, self.elapsed)),
+            result: self.is_kept().then(|| outcome(change, self.elapsed)),
             gap: None,
         }
     }
+}
+
+/// Whether clients get all that a former process wrote down of the service, and nothing else.
+fn is_as_remembered(change: &Change) -> bool {
+    let (Some(before), Some(after)) = (change.before.as_deref(), change.after.as_deref()) else {
+        return false;
+    };
+    let mut pairs = before.frontends.iter().zip(after.frontends.iter());
+    change.causes.iter().any(|cause| matches!(cause, Cause::Remembered))
+        && change.error.is_none()
+        && before.state == after.state
+        && before.frontends.len() == after.frontends.len()
+        && pairs.all(|(old, new)| is_same((before, old), (after, new)))
+}
+
+/// Whether clients of a frontend get the same as before.
+fn is_same(before: Shown<'_>, after: Shown<'_>) -> bool {
+    let ((_, old), (_, new)) = (before, after);
+    key(old) == key(new)
+        && (old.verdict, old.reason, &old.owner) == (new.verdict, new.reason, &new.owner)
+        && !matches!(new.status, Status::Error(_))
+        && list(Some(before)).map(slot).eq(list(Some(after)).map(slot))
+        && external(Some(before)).map(slot).eq(external(Some(after)).map(slot))
 }
 
 fn micros(time: Duration) -> u64 {

@@ -4,6 +4,7 @@
 
 mod files;
 mod flood;
+mod remembered;
 mod sentences;
 mod thinned;
 

@@ -103,8 +103,8 @@ const answer = (path) => store.answers[path]?.value;
 // One record of the history or of the stream. It says what clients meet now, so nothing has to be asked for most.
 function learn(record) {
   if (record.kind === "gap") return needTable();
-  if (record.kind !== "change") return;
-  enlist(record);
+  if (record.kind === "change") enlist(record);
+  else if (!record.transitions?.length) return;
   learnTransitions(record);
   changed();
 }

@@ -1,0 +1,47 @@
+//! What a start over a former process's table leaves in the history.
+
+use holdfast_core::engine::Remembered;
+
+use super::*;
+
+/// The engine of a daemon that starts after a boot, with what another one wrote down of these services.
+fn restarted(count: u16) -> Rig {
+    let mut before = Rig::new();
+    services(&mut before, count);
+    let now = Now { wall: Timestamp(THEN.cast_signed()), mono: Duration::from_secs(9) };
+    let snapshot = before.engine.step(now, &mut |_| {});
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &[SOURCE]).unwrap();
+    engine.limit_pieces(u64::MAX);
+    engine.remember(Remembered::from(&*snapshot), now);
+    Rig { engine, steps: 10 }
+}
+
+#[test]
+fn a_start_that_serves_what_was_served_takes_no_room_in_the_history() {
+    let told = restarted(20).batch([]);
+    let visible = told.iter().filter(|it| it.change.visible).count();
+    assert_eq!((visible, all(&recorded(told, None)).len()), (20, 0));
+}
+
+#[test]
+fn watchers_hear_that_a_remembered_service_is_in_the_maps_again() {
+    let history = Arc::<History>::default();
+    let mut watch = history.watch(None);
+    record_into(&history, restarted(1).batch([]));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let Heard::Line(line) = runtime.block_on(watch.next()) else { panic!("nothing was told") };
+    let record = line.record().unwrap();
+    assert_eq!((record.seq, record.kind), (None, holdfast_judgement::record::Kind::Event));
+    let after: Vec<_> = record.transitions.iter().filter_map(|it| it.after.as_ref()).collect();
+    assert_eq!(after.iter().map(|met| &*met.status).collect::<Vec<_>>(), ["done"]);
+}
+
+#[test]
+fn what_changed_while_no_daemon_ran_is_recorded() {
+    let mut rig = restarted(3);
+    let told = rig.batch([slice("web-1", &["10.1.1.2"], false, meta("7", "kcm"))]);
+    let recorded = all(&recorded(told, None));
+    let services: Vec<_> = recorded.iter().filter_map(|record| record.service.as_deref()).collect();
+    assert_eq!(services, ["default/web-1"]);
+    assert!(recorded[0].triggers.iter().any(|trigger| &*trigger.event == "applied"), "{recorded:?}");
+}
