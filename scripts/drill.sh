@@ -3,6 +3,7 @@
 #
 #   scripts/drill.sh [DRILL...]      the drills of these names, or all: a quarter of an hour
 #   scripts/drill.sh propagation     a change at the apiserver until it is on every node, 200 times
+#   scripts/drill.sh load            pods of Services of three sizes come, are replaced and go, as in clusterloader2
 #   scripts/drill.sh start           five starts of a cluster with holdfast and with kube-proxy, in turns
 #   scripts/drill.sh short           `kill` for 20 s on two nodes, with the holdfast of the tests: a part of the tests
 # PROXY=nftables has the real kube-proxy in holdfast's place; NODES=2 is a smaller cluster; PACKETS has keys of
@@ -39,7 +40,7 @@ cargo build --quiet --release --locked -p holdfast
 touch "$target/release/holdfast"
 proxy=(--proxy "${PROXY:-holdfast}")
 case ${1:-} in
-propagation) exec "$target/debug/drill" "$@" "${proxy[@]}" ;;
+propagation | load) exec "$target/debug/drill" "$@" "${proxy[@]}" ;;
 start) exec "$target/debug/drill" start ;;
 *)
 	[[ ${PROXY:-holdfast} != holdfast ]] || build_other

@@ -14,6 +14,7 @@ mod client;
 mod drills;
 mod figures;
 mod kubernetes;
+mod load;
 mod propagation;
 mod server;
 mod stage;
@@ -57,6 +58,11 @@ enum Order {
         #[arg(long, default_value_t = 1000)]
         services: u16,
     },
+    /// Have pods of Services of three sizes come, be replaced and go, and tell what that takes.
+    Load {
+        #[arg(long, default_value = "holdfast")]
+        proxy: String,
+    },
     /// Time starts of a cluster with holdfast and with the real kube-proxy, in turns.
     Start,
     /// In a machine or a pod: dial these, all the time.
@@ -82,7 +88,9 @@ enum Order {
 fn main() -> ExitCode {
     let order = Arguments::parse().order;
     match order {
-        Order::Run { .. } | Order::Propagation { .. } | Order::Start => guarded(|| done(order)),
+        Order::Run { .. } | Order::Propagation { .. } | Order::Load { .. } | Order::Start => {
+            guarded(|| done(order))
+        }
         in_a_machine => done(in_a_machine),
     }
 }
@@ -106,6 +114,7 @@ fn run(order: Order) -> Result<bool, Failure> {
         Order::Propagation { proxy, changes, services } => {
             propagation::run(&proxy_of(&proxy, None)?, changes, services)
         }
+        Order::Load { proxy } => load::run(&proxy_of(&proxy, None)?),
         Order::Start => figures::starts(),
         Order::Client { targets } => client::run(&targets).map(|()| true),
         Order::Ask { address } => Ok(client::name_at(address)? == client::ANSWER),
