@@ -15,7 +15,7 @@ cargo build --release --locked -p holdfast
 export CARGO_PROFILE_RELEASE_PANIC=unwind
 export HOLDFAST_FIGURES=$target/scale.tsv
 rm -f "$HOLDFAST_FIGURES"
-for part in node asked; do
+for part in node asked encoded; do
 	cargo bench --locked -p holdfast-tests --bench scale -- $part
 done
 cargo bench --locked -p holdfast-tests --bench peers -- measure

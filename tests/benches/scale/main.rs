@@ -1,13 +1,14 @@
 //! What clusters of any size ask of one node, and what a node with a large table asks of people.
 //!
-//! `-- asked` is what questions to the admin API cost, `-- node` what a node takes, by its table's size. The daemon is
-//! the whole program with the kernel's datapath, in a process of its own; the apiserver is the fake one, in this
-//! process. Needs root; everything is in a bed.
+//! `-- asked` is what questions to the admin API cost, `-- node` what a node takes, by its table's size, `-- encoded`
+//! what it takes by the encoding of its lists. The daemon is the whole program with the kernel's datapath, in a process
+//! of its own; the apiserver is the fake one, in this process. Needs root; everything is in a bed.
 
 // Every line of a measurement may panic.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout, clippy::panic)]
 
 mod asked;
+mod encoded;
 mod fanout;
 mod node;
 mod process;
@@ -37,6 +38,9 @@ fn main() -> ExitCode {
     if is_wanted("node") {
         node::measure();
         fanout::tell();
+    }
+    if is_wanted("encoded") {
+        encoded::measure();
     }
     if is_wanted("publish") {
         publish();

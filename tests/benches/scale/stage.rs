@@ -61,13 +61,18 @@ impl Stage {
 
     /// A daemon that does not run yet.
     pub(super) fn daemon(&self) -> Daemon<'_> {
+        self.daemon_with("")
+    }
+
+    /// The same, with more keys of the apiserver.
+    pub(super) fn daemon_with(&self, keys: &str) -> Daemon<'_> {
         let daemon = Daemon::new(&self.bed, "").unwrap().started_as(std::env::current_exe().unwrap());
         let ca = daemon.folder().join("ca.pem");
         fs::write(&ca, self.authority.pem()).unwrap();
         let url = self.server.url();
         let more = format!(
             "[node]\nname = \"n1\"\nzone = \"z\"\n[apiserver]\nendpoints = [{url:?}]\nca_file = {ca:?}\ndiscover = []\n\
-             tls_server_name = \"kubernetes.default.svc\"\n"
+             tls_server_name = \"kubernetes.default.svc\"\n{keys}"
         );
         daemon.configure(&more).unwrap();
         daemon
