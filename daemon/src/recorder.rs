@@ -166,11 +166,11 @@ impl Recorder {
     }
 
     fn record(&mut self, timed: &TimedChange) {
-        let is_kept = timed.is_kept();
+        let is_kept = self.is_kept(timed);
         if !is_kept && self.history.watchers() == 0 {
             return;
         }
-        let mut record = timed.record(&self.boot_id);
+        let mut record = timed.record(&self.boot_id, is_kept);
         if !is_kept {
             line_of(&record).iter().for_each(|line| self.history.tell(line));
             return;
@@ -179,6 +179,14 @@ impl Recorder {
         self.keep(&record);
         self.history.note(|recorded| recorded.records += 1);
         log::write(&timed.change, &record);
+    }
+
+    /// Whether the history is to have it. What its last record says is never left standing once it is over.
+    fn is_kept(&self, timed: &TimedChange) -> bool {
+        let change = &timed.change;
+        change.visible
+            && (!timed.is_as_remembered()
+                || self.history.ends_with(&change.service.name, from_change::REFUSED_BY_THE_MAPS))
     }
 
     /// Says that changes had no room in the queue.

@@ -40,8 +40,8 @@ pub enum Cause {
     Drained(Arc<Turned>),
     /// The maps refused an op before.
     Retry,
-    /// A former process wrote the service down.
-    Remembered,
+    /// A former process wrote the service down; `is_bare`: this one began with maps that served no client.
+    Remembered { is_bare: bool },
     /// A hold has reached its bound.
     HoldDue,
     /// A held backend was probed.
@@ -78,7 +78,7 @@ impl Cause {
             | Self::SettingsApplied
             | Self::Drained(_)
             | Self::Retry
-            | Self::Remembered
+            | Self::Remembered { .. }
             | Self::HoldDue
             | Self::Probed(_)
             | Self::AddressClaimed(..)

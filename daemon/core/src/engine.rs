@@ -43,8 +43,9 @@ const GRACE_POLL: Duration = Duration::from_millis(5);
 /// How soon ops of no service are tried again.
 const UPKEEP_WAIT: Duration = Duration::from_millis(100);
 
-/// How long the sources may take before what is remembered is written over what the maps hold. What the maps hold
-/// serves meanwhile, and is never older than what is remembered; a source that can be reached answers within a second.
+/// How long the sources may take before what is remembered goes on over what the maps hold. What the maps hold serves
+/// meanwhile, and is never older than what is remembered, so where it differs it serves until the source has spoken; a
+/// source that can be reached answers within a second.
 const REMEMBERED_WAIT: Duration = Duration::from_secs(3);
 
 /// How many new frontends wait for each other, or removals of frontends, so that the maps take many in one step.

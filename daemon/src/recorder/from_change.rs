@@ -34,7 +34,7 @@ pub const RULES: [&str; 10] = [
     "usable-endpoints",
     "no-effect",
     SERVICE_GONE,
-    "refused-by-the-maps",
+    REFUSED_BY_THE_MAPS,
     ServiceState::NoAddress.as_str(),
     ServiceState::Headless.as_str(),
     ServiceState::ExternalName.as_str(),
@@ -42,6 +42,9 @@ pub const RULES: [&str; 10] = [
     ServiceState::NoService.as_str(),
     GAP,
 ];
+
+/// The rule of a change that the maps did not take.
+pub(super) const REFUSED_BY_THE_MAPS: &str = "refused-by-the-maps";
 
 /// The rule of a gap.
 pub(super) const GAP: &str = "gap";
@@ -62,14 +65,14 @@ pub struct TimedChange {
 }
 
 impl TimedChange {
-    /// Whether the history has it. That clients get after a start what a former process wrote down is in no service's
-    /// history: there, a start in a large table would take the room of what happened before it.
-    pub(super) fn is_kept(&self) -> bool {
-        self.change.visible && !is_as_remembered(&self.change)
+    /// Whether clients get after a start just what a former process wrote down. It is in no service's history: there, a
+    /// start in a large table would take the room of what happened before it.
+    pub(super) fn is_as_remembered(&self) -> bool {
+        is_as_remembered(&self.change)
     }
 
-    /// Makes the change's record, without a number.
-    pub(super) fn record(&self, boot_id: &Arc<str>) -> Record {
+    /// Makes the change's record, without a number. One that is not kept is told as an event.
+    pub(super) fn record(&self, boot_id: &Arc<str>, is_kept: bool) -> Record {
         let change = &self.change;
         let (transitions, transitions_omitted) = transitions(change);
         Record {
@@ -77,7 +80,7 @@ impl TimedChange {
             time: crate::clock::millis(self.at),
             monotonic_us: micros(self.mono),
             boot_id: Arc::clone(boot_id),
-            kind: if self.is_kept() { Kind::Change } else { Kind::Event },
+            kind: if is_kept { Kind::Change } else { Kind::Event },
             service: Some(change.service.to_string()),
             source: Some(change.service.source.as_str().into()),
             rule: rule(change, &transitions),
@@ -85,19 +88,21 @@ impl TimedChange {
             suppressed: change.suppressed,
             transitions,
             transitions_omitted,
-            result: self.is_kept().then(|| outcome(change, self.elapsed)),
+            result: is_kept.then(|| outcome(change, self.elapsed)),
             gap: None,
         }
     }
 }
 
-/// Whether clients get all that a former process wrote down of the service, and nothing else.
+/// Whether clients get all that a former process wrote down of the service, and nothing else. Where the maps served
+/// something else, they were written to.
 fn is_as_remembered(change: &Change) -> bool {
     let (Some(before), Some(after)) = (change.before.as_deref(), change.after.as_deref()) else {
         return false;
     };
     let mut pairs = before.frontends.iter().zip(after.frontends.iter());
-    change.causes.iter().any(|cause| matches!(cause, Cause::Remembered))
+    let is_alike = |is_bare: bool| is_bare || change.ops == 0;
+    change.causes.iter().any(|cause| matches!(cause, Cause::Remembered { is_bare } if is_alike(*is_bare)))
         && change.error.is_none()
         && before.state == after.state
         && before.frontends.len() == after.frontends.len()
@@ -131,7 +136,7 @@ fn rule(change: &Change, transitions: &[Transition]) -> Word {
     };
     let reasons = transitions.iter().filter_map(|it| it.after.as_ref()?.reason.clone());
     if change.error.is_some() {
-        return "refused-by-the-maps".into();
+        return REFUSED_BY_THE_MAPS.into();
     }
     if let Some(reason) = reasons.into_iter().next() {
         return reason;
@@ -299,7 +304,7 @@ fn trigger(change: &Change, earlier: &[Cause], cause: &Cause) -> Trigger {
         Cause::SettingsApplied => plain("settings"),
         Cause::Drained(turned) => drained(turned),
         Cause::Retry => plain("retry"),
-        Cause::Remembered => plain("remembered"),
+        Cause::Remembered { .. } => plain("remembered"),
         Cause::HoldDue => plain("hold-due"),
         Cause::Probed(probed) => probe(probed),
         Cause::AddressClaimed(address, other) => Trigger {

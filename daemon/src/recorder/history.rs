@@ -112,6 +112,12 @@ impl History {
         latest(self.select(&wanted).iter().rev().filter_map(|line| line.record()), most)
     }
 
+    /// Whether the last record of a service has this reason.
+    pub(super) fn ends_with(&self, name: &ObjectName, reason: &str) -> bool {
+        let rings = self.rings();
+        rings.last(name).is_some_and(|line| line.reasons.iter().any(|it| it == reason))
+    }
+
     /// Watches everything that is new from now on: of one service with all gaps, or of all services. Events that change
     /// nothing for clients are told as well.
     pub fn watch(&self, service: Option<ObjectName>) -> Watch {

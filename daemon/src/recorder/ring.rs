@@ -194,6 +194,11 @@ impl Rings {
         lines
     }
 
+    /// The latest line of a service.
+    pub(super) fn last(&self, service: &ObjectName) -> Option<&Line> {
+        self.rings.get(service)?.back().map(Arc::as_ref)
+    }
+
     pub(super) fn fill(&self) -> Fill {
         let records = self.rings.values().map(VecDeque::len).sum();
         Fill { services: self.rings.len(), records, bytes: self.bytes, dropped: self.dropped }

@@ -369,7 +369,7 @@ fn foreign_cause(change: &Change, history: &History) -> Option<String> {
         | Cause::SettingsApplied
         | Cause::HoldDue
         | Cause::Retry
-        | Cause::Remembered
+        | Cause::Remembered { .. }
         | Cause::ReadersLeft => true,
     };
     let justified = !change.causes.is_empty() && change.causes.iter().all(own);

@@ -16,6 +16,7 @@ use crate::keys::{Family, FrontendKey, PortKey, Source, Transport};
 use crate::list::{Rows, Scope, Slot};
 use crate::op::{Action, Dump, DumpPort, FrontendType, Op, Owner, PortIndex, ServiceId, Share, Word};
 use crate::service::{Port, RealizedList, RealizedPort};
+use crate::snapshot::ServiceView;
 use crate::work;
 
 /// Something in the maps that no version of the rules would have written. It is written anew.
@@ -30,6 +31,8 @@ pub enum AdoptError {
 #[derive(Debug, Default)]
 pub(super) struct Adopted {
     ports: BTreeMap<PortIndex, AdoptedPort>,
+    /// Whether the start found a frontend.
+    found_any: bool,
 }
 
 impl Adopted {
@@ -92,6 +95,7 @@ impl World {
         for index in &dump.orphans {
             self.adopt_orphan(*index);
         }
+        self.adopted.found_any = !dump.frontends.is_empty();
         for (key, value) in &dump.frontends {
             self.frontends.adopt(*key, *value);
             self.tables.number_found(value.share);
@@ -128,6 +132,37 @@ impl World {
         if let Some(share) = given_out(facts).find_map(found) {
             self.tables.had_number(namespace, share);
         }
+    }
+
+    /// Whether a start found frontends in the maps, which serve clients since.
+    pub(super) const fn has_found_any(&self) -> bool {
+        self.adopted.found_any
+    }
+
+    /// Whether the maps hold just what is remembered of a service. If not, they are newer: a former process writes to
+    /// them first, and to the disk afterwards, which may have been full for days.
+    pub(super) fn is_as_found(&self, id: ServiceId, view: &ServiceView) -> bool {
+        let mut served = view.frontends.iter().filter_map(|row| Some((row, view.rows(row)?)));
+        served.all(|(row, rows)| {
+            let Some(transport) = row.protocol.transport() else { return true };
+            let key = FrontendKey { address: row.address, port: row.port, transport };
+            self.is_list_as_found(id, &key, rows, row.scope)
+                && (!row.external_local || self.is_list_as_found(id, &key, rows, Scope::Local))
+        })
+    }
+
+    fn is_list_as_found(&self, id: ServiceId, key: &FrontendKey, rows: &Rows, scope: Scope) -> bool {
+        let Some(realized) = self.frontends.get(key).and_then(|entry| entry.realized) else { return false };
+        if realized.owner.is_some() {
+            return realized.owner == Some(id);
+        }
+        let Some(port) = self.adopted.get(realized.value.port) else { return false };
+        let found = match scope {
+            Scope::Cluster => &port.realized.cluster.rows,
+            Scope::Local => &port.realized.local.rows,
+        };
+        work::done(1);
+        rows.list(scope).map(|row| row.backend()).eq(found.list(scope).map(|row| row.backend()))
     }
 
     fn adopt_port(&mut self, port: &DumpPort, share: Share, errors: &mut Vec<AdoptError>) {

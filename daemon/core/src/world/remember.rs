@@ -84,7 +84,8 @@ impl World {
         }
         // The times of what was seen are by the clock of another process.
         view.seen = None;
-        self.services.mark(id, Cause::Remembered, true);
+        let is_bare = !self.has_found_any();
+        self.services.mark(id, Cause::Remembered { is_bare }, true);
         let view = Arc::new(view);
         if let Some(service) = self.services.get_mut(id) {
             service.begin_with(&view);

@@ -45,3 +45,16 @@ fn what_changed_while_no_daemon_ran_is_recorded() {
     assert_eq!(services, ["default/web-1"]);
     assert!(recorded[0].triggers.iter().any(|trigger| &*trigger.event == "applied"), "{recorded:?}");
 }
+
+/// The file does not say which changes the maps had refused.
+#[test]
+fn a_start_after_which_a_refusal_is_over_is_recorded() {
+    let history = Arc::<History>::default();
+    let mut refused = services(&mut Rig::new(), 1);
+    refused.iter_mut().for_each(|timed| timed.change.error = Some("full".into()));
+    record_into(&history, refused);
+    record_into(&history, restarted(1).batch([]));
+    record_into(&history, restarted(1).batch([]));
+    let rules: Vec<_> = all(&history).iter().map(|record| record.rule.to_string()).collect();
+    assert_eq!(rules, ["refused-by-the-maps", "usable-endpoints"], "and it is recorded once");
+}

@@ -1,6 +1,8 @@
 //! A start with what a former process wrote down.
 
+use std::borrow::ToOwned;
 use std::vec;
+use std::vec::Vec;
 
 use crate::event::Watched;
 use crate::facts::{ObjectKey, Rejection};
@@ -56,6 +58,45 @@ fn what_the_maps_hold_serves_on_until_the_sources_had_their_time() {
     let snapshot = engine.step(LATER, &mut |_| ());
     assert!(snapshot.programmed);
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+}
+
+/// The maps that a former process wrote to after its last snapshot, and what it had written down before.
+fn newer(events: Vec<Event>) -> Engine<MemoryMaps> {
+    let (remembered, maps) = former();
+    let mut engine = start(maps, remembered.clone());
+    events.into_iter().for_each(|event| engine.apply(event));
+    engine.apply(Event::Resumed(Source::Manifests));
+    engine.apply(Event::Synced(Source::Manifests));
+    engine.step(NOW, &mut |_| ());
+    start(engine.into_maps(), remembered)
+}
+
+/// The disk may have been full for days.
+#[test]
+fn what_is_remembered_replaces_no_list_that_the_maps_have_otherwise() {
+    let mut engine = newer(vec![slice("a", &["1.1.1.9"])]);
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.9:80"]);
+    let mut told = Vec::new();
+    let snapshot = engine.step(LATER, &mut |change| told.push(change.service.name.name().to_owned()));
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.9:80"]);
+    check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
+    assert!(snapshot.programmed && engine.is_whole());
+    assert_eq!(told, ["b", "lost"], "what is as it was remembered goes on");
+    engine.apply(Event::Resumed(Source::Manifests));
+    engine.apply(slice("a", &["1.1.1.10"]));
+    engine.apply(Event::Synced(Source::Manifests));
+    engine.step(LATER, &mut |_| ());
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.10:80"]);
+}
+
+#[test]
+fn what_is_remembered_takes_no_address_that_another_service_has_in_the_maps() {
+    let gone = ServiceKey { name: name("a"), source: Source::Manifests };
+    let mut engine =
+        newer(vec![Event::ServiceDeleted(gone, None), service("z", "10.0.0.1"), slice("z", &["1.1.1.7"])]);
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.7:80"]);
+    engine.step(LATER, &mut |_| ());
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.7:80"]);
 }
 
 /// Maps that are bare because another version's programs serve from its own.
