@@ -44,7 +44,7 @@ pub use exempt::Served;
 pub use flows::FlowsSeen;
 pub use packets::PacketStatus;
 pub use proof::SelfTestError;
-pub use repair::Repaired;
+pub use repair::{RepairError, Repaired};
 pub use stale::{Namespaces, StaleSockets, Swept};
 pub use start::{Options, TakeOverError};
 pub use status::Status;

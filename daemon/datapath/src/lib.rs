@@ -49,8 +49,8 @@ pub use flows::{
     PACKET_DROPS, PACKET_EVENTS, PacketCounts, Refused, Refusing, Sampled, Stage, Tally, Wrapped,
 };
 pub use kernel::{
-    FlowsSeen, KernelMaps, Namespaces, Options, PacketStatus, Repaired, SelfTestError, Served, StaleSockets,
-    Status, Swept, TakeOverError,
+    FlowsSeen, KernelMaps, Namespaces, Options, PacketStatus, RepairError, Repaired, SelfTestError, Served,
+    StaleSockets, Status, Swept, TakeOverError,
 };
 pub use links::Beside;
 pub use packets::{PacketOptions, PacketSwitches, Wraps};

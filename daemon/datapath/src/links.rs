@@ -192,14 +192,14 @@ impl<S: Site> Links<S> {
 
     /// Attaches anew what no longer holds, and moves what is behind. At a hook that is attached anew both programs run
     /// for a moment; the second one finds nothing left to translate. A hook that fails keeps no other one from being
-    /// put right.
+    /// put right; those that were are named in `mended`.
     pub(crate) fn repair(
         &mut self,
         programs: &Programs<'_>,
         pins: &Pins,
         broken: &[&'static str],
-    ) -> Result<Vec<&'static str>, StartError> {
-        let mut mended = Vec::new();
+        mended: &mut Vec<&'static str>,
+    ) -> Result<(), StartError> {
         let mut failure = None;
         if !broken.is_empty() {
             self.site.renew();
@@ -214,7 +214,7 @@ impl<S: Site> Links<S> {
             }
         }
         self.behind.retain(|hook| !mended.contains(hook));
-        failure.map_or(Ok(mended), Err)
+        failure.map_or(Ok(()), Err)
     }
 
     fn put_anew(

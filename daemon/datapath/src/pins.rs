@@ -236,9 +236,13 @@ impl Pins {
 
     /// Pins again what has been unpinned.
     pub(crate) fn repair(&self, maps: &mut Handles) -> Result<(), StartError> {
-        let links = self.root.join(LINKS);
-        fs::create_dir_all(&links).map_err(failed("make", &links))?;
         pin_folders(self.folders(), maps)
+    }
+
+    /// Makes the folder of links, where it is missing.
+    pub(crate) fn make_links(&self) -> Result<(), StartError> {
+        let links = self.root.join(LINKS);
+        fs::create_dir_all(&links).map_err(failed("make", &links))
     }
 
     /// The folders of maps, but for those of packets, and which maps are pinned in each.

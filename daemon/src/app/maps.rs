@@ -12,8 +12,8 @@ use holdfast_core::maps::{Capacity, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Coming, Dump, DumpPort, FrontendValue, Grace, Op, PortIndex};
 use holdfast_core::sources::SourceRange;
 use holdfast_datapath::{
-    KernelMaps, Namespaces, Options, PacketOptions, PacketSwitches, Repaired, Served, StaleSockets,
-    StartError, Wraps,
+    KernelMaps, Namespaces, Options, PacketOptions, PacketSwitches, RepairError, Repaired, Served,
+    StaleSockets, StartError, Wraps,
 };
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::views::devices::Decision;
@@ -125,7 +125,10 @@ fn look_after(maps: &mut KernelMaps, trouble: &mut Option<String>, is_whole: boo
             *trouble = None;
             tell_repaired(repaired);
         }
-        Err(error) => tell_trouble(trouble, error.to_string()),
+        Err(RepairError { repaired, cause }) => {
+            tell_repaired(*repaired);
+            tell_trouble(trouble, cause.to_string());
+        }
     }
     follow_flows(maps);
     if let Err(error) = maps.end_stale_sockets(is_whole) {

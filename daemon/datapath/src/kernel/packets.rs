@@ -13,6 +13,7 @@ use holdfast_core::keys::FrontendKey;
 use libbpf_rs::{MapCore, MapHandle};
 
 use super::KernelMaps;
+use super::repair::Repaired;
 use super::resize::{ResizeFailure, Resizing};
 use crate::bitmap::Bitmap;
 use crate::devices::{self, Device, DeviceStatus, Devices, HookKind};
@@ -172,14 +173,6 @@ impl Packets {
     }
 }
 
-/// What [`KernelMaps::repair_packets`] put right.
-#[derive(Debug, Default)]
-pub(super) struct Mended {
-    pub(super) hooks: Vec<String>,
-    pub(super) pins: bool,
-    pub(super) bits: bool,
-}
-
 impl KernelMaps {
     /// Translates packets too from now on, if that is asked for and sockets are served. A failure is kept for the
     /// status, and [`Self::repair`] tries again. If it is not asked for, takes from devices what a former daemon left
@@ -212,7 +205,7 @@ impl KernelMaps {
         self.packets.status()
     }
 
-    fn is_serving(&self) -> bool {
+    pub(super) fn is_serving(&self) -> bool {
         self.attached.as_ref().is_some_and(|attached| attached.links.are_attached())
     }
 
@@ -323,23 +316,22 @@ impl KernelMaps {
     }
 
     /// Does what could not be done yet, and puts back what was taken away from outside.
-    pub(super) fn repair_packets(&mut self) -> Result<Mended, StartError> {
+    pub(super) fn repair_packets(&mut self, repaired: &mut Repaired) -> Result<(), StartError> {
         self.serve_packets();
         if self.packets.behind && self.packets.retry.is_due() {
             self.move_packets();
         }
         self.cluster_ips.settle();
-        let mut mended = Mended::default();
         let (Some(running), Some(attached)) = (&mut self.packets.running, &self.attached) else {
-            return Ok(mended);
+            return Ok(());
         };
-        mended.bits = running.ports.repair();
-        mended.hooks = running.devices.repair();
+        repaired.bits |= running.ports.repair();
+        repaired.devices = running.devices.repair();
         if attached.pins.packets_are_broken() {
             attached.pins.pin_packets(&mut map::copies(&running.handles)?)?;
-            mended.pins = true;
+            repaired.pins = true;
         }
-        Ok(mended)
+        Ok(())
     }
 }
 

@@ -32,14 +32,19 @@ const FLOWS: u32 = 64;
 #[track_caller]
 fn with_each(test: impl Fn(&Bed, HookKind) + Copy + Send + 'static) {
     for kind in KINDS {
-        bed(move |bed| {
-            run("ip", "link add left index 70 type veth peer name right index 71");
-            run("ip", "address add 10.9.0.1/24 dev left");
-            run("ip", "link set left up");
-            run("ip", "link set right up");
-            test(bed, kind);
-        });
+        bed_with_devices(move |bed| test(bed, kind));
     }
+}
+
+#[track_caller]
+fn bed_with_devices(test: impl FnOnce(&Bed) + Send + 'static) {
+    bed(move |bed| {
+        run("ip", "link add left index 70 type veth peer name right index 71");
+        run("ip", "address add 10.9.0.1/24 dev left");
+        run("ip", "link set left up");
+        run("ip", "link set right up");
+        test(bed);
+    });
 }
 
 #[track_caller]
@@ -372,6 +377,50 @@ fn kernel_what_somebody_took_from_a_device_is_put_back_and_counted() {
         check_attached(&maps, kind, "left", 70);
         assert_eq!(packets_of(&maps).repaired, taken as u64);
         assert!(maps.repair().unwrap().devices.is_empty(), "once is enough");
+    });
+}
+
+/// What is blocked has no program, and none can be pinned there.
+fn block(bed: &Bed, hook: &str) {
+    let pin = bed.options().bpffs.join("links").join(hook);
+    libbpf_rs::Link::open(&pin).unwrap().detach().unwrap();
+    std::fs::remove_file(&pin).unwrap();
+    std::fs::create_dir_all(pin.join("theirs")).unwrap();
+}
+
+#[test]
+fn kernel_what_cannot_be_put_back_keeps_nothing_else_from_it() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(70, "left"), outer(72, "new")]);
+        maps.repair().unwrap();
+        block(bed, "connect4");
+        std::fs::remove_file(bed.options().bpffs.join("links/connect6")).unwrap();
+        take_away(bed, kind);
+        run("ip", "link add new index 72 type bridge");
+        let error = maps.repair().unwrap_err();
+        assert!(error.to_string().contains("links/connect4"), "{error}");
+        assert_eq!(error.repaired.hooks, ["connect6"]);
+        assert_eq!(error.repaired.devices, ["left in", "left out"]);
+        check_attached(&maps, kind, "left", 70);
+        check_attached(&maps, kind, "new", 72);
+        assert_eq!(maps.seen().broken_hooks, ["connect4"]);
+    });
+}
+
+/// As when the file system of the pins is unmounted. Filters need no pins.
+#[test]
+fn kernel_filters_are_put_back_also_where_nothing_can_be_pinned() {
+    bed_with_devices(|bed| {
+        let mut maps = start(bed, HookKind::Clsact);
+        maps.set_devices(&[outer(70, "left")]);
+        let root = bed.options().bpffs;
+        std::fs::remove_dir_all(&root).unwrap();
+        std::os::unix::fs::symlink("/proc/self", &root).unwrap();
+        take_away(bed, HookKind::Clsact);
+        let error = maps.repair().unwrap_err();
+        assert_eq!(error.repaired.devices, ["left in", "left out"], "{error}");
+        check_attached(&maps, HookKind::Clsact, "left", 70);
     });
 }
 
