@@ -11,6 +11,7 @@ mod flows;
 mod grow;
 mod packets;
 mod proof;
+mod refused;
 mod repair;
 mod resize;
 mod sources;
@@ -20,6 +21,7 @@ mod status;
 mod together;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::list::SlotState;
@@ -62,6 +64,7 @@ pub struct KernelMaps {
     reached: Shape,
     growths: u32,
     ahead: ahead::Ahead,
+    refused: refused::RefusedGrowths,
     attached: Option<Attached>,
     stale: Option<stale::Stale>,
     exempt: exempt::Exempt,
@@ -249,7 +252,7 @@ impl Maps for KernelMaps {
     }
 }
 
-fn growth_refused(op: &'static str) -> impl FnOnce(StartError) -> MapError {
+fn growth_refused(op: &'static str) -> impl FnOnce(Arc<StartError>) -> MapError {
     move |error| MapError::Refused { op, cause: format!("the maps cannot grow: {error}") }
 }
 

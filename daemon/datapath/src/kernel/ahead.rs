@@ -74,7 +74,7 @@ impl Ahead {
 impl KernelMaps {
     /// Begins to make larger maps, if none are being made and the last attempt has not failed.
     pub(super) fn begin_larger(&mut self, shape: Shape) {
-        if matches!(self.ahead, Ahead::Nothing) {
+        if matches!(self.ahead, Ahead::Nothing) && self.refused.standing(&shape).is_none() {
             self.ahead = self.ordered(shape).unwrap_or(Ahead::Failed);
         }
     }

@@ -6,10 +6,13 @@
 //! at any point leaves links on whole maps. Maps never shrink. Larger maps are made on a thread beside the engine while
 //! there is room left (`ahead`), and an op waits for them only where there is none.
 
+use std::sync::Arc;
+
 use holdfast_core::keys::Family;
 use holdfast_core::op::{Coming, PortIndex, Range};
 
 use super::ahead::Larger;
+use super::refused::RefusedGrowths;
 use super::{Attached, BACKENDS, FRONTENDS, KernelMaps, growth_refused};
 use crate::error::StartError;
 use crate::features::Features;
@@ -135,17 +138,22 @@ impl KernelMaps {
         }
     }
 
-    fn grow(&mut self, shape: Shape) -> Result<(), StartError> {
+    fn grow(&mut self, shape: Shape) -> Result<(), Arc<StartError>> {
         self.build(self.with_what_grows_along(shape))
     }
 
-    fn build(&mut self, shape: Shape) -> Result<(), StartError> {
-        let larger = self.await_larger(shape)?;
-        self.take(larger)
+    /// Grows now. What has just failed is not tried again: each op would wait for it anew, and with it every change
+    /// that needs no room.
+    fn build(&mut self, shape: Shape) -> Result<(), Arc<StartError>> {
+        if let Some(why) = self.refused.standing(&shape) {
+            return Err(why);
+        }
+        let grown = self.await_larger(shape).and_then(|larger| self.take(larger));
+        grown.map_err(|error| self.refused.note(shape, error))
     }
 
     fn take(&mut self, larger: Larger) -> Result<(), StartError> {
-        let Self { generation, attached, features, growths, .. } = self;
+        let Self { generation, attached, features, growths, refused, .. } = self;
         let Larger { generation: mut next, mut maps, programs, packets } = larger;
         let mut attached = attached.as_mut().filter(|attached| attached.links.are_attached());
         generation.set_outgrown(true);
@@ -157,6 +165,7 @@ impl KernelMaps {
         moved?;
         *generation = next;
         *growths += 1;
+        *refused = RefusedGrowths::default();
         if let Some(attached) = attached {
             attached.pins.forget_older();
         }

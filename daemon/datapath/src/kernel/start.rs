@@ -13,6 +13,7 @@ use super::ahead::Ahead;
 use super::cluster_ips::ClusterIps;
 use super::exempt::{Exempt, Served};
 use super::packets::Packets;
+use super::refused::RefusedGrowths;
 use super::sources::Sources;
 use super::stale::{Stale, StaleSockets};
 use super::{Attached, KernelMaps, SelfTestError, dump};
@@ -171,6 +172,7 @@ impl KernelMaps {
             reached: Shape::NONE,
             growths: 0,
             ahead: Ahead::default(),
+            refused: RefusedGrowths::default(),
             attached: None,
             stale: None,
             exempt: Exempt::new(&Served::default(), maps)?,

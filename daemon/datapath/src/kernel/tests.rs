@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_core::keys::Transport;
 use holdfast_core::list::Scope;
-use holdfast_core::op::{FrontendType, WordFlags};
+use holdfast_core::op::{FrontendType, Owner, WordFlags};
 
 use super::ahead::Ahead;
 use super::bed::{
@@ -56,17 +56,21 @@ fn kernel_contents_that_nobody_wrote_are_left_out_of_a_dump() {
     assert_eq!(maps.dump().unwrap(), Dump::default());
 }
 
-/// Frontends of one port, by their numbers.
+/// A frontend of one port, by its number.
+fn insertion(number: u32) -> Op {
+    let address = IpAddr::from((0x0a60_0000 + number).to_be_bytes());
+    let key = FrontendKey { address, port: NonZeroU16::MIN, transport: Transport::Tcp };
+    let value = FrontendValue {
+        port: PortIndex(1),
+        kind: FrontendType::ClusterIp,
+        share: holdfast_core::op::Share::default(),
+    };
+    Op { owner: Owner::Nobody, action: Action::InsertFrontend(key, value) }
+}
+
 fn insert(maps: &mut KernelMaps, numbers: std::ops::Range<u32>) {
     for number in numbers {
-        let address = IpAddr::from((0x0a60_0000 + number).to_be_bytes());
-        let key = FrontendKey { address, port: NonZeroU16::MIN, transport: Transport::Tcp };
-        let value = FrontendValue {
-            port: PortIndex(1),
-            kind: FrontendType::ClusterIp,
-            share: holdfast_core::op::Share::default(),
-        };
-        maps.execute(&Action::InsertFrontend(key, value)).unwrap();
+        maps.execute(&insertion(number).action).unwrap();
     }
 }
 
@@ -147,6 +151,34 @@ fn kernel_what_is_small_is_not_expected() {
     let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
     maps.prepare(&Coming { frontends: [3_000; 2], ports: 4_000, slots: [16_000; 2], members: 3_000 });
     assert!(matches!(maps.ahead, Ahead::Nothing), "{:?}", maps.ahead);
+}
+
+/// A growth takes as long as thousands of ops, and the engine, which serves all namespaces, waits for it.
+#[test]
+fn kernel_a_growth_that_fails_is_paid_once_and_tried_again_after_a_pause() {
+    bed(|bed| {
+        let mut maps = KernelMaps::start(&bed.options()).unwrap();
+        insert(&mut maps, 0..2560);
+        // As if no larger maps could be made while there is room.
+        maps.ahead = Ahead::Failed;
+        insert(&mut maps, 2560..3840);
+        bed.set_read_only(true);
+        let begun = std::time::Instant::now();
+        let refusal = maps.execute_some(&[insertion(3840)]).unwrap_err();
+        let single = begun.elapsed();
+        for number in 3841..3890 {
+            let op = insertion(number);
+            let alone = maps.execute(&op.action).map(|()| 1);
+            assert_eq!((maps.execute_some(&[op]), alone), (Err(refusal.clone()), Err(refusal.clone())));
+        }
+        assert!(begun.elapsed() < 2 * single, "{single:?} for one, {:?} for all", begun.elapsed());
+        bed.set_read_only(false);
+        assert_eq!(maps.execute(&insertion(3840).action), Err(refusal), "the pause is not over");
+        assert_eq!(grown(&maps), (0, 4096));
+        maps.refused.end_pause();
+        insert(&mut maps, 3840..3890);
+        assert_eq!(grown(&maps), (1, super::bed::CAPACITY.ports));
+    });
 }
 
 const VIP: &str = "10.96.0.10:80";
