@@ -54,7 +54,7 @@ pub use kernel::{
 };
 pub use links::Beside;
 pub use packets::{PacketOptions, PacketSwitches, Wraps};
-pub use pins::{Drained, VERSION as PINS_VERSION, cleanup, drain};
+pub use pins::{Drained, Removed, VERSION as PINS_VERSION, cleanup, drain};
 pub use refusals::{Arrival, Cause, Denial, Refusal, Refusals};
 pub use shape::Shape;
 pub use sys::give_back_freed;

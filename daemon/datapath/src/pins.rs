@@ -32,7 +32,7 @@ use crate::error::StartError;
 use crate::map::{Handles, Map};
 use crate::site::Site;
 
-pub use removal::{Drained, cleanup, drain};
+pub use removal::{Drained, Removed, cleanup, drain};
 
 /// The version of `bpf/include/abi.h`. A daemon with another one has maps of its own beside these.
 pub const VERSION: u32 = 8;

@@ -34,29 +34,35 @@ pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
             };
         }
     };
-    if !pins.exists() {
-        return without_routes(outcome(&pins, false, "nothing is there", &[] as &[String]));
-    }
     match if drains { holdfast_datapath::drain(&pins) } else { Ok(Drained::default()) } {
         Ok(Drained { flows: 0, .. }) => remove(&pins),
-        Ok(drained) => without_routes(goes_on(&pins, &drained)),
-        Err(error) => outcome(&pins, true, "", &[error]),
+        Ok(drained) => with_routes(goes_on(&pins, &drained), take_routes()),
+        Err(error) => outcome(&pins, true, &[error]),
     }
 }
 
+/// What is left without pins is removed all the same: filters at devices, and routes.
 fn remove(pins: &Path) -> Report {
-    let removed = "removed; no connection is translated any more";
     match holdfast_datapath::cleanup(pins) {
-        Ok(errors) => without_routes(outcome(pins, true, removed, &errors)),
-        Err(error) => outcome(pins, true, removed, &[error]),
+        Ok(removed) => {
+            let routes = take_routes();
+            let found = removed.is_something() || routes != Routes::default();
+            with_routes(outcome(pins, found, &removed.errors), routes)
+        }
+        Err(error) => outcome(pins, true, &[error]),
     }
 }
 
-/// Takes out the routes to announced addresses, and adds to a report what became of them.
-fn without_routes(mut report: Report) -> Report {
-    let (taken, errors) = host_routes::take_all().unwrap_or_else(|error| {
-        (0, vec![format!("routes to announced addresses cannot be listed: {error}")])
-    });
+/// How many routes to announced addresses were taken out, and why others stay.
+type Routes = (usize, Vec<String>);
+
+fn take_routes() -> Routes {
+    host_routes::take_all()
+        .unwrap_or_else(|error| (0, vec![format!("routes to announced addresses cannot be listed: {error}")]))
+}
+
+/// Adds to a report what became of the routes to announced addresses.
+fn with_routes(mut report: Report, (taken, errors): Routes) -> Report {
     if taken > 0 {
         report.good.push(format!("{taken} routes to announced addresses removed"));
     }
@@ -100,8 +106,9 @@ fn free_ports(ports: &TakenPorts) -> Option<String> {
     ))
 }
 
-fn outcome(pins: &Path, found: bool, good: &str, errors: &[impl Display]) -> Report {
+fn outcome(pins: &Path, found: bool, errors: &[impl Display]) -> Report {
     let is_good = errors.is_empty();
+    let good = if found { "removed; no connection is translated any more" } else { "nothing is there" };
     let pins = pins.display().to_string();
     let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
     Report {
@@ -133,6 +140,16 @@ mod tests {
 
     fn report(ports: TakenPorts) -> Report {
         goes_on(Path::new("/sys/fs/bpf/holdfast"), &Drained { flows: 7, ports })
+    }
+
+    #[test]
+    fn a_route_alone_is_more_than_nothing() {
+        let pins = Path::new("/sys/fs/bpf/holdfast");
+        let report = with_routes(outcome(pins, true, &[] as &[String]), (2, Vec::new()));
+        let said =
+            ["removed; no connection is translated any more", "2 routes to announced addresses removed"];
+        assert!(report.good.iter().zip(said).all(|(line, said)| line.ends_with(said)), "{:?}", report.good);
+        assert_eq!((&report.json["found"], &report.json["removed"]), (&true.into(), &true.into()));
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Life<'_> {
         daemon.start()?;
         wait_for(daemon, cluster)?;
         // From here on only this life's programs serve.
-        if let Some(error) = cleanup(&former)?.pop() {
+        if let Some(error) = cleanup(&former)?.errors.pop() {
             return Err(error.into());
         }
         for kill in 0..KILLS {

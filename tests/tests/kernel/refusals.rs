@@ -92,3 +92,19 @@ fn kernel_cleanup_of_the_command_line_frees_the_clients() {
         assert_eq!(cleanup(folder.path(), &pins).0, Exit::Good, "and again");
     });
 }
+
+#[test]
+fn kernel_cleanup_of_the_command_line_says_nothing_is_there_only_where_that_is_so() {
+    bed(|bed| {
+        let folder = tempfile::tempdir().unwrap();
+        let pins = bed.options().bpffs;
+        let route = ["route", "add", "blackhole", "192.0.2.7/32", "protocol", "104", "table", "180"];
+        assert!(std::process::Command::new("ip").args(route).status().unwrap().success());
+        let (exit, out, err) = cleanup(folder.path(), &pins);
+        assert_eq!((exit, err.as_str()), (Exit::Good, ""));
+        assert!(out.contains("removed") && !out.contains("nothing is there"), "{out}");
+        assert!(out.contains("1 routes to announced addresses removed"), "{out}");
+        let (exit, out, _) = cleanup(folder.path(), &pins);
+        assert_eq!((exit, out), (Exit::Good, format!("{}: nothing is there\n", pins.display())));
+    });
+}

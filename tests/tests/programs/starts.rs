@@ -139,7 +139,7 @@ fn a_restart_whose_self_test_fails_ends_and_leaves_clients_served() {
     check_in_vain(&daemon, &[], &not_translated(&bed));
     assert_eq!(others.status().shared_hooks.len(), 8, "what was there is there");
     drop(others);
-    assert!(cleanup(&bed.bpffs().join("others")).unwrap().is_empty());
+    assert!(cleanup(&bed.bpffs().join("others")).unwrap().errors.is_empty());
     assert!(is_served(&bed));
     daemon.start().unwrap();
     assert!(is_served(&bed));

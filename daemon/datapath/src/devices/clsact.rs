@@ -95,12 +95,13 @@ pub(super) fn program_at(spot: &Spot) -> Option<u32> {
     (returned == 0).then_some(filter.prog_id)
 }
 
-/// Removes our filter. One that is not there is gone already, and with its device all filters are.
-pub(super) fn remove(spot: &Spot) -> io::Result<()> {
+/// Removes our filter. One that is not there is gone already, and with its device all filters are. `true`: it was
+/// there.
+pub(super) fn remove(spot: &Spot) -> io::Result<bool> {
     if program_at(spot).is_none() {
-        return Ok(());
+        return Ok(false);
     }
-    checked(ask(Ask::Detach, &mut hook(spot), &mut ours()), libc::ENODEV)
+    checked(ask(Ask::Detach, &mut hook(spot), &mut ours()), libc::ENODEV).map(|()| true)
 }
 
 /// How many filters of others are there. A refusal ends the answer too: where there is no discipline, there are no

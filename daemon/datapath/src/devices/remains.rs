@@ -54,20 +54,25 @@ pub(crate) fn are_anywhere(folder: &Path) -> bool {
 }
 
 /// Removes our programs from all devices of this network namespace, and the links that are pinned there. Collects what
-/// could not be removed, and goes on.
-pub(crate) fn remove_all(folder: &Path) -> Vec<(PathBuf, io::Error)> {
+/// could not be removed, and goes on; gives how many were removed, too.
+pub(crate) fn remove_all(folder: &Path) -> (usize, Vec<(PathBuf, io::Error)>) {
     libbpf_rs::set_print(None);
-    let mut errors = Vec::new();
     let names = Direction::ALL.map(Direction::name).into_iter().chain([XDP]);
     let folders = pinned(folder).map(|index| folder.join(index.to_string()));
     let pins = folders.flat_map(|folder| names.clone().map(move |name| folder.join(name)));
-    for pin in pins.filter(|pin| pin.exists()) {
+    let links = pins.filter(|pin| pin.exists()).map(|pin| {
         let detached = Link::open(&pin).and_then(|link| link.detach());
-        errors.extend(detached.err().map(|error| (pin, error)));
+        detached.map(|()| true).map_err(|error| (pin, error))
+    });
+    let filters = link_layer::all().into_iter().flat_map(Spot::both).map(|spot| {
+        clsact::remove(&spot).map_err(|error| (PathBuf::from(format!("device {}", spot.index)), error))
+    });
+    let (mut removed, mut errors) = (0, Vec::new());
+    for outcome in links.chain(filters) {
+        match outcome {
+            Ok(was_there) => removed += usize::from(was_there),
+            Err(error) => errors.push(error),
+        }
     }
-    for spot in link_layer::all().into_iter().flat_map(Spot::both) {
-        let removed = clsact::remove(&spot);
-        errors.extend(removed.err().map(|error| (PathBuf::from(format!("device {}", spot.index)), error)));
-    }
-    errors
+    (removed, errors)
 }

@@ -18,23 +18,40 @@ use crate::error::StartError;
 use crate::flows::FlowTable;
 use crate::map::{Handles, Map, handle};
 
-/// Removes every pin, and with the links the programs. Collects what could not be removed, and goes on.
+/// What a cleanup found and took out.
+#[derive(Debug, Default)]
+pub struct Removed {
+    /// Whether there were pins, or at least their folder.
+    pub pins: bool,
+    /// How many programs were taken off devices; without pins, too, filters stay there.
+    pub at_devices: usize,
+    /// What could not be removed.
+    pub errors: Vec<StartError>,
+}
+
+impl Removed {
+    /// Whether anything was there.
+    pub fn is_something(&self) -> bool {
+        self.pins || self.at_devices > 0 || !self.errors.is_empty()
+    }
+}
+
+/// Removes every pin, and with the links the programs; filters at devices also where no pin is left. Collects what
+/// could not be removed, and goes on.
 ///
 /// Refuses while a daemon holds the pins.
-pub fn cleanup(root: &Path) -> Result<Vec<StartError>, StartError> {
-    let withdrawn = |(path, source)| StartError::Pin { attempt: "detach", path, source };
-    if !root.exists() {
-        return Ok(devices::remove_all(&device_links(root)).into_iter().map(withdrawn).collect());
-    }
-    let _lock = lock(root)?;
+pub fn cleanup(root: &Path) -> Result<Removed, StartError> {
+    let pins = root.exists();
+    let _lock = pins.then(|| lock(root)).transpose()?;
     let mut errors = detach_sockets(root);
-    errors.extend(devices::remove_all(&device_links(root)).into_iter().map(withdrawn));
-    for folder in [root.join(LINKS), root.to_owned()] {
+    let (at_devices, stay) = devices::remove_all(&device_links(root));
+    errors.extend(stay.into_iter().map(|(path, source)| StartError::Pin { attempt: "detach", path, source }));
+    for folder in [root.join(LINKS), root.to_owned()].into_iter().filter(|_| pins) {
         let removed =
             remove_folder(&folder).or_else(|error| if is_empty(&folder) { Ok(()) } else { Err(error) });
         errors.extend(removed.map_err(failed("remove", &folder)).err());
     }
-    Ok(errors)
+    Ok(Removed { pins, at_devices, errors })
 }
 
 /// Whether a folder is empty, which is enough in a container: there it is a mount, which stays.

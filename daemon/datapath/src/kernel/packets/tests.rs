@@ -532,13 +532,32 @@ fn kernel_cleanup_takes_the_programs_off_all_devices_and_leaves_those_of_others(
         let mut maps = start(bed, kind);
         maps.set_devices(&[outer(70, "left"), outer(71, "right")]);
         drop(maps);
-        let errors = cleanup(&bed.options().bpffs).unwrap();
-        assert!(errors.is_empty(), "{errors:?}");
-        for (name, index) in [("left", 70), ("right", 71)] {
-            assert_eq!(ours(kind, name, index), [0, 0], "{kind:?} {name}");
-        }
+        check_all_is_taken(bed, kind, 4);
         assert!(others.query().is_ok(), "it is still there");
-        assert!(!bed.options().bpffs.exists());
+        assert!(!cleanup(&bed.options().bpffs).unwrap().is_something(), "nothing is there any more");
+    });
+}
+
+#[track_caller]
+fn check_all_is_taken(bed: &Bed, kind: HookKind, at_devices: usize) {
+    let taken = cleanup(&bed.options().bpffs).unwrap();
+    assert!(taken.errors.is_empty() && taken.is_something(), "{taken:?}");
+    assert_eq!(taken.at_devices, at_devices);
+    for (name, index) in [("left", 70), ("right", 71)] {
+        assert_eq!(ours(kind, name, index), [0, 0], "{kind:?} {name}");
+    }
+    assert!(!bed.options().bpffs.exists());
+}
+
+#[test]
+fn kernel_cleanup_takes_filters_off_devices_also_where_no_pin_is_left() {
+    bed_with_devices(|bed| {
+        let mut maps = start(bed, HookKind::Clsact);
+        maps.set_devices(&[outer(70, "left")]);
+        drop(maps);
+        std::fs::remove_dir_all(bed.options().bpffs).unwrap();
+        assert!(ours(HookKind::Clsact, "left", 70).iter().all(|number| *number != 0));
+        check_all_is_taken(bed, HookKind::Clsact, 2);
     });
 }
 
