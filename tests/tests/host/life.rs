@@ -112,10 +112,23 @@ pub(crate) fn remove_under_traffic(host: &Host, dialer: &mut Dialer, backend: &s
     assert!(host.path(CONFIG).exists(), "the configuration stays");
 }
 
+/// What a daemon leaves that no pin keeps: routes to announced addresses, and a filter, as on kernels without links at
+/// devices.
+const WITHOUT_PINS: &str = "ip route add blackhole 192.0.2.7/32 table 180 protocol 104 && \
+    ip -6 route add blackhole 2001:db8::7/128 table 180 protocol 104 && \
+    tc qdisc add dev lo clsact && \
+    tc filter add dev lo ingress protocol all pref 104 handle 0x686f6c64 \
+        bpf da bytecode '1,6 0 0 4294967295,'";
+const SHOW_WITHOUT_PINS: &str = "ip route show table all protocol 104; ip -6 route show table all protocol 104; \
+    tc filter show dev lo ingress";
+
 /// Purges the package and looks for what it left, of all that was not there before.
 pub(crate) fn purge(host: &Host, before: &[String]) {
+    host.shell(WITHOUT_PINS).unwrap().good();
+    assert_ne!(host.shell(SHOW_WITHOUT_PINS).unwrap().good(), "");
     host.run(&["dpkg", "--purge", "holdfast"]).unwrap().good();
     assert_eq!(who_answers(host), "", "no program is left");
+    assert_eq!(host.shell(SHOW_WITHOUT_PINS).unwrap().good(), "", "no route and no filter is left");
     assert_ne!(host.shell("getent group holdfast").unwrap().code, 0, "the group is gone");
     let left: Vec<String> = files(host).into_iter().filter(|file| !before.contains(file)).collect();
     let ours = |file: &&String| !OF_THE_SYSTEM.iter().any(|known| file.starts_with(known));
