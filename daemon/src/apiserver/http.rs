@@ -209,15 +209,40 @@ impl Reply {
         }
     }
 
+    /// As much of the body as comes within `limit` and in `most` bytes; and the connection, which is free for the next
+    /// request, or why that is not all.
+    pub async fn beginning(mut self, most: usize, limit: Duration) -> (Bytes, Result<Connection, Trouble>) {
+        let (body, ended) = self.begun(most, limit).await;
+        if let Some(trouble) = ended.as_ref().err().filter(|trouble| !matches!(trouble, Trouble::TooLarge(_)))
+        {
+            self.broke(trouble.clone());
+        }
+        (body, ended.map(|()| self.connection))
+    }
+
+    /// As much of the body as comes within `limit` and in `most` bytes, and why that is not all.
+    pub(super) async fn begun(&mut self, most: usize, limit: Duration) -> (Bytes, Result<(), Trouble>) {
+        let mut begun = BytesMut::new();
+        let ended = timeout(limit, self.gather(&mut begun, most, limit)).await;
+        (begun.freeze(), ended.unwrap_or(Err(Trouble::Silent)))
+    }
+
     pub(super) async fn collect(&mut self, most: usize, idle: Duration) -> Result<Bytes, Trouble> {
         let mut whole = BytesMut::new();
+        self.gather(&mut whole, most, idle).await?;
+        Ok(whole.freeze())
+    }
+
+    async fn gather(&mut self, into: &mut BytesMut, most: usize, idle: Duration) -> Result<(), Trouble> {
         while let Some(piece) = self.piece(idle).await? {
-            if whole.len().saturating_add(piece.len()) > most {
+            let room = most.saturating_sub(into.len());
+            let (fits, rest) = piece.split_at(piece.len().min(room));
+            into.extend_from_slice(fits);
+            if !rest.is_empty() {
                 return Err(Trouble::TooLarge(most));
             }
-            whole.extend_from_slice(&piece);
         }
-        Ok(whole.freeze())
+        Ok(())
     }
 
     async fn piece(&mut self, idle: Duration) -> Result<Option<Bytes>, Trouble> {

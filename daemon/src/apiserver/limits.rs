@@ -10,7 +10,8 @@ pub(super) const DIAL: Duration = Duration::from_millis(2_800);
 /// How long until an answer's headers. A loaded apiserver takes seconds to begin a list; a dead one takes for ever.
 pub(super) const HEADERS: Duration = Duration::from_secs(10);
 
-/// The longest time between two pieces of a short answer's body, such as the cluster's identity.
+/// The longest time between two pieces of a short answer's body, such as the cluster's identity, and how long the body
+/// may take in all that says why an endpoint cannot serve.
 pub(super) const SHORT_BODY: Duration = Duration::from_secs(3);
 
 /// The largest short answer: a Namespace with annotations, or an error page. An apiserver's objects end at 1.5 MB, but

@@ -300,7 +300,7 @@ async fn judged(mut reply: Reply, shown: &Shown) -> Result<Reply, Trouble> {
         return Err(Trouble::Unauthorized { credential: shown.kind() });
     }
     if is_about_endpoint(reply.status) {
-        let body = reply.collect(SHORT_BODY_BYTES_MAX, SHORT_BODY).await.unwrap_or_default();
+        let (body, _) = reply.begun(SHORT_BODY_BYTES_MAX, SHORT_BODY).await;
         return Err(Trouble::answered(reply.status, reply.retry_after, &body));
     }
     Ok(reply)

@@ -71,6 +71,8 @@ pub struct Timing {
     pub doubt: Duration,
     /// How long a watch must have lasted for its end to count as a normal one.
     pub watch_short: Duration,
+    /// How long the body may take that says why a request is refused. What has come by then is told.
+    pub refusal: Duration,
     /// How long a list may send nothing until the request is given up.
     pub list_idle: Duration,
     /// How long no page of a list may come. After that the whole list is asked for once more.
@@ -109,6 +111,7 @@ impl Default for Timing {
             watch_idle: Duration::from_secs(90),
             doubt: Duration::from_secs(2),
             watch_short: Duration::from_secs(10),
+            refusal: Duration::from_secs(10),
             list_idle: Duration::from_secs(30),
             list_silence: Duration::from_secs(300),
             list_spread: Duration::from_secs(1),

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::ServerConfig;
@@ -13,6 +14,12 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 pub(super) const OUR_UID: &str = "2f6d6a52-0001";
+
+/// What stands behind this in an answer comes a byte at a time.
+pub(crate) const SLOWLY: char = '\u{e000}';
+
+/// How far apart such bytes are.
+const SLOW: Duration = Duration::from_millis(20);
 
 /// A certificate authority.
 pub(crate) struct Authority {
@@ -203,10 +210,21 @@ async fn meet(
         let request = Asked { path, head: request };
         let answer = script(&request);
         asked.lock().unwrap().push(request);
-        if stream.write_all(answer.as_bytes()).await.is_err() {
+        if say(&mut stream, &answer).await.is_none() {
             return;
         }
     }
+}
+
+/// Writes an answer, at once as far as to [`SLOWLY`].
+async fn say(stream: &mut (impl AsyncWriteExt + Unpin), answer: &str) -> Option<()> {
+    let (at_once, slowly) = answer.split_once(SLOWLY).unwrap_or((answer, ""));
+    stream.write_all(at_once.as_bytes()).await.ok()?;
+    for byte in slowly.bytes() {
+        tokio::time::sleep(SLOW).await;
+        stream.write_all(&[byte]).await.ok()?;
+    }
+    Some(())
 }
 
 /// One request's head; none at the end.

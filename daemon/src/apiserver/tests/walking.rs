@@ -6,7 +6,8 @@ use holdfast_judgement::views::apiserver::State;
 
 use super::super::{AccessError, patrol};
 use super::access;
-use super::server::{Authority, Manner, OUR_UID, Server, ours, plain};
+use super::server::{Authority, Manner, OUR_UID, SLOWLY, Server, ours, plain};
+use crate::patience::NOT_FOR_EVER;
 
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -58,6 +59,20 @@ async fn a_silent_server_costs_its_silence_once() {
         }
         assert!(took[1] < took[0], "{manner:?}: no shorter when it is known: {took:?}");
     }
+}
+
+#[tokio::test]
+async fn a_refusal_that_comes_a_byte_at_a_time_holds_up_no_other_endpoint() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    authority.write(&folder.path().join("ca.crt"));
+    let leaf = authority.leaf("127.0.0.1");
+    let refusal = format!("HTTP/1.1 502 No\r\ncontent-length: 60000\r\n\r\n{SLOWLY}{}", "x".repeat(60_000));
+    let slow = Server::start(&leaf, Manner::Serve, ours(move |_| refusal.clone())).await;
+    let good = Server::start(&leaf, Manner::Serve, plain()).await;
+    let keys = format!("endpoints = [{}, {}]\nca_file = \"ca.crt\"", slow.url(), good.url());
+    let access = access(folder.path(), &keys);
+    let reply = tokio::time::timeout(NOT_FOR_EVER, access.get("/", None)).await;
+    assert_eq!(*reply.expect("an answer").unwrap().endpoint, good.address.to_string());
 }
 
 #[tokio::test]

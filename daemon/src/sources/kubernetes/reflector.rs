@@ -295,13 +295,12 @@ impl Reflector {
         }
         let code = reply.status;
         let (retry_after, encoding) = (reply.retry_after, reply.encoding);
-        let body = reply.whole(REFUSAL_BYTES_MAX, self.timing.list_idle).await;
-        let (body, kept) = body.map_or_else(|_| Default::default(), |(body, kept)| (body, Some(kept)));
+        let (body, kept) = reply.beginning(REFUSAL_BYTES_MAX, self.timing.refusal).await;
         let status = match encoding {
             Encoding::Json => Json::status(&body),
             Encoding::Protobuf => Protobuf::status(&body),
         };
-        Err((Ending::Refused { status: Status::of_refusal(code, status, &body), retry_after }, kept))
+        Err((Ending::Refused { status: Status::of_refusal(code, status, &body), retry_after }, kept.ok()))
     }
 
     /// Hands a group over. The oddities that a restart has to know beside the group are published first.

@@ -3,6 +3,7 @@
 mod bed;
 mod imports;
 mod names;
+mod refusals;
 
 use std::time::{Duration, Instant};
 
