@@ -81,6 +81,16 @@ impl AccessError {
         };
         failures.iter().map(wait).collect::<Option<Vec<_>>>()?.into_iter().min()
     }
+
+    /// Whether some endpoint was reached, and gave no answer to this very request.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        let Self::Failed(failures) = self else { return false };
+        let is_unanswered = |trouble: &Trouble| {
+            let is_late = matches!(trouble, Trouble::Status { status: 504, .. });
+            is_late || matches!(trouble, Trouble::Late | Trouble::Silent | Trouble::Closed)
+        };
+        failures.iter().any(|failure| is_unanswered(&failure.trouble))
+    }
 }
 
 /// The form in which answers are asked for, unless the caller wants another one.
@@ -174,7 +184,14 @@ impl Access {
         path_and_query: &str,
         kept: Option<Connection>,
     ) -> Result<Reply, AccessError> {
-        walk::ask(&self.inner, &http::Ask { accept, path_and_query, write: None }, kept).await
+        walk::ask(&self.inner, &http::Ask::read(accept, path_and_query), kept).await
+    }
+
+    /// [`Access::get_as`] for an answer so large that even a server that is well may begin it late. That it does not
+    /// begin in time is not held against the server.
+    pub async fn get_large(&self, accept: &'static str, path_and_query: &str) -> Result<Reply, AccessError> {
+        let ask = http::Ask { is_large: true, ..http::Ask::read(accept, path_and_query) };
+        walk::ask(&self.inner, &ask, None).await
     }
 
     /// A new connection to the best endpoint that serves, for [`Self::ask_aside`].
@@ -190,13 +207,13 @@ impl Access {
         path_and_query: &str,
         connection: Connection,
     ) -> Result<Reply, AccessError> {
-        walk::ask_aside(&self.inner, &http::Ask { accept, path_and_query, write: None }, connection).await
+        walk::ask_aside(&self.inner, &http::Ask::read(accept, path_and_query), connection).await
     }
 
     /// Writes, over a new connection to the best endpoint that serves. Where an answer was lost, another endpoint is
     /// asked for the same, so a write has to be safe to repeat.
     pub async fn write(&self, path: &str, write: &Write<'_>) -> Result<Reply, AccessError> {
-        let ask = http::Ask { accept: JSON, path_and_query: path, write: Some(*write) };
+        let ask = http::Ask { write: Some(*write), ..http::Ask::read(JSON, path) };
         walk::ask(&self.inner, &ask, None).await
     }
 

@@ -35,7 +35,7 @@ use doubts::Doubts;
 use race::Race;
 
 /// What is asked over the connection, so that a server that hangs is noticed, and keeps the connection open.
-const READY: Ask<'static> = Ask { accept: JSON, path_and_query: "/readyz", write: None };
+const READY: Ask<'static> = Ask::read(JSON, "/readyz");
 
 /// Guards for as long as it is polled.
 pub(super) async fn run(inner: &Inner) {

@@ -65,6 +65,15 @@ pub(super) struct Ask<'a> {
     pub(super) path_and_query: &'a str,
     /// What the request writes; `None`: it only reads.
     pub(super) write: Option<Write<'a>>,
+    /// Whether the answer is so large that even a server that is well may begin it late.
+    pub(super) is_large: bool,
+}
+
+impl<'a> Ask<'a> {
+    /// A question that only reads.
+    pub(super) const fn read(accept: &'static str, path_and_query: &'a str) -> Self {
+        Self { accept, path_and_query, write: None, is_large: false }
+    }
 }
 
 /// What a request says beside its path.

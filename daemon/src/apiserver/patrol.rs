@@ -21,7 +21,7 @@ const WRITE_AGAIN: Duration = Duration::from_secs(60);
 const WRITE_PACE: Duration = Duration::from_secs(1);
 
 /// A path that costs a server little and says whether it can serve.
-const READY: Ask<'static> = Ask { accept: JSON, path_and_query: "/readyz", write: None };
+const READY: Ask<'static> = Ask::read(JSON, "/readyz");
 
 pub(super) async fn run(inner: &Inner) {
     tokio::join!(look(inner), remember(inner), publish(inner));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use holdfast_judgement::plain::is_unfit;
 use holdfast_judgement::views::apiserver::ClusterId;
 
-use super::limits::{THROTTLED, THROTTLED_MOST};
+use super::limits::{HEADERS, THROTTLED, THROTTLED_MOST};
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError};
 
@@ -35,6 +35,9 @@ pub enum Trouble {
     /// The connection stands, and nothing comes over it.
     #[error("accepts but does not answer")]
     Silent,
+    /// The server is well as far as is known, and takes long to begin a large answer.
+    #[error("does not begin its answer within {} s", HEADERS.as_secs())]
+    Late,
     /// The other side ended the connection before the answer was whole.
     #[error("closed the connection")]
     Closed,

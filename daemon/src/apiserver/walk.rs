@@ -149,10 +149,11 @@ fn nobody(failures: Vec<Failure>) -> AccessError {
     if failures.is_empty() { AccessError::NoEndpoint } else { AccessError::Failed(failures) }
 }
 
-/// Writes a trouble to the endpoint's row. What is wrong with our own files says nothing about the endpoint.
+/// Writes a trouble to the endpoint's row. What is wrong with our own files says nothing about the endpoint, and little
+/// says that much was asked of it.
 fn blame(target: &Target, trouble: &Trouble) {
     match trouble {
-        Trouble::Credentials(_) => target.noted(trouble.clone()),
+        Trouble::Credentials(_) | Trouble::Late => target.noted(trouble.clone()),
         _ => target.dial_failed(trouble.clone()),
     }
 }
@@ -225,7 +226,11 @@ async fn ask_once(
     patience: Patience,
 ) -> Result<Reply, Trouble> {
     let connection = opened(inner, target, shown, patience).await?;
-    let reply = connection.ask(ask, &ask.headers(shown), HEADERS).await?;
+    let reply = connection.ask(ask, &ask.headers(shown), HEADERS).await;
+    let reply = reply.map_err(|trouble| match trouble {
+        Trouble::Silent if ask.is_large => Trouble::Late,
+        other => other,
+    })?;
     judged(reply, shown).await
 }
 
@@ -265,7 +270,7 @@ async fn open(inner: &Inner, target: &Target, shown: &Shown, notice: Notice) -> 
     let server_name = expected_name(target, shown)?;
     let dial = Dial { target: target.clone(), tls: Arc::clone(&shown.tls), server_name, notice };
     let connection = dial.connect(DIAL).await?;
-    let ask = Ask { accept: JSON, path_and_query: identity::PATH, write: None };
+    let ask = Ask::read(JSON, identity::PATH);
     let reply = connection.ask(&ask, &ask.headers(shown), HEADERS).await?;
     let mut reply = judged(reply, shown).await?;
     let body = reply.collect(SHORT_BODY_BYTES_MAX, SHORT_BODY).await?;

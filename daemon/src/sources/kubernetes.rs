@@ -458,6 +458,7 @@ fn start(
         selection,
         offer,
         doubts: 0,
+        are_names_late: false,
         timing: timing.clone(),
         crowd: Crowd::new(snapshots.cloned()),
         delivered,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_judgement::views::apiserver::State;
 
-use super::super::{AccessError, patrol};
+use super::super::{AccessError, JSON, patrol};
 use super::access;
 use super::server::{Authority, Manner, OUR_UID, SLOWLY, Server, ours, plain};
 use crate::patience::NOT_FOR_EVER;
@@ -73,6 +73,18 @@ async fn a_refusal_that_comes_a_byte_at_a_time_holds_up_no_other_endpoint() {
     let access = access(folder.path(), &keys);
     let reply = tokio::time::timeout(NOT_FOR_EVER, access.get("/", None)).await;
     assert_eq!(*reply.expect("an answer").unwrap().endpoint, good.address.to_string());
+}
+
+#[tokio::test]
+async fn a_large_answer_that_begins_late_is_not_held_against_its_endpoint() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    authority.write(&folder.path().join("ca.crt"));
+    let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, ours(|_| String::new())).await;
+    let access = access(folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
+    let error = access.get_large(JSON, "/x").await.unwrap_err();
+    assert_eq!(error.to_string(), format!("{}: does not begin its answer within 10 s", server.address));
+    assert!(error.is_unanswered());
+    assert_eq!(access.view().endpoints[0].state, State::Unknown);
 }
 
 #[tokio::test]

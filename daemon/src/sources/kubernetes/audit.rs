@@ -141,7 +141,7 @@ impl Audit {
 
     async fn list(&self) -> Result<Listed, Ending> {
         let query = self.selection.now().list();
-        let reply = self.access.get_as(self.offer.metadata(), &query, None).await.map_err(Ending::Away)?;
+        let reply = self.access.get_large(self.offer.metadata(), &query).await.map_err(Ending::Away)?;
         let encoding = reply.encoding;
         let listed = self.listed(reply).await;
         listed.inspect_err(|ending| {

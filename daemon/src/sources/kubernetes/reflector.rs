@@ -64,6 +64,8 @@ pub(super) struct Reflector {
     pub(super) offer: Offer,
     /// How often in a row a server did not understand the selection.
     pub(super) doubts: u32,
+    /// Whether names alone were not answered, and no list has come since.
+    pub(super) are_names_late: bool,
     pub(super) timing: Timing,
     /// The nodes that may lose their watches together with this one.
     pub(super) crowd: Crowd,

@@ -48,7 +48,7 @@ impl Reflector {
         }
         self.deliver(commit.messages).await?;
         self.selection.set(selection);
-        self.doubts = 0;
+        (self.doubts, self.are_names_late) = (0, false);
         (self.version, self.reached, self.is_doubtful) = (Some(Arc::clone(&version)), Some(version), false);
         self.show(|view| {
             view.lists += 1;

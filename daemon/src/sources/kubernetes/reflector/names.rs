@@ -51,13 +51,16 @@ struct Names {
 impl Reflector {
     /// Lists by names, and takes in what is new; returns the version from which a watch goes on. `None`: the list of
     /// whole objects has to say what there is.
-    pub(super) async fn by_names(&self, selection: &Selection) -> Result<Option<Arc<str>>, Ending> {
+    pub(super) async fn by_names(&mut self, selection: &Selection) -> Result<Option<Arc<str>>, Ending> {
         let is_as_ever = *selection == self.selection.now();
-        if !is_as_ever || !self.delivered.lock().begin_by_names(KNOWN_MIN) {
+        if !is_as_ever || self.are_names_late || !self.delivered.lock().begin_by_names(KNOWN_MIN) {
             return Ok(None);
         }
         let told = timeout(self.timing.list_silence, self.told_by_names(selection)).await;
-        match told.unwrap_or(Ok(None)) {
+        let told = told.unwrap_or(Ok(None));
+        // What cannot be begun in time cannot be begun the next time either. A page can.
+        self.are_names_late = matches!(&told, Err(Ending::Away(error)) if error.is_unanswered());
+        match told {
             Err(ending) if !is_load(&ending) => {
                 tracing::debug!(list = %self.selection.what, error = %ending, "names alone cannot be listed");
                 Ok(None)
@@ -68,7 +71,7 @@ impl Reflector {
 
     async fn told_by_names(&self, selection: &Selection) -> Result<Option<Arc<str>>, Ending> {
         let query = selection.list();
-        let reply = self.access.get_as(self.offer.metadata(), &query, None).await.map_err(Ending::Away)?;
+        let reply = self.access.get_large(self.offer.metadata(), &query).await.map_err(Ending::Away)?;
         let reply = self.accepted(reply).await.map_err(|(ending, _)| ending)?;
         let read = match reply.encoding {
             Encoding::Json => self.names::<Json>(reply).await,

@@ -73,3 +73,14 @@ async fn a_server_that_has_too_much_to_do_is_not_asked_for_more_than_names() {
     bed.requests("services", 6).await;
     assert_eq!(bed.asked("services", "limit"), ["500"]);
 }
+
+/// A server that has to look at everything before it begins may take longer than is waited for.
+#[tokio::test]
+async fn after_names_that_did_not_begin_in_time_all_is_listed() {
+    let silence = String::new();
+    let mut bed = gone_with(vec![silence, list("30", &known(|_| Some("20")))]).await;
+    assert_eq!(bed.heard(KNOWN).await.len(), KNOWN);
+    bed.requests("services", 5).await;
+    assert_eq!(bed.asked("services", "limit"), ["500", "500"]);
+    assert_eq!(bed.asked("services", "resourceVersion"), ["10", "30"]);
+}
