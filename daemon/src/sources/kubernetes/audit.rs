@@ -16,10 +16,11 @@ use super::asked::Answers;
 use super::codec::{Codec, Json, Protobuf, Splitter};
 use super::delivered::Delivered;
 use super::ending::Ending;
-use super::envelope::{Identity, Status};
+use super::envelope::Status;
 use super::object::named;
 use super::offer::Offer;
 use super::pace;
+use super::page::{NoPage, OBJECTS_MAX};
 use super::piece::Piece;
 use super::reflector::SharedDelivered;
 use super::resource::SharedSelection;
@@ -166,23 +167,31 @@ impl Audit {
 
     async fn read<C: Codec>(&self, mut reply: Reply) -> Result<Listed, Ending> {
         let mut page = C::Page::default();
-        let mut listed = Listed::new();
+        let (mut listed, mut items) = (Listed::new(), 0_u32);
         let idle = self.timing.list_idle;
         let of_body = |error| Ending::of_body(error, idle);
-        let mut list = |item: Piece<'_>| {
-            let identity = C::peek(item.bytes());
-            let is_headless = identity.as_ref().is_some_and(Identity::is_headless);
-            let found = identity.and_then(|identity| named(self.selection.what, &identity));
-            // The watch delivers no headless slice, but for one that was for proxies before.
-            listed.extend(
-                found.filter(|(name, _)| !is_headless || self.delivered.lock().version(name).is_some()),
-            );
-        };
         while let Some(chunk) = reply.chunk(idle).await.map_err(of_body)? {
-            page.take(&chunk, &mut list)?;
+            page.take(&chunk, &mut |item: Piece<'_>| {
+                items = items.saturating_add(1);
+                listed.extend(self.item::<C>(item));
+            })?;
+            if items > OBJECTS_MAX {
+                return Err(NoPage::Endless.into());
+            }
         }
-        page.end(&mut list)?;
+        let frame = page.end(&mut |item: Piece<'_>| listed.extend(self.item::<C>(item)))?;
+        if !frame.is_of_names() && !self.selection.what.is_listed_by(&frame) {
+            return Err(NoPage::OtherKind.into());
+        }
         Ok(listed)
+    }
+
+    /// What is compared of an item. The watch delivers no headless slice, but for one that was for proxies before.
+    fn item<C: Codec>(&self, item: Piece<'_>) -> Option<(ObjectName, Version)> {
+        let identity = C::peek(item.bytes())?;
+        let is_headless = identity.is_headless();
+        let found = named(self.selection.what, &identity);
+        found.filter(|(name, _)| !is_headless || self.delivered.lock().version(name).is_some())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Runs the loop of lists and watches against an apiserver that does as it is told, over real TLS.
 
 mod bed;
+mod costs;
 mod imports;
 mod names;
 mod refusals;
