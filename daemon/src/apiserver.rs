@@ -2,7 +2,8 @@
 //!
 //! Invariant: every address is an IP address, every socket is marked, every wait has an end, and failover sits above
 //! TLS and HTTP, so that a wrong certificate and a 503 lead to the next endpoint as a refused connection does. There is
-//! no DNS, no proxy and no pool, and a request that an apiserver has judged is not sent to another one.
+//! no DNS, no proxy and no pool, and a request that an apiserver has judged is not sent to another one. A 500 judges no
+//! request: the server failed at it inside.
 
 mod client_tls;
 mod credentials;
@@ -172,7 +173,8 @@ impl Access {
 
     /// GETs, over `kept` if given, else over a new connection to the best endpoint that serves.
     ///
-    /// A status that is about the request comes back as a reply; what is about the endpoint leads to the next one.
+    /// A status that is about the request comes back as a reply; what is about the endpoint leads to the next one. A
+    /// 500 may be about either, so it comes back if no other endpoint does better.
     pub async fn get(&self, path_and_query: &str, kept: Option<Connection>) -> Result<Reply, AccessError> {
         self.get_as(JSON, path_and_query, kept).await
     }

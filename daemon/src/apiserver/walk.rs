@@ -58,7 +58,10 @@ pub(super) async fn ask(
     while let Some(target) = targets.next() {
         let patience = if targets.peek().is_some() { Patience::Short } else { Patience::Long };
         match attempt(inner, &target, ask, patience).await {
-            Ok(reply) if is_refused_as_kubelet(&reply, &target) => refused = Some(reply),
+            Ok(reply) if is_for_others(&reply, &target, ask) => {
+                // What a kubelet may not do says less than where a server has failed.
+                refused = refused.filter(|known: &Reply| known.status == FAILED_INSIDE).or(Some(reply));
+            }
             Ok(reply) => return Ok(reply),
             Err(trouble) => failures.push(Failure { endpoint: target.name, trouble }),
         }
@@ -69,10 +72,17 @@ pub(super) async fn ask(
     refused.ok_or_else(|| nobody(failures))
 }
 
-/// Whether a server refused a request that was made as kubelet, which may not list slices. That does not say what the
-/// daemon itself may do, so the endpoints that come later in the order because they failed are asked as well.
-fn is_refused_as_kubelet(reply: &Reply, target: &Target) -> bool {
-    reply.status == FORBIDDEN && target.tier == Tier::Kubelet
+/// Whether the other endpoints are asked as well, once each, and this answer counts only if none of them does better.
+fn is_for_others(reply: &Reply, target: &Target, ask: &Ask<'_>) -> bool {
+    // Kubelet may not list slices. That does not say what the daemon itself may do.
+    let is_refused_as_kubelet = reply.status == FORBIDDEN && target.tier == Tier::Kubelet;
+    is_refused_as_kubelet || has_failed_inside(reply, ask)
+}
+
+/// Whether a server failed at a read for a reason of its own, as one does that has lost etcd, or for an object that
+/// makes each of them fail. What a write has done by then is not known.
+fn has_failed_inside(reply: &Reply, ask: &Ask<'_>) -> bool {
+    reply.status == FAILED_INSIDE && ask.write.is_none()
 }
 
 /// A connection to the best endpoint that serves.
@@ -183,6 +193,10 @@ async fn attempt(
     patience: Patience,
 ) -> Result<Reply, Trouble> {
     match ask_twice(inner, target, ask, patience).await {
+        Ok(reply) if has_failed_inside(&reply, ask) => {
+            target.noted(Trouble::status(FAILED_INSIDE, b""));
+            Ok(reply)
+        }
         Ok(reply) => {
             target.served();
             // A client that may read and not write is served all the same.
@@ -314,6 +328,7 @@ async fn judged(mut reply: Reply, shown: &Shown) -> Result<Reply, Trouble> {
 const UNAUTHORIZED: u16 = 401;
 const FORBIDDEN: u16 = 403;
 const TOO_MANY_REQUESTS: u16 = 429;
+const FAILED_INSIDE: u16 = 500;
 
 /// Statuses that say that this server, or the proxy before it, cannot serve at all; an apiserver never redirects.
 const fn is_about_endpoint(status: u16) -> bool {

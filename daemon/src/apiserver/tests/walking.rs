@@ -1,12 +1,13 @@
 //! How a request goes on from one endpoint to the next, and how long that takes.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use holdfast_judgement::views::apiserver::State;
 
-use super::super::{AccessError, JSON, patrol};
+use super::super::{Access, AccessError, JSON, Write, patrol};
 use super::access;
-use super::server::{Authority, Manner, OUR_UID, SLOWLY, Server, ours, plain};
+use super::server::{Authority, Manner, OUR_UID, SLOWLY, Server, answer, ours, plain};
 use crate::patience::NOT_FOR_EVER;
 
 const IDLE: Duration = Duration::from_secs(5);
@@ -73,6 +74,48 @@ async fn a_refusal_that_comes_a_byte_at_a_time_holds_up_no_other_endpoint() {
     let access = access(folder.path(), &keys);
     let reply = tokio::time::timeout(NOT_FOR_EVER, access.get("/", None)).await;
     assert_eq!(*reply.expect("an answer").unwrap().endpoint, good.address.to_string());
+}
+
+/// Two servers of which the first fails inside at everything but its identity, and the second one answers so.
+async fn failing_inside(folder: &Path, second: &'static str) -> (Access, [Server; 2]) {
+    let authority = Authority::new();
+    authority.write(&folder.join("ca.crt"));
+    let leaf = authority.leaf("127.0.0.1");
+    let [first, second] = ["500 Internal Server Error", second].map(|it| ours(move |_| answer(it, "{}")));
+    let first = Server::start(&leaf, Manner::Serve, first).await;
+    let second = Server::start(&leaf, Manner::Serve, second).await;
+    let keys = format!("endpoints = [{}, {}]\nca_file = \"ca.crt\"", first.url(), second.url());
+    (access(folder, &keys), [first, second])
+}
+
+/// An apiserver without etcd fails at each list, and its certificate and its identity are well.
+#[tokio::test]
+async fn a_read_at_which_an_apiserver_fails_inside_goes_to_the_next_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (access, [_first, second]) = failing_inside(folder.path(), "200 OK").await;
+    let reply = access.get("/x", None).await.unwrap();
+    assert_eq!((reply.status, &*reply.endpoint), (200, &*second.address.to_string()));
+    let row = access.view().endpoints.remove(0);
+    assert_eq!(
+        (row.state, row.last_error.unwrap().0.as_str()),
+        (State::Unknown, "500: Internal Server Error")
+    );
+}
+
+/// One object may make all of them fail.
+#[tokio::test]
+async fn a_read_at_which_all_fail_inside_is_asked_of_each_once_and_a_write_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (access, servers) = failing_inside(folder.path(), "500 Internal Server Error").await;
+    let reply = access.get("/x", None).await.unwrap();
+    assert_eq!((reply.status, &*reply.endpoint), (500, &*servers[0].address.to_string()));
+    let asked = |path: &str| {
+        servers.each_ref().map(|server| server.paths().iter().filter(|asked| *asked == path).count())
+    };
+    assert_eq!(asked("/x"), [1, 1]);
+    assert!(access.view().endpoints.iter().all(|row| row.state == State::Unknown));
+    assert_eq!(access.write("/y", &Write::Create("{}")).await.unwrap().status, 500);
+    assert_eq!(asked("/y"), [1, 0]);
 }
 
 #[tokio::test]

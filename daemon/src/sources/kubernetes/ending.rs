@@ -118,6 +118,11 @@ impl Ending {
         matches!(self, Self::Refused { status, .. } if matches!(status.code, Some(403 | 404)))
     }
 
+    /// Whether the server asks for patience.
+    pub(super) fn is_throttled(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if status.code == Some(429))
+    }
+
     /// Whether a server answered and refused.
     pub(super) const fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. })

@@ -157,8 +157,9 @@ impl Reflector {
         let reply = match self.accepted(reply).await {
             Ok(reply) => reply,
             Err((ending, kept)) => {
-                // Keeps the connection: a server that asks for patience is not asked for a handshake too.
-                paging.kept = kept;
+                // A server that asks for patience is not asked for a handshake too. Any other one may fail at every
+                // page, and only a new connection may lead to another server.
+                paging.kept = kept.filter(|_| ending.is_throttled());
                 return Err(ending);
             }
         };

@@ -14,17 +14,17 @@ use tokio::time::timeout;
 
 use super::super::{Kubernetes, Oddities, OddityView, Resource, Settings, Timing, View, Watch};
 use crate::apiserver::tests::access;
-use crate::apiserver::tests::server::{Asked, Authority, Manner, Server, ours};
+use crate::apiserver::tests::server::{self, Asked, Authority, Manner, Server, ours};
 use crate::node::{Described, NodeReport};
 use crate::patience::NOT_FOR_EVER;
 
 /// Groups of events; a test that only counts requests takes none, and must not hold up the watches by that.
 const UNTAKEN_MAX: usize = 64;
 
-/// The answers that are left, by resource and whether it is a watch.
 /// How a list begins that has no kind yet.
 const UNTYPED: &str = r#"{"kind":"List","apiVersion":"v1""#;
 
+/// The answers that are left, by resource and whether it is a watch.
 #[derive(Default)]
 struct Script {
     next: HashMap<(String, bool), VecDeque<String>>,
@@ -77,6 +77,8 @@ fn parameter(path: &str, name: &str) -> Option<String> {
 
 pub(super) struct Bed {
     script: Arc<Mutex<Script>>,
+    /// What another server answers, which is asked first.
+    before: Option<server::Script>,
     running: Option<Running>,
 }
 
@@ -90,13 +92,19 @@ struct Running {
     progress: Vec<String>,
     interrupted: usize,
     snapshots: watch::Sender<Arc<Snapshot>>,
+    _before: Option<Server>,
     _tasks: JoinSet<()>,
     _folder: tempfile::TempDir,
 }
 
 impl Bed {
     pub(super) fn new() -> Self {
-        Self { script: Arc::default(), running: None }
+        Self { script: Arc::default(), before: None, running: None }
+    }
+
+    /// Has another server asked before the scripted one.
+    pub(super) fn after(&mut self, answer: impl Fn(&str) -> String + Send + Sync + 'static) {
+        self.before = Some(ours(move |asked| of_kind(&resource(&asked.path), &answer(&asked.path))));
     }
 
     /// As in production, but without waiting where a test would.
@@ -134,8 +142,15 @@ impl Bed {
         authority.write(&folder.path().join("ca.crt"));
         let script = Arc::clone(&self.script);
         let answer = ours(move |asked| script.lock().unwrap().answer(asked));
-        let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, answer).await;
-        let access = access(folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
+        let leaf = authority.leaf("127.0.0.1");
+        let server = Server::start(&leaf, Manner::Serve, answer).await;
+        let before = match self.before.take() {
+            Some(script) => Some(Server::start(&leaf, Manner::Serve, script).await),
+            None => None,
+        };
+        let urls: Vec<_> = before.iter().chain([&server]).map(Server::url).collect();
+        let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"", urls.join(", "));
+        let access = access(folder.path(), &keys);
         if settings.timing.list_spread == Timing::default().list_spread {
             settings.timing = self.timing();
         }
@@ -157,6 +172,7 @@ impl Bed {
             progress,
             interrupted,
             snapshots,
+            _before: before,
             _tasks: tasks,
             _folder: folder,
         });

@@ -1,6 +1,6 @@
-//! What follows where an apiserver takes long to say why it refuses.
+//! What follows where an apiserver fails inside, or takes long to say why it refuses.
 
-use super::bed::Bed;
+use super::bed::{Bed, page, service, status};
 use super::{Resource, Settings, Timing, ms};
 use crate::apiserver::tests::server::SLOWLY;
 
@@ -14,4 +14,22 @@ async fn a_refusal_that_comes_a_byte_at_a_time_holds_no_watch_up() {
     bed.requests("services", 3).await;
     let error = bed.watch(Resource::Services).last_error.unwrap();
     assert!(error.text.starts_with("500: etcd is away"), "what came says why: {}", error.text);
+}
+
+#[tokio::test]
+async fn a_page_at_which_an_apiserver_fails_inside_comes_from_another_one() {
+    let mut bed = Bed::new();
+    bed.after(|path| {
+        let is_first = path.contains("/services?") && path.contains("limit=") && !path.contains("continue=");
+        if is_first {
+            page("10", "t1", &[service("a", "1", "10.96.0.1")])
+        } else {
+            status("500 Internal Server Error", "", "InternalError")
+        }
+    });
+    bed.lists("services", [page("10", "", &[service("b", "2", "10.96.0.2")])]);
+    bed.start(Settings::default()).await;
+    assert_eq!(bed.heard(3).await, ["+a@1", "+b@2", "synced"]);
+    assert_eq!(bed.asked("services", "continue"), ["t1"]);
+    bed.until(|watch| watch.what == Resource::Services && watch.page_retries == 1).await;
 }
