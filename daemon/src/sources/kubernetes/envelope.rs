@@ -58,8 +58,7 @@ impl fmt::Display for Status {
 }
 
 /// The identity of an object.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) namespace: Option<String>,
     pub(super) name: Option<String>,
@@ -142,7 +141,7 @@ impl<'de> Visitor<'de> for Peek<'_> {
         while let Some(key) = map.next_key::<Cow<'_, str>>()? {
             match &*key {
                 "metadata" => {
-                    self.0.identity = Some(map.next_value()?);
+                    map.next_value_seed(Identify(&mut self.0.identity))?;
                     return Err(A::Error::custom("seen"));
                 }
                 "object" => return map.next_value_seed(self),
@@ -152,6 +151,57 @@ impl<'de> Visitor<'de> for Peek<'_> {
                 }
             }
         }
+        Ok(())
+    }
+}
+
+/// Takes an identity field by field: those count that come before the text ends, or before one that is wrong.
+struct Identify<'p>(&'p mut Option<Identity>);
+
+/// The fields of `metadata` that are read.
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "camelCase")]
+enum Known {
+    Namespace,
+    Name,
+    Uid,
+    ResourceVersion,
+    Labels,
+    #[serde(other)]
+    Other,
+}
+
+impl<'de> DeserializeSeed<'de> for Identify<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Identify<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the metadata of an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key()? {
+            match key {
+                Known::Namespace => self.0.get_or_insert_default().namespace = map.next_value()?,
+                Known::Name => self.0.get_or_insert_default().name = map.next_value()?,
+                Known::Uid => self.0.get_or_insert_default().uid = map.next_value()?,
+                Known::ResourceVersion => {
+                    self.0.get_or_insert_default().resource_version = map.next_value()?;
+                }
+                Known::Labels => self.0.get_or_insert_default().labels = map.next_value()?,
+                Known::Other => {
+                    let _unread: IgnoredAny = map.next_value()?;
+                }
+            }
+        }
+        self.0.get_or_insert_default();
         Ok(())
     }
 }
@@ -177,6 +227,17 @@ mod tests {
         check_peek(&format!(r#"{{"kind":"Service","a":[1,{{}}],{metadata},"spec":{{wrong"#), known);
         check_peek(&format!(r#"{{"type":"ADDED","object":{{{metadata},"endpoints":[{{"addr"#), known);
         check_peek(r#"{"metadata":{"name":"n","namespace":null}}"#, Some(["", "n", "", ""]));
+    }
+
+    /// Who may write an object may make its metadata as long as an object may be.
+    #[test]
+    fn an_object_that_is_cut_in_its_metadata_is_known_by_what_comes_before() {
+        let metadata = r#"{"metadata":{"name":"n","namespace":"s","uid":"u","resourceVersion":"7""#;
+        let known = Some(["s", "n", "u", "7"]);
+        check_peek(&format!(r#"{metadata},"ownerReferences":[{{"name":"xxx"#), known);
+        check_peek(&format!(r#"{{"type":"ADDED","object":{metadata},"managedFields":[{{"a"#), known);
+        check_peek(&format!(r#"{metadata},"labels":{{"a":"b"#), known);
+        check_peek(r#"{"metadata":{"name":"n","namespace":"s","uid":"u"#, Some(["s", "n", "", ""]));
     }
 
     #[test]

@@ -2,18 +2,19 @@
 //!
 //! Invariant: a doubtful object costs no other one anything but a bounded wait. Where one cannot be had alone, or there
 //! are so many that the encoding is to blame and not they, the whole kind is asked for as JSON; where that may not be,
-//! they are rejected by name as any object is that cannot be understood.
+//! they are rejected by name as any object is that cannot be understood. One that is too large to be read is had: it is
+//! rejected by name, and speaks against no encoding.
 
 use holdfast_core::keys::ObjectName;
 use tokio::time::{Instant, timeout_at};
 
 use super::Reflector;
-use crate::apiserver::Connection;
-use crate::sources::kubernetes::codec::{Codec, Json};
+use crate::apiserver::{Connection, Trouble};
+use crate::sources::kubernetes::codec::{self, Codec, Json};
 use crate::sources::kubernetes::ending::Ending;
 use crate::sources::kubernetes::object::Object;
 use crate::sources::kubernetes::offer;
-use crate::sources::kubernetes::piece::PIECE_BYTES_MAX;
+use crate::sources::kubernetes::piece::{PIECE_BYTES_MAX, TooLong};
 
 /// How many objects of one answer are asked for alone: each is a request. Nothing is known that makes even one
 /// doubtful, so more of them speak against the encoding.
@@ -91,18 +92,18 @@ impl Reflector {
         let asked = self.access.get_as(offer::JSON, &query, kept.take()).await;
         let Ok(reply) = asked else { return Alone::Unanswered };
         let (status, provenance) = (reply.status, self.provenance(&reply.endpoint));
-        let Ok((body, connection)) = reply.whole(PIECE_BYTES_MAX, self.timing.list_idle).await else {
-            return Alone::Unanswered;
-        };
-        *kept = Some(connection);
+        let (body, rest) = reply.beginning(PIECE_BYTES_MAX, self.timing.list_idle).await;
+        let is_too_large = matches!(rest, Err(Trouble::TooLarge(_)));
+        *kept = rest.ok();
         let is_it = |object: &Object| object.name.as_ref().is_some_and(|(it, _)| it == name);
-        match status {
-            404 => Alone::Gone,
-            200 => {
-                let object = Some(Json::read(self.selection.what, &body, &provenance));
-                object.filter(is_it).map_or(Alone::Unanswered, Alone::Read)
-            }
-            _ => Alone::Unanswered,
-        }
+        let what = self.selection.what;
+        let object = match status {
+            404 => return Alone::Gone,
+            200 if kept.is_some() => Json::read(what, &body, &provenance),
+            // A list as JSON would have it cut too.
+            200 if is_too_large => codec::refuse(what, Json::peek(&body), &TooLong, &provenance),
+            _ => return Alone::Unanswered,
+        };
+        Some(object).filter(is_it).map_or(Alone::Unanswered, Alone::Read)
     }
 }

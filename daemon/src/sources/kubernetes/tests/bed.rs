@@ -332,6 +332,12 @@ pub(super) fn service(name: &str, version: &str, ip: &str) -> String {
     )
 }
 
+/// A Service that is larger than what is read of one object, by an owner's name.
+pub(super) fn giant(name: &str, version: &str) -> String {
+    let owners = format!(r#""ownerReferences":[{{"name":"{}"}}]}},"spec""#, "x".repeat(5 << 20));
+    service(name, version, "10.96.0.66").replace(r#""},"spec""#, &format!(r#"",{owners}"#))
+}
+
 /// A slice with one endpoint.
 pub(super) fn slice(name: &str, version: &str, address: &str) -> String {
     format!(

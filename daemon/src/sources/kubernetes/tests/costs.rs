@@ -1,7 +1,7 @@
 //! What one object, or one answer, may cost.
 
-use super::bed::{self, Bed, list};
-use super::{Asker, Resource, Settings};
+use super::bed::{self, Bed, error, event, giant, list, service};
+use super::{Asker, Resource, Settings, State};
 use crate::sources::kubernetes::page::OBJECTS_MAX;
 
 /// What a client is told that asks for a comparison of Services, when the apiserver answers that one so.
@@ -27,4 +27,61 @@ async fn a_comparison_with_another_kind_says_nothing() {
     let slices = r#"{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1","metadata":{"resourceVersion":"20"},"items":[]}"#;
     let error = compared_with(bed::answer("200 OK", "", slices)).await;
     assert_eq!(error, "the list is not of the kind that was asked for");
+}
+
+#[tokio::test]
+async fn an_object_that_is_cut_in_its_metadata_keeps_nothing_that_is_gone() {
+    let mut bed = Bed::new();
+    let [a, b] = ["a", "b"].map(|name| service(name, "3", "10.96.0.1"));
+    bed.lists(
+        "services",
+        [list("10", &[a.clone(), b, giant("big", "4")]), list("20", &[a, giant("big", "4")])],
+    );
+    bed.watches("services", [bed::hang(&[error(410, "Expired")])]);
+    bed.start(Settings::default()).await;
+    let mut told = bed.heard(5).await;
+    told.sort();
+    assert_eq!(told, ["!Service default/big", "+a@3", "+b@3", "-b@", "synced"]);
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_behind_an_object_that_is_cut_in_its_metadata() {
+    let mut bed = Bed::new();
+    let events = [event("ADDED", &giant("big", "11")), event("ADDED", &service("c", "12", "10.96.0.4"))];
+    bed.watches("services", [bed::hang(&events)]);
+    bed.start(Settings::default()).await;
+    let mut told = bed.heard(3).await;
+    told.sort();
+    assert_eq!(told, ["!Service default/big", "+c@12", "synced"]);
+    let services = bed.watch(Resource::Services);
+    assert_eq!((services.state, services.lists, services.restarts), (State::Watching, 1, 0));
+}
+
+/// A field of protobuf that is shorter than 128 bytes.
+fn field(number: u8, bytes: &str) -> String {
+    let length = u8::try_from(bytes.len()).unwrap();
+    format!("{}{}{bytes}", char::from((number << 3) | 2), char::from(length))
+}
+
+/// Services as protobuf, of which the only one has a number where its `spec` belongs.
+fn doubtful(name: &str) -> String {
+    let metadata = [(1, name), (3, "default"), (5, name), (6, "4")].map(|(number, text)| field(number, text));
+    let service = format!("{}\u{10}\u{1}", field(1, &metadata.concat()));
+    let list = format!("{}{}", field(1, &field(2, "10")), field(2, &service));
+    let kind = format!("{}{}", field(1, "v1"), field(2, "ServiceList"));
+    let body = format!("k8s\0{}{}", field(1, &kind), field(2, &list));
+    bed::answer("200 OK", "content-type: application/vnd.kubernetes.protobuf\r\n", &body)
+}
+
+#[tokio::test]
+async fn an_object_that_is_too_large_as_json_speaks_against_no_encoding() {
+    let mut bed = Bed::new();
+    bed.lists("services", [doubtful("big")]);
+    bed.lists("big", [bed::answer("200 OK", "", &giant("big", "4"))]);
+    bed.start(Settings::default()).await;
+    assert_eq!(bed.heard(2).await, ["!Service default/big", "synced"]);
+    bed.requests("services", 2).await;
+    let services = bed.watch(Resource::Services);
+    assert_eq!((services.lists, services.alone, services.bad), (1, 1, 1));
+    assert_eq!(bed.asked("services", "limit"), ["500"], "it is not listed anew as JSON");
 }

@@ -1,6 +1,6 @@
 //! What is asked for where most objects are known and the version from which a watch would go on is gone.
 
-use super::bed::{self, Bed, error, list, service, status};
+use super::bed::{self, Bed, error, giant, list, service, status};
 use super::{Resource, Settings};
 
 /// So many services are known before their version is gone, as a list and one by one.
@@ -13,11 +13,16 @@ fn known(versions: impl Fn(usize) -> Option<&'static str>) -> Vec<String> {
 
 /// A bed that knows many services, whose version is gone, and whose next lists are these.
 async fn gone_with(lists: Vec<String>) -> Bed {
+    gone_with_own(lists, &service("s7", "21", "10.96.0.7")).await
+}
+
+/// The same, and this is what it has for `s7`.
+async fn gone_with_own(lists: Vec<String>, s7: &str) -> Bed {
     let mut bed = Bed::new();
     let first = list("10", &known(|_| Some("1")));
     bed.lists("services", [first].into_iter().chain(lists));
     bed.watches("services", [bed::hang(&[error(410, "Expired")])]);
-    bed.lists("s7", [bed::answer("200 OK", "", &service("s7", "21", "10.96.0.7"))]);
+    bed.lists("s7", [bed::answer("200 OK", "", s7)]);
     bed.lists("s8", [status("404 Not Found", "", "NotFound")]);
     bed.lists("new", [bed::answer("200 OK", "", &service("new", "22", "10.96.0.9"))]);
     bed.start(Settings::default()).await;
@@ -83,4 +88,14 @@ async fn after_names_that_did_not_begin_in_time_all_is_listed() {
     bed.requests("services", 5).await;
     assert_eq!(bed.asked("services", "limit"), ["500", "500"]);
     assert_eq!(bed.asked("services", "resourceVersion"), ["10", "30"]);
+}
+
+#[tokio::test]
+async fn an_object_that_is_too_large_to_be_asked_for_alone_rejects_itself_only() {
+    let version = |at| Some(if at == 7 { "21" } else { "1" });
+    let names = list("30", &known(version));
+    let mut bed = gone_with_own(vec![names], &giant("s7", "21")).await;
+    assert_eq!(bed.heard(1).await, ["!Service default/s7"]);
+    bed.requests("services", 4).await;
+    assert_eq!(bed.asked("services", "limit"), ["500"], "all is listed only at first");
 }
