@@ -146,18 +146,18 @@ pub struct Oddities {
     pub slices: Arc<Odds>,
 }
 
-/// Where the oddities of both kinds are published. Cheap to clone.
+/// Where the oddities of both kinds are looked up. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct OddityView {
-    services: watch::Receiver<Arc<Odds>>,
-    slices: watch::Receiver<Arc<Odds>>,
+    services: SharedDelivered,
+    slices: SharedDelivered,
 }
 
 impl OddityView {
-    /// The oddities of now, which are no older than any table that the engine has published.
+    /// The oddities of now, which are no older than any table that the engine has published: nothing is handed over
+    /// before it counts as delivered. The first change after this copies them, and only while these are held.
     pub fn now(&self) -> Oddities {
-        let odds = |of: &watch::Receiver<Arc<Odds>>| Arc::clone(&of.borrow());
-        Oddities { services: odds(&self.services), slices: odds(&self.slices) }
+        Oddities { services: self.services.lock().odds(), slices: self.slices.lock().odds() }
     }
 }
 
@@ -272,7 +272,6 @@ struct Kind {
     delivered: SharedDelivered,
     view: watch::Sender<Watch>,
     asked: (Askers, Answers),
-    odds: watch::Sender<Arc<Odds>>,
 }
 
 impl Kind {
@@ -293,11 +292,10 @@ impl Kind {
         if delivered.len() > 0 {
             view.send_modify(|view| view.enter(State::Waiting));
         }
-        let odds = watch::Sender::new(delivered.odds());
         let selection = SharedSelection::new(selection);
         let asked = asked::ends(timing.audit_pace);
         let offer = Offer::new(encodings);
-        Self { selection, offer, version, delivered: SharedDelivered::new(delivered), view, odds, asked }
+        Self { selection, offer, version, delivered: SharedDelivered::new(delivered), view, asked }
     }
 
     /// Whether a ServiceImport or a slice of one is remembered.
@@ -358,13 +356,13 @@ impl Kubernetes {
         }
     }
 
-    /// Where it is published what the table does not say of objects.
+    /// Where it can be looked up what the table does not say of objects.
     pub fn oddities(&self) -> OddityView {
-        let odds = |what| {
+        let known = |what| {
             let of = self.kinds.iter().find(|kind| kind.selection.what == what);
-            of.map_or_else(|| watch::channel(Arc::default()).1, |kind| kind.odds.subscribe())
+            of.map(|kind| kind.delivered.clone()).unwrap_or_default()
         };
-        OddityView { services: odds(Resource::Services), slices: odds(Resource::Slices) }
+        OddityView { services: known(Resource::Services), slices: known(Resource::Slices) }
     }
 
     /// Runs until the engine takes no more events.
@@ -434,7 +432,7 @@ fn start(
     (timing, snapshots): (&Timing, Option<&watch::Receiver<Arc<Snapshot>>>),
     tasks: &mut JoinSet<()>,
 ) {
-    let Kind { selection, offer, version, delivered, view, odds, asked } = kind;
+    let Kind { selection, offer, version, delivered, view, asked } = kind;
     let (found, endings) = mpsc::channel(1);
     if let (true, Some(snapshots)) = (selection.what != Resource::Node, snapshots) {
         let known = (selection.what.source(), delivered.clone());
@@ -464,7 +462,6 @@ fn start(
         delivered,
         outlet,
         view,
-        odds,
         endings,
         reached: version.clone(),
         // A version that another process has reached may be another store's.

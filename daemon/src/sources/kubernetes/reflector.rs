@@ -30,7 +30,6 @@ use super::offer::Offer;
 use super::outlet::{Closed, Outlet};
 use super::pace::{self, Pace, chance};
 use super::resource::{Resource, SharedSelection};
-use super::version::Odds;
 use super::view::{State, Watch};
 use crate::apiserver::{Access, Connection, Encoding, Reply};
 
@@ -41,7 +40,7 @@ const REFUSAL_BYTES_MAX: usize = 64 << 10;
 /// less often: an apiserver that has just started refuses everything for a second.
 const REFUSALS_MIN: u32 = 4;
 
-/// What was delivered of one kind; its audit reads it.
+/// What was delivered of one kind. Its audit reads it, and so does the keeper what the table does not say of it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedDelivered(Arc<Mutex<Delivered>>);
 
@@ -72,8 +71,6 @@ pub(super) struct Reflector {
     pub(super) delivered: SharedDelivered,
     pub(super) outlet: Outlet,
     pub(super) view: watch::Sender<Watch>,
-    /// What the table does not say of objects, never behind what it says.
-    pub(super) odds: watch::Sender<Arc<Odds>>,
     /// Why a list is needed although the watch goes on.
     pub(super) endings: mpsc::Receiver<Ending>,
     /// The version from which the next watch begins; `None` if a list is needed.
@@ -305,10 +302,8 @@ impl Reflector {
         Err((Ending::Refused { status: Status::of_refusal(code, status, &body), retry_after }, kept.ok()))
     }
 
-    /// Hands a group over. The oddities that a restart has to know beside the group are published first.
+    /// Hands a group over. What a restart has to know of it beside the table is in `delivered` by now.
     async fn deliver(&mut self, messages: Vec<Message>) -> Result<(), Closed> {
-        let odds = self.delivered.lock().odds();
-        self.odds.send_if_modified(|known| !Arc::ptr_eq(&std::mem::replace(known, Arc::clone(&odds)), &odds));
         self.outlet.deliver(messages).await
     }
 

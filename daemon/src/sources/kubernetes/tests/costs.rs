@@ -1,7 +1,10 @@
 //! What one object, or one answer, may cost.
 
+use std::sync::Arc;
+
 use super::bed::{self, Bed, error, event, giant, list, service};
 use super::{Asker, Resource, Settings, State};
+use crate::apiserver::tests::server::SLOWLY;
 use crate::sources::kubernetes::page::OBJECTS_MAX;
 
 /// What a client is told that asks for a comparison of Services, when the apiserver answers that one so.
@@ -84,4 +87,25 @@ async fn an_object_that_is_too_large_as_json_speaks_against_no_encoding() {
     let services = bed.watch(Resource::Services);
     assert_eq!((services.lists, services.alone, services.bad), (1, 1, 1));
     assert_eq!(bed.asked("services", "limit"), ["500"], "it is not listed anew as JSON");
+}
+
+#[tokio::test]
+async fn a_change_of_an_odd_object_copies_no_other_one() {
+    let bad = |name: &str, version: &str| {
+        service(name, version, "10.96.0.3").replace("\"ports\":[", "\"ports\":[7,")
+    };
+    let mut bed = Bed::new();
+    bed.lists("services", [list("10", &[bad("a", "3"), bad("b", "4")])]);
+    // The event comes seconds after the list.
+    let watch = bed::hang(&[event("MODIFIED", &bad("a", "11"))]);
+    bed.watches("services", [watch.replacen("\r\n\r\n", &format!("\r\n\r\n{SLOWLY}"), 1)]);
+    let known = |bed: &Bed| Arc::as_ptr(&bed.oddities().services);
+    bed.start(Settings::default()).await;
+    bed.heard(2).await;
+    let before = known(&bed);
+    bed.heard(2).await;
+    assert_eq!(known(&bed), before, "nothing but a snapshot that is being written shares them");
+    let versions: Vec<_> =
+        bed.oddities().services.values().map(|odd| odd.version.resource_version.to_string()).collect();
+    assert_eq!(versions, ["11", "4"]);
 }
