@@ -2,7 +2,8 @@
 //! Services of three sizes come, are replaced by another number of them, and go.
 //!
 //! Invariant: how many pods there are, and when which number changes, is the same for every proxy, and all figures are
-//! from the proxy's own metrics, by the names that kube-proxy gives them.
+//! from the proxy's own metrics, by the names that kube-proxy gives them. They are compared, not judged: the time of a
+//! change begins with what its pod says, so most of it is the controllers'.
 
 use std::time::{Duration, Instant};
 
@@ -38,9 +39,6 @@ const METRICS: &str = "http://127.0.0.1:10249/metrics";
 const PROGRAMMING: &str = "kubeproxy_network_programming_duration_seconds_bucket";
 const CPU: &str = "process_cpu_seconds_total";
 const MEMORY: &str = "process_resident_memory_bytes";
-
-/// Kubernetes' own limit for the p99 of programming, in seconds.
-const P99_MAX: f64 = 30.0;
 
 /// Replaces the pods once and takes them away, and tells what the proxies say of that time.
 pub(crate) fn run(proxy: &Proxy) -> Result<bool, Failure> {
@@ -182,7 +180,7 @@ fn report(proxy: &Proxy, took: Duration, all: &Sample, most: f64) -> Result<bool
         all.changes(),
         most / 1e6
     ))?;
-    Ok(all.changes() > 0.0 && p99 <= P99_MAX)
+    Ok(all.changes() > 0.0)
 }
 
 #[cfg(test)]
