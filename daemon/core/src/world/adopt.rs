@@ -63,6 +63,9 @@ impl Adopted {
     }
 }
 
+/// A list that was found in the maps, and the place of the remembered port whose frontends lead to it.
+type FoundList = (PortIndex, Scope, Option<usize>);
+
 /// A port that was found in the maps.
 #[derive(Debug)]
 pub(super) struct AdoptedPort {
@@ -75,6 +78,16 @@ pub(super) struct AdoptedPort {
 }
 
 impl AdoptedPort {
+    /// Whether it has the same backends as these rows.
+    fn has_list_of(&self, rows: &Rows, scope: Scope) -> bool {
+        let found = match scope {
+            Scope::Cluster => &self.realized.cluster.rows,
+            Scope::Local => &self.realized.local.rows,
+        };
+        work::done(usize::try_from(rows.len(scope)).unwrap_or(usize::MAX));
+        rows.list(scope).map(|row| row.backend()).eq(found.list(scope).map(|row| row.backend()))
+    }
+
     /// The same as a port of no service, so that it is wiped like any other.
     fn as_port(&self) -> Port {
         let key = PortKey { name: Arc::from(""), transport: Transport::Tcp, family: self.family };
@@ -142,27 +155,36 @@ impl World {
     /// Whether the maps hold just what is remembered of a service. If not, they are newer: a former process writes to
     /// them first, and to the disk afterwards, which may have been full for days.
     pub(super) fn is_as_found(&self, id: ServiceId, view: &ServiceView) -> bool {
-        let mut served = view.frontends.iter().filter_map(|row| Some((row, view.rows(row)?)));
-        served.all(|(row, rows)| {
-            let Some(transport) = row.protocol.transport() else { return true };
-            let key = FrontendKey { address: row.address, port: row.port, transport };
-            self.is_list_as_found(id, &key, rows, row.scope)
-                && (!row.external_local || self.is_list_as_found(id, &key, rows, Scope::Local))
-        })
+        let is_found = |((index, scope, _), rows): (&FoundList, &&Arc<Rows>)| {
+            self.adopted.get(*index).is_some_and(|port| port.has_list_of(rows, *scope))
+        };
+        self.lists_found(id, view).is_some_and(|lists| lists.iter().all(is_found))
     }
 
-    fn is_list_as_found(&self, id: ServiceId, key: &FrontendKey, rows: &Rows, scope: Scope) -> bool {
-        let Some(realized) = self.frontends.get(key).and_then(|entry| entry.realized) else { return false };
-        if realized.owner.is_some() {
-            return realized.owner == Some(id);
+    /// The lists in the maps that frontends of a view lead to, and what is remembered of each. A list is there once,
+    /// however many frontends lead to it; of a frontend that the service has taken over, there is none. `None`: a
+    /// frontend is not in the maps, or is another service's.
+    fn lists_found<'v>(
+        &self,
+        id: ServiceId,
+        view: &'v ServiceView,
+    ) -> Option<BTreeMap<FoundList, &'v Arc<Rows>>> {
+        let mut lists = BTreeMap::new();
+        for row in &view.frontends {
+            let (Some(rows), Some(transport)) = (view.rows(row), row.protocol.transport()) else { continue };
+            let key = FrontendKey { address: row.address, port: row.port, transport };
+            let realized = self.frontends.get(&key)?.realized?;
+            work::done(1);
+            match realized.owner {
+                Some(owner) if owner == id => continue,
+                Some(_) => return None,
+                None => {}
+            }
+            let local = Some(Scope::Local).filter(|_| row.external_local);
+            let scopes = core::iter::once(row.scope).chain(local);
+            lists.extend(scopes.map(|scope| ((realized.value.port, scope, row.position), rows)));
         }
-        let Some(port) = self.adopted.get(realized.value.port) else { return false };
-        let found = match scope {
-            Scope::Cluster => &port.realized.cluster.rows,
-            Scope::Local => &port.realized.local.rows,
-        };
-        work::done(1);
-        rows.list(scope).map(|row| row.backend()).eq(found.list(scope).map(|row| row.backend()))
+        Some(lists)
     }
 
     fn adopt_port(&mut self, port: &DumpPort, share: Share, errors: &mut Vec<AdoptError>) {
