@@ -86,7 +86,8 @@ struct World<'a> {
     listed: &'a Listed,
     by_index: BTreeMap<u32, &'a Link>,
     addresses: BTreeMap<u32, Seen>,
-    // Bridges to which hardware belongs, or a device that stands for hardware: a bond, a team or a VLAN.
+    // Bridges to which a device belongs by which others come, and not one pod or virtual machine: hardware, a tunnel,
+    // or whatever kind there will be.
     uplinks: BTreeSet<u32>,
 }
 
@@ -95,9 +96,8 @@ impl<'a> World<'a> {
         let by_index = listed.links.iter().map(|link| (link.index, link)).collect();
         let addresses = listed.links.iter().map(|link| link.index);
         let addresses = addresses.map(|index| (index, sources::seen(listed, index))).collect();
-        let hardware =
-            listed.links.iter().filter(|link| matches!(link.kind.as_str(), "" | "bond" | "team" | "vlan"));
-        let uplinks = hardware.filter_map(|link| link.master).collect();
+        let others = listed.links.iter().filter(|link| !leads_to_one(link) && link.kind != "dummy");
+        let uplinks = others.filter_map(|link| link.master).collect();
         Self { listed, by_index, addresses, uplinks }
     }
 
@@ -158,7 +158,7 @@ impl<'a> World<'a> {
         master.is_some_and(|master| master.is_none_or(|master| master.kind != "vrf"))
     }
 
-    /// Whether a device is of a kind that may lead to pods, without hardware behind it.
+    /// Whether a device is of a kind that may lead to pods, without others behind it.
     fn is_pod_side(&self, link: &Link) -> bool {
         leads_to_one(link) || (link.kind == "bridge" && !self.uplinks.contains(&link.index))
     }

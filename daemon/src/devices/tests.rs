@@ -183,6 +183,43 @@ fn a_veth_or_a_bridge_with_a_gateway_behind_it_is_an_outer_one() {
     );
 }
 
+/// Weave and other networks of layer 2 have the pods of all nodes behind one bridge, and EVPN or Proxmox the machines
+/// of all hosts. Answers of pods elsewhere come back by this node only if it shows its own address.
+#[test]
+fn a_bridge_to_which_anything_but_pods_belongs_is_an_outer_one() {
+    for member in ["vxlan", "geneve", "gretap", "macsec", "dsa", "vlan", "macvlan", "veth here", "bond", "-"]
+    {
+        let (kind, here) = member.split_once(' ').unwrap_or((member, ""));
+        let here = if here.is_empty() { String::new() } else { format!(" {here}") };
+        check(
+            "",
+            &format!(
+                "2 eth0 - 192.0.2.5 default
+                 3 weave bridge 10.32.0.1/12
+                 4 veth1 veth in 3
+                 5 up {kind}{here} in 3"
+            ),
+            "eth0 outer Gateway 192.0.2.5
+             weave outer Address 10.32.0.1
+             veth1 none Member
+             up none Member",
+        );
+    }
+    for member in ["veth", "netkit", "tap", "dummy"] {
+        check(
+            "",
+            &format!(
+                "2 eth0 - 192.0.2.5 default
+                 3 cni0 bridge 10.244.0.1
+                 5 pod {member} in 3"
+            ),
+            "eth0 outer Gateway 192.0.2.5
+             cni0 near PodSide
+             pod none Member",
+        );
+    }
+}
+
 #[test]
 fn a_device_without_an_address_shows_that_of_the_default_routes_device() {
     check(
