@@ -26,11 +26,17 @@ pub const SOURCES_PER_SERVICE_MAX: usize = 1 << 13;
 /// fit, while one object cannot use up what all services share.
 pub const FRONTENDS_PER_SERVICE_MAX: usize = 2 * PORTS_PER_SERVICE_MAX;
 
-/// Kubernetes' own bound is 100 ports in a slice.
-pub const PORTS_PER_SLICE_MAX: usize = 100;
+/// Kubernetes' controller writes all ports of a Service into each of its slices, and the apiserver takes 20,000; there
+/// are no more to join than a service may have.
+pub const PORTS_PER_SLICE_MAX: usize = PORTS_PER_SERVICE_MAX;
 
 /// Kubernetes' own bound is 1,000 endpoints in a slice; manifests written by hand may be larger.
 pub const ENDPOINTS_PER_SLICE_MAX: usize = 10_000;
+
+/// Ports times endpoints of one slice, 16 times what a whole service may have: who compares what nodes were told, or
+/// looks for addresses that are listed twice, walks over all of them. 100 ports have room for the most endpoints, and
+/// the most ports for twice as many endpoints as Kubernetes' controller writes into a slice by default.
+pub const ROWS_PER_SLICE_MAX: usize = 1 << 20;
 
 /// Slices of one service: 1,000 slices of 1,000 endpoints fill the 20 bits of a word's count.
 pub const SLICES_PER_SERVICE_MAX: usize = 1_000;

@@ -13,10 +13,10 @@ use core::net::SocketAddr;
 use crate::change::Cause;
 use crate::claims::covers::Coverage;
 use crate::claims::{Rank, Wanted};
-use crate::facts::{AddressType, ServiceFacts, SliceFacts, SlicePort};
+use crate::facts::{AddressType, ServiceFacts, SliceFacts};
 use crate::few::Few;
 use crate::hold::{Case, Hold, Kept, Lists, OnEmpty};
-use crate::keys::{FrontendKey, PortKey, Protocol};
+use crate::keys::{FrontendKey, PortKey};
 use crate::limits;
 use crate::list::{Row, Rows, Scope, SlotState};
 use crate::maglev;
@@ -478,24 +478,25 @@ impl Service {
     /// Takes notice of what a version of a slice says of the last lists, which would be lost otherwise: the next
     /// version takes its place before any decision was made by this one.
     pub(crate) fn observe_told(&mut self, slice: &SliceFacts) {
-        for port in self.ports.get_mut(..self.wanted).unwrap_or_default() {
-            let joins = |it: &&SlicePort| {
-                it.name == port.key.name && it.protocol == Protocol::Transport(port.key.transport)
-            };
-            if slice.address_type != AddressType::Ip(port.key.family) {
-                continue;
-            }
-            for joined in slice.ports.iter().filter(joins) {
-                port.kept.last.observe_told(&slice.endpoints, joined.port);
+        let AddressType::Ip(family) = slice.address_type else { return };
+        for told in &slice.ports {
+            let Some(transport) = told.protocol.transport() else { continue };
+            let key = PortKey { name: Arc::clone(&told.name), transport, family };
+            if let Some(port) = self.wanted_port(&key) {
+                port.kept.last.observe_told(&slice.endpoints, told.port);
             }
         }
     }
 
     /// The hold of one port.
     pub(crate) fn hold_of(&mut self, key: &PortKey) -> Option<&mut Arc<Hold>> {
+        self.wanted_port(key)?.kept.hold.as_mut()
+    }
+
+    fn wanted_port(&mut self, key: &PortKey) -> Option<&mut Port> {
         let wanted = self.ports.get_mut(..self.wanted)?;
         let position = wanted.binary_search_by(|port| port.key.cmp(key)).ok()?;
-        wanted.get_mut(position)?.kept.hold.as_mut()
+        wanted.get_mut(position)
     }
 
     /// The status of a row that is not as it should be.

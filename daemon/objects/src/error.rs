@@ -68,6 +68,15 @@ pub enum ObjectError {
         /// How many it may have.
         count_max: usize,
     },
+    /// More endpoints than a slice may have at so many ports.
+    #[error("endpoints has {count} entries; at most {count_max} count where a slice has {ports} ports")]
+    TooManyAtPorts {
+        /// How many it has.
+        count: usize,
+        /// How many count.
+        count_max: usize,
+        ports: usize,
+    },
     /// More source ranges than the datapath can look through.
     #[error(
         "spec.loadBalancerSourceRanges has {count} different {family} ranges; at most {count_max} are legal: join \

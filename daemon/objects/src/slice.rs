@@ -52,14 +52,16 @@ fn facts(
 ) -> Result<(SliceFacts, Skipped), ObjectError> {
     let labels = metadata.labels.clone().unwrap_or_default();
     let address_type = address_type(wire.address_type.as_deref())?;
-    let (endpoints, skipped) = endpoints(address_type, wire.endpoints.iter().flatten().flatten())?;
+    let ports = ports(wire.ports.as_deref().unwrap_or_default(), provenance.defaulting)?;
+    let wires = wire.endpoints.iter().flatten().flatten();
+    let (endpoints, skipped) = endpoints(address_type, wires, ports.len())?;
     let facts = SliceFacts {
         service: service_name(&key, &labels)?,
         key,
         meta: meta::meta(metadata, provenance)?,
         headless: labels.headless.is_some(),
         address_type,
-        ports: ports(wire.ports.as_deref().unwrap_or_default(), provenance.defaulting)?,
+        ports,
         endpoints,
         endpoints_null: matches!(wire.endpoints, Some(None)),
         weights: metadata.annotations.as_ref().and_then(weights),
@@ -136,7 +138,11 @@ struct Skipped {
 
 impl Skipped {
     fn push(&mut self, error: ObjectError) {
-        self.count += 1;
+        self.push_many(1, error);
+    }
+
+    fn push_many(&mut self, count: usize, error: ObjectError) {
+        self.count += count;
         if self.named.len() < SKIPPED_NAMED_MAX {
             self.named.push(error);
         }
@@ -153,15 +159,21 @@ impl Skipped {
 fn endpoints<'a>(
     address_type: AddressType,
     wires: impl Iterator<Item = &'a EndpointWire<'a>> + Clone,
+    ports: usize,
 ) -> Result<(Endpoints, Skipped), ObjectError> {
-    check_count("endpoints", wires.clone().count(), limits::ENDPOINTS_PER_SLICE_MAX)?;
+    let count = wires.clone().count();
+    check_count("endpoints", count, limits::ENDPOINTS_PER_SLICE_MAX)?;
     let AddressType::Ip(family) = address_type else {
         return Ok((Endpoints::default(), Skipped::default()));
     };
     let mut builder = EndpointsBuilder::new(family);
     let mut skipped = Skipped::default();
     let mut hints = HintSet::default();
-    for (index, wire) in wires.enumerate() {
+    let count_max = limits::ROWS_PER_SLICE_MAX / ports.max(1);
+    if count > count_max {
+        skipped.push_many(count - count_max, ObjectError::TooManyAtPorts { count, count_max, ports });
+    }
+    for (index, wire) in wires.take(count_max).enumerate() {
         if let Err(error) = endpoint(index, wire, &mut hints, &mut builder) {
             skipped.push(error);
         }

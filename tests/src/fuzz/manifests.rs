@@ -158,6 +158,7 @@ fn slice_within_limits(facts: &SliceFacts) -> bool {
     let mut addresses = facts.endpoints.iter().map(|endpoint| endpoint.address);
     facts.ports.len() <= limits::PORTS_PER_SLICE_MAX
         && facts.endpoints.len() <= limits::ENDPOINTS_PER_SLICE_MAX
+        && facts.endpoints.len() * facts.ports.len() <= limits::ROWS_PER_SLICE_MAX
         && addresses.all(|it| {
             facts.address_type == AddressType::Ip(Family::of(it))
                 && !it.is_unspecified()

@@ -8,7 +8,7 @@ use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use super::held::Hold;
 use super::judge::{Bound, Policy, RESYNC_WINDOW};
@@ -75,13 +75,19 @@ impl Ledger {
         }
     }
 
-    /// The services that hold an address, as many as may be looked at for this namespace, which counts them; `None`: it
-    /// is held by none.
-    pub(crate) fn look(&mut self, address: SocketAddr, namespace: &Arc<str>) -> Option<Vec<ServiceId>> {
-        let holders = self.addresses.get(&address)?;
+    /// The services that hold an address at any port, as many as may be looked at for this namespace, which counts
+    /// them; `None`: it is held by none.
+    pub(crate) fn look(
+        &mut self,
+        address: IpAddr,
+        namespace: &Arc<str>,
+    ) -> Option<Vec<(SocketAddr, ServiceId)>> {
+        let at = |port| SocketAddr::new(address, port);
+        let held = self.addresses.range(at(u16::MIN)..=at(u16::MAX));
+        let mut holders = held.flat_map(|(at, ids)| ids.iter().map(move |id| (*at, *id))).peekable();
+        holders.peek()?;
         let claims = self.claims.entry(Arc::clone(namespace)).or_default();
-        let looked_at: Vec<_> =
-            holders.iter().copied().take(LOOKS_MAX.saturating_sub(claims.looks)).collect();
+        let looked_at: Vec<_> = holders.take(LOOKS_MAX.saturating_sub(claims.looks)).collect();
         claims.looks += looked_at.len();
         Some(looked_at)
     }

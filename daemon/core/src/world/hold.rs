@@ -105,11 +105,8 @@ impl World {
         let ports: BTreeSet<NonZeroU16> = slice.ports.iter().map(|port| port.port).collect();
         let is_known = |it: &Endpoint<'_>| it.target.is_some_and(|target| !target.uid.is_empty());
         for endpoint in slice.endpoints.iter().filter(is_known) {
-            for port in &ports {
-                let address = SocketAddr::new(endpoint.address, port.get());
-                if !self.hear_claim(address, endpoint, (slice, &claimant)) {
-                    return;
-                }
+            if !self.hear_claim(endpoint, &ports, &claimant) {
+                return;
             }
         }
     }
@@ -117,31 +114,33 @@ impl World {
     /// `false`: the namespace of the slice has claimed enough.
     fn hear_claim(
         &mut self,
-        address: SocketAddr,
         endpoint: Endpoint<'_>,
-        (slice, claimant): (&SliceFacts, &ServiceKey),
+        ports: &BTreeSet<NonZeroU16>,
+        claimant: &ServiceKey,
     ) -> bool {
-        let namespace = slice.key.name.shared_namespace();
-        let (Some(ids), Some(by)) = (self.ledger.look(address, namespace), endpoint.target) else {
+        let namespace = claimant.name.shared_namespace();
+        let (Some(held), Some(by)) = (self.ledger.look(endpoint.address, namespace), endpoint.target) else {
             return true;
         };
-        crate::work::done(ids.len());
-        for id in &ids {
+        crate::work::done(held.len());
+        let is_listed =
+            |address: &SocketAddr| NonZeroU16::new(address.port()).is_some_and(|port| ports.contains(&port));
+        for (address, id) in held.iter().filter(|(address, _)| is_listed(address)) {
             let Some(service) = self.services.get_mut(*id) else {
                 self.report.counters.impossible += 1;
                 continue;
             };
-            if !service.holds().any(|hold| hold.is_news(address, by)) {
+            if !service.holds().any(|hold| hold.is_news(*address, by)) {
                 continue;
             }
             if !self.ledger.hears(namespace) {
                 return false;
             }
-            let heard = service.holds_mut().filter(|hold| hold.is_news(address, by));
-            heard.for_each(|hold| Arc::make_mut(hold).hear(address));
-            self.services.mark(*id, Cause::AddressClaimed(address, claimant.clone()), false);
+            let heard = service.holds_mut().filter(|hold| hold.is_news(*address, by));
+            heard.for_each(|hold| Arc::make_mut(hold).hear(*address));
+            self.services.mark(*id, Cause::AddressClaimed(*address, claimant.clone()), false);
         }
-        !ids.is_empty()
+        !held.is_empty()
     }
 
     /// Takes notice of which held backends may be probed.

@@ -51,8 +51,8 @@ fn a_slice_whose_frame_cannot_be_understood_rejects_itself() {
         r#"ports: invalid type: string "all", expected a sequence"#,
     );
     check_slice_refused(
-        &slice_with(|o| o["ports"] = json!(vec![json!({"port": 1}); 101])),
-        "ports has 101 entries; at most 100 are legal",
+        &slice_with(|o| o["ports"] = json!(vec![json!({"port": 1}); 4_097])),
+        "ports has 4097 entries; at most 4096 are legal",
     );
     check_slice_refused(
         &slice_with(|o| o["endpoints"] = json!(vec![json!({}); 10_001])),
@@ -131,6 +131,36 @@ fn ports_without_a_name_or_number_are_ignored() {
     let protocols = json!([{"name": "u", "port": 53, "protocol": "UDP"}, {"name": "s", "port": 1, "protocol": "SCTP"},
                            {"name": "x", "port": 2, "protocol": "tcp"}, {"name": "n", "port": 3, "protocol": null}]);
     check_slice_ports(protocols, Done, &["u/UDP/53", "s/SCTP/1", "x/tcp/2", "n/TCP/3"]);
+}
+
+/// A slice with so many ports and endpoints.
+fn wide(ports: usize, endpoints: usize) -> Value {
+    let port = |number: usize| json!({"name": format!("p{number}"), "port": number + 1, "protocol": "TCP"});
+    let endpoint = |number: usize| json!({"addresses": [format!("10.0.{}.{}", number / 256, number % 256)]});
+    slice_with(|o| {
+        o["ports"] = (0..ports).map(port).collect();
+        o["endpoints"] = (0..endpoints).map(endpoint).collect();
+    })
+}
+
+#[test]
+fn a_slice_has_as_many_ports_as_a_service() {
+    for ports in [101, limits::PORTS_PER_SERVICE_MAX] {
+        let facts = good_slice(&wide(ports, 100));
+        assert_eq!((facts.ports.len(), facts.endpoints.len()), (ports, 100));
+    }
+}
+
+#[test]
+fn invariant_10_ports_times_endpoints_of_one_slice() {
+    assert_eq!(good_slice(&wide(limits::PORTS_PER_SERVICE_MAX, 256)).endpoints.len(), 256);
+    let (facts, partial) =
+        decode_slice(&wide(2_000, 700), Defaulting::AsApiserver).expect("the slice itself is legal");
+    assert_eq!((facts.ports.len(), facts.endpoints.len()), (2_000, 524));
+    let reason = partial.expect("a partial rejection").reason;
+    let words =
+        "176 endpoints skipped: endpoints has 700 entries; at most 524 count where a slice has 2000 ports";
+    assert!(reason.starts_with(words), "{reason}");
 }
 
 #[track_caller]

@@ -29,11 +29,11 @@ fn hold(begun: i64, bound: Bound) -> Hold {
 
 #[test]
 fn a_hold_is_found_by_its_address_and_by_its_deadline_as_long_as_it_is_there() {
-    let (mut ledger, id, address) = (Ledger::default(), ServiceId(0), A.parse().unwrap());
+    let (mut ledger, id, address) = (Ledger::default(), ServiceId(0), A.parse::<SocketAddr>().unwrap());
     let (namespace, lists) = (Arc::from("default"), (Lists::default(), Lists::default()));
     let hold = hold(100, Bound::Guarded);
     ledger.account((id, &namespace), [&hold].into_iter(), lists, (&POLICY, Uptime(100)));
-    assert_eq!(ledger.look(address, &"default".into()), Some(vec![id]));
+    assert_eq!(ledger.look(address.ip(), &"default".into()), Some(vec![(address, id)]));
     assert_eq!((ledger.take_due(Uptime(219)), ledger.take_due(Uptime(220))), (None, Some(id)));
     assert_eq!(ledger.take_due(Uptime(220)), None);
     ledger.account((id, &namespace), [].iter(), lists, (&POLICY, Uptime(220)));
