@@ -138,6 +138,11 @@ impl Port {
         }
     }
 
+    /// Forgets its lists, which were those of another Service of that name.
+    fn forget(&mut self, nothing: &Arc<Rows>) {
+        (self.rows, self.kept) = (Arc::clone(nothing), Kept::default());
+    }
+
     /// Takes a new decision in. A list that would become empty is judged first.
     fn take(&mut self, (listed, weights): (Vec<Row>, OfBackends), policy: PortPolicy, case: &Case<'_>) {
         let has_list = listed.iter().any(Row::is_chosen);
@@ -294,6 +299,13 @@ impl Port {
     }
 }
 
+/// Whether the name was given up and taken anew between two decisions, or while no process ran: then nothing says that
+/// the one in between is gone.
+fn is_another(before: Option<&ServiceFacts>, now: Option<&ServiceFacts>) -> bool {
+    let uid = |facts: Option<&ServiceFacts>| facts?.meta.uid.clone();
+    matches!((uid(before), uid(now)), (Some(before), Some(now)) if before != now)
+}
+
 /// One service between the rules and the maps.
 #[derive(Debug)]
 pub(crate) struct Service {
@@ -396,6 +408,10 @@ impl Service {
         nothing: &Arc<Rows>,
     ) {
         let before = core::mem::replace(&mut self.facts, facts);
+        if is_another(before.as_deref(), self.facts.as_deref()) {
+            // The maps have what they have; no client of the new one ever had a list.
+            self.ports.iter_mut().for_each(|port| port.forget(nothing));
+        }
         let served = self.ports.get(..self.wanted).unwrap_or_default();
         let mut pasts = match (&before, &self.facts) {
             (Some(before), Some(now)) => renamed::pasts(served, &desired.ports, before, now),

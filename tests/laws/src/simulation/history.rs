@@ -209,7 +209,7 @@ type Pasts = BTreeMap<ServiceKey, BTreeMap<PortName, Past>>;
 
 /// The past of all ports, as far as a process that dies writes it down, and when it did.
 #[derive(Clone, Debug, Default)]
-pub struct Memory(Pasts, Now, Slices);
+pub struct Memory(Pasts, Now, Slices, Uids);
 
 impl Memory {
     /// Services of which something was written down.
@@ -233,7 +233,11 @@ pub struct History {
     /// Each slice as it was told last, and as it was when its service was decided for last.
     told: Slices,
     decided: Slices,
+    /// The object behind each service's name when it was decided for last.
+    uids: Uids,
 }
+
+type Uids = BTreeMap<ServiceKey, Option<Arc<str>>>;
 
 type Slices = BTreeMap<SliceKey, Arc<SliceFacts>>;
 
@@ -250,6 +254,7 @@ impl History {
             joined: BTreeSet::new(),
             told: memory.2.clone(),
             decided: memory.2,
+            uids: memory.3,
         }
     }
 
@@ -267,7 +272,7 @@ impl History {
 
     /// What would be written down now.
     pub fn memory(&self) -> Memory {
-        Memory(self.pasts.clone(), self.now, self.decided.clone())
+        Memory(self.pasts.clone(), self.now, self.decided.clone(), self.uids.clone())
     }
 
     /// Services of which some list is held.
@@ -365,6 +370,11 @@ impl History {
     /// … for one service.
     pub fn conclude(&mut self, service: &ServiceKey, expected: Option<&Expected>, facts: &Facts) {
         let pasts = self.pasts.entry(service.clone()).or_default();
+        let uid = facts.services.get(service).and_then(|it| it.meta.uid.clone());
+        let former = self.uids.insert(service.clone(), uid.clone()).flatten();
+        if former.is_some() && uid.is_some() && former != uid {
+            pasts.clear();
+        }
         if let (Some(expected), Some(facts)) = (expected, facts.services.get(service)) {
             rename(pasts, expected, facts);
         }

@@ -214,6 +214,37 @@ fn a_deleted_service_is_gone_at_once_and_comes_back_without_a_list() {
     assert_ne!(view(&snapshot, "a").frontends[0].verdict, Verdict::Held);
 }
 
+/// The service `a` as it was created for this time.
+fn created(uid: &str) -> Event {
+    let meta = Meta { uid: Some(uid.into()), ..Meta::default() };
+    applied(ServiceFacts { meta, ..service("a", "10.0.0.1", &["10.0.0.9"]) })
+}
+
+#[test]
+fn invariant_07_a_service_that_is_made_anew_holds_nothing_of_the_former_one() {
+    for turns in [1, 2, 3] {
+        let mut rig = rig();
+        rig.turn(vec![created("1")]);
+        let mut told = vec![gone("a"), deleted("a"), created("2")];
+        let last = told.split_off(4 - turns).into_iter();
+        let first = rig.turn(told);
+        let snapshot = last.fold(first, |_, event| rig.turn(vec![event]));
+        let verdict = row(&view(&snapshot, "a"), "10.0.0.1").verdict;
+        assert_eq!((verdict, snapshot.held.len()), (Verdict::Refusing, 0), "{turns}");
+    }
+}
+
+#[test]
+fn invariant_08_a_service_that_was_made_anew_while_no_process_ran_holds_nothing_of_the_former_one() {
+    let mut rig = rig();
+    let snapshot = rig.turn(vec![created("1")]);
+    for (uid, verdict) in [("1", Verdict::Held), ("2", Verdict::Refusing)] {
+        let mut next = restarted(&rig, &snapshot);
+        let snapshot = next.turn(vec![created(uid), slice("b", &["1.1.1.3"]), Event::Synced(SOURCE)]);
+        assert_eq!(row(&view(&snapshot, "a"), "10.0.0.1").verdict, verdict, "{uid}");
+    }
+}
+
 #[test]
 fn a_loss_shortly_after_an_interruption_says_so() {
     let mut rig = rig();
