@@ -171,6 +171,11 @@ impl Rows {
         is_fit && !is_listed && self.weight(row.backend()) == Weight::NONE
     }
 
+    /// Whether clients are led to the backend, or would be if the others of the cluster list were gone.
+    pub(crate) fn is_member(&self, row: &Row) -> bool {
+        row.is_chosen() || self.rests(row, Scope::Cluster)
+    }
+
     /// All endpoints that the slices list for this port.
     pub fn all(&self) -> impl ExactSizeIterator<Item = Row> + Clone {
         self.rows.iter()

@@ -105,6 +105,18 @@ fn can_be_asked(row: &Row, transport: Transport) -> bool {
     transport == Transport::Tcp && row.conditions().ready
 }
 
+/// The rows that a hold begins with. Where all that were in the list were seen terminating, it is the others that are
+/// missed.
+fn held_first(last: &Rows, slices: &[Arc<SliceFacts>]) -> Vec<Row> {
+    let mut rows: Vec<Row> = members(last, slices).collect();
+    let has_ended = |row: &Row| row.was_seen_terminating();
+    let is_left_to_others = last.all().filter(Row::is_chosen).all(|row| has_ended(&row));
+    if is_left_to_others && !rows.iter().all(has_ended) {
+        rows.retain(|row| !has_ended(row));
+    }
+    rows
+}
+
 /// The rows that were in a list, and those that were out of one for their weight alone: the list has them when no other
 /// one is left.
 fn members<'a>(last: &'a Rows, slices: &'a [Arc<SliceFacts>]) -> impl Iterator<Item = Row> + 'a {
@@ -132,12 +144,12 @@ pub struct Hold {
     pub bound: Bound,
     /// The slices that the backends were last seen in; their rows point into these.
     pub slices: Arc<[Arc<SliceFacts>]>,
-    /// The last list and those that rest beside it, with what probes found.
+    /// Those that it began with, in their order, with what probes found.
     pub backends: Vec<HeldBackend>,
 }
 
 impl Hold {
-    /// Holds the members of a last list.
+    /// Holds a last list, and those that rest beside it.
     fn new(
         last: &Rows,
         slices: Arc<[Arc<SliceFacts>]>,
@@ -145,7 +157,7 @@ impl Hold {
         (reason, bound): (Reason, Bound),
     ) -> Self {
         let backend = |row: Row| HeldBackend::new(row.held(), Asked::before(&row, transport));
-        let backends = members(last, &slices).map(backend).collect();
+        let backends = held_first(last, &slices).into_iter().map(backend).collect();
         Self { reason, begun: now, asked: None, bound, slices, backends }
     }
 

@@ -10,7 +10,7 @@ use core::net::IpAddr;
 use crate::drains::Drains;
 use crate::facts::{Settings, SliceFacts};
 use crate::keys::{ServiceKey, Source};
-use crate::list::{LastList, Row, Rows, Scope};
+use crate::list::{LastList, Row, Rows};
 use crate::snapshot::Reason;
 use crate::time::Now;
 use crate::words;
@@ -191,7 +191,7 @@ impl Case<'_> {
     fn is_control(&self, last: &Rows) -> bool {
         let is_named = self.key.name.namespace() == "default" && self.key.name.name() == "kubernetes";
         let is_own = is_named && self.key.source != Source::ClusterSet;
-        let mut members = last.all().filter(|row| row.is_chosen() || last.rests(row, Scope::Cluster));
+        let mut members = last.all().filter(|row| last.is_member(row));
         is_own || members.any(|row| self.settings.bypass.contains(&row.backend()))
     }
 }

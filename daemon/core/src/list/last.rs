@@ -1,6 +1,7 @@
 //! A port's memory of its last list that was not empty.
 //!
-//! Invariant: the rows are those of that list; what changes afterwards is only which of them were seen terminating.
+//! Invariant: the rows are those of that list; what changes afterwards is only which of them were seen terminating. Its
+//! members are the backends in it and those that were out of it for their weight alone: with them it is not empty.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -42,7 +43,7 @@ impl LastList {
             let found = found.ok().and_then(|position| listed.get(position));
             found.is_some_and(|other| other.conditions().terminating)
         };
-        let members = last.all().enumerate().filter(|(_, row)| row.is_chosen());
+        let members = last.all().enumerate().filter(|(_, row)| last.is_member(row));
         let told = members.filter(|(_, row)| terminating(row)).map(|(at, _)| (at, true)).collect();
         self.mark(told);
     }
@@ -53,7 +54,7 @@ impl LastList {
         let Some(last) = &self.rows else { return };
         let told = |(address, told): (IpAddr, Conditions)| {
             let at = last.rows.place_of((address, port.get()))?;
-            let is_member = last.rows.get(at).is_some_and(|row| row.is_chosen());
+            let is_member = last.rows.get(at).is_some_and(|row| last.is_member(&row));
             (is_member && (told.terminating || told.ready)).then_some((at, told.terminating))
         };
         let told = endpoints.iter_brief().filter_map(told).collect();
@@ -77,8 +78,7 @@ impl LastList {
 
     /// Whether a member of that list has one of these addresses.
     pub(crate) fn is_any_in(&self, addresses: &BTreeSet<IpAddr>) -> bool {
-        let members = self.rows.iter().flat_map(|rows| rows.all()).filter(Row::is_chosen);
-        !addresses.is_empty() && members.into_iter().any(|row| addresses.contains(&row.address))
+        !addresses.is_empty() && self.members().any(|row| addresses.contains(&row.address))
     }
 
     /// Whether there ever was a list with a backend in it.
@@ -88,7 +88,10 @@ impl LastList {
 
     /// Whether every member of that list was seen terminating.
     pub(crate) fn was_scaled_down(&self) -> bool {
-        let Some(rows) = &self.rows else { return false };
-        rows.all().filter(Row::is_chosen).all(|row| row.was_seen_terminating())
+        self.is_some() && self.members().all(|row| row.was_seen_terminating())
+    }
+
+    fn members(&self) -> impl Iterator<Item = Row> {
+        self.rows.iter().flat_map(|rows| rows.all().filter(|row| rows.is_member(row)))
     }
 }

@@ -279,6 +279,40 @@ fn a_hold_that_begins_while_a_backend_is_drained_writes_nothing() {
     assert_eq!(listed(&rig, 0), [ip("1.1.1.1"), ip("1.1.1.2")], "it was held with the others");
 }
 
+/// The list of two when one backend ends, which nothing was decided by if both come in one turn, and then no list.
+fn one_ends_and_all_vanishes() -> [Event; 2] {
+    let mut endpoints = EndpointsBuilder::new(Family::V4);
+    let ends = Conditions { ready: false, serving: false, terminating: true };
+    for (address, conditions) in [("1.1.1.1", ends), ("1.1.1.2", Conditions::READY)] {
+        let address = ip(address);
+        let one = Endpoint { address, conditions, node: None, zone: None, hints: None, target: None };
+        endpoints.push(one).unwrap();
+    }
+    let ending = SliceFacts { endpoints: endpoints.finish(), ..slice_facts("a", "a", &[]) };
+    let key = ending.key.clone();
+    [Event::SliceApplied(Arc::new(ending)), Event::SliceDeleted(key, None)]
+}
+
+#[test]
+fn invariant_07_a_list_is_missed_for_who_rested_beside_it_however_it_was_told() {
+    let weights = crate::weights::Weights::read("1.1.1.2=0").unwrap();
+    let asked = crate::weights::Asked { weights, wrong: None };
+    let weighing = ServiceFacts { weights: Some(asked.into()), ..service("a", "10.0.0.1", &[]) };
+    for (facts, drained) in [(weighing, &[][..]), (service("a", "10.0.0.1", &[]), &["1.1.1.2"])] {
+        for turns in [1, 2] {
+            let mut rig = Rig::new();
+            rig.turn(vec![settings(OnEmpty::Auto), applied(facts.clone()), two("a"), draining(drained)]);
+            assert_eq!(listed(&rig, 0), [ip("1.1.1.1")]);
+            let mut told = one_ends_and_all_vanishes().to_vec();
+            let last = told.split_off(2 / turns).into_iter();
+            rig.turn(told);
+            let snapshot = last.fold(rig.turn(vec![]), |_, event| rig.turn(vec![event]));
+            assert_eq!(row(&view(&snapshot, "a"), "10.0.0.1").verdict, Verdict::Held, "{drained:?}, {turns}");
+            assert_eq!(listed(&rig, 0), [ip("1.1.1.2")], "{drained:?}, {turns}");
+        }
+    }
+}
+
 /// A drain that the start finds is no change, and no record tells one.
 #[test]
 fn invariant_8_a_restart_between_any_two_orders_is_no_change() {
