@@ -175,8 +175,21 @@ impl Waiting {
                 let last = namespace.queue.last().map(|(.., key)| key);
                 last.or_else(|| namespace.guests.keys().next_back()).cloned()
             });
-            let Some(guest) = youngest.and_then(|key| Some((key.source, self.remove(&key)?))) else { return };
-            self.turned_away.insert(guest.0);
+            let Some(key) = youngest else { return };
+            self.give_up(&key);
+            self.turned_away.insert(key.source);
+        }
+    }
+
+    /// Gives up a service without room as a whole. Slices that wait for places in a service that has room go one by
+    /// one, the last by name first, and so do those of a service that takes half of the memory alone: else just that
+    /// would have its source asked for it once more, and again and again.
+    fn give_up(&mut self, key: &ServiceKey) {
+        let Some(guest) = self.guest(key) else { return };
+        let goes_bit_by_bit = guest.turn.is_none() || guest.bytes > limits::WAITING_BYTES_MAX / 2;
+        match guest.slices.keys().next_back().filter(|_| goes_bit_by_bit).cloned() {
+            Some(last) => self.take_slice(&last),
+            None => drop(self.remove(key)),
         }
     }
 }

@@ -4,9 +4,12 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::net::Ipv4Addr;
 
 use super::*;
-use crate::facts::{AddressType, Endpoints, Meta, ServiceType, Timestamp};
+use crate::facts::{
+    AddressType, Conditions, Endpoint, Endpoints, EndpointsBuilder, Meta, ServiceType, Timestamp,
+};
 use crate::keys::{Family, ObjectName};
 
 fn key(name: &str, source: Source) -> ServiceKey {
@@ -120,4 +123,38 @@ fn invariant_10_what_waits_has_a_bound_and_who_has_most_gives_way() {
     }
     assert_eq!(waiting.sources_to_ask(), BTreeSet::from([Source::Kubernetes]));
     assert!(waiting.sources_to_ask().is_empty(), "each source is asked once");
+}
+
+/// A slice of 1,000 endpoints, each with a long name of its node.
+fn large() -> SliceFacts {
+    let of = key("noise/many", Source::Kubernetes);
+    let mut endpoints = EndpointsBuilder::new(Family::V4);
+    for number in 0..1_000_u32 {
+        let (address, name) = (Ipv4Addr::from_bits(0x0b00_0000 + number).into(), format!("{number:0>250}"));
+        let node = Some(name.as_str().into());
+        let conditions = Conditions::READY;
+        let one = Endpoint { address, conditions, node, zone: None, hints: None, target: None };
+        endpoints.push(one).unwrap();
+    }
+    SliceFacts { endpoints: endpoints.finish(), ..(*slice(&of, "s")).clone() }
+}
+
+/// What waits of one service beyond the bound is not asked for again, for it would fill the same room.
+#[test]
+fn invariant_10_what_one_service_has_beyond_the_bound_is_not_asked_for_again() {
+    let (of, large) = (key("noise/many", Source::Kubernetes), large());
+    for without_room in [false, true] {
+        let mut waiting = Waiting::default();
+        for number in 0..400 {
+            let named = slice(&of, &format!("s{number:03}")).key.clone();
+            waiting.put_slice(&of, Arc::new(SliceFacts { key: named, ..large.clone() }), without_room);
+            assert!(waiting.bytes <= limits::WAITING_BYTES_MAX);
+        }
+        assert!(waiting.bytes > limits::WAITING_BYTES_MAX / 2 && waiting.len() < 400, "{}", waiting.len());
+        assert!(waiting.sources_to_ask().is_empty(), "{without_room}");
+        assert_eq!(waiting.next_slice(&of).unwrap().key.name.name(), "s000", "the first by name stay");
+        while waiting.next_slice(&of).is_some() {}
+        assert_eq!((waiting.len(), waiting.bytes), (0, 0));
+        assert_eq!(waiting.sources_to_ask(), BTreeSet::from([Source::Kubernetes]));
+    }
 }
