@@ -1,9 +1,10 @@
 //! The lists that were lost lately, counted by namespace: what one tenant empties is no mass loss of another tenant.
 //!
 //! Invariant: a namespace takes part in a mass loss if the losses over several namespaces amount to one, and still
-//! would without any single other of these namespaces; or if all of its own services have lost their lists. The answer
-//! follows from what was entered, in whatever order. The memory that this takes is bounded by the namespaces with a
-//! list and the losses within the window.
+//! would without any single other of these namespaces; or if all of its own services have lost their lists. Each time
+//! the namespace that has most left may be left out: what one tenant has is no reason to let others' lists go. The
+//! answer follows from what was entered, in whatever order. The memory that this takes is bounded by the namespaces
+//! with a list and the losses within the window.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -182,20 +183,41 @@ impl Losses {
     }
 
     fn span(&self, policy: &Policy) -> Span {
-        if !policy.is_mass_loss(self.services.len(), self.populated) {
+        let most = self.with_most(None);
+        let is_mass = |without: Option<&Arc<str>>| {
+            let of_others = if most == without { self.with_most(most) } else { most };
+            self.is_mass_without([without, None], policy)
+                || self.is_mass_without([without, of_others], policy)
+        };
+        if !is_mass(None) {
             return Span::Nobody;
         }
-        let losers = || self.tenants.iter().filter(|(_, tenant)| !tenant.lost.is_empty());
-        let is_needed = |tenant: &Tenant| {
-            let lost = self.services.len().saturating_sub(tenant.lost.len());
-            !policy.is_mass_loss(lost, self.populated.saturating_sub(tenant.populated))
-        };
-        let mut needed = losers().filter(|(_, tenant)| is_needed(tenant)).map(|(namespace, _)| namespace);
+        let losers =
+            || self.tenants.iter().filter(|(_, it)| !it.lost.is_empty()).map(|(namespace, _)| namespace);
+        let mut needed = losers().filter(|namespace| !is_mass(Some(*namespace)));
         match (losers().nth(1), needed.next(), needed.next()) {
             (None, ..) | (_, _, Some(_)) => Span::Nobody,
             (_, None, _) => Span::Everybody,
             (_, Some(one), None) => Span::Only(Arc::clone(one)),
         }
+    }
+
+    /// Whether the losses are a mass loss over all namespaces but these.
+    fn is_mass_without(&self, namespaces: [Option<&Arc<str>>; 2], policy: &Policy) -> bool {
+        let left_out =
+            || namespaces.into_iter().flatten().filter_map(|namespace| self.tenants.get(namespace));
+        let lost: usize = left_out().map(|it| it.lost.len()).sum();
+        let populated: usize = left_out().map(|it| it.populated).sum();
+        policy
+            .is_mass_loss(self.services.len().saturating_sub(lost), self.populated.saturating_sub(populated))
+    }
+
+    /// The namespace that has most services which lost nothing, beside this one.
+    fn with_most(&self, beside: Option<&Arc<str>>) -> Option<&Arc<str>> {
+        let others = self.tenants.iter().filter(|(namespace, _)| Some(*namespace) != beside);
+        others
+            .max_by_key(|(_, it)| it.populated.saturating_sub(it.lost.len()))
+            .map(|(namespace, _)| namespace)
     }
 }
 

@@ -89,14 +89,19 @@ pub struct Lost {
 }
 
 /// Whether the losses of a namespace are a mass loss: those of all of it, if they are more than three services and more
-/// than the share; or of more than one namespace, if they are so many, and would be without any one of the others.
+/// than the share; or of more than one namespace, if they are so many, and would be without any one of the others. They
+/// are so many too if they are over all namespaces but the one with most services that lost nothing.
 pub fn is_mass<K: Ord>(of: &K, all: &BTreeMap<K, Lost>, policy: &Policy) -> bool {
     let is_many = |lost: usize, populated: usize| {
         lost as u64 > (populated as u64 * u64::from(policy.mass_loss_share) / 1_000_000).max(3)
     };
     let many = |without: Option<&K>| {
-        let counted = || all.iter().filter(|(key, _)| Some(*key) != without).map(|(_, it)| it);
-        is_many(counted().map(|it| it.lost).sum(), counted().map(|it| it.populated).sum())
+        let counted = || all.iter().filter(|(key, _)| Some(*key) != without);
+        let largest = counted().max_by_key(|(_, it)| it.populated - it.lost).map(|(key, _)| key);
+        [None, largest].into_iter().any(|largest| {
+            let counted = || counted().filter(|(key, _)| Some(*key) != largest).map(|(_, it)| it);
+            is_many(counted().map(|it| it.lost).sum(), counted().map(|it| it.populated).sum())
+        })
     };
     let Some(own) = all.get(of).filter(|own| own.lost > 0) else { return false };
     let mut others = all.iter().filter(|(key, it)| *key != of && it.lost > 0).map(|(key, _)| key).peekable();

@@ -104,6 +104,22 @@ fn what_one_namespace_loses_counts_for_it_alone() {
     assert_eq!(fixture.joined(100), [60, 61, 62, 63], "as many without the large one");
 }
 
+/// As a controller that goes wrong does it, beside a tenant that has far more services than all others.
+#[test]
+fn what_one_namespace_has_does_not_make_the_losses_of_others_few() {
+    for (namespaces, each, lost, others) in [(20, 15, 12, 1_000), (4, 6, 2, 100), (20, 15, 3, 1_000)] {
+        let mut fixture = Fixture::new(&[&vec![each; namespaces][..], &[others]].concat());
+        let ids = 0..u32::try_from(namespaces * lost).unwrap();
+        ids.clone().for_each(|id| fixture.lose(id, id as usize % namespaces, 100));
+        let is_mass = lost * 4 > each;
+        let expected: Vec<_> = ids.filter(|_| is_mass).collect();
+        assert_eq!(fixture.joined(100), expected, "{lost} of {each}, and {others}");
+        // The tenant loses some itself, and that takes nothing from the others.
+        fixture.lose(10_000, namespaces, 101);
+        assert_eq!(fixture.joined(101), if is_mass { vec![10_000] } else { vec![] });
+    }
+}
+
 #[test]
 fn all_of_one_namespace_is_a_mass_loss_of_it() {
     for (populated, expected) in [(3, 0), (4, 4)] {
