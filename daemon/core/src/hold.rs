@@ -40,7 +40,7 @@ mod losses;
 
 pub(crate) use held::Kept;
 pub use held::{Answer, Asked, FAILURES_MAX, HIDDEN_LIMIT, HeldBackend, Hold, Probed, UNANSWERED_LIMIT};
-pub(crate) use judge::Case;
 pub use judge::{Bound, Evidence, Judgement, MASS_LOSS_LEAST, OnEmpty, Policy, RESYNC_WINDOW, judge};
+pub(crate) use judge::{Case, Hidden};
 pub(crate) use ledger::Ledger;
 pub(crate) use losses::{Lists, MassLoss};

@@ -46,6 +46,14 @@ pub const SLICES_PER_SERVICE_MAX: usize = 1_000;
 /// 10 ms.
 pub const ROWS_PER_SERVICE_MAX: usize = 1 << 16;
 
+/// Ports of all slices of one service that are looked at, be they ports of the service or not: four times as many as
+/// there can be rows, of which each port with an endpoint makes one at least.
+pub const SLICE_PORTS_PER_SERVICE_MAX: usize = 4 * ROWS_PER_SERVICE_MAX;
+
+/// So many ports of slices, or addresses in slices that a label hides, cost as much as a slot of a list: they are
+/// looked at, and nothing is made of them.
+pub const LOOKS_OF_A_SLOT: u64 = 4;
+
 /// Backends in one list: the count in a word has 20 bits.
 pub const BACKENDS_PER_LIST_MAX: usize = (1 << 20) - 1;
 

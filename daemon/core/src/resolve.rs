@@ -6,7 +6,7 @@
 mod barred;
 pub mod choose;
 pub(crate) mod frontends;
-mod listed;
+pub(crate) mod listed;
 pub(crate) mod weigh;
 
 use alloc::sync::Arc;

@@ -3,17 +3,20 @@
 //! Invariant: pure. The same evidence gives the same judgement, and every hold has a bound, but for the service that is
 //! the node's own way to the apiserver. Losses of many services at once are the ledger's ([`super::ledger`]).
 
-use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::OnceCell;
 use core::net::IpAddr;
 
 use crate::drains::Drains;
 use crate::facts::{Settings, SliceFacts};
 use crate::keys::{ServiceKey, Source};
+use crate::limits;
 use crate::list::{LastList, Row, Rows};
 use crate::snapshot::Reason;
 use crate::time::Now;
 use crate::words;
+use crate::work;
 
 /// For so many seconds after an interruption of a source, a loss may come of that interruption.
 pub const RESYNC_WINDOW: i64 = 60;
@@ -157,6 +160,39 @@ fn classify(evidence: Evidence) -> Reason {
     }
 }
 
+/// The addresses in slices that a label keeps proxies away from, looked for when a list is judged first.
+#[derive(Debug, Default)]
+pub(crate) struct Hidden {
+    slices: Vec<Arc<SliceFacts>>,
+    addresses: OnceCell<Vec<IpAddr>>,
+}
+
+impl Hidden {
+    /// Those of a service, as many as it may have rows.
+    pub(crate) fn of(slices: &[Arc<SliceFacts>]) -> Self {
+        let slices = slices.iter().filter(|slice| slice.headless).cloned().collect();
+        Self { slices, addresses: OnceCell::new() }
+    }
+
+    /// How many of them a decision looks at.
+    pub(crate) fn looks(slices: &[Arc<SliceFacts>]) -> usize {
+        let each = slices.iter().filter(|slice| slice.headless).map(|slice| slice.endpoints.len());
+        each.sum::<usize>().min(limits::ROWS_PER_SERVICE_MAX)
+    }
+
+    /// In their order.
+    fn addresses(&self) -> &[IpAddr] {
+        self.addresses.get_or_init(|| {
+            let each = self.slices.iter().flat_map(|slice| slice.endpoints.iter_brief());
+            let mut addresses: Vec<_> =
+                each.map(|(address, _)| address).take(limits::ROWS_PER_SERVICE_MAX).collect();
+            work::done(addresses.len());
+            addresses.sort_unstable();
+            addresses
+        })
+    }
+}
+
 /// What one service's empty lists are judged by, beside the lists themselves.
 pub(crate) struct Case<'a> {
     pub(crate) policy: &'a Policy,
@@ -166,7 +202,7 @@ pub(crate) struct Case<'a> {
     /// The service's slices, as they were when its last lists were made.
     pub(crate) slices: Arc<[Arc<SliceFacts>]>,
     /// Addresses of endpoints in slices that a label keeps proxies away from now.
-    pub(crate) hidden: BTreeSet<IpAddr>,
+    pub(crate) hidden: Hidden,
     pub(crate) key: ServiceKey,
     pub(crate) settings: &'a Settings,
     /// The drains in force.
@@ -182,7 +218,7 @@ impl Case<'_> {
             is_control: last.rows().is_some_and(|last| self.is_control(last)),
             is_listed: !listed.is_empty(),
             is_scaled_down: last.was_scaled_down(),
-            is_hidden: last.is_any_in(&self.hidden),
+            is_hidden: last.is_any_in(self.hidden.addresses()),
             is_resync: self.is_resync,
         }
     }

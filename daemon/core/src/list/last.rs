@@ -3,7 +3,6 @@
 //! Invariant: the rows are those of that list; what changes afterwards is only which of them were seen terminating. Its
 //! members are the backends in it and those that were out of it for their weight alone: with them it is not empty.
 
-use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -76,9 +75,9 @@ impl LastList {
         }
     }
 
-    /// Whether a member of that list has one of these addresses.
-    pub(crate) fn is_any_in(&self, addresses: &BTreeSet<IpAddr>) -> bool {
-        !addresses.is_empty() && self.members().any(|row| addresses.contains(&row.address))
+    /// Whether a member of that list has one of these addresses, which are in order.
+    pub(crate) fn is_any_in(&self, sorted: &[IpAddr]) -> bool {
+        !sorted.is_empty() && self.members().any(|row| sorted.binary_search(&row.address).is_ok())
     }
 
     /// Whether there ever was a list with a backend in it.

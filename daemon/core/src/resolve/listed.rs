@@ -3,7 +3,8 @@
 //! Invariant: no more than [`limits::ROWS_PER_SERVICE_MAX`] rows are made, whatever the slices say. Ports in their
 //! order have all of their endpoints as long as there is room. Half of the room is divided evenly among the ports, so
 //! that none has nothing. A port that is cut short keeps the endpoints that are most likely to get traffic here. So an
-//! object that asks for too much makes lists shorter, never empty.
+//! object that asks for too much makes lists shorter, never empty. No more ports of slices are looked at than
+//! [`limits::SLICE_PORTS_PER_SERVICE_MAX`], slice by slice.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -12,80 +13,95 @@ use core::num::NonZeroU16;
 
 use super::DesiredPort;
 use crate::facts::{AddressType, Endpoint, NodeFacts, SliceFacts};
-use crate::keys::{Family, PortKey, Transport};
 use crate::limits;
 use crate::list::Row;
 use crate::work;
 
-/// What joins a port of a slice to one of the service.
-type Join<'a> = (&'a str, Transport, Family);
-
-/// A port of a slice, with the slice and its place.
-type Part<'a> = (Join<'a>, u16, &'a SliceFacts, NonZeroU16);
+/// A slice that lists endpoints for a port of the service, with its place and the number of its own port.
+type Part<'a> = (u16, &'a SliceFacts, NonZeroU16);
 
 /// Gives each port its rows, and returns how many ports have only a part of theirs.
 pub(super) fn fill(ports: &mut [DesiredPort], slices: &[Arc<SliceFacts>], node: &NodeFacts) -> usize {
     if ports.is_empty() {
         return 0;
     }
-    let listed = Listed::of(slices);
-    let wanted: Vec<usize> = ports.iter().map(|port| listed.count(&port.key)).collect();
+    let listed = Listed::of(ports, slices);
+    let wanted: Vec<usize> = (0..ports.len()).map(|port| listed.count(port)).collect();
     let share = limits::ROWS_PER_SERVICE_MAX / 2 / ports.len();
     let mut left = limits::ROWS_PER_SERVICE_MAX;
     let mut kept: usize = wanted.iter().map(|wanted| share.min(*wanted)).sum();
     let mut ranks = None;
     let mut cut = 0;
-    for (port, wanted) in ports.iter_mut().zip(wanted) {
+    for (position, (port, wanted)) in ports.iter_mut().zip(wanted).enumerate() {
         kept = kept.saturating_sub(share.min(wanted));
         let given = wanted.min(left.saturating_sub(kept));
         left = left.saturating_sub(given);
         let rows = if given == wanted {
-            listed.all(&port.key)
+            listed.all(position)
         } else {
             cut += 1;
             let ranks: &Vec<_> =
                 ranks.get_or_insert_with(|| slices.iter().map(|it| ranked(it, node)).collect());
-            listed.first(&port.key, ranks, given)
+            listed.first(position, ranks, given)
         };
         work::done(rows.len());
         port.rows = merged(rows);
     }
-    cut
+    if listed.is_cut { ports.len() } else { cut }
 }
 
-/// The ports of all slices by what joins them, so that no port of the service has to look through all of them.
-struct Listed<'a>(Vec<Part<'a>>);
+/// How many ports of slices a decision looks at.
+pub(crate) fn looks(slices: &[Arc<SliceFacts>]) -> usize {
+    slices.iter().filter(|slice| says_something(slice)).map(|slice| slice.ports.len()).sum()
+}
+
+fn says_something(slice: &SliceFacts) -> bool {
+    !slice.headless && !slice.endpoints.is_empty()
+}
+
+/// The parts of each port of the service, so that none has to look through all slices.
+struct Listed<'a> {
+    parts: Vec<Vec<Part<'a>>>,
+    /// The slices have so many ports that the last slices were not looked at.
+    is_cut: bool,
+}
 
 impl<'a> Listed<'a> {
-    fn of(slices: &'a [Arc<SliceFacts>]) -> Self {
-        let mut listed = Vec::new();
-        for (slice, position) in slices.iter().zip(0_u16..).filter(|(slice, _)| !slice.headless) {
+    fn of(ports: &[DesiredPort], slices: &'a [Arc<SliceFacts>]) -> Self {
+        let mut listed = Self { parts: Vec::new(), is_cut: false };
+        listed.parts.resize_with(ports.len(), Vec::new);
+        let mut left = limits::SLICE_PORTS_PER_SERVICE_MAX;
+        for (slice, position) in slices.iter().zip(0_u16..).filter(|(slice, _)| says_something(slice)) {
             let AddressType::Ip(family) = slice.address_type else { continue };
+            let Some(after) = left.checked_sub(slice.ports.len()) else {
+                listed.is_cut = true;
+                break;
+            };
+            left = after;
             for port in &slice.ports {
                 let Some(transport) = port.protocol.transport() else { continue };
-                listed.push(((&*port.name, transport, family), position, &**slice, port.port));
+                let join = (&*port.name, transport, family);
+                let of = |it: &DesiredPort| (&*it.key.name, it.key.transport, it.key.family).cmp(&join);
+                let found = ports.binary_search_by(of).ok().and_then(|at| listed.parts.get_mut(at));
+                found.into_iter().for_each(|parts| parts.push((position, &**slice, port.port)));
             }
         }
-        work::done(slices.len() + listed.len());
-        listed.sort_by_key(|(join, ..)| *join);
-        Self(listed)
+        work::done(slices.len() + limits::SLICE_PORTS_PER_SERVICE_MAX - left);
+        listed
     }
 
-    fn slices_of(&self, key: &PortKey) -> &[Part<'a>] {
-        let wanted: Join<'_> = (&key.name, key.transport, key.family);
-        let begin = self.0.partition_point(|(join, ..)| *join < wanted);
-        let end = self.0.partition_point(|(join, ..)| *join <= wanted);
-        self.0.get(begin..end).unwrap_or_default()
+    fn slices_of(&self, port: usize) -> &[Part<'a>] {
+        self.parts.get(port).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// How many rows a port has, before those are merged that several slices list.
-    fn count(&self, key: &PortKey) -> usize {
-        self.slices_of(key).iter().map(|(_, _, slice, _)| slice.endpoints.len()).sum()
+    fn count(&self, port: usize) -> usize {
+        self.slices_of(port).iter().map(|(_, slice, _)| slice.endpoints.len()).sum()
     }
 
-    fn all(&self, key: &PortKey) -> Vec<Row> {
-        let mut rows = Vec::with_capacity(self.count(key));
-        for (_, position, slice, number) in self.slices_of(key) {
+    fn all(&self, port: usize) -> Vec<Row> {
+        let mut rows = Vec::with_capacity(self.count(port));
+        for (position, slice, number) in self.slices_of(port) {
             let endpoints = slice.endpoints.iter_brief().zip(0_u16..);
             rows.extend(endpoints.map(|((address, conditions), endpoint)| {
                 Row::new(address, *number, conditions, *position, endpoint)
@@ -95,9 +111,9 @@ impl<'a> Listed<'a> {
     }
 
     /// The first rows of a port by the rank of their endpoints, `most` of them.
-    fn first(&self, key: &PortKey, ranks: &[Ranked], most: usize) -> Vec<Row> {
+    fn first(&self, port: usize, ranks: &[Ranked], most: usize) -> Vec<Row> {
         let ranked = |rank: usize| {
-            self.slices_of(key).iter().flat_map(move |(_, position, slice, number)| {
+            self.slices_of(port).iter().flat_map(move |(position, slice, number)| {
                 let endpoints = ranks.get(usize::from(*position)).and_then(|ranks| ranks.get(rank));
                 endpoints.into_iter().flatten().filter_map(move |endpoint| {
                     let found = slice.endpoints.get(usize::from(*endpoint))?;

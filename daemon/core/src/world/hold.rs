@@ -16,16 +16,10 @@ use crate::claims::Frontend;
 use crate::dialable::is_reserved;
 use crate::drains::Drains;
 use crate::facts::{Endpoint, NodeFacts, Settings, SliceFacts};
-use crate::hold::{Case, Hold, Lists, MassLoss, Policy, Probed};
+use crate::hold::{Case, Hidden, Hold, Lists, MassLoss, Policy, Probed};
 use crate::keys::{FrontendKey, ServiceKey, SliceKey, Source, Transport};
 use crate::op::ServiceId;
 use crate::time::{Now, Uptime};
-
-/// Addresses in slices that a label keeps proxies away from, which may have been backends a moment ago.
-fn hidden(slices: &[Arc<SliceFacts>]) -> BTreeSet<IpAddr> {
-    let headless = slices.iter().filter(|slice| slice.headless);
-    headless.flat_map(|slice| slice.endpoints.iter_brief()).map(|(address, _)| address).collect()
-}
 
 /// Whether a pod can have this address, as far as a node knows: no address that means a host, a link or a group, none
 /// of the node's own and none at which an apiserver is. Other nodes' addresses cannot be told from those of pods.
@@ -50,7 +44,7 @@ impl World {
             own: known.facts.as_deref().and_then(crate::tables::on_empty),
             is_resync: self.ledger.is_resync(known.key.source, now.uptime()),
             now,
-            hidden: hidden(&known.slices),
+            hidden: Hidden::of(&known.slices),
             slices: before.map(|view| Arc::clone(&view.slices)).unwrap_or_default(),
             key: known.key.clone(),
             settings,

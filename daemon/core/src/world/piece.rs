@@ -13,10 +13,12 @@ use super::World;
 use super::queue::Queue;
 use super::undecided::Undecided;
 use crate::facts::ServiceFacts;
+use crate::hold::Hidden;
 use crate::index::Seed;
 use crate::keys::FrontendKey;
 use crate::limits;
 use crate::op::ServiceId;
+use crate::resolve::listed;
 use crate::service::{Port, Service};
 use crate::time::Uptime;
 
@@ -129,6 +131,13 @@ impl World {
         self.services.get(id).map_or(0, Service::work)
     }
 
+    /// What a decision looks at beside what it makes of it.
+    fn looks_of(&self, id: ServiceId) -> u64 {
+        let slices = self.tables.get(id).map_or(&[][..], |known| &known.slices);
+        let looks = Hidden::looks(slices) + listed::looks(slices).min(limits::SLICE_PORTS_PER_SERVICE_MAX);
+        looks as u64 / limits::LOOKS_OF_A_SLOT
+    }
+
     pub(super) const fn most_work(&self) -> u64 {
         self.turns.most
     }
@@ -176,7 +185,7 @@ impl World {
     /// Takes a service into the piece, and returns the work that it takes of the piece.
     pub(super) fn take_into_piece(&mut self, id: ServiceId, was_stale: bool) -> u64 {
         let most = self.turns.most;
-        let work = self.work_of(id);
+        let work = self.work_of(id) + if was_stale { self.looks_of(id) } else { 0 };
         if let Some(service) = self.services.get_mut(id) {
             // The decision for a heavy service was a piece of its own.
             service.unfinished = was_stale && work > most;

@@ -151,3 +151,44 @@ fn invariant_10_ports_times_endpoints_of_one_service_beyond_their_bound_cost_not
     let (small, large) = (work_of(30), work_of(60));
     assert!(large * 10 <= small * 12, "300,000 rows cost {small}, 600,000 cost {large}");
 }
+
+/// Six services that have lost their lists, each beside so many slices, which a label hides, or else whose ports
+/// are those of no service; what the next decisions cost that one piece makes.
+fn work_beside(hides: bool, slices: u32, of: Size) -> u64 {
+    let mut rig = Rig::new();
+    rig.world.limit_pieces(limits::PIECE_WORK);
+    rig.turn(vec![settings(crate::hold::OnEmpty::Auto)]);
+    let names: Vec<_> = (1..=6).map(|number| format!("s-{number}")).collect();
+    let facts = |name: &std::string::String| service(name, &format!("10.0.0.{}", &name[2..]), &[]);
+    let Event::SliceApplied(beside) = of.slice(0, 0) else { unreachable!() };
+    for name in &names {
+        rig.turn(vec![applied(facts(name)), slice(name, &["1.1.1.1"])]);
+        for number in 0..slices {
+            let own = slice_facts(&format!("{name}-{number}"), name, &[]);
+            let (ports, endpoints) = (beside.ports.clone(), beside.endpoints.clone());
+            rig.world.apply(Event::SliceApplied(Arc::new(SliceFacts {
+                ports,
+                endpoints,
+                headless: hides,
+                ..own
+            })));
+        }
+        rig.turn(vec![slice(name, &[])]);
+    }
+    (0..60).for_each(|_| drop(rig.grace()));
+    let annotated = |name| ServiceFacts { on_empty: Some("auto".into()), ..facts(name) };
+    names.iter().for_each(|name| rig.world.apply(applied(annotated(name))));
+    let now = rig.clock();
+    work::take();
+    rig.world.decide(now);
+    work::take()
+}
+
+#[test]
+fn invariant_10_what_a_decision_looks_at_beside_its_rows_takes_part_of_a_piece() {
+    let rows = limits::ROWS_PER_SERVICE_MAX as u64;
+    let hidden = work_beside(true, 7, Size { endpoints: 10_000, ..ONE });
+    assert!((rows..2 * rows).contains(&hidden), "{hidden} for addresses that a label hides");
+    let ports = work_beside(false, 200, Size { ports: 1_000, ..ONE });
+    assert!((rows..5 * rows).contains(&ports), "{ports} for ports that are nobody's");
+}
