@@ -157,3 +157,23 @@ pub const fn table_slots_max(slots: u32) -> u32 {
 pub const fn table_slots_of_namespace_max(slots: u32) -> u32 {
     slots / 4
 }
+
+/// A namespace's plain lists may take so many times the slots that are left: one that is alone gets eight of nine
+/// parts, and each other one finds some.
+pub const LISTS_SHARE_OF_REST: u32 = 8;
+
+/// Blocks of one size that are kept for lists that change: as many as a piece has ports.
+const SPARES_OF_A_SIZE_MAX: u32 = 256;
+
+/// How many blocks of 2^`order` slots are kept for lists that change and grow no larger: one part in 256 of the slots,
+/// but at least one block where that is no more than a part in 64. Those of all sizes are a tenth of the slots at most.
+pub const fn spare_blocks(slots: u32, order: u32) -> u32 {
+    if order >= u32::BITS || 1 << order > slots / 64 || 1 << order > ROWS_PER_SERVICE_MAX {
+        return 0;
+    }
+    match (slots / 256) >> order {
+        0 => 1,
+        SPARES_OF_A_SIZE_MAX.. => SPARES_OF_A_SIZE_MAX,
+        blocks => blocks,
+    }
+}

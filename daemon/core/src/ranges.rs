@@ -57,6 +57,22 @@ impl Ranges {
         Ok(base)
     }
 
+    /// Takes the last free run of `count` slots, if any is long enough.
+    pub(crate) fn take_last(&mut self, count: u32) -> Option<u32> {
+        let wanted = order_of(count)?;
+        let last = |(order, bases): (usize, &BTreeSet<u32>)| Some((order, *bases.last()?));
+        let found = self.free.iter().enumerate().skip(wanted).filter_map(last);
+        let (mut order, mut base) = found.max_by_key(|(_, base)| *base)?;
+        self.free.get_mut(order)?.remove(&base);
+        while order > wanted {
+            order -= 1;
+            self.release(base, order);
+            base += 1 << order;
+        }
+        self.used += 1 << wanted;
+        Some(base)
+    }
+
     /// Takes exactly this run, which a restart found in use. `false`: it overlaps one that is taken already.
     pub fn reserve(&mut self, base: u32, count: u32) -> bool {
         let Some(wanted) = order_of(count).filter(|order| base.is_multiple_of(1 << order)) else {

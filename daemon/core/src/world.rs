@@ -7,6 +7,7 @@
 
 mod adopt;
 mod budget;
+mod charges;
 mod decide;
 mod drains;
 mod drift;
@@ -23,6 +24,7 @@ mod remember;
 mod report;
 mod services;
 mod space;
+mod spares;
 mod starved;
 mod undecided;
 mod view;

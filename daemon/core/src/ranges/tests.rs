@@ -9,11 +9,16 @@ use super::*;
 #[derive(Clone, Debug)]
 enum Step {
     Take(u32),
+    TakeLast(u32),
     GiveBack(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![(1_u32..40).prop_map(Step::Take), any::<usize>().prop_map(Step::GiveBack)]
+    prop_oneof![
+        (1_u32..40).prop_map(Step::Take),
+        (1_u32..40).prop_map(Step::TakeLast),
+        any::<usize>().prop_map(Step::GiveBack),
+    ]
 }
 
 fn check_apart(held: &[(u32, u32)], capacity: u32) {
@@ -33,6 +38,10 @@ proptest! {
         for step in steps {
             match step {
                 Step::Take(count) => held.extend(ranges.take(count).ok().map(|base| (base, count))),
+                Step::TakeLast(count) => {
+                    prop_assert_eq!(ranges.has(count), ranges.clone().take_last(count).is_some());
+                    held.extend(ranges.take_last(count).map(|base| (base, count)));
+                }
                 Step::GiveBack(position) if !held.is_empty() => {
                     let (base, count) = held.swap_remove(position % held.len());
                     ranges.give_back(base, count);
@@ -76,4 +85,15 @@ fn a_full_array_says_so() {
 fn a_run_at_a_crooked_base_is_not_reserved() {
     assert!(!Ranges::new(64).reserve(3, 4), "this allocator never gives such a run");
     assert!(!Ranges::new(64).reserve(64, 1), "beyond the array");
+}
+
+#[test]
+fn the_last_run_is_the_last_that_is_free() {
+    let mut ranges = Ranges::new(16);
+    assert_eq!(
+        (ranges.take_last(3), ranges.take_last(1), ranges.take_last(4)),
+        (Some(12), Some(11), Some(4))
+    );
+    assert_eq!((ranges.take_last(2), ranges.take_last(1), ranges.take(4)), (Some(8), Some(10), Ok(0)));
+    assert_eq!((ranges.take_last(1), ranges.used()), (None, 16));
 }

@@ -11,6 +11,7 @@ use core::num::NonZeroU16;
 
 use super::World;
 use super::plan::plan_wipe;
+use super::space::Space;
 use crate::facts::{ServiceFacts, ServiceType};
 use crate::keys::{Family, FrontendKey, PortKey, Source, Transport};
 use crate::list::{Rows, Scope, Slot};
@@ -193,8 +194,12 @@ impl World {
             let own = word.count == 0 || self.space.slots(port.family).reserve(word.base, word.count);
             if own {
                 let rows = Arc::new(Rows::from_slots(slots, scope));
-                let table = word.range(port.family).filter(|range| range.count > rows.len(scope));
-                table.into_iter().for_each(|range| self.space.tables.charge(share, range));
+                if let Some(range) = word.range(port.family) {
+                    let is_table = range.count > rows.len(scope);
+                    let Space { tables, lists, .. } = &mut self.space;
+                    let charges = if is_table { &mut tables.charges } else { lists };
+                    charges.charge(share, range);
+                }
                 // What stands in another order than this version writes is written anew.
                 let uncertain = !rows.placed(scope, word.count).eq(slots.iter().copied());
                 return RealizedList { word: *word, rows, uncertain, ..RealizedList::default() };

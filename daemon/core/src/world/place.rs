@@ -1,7 +1,8 @@
 //! Where the lists of a port come to stand in the maps: where they are, in another range, or as tables.
 //!
 //! Invariant: a list that is there takes no other range. Where there is no room for a table its list is served as it
-//! is, and found room for later.
+//! is, and found room for later. A list that changes and needs no larger block finds one, whoever has taken the rest;
+//! new lists and those that grow leave some to other namespaces.
 
 use alloc::vec::Vec;
 
@@ -20,6 +21,12 @@ pub(crate) enum NoPlace {
     /// No run of slots is long enough.
     #[error(transparent)]
     Slots(#[from] NoRoom),
+    /// The namespace has its part.
+    #[error(
+        "the lists of this namespace take {own} slots and leave {left} to all others, which is their part; raise \
+             `datapath.limits.backends`"
+    )]
+    Part { own: u32, left: u32 },
     /// A word has 20 bits for the length of its list.
     #[error("a list of {0} backends is longer than the {max} that the datapath can count; spread them over services", max = limits::BACKENDS_PER_LIST_MAX)]
     List(u32),
@@ -92,18 +99,49 @@ impl Space {
         if port.has_as(scope, plain) {
             return Ok(Placed::stays(port, scope, false));
         }
-        self.place_plain(port, scope)
+        self.place_plain(port, scope, share)
     }
 
-    fn place_plain(&mut self, port: &Port, scope: Scope) -> Result<Placed, NoPlace> {
+    fn place_plain(&mut self, port: &Port, scope: Scope, share: Share) -> Result<Placed, NoPlace> {
         let (family, count) = (port.key.family, port.rows.len(scope));
         if count == 0 {
             let flags = port.flags_for_now(scope).without(WordFlags::TABLE);
             let word = Word { flags, ..Word::EMPTY };
             return Ok(Placed { scope, word, range: None });
         }
-        let base = self.slots(family).take(count)?;
-        Ok(Placed::goes(port, scope, Range { family, base, count }))
+        let before = port.realized.list(scope).word.range(family);
+        let range = Range { family, base: self.take_plain((family, count), before, share)?, count };
+        self.lists.charge(share, range);
+        Ok(Placed::goes(port, scope, range))
+    }
+
+    /// Slots for a plain list. One that leaves a block as large may take one that is kept for that.
+    fn take_plain(
+        &mut self,
+        (family, count): (Family, u32),
+        before: Option<Range>,
+        share: Share,
+    ) -> Result<u32, NoPlace> {
+        let slots = count.next_power_of_two();
+        let is_no_larger = before.is_some_and(|before| slots <= before.count.next_power_of_two());
+        self.keep_spares(family);
+        if !is_no_larger {
+            self.leaves_some(share, family, slots)?;
+        }
+        let found = self.slots(family).take(count);
+        match found {
+            Err(no_room) if is_no_larger => self.spares(family).take(count).ok_or(no_room.into()),
+            found => Ok(found?),
+        }
+    }
+
+    /// Whether so many slots more for the lists of a namespace leave enough to others.
+    fn leaves_some(&self, share: Share, family: Family, slots: u32) -> Result<(), NoPlace> {
+        let (own, left) = (self.lists.used_by(share, family), self.left(family));
+        let is_within = |rest: u32| own + slots <= rest.saturating_mul(limits::LISTS_SHARE_OF_REST);
+        // Where there is no room at all, that is what is said.
+        let may = left < slots || is_within(left - slots);
+        may.then_some(()).ok_or(NoPlace::Part { own, left })
     }
 
     /// A range for the table that the list should be, if it should be one and there is room.
@@ -113,8 +151,9 @@ impl Space {
         if count == port.rows.len(scope) || !self.tables.allows(share, family, count, before) {
             return None;
         }
+        self.keep_spares(family);
         let range = Range { family, base: self.slots(family).take(count).ok()?, count };
-        self.tables.charge(share, range);
+        self.tables.charges.charge(share, range);
         Some(range)
     }
 

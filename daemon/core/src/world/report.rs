@@ -11,6 +11,7 @@ use super::plan::Dialled;
 use crate::change::{Cause, Change};
 use crate::facts::Timestamp;
 use crate::index::Seed;
+use crate::keys::Family;
 use crate::op::ServiceId;
 use crate::service::{Cursor, Service};
 use crate::snapshot::{Checked, Counters, Fill, FrontendView, ServiceView, ServiceViews, Snapshot, Verdict};
@@ -142,7 +143,7 @@ impl World {
 
     /// What readers see from now on: at the end of a piece, and while nothing may be written yet.
     pub(crate) fn publish(&mut self, now: Now) -> Snapshot {
-        let slots = self.space.slots.each_ref().map(|ranges| u64::from(ranges.used()));
+        let slots = Family::ALL.map(|family| u64::from(self.space.used(family)));
         self.report.snapshot.rejections = self.tables.rejections();
         for source in self.tables.sources_to_ask() {
             *self.report.snapshot.asks.entry(source).or_default() += 1;

@@ -7,6 +7,8 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use super::budget::Budget;
+use super::charges::Charges;
+use super::spares::Spares;
 use crate::claims::RealizedFrontend;
 use crate::keys::Family;
 use crate::maps::Capacity;
@@ -18,6 +20,9 @@ use crate::service::Port;
 #[derive(Debug)]
 pub(super) struct Space {
     pub(super) slots: [Ranges; 2],
+    spares: [Spares; 2],
+    /// What plain lists take of the slots.
+    pub(super) lists: Charges,
     pub(super) indices: Indices,
     /// What the tables of lists take of the slots.
     pub(super) tables: Budget,
@@ -36,6 +41,8 @@ impl Space {
             },
             tables: Budget::new(slots.capacity()),
             freed: Freed::default(),
+            lists: Charges::default(),
+            spares: [Spares::new(slots.capacity()), Spares::new(slots.capacity())],
             slots: [slots.clone(), slots],
         }
     }
@@ -43,7 +50,38 @@ impl Space {
     /// Gives back a range that no reader sees.
     pub(super) fn give_back(&mut self, range: Range) {
         self.slots(range.family).give_back(range.base, range.count);
-        self.tables.release(range);
+        self.tables.charges.release(range);
+        self.lists.release(range);
+        self.keep_spares(range.family);
+    }
+
+    /// How many slots of a family are taken, counted in whole blocks.
+    pub(super) fn used(&self, family: Family) -> u32 {
+        let (slots, spares) = (part(&self.slots, family), part(&self.spares, family));
+        slots.used().saturating_sub(spares.slots())
+    }
+
+    /// How many slots of a family may be taken for anything.
+    pub(super) fn left(&self, family: Family) -> u32 {
+        let slots = part(&self.slots, family);
+        slots.capacity().saturating_sub(slots.used())
+    }
+
+    /// Sees that blocks are kept for lists that change, before anything else takes a free one.
+    pub(super) fn keep_spares(&mut self, family: Family) {
+        let Self { slots: [slots4, slots6], spares: [spares4, spares6], .. } = self;
+        match family {
+            Family::V4 => spares4.refill(slots4),
+            Family::V6 => spares6.refill(slots6),
+        }
+    }
+
+    pub(super) fn spares(&mut self, family: Family) -> &mut Spares {
+        let [v4, v6] = &mut self.spares;
+        match family {
+            Family::V4 => v4,
+            Family::V6 => v6,
+        }
     }
 
     pub(super) fn slots(&mut self, family: Family) -> &mut Ranges {
@@ -52,6 +90,13 @@ impl Space {
             Family::V4 => v4,
             Family::V6 => v6,
         }
+    }
+}
+
+fn part<T>([v4, v6]: &[T; 2], family: Family) -> &T {
+    match family {
+        Family::V4 => v4,
+        Family::V6 => v6,
     }
 }
 

@@ -77,7 +77,11 @@ impl World {
     /// Notes whether a planned service found room.
     pub(super) fn account_for_room<T>(&mut self, id: ServiceId, planned: &Result<T, PlanError>) {
         match planned {
-            Err(PlanError::Place(NoPlace::Slots(_)) | PlanError::Indices(_) | PlanError::Frontends(_)) => {
+            Err(
+                PlanError::Place(NoPlace::Slots(_) | NoPlace::Part { .. })
+                | PlanError::Indices(_)
+                | PlanError::Frontends(_),
+            ) => {
                 let Some(turn) = self.turn(id) else { return self.count_impossible() };
                 self.starved.put(turn);
             }

@@ -26,7 +26,7 @@ fn count(rig: &Rig, name: &str) -> u32 {
 }
 
 fn used(rig: &Rig) -> u32 {
-    rig.world.space.slots[0].used()
+    rig.world.space.used(Family::V4)
 }
 
 /// Goes on until nothing waits for readers any more.
@@ -150,4 +150,89 @@ fn invariant_10_no_more_tables_are_coming_than_there_may_be() {
     rig.world.decide(now);
     let [v4, _] = rig.world.coming().slots;
     assert!(v4 <= limits::table_slots_max(1 << 18), "{v4} slots are coming");
+}
+
+/// A service with a list of so many backends, the first at this address.
+fn listed(namespace: &str, number: u8, backends: std::ops::Range<u32>) -> Vec<Event> {
+    let name = ObjectName::new(namespace, &std::format!("s-{number}")).unwrap();
+    let key = ServiceKey { name: name.clone(), source: SOURCE };
+    let address = std::format!("10.{}.0.{number}", namespace.len());
+    let facts = ServiceFacts { key, ..service("x", &address, &[]) };
+    let backends: Vec<_> = backends.map(|it| core::net::Ipv4Addr::from_bits(0x0101_0000 + it)).collect();
+    let backends: Vec<_> = backends.iter().map(std::string::ToString::to_string).collect();
+    let backends: Vec<&str> = backends.iter().map(AsRef::as_ref).collect();
+    let service = Some(name.name().into());
+    let key = SliceKey { name, source: SOURCE };
+    vec![
+        applied(facts),
+        Event::SliceApplied(Arc::new(SliceFacts { key, service, ..slice_facts("x", "x", &backends) })),
+    ]
+}
+
+/// Namespaces, each named by a number of letters, take all that each may have.
+fn filled(rig: &mut Rig, namespaces: usize) {
+    for length in 1..=namespaces {
+        for number in 0..200 {
+            let backends = 1 << (6 - number / 32);
+            rig.turn(listed(&"t".repeat(length), number, 0..backends));
+        }
+    }
+}
+
+/// The backends of a service's list in the maps.
+fn found(rig: &Rig, namespace: &str, number: u8) -> Vec<IpAddr> {
+    let name = ObjectName::new(namespace, &std::format!("s-{number}")).unwrap();
+    let id = rig.world.tables.id_of(&ServiceKey { name, source: SOURCE }).unwrap();
+    let port = &rig.world.services.get(id).unwrap().ports[0];
+    port.realized.cluster.rows.list(Scope::Cluster).map(|row| row.address).collect()
+}
+
+#[test]
+fn invariant_10_a_list_that_needs_no_larger_block_changes_when_all_slots_are_taken() {
+    let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 12, ..Capacity::default() });
+    rig.turn(listed("web", 1, 0..3));
+    filled(&mut rig, 12);
+    assert!(rig.world.space.left(Family::V4) <= 1);
+    for round in 1..20 {
+        // All that others have changes too.
+        let others = (0..40).flat_map(|number| listed("t", number, round..round + 16));
+        rig.turn(others.chain(listed("web", 1, round..round + 4 - round % 2)).collect());
+        rest(&mut rig);
+        let expected = [ip(&std::format!("1.1.0.{round}"))];
+        assert_eq!(
+            (&found(&rig, "web", 1)[..1], found(&rig, "web", 1).len()),
+            (&expected[..], (4 - round % 2) as usize)
+        );
+    }
+}
+
+#[test]
+fn invariant_10_lists_of_one_namespace_leave_room_to_another() {
+    let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 12, ..Capacity::default() });
+    filled(&mut rig, 1);
+    let left = rig.world.space.left(Family::V4);
+    assert!(left >= 64 && used(&rig) >= 7 * left, "{left} of {} are left", used(&rig));
+    rig.turn(listed("web", 1, 0..5));
+    assert_eq!(found(&rig, "web", 1).len(), 5);
+    rig.turn(listed("web", 1, 0..9));
+    assert_eq!(found(&rig, "web", 1).len(), 9, "and grows");
+}
+
+#[test]
+fn invariant_10_all_room_comes_back() {
+    let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 12, ..Capacity::default() });
+    rig.turn(listed("web", 1, 0..3));
+    filled(&mut rig, 3);
+    for length in 1..=3 {
+        for number in 0..200 {
+            let name = ObjectName::new(&"t".repeat(length), &std::format!("s-{number}")).unwrap();
+            let key = ServiceKey { name: name.clone(), source: SOURCE };
+            let slice = SliceKey { name, source: SOURCE };
+            rig.turn(vec![Event::ServiceDeleted(key, None), Event::SliceDeleted(slice, None)]);
+        }
+    }
+    rest(&mut rig);
+    let kept: u32 = (0..10).map(|order| limits::spare_blocks(1 << 10, order) << order).sum();
+    assert_eq!((used(&rig), rig.world.space.left(Family::V4)), (4, (1 << 10) - 4 - kept));
+    assert_eq!(rig.world.space.lists.used(Family::V4), 4);
 }
