@@ -97,7 +97,8 @@ pub fn is_mass<K: Ord>(of: &K, all: &BTreeMap<K, Lost>, policy: &Policy) -> bool
     };
     let many = |without: Option<&K>| {
         let counted = || all.iter().filter(|(key, _)| Some(*key) != without);
-        let largest = counted().max_by_key(|(_, it)| it.populated - it.lost).map(|(key, _)| key);
+        let largest =
+            counted().max_by_key(|(_, it)| it.populated.saturating_sub(it.lost)).map(|(key, _)| key);
         [None, largest].into_iter().any(|largest| {
             let counted = || counted().filter(|(key, _)| Some(*key) != largest).map(|(_, it)| it);
             is_many(counted().map(|it| it.lost).sum(), counted().map(|it| it.populated).sum())
