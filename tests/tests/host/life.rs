@@ -149,6 +149,20 @@ fn a_removal_leaves_traffic_alone_and_a_purge_leaves_nothing() {
     purge(&host, &before);
 }
 
+/// Takes the lock that a daemon has which runs another way, as by a DaemonSet.
+const ANOTHER: &str = "systemd-run --unit another flock /sys/fs/bpf/holdfast sleep infinity && \
+    until ! flock --nonblock /sys/fs/bpf/holdfast true; do sleep 0.1; done";
+
+#[test]
+fn a_purge_leaves_alone_what_another_holdfast_of_the_node_uses() {
+    let (host, _server) = serving();
+    host.run(&["dpkg", "--remove", "holdfast"]).unwrap().good();
+    host.shell(ANOTHER).unwrap().good();
+    host.run(&["dpkg", "--purge", "holdfast"]).unwrap().good();
+    assert_eq!(who_answers(&host), "one");
+    host.shell("ls /var/lib/holdfast/snapshot /sys/fs/bpf/holdfast/links").unwrap().good();
+}
+
 #[test]
 fn a_stop_leaves_the_datapath_and_cleanup_removes_it() {
     let (host, _server) = serving();
