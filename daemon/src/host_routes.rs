@@ -1,7 +1,8 @@
 //! Routes to services' addresses that are there exactly while this node can serve them, for FRR, BIRD or keepalived.
 //!
 //! Invariant: a route goes at once when its address is lost, and comes only when the address has been served for a
-//! while. What is not decided yet changes nothing, and no end of the daemon takes a route away: the datapath serves on.
+//! while. What is not decided yet changes nothing, nor does a file that is not read; and no end of the daemon takes a
+//! route away: the datapath serves on.
 //! No routing protocol is spoken here, and no other program's route is touched.
 
 mod course;
@@ -15,16 +16,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use holdfast_core::snapshot::ServiceViews;
+use holdfast_core::keys::{ObjectName, Source};
+use holdfast_core::snapshot::{Rejections, ServiceViews, Snapshot};
 use holdfast_judgement::views::announced::{Announced, AnnouncedAddress};
 use tokio::sync::watch;
 
 use crate::beat;
-use crate::config::Config;
+use crate::config::{Config, ServiceBlock};
 use crate::readings::{Readings, translates_packets};
 use crate::sources::config::Read;
 use course::Course;
-use judge::Standings;
+use judge::{Former, Standings, Unread};
 use kernel::Route;
 use routes::Routes;
 
@@ -65,9 +67,40 @@ async fn until(next: Option<Instant>) {
 /// What a judgement was made of.
 struct Basis {
     services: ServiceViews,
+    rejections: Arc<Rejections>,
+    /// Whether every file of services has been told that is there.
+    is_told: bool,
     config: Arc<Config>,
     more: Arc<[Arc<Read>]>,
     takes_packets: bool,
+}
+
+impl Basis {
+    fn is_same(&self, other: &Self) -> bool {
+        self.services.is_same(&other.services)
+            && Arc::ptr_eq(&self.rejections, &other.rejections)
+            && Arc::ptr_eq(&self.config, &other.config)
+            && Arc::ptr_eq(&self.more, &other.more)
+            && (self.is_told, self.takes_packets) == (other.is_told, other.takes_packets)
+    }
+
+    /// The blocks that are read.
+    fn blocks(&self) -> impl Iterator<Item = &ServiceBlock> {
+        self.config.services.iter().chain(self.more.iter().map(|read| &read.service))
+    }
+
+    fn judge(&self, former: &Former) -> Standings {
+        let mut standings = judge::judge(self.blocks(), &self.services, self.takes_packets);
+        if former.keys().all(|address| standings.contains_key(address)) {
+            return standings;
+        }
+        let name = |it: &ServiceBlock| ObjectName::new(it.namespace.as_str(), it.name.as_str()).ok();
+        let read = self.blocks().filter_map(name).collect();
+        let Self { services, rejections, is_told, .. } = self;
+        let unread = Unread { read, services, rejections, is_told: *is_told };
+        judge::keep(&mut standings, former, &unread, self.takes_packets);
+        standings
+    }
 }
 
 struct Follower {
@@ -76,6 +109,8 @@ struct Follower {
     shown: watch::Sender<Arc<Announced>>,
     /// `None` until the kernel has told which routes are there.
     routes: Option<Routes>,
+    /// `None` until the kernel has told that, and the table is there by which it is understood.
+    former: Option<Former>,
     basis: Option<Basis>,
     standings: Standings,
     course: Course,
@@ -88,7 +123,7 @@ impl Follower {
         shown: watch::Sender<Arc<Announced>>,
     ) -> Self {
         let (standings, course) = (Standings::new(), Course::default());
-        Self { config, readings, shown, routes: None, basis: None, standings, course }
+        Self { config, readings, shown, routes: None, former: None, basis: None, standings, course }
     }
 
     /// Whether there is nothing to look after: no address, no route.
@@ -103,10 +138,7 @@ impl Follower {
         let config = Arc::clone(&self.config.borrow_and_update());
         let mut next = None;
         if snapshot.programmed {
-            let takes_packets = config.packets.enabled && translates_packets(&self.readings.datapath());
-            let more = Arc::clone(&self.readings.more_services.borrow());
-            let services = snapshot.services.clone();
-            self.judge(Basis { services, config: Arc::clone(&config), more, takes_packets });
+            self.judge(self.basis_of(&snapshot, &config));
             let now = Instant::now();
             next = self.course.follow(&self.standings, now);
             next = next.into_iter().chain(self.carry_out(&config, now).await).min();
@@ -132,18 +164,26 @@ impl Follower {
         }
     }
 
-    fn judge(&mut self, basis: Basis) {
-        let is_same = |before: &Basis| {
-            before.services.is_same(&basis.services)
-                && Arc::ptr_eq(&before.config, &basis.config)
-                && Arc::ptr_eq(&before.more, &basis.more)
-                && before.takes_packets == basis.takes_packets
-        };
-        if !self.basis.as_ref().is_some_and(is_same) {
-            let blocks = basis.config.services.iter().chain(basis.more.iter().map(|read| &read.service));
-            self.standings = judge::judge(blocks, &basis.services, basis.takes_packets);
-            self.basis = Some(basis);
+    fn basis_of(&self, snapshot: &Snapshot, config: &Arc<Config>) -> Basis {
+        Basis {
+            services: snapshot.services.clone(),
+            rejections: Arc::clone(&snapshot.rejections),
+            is_told: snapshot.sources.get(&Source::Config) != Some(&false),
+            config: Arc::clone(config),
+            more: Arc::clone(&self.readings.more_services.borrow()),
+            takes_packets: config.packets.enabled && translates_packets(&self.readings.datapath()),
         }
+    }
+
+    fn judge(&mut self, basis: Basis) {
+        if self.former.is_none() && self.routes.is_some() {
+            self.former = Some(judge::former(self.course.announced(), &basis.services));
+        } else if self.basis.as_ref().is_some_and(|before| before.is_same(&basis)) {
+            return;
+        }
+        let nothing = Former::new();
+        self.standings = basis.judge(self.former.as_ref().unwrap_or(&nothing));
+        self.basis = Some(basis);
     }
 
     async fn carry_out(&mut self, config: &Config, now: Instant) -> Option<Instant> {

@@ -79,6 +79,7 @@ impl Past {
                 self.served_since.get_or_insert(now);
                 (begins <= now, Some(begins))
             }
+            (Judged::Untold(_), is_there) => (is_there, None),
             (Judged::Undecided(_), true) => {
                 let ends = after(self.undecided_since, now, UNDECIDED_MAX);
                 self.undecided_since.get_or_insert(now);
@@ -121,6 +122,7 @@ mod tests {
             let judged = match judged {
                 "served" => Judged::Served,
                 "undecided" => Judged::Undecided(why()),
+                "untold" => Judged::Untold(why()),
                 _ => Judged::Unserved(why()),
             };
             let now = self.begun + Duration::from_millis(milliseconds);
@@ -171,6 +173,15 @@ mod tests {
         assert_eq!(rig.at(7_000, "undecided", Duration::ZERO), (false, None), "but not for ever");
         let mut rig = Rig::new(&["192.0.2.10"]);
         assert_eq!(rig.at(0, "lost", Duration::ZERO), (false, None));
+    }
+
+    #[test]
+    fn what_nobody_has_told_of_stays_as_it_is_for_as_long_as_that_lasts() {
+        let mut rig = Rig::new(&["192.0.2.10"]);
+        assert_eq!(rig.at(0, "untold", Duration::ZERO), (true, None));
+        assert_eq!(rig.at(3_600_000, "untold", Duration::ZERO), (true, None));
+        assert_eq!(rig.at(3_600_001, "lost", Duration::ZERO), (false, None));
+        assert_eq!(rig.at(3_600_002, "untold", Duration::ZERO), (false, None));
     }
 
     #[test]

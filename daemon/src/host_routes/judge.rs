@@ -1,14 +1,16 @@
 //! Whether this node can serve an address, judged by the table that clients meet.
 //!
 //! Invariant: pure. A router sends all packets for an address to who announces it, so the worst of its announced
-//! frontends decides. What an object of the cluster says of a node has no say.
+//! frontends decides. What an object of the cluster says of a node has no say. A block that is not read says nothing,
+//! least of all that it has gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use holdfast_core::facts::ObjectKey;
 use holdfast_core::keys::{ObjectName, Protocol, Source, Transport};
-use holdfast_core::snapshot::{FrontendView, ServiceView, ServiceViews, Status, Verdict};
+use holdfast_core::snapshot::{FrontendView, Rejections, ServiceView, ServiceViews, Status, Verdict};
 use holdfast_core::weights::Weight;
 
 use crate::config::{Announce, ServiceBlock};
@@ -21,6 +23,8 @@ pub(super) type Standings = BTreeMap<IpAddr, Standing>;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Judged {
     Served,
+    /// Nobody has told of it yet, for this reason: it stays as it is, for as long as that lasts.
+    Untold(String),
     /// It cannot be told yet, for this reason.
     Undecided(String),
     /// It is not served, for this reason.
@@ -31,8 +35,18 @@ impl Judged {
     pub(super) fn why(&self) -> Option<&str> {
         match self {
             Self::Served => None,
-            Self::Undecided(why) | Self::Unserved(why) => Some(why),
+            Self::Untold(why) | Self::Undecided(why) | Self::Unserved(why) => Some(why),
         }
+    }
+}
+
+impl Judged {
+    /// The same, where it is known whether packets from outside are translated.
+    fn by_packets(self, takes_packets: bool) -> Self {
+        if takes_packets {
+            return self;
+        }
+        self.max(Self::Undecided("packets are not translated at each device".to_owned()))
     }
 }
 
@@ -63,11 +77,8 @@ pub(super) fn judge<'b>(
     let mut standings = Standings::new();
     for block in blocks.into_iter().filter(|block| block.announce == Announce::Route) {
         let checked_after = checked_after(block);
-        for (address, mut judged) in of_block(block, services) {
-            if !takes_packets {
-                judged =
-                    judged.max(Judged::Undecided("packets are not translated at each device".to_owned()));
-            }
+        for (address, judged) in of_block(block, services) {
+            let judged = judged.by_packets(takes_packets);
             let standing =
                 standings.entry(address).or_insert(Standing { judged: Judged::Served, checked_after });
             standing.checked_after = standing.checked_after.max(checked_after);
@@ -77,6 +88,80 @@ pub(super) fn judge<'b>(
         }
     }
     standings
+}
+
+/// The addresses that a former process announced, each with the services for which it may have done so.
+pub(super) type Former = BTreeMap<IpAddr, BTreeSet<ObjectName>>;
+
+/// What the table that a start began with says of the addresses that a former process announced. One of two services
+/// at an address that was lost then already was not asked for it, or there would be no route.
+pub(super) fn former(announced: impl Iterator<Item = IpAddr>, services: &ServiceViews) -> Former {
+    let mut found: BTreeMap<IpAddr, BTreeMap<ObjectName, bool>> =
+        announced.map(|address| (address, BTreeMap::new())).collect();
+    if found.is_empty() {
+        return Former::new();
+    }
+    for view in services.iter().filter(|view| view.key.source == Source::Config) {
+        for row in &*view.frontends {
+            let Some(names) = found.get_mut(&row.address) else { continue };
+            let is_lost = matches!(of_frontend(view, row), Judged::Unserved(_));
+            *names.entry(view.key.name.clone()).or_default() |= is_lost;
+        }
+    }
+    let of_address = |(address, names): (IpAddr, BTreeMap<ObjectName, bool>)| {
+        let are_all_lost = names.values().all(|is_lost| *is_lost);
+        let names = names.into_iter().filter(|(_, is_lost)| are_all_lost || !is_lost);
+        (address, names.map(|(name, _)| name).collect())
+    };
+    found.into_iter().map(of_address).collect()
+}
+
+/// What may be in files that are not read.
+pub(super) struct Unread<'u> {
+    /// The services of blocks that are read.
+    pub(super) read: BTreeSet<ObjectName>,
+    pub(super) services: &'u ServiceViews,
+    pub(super) rejections: &'u Rejections,
+    /// Whether every file has been told that is there.
+    pub(super) is_told: bool,
+}
+
+impl Unread<'_> {
+    /// How the address stands by the table alone. `None`: no block can have it any more.
+    pub(super) fn judge(&self, address: IpAddr, names: &BTreeSet<ObjectName>) -> Option<Judged> {
+        let unread = names.iter().filter(|name| !self.read.contains(*name));
+        let views = unread.filter_map(|name| self.services.named(name).find(|it| self.may_be_unread(it)));
+        let worst = views.flat_map(|view| at(view, address)).max();
+        match (worst, self.is_told) {
+            (None, true) => None,
+            (None, false) => Some(Judged::Untold("the files of services are not read yet".to_owned())),
+            (Some(Judged::Undecided(why)), false) => Some(Judged::Untold(why)),
+            (Some(worst), _) => Some(worst),
+        }
+    }
+
+    fn may_be_unread(&self, view: &ServiceView) -> bool {
+        let file = || view.facts.as_ref()?.meta.origin.clone();
+        let is_rejected = |file| self.rejections.named.contains_key(&ObjectKey::File(Source::Config, file));
+        view.key.source == Source::Config && (!self.is_told || file().is_some_and(is_rejected))
+    }
+}
+
+/// How the frontends of a service at an address stand.
+fn at(view: &ServiceView, address: IpAddr) -> impl Iterator<Item = Judged> {
+    view.frontends.iter().filter(move |row| row.address == address).map(move |row| of_frontend(view, row))
+}
+
+/// Adds those addresses of a former process that no block names, and that one may name which is not read.
+pub(super) fn keep(standings: &mut Standings, former: &Former, unread: &Unread<'_>, takes_packets: bool) {
+    for (address, names) in former {
+        if !standings.contains_key(address)
+            && let Some(judged) = unread.judge(*address, names)
+        {
+            let (judged, checked_after) = (judged.by_packets(takes_packets), Duration::ZERO);
+            standings.insert(*address, Standing { judged, checked_after });
+        }
+    }
 }
 
 /// The longest time to the first verdict of a backend that is silent, or that answers each time.

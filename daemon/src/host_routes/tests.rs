@@ -5,6 +5,9 @@ mod bed;
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_core::event::Event;
+use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::keys::Source;
 use holdfast_judgement::views::announced::Announced;
 use tokio::sync::watch;
 
@@ -50,6 +53,7 @@ fn shown(
     let standings = judge(&config.services, &snapshot.services, takes_packets);
     let one = |(address, standing): (&std::net::IpAddr, &super::judge::Standing)| match &standing.judged {
         Judged::Served => address.to_string(),
+        Judged::Untold(why) => format!("{address} untold: {why}"),
         Judged::Undecided(why) => format!("{address} undecided: {why}"),
         Judged::Unserved(why) => format!("{address}: {why}"),
     };
@@ -198,6 +202,43 @@ fn kernel_the_table_of_routes_follows_what_is_served_over_reloads_and_restarts()
             second.publish(&rules.snapshot());
             until(&mut second.shown, &[]).await;
             assert_eq!(kernel::list().unwrap().len(), 0);
+            second.stop().await;
+        });
+    });
+}
+
+/// The blocks are in a file that is half-written when the next process starts. Their service `quiet` was lost before,
+/// at an address that is announced for others.
+#[test]
+fn kernel_a_restart_takes_no_route_of_a_block_that_it_cannot_read() {
+    apart(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut rules = Rules::new();
+            let mut first = bed::Running::start(&rules.snapshot());
+            rules.apply(&first.configure(BLOCKS)).await;
+            first.publish(&rules.snapshot());
+            let both = ["180 192.0.2.10", "180 2001:db8::10"];
+            until(&mut first.shown, &both).await;
+            first.stop().await;
+
+            let mut rules = rules.restarted();
+            let snapshot = rules.snapshot();
+            assert!(snapshot.programmed && !snapshot.is_synced(), "the folder is not told");
+            let mut second = bed::Running::start(&snapshot);
+            until(&mut second.shown, &both).await;
+            let file = ObjectKey::File(Source::Config, "config.toml".into());
+            let (object, origin) = (file.clone(), Some("config.toml".into()));
+            let rejection = Rejection { object, origin, reason: "half-written".into(), partial: false };
+            rules.tell(Event::Rejected(rejection));
+            rules.tell(Event::Synced(Source::Config));
+            rules.drain("10.1.0.1");
+            second.publish(&rules.snapshot());
+            until(&mut second.shown, &both[1..]).await;
+            assert_eq!(second.shown.borrow().taken, 1, "an address that is lost goes, and no other went");
+            rules.tell(Event::RejectionEnded(file));
+            second.publish(&rules.snapshot());
+            until(&mut second.shown, &[]).await;
             second.stop().await;
         });
     });

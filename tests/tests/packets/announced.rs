@@ -111,6 +111,30 @@ fn the_route_outlives_the_daemon_and_goes_with_the_datapath() {
     });
 }
 
+/// The file is another program's, which has left it half-written when the node's daemon is upgraded.
+#[test]
+fn the_route_outlives_a_restart_with_a_file_that_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("web.toml");
+    std::fs::write(&file, CONFIG).unwrap();
+    let config = format!("[services]\npath = {:?}\n", folder.path());
+    on_a_node(Switches::default(), &config, |bed, daemon, clients| {
+        let backend = server(bed);
+        wait_for(bed, daemon, true);
+        daemon.stop().unwrap();
+        std::fs::write(&file, CONFIG.split_at(CONFIG.len() / 2).0).unwrap();
+        let notices = Notices::of(bed, "node");
+        daemon.start().unwrap();
+        thread::sleep(AGAIN);
+        check_served(clients, true);
+        assert_eq!(routes(bed), format!("blackhole {ADDRESS} table 180"));
+        let begun = Instant::now();
+        std::fs::write(&file, "").unwrap();
+        notices.taken_out(ADDRESS, begun);
+        drop(backend);
+    });
+}
+
 /// Weights share clients out among the backends of a node; how many come to the node is the router's choice.
 #[test]
 fn an_address_comes_back_after_five_seconds_whatever_the_slow_start_of_its_backends() {

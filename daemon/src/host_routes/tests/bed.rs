@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::drains::{Drain, Drains, Ordered};
-use holdfast_core::engine::Engine;
+use holdfast_core::engine::{Engine, Remembered};
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
@@ -57,6 +57,20 @@ impl Rules {
     pub(super) fn new() -> Self {
         let started = Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Config]).unwrap();
         Self { engine: started.0, turns: 0, drains: Drains::default(), source: None }
+    }
+
+    /// The rules of the next process, which goes on from what this one knew and has heard of no block.
+    pub(super) fn restarted(mut self) -> Self {
+        let remembered = Remembered::from(&*self.snapshot());
+        let mut later = Self::new();
+        let maps = self.engine.into_maps();
+        later.engine = Engine::start(maps, Seed::default(), &[Source::Config]).unwrap().0;
+        later.engine.remember(remembered, Now { wall: Timestamp(1_767_870_715), mono: Duration::ZERO });
+        later
+    }
+
+    pub(super) fn tell(&mut self, event: Event) {
+        self.engine.apply(event);
     }
 
     /// Takes in the blocks, as a start or a reload does.
