@@ -55,7 +55,7 @@ use holdfast_core::engine::Engine;
 
 use engine_thread::EngineThread;
 pub use error::AppError;
-use maps::AppMaps;
+use maps::{AppMaps, Held};
 use paced::Paced;
 use wishes::{Draining, Wishes};
 
@@ -469,9 +469,8 @@ fn tend(
             let packets = config.borrow_and_update().packets.clone();
             engine.maps_mut().follow(&packets);
         }
-        let is_whole = engine.is_whole();
-        let is_synced = engine.is_synced();
-        if let Err(error) = engine.maps_mut().look_after(is_whole, is_synced) {
+        let held = Held::by(engine);
+        if let Err(error) = engine.maps_mut().look_after(held) {
             // The first error ends the daemon.
             let _ = fail.try_send(error);
         }

@@ -165,7 +165,7 @@ impl<M: Maps> Engine<M> {
     /// Begins a comparison of the maps with what was realized. An engine that has not written anything yet finds
     /// nothing.
     pub fn begin_check(&mut self) {
-        self.checks = self.world.is_open() && self.is_complete();
+        self.checks = self.world.is_open() && self.world.is_complete();
         if self.checks {
             self.world.begin_check();
         }
@@ -180,16 +180,21 @@ impl<M: Maps> Engine<M> {
         Some(found)
     }
 
-    /// Whether the maps hold what all sources have told, or what is remembered of the sources, except for what the maps
-    /// refused.
+    /// Whether the maps hold what all sources have told that can be read, or what is remembered of the sources, except
+    /// for what the maps refused.
     pub fn is_written(&self) -> bool {
-        self.is_open && self.is_complete() && !self.world.has_dirty()
+        self.is_open && self.world.is_complete() && !self.world.has_dirty()
     }
 
     /// Whether the maps hold all that was known when they were first written, except for what they refused. From then
     /// on the maps are fit to serve, even if more comes in than is written.
     pub fn is_whole(&self) -> bool {
         self.world.is_whole()
+    }
+
+    /// Whether the maps cannot hold what a source has that cannot be read, because nothing remembers it.
+    pub fn lacks_unreadable(&self) -> bool {
+        self.world.lacks_unreadable()
     }
 
     /// Sets another size of pieces, for a caller that wants many small ones or a single one.
@@ -231,11 +236,6 @@ impl<M: Maps> Engine<M> {
     /// The maps, for a reader that holds a place in them, or for a test that makes them fail.
     pub fn maps_mut(&mut self) -> &mut M {
         &mut self.maps
-    }
-
-    /// Whether what is known is all there is: told by every source, or remembered.
-    fn is_complete(&self) -> bool {
-        self.world.is_synced() || self.world.is_remembering()
     }
 
     /// When the maps may be written at the latest; `None`: not known yet.

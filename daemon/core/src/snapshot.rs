@@ -165,6 +165,8 @@ pub struct Snapshot {
     pub drains: Arc<Drains>,
     /// Sources that must deliver before anything is removed, and whether they have.
     pub sources: BTreeMap<Source, bool>,
+    /// Sources that have not delivered because they cannot be read: nothing but removals waits for them.
+    pub unreadable: BTreeSet<Source>,
     /// Services of which some list is held.
     pub held: Arc<BTreeSet<ServiceId>>,
     /// Up to which version of the apiserver each kind is known.
@@ -194,6 +196,13 @@ impl Snapshot {
         !self.sources.is_empty() && self.sources.values().all(|synced| *synced)
     }
 
+    /// Whether every source has delivered that can be read.
+    pub fn is_told(&self) -> bool {
+        let mut sources = self.sources.iter();
+        !self.sources.is_empty()
+            && sources.all(|(source, synced)| *synced || self.unreadable.contains(source))
+    }
+
     /// Whether the snapshot says anything that the one before did not, beyond the time and that the engine still runs.
     pub fn is_news_after(&self, before: &Self) -> bool {
         let Self { services, asks, rejections, node, settings, drains, sources, held, progress, .. } = self;
@@ -205,6 +214,7 @@ impl Snapshot {
             && Arc::ptr_eq(held, &before.held);
         let counters = Counters { batches: before.counters.batches, ..self.counters };
         let is_as_it_was = (asks, sources, progress) == (&before.asks, &before.sources, &before.progress)
+            && self.unreadable == before.unreadable
             && (self.stale_since, self.programmed, self.filling)
                 == (before.stale_since, before.programmed, before.filling)
             && (counters, self.fill, self.checked) == (before.counters, before.fill, before.checked);

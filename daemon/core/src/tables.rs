@@ -66,6 +66,9 @@ pub(crate) struct Tables {
     pub(crate) synced: BTreeMap<Source, bool>,
     /// Sources that have delivered nothing whole and that nothing waits for.
     absent: BTreeSet<Source>,
+    /// Sources that cannot be read, so that they have delivered nothing whole yet: removals wait for them, and nothing
+    /// else does.
+    unreadable: BTreeSet<Source>,
     pub(crate) progress: BTreeMap<Watched, Arc<str>>,
     unconfirmed: Unconfirmed,
     /// Steps that were left out, because something was missing that always is there.
@@ -89,6 +92,7 @@ impl Tables {
             residents: Residents::default(),
             synced: sources.iter().map(|source| (*source, false)).collect(),
             absent: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
             progress: BTreeMap::new(),
             unconfirmed: Unconfirmed::default(),
             impossible: 0,
@@ -165,6 +169,23 @@ impl Tables {
     /// Whether every source has delivered its first whole list.
     pub(crate) fn is_told_all(&self) -> bool {
         self.synced.values().all(|synced| *synced)
+    }
+
+    /// The sources that cannot be read.
+    pub(crate) const fn unreadable(&self) -> &BTreeSet<Source> {
+        &self.unreadable
+    }
+
+    /// Whether this is the first that is heard of a source that cannot be read.
+    pub(crate) fn begins_unreadable(&self, rejection: &Rejection) -> bool {
+        let ObjectKey::File(source, _) = &rejection.object else { return false };
+        self.synced.get(source) == Some(&false) && !self.unreadable.contains(source)
+    }
+
+    /// Whether a source that cannot be read has told of this service all the same.
+    pub(crate) fn is_told_apart(&self, key: &ServiceKey) -> bool {
+        let object = || ObjectKey::Service(key.clone());
+        self.unreadable.contains(&key.source) && !self.unconfirmed.has(&object())
     }
 
     /// Whether nothing waits for this source, which has told nothing whole.
@@ -317,6 +338,9 @@ impl Tables {
     }
 
     fn reject(&mut self, rejection: Rejection) {
+        if self.begins_unreadable(&rejection) {
+            self.unreadable.insert(rejection.object.source());
+        }
         self.unconfirmed.reject(&rejection.object);
         self.rejected.put(rejection);
     }

@@ -123,7 +123,12 @@ impl World {
             return self.probed(probed);
         }
         let is_of_all = matches!(event, Event::Synced(_) | Event::NodeApplied(_) | Event::SettingsApplied(_));
-        if matches!(event, Event::Synced(_) | Event::Absent(_)) {
+        let goes_on = match &event {
+            Event::Synced(_) | Event::Absent(_) => true,
+            Event::Rejected(rejection) => self.tables.begins_unreadable(rejection),
+            _ => false,
+        };
+        if goes_on {
             self.go_on_with_waiting();
         }
         let is_live = self.tables.is_synced();
@@ -155,9 +160,20 @@ impl World {
         self.tables.is_told_of_services()
     }
 
-    /// Whether some source has delivered, so that what it asks for may be added.
+    /// Whether some source has delivered, or what it can, so that what it asks for may be added.
     pub(crate) fn has_delivered(&self) -> bool {
-        self.tables.synced.values().any(|synced| *synced)
+        self.tables.synced.values().any(|synced| *synced) || !self.tables.unreadable().is_empty()
+    }
+
+    /// Whether what is known is all there is to know now: told by every source that can be read, or remembered.
+    pub(crate) fn is_complete(&self) -> bool {
+        let has_told = |(source, synced)| synced || self.tables.unreadable().contains(&source);
+        self.is_remembering() || self.tables.sources().all(has_told)
+    }
+
+    /// Whether nothing is known of a source that cannot be read: it has not told, and nothing is remembered.
+    pub(crate) fn lacks_unreadable(&self) -> bool {
+        !self.is_remembering() && !self.tables.unreadable().is_empty()
     }
 
     /// How many sources have delivered.

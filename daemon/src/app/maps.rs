@@ -6,7 +6,9 @@
 use std::io::PipeWriter;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use holdfast_core::engine::Engine;
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::maps::{Capacity, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Coming, Dump, DumpPort, FrontendValue, Grace, Op, PortIndex};
@@ -40,6 +42,41 @@ pub(super) struct Kernel {
     told: Lines,
     /// Why something could not be put back, as long as it cannot.
     trouble: Option<String>,
+    /// Since when a take-over waits for nothing but a source that cannot be read.
+    waits: Option<Instant>,
+}
+
+/// How long a take-over waits for a source that cannot be read and that nothing remembers: what the former programs
+/// serve of it ends with them. A folder that is mounted late, or hangs for a while, is there again within this. One
+/// that stays away would keep every change of all others from clients, who meet maps that nobody writes.
+const UNREADABLE_WAIT: Duration = Duration::from_secs(60);
+
+/// How much of what there is the maps hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    /// All that was known when they were first written.
+    is_whole: bool,
+    /// What every source has told.
+    is_synced: bool,
+    /// Not what a source has that cannot be read.
+    lacks_unreadable: bool,
+}
+
+impl Held {
+    pub(super) fn by(engine: &Engine<AppMaps>) -> Self {
+        let (is_whole, is_synced) = (engine.is_whole(), engine.is_synced());
+        Self { is_whole, is_synced, lacks_unreadable: engine.lacks_unreadable() }
+    }
+
+    /// Whether what former programs serve may end. `waits` is since when nothing else is missing but what cannot be
+    /// read.
+    fn may_take_over(self, waits: &mut Option<Instant>, now: Instant) -> bool {
+        if !self.is_whole || !self.lacks_unreadable {
+            *waits = None;
+            return self.is_whole;
+        }
+        now.saturating_duration_since(*waits.get_or_insert(now)) >= UNREADABLE_WAIT
+    }
 }
 
 impl AppMaps {
@@ -52,7 +89,7 @@ impl AppMaps {
                 let devices = Arc::default();
                 let told = Lines::default();
                 let maps = kernel(config, capacity)?;
-                Ok(Self::Kernel(Box::new(Kernel { maps, devices, told, trouble: None })))
+                Ok(Self::Kernel(Box::new(Kernel { maps, devices, told, trouble: None, waits: None })))
             }
         }
     }
@@ -88,14 +125,14 @@ impl AppMaps {
     }
 
     /// Takes over from another version's programs once everything is written. After that it puts back what another
-    /// process took away, and ends sockets to backends that have left, so that their owners connect anew. `is_synced`
-    /// says that all sources have delivered, so that what is written is all that there is.
-    pub(super) fn look_after(&mut self, is_whole: bool, is_synced: bool) -> Result<(), AppError> {
+    /// process took away, and, once all sources have delivered, ends sockets to backends that have left, so that their
+    /// owners connect anew.
+    pub(super) fn look_after(&mut self, held: Held) -> Result<(), AppError> {
         let Self::Kernel(kernel) = self else { return Ok(()) };
-        let Kernel { maps, devices, told, trouble } = kernel.as_mut();
+        let Kernel { maps, devices, told, trouble, waits } = kernel.as_mut();
         if !maps.is_waiting() {
-            look_after(maps, trouble, is_whole && is_synced);
-        } else if is_whole {
+            look_after(maps, trouble, held.is_whole && held.is_synced);
+        } else if held.may_take_over(waits, Instant::now()) {
             maps.take_over()?;
             say!(info, messages::TOOK_OVER);
         }
@@ -333,5 +370,36 @@ impl Maps for AppMaps {
 
     fn is_waiting(&self) -> bool {
         self.maps().is_waiting()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After how many seconds a take-over is due, of a start that goes on like this.
+    fn taken_over(held: Held) -> Option<u64> {
+        let (begun, mut waits) = (Instant::now(), None);
+        (0..600).find(|second| held.may_take_over(&mut waits, begun + Duration::from_secs(*second)))
+    }
+
+    #[test]
+    fn a_take_over_waits_for_what_cannot_be_read_and_not_for_ever() {
+        let held = Held { is_whole: true, is_synced: true, lacks_unreadable: false };
+        assert_eq!(taken_over(held), Some(0));
+        let lacks = Held { is_synced: false, lacks_unreadable: true, ..held };
+        assert_eq!(taken_over(lacks), Some(60));
+        assert_eq!(taken_over(Held { is_whole: false, ..lacks }), None, "the others are still to be written");
+    }
+
+    #[test]
+    fn what_is_read_meanwhile_begins_the_time_anew() {
+        let lacks = Held { is_whole: true, is_synced: false, lacks_unreadable: true };
+        let (begun, mut waits) = (Instant::now(), None);
+        let at = |second| begun + Duration::from_secs(second);
+        assert!(!lacks.may_take_over(&mut waits, at(0)));
+        assert!(!Held { is_whole: false, ..lacks }.may_take_over(&mut waits, at(30)));
+        assert!(!lacks.may_take_over(&mut waits, at(61)));
+        assert!(lacks.may_take_over(&mut waits, at(121)));
     }
 }

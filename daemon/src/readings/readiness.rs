@@ -3,8 +3,6 @@
 //! Invariant: probes, metrics and the service manager all get the same answer. This answer does not say whether the
 //! daemon is alive: the engine's own progress does.
 
-use holdfast_core::facts::ObjectKey;
-use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::views::devices::{Class, Decision, Reason};
@@ -17,13 +15,9 @@ impl Readings {
         unwritten(snapshot).or_else(|| waiting(self))
     }
 
-    /// Whether nothing is missing but the first lists of sources with a known fault, which are not waited for.
+    /// Whether nothing is missing but the first lists of sources that cannot be read, which are not waited for.
     pub(crate) fn serves_what_it_can(&self, snapshot: &Snapshot) -> bool {
-        let named = &snapshot.rejections.named;
-        let is_named = |of: Source| named.keys().any(|it| matches!(it, ObjectKey::File(at, _) if *at == of));
-        let mut missing = snapshot.sources.iter().filter(|(_, synced)| !**synced);
-        let is_written = snapshot.programmed && !snapshot.filling;
-        is_written && missing.all(|(source, _)| is_named(*source)) && waiting(self).is_none()
+        snapshot.programmed && !snapshot.filling && snapshot.is_told() && waiting(self).is_none()
     }
 }
 

@@ -3,7 +3,8 @@
 //! Invariant: a change is on disk within a second, unless to write everything takes longer than a twentieth of a
 //! second; then the pause between two writes grows with that time, so that the disk and a core are left for other work.
 //! A node on which nothing happens but that the apiserver says how far it has come writes a thousandth of the time at
-//! most. Only a whole table is written: one in which a source has not delivered yet would replace a better one.
+//! most. Only a whole table is written: one in which a source has not delivered yet would replace a better one. What
+//! lacks a source that cannot be read is written where nothing better was read from the file.
 //! With each write goes back to the kernel what the daemon has freed since the last one.
 
 use std::collections::BTreeMap;
@@ -138,7 +139,7 @@ impl Keeper {
     pub(super) async fn write_now(&mut self) -> Option<Duration> {
         let snapshot = Arc::clone(&self.snapshots.borrow_and_update());
         let content = self.content(&snapshot);
-        let whole = snapshot.is_synced() || snapshot.stale_since.is_some();
+        let whole = snapshot.is_told() || snapshot.stale_since.is_some();
         let does = |known: &Known| known.does_for(&content, Instant::now());
         if !whole || !snapshot.programmed || snapshot.filling || self.known.as_ref().is_some_and(does) {
             return None;

@@ -434,6 +434,22 @@ async fn how_far_an_apiserver_has_come_alone_is_written_seldom_and_when_the_daem
     assert_eq!(kept.remembered.progress.get(&Watched::Slices).map(AsRef::as_ref), Some("1000000"));
 }
 
+/// A new node whose folder of manifests is missing for good, and which boots while no apiserver answers.
+#[tokio::test]
+async fn what_lacks_an_unreadable_source_is_written_where_nothing_better_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = Folder::new(folder.path());
+    let mut lacking = snapshot();
+    lacking.sources.insert(Source::Config, false);
+    let (snapshots, reader) = watch::channel(Arc::new(lacking.clone()));
+    let (mut keeper, _) = Keeper::new(state.clone(), reader, watch::channel(None).1, None, Arc::default());
+    assert_eq!(keeper.write_now().await, None, "the source may be about to tell");
+    lacking.unreadable.insert(Source::Config);
+    snapshots.send_replace(Arc::new(lacking));
+    assert!(keeper.write_now().await.is_some());
+    assert!(!state.load().unwrap().unwrap().remembered.services.is_empty());
+}
+
 /// On a node where nothing happens no snapshot is news for a long time.
 #[tokio::test]
 async fn a_cluster_that_is_identified_is_written_without_other_news() {

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use holdfast_core::facts::{ObjectKey, Rejection, Timestamp};
+use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_judgement::views::datapath::DatapathView;
@@ -126,16 +126,13 @@ fn the_status_line_counts_and_names_the_apiserver_and_a_refused_reload() {
 /// A folder that is missing may be missing for ever; everything else is served, and kubelet waits for that.
 #[test]
 fn what_is_known_to_be_missing_is_not_waited_for() {
-    let object = ObjectKey::File(Source::Manifests, "/etc/manifests".into());
-    let rejection =
-        Rejection { object: object.clone(), origin: None, reason: "no such folder".into(), partial: false };
     let mut snapshot = Snapshot { programmed: true, ..unprogrammed() };
     for (sources, is_ready) in [
         (vec![(Source::Config, true), (Source::Manifests, false)], true),
         (vec![(Source::Kubernetes, false), (Source::Manifests, false)], false),
     ] {
         snapshot.sources = sources.into_iter().collect();
-        std::sync::Arc::make_mut(&mut snapshot.rejections).named.insert(object.clone(), rejection.clone());
+        snapshot.unreadable = [Source::Manifests].into();
         let Fixture { watched, .. } = fixture(snapshot.clone());
         let (listener, began) = (Listener::default(), Instant::now());
         Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states)).step(began);

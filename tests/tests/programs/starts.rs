@@ -207,6 +207,42 @@ fn what_heals_by_itself_keeps_nothing_else_unserved() {
     assert!(is_served(&bed));
 }
 
+/// The folder is another program's, which may never make it.
+#[test]
+fn a_missing_folder_of_services_keeps_no_block_of_the_configuration_from_clients() {
+    let (bed, _backend) = bed();
+    let folder = tempfile::tempdir().unwrap();
+    let services = folder.path().join("services.d");
+    let config = format!("{}[services]\npath = {services:?}\n", STATIC.replace("10.96.0.30", "10.96.0.10"));
+    let mut daemon = Daemon::new(&bed, &config).unwrap();
+    daemon.launch().unwrap();
+    daemon.wait_until(|it| Ok(names(it) == ["static/one"])).unwrap();
+    assert!(is_served(&bed));
+    daemon.wait_until(|it| Ok(it.state().join("snapshot").exists())).unwrap();
+    fs::create_dir(&services).unwrap();
+    let two = STATIC.replace("one", "two").replace("10.96.0.30", "10.96.0.31");
+    fs::write(services.join("two.toml"), two).unwrap();
+    daemon.wait_until(|it| Ok(names(it) == ["static/one", "static/two"])).unwrap();
+    daemon.wait_until(|it| Ok(it.is_ready())).unwrap();
+    assert!(is_served(&bed));
+}
+
+/// The state is lost, or is another version's; and the manifests' folder is missing for good.
+#[test]
+fn a_take_over_waits_for_no_folder_for_ever() {
+    let (bed, _backend) = bed();
+    let mut daemon = Daemon::new(&bed, STATIC).unwrap();
+    daemon.start().unwrap();
+    daemon.kill().unwrap();
+    fs::remove_dir(daemon.manifests()).unwrap();
+    fs::remove_dir_all(daemon.state()).unwrap();
+    fs::remove_dir_all(daemon.pins().join(format!("v{PINS_VERSION}/g1"))).unwrap();
+    let begun = Instant::now();
+    daemon.launch().unwrap();
+    daemon.wait_until(|it| Ok(it.logged().contains(TOOK_OVER.text))).unwrap();
+    assert!(begun.elapsed() > Duration::from_secs(50), "what the folder may have is served for a while");
+}
+
 #[test]
 fn a_daemon_without_privileges_ends_and_says_which_it_needs() {
     let (bed, _backend) = bed();

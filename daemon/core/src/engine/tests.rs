@@ -16,6 +16,7 @@ use super::*;
 
 mod numbers;
 mod remembered;
+mod unreadable;
 
 const NOW: Now = Now { wall: Timestamp(1_000), mono: Duration::ZERO };
 const PORT: NonZeroU16 = NonZeroU16::new(80).unwrap();

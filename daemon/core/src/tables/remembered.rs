@@ -39,6 +39,10 @@ impl Unconfirmed {
         self.objects.is_empty()
     }
 
+    pub(super) fn has(&self, object: &ObjectKey) -> bool {
+        self.objects.contains_key(object)
+    }
+
     pub(super) fn confirm(&mut self, object: &ObjectKey) {
         self.objects.remove(object);
     }
@@ -128,6 +132,7 @@ impl Tables {
         self.forget_remembered(gone, dirty);
         self.synced.insert(source, true);
         self.absent.remove(&source);
+        self.unreadable.remove(&source);
     }
 
     /// Notes that an object or file that was rejected is understood or gone. What is still only remembered of it is

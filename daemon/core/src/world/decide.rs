@@ -97,16 +97,18 @@ impl World {
         }
     }
 
-    /// A ServiceImport waits for the cluster's Services too: each of them goes before it, and until they have come it
-    /// would have their addresses. One that a former process served is served, but never over maps that say otherwise:
-    /// those are newer than what was written down.
+    /// What a source has told that cannot be read further counts: each of its services is told whole. A ServiceImport
+    /// waits for the cluster's Services too: each of them goes before it, and until they have come it would have their
+    /// addresses. One that a former process served is served, but never over maps that say otherwise: those are newer
+    /// than what was written down.
     pub(super) fn may_decide(&self, id: ServiceId) -> bool {
         let Some(source) = self.tables.get(id).map(|known| known.key.source) else { return true };
         let has_delivered = |source| self.tables.synced.get(&source) != Some(&false);
         let view = self.services.get(id).and_then(|service| service.view.as_deref());
         let remembered = view.filter(|view| !self.has_found_any() || self.is_as_found(id, view));
         if source != Source::ClusterSet || has_delivered(Source::Kubernetes) {
-            return has_delivered(source) || remembered.is_some();
+            let is_told = self.tables.get(id).is_some_and(|known| self.tables.is_told_apart(&known.key));
+            return has_delivered(source) || is_told || remembered.is_some();
         }
         remembered.is_some_and(|view| view.frontends.iter().all(|it| it.verdict != Verdict::Conflict))
     }

@@ -111,9 +111,9 @@ impl World {
         self.turns.is_open && self.turns.unwritten == 0
     }
 
-    /// Whether all that was known at the start is written, and is all there is: told by every source, or remembered.
+    /// Whether all that was known at the start is written, and is all there is to know now.
     pub(crate) fn is_whole(&self) -> bool {
-        self.is_programmed() && (self.is_synced() || self.is_remembering())
+        self.is_programmed() && self.is_complete()
     }
 
     /// Whether this service goes on with a later piece.

@@ -154,6 +154,7 @@ impl World {
         self.report.snapshot.settings = Arc::clone(&self.tables.settings);
         self.report.snapshot.drains = Arc::clone(&self.tables.drains);
         self.report.snapshot.sources = self.tables.sources().collect();
+        self.report.snapshot.unreadable.clone_from(self.tables.unreadable());
         self.report.snapshot.held = self.held();
         self.report.snapshot.progress.clone_from(&self.tables.progress);
         self.report.snapshot.stale_since = self.report.remembered_at.filter(|_| !self.tables.is_synced());

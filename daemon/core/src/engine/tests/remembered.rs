@@ -89,6 +89,17 @@ fn what_is_remembered_replaces_no_list_that_the_maps_have_otherwise() {
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.10:80"]);
 }
 
+/// A folder that cannot be read says nothing new of what is remembered.
+#[test]
+fn what_is_only_remembered_of_an_unreadable_source_replaces_no_newer_list() {
+    let mut engine = newer(vec![slice("a", &["1.1.1.9"])]);
+    engine.apply(super::unreadable::unreadable(Source::Manifests));
+    let snapshot = engine.step(LATER, &mut |_| ());
+    assert!(snapshot.programmed && engine.is_whole() && !engine.lacks_unreadable());
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.9:80"]);
+    check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
+}
+
 #[test]
 fn what_is_remembered_takes_no_address_that_another_service_has_in_the_maps() {
     let gone = ServiceKey { name: name("a"), source: Source::Manifests };

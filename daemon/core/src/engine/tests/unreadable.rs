@@ -1,0 +1,62 @@
+//! A source that cannot be read: a folder that is missing, or that does not answer.
+
+use std::vec;
+
+use crate::facts::{ObjectKey, Rejection};
+
+use super::*;
+
+/// What is told of a folder of this source that cannot be read.
+pub(super) fn unreadable(source: Source) -> Event {
+    let object = ObjectKey::File(source, "folder".into());
+    Event::Rejected(Rejection { object, origin: None, reason: "there is none".into(), partial: false })
+}
+
+#[test]
+fn invariant_08_what_an_unreadable_source_tells_is_served_and_nothing_is_removed_for_it() {
+    let former = engine(vec![
+        service("a", "10.0.0.1"),
+        slice("a", &["1.1.1.1"]),
+        service("b", "10.0.0.2"),
+        slice("b", &["1.1.1.2"]),
+    ]);
+    let (mut engine, _) = Engine::start(former.into_maps(), Seed::default(), &[Source::Manifests]).unwrap();
+    let told = [service("a", "10.0.0.1"), slice("a", &["1.1.1.9"]), service("c", "10.0.0.3")];
+    told.into_iter().chain([slice("c", &["1.1.1.3"])]).for_each(|event| engine.apply(event));
+    engine.step(NOW, &mut |_| ());
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+    engine.apply(unreadable(Source::Manifests));
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert_eq!((snapshot.is_told(), snapshot.is_synced(), snapshot.programmed), (true, false, true));
+    for (address, backend) in
+        [("10.0.0.1:80", "1.1.1.9:80"), ("10.0.0.2:80", "1.1.1.2:80"), ("10.0.0.3:80", "1.1.1.3:80")]
+    {
+        check_answer(&engine, address, &[backend]);
+    }
+    engine.apply(Event::Synced(Source::Manifests));
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert!(snapshot.is_synced() && snapshot.unreadable.is_empty());
+    assert_eq!(engine.maps().dial("10.0.0.2:80".parse().unwrap()), Answer::Passed);
+}
+
+#[test]
+fn a_source_that_cannot_be_read_keeps_no_other_from_being_whole() {
+    let sources = [Source::Config, Source::Manifests];
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &sources).unwrap();
+    let told = [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"]), Event::Synced(Source::Manifests)];
+    told.into_iter().for_each(|event| engine.apply(event));
+    assert!(!engine.step(NOW, &mut |_| ()).is_told());
+    assert!(!engine.is_whole() && !engine.is_written(), "it may be about to tell");
+    engine.apply(unreadable(Source::Config));
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert!(snapshot.is_told() && engine.is_whole() && engine.is_written() && engine.lacks_unreadable());
+    let key = FrontendKey {
+        address: "10.0.0.1".parse().unwrap(),
+        port: PORT,
+        transport: crate::keys::Transport::Tcp,
+    };
+    engine.maps_mut().execute(&Action::RemoveFrontend(key)).unwrap();
+    assert_eq!(engine.check().unwrap().len(), 1, "the maps are compared");
+    engine.apply(Event::Synced(Source::Config));
+    assert!(engine.step(NOW, &mut |_| ()).is_synced() && !engine.lacks_unreadable());
+}
