@@ -582,7 +582,9 @@ impl Reload {
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
-        let blocks = settings::blocks(&config, &self.file.path)?;
+        let (in_force, _) = self.config.borrow().reloaded(config.clone());
+        in_force.has_its_own_address().map_err(AppError::Waits)?;
+        let blocks = settings::blocks(&in_force, &self.file.path)?;
         tell_what_is_missing(&config);
         if let Some(access) = &self.access {
             let access = access.clone();

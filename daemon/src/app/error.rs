@@ -22,6 +22,9 @@ pub enum AppError {
     /// A `[[service]]` block that the rules refuse.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Services(Vec<InvalidService>),
+    /// A file that cannot come into force before the daemon starts anew.
+    #[error("{0}")]
+    Waits(String),
     /// This node has no name.
     #[error("{0}; set `name` under [node]")]
     Node(#[from] NoNodeName),
@@ -59,7 +62,9 @@ impl AppError {
     /// heals by itself. 75 for what is not there or not free yet, 1 for everything else that another try may get over.
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Services(_) | Self::Node(_) | Self::Access(_) => ConfigErrors::EXIT_CODE,
+            Self::Config(_) | Self::Services(_) | Self::Waits(_) | Self::Node(_) | Self::Access(_) => {
+                ConfigErrors::EXIT_CODE
+            }
             // File systems may be mounted late in a boot, and a killed daemon keeps its locks until the kernel has
             // ended it.
             Self::Datapath(

@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, watch};
 use super::{Reload, settings};
 use crate::config::{ConfigFile, NodeName};
 use crate::logging::Logging;
+use crate::sources::config::joined;
 
 /// A daemon's reloads, in a folder of their own.
 struct Bed {
@@ -118,4 +119,42 @@ async fn what_waits_for_a_restart_is_not_in_force() {
     assert!(!shown.contains("frontends = 7"), "{shown}");
     let settings = settings::settings(&bed.reload.config.borrow(), Default::default());
     assert_ne!(settings.frontends_max, Some(7), "nor is it half in force");
+}
+
+/// What blocks of other files stand beside is what runs, so that a reload takes away nothing that is served.
+#[tokio::test]
+async fn a_reload_judges_blocks_of_other_files_by_the_keys_that_are_in_force() {
+    let bed = Bed::started_with("[packets]\nenabled = true\n[admin]\nlisten = \"127.0.0.1:9890\"\n");
+    let text = |name: &str, frontend: &str, more: &str| {
+        format!(
+            "[[service]]\nname = \"{name}\"\nfrontends = [\"{frontend}\"]\nbackends = [\"192.0.2.1:80\"]\n{more}\n"
+        )
+    };
+    let file = text("sctp", "192.0.2.10:80", "protocol = \"SCTP\"")
+        + &text("route", "192.0.2.11:80", "announce = \"route\"")
+        + &text("own", "127.0.0.1:9890", "");
+    let files = joined::tests::files(&[("a.toml", &file)]);
+    let left_out = || {
+        let joined = joined::join(&bed.reload.blocks.borrow(), &files);
+        joined.rejected().map(|(_, why)| why.to_owned()).collect::<Vec<_>>()
+    };
+    let own = "static/own is left out: 127.0.0.1:9890 is where the admin API listens (admin.listen)";
+    assert_eq!(left_out(), [own]);
+    let planned = "[packets]\nenabled = false\n[admin]\nlisten = \"127.0.0.1:9891\"\n";
+    assert_eq!(bed.reload(planned).await, ["packets.enabled", "admin.listen"]);
+    assert_eq!(left_out(), [own]);
+}
+
+#[tokio::test]
+async fn a_reload_gives_no_block_the_address_at_which_the_daemon_listens_until_its_restart() {
+    let bed = Bed::started_with("[admin]\nlisten = \"127.0.0.1:9890\"\n");
+    let moved = "[admin]\nlisten = \"127.0.0.1:9891\"\n[[service]]\nname = \"web\"\nfrontends = \
+                 [\"127.0.0.1:9890\"]\nbackends = [\"127.0.0.1:80\"]\n";
+    std::fs::write(bed.folder.path().join("holdfast.toml"), moved).unwrap();
+    let Err(why) = bed.reload.now().await else { panic!("it is in force") };
+    assert!(
+        why.starts_with("[[service]] static/web: 127.0.0.1:9890 is where the admin API listens"),
+        "{why}"
+    );
+    assert!(why.contains("restart it"), "{why}");
 }

@@ -164,7 +164,7 @@ fn virtual_address(block: &ServiceBlock, apiserver: &Apiserver) -> Vec<Clash> {
 }
 
 /// The frontends at the address of the admin API, which stays reachable whatever is served.
-fn own_address(block: &ServiceBlock, admin: &Admin) -> Vec<Clash> {
+pub(super) fn own_address(block: &ServiceBlock, admin: &Admin) -> Vec<Clash> {
     let is_taken = |it| it == admin.listen.address() && block.protocol == Transport::Tcp;
     at(block, is_taken, |it| format!("{it} is where the admin API listens (admin.listen)"))
 }

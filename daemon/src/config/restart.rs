@@ -5,6 +5,7 @@
 //! be a lie.
 
 use super::Config;
+use super::agreement::{Clash, own_address};
 
 /// A key that is read once, at the start.
 pub(super) struct Key {
@@ -66,6 +67,21 @@ impl Config {
         let waiting = self.restart_keys_changed(&read);
         RESTART_KEYS.iter().for_each(|key| (key.keep)(&mut read, self));
         (read, waiting)
+    }
+
+    /// Says which block of this configuration, as it comes into force, has the address at which the daemon listens until
+    /// its restart. The file gives another one, so nothing is wrong in it; but clients of the daemon would be led to the
+    /// block's backends.
+    pub fn has_its_own_address(&self) -> Result<(), String> {
+        let clash = |block| own_address(block, &self.admin).into_iter().next().map(|clash| (block, clash));
+        match self.services.iter().find_map(clash) {
+            None => Ok(()),
+            Some((block, Clash { message, .. })) => Err(format!(
+                "[[service]] {}/{}: {message} until the daemon is restarted: restart it, or give the block another \
+                 frontend",
+                block.namespace, block.name
+            )),
+        }
     }
 
     /// The keys with new values in `other` that take effect only after a restart.

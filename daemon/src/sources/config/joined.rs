@@ -116,4 +116,4 @@ impl Joined {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -40,7 +40,7 @@ fn configured(text: &str) -> Arc<Blocks> {
     Arc::new(Blocks::of(&config, "holdfast.toml").unwrap())
 }
 
-fn files(texts: &[(&str, &str)]) -> Listed {
+pub(crate) fn files(texts: &[(&str, &str)]) -> Listed {
     let mut known = BlockFiles::of(Path::new("d"));
     let read = |(file, text): &(&str, &str)| {
         let file: Arc<str> = (*file).into();
