@@ -86,6 +86,11 @@ impl Folder {
         claim::claim(&self.path)
     }
 
+    /// The same for who only looks whether a daemon runs: a folder that is not there is nobody's, and is not made.
+    pub fn claim_if_there(&self) -> Result<Option<Claim>, Taken> {
+        self.path.is_dir().then(|| self.claim()).transpose()
+    }
+
     /// What a former process wrote down, as far as it is whole. `None`: nothing was written yet. A damaged file gets a
     /// second name, and stays in its place until a whole one takes that: what is whole in it may be nowhere else.
     pub fn load(&self) -> Result<Option<Saved>, LoadError> {

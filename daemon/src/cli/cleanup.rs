@@ -2,24 +2,26 @@
 //!
 //! Invariant: routes to announced addresses go when it is known that no daemon runs; with `--drain` before anything
 //! else, so that routers send nothing more. Programs go before maps, so no client meets programs without maps, and with
-//! `--drain` they go no earlier than clients outside have ended what they have. A running daemon keeps what it has. The
-//! daemon is not asked, because this command makes sense only while it does not run.
+//! `--drain` they go no earlier than clients outside have ended what they have. A running daemon keeps what it has: it
+//! is known by its lock on the pins, and by that on its state where the pins are out of sight. The daemon is not asked,
+//! because this command makes sense only while it does not run.
 
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use holdfast_datapath::{Drained, TakenPorts};
 use serde_json::{Value, json};
 
 use super::report::Report;
 use super::{CONFIG_PATH, Exit};
-use crate::config::{Config, ConfigErrors, Datapath};
+use crate::config::{Config, ConfigErrors};
 use crate::host_routes;
+use crate::state::Folder;
 
 /// Says what was removed, or what stands in the way.
 pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
-    let pins = match pins(config) {
-        Ok(pins) => pins,
+    let config = match found(config) {
+        Ok(config) => config,
         Err(errors) => {
             let texts: Vec<String> = errors.errors.iter().map(ToString::to_string).collect();
             let json = json!({
@@ -33,6 +35,12 @@ pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
                 bad: vec![format!("holdfast: {errors}")],
             };
         }
+    };
+    let pins = config.datapath.bpffs;
+    // Held until all is done, so that no daemon begins meanwhile.
+    let _claim = match Folder::new(&config.state.path).claim_if_there() {
+        Ok(claim) => claim,
+        Err(taken) => return outcome(&pins, true, &[taken]),
     };
     match if drains { holdfast_datapath::drain(&pins) } else { Ok(Drained::default()) } {
         Ok(Drained { flows: 0, .. }) => remove(&pins),
@@ -122,13 +130,12 @@ fn outcome(pins: &Path, found: bool, errors: &[impl Display]) -> Report {
     }
 }
 
-/// The folder of the pins, by the configuration. A configuration that is not in its usual place is no error: the
-/// package may be gone already.
-fn pins(config: Option<&Path>) -> Result<PathBuf, ConfigErrors> {
+/// The configuration. That it is not in its usual place is no error: the package may be gone already.
+fn found(config: Option<&Path>) -> Result<Config, ConfigErrors> {
     let usual = Path::new(CONFIG_PATH);
     match config.or_else(|| usual.exists().then_some(usual)) {
-        Some(path) => Config::load(path).map(|(config, _)| config.datapath.bpffs),
-        None => Ok(Datapath::default().bpffs),
+        Some(path) => Config::load(path).map(|(config, _)| config),
+        None => Ok(Config::default()),
     }
 }
 

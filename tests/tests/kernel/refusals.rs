@@ -61,7 +61,9 @@ fn kernel_refusals_are_kept_with_their_time_also_those_from_before_the_start() {
 /// `holdfast cleanup` over the pins in that folder.
 fn cleanup(folder: &Path, pins: &Path) -> (Exit, String, String) {
     let config = folder.join("config.toml");
-    std::fs::write(&config, format!("[datapath]\nbpffs = \"{}\"\n", pins.display())).unwrap();
+    let state = folder.join("state");
+    let text = format!("[datapath]\nbpffs = {:?}\n[state]\npath = {:?}\n", pins.display(), state.display());
+    std::fs::write(&config, text).unwrap();
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let arguments = ["holdfast", "cleanup", "--config", config.to_str().unwrap()].map(OsString::from);
     let cli = cli::parse(arguments, &mut out, &mut err).unwrap();
@@ -106,5 +108,23 @@ fn kernel_cleanup_of_the_command_line_says_nothing_is_there_only_where_that_is_s
         assert!(out.contains("1 routes to announced addresses removed"), "{out}");
         let (exit, out, _) = cleanup(folder.path(), &pins);
         assert_eq!((exit, out), (Exit::Good, format!("{}: nothing is there\n", pins.display())));
+    });
+}
+
+/// Its pins are out of sight, as where another file system is mounted over them.
+#[test]
+fn kernel_cleanup_of_the_command_line_takes_no_route_of_a_daemon_whose_pins_it_cannot_see() {
+    bed(|bed| {
+        let folder = tempfile::tempdir().unwrap();
+        let pins = bed.options().bpffs;
+        let route = ["route", "add", "blackhole", "192.0.2.7/32", "protocol", "104", "table", "180"];
+        assert!(std::process::Command::new("ip").args(route).status().unwrap().success());
+        let claim = holdfast::state::Folder::new(&folder.path().join("state")).claim().unwrap();
+        let (exit, out, err) = cleanup(folder.path(), &pins);
+        assert_eq!((exit, out.as_str()), (Exit::Finding, ""));
+        assert!(err.contains("another holdfast uses "), "{err}");
+        drop(claim);
+        let (_, out, _) = cleanup(folder.path(), &pins);
+        assert!(out.contains("1 routes to announced addresses removed"), "{out}");
     });
 }
