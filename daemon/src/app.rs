@@ -49,7 +49,8 @@ use crate::sources::manifests::Manifests;
 use crate::sources::names::{self, Names};
 use crate::state::{self, Keeper};
 use crate::{
-    announce, drains, host_routes, kube_proxy, logging, node, probes, proxies, rejections, sources, systemd,
+    announce, drains, host_routes, kube_proxy, logging, node, probes, proxies, rejections, renamed, sources,
+    systemd,
 };
 use holdfast_core::engine::Engine;
 
@@ -70,7 +71,7 @@ pub fn run(file: &ConfigFile) -> Result<(), AppError> {
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
     let inside = runtime.enter();
     descriptors::raise();
-    tell_what_is_missing(&config);
+    start::tell_what_is_missing(&config);
     // Signals are heeded before anything answers, because a process that sees the daemon may signal it at once.
     let signals = Signals::heed()?;
     let app = App::start(file, &config, logging)?;
@@ -223,6 +224,9 @@ impl Beside {
     }
 }
 
+/// Where it is told what ends the daemon, and who hears it.
+type Failing = (mpsc::Sender<AppError>, mpsc::Receiver<AppError>);
+
 struct App {
     reload: Reload,
     sources: Sources,
@@ -235,8 +239,9 @@ struct App {
     // The claim is held until the last write is done.
     written: (oneshot::Receiver<()>, Keeper, state::Claim),
     seed: u64,
-    // What ends the daemon; and what is closed when it stops, for the thread that waits for refusals.
-    ends: (mpsc::Receiver<AppError>, PipeWriter),
+    // What ends the daemon, and where that is told; and what is closed when it stops, for the thread that waits for
+    // refusals.
+    ends: (Failing, PipeWriter),
 }
 
 impl App {
@@ -255,7 +260,8 @@ impl App {
         let ((proxies, proxies_now), (filters, filters_now)) = (none_yet(), none_yet());
         let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), none_yet());
         let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
-        let (engine, changes) = EngineThread::start(engine, incoming, tend(views, fail, devices, &in_force))?;
+        let (engine, changes) =
+            EngineThread::start(engine, incoming, tend(views, fail.clone(), devices, &in_force))?;
         let (history, recorded) = start::record(&config.state.path, below, changes, &engine)?;
         let ((effective, effective_now), (counting, more)) = (known(settings::effective(config)), none_yet());
         let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
@@ -298,7 +304,7 @@ impl App {
             beside: Beside { readings, proxies, devices: decisions, filters, routes, wishes, draining },
             written: (recorded, keeper, claim),
             seed,
-            ends: (failures, refused_no_more),
+            ends: ((fail, failures), refused_no_more),
         })
     }
 
@@ -313,7 +319,7 @@ impl App {
             beside,
             written: (recorded, keeper, _claim),
             seed,
-            ends: (failures, refused_no_more),
+            ends: ((fail, failures), refused_no_more),
         } = self;
         let Sources { manifests, kubernetes, blocks, folder, counting, kept } = sources;
         let (stop, stopping) = watch::channel(false);
@@ -323,6 +329,10 @@ impl App {
         let checks = Arc::clone(&beside.readings.checks);
         let named = resolving(&mut tasks, Arc::clone(&beside.readings.names), kept, seed);
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
+        if reload.config.borrow().node.name.is_none() {
+            let renamed = renamed::run(node.clone(), beside.readings.watches.clone(), datapath.clone());
+            tasks.spawn(async move { drop(fail.send(renamed.await.into()).await) });
+        }
         let wishes = beside.start(&mut tasks, &reload, &node, stopping.clone());
         let (nodes, nodes_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, described, nodes_told, events.clone()));
@@ -351,7 +361,10 @@ impl App {
             tasks.spawn(follow(manifests.run(events, stopping), "manifests"));
         }
         say!(info, messages::STARTED, address = %admin.address(), version = env!("CARGO_PKG_VERSION"));
-        serve_signals(signals, &reload, wishes, failures).await?;
+        let ended = serve_signals(signals, &reload, wishes, failures).await;
+        if !matches!(ended, Ok(()) | Err(AppError::Renamed(_))) {
+            return ended;
+        }
         tell_of_stop(&datapath.borrow());
         stop.send_replace(true);
         drop(refused_no_more);
@@ -360,7 +373,7 @@ impl App {
         wait_for_the_disk(recorded, keeping).await;
         // Blocks until the last answers are out, at most two seconds; nothing else runs here any more.
         admin.stop();
-        Ok(())
+        ended
     }
 }
 
@@ -416,26 +429,6 @@ fn known_now(
 ) -> Result<(Settings, NodeFacts), AppError> {
     let settings = settings::settings(config, settings::apiservers(access));
     Ok((settings, node::facts(config, node, described).map_err(AppError::Addresses)?))
-}
-
-/// Logs what is not there or not whole now. It is tried again, and everything else is served meanwhile. A file system
-/// may hang, so the start does not wait for this.
-fn tell_what_is_missing(config: &Config) {
-    let manifests = config.manifests.path.clone();
-    let services = config.more_services.path.clone();
-    let kubernetes = config.kubernetes.enabled;
-    let apiserver = config.apiserver.clone();
-    drop(tokio::task::spawn_blocking(move || {
-        if let Some(Err(error)) = manifests.as_deref().map(Manifests::check) {
-            tracing::warn!(%error, "the manifests cannot be read yet; this is tried again, and everything else is served");
-        }
-        if let Some(Err(error)) = services.as_deref().map(BlocksFolder::check) {
-            tracing::warn!(%error, "the files of services cannot be read yet; this is tried again, and everything else is served");
-        }
-        if let Some(Err(error)) = kubernetes.then(|| Access::check(&apiserver)) {
-            tracing::warn!(%error, "no apiserver can be asked yet; this is tried again, and everything else is served");
-        }
-    }));
 }
 
 /// Waits until everything is written down, or the disk has had its time.
@@ -585,7 +578,7 @@ impl Reload {
         let (in_force, _) = self.config.borrow().reloaded(config.clone());
         in_force.has_its_own_address().map_err(AppError::Waits)?;
         let blocks = settings::blocks(&in_force, &self.file.path)?;
-        tell_what_is_missing(&config);
+        start::tell_what_is_missing(&config);
         if let Some(access) = &self.access {
             let access = access.clone();
             let sources = settings::apiserver_sources(&config);

@@ -35,6 +35,7 @@ pub mod proxies;
 pub mod readings;
 pub mod recorder;
 pub mod rejections;
+mod renamed;
 pub mod room;
 mod small_file;
 pub mod sources;

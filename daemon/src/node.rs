@@ -35,10 +35,14 @@ pub struct LocalAddress {
     pub default_route: bool,
 }
 
-/// The host's name, as kubelet would register it, unless the configuration gives one.
+/// The name that the configuration gives, or else the host's.
 pub fn name(config: &Config) -> Result<NodeName, NoNodeName> {
-    let host = || nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
-    config.node.name.clone().map_or_else(|| NodeName::of_host(&host()), Ok)
+    config.node.name.clone().map_or_else(of_host, Ok)
+}
+
+/// The host's name now, as kubelet would register it.
+pub(crate) fn of_host() -> Result<NodeName, NoNodeName> {
+    NodeName::of_host(&nix::unistd::gethostname().unwrap_or_default().to_string_lossy())
 }
 
 /// What a cluster says of the node, or what is assumed until it says something.

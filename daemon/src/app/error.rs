@@ -46,6 +46,9 @@ pub enum AppError {
     /// Another daemon uses the folder for the state that survives a restart.
     #[error(transparent)]
     State(#[from] crate::state::Taken),
+    /// The daemon goes by a name that is not the node's.
+    #[error(transparent)]
+    Renamed(#[from] crate::renamed::Renamed),
     /// The maps cannot be read.
     #[error(transparent)]
     Maps(#[from] holdfast_core::maps::MapError),
@@ -73,7 +76,8 @@ impl AppError {
                 | StartError::NoBpffs { .. }
                 | StartError::Locked { .. },
             )
-            | Self::State(_) => TRY_AGAIN,
+            | Self::State(_)
+            | Self::Renamed(_) => TRY_AGAIN,
             Self::Datapath(
                 StartError::NotPermitted(_)
                 | StartError::Load(_)

@@ -26,8 +26,9 @@ use crate::config::{Config, NodeName};
 use crate::logging::messages::{self, say};
 use crate::node::Described;
 use crate::recorder::{self, Recorder, TimedChange};
-use crate::sources::config::{self, Sets};
+use crate::sources::config::{self, BlocksFolder, Sets};
 use crate::sources::kubernetes::{self, Kubernetes};
+use crate::sources::manifests::Manifests;
 use crate::state;
 
 /// The seed that spreads hash tables and checks of apiservers. Without randomness these are merely easier to guess.
@@ -54,6 +55,26 @@ pub(super) fn opened(
         };
         Ok((claim, maps, kept))
     })
+}
+
+/// Logs what is not there or not whole now. It is tried again, and everything else is served meanwhile. A file system
+/// may hang, so the start does not wait for this.
+pub(super) fn tell_what_is_missing(config: &Config) {
+    let manifests = config.manifests.path.clone();
+    let services = config.more_services.path.clone();
+    let kubernetes = config.kubernetes.enabled;
+    let apiserver = config.apiserver.clone();
+    drop(tokio::task::spawn_blocking(move || {
+        if let Some(Err(error)) = manifests.as_deref().map(Manifests::check) {
+            tracing::warn!(%error, "the manifests cannot be read yet; this is tried again, and everything else is served");
+        }
+        if let Some(Err(error)) = services.as_deref().map(BlocksFolder::check) {
+            tracing::warn!(%error, "the files of services cannot be read yet; this is tried again, and everything else is served");
+        }
+        if let Some(Err(error)) = kubernetes.then(|| Access::check(&apiserver)) {
+            tracing::warn!(%error, "no apiserver can be asked yet; this is tried again, and everything else is served");
+        }
+    }));
 }
 
 /// What a former process wrote down. If that cannot be used, the daemon starts as it would on a new node.

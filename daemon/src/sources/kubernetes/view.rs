@@ -73,8 +73,12 @@ pub struct Watch {
     pub last_error: Option<LastError>,
 }
 
+/// What it means that the cluster does not know the node.
+const NO_NODE: &str = "there is no Node of this name, so no endpoint counts as this node's: a Local policy finds \
+                       none, and hints for zones have no effect";
+
 impl Watch {
-    pub(super) fn new(what: Resource) -> Self {
+    pub(crate) fn new(what: Resource) -> Self {
         Self {
             what,
             // Whether the cluster has such a kind at all is yet to be seen.
@@ -111,9 +115,7 @@ impl Watch {
             (Resource::Node, 0, Some(error)) => Some(format!(
                 "this node's Node object cannot be read, so hints for zones have no effect ({error})"
             )),
-            (Resource::Node, 0, None) if is_watched => {
-                Some("there is no Node of this name, so hints for zones have no effect".to_owned())
-            }
+            (Resource::Node, 0, None) if is_watched => Some(NO_NODE.to_owned()),
             (Resource::Node, _, Some(error)) => {
                 Some(format!("this node's Node object is not watched; its last known zone counts ({error})"))
             }
