@@ -69,9 +69,9 @@ impl Config {
         (read, waiting)
     }
 
-    /// Says which block of this configuration, as it comes into force, has the address at which the daemon listens until
-    /// its restart. The file gives another one, so nothing is wrong in it; but clients of the daemon would be led to the
-    /// block's backends.
+    /// Says which block of this configuration, as it comes into force, has the address at which the daemon listens
+    /// until its restart. The file gives another one, so nothing is wrong in it; but clients of the daemon would be led
+    /// to the block's backends.
     pub fn has_its_own_address(&self) -> Result<(), String> {
         let clash = |block| own_address(block, &self.admin).into_iter().next().map(|clash| (block, clash));
         match self.services.iter().find_map(clash) {
