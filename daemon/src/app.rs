@@ -43,7 +43,7 @@ use crate::logging::messages::{self, say};
 use crate::overheard::{self, Overheard};
 use crate::proxies::filters::{self, onlookers};
 use crate::readings::{About, EffectiveConfig, Readings, Verifications};
-use crate::sources::config::{Blocks, BlocksFolder, NamesEnds, Read, Sets};
+use crate::sources::config::{Blocks, BlocksFolder, FolderNews, NamesEnds, Read, Sets};
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::sources::names::{self, Names};
@@ -260,9 +260,8 @@ impl App {
         let ((proxies, proxies_now), (filters, filters_now)) = (none_yet(), none_yet());
         let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), none_yet());
         let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
-        let (engine, changes) =
-            EngineThread::start(engine, incoming, tend(views, fail.clone(), devices, &in_force))?;
-        let (history, recorded) = start::record(&config.state.path, below, changes, &engine)?;
+        let (engine, told) = EngineThread::start(engine, incoming, tend(views, &fail, devices, &in_force))?;
+        let (history, recorded) = start::record(&config.state.path, below, told, &engine)?;
         let ((effective, effective_now), (counting, more)) = (known(settings::effective(config)), none_yet());
         let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
         let (acts, wishes, draining) = wishes::channels(gatherer.clone(), drains, &config.state.path);
@@ -329,19 +328,12 @@ impl App {
         let checks = Arc::clone(&beside.readings.checks);
         let named = resolving(&mut tasks, Arc::clone(&beside.readings.names), kept, seed);
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
-        if reload.config.borrow().node.name.is_none() {
-            let renamed = renamed::run(node.clone(), beside.readings.watches.clone(), datapath.clone());
-            tasks.spawn(async move { drop(fail.send(renamed.await.into()).await) });
-        }
+        look_for_another_name(&mut tasks, &reload, &node, &beside.readings, fail);
         let wishes = beside.start(&mut tasks, &reload, &node, stopping.clone());
         let (nodes, nodes_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, described, nodes_told, events.clone()));
         let led = reload.access.as_ref().map_or_else(|| watch::channel(None).1, Access::led);
-        let folder = folder.map(|(folder, path)| {
-            let (news, told) = mpsc::channel(1);
-            tasks.spawn(follow(folder.run(news, stopping.clone()), "files of services"));
-            (path, told, counting)
-        });
+        let folder = folder.map(|(folder, path)| (path, told_by(&mut tasks, folder, &stopping), counting));
         tasks.spawn(sources::config::run(
             blocks,
             led,
@@ -383,6 +375,32 @@ fn resolving(tasks: &mut JoinSet<()>, seen: Arc<Names>, kept: Sets, seed: u64) -
     let (told, news) = mpsc::channel(1);
     tasks.spawn(names::run(wishes, told, seen, seed));
     NamesEnds { wanted, news, kept }
+}
+
+/// Follows the folder of further blocks, and gives what it tells.
+fn told_by(
+    tasks: &mut JoinSet<()>,
+    folder: BlocksFolder,
+    stopping: &watch::Receiver<bool>,
+) -> mpsc::Receiver<Vec<FolderNews>> {
+    let (news, told) = mpsc::channel(1);
+    tasks.spawn(follow(folder.run(news, stopping.clone()), "files of services"));
+    told
+}
+
+/// Looks whether the host has got another name, where the configuration gives the node none.
+fn look_for_another_name(
+    tasks: &mut JoinSet<()>,
+    reload: &Reload,
+    node: &NodeName,
+    readings: &Readings,
+    fail: mpsc::Sender<AppError>,
+) {
+    if reload.config.borrow().node.name.is_some() {
+        return;
+    }
+    let renamed = renamed::run(node.clone(), readings.watches.clone(), readings.datapath.clone());
+    tasks.spawn(async move { drop(fail.send(renamed.await.into()).await) });
 }
 
 /// Follows a folder until it is told to stop.
@@ -448,11 +466,11 @@ async fn wait_for_the_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<
 /// What the engine's thread does beside its events: it keeps the maps well, and shows how they are.
 fn tend(
     views: watch::Sender<Arc<DatapathView>>,
-    fail: mpsc::Sender<AppError>,
+    fail: &mpsc::Sender<AppError>,
     mut devices: watch::Receiver<Arc<[Decision]>>,
     (config, _): &Followed,
 ) -> impl FnMut(&mut Engine<AppMaps>) + Send + 'static + use<> {
-    let mut config = config.subscribe();
+    let (mut config, fail) = (config.subscribe(), fail.clone());
     move |engine| {
         if devices.has_changed().unwrap_or(false) {
             let decisions = Arc::clone(&devices.borrow_and_update());
