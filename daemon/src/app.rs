@@ -224,7 +224,7 @@ impl Beside {
     }
 }
 
-/// Where it is told what ends the daemon, and who hears it.
+/// The channel by which a task says what ends the daemon.
 type Failing = (mpsc::Sender<AppError>, mpsc::Receiver<AppError>);
 
 struct App {
@@ -239,8 +239,8 @@ struct App {
     // The claim is held until the last write is done.
     written: (oneshot::Receiver<()>, Keeper, state::Claim),
     seed: u64,
-    // What ends the daemon, and where that is told; and what is closed when it stops, for the thread that waits for
-    // refusals.
+    // The channel for what ends the daemon; and the pipe that is closed when the daemon stops, for the thread that waits
+    // for refusals.
     ends: (Failing, PipeWriter),
 }
 

@@ -86,7 +86,8 @@ impl Folder {
         claim::claim(&self.path)
     }
 
-    /// The same for who only looks whether a daemon runs: a folder that is not there is nobody's, and is not made.
+    /// The same for a command that only looks whether a daemon runs: no daemon has a folder that is not there, and the
+    /// command makes none.
     pub fn claim_if_there(&self) -> Result<Option<Claim>, Taken> {
         self.path.is_dir().then(|| self.claim()).transpose()
     }

@@ -33,8 +33,8 @@ pub const PORTS_PER_SLICE_MAX: usize = PORTS_PER_SERVICE_MAX;
 /// Kubernetes' own bound is 1,000 endpoints in a slice; manifests written by hand may be larger.
 pub const ENDPOINTS_PER_SLICE_MAX: usize = 10_000;
 
-/// Ports times endpoints of one slice, 16 times what a whole service may have: who compares what nodes were told, or
-/// looks for addresses that are listed twice, walks over all of them. 100 ports have room for the most endpoints, and
+/// Ports times endpoints of one slice, 16 times what a whole service may have: the digest by which nodes are compared,
+/// and the search for addresses that are listed twice, walk over all of them. 100 ports have room for the most endpoints, and
 /// the most ports for twice as many endpoints as Kubernetes' controller writes into a slice by default.
 pub const ROWS_PER_SLICE_MAX: usize = 1 << 20;
 
@@ -158,8 +158,8 @@ pub const fn table_slots_of_namespace_max(slots: u32) -> u32 {
     slots / 4
 }
 
-/// A namespace's plain lists may take so many times the slots that are left: one that is alone gets eight of nine
-/// parts, and each other one finds some.
+/// A namespace's plain lists may take so many times the slots that are left: a namespace that is alone gets eight of
+/// nine parts, and each other namespace finds some.
 pub const LISTS_SHARE_OF_REST: u32 = 8;
 
 /// Blocks of one size that are kept for lists that change: as many as a piece has ports.

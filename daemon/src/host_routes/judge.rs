@@ -23,7 +23,7 @@ pub(super) type Standings = BTreeMap<IpAddr, Standing>;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Judged {
     Served,
-    /// Nobody has told of it yet, for this reason: it stays as it is, for as long as that lasts.
+    /// No source has told of the address yet, for this reason: its route stays as it is, for as long as that lasts.
     Untold(String),
     /// It cannot be told yet, for this reason.
     Undecided(String),
@@ -38,9 +38,7 @@ impl Judged {
             Self::Untold(why) | Self::Undecided(why) | Self::Unserved(why) => Some(why),
         }
     }
-}
 
-impl Judged {
     /// The same, where it is known whether packets from outside are translated.
     fn by_packets(self, takes_packets: bool) -> Self {
         if takes_packets {

@@ -105,8 +105,8 @@ fn can_be_asked(row: &Row, transport: Transport) -> bool {
     transport == Transport::Tcp && row.conditions().ready
 }
 
-/// The rows that a hold begins with. Where all that were in the list were seen terminating, it is the others that are
-/// missed.
+/// The rows that a hold begins with. Where all backends in the list were seen terminating, the ones that rested beside
+/// it are missed.
 fn held_first(last: &Rows, slices: &[Arc<SliceFacts>]) -> Vec<Row> {
     let mut rows: Vec<Row> = members(last, slices).collect();
     let has_ended = |row: &Row| row.was_seen_terminating();
@@ -144,7 +144,7 @@ pub struct Hold {
     pub bound: Bound,
     /// The slices that the backends were last seen in; their rows point into these.
     pub slices: Arc<[Arc<SliceFacts>]>,
-    /// Those that it began with, in their order, with what probes found.
+    /// The backends that the hold began with, in their order, with what probes found.
     pub backends: Vec<HeldBackend>,
 }
 

@@ -168,19 +168,19 @@ pub(crate) struct Hidden {
 }
 
 impl Hidden {
-    /// Those of a service, as many as it may have rows.
+    /// The addresses of a service, as many as a service may have rows.
     pub(crate) fn of(slices: &[Arc<SliceFacts>]) -> Self {
         let slices = slices.iter().filter(|slice| slice.headless).cloned().collect();
         Self { slices, addresses: OnceCell::new() }
     }
 
-    /// How many of them a decision looks at.
+    /// How many of these addresses a decision looks at.
     pub(crate) fn looks(slices: &[Arc<SliceFacts>]) -> usize {
         let each = slices.iter().filter(|slice| slice.headless).map(|slice| slice.endpoints.len());
         each.sum::<usize>().min(limits::ROWS_PER_SERVICE_MAX)
     }
 
-    /// In their order.
+    /// The addresses in their order.
     fn addresses(&self) -> &[IpAddr] {
         self.addresses.get_or_init(|| {
             let each = self.slices.iter().flat_map(|slice| slice.endpoints.iter_brief());

@@ -64,7 +64,7 @@ impl Adopted {
     }
 }
 
-/// A list that was found in the maps, and the place of the remembered port whose frontends lead to it.
+/// A list that was found in the maps, and the place of the remembered port to which its frontends belong.
 type FoundList = (PortIndex, Scope, Option<usize>);
 
 /// A port that was found in the maps.

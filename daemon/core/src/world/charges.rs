@@ -18,17 +18,17 @@ pub(super) struct Charges {
 }
 
 impl Charges {
-    /// How many slots all of them take.
+    /// How many slots all ranges take.
     pub(super) fn used(&self, of: Family) -> u32 {
         self.all.get(&of).copied().unwrap_or_default()
     }
 
-    /// How many slots those of one namespace take.
+    /// How many slots the ranges of one namespace take.
     pub(super) fn used_by(&self, share: Share, of: Family) -> u32 {
         self.shares.get(&(share, of)).copied().unwrap_or_default()
     }
 
-    /// Whose this range is and how many slots it takes, if it is one of these.
+    /// The namespace that has the range, and how many slots the range takes. `None`: the range is not charged.
     pub(super) fn of(&self, range: Range) -> Option<(Share, u32)> {
         self.ranges.get(&(range.family, range.base)).copied()
     }
@@ -41,7 +41,7 @@ impl Charges {
         }
     }
 
-    /// Counts a range no more, if it is one of these.
+    /// Counts the range no more.
     pub(super) fn release(&mut self, range: Range) {
         let Some((share, slots)) = self.ranges.remove(&(range.family, range.base)) else { return };
         for count in self.counts(share, range.family) {

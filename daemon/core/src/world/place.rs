@@ -1,8 +1,8 @@
 //! Where the lists of a port come to stand in the maps: where they are, in another range, or as tables.
 //!
 //! Invariant: a list that is there takes no other range. Where there is no room for a table its list is served as it
-//! is, and found room for later. A list that changes and needs no larger block finds one, whoever has taken the rest;
-//! new lists and those that grow leave some to other namespaces.
+//! is, and found room for later. A list that changes and needs no larger block finds one, however few slots are left;
+//! new lists and lists that grow leave some slots to other namespaces.
 
 use alloc::vec::Vec;
 
@@ -138,7 +138,8 @@ impl Space {
     /// Whether so many slots more for the lists of a namespace leave enough to others.
     fn leaves_some(&self, share: Share, family: Family, slots: u32) -> Result<(), NoPlace> {
         let (own, left) = (self.lists.used_by(share, family), self.left(family));
-        let is_within = |rest: u32| own + slots <= rest.saturating_mul(limits::LISTS_SHARE_OF_REST);
+        let is_within =
+            |rest: u32| own.saturating_add(slots) <= rest.saturating_mul(limits::LISTS_SHARE_OF_REST);
         // Where there is no room at all, that is what is said.
         let may = left < slots || is_within(left - slots);
         may.then_some(()).ok_or(NoPlace::Part { own, left })

@@ -1,4 +1,4 @@
-//! Blocks that are kept for lists that change, so that these need no room of anybody.
+//! Blocks that are kept for lists that change, so that such a list needs no slot that is free for all.
 //!
 //! Invariant: a block of a size is taken for a list that leaves another one at least as large, and what comes free goes
 //! here first, the largest that lacks. So each block that was taken comes back a grace period after its list has
