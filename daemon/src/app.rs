@@ -239,8 +239,8 @@ struct App {
     // The claim is held until the last write is done.
     written: (oneshot::Receiver<()>, Keeper, state::Claim),
     seed: u64,
-    // The channel for what ends the daemon; and the pipe that is closed when the daemon stops, for the thread that waits
-    // for refusals.
+    // The channel for what ends the daemon; and the pipe that is closed when the daemon stops, for the thread that
+    // waits for refusals.
     ends: (Failing, PipeWriter),
 }
 

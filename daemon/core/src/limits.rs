@@ -34,8 +34,8 @@ pub const PORTS_PER_SLICE_MAX: usize = PORTS_PER_SERVICE_MAX;
 pub const ENDPOINTS_PER_SLICE_MAX: usize = 10_000;
 
 /// Ports times endpoints of one slice, 16 times what a whole service may have: the digest by which nodes are compared,
-/// and the search for addresses that are listed twice, walk over all of them. 100 ports have room for the most endpoints, and
-/// the most ports for twice as many endpoints as Kubernetes' controller writes into a slice by default.
+/// and the search for addresses that are listed twice, walk over all of them. 100 ports have room for the most
+/// endpoints, and the most ports for twice as many endpoints as Kubernetes' controller writes into a slice by default.
 pub const ROWS_PER_SLICE_MAX: usize = 1 << 20;
 
 /// Slices of one service: 1,000 slices of 1,000 endpoints fill the 20 bits of a word's count.
