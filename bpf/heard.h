@@ -35,6 +35,21 @@ INLINE void hear(__u8 *heard, __u8 flags)
 		*heard = after;
 }
 
+/*
+ * Forgets that the former connection of a flow has ended, because another one has begun by the same ports: the ends of
+ * the one are none of the other.
+ */
+INLINE void forget_ends(__u8 *heard)
+{
+	*heard &= ~(HEARD_FIN | HEARD_RST);
+}
+
+INLINE void forget_all_ends(struct flow *flow)
+{
+	forget_ends(&flow->of_client);
+	forget_ends(&flow->of_backend);
+}
+
 /* Whether a client asks for a connection. */
 INLINE bool is_syn(const struct flow *flow, const struct packet *packet)
 {
@@ -67,7 +82,8 @@ INLINE void note_client(struct __sk_buff *skb, struct flow *flow, const struct p
  * Notes what the client says, where the backend answers past this node. A connection counts as agreed when the client
  * acknowledges something, and a conversation once it is more than a question: that is all that can be known here. A SYN
  * on a connection that is agreed goes to the backend, which knows better. Where the client says nothing else after it,
- * the backend may be gone: a client that goes on, or that the backend has answered, says more.
+ * the backend may be gone: a client that goes on, or that the backend has answered, says more. It has a connection
+ * then, whatever has ended before.
  */
 INLINE void hear_alone(struct flow *flow, const struct packet *packet)
 {
@@ -80,8 +96,10 @@ INLINE void hear_alone(struct flow *flow, const struct packet *packet)
 		flow->waits = WAITS_FOR_SYN;
 		return;
 	}
-	if (UNLIKELY(flow->waits) && !(packet->flags & TCP_RST))
+	if (UNLIKELY(flow->waits) && !(packet->flags & TCP_RST)) {
 		flow->waits = WAITS_FOR_NOTHING;
+		forget_ends(&flow->of_client);
+	}
 	hear(&flow->of_client, packet->flags);
 	if (flow->state == FLOW_OPENING && (packet->flags & (TCP_ACK | TCP_SYN | TCP_RST)) == TCP_ACK)
 		flow->state = FLOW_OPEN;
@@ -122,16 +140,21 @@ INLINE void hear_associated(struct flow *flow, const struct packet *packet)
 
 /*
  * Notes what a backend says of its connection. A backend that says SYN again by TCP has not been acknowledged, whatever
- * was sent in the client's name. A client that has heard the SYN acknowledges it again.
+ * was sent in the client's name. A client that has heard the SYN acknowledges it again. Nor has such a backend a former
+ * connection that could go on, and what was heard of the end of that one is forgotten. Where the backend itself has
+ * said that it is over, who begins anew has another flow, and a SYN here is a late one.
  */
 INLINE void hear_backend(struct flow *flow, const struct packet *packet)
 {
 	if (UNLIKELY(flow->waits))
 		flow->waits = WAITS_FOR_NOTHING;
 	if (flow->transport == IPPROTO_TCP) {
-		hear(&flow->of_backend, packet->flags);
-		if (UNLIKELY(packet->flags & TCP_SYN && flow->state == FLOW_OPEN))
+		if (UNLIKELY(packet->flags & TCP_SYN && flow->state == FLOW_OPEN)) {
+			if (!is_over(flow))
+				forget_all_ends(flow);
 			flow->state = FLOW_OPENING;
+		}
+		hear(&flow->of_backend, packet->flags);
 		return;
 	}
 	if (UNLIKELY(flow->transport == IPPROTO_SCTP))

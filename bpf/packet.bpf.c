@@ -71,8 +71,9 @@ INLINE int write(struct __sk_buff *skb, const struct packet *packet, const struc
 
 /*
  * Whether the frontend of a flow leads to other backends than that of the flow, or is none any more. For a client that
- * begins, the list that the frontend leads to counts; for one that goes on, whether the backend still serves, and so it
- * does where the backend's answers do not come here: it could not say that a connection lives.
+ * begins, the list that the frontend leads to counts; for one that goes on, whether the backend still serves. So it
+ * does where the backend's answers do not come here, because it could not say that a connection lives, until the client
+ * has said its last.
  */
 INLINE bool leads_elsewhere(__u32 number, bool v4)
 {
@@ -93,7 +94,7 @@ INLINE bool leads_elsewhere(__u32 number, bool v4)
 		return true;
 	set_place(&dial.backend, flow->backend, flow->backend_port);
 	arrival->sought = dial.backend;
-	if (UNLIKELY(is_wrapped(flow)) && is_member(&dial, SCOPE_SERVING))
+	if (UNLIKELY(is_wrapped(flow)) && !is_left_by_client(flow) && is_member(&dial, SCOPE_SERVING))
 		return false;
 	return !is_listed(arrival, &dial, SCOPE_CLUSTER, READ_ONCE(port->cluster), v4) &&
 	       !is_listed(arrival, &dial, SCOPE_LOCAL, READ_ONCE(port->local), v4);
@@ -118,11 +119,13 @@ INLINE bool begins_anew(const struct flow *flow, const struct packet *packet)
 /*
  * Whether a client has had no answer. A backend that lives answers at once, even to a stranger that asks in the name of
  * a client that goes on: it says that it knows of a connection. So a flow without an answer in the second before has no
- * connection that could be cut.
+ * connection that could be cut. Where the backend is not heard, a client that has said its last and has been silent
+ * since awaits none.
  */
 INLINE bool has_no_answer(const struct flow *flow, __u32 now)
 {
-	return (flow->state == FLOW_OPENING && !(flow->of_backend & HEARD_SYN)) || (flow->waits && flow->seen != now);
+	return (flow->state == FLOW_OPENING && !(flow->of_backend & HEARD_SYN)) ||
+	       (flow->waits && flow->seen != now) || (is_left_by_client(flow) && silence(flow, now) > LIFE_CROWDED);
 }
 
 /*

@@ -333,6 +333,24 @@ fn kernel_who_acknowledges_blindly_opens_nothing_for_long() {
     });
 }
 
+/// A client that gave up, which its backend need not have believed, dials again from the same port.
+#[test]
+fn kernel_the_end_of_a_connection_is_none_of_the_next_one_by_its_ports() {
+    Node::test(|node| {
+        node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
+        agree(node, true, CLIENT, HERE);
+        [FIN | ACK, RST].iter().for_each(|flags| assert_eq!(goes(node, true, CLIENT, *flags), address(HERE)));
+        agree(node, true, CLIENT, HERE);
+        let before = flow_of(node, CLIENT).serial;
+        age(node, CLIENT, 80_000);
+        assert_eq!(goes(node, true, CLIENT, ACK), address(HERE), "it is open");
+        node.leaves(&Sent::tcp(HERE, CLIENT, FIN | ACK));
+        age(node, CLIENT, 3_000);
+        assert_eq!(goes(node, true, CLIENT, ACK), address(HERE), "and half of it when one side has closed");
+        assert_eq!(flow_of(node, CLIENT).serial, before);
+    });
+}
+
 fn heard_of_backend(node: &Node, client: &str) -> u32 {
     u32::from(found(node, client).unwrap().1.of_backend) & !heard::IS_COUNTED.0
 }

@@ -685,6 +685,44 @@ fn kernel_a_client_of_which_alone_is_heard_is_left_to_a_backend_that_serves() {
     });
 }
 
+/// A client's port comes round while the connection that it has closed is still kept.
+#[test]
+fn kernel_a_connection_by_the_port_of_one_that_its_client_has_closed_lives_as_long_as_any() {
+    for end in [FIN | ACK, RST] {
+        test(Wraps::TcpAndUdp, move |node| {
+            serve(node, false);
+            for way in &WAYS {
+                [SYN, ACK, end].iter().for_each(|flags| _ = backend_of(node, way, *flags));
+                age(node, way.client, 300);
+                [SYN, ACK].iter().for_each(|flags| _ = backend_of(node, way, *flags));
+                let before = found(node, way.client).unwrap().1.serial;
+                age(node, way.client, 3_600);
+                assert_eq!(backend_of(node, way, ACK), address(way.there));
+                assert_eq!(found(node, way.client).unwrap().1.serial, before);
+            }
+        });
+    }
+}
+
+/// A backend that is drained gets nothing new from a client that has closed what it had there.
+#[test]
+fn kernel_who_has_closed_and_been_silent_is_led_elsewhere_though_its_backend_serves() {
+    for (end, silent, is_led) in [(FIN | ACK, 11, true), (FIN | ACK, 9, false), (ACK, 3_600, false)] {
+        test(Wraps::TcpAndUdp, move |node| {
+            serve(node, false);
+            for way in &WAYS {
+                [SYN, ACK, end].iter().for_each(|flags| _ = backend_of(node, way, *flags));
+                age(node, way.client, silent);
+            }
+            let others = lead_elsewhere(node, true);
+            for (way, other) in WAYS.iter().zip(others) {
+                let expected = if is_led { other } else { address(way.there) };
+                assert_eq!(backend_of(node, way, SYN), expected, "{end} and {silent} s");
+            }
+        });
+    }
+}
+
 /// What the two say to each other without a frontend is not the flow's, where the backend answers past this node.
 #[test]
 fn kernel_answers_to_who_dials_the_backend_itself_stay_as_they_are() {
