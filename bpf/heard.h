@@ -56,12 +56,14 @@ INLINE bool is_syn(const struct flow *flow, const struct packet *packet)
 	return makes_connections(flow->transport) && (packet->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
-/* Whether the backend has to answer this packet of its client. */
+/* Whether the backend has to answer this packet of its client; over UDP it may have to. */
 INLINE bool asks(struct __sk_buff *skb, const struct packet *packet)
 {
+	if (packet->tuple.transport == IPPROTO_UDP)
+		return true;
 	if (UNLIKELY(packet->tuple.transport == IPPROTO_SCTP))
 		return packet->flags & ASKS;
-	return packet->tuple.transport == IPPROTO_TCP && has_data(skb, packet->ip, packet->transport);
+	return has_data(skb, packet->ip, packet->transport);
 }
 
 /*

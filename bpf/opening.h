@@ -32,22 +32,31 @@ INLINE bool has_address(const __u32 *address)
 }
 
 /*
- * The device that lends a client its address; 0: the client keeps its own. Where the kernel does not say which one
- * leads to the backend, it is the one by which the client came: that has an address of this node, too.
+ * The device by which a packet leaves for the flow's backend, had it come by the same device as this one, of which
+ * `flags` are known; 0: there is none, now. Where the kernel does not say which one, it is that by which the packet
+ * came, which has an address of this node, too.
  */
+INLINE __u32 device_to_backend(struct __sk_buff *skb, const struct flow *flow, __u32 class, __u32 flags,
+			       bool *is_untold, bool v4)
+{
+	struct tuple there;
+	__u32 way;
+
+	set_place(&there.source, flow->client, flow->client_port);
+	set_place(&there.destination, flow->backend, flow->backend_port);
+	there.transport = flow->transport;
+	way = way_asked(skb, &there, class, skb->ifindex, flags, v4);
+	*is_untold = way == WAY_UNTOLD;
+	return *is_untold ? skb->ifindex : way;
+}
+
+/* The device that lends a client its address; 0: the client keeps its own. */
 INLINE __u32 device_of_nat(struct __sk_buff *skb, const struct arrival *arrival, const struct flow *flow,
 			   bool *is_untold, bool v4)
 {
-	struct tuple answer, there;
-	__u32 way;
-
 	if (arrival->from_pod)
 		return is_own_backend(flow) ? arrival->device : 0;
-	through(&answer, flow);
-	turned(&there, &answer);
-	way = way_asked(skb, &there, class_of(skb, &arrival->packet, v4), skb->ifindex, arrival->flags, v4);
-	*is_untold = way == WAY_UNTOLD;
-	return *is_untold ? arrival->device : way;
+	return device_to_backend(skb, flow, class_of(skb, &arrival->packet, v4), arrival->flags, is_untold, v4);
 }
 
 /* Whether packets that leave by the device go to other nodes, or to clients outside. */
@@ -129,6 +138,55 @@ INLINE bool set_nat(struct __sk_buff *skb, const struct arrival *arrival, struct
 		copy_address(flow->nat, device->address6);
 	}
 	return has_address(flow->nat);
+}
+
+/*
+ * Whether a client would go on with another address now than when its flow began: the way to the backend is another
+ * one, or there was none then, or the device has another address. While there is no way the stack tells the client so.
+ * What a pod says, and what another node has let in, goes on as it is in any case.
+ */
+INLINE bool is_seen_otherwise(struct __sk_buff *skb, __u32 number, __u32 class, bool v4)
+{
+	const struct flow *flow = flow_at(number);
+	__u32 flags = flags_of(skb->ifindex), way;
+	const struct device *device;
+	bool is_untold;
+
+	if (!flow || flags & DEVICE_POD || is_wrapped(flow) || flow->of_backend & CAME_WRAPPED)
+		return false;
+	way = device_to_backend(skb, flow, class, flags, &is_untold, v4);
+	if (!way)
+		return false;
+	device = bpf_map_lookup_elem(&devices, &way);
+	if (!device || !leads_to_others(device) || is_near(device, flow->backend, v4))
+		return flow->nat_port;
+	if (!flow->nat_port)
+		return true;
+	return v4 ? flow->nat[3] != device->address4 : differences(flow->nat, device->address6);
+}
+
+ALONE int is_seen_otherwise4(struct __sk_buff *skb, __u32 number, __u32 class)
+{
+	return is_seen_otherwise(skb, number, class, true);
+}
+
+ALONE int is_seen_otherwise6(struct __sk_buff *skb, __u32 number, __u32 class)
+{
+	return is_seen_otherwise(skb, number, class, false);
+}
+
+/*
+ * Whether a client is to be given another address, because no backend answers to the one that it has. Where a backend
+ * answers, it is the right one; a connection that has begun by it ends with it, and only the two can tell.
+ */
+INLINE bool needs_another_address(struct __sk_buff *skb, const struct flow *flow, __u32 number,
+				  const struct packet *packet, bool v4)
+{
+	if (flow->transport == IPPROTO_UDP ? flow->state == FLOW_OPEN && !flow->waits :
+					     flow->state == FLOW_OPEN || flow->of_backend & HEARD_SYN)
+		return false;
+	return v4 ? is_seen_otherwise4(skb, number, class_of(skb, packet, v4)) :
+		    is_seen_otherwise6(skb, number, class_of(skb, packet, v4));
 }
 
 /* --- The flow. --- */

@@ -139,13 +139,15 @@ INLINE bool begins_elsewhere(const struct flow *flow, __u32 number, const struct
 }
 
 /* Whether a packet of a client may not follow its flow any more. If so, the flow is ended. */
-INLINE bool ends(struct flow *flow, __u32 number, const struct packet *packet, __u32 now, bool v4)
+INLINE bool ends(struct __sk_buff *skb, struct flow *flow, __u32 number, const struct packet *packet, __u32 now,
+		 bool v4)
 {
 	if (LIKELY(flow->seen == now && !is_reset(flow) && !is_closed(flow)) && !has_lost_its_way(flow))
 		return false;
 	if (!has_lost_its_way(flow) && !has_expired(flow, now) && !begins_anew(flow, packet) &&
 	    !has_left(flow, number, v4) &&
-	    !begins_elsewhere(flow, number, packet, now, v4))
+	    !begins_elsewhere(flow, number, packet, now, v4) &&
+	    (flow->seen == now || !needs_another_address(skb, flow, number, packet, v4)))
 		return false;
 	end(number, READ_ONCE(flow->serial), v4);
 	return true;
@@ -173,7 +175,7 @@ INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, int *v
 	}
 	if (direction == TO_BACKEND) {
 		now = seconds();
-		if (UNLIKELY(ends(flow, number, packet, now, v4)))
+		if (UNLIKELY(ends(skb, flow, number, packet, now, v4)))
 			return false;
 		if (UNLIKELY(flow->seen != now))
 			note_client(skb, flow, packet, now);

@@ -304,10 +304,10 @@ enum flow_count {
 	FLOW_COUNTS = COUNT_OF_SHARES + FLOW_SHARES,
 };
 
-/* What the client of a connection has said that the backend has to answer, and has not. */
+/* What the client has said that the backend has to answer, and has not; a datagram counts as such, whatever it says. */
 enum waits {
 	WAITS_FOR_NOTHING = 0,
-	/* Data, or the end of it. */
+	/* Data, or the end of it; or a datagram. */
 	WAITS_FOR_ANSWER = 1,
 	/* A SYN, where the two had agreed before. */
 	WAITS_FOR_SYN = 2,

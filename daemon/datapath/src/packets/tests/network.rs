@@ -73,6 +73,11 @@ pub(crate) fn lead_to_others(way: &str) {
     ip(&format!("route add {way} dev outer"));
 }
 
+/// Takes away the route to a network.
+pub(crate) fn lose(network: &str) {
+    ip(&format!("route del {network}"));
+}
+
 /// Replaces the route to a network by one by the device of pods.
 pub(crate) fn lead_to_pods(network: &str, router: &str) {
     ip(&format!("route replace {network} via {router} dev pods"));

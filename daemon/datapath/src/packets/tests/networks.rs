@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use holdfast_core::op::FrontendType;
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::craft::{ACK, RST, SYN, Sent, address, see};
-use super::network;
+use super::craft::{ACK, RST, SYN, Sent, TCP, UDP, address, see};
 use super::node::{NEXT, NODE, Node, REDIRECTED, SHOT};
+use super::{lives, network};
 use crate::abi;
 use crate::abi::packets::types::{lifetime, packet_count};
 use crate::devices::Side;
@@ -108,6 +108,73 @@ fn kernel_a_backend_behind_a_route_with_encapsulation_answers_to_this_node() {
             assert_eq!(node.come(&Sent::tcp(&another, frontend, SYN).frame()).0, SHOT, "none to give");
         }
         assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 2);
+    });
+}
+
+/// A client outside, what it dials, and a backend of another node, in the network to which a route leads.
+const AWAY: [(&str, &str, &str, &str); 2] = [
+    ("198.51.100.7:40000", "203.0.113.10:80", "10.2.0.5:8080", "10.2.0.0/24"),
+    ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd02::5]:8080", "fd02::/64"),
+];
+
+/// As which address the backend of another node sees the client's packet.
+#[track_caller]
+fn seen_by_backend(
+    node: &Node,
+    transport: u8,
+    (client, frontend, backend, _): (&str, &str, &str, &str),
+) -> IpAddr {
+    let through = node.comes(&Sent::by(transport, client, frontend, SYN, b"?"));
+    assert_eq!(through.to, address(backend));
+    node.leaves(&Sent::by(transport, &through.from.to_string(), backend, SYN, b"?")).from.ip()
+}
+
+fn serve_away(node: &mut Node) {
+    for (index, (_, frontend, backend, _)) in (1..).zip(AWAY) {
+        for port in [Port { index, ..Port::TCP }, Port { index: index + 2, ..Port::UDP }] {
+            let (frontends, backends) = ([frontend], [address(backend)]);
+            node.serve(&Port { base: 8 * port.index, frontends: &frontends, backends: &backends, ..port });
+        }
+    }
+}
+
+/// As where a routing daemon begins anew.
+#[test]
+fn kernel_a_client_that_came_while_there_was_no_way_gets_an_address_when_there_is_one() {
+    for transport in [TCP, UDP] {
+        Node::test(move |node| {
+            serve_away(node);
+            let own = [IpAddr::from(NODE), "2001:db8::1".parse().unwrap()];
+            for (way @ (client, .., network), own) in AWAY.into_iter().zip(own) {
+                network::lose(network);
+                assert_eq!(seen_by_backend(node, transport, way), address(client).ip());
+                network::lead_to_others(network);
+                lives::age(node, client, 1);
+                assert_eq!(seen_by_backend(node, transport, way), own);
+            }
+        });
+    }
+}
+
+/// A conversation goes on as it is while it is answered, because the backend answers to the address that it knows.
+#[test]
+fn kernel_who_is_not_answered_at_an_address_that_the_node_has_no_more_is_given_the_one_that_it_has() {
+    Node::test(|node| {
+        serve_away(node);
+        for way @ (client, _, backend, _) in AWAY {
+            let before = seen_by_backend(node, UDP, way);
+            let nat = lives::found(node, client).unwrap().1.nat_port;
+            let nat = std::net::SocketAddr::new(before, u16::from_be(nat)).to_string();
+            assert_eq!(node.comes(&Sent::udp(backend, &nat, b"!")).to, address(client));
+            node.leaves(&Sent::udp(backend, client, b"!"));
+            let others = ["192.0.2.77", "2001:db8::77"].map(|it| it.parse::<IpAddr>().unwrap());
+            node.tell_of_device(Side::Outer, others.map(Some));
+            for expected in [before, if before.is_ipv4() { others[0] } else { others[1] }] {
+                lives::age(node, client, 1);
+                assert_eq!(seen_by_backend(node, UDP, way), expected);
+            }
+            node.tell_of_device(Side::Outer, [NODE.into(), "2001:db8::1".parse().unwrap()].map(Some));
+        }
     });
 }
 
