@@ -34,6 +34,8 @@ struct arrival {
 	/* The packet is of a connection that another node has let in: it goes to a third node, or to the stack. */
 	__u32 joins;
 	struct place proposed;
+	/* How that packet looks between the client and this backend. */
+	struct tuple between;
 	/* The number of the flow that is made, or of which a packet takes the shortcut. */
 	__u32 number;
 	/* Of a packet that takes the shortcut: enum direction, and the serial of its flow. */

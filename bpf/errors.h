@@ -11,6 +11,7 @@
 #include "packet.h"
 #include "rewrite.h"
 #include "shortcut.h"
+#include "taken.h"
 
 INLINE bool is_error(__u8 type, bool v4)
 {
@@ -121,19 +122,18 @@ INLINE int error_in(struct __sk_buff *skb, bool is_taken_out, bool v4)
 	struct tuple sent, shown, to;
 	enum direction direction;
 	struct flow *flow;
-	__u32 *number, led, serial;
+	__u32 led, serial;
 
 	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_quoted(skb, &packet, &quoted, v4))
 		return untouched;
 	turned(&sent, &quoted.packet.tuple);
-	number = find_entry(&sent, LEG_IN, v4);
-	flow = number ? flow_at(*number) : NULL;
+	led = UNLIKELY(is_taken_out) ? flow_of_taken(&sent, v4) : flow_of_arrived(&sent, v4);
+	flow = flow_at(led);
 	if (!flow)
 		return untouched;
-	led = *number;
 	serial = READ_ONCE(flow->serial);
 	direction = turn_in(flow, &sent, &shown, v4);
-	if (direction == NOWHERE || (is_taken_out && (direction != TO_BACKEND || leads_away(flow))))
+	if (direction == NOWHERE)
 		return untouched;
 	if (UNLIKELY(is_wrapped(flow)))
 		return note_passage(&packet, led, serial, direction, false) == MAY_PASS ? WRAPS : SHOT;

@@ -135,6 +135,17 @@ INLINE __u32 *find_entry(const struct tuple *tuple, enum leg leg, bool v4)
 	return v4 ? bpf_map_lookup_elem(&entries4, &key) : bpf_map_lookup_elem(&entries6, &key);
 }
 
+/* No record has this number. */
+#define NO_FLOW (~0U)
+
+/* The number of the flow of a packet that comes and looks like that; NO_FLOW: it is of none. */
+INLINE __u32 flow_of_arrived(const struct tuple *tuple, bool v4)
+{
+	const __u32 *entry = find_entry(tuple, LEG_IN, v4);
+
+	return entry ? *entry : NO_FLOW;
+}
+
 /* Adds an entry only where there is none. */
 INLINE long add_entry(const struct tuple *tuple, enum leg leg, __u32 number, bool v4)
 {
@@ -143,6 +154,13 @@ INLINE long add_entry(const struct tuple *tuple, enum leg leg, __u32 number, boo
 	entry_of(&key, tuple, leg, v4);
 	return v4 ? bpf_map_update_elem(&entries4, &key, &number, BPF_NOEXIST) :
 		    bpf_map_update_elem(&entries6, &key, &number, BPF_NOEXIST);
+}
+
+INLINE bool leads_to(const struct tuple *tuple, enum leg leg, __u32 number, bool v4)
+{
+	const __u32 *entry = find_entry(tuple, leg, v4);
+
+	return entry && *entry == number;
 }
 
 /* `true`: it was there, and this very call has taken it away. */
@@ -511,14 +529,16 @@ INLINE void uncount(const struct flow *flow)
 
 /*
  * Wipes a flow that belongs to the caller. The entries that lead to it go first: a program that an entry leads to a
- * free record may take that entry for one that was left over.
+ * free record may take that entry for one that was left over. Beside a flow that came by another node another one may
+ * have the entry of the client's packets.
  */
-INLINE void wipe(struct flow *flow, bool v4)
+INLINE void wipe(struct flow *flow, __u32 number, bool v4)
 {
 	struct tuple tuple;
 
 	from_client(&tuple, flow);
-	remove_entry(&tuple, LEG_IN, v4);
+	if (LIKELY(!(flow->of_backend & CAME_WRAPPED)) || leads_to(&tuple, LEG_IN, number, v4))
+		remove_entry(&tuple, LEG_IN, v4);
 	if (flow->nat_port) {
 		from_remote(&tuple, flow);
 		remove_entry(&tuple, LEG_IN, v4);
@@ -537,21 +557,19 @@ INLINE bool claim_at(__u32 number, __u32 serial, bool v4)
 {
 	struct flow *flow = flow_at(number);
 	struct tuple tuple;
-	__u32 *leads;
 
 	if (!flow)
 		return false;
 	through(&tuple, flow);
 	if (!serial || READ_ONCE(flow->serial) != serial)
 		return false;
-	leads = find_entry(&tuple, LEG_THROUGH, v4);
-	if (!leads || *leads != number || !remove_entry(&tuple, LEG_THROUGH, v4))
+	if (!leads_to(&tuple, LEG_THROUGH, number, v4) || !remove_entry(&tuple, LEG_THROUGH, v4))
 		return false;
 	if (UNLIKELY(READ_ONCE(flow->serial) != serial)) {
 		add_entry(&tuple, LEG_THROUGH, number, v4);
 		return false;
 	}
-	wipe(flow, v4);
+	wipe(flow, number, v4);
 	return true;
 }
 

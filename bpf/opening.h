@@ -192,6 +192,15 @@ INLINE bool needs_another_address(struct __sk_buff *skb, const struct flow *flow
 /* --- The flow. --- */
 
 /*
+ * Whether a flow does without the entry of the client's packets, because another one has it: see taken.h. It is found
+ * by the client's own port.
+ */
+INLINE bool may_stand_beside(const struct flow *flow, const struct flow *other)
+{
+	return flow->of_backend & CAME_WRAPPED && flow->through_port == flow->client_port && leads_away(other);
+}
+
+/*
  * Puts in the way there, which comes last. A process that was killed while it took a flow away may have left an entry
  * there that leads to no flow: it is replaced, or it would keep the client away for good.
  */
@@ -211,8 +220,10 @@ INLINE int put_way_there(__u32 number, bool v4)
 	there = find_entry(&tuple, LEG_IN, v4);
 	led = there ? *there : 0;
 	other = flow_at(led);
-	if (!there || (other && turn_in(other, &tuple, &to, v4) != NOWHERE))
+	if (!there)
 		return added;
+	if (other && turn_in(other, &tuple, &to, v4) != NOWHERE)
+		return may_stand_beside(flow, other) ? 0 : added;
 	there = find_entry(&tuple, LEG_IN, v4);
 	if (there && *there == led)
 		remove_entry(&tuple, LEG_IN, v4);

@@ -18,6 +18,7 @@
 #include "segment.h"
 #include "shortcut.h"
 #include "stray.h"
+#include "taken.h"
 #include "unwrap.h"
 #include "wrap.h"
 
@@ -154,11 +155,11 @@ INLINE bool ends(struct __sk_buff *skb, struct flow *flow, __u32 number, const s
 }
 
 /* Lets an incoming packet follow its flow. `false`: it is of no flow. */
-INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, int *verdict, bool v4)
+INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, enum whose whose, int *verdict, bool v4)
 {
-	__u32 *entry = find_entry(&packet->tuple, LEG_IN, v4);
-	__u32 number = entry ? *entry : 0;
-	struct flow *flow = entry ? flow_at(number) : NULL;
+	__u32 number = UNLIKELY(whose == TAKEN_OUT) ? flow_of_taken(&packet->tuple, v4) :
+						      flow_of_arrived(&packet->tuple, v4);
+	struct flow *flow = flow_at(number);
 	enum direction direction;
 	struct tuple to;
 	__u32 now, serial;
@@ -221,7 +222,7 @@ INLINE int come(struct __sk_buff *skb, enum whose whose, bool v4)
 		return IS_LEFT_ALONE;
 	if (UNLIKELY(packet.part == FIRST_FRAGMENT))
 		remember_fragment(&packet, LEG_IN);
-	if (LIKELY(follow_in(skb, &packet, &verdict, v4)) || packet.part == LATER_FRAGMENT)
+	if (LIKELY(follow_in(skb, &packet, whose, &verdict, v4)) || packet.part == LATER_FRAGMENT)
 		return verdict;
 	return note_arrival(skb, &packet);
 }
@@ -430,10 +431,6 @@ INLINE int leave(struct __sk_buff *skb, bool v4)
 	{                                                          \
 		return wrap(skb, v4);                              \
 	}                                                          \
-	ALONE int leads_to_third##family(struct __sk_buff *skb)    \
-	{                                                          \
-		return leads_to_third(skb, v4);                    \
-	}                                                          \
 	ALONE int unwrap##family(struct __sk_buff *skb)            \
 	{                                                          \
 		return unwrap(skb, v4);                            \
@@ -491,10 +488,12 @@ INLINE int let_arrive(struct __sk_buff *skb, enum whose whose, bool v4)
 		next = v4 ? settle4(find_ports4()) : settle6(find_ports6());
 	if (next == GOES_ON)
 		next = send(skb, whose, v4);
-	if (next == FOLLOWS)
-		next = v4 ? come4(skb, MAYBE_OURS) : come6(skb, MAYBE_OURS);
-	if (UNLIKELY(whose == TAKEN_OUT) && next == WRAPS)
-		return SHOT;
+	if (next == FOLLOWS) {
+		whose = whose == UNKNOWN ? MAYBE_OURS : whose;
+		next = v4 ? come4(skb, whose) : come6(skb, whose);
+	}
+	if (UNLIKELY(whose == TAKEN_OUT) && (next == WRAPS || next == ARRIVES))
+		return go_astray(COUNT_NOT_HERE);
 	if (next == MAY_PASS)
 		next = v4 ? pass4(skb) : pass6(skb);
 	if (UNLIKELY(next == WRAPS) && knows_nodes)
@@ -513,8 +512,6 @@ INLINE int look_closer(struct __sk_buff *skb, enum whose whose, bool v4)
 {
 	int next;
 
-	if (UNLIKELY(whose == TAKEN_OUT) && (v4 ? leads_to_third4(skb) : leads_to_third6(skb)))
-		return go_astray(COUNT_NOT_HERE);
 	next = v4 ? come4(skb, whose) : come6(skb, whose);
 	if (LIKELY(next < ARRIVES))
 		return next;

@@ -121,21 +121,6 @@ INLINE int unwrap(struct __sk_buff *skb, bool v4)
 	return IS_TAKEN_OUT;
 }
 
-/* Whether a packet that was taken out is of a flow that leads to a third node, or is no client's. */
-INLINE bool leads_to_third(struct __sk_buff *skb, bool v4)
-{
-	struct packet packet = {};
-	const struct flow *flow;
-	const __u32 *entry;
-	struct tuple to;
-
-	if (!parse(skb, &packet, v4) || !is_transport(packet.tuple.transport) || !know_ports(skb, &packet, LEG_IN))
-		return false;
-	entry = find_entry(&packet.tuple, LEG_IN, v4);
-	flow = entry ? flow_at(*entry) : NULL;
-	return flow && (leads_away(flow) || turn_in(flow, &packet.tuple, &to, v4) == TO_CLIENT);
-}
-
 /* --- Whether the backend may be had. --- */
 
 /*

@@ -148,6 +148,11 @@ pub(crate) fn entry_of_client(flow: &types::flow) -> EntryKey {
     EntryKey::new(flow, client, frontend, types::leg::LEG_IN)
 }
 
+/// Whether the client came by another node. Beside such a flow another one may have the entry of the client's packets.
+pub(crate) fn came_wrapped(flow: &types::flow) -> bool {
+    u32::from(flow.of_backend) & types::heard::CAME_WRAPPED.0 != 0
+}
+
 /// Whether packets of the flow pass by the stack: to another node, or to a pod of this one.
 pub(crate) fn takes_shortcut(flow: &types::flow) -> bool {
     let to_pod = flow.nat_port == 0 && flow.nat.first().is_some_and(|device| *device != 0);

@@ -12,7 +12,7 @@ use libbpf_rs::{MapCore, MapFlags};
 use super::life::is_expired;
 use super::worth::{self, Worth};
 use super::{FlowTable, Maps};
-use crate::abi::flow::{entry_between, entry_of_client, entry_of_nat, types};
+use crate::abi::flow::{came_wrapped, entry_between, entry_of_client, entry_of_nat, types};
 
 /// How many records are looked at between two looks at the clock.
 const AT_ONCE: u32 = 64;
@@ -187,7 +187,7 @@ impl Moving {
             return Ok(());
         };
         self.to.0.records.write(there, it);
-        if !self.lead_to(there, it)? {
+        if !self.lead_to(number, there, it)? {
             // Another flow has just had the same client, and has not been seen to be over: the next pass sees it.
             self.take_out(there, it)?;
             self.free.push(there);
@@ -209,10 +209,13 @@ impl Moving {
         Some(number)
     }
 
-    /// Puts in the entries that lead to a flow. `false`: another flow has one of them.
-    fn lead_to(&self, number: u32, it: &types::flow) -> Result<bool, libbpf_rs::Error> {
+    /// Puts in the entries that lead to a flow, which had that number before. `false`: another flow has one of them.
+    fn lead_to(&self, before: u32, number: u32, it: &types::flow) -> Result<bool, libbpf_rs::Error> {
         let entries = &self.to.0.entries;
-        for key in [Some(entry_between(it)), entry_of_nat(it), Some(entry_of_client(it))].iter().flatten() {
+        let of_client = entry_of_client(it);
+        let is_beside = came_wrapped(it) && self.from.0.entries.get(&of_client)? != Some(before);
+        let of_client = Some(of_client).filter(|_| !is_beside);
+        for key in [Some(entry_between(it)), entry_of_nat(it), of_client].iter().flatten() {
             if !entries.insert(key, number)? {
                 return Ok(false);
             }

@@ -9,7 +9,7 @@ use holdfast_core::op::PortIndex;
 
 use super::life::is_expired;
 use super::{Flow, FlowTable, Maps};
-use crate::abi::flow::{entry_between, entry_of_client, entry_of_nat, types};
+use crate::abi::flow::{came_wrapped, entry_between, entry_of_client, entry_of_nat, types};
 
 /// How many records are looked at for one sample: a millisecond's work where all of them are free.
 const RECORDS_MAX: u32 = 1 << 16;
@@ -67,10 +67,12 @@ impl FlowTable {
         sampled
     }
 
-    /// Whether some entry does not lead to a flow that is still there. An entry that cannot be read says nothing.
+    /// Whether some entry does not lead to a flow that is still there. An entry that cannot be read says nothing, nor
+    /// does one that the flow may do without.
     fn is_astray(&self, number: u32, flow: &types::flow) -> bool {
         let Maps { records, entries, .. } = &*self.0;
-        let keys = entry_of_nat(flow).into_iter().chain([entry_between(flow), entry_of_client(flow)]);
+        let of_client = Some(entry_of_client(flow)).filter(|_| !came_wrapped(flow));
+        let keys = entry_of_nat(flow).into_iter().chain(of_client).chain([entry_between(flow)]);
         let is_elsewhere = |key| entries.get(&key).is_ok_and(|found| found != Some(number));
         keys.into_iter().any(is_elsewhere) && records.is_of(number, flow)
     }

@@ -135,3 +135,28 @@ fn kernel_flows_that_begin_and_end_while_others_move_are_all_there_in_the_end() 
     living.iter().for_each(|(_, it)| _ = check_there(&new, it));
     assert_eq!(new.table.report(&FlowFilter::default(), 100).found.len(), living.len());
 }
+
+/// What came by another node stands beside what came here by itself, whichever of the two moves first.
+#[test]
+fn kernel_flows_of_one_client_and_frontend_move_with_what_each_of_them_has() {
+    let old = Bed::new(64);
+    let new = old.of_another_size(16);
+    let own = flow(6, TCP, NOW);
+    let taken = types::flow {
+        backend: crate::abi::flow::end("10.1.0.99:8443".parse().unwrap()).0,
+        nat: [0; 4],
+        nat_port: 0,
+        of_backend: own.of_backend | u8::try_from(types::heard::CAME_WRAPPED.0).unwrap(),
+        serial: own.serial + 1_000,
+        ..own
+    };
+    old.begin(taken);
+    old.entries(&taken).delete(&keys(&taken)[1]).unwrap();
+    old.begin(own);
+    assert_eq!(old.table.sample(0, 100, |_, _| true).wrong, [], "nothing that it needs is missing");
+    let mut moving = moving(&old, &new);
+    assert_eq!(pass(&mut moving), 2);
+    check_there(&new, &own);
+    let number = new.leads(&taken)[0].unwrap();
+    assert_eq!(bytes(&new.record(number)), bytes(&taken));
+}

@@ -322,14 +322,54 @@ fn kernel_what_came_wrapped_goes_to_no_third_node() {
                 // Its client has dialled this node too, which sends it to another one.
                 goes_wrapped(node, way, &by(transport, way, SYN).frame());
                 is_dropped(node, &frame, packet_count::COUNT_NOT_HERE);
-                is_dropped(
-                    node,
-                    &wrapped(&by(transport, way, ACK).frame(), way.node, way.there),
-                    packet_count::COUNT_NOT_HERE,
-                );
+                let segment = wrapped(&by(transport, way, ACK).frame(), way.node, way.there);
+                if transport == UDP {
+                    is_dropped(node, &segment, packet_count::COUNT_NOT_HERE);
+                } else {
+                    assert_eq!(see(&node.come_to_be_cut(&segment).1, true).flags, RST, "of no flow here");
+                }
             }
         }
     });
+}
+
+/// Where the client's packets went while they came in by this node, as before the frontend moved to another one.
+#[track_caller]
+fn goes_on(node: &Node, way: &Way, flags: u8, wraps: Wraps) {
+    let frame = by(TCP, way, flags).frame();
+    match wraps {
+        Wraps::Nothing => assert_eq!(node.comes(&by(TCP, way, flags)).to, address(way.there)),
+        _ => goes_wrapped(node, way, &frame),
+    }
+}
+
+/// A client that dials anew by another node comes by a port that it has dialled from before, by this one.
+#[test]
+fn kernel_a_flow_that_leads_to_another_node_is_in_nobodys_way_who_comes_by_another_node() {
+    for wraps in [Wraps::TcpAndUdp, Wraps::Nothing] {
+        test(wraps, move |node| {
+            serve(node, false);
+            for way in &WAYS {
+                [SYN, ACK, FIN | ACK].iter().for_each(|flags| goes_on(node, way, *flags, wraps));
+            }
+            serve(node, true);
+            for way in &WAYS {
+                for _ in 0..2 {
+                    for (flags, answer) in [(SYN, SYN | ACK), (ACK, ACK), (ACK, RST | ACK)] {
+                        comes_out(node, way, &by(TCP, way, flags));
+                        let answered = node.leaves(&Sent::tcp(way.here, way.client, answer));
+                        assert_eq!(answered.from, address(way.frontend));
+                        goes_on(node, way, ACK, wraps);
+                    }
+                }
+            }
+            assert_eq!(
+                node.counted(packet_count::COUNT_FLOWS),
+                6,
+                "the one from before, and two after another"
+            );
+        });
+    }
 }
 
 #[test]
