@@ -1,7 +1,9 @@
 //! Protobuf as it lies in memory: numbered fields, one after another.
 //!
-//! Invariant: no length is believed before it was compared with the bytes that are there, nothing is copied, and no
-//! message is looked into but by its reader, so what is nested deeply costs nothing.
+//! Invariant: no length is believed before it was compared with the bytes that are there, nothing is copied but a text
+//! that is no UTF-8, and no message is looked into but by its reader, so what is nested deeply costs nothing.
+
+use std::borrow::Cow;
 
 /// A number has seven bits in each byte, and at most 64 of them.
 const NUMBER_BYTES_MAX: usize = 10;
@@ -19,8 +21,6 @@ pub(super) enum Malformed {
     Kind(u8),
     #[error("field {0} is of another type than it should be")]
     Mistyped(u32),
-    #[error("field {0} is no UTF-8")]
-    Text(u32),
 }
 
 /// What a field holds.
@@ -48,8 +48,10 @@ impl<'a> Field<'a> {
         }
     }
 
-    pub(super) fn text(self) -> Result<&'a str, Malformed> {
-        str::from_utf8(self.bytes()?).map_err(|_| Malformed::Text(self.number))
+    /// A text as an apiserver's own JSON has it: it takes any bytes from who writes an object, also in a text.
+    pub(super) fn text(self) -> Result<Cow<'a, str>, Malformed> {
+        let bytes = self.bytes()?;
+        Ok(str::from_utf8(bytes).map_or_else(|_| Cow::Owned(repaired(bytes)), Cow::Borrowed))
     }
 
     pub(super) const fn message(self) -> Result<Fields<'a>, Malformed> {
@@ -70,6 +72,16 @@ impl<'a> Field<'a> {
     pub(super) fn flag(self) -> Result<bool, Malformed> {
         self.number().map(|number| number != 0)
     }
+}
+
+/// The text, with a mark for each byte that is none of a character.
+fn repaired(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
+    }
+    text
 }
 
 /// The beginning of a field.
@@ -212,7 +224,7 @@ mod tests {
             [0x08, 0x96, 0x01, 0x12, 0x02, b'o', b'k', 0x1d, 1, 2, 3, 4, 0x21, 1, 2, 3, 4, 5, 6, 7, 8];
         let found = read(&bytes).unwrap();
         assert_eq!(found.iter().map(|it| it.number).collect::<Vec<_>>(), [1, 2, 3, 4]);
-        assert_eq!((found[0].number(), found[1].text()), (Ok(150), Ok("ok")));
+        assert_eq!((found[0].number(), found[1].text()), (Ok(150), Ok("ok".into())));
         assert_eq!(found[0].bytes(), Err(Malformed::Mistyped(1)));
         assert_eq!(found[1].number(), Err(Malformed::Mistyped(2)));
         assert_eq!(found[2].number(), Err(Malformed::Mistyped(3)));
@@ -235,8 +247,15 @@ mod tests {
         check_malformed(&[0x00, 0x01], Malformed::Zero);
         check_malformed(&[0x0b], Malformed::Kind(3));
         check_malformed(&[0x0f], Malformed::Kind(7));
-        let [field] = read(&[0x0a, 1, 0xff]).unwrap()[..] else { panic!("one field") };
-        assert_eq!(field.text(), Err(Malformed::Text(1)));
+    }
+
+    /// As Go's encoder of JSON has it: a mark for each byte, and not one for what begins a character.
+    #[test]
+    fn a_text_that_is_no_utf8_is_read_as_the_apiserver_writes_it_in_json() {
+        let [field] = read(&[0x0a, 6, b'a', 0xff, 0xe2, 0x82, b'b', 0xc3]).unwrap()[..] else {
+            panic!("one field")
+        };
+        assert_eq!(field.text().unwrap(), "a\u{fffd}\u{fffd}\u{fffd}b\u{fffd}");
     }
 
     #[test]
@@ -249,7 +268,7 @@ mod tests {
     #[test]
     fn a_beginning_gives_what_is_there() {
         let mut fields = Fields::of_beginning(&[0x12, 0x7f, b'a', b'b']);
-        assert_eq!(fields.next().map(|it| it.map(Field::text)), Ok(Some(Ok("ab"))));
+        assert_eq!(fields.next().map(|it| it.map(Field::text)), Ok(Some(Ok("ab".into()))));
         assert_eq!(fields.next(), Ok(None));
     }
 }

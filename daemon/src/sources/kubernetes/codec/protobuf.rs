@@ -7,6 +7,7 @@ mod frames;
 mod list;
 mod objects;
 
+use std::borrow::Cow;
 use std::fmt::Display;
 
 use holdfast_objects::{ObjectError, Provenance, ServiceWire, SliceWire};
@@ -41,7 +42,7 @@ impl Codec for Protobuf {
         let (kind, object) = event(Fields::of(bytes)).map_err(refuse)?;
         let object = alone(object.unwrap_or_default()).map_err(refuse)?;
         let object = object.ok_or_else(|| NoFrame("it has no object".to_owned()))?;
-        match kind {
+        match &*kind {
             "ADDED" | "MODIFIED" => Ok(Frame::Applied(object)),
             "DELETED" => Ok(Frame::Deleted(object)),
             "BOOKMARK" => super::bookmark(Self::peek(object)).map(Frame::Bookmark),
@@ -65,7 +66,7 @@ impl Codec for Protobuf {
     fn glimpse(bytes: &[u8]) -> Glimpse {
         let mut found = Glimpse::default();
         let Ok((kind, object)) = event(Fields::of_beginning(bytes)) else { return found };
-        found.kind = Some(kind.to_owned()).filter(|kind| !kind.is_empty());
+        found.kind = Some(kind.into_owned()).filter(|kind| !kind.is_empty());
         let object = object.and_then(|object| object.strip_prefix(MAGIC));
         let mut fields = Fields::of_beginning(object.unwrap_or_default());
         while let Ok(Some(field)) = fields.next() {
@@ -110,11 +111,11 @@ fn doubtful(what: Resource, bytes: &[u8], reason: &dyn Display, provenance: &Pro
 }
 
 /// The type of an event, and the bytes of its object, wrapped.
-fn event<'a>(mut fields: Fields<'a>) -> Result<(&'a str, Option<&'a [u8]>), Malformed> {
+fn event<'a>(mut fields: Fields<'a>) -> Result<(Cow<'a, str>, Option<&'a [u8]>), Malformed> {
     const TYPE: u32 = 1;
     const OBJECT: u32 = 2;
     const RAW: u32 = 1;
-    let (mut kind, mut object) = ("", None);
+    let (mut kind, mut object) = (Cow::Borrowed(""), None);
     while let Some(field) = fields.next()? {
         match field.number {
             TYPE => kind = field.text()?,
@@ -137,8 +138,8 @@ fn type_meta(message: &[u8]) -> Result<(String, String), Malformed> {
     let mut fields = Fields::of(message);
     while let Some(field) = fields.next()? {
         match field.number {
-            1 => field.text()?.clone_into(&mut api_version),
-            2 => field.text()?.clone_into(&mut kind),
+            1 => api_version = field.text()?.into_owned(),
+            2 => kind = field.text()?.into_owned(),
             _ => {}
         }
     }
@@ -148,7 +149,7 @@ fn type_meta(message: &[u8]) -> Result<(String, String), Malformed> {
 fn status(message: &[u8]) -> Result<Status, Malformed> {
     let mut status = Status::default();
     let mut fields = Fields::of(message);
-    let filled = |field: Field<'_>| Ok(Some(field.text()?.to_owned()).filter(|text| !text.is_empty()));
+    let filled = |field: Field<'_>| Ok(Some(field.text()?.into_owned()).filter(|text| !text.is_empty()));
     while let Some(field) = fields.next()? {
         match field.number {
             3 => status.message = filled(field)?,
@@ -165,7 +166,7 @@ fn identify(identity: &mut Identity, metadata: Field<'_>) -> Result<(), Malforme
     const HEADLESS: &str = "service.kubernetes.io/headless";
     let mut fields = metadata.message()?;
     while let Some(field) = fields.next()? {
-        let text = || field.text().map(|text| Some(text.to_owned()));
+        let text = || field.text().map(|text| Some(text.into_owned()));
         match field.number {
             1 => identity.name = text()?,
             3 => identity.namespace = text()?,

@@ -8,6 +8,7 @@ use crate::sources::kubernetes::codec::Splitter;
 use crate::sources::kubernetes::page::{FRAME_BYTES_MAX, Items, ListFrame, NoPage};
 use crate::sources::kubernetes::piece::{Gathered, Piece};
 use crate::sources::protobuf::{Field, Fields, Head, Kind, Malformed};
+use std::borrow::Cow;
 
 /// The fields of every list.
 const LIST_META: u32 = 1;
@@ -191,5 +192,5 @@ fn frame(type_meta: &[u8], list_meta: &[u8]) -> Result<ListFrame, Malformed> {
 }
 
 fn owned(field: Field<'_>) -> Result<String, Malformed> {
-    field.text().map(str::to_owned)
+    field.text().map(Cow::into_owned)
 }

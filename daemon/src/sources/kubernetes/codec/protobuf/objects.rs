@@ -4,6 +4,8 @@
 //! out because it is empty counts as left out here; so an object leads to the same facts in either encoding. As
 //! protobuf has it, of a field that comes twice the last one counts, messages are merged, and lists go on.
 
+use std::borrow::Cow;
+
 use holdfast_objects::{
     AffinityConfigWire, AffinityWire, AnnotationsWire, ConditionsWire, EndpointWire, HintWire, HintsWire,
     IngressWire, LabelsWire, LoadBalancerWire, ManagedFieldsWire, MetaWire, ServicePortWire, ServiceSpecWire,
@@ -77,8 +79,8 @@ fn time(field: Field<'_>) -> Result<Option<TimeWire<'_>>, Malformed> {
 }
 
 /// An entry of a map of texts.
-fn entry(field: Field<'_>) -> Result<(&str, Text<'_>), Malformed> {
-    let (mut key, mut value) = ("", "");
+fn entry(field: Field<'_>) -> Result<(Cow<'_, str>, Text<'_>), Malformed> {
+    let (mut key, mut value) = (Cow::Borrowed(""), Cow::Borrowed(""));
     let mut fields = field.message()?;
     while let Some(field) = fields.next()? {
         match field.number {
@@ -136,7 +138,7 @@ impl<'a> Message<'a> for MetaWire<'a> {
 
 fn label<'a>(labels: &mut LabelsWire<'a>, field: Field<'a>) -> Result<(), Malformed> {
     let (key, value) = entry(field)?;
-    match key {
+    match &*key {
         "kubernetes.io/service-name" => labels.service_name = Some(value),
         "multicluster.kubernetes.io/service-name" => labels.import_name = Some(value),
         "service.kubernetes.io/service-proxy-name" => labels.proxy_name = Some(value),
@@ -148,7 +150,7 @@ fn label<'a>(labels: &mut LabelsWire<'a>, field: Field<'a>) -> Result<(), Malfor
 
 fn annotation<'a>(annotations: &mut AnnotationsWire<'a>, field: Field<'a>) -> Result<(), Malformed> {
     let (key, value) = entry(field)?;
-    match key {
+    match &*key {
         "holdfast.io/on-empty" => annotations.on_empty = Some(value),
         "holdfast.io/maglev" => annotations.maglev = Some(value),
         "holdfast.io/session-affinity-prefix" => annotations.affinity_prefix = Some(value),
@@ -337,13 +339,13 @@ impl<'a> Message<'a> for NodeWire<'a> {
     }
 }
 
-/// The text of a field of a message, empty if it has none.
+/// The text of a field of a message, empty if it has none, or one that is no UTF-8: nothing that is read of a Node is.
 fn first(message: Field<'_>, number: u32) -> Result<&str, Malformed> {
     let mut found = "";
     let mut fields = message.message()?;
     while let Some(field) = fields.next()? {
         if field.number == number {
-            found = field.text()?;
+            found = if let Cow::Borrowed(text) = field.text()? { text } else { "" };
         }
     }
     Ok(found)
