@@ -8,11 +8,14 @@
 //!
 //! Invariant: an address is named only after its server has shown, over a connection of this process, the certificate
 //! of an apiserver, our cluster, and that it is ready, or did so before a restart. What is named stays until another
-//! server has shown the same: the virtual address leads somewhere as long as it is configured.
+//! server has shown the same: the virtual address leads somewhere as long as it is configured. Where none is ready, and
+//! the one that is named shows nothing any more, one that shows all but that is better: it may serve most of what is
+//! asked.
 
 mod doubts;
 mod race;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -42,9 +45,7 @@ pub(super) async fn run(inner: &Inner) {
     loop {
         match inner.asked().vip {
             Some(vip) => {
-                let mut guard =
-                    Guard { inner, vip, doubts: Doubts::default(), short_posts: ShortPosts::default() };
-                guard.stand().await;
+                Guard::of(inner, vip).stand().await;
             }
             None => {
                 inner.lead_to(None);
@@ -64,6 +65,8 @@ struct Guard<'a> {
     inner: &'a Inner,
     vip: SocketAddr,
     doubts: Doubts,
+    // The candidates that showed all but that they are ready when they were tried last.
+    unready: BTreeSet<SocketAddr>,
     short_posts: ShortPosts,
 }
 
@@ -75,7 +78,20 @@ struct ShortPosts {
 }
 
 /// What came of an attempt at an endpoint.
-type Tried = (Target, Result<Connection, Trouble>);
+type Tried = (Target, Result<Connection, NotShown>);
+
+/// Why a server is not led to.
+enum NotShown {
+    /// It has shown that it is one of ours, and says that it is not ready.
+    Unready(Trouble),
+    Other(Trouble),
+}
+
+impl From<Trouble> for NotShown {
+    fn from(trouble: Trouble) -> Self {
+        Self::Other(trouble)
+    }
+}
 
 /// The connection to the endpoint that others are led to.
 struct Post<'a> {
@@ -96,6 +112,11 @@ enum Beat {
 }
 
 impl<'a> Guard<'a> {
+    fn of(inner: &'a Inner, vip: SocketAddr) -> Self {
+        let (doubts, short_posts) = (Doubts::default(), ShortPosts::default());
+        Self { inner, vip, doubts, unready: BTreeSet::new(), short_posts }
+    }
+
     /// Until another address is to be guarded, or none.
     async fn stand(&mut self) {
         if self.inner.led.borrow().is_some_and(|led| !suits(self.vip, led)) {
@@ -128,7 +149,7 @@ impl<'a> Guard<'a> {
         let attempt = |target: Target| {
             let attempt: BoxFuture<'a, Tried> = Box::pin(async move {
                 let shown = timeout(limit, show(inner, &target)).await;
-                (target, shown.unwrap_or(Err(Trouble::Silent)))
+                (target, shown.unwrap_or(Err(Trouble::Silent.into())))
             });
             attempt
         };
@@ -138,21 +159,50 @@ impl<'a> Guard<'a> {
     /// A connection to the first endpoint that shows itself. There is time for each: the others do not wait for it.
     async fn take_post(&mut self) -> Option<Post<'a>> {
         let all = self.candidates();
-        self.doubts.keep(|address| all.iter().any(|target| target.address == address));
+        let is_there = |address| all.iter().any(|target| target.address == address);
+        self.doubts.keep(is_there);
+        self.unready.retain(|address| is_there(*address));
+        let addresses: Vec<_> = all.iter().map(|target| target.address).collect();
         let mut race = self.race(all, DIAL);
         while let Some((target, shown)) = race.next().await {
             match shown {
                 Ok(connection) => return Some(self.post(target, connection)),
-                Err(trouble) => self.doubt(&target, trouble),
+                Err(why) => self.not_shown(&target, why),
             }
         }
+        self.make_do(&addresses);
         None
+    }
+
+    /// Leads others to the first endpoint that has shown all but that it is ready, if the one to which they are led
+    /// shows not even that.
+    fn make_do(&self, addresses: &[SocketAddr]) {
+        let led = *self.inner.led.borrow();
+        let first = addresses.iter().find(|address| self.unready.contains(address));
+        if led.is_some_and(|led| !self.unready.contains(&led)) && first.is_some() {
+            self.inner.lead_to(first.copied());
+        }
+    }
+
+    fn not_shown(&mut self, target: &Target, why: NotShown) {
+        let trouble = match why {
+            NotShown::Unready(trouble) => {
+                self.unready.insert(target.address);
+                trouble
+            }
+            NotShown::Other(trouble) => {
+                self.unready.remove(&target.address);
+                trouble
+            }
+        };
+        self.doubt(target, trouble);
     }
 
     /// Leads others to an endpoint that has shown itself.
     fn post(&mut self, target: Target, connection: Connection) -> Post<'a> {
         target.served();
         self.doubts.clear(target.address);
+        self.unready.remove(&target.address);
         self.inner.lead_to(Some(target.address));
         let since = Instant::now();
         let better = Race::new([], GUARD_STAGGER);
@@ -192,8 +242,8 @@ impl<'a> Guard<'a> {
                 Some(self.post(target, connection))
             }
             Beat::Tried((_, Ok(_))) => Some(post),
-            Beat::Tried((target, Err(trouble))) => {
-                self.doubt(&target, trouble);
+            Beat::Tried((target, Err(why))) => {
+                self.not_shown(&target, why);
                 Some(post)
             }
         }
@@ -249,14 +299,14 @@ impl<'a> Guard<'a> {
     async fn asked(&mut self, post: Post<'a>) -> Option<Post<'a>> {
         let Post { connection, target, since, better, .. } = post;
         let asked = timeout(GUARDED_ANSWER, ask(self.inner, connection)).await;
-        match asked.unwrap_or(Err(Trouble::Silent)) {
+        match asked.unwrap_or(Err(Trouble::Silent.into())) {
             Ok(connection) => {
                 let ask_at = Instant::now() + spread(self.inner, ASK_GUARDED);
                 Some(Post { connection, target, since, ask_at, better })
             }
-            Err(trouble) => {
+            Err(why) => {
                 self.lift_doubts(since);
-                self.doubt(&target, trouble);
+                self.not_shown(&target, why);
                 None
             }
         }
@@ -270,21 +320,21 @@ fn spread(inner: &Inner, time: Duration) -> Duration {
 
 /// A connection over which the server has shown the apiserver's certificate, our cluster, and that it is ready. Where a
 /// server may not say which cluster it belongs to, it is taken at the operator's word alone.
-async fn show(inner: &Inner, target: &Target) -> Result<Connection, Trouble> {
+async fn show(inner: &Inner, target: &Target) -> Result<Connection, NotShown> {
     let Opened { connection, is_our_cluster } = walk::opened_for_others(inner, target).await?;
     if !is_our_cluster && target.tier != Tier::Configured {
-        return Err(Trouble::NotAnApiserver("it may not say which cluster it belongs to".to_owned()));
+        return Err(Trouble::NotAnApiserver("it may not say which cluster it belongs to".to_owned()).into());
     }
     ask(inner, connection).await
 }
 
 /// What is about the request or about our credentials says nothing against the server: it answers.
-async fn ask(inner: &Inner, connection: Connection) -> Result<Connection, Trouble> {
+async fn ask(inner: &Inner, connection: Connection) -> Result<Connection, NotShown> {
     let mut reply = walk::asked_with_last(inner, &READY, connection, GUARDED_ANSWER).await?;
     let body = reply.collect(SHORT_BODY_BYTES_MAX, SHORT_BODY).await?;
     match reply.status {
         200 | 401 | 403 | 429 => Ok(reply.into_connection()),
-        status => Err(Trouble::status(status, &body)),
+        status => Err(NotShown::Unready(Trouble::status(status, &body))),
     }
 }
 

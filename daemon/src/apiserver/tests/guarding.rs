@@ -236,6 +236,31 @@ async fn a_server_that_says_that_it_is_not_ready_is_left() {
     guarded.comes_to(&good, NOT_FOR_EVER).await;
 }
 
+/// As where a store of keys fails for all of them, and then a host dies.
+#[tokio::test]
+async fn where_none_is_ready_one_that_answers_is_led_to_rather_than_one_that_does_not() {
+    let (folder, authority) = cluster();
+    let is_ready = Arc::new(AtomicBool::new(true));
+    let script = || {
+        let is_ready = Arc::clone(&is_ready);
+        ours(move |_| match is_ready.load(Ordering::Relaxed) {
+            true => answer("200 OK", "ok"),
+            false => answer("500 Internal Server Error", "kms failed"),
+        })
+    };
+    let (first, second) = (serving(&authority, script()).await, serving(&authority, script()).await);
+    let mut guarded = Guarded::start(folder.path(), &[first.url(), second.url()]);
+    guarded.comes_to(&first, NOT_FOR_EVER).await;
+    is_ready.store(false, Ordering::Relaxed);
+    tokio::time::sleep(AT_ONCE).await;
+    guarded.leads_to(&first);
+    first.set(Manner::Close);
+    guarded.comes_to(&second, NOT_FOR_EVER).await;
+    first.set(Manner::Serve);
+    is_ready.store(true, Ordering::Relaxed);
+    guarded.comes_to(&first, NOT_FOR_EVER).await;
+}
+
 #[tokio::test]
 async fn what_is_led_to_stays_while_no_endpoint_serves_and_over_a_restart() {
     let (folder, authority) = cluster();
