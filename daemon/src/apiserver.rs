@@ -300,9 +300,25 @@ impl Inner {
         let new: Vec<SocketAddr> = learned.into_iter().filter(|address| !own.contains(address)).collect();
         table.set(Tier::Learned, &new, Instant::now());
         drop(table);
-        let standing: BTreeSet<SocketAddr> =
-            if asked.learns { self.memory().standing().collect() } else { BTreeSet::new() };
-        let all = own.into_iter().chain(standing).filter(|address| asked.vip != Some(*address)).collect();
+        self.publish_addresses();
+    }
+
+    /// Publishes which addresses are an apiserver's.
+    fn publish_addresses(&self) {
+        let asked = self.asked();
+        let mut all = BTreeSet::new();
+        let mut shown = BTreeSet::new();
+        for row in self.endpoints.lock().rows() {
+            if row.tier != Tier::Learned {
+                all.insert(row.address);
+            } else if row.has_served {
+                shown.insert(row.address);
+            }
+        }
+        if asked.learns {
+            all.extend(self.memory().standing(&shown));
+        }
+        all.retain(|address| asked.vip != Some(*address));
         self.addresses.send_if_modified(|known| std::mem::replace(known, all) != *known);
     }
 

@@ -335,6 +335,9 @@ pub struct Settings {
     pub service_proxy_name: Option<Arc<str>>,
     /// Addresses of the apiserver: never programmed as TCP frontends, so that the direct path stays direct.
     pub bypass: BTreeSet<SocketAddr>,
+    /// Addresses that others say are an apiserver's: the same, but where one is a Service's cluster IP. No host has
+    /// such an address, and whoever may write the cluster's list could take any Service away.
+    pub named: BTreeSet<SocketAddr>,
     /// The most frontends that may be programmed; past it the row shows the error. `None`: only the maps bound it.
     pub frontends_max: Option<usize>,
     /// Which addresses external IPs of the cluster's services may claim.
@@ -348,6 +351,18 @@ pub struct Settings {
     pub serves_sctp: bool,
     /// Services that say nothing of it have their clients' places computed by Maglev.
     pub maglev: bool,
+}
+
+impl Settings {
+    /// All addresses at which an apiserver may be.
+    pub fn apiservers(&self) -> impl Iterator<Item = &SocketAddr> {
+        self.bypass.iter().chain(&self.named)
+    }
+
+    /// Whether an apiserver may be there.
+    pub fn is_apiserver(&self, address: &SocketAddr) -> bool {
+        self.bypass.contains(address) || self.named.contains(address)
+    }
 }
 
 impl Settings {

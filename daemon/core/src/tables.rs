@@ -293,7 +293,7 @@ impl Tables {
     fn node_applied(&mut self, node: Arc<NodeFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         let moved = self.node.node_port_addresses != node.node_port_addresses;
         // At which addresses NodePorts answer matters to all decisions only if some address is bypassed.
-        let same_addresses = self.settings.bypass.is_empty() || !moved;
+        let same_addresses = self.settings.apiservers().next().is_none() || !moved;
         let same_place = self.node.name == node.name && self.node.zone == node.zone && same_addresses;
         let turned = &(&self.node.node_port_addresses ^ &node.node_port_addresses)
             | &(&self.node.addresses ^ &node.addresses);

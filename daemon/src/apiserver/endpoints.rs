@@ -27,6 +27,8 @@ pub(super) struct Endpoint {
     pub(super) since: Instant,
     pub(super) connections: usize,
     pub(super) trouble: Option<(Trouble, Instant)>,
+    /// Whether it has ever answered as this cluster's apiserver.
+    pub(super) has_served: bool,
     failures: u32,
     missed_checks: u32,
     held_off_until: Option<Instant>,
@@ -113,6 +115,7 @@ impl Endpoints {
             since: now,
             connections: 0,
             trouble: None,
+            has_served: false,
             failures: 0,
             missed_checks: 0,
             held_off_until: None,
@@ -153,6 +156,7 @@ impl Endpoints {
         let Some(row) = self.get_mut(id) else { return };
         row.missed_checks = 0;
         row.held_off_until = None;
+        row.has_served = true;
         match row.state {
             State::Failed => {
                 row.next_check = now.checked_add(pause);

@@ -5,6 +5,7 @@
 //! another matter than whether it is known. No address is trusted for being here: the server that answers has to show
 //! the certificate and the uid of this cluster.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -66,7 +67,11 @@ impl Learned {
     /// The order in which addresses are kept and dialled: those that an apiserver has written before all others, then
     /// by standing, then those that were named last before those that were named long ago.
     fn rank(&self) -> (bool, Standing, std::cmp::Reverse<i64>) {
-        (self.slice.as_deref() != Some(OWN_SLICE), self.standing, std::cmp::Reverse(self.seen.0))
+        (!self.is_from_apiserver(), self.standing, std::cmp::Reverse(self.seen.0))
+    }
+
+    fn is_from_apiserver(&self) -> bool {
+        self.slice.as_deref() == Some(OWN_SLICE)
     }
 
     /// Whether a file that has the other row must be written again, because this row says something new.
@@ -143,9 +148,13 @@ impl Memory {
         self.learned.iter().any(is_news)
     }
 
-    /// The addresses that the cluster names, or named last before its list became empty.
-    pub(super) fn standing(&self) -> impl Iterator<Item = SocketAddr> {
-        self.learned.iter().filter(|it| it.standing != Standing::Past).map(|it| it.address)
+    /// The addresses that the cluster names, or named last before its list became empty. Of those that no apiserver
+    /// wrote down, the ones that have shown themselves: anybody's may be among the others.
+    pub(super) fn standing(&self, shown: &BTreeSet<SocketAddr>) -> impl Iterator<Item = SocketAddr> {
+        let stands = |it: &&Learned| {
+            it.standing != Standing::Past && (it.is_from_apiserver() || shown.contains(&it.address))
+        };
+        self.learned.iter().filter(stands).map(|it| it.address)
     }
 
     /// Drops an address that the cluster named once and names no more.
@@ -307,7 +316,7 @@ mod tests {
             "[fd00::2]:443@2 now, 10.0.0.1:443@1 held, [fd00::1]:443@2 past",
             true,
         );
-        assert_eq!(memory.standing().count(), 2);
+        assert_eq!(memory.standing(&BTreeSet::new()).count(), 2);
     }
 
     #[test]
@@ -322,7 +331,9 @@ mod tests {
             (first.join(" ").as_str(), memory.learned.len()),
             ("10.0.0.1:443 10.0.0.2:443", ADDRESSES_MAX)
         );
-        assert_eq!(memory.standing().count(), ADDRESSES_MAX - 1);
+        let shown = ["192.0.2.1:443", "192.0.2.9:443", "10.0.0.2:443"].map(|it| it.parse().unwrap());
+        let of = |shown: &[SocketAddr]| memory.standing(&shown.iter().copied().collect()).count();
+        assert_eq!((of(&[]), of(&shown)), (1, 3), "and those that have shown themselves");
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub(super) async fn run(inner: &Inner) {
 async fn publish(inner: &Inner) {
     loop {
         inner.publish();
+        inner.publish_addresses();
         beat::next().await;
     }
 }

@@ -33,10 +33,11 @@ pub(super) fn apiserver_sources(config: &Config) -> apiserver::Sources {
 
 /// What the rules go by; `apiservers` are the addresses that are an apiserver's beside the configured ones.
 pub(super) fn settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Settings {
-    let configured = config.apiserver.endpoints.iter().map(|endpoint| endpoint.address());
+    let bypass = config.apiserver.endpoints.iter().map(|endpoint| endpoint.address()).collect();
     Settings {
         service_proxy_name: config.kubernetes.service_proxy_name.as_deref().map(Into::into),
-        bypass: configured.chain(apiservers).collect(),
+        bypass,
+        named: apiservers,
         frontends_max: usize::try_from(config.datapath.limits.frontends).ok(),
         external_ips: external_ips(&config.kubernetes.external_ips),
         hold: config.hold.policy(),

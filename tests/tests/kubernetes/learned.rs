@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use holdfast::config::{Apiserver, ApiserverUrl};
 use holdfast::sources::kubernetes::Settings;
 use holdfast_judgement::views::apiserver::Tier;
-use holdfast_tests::fake::{Kind, Names, Server};
+use holdfast_tests::fake::{Names, Server};
 use serde_json::{Value, json};
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
@@ -43,9 +43,9 @@ fn an_address_that_was_listed_once_is_dialled_for_ever_and_exempt_only_while_it_
     let mut node = Node::start(setup);
     node.wait_until_synced();
     assert!(is_exempt(&node, own) && !is_exempt(&node, strange));
-    node.cluster().apply(endpoints("kubernetes-x", &[strange])).unwrap();
+    node.cluster().apply(endpoints("kubernetes", &[own, strange])).unwrap();
     node.wait("it is exempt", |node| is_exempt(node, strange));
-    node.cluster().delete(Kind::Slices, "default/kubernetes-x").unwrap();
+    node.cluster().apply(endpoints("kubernetes", &[own])).unwrap();
     node.wait("it is exempt no more", |node| !is_exempt(node, strange));
     assert!(is_dialled(&node, strange) && is_dialled(&node, own) && is_exempt(&node, own));
     // Nor after a restart, before any source has told anything.
@@ -58,6 +58,20 @@ fn an_address_that_was_listed_once_is_dialled_for_ever_and_exempt_only_while_it_
     let again = (0..60).find_map(read_again).expect("it was listed when the daemon ended");
     assert!(!again.addresses().borrow().contains(&strange));
     assert!(again.view().endpoints.iter().any(|row| row.address == strange));
+}
+
+/// Anybody who may write slices in `default` can name an address that is another Service's.
+#[test]
+fn what_no_apiserver_has_listed_is_exempt_only_once_it_has_shown_itself() {
+    let setup = Setup::new(1);
+    setup.services(1);
+    let strange = address("192.0.2.99:443");
+    setup.cluster.apply(endpoints("kubernetes-x", &[strange])).unwrap();
+    let mut node = Node::start(setup);
+    node.wait_until_synced();
+    node.wait("it is dialled", |node| is_dialled(node, strange));
+    node.live(ms(1_500));
+    assert!(!is_exempt(&node, strange));
 }
 
 #[test]

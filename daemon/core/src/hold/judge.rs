@@ -228,7 +228,7 @@ impl Case<'_> {
         let is_named = self.key.name.namespace() == "default" && self.key.name.name() == "kubernetes";
         let is_own = is_named && self.key.source != Source::ClusterSet;
         let mut members = last.all().filter(|row| last.is_member(row));
-        is_own || members.any(|row| self.settings.bypass.contains(&row.backend()))
+        is_own || members.any(|row| self.settings.is_apiserver(&row.backend()))
     }
 }
 

@@ -161,7 +161,7 @@ impl World {
         let node = &self.tables.node;
         let Some(source) = rank.map(Rank::source) else { return Vec::new() };
         let is_free = |key: &FrontendKey, kind| {
-            !is_bypassed(key, settings, node)
+            !is_bypassed(key, kind, settings, node)
                 && !is_nodes(key, kind, source, node)
                 && self.covered_by(key, kind, (source, id)).is_none()
         };
@@ -285,13 +285,20 @@ pub(super) fn is_nodes(key: &FrontendKey, kind: FrontendType, source: Source, no
 const NODES_PORTS: [u16; 2] = [10_250, 10_256];
 
 /// Whether this is the apiserver's own address, or a NodePort that would answer at it on this node.
-pub(super) fn is_bypassed(key: &FrontendKey, settings: &Settings, node: &NodeFacts) -> bool {
+pub(super) fn is_bypassed(
+    key: &FrontendKey,
+    kind: FrontendType,
+    settings: &Settings,
+    node: &NodeFacts,
+) -> bool {
     let family = Family::of(key.address);
     let is_here = |it: &&SocketAddr| Family::of(it.ip()) == family && node.has_node_ports_at(it.ip());
     key.transport == Transport::Tcp
         && if key.address.is_unspecified() {
-            settings.bypass.iter().filter(is_here).any(|it| it.port() == key.port.get())
+            settings.apiservers().filter(is_here).any(|it| it.port() == key.port.get())
         } else {
-            settings.bypass.contains(&SocketAddr::new(key.address, key.port.get()))
+            let dialled = SocketAddr::new(key.address, key.port.get());
+            let is_named = || kind != FrontendType::ClusterIp && settings.named.contains(&dialled);
+            settings.bypass.contains(&dialled) || is_named()
         }
 }

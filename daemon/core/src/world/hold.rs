@@ -26,7 +26,7 @@ use crate::time::{Now, Uptime};
 fn can_be_a_pods(address: IpAddr, node: &NodeFacts, settings: &Settings) -> bool {
     let address = address.to_canonical();
     let is_of_node = node.addresses.contains(&address) || node.node_port_addresses.contains(&address);
-    !is_reserved(address) && !is_of_node && !settings.bypass.iter().any(|it| it.ip() == address)
+    !is_reserved(address) && !is_of_node && !settings.apiservers().any(|it| it.ip() == address)
 }
 
 impl World {

@@ -74,7 +74,7 @@ impl World {
             view.reason = Some(Reason::Protocol);
             return view;
         };
-        if is_bypassed(&key, &self.tables.settings, &self.tables.node) {
+        if is_bypassed(&key, it.kind, &self.tables.settings, &self.tables.node) {
             (view.verdict, view.reason) = (Verdict::Bypassed, Some(Reason::Control));
             return view;
         }

@@ -393,7 +393,10 @@ impl History {
             let Some(last) = &past.last else { continue };
             let members = last.iter().map(|it| it.slot.backend());
             past.terminating.extend(members.filter(|it| port.terminating.contains(it)));
-            let bypassed = |it: &Member| facts.settings.bypass.contains(&it.slot.backend());
+            let bypassed = |it: &Member| {
+                let settings = &facts.settings;
+                settings.bypass.contains(&it.slot.backend()) || settings.named.contains(&it.slot.backend())
+            };
             let own = (service.name.namespace(), service.name.name()) == ("default", "kubernetes");
             let signs = Signs {
                 own: facts.services.get(service).and_then(|it| asked(it)),

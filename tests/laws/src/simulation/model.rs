@@ -251,6 +251,13 @@ fn is_accessible(service: &ServiceFacts) -> bool {
     }
 }
 
+/// Whether an apiserver may be where a frontend would be. No host has a cluster IP, whatever others say.
+pub(super) fn is_bypassed(key: FrontendKey, kind: FrontendType, settings: &Settings) -> bool {
+    let dialled = SocketAddr::new(key.address, key.port.get());
+    let is_named = settings.named.contains(&dialled) && kind != FrontendType::ClusterIp;
+    key.transport == Transport::Tcp && (settings.bypass.contains(&dialled) || is_named)
+}
+
 /// An address of no host, or of every one; one of the host itself or of its link; a chosen one that is not allowed. A
 /// NodePort is never barred: its `0.0.0.0` stands for what the node has.
 fn is_barred(service: &ServiceFacts, kind: FrontendType, address: IpAddr, settings: &Settings) -> bool {
@@ -566,8 +573,7 @@ impl Model {
         for (service, expected) in &self.services {
             for frontend in &expected.frontends {
                 let (Some(key), Some(port)) = (frontend.key(), frontend.port()) else { continue };
-                let dialled = std::net::SocketAddr::new(key.address, key.port.get());
-                if key.transport == Transport::Tcp && self.facts.settings.bypass.contains(&dialled) {
+                if is_bypassed(key, frontend.kind, &self.facts.settings) {
                     continue;
                 }
                 if self.is_nodes(service, frontend) || self.coverer(service, frontend).is_some() {

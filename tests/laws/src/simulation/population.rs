@@ -517,9 +517,11 @@ pub fn settings(random: &mut Random) -> Settings {
         let last = u8::try_from(1 + random.below(6)).unwrap_or(1);
         bypass.push(SocketAddr::new(v4(1, 1, 1, last), 8080));
     }
+    let named: Vec<_> = if random.chance(200) { vec![SocketAddr::new(vip(random), 443)] } else { vec![] };
     Settings {
         service_proxy_name: random.chance(100).then(|| "other".into()),
         bypass: bypass.into_iter().collect(),
+        named: named.into_iter().collect(),
         frontends_max: None,
         external_ips: external_ips(random),
         hold: hold(random),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use holdfast_core::affinity::Prefixes;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, ServiceType, Settings};
-use holdfast_core::keys::{Family, FrontendKey, Protocol, ServiceKey, Transport};
+use holdfast_core::keys::{Family, ServiceKey};
 use holdfast_core::lifecycle::Phase;
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::maps::{Client, Maps};
@@ -18,7 +18,9 @@ use holdfast_core::snapshot::{
 };
 
 use super::Simulation;
-use super::model::{Expected, ExpectedFrontend, ExpectedPort, Holder, Model, PortName, is_internal};
+use super::model::{
+    Expected, ExpectedFrontend, ExpectedPort, Holder, Model, PortName, is_bypassed, is_internal,
+};
 use super::rows::{Said, said};
 
 /// Steps within which everything must have come to rest.
@@ -295,7 +297,7 @@ pub(super) fn shown(
     let (Some(key), Some(name)) = (row.key(), row.port()) else {
         return bare(Verdict::Unprogrammed, Reason::Protocol, None);
     };
-    if is_bypassed(key, model) {
+    if is_bypassed(key, row.kind, &model.facts.settings) {
         return bare(Verdict::Bypassed, Reason::Control, None);
     }
     if let Some(other) = model.coverer(service, row) {
@@ -326,12 +328,6 @@ pub(super) fn shown(
         Some(_) => (Verdict::Serving, None),
     };
     (row.clone(), (verdict, reason, slots, external), None)
-}
-
-fn is_bypassed(key: FrontendKey, model: &Model) -> bool {
-    let address = SocketAddr::new(key.address, key.port.get());
-    Protocol::Transport(key.transport) == Protocol::Transport(Transport::Tcp)
-        && model.facts.settings.bypass.contains(&address)
 }
 
 fn nobody(port: &ExpectedPort) -> Reason {

@@ -1,5 +1,7 @@
 //! Why no backend is there: what was there before decides.
 
+use alloc::collections::BTreeSet;
+
 use super::*;
 use crate::snapshot::{Reason, Verdict};
 
@@ -174,6 +176,19 @@ fn outside_lists_are_null_empty_or_another_list() {
     assert_eq!(external(local(), &["1.1.1.1"]), Some(0), "dropped outside");
     assert_eq!(external(local(), &["@1.1.1.2"]), None, "the same list");
     assert_eq!(external(local(), &[]), None, "nobody anywhere");
+}
+
+/// Who may write the list of apiservers could otherwise take any Service away from every node.
+#[test]
+fn a_cluster_ip_is_no_apiservers_whatever_the_cluster_lists() {
+    let mut rig = Rig::new();
+    let named: BTreeSet<SocketAddr> = ["10.0.0.1:80", "10.0.0.9:80"].map(|it| it.parse().unwrap()).into();
+    let settings = crate::facts::Settings { named, ..Default::default() };
+    let facts = service("a", "10.0.0.1", &["10.0.0.9"]);
+    let snapshot = rig.turn(vec![Event::SettingsApplied(Arc::new(settings)), applied(facts)]);
+    let view = view(&snapshot, "a");
+    let verdicts: Vec<_> = view.frontends.iter().map(|row| row.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Refusing, Verdict::Bypassed]);
 }
 
 #[test]
