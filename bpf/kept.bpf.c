@@ -9,7 +9,16 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* The kernel's own types, as far as they are read. What stands here are arguments, in an order that does not change. */
+/* The kernel's own types, as far as they are read. Where a socket has its state, each kernel says when this is loaded. */
+struct sock_common {
+	volatile unsigned char skc_state;
+} __attribute__((preserve_access_index));
+
+struct sock {
+	struct sock_common __sk_common;
+} __attribute__((preserve_access_index));
+
+/* What stands here are arguments, in an order that does not change. */
 struct bpf_iter_meta {
 	struct seq_file *seq;
 };
@@ -28,7 +37,13 @@ int connected(struct bpf_iter__bpf_sk_storage_map *ctx)
 	struct udp_connection told;
 
 	/* The last run is for the end, and has no socket. */
-	if (!kept || !kept->pairs[0].backend_port)
+	if (!kept || !ctx->sk || !kept->pairs[0].backend_port)
+		return 0;
+	/*
+	 * A socket that was disconnected, by its owner or because its backend had left, is there until it is closed: who
+	 * keeps many of them would keep others from being found.
+	 */
+	if (ctx->sk->__sk_common.skc_state != BPF_TCP_ESTABLISHED)
 		return 0;
 	told.cookie = kept->cookie;
 	told.netns = kept->netns;

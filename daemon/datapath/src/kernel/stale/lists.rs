@@ -130,7 +130,8 @@ mod tests {
     use holdfast_core::op::{Action, Word};
 
     use super::super::super::bed::{
-        Bed, CAPACITY, Port, address, bed, in_pod, knows_its_netns, tells_what_sockets_keep, udp_client,
+        Bed, CAPACITY, Port, address, bed, in_pod, knows_its_netns, sweep, tells_what_sockets_keep,
+        udp_client,
     };
     use super::super::diag::Diag;
     use super::*;
@@ -204,6 +205,30 @@ mod tests {
                 assert!(!lists.read().unwrap(), "there is no more");
                 assert_eq!(lists.leaving.len(), if knows_its_netns() { 1 } else { 2 });
             });
+        });
+    }
+
+    /// Who keeps as many of them as one read finds would keep all others from being found.
+    #[test]
+    fn kernel_sockets_that_are_connected_no_more_take_no_room() {
+        if !tells_what_sockets_keep() {
+            return;
+        }
+        bed(|bed| {
+            let (mut maps, port, ended) = served(bed);
+            let failed = udp_client("0.0.0.0:0");
+            Port { backends: &[address("192.0.2.77:53")], ..port }.publish(&mut maps, Scope::Cluster);
+            assert!(failed.connect(address(VIP)).is_err(), "there is no way");
+            Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
+            let left = |maps: &mut KernelMaps| {
+                let mut lists = lists(maps, true);
+                lists.read().unwrap();
+                lists.leaving.len()
+            };
+            assert_eq!(left(&mut maps), 1, "one is connected");
+            assert_eq!(sweep(&mut maps), 1);
+            assert_eq!(left(&mut maps), 0, "it was ended");
+            drop((ended, failed));
         });
     }
 
