@@ -30,7 +30,7 @@ INLINE bool is_ours(struct bpf_sock_addr *ctx, struct dial *dial)
 	dial->transport = ctx->protocol;
 	if (dial->transport != IPPROTO_TCP && dial->transport != IPPROTO_UDP)
 		return false;
-	return find(ctx, dial) && !is_exempt(ctx);
+	return find(ctx, dial) && !is_exempt(ctx, dial);
 }
 
 /*
@@ -84,7 +84,7 @@ INLINE enum outcome translate_quickly(struct bpf_sock_addr *ctx, struct dial *di
 		return UNLIKELY(any_node_port(dial->to.port)) ? UNSURE : PASSED;
 	if (UNLIKELY(!take_target(dial, target)))
 		return UNSURE;
-	if (is_exempt(ctx))
+	if (is_exempt(ctx, dial))
 		return PASSED;
 	port = port_of(dial);
 	if (UNLIKELY(!port))

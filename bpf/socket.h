@@ -106,11 +106,20 @@ APART int is_left_alone(struct bpf_sock_addr *ctx, __u32 restrictions)
 }
 
 /*
+ * Whether a pod dials its own loopback, which a frontend at the host's is not. Kernels that do not tell the host's
+ * network namespace leave that unknown.
+ */
+INLINE bool is_pods_loopback(struct bpf_sock_addr *ctx, const struct dial *dial, __u64 host)
+{
+	return UNLIKELY(means_loopback(dial)) && host && bpf_get_netns_cookie(ctx) != host;
+}
+
+/*
  * The daemon's own sockets, its cgroup, and clients that are left alone see the world as it is. That is looked at only
  * where a lookup has found something, because all other clients would pay for it; the cgroup comes last, since it costs
  * the most. Where no client is to be left alone, the restrictions cost one look at a word that was read anyway.
  */
-INLINE bool is_exempt(struct bpf_sock_addr *ctx)
+INLINE bool is_exempt(struct bpf_sock_addr *ctx, const struct dial *dial)
 {
 	struct control *told = the_control();
 	struct bpf_sock *sk = ctx->sk;
@@ -120,6 +129,8 @@ INLINE bool is_exempt(struct bpf_sock_addr *ctx)
 	if (sk && told->exempt_mark && sk->mark == told->exempt_mark)
 		return true;
 	if (UNLIKELY(told->restrictions) && is_left_alone(ctx, told->restrictions))
+		return true;
+	if (is_pods_loopback(ctx, dial, told->host_netns))
 		return true;
 	return told->exempt_cgroup && told->exempt_cgroup == bpf_get_current_cgroup_id();
 }

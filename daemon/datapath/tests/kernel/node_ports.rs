@@ -92,6 +92,26 @@ fn kernel_who_listens_at_the_loopback_loses_no_client_to_a_node_port() {
     });
 }
 
+/// As a block of the configuration has it for processes of the host, or the virtual address of apiservers.
+#[test]
+fn kernel_a_frontend_at_the_hosts_loopback_is_not_at_that_of_a_pod() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let frontends = &["127.0.0.1:30080", "[::1]:30080"];
+        let at_loopback = Port { kind: FrontendType::Static, frontends, ..Port::TCP };
+        at_loopback.serve(&mut maps);
+        Port { index: 2, keeps_members: true, transport: Transport::Udp, ..at_loopback }.serve(&mut maps);
+        let counts = || [1, 2].map(|index| maps.status().counts.at(PortIndex(index)));
+        // A daemon that does not know its network cannot tell the host's clients from a pod's.
+        if knows_its_netns() {
+            bed::in_pod(check_loopback_is_own);
+            assert_eq!(counts(), [Counted::default(); 2]);
+        }
+        drop(TcpStream::connect(address(frontends[0])));
+        assert_ne!(counts()[0], Counted::default(), "the host's is served");
+    });
+}
+
 /// Every way to dial the unspecified address reaches this very client's listener.
 #[track_caller]
 fn check_unspecified_is_own() {
