@@ -80,18 +80,11 @@ INLINE bool is_to_come_back(const struct flow *flow)
 
 /*
  * Whether the program at the other device would have nothing to look at in this packet of a flow that takes the
- * shortcut. What an answer says is noted here then. Where a backend agrees to a connection, or a client is still to be
- * remembered, that program decides.
+ * shortcut. Where a backend agrees to a connection, or a client is still to be remembered, that program decides.
  */
-INLINE bool is_known_there(struct flow *flow, __u32 number, const struct packet *packet, enum direction direction,
-			   bool v4)
+INLINE bool is_known_there(const struct flow *flow, const struct packet *packet, enum direction direction)
 {
-	if (direction == TO_BACKEND)
-		return true;
-	if (packet->flags & TCP_SYN || is_to_come_back(flow))
-		return false;
-	note_answer(flow, number, packet, v4);
-	return true;
+	return direction == TO_BACKEND || !(packet->flags & TCP_SYN || is_to_come_back(flow));
 }
 
 /* Whether the packet came back from another node, and so to a port that is the flow's alone. */

@@ -87,10 +87,46 @@ INLINE void talk_key_of(struct talk_key *key, const struct place *source, const 
 	key->destination_port = destination->port;
 }
 
+/* Whether a frontend is at the place that a packet in the map of arrivals comes from. A step of its own, as `come`. */
+INLINE bool leaves_frontend(bool v4)
+{
+	const struct arrival *arrival = the_arrival();
+	struct dial dial = { .v4 = v4, .transport = IPPROTO_UDP };
+
+	if (!arrival)
+		return false;
+	dial.to = arrival->packet.tuple.source;
+	return find_frontend(&dial);
+}
+
+ALONE int leaves_frontend4(void)
+{
+	return leaves_frontend(true);
+}
+
+ALONE int leaves_frontend6(void)
+{
+	return leaves_frontend(false);
+}
+
+/* Whether this node says something from a place that is also a frontend. */
+INLINE bool is_own_talk(const struct packet *packet, bool v4)
+{
+	const struct place *own = &packet->tuple.source;
+	struct arrival *arrival = the_arrival();
+
+	if (!arrival || packet->tuple.transport != IPPROTO_UDP || !any_node_port(own->port) ||
+	    !(v4 ? is_node4(own->address[3]) : is_node6(own->address)))
+		return false;
+	arrival->packet.tuple = packet->tuple;
+	return v4 ? leaves_frontend4() : leaves_frontend6();
+}
+
 /*
- * Keeps in mind what this node says from a port that is also a node port, for as long as conntrack would: the sender
- * waits for its answers there, be it a process of this node or a pod that the kernel has given this node's address.
- * Over TCP an answer is no SYN, and over SCTP no INIT; a datagram does not say what it is.
+ * Keeps in mind what this node says from a node port's number, or from a load balancer's that is at an address of this
+ * node, for as long as conntrack would: the sender waits for its answers there, be it a process of this node or a pod
+ * that the kernel has given this node's address. Over TCP an answer is no SYN, and over SCTP no INIT; a datagram does
+ * not say what it is.
  */
 INLINE void note_own_talk(const struct packet *packet, bool v4)
 {
@@ -99,11 +135,10 @@ INLINE void note_own_talk(const struct packet *packet, bool v4)
 	struct talk_key key;
 	__u32 now, *said;
 
-	if (packet->tuple.transport != IPPROTO_UDP || !any_node_port(own->port) ||
-	    !(v4 ? is_node4(own->address[3]) : is_node6(own->address)))
+	if (!is_own_talk(packet, v4))
 		return;
 	/*
-	 * An answer to a client of the node port, which the program at another device has already translated and sent
+	 * An answer to a client of the frontend, which the program at another device has already translated and sent
 	 * here.
 	 */
 	turned(&answered, &packet->tuple);

@@ -39,8 +39,7 @@ INLINE int follow_back(struct __sk_buff *skb, const struct packet *packet, __u32
 		return SHOT;
 	if (UNLIKELY(flow->state == FLOW_OPENING) && is_of_others(flow, packet, TO_CLIENT))
 		return NEXT;
-	return note_passage(packet, number, serial, TO_CLIENT,
-			    is_known_there(flow, number, packet, TO_CLIENT, v4));
+	return note_passage(packet, number, serial, TO_CLIENT, is_known_there(flow, packet, TO_CLIENT));
 }
 
 INLINE int back(struct __sk_buff *skb, bool v4)

@@ -12,6 +12,7 @@
 #include "rewrite.h"
 #include "shortcut.h"
 #include "taken.h"
+#include "wrap.h"
 
 INLINE bool is_error(__u8 type, bool v4)
 {
@@ -136,7 +137,10 @@ INLINE int error_in(struct __sk_buff *skb, bool is_taken_out, bool v4)
 	if (direction == NOWHERE)
 		return untouched;
 	if (UNLIKELY(is_wrapped(flow)))
-		return note_passage(&packet, led, serial, direction, false) == MAY_PASS ? WRAPS : SHOT;
+		return !has_lost_its_way(skb, flow) &&
+				       note_passage(&packet, led, serial, direction, false) == MAY_PASS ?
+			       WRAPS :
+			       SHOT;
 	hear_refusal(flow, &packet, &quoted);
 	turned(&to, &shown);
 	if (!write_quoted(skb, &quoted, &to, v4))

@@ -324,6 +324,12 @@ INLINE __u32 flags_of(__u32 number)
 	return device ? device->flags : 0;
 }
 
+/* Whether policies of IPsec are to see what the stack sends on, as far as that is known of the packet's device. */
+INLINE bool is_secured(const struct __sk_buff *skb)
+{
+	return flags_of(skb->ifindex) & DEVICE_SECURED;
+}
+
 /*
  * What a packet bears from the one program to the other that is as it leaves the node. The second program would look it
  * up by what is written now, and by that it may be an answer of another flow: of one to a backend that is a frontend.

@@ -118,10 +118,7 @@ INLINE enum whose comes_to6(const struct __sk_buff *skb)
 		       NOBODYS;
 }
 
-/*
- * Whether a packet may be a datagram that this node itself sends from the number of a node port, and that is answered
- * there.
- */
+/* Whether a packet may be a datagram that this node itself sends from the place of a frontend, where it is answered. */
 INLINE bool may_be_own_talk(__u8 transport, __u16 source_port)
 {
 	return transport == IPPROTO_UDP && any_node_port(source_port);

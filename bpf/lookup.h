@@ -95,6 +95,7 @@ INLINE bool find_at(struct dial *dial, const __u32 *address, enum sought sought)
 	return take_target(dial, target);
 }
 
+/* Whether any frontend without an address has the port, or one for datagrams at any address. */
 INLINE bool any_node_port(__u16 port)
 {
 	__u32 number = bpf_ntohs(port);

@@ -143,9 +143,11 @@ INLINE bool begins_elsewhere(const struct flow *flow, __u32 number, const struct
 INLINE bool ends(struct __sk_buff *skb, struct flow *flow, __u32 number, const struct packet *packet, __u32 now,
 		 bool v4)
 {
-	if (LIKELY(flow->seen == now && !is_reset(flow) && !is_closed(flow)) && !has_lost_its_way(flow))
+	bool is_lost = has_lost_its_way(skb, flow);
+
+	if (LIKELY(flow->seen == now && !is_reset(flow) && !is_closed(flow)) && !is_lost)
 		return false;
-	if (!has_lost_its_way(flow) && !has_expired(flow, now) && !begins_anew(flow, packet) &&
+	if (!is_lost && !has_expired(flow, now) && !begins_anew(flow, packet) &&
 	    !has_left(flow, number, v4) &&
 	    !begins_elsewhere(flow, number, packet, now, v4) &&
 	    (flow->seen == now || !needs_another_address(skb, flow, number, packet, v4)))
@@ -187,8 +189,7 @@ INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, enum w
 	if (UNLIKELY(is_wrapped(flow)))
 		*verdict = note_passage(packet, number, serial, direction, false) == MAY_PASS ? WRAPS : SHOT;
 	else if (takes_shortcut(flow))
-		*verdict = note_passage(packet, number, serial, direction,
-					is_known_there(flow, number, packet, direction, v4));
+		*verdict = note_passage(packet, number, serial, direction, is_known_there(flow, packet, direction));
 	else
 		*verdict = write(skb, packet, &to, v4);
 	return true;

@@ -11,6 +11,7 @@
 #define HOLDFAST_SHORTCUT_H
 
 #include <linux/if_packet.h>
+#include "answered.h"
 #include "arrived.h"
 #include "flow.h"
 #include "rewrite.h"
@@ -180,11 +181,15 @@ INLINE int note_passage(const struct packet *packet, __u32 number, __u32 serial,
 	return MAY_PASS;
 }
 
-/* Sends a further packet of a flow on, past the stack or through it. A packet of a flow that has just ended is lost. */
+/*
+ * Sends a further packet of a flow on, past the stack or through it. A packet of a flow that has just ended is lost. An
+ * answer counts once it has its way: another host may have sent it, which the stack sees, and then the second program
+ * does not.
+ */
 INLINE int pass(struct __sk_buff *skb, bool v4)
 {
 	struct arrival *arrival = the_arrival();
-	const struct flow *flow = arrival ? flow_at(arrival->number) : NULL;
+	struct flow *flow = arrival ? flow_at(arrival->number) : NULL;
 	__u32 here = flags_of(skb->ifindex), there;
 	const struct known_way *way;
 	struct tuple through, left;
@@ -193,6 +198,8 @@ INLINE int pass(struct __sk_buff *skb, bool v4)
 	if (!flow || !looks(flow, arrival, &through, &left))
 		return SHOT;
 	way = find_passage(skb, arrival, &through, wanted_of_way(flow, arrival), here, &there, v4);
+	if (way && arrival->is_whole && arrival->direction == TO_CLIENT)
+		note_answer(flow, arrival->number, &arrival->packet, v4);
 	if (way)
 		verdict = take_passage(skb, arrival, way, &through, &left, here, there, v4);
 	else
@@ -216,18 +223,6 @@ INLINE bool is_of_host(const __u32 *address, bool v4)
 INLINE bool may_take_shortcut(const struct flow *flow, bool v4)
 {
 	return is_of_host(flow->client, v4) && is_of_host(flow->backend, v4) && !(flow->of_client & IS_BY_ADDRESS);
-}
-
-/*
- * Whether answers of the flow leave by the device by which the client came, if they come by the one to which its packet
- * goes. So the shortcut is not taken by a client with an address that the network has elsewhere.
- */
-INLINE bool leads_back(struct __sk_buff *skb, const struct flow *flow, __u32 came, __u32 flags, bool v4)
-{
-	struct tuple answer;
-
-	through(&answer, flow);
-	return way_asked(skb, &answer, 0, came, flags, v4) == skb->ifindex;
 }
 
 /* Has all further packets of the flow take the shortcut, and a pod's answers by the device that led to the pod. */
@@ -265,7 +260,7 @@ INLINE int pass_first(struct __sk_buff *skb, bool v4)
 	if (!looks(flow, arrival, &through, &left))
 		return NEXT;
 	way = find_passage(skb, arrival, &through, wanted_of_way(flow, arrival), arrival->flags, &there, v4);
-	if (!way || !leads_back(skb, flow, way->device, there, v4))
+	if (!way)
 		return NEXT;
 	verdict = take_passage(skb, arrival, way, &through, &left, arrival->flags, there, v4);
 	if (verdict == SHOT)

@@ -28,14 +28,14 @@ INLINE int go_astray(enum packet_count counted)
 
 /* --- The other header. --- */
 
-/* By a device of a pod no node comes. */
+/* By a device of a pod no node comes, nor as it came where the stack is to see whether IPsec let it in. */
 INLINE bool may_come_from_node(const struct __sk_buff *skb)
 {
 	__u32 number = skb->ifindex;
 	const struct device *device = bpf_map_lookup_elem(&devices, &number);
 
-	return device && device->flags & (DEVICE_OUTER | DEVICE_BACKENDS) && !(device->flags & DEVICE_POD) &&
-	       skb->pkt_type == PACKET_HOST;
+	return device && device->flags & (DEVICE_OUTER | DEVICE_BACKENDS) &&
+	       !(device->flags & (DEVICE_POD | DEVICE_SECURED)) && skb->pkt_type == PACKET_HOST;
 }
 
 /* `false`: the packet is not behind such a header, and is none of ours for now. */

@@ -135,6 +135,19 @@ INLINE bool ask_way(struct __sk_buff *skb, struct known_way *way, const struct t
 	return true;
 }
 
+/*
+ * Whether what answers the packet leaves by the device by which the packet came, if it comes by the one by which the
+ * packet goes. Where it does not, the sender may have an address that the network has elsewhere, and the stack knows
+ * whether that may be.
+ */
+INLINE bool leads_back(struct __sk_buff *skb, const struct tuple *through, __u32 device, bool v4)
+{
+	struct tuple answer;
+
+	turned(&answer, through);
+	return way_asked(skb, &answer, 0, device, flags_of(device), v4) == skb->ifindex;
+}
+
 /* Notes how the packets come that the way is for: the program at the driver knows them by that (xdp.bpf.c). */
 INLINE void note_arrival_of(struct __sk_buff *skb, struct known_way *way)
 {
@@ -175,7 +188,7 @@ INLINE bool know_way(struct __sk_buff *skb, const struct arrival *arrival, struc
 	if (LIKELY(is_way_of(way, number, serial, now, skb->ifindex, &passage)))
 		return true;
 	way->serial = 0;
-	if (!ask_way(skb, way, through, &passage, flags, v4))
+	if (!ask_way(skb, way, through, &passage, flags, v4) || !leads_back(skb, through, way->device, v4))
 		return false;
 	note_arrival_of(skb, way);
 	way->second = now;

@@ -270,10 +270,10 @@ INLINE int wrap(struct __sk_buff *skb, bool v4)
 	return v4 ? send_wrapped4(skb, fits == FITS_IN_SMALLER) : send_wrapped6(skb, fits == FITS_IN_SMALLER);
 }
 
-/* Whether the flow's packets are to go to another node as they came, and no node is known any more. */
-INLINE bool has_lost_its_way(const struct flow *flow)
+/* Whether the flow's packets were to go to another node as they came, and do so no more. */
+INLINE bool has_lost_its_way(const struct __sk_buff *skb, const struct flow *flow)
 {
-	return !knows_nodes && is_wrapped(flow);
+	return UNLIKELY(is_wrapped(flow)) && (!knows_nodes || is_secured(skb));
 }
 
 #endif

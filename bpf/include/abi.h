@@ -231,6 +231,11 @@ enum device_flag {
 	 * proxy that could have the connection.
 	 */
 	DEVICE_JOINS = 2048,
+	/*
+	 * Policies of IPsec are to see what the stack sends and takes: nothing goes by it to another node as it came, and
+	 * nothing is taken so.
+	 */
+	DEVICE_SECURED = 4096,
 };
 
 /* Where a packet shows the addresses of an entry. */

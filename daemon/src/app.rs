@@ -214,9 +214,9 @@ impl Beside {
         tasks.spawn(systemd::run(watched, stopping));
         let config = reload.config.subscribe();
         if translates_packets(&config.borrow()) {
-            let (seen, onlooker) = watch::channel(onlookers::not_looked_yet());
+            let (seen, looked) = watch::channel(onlookers::not_looked_yet());
             tasks.spawn(onlookers::run(seen));
-            tasks.spawn(devices::run(config.clone(), (onlooker, proxies), self.devices, engine));
+            tasks.spawn(devices::run(config.clone(), (looked, proxies), self.devices, engine));
             let accepted = config.borrow().packets.forward_mark.map_or(0, Mark::bit);
             tasks.spawn(filters::run(self.filters, snapshots, accepted));
         }

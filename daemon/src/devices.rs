@@ -45,19 +45,25 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// The longest that the first decision waits for the first look at the node's firewall.
 const FIRST_LOOK_MAX: Duration = Duration::from_secs(2);
 
-/// Something on this node that is to see packets which its stack sends on.
-pub(crate) type Onlooker = Option<Arc<str>>;
+/// What on this node is to see packets which its stack sends on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Onlookers {
+    /// The first that was found, in words.
+    pub first: Option<Arc<str>>,
+    /// Whether there are policies of IPsec.
+    pub has_policies: bool,
+}
 
 /// Decides now and after each change, until the configuration's sender is gone.
 pub async fn run(
     config: watch::Receiver<Arc<Config>>,
-    (mut onlooker, proxies): (watch::Receiver<Onlooker>, watch::Receiver<Arc<[OtherProxy]>>),
+    (mut onlookers, proxies): (watch::Receiver<Onlookers>, watch::Receiver<Arc<[OtherProxy]>>),
     decisions: watch::Sender<Arc<[Decision]>>,
     engine: Asker,
 ) {
     // Without the first look, flows that a former daemon had pass by the stack would go through it for a moment.
-    let _ = tokio::time::timeout(FIRST_LOOK_MAX, onlooker.changed()).await;
-    let mut follower = Follower { config, onlooker, proxies, are_known: false, decisions, engine };
+    let _ = tokio::time::timeout(FIRST_LOOK_MAX, onlookers.changed()).await;
+    let mut follower = Follower { config, onlookers, proxies, are_known: false, decisions, engine };
     let mut notices = None;
     loop {
         // Notices begin before the listing, so that a change that the listing misses is noticed.
@@ -82,7 +88,7 @@ pub async fn run(
 /// What a decision rests on beside the kernel's lists, and the channels by which it is told.
 struct Follower {
     config: watch::Receiver<Arc<Config>>,
-    onlooker: watch::Receiver<Onlooker>,
+    onlookers: watch::Receiver<Onlookers>,
     proxies: watch::Receiver<Arc<[OtherProxy]>>,
     /// Whether the node was looked at for other proxies.
     are_known: bool,
@@ -102,7 +108,7 @@ impl Follower {
                 () = &mut rested, if is_resting => is_resting = false,
                 changed = self.config.changed(), if !is_resting => return changed.is_ok(),
                 // Without a sender nothing will change, and what was seen last holds.
-                Ok(()) = self.onlooker.changed() => self.publish(listed),
+                Ok(()) = self.onlookers.changed() => self.publish(listed),
                 Ok(()) = self.proxies.changed() => {
                     self.are_known = true;
                     self.publish(listed);
@@ -121,10 +127,10 @@ impl Follower {
     /// Decides by what is listed, and tells the engine if something is to be done otherwise than before.
     fn publish(&mut self, listed: Option<&Listed>) {
         let Some(listed) = listed else { return };
-        let onlooker = self.onlooker.borrow_and_update().clone();
+        let onlookers = self.onlookers.borrow_and_update().clone();
         let config = self.config.borrow_and_update().clone();
         let joins = self.may_join();
-        let decided = decide::decide(listed, &config.packets, onlooker.as_ref()).into_iter();
+        let decided = decide::decide(listed, &config.packets, &onlookers).into_iter();
         let now: Arc<[Decision]> =
             decided.map(|it| Decision { joins: joins && it.class == Class::Outer, ..it }).collect();
         let is_news = self.decisions.send_if_modified(|before| {

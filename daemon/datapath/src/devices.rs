@@ -91,6 +91,9 @@ pub struct Device {
     /// Whether a segment of no flow that comes by it may be of a connection that another node has let in, and of none
     /// that another proxy of this node has.
     pub joins: bool,
+    /// Whether policies of IPsec are to see what the stack sends and takes: then nothing goes by it to another node as
+    /// it came, and nothing is taken so.
+    pub secured: bool,
 }
 
 impl Device {
@@ -110,6 +113,7 @@ impl Device {
             xdp: XdpUse::Never,
             plain: [false; 2],
             joins: false,
+            secured: false,
         }
     }
 }

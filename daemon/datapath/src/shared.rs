@@ -1,16 +1,16 @@
 //! The maps that keep their size: node addresses, node ports, and what the daemon tells all programs.
 //!
-//! Invariant: a bit of `node_ports` is set while any frontend without an address has that port, and a bit of
-//! `frontend_blocks` while any frontend is in that block. A block's bit too many only costs a search, so such bits are
-//! taken back by the next start only. What the maps know of sockets and clients is written by programs alone.
+//! Invariant: a bit of `node_ports` is set while any frontend without an address has that port, or one for datagrams at
+//! any address, and a bit of `frontend_blocks` while any frontend is in that block. A bit too many only costs a search,
+//! so those of blocks are taken back by the next start only. What the maps know of sockets and clients is written by programs alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::sync::atomic::Ordering;
 
-use holdfast_core::keys::FrontendKey;
+use holdfast_core::keys::{FrontendKey, Transport};
 use libbpf_rs::{MapCore, MapHandle, MapType};
 
 use crate::abi::{self, types};
@@ -31,6 +31,9 @@ pub(crate) struct Shared {
     control: View,
     // Frontends without an address; the bits of their ports are set in `node_ports`.
     wildcards: BTreeSet<FrontendKey>,
+    // How many frontends with an address take datagrams at a port; the bits of these ports are set too. What this node
+    // says from such a port is remembered, or the answer would be taken for a client's question.
+    datagrams: BTreeMap<NonZeroU16, usize>,
 }
 
 impl Shared {
@@ -41,13 +44,17 @@ impl Shared {
         let handles = map::copies(shared.filter_map(|map| maps.get_key_value(&map)))?;
         let wildcards: BTreeSet<_> =
             found.iter().copied().filter(|key| key.address.is_unspecified()).collect();
+        let mut datagrams = BTreeMap::new();
+        found.iter().filter(|key| takes_datagrams(key)).for_each(|key| count_one(&mut datagrams, key.port));
+        let ports = wildcards.iter().map(|key| key.port).chain(datagrams.keys().copied());
         Ok(Self {
             handles,
             addresses: [table(maps, Map::NodeAddresses4)?, table(maps, Map::NodeAddresses6)?],
-            node_ports: Bitmap::new(view(maps, Map::NodePorts)?, wildcards.iter().map(port_bit)),
+            node_ports: Bitmap::new(view(maps, Map::NodePorts)?, ports.map(port_bit)),
             blocks: Bitmap::beside(view(maps, Map::FrontendBlocks)?, found.iter().filter_map(block_bit)),
             control: view(maps, Map::Control)?,
             wildcards,
+            datagrams,
         })
     }
 
@@ -73,16 +80,29 @@ impl Shared {
     /// Sets the bits that lead programs to a frontend that has come.
     pub(crate) fn note_inserted(&mut self, key: &FrontendKey) {
         block_bit(key).into_iter().for_each(|bit| self.blocks.set(bit));
-        if key.address.is_unspecified() && self.wildcards.insert(*key) {
-            self.node_ports.set(port_bit(key));
+        let is_new = if takes_datagrams(key) {
+            count_one(&mut self.datagrams, key.port);
+            true
+        } else {
+            key.address.is_unspecified() && self.wildcards.insert(*key)
+        };
+        if is_new {
+            self.node_ports.set(port_bit(key.port));
         }
     }
 
-    /// Clears the bit of a port, if the frontend that has gone was the last one without an address that had it.
+    /// Clears the bit of a port, if the frontend that has gone was the last one that needed it.
     pub(crate) fn note_removed(&mut self, key: &FrontendKey) {
-        let shares_port = |other: &FrontendKey| other.port == key.port;
-        if self.wildcards.remove(key) && !self.wildcards.iter().any(shares_port) {
-            self.node_ports.clear(port_bit(key));
+        let is_gone = if takes_datagrams(key) {
+            count_off(&mut self.datagrams, key.port);
+            true
+        } else {
+            self.wildcards.remove(key)
+        };
+        let is_used = self.datagrams.contains_key(&key.port)
+            || self.wildcards.iter().any(|other| other.port == key.port);
+        if is_gone && !is_used {
+            self.node_ports.clear(port_bit(key.port));
         }
     }
 
@@ -143,8 +163,27 @@ pub(crate) fn exempt_in(control: &MapHandle, told: &types::control) {
     }
 }
 
-fn port_bit(key: &FrontendKey) -> u32 {
-    key.port.get().into()
+fn port_bit(port: NonZeroU16) -> u32 {
+    port.get().into()
+}
+
+/// Whether this node may itself send datagrams from the frontend's place.
+fn takes_datagrams(key: &FrontendKey) -> bool {
+    key.transport == Transport::Udp && !key.address.is_unspecified()
+}
+
+fn count_one(counts: &mut BTreeMap<NonZeroU16, usize>, port: NonZeroU16) {
+    let count = counts.entry(port).or_default();
+    *count = count.saturating_add(1);
+}
+
+fn count_off(counts: &mut BTreeMap<NonZeroU16, usize>, port: NonZeroU16) {
+    if let Some(count) = counts.get_mut(&port) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            counts.remove(&port);
+        }
+    }
 }
 
 /// A frontend without an address is in no block: it is found by no address that a client dials.

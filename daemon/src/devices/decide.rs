@@ -8,11 +8,11 @@ mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use holdfast_datapath::XdpUse;
 use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
 
+use super::Onlookers;
 use super::listed::{Address, Link, Listed};
 use super::rules;
 use crate::config::{DeviceName, OuterDevices, Packets, PodDevices};
@@ -20,8 +20,8 @@ use shortcuts::Shortcuts;
 use sources::Seen;
 
 /// What each device is, in the order of their numbers; then the devices that the configuration names and that are not
-/// there. `onlooker` is something on this node that is to see packets which the stack sends on.
-pub(super) fn decide(listed: &Listed, config: &Packets, onlooker: Option<&Arc<str>>) -> Vec<Decision> {
+/// there.
+pub(super) fn decide(listed: &Listed, config: &Packets, onlookers: &Onlookers) -> Vec<Decision> {
     let world = World::new(listed);
     let mut links: Vec<&Link> = listed.links.iter().collect();
     links.sort_unstable_by_key(|link| link.index);
@@ -32,7 +32,7 @@ pub(super) fn decide(listed: &Listed, config: &Packets, onlooker: Option<&Arc<st
     let answers = |class: Class| {
         if is_told_apart && class == Class::Outer { Answers::Dialled } else { Answers::Backend }
     };
-    let shortcuts = Shortcuts::new(listed, config, onlooker, &judged, answers(Class::Outer));
+    let shortcuts = Shortcuts::new(listed, config, onlookers.first.as_ref(), &judged, answers(Class::Outer));
     let there = judged.iter().map(|(link, (class, reason))| {
         let seen = world.seen_by(link, *class, of_node);
         let near4 = sources::near(listed, link, seen.v4.map(IpAddr::V4));
@@ -42,7 +42,18 @@ pub(super) fn decide(listed: &Listed, config: &Packets, onlooker: Option<&Arc<st
         let class = if is_near { Class::Near } else { *class };
         let (peer, xdp) = (shortcuts.gives_away(link, class), shortcuts.at_driver(link, class));
         let plain = listed.by_ports.map(|by_ports| !by_ports);
-        Decision { answers, near4, near6, shortcut, peer, xdp, plain, ..decision(link, class, *reason, seen) }
+        let secured = onlookers.has_policies && matches!(class, Class::Outer | Class::Backends);
+        Decision {
+            answers,
+            near4,
+            near6,
+            shortcut,
+            peer,
+            xdp,
+            plain,
+            secured,
+            ..decision(link, class, *reason, seen)
+        }
     });
     there.chain(absent(listed, config)).collect()
 }
@@ -66,6 +77,7 @@ fn decision(link: &Link, class: Class, reason: Reason, seen: Seen) -> Decision {
         xdp: XdpUse::Never,
         plain: [false; 2],
         joins: false,
+        secured: false,
     }
 }
 

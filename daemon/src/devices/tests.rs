@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::decide::decide;
 use super::listed::{Address, Link, Listed, Network, Way};
 use super::ports::{free, shared, waiting};
-use super::{LOOK_AGAIN, Onlooker};
+use super::{LOOK_AGAIN, Onlookers};
 use crate::config::Config;
 use crate::engine::ask;
 use crate::patience::NOT_FOR_EVER;
@@ -84,13 +84,13 @@ fn listed(text: &str) -> Listed {
 }
 
 fn decided(packets: &str, world: &Listed) -> Vec<Decision> {
-    decided_beside(packets, world, &None)
+    decided_beside(packets, world, &Onlookers::default())
 }
 
-fn decided_beside(packets: &str, world: &Listed, onlooker: &Onlooker) -> Vec<Decision> {
+fn decided_beside(packets: &str, world: &Listed, onlookers: &Onlookers) -> Vec<Decision> {
     let text = format!("[manifests]\npath = \"/m\"\n[packets]\n{packets}\n");
     let (config, _) = Config::parse(&text, "config.toml").unwrap();
-    decide(world, &config.packets, onlooker.as_ref())
+    decide(world, &config.packets, onlookers)
 }
 
 /// The decisions in lines: `NAME CLASS REASON [ADDRESS …] [near NETWORK …]`, the reason as the code calls it.
@@ -455,9 +455,10 @@ async fn follow(test: impl AsyncFnOnce(&mut watch::Receiver<Arc<[Decision]>>, &w
     let (config, configs) = watch::channel(Arc::new(Config::default()));
     let (decisions, mut now) = watch::channel(Arc::default());
     // Nothing looks for a firewall here.
-    let ((_, onlooker), (_, proxies)) = (watch::channel(None), watch::channel(Arc::default()));
+    let ((_, onlookers), (_, proxies)) =
+        (watch::channel(Onlookers::default()), watch::channel(Arc::default()));
     let (engine, mut asked) = ask::channel();
-    let following = tokio::spawn(super::run(configs, (onlooker, proxies), decisions, engine));
+    let following = tokio::spawn(super::run(configs, (onlookers, proxies), decisions, engine));
     test(&mut now, &config).await;
     assert!(asked.try_recv().is_ok(), "the engine is told at once");
     following.abort();
@@ -544,7 +545,7 @@ fn kernel_rules_that_go_by_ports_and_routes_with_several_ways_are_found_in_each_
             let listed = super::netlink::list().unwrap();
             assert_eq!(listed.by_ports, expected, "{arguments}");
             let plain = expected.map(|by_ports| !by_ports);
-            let decided = decide(&listed, &Config::default().packets, None);
+            let decided = decide(&listed, &Config::default().packets, &Onlookers::default());
             assert!(decided.iter().all(|decision| decision.plain == plain), "{arguments}");
         }
     };
@@ -565,10 +566,10 @@ fn kernel_what_may_be_of_another_proxys_connection_joins_no_other_nodes() {
         runtime.block_on(async {
             let (_config, configs) = watch::channel(Arc::new(Config::default()));
             let (decisions, mut now) = watch::channel::<Arc<[Decision]>>(Arc::default());
-            let (_seen, onlooker) = watch::channel(None);
+            let (_seen, onlookers) = watch::channel(Onlookers::default());
             let (found, proxies) = watch::channel(Arc::default());
             let following =
-                tokio::spawn(super::run(configs, (onlooker, proxies), decisions, ask::channel().0));
+                tokio::spawn(super::run(configs, (onlookers, proxies), decisions, ask::channel().0));
             until(&mut now, "near outer").await;
             assert!(now.borrow().iter().all(|it| !it.joins), "nothing was looked for yet");
             for (there, expected) in [("", true), ("kube-proxy", false), ("Antrea", true)] {

@@ -258,6 +258,7 @@ fn device(name: &str, side: Side, shortcut: bool) -> Result<Device, Failed> {
         peer: true,
         plain: [true; 2],
         joins: false,
+        secured: false,
         ..Device::new(nix::net::if_::if_nametoindex(name)?, name, side)
     })
 }

@@ -95,6 +95,7 @@ impl Node {
             address6: Some("2001:db8::1".parse().unwrap()),
             plain: [true; 2],
             joins: true,
+            secured: false,
             ..Device::new(OUTER, "outer", Side::Outer)
         };
         maps.set_devices(&[outer]);

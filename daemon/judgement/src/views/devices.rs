@@ -190,6 +190,8 @@ pub struct Decision {
     pub plain: [bool; 2],
     /// Whether segments of no flow that come by it may go on to the node that all nodes choose for their client.
     pub joins: bool,
+    /// Whether policies of IPsec are to see what goes to other nodes and comes from them.
+    pub secured: bool,
 }
 
 impl Decision {
@@ -216,6 +218,7 @@ impl Decision {
             xdp: self.xdp,
             plain: self.plain,
             joins: self.joins,
+            secured: self.secured,
         })
     }
 

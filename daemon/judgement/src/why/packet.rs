@@ -103,7 +103,8 @@ pub(super) struct Direct {
 impl Direct {
     fn of(packets: &PacketStatus) -> Self {
         let nodes = packets.switches.nodes.clone();
-        let leads = packets.devices.iter().filter(|it| it.attached && it.device.side != Side::Pod);
+        let is_way = |it: &&DeviceStatus| it.attached && it.device.side != Side::Pod && !it.device.secured;
+        let leads = packets.devices.iter().filter(is_way);
         let of_devices =
             leads.flat_map(|it| [it.device.address4.map(IpAddr::V4), it.device.address6.map(IpAddr::V6)]);
         let own = of_devices.flatten().filter(|address| nodes.iter().any(|network| network.has(*address)));

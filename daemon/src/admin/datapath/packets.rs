@@ -51,6 +51,9 @@ pub(super) struct Packets<'a> {
     dsr: Code<Wraps>,
     /// The networks in which only nodes live: packets that others send so are taken from there alone.
     dsr_from: Vec<String>,
+    /// Why no client's packet goes to another node as it came, nor is taken so, although `dsr_from` has networks; null:
+    /// nothing is in the way.
+    no_dsr: Option<&'static str>,
     devices: Vec<Device<'a>>,
 }
 
@@ -107,6 +110,7 @@ impl<'a> Packets<'a> {
     ) -> Self {
         let [tcx, clsact] = HOOKS;
         let hook = |kind| if kind == HookKind::Tcx { tcx } else { clsact };
+        let is_secured = !status.switches.nodes.is_empty() && decisions.iter().any(|it| it.secured);
         Self {
             failure: status.failure.as_deref(),
             hook: status.hooks.map(hook),
@@ -120,6 +124,7 @@ impl<'a> Packets<'a> {
             repaired: status.repaired,
             dsr: Code(status.switches.wraps),
             dsr_from: status.switches.nodes.iter().map(ToString::to_string).collect(),
+            no_dsr: is_secured.then_some("a policy of IPsec is to see packets"),
             devices: decisions.iter().map(|decision| Device::of(decision, &status.devices)).collect(),
         }
     }
@@ -158,11 +163,13 @@ impl<'a> Packets<'a> {
 
     /// What goes from node to node as it came.
     fn direct(&self) -> String {
-        match (self.dsr.0, self.dsr_from.as_slice()) {
+        let direct = match (self.dsr.0, self.dsr_from.as_slice()) {
             (_, []) => String::new(),
             (Wraps::Nothing, from) => format!(", takes clients' packets from nodes in {}", from.join(", ")),
             (which, from) => format!(", {} from and to nodes in {} (dsr {which})", DIRECT, from.join(", ")),
-        }
+        };
+        let but = self.no_dsr.map(|why| format!(", but not now: {why}"));
+        direct + &but.unwrap_or_default()
     }
 
     fn put_back(&self) -> String {

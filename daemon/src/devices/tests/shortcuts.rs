@@ -12,7 +12,7 @@ use holdfast_judgement::views::devices::ShortcutDecision::{
 use tokio::sync::watch;
 
 use super::super::listed::{By, Rule};
-use super::super::{Follower, netlink};
+use super::super::{Follower, Onlookers, netlink};
 use super::{decided_beside, ip, listed};
 use crate::config::Config;
 use crate::engine::ask;
@@ -24,11 +24,15 @@ fn from_node() -> Rule {
     Rule { priority: 1, by: By::Source([10, 0, 0, 5].into(), 32), table: 100, is_v4: true }
 }
 
+fn beside(first: Option<&str>) -> Onlookers {
+    Onlookers { first: first.map(Into::into), has_policies: false }
+}
+
 #[track_caller]
 fn check(packets: &str, world: &str, rules: &[Rule], onlooker: Option<&str>, expected: &[ShortcutDecision]) {
     let mut world = listed(world);
     world.rules = rules.to_vec();
-    let decided = decided_beside(packets, &world, &onlooker.map(Into::into));
+    let decided = decided_beside(packets, &world, &beside(onlooker));
     let decided: Vec<_> = decided.into_iter().map(|it| it.shortcut).collect();
     assert_eq!(decided, expected, "{packets} {world:?} {onlooker:?}");
 }
@@ -76,11 +80,24 @@ fn packets_of_pods_pass_by_the_stack_where_those_of_clients_do() {
     check("pod_devices = [\"veth*\"]", PODS, &[from_node()], None, &expected);
 }
 
+/// Where clients' packets go to other nodes as they came, the stack would see none of them.
+#[test]
+fn policies_of_ipsec_are_told_to_each_device_that_leads_to_others_whatever_the_shortcut_is() {
+    for packets in ["", "shortcut = \"always\"", "devices = [\"eth0\"]"] {
+        let world = listed(&format!("1 lo loopback\n{TWO_WAYS}\n4 eth2 -"));
+        for has_policies in [false, true] {
+            let decided = decided_beside(packets, &world, &Onlookers { first: None, has_policies });
+            let decided: Vec<_> = decided.iter().map(|it| it.secured).collect();
+            assert_eq!(decided, [false, has_policies, has_policies, false], "{packets}");
+        }
+    }
+}
+
 /// What comes and goes, such as a firewall, does not count: the program at a driver stays.
 #[test]
 fn packets_pass_at_the_drivers_by_which_others_are_reached_where_that_is_asked_for() {
     let check = |packets: &str, world: &str, onlooker: Option<&str>, expected: &[XdpUse]| {
-        let decided = decided_beside(packets, &listed(world), &onlooker.map(Into::into));
+        let decided = decided_beside(packets, &listed(world), &beside(onlooker));
         let decided: Vec<_> = decided.into_iter().map(|it| it.xdp).collect();
         assert_eq!(decided, expected, "{packets} {world} {onlooker:?}");
     };
@@ -102,14 +119,14 @@ fn packets_pass_at_the_drivers_by_which_others_are_reached_where_that_is_asked_f
 /// What waits at a device is to wait there: a limit of a pod's bandwidth, as a rule.
 #[test]
 fn packets_are_given_right_away_to_the_other_end_of_a_link_without_a_queue() {
-    let decided = decided_beside("", &listed(PODS), &None);
+    let decided = decided_beside("", &listed(PODS), &Onlookers::default());
     let told = |it: &Decision| (it.peer, it.device().map(|device| device.side));
     let near = |peer| (peer, Some(Side::Near));
     let nothing = (false, None);
     let outer = (true, Some(Side::Outer));
     let expected = [outer, near(true), near(false), nothing, near(false), nothing, nothing, nothing];
     assert_eq!(decided.iter().map(told).collect::<Vec<_>>(), expected);
-    let decided = decided_beside("pod_devices = [\"veth*\"]", &listed(PODS), &None);
+    let decided = decided_beside("pod_devices = [\"veth*\"]", &listed(PODS), &Onlookers::default());
     let pods = decided.iter().map(told).filter(|it| it.1 == Some(Side::Pod)).collect::<Vec<_>>();
     let pod = |peer| (peer, Some(Side::Pod));
     assert_eq!(pods, [pod(true), pod(true), pod(false)]);
@@ -119,12 +136,13 @@ fn packets_are_given_right_away_to_the_other_end_of_a_link_without_a_queue() {
 #[test]
 fn so_many_pods_have_the_shortcut_that_other_devices_have_room() {
     let pods = (0..600).map(|at| format!("{} veth{at} veth\n", 10 + at)).collect::<String>();
-    let decided = decided_beside("", &listed(&format!("2 eth0 - 10.0.0.5 default\n{pods}")), &None);
+    let decided =
+        decided_beside("", &listed(&format!("2 eth0 - 10.0.0.5 default\n{pods}")), &Onlookers::default());
     let count = |wanted: ShortcutDecision| decided.iter().filter(|it| it.shortcut == wanted).count();
     assert_eq!((count(Wanted), count(Many)), (1 + 512, 88));
     let taps = (0..700).map(|at| format!("{} tap{at} tap\n", 1000 + at)).collect::<String>();
     let world = listed(&format!("2 eth0 - 10.0.0.5 default\n{pods}{taps}"));
-    let decided = decided_beside("pod_devices = [\"tap*\"]", &world, &None);
+    let decided = decided_beside("pod_devices = [\"tap*\"]", &world, &Onlookers::default());
     let count = |wanted: ShortcutDecision| decided.iter().filter(|it| it.shortcut == wanted).count();
     let expected = (1 + 195 + 512, 405 + 188);
     assert_eq!((count(Wanted), count(Many)), expected, "of 896, others have 701, of which 512 may take part");
@@ -134,7 +152,7 @@ fn so_many_pods_have_the_shortcut_that_other_devices_have_room() {
 #[test]
 fn nothing_that_comes_by_a_bridge_is_given_to_a_pod_right_away() {
     let world = "2 br0 bridge 10.0.0.5 default\n3 vlan5 vlan on 2 10.1.0.5 default\n7 veth1 veth";
-    let decided = decided_beside("", &listed(world), &None);
+    let decided = decided_beside("", &listed(world), &Onlookers::default());
     assert_eq!(decided.iter().map(|it| it.peer).collect::<Vec<_>>(), [false, false, true]);
 }
 
@@ -159,16 +177,16 @@ fn the_configuration_decides_for_the_firewall_alone() {
 async fn a_firewall_that_comes_is_heeded_while_the_next_listing_has_to_wait() {
     let world = listed(ONE_WAY);
     let (_config, config) = watch::channel(Arc::new(Config::default()));
-    let (seen, onlooker) = watch::channel(None);
+    let (seen, onlookers) = watch::channel(Onlookers::default());
     let (decisions, mut now) = watch::channel(Arc::default());
     let (engine, _asked) = ask::channel();
     let (_, proxies) = watch::channel(Arc::default());
-    let mut follower = Follower { config, onlooker, proxies, are_known: false, decisions, engine };
+    let mut follower = Follower { config, onlookers, proxies, are_known: false, decisions, engine };
     follower.publish(Some(&world));
     assert_eq!(now.borrow_and_update()[0].shortcut, Wanted);
     let (rest, long) = (Duration::from_secs(10), Duration::from_secs(9));
     let heeded = async {
-        seen.send_replace(Some("a policy of IPsec".into()));
+        seen.send_replace(beside(Some("a policy of IPsec")));
         tokio::time::timeout(long, now.changed()).await.unwrap().unwrap();
         assert_eq!(now.borrow()[0].shortcut, Needed("a policy of IPsec".into()));
     };

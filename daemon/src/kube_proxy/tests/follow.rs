@@ -37,6 +37,7 @@ fn decision(index: u32, text: &str) -> (Decision, bool) {
         xdp: XdpUse::Never,
         plain: [true; 2],
         joins: false,
+        secured: false,
     };
     (decision, words.len() == 3)
 }

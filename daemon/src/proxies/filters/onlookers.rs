@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use holdfast_datapath::netlink::{Conversation, Part, attribute, attributes};
@@ -19,7 +20,7 @@ use tokio::sync::watch;
 use super::super::named::asked;
 use super::super::rules::{dump, number, text};
 use super::chains::{self, Chain};
-use crate::devices::Onlooker;
+use crate::devices::Onlookers;
 use crate::notices::Notices;
 
 /// How often is looked again without a notice: of what `iptables-legacy` does none comes.
@@ -44,13 +45,14 @@ const POLICY_COUNTS: usize = 3;
 const GET_DEFAULT: u16 = 0x28;
 const BLOCK: u8 = 1;
 
-/// Until the first look: packets go through the stack.
-pub(crate) fn not_looked_yet() -> Onlooker {
-    Some("a firewall that was not looked for yet".into())
+/// Until the first look: packets go through the stack. Flows that a former daemon had go to other nodes as they came
+/// would end by a policy, so there is none until one is found.
+pub(crate) fn not_looked_yet() -> Onlookers {
+    Onlookers { first: Some("a firewall that was not looked for yet".into()), has_policies: false }
 }
 
 /// Looks after each change of rules and now and then, until the receivers are gone.
-pub(crate) async fn run(found: watch::Sender<Onlooker>) {
+pub(crate) async fn run(found: watch::Sender<Onlookers>) {
     let (mut rules, mut policies, mut failed) = (None, None, 0);
     while !found.is_closed() {
         rules = rules.or_else(|| Notices::open(Part::Filters, OF_RULES).ok());
@@ -59,7 +61,8 @@ pub(crate) async fn run(found: watch::Sender<Onlooker>) {
         let looked = tokio::task::spawn_blocking(|| look(Path::new("/"))).await;
         let looked = looked.unwrap_or_else(|error| Err(io::Error::other(error)));
         failed = if looked.is_err() { failed + 1 } else { 0 };
-        if let Some(now) = judge(looked, failed) {
+        let had_policies = found.borrow().has_policies;
+        if let Some(now) = judge(looked, failed, had_policies) {
             found.send_if_modified(|before| {
                 let is_news = *before != now;
                 before.clone_from(&now);
@@ -78,21 +81,27 @@ pub(crate) async fn run(found: watch::Sender<Onlooker>) {
 }
 
 /// What follows from a look; `None`: what was found before still holds, because so few looks have failed.
-fn judge(looked: io::Result<Onlooker>, failed: usize) -> Option<Onlooker> {
+fn judge(looked: io::Result<Onlookers>, failed: usize, had_policies: bool) -> Option<Onlookers> {
     match looked {
-        Ok(onlooker) => Some(onlooker),
+        Ok(onlookers) => Some(onlookers),
         Err(_) if failed < FAILED_MAX => None,
-        Err(error) => Some(Some(format!("a firewall that cannot be read ({error})").into())),
+        Err(error) => {
+            let first = Some(format!("a firewall that cannot be read ({error})").into());
+            Some(Onlookers { first, has_policies: had_policies })
+        }
     }
 }
 
-/// The first onlooker that is found.
-fn look(root: &Path) -> io::Result<Onlooker> {
+fn look(root: &Path) -> io::Result<Onlookers> {
+    let has_policies = has_policies()?;
+    let first = if has_policies { Some("a policy of IPsec".into()) } else { firewall(root)? };
+    Ok(Onlookers { first, has_policies })
+}
+
+/// The first part of a firewall that is found.
+fn firewall(root: &Path) -> io::Result<Option<Arc<str>>> {
     if has_legacy_tables(root) {
         return Ok(Some("a firewall of iptables-legacy".into()));
-    }
-    if has_policies()? {
-        return Ok(Some("a policy of IPsec".into()));
     }
     let mut seen = BTreeSet::new();
     for chain in chains::all(&dump(chains::GET_CHAINS, 0, &[])?) {

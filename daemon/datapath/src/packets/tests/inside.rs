@@ -1,11 +1,18 @@
 //! Pods that are clients by their packets: what they ask and are answered passes by the stack, as with clients outside,
 //! and what their device leads to is a pod of this node all the same.
 
-use super::craft::{ACK, SYN, Sent, TCP, UDP, address, see};
+use std::net::SocketAddr;
+
+use super::craft::{ACK, RST, SYN, Sent, TCP, UDP, address, see};
+use super::lives::found;
 use super::network::{self, OUTER, PODS};
 use super::node::{NEXT, Node, REDIRECTED};
 use super::past::{HOPS, Way, hops, passed, serve};
+use crate::abi::flow::types;
 use crate::devices::Side;
+
+/// This node's own address in each family, by which backends of other nodes know clients.
+const OWN: [&str; 2] = ["192.0.2.1:0", "[2001:db8::1]:0"];
 
 /// A pod, what it dials, and another pod behind the same device.
 const HERE: [Way; 2] = [
@@ -123,6 +130,33 @@ fn kernel_a_pod_with_an_address_that_is_elsewhere_goes_through_the_stack() {
         for (client, frontend, backend) in FROM_OUTSIDE {
             let (verdict, frame) = node.come_by(&Sent::tcp(client, frontend, SYN).frame(), PODS);
             assert_eq!((verdict, see(&frame, true).to), (NEXT, address(backend)));
+        }
+    });
+}
+
+/// A strict path drops it there, and nothing that the pod says counts.
+#[test]
+fn kernel_what_a_pod_sends_in_the_name_of_others_whose_flow_is_known_goes_through_the_stack() {
+    test(|node| {
+        for (client, frontend, backend) in FROM_OUTSIDE {
+            let sent = Sent::udp(client, frontend, b"?").frame();
+            passed(&node.come(&sent));
+            let (verdict, frame) = node.come_by(&sent, PODS);
+            assert_eq!((verdict, hops(&frame), see(&frame, true).to), (NEXT, HOPS, address(backend)));
+            passed(&node.come(&sent));
+        }
+        for (at, (_, frontend, backend)) in AWAY.into_iter().enumerate() {
+            let client = &FROM_OUTSIDE[at].0.replace(":40000", ":40001");
+            passed(&node.come(&Sent::tcp(client, frontend, SYN).frame()));
+            let begun = found(node, client).unwrap().1;
+            let given = SocketAddr::new(address(OWN[at]).ip(), u16::from_be(begun.nat_port)).to_string();
+            let denied = Sent::tcp(backend, &given, RST | ACK).frame();
+            let (verdict, frame) = node.come_by(&denied, PODS);
+            assert_eq!((verdict, hops(&frame)), (NEXT, HOPS));
+            assert_eq!(found(node, client).unwrap().1.of_backend, begun.of_backend);
+            passed(&node.come(&denied));
+            let heard = u32::from(found(node, client).unwrap().1.of_backend);
+            assert_ne!(heard & types::heard::HEARD_RST.0, 0, "of the backend itself it counts");
         }
     });
 }

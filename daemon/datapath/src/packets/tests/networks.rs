@@ -237,12 +237,23 @@ fn age(node: &Node, seconds: u32) {
 
 #[test]
 fn kernel_what_this_node_asks_from_a_node_ports_number_is_answered_to_itself_for_a_while() {
-    Node::test(|node| {
+    check_own_talk(FrontendType::NodePort, ["0.0.0.0:30053", "[::]:30053"]);
+}
+
+/// As where a balancer has no addresses but those of nodes (ServiceLB of k3s).
+#[test]
+fn kernel_what_this_node_asks_from_a_balancers_port_at_its_address_is_answered_to_itself_for_a_while() {
+    check_own_talk(FrontendType::LoadBalancer, ["192.0.2.1:30053", "[2001:db8::1]:30053"]);
+}
+
+#[track_caller]
+fn check_own_talk(kind: FrontendType, served: [&'static str; 2]) {
+    Node::test(move |node| {
         let own6: IpAddr = "2001:db8::1".parse().unwrap();
         let own = [IpAddr::from(NODE), own6].map(|ip| std::net::SocketAddr::new(ip, 30_053).to_string());
         let backends = ["10.1.0.5:8080", "[fd01::5]:8080"].map(address);
-        for (index, (wildcard, backend)) in (1..).zip(["0.0.0.0:30053", "[::]:30053"].iter().zip(&backends)) {
-            let (kind, frontends) = (FrontendType::NodePort, [*wildcard]);
+        for (index, (frontend, backend)) in (1..).zip(served.iter().zip(&backends)) {
+            let frontends = [*frontend];
             let backends = [*backend];
             node.serve(&Port {
                 index,

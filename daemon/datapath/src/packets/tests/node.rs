@@ -181,6 +181,12 @@ impl Node {
         self.tell(&Device { near4, near6, ..device(Side::Outer, seen.map(Some)) });
     }
 
+    /// Tells the programs whether policies of IPsec are to see what the outer device sends and takes.
+    pub(super) fn tell_of_policies(&self, secured: bool) {
+        let seen = [NODE.into(), NODE6.into()].map(Some);
+        self.tell(&Device { secured, ..device(Side::Outer, seen) });
+    }
+
     /// Tells the programs whether packets may pass by the stack between the outer device and itself.
     pub(super) fn tell_of_shortcut(&self, shortcut: bool) {
         let seen = [NODE.into(), NODE6.into()].map(Some);

@@ -372,6 +372,44 @@ fn kernel_a_flow_that_leads_to_another_node_is_in_nobodys_way_who_comes_by_anoth
     }
 }
 
+/// The policy is for what leaves by the stack, and the stack sees no packet that goes as it came.
+#[test]
+fn kernel_nothing_goes_to_another_node_as_it_came_past_a_policy_of_ipsec() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, false);
+        for way in &WAYS {
+            goes_wrapped(node, way, &by(UDP, way, 0).frame());
+            node.tell_of_policies(true);
+            let (client, frontend) = (address(way.client).ip(), address(way.frontend).ip());
+            let about = Sent::udp(way.frontend, way.client, b"!").packet();
+            let closed = if client.is_ipv4() { (3, 3) } else { (1, 4) };
+            let error = error(&client.to_string(), &frontend.to_string(), closed, &about, 60);
+            assert_eq!(node.come(&error).0, SHOT, "nor does an error about what the client was answered");
+            for (transport, flags) in [(UDP, 0), (TCP, SYN)] {
+                let (verdict, frame) = node.come(&by(transport, way, flags).frame());
+                assert_eq!((verdict, see(&frame, true).to), (NEXT, address(way.there)));
+                let (verdict, frame) = node.leave(&frame);
+                assert_eq!((verdict, see(&frame, true).from.ip().to_string()), (NEXT, way.own.to_owned()));
+            }
+            node.tell_of_policies(false);
+        }
+    });
+}
+
+#[test]
+fn kernel_what_another_node_sent_past_a_policy_of_ipsec_is_the_stacks() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, true);
+        node.tell_of_policies(true);
+        for way in &WAYS {
+            let frame = wrapped(&by(TCP, way, SYN).frame(), way.node, way.here);
+            assert_eq!(node.come(&frame), (NEXT, frame.clone()));
+        }
+        node.tell_of_policies(false);
+        WAYS.iter().for_each(|way| comes_out(node, way, &by(TCP, way, SYN)));
+    });
+}
+
 #[test]
 fn kernel_who_says_to_be_a_node_is_no_client_that_came_by_one() {
     test(Wraps::TcpAndUdp, |node| {

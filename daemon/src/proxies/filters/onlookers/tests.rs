@@ -5,10 +5,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::{FAILED_MAX, has_legacy_tables, judge, look};
+use crate::devices::Onlookers;
 
 /// What is found in a network namespace in which these commands have run, each with its input.
 #[track_caller]
 fn found(commands: &[(&[&str], &str)]) -> Option<String> {
+    all_found(commands).first.map(|it| it.to_string())
+}
+
+#[track_caller]
+fn all_found(commands: &[(&[&str], &str)]) -> Onlookers {
     let look = || {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
         for (command, input) in commands {
@@ -17,7 +23,7 @@ fn found(commands: &[(&[&str], &str)]) -> Option<String> {
             child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
             assert!(child.wait().unwrap().success(), "{command:?} refuses:\n{input}");
         }
-        look(Path::new("/nowhere")).unwrap().map(|it| it.to_string())
+        look(Path::new("/nowhere")).unwrap()
     };
     std::thread::scope(|scope| scope.spawn(look).join().unwrap())
 }
@@ -174,7 +180,8 @@ fn kernel_a_policy_of_ipsec_is_an_onlooker() {
     let policy = "xfrm policy add src 10.1.0.0/24 dst 10.2.0.0/24 dir fwd tmpl proto esp mode tunnel";
     for words in [policy, "xfrm policy setdefault fwd block"] {
         let command: Vec<&str> = std::iter::once("ip").chain(words.split(' ')).collect();
-        assert_eq!(found(&[(&command, "")]).as_deref(), Some("a policy of IPsec"), "{words}");
+        let expected = Onlookers { first: Some("a policy of IPsec".into()), has_policies: true };
+        assert_eq!(all_found(&[(&command, "")]), expected, "{words}");
     }
 }
 
@@ -182,10 +189,12 @@ fn kernel_a_policy_of_ipsec_is_an_onlooker() {
 #[test]
 fn a_look_that_fails_changes_nothing_until_some_have() {
     let failed = || Err(std::io::Error::other("no room"));
-    assert_eq!(judge(Ok(None), 0), Some(None));
-    assert_eq!((judge(failed(), 1), judge(failed(), FAILED_MAX - 1)), (None, None));
-    let said = judge(failed(), FAILED_MAX).unwrap().unwrap();
-    assert_eq!(&*said, "a firewall that cannot be read (no room)");
+    assert_eq!(judge(Ok(Onlookers::default()), 0, true), Some(Onlookers::default()));
+    assert_eq!((judge(failed(), 1, true), judge(failed(), FAILED_MAX - 1, true)), (None, None));
+    for has_policies in [false, true] {
+        let first = Some("a firewall that cannot be read (no room)".into());
+        assert_eq!(judge(failed(), FAILED_MAX, has_policies), Some(Onlookers { first, has_policies }));
+    }
 }
 
 #[test]

@@ -198,6 +198,7 @@ impl DeviceGiven {
             xdp: XdpUse::Never,
             plain: [true; 2],
             joins: false,
+            secured: false,
         }
     }
 }

@@ -98,6 +98,7 @@ pub(crate) fn devices() -> [Decision; 6] {
         xdp: if class == Class::Outer { XdpUse::Native } else { XdpUse::Never },
         plain: [true; 2],
         joins: false,
+        secured: false,
     };
     [
         device(1, "lo", Class::None, Reason::Loopback),
