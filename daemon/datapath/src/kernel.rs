@@ -7,6 +7,7 @@ mod ahead;
 mod cluster_ips;
 mod dump;
 mod exempt;
+mod first;
 mod flows;
 mod grow;
 mod packets;

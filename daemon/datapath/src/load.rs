@@ -5,6 +5,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread::{Builder, Scope};
 
 use libbpf_rs::libbpf_sys::BPF_F_XDP_HAS_FRAGS;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -19,7 +20,7 @@ use crate::packets::PacketSwitches;
 use crate::shape::Shape;
 use crate::site::Site;
 use crate::skeleton::packet::types;
-use crate::skeleton::{PacketSkelBuilder, SocketSkelBuilder, XdpSkelBuilder};
+use crate::skeleton::{PacketSkel, PacketSkelBuilder, SocketSkelBuilder, XdpSkelBuilder};
 
 /// An object that was read and not loaded.
 type Opened<'a> = Box<dyn Open<'a> + 'a>;
@@ -114,6 +115,42 @@ pub(crate) fn load<T>(
     let mut maps = map::copies(given)?;
     let programs = load_each(&OBJECTS, &mut memory, (shape, features), &mut maps)?;
     then(&programs, maps)
+}
+
+/// Makes those maps that are missing among the given ones, and loads no program: what is loaded beside something else
+/// needs the same maps as that.
+pub(crate) fn maps(shape: Shape, features: Features, given: &Handles) -> Result<Handles, StartError> {
+    let mut maps = map::copies(given)?;
+    for open in OBJECTS {
+        let mut memory = MaybeUninit::<OpenObject>::uninit();
+        let mut object = open(&mut memory, features)?;
+        prepare(object.object(), Size::Generation(shape), &maps)?;
+        only(&[], object.object());
+        let made = object.load().map_err(StartError::loading)?;
+        keep_made(made.object(), &mut maps).map_err(StartError::loading)?;
+    }
+    Ok(maps)
+}
+
+/// Has these programs loaded and no others.
+fn only(wanted: &[&str], object: &mut OpenObject) {
+    for mut program in object.progs_mut() {
+        let is_wanted = wanted.iter().any(|name| program.name() == *name);
+        program.set_autoload(is_wanted);
+    }
+}
+
+/// Begins a load on a thread of its own, and gives what waits for it. Where the system gives no thread, it is done
+/// when it is waited for.
+fn beside<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    load: impl Fn() -> Result<T, StartError> + Clone + Send + 'scope,
+) -> impl FnOnce() -> Result<T, StartError> {
+    let thread = Builder::new().name("load".to_owned()).spawn_scoped(scope, load.clone());
+    move || match thread {
+        Ok(thread) => thread.join().unwrap_or_else(|broken| std::panic::resume_unwind(broken)),
+        Err(_) => load(),
+    }
 }
 
 /// Loads object by object, each over the maps of the objects before it.
@@ -226,25 +263,84 @@ pub(crate) fn packets_at(
 ) -> Result<(Vec<PacketPrograms>, Handles), StartError> {
     let mut maps = map::copies(given)?;
     let flows = maps.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
-    let mut programs = Vec::new();
-    for layer in layers.iter().copied() {
+    let of = |layer: &Layer| PacketLoad { layer: *layer, flows, told }.carry_out(&mut maps);
+    let programs = layers.iter().map(of).collect::<Result<_, _>>()?;
+    Ok((programs, maps))
+}
+
+/// Makes the maps of packets that are missing, and loads no program.
+pub(crate) fn maps_of_packets(
+    given: &Handles,
+    (flows, told): (u32, &PacketSwitches),
+) -> Result<Handles, StartError> {
+    let mut maps = map::copies(given)?;
+    PacketLoad { layer: Layer::Ethernet, flows, told }.make(&mut maps)?;
+    Ok(maps)
+}
+
+/// What the programs of one layer are loaded with.
+#[derive(Clone, Copy)]
+struct PacketLoad<'a> {
+    layer: Layer,
+    flows: u32,
+    told: &'a PacketSwitches,
+}
+
+impl PacketLoad<'_> {
+    /// Makes the maps that are missing, and loads the programs over them, some beside others: the kernel's verifier
+    /// takes longer for `packet_in` than for the rest together.
+    fn carry_out(self, maps: &mut Handles) -> Result<PacketPrograms, StartError> {
+        let variables = self.make(maps)?;
+        let (layer, maps, variables) = (self.layer, &*maps, &variables);
+        std::thread::scope(|scope| {
+            let others = beside(scope, move || self.outward(maps, variables));
+            let xdp = beside(scope, move || xdp(layer, maps));
+            let ingress = self.load(maps, Some(variables), &["packet_in"], |it| cloned(&it.progs.packet_in));
+            let ([egress, back], xdp) = (others()?, xdp().map_err(|error| error.to_string()));
+            Ok(PacketPrograms { layer, ingress: ingress?, egress, back, xdp })
+        })
+    }
+
+    /// Makes the maps alone. Gives that of the variables, which the programs of a layer have in common.
+    fn make(self, maps: &mut Handles) -> Result<MapHandle, StartError> {
+        let given = map::copies(&*maps)?;
+        self.load(&given, None, &[], |made| {
+            keep_made(made.object(), maps)
+                .and_then(|()| MapHandle::try_from(&made.maps.bss))
+                .map_err(StartError::loading)
+        })
+    }
+
+    /// The programs for what leaves, and for what comes from a pod.
+    fn outward(self, maps: &Handles, variables: &MapHandle) -> Result<[OwnedFd; 2], StartError> {
+        self.load(maps, Some(variables), &["packet_out", "packet_back"], |it| {
+            Ok([cloned(&it.progs.packet_out)?, cloned(&it.progs.packet_back)?])
+        })
+    }
+
+    /// Loads these programs. The object that `then` sees is gone afterwards.
+    fn load<T>(
+        self,
+        maps: &Handles,
+        variables: Option<&MapHandle>,
+        programs: &[&str],
+        then: impl FnOnce(&PacketSkel<'_>) -> Result<T, StartError>,
+    ) -> Result<T, StartError> {
         let mut memory = MaybeUninit::<OpenObject>::uninit();
         let mut open = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::loading)?;
         if let Some(switches) = open.maps.rodata_data.as_mut() {
-            switches.link_header = layer.header();
-            switches.forward_mark = told.forward_mark;
-            tell_of_nodes(switches, told);
-            switches.flows_most = given.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
+            switches.link_header = self.layer.header();
+            switches.forward_mark = self.told.forward_mark;
+            tell_of_nodes(switches, self.told);
+            switches.flows_most = self.flows;
         }
-        prepare(open.open_object_mut(), Size::Flows(flows), &maps)?;
-        let loaded = OpenSkel::load(open).map_err(StartError::loading)?;
-        keep_made(loaded.object(), &mut maps).map_err(StartError::loading)?;
-        let progs = &loaded.progs;
-        let [ingress, egress] = [cloned(&progs.packet_in)?, cloned(&progs.packet_out)?];
-        let xdp = xdp(layer, &maps).map_err(|error| error.to_string());
-        programs.push(PacketPrograms { layer, ingress, egress, back: cloned(&progs.packet_back)?, xdp });
+        if let Some(variables) = variables {
+            open.maps.bss.reuse_fd(variables.as_fd()).map_err(StartError::loading)?;
+        }
+        prepare(open.open_object_mut(), Size::Flows(self.flows), maps)?;
+        only(programs, open.open_object_mut());
+        then(&OpenSkel::load(open).map_err(StartError::loading)?)
     }
-    Ok((programs, maps))
 }
 
 /// Tells the programs which addresses are those of nodes, each as an address and a mask.
@@ -293,10 +389,10 @@ pub(crate) fn frames_as(
     cloned(&loaded.progs.packet_xdp)
 }
 
-/// The maps of packets alone: to load the programs takes seconds.
+/// The same for tests.
 #[cfg(test)]
 pub(crate) fn packet_maps(given: &Handles, flows: u32) -> Result<Handles, StartError> {
-    packets_as(given, flows, |mut program| program.set_autoload(false))
+    maps_of_packets(given, (flows, &PacketSwitches::default()))
 }
 
 /// The maps of packets, and the programs as the caller sets each of them.
@@ -323,10 +419,7 @@ pub(crate) fn loads_with(features: Features) -> Result<bool, StartError> {
     let mut memory = MaybeUninit::<OpenObject>::uninit();
     let mut open = socket(&mut memory, features)?;
     prepare(open.object(), Size::Generation(tiny), &Handles::new())?;
-    for mut program in open.object().progs_mut() {
-        let is_probe = program.name() == PROBE;
-        program.set_autoload(is_probe);
-    }
+    only(&[PROBE], open.object());
     match open.load().map_err(StartError::loading) {
         Ok(_) => Ok(true),
         Err(StartError::Load(error)) if error.kind() != ErrorKind::OutOfMemory => Ok(false),

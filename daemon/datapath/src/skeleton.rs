@@ -11,7 +11,7 @@ include!(concat!(env!("OUT_DIR"), "/socket.skel.rs"));
 pub(crate) mod packet {
     include!(concat!(env!("OUT_DIR"), "/packet.skel.rs"));
 }
-pub(crate) use packet::PacketSkelBuilder;
+pub(crate) use packet::{PacketSkel, PacketSkelBuilder};
 
 /// The skeleton of `xdp.bpf.c`, with the types of `packet.bpf.c`.
 mod xdp {

@@ -129,6 +129,6 @@ fn made_by(thread: JoinHandle<Result<Larger, StartError>>) -> Result<Larger, Sta
 }
 
 /// The error for a thread that ended without an answer, which cannot be.
-fn gone() -> StartError {
+pub(super) fn gone() -> StartError {
     StartError::loading(std::io::Error::other("the thread that loads programs has ended").into())
 }

@@ -13,6 +13,7 @@ use holdfast_core::keys::FrontendKey;
 use libbpf_rs::{MapCore, MapHandle};
 
 use super::KernelMaps;
+use super::first::{self, First};
 use super::repair::Repaired;
 use super::resize::{ResizeFailure, Resizing};
 use crate::bitmap::Bitmap;
@@ -59,6 +60,8 @@ pub(super) struct Packets {
     // The devices that were asked for last; `None`: none were yet, so what a former daemon left stays.
     wanted: Option<Vec<Device>>,
     pub(super) running: Option<Running>,
+    // The programs that are loaded beside those of sockets, until they are taken.
+    pub(super) first: Option<First>,
     // Whether the programs read tables that are no longer written.
     behind: bool,
     failure: Option<String>,
@@ -113,7 +116,7 @@ impl Packets {
     }
 
     /// The link layers that programs have to be loaded for. The kernel's verifier takes half a second for each.
-    fn layers(&self) -> Vec<Layer> {
+    pub(super) fn layers(&self) -> Vec<Layer> {
         devices::layers_of(self.wanted.as_deref().unwrap_or_default())
     }
 
@@ -222,10 +225,9 @@ impl KernelMaps {
         let Some((attached, options)) = self.attached.as_ref().zip(self.packets.options.clone()) else {
             return Ok(());
         };
-        let mut found = packets::whole(attached.pins.adopt_packets()?);
-        if !packets::has_all_counts(&found) {
+        let found = first::found(&attached.pins)?;
+        if !found.contains_key(&Map::PacketCounts) {
             attached.pins.forget_packets(Map::PacketCounts)?;
-            found.remove(&Map::PacketCounts);
         }
         let are_new = !found.contains_key(&Map::Flows);
         if are_new {
@@ -236,13 +238,18 @@ impl KernelMaps {
             // (`drain`) serve all clients again.
             packets::tell(&found, &options, 0)?;
         }
-        let given = map::copies(self.shared.handles().iter().chain(self.generation.handles()).chain(&found))?;
-        let (programs, maps) =
-            load::packets_at(&self.packets.layers(), &given, (options.flows, &options.switches))?;
-        let mut handles = own(&maps)?;
+        let first = match self.packets.first.take().filter(|_| self.growths == 0) {
+            Some(first) => first,
+            None => {
+                let sockets = self.shared.handles().iter().chain(self.generation.handles());
+                First::begin(self.packets.layers(), &options, sockets.chain(&found))?
+            }
+        };
+        let mut handles = own(&first.maps)?;
         if are_new {
             packets::hand_out_first(&handles)?;
         }
+        let programs = first.loaded()?;
         packets::tell(&handles, &options, 0)?;
         let mut ports = packets::ports(&handles, &options, self.shared.node_ports())?;
         if !are_new {

@@ -12,6 +12,7 @@ use libbpf_rs::MapHandle;
 use super::ahead::Ahead;
 use super::cluster_ips::ClusterIps;
 use super::exempt::{Exempt, Served};
+use super::first::First;
 use super::packets::Packets;
 use super::refused::RefusedGrowths;
 use super::sources::Sources;
@@ -108,21 +109,26 @@ impl KernelMaps {
         let pins = Pins::open(&options.bpffs, version)?;
         let first = Shape::first(Shape::limits(options.capacity));
         let told = control(options, &cgroup);
-        load::load(first, features, &pins.adopt()?, |programs, mut maps| {
+        let mut packets = Packets::new(options.packets.clone().map(|packets| packets.on(features)));
+        let maps = load::maps(first, features, &pins.adopt()?)?;
+        let links = Links::none(cgroup);
+        let mut attached = Attached { pins, links, told, before: told, seen: None, put_back: 0 };
+        if attached.may_serve() {
+            packets.first = First::at_start(&packets, &attached.pins, &maps);
+        }
+        load::load(first, features, &maps, |programs, mut maps| {
             let mut this = Self::over(&maps, features, options.capacity)?;
-            let before = this.shared.control();
-            this.packets = Packets::new(options.packets.clone().map(|packets| packets.on(features)));
+            attached.before = this.shared.control();
+            this.packets = packets;
             if options.packets.is_some() {
                 let shares = || dump::shares(&this.generation);
-                this.sources = Sources::adopt(&pins.adopt_packets()?, shares)?;
+                this.sources = Sources::adopt(&attached.pins.adopt_packets()?, shares)?;
             } else {
                 this.shared.note_flows([]);
             }
             this.exempt = Exempt::new(&options.served, &maps)?;
             this.exempt.follow()?;
             this.shared.tell(&told);
-            let links = Links::none(cgroup);
-            let mut attached = Attached { pins, links, told, before, seen: None, put_back: 0 };
             if attached.may_serve() {
                 attached.serve(programs, &mut maps)?;
             } else {

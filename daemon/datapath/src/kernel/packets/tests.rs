@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use holdfast_core::maps::Maps;
 use holdfast_core::op::Coming;
+use libbpf_rs::query::{MapInfo, MapInfoIter, ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{Link, MapFlags, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, libbpf_sys as sys};
 
 use super::*;
@@ -462,6 +463,42 @@ fn kernel_a_daemon_that_translates_no_packets_takes_the_programs_of_a_former_one
         let mut maps = KernelMaps::start_as(&bed.options(), features, VERSION).unwrap();
         assert_eq!(maps.repair().unwrap(), super::super::Repaired::default());
         assert_eq!((ours(kind, "left", 70), maps.packets()), ([0, 0], None));
+    });
+}
+
+/// The maps that a program reads, by their numbers, with their names.
+fn maps_of(program: u32) -> BTreeMap<u32, String> {
+    let with_maps = ProgInfoQueryOptions::default().include_map_ids(true);
+    let info = ProgInfoIter::with_query_opts(with_maps).find(|it| it.id == program).unwrap();
+    let is_read = |map: &MapInfo| info.map_ids.contains(&map.id);
+    MapInfoIter::default().filter(is_read).map(|map| (map.id, map.name.to_string_lossy().into())).collect()
+}
+
+/// They are loaded beside each other, each of them from an object of its own.
+#[test]
+fn kernel_the_programs_of_a_device_have_their_variables_in_common() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(70, "left")]);
+        let [into, out] = check_attached(&maps, kind, "left", 70).map(maps_of);
+        let are_variables = |(map, name): &(&u32, &String)| name.ends_with(".bss") && out.contains_key(map);
+        assert_eq!(into.iter().filter(are_variables).count(), 1, "{into:?}, {out:?}");
+    });
+}
+
+#[test]
+fn kernel_programs_that_were_loaded_beside_those_of_sockets_are_not_taken_for_other_tables() {
+    with_each(|bed, kind| {
+        let mut maps = begin(bed, kind);
+        assert!(maps.packets.first.is_some(), "they are being loaded");
+        maps.make_room(&Coming { frontends: [10_000, 0], ..Coming::default() }).unwrap();
+        maps.serve_packets();
+        assert_eq!((maps.growths, packets_of(&maps).failure), (1, None));
+        maps.set_devices(&[outer(70, "left")]);
+        let frontends = maps.generation.handles().get(&Map::Frontends4).unwrap().info().unwrap().info.id;
+        for program in check_attached(&maps, kind, "left", 70) {
+            assert!(maps_of(program).contains_key(&frontends), "{program} reads what is written");
+        }
     });
 }
 
