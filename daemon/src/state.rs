@@ -14,6 +14,7 @@ mod file;
 mod form;
 mod frames;
 mod keeper;
+mod sample;
 mod version;
 
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub use claim::{Claim, Taken};
 pub use damage::{Damage, LeftOut, LoadError};
 pub use file::{StoreError, Stored};
 pub use keeper::{Keeper, Written};
+pub use sample::Sample;
 
 /// The name of the file in the state's folder.
 const FILE: &str = "snapshot";
@@ -107,6 +109,11 @@ impl Folder {
             let _ = file::put_aside(&path, &self.path.join(DAMAGED));
         }
         kept
+    }
+
+    /// Some of the services that a former process wrote down. `None`: there are few, or they cannot be read.
+    pub fn sample(&self) -> Option<Sample> {
+        sample::sample(&self.path.join(FILE)).ok().flatten()
     }
 
     /// Writes context and table, but for services that are too large, or leaves the file that is there.

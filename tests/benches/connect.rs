@@ -14,6 +14,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::Capacity;
+use holdfast_core::op::Coming;
 use holdfast_core::time::Now;
 use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
 use holdfast_laws::whole::step_whole;
@@ -90,6 +91,7 @@ impl Datapath for Kernel {
             bpffs: bed.bpffs().join("holdfast"),
             capacity: Capacity::default(),
             mark: 0,
+            expected: Coming::default(),
             stale_sockets: StaleSockets::default(),
             served: Served::default(),
             packets: None,

@@ -18,6 +18,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
+use holdfast_core::op::Coming;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Now;
 use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
@@ -61,6 +62,7 @@ fn kernel(bed: &Bed) -> KernelMaps {
         bpffs: bed.bpffs().join("holdfast"),
         capacity: Capacity::default(),
         mark: 0,
+        expected: Coming::default(),
         stale_sockets: StaleSockets::default(),
         served: Served::default(),
         packets: None,

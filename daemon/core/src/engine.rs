@@ -35,7 +35,7 @@ use crate::time::Now;
 use crate::world::World;
 use retries::Retries;
 
-pub use crate::world::{AdoptError, Drift, Remembered};
+pub use crate::world::{AdoptError, Drift, Remembered, foreseen};
 
 /// How soon the maps are asked again whether a grace period is over; a period lasts microseconds to milliseconds.
 const GRACE_POLL: Duration = Duration::from_millis(5);

@@ -46,6 +46,7 @@ use crate::tables::Tables;
 
 pub use adopt::AdoptError;
 pub use drift::Drift;
+pub use foreseen::foreseen;
 pub use remember::Remembered;
 
 /// All state of the rules.

@@ -55,6 +55,11 @@ impl Shape {
         .within(limits)
     }
 
+    /// The shape that a start begins with that expects so much.
+    pub(crate) fn for_expected(expected: &Coming, limits: &Self) -> Self {
+        Self::first(*limits).holding(&Self::NONE.and(expected), limits)
+    }
+
     /// The shape of maps that hold nothing.
     pub(crate) const NONE: Self = Self { frontends: [0; 2], ports: 0, slots: [0; 2], members: 0 };
 
@@ -248,6 +253,19 @@ mod tests {
         let limits = Shape::limits(Capacity { slots: 1000, ports: 10, services: 1 });
         let first = Shape::first(limits);
         assert_eq!(first.holding(&Shape::NONE.and(&many), &limits), first, "within the limits");
+    }
+
+    /// What a start expects is there before it is written: no program is loaded twice.
+    #[test]
+    fn a_start_begins_with_what_it_expects() {
+        let limits = Shape::limits(Capacity::default());
+        assert_eq!(Shape::for_expected(&Coming::default(), &limits), Shape::first(limits));
+        let expected = Coming { frontends: [50_000, 0], ports: 50_000, slots: [500_000, 0], members: 0 };
+        let made = Shape::for_expected(&expected, &limits);
+        let used = Shape::NONE.and(&expected);
+        assert_eq!(made.holding(&used, &limits), made);
+        let more = Coming { slots: [540_000, 0], ports: 54_000, ..expected };
+        assert_eq!(made.holding(&Shape::NONE.and(&more), &limits), made, "it is an estimate");
     }
 
     /// Else whatever is written into it would have it made anew at once, and the programs loaded once more.

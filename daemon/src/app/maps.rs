@@ -80,15 +80,16 @@ impl Held {
 }
 
 impl AppMaps {
-    /// Opens the maps. The kernel's come with programs, which are tested at once unless other programs still serve.
-    pub(super) fn open(config: &Config) -> Result<Self, AppError> {
+    /// Opens the maps, large enough for what is expected. The kernel's come with programs, which are tested at once
+    /// unless other programs still serve.
+    pub(super) fn open(config: &Config, expected: Coming) -> Result<Self, AppError> {
         let capacity = settings::capacity(config);
         match config.datapath.kind {
             DatapathKind::Memory => Ok(Self::Memory(Box::new(MemoryMaps::new(capacity)))),
             DatapathKind::Kernel => {
                 let devices = Arc::default();
                 let told = Lines::default();
-                let maps = kernel(config, capacity)?;
+                let maps = kernel(config, (capacity, expected))?;
                 Ok(Self::Kernel(Box::new(Kernel { maps, devices, told, trouble: None, waits: None })))
             }
         }
@@ -198,7 +199,7 @@ fn tell_repaired(Repaired { hooks, devices, pins, bits, leftover }: Repaired) {
     }
 }
 
-fn kernel(config: &Config, capacity: Capacity) -> Result<KernelMaps, AppError> {
+fn kernel(config: &Config, (capacity, expected): (Capacity, Coming)) -> Result<KernelMaps, AppError> {
     let cgroup = match &config.datapath.cgroup {
         Cgroup::Auto => None,
         Cgroup::Path(path) => Some(path.clone()),
@@ -207,6 +208,7 @@ fn kernel(config: &Config, capacity: Capacity) -> Result<KernelMaps, AppError> {
         cgroup,
         bpffs: config.datapath.bpffs.clone(),
         capacity,
+        expected,
         mark: exempt::mark_all_with(config.packets.mark).bit(),
         stale_sockets: stale_sockets(&config.datapath.stale_sockets),
         served: served(&config.datapath),

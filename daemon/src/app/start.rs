@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::drains::Drains;
-use holdfast_core::engine::Engine;
+use holdfast_core::engine::{Engine, foreseen};
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Settings};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
+use holdfast_core::op::Coming;
 use holdfast_core::time::Now;
 use holdfast_judgement::views::apiserver::ClusterId;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -47,7 +48,7 @@ pub(super) fn opened(
     std::thread::scope(|scope| {
         let reading = std::thread::Builder::new().name("state".to_owned());
         let reading = reading.spawn_scoped(scope, || kept(folder));
-        let maps = AppMaps::open(config)?;
+        let maps = AppMaps::open(config, expected(config, folder))?;
         let kept = match reading {
             Ok(reading) => reading.join().unwrap_or_else(|broken| std::panic::resume_unwind(broken)),
             // The system gives no thread.
@@ -55,6 +56,13 @@ pub(super) fn opened(
         };
         Ok((claim, maps, kept))
     })
+}
+
+/// What a former process wrote down would take of empty maps, by some of it. Nothing is expected where only a few
+/// services were written down, or where they cannot be read.
+fn expected(config: &Config, folder: &state::Folder) -> Coming {
+    let settings = settings::settings(config, settings::apiservers(None));
+    folder.sample().map(|sample| sample.coming(|view| foreseen(view, &settings))).unwrap_or_default()
 }
 
 /// Logs what is not there or not whole now. It is tried again, and everything else is served meanwhile. A file system

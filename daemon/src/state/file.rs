@@ -23,7 +23,7 @@ use super::version::{HAS_FRAMES, VERSION, VERSION_MIN};
 const MAGIC: &[u8; 12] = b"holdfast\0\0\0\n";
 
 /// Where the first record begins.
-const BODY: u64 = MAGIC.len() as u64 + 4;
+pub(super) const BODY: u64 = MAGIC.len() as u64 + 4;
 
 /// Only root may read the file: it names every service of the cluster.
 const MODE: u32 = 0o600;
@@ -188,7 +188,7 @@ fn load_former(path: &Path, length: u64, reading: &mut codec::RecordReader<'_>) 
     (kind == Kind::Service).then_some(()).ok_or_else(|| damaged("it has no head"))
 }
 
-fn version_of(path: &Path) -> Result<u32, LoadError> {
+pub(super) fn version_of(path: &Path) -> Result<u32, LoadError> {
     let mut head = [0; MAGIC.len() + 4];
     let mut input = open(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
     let foreign = || LoadError::Foreign(path.to_owned());

@@ -63,7 +63,8 @@ pub(super) fn put(out: &mut impl Write, kind: Kind, length: u32, record: &[u8]) 
 #[derive(Debug)]
 pub(super) struct Frames<R> {
     input: R,
-    at: u64,
+    /// Where the next record begins.
+    pub(super) at: u64,
     end: u64,
     /// Whether some bytes were no record.
     pub(super) is_damaged: bool,
@@ -86,6 +87,13 @@ impl<R: BufRead + Seek> Frames<R> {
             self.skip_to_mark()?;
         }
         Ok(None)
+    }
+
+    /// The first whole record that begins behind a place, wherever that is.
+    pub(super) fn next_behind(&mut self, place: u64, record: &mut Vec<u8>) -> io::Result<Option<Kind>> {
+        self.at = place;
+        self.skip_to_mark()?;
+        self.next(record)
     }
 
     fn read(&mut self, record: &mut Vec<u8>) -> io::Result<Option<Kind>> {

@@ -13,6 +13,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::Capacity;
+use holdfast_core::op::Coming;
 use holdfast_core::time::Now;
 use holdfast_datapath::{
     Device, KernelMaps, Options, PacketOptions, PacketSwitches, Served, Side, StaleSockets,
@@ -228,6 +229,7 @@ fn maps(bed: &Bed, shortcut: bool) -> Result<KernelMaps, Failed> {
         bpffs: bed.bpffs().join("holdfast"),
         capacity: Capacity::default(),
         mark: 0,
+        expected: Coming::default(),
         stale_sockets: StaleSockets::default(),
         served: Served::default(),
         packets: Some(PacketOptions {

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use holdfast_core::maps::{Capacity, Maps};
+use holdfast_core::op::Coming;
 use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, cleanup};
 
 use super::cluster::Cluster;
@@ -144,6 +145,7 @@ impl Life<'_> {
             bpffs: daemon.pins(),
             capacity: Capacity::default(),
             mark: 0,
+            expected: Coming::default(),
             stale_sockets: StaleSockets::default(),
             served: Served::default(),
             packets: None,

@@ -13,7 +13,7 @@ use holdfast_core::facts::{Conditions, Timestamp};
 use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Row, Rows, Scope};
 use holdfast_core::maps::{Capacity, MapError, Maps};
-use holdfast_core::op::{Action, FrontendType, FrontendValue, Grace, PortIndex, Range, Share, Word};
+use holdfast_core::op::{Action, Coming, FrontendType, FrontendValue, Grace, PortIndex, Range, Share, Word};
 use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
 
 use super::{BACKENDS, SoakError, VIP, World, backends};
@@ -49,6 +49,7 @@ pub fn replace_again_and_again(
         bpffs: world.bed.bpffs().join("replacing"),
         capacity: Capacity { slots: RANGES * SLOTS, ports: 16, services: 1 },
         mark: 0,
+        expected: Coming::default(),
         stale_sockets: StaleSockets::default(),
         served: Served::default(),
         packets: None,

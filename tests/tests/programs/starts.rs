@@ -9,7 +9,7 @@ use holdfast::logging::messages::TOOK_OVER;
 use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::list::Scope;
 use holdfast_core::maps::{Capacity, Maps};
-use holdfast_core::op::{Action, FrontendType, FrontendValue, PortIndex, Share, Word};
+use holdfast_core::op::{Action, Coming, FrontendType, FrontendValue, PortIndex, Share, Word};
 use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, cleanup};
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
@@ -34,6 +34,7 @@ fn refuse_all(bed: &Bed) -> KernelMaps {
         cgroup: Some(bed.cgroup().to_owned()),
         bpffs: bed.bpffs().join("others"),
         capacity: Capacity { slots: 1024, ports: 1024, services: 1 },
+        expected: Coming::default(),
         mark: 1,
         stale_sockets: StaleSockets::default(),
         served: Served::default(),

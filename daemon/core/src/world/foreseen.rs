@@ -4,14 +4,15 @@
 //! that several services ask for, or too little, for lists that become tables; no object adds more to it than it could
 //! have in the maps.
 
+use alloc::sync::Arc;
+
 use super::World;
-use crate::facts::{AddressType, ServiceFacts, Settings};
+use crate::facts::{AddressType, ServiceFacts, Settings, SliceFacts};
 use crate::keys::{Family, Transport};
 use crate::limits;
 use crate::op::Coming;
 use crate::resolve::frontends;
-use crate::snapshot::ServiceState;
-use crate::tables::KnownService;
+use crate::snapshot::{ServiceState, ServiceView};
 use crate::work;
 
 impl World {
@@ -19,13 +20,25 @@ impl World {
     pub(crate) fn foreseen(&self) -> Coming {
         let mut coming = Coming::default();
         let known = self.tables.ids().filter_map(|id| self.tables.get(id));
-        known.for_each(|service| foresee(service, &self.tables.settings, &mut coming));
+        for service in known {
+            foresee((service.facts.as_deref(), &service.slices), &self.tables.settings, &mut coming);
+        }
         coming
     }
 }
 
-fn foresee(service: &KnownService, settings: &Settings, coming: &mut Coming) {
-    let facts = service.facts.as_deref();
+/// What this service, which a former process wrote down, would take of empty maps.
+pub fn foreseen(view: &ServiceView, settings: &Settings) -> Coming {
+    let mut coming = Coming::default();
+    foresee((view.facts.as_deref(), &view.slices), settings, &mut coming);
+    coming
+}
+
+fn foresee(
+    (facts, slices): (Option<&ServiceFacts>, &[Arc<SliceFacts>]),
+    settings: &Settings,
+    coming: &mut Coming,
+) {
     let Some(facts) = facts.filter(|it| frontends::state(Some(it), settings) == ServiceState::Served) else {
         return;
     };
@@ -33,7 +46,7 @@ fn foresee(service: &KnownService, settings: &Settings, coming: &mut Coming) {
     for ((family, frontends), slots) in Family::ALL.into_iter().zip(frontends).zip(slots) {
         let addresses = addresses(facts, family);
         if addresses > 0 {
-            let endpoints = endpoints(service, family);
+            let endpoints = endpoints(slices, family);
             let wanted = addresses.saturating_mul(facts.ports.len());
             add(frontends, wanted.min(limits::FRONTENDS_PER_SERVICE_MAX));
             add(ports, facts.ports.len());
@@ -64,11 +77,10 @@ fn addresses(facts: &ServiceFacts, family: Family) -> usize {
 }
 
 /// How many endpoints of a family its ports have, over all slices.
-fn endpoints(service: &KnownService, family: Family) -> usize {
-    let of_family =
-        service.slices.iter().filter(|it| !it.headless && it.address_type == AddressType::Ip(family));
+fn endpoints(slices: &[Arc<SliceFacts>], family: Family) -> usize {
+    let of_family = slices.iter().filter(|it| !it.headless && it.address_type == AddressType::Ip(family));
     let each = of_family.map(|slice| slice.endpoints.len().saturating_mul(slice.ports.len()));
-    work::done(service.slices.len());
+    work::done(slices.len());
     each.fold(0, usize::saturating_add).min(limits::ROWS_PER_SERVICE_MAX)
 }
 

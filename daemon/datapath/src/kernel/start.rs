@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use holdfast_core::maps::Capacity;
+use holdfast_core::op::Coming;
 
 use libbpf_rs::MapHandle;
 
@@ -43,6 +44,9 @@ pub struct Options {
     pub bpffs: PathBuf,
     /// How much the maps may hold.
     pub capacity: Capacity,
+    /// What new maps are made large enough for, beside a few hundred services: what is known to come soon. Later they
+    /// would grow for it, and the programs be loaded once more.
+    pub expected: Coming,
     /// The mark of the daemon's own sockets; 0: none.
     pub mark: u32,
     /// Which sockets end when their backend leaves.
@@ -107,7 +111,7 @@ impl KernelMaps {
     pub(crate) fn start_as(options: &Options, features: Features, version: u32) -> Result<Self, StartError> {
         let cgroup = Cgroup::open(options.cgroup.as_deref())?;
         let pins = Pins::open(&options.bpffs, version)?;
-        let first = Shape::first(Shape::limits(options.capacity));
+        let first = Shape::for_expected(&options.expected, &Shape::limits(options.capacity));
         let told = control(options, &cgroup);
         let mut packets = Packets::new(options.packets.clone().map(|packets| packets.on(features)));
         let maps = load::maps(first, features, &pins.adopt()?)?;

@@ -35,7 +35,8 @@ use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Row, Rows, Scope, SlotState};
 use holdfast_core::maps::{Capacity, Maps};
 use holdfast_core::op::{
-    Action, FrontendType, FrontendValue, MemberKey, Membership, PortIndex, Range, Share, Word, WordFlags,
+    Action, Coming, FrontendType, FrontendValue, MemberKey, Membership, PortIndex, Range, Share, Word,
+    WordFlags,
 };
 use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, Swept};
 
@@ -174,6 +175,7 @@ impl Bed {
             bpffs: self.folder.path().join("holdfast"),
             capacity: CAPACITY,
             mark: MARK,
+            expected: Coming::default(),
             stale_sockets: StaleSockets::default(),
             served: Served::default(),
             packets: None,
