@@ -158,8 +158,8 @@ pub const fn table_slots_of_namespace_max(slots: u32) -> u32 {
     slots / 4
 }
 
-/// A namespace's plain lists may take so many times the slots that are left: a namespace that is alone gets eight of
-/// nine parts, and each other namespace finds some.
+/// A namespace's plain lists may take so many times the slots that are left, and the room for members: a namespace that
+/// is alone gets eight of nine parts, and each other namespace finds some.
 pub const LISTS_SHARE_OF_REST: u32 = 8;
 
 /// Blocks of one size that are kept for lists that change: as many as a piece has ports.
@@ -176,4 +176,13 @@ pub const fn spare_blocks(slots: u32, order: u32) -> u32 {
         SPARES_OF_A_SIZE_MAX.. => SPARES_OF_A_SIZE_MAX,
         blocks => blocks,
     }
+}
+
+/// The members that are counted, of as many as there are slots of a family. The others are not counted: backends of
+/// tables, each of which has ten places and more, so a fifth for tables of all slots of both families; and those of one
+/// port, because new ones come before former ones go.
+pub const fn counted_members_max(slots: u32) -> u32 {
+    const OF_A_PORT: u32 = 3 << ROWS_PER_SERVICE_MAX.ilog2();
+    let of_a_port = if OF_A_PORT < slots / 5 * 2 { OF_A_PORT } else { slots / 5 * 2 };
+    slots - slots / 5 - of_a_port
 }

@@ -69,6 +69,8 @@ pub struct Fill {
     pub ports: usize,
     /// Slots of IPv4 and IPv6 in use, in whole blocks.
     pub slots: [u64; 2],
+    /// Members that lists have or may come to have; what is a member for its table alone is left out.
+    pub members: u32,
     /// Services waiting for another try.
     pub retries: usize,
 }

@@ -13,6 +13,7 @@ mod drains;
 mod drift;
 mod foreseen;
 mod hold;
+mod members;
 mod node;
 mod owners;
 mod piece;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
+use holdfast_core::limits;
 use holdfast_core::snapshot::Fill;
 use holdfast_datapath::Status;
 use holdfast_judgement::described::Code;
@@ -123,12 +124,12 @@ struct Features {
     lengths: bool,
 }
 
-/// How full one map is. Slots are counted in whole blocks.
+/// How full one map is. Slots are counted in whole blocks, and members by these.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct MapFill {
     #[schemars(extend("enum" = MAPS))]
     pub(super) map: &'static str,
-    /// Entries in use; slots of backends are counted in whole blocks.
+    /// Entries in use; slots of backends are counted in whole blocks, and members with those that these may come to.
     pub(super) used: u64,
     /// Entries that the map has room for.
     pub(super) size: u32,
@@ -149,6 +150,8 @@ pub(super) fn fills(status: &Status, fill: &Fill) -> [MapFill; 6] {
         size: place(&status.shape),
         limit: place(&status.limits),
     };
+    // What is left for changes and for tables is no room for lists.
+    let most_members = limits::counted_members_max(status.limits.members);
     let [of_frontends4, of_frontends6, of_ports, of_backends4, of_backends6, of_members] = MAPS;
     [
         of(of_frontends4, frontends4, |shape| shape.frontends[0]),
@@ -156,7 +159,12 @@ pub(super) fn fills(status: &Status, fill: &Fill) -> [MapFill; 6] {
         of(of_ports, fill.ports as u64, |shape| shape.ports),
         of(of_backends4, backends4, |shape| shape.slots[0]),
         of(of_backends6, backends6, |shape| shape.slots[1]),
-        of(of_members, u64::from(status.members), |shape| shape.members),
+        MapFill {
+            map: of_members,
+            used: fill.members.max(status.members).into(),
+            size: status.shape.members.min(most_members),
+            limit: most_members,
+        },
     ]
 }
 

@@ -11,7 +11,7 @@ use core::num::NonZeroU16;
 
 use super::World;
 use super::plan::plan_wipe;
-use super::space::Space;
+use super::space::{Space, part_mut};
 use crate::facts::{ServiceFacts, ServiceType};
 use crate::keys::{Family, FrontendKey, PortKey, Source, Transport};
 use crate::list::{Rows, Scope, Slot};
@@ -122,6 +122,10 @@ impl World {
                 port.realized.members.insert((member.membership, member.backend), *state);
             }
         }
+        for (index, port) in &self.adopted.ports {
+            let share = shares.get(index).copied().unwrap_or_default();
+            self.space.members.found(*index, share, &port.realized);
+        }
         for source in dump.sources.iter().flatten() {
             if let Some(port) = self.adopted.get_mut(source.port) {
                 port.realized.sources.insert(source.range);
@@ -197,8 +201,9 @@ impl World {
                 if let Some(range) = word.range(port.family) {
                     let is_table = range.count > rows.len(scope);
                     let Space { tables, lists, .. } = &mut self.space;
-                    let charges = if is_table { &mut tables.charges } else { lists };
-                    charges.charge(share, range);
+                    let family = range.family;
+                    let charges = if is_table { tables.charges(family) } else { part_mut(lists, family) };
+                    charges.charge(range.base, share, range.count.next_power_of_two());
                 }
                 // What stands in another order than this version writes is written anew.
                 let uncertain = !rows.placed(scope, word.count).eq(slots.iter().copied());

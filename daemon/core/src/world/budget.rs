@@ -5,6 +5,7 @@
 //! place of another one goes beyond that, until readers have left the former: one at a time.
 
 use super::charges::Charges;
+use super::space::{part, part_mut};
 use crate::keys::Family;
 use crate::limits;
 use crate::op::{Range, Share};
@@ -14,29 +15,35 @@ use crate::op::{Range, Share};
 pub(super) struct Budget {
     /// The slots of one family.
     slots: u32,
-    pub(super) charges: Charges,
+    charges: [Charges; 2],
 }
 
 impl Budget {
     /// The budget of maps with so many slots of each family.
     pub(super) fn new(slots: u32) -> Self {
-        Self { slots, charges: Charges::default() }
+        Self { slots, charges: <[Charges; 2]>::default() }
     }
 
     /// Whether there may be a table of so many places beside all others. What the range that it replaces takes, if that
     /// is a table's, is free soon.
     pub(super) fn allows(&self, share: Share, of: Family, places: u32, replaced: Option<Range>) -> bool {
-        let own = replaced.and_then(|range| self.charges.of(range));
+        let own = replaced.and_then(|range| part(&self.charges, range.family).of(range.base));
         let soon = own.filter(|(owner, _)| *owner == share).map_or(0, |(_, slots)| slots);
         let more = places.next_power_of_two().saturating_sub(soon);
-        let used = self.charges.used_by(share, of);
+        let charges = part(&self.charges, of);
+        let used = charges.used_by(share);
         more <= self.left(of)
-            && self.charges.used(of) <= limits::table_slots_max(self.slots)
+            && charges.used() <= limits::table_slots_max(self.slots)
             && used.saturating_add(more) <= limits::table_slots_of_namespace_max(self.slots)
+    }
+
+    /// The tables of one family.
+    pub(super) fn charges(&mut self, of: Family) -> &mut Charges {
+        part_mut(&mut self.charges, of)
     }
 
     /// How many slots tables may still take.
     pub(super) fn left(&self, of: Family) -> u32 {
-        limits::table_slots_max(self.slots).saturating_sub(self.charges.used(of))
+        limits::table_slots_max(self.slots).saturating_sub(part(&self.charges, of).used())
     }
 }

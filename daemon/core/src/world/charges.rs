@@ -1,55 +1,69 @@
-//! Which ranges namespaces have, and how many slots that is.
+//! Which parts of one kind of room namespaces have, and how much that is.
 //!
-//! Invariant: a range counts in whole blocks, for the namespace that took it, from then until it is released, whatever
-//! becomes of its service meanwhile.
+//! Invariant: a part counts for the namespace that took it, from then until it is released, whatever becomes of its
+//! service meanwhile.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
-use crate::keys::Family;
-use crate::op::{Range, Share};
+use crate::limits;
+use crate::op::Share;
 
-/// Ranges of one kind.
+/// What is taken of one kind of room.
 #[derive(Debug, Default)]
 pub(super) struct Charges {
-    all: BTreeMap<Family, u32>,
-    shares: BTreeMap<(Share, Family), u32>,
-    /// By family and first slot of each range, the number of its namespace, and how many slots the range takes.
-    ranges: BTreeMap<(Family, u32), (Share, u32)>,
+    all: u32,
+    /// By the number of each namespace.
+    shares: Vec<u32>,
+    /// By the number of each part, that of its namespace, and how much it takes.
+    parts: BTreeMap<u32, (Share, u32)>,
 }
 
 impl Charges {
-    /// How many slots all ranges take.
-    pub(super) fn used(&self, of: Family) -> u32 {
-        self.all.get(&of).copied().unwrap_or_default()
+    /// How much all parts take.
+    pub(super) const fn used(&self) -> u32 {
+        self.all
     }
 
-    /// How many slots the ranges of one namespace take.
-    pub(super) fn used_by(&self, share: Share, of: Family) -> u32 {
-        self.shares.get(&(share, of)).copied().unwrap_or_default()
+    /// How much the parts of one namespace take.
+    pub(super) fn used_by(&self, share: Share) -> u32 {
+        self.shares.get(usize::from(share.0)).copied().unwrap_or_default()
     }
 
-    /// The namespace that has the range, and how many slots the range takes. `None`: the range is not charged.
-    pub(super) fn of(&self, range: Range) -> Option<(Share, u32)> {
-        self.ranges.get(&(range.family, range.base)).copied()
+    /// The namespace that has the part, and how much the part takes. `None`: it is not charged.
+    pub(super) fn of(&self, part: u32) -> Option<(Share, u32)> {
+        self.parts.get(&part).copied()
     }
 
-    pub(super) fn charge(&mut self, share: Share, range: Range) {
-        let slots = range.count.next_power_of_two();
-        self.ranges.insert((range.family, range.base), (share, slots));
-        for count in self.counts(share, range.family) {
-            *count = count.saturating_add(slots);
+    /// Charges a part, which takes so much from now on.
+    pub(super) fn charge(&mut self, part: u32, share: Share, much: u32) {
+        if let Some(before) = self.parts.insert(part, (share, much)) {
+            self.count(before, u32::saturating_sub);
+        }
+        self.count((share, much), u32::saturating_add);
+    }
+
+    /// Counts the part no more.
+    pub(super) fn release(&mut self, part: u32) {
+        if let Some(before) = self.parts.remove(&part) {
+            self.count(before, u32::saturating_sub);
         }
     }
 
-    /// Counts the range no more.
-    pub(super) fn release(&mut self, range: Range) {
-        let Some((share, slots)) = self.ranges.remove(&(range.family, range.base)) else { return };
-        for count in self.counts(share, range.family) {
-            *count = count.saturating_sub(slots);
+    fn count(&mut self, (share, much): (Share, u32), by: fn(u32, u32) -> u32) {
+        let at = usize::from(share.0);
+        if self.shares.len() <= at {
+            self.shares.resize(at + 1, 0);
+        }
+        self.all = by(self.all, much);
+        if let Some(count) = self.shares.get_mut(at) {
+            *count = by(*count, much);
         }
     }
 
-    fn counts(&mut self, share: Share, of: Family) -> [&mut u32; 2] {
-        [self.all.entry(of).or_default(), self.shares.entry((share, of)).or_default()]
+    /// Whether so much more for a namespace leaves enough to others, of so much that is left.
+    pub(super) fn leaves_some(&self, share: Share, more: u32, left: u32) -> bool {
+        let most = |rest: u32| rest.saturating_mul(limits::LISTS_SHARE_OF_REST);
+        left.checked_sub(more).is_some_and(|rest| self.used_by(share).saturating_add(more) <= most(rest))
     }
 }

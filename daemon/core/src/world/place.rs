@@ -6,11 +6,11 @@
 
 use alloc::vec::Vec;
 
-use super::space::Space;
+use super::space::{Space, part, part_mut};
 use crate::keys::Family;
 use crate::limits;
 use crate::list::Scope;
-use crate::op::{Range, Share, Word, WordFlags};
+use crate::op::{PortIndex, Range, Share, Word, WordFlags};
 use crate::ranges::NoRoom;
 use crate::service::Port;
 use crate::work;
@@ -27,6 +27,12 @@ pub(crate) enum NoPlace {
              `datapath.limits.backends`"
     )]
     Part { own: u32, left: u32 },
+    /// There is no room for the members that the lists of a port need, or the namespace has its part.
+    #[error(
+        "the lists of this namespace by UDP or with affinity have room for {own} members and leave {left} to all \
+             others, of which it may have a part; raise `datapath.limits.backends`"
+    )]
+    Members { own: u32, left: u32 },
     /// A word has 20 bits for the length of its list.
     #[error("a list of {0} backends is longer than the {max} that the datapath can count; spread them over services", max = limits::BACKENDS_PER_LIST_MAX)]
     List(u32),
@@ -64,16 +70,26 @@ impl Space {
     pub(super) fn place_lists(
         &mut self,
         port: &mut Port,
+        index: PortIndex,
         share: Share,
     ) -> (Vec<Placed>, Result<(), NoPlace>) {
         let mut lists = Vec::with_capacity(Scope::ALL.len());
+        let before = self.members.of(index);
+        if let Err(error) = self.members.take(port, index, share) {
+            return (lists, Err(error));
+        }
         for scope in publishing_order(port) {
             match self.place(port, scope, share) {
                 Ok(placed) => {
                     port.stand(scope, placed.word.flags.has(WordFlags::TABLE));
                     lists.push(placed);
                 }
-                Err(error) => return (lists, Err(error)),
+                Err(error) => {
+                    // A list that stays needs no more members than the one, which is longer, that has no place.
+                    let taken = if lists.is_empty() { 0 } else { self.members.of(index) };
+                    self.members.put(index, share, taken.max(before));
+                    return (lists, Err(error));
+                }
             }
         }
         (lists, Ok(()))
@@ -110,8 +126,10 @@ impl Space {
             return Ok(Placed { scope, word, range: None });
         }
         let before = port.realized.list(scope).word.range(family);
-        let range = Range { family, base: self.take_plain((family, count), before, share)?, count };
-        self.lists.charge(share, range);
+        let slots = count.next_power_of_two();
+        let base = self.take_plain((family, count), before, share)?;
+        let range = Range { family, base, count };
+        part_mut(&mut self.lists, family).charge(base, share, slots);
         Ok(Placed::goes(port, scope, range))
     }
 
@@ -137,12 +155,10 @@ impl Space {
 
     /// Whether so many slots more for the lists of a namespace leave enough to others.
     fn leaves_some(&self, share: Share, family: Family, slots: u32) -> Result<(), NoPlace> {
-        let (own, left) = (self.lists.used_by(share, family), self.left(family));
-        let is_within =
-            |rest: u32| own.saturating_add(slots) <= rest.saturating_mul(limits::LISTS_SHARE_OF_REST);
+        let (lists, left) = (part(&self.lists, family), self.left(family));
         // Where there is no room at all, that is what is said.
-        let may = left < slots || is_within(left - slots);
-        may.then_some(()).ok_or(NoPlace::Part { own, left })
+        let may = left < slots || lists.leaves_some(share, slots, left);
+        may.then_some(()).ok_or(NoPlace::Part { own: lists.used_by(share), left })
     }
 
     /// A range for the table that the list should be, if it should be one and there is room.
@@ -153,9 +169,9 @@ impl Space {
             return None;
         }
         self.keep_spares(family);
-        let range = Range { family, base: self.slots(family).take(count).ok()?, count };
-        self.tables.charges.charge(share, range);
-        Some(range)
+        let base = self.slots(family).take(count).ok()?;
+        self.tables.charges(family).charge(base, share, count.next_power_of_two());
+        Some(Range { family, base, count })
     }
 
     /// Whether a table of that port would find room now.
@@ -163,9 +179,7 @@ impl Space {
         let family = port.key.family;
         port.lacking().any(|(scope, places)| {
             let before = port.realized.list(scope).word.range(family);
-            let [v4, v6] = &self.slots;
-            let slots = if family == Family::V4 { v4 } else { v6 };
-            self.tables.allows(share, family, places, before) && slots.has(places)
+            self.tables.allows(share, family, places, before) && part(&self.slots, family).has(places)
         })
     }
 }

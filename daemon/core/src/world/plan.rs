@@ -154,13 +154,17 @@ impl World {
             self.count_impossible();
             return Ok(());
         };
-        let (lists, placed) = space.place_lists(port, share);
+        let (lists, placed) = space.place_lists(port, index, share);
         let port = &*port;
         if port.realized.facts != Some(port.facts()) {
             push(Action::WriteFacts(index, port.facts()));
         }
-        // Members come before any client can choose one of them, or go by what the cluster word says of them.
-        plan_new_members(port, index, push);
+        // Members come before any client can choose one of them, or go by what the cluster word says of them. A list
+        // that stays as it was, because the new one has no place, keeps its members and gets no others.
+        let stays = |scope| !lists.iter().any(|list| list.scope == scope);
+        if !lists.is_empty() {
+            plan_new_members(port, index, &stays, push);
+        }
         plan_revoked_sources(port, index, push);
         // Where clients look for their source already, sources come after the lists, so that a range without room keeps
         // no list back.
@@ -169,12 +173,13 @@ impl World {
             plan_sources(port, (index, share), push);
         }
         lists.iter().for_each(|list| plan_list(port, index, list, push));
-        placed?;
-        if is_restricted {
+        if is_restricted && placed.is_ok() {
             plan_sources(port, (index, share), push);
         }
-        plan_stale_members(port, index, push);
-        Ok(())
+        if !lists.is_empty() {
+            plan_stale_members(port, index, &stays, push);
+        }
+        Ok(placed?)
     }
 
     /// The port's index: the one it has, one that a restart found and that is wholly its own, or a free one.
@@ -431,20 +436,39 @@ fn members(port: &Port) -> impl Iterator<Item = (Membership, Row)> {
     rows.flat_map(of).filter(|(membership, row)| port.is_member(row, *membership))
 }
 
-fn plan_new_members(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
+fn plan_new_members(
+    port: &Port,
+    index: PortIndex,
+    stays: &dyn Fn(Scope) -> bool,
+    push: &mut dyn FnMut(Action),
+) {
+    let waits = |membership, row: &Row| match membership {
+        Membership::List(scope) => stays(scope),
+        Membership::Serving => {
+            row.is_chosen() && Scope::ALL.into_iter().all(|scope| stays(scope) || !row.is_in(scope))
+        }
+    };
     for (membership, row) in members(port) {
         let backend = row.backend();
         let state = row.state();
         let member = (membership, backend);
-        let known = port.realized.members.get(&member) == Some(&state);
-        if !known || port.realized.uncertain_members.contains(&member) {
+        let known = port.realized.members.get(&member);
+        if known.is_none() && waits(membership, &row) {
+            continue;
+        }
+        if known != Some(&state) || port.realized.uncertain_members.contains(&member) {
             push(Action::InsertMember(MemberKey { port: index, membership, backend }, state));
         }
     }
 }
 
-/// Ops that remove the members that no published word needs any more.
-fn plan_stale_members(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
+/// Ops that remove the members that no published word needs any more: those of a list that stays as it was are needed.
+fn plan_stale_members(
+    port: &Port,
+    index: PortIndex,
+    stays: &dyn Fn(Scope) -> bool,
+    push: &mut dyn FnMut(Action),
+) {
     let realized = &port.realized;
     if realized.members.is_empty() && realized.uncertain_members.is_empty() {
         return;
@@ -453,12 +477,18 @@ fn plan_stale_members(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action
         let row = port.rows.find(backend);
         row.is_some_and(|row| port.is_member(&row, membership))
     };
+    let needed = |membership, backend| {
+        Scope::ALL.into_iter().filter(|scope| stays(*scope)).any(|scope| {
+            let row = realized.list(scope).rows.find(backend).filter(|row| row.is_in(scope));
+            row.is_some() && (membership == Membership::List(scope) || membership == Membership::Serving)
+        })
+    };
     let mut known: Vec<_> = realized.members.keys().chain(&realized.uncertain_members).collect();
     known.sort_unstable();
     known.dedup();
     for (membership, backend) in known {
         work::done(1);
-        if !wanted(*membership, *backend) {
+        if !wanted(*membership, *backend) && !needed(*membership, *backend) {
             let key = MemberKey { port: index, membership: *membership, backend: *backend };
             push(Action::RemoveMember(key));
         }
@@ -473,7 +503,7 @@ pub(super) fn plan_wipe(port: &Port, index: PortIndex, push: &mut dyn FnMut(Acti
             push(Action::PublishWord(index, scope, Word::EMPTY));
         }
     }
-    plan_stale_members(port, index, push);
+    plan_stale_members(port, index, &|_| false, push);
     plan_stale_sources(port, index, push);
     if port.realized.facts != Some(PortFacts::default()) {
         push(Action::WriteFacts(index, PortFacts::default()));

@@ -117,7 +117,7 @@ impl World {
     pub(crate) fn end_grace(&mut self, ops: &mut Vec<Op>) -> bool {
         let Some((grace, mut leaving)) = self.space.freed.waiting.pop_front() else { return true };
         self.starved.free(leaving.indices.len());
-        mem::take(&mut leaving.indices).into_iter().for_each(|index| self.space.indices.give_back(index));
+        mem::take(&mut leaving.indices).into_iter().for_each(|index| self.space.give_back_index(index));
         let Self { tables, services, .. } = self;
         for id in mem::take(&mut leaving.services).into_iter().filter(|id| tables.get(*id).is_some()) {
             services.mark(id, Cause::ReadersLeft, false);

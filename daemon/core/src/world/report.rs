@@ -160,8 +160,13 @@ impl World {
         self.report.snapshot.stale_since = self.report.remembered_at.filter(|_| !self.tables.is_synced());
         let impossible = self.report.counters.impossible + self.tables.impossible;
         self.report.snapshot.counters = Counters { impossible, ..self.report.counters };
-        self.report.snapshot.fill =
-            Fill { frontends: self.frontends.realized, ports: self.space.indices.used(), slots, retries: 0 };
+        self.report.snapshot.fill = Fill {
+            frontends: self.frontends.realized,
+            ports: self.space.indices.used(),
+            slots,
+            members: self.space.members.used(),
+            retries: 0,
+        };
         if let Some(differences) = self.report.found.take() {
             self.report.snapshot.checked = Some(Checked { at: now.wall, differences });
         }

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use super::budget::Budget;
 use super::charges::Charges;
+use super::members::Members;
 use super::spares::Spares;
 use crate::claims::RealizedFrontend;
 use crate::keys::Family;
@@ -22,7 +23,8 @@ pub(super) struct Space {
     pub(super) slots: [Ranges; 2],
     spares: [Spares; 2],
     /// What plain lists take of the slots.
-    pub(super) lists: Charges,
+    pub(super) lists: [Charges; 2],
+    pub(super) members: Members,
     pub(super) indices: Indices,
     /// What the tables of lists take of the slots.
     pub(super) tables: Budget,
@@ -41,7 +43,8 @@ impl Space {
             },
             tables: Budget::new(slots.capacity()),
             freed: Freed::default(),
-            lists: Charges::default(),
+            lists: <[Charges; 2]>::default(),
+            members: Members::new(slots.capacity()),
             spares: [Spares::new(slots.capacity()), Spares::new(slots.capacity())],
             slots: [slots.clone(), slots],
         }
@@ -50,9 +53,15 @@ impl Space {
     /// Gives back a range that no reader sees.
     pub(super) fn give_back(&mut self, range: Range) {
         self.slots(range.family).give_back(range.base, range.count);
-        self.tables.charges.release(range);
-        self.lists.release(range);
+        self.tables.charges(range.family).release(range.base);
+        part_mut(&mut self.lists, range.family).release(range.base);
         self.keep_spares(range.family);
+    }
+
+    /// Gives back an index of which nothing is left, and that no reader sees.
+    pub(super) fn give_back_index(&mut self, index: PortIndex) {
+        self.members.release(index);
+        self.indices.give_back(index);
     }
 
     /// How many slots of a family are taken, counted in whole blocks.
@@ -77,23 +86,22 @@ impl Space {
     }
 
     pub(super) fn spares(&mut self, family: Family) -> &mut Spares {
-        let [v4, v6] = &mut self.spares;
-        match family {
-            Family::V4 => v4,
-            Family::V6 => v6,
-        }
+        part_mut(&mut self.spares, family)
     }
 
     pub(super) fn slots(&mut self, family: Family) -> &mut Ranges {
-        let [v4, v6] = &mut self.slots;
-        match family {
-            Family::V4 => v4,
-            Family::V6 => v6,
-        }
+        part_mut(&mut self.slots, family)
     }
 }
 
-fn part<T>([v4, v6]: &[T; 2], family: Family) -> &T {
+pub(super) fn part<T>([v4, v6]: &[T; 2], family: Family) -> &T {
+    match family {
+        Family::V4 => v4,
+        Family::V6 => v6,
+    }
+}
+
+pub(super) fn part_mut<T>([v4, v6]: &mut [T; 2], family: Family) -> &mut T {
     match family {
         Family::V4 => v4,
         Family::V6 => v6,

@@ -11,6 +11,7 @@ mod holds;
 mod imports;
 mod linear;
 mod maglev;
+mod members;
 mod order;
 mod pieces;
 mod reasons;
@@ -21,6 +22,7 @@ mod sources;
 mod tenants;
 mod weights;
 
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -58,6 +60,9 @@ pub(super) struct Rig {
     /// How many services the last turn planned.
     pub(super) planned: usize,
     pub(super) refuse: fn(&Op) -> bool,
+    /// The members in the maps, and how many fit.
+    pub(super) members: BTreeSet<MemberKey>,
+    pub(super) members_max: usize,
 }
 
 impl Rig {
@@ -73,7 +78,18 @@ impl Rig {
         world.apply(settings(OnEmpty::Refuse));
         world.apply(Event::Synced(SOURCE));
         let (log, changes) = Default::default();
-        Self { world, now: 100, ahead: 0, booted: 0, log, changes, planned: 0, refuse: |_| false }
+        Self {
+            world,
+            now: 100,
+            ahead: 0,
+            booted: 0,
+            log,
+            changes,
+            planned: 0,
+            refuse: |_| false,
+            members: BTreeSet::new(),
+            members_max: usize::MAX,
+        }
     }
 
     pub(super) fn clock(&self) -> Now {
@@ -133,13 +149,26 @@ impl Rig {
 
     fn execute(&mut self, ops: &[Op]) -> bool {
         for (position, op) in ops.iter().enumerate() {
-            if (self.refuse)(op) {
+            if (self.refuse)(op) || !self.fits(op) {
                 self.world.refused(ops, position);
                 return false;
             }
             self.log.push(op.clone());
             self.world.accepted(op);
         }
+        true
+    }
+
+    /// Whether the maps have room for the member that the op inserts.
+    fn fits(&mut self, op: &Op) -> bool {
+        match op.action {
+            Action::InsertMember(key, _) if self.members.len() >= self.members_max => {
+                return self.members.contains(&key);
+            }
+            Action::InsertMember(key, _) => self.members.insert(key),
+            Action::RemoveMember(key) => self.members.remove(&key),
+            _ => true,
+        };
         true
     }
 

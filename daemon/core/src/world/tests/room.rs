@@ -30,7 +30,7 @@ fn used(rig: &Rig) -> u32 {
 }
 
 /// Goes on until nothing waits for readers any more.
-fn rest(rig: &mut Rig) {
+pub(super) fn rest(rig: &mut Rig) {
     for _ in 0..20 {
         rig.grace();
     }
@@ -170,7 +170,7 @@ fn listed(namespace: &str, number: u8, backends: std::ops::Range<u32>) -> Vec<Ev
 }
 
 /// Namespaces, each named by a number of letters, take all that each may have.
-fn filled(rig: &mut Rig, namespaces: usize) {
+pub(super) fn filled(rig: &mut Rig, namespaces: usize) {
     for length in 1..=namespaces {
         for number in 0..200 {
             let backends = 1 << (6 - number / 32);
@@ -180,7 +180,7 @@ fn filled(rig: &mut Rig, namespaces: usize) {
 }
 
 /// The backends of a service's list in the maps.
-fn found(rig: &Rig, namespace: &str, number: u8) -> Vec<IpAddr> {
+pub(super) fn found(rig: &Rig, namespace: &str, number: u8) -> Vec<IpAddr> {
     let name = ObjectName::new(namespace, &std::format!("s-{number}")).unwrap();
     let id = rig.world.tables.id_of(&ServiceKey { name, source: SOURCE }).unwrap();
     let port = &rig.world.services.get(id).unwrap().ports[0];
@@ -234,5 +234,5 @@ fn invariant_10_all_room_comes_back() {
     rest(&mut rig);
     let kept: u32 = (0..10).map(|order| limits::spare_blocks(1 << 10, order) << order).sum();
     assert_eq!((used(&rig), rig.world.space.left(Family::V4)), (4, (1 << 10) - 4 - kept));
-    assert_eq!(rig.world.space.lists.used(Family::V4), 4);
+    assert_eq!(rig.world.space.lists[0].used(), 4);
 }

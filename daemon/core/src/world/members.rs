@@ -1,0 +1,69 @@
+//! The room for members: the backends of lists that are known by their address.
+//!
+//! Invariant: the members that a list needs are counted by the block that it has in the slots, and found by that in the
+//! maps at a start, so a list that needs no larger block needs no more room for members either. The port counts until
+//! its index is free. Backends that no list has, and that only keep the clients they have, are members where there is
+//! room; no list waits for that, and none is kept from changing by them.
+
+use super::charges::Charges;
+use super::place::NoPlace;
+use crate::limits;
+use crate::op::{PortIndex, Share};
+use crate::service::{Port, RealizedPort};
+
+/// What the ports take of the room for members.
+#[derive(Debug)]
+pub(super) struct Members {
+    most: u32,
+    charges: Charges,
+}
+
+impl Members {
+    /// The room of maps with so many slots of each family.
+    pub(super) fn new(slots: u32) -> Self {
+        Self { most: limits::counted_members_max(slots), charges: Charges::default() }
+    }
+
+    /// What all ports take.
+    pub(super) const fn used(&self) -> u32 {
+        self.charges.used()
+    }
+
+    /// What a port takes.
+    pub(super) fn of(&self, index: PortIndex) -> u32 {
+        self.charges.of(index.0).map_or(0, |(_, members)| members)
+    }
+
+    /// Takes the room that the lists of a port need, and decides whether its other backends are members too.
+    pub(super) fn take(&mut self, port: &mut Port, index: PortIndex, share: Share) -> Result<(), NoPlace> {
+        let before = self.of(index);
+        let left = self.most.saturating_sub(self.used());
+        let has_room =
+            |members: u32| members <= before || self.charges.leaves_some(share, members - before, left);
+        let listed = port.listed_members();
+        let all = listed.saturating_add(port.other_members());
+        port.keeps_others = has_room(all);
+        if !port.keeps_others && !has_room(listed) {
+            return Err(NoPlace::Members { own: self.charges.used_by(share), left });
+        }
+        self.put(index, share, if port.keeps_others { all } else { listed });
+        Ok(())
+    }
+
+    /// Counts what a start found of a port: no less than its lists need.
+    pub(super) fn found(&mut self, index: PortIndex, share: Share, port: &RealizedPort) {
+        let found = u32::try_from(port.members.len()).unwrap_or(u32::MAX);
+        self.put(index, share, port.listed_members().max(found));
+    }
+
+    pub(super) fn put(&mut self, index: PortIndex, share: Share, members: u32) {
+        match members {
+            0 => self.charges.release(index.0),
+            _ => self.charges.charge(index.0, share, members),
+        }
+    }
+
+    pub(super) fn release(&mut self, index: PortIndex) {
+        self.charges.release(index.0);
+    }
+}
